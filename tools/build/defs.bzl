@@ -1,0 +1,64 @@
+"""The project's C++ rules: Bazel's own with our warnings, OpenMP and GoogleTest added.
+
+    load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_binary", "mantissa_cc_test", "mantissa_mpi_test")
+
+mantissa_cc_library(name, srcs, hdrs, deps, ...)
+    cc_library. One target per header pair; visibility is public unless given (narrow it where the floors of the house ask for it).
+mantissa_cc_binary(name, srcs, deps, ...)
+    cc_binary.
+mantissa_cc_test(name, srcs, deps, own_main = False, size = "small", ...)
+    cc_test with GoogleTest, and its main() unless own_main. Runs with OMP_NUM_THREADS=2.
+mantissa_mpi_test(name, binary, ranks, args = [], size = "medium", tags = [], data = [], ...)
+    Runs `binary` (a mantissa_cc_binary, usually testonly = True) as `mpirun -np RANKS binary ARGS`; fails if any rank fails. If the
+    binary is a GoogleTest program, the cases are rank 0's. OMP_NUM_THREADS is 1 in each rank; --test_env=OMP_PER_RANK=N changes that.
+
+All take every further attribute of the native rule. `copts` are added to COPTS. Warnings are errors in our own code; headers of
+other libraries come through -isystem and are exempt.
+
+Tags that tools/test knows:
+    mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
+    no-sanitize  left out of the sanitizer runs
+    long         left out of tools/test; run it by name
+    manual       left out of `//...` by Bazel
+"""
+
+COPTS = [
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fopenmp",
+]
+
+LINKOPTS = ["-fopenmp"]
+
+def _options(kwargs):
+    kwargs["copts"] = COPTS + kwargs.pop("copts", [])
+    kwargs["linkopts"] = LINKOPTS + kwargs.pop("linkopts", [])
+    return kwargs
+
+def mantissa_cc_library(name, visibility = ["//visibility:public"], **kwargs):
+    native.cc_library(name = name, visibility = visibility, **_options(kwargs))
+
+def mantissa_cc_binary(name, visibility = ["//visibility:public"], **kwargs):
+    native.cc_binary(name = name, visibility = visibility, **_options(kwargs))
+
+def mantissa_cc_test(name, deps = [], own_main = False, size = "small", **kwargs):
+    gtest = ["@gtest//:gtest"] if own_main else ["@gtest//:gtest", "@gtest//:gtest_main"]
+    native.cc_test(
+        name = name,
+        size = size,
+        deps = deps + [label for label in gtest if label not in deps],
+        **_options(kwargs)
+    )
+
+def mantissa_mpi_test(name, binary, ranks, args = [], size = "medium", tags = [], data = [], **kwargs):
+    native.sh_test(
+        name = name,
+        size = size,
+        srcs = ["//tools/build:mpi_test.sh"],
+        args = [str(ranks), "$(rootpath %s)" % binary] + args,
+        data = data + [binary],
+        # Ranks that wait for each other must not wait for a core as well: the test counts as two busy ones.
+        tags = tags + ["mpi", "cpu:2"],
+        **kwargs
+    )
