@@ -1,0 +1,57 @@
+// Error types and the program's documented exit codes.
+//
+// Exceptions report bad input and a failing environment. Programmer errors are reported by MANTISSA_CHECK (check.h).
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace mantissa {
+
+// Exit codes of the `mantissa` program; listed in README.md.
+enum class ExitCode : int {
+  kOk = 0,
+  kInternal = 1,    // a defect of the program itself
+  kConfig = 2,      // configuration or command line
+  kData = 3,        // data files
+  kCheckpoint = 4,  // checkpoint unreadable, damaged or of another model
+  kFault = 5,       // training stopped by a numerical fault
+  kComm = 6,        // a rank failed, or ranks disagree
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+class ConfigError : public Error {
+ public:
+  explicit ConfigError(const std::string& message) : Error(ExitCode::kConfig, message) {}
+};
+
+class DataError : public Error {
+ public:
+  explicit DataError(const std::string& message) : Error(ExitCode::kData, message) {}
+};
+
+class CheckpointError : public Error {
+ public:
+  explicit CheckpointError(const std::string& message) : Error(ExitCode::kCheckpoint, message) {}
+};
+
+class FaultError : public Error {
+ public:
+  explicit FaultError(const std::string& message) : Error(ExitCode::kFault, message) {}
+};
+
+class CommError : public Error {
+ public:
+  explicit CommError(const std::string& message) : Error(ExitCode::kComm, message) {}
+};
+
+}  // namespace mantissa

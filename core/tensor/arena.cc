@@ -1,0 +1,85 @@
+#include "core/tensor/arena.h"
+
+namespace mantissa {
+
+struct Arena::State {
+  std::shared_ptr<Storage> region;
+  std::map<size_t, size_t> free_by_offset;              // offset -> bytes
+  std::set<std::pair<size_t, size_t>> free_by_size;     // (bytes, offset): best fit, ties by lowest offset
+  size_t used = 0;
+  size_t peak = 0;
+
+  void insert(size_t offset, size_t bytes) {
+    free_by_offset.emplace(offset, bytes);
+    free_by_size.emplace(bytes, offset);
+  }
+  void erase(std::map<size_t, size_t>::iterator block) {
+    free_by_size.erase({block->second, block->first});
+    free_by_offset.erase(block);
+  }
+
+  // Best fit among the holes below the high-water mark first: the tail (the largest block) is used last.
+  size_t take(size_t bytes) {
+    const auto fit = free_by_size.lower_bound({bytes, 0});
+    if (fit == free_by_size.end()) return SIZE_MAX;
+    const auto [have, offset] = *fit;
+    erase(free_by_offset.find(offset));
+    if (have > bytes) insert(offset + bytes, have - bytes);
+    used += bytes;
+    peak = std::max(peak, offset + bytes);
+    return offset;
+  }
+
+  void give(size_t offset, size_t bytes) {
+    used -= bytes;
+    auto next = free_by_offset.lower_bound(offset);
+    if (next != free_by_offset.end() && offset + bytes == next->first) {
+      bytes += next->second;
+      const auto merged = next++;
+      erase(merged);
+    }
+    if (next != free_by_offset.begin()) {
+      const auto previous = std::prev(next);
+      if (previous->first + previous->second == offset) {
+        offset = previous->first;
+        bytes += previous->second;
+        erase(previous);
+      }
+    }
+    insert(offset, bytes);
+  }
+};
+
+Arena::Arena(std::shared_ptr<Storage> region) : state_(std::make_shared<State>()) {
+  const size_t capacity = region->bytes() / kAlignmentBytes * kAlignmentBytes;
+  MANTISSA_CHECK(capacity > 0, "[arena] the region must hold at least {} bytes, got {}", kAlignmentBytes, region->bytes());
+  state_->region = std::move(region);
+  state_->insert(0, capacity);
+}
+
+Arena::~Arena() = default;
+
+Tensor Arena::allocate(DType dtype, Shape shape, const char* what) {
+  const size_t wanted = static_cast<size_t>(shape.numel() * size_bytes(dtype));
+  const size_t bytes = std::max<size_t>(1, (wanted + kAlignmentBytes - 1) / kAlignmentBytes) * kAlignmentBytes;
+  const size_t offset = state_->take(bytes);
+  if (offset == SIZE_MAX) {
+    throw Error(ExitCode::kInternal,
+                fmt::format("[arena] out of memory: {} {} of {} needs {} bytes; {} of {} bytes are in use. Use a smaller "
+                            "micro-batch or a larger arena",
+                            what, shape, dtype, bytes, used_bytes(), capacity_bytes()));
+  }
+  auto storage = std::make_shared<Storage>(state_->region->data() + offset, bytes, state_->region->device(),
+                                           [state = state_, offset, bytes] { state->give(offset, bytes); });
+  return Tensor(std::move(storage), dtype, shape);
+}
+
+void Arena::rewind() {
+  MANTISSA_CHECK(state_->used == 0, "[arena] {} bytes of the step are still in use at its end", state_->used);
+}
+
+size_t Arena::used_bytes() const { return state_->used; }
+size_t Arena::peak_bytes() const { return state_->peak; }
+size_t Arena::capacity_bytes() const { return state_->region->bytes(); }
+
+}  // namespace mantissa

@@ -1,0 +1,41 @@
+// Arena: the memory of one step's activations and temporaries.
+//
+// A deterministic best-fit allocator over one reserved region. Blocks return when their last tensor goes, so that the
+// backward pass reuses what it has freed; the same sequence of requests gives the same addresses in every step.
+// Not thread-safe: one arena belongs to the one thread that runs the step.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+
+#include "core/tensor/tensor.h"
+
+namespace mantissa {
+
+class Arena {
+ public:
+  static constexpr size_t kAlignmentBytes = 64;
+
+  // `region` is reserved address space; pages are taken as they are touched.
+  explicit Arena(std::shared_ptr<Storage> region);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Uninitialised memory. Throws Error (kInternal) naming `what`, the request and what is in use when it does not fit.
+  Tensor allocate(DType dtype, Shape shape, const char* what = "activation");
+
+  // End of a step: ContractError if a tensor of the step is still alive.
+  void rewind();
+
+  size_t used_bytes() const;
+  size_t peak_bytes() const;  // high-water mark of the region since construction
+  size_t capacity_bytes() const;
+
+ private:
+  struct State;  // shared with live tensors so that a late release stays valid
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,80 @@
+// Element types of tensors: plain values that know their format's limits.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "core/base/check.h"
+#include "core/tensor/half.h"
+
+namespace mantissa {
+
+// Element types that a Tensor can store. Formats that are only described (tf32, e4m3, e5m2) are in format.h.
+enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8 };
+
+// Limits of a floating-point format. Source: IEEE 754-2019 for f32 and f16; bf16 is the upper half of f32.
+struct DTypeLimits {
+  double max;            // largest finite value
+  double min_normal;     // smallest positive normal value
+  double min_subnormal;  // smallest positive value
+  double epsilon;        // distance from 1 to the next larger value
+};
+
+int64_t size_bytes(DType dtype);
+std::string_view name(DType dtype);  // "fp32", "bf16", "fp16", "i32", "u8"
+bool is_floating(DType dtype);
+DTypeLimits limits(DType dtype);  // floating types only, else ContractError
+
+// Parses "fp32", "bf16", "fp16"; nothing for any other text.
+std::optional<DType> parse_float_dtype(std::string_view text);
+
+// The wider of two floating types: fp32 absorbs all, bf16 with fp16 gives fp32 (as in PyTorch's promotion).
+DType widest(DType a, DType b);
+
+template <typename T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::kF32;
+};
+template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::kBF16;
+};
+template <>
+struct DTypeOf<Float16> {
+  static constexpr DType value = DType::kF16;
+};
+template <>
+struct DTypeOf<int32_t> {
+  static constexpr DType value = DType::kI32;
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static constexpr DType value = DType::kU8;
+};
+
+// Calls f.template operator()<T>() with the C++ type of a floating dtype. The only switch over dtypes in kernels.
+template <typename F>
+decltype(auto) dispatch(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::kF32:
+      return f.template operator()<float>();
+    case DType::kBF16:
+      return f.template operator()<BFloat16>();
+    case DType::kF16:
+      return f.template operator()<Float16>();
+    default:
+      throw ContractError(fmt::format("[dispatch] expected a floating dtype, got {}", name(dtype)));
+  }
+}
+
+}  // namespace mantissa
+
+template <>
+struct fmt::formatter<mantissa::DType> : fmt::formatter<std::string_view> {
+  auto format(mantissa::DType dtype, fmt::format_context& context) const {
+    return fmt::formatter<std::string_view>::format(mantissa::name(dtype), context);
+  }
+};

@@ -1,0 +1,25 @@
+// Stream: an ordered queue of work on one device. On the CPU every call has finished when it returns.
+#pragma once
+
+#include <memory>
+
+namespace mantissa {
+
+// A point in a stream's order. Opaque above the backend that made it.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  // Marks the end of the work queued so far.
+  virtual std::unique_ptr<Event> record() = 0;
+  // Work queued on this stream from now on starts after `event`.
+  virtual void wait(const Event& event) = 0;
+  // Blocks the host until all queued work has finished.
+  virtual void synchronize() = 0;
+};
+
+}  // namespace mantissa
