@@ -1,0 +1,23 @@
+#include "core/backend/backend.h"
+
+namespace mantissa {
+
+Tensor Backend::make_tensor(DType dtype, Shape shape, const char* what) {
+  const size_t bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
+  return Tensor(allocate(bytes, what), dtype, shape);
+}
+
+Tensor Backend::make_stats(Stream& stream) {
+  const Tensor record = make_tensor(DType::kU8, Shape{static_cast<int64_t>(sizeof(TensorStats))}, "tensor statistics");
+  const TensorStats empty;
+  upload(&empty, record, stream);
+  return record;
+}
+
+TensorStats Backend::read_stats(const Tensor& record, Stream& stream) {
+  TensorStats stats;
+  download(record, &stats, stream);
+  return stats;
+}
+
+}  // namespace mantissa

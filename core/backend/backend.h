@@ -1,0 +1,67 @@
+// Backend: the kernels and the memory of one device. One pure virtual per kernel; a backend that lacks one does not
+// compile. Arguments are described in kernel_args.h. Calls are ordered by the stream; operands must stay alive until
+// the stream has passed them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/backend/kernel_args.h"
+#include "core/tensor/stream.h"
+
+namespace mantissa {
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Device device() const = 0;
+  // One line for the log: device, instruction set or architecture, threads, library versions.
+  virtual std::string describe() const = 0;
+  virtual std::unique_ptr<Stream> create_stream() = 0;
+
+  // Zeroed memory, 64-byte aligned, that lives until its last tensor goes. `what` is named when memory runs out.
+  virtual std::shared_ptr<Storage> allocate(size_t bytes, const char* what) = 0;
+  // Address space for an Arena: pages are taken as they are touched.
+  virtual std::shared_ptr<Storage> reserve(size_t bytes) = 0;
+  // Copies within the device; equal dtype and numel.
+  virtual void copy(const Tensor& src, const Tensor& dst, Stream& stream) = 0;
+  // dst.size_bytes() bytes from host memory, which may be reused when the call returns.
+  virtual void upload(const void* host, const Tensor& dst, Stream& stream) = 0;
+  // src.size_bytes() bytes to host memory; blocks until they are there.
+  virtual void download(const Tensor& src, void* host, Stream& stream) = 0;
+  // Every element of a floating tensor becomes `value`.
+  virtual void fill(const Tensor& dst, float value, Stream& stream) = 0;
+
+  virtual void cast(const CastArgs& args, Stream& stream) = 0;
+  virtual void add(const AddArgs& args, Stream& stream) = 0;
+  virtual void gemm(const GemmArgs& args, Stream& stream) = 0;
+  virtual void column_sum(const ColumnSumArgs& args, Stream& stream) = 0;
+  virtual void embedding_forward(const EmbeddingForwardArgs& args, Stream& stream) = 0;
+  virtual void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) = 0;
+  virtual void layer_norm_forward(const LayerNormForwardArgs& args, Stream& stream) = 0;
+  virtual void layer_norm_backward(const LayerNormBackwardArgs& args, Stream& stream) = 0;
+  virtual void rms_norm_forward(const RmsNormForwardArgs& args, Stream& stream) = 0;
+  virtual void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) = 0;
+  virtual void attention_forward(const AttentionForwardArgs& args, Stream& stream) = 0;
+  virtual void attention_backward(const AttentionBackwardArgs& args, Stream& stream) = 0;
+  virtual void gelu_forward(const GeluForwardArgs& args, Stream& stream) = 0;
+  virtual void gelu_backward(const GeluBackwardArgs& args, Stream& stream) = 0;
+  virtual void swiglu_forward(const SwigluForwardArgs& args, Stream& stream) = 0;
+  virtual void swiglu_backward(const SwigluBackwardArgs& args, Stream& stream) = 0;
+  virtual void rope(const RopeArgs& args, Stream& stream) = 0;
+  virtual void dropout(const DropoutArgs& args, Stream& stream) = 0;
+  virtual void cross_entropy_forward(const CrossEntropyForwardArgs& args, Stream& stream) = 0;
+  virtual void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream& stream) = 0;
+  virtual void tensor_stats(const TensorStatsArgs& args, Stream& stream) = 0;
+  virtual void adamw(const AdamWArgs& args, Stream& stream) = 0;
+  virtual void sum_contributions(const SumContributionsArgs& args, Stream& stream) = 0;
+
+  // Allocates a zeroed tensor that lives outside of any arena.
+  Tensor make_tensor(DType dtype, Shape shape, const char* what);
+  // A record for tensor_stats() on the device: an empty one, and its value on the host (blocks).
+  Tensor make_stats(Stream& stream);
+  TensorStats read_stats(const Tensor& record, Stream& stream);
+};
+
+}  // namespace mantissa

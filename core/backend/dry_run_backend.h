@@ -1,0 +1,53 @@
+// DryRunBackend: runs no kernel and touches no memory, so that a model's forward and backward pass can be walked through
+// to learn how much memory a step will take, exactly and before anything is allocated.
+#pragma once
+
+#include "core/backend/backend.h"
+
+namespace mantissa {
+
+class DryRunBackend final : public Backend {
+ public:
+  Device device() const override { return {}; }
+  std::string describe() const override { return "dry run"; }
+  std::unique_ptr<Stream> create_stream() override;
+
+  // Both give address space that must not be read: pointers into it only mark places.
+  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
+  std::shared_ptr<Storage> reserve(size_t bytes) override;
+  size_t allocated_bytes() const { return allocated_bytes_; }  // sum over allocate()
+
+  void copy(const Tensor&, const Tensor&, Stream&) override {}
+  void upload(const void*, const Tensor&, Stream&) override {}
+  void download(const Tensor& src, void* host, Stream&) override;  // zeros
+  void fill(const Tensor&, float, Stream&) override {}
+
+  void cast(const CastArgs&, Stream&) override {}
+  void add(const AddArgs&, Stream&) override {}
+  void gemm(const GemmArgs&, Stream&) override {}
+  void column_sum(const ColumnSumArgs&, Stream&) override {}
+  void embedding_forward(const EmbeddingForwardArgs&, Stream&) override {}
+  void embedding_backward(const EmbeddingBackwardArgs&, Stream&) override {}
+  void layer_norm_forward(const LayerNormForwardArgs&, Stream&) override {}
+  void layer_norm_backward(const LayerNormBackwardArgs&, Stream&) override {}
+  void rms_norm_forward(const RmsNormForwardArgs&, Stream&) override {}
+  void rms_norm_backward(const RmsNormBackwardArgs&, Stream&) override {}
+  void attention_forward(const AttentionForwardArgs&, Stream&) override {}
+  void attention_backward(const AttentionBackwardArgs&, Stream&) override {}
+  void gelu_forward(const GeluForwardArgs&, Stream&) override {}
+  void gelu_backward(const GeluBackwardArgs&, Stream&) override {}
+  void swiglu_forward(const SwigluForwardArgs&, Stream&) override {}
+  void swiglu_backward(const SwigluBackwardArgs&, Stream&) override {}
+  void rope(const RopeArgs&, Stream&) override {}
+  void dropout(const DropoutArgs&, Stream&) override {}
+  void cross_entropy_forward(const CrossEntropyForwardArgs&, Stream&) override {}
+  void cross_entropy_backward(const CrossEntropyBackwardArgs&, Stream&) override {}
+  void tensor_stats(const TensorStatsArgs&, Stream&) override {}
+  void adamw(const AdamWArgs&, Stream&) override {}
+  void sum_contributions(const SumContributionsArgs&, Stream&) override {}
+
+ private:
+  size_t allocated_bytes_ = 0;
+};
+
+}  // namespace mantissa

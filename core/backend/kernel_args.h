@@ -1,0 +1,203 @@
+// Argument structs of the kernels in backend.h: shapes, dtypes and meaning. Device-free.
+//
+// Unless said otherwise: "float" means fp32, bf16 or fp16; every kernel computes and accumulates in fp32 and rounds once
+// on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences), T = positions.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor/tensor.h"
+
+namespace mantissa {
+
+enum class GradientMode : uint8_t { kWrite, kAccumulate };  // dx = ..., or dx += ...
+enum class Transpose : uint8_t { kNo, kYes };
+enum class GeluForm : uint8_t { kTanh, kErf };
+enum class Mask : uint8_t { kCausal, kNone };
+enum class Rotation : uint8_t { kForward, kInverse };
+
+// dst = round(src * scale), any float dtypes, equal numel. scale multiplies in fp32. dst may be src.
+struct CastArgs {
+  Tensor src{}, dst{};
+  float scale = 1.0f;
+};
+
+// y = a + b, float dtypes may differ; y may be a or b.
+struct AddArgs {
+  Tensor a{}, b{}, y{};
+};
+
+// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]; with kAccumulate c += ... (then c is fp32 and there is no bias).
+// a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) when trans_a; b is stored (K, N),
+// or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none.
+struct GemmArgs {
+  Tensor a{}, b{}, c{}, bias{};
+  Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
+  GradientMode mode = GradientMode::kWrite;
+};
+
+// out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.
+struct ColumnSumArgs {
+  Tensor x{}, out{};
+  GradientMode mode = GradientMode::kWrite;
+};
+
+// y (R, C) = token_table[tokens[r]] + position_table[r % sequence_length]; position_table may be undefined.
+// tokens (R) i32; tables (V, C), (>= sequence_length, C) float. tokens must be in [0, V): checked when data is read.
+struct EmbeddingForwardArgs {
+  Tensor tokens{}, token_table{}, position_table{}, y{};
+  int64_t sequence_length = 0;
+};
+
+// Gradients fp32: d_token_table (V, C), d_position_table (P, C) or undefined; kWrite also clears rows that no token used.
+struct EmbeddingBackwardArgs {
+  Tensor tokens{}, dy{}, d_token_table{}, d_position_table{};
+  int64_t sequence_length = 0;
+  GradientMode token_mode = GradientMode::kWrite, position_mode = GradientMode::kWrite;
+};
+
+// y = (x - mean) * rstd * weight + bias over the last axis. x, y (R, C) float; weight, bias (C) float, bias may be
+// undefined; mean, rstd (R) fp32. Variance is biased, rstd = 1 / sqrt(var + epsilon).
+struct LayerNormForwardArgs {
+  Tensor x{}, weight{}, bias{}, y{}, mean{}, rstd{};
+  float epsilon = 1e-5f;
+};
+
+// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. mode: of dx; parameter_mode: of
+// d_weight and d_bias.
+struct LayerNormBackwardArgs {
+  Tensor x{}, dy{}, weight{}, mean{}, rstd{}, dx{}, d_weight{}, d_bias{};
+  GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite, bias_mode = GradientMode::kWrite;
+};
+
+// y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + epsilon). Zhang & Sennrich 2019.
+struct RmsNormForwardArgs {
+  Tensor x{}, weight{}, y{}, rstd{};
+  float epsilon = 1e-5f;
+};
+
+struct RmsNormBackwardArgs {
+  Tensor x{}, dy{}, weight{}, rstd{}, dx{}, d_weight{};
+  GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite;
+};
+
+// Scaled dot-product attention by key blocks (Dao et al. 2022): no T x T matrix is kept.
+// qkv (B*T, (H + 2*KV) * D): query heads, then key heads, then value heads; H is a multiple of KV (grouped queries).
+// out (B*T, H*D) of the same float dtype; lse (B, H, T) fp32, natural log-sum-exp of the scaled scores.
+struct AttentionForwardArgs {
+  Tensor qkv{}, out{}, lse{};
+  int64_t batch = 0, sequence_length = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  float scale = 1.0f;
+  Mask mask = Mask::kCausal;
+};
+
+// d_qkv like qkv, written whole.
+struct AttentionBackwardArgs {
+  Tensor qkv{}, out{}, lse{}, d_out{}, d_qkv{};
+  int64_t batch = 0, sequence_length = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  float scale = 1.0f;
+  Mask mask = Mask::kCausal;
+};
+
+// y = gelu(x), equal shapes, one float dtype. kTanh: Hendrycks & Gimpel's approximation; kErf: x * Phi(x).
+struct GeluForwardArgs {
+  Tensor x{}, y{};
+  GeluForm form = GeluForm::kTanh;
+};
+
+// dx = dy * gelu'(x); dx may be dy.
+struct GeluBackwardArgs {
+  Tensor x{}, dy{}, dx{};
+  GeluForm form = GeluForm::kTanh;
+};
+
+// x (R, 2*F): gate, then up. y (R, F) = silu(gate) * up. Shazeer 2020.
+struct SwigluForwardArgs {
+  Tensor x{}, y{};
+};
+
+// dx (R, 2*F).
+struct SwigluBackwardArgs {
+  Tensor x{}, dy{}, dx{};
+};
+
+// Rotary position embedding, half-split pairs (i, i + D/2), angle = position * base^(-2i/D) (Su et al. 2021), of the
+// first `rotated_heads` heads of each row of x (R, row_heads * D); other heads are copied. position = r % sequence_length.
+// kInverse is the derivative. y may be x. D is even.
+struct RopeArgs {
+  Tensor x{}, y{};
+  int64_t sequence_length = 0, row_heads = 0, rotated_heads = 0, head_dim = 0;
+  float base = 10000.0f;
+  Rotation rotation = Rotation::kForward;
+};
+
+// y = keep ? x / (1 - p) : 0. Element e of global sample s is kept when its Philox word >= p * 2^32 (rounded):
+// philox(seed, {e / 4, site, s, step})[e % 4], with e counted within the sample and s = first_sample + local sample.
+// x, y (samples * elements_per_sample) float; y may be x. The derivative is the same kernel on dy.
+struct DropoutArgs {
+  Tensor x{}, y{};
+  float probability = 0.0f;
+  uint64_t seed = 0;
+  uint32_t step = 0, site = 0, first_sample = 0;
+  int64_t elements_per_sample = 0;
+};
+
+// logits (R, V) float; targets (R) i32 in [0, V) or ignore_index. losses (R) fp32 = lse - logit[target], 0 where ignored;
+// lse (R) fp32; loss_sum (1) fp32, summed in row order in double. Logits are left as they are.
+struct CrossEntropyForwardArgs {
+  Tensor logits{}, targets{}, losses{}, lse{}, loss_sum{};
+  int32_t ignore_index = -100;
+};
+
+// Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored.
+struct CrossEntropyBackwardArgs {
+  Tensor logits{}, targets{}, lse{};
+  float scale = 1.0f;
+  int32_t ignore_index = -100;
+};
+
+// What one pass over gradients finds. A plain record on the tensor's device.
+struct TensorStats {
+  static constexpr int64_t kNone = INT64_MAX;
+  int64_t first_bad = kNone;  // smallest index of a NaN or Inf
+  int64_t nan_count = 0;
+  int64_t inf_count = 0;
+  double sum_squares = 0.0;  // of finite and non-finite values alike
+};
+
+// Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
+struct TensorStatsArgs {
+  Tensor x{};
+  Tensor record{};  // Backend::make_stats()
+  int64_t index_offset = 0;
+};
+
+// What drives one update; on the device, so that a verdict reached there can predicate it without the host.
+struct UpdateControl {
+  int32_t apply = 1;              // 0: leave everything untouched
+  float gradient_multiplier = 1;  // unscaling and clipping in one factor
+  float learning_rate = 0;
+  float bias_correction1 = 1;  // 1 - beta1^t
+  float bias_correction2 = 1;  // 1 - beta2^t
+};
+
+// AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:
+//   g = gradient * multiplier; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+//   w -= lr * weight_decay * w; w -= lr * (m / c1) / (sqrt(v / c2) + epsilon); weight = round(w).
+// gradient, master, v (n) fp32; m (n) fp32 or bf16; weight (n) float, may be undefined.
+struct AdamWArgs {
+  Tensor gradient{}, master{}, m{}, v{}, weight{};
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
+  Tensor control{};  // bytes of one UpdateControl
+};
+
+// out (n) = scale * (contributions[0] + contributions[1] + ...), in rank order. contributions (N, n) float.
+// accumulate fp32: the sum is kept in fp32 and rounded once to out's dtype; accumulate = the contributions' dtype: rounded
+// to it after every addition (what a native 16-bit reduction does).
+struct SumContributionsArgs {
+  Tensor contributions{}, out{};
+  DType accumulate = DType::kF32;
+  float scale = 1.0f;
+};
+
+}  // namespace mantissa
