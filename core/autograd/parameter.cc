@@ -1,0 +1,69 @@
+#include "core/autograd/parameter.h"
+
+#include <algorithm>
+
+#include "core/tensor/philox.h"
+
+namespace mantissa {
+namespace {
+
+// FNV-1a: a stable 32-bit name for the parameter's random stream.
+uint32_t hash_name(std::string_view name) {
+  uint32_t hash = 2166136261u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return hash;
+}
+
+constexpr uint32_t kInitStream = 0x1417u;  // keeps initial values apart from every other use of the seed
+
+}  // namespace
+
+Parameter& ParameterSet::add(std::string name, Shape shape, Init init) {
+  MANTISSA_CHECK(find(name) == nullptr, "[parameters] '{}' is registered twice", name);
+  auto parameter = std::make_unique<Parameter>();
+  parameter->name = std::move(name);
+  parameter->index = size();
+  parameter->shape = shape;
+  parameter->init = init;
+  parameter->decay = shape.rank() >= 2 ? WeightDecay::kYes : WeightDecay::kNo;
+  parameters_.push_back(std::move(parameter));
+  return *parameters_.back();
+}
+
+Parameter* ParameterSet::find(std::string_view name) {
+  const auto found =
+      std::find_if(parameters_.begin(), parameters_.end(), [&](const auto& parameter) { return parameter->name == name; });
+  return found == parameters_.end() ? nullptr : found->get();
+}
+
+int64_t ParameterSet::numel() const {
+  int64_t count = 0;
+  for (const auto& parameter : parameters_) count += parameter->numel();
+  return count;
+}
+
+void ParameterSet::forget_gradients() {
+  for (const auto& parameter : parameters_) parameter->gradient_written = false;
+}
+
+void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t count, float* out) {
+  if (parameter.init.kind != Init::Kind::kNormal) {
+    std::fill_n(out, count, parameter.init.kind == Init::Kind::kOnes ? 1.0f : 0.0f);
+    return;
+  }
+  const uint32_t stream = hash_name(parameter.name);
+#pragma omp parallel for schedule(static)
+  for (int64_t block = begin / 4; block < (begin + count + 3) / 4; ++block) {
+    const PhiloxCounter words = philox(
+        seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, kInitStream});
+    const auto first = normal_pair(words[0], words[1]);
+    const auto second = normal_pair(words[2], words[3]);
+    const float values[4] = {first[0], first[1], second[0], second[1]};
+    for (int64_t lane = 0; lane < 4; ++lane) {
+      const int64_t element = block * 4 + lane - begin;
+      if (element >= 0 && element < count) out[element] = parameter.init.stddev * values[lane];
+    }
+  }
+}
+
+}  // namespace mantissa

@@ -1,0 +1,69 @@
+// Parameters of a model: names, shapes, how they start, and the views that training binds to them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor/tensor.h"
+
+namespace mantissa {
+
+// How a parameter's first values are drawn. Element e of the parameter depends on (seed, name, e) only, so that every
+// rank count and every sharding starts from the same values.
+struct Init {
+  enum class Kind : uint8_t { kZeros, kOnes, kNormal };
+  Kind kind = Kind::kZeros;
+  float stddev = 0.0f;
+};
+
+enum class WeightDecay : uint8_t { kNo, kYes };
+
+struct Parameter {
+  std::string name;  // "blocks.3.mlp.up.weight": layer path, then role
+  int index = 0;     // position in its ParameterSet
+  Shape shape;
+  Init init;
+  WeightDecay decay = WeightDecay::kNo;
+  std::string consumer;  // layer path of the op whose precision decides working_dtype; empty: layer(). A tied head sets it
+  DType working_dtype = DType::kF32;  // of `weight`; decided by the precision policy before the buffers are bound
+
+  // Bound by the buffers that own them; both have `shape`.
+  Tensor weight;    // working copy, working_dtype
+  Tensor gradient;  // fp32, a view into a flat bucket from birth
+
+  uint64_t version = 0;           // counts changes of `weight`
+  int pending_uses = 0;           // recorded by a forward pass and not yet passed by its backward
+  bool gradient_written = false;  // whether this step has written `gradient`: decides write or accumulate
+
+  int64_t numel() const { return shape.numel(); }
+  // The layer path: the name without its last component.
+  std::string_view layer() const { return std::string_view(name).substr(0, name.rfind('.')); }
+  std::string_view precision_layer() const { return consumer.empty() ? layer() : std::string_view(consumer); }
+};
+
+// Owns a model's parameters in order of first use. Addresses are stable.
+class ParameterSet {
+ public:
+  // ContractError if the name is taken. Decay defaults to matrices only.
+  Parameter& add(std::string name, Shape shape, Init init);
+
+  int size() const { return static_cast<int>(parameters_.size()); }
+  Parameter& operator[](int index) { return *parameters_[static_cast<size_t>(index)]; }
+  const Parameter& operator[](int index) const { return *parameters_[static_cast<size_t>(index)]; }
+  // nullptr if there is none of that name.
+  Parameter* find(std::string_view name);
+  int64_t numel() const;
+
+  // Start of a step: the next gradient of each parameter is written, not accumulated.
+  void forget_gradients();
+
+ private:
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+};
+
+// Writes elements [begin, begin + out.size()) of the parameter's initial values.
+void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t count, float* out);
+
+}  // namespace mantissa

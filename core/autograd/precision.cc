@@ -1,0 +1,42 @@
+#include "core/autograd/precision.h"
+
+namespace mantissa {
+namespace {
+
+constexpr std::array<std::string_view, kOpCount> kNames = {
+    "embedding", "linear", "attention", "layer_norm", "rms_norm", "gelu", "swiglu", "rope", "add", "dropout", "cross_entropy"};
+
+}  // namespace
+
+std::string_view name(Op op) { return kNames[static_cast<size_t>(op)]; }
+
+std::optional<Op> parse_op(std::string_view text) {
+  for (size_t index = 0; index < kNames.size(); ++index) {
+    if (kNames[index] == text) return static_cast<Op>(index);
+  }
+  return std::nullopt;
+}
+
+AutocastState& autocast_state() {
+  thread_local AutocastState state;
+  return state;
+}
+
+DType compute_dtype(const Precision& precision, const AutocastState& scope, Op op, DType first, DType widest_input) {
+  if (!scope.enabled.value_or(precision.enabled)) return widest_input;
+  const auto index = static_cast<size_t>(op);
+  if (!scope.dtype && precision.forced[index]) return *precision.forced[index];
+  switch (precision.rules[index]) {
+    case CastRule::kLow:
+      return scope.dtype.value_or(precision.low);
+    case CastRule::kFp32:
+      return DType::kF32;
+    case CastRule::kWidest:
+      return widest_input;
+    case CastRule::kAsGiven:
+      return first;
+  }
+  return widest_input;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,73 @@
+// Precision: plain data that ops read to learn the dtype to compute in. Built by amp/; core only obeys it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "core/tensor/dtype.h"
+
+namespace mantissa {
+
+enum class Op : uint8_t {
+  kEmbedding,
+  kLinear,
+  kAttention,
+  kLayerNorm,
+  kRmsNorm,
+  kGelu,
+  kSwiglu,
+  kRope,
+  kAdd,
+  kDropout,
+  kCrossEntropy,
+};
+inline constexpr int kOpCount = 11;
+
+std::string_view name(Op op);  // "linear", "layer_norm", …: as written in configurations
+std::optional<Op> parse_op(std::string_view text);
+
+// How autocast chooses the dtype in which an op takes its inputs.
+enum class CastRule : uint8_t {
+  kLow,      // the low-precision dtype of the region
+  kFp32,     // fp32
+  kWidest,   // the widest of the inputs
+  kAsGiven,  // the dtype of the first input
+};
+
+struct Precision {
+  bool enabled = false;       // off: every op computes in the widest of its inputs
+  DType low = DType::kF32;    // what kLow means
+  std::array<CastRule, kOpCount> rules{};
+  std::array<std::optional<DType>, kOpCount> forced{};  // a dtype named for the op, before any rule
+};
+
+// The precision of each layer, by its path ("blocks.3.mlp"). References stay valid as long as the policy.
+class PrecisionPolicy {
+ public:
+  virtual ~PrecisionPolicy() = default;
+  virtual const Precision& at(std::string_view layer_path) const = 0;
+};
+
+// One precision for every layer.
+class UniformPrecision final : public PrecisionPolicy {
+ public:
+  explicit UniformPrecision(Precision precision = {}) : precision_(precision) {}
+  const Precision& at(std::string_view) const override { return precision_; }
+
+ private:
+  Precision precision_;
+};
+
+// Thread-local override of the policy, set by nested scopes (amp::AutocastScope); the innermost scope wins.
+struct AutocastState {
+  std::optional<bool> enabled{};
+  std::optional<DType> dtype{};
+};
+AutocastState& autocast_state();
+
+// The dtype in which `op` computes, given the layer's precision, the thread's scope and its first and widest input.
+DType compute_dtype(const Precision& precision, const AutocastState& scope, Op op, DType first, DType widest_input);
+
+}  // namespace mantissa

@@ -1,0 +1,124 @@
+#include "core/autograd/tape.h"
+
+namespace mantissa {
+
+Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, WeightCastCache& casts,
+           TapeOptions options)
+    : backend_(backend),
+      stream_(stream),
+      arena_(arena),
+      policy_(policy),
+      casts_(casts),
+      options_(std::move(options)),
+      precision_(&policy.at("")) {}
+
+Tape::~Tape() {
+  for (Node& node : nodes_) {
+    for (Parameter* parameter : node.parameters) --parameter->pending_uses;
+  }
+}
+
+Tape::LayerGuard::LayerGuard(Tape& tape, std::string_view name) : tape_(tape), parent_length_(tape.layer_.size()) {
+  if (!tape.layer_.empty()) tape.layer_ += '.';
+  tape.layer_ += name;
+  tape.precision_ = &tape.policy_.at(tape.layer_);
+}
+
+Tape::LayerGuard::~LayerGuard() {
+  tape_.layer_.resize(parent_length_);
+  tape_.precision_ = &tape_.policy_.at(tape_.layer_);
+}
+
+DType Tape::compute_dtype(Op op, DType first, DType widest_input) const {
+  return mantissa::compute_dtype(*precision_, autocast_state(), op, first, widest_input);
+}
+
+Tensor Tape::cast(const Tensor& tensor, DType dtype) {
+  if (tensor.dtype() == dtype) return tensor;
+  Tensor copy = allocate(dtype, tensor.shape(), "cast");
+  backend_.cast({.src = tensor, .dst = copy}, stream_);
+  return copy;
+}
+
+Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
+                 Backward backward) {
+  if (options_.after_op) options_.after_op(layer_, name(op), output);
+  if (options_.check_outputs) check_output(op, output);
+  if (!training()) return Var{std::move(output)};
+  bool needs_gradient = !parameters.empty();
+  for (const Var& input : inputs) needs_gradient |= input.slot >= 0;
+  if (!needs_gradient) return Var{std::move(output)};
+
+  const int slot = static_cast<int>(slots_.size());
+  slots_.push_back({output.dtype(), output.shape(), {}});
+  for (Parameter* parameter : parameters) ++parameter->pending_uses;
+  nodes_.push_back({op, slot, parameters, std::move(backward)});
+  return Var{std::move(output), slot};
+}
+
+GradientTarget Tape::gradient_target(const Var& input) {
+  MANTISSA_CHECK(input.slot >= 0, "[tape] a gradient was asked for a value that takes none");
+  Slot& slot = slots_[static_cast<size_t>(input.slot)];
+  if (!slot.gradient.defined()) {
+    slot.gradient = allocate(slot.dtype, slot.shape, "gradient");
+    return {slot.gradient, GradientMode::kWrite};
+  }
+  if (!slot.gradient.unique()) {  // handed to two inputs (residual add): adding in place would change the other's
+    Tensor copy = allocate(slot.dtype, slot.shape, "gradient");
+    backend_.copy(slot.gradient, copy, stream_);
+    slot.gradient = std::move(copy);
+  }
+  return {slot.gradient, GradientMode::kAccumulate};
+}
+
+void Tape::give_gradient(const Var& input, Tensor gradient) {
+  if (input.slot < 0) return;
+  Slot& slot = slots_[static_cast<size_t>(input.slot)];
+  MANTISSA_CHECK(gradient.numel() == slot.shape.numel(), "[tape] a gradient of {} elements for a value of shape {}",
+                 gradient.numel(), slot.shape);
+  if (!slot.gradient.defined()) {
+    slot.gradient = cast(gradient, slot.dtype).view(slot.shape);
+    return;
+  }
+  const GradientTarget target = gradient_target(input);
+  backend_.add({.a = target.tensor, .b = gradient.view(slot.shape), .y = target.tensor}, stream_);
+}
+
+GradientTarget Tape::gradient_target(Parameter& parameter) {
+  MANTISSA_CHECK(parameter.gradient.defined(), "[tape] parameter '{}' has no gradient bound", parameter.name);
+  const GradientMode mode = parameter.gradient_written ? GradientMode::kAccumulate : GradientMode::kWrite;
+  parameter.gradient_written = true;
+  return {parameter.gradient, mode};
+}
+
+void Tape::backward(const Var& loss, float seed) {
+  MANTISSA_CHECK(training(), "[tape.backward] the tape was made for evaluation");
+  MANTISSA_CHECK(!spent_, "[tape.backward] called twice on one tape");
+  MANTISSA_CHECK(loss.slot >= 0 && loss.value.numel() == 1, "[tape.backward] expected a recorded loss of one element");
+  spent_ = true;
+  seed_ = seed;
+  slots_[static_cast<size_t>(loss.slot)].gradient = loss.value;  // only marks the slot: the loss op reads seed()
+  while (!nodes_.empty()) {
+    Node& node = nodes_.back();  // stays until its backward has run: if that throws, ~Tape() gives its uses back
+    Tensor d_out = std::move(slots_[static_cast<size_t>(node.slot)].gradient);
+    if (d_out.defined()) node.backward(*this, std::move(d_out));
+    const std::vector<Parameter*> parameters = std::move(node.parameters);
+    nodes_.pop_back();  // frees the activations it holds before anybody is told
+    for (Parameter* parameter : parameters) {
+      if (--parameter->pending_uses == 0 && options_.gradient_ready) options_.gradient_ready(*parameter);
+    }
+    if (options_.between_nodes) options_.between_nodes();
+  }
+}
+
+void Tape::check_output(Op op, const Tensor& output) {
+  if (first_non_finite_ || !is_floating(output.dtype())) return;
+  const Tensor record = backend_.make_stats(stream_);
+  backend_.tensor_stats({.x = output, .record = record}, stream_);
+  const TensorStats stats = backend_.read_stats(record, stream_);
+  if (stats.first_bad != TensorStats::kNone) {
+    first_non_finite_ = NonFiniteOp{std::string(name(op)), layer_, stats, output.shape()};
+  }
+}
+
+}  // namespace mantissa

@@ -1,0 +1,150 @@
+// Tape: nodes in execution order. The backward pass pops them in reverse and frees activations as it goes.
+//
+// Ops (core/ops) cast their inputs, run a kernel and record one node. A node's backward function gets the gradient of its
+// output, which has the output's dtype, and hands gradients to its inputs and parameters.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/autograd/parameter.h"
+#include "core/autograd/precision.h"
+#include "core/autograd/weight_cast_cache.h"
+#include "core/backend/backend.h"
+#include "core/tensor/arena.h"
+
+namespace mantissa {
+
+// A value on a tape. Without a slot it takes no gradient (inputs, evaluation).
+struct Var {
+  Tensor value;
+  int slot = -1;
+};
+
+// Where a gradient goes and how: write it, or add to what is there.
+struct GradientTarget {
+  Tensor tensor;
+  GradientMode mode = GradientMode::kWrite;
+};
+
+enum class TapeMode : uint8_t { kTraining, kEvaluation };  // evaluation records nothing and drops nothing out
+
+// Names the random choices of one micro-batch: see DropoutArgs.
+struct RandomKey {
+  uint64_t seed = 0;
+  uint32_t step = 0;
+  uint32_t first_sample = 0;  // index of the micro-batch's first sample in the step's global batch
+};
+
+// The first op whose output was not finite, found by TapeOptions::check_outputs.
+struct NonFiniteOp {
+  std::string op;     // "gelu"
+  std::string layer;  // "blocks.3.mlp"
+  TensorStats stats;
+  Shape shape;
+};
+
+struct TapeOptions {
+  TapeMode mode = TapeMode::kTraining;
+  RandomKey random;
+  bool check_outputs = false;                         // examine every op's output; slow, for hunting a fault
+  std::function<void(Parameter&)> gradient_ready;     // after the last use of a parameter in the backward pass
+  std::function<void()> between_nodes;                // lets communication progress during the backward pass
+  std::function<void(std::string_view layer, std::string_view op, Tensor& output)> after_op;  // test-only: fault injection
+};
+
+class Tape {
+ public:
+  using Backward = std::function<void(Tape& tape, Tensor d_out)>;
+
+  Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, WeightCastCache& casts,
+       TapeOptions options = {});
+  // Releases what a forward pass without a backward left behind, parameter use counts included.
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // --- for models
+  // Enters the layer `name` below the current one for the guard's life time.
+  class LayerGuard {
+   public:
+    LayerGuard(Tape& tape, std::string_view name);
+    ~LayerGuard();
+    LayerGuard(const LayerGuard&) = delete;
+    LayerGuard& operator=(const LayerGuard&) = delete;
+
+   private:
+    Tape& tape_;
+    size_t parent_length_;
+  };
+  const TapeOptions& options() const { return options_; }
+  bool training() const { return options_.mode == TapeMode::kTraining; }
+  const std::string& layer() const { return layer_; }
+
+  // --- for ops
+  Backend& backend() const { return backend_; }
+  Stream& stream() const { return stream_; }
+  Tensor allocate(DType dtype, Shape shape, const char* what = "activation") { return arena_.allocate(dtype, shape, what); }
+  DType compute_dtype(Op op, DType first, DType widest_input) const;
+  // `tensor` in `dtype`: itself, or a cast copy.
+  Tensor cast(const Tensor& tensor, DType dtype);
+  Tensor weight(const Parameter& parameter, DType dtype) { return casts_.get(parameter, dtype, stream_); }
+  // A number for this op's random choices, the same in every run of the same model.
+  uint32_t next_random_site() { return random_sites_++; }
+
+  // Records that `op` made `output`. inputs without a slot and parameters of a backward-less tape are ignored.
+  // `backward` runs at most once; it must hand a gradient to every input that has a slot and to each of `parameters`.
+  Var record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
+             Backward backward);
+
+  // --- for backward functions
+  // A buffer for the gradient of `input`, in its dtype: fresh (kWrite) or holding earlier contributions (kAccumulate).
+  GradientTarget gradient_target(const Var& input);
+  // Hands over a finished gradient: becomes the input's gradient, or is added to it. Other float dtypes are cast.
+  void give_gradient(const Var& input, Tensor gradient);
+  // The parameter's fp32 gradient and how to write it this time.
+  GradientTarget gradient_target(Parameter& parameter);
+
+  // Runs the backward pass from a loss whose op takes its scale from `seed`; see ops/cross_entropy.h. The tape is empty
+  // afterwards. ContractError on a second call, or if the tape was made for evaluation.
+  void backward(const Var& loss, float seed);
+  // The factor given to backward(): read by the loss op.
+  float seed() const { return seed_; }
+
+  // What check_outputs found first, if anything.
+  const std::optional<NonFiniteOp>& first_non_finite() const { return first_non_finite_; }
+  size_t size() const { return nodes_.size(); }
+
+ private:
+  struct Node {
+    Op op;
+    int slot;
+    std::vector<Parameter*> parameters;
+    Backward backward;
+  };
+  void check_output(Op op, const Tensor& output);
+
+  Backend& backend_;
+  Stream& stream_;
+  Arena& arena_;
+  const PrecisionPolicy& policy_;
+  WeightCastCache& casts_;
+  TapeOptions options_;
+  std::string layer_;
+  const Precision* precision_;
+  std::vector<Node> nodes_;
+  struct Slot {
+    DType dtype;
+    Shape shape;
+    Tensor gradient;  // undefined until the first contribution
+  };
+  std::vector<Slot> slots_;
+  uint32_t random_sites_ = 0;
+  float seed_ = 0.0f;
+  bool spent_ = false;
+  std::optional<NonFiniteOp> first_non_finite_;
+};
+
+}  // namespace mantissa

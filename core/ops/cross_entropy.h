@@ -1,0 +1,20 @@
+// cross_entropy: softmax cross-entropy with an ignored target, summed over the rest.
+#pragma once
+
+#include "core/autograd/tape.h"
+
+namespace mantissa {
+
+inline constexpr int32_t kIgnoreIndex = -100;  // as in PyTorch
+
+struct LossOutput {
+  Var sum;        // (1) fp32: sum over non-ignored rows of lse - logit[target], in nats
+  Tensor losses;  // (R) fp32, 0 where ignored
+};
+
+// logits (R, V) float, targets (R) i32 in [0, V) or kIgnoreIndex. Computed in fp32 whatever the logits' dtype. The
+// backward pass overwrites the logits with tape.seed() * (softmax - onehot): no second copy exists, so the caller must not
+// use the logits afterwards. tape.seed() is loss scale / non-ignored tokens of the global batch.
+LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets);
+
+}  // namespace mantissa

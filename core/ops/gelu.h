@@ -1,0 +1,11 @@
+// gelu: x * Phi(x), exactly (erf) or by the tanh approximation (Hendrycks & Gimpel 2016).
+#pragma once
+
+#include "core/autograd/tape.h"
+
+namespace mantissa {
+
+// x of any shape; the result has its shape, in the dtype that the layer's precision gives to gelu.
+Var gelu(Tape& tape, Var x, GeluForm form);
+
+}  // namespace mantissa

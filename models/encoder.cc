@@ -1,0 +1,66 @@
+// The encoder of the original Transformer (Vaswani et al. 2017): post-norm blocks, bidirectional attention, and a head
+// that predicts masked tokens (Devlin et al. 2019).
+#include "core/ops/add.h"
+#include "models/layers.h"
+#include "models/model.h"
+
+namespace mantissa {
+namespace {
+
+class Encoder final : public Model {
+ public:
+  Encoder(const ModelConfig& config, ParameterSet& parameters) : config_(config), embedding_(parameters, config_) {
+    blocks_.reserve(static_cast<size_t>(config_.layers));
+    for (int64_t layer = 0; layer < config_.layers; ++layer) blocks_.emplace_back(parameters, layer, config_);
+    head_ = std::make_unique<Head>(parameters, config_, embedding_);
+  }
+
+  Objective objective() const override { return Objective::kMaskedToken; }
+
+  Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
+    Var x = embedding_.forward(tape, tokens, sequence_length);  // (B*T, C)
+    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
+    return head_->forward(tape, x);
+  }
+
+ private:
+  struct Block {
+    Block(ParameterSet& parameters, int64_t layer, const ModelConfig& config)
+        : path("blocks." + std::to_string(layer)),
+          attention(parameters, path + ".attention", config, Mask::kNone),
+          norm1(parameters, path + ".norm1", config),
+          mlp(parameters, path + ".mlp", config),
+          norm2(parameters, path + ".norm2", config) {}
+
+    // x = norm(x + branch(x)): the norm's result is the residual stream itself, so it stays in fp32.
+    Var forward(Tape& tape, Var x, int64_t sequence_length) const {
+      const Tape::LayerGuard guard(tape, path);
+      const int64_t samples = x.value.dim(0) / sequence_length;
+      x = normed(tape, "norm1", norm1, add(tape, x, attention.forward(tape, x, sequence_length)));
+      return normed(tape, "norm2", norm2, add(tape, x, mlp.forward(tape, x, samples)));
+    }
+
+    static Var normed(Tape& tape, const char* name, const Norm& norm, const Var& x) {
+      const Tape::LayerGuard guard(tape, name);
+      return norm.forward(tape, x, DType::kF32);
+    }
+
+    std::string path;
+    SelfAttention attention;
+    Norm norm1;
+    FeedForward mlp;
+    Norm norm2;
+  };
+
+  const ModelConfig config_;
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  std::unique_ptr<Head> head_;
+};
+
+const bool kRegistered = register_model("encoder", [](const ModelConfig& config, ParameterSet& parameters) {
+  return std::make_unique<Encoder>(config, parameters);
+});
+
+}  // namespace
+}  // namespace mantissa

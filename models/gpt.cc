@@ -1,0 +1,76 @@
+// The GPT-2 family: a pre-norm decoder with a causal mask (Radford et al. 2019). With rms_norm, swiglu and rope it is the
+// Llama block.
+#include "core/ops/add.h"
+#include "models/layers.h"
+#include "models/model.h"
+
+namespace mantissa {
+namespace {
+
+class Gpt final : public Model {
+ public:
+  Gpt(const ModelConfig& config, ParameterSet& parameters) : config_(config), embedding_(parameters, config_) {
+    blocks_.reserve(static_cast<size_t>(config_.layers));
+    for (int64_t layer = 0; layer < config_.layers; ++layer) blocks_.emplace_back(parameters, layer, config_);
+    final_norm_ = std::make_unique<Norm>(parameters, "final_norm", config_);
+    head_ = std::make_unique<Head>(parameters, config_, embedding_);
+  }
+
+  Objective objective() const override { return Objective::kNextToken; }
+
+  Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
+    Var x = embedding_.forward(tape, tokens, sequence_length);  // (B*T, C), fp32 by default, as all of the residual stream
+    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
+    Var normed;
+    {
+      const DType head_input = linear_input_dtype(tape, "head");
+      const Tape::LayerGuard guard(tape, "final_norm");
+      normed = final_norm_->forward(tape, x, head_input);
+    }
+    return head_->forward(tape, normed);
+  }
+
+ private:
+  struct Block {
+    Block(ParameterSet& parameters, int64_t layer, const ModelConfig& config)
+        : path("blocks." + std::to_string(layer)),
+          norm1(parameters, path + ".norm1", config),
+          attention(parameters, path + ".attention", config, Mask::kCausal),
+          norm2(parameters, path + ".norm2", config),
+          mlp(parameters, path + ".mlp", config) {}
+
+    Var forward(Tape& tape, Var x, int64_t sequence_length) const {
+      const Tape::LayerGuard guard(tape, path);
+      const int64_t samples = x.value.dim(0) / sequence_length;
+      Var branch = normed(tape, "norm1", norm1, x, "attention.qkv");
+      x = add(tape, x, attention.forward(tape, std::move(branch), sequence_length));
+      branch = normed(tape, "norm2", norm2, x, "mlp.up");
+      return add(tape, x, mlp.forward(tape, std::move(branch), samples));
+    }
+
+    static Var normed(Tape& tape, const char* name, const Norm& norm, const Var& x, const char* consumer) {
+      const DType out = linear_input_dtype(tape, consumer);
+      const Tape::LayerGuard guard(tape, name);
+      return norm.forward(tape, x, out);
+    }
+
+    std::string path;
+    Norm norm1;
+    SelfAttention attention;
+    Norm norm2;
+    FeedForward mlp;
+  };
+
+  const ModelConfig config_;
+  Embedding embedding_;
+  std::vector<Block> blocks_;
+  std::unique_ptr<Norm> final_norm_;
+  std::unique_ptr<Head> head_;
+};
+
+const bool kRegistered = register_model("gpt", [](const ModelConfig& config, ParameterSet& parameters) {
+  return std::make_unique<Gpt>(config, parameters);
+});
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,125 @@
+#include "models/layers.h"
+
+#include <cmath>
+
+#include "core/ops/attention.h"
+#include "core/ops/dropout.h"
+#include "core/ops/embedding.h"
+#include "core/ops/gelu.h"
+#include "core/ops/layer_norm.h"
+#include "core/ops/linear.h"
+#include "core/ops/rms_norm.h"
+#include "core/ops/rope.h"
+#include "core/ops/swiglu.h"
+
+namespace mantissa {
+namespace {
+
+Init normal(float stddev) { return {Init::Kind::kNormal, stddev}; }
+
+// GPT-2 scales the projections that add to the residual stream by 1 / sqrt(number of additions).
+float residual_stddev(const ModelConfig& config) {
+  return config.init_stddev / std::sqrt(2.0f * static_cast<float>(config.layers));
+}
+
+Var run_linear(Tape& tape, std::string_view name, Var x, const LinearParameters& parameters) {
+  const Tape::LayerGuard guard(tape, name);
+  return linear(tape, std::move(x), *parameters.weight, parameters.bias);
+}
+
+}  // namespace
+
+LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs, bool bias,
+                            float stddev) {
+  LinearParameters result;
+  result.weight = &parameters.add(path + ".weight", {outputs, inputs}, normal(stddev));
+  if (bias) result.bias = &parameters.add(path + ".bias", {outputs}, {Init::Kind::kZeros});
+  return result;
+}
+
+DType linear_input_dtype(Tape& tape, std::string_view path) {
+  const Tape::LayerGuard guard(tape, path);
+  return tape.compute_dtype(Op::kLinear, DType::kF32, DType::kF32);
+}
+
+Norm::Norm(ParameterSet& parameters, const std::string& path, const ModelConfig& config)
+    : kind_(config.norm), epsilon_(config.norm_epsilon) {
+  weight_ = &parameters.add(path + ".weight", {config.width}, {Init::Kind::kOnes});
+  if (config.bias && kind_ == NormKind::kLayerNorm) {
+    bias_ = &parameters.add(path + ".bias", {config.width}, {Init::Kind::kZeros});
+  }
+}
+
+Var Norm::forward(Tape& tape, const Var& x, DType out) const {
+  if (kind_ == NormKind::kRmsNorm) return rms_norm(tape, x, *weight_, epsilon_, out);
+  return layer_norm(tape, x, *weight_, bias_, epsilon_, out);
+}
+
+SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, const ModelConfig& config, Mask mask)
+    : config_(config), mask_(mask) {
+  const int64_t packed = (config.heads + 2 * config.resolved_kv_heads()) * config.head_dim();
+  qkv_ = add_linear(parameters, path + ".qkv", config.width, packed, config.bias, config.init_stddev);
+  out_ = add_linear(parameters, path + ".out", config.width, config.width, config.bias, residual_stddev(config));
+}
+
+Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
+  const Tape::LayerGuard guard(tape, "attention");
+  const AttentionShape shape{sequence_length, config_.heads, config_.resolved_kv_heads(), config_.head_dim(), mask_};
+  const int64_t samples = x.value.dim(0) / sequence_length;
+  Var qkv = run_linear(tape, "qkv", std::move(x), qkv_);
+  if (config_.position == Position::kRope) qkv = rope(tape, std::move(qkv), shape, config_.rope_base);
+  Var mixed = attention(tape, std::move(qkv), shape);
+  Var out = run_linear(tape, "out", std::move(mixed), out_);
+  return dropout(tape, std::move(out), config_.dropout, samples);
+}
+
+FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, const ModelConfig& config) : config_(config) {
+  const int64_t hidden = config.resolved_mlp_width();
+  const int64_t outputs = config.activation == Activation::kSwiglu ? 2 * hidden : hidden;
+  up_ = add_linear(parameters, path + ".up", config.width, outputs, config.bias, config.init_stddev);
+  down_ = add_linear(parameters, path + ".down", hidden, config.width, config.bias, residual_stddev(config));
+}
+
+Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
+  const Tape::LayerGuard guard(tape, "mlp");
+  Var hidden = run_linear(tape, "up", std::move(x), up_);
+  switch (config_.activation) {
+    case Activation::kGeluTanh:
+      hidden = gelu(tape, std::move(hidden), GeluForm::kTanh);
+      break;
+    case Activation::kGeluErf:
+      hidden = gelu(tape, std::move(hidden), GeluForm::kErf);
+      break;
+    case Activation::kSwiglu:
+      hidden = swiglu(tape, std::move(hidden));
+      break;
+  }
+  Var out = run_linear(tape, "down", std::move(hidden), down_);
+  return dropout(tape, std::move(out), config_.dropout, samples);
+}
+
+Embedding::Embedding(ParameterSet& parameters, const ModelConfig& config) : config_(config) {
+  tokens_ = &parameters.add("token_embedding.weight", {config.vocab, config.width}, normal(config.init_stddev));
+  if (config.position == Position::kLearned) {
+    positions_ = &parameters.add("position_embedding.weight", {config.context, config.width}, normal(config.init_stddev));
+  }
+}
+
+Var Embedding::forward(Tape& tape, const Tensor& tokens, int64_t sequence_length) const {
+  const Tape::LayerGuard guard(tape, "token_embedding");
+  Var x = embedding(tape, tokens, sequence_length, *tokens_, positions_);
+  return dropout(tape, std::move(x), config_.dropout, tokens.numel() / sequence_length);
+}
+
+Head::Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding) {
+  if (config.tie_head) {
+    weight_ = &embedding.token_table();
+    weight_->consumer = "head";
+  } else {
+    weight_ = &parameters.add("head.weight", {config.vocab, config.width}, normal(config.init_stddev));
+  }
+}
+
+Var Head::forward(Tape& tape, const Var& x) const { return run_linear(tape, "head", x, {weight_, nullptr}); }
+
+}  // namespace mantissa

@@ -1,0 +1,81 @@
+// The parts that transformer models are made of: norm, self-attention and feed-forward. Forward code only.
+#pragma once
+
+#include "core/autograd/tape.h"
+#include "models/model_config.h"
+
+namespace mantissa {
+
+// Weight (N, K) and optional bias (N) of a linear layer named `path`.
+struct LinearParameters {
+  Parameter* weight = nullptr;
+  Parameter* bias = nullptr;
+};
+LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs, bool bias,
+                            float stddev);
+
+// The dtype in which a linear layer `path` below the tape's current layer takes an fp32 input.
+DType linear_input_dtype(Tape& tape, std::string_view path);
+
+class Norm {
+ public:
+  Norm(ParameterSet& parameters, const std::string& path, const ModelConfig& config);
+  // x (R, C); rounded to `out`, the dtype of its consumer.
+  Var forward(Tape& tape, const Var& x, DType out) const;
+
+ private:
+  NormKind kind_;
+  float epsilon_;
+  Parameter* weight_;
+  Parameter* bias_ = nullptr;
+};
+
+// Self-attention with packed projections: out(attention(qkv(x))).
+class SelfAttention {
+ public:
+  SelfAttention(ParameterSet& parameters, const std::string& path, const ModelConfig& config, Mask mask);
+  // x (B*T, C) of sequences of `sequence_length`.
+  Var forward(Tape& tape, Var x, int64_t sequence_length) const;
+
+ private:
+  const ModelConfig& config_;
+  Mask mask_;
+  LinearParameters qkv_, out_;
+};
+
+// down(activation(up(x))); swiglu has a gate of its own, packed in front of up.
+class FeedForward {
+ public:
+  FeedForward(ParameterSet& parameters, const std::string& path, const ModelConfig& config);
+  // x (R, C) of `samples` sequences.
+  Var forward(Tape& tape, Var x, int64_t samples) const;
+
+ private:
+  const ModelConfig& config_;
+  LinearParameters up_, down_;
+};
+
+// Token embedding, learned positions where configured, and dropout: the start of the residual stream.
+class Embedding {
+ public:
+  Embedding(ParameterSet& parameters, const ModelConfig& config);
+  Var forward(Tape& tape, const Tensor& tokens, int64_t sequence_length) const;
+  Parameter& token_table() const { return *tokens_; }
+
+ private:
+  const ModelConfig& config_;
+  Parameter* tokens_;
+  Parameter* positions_ = nullptr;
+};
+
+// Logits over the vocabulary, by the token embedding where the head is tied.
+class Head {
+ public:
+  Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding);
+  Var forward(Tape& tape, const Var& x) const;
+
+ private:
+  Parameter* weight_;
+};
+
+}  // namespace mantissa
