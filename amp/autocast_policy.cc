@@ -1,0 +1,141 @@
+#include "amp/autocast_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+constexpr std::pair<std::string_view, CastRule> kRules[] = {{"low", CastRule::kLow},
+                                                            {"fp32", CastRule::kFp32},
+                                                            {"widest", CastRule::kWidest},
+                                                            {"as_given", CastRule::kAsGiven}};
+
+CastRule default_rule(Op op) {
+  switch (op) {
+    case Op::kLinear:
+    case Op::kAttention:
+      return CastRule::kLow;
+    case Op::kEmbedding:
+    case Op::kLayerNorm:
+    case Op::kRmsNorm:
+    case Op::kCrossEntropy:
+      return CastRule::kFp32;
+    case Op::kAdd:
+      return CastRule::kWidest;
+    case Op::kGelu:
+    case Op::kSwiglu:
+    case Op::kRope:
+    case Op::kDropout:
+      return CastRule::kAsGiven;
+  }
+  throw ContractError("[autocast] an op has no default rule");
+}
+
+void require_floating(const OpSetting& setting, std::string_view where) {
+  const auto* dtype = std::get_if<DType>(&setting);
+  if (dtype && !is_floating(*dtype)) {
+    throw ConfigError(fmt::format("[autocast] {} must be fp32, bf16 or fp16, got {}", where, *dtype));
+  }
+}
+
+// Writes an op's setting. fp32 is the rule and not a forced dtype, so that a scope of another dtype leaves it alone.
+void apply(const OpSetting& setting, Op op, Precision& precision) {
+  const auto index = static_cast<size_t>(op);
+  precision.forced[index].reset();
+  if (const auto* rule = std::get_if<CastRule>(&setting)) {
+    precision.rules[index] = *rule;
+  } else if (std::get<DType>(setting) == DType::kF32) {
+    precision.rules[index] = CastRule::kFp32;
+  } else {
+    precision.rules[index] = CastRule::kLow;
+    precision.forced[index] = std::get<DType>(setting);
+  }
+}
+
+}  // namespace
+
+Op require_op(std::string_view text) {
+  if (const std::optional<Op> op = parse_op(text)) return *op;
+  std::string list;
+  for (int index = 0; index < kOpCount; ++index) {
+    list += fmt::format("{}{}", index ? ", " : "", name(static_cast<Op>(index)));
+  }
+  throw ConfigError(fmt::format("[autocast] expected an op ({}), got '{}'", list, text));
+}
+
+OpSetting require_op_setting(std::string_view text) {
+  for (const auto& [rule_name, rule] : kRules) {
+    if (text == rule_name) return rule;
+  }
+  if (const std::optional<DType> dtype = parse_float_dtype(text)) return *dtype;
+  throw ConfigError(fmt::format("[autocast] expected low, widest, as_given, fp32, bf16 or fp16, got '{}'", text));
+}
+
+AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config)) {
+  require_floating(config_.dtype, "dtype");
+  uniform_.enabled = config_.enabled;
+  uniform_.low = config_.dtype;
+  for (int index = 0; index < kOpCount; ++index) {
+    const Op op = static_cast<Op>(index);
+    const OpSetting setting = config_.ops[static_cast<size_t>(index)].value_or(default_rule(op));
+    require_floating(setting, name(op));
+    apply(setting, op, uniform_);
+  }
+  for (const LayerOverride& layer : config_.layers) {
+    require_floating(layer.setting, layer.pattern);
+    if (!layer.op && !std::holds_alternative<DType>(layer.setting)) {
+      throw ConfigError(fmt::format("[autocast] '{}' names no op: expected a dtype, got a rule", layer.pattern));
+    }
+    overrides_.push_back({LayerPattern(layer.pattern), layer.op, layer.setting});
+  }
+  std::stable_sort(overrides_.begin(), overrides_.end(), [](const Override& a, const Override& b) {
+    return a.pattern.literal_length() < b.pattern.literal_length();
+  });
+  matched_.resize(overrides_.size());
+}
+
+const Precision& AutocastPolicy::at(std::string_view layer_path) const {
+  if (overrides_.empty()) return uniform_;
+  const std::lock_guard lock(mutex_);
+  const auto known = layers_.find(layer_path);
+  if (known != layers_.end()) return known->second;
+  return layers_.emplace(layer_path, build(layer_path)).first->second;
+}
+
+Precision AutocastPolicy::build(std::string_view layer_path) const {
+  Precision precision = uniform_;
+  bool low_is_named = false;
+  for (size_t index = 0; index < overrides_.size(); ++index) {
+    const Override& override = overrides_[index];
+    if (!override.pattern.matches(layer_path)) continue;
+    matched_[index] = true;
+    if (override.op) {
+      apply(override.setting, *override.op, precision);
+    } else {
+      precision.low = std::get<DType>(override.setting);
+      low_is_named = true;
+    }
+  }
+  if (low_is_named && precision.low == DType::kF32) {
+    for (size_t index = 0; index < precision.rules.size(); ++index) {
+      if (precision.rules[index] == CastRule::kLow && !precision.forced[index])
+        precision.rules[index] = CastRule::kFp32;
+    }
+  }
+  return precision;
+}
+
+std::vector<std::string> AutocastPolicy::unmatched_patterns() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::string> patterns;
+  for (size_t index = 0; index < overrides_.size(); ++index) {
+    if (!matched_[index]) patterns.push_back(overrides_[index].pattern.text());
+  }
+  return patterns;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,79 @@
+// AutocastPolicy: builds the Precision of every layer from the configuration.
+//
+// Each op has a setting: a rule (low, fp32, widest, as_given) or a dtype. Its default is
+//   low       linear, attention
+//   fp32      layer_norm, rms_norm, cross_entropy, embedding
+//   widest    add (the residual stream)
+//   as_given  gelu, swiglu, rope, dropout
+// as in PyTorch's autocast. There the embedding takes the dtype of its fp32 table, which starts the residual stream in
+// fp32; a working table here may be stored in low precision, and the rule fp32 keeps the stream the same.
+//
+// Where several overrides apply:
+//   the setting of an op: the most specific layer override that names it, else AutocastConfig::ops, else its default;
+//   what `low` means in a layer: the most specific layer override that names no op, else AutocastConfig::dtype.
+// More specific is the pattern with more literal characters (LayerPattern::literal_length); of equals, the later one.
+// An override of a layer to fp32 without an op is final: no AutocastScope lowers that layer again.
+#pragma once
+
+#include <array>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "amp/layer_pattern.h"
+#include "core/autograd/precision.h"
+
+namespace mantissa {
+
+using OpSetting = std::variant<CastRule, DType>;
+
+struct LayerOverride {
+  std::string pattern;   // "blocks.*.mlp", see LayerPattern
+  std::optional<Op> op;  // nothing: the layer's low precision; the setting must then be a dtype
+  OpSetting setting;
+};
+
+struct AutocastConfig {
+  bool enabled = true;  // false: every op computes in the widest of its inputs, whatever stands below
+  DType dtype = DType::kBF16;
+  std::array<std::optional<OpSetting>, kOpCount> ops{};  // by Op
+  std::vector<LayerOverride> layers{};
+};
+
+// Parses an op's name, or its setting: "low", "widest", "as_given", "fp32", "bf16", "fp16". ConfigError with the list
+// of what is possible.
+Op require_op(std::string_view name);
+OpSetting require_op_setting(std::string_view text);
+
+class AutocastPolicy final : public PrecisionPolicy {
+ public:
+  // Throws ConfigError if a pattern or a dtype makes no sense.
+  explicit AutocastPolicy(AutocastConfig config);
+
+  const Precision& at(std::string_view layer_path) const override;
+
+  // Patterns that no layer asked for so far has matched; after a whole forward pass these are spelling errors.
+  std::vector<std::string> unmatched_patterns() const;
+
+ private:
+  struct Override {
+    LayerPattern pattern;
+    std::optional<Op> op;
+    OpSetting setting;
+  };
+  Precision build(std::string_view layer_path) const;
+
+  AutocastConfig config_;
+  std::vector<Override> overrides_;  // from the least specific to the most specific
+  Precision uniform_;                // of every layer that no override matches
+  // Ranks may be threads that share a policy.
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, Precision, std::less<>> layers_;  // built when first asked for
+  mutable std::vector<bool> matched_;                             // by override
+};
+
+}  // namespace mantissa

@@ -1,0 +1,126 @@
+// GradScaler: the loss scale and its five operations, scale, unscale, step, update and state.
+//
+//   backward(loss * scaler.scale());         // once for each micro-batch of the step: the same factor
+//   const float unscale = scaler.unscale();  // once: the factor that turns the gradients back
+//   if (scaler.step(outcome)) { ... }        // outcome, alike on every rank; true: apply the update
+//   scaler.update();                         // the next step's scale, and what happened
+//
+// The scale acts on the backward pass only. Non-finite gradients under a finite loss are therefore overflow, which a
+// lower scale cures, NaN included (Inf - Inf and 0 * Inf make NaN downstream). A non-finite loss is a fault that no
+// scale cures: it leaves the scaler's state as it was. At the floor an overflow is a fault as well.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+
+enum class ScalerMode : uint8_t {
+  kNone,     // scale 1, with the same finite check and skip (bf16, fp32)
+  kStatic,   // init_scale for ever
+  kDynamic,  // grows after clean steps, backs off on overflow
+};
+
+enum class HysteresisRefill : uint8_t {
+  kOnGrowth,     // when growth_interval clean steps are complete (Megatron, DeepSpeed)
+  kOnCleanStep,  // on every clean step (apex; DeepSpeed's consecutive_hysteresis)
+};
+
+// What an overflow is when the scale cannot go lower. In modes kNone and kStatic it never can.
+enum class FloorPolicy : uint8_t {
+  kClamp,  // one more skipped step
+  kFault,  // a fault, which the trainer counts
+};
+
+struct ScalerConfig {
+  ScalerMode mode = ScalerMode::kDynamic;
+  float init_scale = 65536.0f;
+  double growth_factor = 2.0;
+  double backoff_factor = 0.5;
+  int64_t growth_interval = 2000;  // clean steps in a row before the scale grows
+  int64_t growth_delay = 0;  // clean steps after the start or an overflow that do not count towards the first growth
+  float min_scale = 1.0f;    // the floor; 0 for none
+  float max_scale = std::numeric_limits<float>::max();  // the scale does not grow beyond it
+  int hysteresis = 1;                                   // overflows until the scale backs off; 1: at the first
+  HysteresisRefill refill = HysteresisRefill::kOnGrowth;
+  FloorPolicy floor_policy = FloorPolicy::kFault;
+};
+
+// Throws ConfigError naming the first value that makes no sense.
+void validate(const ScalerConfig& config);
+
+enum class StepOutcome : uint8_t {
+  kClean,
+  kGradientOverflow,  // non-finite gradients under a finite loss
+  kLossFault,         // non-finite loss
+};
+
+enum class ScalerEvent : uint8_t {
+  kUnchanged,
+  kGrew,
+  kGrowthCapped,  // due to grow, but the result would exceed max_scale
+  kBackedOff,
+  kHysteresisConsumed,  // overflow, skipped without backing off
+  kHeldAtFloor,         // overflow at the floor, FloorPolicy::kClamp
+  kAtFloorFault,        // overflow at the floor, FloorPolicy::kFault
+  kLossFault,
+};
+
+std::string_view name(ScalerMode mode);    // "none", "static", "dynamic"
+std::string_view name(ScalerEvent event);  // for log lines: "backed off", ...
+// Whether the event is a fault that lowering the scale cannot cure.
+bool is_fault(ScalerEvent event);
+
+class GradScaler {
+ public:
+  // All that a checkpoint needs.
+  struct State {
+    ScalerMode mode = ScalerMode::kNone;
+    float scale = 1.0f;
+    int64_t clean_steps = 0;  // in a row, towards growth; negative during growth_delay
+    int hysteresis_left = 1;  // the scale backs off at the hysteresis_left-th overflow from now
+    bool operator==(const State&) const = default;
+  };
+
+  // Throws ConfigError if `config` makes no sense.
+  explicit GradScaler(const ScalerConfig& config);
+
+  // The operations below throw ContractError when called out of order.
+
+  // The factor of this micro-batch's loss. The first call opens a window in which the scale stays fixed, up to
+  // update().
+  float scale();
+  // Once in a window, after its last backward pass: float(1 / double(scale)), to multiply the gradients by.
+  float unscale();
+  // Once in a window, after unscale(): whether to apply the update. A loss fault needs no unscale() before it.
+  bool step(StepOutcome outcome);
+  // Closes the window and adjusts the scale.
+  ScalerEvent update();
+
+  // The current scale, for log lines: does not open a window.
+  float current_scale() const { return state_.scale; }
+  const ScalerConfig& config() const { return config_; }
+
+  // Between windows only, and so is load_state.
+  State state() const;
+  // Continues from a saved state; values that this configuration does not allow are brought to the nearest that it
+  // does. A static scale is configuration, not state: it stays. Returns false, changing nothing, if the state is of
+  // another mode (a bf16 run resumed as fp16): the caller tells the user. CheckpointError if the state is damaged.
+  [[nodiscard]] bool load_state(const State& state);
+
+ private:
+  enum class Phase : uint8_t { kIdle, kAccumulating, kUnscaled, kStepped };
+
+  ScalerEvent on_clean_step();
+  ScalerEvent on_overflow();
+
+  ScalerConfig config_;
+  State state_;
+  Phase phase_ = Phase::kIdle;
+  StepOutcome outcome_ = StepOutcome::kClean;
+};
+
+}  // namespace mantissa

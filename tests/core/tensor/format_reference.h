@@ -1,0 +1,96 @@
+// Reference for conversions to narrow floating formats, built from the definition and by search only: it shares no bit
+// manipulation with the code under test.
+//
+// A format with e exponent bits, m mantissa bits and bias b has, for field E and mantissa M, the values
+//   2^(1-b) * (M / 2^m)         for E = 0
+//   2^(E-b) * (1 + M / 2^m)     for E > 0,
+// computed in double by ldexp. The code of a value is its position in this ascending list.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace mantissa::testing {
+
+struct FormatDefinition {
+  int exponent_bits;
+  int mantissa_bits;
+  int bias;
+  bool has_infinity;  // false: the largest exponent holds numbers, only its last mantissa is NaN (e4m3)
+};
+
+class FormatReference {
+ public:
+  explicit FormatReference(FormatDefinition definition) : definition_(definition) {
+    const int mantissas = 1 << definition.mantissa_bits;
+    const int last_field = (1 << definition.exponent_bits) - 1;
+    const int fields = definition.has_infinity ? last_field : last_field + 1;
+    for (int field = 0; field < fields; ++field) {
+      for (int mantissa = 0; mantissa < mantissas; ++mantissa) {
+        if (!definition.has_infinity && field == last_field && mantissa == mantissas - 1) break;  // NaN
+        const double fraction = static_cast<double>(mantissa) / mantissas;
+        values_.push_back(field == 0 ? std::ldexp(fraction, 1 - definition.bias)
+                                     : std::ldexp(1.0 + fraction, field - definition.bias));
+      }
+    }
+    finite_count_ = static_cast<uint32_t>(values_.size());
+    // The number that would follow the maximum: a value is out of range when it rounds to this one.
+    values_.push_back(values_.back() + (values_.back() - values_[values_.size() - 2]));
+  }
+
+  uint32_t sign_bit() const { return 1u << (definition_.exponent_bits + definition_.mantissa_bits); }
+  uint32_t code_count() const { return 2 * sign_bit(); }
+  uint32_t finite_count() const { return finite_count_; }  // codes 0 .. finite_count - 1 are the values >= 0
+  double value(uint32_t code) const { return values_[code]; }
+  double max() const { return values_[finite_count_ - 1]; }
+  // Half-way between the values of code and code + 1; of the last one, half-way to the number that would follow.
+  double midpoint(uint32_t code) const { return (values_[code] + values_[code + 1]) / 2; }
+
+  // Nearest value, ties to the even code. finite_count() stands for "out of range". `value` is not NaN.
+  uint32_t nearest(double value) const {
+    const double magnitude = std::fabs(value);
+    const auto above = std::lower_bound(values_.begin(), values_.end(), magnitude);
+    if (above == values_.end()) return finite_count_;
+    const auto high = static_cast<uint32_t>(above - values_.begin());
+    if (high == 0 || *above == magnitude) return high;
+    const double to_high = *above - magnitude;
+    const double to_low = magnitude - values_[high - 1];
+    if (to_high != to_low) return to_high < to_low ? high : high - 1;
+    return high % 2 == 0 ? high : high - 1;
+  }
+
+ private:
+  FormatDefinition definition_;
+  std::vector<double> values_;
+  uint32_t finite_count_ = 0;
+};
+
+// Calls check(float) for every value >= 0 of the format, every midpoint between neighbours, the fp32 values on both
+// sides of each, the same with a minus sign, and the extremes of fp32. All of them are exact in fp32 for formats of at
+// most 22 mantissa bits.
+template <typename Check>
+void for_each_boundary(const FormatReference& reference, Check&& check) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const auto both_signs = [&](float value) {
+    check(value);
+    check(-value);
+  };
+  const auto around = [&](double exact) {
+    const auto value = static_cast<float>(exact);
+    both_signs(value);
+    both_signs(std::nextafterf(value, infinity));
+    if (value > 0) both_signs(std::nextafterf(value, 0.0f));
+  };
+  for (uint32_t code = 0; code < reference.finite_count(); ++code) {
+    around(reference.value(code));
+    if (reference.midpoint(code) <= std::numeric_limits<float>::max()) around(reference.midpoint(code));
+  }
+  both_signs(std::numeric_limits<float>::max());
+  both_signs(std::numeric_limits<float>::denorm_min());
+  both_signs(infinity);
+}
+
+}  // namespace mantissa::testing

@@ -1,0 +1,189 @@
+#include "core/tensor/format.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "core/base/check.h"
+#include "core/tensor/philox.h"
+#include "tests/core/tensor/format_reference.h"
+
+namespace mantissa {
+namespace {
+
+using testing::FormatDefinition;
+using testing::FormatReference;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// Restated here, not read from info(): the table under test must not define its own test.
+FormatDefinition definition(Format format) {
+  switch (format) {
+    case Format::kF32:
+      return {8, 23, 127, true};
+    case Format::kTF32:
+      return {8, 10, 127, true};
+    case Format::kBF16:
+      return {8, 7, 127, true};
+    case Format::kF16:
+      return {5, 10, 15, true};
+    case Format::kE4M3:
+      return {4, 3, 7, false};
+    case Format::kE5M2:
+      return {5, 2, 15, true};
+  }
+  return {};
+}
+
+// The formats whose codes can all be visited: every one but fp32.
+class NarrowFormatTest : public ::testing::TestWithParam<Format> {
+ protected:
+  Format format() const { return GetParam(); }
+  FormatReference reference_{definition(GetParam())};
+};
+
+uint32_t expected_code(const FormatReference& reference, bool has_infinity, float value, Saturation saturation) {
+  uint32_t code = reference.nearest(value);
+  if (code == reference.finite_count()) {
+    if (saturation == Saturation::kYes) {
+      code = reference.finite_count() - 1;
+    } else if (!has_infinity) {
+      code = reference.sign_bit() - 1;
+    }  // otherwise Inf, whose code follows the maximum's
+  }
+  return std::signbit(value) ? code | reference.sign_bit() : code;
+}
+
+TEST_P(NarrowFormatTest, EveryCodeDecodesToItsValue) {
+  uint32_t nan_count = 0;
+  for (uint32_t code = 0; code < reference_.code_count(); ++code) {
+    const uint32_t magnitude = code & ~reference_.sign_bit();
+    const bool negative = (code & reference_.sign_bit()) != 0;
+    const float value = decode(format(), code);
+    ASSERT_EQ(std::signbit(value), negative) << code;
+    if (magnitude < reference_.finite_count()) {
+      ASSERT_EQ(static_cast<double>(std::fabs(value)), reference_.value(magnitude)) << code;
+    } else if (info(format()).has_infinity && magnitude == reference_.finite_count()) {
+      ASSERT_TRUE(std::isinf(value)) << code;
+    } else {
+      ASSERT_TRUE(std::isnan(value)) << code;
+      ++nan_count;
+    }
+  }
+  EXPECT_EQ(nan_count, info(format()).nan_count);
+}
+
+TEST_P(NarrowFormatTest, EveryCodeSurvivesTheRoundTrip) {
+  for (uint32_t code = 0; code < reference_.code_count(); ++code) {
+    const float value = decode(format(), code);
+    const uint32_t back = encode(format(), value, Saturation::kNo);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(decode(format(), back))) << code;
+      ASSERT_EQ(back & reference_.sign_bit(), code & reference_.sign_bit()) << code;
+    } else {
+      ASSERT_EQ(back, code);
+    }
+  }
+}
+
+TEST_P(NarrowFormatTest, EncodesEveryValueAndMidpointAndTheirNeighbours) {
+  for (const Saturation saturation : {Saturation::kNo, Saturation::kYes}) {
+    for_each_boundary(reference_, [&](float value) {
+      ASSERT_EQ(encode(format(), value, saturation),
+                expected_code(reference_, info(format()).has_infinity, value, saturation))
+          << std::hexfloat << value << " saturation " << static_cast<int>(saturation);
+    });
+  }
+}
+
+TEST_P(NarrowFormatTest, EncodesRandomBitPatterns) {
+  for (uint32_t block = 0; block < 50'000; ++block) {
+    for (const uint32_t bits : philox(7, {block, 0, 0, 0})) {
+      const auto value = std::bit_cast<float>(bits);
+      const Saturation saturation = (bits & 1u) != 0 ? Saturation::kYes : Saturation::kNo;
+      if (std::isnan(value)) {
+        ASSERT_TRUE(std::isnan(quantize(format(), value, saturation))) << bits;
+      } else {
+        ASSERT_EQ(encode(format(), value, saturation),
+                  expected_code(reference_, info(format()).has_infinity, value, saturation))
+            << bits;
+      }
+    }
+  }
+}
+
+TEST_P(NarrowFormatTest, NanStaysNanWhateverItsPayload) {
+  // Payloads whose bits all lie below the mantissa kept, above it, or both; quiet and signalling.
+  for (const uint32_t payload : {0x1u, 0x1fffu, 0x2000u, 0x3fffffu, 0x400000u, 0x400001u, 0x7fffffu}) {
+    for (const uint32_t sign : {0u, 0x80000000u}) {
+      for (const Saturation saturation : {Saturation::kNo, Saturation::kYes}) {
+        const float result = quantize(format(), std::bit_cast<float>(sign | 0x7f800000u | payload), saturation);
+        EXPECT_TRUE(std::isnan(result)) << std::hex << payload;
+        EXPECT_EQ(std::signbit(result), sign != 0) << std::hex << payload;
+      }
+    }
+  }
+}
+
+TEST_P(NarrowFormatTest, InfoAgreesWithTheDefinition) {
+  const FormatInfo& f = info(format());
+  const FormatDefinition d = definition(format());
+  EXPECT_EQ(f.exponent_bits, d.exponent_bits);
+  EXPECT_EQ(f.mantissa_bits, d.mantissa_bits);
+  EXPECT_EQ(f.bias, d.bias);
+  EXPECT_EQ(f.has_infinity, d.has_infinity);
+  EXPECT_EQ(f.max, reference_.max());
+  EXPECT_EQ(f.min_subnormal, reference_.value(1));
+  EXPECT_EQ(f.min_normal, reference_.value(1u << d.mantissa_bits));
+  const uint32_t one = reference_.nearest(1.0);
+  EXPECT_EQ(reference_.value(one), 1.0);
+  EXPECT_EQ(f.epsilon, reference_.value(one + 1) - 1.0);
+}
+
+TEST_P(NarrowFormatTest, RefusesCodesWithForeignBits) {
+  EXPECT_NO_THROW(decode(format(), reference_.code_count() - 1));
+  EXPECT_THROW(decode(format(), reference_.code_count()), ContractError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, NarrowFormatTest,
+                         ::testing::Values(Format::kTF32, Format::kBF16, Format::kF16, Format::kE4M3, Format::kE5M2),
+                         [](const auto& test) { return std::string(mantissa::info(test.param).name); });
+
+TEST(FormatTest, Fp32IsTheIdentity) {
+  for (uint32_t block = 0; block < 50'000; ++block) {
+    for (const uint32_t bits : philox(11, {block, 0, 0, 0})) {
+      if (std::isnan(std::bit_cast<float>(bits))) continue;
+      ASSERT_EQ(encode(Format::kF32, std::bit_cast<float>(bits), Saturation::kNo), bits);
+      ASSERT_EQ(std::bit_cast<uint32_t>(decode(Format::kF32, bits)), bits);
+    }
+  }
+  for (const uint32_t bits : {0u, 1u, 0x7fffffu, 0x800000u, 0x7f7fffffu, 0x7f800000u, 0x80000000u, 0xff800000u}) {
+    EXPECT_EQ(encode(Format::kF32, std::bit_cast<float>(bits), Saturation::kNo), bits);
+    EXPECT_EQ(std::bit_cast<uint32_t>(decode(Format::kF32, bits)), bits);
+  }
+  EXPECT_TRUE(std::isnan(quantize(Format::kF32, std::bit_cast<float>(0x7f800001u), Saturation::kYes)));
+  EXPECT_EQ(quantize(Format::kF32, kInfinity, Saturation::kYes), std::numeric_limits<float>::max());
+  const FormatInfo& f = info(Format::kF32);
+  EXPECT_EQ(f.max, static_cast<double>(std::numeric_limits<float>::max()));
+  EXPECT_EQ(f.min_normal, static_cast<double>(std::numeric_limits<float>::min()));
+  EXPECT_EQ(f.min_subnormal, static_cast<double>(std::numeric_limits<float>::denorm_min()));
+  EXPECT_EQ(f.epsilon, static_cast<double>(std::numeric_limits<float>::epsilon()));
+  EXPECT_EQ(f.nan_count, 2 * ((1u << 23) - 1));
+}
+
+TEST(FormatTest, OverflowOfTheEightBitFormats) {
+  // e4m3: 464 lies half-way between 448 and the 480 that would follow; the tie goes to 448, the even code.
+  EXPECT_EQ(quantize(Format::kE4M3, 464.0f, Saturation::kNo), 448.0f);
+  EXPECT_TRUE(std::isnan(quantize(Format::kE4M3, std::nextafterf(464.0f, kInfinity), Saturation::kNo)));
+  EXPECT_TRUE(std::isnan(quantize(Format::kE4M3, -kInfinity, Saturation::kNo)));
+  EXPECT_EQ(quantize(Format::kE4M3, 1e30f, Saturation::kYes), 448.0f);
+  EXPECT_EQ(quantize(Format::kE4M3, -kInfinity, Saturation::kYes), -448.0f);
+  // e5m2: 61440 lies half-way between 57344 and 65536; the maximum's code is odd, so the tie goes to Inf.
+  EXPECT_EQ(quantize(Format::kE5M2, std::nextafterf(61440.0f, 0.0f), Saturation::kNo), 57344.0f);
+  EXPECT_EQ(quantize(Format::kE5M2, 61440.0f, Saturation::kNo), kInfinity);
+  EXPECT_EQ(quantize(Format::kE5M2, -61440.0f, Saturation::kYes), -57344.0f);
+  EXPECT_EQ(quantize(Format::kE5M2, kInfinity, Saturation::kYes), 57344.0f);
+}
+
+}  // namespace
+}  // namespace mantissa
