@@ -1,0 +1,81 @@
+// safetensors: u64le N, N bytes of JSON header, tensor data without holes. Source: the format's README at
+// github.com/huggingface/safetensors. It has no checksum of its own; checkpoints hash the whole file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/io/byte_sink.h"
+#include "core/io/mapped_file.h"
+#include "core/tensor/dtype.h"
+
+namespace mantissa {
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;  // "F32", "BF16", … as the format spells it
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;  // bytes, from the start of the data
+
+  uint64_t size_bytes() const { return end - begin; }
+};
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+std::string_view safetensors_name(DType dtype);                         // kBF16 -> "BF16"
+std::optional<DType> parse_safetensors_dtype(std::string_view dtype);   // nothing for types that Tensor cannot hold
+std::optional<int64_t> safetensors_item_bytes(std::string_view dtype);  // nothing for unknown types
+
+// Writes the header at once and then the tensors one by one, so that they need not be in memory together.
+class SafetensorsWriter {
+ public:
+  // Tensors to come: name, dtype and shape; begin and end are computed. Metadata "format": "pt" is added.
+  SafetensorsWriter(ByteSink& sink, std::vector<SafetensorsEntry> tensors, SafetensorsMetadata metadata = {});
+
+  // The order in which append() expects them: wide dtypes first, so that every tensor is aligned to its element.
+  const std::vector<SafetensorsEntry>& order() const { return order_; }
+  // All bytes of the next tensor; ContractError if it is another one or another size.
+  void append(std::string_view name, std::span<const std::byte> bytes);
+  // ContractError if tensors are missing.
+  void finish();
+
+ private:
+  ByteSink& sink_;
+  std::vector<SafetensorsEntry> order_;
+  size_t next_ = 0;
+};
+
+// Maps a file and checks all of its header: CheckpointError naming file and tensor for anything that does not fit.
+class SafetensorsReader {
+ public:
+  explicit SafetensorsReader(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  const SafetensorsMetadata& metadata() const { return metadata_; }
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the data
+  const SafetensorsEntry* find(std::string_view name) const;                 // nullptr if there is none
+  // CheckpointError if there is none.
+  const SafetensorsEntry& at(std::string_view name) const;
+  // Valid as long as the reader. Alignment is the file's business: copy, do not cast.
+  std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
+  // Copies the tensor to `out`; CheckpointError if dtype or shape are not these.
+  void read(std::string_view name, DType dtype, std::span<const int64_t> shape, std::span<std::byte> out) const;
+
+ private:
+  void parse_header(std::string_view text);
+  void check_layout() const;
+  [[noreturn]] void fail(const std::string& why) const;
+
+  MappedFile file_;
+  size_t data_offset_ = 0;
+  SafetensorsMetadata metadata_;
+  std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, size_t, std::less<>> by_name_;
+};
+
+}  // namespace mantissa

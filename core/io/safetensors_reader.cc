@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "core/base/error.h"
+#include "core/io/safetensors.h"
+
+namespace mantissa {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr size_t kLengthBytes = sizeof(uint64_t);
+
+MappedFile map_file(const std::string& path) {
+  try {
+    return MappedFile(path);
+  } catch (const std::system_error& error) {
+    throw CheckpointError(fmt::format("{}: cannot read the file: {}", path, error.code().message()));
+  }
+}
+
+// Parses strictly: nlohmann's parser takes the last of two equal keys without a word.
+json parse_unique(std::string_view text) {
+  std::vector<std::set<std::string>> keys;
+  return json::parse(text, [&keys](int, json::parse_event_t event, json& parsed) {
+    if (event == json::parse_event_t::object_start) keys.emplace_back();
+    if (event == json::parse_event_t::object_end) keys.pop_back();
+    if (event == json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second) {
+      throw std::runtime_error(fmt::format("the key {} is given twice", parsed.dump()));
+    }
+    return true;
+  });
+}
+
+}  // namespace
+
+SafetensorsReader::SafetensorsReader(const std::string& path) : file_(map_file(path)) {
+  const auto bytes = file_.bytes();
+  uint64_t length = 0;
+  if (bytes.size() < kLengthBytes)
+    fail(fmt::format("truncated: a header length needs 8 bytes, the file has {}", bytes.size()));
+  std::memcpy(&length, bytes.data(), kLengthBytes);
+  if (length > kMaxHeaderBytes)
+    fail(fmt::format("the header length {} is above the format's limit {}", length, kMaxHeaderBytes));
+  if (length > bytes.size() - kLengthBytes) {
+    fail(fmt::format("truncated: the header needs {} bytes, the file has {}", kLengthBytes + length, bytes.size()));
+  }
+  data_offset_ = kLengthBytes + length;
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
+  if (!text.starts_with('{')) fail("the header does not start with '{'");
+  try {
+    parse_header(text);
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(fmt::format("the header is not valid: {}", error.what()));
+  }
+  check_layout();
+  for (size_t i = 0; i < entries_.size(); ++i) by_name_[entries_[i].name] = i;
+}
+
+void SafetensorsReader::parse_header(std::string_view text) {
+  const json header = parse_unique(text);
+  for (const auto& [name, value] : header.items()) {
+    if (name == "__metadata__") {
+      metadata_ = value.get<SafetensorsMetadata>();
+      continue;
+    }
+    const auto check = [&](bool condition, const std::string& why) {
+      if (!condition) fail(fmt::format("tensor {}: {}", name, why));
+    };
+    check(value.is_object() && value.size() == 3 && value.contains("dtype") && value.contains("shape") &&
+              value.contains("data_offsets"),
+          "expected the members dtype, shape and data_offsets");
+    const json &dtype = value["dtype"], &shape = value["shape"], &offsets = value["data_offsets"];
+    const auto unsigned_integer = [](const json& number) { return number.is_number_unsigned(); };
+    check(dtype.is_string(), "dtype is not a text");
+    check(shape.is_array() && std::all_of(shape.begin(), shape.end(), unsigned_integer),
+          "shape is not a list of sizes");
+    check(offsets.is_array() && offsets.size() == 2 && std::all_of(offsets.begin(), offsets.end(), unsigned_integer),
+          "data_offsets are not two positions");
+
+    SafetensorsEntry entry{name, dtype.get<std::string>(), {}, offsets[0].get<uint64_t>(), offsets[1].get<uint64_t>()};
+    const auto item_bytes = safetensors_item_bytes(entry.dtype);
+    check(item_bytes.has_value(), fmt::format("unknown dtype {}", entry.dtype));
+    uint64_t expected = static_cast<uint64_t>(*item_bytes);
+    for (const json& extent : shape) {
+      const uint64_t size = extent.get<uint64_t>();
+      check(size <= INT64_MAX && !__builtin_mul_overflow(expected, size, &expected), "shape is too large");
+      entry.shape.push_back(static_cast<int64_t>(size));
+    }
+    check(entry.begin <= entry.end && entry.size_bytes() == expected,
+          fmt::format("{} of shape ({}) needs {} bytes, data_offsets [{}, {}) do not hold that", entry.dtype,
+                      fmt::join(entry.shape, ", "), expected, entry.begin, entry.end));
+    entries_.push_back(std::move(entry));
+  }
+  std::sort(entries_.begin(), entries_.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);  // an empty tensor before the one that starts with it
+  });
+}
+
+void SafetensorsReader::check_layout() const {
+  const uint64_t data_bytes = file_.bytes().size() - data_offset_;
+  uint64_t end = 0;
+  for (const SafetensorsEntry& entry : entries_) {
+    if (entry.begin != end) {
+      fail(fmt::format("tensor {}: its data starts at {}, {} the tensor before it, which ends at {}", entry.name,
+                       entry.begin, entry.begin < end ? "inside of" : "after a hole behind", end));
+    }
+    end = entry.end;
+    if (end > data_bytes) {
+      fail(fmt::format("truncated: tensor {} ends at {}, the file has {} bytes of data", entry.name, end, data_bytes));
+    }
+  }
+  if (end != data_bytes) fail(fmt::format("{} bytes follow the last tensor", data_bytes - end));
+}
+
+void SafetensorsReader::fail(const std::string& why) const {
+  throw CheckpointError(fmt::format("{}: {}", file_.path(), why));
+}
+
+const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &entries_[it->second];
+}
+
+const SafetensorsEntry& SafetensorsReader::at(std::string_view name) const {
+  const SafetensorsEntry* entry = find(name);
+  if (entry == nullptr) fail(fmt::format("there is no tensor {}", name));
+  return *entry;
+}
+
+std::span<const std::byte> SafetensorsReader::bytes(const SafetensorsEntry& entry) const {
+  return file_.bytes().subspan(data_offset_ + entry.begin, entry.size_bytes());
+}
+
+void SafetensorsReader::read(std::string_view name, DType dtype, std::span<const int64_t> shape,
+                             std::span<std::byte> out) const {
+  const SafetensorsEntry& entry = at(name);
+  if (entry.dtype != safetensors_name(dtype) ||
+      !std::equal(shape.begin(), shape.end(), entry.shape.begin(), entry.shape.end())) {
+    fail(fmt::format("tensor {}: expected {} of shape ({}), got {} of shape ({})", name, safetensors_name(dtype),
+                     fmt::join(shape, ", "), entry.dtype, fmt::join(entry.shape, ", ")));
+  }
+  MANTISSA_CHECK(out.size() == entry.size_bytes(), "[safetensors] tensor {} has {} bytes, room is for {}", name,
+                 entry.size_bytes(), out.size());
+  if (!out.empty()) std::memcpy(out.data(), bytes(entry).data(), out.size());
+}
+
+}  // namespace mantissa

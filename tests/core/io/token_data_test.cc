@@ -1,0 +1,169 @@
+#include "core/io/token_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/base/check.h"
+#include "tests/core/io/temp_folder.h"
+
+namespace mantissa {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::TempFolder;
+
+template <typename T>
+std::string pack(const std::vector<T>& values) {
+  return std::string(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+template <typename T>
+std::string llmc(int32_t magic, int32_t version, const std::vector<T>& tokens) {
+  std::vector<int32_t> header(256);
+  header[0] = magic;
+  header[1] = version;
+  header[2] = static_cast<int32_t>(tokens.size());
+  return pack(header) + pack(tokens);
+}
+
+std::vector<int32_t> all_tokens(const TokenData& data) {
+  std::vector<int32_t> tokens(static_cast<size_t>(data.tokens()));
+  data.read(0, tokens);
+  return tokens;
+}
+
+TokenData open(const std::vector<std::string>& files, TokenLayout layout = TokenLayout::kAuto, int64_t vocab = 50257) {
+  return TokenData({.files = files, .layout = layout, .vocab = vocab});
+}
+
+std::string error_of(const std::vector<std::string>& files, TokenLayout layout = TokenLayout::kAuto,
+                     int64_t vocab = 50257) {
+  return message_of<DataError>([&] { open(files, layout, vocab); });
+}
+
+TEST(TokenData, BytesOfSortedFilesAreOneSequence) {
+  const TempFolder folder;
+  folder.write("b.txt", "cd\xff");
+  folder.write("a.txt", "ab");
+  folder.write("empty.txt", "");
+  const TokenData data = open({folder.file("*.txt"), folder.file("b.txt")}, TokenLayout::kBytes, 256);
+  EXPECT_EQ(data.tokens(), 5);
+  EXPECT_EQ(data.files(), 2u);
+  EXPECT_EQ(data.skipped_empty_files().size(), 1u);
+  EXPECT_EQ(all_tokens(data), (std::vector<int32_t>{'a', 'b', 'c', 'd', 255}));
+  std::vector<int32_t> middle(3);
+  data.read(1, middle);
+  EXPECT_EQ(middle, (std::vector<int32_t>{'b', 'c', 'd'}));
+  data.read(5, std::span<int32_t>());
+  EXPECT_THROW(data.read(3, middle), ContractError);
+  EXPECT_THROW(data.read(-1, middle), ContractError);
+}
+
+TEST(TokenData, ReadsLlmcAndNanoGptFiles) {
+  const TempFolder folder;
+  const std::string u16 = folder.write("a.bin", llmc<uint16_t>(20240520, 1, {1, 2, 50256}));
+  const std::string u32 = folder.write("b.bin", llmc<uint32_t>(20240801, 7, {3, 128000}));
+  const std::string raw = folder.write("c.bin", pack<uint16_t>({4, 5}));
+  EXPECT_EQ(all_tokens(open({u32, raw, u16}, TokenLayout::kAuto, 128256)),
+            (std::vector<int32_t>{1, 2, 50256, 3, 128000, 4, 5}));
+  EXPECT_EQ(all_tokens(open({u16}, TokenLayout::kLlmc)), (std::vector<int32_t>{1, 2, 50256}));
+  const std::string raw32 = folder.write("d.bin", pack<uint32_t>({7, 70000}));
+  EXPECT_EQ(all_tokens(open({raw32}, TokenLayout::kRawU32, 70001)), (std::vector<int32_t>{7, 70000}));
+}
+
+TEST(TokenData, NamesMissingAndEmptyFiles) {
+  const TempFolder folder;
+  EXPECT_THAT(error_of({}), HasSubstr("no data files are named"));
+  EXPECT_THAT(error_of({folder.file("none.bin")}), HasSubstr("none.bin: cannot read the data file: No such file"));
+  EXPECT_THAT(error_of({folder.file("*.bin")}), HasSubstr("no data file matches the pattern"));
+  EXPECT_THAT(error_of({folder.path()}), HasSubstr("Is a directory"));
+  const std::string empty = folder.write("empty.bin", "");
+  EXPECT_THAT(error_of({empty}), HasSubstr("empty.bin: the file is empty"));
+  EXPECT_THAT(error_of({empty}, TokenLayout::kBytes, 256), HasSubstr("empty.bin: the file is empty"));
+  EXPECT_THAT(error_of({folder.file("*.bin")}, TokenLayout::kBytes, 256), HasSubstr("all 1 data files are empty"));
+  EXPECT_THAT(error_of({folder.file("*.bin")}), HasSubstr("empty.bin: the file is empty"))
+      << "a token file has no excuse";
+}
+
+TEST(TokenData, RefusesTruncatedFiles) {
+  const TempFolder folder;
+  const std::string whole = llmc<uint16_t>(20240520, 1, {1, 2, 3});
+  EXPECT_THAT(error_of({folder.write("cut.bin", whole.substr(0, whole.size() - 2))}),
+              HasSubstr("cut.bin: truncated: the header at offset 8 counts 3 tokens of 2 bytes, which makes 1030 "
+                        "bytes, the file has 1028"));
+  EXPECT_THAT(error_of({folder.write("long.bin", whole + "xx")}), HasSubstr("long.bin: wrong size"));
+  EXPECT_THAT(error_of({folder.write("head.bin", whole.substr(0, 500))}), HasSubstr("head.bin: truncated"));
+  EXPECT_THAT(error_of({folder.write("none.bin", llmc<uint16_t>(20240520, 1, {}))}), HasSubstr("no tokens"));
+  EXPECT_THAT(error_of({folder.write("odd.bin", "abc")}),
+              HasSubstr("odd.bin: truncated: tokens of 2 bytes do not divide the 3 bytes"));
+  std::vector<int32_t> negative(256);
+  negative[0] = 20240520;
+  negative[1] = 1;
+  negative[2] = -5;
+  EXPECT_THAT(error_of({folder.write("negative.bin", pack(negative))}), HasSubstr("counts -5 tokens"));
+}
+
+TEST(TokenData, RefusesABadMagic) {
+  const TempFolder folder;
+  const std::string wrong_version = folder.write("a.bin", llmc<uint16_t>(20240520, 2, {1, 2, 3}));
+  EXPECT_THAT(error_of({wrong_version}), HasSubstr("a.bin: bad magic at offset 0"));
+  EXPECT_THAT(error_of({wrong_version}), HasSubstr("got 20240520 with version 2"));
+  const std::string hellaswag = folder.write("b.bin", llmc<uint16_t>(20240522, 1, {1, 2, 3}));
+  EXPECT_THAT(error_of({hellaswag}), HasSubstr("bad magic"));
+  const std::string raw = folder.write("c.bin", pack(std::vector<uint16_t>(600, 7)));
+  EXPECT_THAT(error_of({raw}, TokenLayout::kLlmc), HasSubstr("bad magic"));
+  EXPECT_EQ(open({raw}).tokens(), 600);
+}
+
+TEST(TokenData, FindsTheFirstTokenOutsideOfTheVocabulary) {
+  const TempFolder folder;
+  // Far enough apart that several blocks of the scan fail.
+  std::vector<uint16_t> tokens(300000, 5);
+  tokens[200001] = 100;
+  tokens[70001] = 101;
+  const std::string path = folder.write("a.bin", llmc<uint16_t>(20240520, 1, tokens));
+  EXPECT_THAT(
+      error_of({path}, TokenLayout::kAuto, 100),
+      HasSubstr("a.bin: token 101 at offset 141026 (token number 70001) is outside of the vocabulary [0, 100)"));
+  EXPECT_EQ(open({path}, TokenLayout::kAuto, 102).tokens(), 300000);
+  tokens.assign(10, 99);
+  EXPECT_EQ(open({folder.write("b.bin", pack(tokens))}, TokenLayout::kAuto, 100).tokens(), 10);
+  EXPECT_THAT(error_of({folder.file("b.bin")}, TokenLayout::kAuto, 99), HasSubstr("token 99 at offset 0"));
+  const std::string big = folder.write("c.bin", llmc<uint32_t>(20240801, 7, {1, 0xffffffffu}));
+  EXPECT_THAT(error_of({big}), HasSubstr("token 4294967295 at offset 1028"));
+  EXPECT_THAT(error_of({folder.write("d.txt", "abc\x80")}, TokenLayout::kBytes, 128),
+              HasSubstr("token 128 at offset 3"));
+}
+
+TEST(TokenData, FingerprintFollowsTheContents) {
+  const TempFolder folder;
+  folder.write("a.txt", "hello world");
+  folder.write("copy/a.txt", "hello world");
+  folder.write("other/a.txt", "hello worle");
+  const auto print = [&](const char* name) {
+    return open({folder.file(name)}, TokenLayout::kBytes, 256).fingerprint();
+  };
+  EXPECT_EQ(print("a.txt"), print("copy/a.txt"));
+  EXPECT_NE(print("a.txt"), print("other/a.txt"));
+  EXPECT_NE(print("a.txt"),
+            open({folder.file("a.txt"), folder.file("copy/a.txt")}, TokenLayout::kBytes, 256).fingerprint());
+}
+
+TEST(TokenData, SplitsTheTailForValidation) {
+  const TempFolder folder;
+  const auto data = std::make_shared<const TokenData>(TokenDataOptions{
+      .files = {folder.write("a.txt", std::string(1000, 'x'))}, .layout = TokenLayout::kBytes, .vocab = 256});
+  const TokenSplit split = split_tail(data, 0.1);
+  EXPECT_EQ(split.train.begin, 0);
+  EXPECT_EQ(split.train.end, 900);
+  EXPECT_EQ(split.validation.begin, 900);
+  EXPECT_EQ(split.validation.size(), 100);
+  EXPECT_EQ(split_tail(data, 0.0).validation.size(), 0);
+  EXPECT_EQ(TokenRange::whole(data).size(), 1000);
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,167 @@
+#include "tools/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "amp/scaler_presets.h"
+#include "core/base/error.h"
+#include "tests/core/io/temp_folder.h"
+#include "tests/tools/config/minimal.h"
+#include "tools/config/config_binding.h"
+
+namespace mantissa {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::message_of;
+using testing::minimal_config;
+using testing::TempFolder;
+
+TEST(Config, LoadsAFileAndOverrides) {
+  const TempFolder folder;
+  const std::string path = folder.write(
+      "gpt.yaml",
+      "model: {layers: 2, width: 64, heads: 4}\ndata: {train: ['a/*.txt', b.txt]}\ncomm: {wire_dtype: fp16}\n");
+  const Config c = load_config(path, {"optimizer.lr=1e-2", "model.layers=3", "train.seed=18446744073709551615"});
+  EXPECT_EQ(c.model.layers, 3);
+  EXPECT_EQ(c.model.width, 64);
+  EXPECT_THAT(c.data.train, ElementsAre("a/*.txt", "b.txt"));
+  EXPECT_EQ(c.comm.reducer.wire, DType::kF16);
+  EXPECT_EQ(c.optimizer.schedule.peak, 1e-2);
+  EXPECT_EQ(c.train.seed, UINT64_MAX);
+  EXPECT_EQ(c.origins.at("model.width"), path + ":1:27");
+  EXPECT_EQ(c.origins.at("model.layers"), "command line: model.layers=3");
+  EXPECT_FALSE(c.origins.contains("train.steps"));
+}
+
+TEST(Config, ErrorsAreConfigErrorsWithExitCodeTwo) {
+  try {
+    minimal_config({"model.layer=3"});
+    FAIL() << "an unknown key was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_THAT(error.what(), HasSubstr("unknown key 'layer' in section 'model'; did you mean 'layers', or does it "
+                                        "belong in section 'test.activations[]'?"));
+  }
+  EXPECT_THAT(message_of<ConfigError>([] { minimal_config({"train.lr=3"}); }),
+              HasSubstr("it belongs in section 'optimizer'"));
+  EXPECT_THAT(message_of<ConfigError>([] { minimal_config({"model.n_embd=3"}); }),
+              HasSubstr("here it is called model.width"));
+}
+
+TEST(Config, SynonymsNameSettingsThatExistAndAreNoneThemselves) {
+  const auto settings = flatten(Config{});
+  for (const auto& [word, meaning] : config_synonyms()) {
+    EXPECT_TRUE(settings.contains(meaning)) << word << " -> " << meaning;
+    for (const auto& [path, value] : settings) {
+      EXPECT_NE(path.substr(path.rfind('.') + 1), word) << path << ": the synonym is a key of its own";
+    }
+  }
+}
+
+TEST(Config, TotalStepsOfTheScheduleFollowTrainSteps) {
+  EXPECT_EQ(minimal_config({"train.steps=77"}).optimizer.schedule.total_steps, 77);
+}
+
+TEST(Config, ScalerModeFollowsThePrecision) {
+  const auto mode = [](std::vector<std::string> overrides) {
+    const Config c = minimal_config(overrides);
+    EXPECT_NE(c.scaler.mode, ScalerChoice::kAuto);
+    return c.scaler.scaler.mode;
+  };
+  EXPECT_EQ(mode({}), ScalerMode::kNone);
+  EXPECT_EQ(mode({"precision.compute=fp32"}), ScalerMode::kNone);
+  EXPECT_EQ(mode({"precision.compute=fp16"}), ScalerMode::kDynamic);
+  EXPECT_EQ(mode({"precision.ops.linear=fp16"}), ScalerMode::kDynamic);
+  EXPECT_EQ(mode({"precision.layers=[{match: blocks.0, dtype: fp16}]"}), ScalerMode::kDynamic);
+  EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=none"}), ScalerMode::kNone);
+  EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=static"}), ScalerMode::kStatic);
+  EXPECT_EQ(mode({"scaler.mode=dynamic"}), ScalerMode::kDynamic);
+}
+
+TEST(Config, APresetGivesValuesAndKeysWin) {
+  const Config plain = minimal_config({"precision.compute=fp16", "scaler.preset=megatron"});
+  const ScalerConfig megatron = scaler_preset("megatron");
+  EXPECT_EQ(plain.scaler.scaler.init_scale, megatron.init_scale);
+  EXPECT_EQ(plain.scaler.scaler.hysteresis, megatron.hysteresis);
+  EXPECT_EQ(plain.scaler.scaler.growth_interval, megatron.growth_interval);
+  EXPECT_EQ(plain.scaler.scaler.floor_policy, megatron.floor_policy);
+  const Config changed =
+      minimal_config({"precision.compute=fp16", "scaler.growth_interval=5", "scaler.preset=megatron"});
+  EXPECT_EQ(changed.scaler.scaler.growth_interval, 5);
+  EXPECT_EQ(changed.scaler.scaler.init_scale, megatron.init_scale);
+  EXPECT_THAT(message_of<ConfigError>([] { minimal_config({"scaler.preset=pytorhc"}); }),
+              HasSubstr("command line: scaler.preset=pytorhc: scaler.preset: "));
+}
+
+TEST(Config, PrecisionOverridesReachTheAutocastPolicy) {
+  const Config c = minimal_config(
+      {"precision.ops.gelu=fp32", "precision.ops.attention=low",
+       "precision.layers=[{match: \"blocks.*.mlp\", op: linear, dtype: fp32}, {match: blocks.1, dtype: fp16}]"});
+  const AutocastConfig autocast = c.precision.autocast();
+  EXPECT_TRUE(autocast.enabled);
+  EXPECT_EQ(autocast.dtype, DType::kBF16);
+  EXPECT_FALSE(autocast.ops[static_cast<size_t>(Op::kLinear)].has_value());
+  const AutocastPolicy policy(autocast);
+  const auto dtype = [&](const char* layer, Op op) {
+    return compute_dtype(policy.at(layer), AutocastState{}, op, DType::kF32, DType::kF32);
+  };
+  EXPECT_EQ(dtype("blocks.0.attention", Op::kLinear), DType::kBF16);
+  EXPECT_EQ(dtype("blocks.0.mlp", Op::kLinear), DType::kF32);
+  EXPECT_EQ(dtype("blocks.1.attention", Op::kAttention), DType::kF16);
+  EXPECT_FALSE(minimal_config({"precision.compute=fp32"}).precision.autocast().enabled);
+  EXPECT_TRUE(minimal_config({"precision.compute=fp32", "precision.ops.linear=bf16"}).precision.autocast().enabled);
+}
+
+TEST(Config, TheResolvedConfigurationReadsBackToItself) {
+  const std::vector<std::vector<std::string>> cases = {
+      {},
+      {"precision.compute=fp16", "scaler.preset=deepspeed", "scaler.growth_interval=3"},
+      {"optimizer.schedule=wsd", "optimizer.decay_steps=10", "optimizer.clip.mode=adaptive", "optimizer.beta2=0.999"},
+      {"precision.layers=[{match: \"blocks.*.mlp\", op: linear, dtype: fp32}, {match: \"*\", dtype: fp16}]"},
+      {"test.gradients=[{step: 3, rank: 1, parameter: blocks.0.mlp.up.weight, element: 9, value: nan}]",
+       "test.activations=[{layer: blocks.1, op: add}]"},
+      {"train.sample_prompt=a \"b\": 'c' # d", "train.run_dir=my runs/x", "data.validation=[v.txt]"},
+      {"optimizer.lr=0.00012345678901234567", "model.dropout=0.1", "comm.bucket_mib=0.3",
+       "train.seed=12345678901234567890"},
+  };
+  for (const auto& overrides : cases) {
+    const Config c = minimal_config(overrides);
+    const std::string yaml = to_yaml(c);
+    const Config back = parse_config(yaml, "resolved.yaml");
+    EXPECT_EQ(to_yaml(back), yaml);
+    EXPECT_EQ(flatten(back), flatten(c));
+    EXPECT_EQ(fingerprint(back), fingerprint(c));
+    EXPECT_THAT(training_differences(c, back), IsEmpty());
+  }
+}
+
+TEST(Config, FingerprintsFollowWhatTheyStandFor) {
+  const uint64_t base = fingerprint(minimal_config());
+  EXPECT_EQ(fingerprint(minimal_config({"train.run_dir=elsewhere", "checkpoint.resume=none"})), base);
+  EXPECT_NE(fingerprint(minimal_config({"optimizer.lr=1e-5"})), base);
+  EXPECT_NE(fingerprint(minimal_config({"test.gradients=[{parameter: a}]"})), base);
+  const std::string model = model_fingerprint(minimal_config());
+  EXPECT_EQ(model_fingerprint(minimal_config({"model.dropout=0.1", "optimizer.lr=1e-5"})), model);
+  EXPECT_NE(model_fingerprint(minimal_config({"model.layers=7"})), model);
+  EXPECT_NE(model_fingerprint(minimal_config({"model.activation=swiglu"})), model);
+}
+
+TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
+  const Config a = minimal_config();
+  EXPECT_THAT(
+      training_differences(a, minimal_config({"optimizer.lr=0.001", "train.log_interval=3", "train.eval_interval=7",
+                                              "train.stop_at_step=5", "checkpoint.interval=9", "data.train=[moved.txt]",
+                                              "train.micro_batch=2", "test.gradients=[{parameter: a}]"})),
+      ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
+  EXPECT_THAT(training_differences(a, minimal_config({"data.validation_fraction=0.2", "train.steps=50"})),
+              ElementsAre("data.validation_fraction: 0.05 -> 0.2", "train.steps: 1000 -> 50"));
+  EXPECT_THAT(training_differences(a, minimal_config({"precision.layers=[{match: x, dtype: fp32}]"})),
+              ElementsAre("precision.layers[0].dtype: (absent) -> fp32", "precision.layers[0].match: (absent) -> x",
+                          "precision.layers[0].op: (absent) -> any"));
+}
+
+}  // namespace
+}  // namespace mantissa

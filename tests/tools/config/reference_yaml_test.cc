@@ -1,0 +1,119 @@
+// configs/reference.yaml says what the binding says: every key, with its default and a comment, and nothing else. The
+// other configurations that come with the program are valid.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "core/io/config_keys.h"
+#include "core/io/config_reader.h"
+#include "tests/core/io/temp_folder.h"
+#include "tools/config/config_binding.h"
+
+namespace mantissa {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kReference = "configs/reference.yaml";
+
+// Path to the place of the value, for everything in the file.
+void collect(const ConfigNode& node, const std::string& path, std::map<std::string, const ConfigNode*>& out) {
+  for (const ConfigMember& member : node.members) {
+    const std::string child = join_config_path(path, member.key);
+    if (member.value.kind != ConfigNode::Kind::kMap) out[child] = &member.value;
+    collect(member.value, child, out);
+  }
+}
+
+TEST(ReferenceYaml, HoldsEveryKeyWithItsDefault) {
+  const ConfigNode root = parse_config_file(kReference);
+  std::map<std::string, const ConfigNode*> written;
+  collect(root, "", written);
+  const ConfigKeys keys = collect_config_keys([](ConfigVisitor& visitor) {
+    static Config config;
+    bind_config(visitor, config);
+  });
+  size_t settings = 0;
+  for (const auto& key : keys.keys) {
+    const std::string path = join_config_path(key.section, key.name);
+    if (key.section.ends_with("[]") || (key.is_section && root.find(key.name) != nullptr && key.section.empty()))
+      continue;
+    if (path == "optimizer.clip" || path == "precision.ops") continue;
+    ++settings;
+    EXPECT_TRUE(written.contains(path)) << kReference << " lacks " << path;
+  }
+  EXPECT_EQ(written.size(), settings);
+
+  Config defaults, read;
+  read_config(root, [&read](ConfigVisitor& visitor) { bind_config(visitor, read); });
+  EXPECT_EQ(flatten(read), flatten(defaults));
+}
+
+TEST(ReferenceYaml, EveryKeyHasAComment) {
+  std::istringstream lines(testing::read_file(kReference));
+  std::string line, before;
+  while (std::getline(lines, line)) {
+    const size_t first = line.find_first_not_of(' ');
+    const bool is_key = first != std::string::npos && line[first] != '#' && line[first] != '-';
+    const bool is_section = is_key && line.ends_with(':');
+    if (is_key && !is_section) {
+      const bool above =
+          before.find_first_not_of(' ') != std::string::npos && before[before.find_first_not_of(' ')] == '#';
+      EXPECT_TRUE(above || line.find(" # ") != std::string::npos) << "no comment: " << line;
+    }
+    before = line;
+  }
+}
+
+TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
+  const std::string text = testing::read_file(kReference);
+  Config config;
+  config.precision.layers.resize(1);
+  config.test.gradients.resize(1);
+  config.test.activations.resize(1);
+  for (const auto& [path, value] : flatten(config)) {
+    const size_t bracket = path.find("[0].");
+    if (bracket == std::string::npos) continue;
+    // "#   - match: …" or "#     op: any"; what an override of layers matches and sets has no sensible default.
+    const std::string key = path.substr(bracket + 4);
+    const bool example = path == "precision.layers[0].match" || path == "precision.layers[0].dtype";
+    const std::string entry = example ? key + ": " : key + ": " + value;
+    EXPECT_TRUE(text.find("#   - " + entry) != std::string::npos || text.find("#     " + entry) != std::string::npos)
+        << kReference << " does not show " << path << ": " << value;
+  }
+}
+
+TEST(ReferenceYaml, NamesEveryChoice) {
+  const std::string text = testing::read_file(kReference);
+  for (const char* word :
+       {"layer_norm", "rms_norm",   "gelu_tanh", "gelu_erf", "swiglu",   "learned",  "rope",       "bytes",
+        "tokens",     "llmc",       "u16",       "u32",      "constant", "linear",   "cosine",     "wsd",
+        "adaptive",   "replicated", "widest",    "as_given", "static",   "dynamic",  "clean_step", "clamp",
+        "wire",       "mpi",        "local",     "pytorch",  "megatron", "deepspeed"}) {
+    EXPECT_THAT(text, HasSubstr(word));
+  }
+}
+
+TEST(Configs, ThoseThatComeWithTheProgramAreValid) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("configs")) {
+    if (entry.path().extension() != ".yaml" || entry.path() == kReference) continue;
+    ++count;
+    EXPECT_NO_THROW(load_config(entry.path().string())) << entry.path();
+  }
+  EXPECT_GE(count, 4);
+  EXPECT_NO_THROW(load_config(kReference, {"data.train=[a.txt]"}));
+}
+
+TEST(Configs, TheSmallGptHasTheStatedShape) {
+  const Config c = load_config("configs/gpt_small_bf16.yaml", {"optimizer.lr=3e-4"});
+  EXPECT_EQ(c.model.layers, 12);
+  EXPECT_EQ(c.model.width, 768);
+  EXPECT_EQ(c.precision.compute, DType::kBF16);
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,102 @@
+#include "tools/config/validation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "tests/core/io/temp_folder.h"
+#include "tests/tools/config/minimal.h"
+
+namespace mantissa {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::message_of;
+using testing::minimal_config;
+
+std::string error_of(std::vector<std::string> overrides) {
+  return message_of<ConfigError>([&] { minimal_config(overrides); });
+}
+
+TEST(Validation, DefaultsAreValid) { EXPECT_EQ(error_of({}), "(nothing was thrown)"); }
+
+TEST(Validation, NamesKeysValuesAndWhereTheyWereWritten) {
+  const std::string message = message_of<ConfigError>(
+      [] { parse_config("model:\n  heads: 7\ndata: {train: a}\n", "gpt.yaml", {"model.width=64"}); });
+  EXPECT_EQ(message,
+            "model.heads = 7 (gpt.yaml:2:10) must divide model.width = 64 (command line: model.width=64): every head "
+            "gets an equal "
+            "part of the width");
+  EXPECT_THAT(error_of({"model.heads=7"}), HasSubstr("model.width = 384 (default)"));
+}
+
+struct Case {
+  std::vector<std::string> overrides;
+  const char* message;
+};
+
+class Impossible : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Impossible, IsRefused) { EXPECT_THAT(error_of(GetParam().overrides), HasSubstr(GetParam().message)); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Combinations, Impossible,
+    ::testing::Values(
+        Case{{"model.kv_heads=4"},
+             "model.kv_heads = 4 (command line: model.kv_heads=4) must divide model.heads = 6 (default)"},
+        Case{{"model.position=rope", "model.width=30"},
+             "30 (command line: model.width=30) / model.heads = 6 (default) = 5 is odd"},
+        Case{{"data.train=[]"}, "name the training files"},
+        Case{{"data.layout=u16"},
+             "data.layout = u16 (command line: data.layout=u16) has no meaning with data.format = bytes"},
+        Case{{"data.mask_token=256"}, "is outside of the vocabulary of model.vocab = 256"},
+        Case{{"data.validation_fraction=0"}, "there is no validation data"},
+        Case{
+            {"train.global_batch=10"},
+            "train.global_batch = 10 (command line: train.global_batch=10) is not a multiple of train.micro_batch = 4"},
+        Case{{"train.stop_at_step=1001"},
+             "train.stop_at_step = 1001 (command line: train.stop_at_step=1001) comes after train.steps = 1000"},
+        Case{{"train.run_dir="}, "name the folder for the run's results"},
+        Case{{"checkpoint.resume="}, "expected auto, none or a checkpoint folder"},
+        Case{{"optimizer.final_lr=1"}, "is above optimizer.lr = 0.0003"},
+        Case{{"optimizer.warmup_steps=1001"}, "is more than train.steps = 1000"},
+        Case{{"optimizer.schedule=wsd"}, "needs optimizer.decay_steps > 0"},
+        Case{{"optimizer.decay_steps=5"}, "has no meaning with optimizer.schedule = cosine"},
+        Case{{"optimizer.schedule=wsd", "optimizer.decay_steps=600", "optimizer.warmup_steps=500"},
+             "together are more than train.steps"},
+        Case{{"optimizer.clip.max_norm=0"}, "would make every gradient zero"},
+        Case{{"optimizer.clip.mode=adaptive", "optimizer.clip.warmup=101"}, "is more than optimizer.clip.window = 100"},
+        Case{{"precision.layers=[{match: \"a..b\", dtype: fp32}]"}, "precision.layers[0].match = a..b (command line: "},
+        Case{{"precision.layers=[{match: a, dtype: widest}]"}, "names no op, so it sets the layer's low precision"},
+        Case{{"precision.layers=[{match: a}]"},
+             "precision.layers[0].dtype = low (default; command line: precision.layers=[{match: a}]) names no op"},
+        Case{{"scaler.mode=static", "scaler.init_scale=0.5"}, "is below scaler.min_scale = 1.0"},
+        Case{{"scaler.mode=dynamic", "scaler.max_scale=100"},
+             "scaler.init_scale = 65536.0 (default) is above scaler.max_scale"},
+        Case{{"test.gradients=[{step: 1}]"}, "test.gradients[0].parameter = \"\" (default; command line: "},
+        Case{{"test.activations=[{step: 1}]"}, "test.activations[0].layer = \"\" (default; command line: "}));
+
+TEST(Validation, ListsAllProblems) {
+  const std::string message = error_of({"model.heads=7", "train.global_batch=10", "data.train=[]"});
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 2) << message;
+}
+
+TEST(Validation, BatchMustDivideAmongTheRanks) {
+  const Config c = minimal_config({"train.global_batch=12", "train.micro_batch=2"});
+  for (const int ranks : {1, 2, 3, 6}) EXPECT_NO_THROW(validate_for_ranks(c, ranks)) << ranks;
+  EXPECT_THAT(message_of<ConfigError>([&] { validate_for_ranks(c, 4); }),
+              HasSubstr("train.global_batch = 12 (command line: train.global_batch=12) is not a multiple of ranks × "
+                        "micro-batch = 4 × 2 = 8"));
+}
+
+TEST(Validation, InjectedFaultsNameRanksThatExist) {
+  const Config c =
+      minimal_config({"test.gradients=[{rank: 1, parameter: a}]", "test.activations=[{rank: 2, layer: a}]"});
+  const std::string message = message_of<ConfigError>([&] { validate_for_ranks(c, 1); });
+  EXPECT_THAT(message, HasSubstr("test.gradients[0].rank = 1"));
+  EXPECT_THAT(message, HasSubstr("test.activations[0].rank = 2"));
+  EXPECT_THAT(message, HasSubstr("but there are 1 ranks"));
+}
+
+}  // namespace
+}  // namespace mantissa

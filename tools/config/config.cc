@@ -1,0 +1,127 @@
+#include "tools/config/config.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "amp/scaler_presets.h"
+#include "core/base/error.h"
+#include "core/io/config_writer.h"
+#include "tools/config/config_binding.h"
+#include "tools/config/validation.h"
+
+namespace mantissa {
+namespace {
+
+constexpr std::string_view kNoPreset = "none";
+
+ConfigBinding binding(Config& config) {
+  return [&config](ConfigVisitor& visitor) { bind_config(visitor, config); };
+}
+
+// Whether any op of any layer may compute in fp16.
+bool uses_fp16(const PrecisionConfig& precision) {
+  const auto is_fp16 = [](const OpSetting& setting) { return setting == OpSetting(DType::kF16); };
+  return precision.compute == DType::kF16 ||
+         std::any_of(precision.ops.begin(), precision.ops.end(), [&](const auto& op) { return op && is_fp16(*op); }) ||
+         std::any_of(precision.layers.begin(), precision.layers.end(),
+                     [&](const LayerOverride& layer) { return is_fp16(layer.setting); });
+}
+
+void resolve_scaler_mode(Config& config) {
+  ScalerSettings& settings = config.scaler;
+  if (settings.mode == ScalerChoice::kAuto) {
+    settings.mode = uses_fp16(config.precision) ? ScalerChoice::kDynamic : ScalerChoice::kNone;
+  }
+  settings.scaler.mode = settings.mode == ScalerChoice::kDynamic  ? ScalerMode::kDynamic
+                         : settings.mode == ScalerChoice::kStatic ? ScalerMode::kStatic
+                                                                  : ScalerMode::kNone;
+}
+
+Config build(ConfigNode root, const std::vector<std::string>& overrides) {
+  for (const std::string& assignment : overrides) apply_override(root, assignment);
+  Config config;
+  config.origins = read_config(root, binding(config), config_synonyms());
+  if (config.scaler.preset != kNoPreset) {
+    // The preset's values take the place of the defaults; keys that are given are read once more on top of them.
+    try {
+      config.scaler.scaler = scaler_preset(config.scaler.preset);
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("{}: scaler.preset: {}", config.origins["scaler.preset"], error.what()));
+    }
+    read_config(root, binding(config));
+  }
+  resolve_scaler_mode(config);
+  config.optimizer.schedule.total_steps = config.train.steps;
+  validate(config);
+  return config;
+}
+
+bool starts_with_any(const std::string& path, const auto& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view p) { return path.starts_with(p); });
+}
+
+template <typename Include>
+uint64_t hash_settings(const Config& config, Include include) {
+  std::string text;
+  for (const auto& [path, value] : flatten(config)) {
+    if (include(path)) text += path + ": " + value + "\n";
+  }
+  return XXH3_64bits(text.data(), text.size());
+}
+
+}  // namespace
+
+AutocastConfig PrecisionConfig::autocast() const {
+  const bool overridden =
+      !layers.empty() || std::any_of(ops.begin(), ops.end(), [](const auto& op) { return op.has_value(); });
+  return {.enabled = compute != DType::kF32 || overridden, .dtype = compute, .ops = ops, .layers = layers};
+}
+
+Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
+  return build(parse_config_file(path), overrides);
+}
+
+Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides) {
+  return build(parse_config_text(yaml, source), overrides);
+}
+
+std::string to_yaml(const Config& config) {
+  Config copy = config;
+  return write_config(binding(copy));
+}
+
+uint64_t fingerprint(const Config& config) {
+  return hash_settings(config,
+                       [](const std::string& path) { return path != "train.run_dir" && path != "checkpoint.resume"; });
+}
+
+std::string model_fingerprint(const Config& config) {
+  const uint64_t hash = hash_settings(config, [](const std::string& path) {
+    return path.starts_with("model.") && path != "model.dropout" && path != "model.init_stddev";
+  });
+  return fmt::format("{:016x}", hash);
+}
+
+std::vector<std::string> training_differences(const Config& saved, const Config& now) {
+  // Data files may move; what they hold is compared by TokenData::fingerprint().
+  constexpr std::array<std::string_view, 15> kFree = {
+      "device",        "data.train",    "data.validation", "train.stop_at_step", "train.log_interval", "train.eval_",
+      "train.sample_", "train.run_dir", "train.threads",   "train.micro_batch",  "comm.backend",       "checkpoint.",
+      "faults.",       "test.",         "comm.bucket_mib"};
+  auto before = flatten(saved), after = flatten(now);
+  std::vector<std::string> differences;
+  for (const auto& [path, value] : before) after.try_emplace(path, "(absent)");
+  for (const auto& [path, value] : after) {
+    const std::string& old = before.try_emplace(path, "(absent)").first->second;
+    if (old != value && (path == "data.validation_fraction" || !starts_with_any(path, kFree))) {
+      differences.push_back(fmt::format("{}: {} -> {}", path, old, value));
+    }
+  }
+  return differences;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,157 @@
+// Config: every setting of a run, as plain typed structs. The keys are bound in config_binding.cc and documented, with
+// these defaults, in configs/reference.yaml.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "amp/autocast_policy.h"
+#include "amp/grad_scaler.h"
+#include "amp/working_dtype.h"
+#include "comm/reducer_config.h"
+#include "core/autograd/precision.h"
+#include "core/io/config_reader.h"
+#include "core/io/token_data.h"
+#include "core/optim/adamw.h"
+#include "core/optim/clip.h"
+#include "core/optim/schedule.h"
+#include "core/tensor/dtype.h"
+#include "models/model_config.h"
+
+namespace mantissa {
+
+enum class DataFormat : uint8_t { kBytes, kTokens };
+
+struct DataConfig {
+  DataFormat format = DataFormat::kBytes;
+  TokenLayout layout = TokenLayout::kAuto;  // of token files
+  std::vector<std::string> train;           // files or patterns
+  std::vector<std::string> validation;      // empty: the tail of the training data
+  double validation_fraction = 0.05;        // that tail
+  double mask_fraction = 0.15;              // models that predict masked tokens
+  int64_t mask_token = -1;                  // -1: the last token of the vocabulary
+
+  // The layout to open files with.
+  TokenLayout token_layout() const { return format == DataFormat::kBytes ? TokenLayout::kBytes : layout; }
+};
+
+struct TrainConfig {
+  int64_t steps = 1000;
+  int64_t stop_at_step = 0;  // end the program there, with a checkpoint; schedules keep to `steps`. 0: at `steps`
+  int64_t global_batch = 8;  // sequences in a step, over all ranks and micro-batches
+  int64_t micro_batch = 4;   // sequences that one rank runs at a time
+  uint64_t seed = 1;
+  int64_t log_interval = 10;
+  int64_t eval_interval = 100;  // 0: never
+  int64_t eval_batches = 10;    // of global_batch sequences
+  int64_t sample_interval = 0;  // 0: at the end only
+  std::string sample_prompt = "\n";
+  int64_t sample_tokens = 200;  // 0: no samples
+  std::string run_dir = "runs/default";
+  int threads = 0;  // OpenMP threads of a rank; 0: the node's cores divided by its ranks
+};
+
+struct OptimizerConfig {
+  ScheduleOptions schedule;  // total_steps is train.steps
+  AdamWOptions adamw{.beta2 = 0.95f, .weight_decay = 0.1f};
+  ClipOptions clip;
+};
+
+struct PrecisionConfig {
+  DType compute = DType::kBF16;  // what "low" means
+  WorkingWeights weights = WorkingWeights::kLow;
+  std::array<std::optional<OpSetting>, kOpCount> ops;  // by Op; nothing: the op's default rule
+  std::vector<LayerOverride> layers;                   // the most specific pattern wins
+
+  AutocastConfig autocast() const;
+};
+
+enum class ScalerChoice : uint8_t { kAuto, kNone, kStatic, kDynamic };
+
+struct ScalerSettings {
+  std::string preset = "none";              // the values that the keys start from
+  ScalerChoice mode = ScalerChoice::kAuto;  // after load_config: never kAuto, and the same as scaler.mode
+  ScalerConfig scaler;
+};
+
+struct CommConfig {
+  std::string backend = "auto";  // auto: mpi when started by mpirun or srun, else local
+  ReducerConfig reducer;
+  double bucket_mib = 4.0;  // of fp32 gradients
+
+  int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_mib * 1024 * 1024); }
+};
+
+struct CheckpointConfig {
+  int64_t interval = 500;       // 0: at the end only
+  int keep_last = 2;            // 0: all
+  std::string resume = "auto";  // "auto": the newest valid one of run_dir, if any; "none"; or a checkpoint folder
+  bool allow_changes = false;   // resume although settings that shape the training differ
+};
+
+struct FaultConfig {
+  int max_consecutive = 3;  // faults in a row that end the run
+};
+
+// Faults to inject, for tests of fault handling only.
+enum class InjectedValue : uint8_t { kInf, kNan };
+
+struct GradientInjection {
+  int64_t step = 0;
+  int rank = 0;
+  std::string parameter;
+  int64_t element = 0;
+  InjectedValue value = InjectedValue::kInf;
+};
+
+struct ActivationInjection {
+  int64_t step = 0;
+  int rank = 0;
+  std::string layer;  // path: "blocks.1.mlp"
+  Op op = Op::kLinear;
+  InjectedValue value = InjectedValue::kInf;
+};
+
+struct TestConfig {
+  std::vector<GradientInjection> gradients;
+  std::vector<ActivationInjection> activations;
+};
+
+struct Config {
+  std::string device = "auto";  // a backend's name, or "auto"
+  ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  PrecisionConfig precision;
+  ScalerSettings scaler;
+  CommConfig comm;
+  CheckpointConfig checkpoint;
+  FaultConfig faults;
+  TestConfig test;
+
+  ConfigOrigins origins;  // where each setting that is not at its default was written; no part of the settings
+};
+
+// Reads, applies "key.sub=value" overrides, resolves what depends on other settings, and validates all that does not
+// depend on the number of ranks. ConfigError otherwise.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+// The same for text in memory, as checkpoints keep it.
+Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides = {});
+
+// All settings with their resolved values; parse_config() reads it back to the same.
+std::string to_yaml(const Config& config);
+
+// Equal for equal settings. Of everything except train.run_dir and checkpoint.resume: what ranks compare at the start.
+uint64_t fingerprint(const Config& config);
+// Of the model section: a checkpoint belongs to one model.
+std::string model_fingerprint(const Config& config);
+
+// "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs. Others, such as intervals,
+// paths and injected faults, may change between the parts of a run.
+std::vector<std::string> training_differences(const Config& saved, const Config& now);
+
+}  // namespace mantissa

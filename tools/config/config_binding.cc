@@ -1,0 +1,204 @@
+#include "tools/config/config_binding.h"
+
+#include "core/io/config_writer.h"
+#include "tools/config/config_names.h"
+#include "tools/config/precision_fields.h"
+
+namespace mantissa {
+namespace {
+
+namespace names = config_names;
+
+void bind_model(ConfigVisitor& v, ModelConfig& c) {
+  v.scalar("name", text_field(c.name));
+  v.scalar("layers", integer_field<int64_t>(c.layers, 1, 10000));
+  v.scalar("width", integer_field<int64_t>(c.width, 1, 1 << 20));
+  v.scalar("heads", integer_field<int64_t>(c.heads, 1, 1 << 20));
+  v.scalar("kv_heads", integer_field<int64_t>(c.kv_heads, 0, 1 << 20));
+  v.scalar("context", integer_field<int64_t>(c.context, 1, 1 << 24));
+  v.scalar("vocab", integer_field<int64_t>(c.vocab, 1, 1 << 30));
+  v.scalar("mlp_width", integer_field<int64_t>(c.mlp_width, 0, 1 << 24));
+  v.scalar("bias", bool_field(c.bias));
+  v.scalar("tie_head", bool_field(c.tie_head));
+  v.scalar("dropout", real_field(c.dropout, RealRange::below_one()));
+  v.scalar("norm", choice_field(c.norm, names::kNorm));
+  v.scalar("norm_epsilon", real_field(c.norm_epsilon, RealRange::above_zero()));
+  v.scalar("activation", choice_field(c.activation, names::kActivation));
+  v.scalar("position", choice_field(c.position, names::kPosition));
+  v.scalar("rope_base", real_field(c.rope_base, {.min = 1.0, .min_bound = RealRange::Bound::kOpen}));
+  v.scalar("init_stddev", real_field(c.init_stddev, RealRange::at_least_zero()));
+}
+
+void bind_data(ConfigVisitor& v, DataConfig& c) {
+  v.scalar("format", choice_field(c.format, names::kDataFormat));
+  v.scalar("layout", choice_field(c.layout, names::kTokenLayout));
+  v.texts("train", {&c.train});
+  v.texts("validation", {&c.validation});
+  v.scalar("validation_fraction", real_field(c.validation_fraction, RealRange::below_one()));
+  v.scalar("mask_fraction",
+           real_field(c.mask_fraction, {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen}));
+  v.scalar("mask_token", integer_field<int64_t>(c.mask_token, -1));
+}
+
+void bind_train(ConfigVisitor& v, TrainConfig& c) {
+  v.scalar("steps", integer_field<int64_t>(c.steps, 1));
+  v.scalar("stop_at_step", integer_field<int64_t>(c.stop_at_step, 0));
+  v.scalar("global_batch", integer_field<int64_t>(c.global_batch, 1, 1 << 30));
+  v.scalar("micro_batch", integer_field<int64_t>(c.micro_batch, 1, 1 << 20));
+  v.scalar("seed", integer_field(c.seed));
+  v.scalar("log_interval", integer_field<int64_t>(c.log_interval, 1));
+  v.scalar("eval_interval", integer_field<int64_t>(c.eval_interval, 0));
+  v.scalar("eval_batches", integer_field<int64_t>(c.eval_batches, 1));
+  v.scalar("sample_interval", integer_field<int64_t>(c.sample_interval, 0));
+  v.scalar("sample_prompt", text_field(c.sample_prompt));
+  v.scalar("sample_tokens", integer_field<int64_t>(c.sample_tokens, 0));
+  v.scalar("run_dir", text_field(c.run_dir));
+  v.scalar("threads", integer_field(c.threads, 0, 4096));
+}
+
+void bind_clip(ConfigVisitor& v, ClipOptions& c) {
+  v.scalar("mode", choice_field(c.kind, names::kClip));
+  v.scalar("max_norm", real_field(c.max_norm, RealRange::at_least_zero()));
+  v.scalar("percentile", real_field(c.percentile, {.min = 0.0, .max = 100.0}));
+  v.scalar("window", integer_field(c.window, 1));
+  v.scalar("warmup", integer_field(c.warmup, 1));
+}
+
+void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
+  v.scalar("lr", real_field(c.schedule.peak, RealRange::above_zero()));
+  v.scalar("final_lr", real_field(c.schedule.final_rate, RealRange::at_least_zero()));
+  v.scalar("schedule", choice_field(c.schedule.kind, names::kSchedule));
+  v.scalar("warmup_steps", integer_field<int64_t>(c.schedule.warmup_steps, 0));
+  v.scalar("decay_steps", integer_field<int64_t>(c.schedule.decay_steps, 0));
+  v.scalar("beta1", real_field(c.adamw.beta1, RealRange::below_one()));
+  v.scalar("beta2", real_field(c.adamw.beta2, RealRange::below_one()));
+  v.scalar("epsilon", real_field(c.adamw.epsilon, RealRange::above_zero()));
+  v.scalar("weight_decay", real_field(c.adamw.weight_decay, RealRange::at_least_zero()));
+  v.scalar("moment_dtype", choice_field(c.adamw.first_moment, names::kMoment));
+  v.scalar("sharding", choice_field(sharding, names::kSharding));
+  v.section("clip", [&] { bind_clip(v, c.clip); });
+}
+
+void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
+  v.scalar("compute", choice_field(c.compute, names::kFloat));
+  v.scalar("weights", choice_field(c.weights, names::kWeights));
+  v.section("ops", [&] {
+    for (int op = 0; op < kOpCount; ++op) {
+      v.scalar(name(static_cast<Op>(op)), optional_op_setting_field(c.ops[static_cast<size_t>(op)]));
+    }
+  });
+  v.list("layers", list_field(c.layers, [](ConfigVisitor& w, LayerOverride& layer) {
+           w.scalar("match", text_field(layer.pattern));
+           w.scalar("op", optional_op_field(layer.op));
+           w.scalar("dtype", op_setting_field(layer.setting));
+         }));
+}
+
+void bind_scaler(ConfigVisitor& v, ScalerSettings& c) {
+  v.scalar("preset", text_field(c.preset));
+  v.scalar("mode", choice_field(c.mode, names::kScalerMode));
+  v.scalar("init_scale", real_field(c.scaler.init_scale, RealRange::above_zero()));
+  v.scalar("growth_factor", real_field(c.scaler.growth_factor, {.min = 1.0, .min_bound = RealRange::Bound::kOpen}));
+  v.scalar(
+      "backoff_factor",
+      real_field(c.scaler.backoff_factor,
+                 {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen, .max_bound = RealRange::Bound::kOpen}));
+  v.scalar("growth_interval", integer_field<int64_t>(c.scaler.growth_interval, 1));
+  v.scalar("growth_delay", integer_field<int64_t>(c.scaler.growth_delay, 0));
+  v.scalar("min_scale", real_field(c.scaler.min_scale, RealRange::at_least_zero()));
+  v.scalar("max_scale", real_field(c.scaler.max_scale, RealRange::above_zero()));
+  v.scalar("hysteresis", integer_field(c.scaler.hysteresis, 1));
+  v.scalar("refill", choice_field(c.scaler.refill, names::kRefill));
+  v.scalar("floor", choice_field(c.scaler.floor_policy, names::kFloor));
+}
+
+void bind_comm(ConfigVisitor& v, CommConfig& c) {
+  v.scalar("backend", text_field(c.backend));
+  v.scalar("wire_dtype", choice_field(c.reducer.wire, names::kFloat));
+  v.scalar("accumulate", choice_field(c.reducer.accumulation, names::kAccumulation));
+  v.scalar("bucket_mib", real_field(c.bucket_mib, {.min = 0.0, .max = 65536.0, .min_bound = RealRange::Bound::kOpen}));
+}
+
+void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {
+  v.scalar("interval", integer_field<int64_t>(c.interval, 0));
+  v.scalar("keep_last", integer_field(c.keep_last, 0));
+  v.scalar("resume", text_field(c.resume));
+  v.scalar("allow_changes", bool_field(c.allow_changes));
+}
+
+void bind_test(ConfigVisitor& v, TestConfig& c) {
+  v.list("gradients", list_field(c.gradients, [](ConfigVisitor& w, GradientInjection& fault) {
+           w.scalar("step", integer_field<int64_t>(fault.step, 0));
+           w.scalar("rank", integer_field(fault.rank, 0));
+           w.scalar("parameter", text_field(fault.parameter));
+           w.scalar("element", integer_field<int64_t>(fault.element, 0));
+           w.scalar("value", choice_field(fault.value, names::kInjected));
+         }));
+  v.list("activations", list_field(c.activations, [](ConfigVisitor& w, ActivationInjection& fault) {
+           w.scalar("step", integer_field<int64_t>(fault.step, 0));
+           w.scalar("rank", integer_field(fault.rank, 0));
+           w.scalar("layer", text_field(fault.layer));
+           w.scalar("op", op_field(fault.op));
+           w.scalar("value", choice_field(fault.value, names::kInjected));
+         }));
+}
+
+}  // namespace
+
+void bind_config(ConfigVisitor& v, Config& c) {
+  v.scalar("device", text_field(c.device));
+  v.section("model", [&] { bind_model(v, c.model); });
+  v.section("data", [&] { bind_data(v, c.data); });
+  v.section("train", [&] { bind_train(v, c.train); });
+  v.section("optimizer", [&] { bind_optimizer(v, c.optimizer, c.comm.reducer.sharding); });
+  v.section("precision", [&] { bind_precision(v, c.precision); });
+  v.section("scaler", [&] { bind_scaler(v, c.scaler); });
+  v.section("comm", [&] { bind_comm(v, c.comm); });
+  v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });
+  v.section("faults", [&] { v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1)); });
+  v.section("test", [&] { bind_test(v, c.test); });
+}
+
+ConfigSynonyms config_synonyms() {
+  return {{"learning_rate", "optimizer.lr"},
+          {"max_lr", "optimizer.lr"},
+          {"min_lr", "optimizer.final_lr"},
+          {"lr_schedule", "optimizer.schedule"},
+          {"lr_scheduler", "optimizer.schedule"},
+          {"warmup_iters", "optimizer.warmup_steps"},
+          {"eps", "optimizer.epsilon"},
+          {"wd", "optimizer.weight_decay"},
+          {"grad_clip", "optimizer.clip.max_norm"},
+          {"clip_grad", "optimizer.clip.max_norm"},
+          {"n_layer", "model.layers"},
+          {"num_layers", "model.layers"},
+          {"depth", "model.layers"},
+          {"n_head", "model.heads"},
+          {"num_heads", "model.heads"},
+          {"n_embd", "model.width"},
+          {"d_model", "model.width"},
+          {"hidden_size", "model.width"},
+          {"d_ff", "model.mlp_width"},
+          {"block_size", "model.context"},
+          {"seq_len", "model.context"},
+          {"seq_length", "model.context"},
+          {"vocab_size", "model.vocab"},
+          {"init_std", "model.init_stddev"},
+          {"tie_embeddings", "model.tie_head"},
+          {"max_iters", "train.steps"},
+          {"max_steps", "train.steps"},
+          {"batch_size", "train.global_batch"},
+          {"out_dir", "train.run_dir"},
+          {"dtype", "precision.compute"},
+          {"sharded", "optimizer.sharding"},
+          {"loss_scale", "scaler.init_scale"},
+          {"bucket_size_mb", "comm.bucket_mib"},
+          {"save_interval", "checkpoint.interval"}};
+}
+
+std::map<std::string, std::string> flatten(const Config& config) {
+  Config copy = config;  // visitors may write; the printing ones do not
+  return flatten_config([&copy](ConfigVisitor& visitor) { bind_config(visitor, copy); });
+}
+
+}  // namespace mantissa

@@ -1,0 +1,44 @@
+// The words of settings that are one of a few.
+#pragma once
+
+#include <string_view>
+#include <utility>
+
+#include "tools/config/config.h"
+
+namespace mantissa::config_names {
+
+template <typename Enum>
+using Name = std::pair<std::string_view, Enum>;
+
+inline constexpr Name<NormKind> kNorm[] = {{"layer_norm", NormKind::kLayerNorm}, {"rms_norm", NormKind::kRmsNorm}};
+inline constexpr Name<Activation> kActivation[] = {
+    {"gelu_tanh", Activation::kGeluTanh}, {"gelu_erf", Activation::kGeluErf}, {"swiglu", Activation::kSwiglu}};
+inline constexpr Name<Position> kPosition[] = {{"learned", Position::kLearned}, {"rope", Position::kRope}};
+inline constexpr Name<DataFormat> kDataFormat[] = {{"bytes", DataFormat::kBytes}, {"tokens", DataFormat::kTokens}};
+inline constexpr Name<TokenLayout> kTokenLayout[] = {{"auto", TokenLayout::kAuto},
+                                                     {"llmc", TokenLayout::kLlmc},
+                                                     {"u16", TokenLayout::kRawU16},
+                                                     {"u32", TokenLayout::kRawU32}};
+inline constexpr Name<ScheduleKind> kSchedule[] = {{"constant", ScheduleKind::kConstant},
+                                                   {"linear", ScheduleKind::kLinear},
+                                                   {"cosine", ScheduleKind::kCosine},
+                                                   {"wsd", ScheduleKind::kWarmupStableDecay}};
+inline constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::kOff},
+                                                    {"fixed", ClipOptions::Kind::kFixed},
+                                                    {"adaptive", ClipOptions::Kind::kAdaptive}};
+inline constexpr Name<DType> kFloat[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
+inline constexpr Name<DType> kMoment[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}};
+inline constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
+inline constexpr Name<Sharding> kSharding[] = {{"sharded", Sharding::kSharded}, {"replicated", Sharding::kReplicated}};
+inline constexpr Name<Accumulation> kAccumulation[] = {{"fp32", Accumulation::kFp32}, {"wire", Accumulation::kWire}};
+inline constexpr Name<ScalerChoice> kScalerMode[] = {{"auto", ScalerChoice::kAuto},
+                                                     {"none", ScalerChoice::kNone},
+                                                     {"static", ScalerChoice::kStatic},
+                                                     {"dynamic", ScalerChoice::kDynamic}};
+inline constexpr Name<HysteresisRefill> kRefill[] = {{"growth", HysteresisRefill::kOnGrowth},
+                                                     {"clean_step", HysteresisRefill::kOnCleanStep}};
+inline constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault}, {"clamp", FloorPolicy::kClamp}};
+inline constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
+
+}  // namespace mantissa::config_names

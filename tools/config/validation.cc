@@ -1,0 +1,185 @@
+#include "tools/config/validation.h"
+
+#include <fmt/format.h>
+
+#include "amp/layer_pattern.h"
+#include "core/base/error.h"
+#include "tools/config/config_binding.h"
+
+namespace mantissa {
+namespace {
+
+// Collects what is wrong, so that one run shows all of it.
+class Problems {
+ public:
+  explicit Problems(const Config& config) : values_(flatten(config)), origins_(config.origins) {}
+
+  // "model.heads = 7 (gpt.yaml:4:10)"
+  std::string setting(const std::string& path) const {
+    return fmt::format("{} = {} ({})", path, values_.at(path), origin(path));
+  }
+
+  template <typename... Args>
+  void refuse_if(bool impossible, fmt::format_string<Args...> format, Args&&... args) {
+    if (impossible) problems_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  // Runs a component's own check of its options.
+  template <typename Check>
+  void run(std::string_view where, Check check) {
+    try {
+      check();
+    } catch (const ConfigError& error) {
+      problems_.push_back(fmt::format("{}: {}", where, error.what()));
+    }
+  }
+
+  void throw_if_any() const {
+    if (!problems_.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));
+  }
+
+ private:
+  std::string origin(const std::string& path) const {
+    if (const auto found = origins_.find(path); found != origins_.end()) return found->second;
+    // Not given in an element of a list that is given.
+    const auto element = origins_.find(path.substr(0, path.rfind('.')));
+    return path.find('[') != std::string::npos && element != origins_.end() ? "default; " + element->second : "default";
+  }
+
+  std::map<std::string, std::string> values_;
+  const ConfigOrigins& origins_;
+  std::vector<std::string> problems_;
+};
+
+void check_model(const ModelConfig& c, Problems& p) {
+  p.refuse_if(c.width % c.heads != 0, "{} must divide {}: every head gets an equal part of the width",
+              p.setting("model.heads"), p.setting("model.width"));
+  p.refuse_if(c.kv_heads > 0 && c.heads % c.kv_heads != 0,
+              "{} must divide {}: every key/value head serves an equal number of query heads; 0 means one for each",
+              p.setting("model.kv_heads"), p.setting("model.heads"));
+  p.refuse_if(
+      c.position == Position::kRope && c.width % c.heads == 0 && c.head_dim() % 2 != 0,
+      "{} rotates pairs of channels, but {} / {} = {} is odd; choose an even head size or model.position=learned",
+      p.setting("model.position"), p.setting("model.width"), p.setting("model.heads"), c.head_dim());
+}
+
+void check_data(const Config& c, Problems& p) {
+  p.refuse_if(c.data.train.empty(), "{}: name the training files, such as data.train=[text/**/*.txt]",
+              p.setting("data.train"));
+  p.refuse_if(c.data.format == DataFormat::kBytes && c.data.layout != TokenLayout::kAuto,
+              "{} has no meaning with {}; remove it or set data.format=tokens", p.setting("data.layout"),
+              p.setting("data.format"));
+  p.refuse_if(c.data.mask_token >= c.model.vocab, "{} is outside of the vocabulary of {}; -1 means its last token",
+              p.setting("data.mask_token"), p.setting("model.vocab"));
+  p.refuse_if(
+      c.train.eval_interval > 0 && c.data.validation.empty() && c.data.validation_fraction == 0.0,
+      "{} asks for evaluation, but there is no validation data: {}, {}; give one of them or train.eval_interval=0",
+      p.setting("train.eval_interval"), p.setting("data.validation"), p.setting("data.validation_fraction"));
+}
+
+void check_train(const Config& c, Problems& p) {
+  p.refuse_if(c.train.global_batch % c.train.micro_batch != 0,
+              "{} is not a multiple of {}; a step is a whole number of micro-batches", p.setting("train.global_batch"),
+              p.setting("train.micro_batch"));
+  p.refuse_if(c.train.stop_at_step > c.train.steps, "{} comes after {}; 0 means the end",
+              p.setting("train.stop_at_step"), p.setting("train.steps"));
+  p.refuse_if(c.train.run_dir.empty(), "{}: name the folder for the run's results", p.setting("train.run_dir"));
+  p.refuse_if(c.checkpoint.resume.empty(), "{}: expected auto, none or a checkpoint folder",
+              p.setting("checkpoint.resume"));
+}
+
+void check_optimizer(const Config& c, Problems& p) {
+  const ScheduleOptions& s = c.optimizer.schedule;
+  const bool decays = s.kind == ScheduleKind::kWarmupStableDecay;
+  p.refuse_if(s.final_rate > s.peak, "{} is above {}; the rate falls from lr to final_lr",
+              p.setting("optimizer.final_lr"), p.setting("optimizer.lr"));
+  p.refuse_if(s.warmup_steps > s.total_steps, "{} is more than {}", p.setting("optimizer.warmup_steps"),
+              p.setting("train.steps"));
+  p.refuse_if(decays && s.decay_steps == 0, "{} needs optimizer.decay_steps > 0, the length of its cool-down",
+              p.setting("optimizer.schedule"));
+  p.refuse_if(!decays && s.decay_steps > 0, "{} has no meaning with {}; remove it or set optimizer.schedule=wsd",
+              p.setting("optimizer.decay_steps"), p.setting("optimizer.schedule"));
+  p.refuse_if(decays && s.warmup_steps <= s.total_steps && s.warmup_steps + s.decay_steps > s.total_steps,
+              "{} and {} together are more than {}", p.setting("optimizer.warmup_steps"),
+              p.setting("optimizer.decay_steps"), p.setting("train.steps"));
+  const ClipOptions& clip = c.optimizer.clip;
+  p.refuse_if(clip.kind == ClipOptions::Kind::kFixed && clip.max_norm == 0.0,
+              "{} would make every gradient zero; give a norm > 0 or optimizer.clip.mode=none",
+              p.setting("optimizer.clip.max_norm"));
+  p.refuse_if(clip.kind == ClipOptions::Kind::kAdaptive && clip.warmup > clip.window,
+              "{} is more than {}: that many norms are never known", p.setting("optimizer.clip.warmup"),
+              p.setting("optimizer.clip.window"));
+}
+
+void check_precision(const PrecisionConfig& c, Problems& p) {
+  for (size_t i = 0; i < c.layers.size(); ++i) {
+    const std::string element = fmt::format("precision.layers[{}]", i);
+    p.run(p.setting(element + ".match"), [&] { LayerPattern pattern(c.layers[i].pattern); });
+    const bool names_dtype = std::holds_alternative<DType>(c.layers[i].setting);
+    p.refuse_if(!c.layers[i].op && !names_dtype,
+                "{} names no op, so it sets the layer's low precision: fp32, bf16 or fp16",
+                p.setting(element + ".dtype"));
+  }
+}
+
+void check_scaler(const Config& c, Problems& p) {
+  const ScalerConfig& s = c.scaler.scaler;
+  if (c.scaler.mode == ScalerChoice::kNone) return;
+  p.refuse_if(s.init_scale < s.min_scale, "{} is below {}", p.setting("scaler.init_scale"),
+              p.setting("scaler.min_scale"));
+  p.refuse_if(s.init_scale > s.max_scale, "{} is above {}", p.setting("scaler.init_scale"),
+              p.setting("scaler.max_scale"));
+}
+
+void check_injection(const Config& c, Problems& p) {
+  for (size_t i = 0; i < c.test.gradients.size(); ++i) {
+    p.refuse_if(c.test.gradients[i].parameter.empty(), "{} names no parameter",
+                p.setting(fmt::format("test.gradients[{}].parameter", i)));
+  }
+  for (size_t i = 0; i < c.test.activations.size(); ++i) {
+    p.refuse_if(c.test.activations[i].layer.empty(), "{} names no layer",
+                p.setting(fmt::format("test.activations[{}].layer", i)));
+  }
+}
+
+}  // namespace
+
+void validate(const Config& c) {
+  Problems problems(c);
+  check_model(c.model, problems);
+  check_data(c, problems);
+  check_train(c, problems);
+  check_optimizer(c, problems);
+  check_precision(c.precision, problems);
+  check_scaler(c, problems);
+  check_injection(c, problems);
+  problems.throw_if_any();
+  // What the components check by themselves: nothing is left for them to find, unless a rule above is missing.
+  problems.run("optimizer", [&] { validate(c.optimizer.schedule); });
+  problems.run("optimizer", [&] { validate(c.optimizer.adamw); });
+  problems.run("optimizer", [&] { GradientClipper clipper(c.optimizer.clip); });
+  problems.run("scaler", [&] { validate(c.scaler.scaler); });
+  problems.run("precision", [&] { AutocastPolicy policy(c.precision.autocast()); });
+  problems.throw_if_any();
+}
+
+void validate_for_ranks(const Config& c, int ranks) {
+  Problems p(c);
+  const int64_t per_round = c.train.micro_batch * ranks;
+  p.refuse_if(
+      c.train.global_batch % per_round != 0,
+      "{} is not a multiple of ranks × micro-batch = {} × {} = {}; every rank must get the same number of whole "
+      "micro-batches: change {}, train.global_batch or the number of ranks",
+      p.setting("train.global_batch"), ranks, c.train.micro_batch, per_round, p.setting("train.micro_batch"));
+  for (size_t i = 0; i < c.test.gradients.size(); ++i) {
+    const std::string rank = fmt::format("test.gradients[{}].rank", i);
+    p.refuse_if(c.test.gradients[i].rank >= ranks, "{}, but there are {} ranks", p.setting(rank), ranks);
+  }
+  for (size_t i = 0; i < c.test.activations.size(); ++i) {
+    const std::string rank = fmt::format("test.activations[{}].rank", i);
+    p.refuse_if(c.test.activations[i].rank >= ranks, "{}, but there are {} ranks", p.setting(rank), ranks);
+  }
+  p.throw_if_any();
+}
+
+}  // namespace mantissa

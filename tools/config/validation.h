@@ -1,0 +1,14 @@
+// Refuses impossible combinations of settings before anything is allocated.
+#pragma once
+
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+// ConfigError that lists every problem, naming keys, values, where they were written, and what to do.
+void validate(const Config& config);
+
+// What depends on the number of ranks: batch sizes, and ranks named in injected faults.
+void validate_for_ranks(const Config& config, int ranks);
+
+}  // namespace mantissa
