@@ -1,0 +1,87 @@
+// Bad input gets a clear error, the documented exit code, and loses nothing.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+void expect_refused(const Outcome& outcome, int exit_code, const std::vector<std::string>& texts) {
+  EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
+  for (const std::string& text : texts) EXPECT_NE(outcome.output.find(text), std::string::npos) << "no '" << text << "' in:\n" << outcome.output;
+}
+
+TEST(BadInput, UnknownKeyWithPlaceAndSuggestion) {
+  SmallRun run("unknown_key");
+  run.with_yaml("comm:\n  wire_dtyp: bf16\n");
+  expect_refused(run.try_train(2, {}), 2, {"config.yaml:8:3", "wire_dtyp", "wire_dtype"});
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
+}
+
+TEST(BadInput, ImpossibleCombinations) {
+  const SmallRun run("impossible");
+  expect_refused(run.try_train(1, {"model.heads=5"}), 2, {"model.heads", "model.width"});
+  expect_refused(run.try_train(5, {}), 2, {"train.global_batch", "5"});
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
+}
+
+TEST(BadInput, MissingAndEmptyData) {
+  const SmallRun run("missing_data");
+  expect_refused(run.try_train(2, {"data.train=/nonexistent/*.txt"}), 3, {"/nonexistent/*.txt"});
+  write_file(run.folder() + "/empty.txt", "");
+  expect_refused(run.try_train(1, {"data.train=" + run.folder() + "/empty.txt"}), 3, {"empty.txt"});
+}
+
+TEST(BadInput, TokenOutsideOfTheVocabularyWithFileAndOffset) {
+  const SmallRun run("bad_token");
+  std::string tokens(8000, '\1');  // u16 257
+  tokens[4001] = '\x70';           // token 2000 is 0x7001
+  write_file(run.folder() + "/tokens.bin", tokens);
+  const std::vector<std::string> settings = {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin", "model.vocab=300"};
+  expect_refused(run.try_train(2, settings), 3, {"tokens.bin", "28673", "4000", "300"});
+}
+
+TEST(BadInput, TruncatedTokenFile) {
+  const SmallRun run("truncated");
+  write_file(run.folder() + "/tokens.bin", std::string(4001, '\0'));
+  expect_refused(run.try_train(1, {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin"}), 3, {"tokens.bin"});
+}
+
+TEST(BadInput, UnreadableCheckpoint) {
+  const SmallRun run("unreadable");
+  expect_refused(run.try_train(1, {"checkpoint.resume=/nonexistent"}), 4, {"/nonexistent"});
+  run.train(1, {"train.stop_at_step=2"});
+  std::filesystem::resize_file(run.checkpoint_folder(2) + "/manifest.json", 100);
+  expect_refused(run.try_train(1, {"checkpoint.resume=" + run.checkpoint_folder(2)}), 4, {"manifest.json"});
+  // With "auto" nothing valid is left: starting over would write over the run.
+  expect_refused(run.try_train(2, {}), 4, {"none of the 1 checkpoints"});
+}
+
+// Rank 1 reads another file than rank 0: each process takes the configuration that its own variable names.
+TEST(BadInput, RanksWithDifferentConfigurations) {
+  const SmallRun run("different");
+  const std::string script = run.folder() + "/start.sh";
+  write_file(script, "exec tools/mantissa train " + run.config_path() + " optimizer.lr=1e-$((OMPI_COMM_WORLD_RANK + 3))\n");
+  const Outcome outcome = run_under_mpirun(2, "bash " + script);
+  expect_refused(outcome, 6, {"rank 1 was started with another configuration than rank 0"});
+}
+
+TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
+  const SmallRun run("full_disk");
+  run.train(2, {"train.stop_at_step=5"});
+  // Files of this size cannot be written any more: rank 0's model file is larger, its log is not.
+  const Outcome outcome = run_under_mpirun(
+      2, "bash -c 'ulimit -f 40; exec tools/mantissa train " + run.config_path() + " train.steps=20 checkpoint.interval=5'");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("checkpoint of step 10 not saved"), std::string::npos) << outcome.output;
+  EXPECT_EQ(run.losses().size(), 20u);
+  EXPECT_TRUE(run.has_checkpoint(5));
+  EXPECT_FALSE(run.has_checkpoint(10));
+  run.train(2, {});  // and the old checkpoint is good
+}
+
+}  // namespace
+}  // namespace mantissa::testing

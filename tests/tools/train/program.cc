@@ -1,0 +1,143 @@
+#include "tests/tools/train/program.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "core/tensor/philox.h"
+
+namespace mantissa::testing {
+namespace {
+
+constexpr const char* kProgram = "tools/mantissa";
+
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return result + "'";
+}
+
+// Text with structure to learn: sentences of a small vocabulary, drawn with a fixed seed.
+std::string generated_text(size_t bytes) {
+  constexpr const char* kWords[] = {"the ",  "gradient ", "of ",    "a ",      "loss ", "rank ",  "sums ",  "half ",
+                                    "word ", "scale ",    "grows ", "shrinks ", "step ", "weight ", "moves ", "fast.\n"};
+  std::string text;
+  for (uint32_t index = 0; text.size() < bytes; ++index) {
+    const uint32_t draw = philox(7, {index, 0, 0, 0})[0];
+    text += kWords[(draw % 16) & (draw >> 8 & 15)];  // some words are likelier than others
+  }
+  text.resize(bytes);
+  return text;
+}
+
+Outcome run_shell(const std::string& command) {
+  FILE* pipe = popen(("export OMP_NUM_THREADS=1; " + command + " 2>&1 </dev/null").c_str(), "r");
+  Outcome outcome;
+  char buffer[4096];
+  while (const size_t count = std::fread(buffer, 1, sizeof(buffer), pipe)) outcome.output.append(buffer, count);
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+Outcome run_under_mpirun(int ranks, const std::string& command) {
+  // Cross-memory attach needs rights that sandboxes often lack.
+  std::string launcher = "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --oversubscribe --bind-to none ";
+  if (geteuid() == 0) launcher += "--allow-run-as-root ";
+  return run_shell(launcher + "-np " + std::to_string(ranks) + " " + command);
+}
+
+Outcome run_program(int ranks, const std::vector<std::string>& arguments) {
+  std::string command = kProgram;
+  for (const std::string& argument : arguments) command += " " + quoted(argument);
+  return ranks > 0 ? run_under_mpirun(ranks, command) : run_shell(command);
+}
+
+std::string fresh_folder(const std::string& name) {
+  const std::string folder = ::testing::TempDir() + "/" + name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  ASSERT_TRUE(file.good()) << path;
+}
+
+SmallRun::SmallRun(const std::string& name) : folder_(fresh_folder(name)) {
+  write_file(data_path(), generated_text(60000));
+  write_file(config_path(), R"(
+model: {layers: 2, width: 32, heads: 4, context: 32, vocab: 256}
+data: {train: [)" + data_path() + R"(]}
+train: {steps: 20, global_batch: 12, micro_batch: 2, log_interval: 1, eval_interval: 0, eval_batches: 1, sample_tokens: 0,
+        run_dir: )" + run_dir() + R"(}
+optimizer: {lr: 3e-3, warmup_steps: 5}
+)");
+}
+
+SmallRun& SmallRun::with_yaml(const std::string& yaml) {
+  write_file(config_path(), read_file(config_path()) + yaml);
+  return *this;
+}
+
+Outcome SmallRun::try_train(int ranks, std::vector<std::string> settings) const {
+  settings.insert(settings.begin(), {"train", config_path()});
+  return run_program(ranks, settings);
+}
+
+Outcome SmallRun::train(int ranks, std::vector<std::string> settings) const {
+  const Outcome outcome = try_train(ranks, std::move(settings));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  return outcome;
+}
+
+std::vector<nlohmann::json> SmallRun::records(const std::string& event) const {
+  std::vector<nlohmann::json> found;
+  std::ifstream file(run_dir() + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    nlohmann::json record = nlohmann::json::parse(line);
+    if (record.at("event") == event) found.push_back(std::move(record));
+  }
+  return found;
+}
+
+std::map<int64_t, double> SmallRun::losses() const {
+  std::map<int64_t, double> by_step;
+  for (const nlohmann::json& record : records("step")) {
+    by_step[record.at("step")] = record.at("loss").is_null() ? std::nan("") : record.at("loss").get<double>();
+  }
+  return by_step;
+}
+
+std::string SmallRun::checkpoint_folder(int64_t step) const {
+  char name[32];
+  std::snprintf(name, sizeof(name), "step-%08lld", static_cast<long long>(step));
+  return run_dir() + "/checkpoints/" + name;
+}
+
+bool SmallRun::has_checkpoint(int64_t step) const { return std::filesystem::exists(checkpoint_folder(step)); }
+
+std::map<std::string, std::string> SmallRun::hashes(int64_t step) const {
+  std::map<std::string, std::string> by_name;
+  for (const CheckpointFile& file : open_checkpoint(checkpoint_folder(step)).files) by_name[file.name] = file.xxh3_128;
+  return by_name;
+}
+
+}  // namespace mantissa::testing

@@ -1,0 +1,59 @@
+// Runs the program as a user does, under mpirun, and reads back what it leaves.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "core/io/checkpoint_store.h"
+
+namespace mantissa::testing {
+
+struct Outcome {
+  int exit_code = -1;
+  std::string output;  // standard output and error of all ranks
+};
+
+// Runs a shell command on `ranks` ranks with one thread each.
+Outcome run_under_mpirun(int ranks, const std::string& command);
+// Runs `mantissa ARGUMENTS` likewise; 0 ranks: without mpirun.
+Outcome run_program(int ranks, const std::vector<std::string>& arguments);
+
+// A folder of this test process that is empty at first.
+std::string fresh_folder(const std::string& name);
+void write_file(const std::string& path, const std::string& text);
+
+// A small run on generated text: a byte-level GPT of 2 layers, width 32, context 32, global batch 12 in micro-batches of 2, so
+// that 1, 2, 3 and 6 ranks can share it.
+class SmallRun {
+ public:
+  explicit SmallRun(const std::string& name);
+
+  // Appended to the configuration file, top-level sections that it does not have yet ("test: …").
+  SmallRun& with_yaml(const std::string& yaml);
+  // Trains and expects success; the settings are "key.sub=value".
+  Outcome train(int ranks, std::vector<std::string> settings) const;
+  // The same without an expectation.
+  Outcome try_train(int ranks, std::vector<std::string> settings) const;
+
+  std::string folder() const { return folder_; }
+  std::string run_dir() const { return folder_ + "/run"; }
+  std::string data_path() const { return folder_ + "/text.txt"; }
+  std::string config_path() const { return folder_ + "/config.yaml"; }
+
+  // metrics.jsonl: records of one kind ("step", "validation", …) in order.
+  std::vector<nlohmann::json> records(const std::string& event) const;
+  // Losses by step number, the last start of the program winning.
+  std::map<int64_t, double> losses() const;
+  // File names and hashes of the checkpoint of a step.
+  std::map<std::string, std::string> hashes(int64_t step) const;
+  bool has_checkpoint(int64_t step) const;
+  std::string checkpoint_folder(int64_t step) const;
+
+ private:
+  std::string folder_;
+};
+
+}  // namespace mantissa::testing

@@ -1,0 +1,76 @@
+// The number of ranks, the wire and the sharding do not change what is learnt.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+// Largest relative difference of the losses of two runs, over steps that both have.
+double largest_difference(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0.0;
+  for (const auto& [step, loss] : a) {
+    const double difference = std::abs(loss - b.at(step)) / std::abs(loss);
+    largest = std::isnan(difference) ? HUGE_VAL : std::max(largest, difference);
+  }
+  return largest;
+}
+
+std::map<int64_t, double> losses_of(const std::string& name, int ranks, std::vector<std::string> settings) {
+  const SmallRun run(name);
+  settings.push_back("train.steps=50");
+  run.train(ranks, settings);
+  return run.losses();
+}
+
+// Two fp32 runs that sum in another order differ by rounding, eps = 6e-8 a sum, which 50 steps of AdamW amplify.
+TEST(RankParity, Fp32WireGivesTheSameLossesOnOneTwoAndThreeRanks) {
+  const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
+  const auto one = losses_of("fp32_1", 1, fp32);
+  ASSERT_EQ(one.size(), 50u);
+  EXPECT_LT(one.at(50), 0.8 * one.at(1));  // it does learn
+  EXPECT_LE(largest_difference(one, losses_of("fp32_2", 2, fp32)), 1e-5);
+  EXPECT_LE(largest_difference(one, losses_of("fp32_3", 3, fp32)), 1e-5);
+}
+
+// Each contribution is rounded once, with relative error at most u = 2^-9 (bf16) or 2^-12 (fp16), unbiased. AdamW divides by
+// the gradient's own magnitude, so an update is off by about u of its size, and the loss, which falls by about half its value
+// in these steps, by about u of itself. Bound: 4 u, since small elements, whose sign may turn, move by the whole step.
+TEST(RankParity, SixteenBitWiresStayWithinTheirRounding) {
+  const auto exact = losses_of("wire_fp32", 2, {"precision.compute=fp32", "comm.wire_dtype=fp32"});
+  const auto bf16 = losses_of("wire_bf16", 2, {"precision.compute=fp32", "comm.wire_dtype=bf16"});
+  const auto fp16 = losses_of("wire_fp16", 3, {"precision.compute=fp32", "comm.wire_dtype=fp16"});
+  EXPECT_GT(largest_difference(exact, bf16), 0.0);  // the wire is really used
+  EXPECT_LE(largest_difference(exact, bf16), 4 * std::ldexp(1.0, -9));
+  EXPECT_LE(largest_difference(exact, fp16), 4 * std::ldexp(1.0, -12));
+}
+
+TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
+  const auto exact = losses_of("acc_fp32", 3, {"precision.compute=fp32", "comm.wire_dtype=fp32"});
+  const auto wire = losses_of("acc_wire", 3, {"precision.compute=fp32", "comm.wire_dtype=bf16", "comm.accumulate=wire"});
+  EXPECT_LE(largest_difference(exact, wire), 8 * std::ldexp(1.0, -9));  // rounded again after each addition
+}
+
+TEST(RankParity, ReplicatedOptimizerEqualsShardedBitForBitOnAnFp32Wire) {
+  const auto sharded = losses_of("sharded", 2, {"comm.wire_dtype=fp32", "optimizer.sharding=sharded"});
+  const auto replicated = losses_of("replicated", 2, {"comm.wire_dtype=fp32", "optimizer.sharding=replicated"});
+  EXPECT_EQ(sharded, replicated);
+}
+
+TEST(RankParity, DropoutDoesNotDependOnTheNumberOfRanks) {
+  const std::vector<std::string> settings = {"precision.compute=fp32", "comm.wire_dtype=fp32", "model.dropout=0.2"};
+  EXPECT_LE(largest_difference(losses_of("dropout_1", 1, settings), losses_of("dropout_3", 3, settings)), 1e-5);
+}
+
+// Masked tokens are counted over the global batch: uneven counts on the ranks must not weigh.
+TEST(RankParity, EncoderWithMaskedTokens) {
+  const std::vector<std::string> settings = {"precision.compute=fp32", "comm.wire_dtype=fp32", "model.name=encoder",
+                                             "model.vocab=257"};
+  EXPECT_LE(largest_difference(losses_of("encoder_1", 1, settings), losses_of("encoder_2", 2, settings)), 1e-5);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

@@ -1,0 +1,103 @@
+// Training that was interrupted goes on as if it had not been.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+const std::vector<std::string> kSettings = {"precision.compute=fp16", "model.dropout=0.1", "scaler.init_scale=1024",
+                                            "scaler.growth_interval=4", "optimizer.clip.mode=adaptive", "optimizer.clip.warmup=5"};
+
+std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+class ResumeOnRanks : public ::testing::TestWithParam<int> {};
+
+TEST_P(ResumeOnRanks, TenStepsAndTenMoreEqualTwentyBitForBit) {
+  const int ranks = GetParam();
+  const SmallRun straight("straight" + std::to_string(ranks)), halves("halves" + std::to_string(ranks));
+  straight.train(ranks, kSettings);
+  halves.train(ranks, with(kSettings, {"train.stop_at_step=10"}));
+  EXPECT_TRUE(halves.has_checkpoint(10));
+  const Outcome second = halves.train(ranks, kSettings);
+  EXPECT_NE(second.output.find("resumed from"), std::string::npos) << second.output;
+
+  EXPECT_EQ(straight.losses(), halves.losses());
+  EXPECT_EQ(straight.hashes(20), halves.hashes(20));  // weights, masters and moments
+  const Checkpoint a = open_checkpoint(straight.checkpoint_folder(20)), b = open_checkpoint(halves.checkpoint_folder(20));
+  for (const char* key : {"scaler", "clip_norms", "applied_steps", "next_step", "run"}) EXPECT_EQ(a.state.at(key), b.state.at(key)) << key;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ResumeOnRanks, ::testing::Values(1, 2));
+
+// fp32 throughout: only the order of sums differs, see RankParity.
+TEST(Resume, OnAnotherNumberOfRanks) {
+  const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
+  const SmallRun straight("straight_fp32"), moved("moved");
+  straight.train(1, fp32);
+  moved.train(2, with(fp32, {"train.stop_at_step=7"}));
+  moved.train(3, with(fp32, {"train.stop_at_step=14"}));
+  moved.train(1, fp32);
+  const auto expected = straight.losses(), found = moved.losses();
+  ASSERT_EQ(found.size(), 20u);
+  for (const auto& [step, loss] : expected) EXPECT_NEAR(found.at(step), loss, 1e-5 * loss) << step;
+}
+
+TEST(Resume, FromAReplicatedRunIntoAShardedOne) {
+  const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
+  const SmallRun straight("straight_sharded"), moved("replicated_first");
+  straight.train(2, fp32);
+  moved.train(2, with(fp32, {"optimizer.sharding=replicated", "train.stop_at_step=10"}));
+  moved.train(2, with(fp32, {"checkpoint.allow_changes=true"}));
+  EXPECT_EQ(straight.losses(), moved.losses());
+}
+
+TEST(Resume, KeepLastKeepsTheNewest) {
+  const SmallRun run("keep_last");
+  run.train(1, {"checkpoint.interval=5", "checkpoint.keep_last=2"});
+  EXPECT_FALSE(run.has_checkpoint(5));
+  EXPECT_FALSE(run.has_checkpoint(10));
+  EXPECT_TRUE(run.has_checkpoint(15));
+  EXPECT_TRUE(run.has_checkpoint(20));
+}
+
+TEST(Resume, ADamagedCheckpointIsPassedOverForTheOneBefore) {
+  const SmallRun run("damaged");
+  run.train(2, {"checkpoint.interval=10", "checkpoint.keep_last=0"});
+  const std::string file = run.checkpoint_folder(20) + "/model.safetensors";
+  {
+    std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(-3, std::ios::end);
+    bytes.put('\x5a');
+  }
+  const Outcome outcome = run.train(2, {"train.stop_at_step=12"});
+  EXPECT_NE(outcome.output.find("model.safetensors"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("at step 10"), std::string::npos) << outcome.output;
+}
+
+TEST(Resume, ACheckpointOfAnotherModelIsRefused) {
+  const SmallRun run("other_model");
+  run.train(1, {"train.stop_at_step=2"});
+  const Outcome outcome = run.try_train(2, {"model.layers=3"});
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_NE(outcome.output.find("model.layers: 2 -> 3"), std::string::npos) << outcome.output;
+}
+
+TEST(Resume, ChangedTrainingSettingsAreShownAndNeedConsent) {
+  const SmallRun run("changed_settings");
+  run.train(1, {"train.stop_at_step=2"});
+  const Outcome refused = run.try_train(1, {"optimizer.lr=1e-3", "train.stop_at_step=4"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("optimizer.lr: 0.003 -> 0.001"), std::string::npos) << refused.output;
+  run.train(1, {"optimizer.lr=1e-3", "train.stop_at_step=4", "checkpoint.allow_changes=true"});
+}
+
+}  // namespace
+}  // namespace mantissa::testing

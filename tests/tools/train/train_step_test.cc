@@ -1,0 +1,83 @@
+// A training step on ranks that are threads: what every single rank holds afterwards.
+#include "tools/train/train_step.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "comm/local/local_communicator.h"
+#include "comm/weight_hash.h"
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+struct RankView {
+  std::vector<StepReport> reports;
+  std::vector<float> scales;       // after each step
+  std::vector<uint64_t> weights;   // hash after each step; [0] is before the first
+  std::vector<int64_t> applied;    // optimizer steps after each step
+};
+
+// Runs `steps` steps on `ranks` ranks of one process.
+std::vector<RankView> run_ranks(const SmallRun& run, int ranks, int steps, const std::vector<std::string>& settings) {
+  const Config config = load_config(run.config_path(), settings);
+  LocalGroup group(ranks);
+  std::vector<RankView> views(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      RankView& view = views[static_cast<size_t>(rank)];
+      Session session(config, group.rank(rank));
+      TrainStep step(session);
+      const auto hash = [&] { return hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream); };
+      view.weights.push_back(hash());
+      for (int index = 0; index < steps; ++index) {
+        view.reports.push_back(step.run());
+        view.scales.push_back(session.scaler.current_scale());
+        view.weights.push_back(hash());
+        view.applied.push_back(session.optimizer.applied_steps());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return views;
+}
+
+TEST(TrainStep, OverflowOnOneRankIsSkippedAndHalvesTheScaleOnEveryRank) {
+  SmallRun run("step_overflow");
+  run.with_yaml("test: {gradients: [{step: 2, rank: 2, parameter: blocks.0.attention.qkv.weight, element: 5, value: nan}]}\n");
+  const auto views = run_ranks(run, 3, 4, {"precision.compute=fp16", "scaler.init_scale=256", "scaler.growth_interval=2"});
+  for (const RankView& view : views) {
+    EXPECT_EQ(view.scales, (std::vector<float>{256, 128, 128, 256}));
+    EXPECT_EQ(view.applied, (std::vector<int64_t>{1, 1, 2, 3}));
+    EXPECT_EQ(view.weights[1], view.weights[2]);  // untouched by the skipped step
+    EXPECT_NE(view.weights[2], view.weights[3]);
+    EXPECT_EQ(view.weights, views[0].weights);  // all ranks hold the same bits at all times
+    ASSERT_TRUE(view.reports[1].offender.has_value());
+    EXPECT_EQ(view.reports[1].offender->rank, 2);
+    EXPECT_EQ(view.reports[1].offender->element, 5);
+    EXPECT_TRUE(view.reports[1].verdict.found_nan);
+  }
+}
+
+TEST(TrainStep, ReportsAreAlikeOnEveryRank) {
+  const SmallRun run("step_reports");
+  const auto views = run_ranks(run, 2, 3, {});
+  for (size_t index = 0; index < 3; ++index) {
+    EXPECT_EQ(views[0].reports[index].loss, views[1].reports[index].loss);
+    EXPECT_EQ(views[0].reports[index].grad_norm, views[1].reports[index].grad_norm);
+    EXPECT_EQ(views[0].reports[index].tokens, 12 * 32);
+  }
+}
+
+// The boost is a power of two that unscaling takes out: whatever the split, the reported norm is that of the mean loss.
+TEST(TrainStep, GradientNormDoesNotDependOnTheSplit) {
+  const SmallRun run("step_norm");
+  const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
+  const double one = run_ranks(run, 1, 1, fp32)[0].reports[0].grad_norm;
+  for (const int ranks : {2, 3, 6}) EXPECT_NEAR(run_ranks(run, ranks, 1, fp32)[0].reports[0].grad_norm, one, 1e-5 * one);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

@@ -1,0 +1,69 @@
+// The program `mantissa`: its verbs and their options.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "core/base/log.h"
+#include "tools/config/config.h"
+#include "tools/generate/generate_verb.h"
+#include "tools/train/launch.h"
+#include "tools/train/memory_table.h"
+#include "tools/train/train_verb.h"
+
+namespace mantissa {
+namespace {
+
+int config_verb(const std::string& path, const std::vector<std::string>& overrides) {
+  try {
+    const Config config = load_config(path, overrides);
+    require_known_names(config);
+    predict_memory_table(config, 1);  // what only the model can judge: patterns over its layers
+    const std::string text = to_yaml(config);
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const Error& error) {
+    spdlog::error("{}", error.what());
+    return static_cast<int>(error.code());
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("mantissa: distributed mixed-precision training of transformers");
+  app.require_subcommand(1);
+  std::string path;
+  std::vector<std::string> overrides;
+  const auto add_config_arguments = [&](CLI::App* verb) {
+    verb->add_option("config", path, "YAML file; configs/reference.yaml documents every key")->required();
+    verb->add_option("overrides", overrides, "settings that replace the file's: optimizer.lr=3e-4");
+  };
+  CLI::App* train = app.add_subcommand("train", "Trains a model; several ranks under mpirun or srun");
+  add_config_arguments(train);
+  CLI::App* config = app.add_subcommand("config", "Prints the resolved configuration; validates, trains nothing");
+  add_config_arguments(config);
+  CLI::App* generate = app.add_subcommand("generate", "Continues a prompt with a trained model");
+  GenerateRequest request;
+  generate->add_option("run", request.run, "run folder, or one checkpoint folder of it")->required();
+  generate->add_option("--prompt", request.prompt, "what to continue")->required();
+  generate->add_option("--tokens", request.sampling.tokens, "how many tokens to add")->capture_default_str();
+  generate->add_option("--temperature", request.sampling.temperature, "0: always the likeliest token")->capture_default_str();
+  generate->add_option("--top-k", request.sampling.top_k, "draw from this many likeliest tokens; 0: from all")->capture_default_str();
+  generate->add_option("--seed", request.sampling.seed, "the same seed gives the same text")->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = launcher_rank() == 0 ? app.exit(error) : error.get_exit_code();
+    return code == 0 ? 0 : static_cast<int>(ExitCode::kConfig);
+  }
+  if (*train) return train_verb(path, overrides);
+  if (*config) return config_verb(path, overrides);
+  return generate_verb(request);
+}
+
+}  // namespace
+}  // namespace mantissa
+
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its write, which is handled
+  mantissa::start_logging(mantissa::launcher_rank(), 1);
+  return mantissa::run(argc, argv);
+}

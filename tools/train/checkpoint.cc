@@ -1,0 +1,214 @@
+#include "tools/train/checkpoint.h"
+
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "core/base/log.h"
+#include "tools/train/checkpoint_files.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int kFormatVersion = 1;
+
+// One rank's result of writing its files, as it travels to rank 0.
+struct WriteResult {
+  int32_t ok = 0;
+  int32_t files = 0;
+  struct File {
+    char name[96];
+    uint64_t size_bytes;
+    char hash[40];
+  } file[2] = {};
+  char error[400] = {};
+};
+
+void copy_text(char* out, size_t capacity, const std::string& text) {
+  std::strncpy(out, text.c_str(), capacity - 1);
+}
+
+// The folder that rank 0 chose, for all ranks.
+struct Folder {
+  int32_t found = 0;
+  char path[1020] = {};
+};
+
+}  // namespace
+
+std::string checkpoint_root(const std::string& run_dir) { return run_dir + "/checkpoints"; }
+
+TrainingCheckpoints::TrainingCheckpoints(Session& session)
+    : session_(session),
+      store_(checkpoint_root(session.config.train.run_dir),
+             {.keep_last = session.config.checkpoint.keep_last, .warn = [](const std::string& text) { spdlog::warn("{}", text); }}) {
+  if (session.communicator.rank() == 0) store_.recover();
+}
+
+bool TrainingCheckpoints::save(const nlohmann::json& extra) {
+  Communicator& communicator = session_.communicator;
+  const int64_t step = session_.next_step;
+  WriteResult mine{.ok = 1};
+  const auto guarded = [&mine](const auto& write) {
+    try {
+      write();
+    } catch (const std::exception& error) {
+      mine.ok = 0;
+      copy_text(mine.error, sizeof(mine.error), error.what());
+    }
+  };
+  if (communicator.rank() == 0) guarded([&] { store_.begin(step); });
+  const auto begun = all_gather_records(communicator, mine.ok);
+  if (begun[0] && mine.ok) {
+    guarded([&] {
+      for (const CheckpointFile& file : write_files(store_.partial_folder(step))) {
+        WriteResult::File& record = mine.file[mine.files++];
+        copy_text(record.name, sizeof(record.name), file.name);
+        record.size_bytes = file.size_bytes;
+        copy_text(record.hash, sizeof(record.hash), file.xxh3_128);
+      }
+    });
+  }
+  const auto all = all_gather_records(communicator, mine);
+  int32_t committed = 1;
+  std::vector<CheckpointFile> files;
+  for (size_t rank = 0; rank < all.size() && committed; ++rank) {
+    committed = all[rank].ok;
+    if (!committed && communicator.rank() == 0) {
+      spdlog::warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; older checkpoints are untouched", step,
+                   rank, all[rank].error);
+    }
+    for (int32_t index = 0; index < all[rank].files; ++index) {
+      const auto& file = all[rank].file[index];
+      files.push_back({file.name, file.size_bytes, file.hash});
+    }
+  }
+  if (communicator.rank() == 0) {
+    if (!committed) {
+      store_.abandon(step);
+    } else {
+      try {
+        store_.commit(step, model_fingerprint(session_.config), files, state(extra));
+      } catch (const std::exception& error) {
+        committed = 0;
+        spdlog::warn("checkpoint of step {} not saved: {}. Training goes on; older checkpoints are untouched", step,
+                     error.what());
+      }
+    }
+  }
+  return all_gather_records(communicator, committed)[0] != 0;
+}
+
+std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& folder) const {
+  const int rank = session_.communicator.rank(), ranks = session_.ranks();
+  std::vector<CheckpointFile> files;
+  files.push_back(write_optimizer_file(folder, fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks),
+                                       session_.optimizer, *session_.runtime.backend, *session_.runtime.stream));
+  if (rank == 0) {
+    files.push_back(write_model_file(folder, kModelFile, session_.runtime.parameters, *session_.runtime.backend,
+                                     *session_.runtime.stream));
+  }
+  return files;
+}
+
+nlohmann::json TrainingCheckpoints::state(const nlohmann::json& extra) const {
+  const GradScaler::State scaler = session_.scaler.state();
+  return {{"format_version", kFormatVersion},
+          {"next_step", session_.next_step},
+          {"applied_steps", session_.optimizer.applied_steps()},
+          {"seed", session_.config.train.seed},
+          {"ranks", session_.ranks()},
+          {"data_fingerprint", session_.data.fingerprint()},
+          {"scaler",
+           {{"mode", name(scaler.mode)},
+            {"scale", scaler.scale},
+            {"clean_steps", scaler.clean_steps},
+            {"hysteresis_left", scaler.hysteresis_left}}},
+          {"clip_norms", session_.clipper.state()},
+          {"config", to_yaml(session_.config)},
+          {"run", extra}};
+}
+
+nlohmann::json TrainingCheckpoints::resume() {
+  const std::string& choice = session_.config.checkpoint.resume;
+  if (choice == "none") return nullptr;
+  Folder folder;
+  if (session_.communicator.rank() == 0) {  // rank 0 decides, so that no two ranks resume from different checkpoints
+    if (choice != "auto") {
+      folder.found = 1;
+      copy_text(folder.path, sizeof(folder.path), choice);
+    } else if (const auto latest = store_.latest_valid()) {
+      folder.found = 1;
+      copy_text(folder.path, sizeof(folder.path), latest->folder);
+    } else if (!store_.steps().empty()) {
+      throw CheckpointError(
+          fmt::format("{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
+                      "checkpoint.resume=none to start from the beginning, or another train.run_dir",
+                      checkpoint_root(session_.config.train.run_dir), store_.steps().size()));
+    }
+  }
+  folder = all_gather_records(session_.communicator, folder)[0];
+  if (!folder.found) return nullptr;
+
+  const Checkpoint checkpoint = open_checkpoint(folder.path);
+  try {
+    require_same_training(checkpoint);
+    const nlohmann::json& state = checkpoint.state;
+    const nlohmann::json& scaler = state.at("scaler");
+    const std::string mode = scaler.at("mode");
+    const bool scaler_kept = session_.scaler.load_state(
+        {.mode = mode == "dynamic" ? ScalerMode::kDynamic : mode == "static" ? ScalerMode::kStatic : ScalerMode::kNone,
+         .scale = scaler.at("scale"),
+         .clean_steps = scaler.at("clean_steps"),
+         .hysteresis_left = scaler.at("hysteresis_left")});
+    if (!scaler_kept) {
+      spdlog::info("the checkpoint's loss scaler was in mode '{}', this run's is in '{}': it starts afresh", mode,
+                   name(session_.scaler.config().mode));
+    }
+    session_.clipper.restore(state.at("clip_norms").get<std::vector<double>>());
+    load_optimizer(checkpoint);
+    session_.next_step = state.at("next_step");
+    if (state.at("data_fingerprint") != session_.data.fingerprint()) {
+      spdlog::info("the data is not what the checkpoint was trained on: the order of samples changes from here");
+    }
+    spdlog::info("resumed from {} at step {} (saved by {} ranks)", checkpoint.folder, session_.next_step,
+                 state.at("ranks").get<int>());
+    return state.at("run");
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError(fmt::format("{}/manifest.json: {}", checkpoint.folder, error.what()));
+  }
+}
+
+void TrainingCheckpoints::require_same_training(const Checkpoint& checkpoint) const {
+  const int version = checkpoint.state.at("format_version");
+  if (version != kFormatVersion) {
+    throw CheckpointError(fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
+  }
+  const Config saved = parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
+  const auto differences = training_differences(saved, session_.config);
+  if (checkpoint.model_fingerprint != model_fingerprint(session_.config)) {
+    throw CheckpointError(fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
+                                      "with, or another train.run_dir",
+                                      checkpoint.folder, fmt::join(differences, "\n  ")));
+  }
+  if (differences.empty()) return;
+  if (!session_.config.checkpoint.allow_changes) {
+    throw ConfigError(fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
+                                  "checkpoint.allow_changes=true to go on with the new ones",
+                                  checkpoint.folder, fmt::join(differences, "\n  ")));
+  }
+  spdlog::info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
+}
+
+void TrainingCheckpoints::load_optimizer(const Checkpoint& checkpoint) {
+  session_.optimizer.begin_load();
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (file.name.starts_with("optimizer-")) {
+      load_optimizer_file(checkpoint.folder + "/" + file.name, session_.runtime.parameters, session_.optimizer);
+    }
+  }
+  session_.optimizer.end_load(checkpoint.state.at("applied_steps"));
+}
+
+}  // namespace mantissa

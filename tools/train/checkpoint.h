@@ -1,0 +1,44 @@
+// Checkpoints of a training run: what is saved and how it comes back. How files become a valid checkpoint is
+// core/io/checkpoint_store.h's business.
+//
+//   model.safetensors                   working weights by parameter name (rank 0)
+//   optimizer-00001-of-00002.safetensors  one rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v"
+//   manifest.json                       step, applied steps, scaler, clipper, seed, configuration, data fingerprint
+//
+// Pieces name parameters and element ranges, so that any number of ranks, sharded or not, loads what any other saved.
+#pragma once
+
+#include "core/io/checkpoint_store.h"
+#include "tools/train/session.h"
+
+namespace mantissa {
+
+inline constexpr const char* kModelFile = "model.safetensors";
+
+// The folder of a run's checkpoints.
+std::string checkpoint_root(const std::string& run_dir);
+
+class TrainingCheckpoints {
+ public:
+  explicit TrainingCheckpoints(Session& session);
+
+  // Saves session.next_step; `extra` is kept in the manifest under "run". Returns false after a warning when a file could
+  // not be written: older checkpoints stay and training may go on. Collective.
+  bool save(const nlohmann::json& extra);
+
+  // Resumes as checkpoint.resume says; returns the manifest's "run" entry, or null when the run starts from the beginning.
+  // CheckpointError for a checkpoint that is damaged or of another model, ConfigError for changed settings that shape the
+  // training. Collective.
+  nlohmann::json resume();
+
+ private:
+  nlohmann::json state(const nlohmann::json& extra) const;
+  std::vector<CheckpointFile> write_files(const std::string& folder) const;
+  void require_same_training(const Checkpoint& checkpoint) const;
+  void load_optimizer(const Checkpoint& checkpoint);
+
+  Session& session_;
+  CheckpointStore store_;
+};
+
+}  // namespace mantissa

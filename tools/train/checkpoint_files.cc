@@ -1,0 +1,134 @@
+#include "tools/train/checkpoint_files.h"
+
+#include <charconv>
+#include <cstring>
+#include <map>
+
+#include "core/io/safetensors.h"
+
+namespace mantissa {
+namespace {
+
+std::vector<std::byte> download(const Tensor& tensor, Backend& backend, Stream& stream) {
+  std::vector<std::byte> bytes(tensor.size_bytes());
+  backend.download(tensor, bytes.data(), stream);
+  return bytes;
+}
+
+CheckpointFile write_tensors(const std::string& folder, const std::string& name, const std::map<std::string, Tensor>& tensors,
+                             Backend& backend, Stream& stream) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [key, tensor] : tensors) {
+    std::vector<int64_t> shape;
+    for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.dim(axis));
+    entries.push_back({.name = key, .dtype = std::string(safetensors_name(tensor.dtype())), .shape = std::move(shape)});
+  }
+  CheckpointFileWriter file(folder, name);
+  SafetensorsWriter writer(file, std::move(entries));
+  for (const SafetensorsEntry& entry : writer.order()) {
+    writer.append(entry.name, download(tensors.at(entry.name), backend, stream));
+  }
+  writer.finish();
+  return file.close();
+}
+
+// Values of a stored tensor as fp32.
+std::vector<float> as_floats(const SafetensorsReader& reader, const SafetensorsEntry& entry) {
+  const auto dtype = parse_safetensors_dtype(entry.dtype);
+  if (!dtype || !is_floating(*dtype)) {
+    throw CheckpointError(fmt::format("{}: tensor '{}' is {}, expected F32, BF16 or F16", reader.path(), entry.name, entry.dtype));
+  }
+  const auto bytes = reader.bytes(entry);
+  return dispatch(*dtype, [&]<typename T>() {
+    std::vector<float> values(bytes.size() / sizeof(T));
+    for (size_t index = 0; index < values.size(); ++index) {
+      T stored;
+      std::memcpy(&stored, bytes.data() + index * sizeof(T), sizeof(T));
+      values[index] = to_float(stored);
+    }
+    return values;
+  });
+}
+
+// "blocks.0.mlp.up.weight/4096/master" without its last part, taken apart.
+struct PieceName {
+  std::string parameter;
+  int64_t begin = 0;
+};
+
+PieceName parse_piece(const std::string& path, std::string_view stem) {
+  const size_t slash = stem.rfind('/');
+  PieceName piece;
+  if (slash != std::string_view::npos) {
+    const char* end = stem.data() + stem.size();
+    const auto parsed = std::from_chars(stem.data() + slash + 1, end, piece.begin);
+    piece.parameter = stem.substr(0, slash);
+    if (parsed.ec == std::errc() && parsed.ptr == end) return piece;
+  }
+  throw CheckpointError(fmt::format("{}: '{}' is not a piece of optimizer state (parameter/first element)", path, stem));
+}
+
+}  // namespace
+
+CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name, const ShardedOptimizer& optimizer,
+                                    Backend& backend, Stream& stream) {
+  std::map<std::string, Tensor> tensors;
+  for (const StatePiece& piece : optimizer.pieces()) {
+    const std::string stem = fmt::format("{}/{}", piece.parameter->name, piece.begin);
+    tensors.emplace(stem + "/master", piece.master);
+    tensors.emplace(stem + "/m", piece.m);
+    tensors.emplace(stem + "/v", piece.v);
+  }
+  return write_tensors(folder, name, tensors, backend, stream);
+}
+
+void load_optimizer_file(const std::string& path, ParameterSet& parameters, ShardedOptimizer& optimizer) {
+  constexpr std::string_view kMaster = "/master";
+  const SafetensorsReader reader(path);
+  for (const SafetensorsEntry& entry : reader.entries()) {
+    if (!entry.name.ends_with(kMaster)) continue;
+    const std::string stem = entry.name.substr(0, entry.name.size() - kMaster.size());
+    const PieceName piece = parse_piece(path, stem);
+    const Parameter* parameter = parameters.find(piece.parameter);
+    if (parameter == nullptr) {
+      throw CheckpointError(fmt::format("{}: this model has no parameter '{}'", path, piece.parameter));
+    }
+    const int64_t count = static_cast<int64_t>(entry.size_bytes() / sizeof(float));
+    if (!optimizer.needs(parameter->index, piece.begin, count)) continue;
+    const std::vector<float> master = as_floats(reader, entry), m = as_floats(reader, reader.at(stem + "/m")),
+                             v = as_floats(reader, reader.at(stem + "/v"));
+    if (m.size() != master.size() || v.size() != master.size()) {
+      throw CheckpointError(fmt::format("{}: '{}' has {} master weights, {} first and {} second moments", path, stem,
+                                        master.size(), m.size(), v.size()));
+    }
+    optimizer.load({.parameter = parameter->index, .begin = piece.begin, .master = master, .m = m, .v = v});
+  }
+}
+
+CheckpointFile write_model_file(const std::string& folder, const std::string& name, const ParameterSet& parameters,
+                                Backend& backend, Stream& stream) {
+  std::map<std::string, Tensor> tensors;
+  for (int index = 0; index < parameters.size(); ++index) tensors.emplace(parameters[index].name, parameters[index].weight);
+  return write_tensors(folder, name, tensors, backend, stream);
+}
+
+void read_model_file(const std::string& path, ParameterSet& parameters, Backend& backend, Stream& stream) {
+  const SafetensorsReader reader(path);
+  for (int index = 0; index < parameters.size(); ++index) {
+    Parameter& parameter = parameters[index];
+    const SafetensorsEntry& entry = reader.at(parameter.name);
+    std::vector<int64_t> shape;
+    for (int axis = 0; axis < parameter.shape.rank(); ++axis) shape.push_back(parameter.shape[axis]);
+    if (entry.shape != shape) {
+      throw CheckpointError(fmt::format("{}: '{}' has another shape than the model's {}", path, parameter.name, parameter.shape));
+    }
+    const std::vector<float> values = as_floats(reader, entry);
+    const Tensor wide = backend.make_tensor(DType::kF32, parameter.shape, "loaded weight");
+    backend.upload(values.data(), wide, stream);
+    parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
+    backend.cast({.src = wide, .dst = parameter.weight}, stream);
+    ++parameter.version;
+  }
+}
+
+}  // namespace mantissa

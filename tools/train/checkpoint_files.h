@@ -1,0 +1,26 @@
+// The data files of a checkpoint: optimizer pieces and model weights as safetensors.
+#pragma once
+
+#include <string>
+
+#include "comm/sharded_optimizer.h"
+#include "core/io/checkpoint_file.h"
+
+namespace mantissa {
+
+// This rank's masters and moments. CheckpointError when the file cannot be written.
+CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name, const ShardedOptimizer& optimizer,
+                                    Backend& backend, Stream& stream);
+
+// Hands the file's pieces that this rank needs to the optimizer, between begin_load() and end_load().
+void load_optimizer_file(const std::string& path, ParameterSet& parameters, ShardedOptimizer& optimizer);
+
+// Every parameter's working weight under its name.
+CheckpointFile write_model_file(const std::string& folder, const std::string& name, const ParameterSet& parameters,
+                                Backend& backend, Stream& stream);
+
+// Allocates every parameter's weight and fills it from the file, cast to the parameter's working dtype. CheckpointError
+// naming the parameter that is missing or of another shape.
+void read_model_file(const std::string& path, ParameterSet& parameters, Backend& backend, Stream& stream);
+
+}  // namespace mantissa

@@ -1,0 +1,42 @@
+#include "tools/train/evaluation.h"
+
+#include <algorithm>
+
+namespace mantissa {
+
+Evaluation::Evaluation(Session& session) : session_(session) {
+  const TrainConfig& train = session.config.train;
+  sequences_ = std::min(train.eval_batches * train.global_batch, session.data.validation_windows());
+  const int64_t count = train.micro_batch * session.config.model.context;
+  tokens_ = session.runtime.backend->make_tensor(DType::kI32, {count}, "validation tokens");
+  targets_ = session.runtime.backend->make_tensor(DType::kI32, {count}, "validation targets");
+}
+
+double Evaluation::run() {
+  ModelRuntime& runtime = session_.runtime;
+  const int64_t context = session_.config.model.context, block = session_.config.train.micro_batch;
+  const int64_t stride = block * session_.ranks();
+  LocalLoss mine;
+  for (int64_t first = block * session_.communicator.rank(); first < sequences_; first += stride) {
+    const int64_t count = std::min(block, sequences_ - first) * context;
+    std::vector<int32_t> tokens(static_cast<size_t>(count)), targets(static_cast<size_t>(count));
+    session_.data.validation(static_cast<uint64_t>(first), tokens, targets);
+    const Tensor device_tokens = tokens_.slice(0, count), device_targets = targets_.slice(0, count);
+    runtime.backend->upload(tokens.data(), device_tokens, *runtime.stream);
+    runtime.backend->upload(targets.data(), device_targets, *runtime.stream);
+    Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation, .random = {}, .gradient_ready = {}, .between_nodes = {}, .after_op = {}});
+    const LossOutput output = runtime.model->loss(tape, device_tokens, device_targets, context);
+    float sum = 0.0f;
+    runtime.backend->download(output.sum.value, &sum, *runtime.stream);
+    mine.sum += static_cast<double>(sum);
+    mine.tokens += count_targets(targets);
+  }
+  LocalLoss total;
+  for (const LocalLoss& loss : all_gather_records(session_.communicator, mine)) {
+    total.sum += loss.sum;
+    total.tokens += loss.tokens;
+  }
+  return total.sum / static_cast<double>(total.tokens);
+}
+
+}  // namespace mantissa

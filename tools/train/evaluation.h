@@ -1,0 +1,25 @@
+// Evaluation: the loss on validation text.
+#pragma once
+
+#include "tools/train/session.h"
+
+namespace mantissa {
+
+class Evaluation {
+ public:
+  explicit Evaluation(Session& session);
+
+  // Whether there is validation text and it is wanted.
+  bool enabled() const { return sequences_ > 0; }
+  int64_t sequences() const { return sequences_; }
+  // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats; the same set in every call
+  // and for every number of ranks. Collective.
+  double run();
+
+ private:
+  Session& session_;
+  int64_t sequences_ = 0;
+  Tensor tokens_, targets_;  // (micro_batch * context) i32
+};
+
+}  // namespace mantissa

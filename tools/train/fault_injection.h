@@ -1,0 +1,28 @@
+// Faults on purpose, for tests of what the program does about them (configuration section `test`).
+#pragma once
+
+#include "core/autograd/tape.h"
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+class FaultInjection {
+ public:
+  FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream);
+
+  // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
+  // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
+  void on_gradient(int64_t step, const Parameter& parameter) const;
+  // Overwrites the first element of an op's output; a hook for TapeOptions::after_op, empty if nothing is planned.
+  std::function<void(std::string_view layer, std::string_view op, Tensor& output)> on_output(int64_t step) const;
+
+ private:
+  void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
+
+  const TestConfig& config_;
+  int rank_;
+  Backend& backend_;
+  Stream& stream_;
+};
+
+}  // namespace mantissa

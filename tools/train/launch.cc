@@ -1,0 +1,66 @@
+#include "tools/train/launch.h"
+
+#include <fmt/ranges.h>
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "comm/registry.h"
+#include "core/backend/registry.h"
+#include "models/model.h"
+
+namespace mantissa {
+namespace {
+
+// OpenMPI's mpirun, PMIx (srun --mpi=pmix) and PMI-2, in this order.
+constexpr const char* kRankVariables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+
+const char* launcher_rank_text() {
+  for (const char* variable : kRankVariables) {
+    if (const char* text = std::getenv(variable)) return text;
+  }
+  return nullptr;
+}
+
+void require_name(const char* key, const std::string& name, std::vector<std::string> known) {
+  if (std::find(known.begin(), known.end(), name) != known.end()) return;
+  throw ConfigError(fmt::format("{}: nothing is named '{}' here; there are: {}", key, name, fmt::join(known, ", ")));
+}
+
+}  // namespace
+
+void require_known_names(const Config& config) {
+  const auto with_auto = [](std::vector<std::string> names) {
+    names.insert(names.begin(), "auto");
+    return names;
+  };
+  require_name("device", config.device, with_auto(backend_names()));
+  require_name("comm.backend", config.comm.backend, with_auto(communicator_names()));
+  require_name("model.name", config.model.name, model_names());
+}
+
+int launcher_rank() {
+  const char* text = launcher_rank_text();
+  return text ? std::atoi(text) : 0;
+}
+
+std::unique_ptr<Communicator> start_communicator(const std::string& backend) {
+  return create_communicator(backend != "auto" ? backend : launcher_rank_text() ? "mpi" : "local");
+}
+
+int set_threads(int wanted, const Communicator& communicator) {
+  int threads = wanted;
+  if (threads == 0) {
+    const int usable = omp_get_num_procs();  // of this process' affinity mask
+    const bool bound = usable < static_cast<int>(std::thread::hardware_concurrency()) || communicator.local_size() == 1;
+    threads = std::getenv("OMP_NUM_THREADS") ? omp_get_max_threads()
+              : bound                        ? usable
+                                             : std::max(1, usable / communicator.local_size());
+  }
+  omp_set_num_threads(threads);
+  return threads;
+}
+
+}  // namespace mantissa

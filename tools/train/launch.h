@@ -1,0 +1,25 @@
+// How this process was started: alone, or as one of the ranks of a job.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/communicator.h"
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+// Rank that the launcher (mpirun, srun) gave this process, 0 when started alone: known before MPI is initialised.
+int launcher_rank();
+
+// ConfigError listing what this program has if device, comm.backend or model.name names something else.
+void require_known_names(const Config& config);
+
+// The transport that comm.backend names; "auto": mpi under a launcher, else local.
+std::unique_ptr<Communicator> start_communicator(const std::string& backend);
+
+// Sets the number of OpenMP threads of this rank: `wanted`, or with 0 OMP_NUM_THREADS if given, else the cores that this
+// rank may use, shared among the ranks of the node that may use the same ones. Returns it.
+int set_threads(int wanted, const Communicator& communicator);
+
+}  // namespace mantissa

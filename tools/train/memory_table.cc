@@ -1,0 +1,68 @@
+#include "tools/train/memory_table.h"
+
+#include "core/backend/dry_run_backend.h"
+
+namespace mantissa {
+namespace {
+
+constexpr size_t kArenaBytes = size_t{1} << 46;  // address space that nobody touches
+constexpr double kMib = 1024.0 * 1024.0;
+
+}  // namespace
+
+MemoryTable predict_memory_table(const Config& config, int ranks) {
+  DryRunBackend backend;
+  const auto stream = backend.create_stream();
+  const AutocastPolicy policy(config.precision.autocast());
+  ParameterSet parameters;
+  const auto model = make_model(config, policy, parameters);
+  const BucketLayout layout(parameters, ranks, config.comm.bucket_bytes());
+  const FlatBuckets buckets(parameters, layout, backend);
+  WeightCastCache casts(backend);
+  Arena arena(backend.reserve(kArenaBytes));
+
+  const int64_t count = config.train.micro_batch * config.model.context;
+  const Tensor tokens = backend.make_tensor(DType::kI32, {count}, "tokens");
+  {
+    Tape tape(backend, *stream, arena, policy, casts);
+    const LossOutput loss = model->loss(tape, tokens, tokens, config.model.context);
+    tape.backward(loss.sum, 1.0f);
+  }
+  if (const auto unmatched = policy.unmatched_patterns(); !unmatched.empty()) {
+    throw ConfigError(fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
+                                  "'blocks.*.attention' or 'head'",
+                                  unmatched.front()));
+  }
+  return {.state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw),
+          .activations = arena.peak_bytes(),
+          .casts = casts.size_bytes()};
+}
+
+MemoryTable measure_memory_table(const Session& session) {
+  return {.state = measure_memory(session.buckets, session.reducer, session.optimizer),
+          .activations = session.runtime.arena->peak_bytes(),
+          .casts = session.runtime.casts.size_bytes()};
+}
+
+std::string to_text(const MemoryTable& predicted, const MemoryTable* measured) {
+  std::string text;
+  const auto row = [&](const char* category, size_t expected, size_t found) {
+    text += fmt::format("\n  {:<12} {:>10.1f} MiB", category, static_cast<double>(expected) / kMib);
+    if (measured == nullptr) return;
+    text += fmt::format("  measured {:>10.1f} MiB", static_cast<double>(found) / kMib);
+    if (expected > 0) {
+      text += fmt::format("  {:+.1f} %", 100.0 * (static_cast<double>(found) / static_cast<double>(expected) - 1.0));
+    }
+  };
+  const MemoryTable& found = measured ? *measured : predicted;
+  row("weights", predicted.state.weights, found.state.weights);
+  row("gradients", predicted.state.gradients, found.state.gradients);
+  row("masters", predicted.state.masters, found.state.masters);
+  row("moments", predicted.state.moments, found.state.moments);
+  row("activations", predicted.activations, found.activations);
+  row("buffers", predicted.state.buffers + predicted.casts, found.state.buffers + found.casts);
+  row("total", predicted.total(), found.total());
+  return text;
+}
+
+}  // namespace mantissa

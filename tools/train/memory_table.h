@@ -1,0 +1,26 @@
+// The memory table: what a rank will need by category, predicted before anything is allocated, and what it needed.
+#pragma once
+
+#include <string>
+
+#include "comm/memory_plan.h"
+#include "tools/train/session.h"
+
+namespace mantissa {
+
+struct MemoryTable {
+  StateMemory state;
+  size_t activations = 0;  // peak of the step arena: activations, their gradients and temporaries
+  size_t casts = 0;        // low-precision copies of weights kept in another dtype
+  size_t total() const { return state.total() + activations + casts; }
+};
+
+// Walks one micro-batch through the model without computing or touching memory: exact for any model and precision.
+// ConfigError if a pattern of precision.layers matches no layer that the walk met.
+MemoryTable predict_memory_table(const Config& config, int ranks);
+MemoryTable measure_memory_table(const Session& session);
+
+// One line for each category, in MiB; with `measured` a second column and the difference.
+std::string to_text(const MemoryTable& predicted, const MemoryTable* measured = nullptr);
+
+}  // namespace mantissa

@@ -1,0 +1,51 @@
+#include "tools/train/metrics.h"
+
+#include <cmath>
+
+#include "core/base/log.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+// JSON has no NaN or Inf: null.
+nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
+
+}  // namespace
+
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes) {
+  return fmt::format("step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e} | scale {:g} | {:.1f} ms | {:.1f}% of peak | {:.0f} tok/s | {:.2f} GiB",
+                     report.step + 1, steps, report.loss, report.grad_norm, report.learning_rate, report.scale,
+                     1e3 * report.seconds, 100.0 * speed.flops_per_step / report.seconds / speed.peak_flops_all_ranks,
+                     static_cast<double>(speed.tokens_per_step) / report.seconds, static_cast<double>(memory_bytes) / kGib);
+}
+
+nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
+  return {{"event", "step"},
+          {"step", report.step + 1},
+          {"loss", number(report.loss)},
+          {"grad_norm", number(report.grad_norm)},
+          {"clip_factor", report.clip_factor},
+          {"lr", report.learning_rate},
+          {"scale", report.scale},
+          {"next_scale", report.next_scale},
+          {"applied", report.applied},
+          {"tokens", report.tokens},
+          {"ms", 1e3 * report.seconds},
+          {"tokens_per_second", static_cast<double>(speed.tokens_per_step) / report.seconds},
+          {"fraction_of_peak", speed.flops_per_step / report.seconds / speed.peak_flops_all_ranks},
+          {"memory_bytes", memory_bytes}};
+}
+
+MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(path, std::ios::app) {}
+
+void MetricsFile::write(const nlohmann::json& record) {
+  file_ << record.dump() << '\n' << std::flush;
+  if (!file_ && !warned_) {
+    warned_ = true;
+    spdlog::warn("metrics cannot be written to {}: training goes on without them", path_);
+  }
+}
+
+}  // namespace mantissa

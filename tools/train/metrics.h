@@ -1,0 +1,36 @@
+// Metrics: a log line a step for people and a JSON line a step for programs. Rank 0 only.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/train/train_step.h"
+
+namespace mantissa {
+
+// What turns times into rates; the same for the whole run.
+struct SpeedContext {
+  int64_t tokens_per_step = 0;      // positions of the global batch
+  double flops_per_step = 0.0;      // see training_flops_per_token()
+  double peak_flops_all_ranks = 0;  // measured GEMM peak in the compute dtype, summed over ranks
+};
+
+// "step 5/100 | loss 7.6201 | norm 2.10 | lr 3.0e-04 | scale 65536 | 12.3 ms | 45.1% of peak | 90000 tok/s | 1.20 GiB"
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes);
+nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
+
+// Appends JSON lines to a file. A file that cannot be written is reported once and does not stop the run.
+class MetricsFile {
+ public:
+  explicit MetricsFile(const std::string& path);
+  void write(const nlohmann::json& record);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+  bool warned_ = false;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,34 @@
+// ModelRuntime: a model on its device, ready to run forward passes: what training and generation have in common.
+#pragma once
+
+#include <memory>
+
+#include "amp/autocast_policy.h"
+#include "core/autograd/tape.h"
+#include "core/backend/backend.h"
+#include "models/model.h"
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+// Registers the model's parameters and gives each its working dtype. Allocates nothing.
+std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters);
+
+struct ModelRuntime {
+  // ConfigError for a device that this program or machine does not have.
+  explicit ModelRuntime(const Config& config);
+  ModelRuntime(const ModelRuntime&) = delete;
+  ModelRuntime& operator=(const ModelRuntime&) = delete;
+
+  Tape make_tape(TapeOptions options) { return Tape(*backend, *stream, *arena, policy, casts, std::move(options)); }
+
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Stream> stream;
+  AutocastPolicy policy;
+  ParameterSet parameters;
+  std::unique_ptr<Model> model;
+  WeightCastCache casts;
+  std::unique_ptr<Arena> arena;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,74 @@
+#include "tools/train/train_verb.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "core/base/log.h"
+#include "tools/config/validation.h"
+#include "tools/train/launch.h"
+#include "tools/train/memory_table.h"
+#include "tools/train/trainer.h"
+
+namespace mantissa {
+namespace {
+
+// The run's folder with the resolved configuration in it. ConfigError when it cannot be made.
+void make_run_folder(const Config& config) {
+  std::error_code error;
+  std::filesystem::create_directories(config.train.run_dir, error);
+  std::ofstream file(config.train.run_dir + "/config.yaml");
+  file << to_yaml(config) << std::flush;
+  if (error || !file) {
+    throw ConfigError(fmt::format("train.run_dir: cannot write to folder '{}'{}: give a folder that can be written",
+                                  config.train.run_dir, error ? " (" + error.message() + ")" : ""));
+  }
+}
+
+void announce(const Config& config, const Session& session, int threads) {
+  spdlog::info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
+               config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
+               session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
+  spdlog::info("data: {} files, {} training tokens in {} windows, {} validation tokens", session.data.files(),
+               session.data.train_tokens(), session.data.train_windows(), session.data.validation_tokens());
+  spdlog::info("precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
+               config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
+               config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
+}
+
+void train(const Config& config, Communicator& communicator) {
+  validate_for_ranks(config, communicator.size());
+  const int threads = set_threads(config.train.threads, communicator);
+  if (communicator.rank() == 0) make_run_folder(config);
+  spdlog::info("memory of a rank, predicted:{}", to_text(predict_memory_table(config, communicator.size())));
+  Session session(config, communicator);
+  announce(config, session, threads);
+  TrainingCheckpoints checkpoints(session);
+  const nlohmann::json resumed = checkpoints.resume();
+  Trainer(session, checkpoints, resumed).run();
+}
+
+}  // namespace
+
+int train_verb(const std::string& config_path, const std::vector<std::string>& overrides) {
+  std::unique_ptr<Communicator> communicator;
+  try {
+    const Config config = load_config(config_path, overrides);
+    require_known_names(config);
+    communicator = start_communicator(config.comm.backend);
+    start_logging(communicator->rank(), communicator->size());
+    train(config, *communicator);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const std::exception& exception) {
+    const auto* error = dynamic_cast<const Error*>(&exception);
+    const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
+    // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
+    if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+    spdlog::error("{}", exception.what());
+    if (communicator && communicator->size() > 1) communicator->abort(code);
+    return code;
+  }
+}
+
+}  // namespace mantissa

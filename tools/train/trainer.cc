@@ -1,0 +1,144 @@
+#include "tools/train/trainer.h"
+
+#include <cmath>
+
+#include "core/backend/gemm_peak.h"
+#include "core/base/log.h"
+#include "tools/generate/generator.h"
+#include "tools/train/memory_table.h"
+#include "tools/train/process_memory.h"
+
+namespace mantissa {
+namespace {
+
+bool due(int64_t interval, int64_t step) { return interval > 0 && step % interval == 0; }
+
+SpeedContext measure_speed_context(Session& session) {
+  const Config& config = session.config;
+  const double mine = measure_gemm_flops(*session.runtime.backend, *session.runtime.stream, config.precision.compute);
+  SpeedContext speed;
+  for (const double flops : all_gather_records(session.communicator, mine)) speed.peak_flops_all_ranks += flops;
+  speed.tokens_per_step = config.train.global_batch * config.model.context;
+  speed.flops_per_step = training_flops_per_token(config.model) * static_cast<double>(speed.tokens_per_step);
+  return speed;
+}
+
+}  // namespace
+
+Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohmann::json& resumed)
+    : session_(session), checkpoints_(checkpoints), step_(session), evaluation_(session) {
+  if (!resumed.is_null()) {
+    statistics_.restore(resumed.at("statistics"));
+    faults_in_a_row_ = resumed.at("faults_in_a_row");
+    if (!resumed.at("first_validation_loss").is_null()) first_validation_loss_ = resumed.at("first_validation_loss");
+    saved_step_ = session.next_step;
+  }
+  speed_ = measure_speed_context(session);
+  if (leader()) {
+    metrics_.emplace(session.config.train.run_dir + "/metrics.jsonl");
+    metrics_->write({{"event", "start"}, {"next_step", session.next_step + 1}, {"ranks", session.ranks()},
+                     {"gemm_peak_flops", speed_.peak_flops_all_ranks}});
+    spdlog::info("measured {} GEMM peak: {:.1f} GFLOP/s on all ranks", session.config.precision.compute,
+                 speed_.peak_flops_all_ranks * 1e-9);
+  }
+}
+
+void Trainer::run() {
+  const Config& config = session_.config;
+  const int64_t last = config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
+  if (session_.next_step < last && session_.next_step == 0) evaluate();
+  while (session_.next_step < last) {
+    const StepReport step = step_.run();
+    report(step);
+    watch_faults(step);
+    const int64_t done = session_.next_step;
+    if (due(config.train.eval_interval, done) && done < last) evaluate();
+    if (due(config.train.sample_interval, done) && done < last) sample();
+    if (due(config.checkpoint.interval, done)) save();
+  }
+  evaluate();
+  sample();
+  if (saved_step_ != session_.next_step) save();
+  if (leader()) summarise();
+}
+
+void Trainer::report(const StepReport& step) {
+  if (!leader()) return;
+  const std::string reason = step.skip_reason(session_.runtime.parameters);
+  statistics_.add(step, reason);
+  const size_t memory = resident_bytes();
+  nlohmann::json record = step_json(step, speed_, memory);
+  if (!step.applied) {
+    record["skip_reason"] = reason;
+    const std::string scale = step.next_scale != step.scale ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
+                                                            : fmt::format("scale {:g} ({})", step.scale, name(step.event));
+    spdlog::warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
+  } else if (step.event == ScalerEvent::kGrew) {
+    spdlog::info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
+                 session_.scaler.config().growth_interval);
+  }
+  metrics_->write(record);
+  const TrainConfig& train = session_.config.train;
+  if (due(train.log_interval, step.step + 1) || step.step == 0 || session_.next_step == train.steps) {
+    spdlog::info("{}", step_line(step, train.steps, speed_, memory));
+  }
+}
+
+void Trainer::watch_faults(const StepReport& step) {
+  // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss.
+  faults_in_a_row_ = is_fault(step.event) ? faults_in_a_row_ + 1 : 0;
+  if (faults_in_a_row_ < session_.config.faults.max_consecutive) return;
+  if (leader()) summarise();
+  throw FaultError(fmt::format("stopped after {} faults in a row, the last in step {}: {}. The last checkpoint is untouched; "
+                               "try a lower optimizer.lr, or fp32 for the layer named (precision.layers)",
+                               faults_in_a_row_, step.step + 1, step.skip_reason(session_.runtime.parameters)));
+}
+
+void Trainer::evaluate() {
+  if (!evaluation_.enabled()) return;
+  const double loss = evaluation_.run();
+  if (!first_validation_loss_) first_validation_loss_ = loss;
+  last_validation_loss_ = loss;
+  if (!leader()) return;
+  spdlog::info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", session_.next_step, loss,
+               loss / std::log(2.0), std::exp(loss));
+  metrics_->write({{"event", "validation"}, {"step", session_.next_step}, {"loss", std::isfinite(loss) ? nlohmann::json(loss) : nullptr}});
+}
+
+void Trainer::sample() {
+  const Config& config = session_.config;
+  if (!leader() || config.train.sample_tokens == 0 || session_.runtime.model->objective() != Objective::kNextToken ||
+      config.data.format != DataFormat::kBytes) {
+    return;
+  }
+  std::string text;
+  Generator(session_.runtime, config.model)
+      .run(byte_tokens(config.train.sample_prompt), {.tokens = config.train.sample_tokens, .seed = config.train.seed},
+           [&text](int32_t token) { text += byte_text(token); });
+  spdlog::info("step {} | sample after {:?}:\n{}", session_.next_step, config.train.sample_prompt, text);
+}
+
+void Trainer::save() {
+  const nlohmann::json first = first_validation_loss_ ? nlohmann::json(*first_validation_loss_) : nlohmann::json(nullptr);
+  const nlohmann::json run = {{"statistics", statistics_.state()}, {"faults_in_a_row", faults_in_a_row_}, {"first_validation_loss", first}};
+  if (!checkpoints_.save(run)) return;
+  saved_step_ = session_.next_step;
+  if (leader()) {
+    spdlog::info("step {} | checkpoint saved to {}", session_.next_step, checkpoint_root(session_.config.train.run_dir));
+    metrics_->write({{"event", "checkpoint"}, {"step", session_.next_step}});
+  }
+}
+
+void Trainer::summarise() const {
+  const MemoryTable predicted = predict_memory_table(session_.config, session_.ranks());
+  const MemoryTable measured = measure_memory_table(session_);
+  spdlog::info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
+  spdlog::info("statistics:{}", statistics_.to_text(peak_resident_bytes()));
+  if (first_validation_loss_ && last_validation_loss_) {
+    spdlog::info("validation loss {:.4f} -> {:.4f} nats a token", *first_validation_loss_, *last_validation_loss_);
+  }
+  spdlog::info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(session_.config.train.run_dir),
+               session_.config.train.run_dir);
+}
+
+}  // namespace mantissa
