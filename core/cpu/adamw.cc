@@ -1,0 +1,90 @@
+// AdamW with decoupled weight decay, one pass in fp32 that also writes the low-precision weight:
+//   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
+//   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
+// A bf16 m is rounded when stored; the update itself uses the unrounded one.
+// Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
+#include "core/cpu/adamw.h"
+
+#include "core/cpu/check_args.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/cpu/adamw.cc"
+#include "hwy/foreach_target.h"
+
+#include "core/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+// weight is null when there is none.
+template <typename M, typename W>
+void adamw_block(const AdamWArgs& args, const UpdateControl& control, int64_t begin, int64_t n, W* weight) {
+  const FloatTag df;
+  const float* gradient = args.gradient.data<float>() + begin;
+  float* master = args.master.data<float>() + begin;
+  M* m_data = args.m.data<M>() + begin;
+  float* v_data = args.v.data<float>() + begin;
+  const auto multiplier = hn::Set(df, control.gradient_multiplier);
+  const auto beta1 = hn::Set(df, args.beta1), one_minus_beta1 = hn::Set(df, 1.0f - args.beta1);
+  const auto beta2 = hn::Set(df, args.beta2), one_minus_beta2 = hn::Set(df, 1.0f - args.beta2);
+  const auto decay = hn::Set(df, control.learning_rate * args.weight_decay);
+  const auto step = hn::Set(df, control.learning_rate / control.bias_correction1);
+  const auto inverse_correction2 = hn::Set(df, 1.0f / control.bias_correction2);
+  const auto epsilon = hn::Set(df, args.epsilon);
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    const auto g = hn::Mul(load(gradient + i, count), multiplier);
+    const auto m = hn::MulAdd(beta1, load(m_data + i, count), hn::Mul(one_minus_beta1, g));
+    const auto v = hn::MulAdd(beta2, load(v_data + i, count), hn::Mul(one_minus_beta2, hn::Mul(g, g)));
+    const auto w = load(master + i, count);
+    const auto decayed = hn::NegMulAdd(decay, w, w);
+    const auto denominator = hn::Add(hn::Sqrt(hn::Mul(v, inverse_correction2)), epsilon);
+    const auto updated = hn::Sub(decayed, hn::Div(hn::Mul(step, m), denominator));
+    store(m, m_data + i, count);
+    store(v, v_data + i, count);
+    store(updated, master + i, count);
+    if (weight) store(updated, weight + i, count);
+  });
+}
+
+void adamw_kernel(const AdamWArgs& args, const UpdateControl& control) {
+  const bool has_weight = args.weight.defined();
+  dispatch(args.m.dtype(), [&]<typename M>() {
+    dispatch(has_weight ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
+      W* weight = has_weight ? args.weight.data<W>() : nullptr;
+      parallel_blocks(args.master.numel(), [&](int64_t begin, int64_t count) {
+        adamw_block<M, W>(args, control, begin, count, weight ? weight + begin : nullptr);
+      });
+    });
+  });
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(adamw_kernel);
+
+void adamw(const AdamWArgs& args) {
+  constexpr const char* kOp = "adamw";
+  check_dtype(kOp, "gradient", args.gradient, DType::kF32);
+  check_dtype(kOp, "master", args.master, DType::kF32);
+  check_dtype(kOp, "v", args.v, DType::kF32);
+  check_float(kOp, "m", args.m);
+  MANTISSA_CHECK(args.m.dtype() != DType::kF16, "[adamw] m must be fp32 or bf16 (fp16 would underflow), got {}",
+                 args.m.dtype());
+  check_numel(kOp, "gradient", args.gradient, args.master.numel());
+  check_numel(kOp, "m", args.m, args.master.numel());
+  check_numel(kOp, "v", args.v, args.master.numel());
+  if (args.weight.defined()) {
+    check_float(kOp, "weight", args.weight);
+    check_numel(kOp, "weight", args.weight, args.master.numel());
+  }
+  const UpdateControl control = read_record<UpdateControl>(kOp, "control", args.control);
+  if (control.apply == 0) return;
+  HWY_DYNAMIC_DISPATCH(adamw_kernel)(args, control);
+}
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,142 @@
+// y[r] = token_table[tokens[r]] + position_table[r % T], in fp32 with one rounding on store.
+// Gradients: rows of dy added into fp32 tables in row order. Threads share out columns, not rows, so that no two of
+// them meet in a table row and the order of additions is always the same.
+#include "core/cpu/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/cpu/check_args.h"
+#include "core/cpu/fill.h"
+#include "core/cpu/row_scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/cpu/embedding.cc"
+#include "hwy/foreach_target.h"
+
+#include "core/cpu/row-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+HWY_INLINE void add_rows(const float* a, const float* b, float* y, int64_t n) {
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    store(hn::Add(load(a + i, count), load(b + i, count)), y + i, count);
+  });
+}
+
+void embedding_forward_kernel(const EmbeddingForwardArgs& args, const RowScratch& scratch) {
+  const int64_t columns = args.y.shape().last();
+  const int32_t* tokens = args.tokens.data<int32_t>();
+  const bool positions = args.position_table.defined();
+  const RowReader token_reader(args.token_table, columns);
+  const RowReader position_reader(positions ? args.position_table : args.token_table, columns);
+  const RowWriter writer(args.y, columns, GradientMode::kWrite);
+  parallel_rows(args.tokens.numel(), columns, [&](int64_t row) {
+    const float* token = token_reader.read(tokens[row], scratch.own(0));
+    float* y = writer.target(row, scratch.own(2));
+    if (positions) {
+      add_rows(token, position_reader.read(row % args.sequence_length, scratch.own(1)), y, columns);
+    } else {
+      std::memcpy(y, token, static_cast<size_t>(columns) * sizeof(float));
+    }
+    writer.finish(row, y);
+  });
+}
+
+template <typename T>
+void accumulate(const T* dy, float* gradient, int64_t n) {
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    store(hn::Add(load(gradient + i, count), load(dy + i, count)), gradient + i, count);
+  });
+}
+
+void embedding_backward_kernel(const EmbeddingBackwardArgs& args) {
+  constexpr int64_t kColumnsPerChunk = 64;  // whole cache lines of the tables
+  const int64_t columns = args.dy.shape().last();
+  const int64_t rows = args.tokens.numel();
+  const int64_t chunks = divide_up(columns, kColumnsPerChunk);
+  const int32_t* tokens = args.tokens.data<int32_t>();
+  float* d_token = args.d_token_table.data<float>();
+  float* d_position = args.d_position_table.defined() ? args.d_position_table.data<float>() : nullptr;
+  dispatch(args.dy.dtype(), [&]<typename T>() {
+    const T* dy = args.dy.data<T>();
+    parallel_rows(chunks, rows * kColumnsPerChunk, [&](int64_t chunk) {
+      const int64_t begin = chunk * kColumnsPerChunk;
+      const int64_t count = std::min(kColumnsPerChunk, columns - begin);
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* source = dy + row * columns + begin;
+        accumulate(source, d_token + tokens[row] * columns + begin, count);
+        if (d_position) accumulate(source, d_position + row % args.sequence_length * columns + begin, count);
+      }
+    });
+  });
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(embedding_forward_kernel);
+HWY_EXPORT(embedding_backward_kernel);
+
+namespace {
+
+// A token outside of the table would read or write foreign memory; the data loader has refused it before.
+void check_tokens(const char* op, const Tensor& tokens, int64_t vocabulary) {
+  check_dtype(op, "tokens", tokens, DType::kI32);
+  const int32_t* data = tokens.data<int32_t>();
+  for (int64_t i = 0; i < tokens.numel(); ++i) {
+    MANTISSA_CHECK(data[i] >= 0 && data[i] < vocabulary, "[{}] tokens must be in [0, {}), got {} at index {}", op,
+                   vocabulary, data[i], i);
+  }
+}
+
+void check_table(const char* op, const char* what, const Tensor& table, int64_t min_rows, int64_t columns) {
+  check_float(op, what, table);
+  MANTISSA_CHECK(table.shape().rank() == 2 && table.dim(1) == columns && table.dim(0) >= min_rows,
+                 "[{}] {} must have shape (>= {}, C)=(>= {}, {}), got {}", op, what, min_rows, min_rows, columns,
+                 table.shape());
+}
+
+void check_sequence(const char* op, int64_t rows, int64_t sequence_length) {
+  MANTISSA_CHECK(sequence_length > 0 && rows % sequence_length == 0,
+                 "[{}] sequence_length must divide the {} rows, got {}", op, rows, sequence_length);
+}
+
+}  // namespace
+
+void embedding_forward(const EmbeddingForwardArgs& args) {
+  constexpr const char* kOp = "embedding";
+  const Rows rows = rows_of(kOp, "y", args.y);
+  check_table(kOp, "token_table", args.token_table, 1, rows.columns);
+  check_tokens(kOp, args.tokens, args.token_table.dim(0));
+  check_numel(kOp, "tokens", args.tokens, rows.rows);
+  if (args.position_table.defined()) {
+    check_sequence(kOp, rows.rows, args.sequence_length);
+    check_table(kOp, "position_table", args.position_table, args.sequence_length, rows.columns);
+  }
+  HWY_DYNAMIC_DISPATCH(embedding_forward_kernel)(args, RowScratch(rows.columns, 0, 3, 0));
+}
+
+void embedding_backward(const EmbeddingBackwardArgs& args) {
+  constexpr const char* kOp = "embedding backward";
+  const Rows rows = rows_of(kOp, "dy", args.dy);
+  check_table(kOp, "d_token_table", args.d_token_table, 1, rows.columns);
+  check_dtype(kOp, "d_token_table", args.d_token_table, DType::kF32);
+  check_tokens(kOp, args.tokens, args.d_token_table.dim(0));
+  check_numel(kOp, "tokens", args.tokens, rows.rows);
+  if (args.token_mode == GradientMode::kWrite) fill(args.d_token_table, 0.0f);
+  if (args.d_position_table.defined()) {
+    check_sequence(kOp, rows.rows, args.sequence_length);
+    check_table(kOp, "d_position_table", args.d_position_table, args.sequence_length, rows.columns);
+    check_dtype(kOp, "d_position_table", args.d_position_table, DType::kF32);
+    if (args.position_mode == GradientMode::kWrite) fill(args.d_position_table, 0.0f);
+  }
+  HWY_DYNAMIC_DISPATCH(embedding_backward_kernel)(args);
+}
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,14 @@
+// Matrix multiplication on the CPU; the contract is GemmArgs in core/backend/kernel_args.h.
+#pragma once
+
+#include "core/backend/kernel_args.h"
+#include "core/cpu/gemm_bf16.h"
+
+namespace mantissa::cpu {
+
+void gemm(const GemmArgs& args);
+
+// The same with a given way of multiplying bf16, for tests and benches.
+void gemm(const GemmArgs& args, Bf16Gemm bf16);
+
+}  // namespace mantissa::cpu

@@ -1,0 +1,71 @@
+#include "core/cpu/gemm_tile_io.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/cpu/gemm_tile_io.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+template <typename T>
+void widen_tile(const LoadTileArgs& args) {
+  const T* src = reinterpret_cast<const T*>(args.src);
+  float* dst = args.dst;
+  for (int64_t r = 0; r < args.rows; ++r, src += args.stride, dst += args.columns) {
+    for_each_vector(args.columns, [&](int64_t i, int64_t count)
+                                      MANTISSA_VECTOR_LAMBDA { store(load(src + i, count), dst + i, count); });
+  }
+}
+
+void widen_tile_to_fp32(const LoadTileArgs& args) {
+  dispatch(args.from, [&]<typename T>() { widen_tile<T>(args); });
+}
+
+template <typename T>
+void round_tile(const StoreTileArgs& args) {
+  T* dst = reinterpret_cast<T*>(args.dst);
+  const float* tile = args.tile;
+  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.columns) {
+    if (args.bias != nullptr) {
+      for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        store(hn::Add(load(tile + i, count), load(args.bias + i, count)), dst + i, count);
+      });
+    } else {
+      for_each_vector(args.columns, [&](int64_t i, int64_t count)
+                                        MANTISSA_VECTOR_LAMBDA { store(load(tile + i, count), dst + i, count); });
+    }
+  }
+}
+
+void add_tile(const StoreTileArgs& args) {
+  float* dst = reinterpret_cast<float*>(args.dst);
+  const float* tile = args.tile;
+  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.columns) {
+    for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      store(hn::Add(load(dst + i, count), load(tile + i, count)), dst + i, count);
+    });
+  }
+}
+
+void round_or_add_tile(const StoreTileArgs& args) {
+  if (args.mode == GradientMode::kAccumulate) return add_tile(args);
+  dispatch(args.to, [&]<typename T>() { round_tile<T>(args); });
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(widen_tile_to_fp32);
+HWY_EXPORT(round_or_add_tile);
+
+void load_tile(const LoadTileArgs& args) { HWY_DYNAMIC_DISPATCH(widen_tile_to_fp32)(args); }
+void store_tile(const StoreTileArgs& args) { HWY_DYNAMIC_DISPATCH(round_or_add_tile)(args); }
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

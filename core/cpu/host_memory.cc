@@ -1,0 +1,60 @@
+#include "core/cpu/host_memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+#include "core/base/error.h"
+
+namespace mantissa::cpu {
+namespace {
+
+constexpr size_t kAlignmentBytes = 64;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+constexpr size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+[[noreturn]] void throw_no_memory(size_t bytes, const char* what, int error_number) {
+  throw Error(
+      ExitCode::kInternal,
+      fmt::format("[cpu memory] cannot get {} bytes for {}: {}; use a smaller batch, model or arena, or more ranks",
+                  bytes, what, std::generic_category().message(error_number)));
+}
+
+// Anonymous pages aligned to a huge page: maps one huge page more and gives back the ends.
+std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device, int extra_flags) {
+  if (bytes > SIZE_MAX - 2 * kHugePageBytes) throw_no_memory(bytes, what, ENOMEM);
+  const size_t size = round_up(bytes, kHugePageBytes);
+  const size_t mapped = size + kHugePageBytes;
+  void* const region = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
+  if (region == MAP_FAILED) throw_no_memory(bytes, what, errno);
+  const uintptr_t start = reinterpret_cast<uintptr_t>(region);
+  const uintptr_t aligned = round_up(start, kHugePageBytes);
+  if (aligned > start) munmap(region, aligned - start);
+  const uintptr_t end = aligned + size;
+  if (start + mapped > end) munmap(reinterpret_cast<void*>(end), start + mapped - end);
+  void* const data = reinterpret_cast<void*>(aligned);
+  madvise(data, size, MADV_HUGEPAGE);  // a hint: a kernel without huge pages serves us with small ones
+  return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, device, [data, size] { munmap(data, size); });
+}
+
+}  // namespace
+
+std::shared_ptr<Storage> allocate_host(size_t bytes, const char* what, Device device) {
+  if (bytes >= kHugePageBytes) return map_pages(bytes, what, device, 0);
+  const size_t size = round_up(bytes == 0 ? 1 : bytes, kAlignmentBytes);
+  void* const data = std::aligned_alloc(kAlignmentBytes, size);
+  if (data == nullptr) throw_no_memory(bytes, what, ENOMEM);
+  std::memset(data, 0, size);
+  return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, device, [data] { std::free(data); });
+}
+
+std::shared_ptr<Storage> reserve_host(size_t bytes, Device device) {
+  return map_pages(bytes == 0 ? 1 : bytes, "an arena (reserved address space)", device, MAP_NORESERVE);
+}
+
+}  // namespace mantissa::cpu

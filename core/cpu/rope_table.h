@@ -1,0 +1,21 @@
+// Cosines and sines of rotary position embedding.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mantissa::cpu {
+
+// By position and pair, (T, D/2) each: of position * base^(-2i/D).
+struct RopeTable {
+  int64_t sequence_length = 0;
+  int64_t head_dim = 0;
+  float base = 0;
+  std::vector<float> cosine, sine;
+};
+
+// Angles are computed in double: at position 1e5 an fp32 angle would already be wrong by 4e-3. The calling thread's
+// last table is kept, since every layer of a step asks for the same one.
+const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, float base);
+
+}  // namespace mantissa::cpu

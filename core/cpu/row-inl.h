@@ -1,0 +1,97 @@
+// Rows of a dtype chosen at run time, worked on as fp32: a row of a few thousand elements stays in the first-level
+// cache, so that a kernel of several passes is written once, for fp32, and converts at its two ends.
+#if defined(MANTISSA_CORE_CPU_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MANTISSA_CORE_CPU_ROW_INL_H_
+#undef MANTISSA_CORE_CPU_ROW_INL_H_
+#else
+#define MANTISSA_CORE_CPU_ROW_INL_H_
+#endif
+
+#include <cstddef>
+#include <type_traits>
+
+#include "core/backend/kernel_args.h"
+#include "core/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+// Reads rows of `columns` elements of a (R, columns) tensor.
+class RowReader {
+ public:
+  RowReader(const Tensor& tensor, int64_t columns)
+      : base_(tensor.raw()),
+        columns_(columns),
+        stride_bytes_(columns * size_bytes(tensor.dtype())),
+        convert_(dispatch(tensor.dtype(), []<typename T>() -> Convert { return &convert<T>; })) {}
+
+  // The row as fp32: in place when it is fp32, else converted into `scratch` (columns).
+  const float* read(int64_t row, float* scratch) const {
+    return convert_(base_ + row * stride_bytes_, columns_, scratch);
+  }
+
+ private:
+  using Convert = const float* (*)(const std::byte*, int64_t, float*);
+
+  template <typename T>
+  static const float* convert(const std::byte* source, int64_t n, float* scratch) {
+    const T* p = reinterpret_cast<const T*>(source);
+    if constexpr (std::is_same_v<T, float>) {
+      return p;
+    } else {
+      for_each_vector(
+          n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { store(load(p + i, count), scratch + i, count); });
+      return scratch;
+    }
+  }
+
+  const std::byte* base_;
+  int64_t columns_;
+  int64_t stride_bytes_;
+  Convert convert_;
+};
+
+// Writes rows of a (R, columns) tensor, or adds to them: one rounding of the fp32 result (or sum).
+class RowWriter {
+ public:
+  RowWriter(const Tensor& tensor, int64_t columns, GradientMode mode)
+      : base_(tensor.raw()),
+        columns_(columns),
+        stride_bytes_(columns * size_bytes(tensor.dtype())),
+        direct_(tensor.dtype() == DType::kF32 && mode == GradientMode::kWrite),
+        convert_(dispatch(tensor.dtype(), [&]<typename T>() -> Convert {
+          return mode == GradientMode::kAccumulate ? &convert<T, true> : &convert<T, false>;
+        })) {}
+
+  // Where to put the fp32 values of the row: the tensor itself, or `scratch` (columns). Call finish() afterwards.
+  float* target(int64_t row, float* scratch) const {
+    return direct_ ? reinterpret_cast<float*>(base_ + row * stride_bytes_) : scratch;
+  }
+  void finish(int64_t row, const float* scratch) const {
+    if (!direct_) convert_(scratch, base_ + row * stride_bytes_, columns_);
+  }
+
+ private:
+  using Convert = void (*)(const float*, std::byte*, int64_t);
+
+  template <typename T, bool kAdd>
+  static void convert(const float* source, std::byte* destination, int64_t n) {
+    T* p = reinterpret_cast<T*>(destination);
+    for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      auto v = load(source + i, count);
+      if constexpr (kAdd) v = hn::Add(load(p + i, count), v);
+      store(v, p + i, count);
+    });
+  }
+
+  std::byte* base_;
+  int64_t columns_;
+  int64_t stride_bytes_;
+  bool direct_;
+  Convert convert_;
+};
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, flipped for each target

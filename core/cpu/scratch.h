@@ -1,0 +1,57 @@
+// Scratch: one thread's reusable buffer. It grows to the largest request and is kept, so that steady work allocates
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace mantissa::cpu {
+
+class Scratch {
+ public:
+  static constexpr size_t kAlignmentBytes = 64;
+
+  // At least `bytes`, 64-byte aligned, uninitialised. Invalidates what was handed out before.
+  std::byte* reserve(size_t bytes) {
+    if (bytes > capacity_bytes_) {
+      const size_t rounded = (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+      data_.reset();
+      capacity_bytes_ = 0;
+      data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignmentBytes, rounded)));
+      if (!data_) throw std::bad_alloc();
+      capacity_bytes_ = rounded;
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  size_t capacity_bytes_ = 0;
+};
+
+// Cuts one reserved block into aligned pieces: run the same cuts twice, first without memory to learn the size.
+class ScratchLayout {
+ public:
+  explicit ScratchLayout(std::byte* base = nullptr) : base_(base) {}
+
+  template <typename T>
+  T* take(int64_t count) {
+    const size_t offset = used_bytes_;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+    used_bytes_ += (bytes + Scratch::kAlignmentBytes - 1) / Scratch::kAlignmentBytes * Scratch::kAlignmentBytes;
+    return base_ ? reinterpret_cast<T*>(base_ + offset) : nullptr;
+  }
+  size_t used_bytes() const { return used_bytes_; }
+
+ private:
+  std::byte* base_;
+  size_t used_bytes_ = 0;
+};
+
+}  // namespace mantissa::cpu

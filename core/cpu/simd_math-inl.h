@@ -1,0 +1,93 @@
+// Elementary functions on fp32 vectors. NaN gives NaN; errors below are the largest measured over all targets (see
+// tests/core/cpu/simd_math_test.cc, which holds these bounds).
+#if defined(MANTISSA_CORE_CPU_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MANTISSA_CORE_CPU_SIMD_MATH_INL_H_
+#undef MANTISSA_CORE_CPU_SIMD_MATH_INL_H_
+#else
+#define MANTISSA_CORE_CPU_SIMD_MATH_INL_H_
+#endif
+
+#include "core/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+// e^x to 1.5 ulp; 0 where the result would be below 2^-126 (x < -87.34), and Inf already from 2^127.5 (x > 88.37).
+// x = n ln2 + r with ln2 in two parts (n times the first part is exact), a polynomial in r, and 2^n. Polynomial and
+// reduction: Moshier's Cephes, expf.
+HWY_INLINE FloatVec exp(FloatVec x) {
+  const FloatTag df;
+  const hn::RebindToUnsigned<FloatTag> du;
+  // Bounds are comparisons, false for NaN, which Min and Max would lose. NaN then stays NaN whatever 2^n's bits are.
+  x = hn::IfThenElse(hn::Gt(x, hn::Set(df, 88.5f)), hn::Set(df, 88.5f), x);
+  // Adding 1.5 * 2^23 rounds to an integer in the last place; the 127 more leave 2^n's biased exponent in the low bits.
+  const auto magic = hn::Set(df, 0x1.8p23f + 127.0f);
+  const auto shifted = hn::MulAdd(x, hn::Set(df, 1.44269504088896341f), magic);
+  const auto n = hn::Sub(shifted, magic);
+  const auto power = hn::BitCast(df, hn::ShiftLeft<23>(hn::BitCast(du, shifted)));
+  auto r = hn::NegMulAdd(n, hn::Set(df, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(df, -2.12194440e-4f), r);
+  auto p = hn::Set(df, 1.9875691500e-4f);
+  p = hn::MulAdd(p, r, hn::Set(df, 1.3981999507e-3f));
+  p = hn::MulAdd(p, r, hn::Set(df, 8.3334519073e-3f));
+  p = hn::MulAdd(p, r, hn::Set(df, 4.1665795894e-2f));
+  p = hn::MulAdd(p, r, hn::Set(df, 1.6666665459e-1f));
+  p = hn::MulAdd(p, r, hn::Set(df, 5.0000001201e-1f));
+  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(df, 1.0f));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -87.3365f)), hn::Mul(p, power));
+}
+
+// sigmoid(x) = 1 / (1 + e^-x) and its complement sigmoid(-x) = 1 - sigmoid(x), both to 4 ulp also where they are tiny:
+// e^-|x| never overflows.
+struct SigmoidPair {
+  FloatVec value;
+  FloatVec complement;
+};
+
+HWY_INLINE SigmoidPair sigmoid(FloatVec x) {
+  const FloatTag df;
+  const auto e = exp(hn::Neg(hn::Abs(x)));
+  const auto large = hn::Div(hn::Set(df, 1.0f), hn::Add(hn::Set(df, 1.0f), e));
+  const auto small = hn::Mul(e, large);
+  const auto negative = hn::Lt(x, hn::Zero(df));
+  return {hn::IfThenElse(negative, small, large), hn::IfThenElse(negative, large, small)};
+}
+
+// The standard normal distribution: cdf(x) = (1 + erf(x / sqrt 2)) / 2 and density(x) = e^(-x^2/2) / sqrt(2 pi).
+//
+// The tail Q(a) = 1 - cdf(a) = e^(-a^2/2) g(a), a = |x|, and g is smooth: a polynomial in t = (a - 3) / (a + 3), the
+// form of Shepherd & Laframboise, "Chebyshev approximation of (1+2x)exp(x^2)erfc(x)", Math. Comp. 36, 1981;
+// coefficients: our own minimax fit (Remez, relative error 9.2e-9 on 0 <= a <= 14.5; beyond it e^(-a^2/2) is 0 in
+// fp32). So the lower tail keeps its relative accuracy where 1 + erf would cancel: the relative error is at most (4 +
+// x^2 / 2) epsilon in both functions, x^2 / 2 epsilon being that of rounding x^2 in the exponent.
+struct Normal {
+  FloatVec cdf;
+  FloatVec density;
+};
+
+HWY_INLINE Normal normal(FloatVec x) {
+  const FloatTag df;
+  const auto a = hn::Abs(x);
+  const auto e = exp(hn::Mul(hn::Mul(x, x), hn::Set(df, -0.5f)));
+  const auto bounded = hn::IfThenElse(hn::Gt(a, hn::Set(df, 15.0f)), hn::Set(df, 15.0f), a);  // keeps NaN
+  const auto t = hn::Div(hn::Sub(bounded, hn::Set(df, 3.0f)), hn::Add(bounded, hn::Set(df, 3.0f)));
+  auto g = hn::Set(df, 5.31619596771e-5f);
+  g = hn::MulAdd(g, t, hn::Set(df, 1.1501344853e-4f));
+  g = hn::MulAdd(g, t, hn::Set(df, -3.39013128003e-4f));
+  g = hn::MulAdd(g, t, hn::Set(df, -9.83288017571e-4f));
+  g = hn::MulAdd(g, t, hn::Set(df, 2.90438759248e-3f));
+  g = hn::MulAdd(g, t, hn::Set(df, 6.13194222595e-3f));
+  g = hn::MulAdd(g, t, hn::Set(df, -4.62132636749e-2f));
+  g = hn::MulAdd(g, t, hn::Set(df, 1.23225041227e-1f));
+  g = hn::MulAdd(g, t, hn::Set(df, -2.06402620407e-1f));
+  g = hn::MulAdd(g, t, hn::Set(df, 1.21513947514e-1f));
+  const auto tail = hn::Mul(e, g);
+  const auto negative = hn::Lt(x, hn::Zero(df));
+  return {hn::IfThenElse(negative, tail, hn::Sub(hn::Set(df, 1.0f), tail)),
+          hn::Mul(e, hn::Set(df, 0.398942280401432678f))};
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, flipped for each target

@@ -1,0 +1,110 @@
+#include "core/cpu/tensor_stats.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/core/cpu/kernel_check.h"
+#include "tests/core/cpu/test_tensor.h"
+#include "tests/reference/random_values.h"
+
+namespace mantissa::cpu {
+namespace {
+
+using reference::random_values;
+
+Tensor make_record(const TensorStats& stats = {}) {
+  const Tensor record = make_unwritten(DType::kU8, {static_cast<int64_t>(sizeof(TensorStats))});
+  std::memcpy(record.raw(), &stats, sizeof(stats));
+  return record;
+}
+
+TensorStats read(const Tensor& record) {
+  TensorStats stats;
+  std::memcpy(&stats, record.raw(), sizeof(stats));
+  return stats;
+}
+
+double sum_squares(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+TEST(TensorStats, SumsSquaresInDouble) {
+  on_each_target([] {
+    for (const DType dtype : kFloatDTypes) {
+      for (const int64_t n : {0, 1, 3, 17, 63, 65, 129, 16385}) {
+        const Tensor x = make_tensor(dtype, {n}, random_values(n, 1));
+        const Tensor record = make_record();
+        tensor_stats({.x = x, .record = record});
+        const double expected = sum_squares(values_of(x));
+        // Sums in double, of positive terms: n roundings of 2^-53 on either side.
+        EXPECT_NEAR(read(record).sum_squares, expected, expected * 2.0 * static_cast<double>(n + 1) * 0x1p-53);
+        EXPECT_EQ(read(record).first_bad, TensorStats::kNone);
+        EXPECT_EQ(read(record).nan_count + read(record).inf_count, 0);
+      }
+    }
+  });
+}
+
+TEST(TensorStats, SquaresOfLargeFp32ValuesDoNotOverflow) {
+  on_each_target([] {
+    const Tensor record = make_record();
+    tensor_stats({.x = make_tensor(DType::kF32, {3}, {3e38, -3e38, 1.0}), .record = record});
+    EXPECT_NEAR(read(record).sum_squares, 1.8e77, 1e71);  // fp32 inputs: 3e38 is rounded by up to 2^-24
+    EXPECT_EQ(read(record).first_bad, TensorStats::kNone);
+  });
+}
+
+TEST(TensorStats, FindsEveryNonFiniteValueAndTheFirst) {
+  on_each_target([] {
+    for (const DType dtype : kFloatDTypes) {
+      for (const size_t where : {0u, 5u, 16383u, 16384u, 40000u}) {
+        std::vector<double> values = random_values(40001, 1);
+        values[where] = -HUGE_VAL;
+        values[40000] = where == 40000 ? -HUGE_VAL : NAN;
+        const Tensor record = make_record();
+        tensor_stats({.x = make_tensor(dtype, {40001}, values), .record = record, .index_offset = 1000});
+        EXPECT_EQ(read(record).first_bad, 1000 + static_cast<int64_t>(where));
+        EXPECT_EQ(read(record).inf_count, 1);
+        EXPECT_EQ(read(record).nan_count, where == 40000 ? 0 : 1);
+        EXPECT_FALSE(std::isfinite(read(record).sum_squares));
+      }
+    }
+  });
+}
+
+TEST(TensorStats, AddsToTheRecord) {
+  const Tensor record = make_record({.first_bad = 50, .nan_count = 2, .inf_count = 3, .sum_squares = 10.0});
+  tensor_stats({.x = make_tensor(DType::kF32, {2}, {1.0, 2.0}), .record = record, .index_offset = 7});
+  EXPECT_EQ(read(record).sum_squares, 15.0);
+  EXPECT_EQ(read(record).first_bad, 50);
+  tensor_stats({.x = make_tensor(DType::kF32, {2}, {NAN, HUGE_VAL}), .record = record, .index_offset = 7});
+  EXPECT_EQ(read(record).first_bad, 7);
+  EXPECT_EQ(read(record).nan_count, 3);
+  EXPECT_EQ(read(record).inf_count, 4);
+}
+
+TEST(TensorStats, ThreadInvariant) {
+  std::vector<double> values = random_values(70001, 1);
+  for (const bool bad : {false, true}) {
+    if (bad) values[35000] = values[60000] = NAN;
+    const Tensor x = make_tensor(DType::kF32, {70001}, values);
+    expect_same_for_any_thread_count([&] {
+      const Tensor record = make_record();
+      tensor_stats({.x = x, .record = record});
+      return std::vector<Tensor>{record};
+    });
+  }
+}
+
+TEST(TensorStats, RefusesARecordOfAnotherSize) {
+  expect_contract_error(
+      [] { tensor_stats({.x = make_tensor(DType::kF32, {1}, {1.0}), .record = make_unwritten(DType::kU8, {3})}); },
+      "[tensor_stats] record must have 32 elements, got shape (3)");
+}
+
+}  // namespace
+}  // namespace mantissa::cpu

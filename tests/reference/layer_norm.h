@@ -1,0 +1,70 @@
+// Scalar reference of layer normalisation, for double and std::complex<double>. Rows of `columns` elements.
+#pragma once
+
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <vector>
+
+namespace mantissa::reference {
+
+template <typename T>
+struct LayerNormOutput {
+  std::vector<T> y, mean, rstd;
+};
+
+// An empty bias stands for none.
+template <typename T>
+LayerNormOutput<T> layer_norm_forward(const std::vector<T>& x, const std::vector<T>& weight, const std::vector<T>& bias,
+                                      double epsilon) {
+  const size_t columns = weight.size(), rows = x.size() / columns;
+  const double n = static_cast<double>(columns);
+  LayerNormOutput<T> out{std::vector<T>(x.size()), std::vector<T>(rows), std::vector<T>(rows)};
+  for (size_t r = 0; r < rows; ++r) {
+    const T* row = x.data() + r * columns;
+    T sum = 0, squares = 0;
+    for (size_t c = 0; c < columns; ++c) sum += row[c];
+    const T mean = sum / n;
+    for (size_t c = 0; c < columns; ++c) squares += (row[c] - mean) * (row[c] - mean);
+    const T rstd = 1.0 / std::sqrt(squares / n + epsilon);
+    for (size_t c = 0; c < columns; ++c) {
+      out.y[r * columns + c] = (row[c] - mean) * rstd * weight[c] + (bias.empty() ? T(0) : bias[c]);
+    }
+    out.mean[r] = mean;
+    out.rstd[r] = rstd;
+  }
+  return out;
+}
+
+template <typename T>
+struct LayerNormGradients {
+  std::vector<T> dx, d_weight, d_bias;
+};
+
+// With xhat = (x - mean) rstd and g = weight dy: dx = rstd (g - mean(g) - xhat mean(g xhat)).
+template <typename T>
+LayerNormGradients<T> layer_norm_backward(const std::vector<T>& x, const std::vector<T>& dy,
+                                          const std::vector<T>& weight, double epsilon) {
+  const size_t columns = weight.size(), rows = x.size() / columns;
+  const double n = static_cast<double>(columns);
+  const LayerNormOutput<T> forward = layer_norm_forward(x, weight, {}, epsilon);
+  LayerNormGradients<T> out{std::vector<T>(x.size()), std::vector<T>(columns), std::vector<T>(columns)};
+  for (size_t r = 0; r < rows; ++r) {
+    const T mean = forward.mean[r], rstd = forward.rstd[r];
+    T mean_g = 0, mean_g_xhat = 0;
+    for (size_t c = 0; c < columns; ++c) {
+      const T d = dy[r * columns + c], xhat = (x[r * columns + c] - mean) * rstd;
+      mean_g += d * weight[c] / n;
+      mean_g_xhat += d * weight[c] * xhat / n;
+      out.d_weight[c] += d * xhat;
+      out.d_bias[c] += d;
+    }
+    for (size_t c = 0; c < columns; ++c) {
+      const T xhat = (x[r * columns + c] - mean) * rstd;
+      out.dx[r * columns + c] = rstd * (dy[r * columns + c] * weight[c] - mean_g - xhat * mean_g_xhat);
+    }
+  }
+  return out;
+}
+
+}  // namespace mantissa::reference
