@@ -63,7 +63,7 @@ class ParameterSet {
   std::vector<std::unique_ptr<Parameter>> parameters_;
 };
 
-// Writes elements [begin, begin + out.size()) of the parameter's initial values.
+// Writes elements [begin, begin + count) of the parameter's initial values to `out`.
 void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, int64_t count, float* out);
 
 }  // namespace mantissa

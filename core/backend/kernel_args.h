@@ -63,7 +63,7 @@ struct LayerNormForwardArgs {
   float epsilon = 1e-5f;
 };
 
-// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. mode: of dx; parameter_mode: of
+// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. mode: of dx; weight_mode and bias_mode: of
 // d_weight and d_bias.
 struct LayerNormBackwardArgs {
   Tensor x{}, dy{}, weight{}, mean{}, rstd{}, dx{}, d_weight{}, d_bias{};

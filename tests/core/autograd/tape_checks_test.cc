@@ -1,0 +1,121 @@
+// Hunting a fault: check_outputs names the first op that made a NaN or Inf, and the after_op hook can put one there.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/testing/tape_host.h"
+#include "tests/testing/toy_ops.h"
+
+namespace mantissa {
+namespace {
+
+using testing::leaf;
+using testing::scaled;
+
+class TapeChecks : public ::testing::Test {
+ protected:
+  TapeChecks() {
+    host_.bind(parameters_);
+    host_.set_weight(weight_, {1, 2, 3});
+  }
+  // Three layers, each with one op.
+  Var forward(Tape& tape) {
+    Var x = leaf(tape, weight_);
+    const Tape::LayerGuard blocks(tape, "blocks");
+    for (const char* layer : {"0", "1", "2"}) {
+      const Tape::LayerGuard guard(tape, layer);
+      x = scaled(tape, x, 2.0f);
+    }
+    return x;
+  }
+  // Writes `value` into element 1 of what `layer` makes.
+  TapeOptions inject(const std::string& layer, float value) {
+    TapeOptions options;
+    options.check_outputs = true;
+    options.after_op = [this, layer, value](std::string_view at, std::string_view, Tensor& output) {
+      if (at != layer) return;
+      host_.backend().fill(output.slice(1, 1), value, host_.stream());
+    };
+    return options;
+  }
+
+  testing::TapeHost host_;
+  UniformPrecision fp32_;
+  ParameterSet parameters_;
+  Parameter& weight_ = parameters_.add("w.weight", {3}, {});
+};
+
+TEST_F(TapeChecks, FiniteOutputsAreNotReported) {
+  TapeOptions options;
+  options.check_outputs = true;
+  const auto tape = host_.tape(fp32_, std::move(options));
+  forward(*tape);
+  EXPECT_FALSE(tape->first_non_finite().has_value());
+}
+
+TEST_F(TapeChecks, NamesTheFirstOpAndLayerOfANaN) {
+  const auto tape = host_.tape(fp32_, inject("blocks.1", NAN));
+  forward(*tape);  // blocks.2 makes a NaN out of it as well: the first one counts
+  const auto& found = tape->first_non_finite();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->op, "gelu");
+  EXPECT_EQ(found->layer, "blocks.1");
+  EXPECT_EQ(found->shape, Shape{3});
+  EXPECT_EQ(found->stats.first_bad, 1);
+  EXPECT_EQ(found->stats.nan_count, 1);
+  EXPECT_EQ(found->stats.inf_count, 0);
+}
+
+TEST_F(TapeChecks, TellsInfFromNaN) {
+  const auto tape = host_.tape(fp32_, inject("blocks.0", -INFINITY));
+  forward(*tape);
+  ASSERT_TRUE(tape->first_non_finite().has_value());
+  EXPECT_EQ(tape->first_non_finite()->layer, "blocks.0");
+  EXPECT_EQ(tape->first_non_finite()->stats.inf_count, 1);
+  EXPECT_EQ(tape->first_non_finite()->stats.nan_count, 0);
+}
+
+TEST_F(TapeChecks, FindsWhatOverflowsInTheOutputsDtype) {
+  Parameter& large = parameters_.add("large.weight", {3}, {});
+  large.working_dtype = DType::kF16;
+  large.weight = host_.tensor({1, 2, 60000}, {3}, DType::kF16);
+  large.gradient = host_.tensor({0, 0, 0}, {3});
+  TapeOptions options;
+  options.check_outputs = true;
+  const auto tape = host_.tape(fp32_, std::move(options));
+  scaled(*tape, leaf(*tape, large), 2.0f);  // 120000 is beyond fp16
+  ASSERT_TRUE(tape->first_non_finite().has_value());
+  EXPECT_EQ(tape->first_non_finite()->stats.first_bad, 2);
+}
+
+TEST_F(TapeChecks, WorksInEvaluationToo) {
+  TapeOptions options = inject("blocks.2", NAN);
+  options.mode = TapeMode::kEvaluation;
+  const auto tape = host_.tape(fp32_, std::move(options));
+  forward(*tape);
+  ASSERT_TRUE(tape->first_non_finite().has_value());
+  EXPECT_EQ(tape->first_non_finite()->layer, "blocks.2");
+}
+
+TEST_F(TapeChecks, NothingIsExaminedUnlessAskedFor) {
+  TapeOptions options = inject("blocks.1", NAN);
+  options.check_outputs = false;
+  const auto tape = host_.tape(fp32_, std::move(options));
+  const Var x = forward(*tape);
+  EXPECT_TRUE(std::isnan(host_.values(x.value)[1]));
+  EXPECT_FALSE(tape->first_non_finite().has_value());
+}
+
+TEST_F(TapeChecks, AfterOpSeesEveryOpWithItsLayer) {
+  std::vector<std::string> seen;
+  TapeOptions options;
+  options.after_op = [&](std::string_view layer, std::string_view op, Tensor&) {
+    seen.push_back(std::string(layer) + "/" + std::string(op));
+  };
+  const auto tape = host_.tape(fp32_, std::move(options));
+  forward(*tape);
+  EXPECT_EQ(seen, (std::vector<std::string>{"/embedding", "blocks.0/gelu", "blocks.1/gelu", "blocks.2/gelu"}));
+}
+
+}  // namespace
+}  // namespace mantissa

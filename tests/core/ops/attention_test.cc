@@ -1,0 +1,186 @@
+// attention and rope: shapes, masks, grouped heads, working in place. Kernels are tested in tests/core/cpu.
+#include "core/ops/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/ops/add.h"
+#include "core/ops/rope.h"
+#include "tests/testing/error_of.h"
+#include "tests/testing/precisions.h"
+#include "tests/testing/tape_host.h"
+#include "tests/testing/toy_ops.h"
+#include "tests/testing/values.h"
+
+namespace mantissa {
+namespace {
+
+using testing::error_of;
+using testing::leaf;
+using testing::weighted_sum;
+using Values = std::vector<float>;
+
+constexpr int64_t kBatch = 2, kLength = 5, kHeads = 4, kKvHeads = 2, kDim = 6;
+constexpr int64_t kRows = kBatch * kLength, kPacked = (kHeads + 2 * kKvHeads) * kDim;
+
+AttentionShape shape(Mask mask) { return {kLength, kHeads, kKvHeads, kDim, mask}; }
+
+// The formula in double, one query at a time.
+Values naive_attention(const Values& qkv, Mask mask) {
+  Values out(kRows * kHeads * kDim);
+  const auto at = [&](int64_t row, int64_t head, int64_t i) { return double{qkv[row * kPacked + head * kDim + i]}; };
+  for (int64_t row = 0; row < kRows; ++row) {
+    const int64_t first = row / kLength * kLength, last = mask == Mask::kCausal ? row : first + kLength - 1;
+    for (int64_t head = 0; head < kHeads; ++head) {
+      const int64_t key = kHeads + head / (kHeads / kKvHeads), value = key + kKvHeads;
+      double sum = 0.0, mixed[kDim] = {};
+      for (int64_t other = first; other <= last; ++other) {
+        double score = 0.0;
+        for (int64_t i = 0; i < kDim; ++i) score += at(row, head, i) * at(other, key, i);
+        const double weight = std::exp(score / std::sqrt(double{kDim}));
+        sum += weight;
+        for (int64_t i = 0; i < kDim; ++i) mixed[i] += weight * at(other, value, i);
+      }
+      for (int64_t i = 0; i < kDim; ++i) out[(row * kHeads + head) * kDim + i] = static_cast<float>(mixed[i] / sum);
+    }
+  }
+  return out;
+}
+
+class AttentionOp : public ::testing::Test {
+ protected:
+  AttentionOp() {
+    host_.bind(parameters_);
+    host_.initialize(parameters_, 1);
+  }
+  Values gradient(const Parameter& parameter) { return host_.values(parameter.gradient); }
+
+  testing::TapeHost host_;
+  UniformPrecision fp32_;
+  ParameterSet parameters_;
+  Parameter& qkv_ = parameters_.add("qkv", {kRows, kPacked}, {Init::Kind::kNormal, 1.0f});
+  Parameter& other_ = parameters_.add("other", {kRows, kPacked}, {Init::Kind::kNormal, 1.0f});
+  const Values dy_ = testing::normal_values(kRows * kHeads * kDim, 4);
+};
+
+TEST_F(AttentionOp, ValueIsThatOfTheFormulaWithBothMasksAndGroupedHeads) {
+  for (const Mask mask : {Mask::kCausal, Mask::kNone}) {
+    const auto tape = host_.tape(fp32_);
+    const Tensor out = attention(*tape, leaf(*tape, qkv_), shape(mask)).value;
+    EXPECT_EQ(out.shape(), (Shape{kRows, kHeads * kDim}));
+    // Scores of up to ~10 carry an absolute error of 10 eps into the exponent; sums of 5 and 6 terms add a few eps.
+    EXPECT_LT(testing::relative_error(host_.values(out), naive_attention(host_.values(qkv_.weight), mask)),
+              16 * 0x1p-24);
+  }
+}
+
+TEST_F(AttentionOp, ShapeErrorsSayWhatWasExpected) {
+  const auto tape = host_.tape(fp32_);
+  const Var narrow{host_.tensor(Values(20), {5, 4})}, odd{host_.tensor(Values(4 * kPacked), {4, kPacked})};
+  EXPECT_EQ(error_of([&] { attention(*tape, narrow, shape(Mask::kCausal)); }),
+            "[attention] qkv must be (R, (4 + 2 * 2) * 6) = (R, 48), got (5, 4)");
+  EXPECT_EQ(error_of([&] { attention(*tape, odd, shape(Mask::kCausal)); }),
+            "[attention] 4 rows are not a whole number of sequences of 5");
+  const Var uneven{host_.tensor(Values(5 * 54), {5, 54})};
+  EXPECT_EQ(error_of([&] { attention(*tape, uneven, {5, 3, 3, 6, Mask::kCausal}); }), "");
+  EXPECT_EQ(error_of([&] {
+              attention(*tape, uneven, {5, 5, 2, 6, Mask::kCausal});
+            }),
+            "[attention] 5 query heads are not a multiple of 2 key/value heads");
+}
+
+TEST_F(AttentionOp, CausalMaskHidesLaterPositionsAndOtherSequences) {
+  const auto tape = host_.tape(fp32_);
+  const Values before = host_.values(attention(*tape, leaf(*tape, qkv_), shape(Mask::kCausal)).value);
+  Values changed = host_.values(qkv_.weight);
+  for (int64_t i = 3 * kPacked; i < 4 * kPacked; ++i)
+    changed[static_cast<size_t>(i)] += 1.0f;  // position 3 of sequence 0
+  const Tensor input = host_.tensor(changed, {kRows, kPacked});
+  const Values after = host_.values(attention(*tape, Var{input}, shape(Mask::kCausal)).value);
+  const auto row = [](const Values& values, int64_t r) {
+    return Values(values.begin() + r * kHeads * kDim, values.begin() + (r + 1) * kHeads * kDim);
+  };
+  for (const int64_t unaffected : {0, 1, 2, 5, 6, 7, 8, 9}) EXPECT_EQ(row(after, unaffected), row(before, unaffected));
+  for (const int64_t affected : {3, 4}) EXPECT_NE(row(after, affected), row(before, affected));
+}
+
+TEST_F(AttentionOp, ComputesInTheLowPrecisionAndReturnsAGradientInTheInputsDtype) {
+  const UniformPrecision bf16(testing::autocast(DType::kBF16));
+  const auto tape = host_.tape(bf16);
+  const Var out = attention(*tape, leaf(*tape, qkv_), shape(Mask::kCausal));
+  EXPECT_EQ(out.value.dtype(), DType::kBF16);
+  tape->backward(weighted_sum(*tape, out, dy_), 1.0f);
+  const Values low = gradient(qkv_);
+  parameters_.forget_gradients();
+  const auto wide = host_.tape(fp32_);
+  wide->backward(weighted_sum(*wide, attention(*wide, leaf(*wide, qkv_), shape(Mask::kCausal)), dy_), 1.0f);
+  const double error = testing::relative_error(low, gradient(qkv_));
+  // Rounded are qkv, dy, out, probabilities, their gradient and d_qkv: six relative errors of at most 2^-8.
+  EXPECT_GT(error, 0x1p-10);
+  EXPECT_LT(error, 6 * 0x1p-8);
+}
+
+TEST_F(AttentionOp, RopeNeedsPairs) {
+  const auto tape = host_.tape(fp32_);
+  EXPECT_EQ(error_of([&] {
+              rope(*tape, Var{host_.tensor(Values(15), {1, 15})}, {1, 1, 1, 5, Mask::kCausal}, 1e4f);
+            }),
+            "[rope] head_dim must be even, got 5");
+}
+
+TEST_F(AttentionOp, RopeRotatesQueriesAndKeysByTheirPositionAndLeavesValues) {
+  const auto tape = host_.tape(fp32_);
+  const Values x = host_.values(qkv_.weight);
+  const Values y = host_.values(rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 100.0f).value);
+  Values expected = x;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (int64_t head = 0; head < kHeads + kKvHeads; ++head) {
+      for (int64_t i = 0; i < kDim / 2; ++i) {
+        const double angle = static_cast<double>(row % kLength) * std::pow(100.0, -2.0 * static_cast<double>(i) / kDim);
+        const size_t a = static_cast<size_t>(row * kPacked + head * kDim + i), b = a + kDim / 2;
+        expected[a] = static_cast<float>(x[a] * std::cos(angle) - x[b] * std::sin(angle));
+        expected[b] = static_cast<float>(x[b] * std::cos(angle) + x[a] * std::sin(angle));
+      }
+    }
+  }
+  // Angles up to 4 radians in fp32 are off by 4 * 2^-24 at most, and so are the rotated values.
+  EXPECT_LT(testing::relative_error(y, expected), 8 * 0x1p-24);
+}
+
+TEST_F(AttentionOp, RopeWorksInPlaceOnlyOnTheLastReference) {
+  const auto tape = host_.tape(fp32_);
+  const Values before = host_.values(qkv_.weight);
+  const Var kept = leaf(*tape, qkv_);
+  const Tensor copy = rope(*tape, kept, shape(Mask::kCausal), 1e4f).value;
+  EXPECT_NE(copy.raw(), kept.value.raw());
+  EXPECT_EQ(host_.values(kept.value), before) << "the caller's tensor is left alone";
+  Var moved = leaf(*tape, qkv_);
+  const std::byte* address = moved.value.raw();
+  const Tensor in_place = rope(*tape, std::move(moved), shape(Mask::kCausal), 1e4f).value;
+  EXPECT_EQ(in_place.raw(), address);
+  EXPECT_EQ(host_.values(in_place), host_.values(copy));
+}
+
+TEST_F(AttentionOp, RopeBackwardInPlaceEqualsOutOfPlaceAndUndoesTheRotation) {
+  const Values dy = testing::normal_values(kRows * kPacked, 8);
+  const auto pass = [&](const Values& direction, bool shared) {
+    parameters_.forget_gradients();
+    const auto tape = host_.tape(fp32_);
+    const Var residual = leaf(*tape, other_);
+    Var y = rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 1e4f);
+    if (shared) y = add(*tape, residual, y);  // gives one tensor to both: rope may not overwrite it
+    tape->backward(weighted_sum(*tape, y, direction), 1.0f);
+    return gradient(qkv_);
+  };
+  const Values in_place = pass(dy, false);
+  EXPECT_EQ(pass(dy, true), in_place);
+  EXPECT_EQ(gradient(other_), dy) << "not overwritten";
+  // Rotations are orthogonal: the derivative of rope, applied to rope(x), gives x back.
+  const auto tape = host_.tape(fp32_);
+  const Values rotated = host_.values(rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 1e4f).value);
+  EXPECT_LT(testing::relative_error(pass(rotated, false), host_.values(qkv_.weight)), 8 * 0x1p-24);
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,32 @@
+// What make_pytorch_reference.py has written, and our models in the same shape with the same weights.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/io/safetensors.h"
+#include "tests/models/training_pass.h"
+
+namespace mantissa::testing {
+
+class ReferenceFile {
+ public:
+  ReferenceFile();
+
+  std::vector<float> values(const std::string& name) const;  // any float dtype, widened
+  std::vector<int32_t> integers(const std::string& name) const;
+  // "gpt/tokens" and "gpt/targets", or those of one step of "gpt/curve".
+  MicroBatch batch(const std::string& prefix) const;
+  MicroBatch batch(const std::string& prefix, int64_t step) const;
+
+  // The result of `path` ("logits", "gradient/NAME") under autocast: fp32 result plus stored difference.
+  std::vector<float> low_precision(const std::string& model, const std::string& dtype, const std::string& path) const;
+
+ private:
+  SafetensorsReader reader_;
+};
+
+// "gpt", "llama" or "encoder" of the script.
+ModelConfig reference_config(const std::string& model);
+
+}  // namespace mantissa::testing

@@ -1,0 +1,83 @@
+// TapeHost: everything that a tape stands on (CPU backend, stream, arena, casts), for tests of ops and models.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/autograd/tape.h"
+#include "core/backend/registry.h"
+
+namespace mantissa::testing {
+
+class TapeHost {
+ public:
+  explicit TapeHost(size_t arena_bytes = size_t{64} << 20)
+      : backend_(create_backend("cpu")),
+        stream_(backend_->create_stream()),
+        arena_(std::make_unique<Arena>(backend_->reserve(arena_bytes))),
+        casts_(*backend_) {}
+
+  Backend& backend() { return *backend_; }
+  Stream& stream() { return *stream_; }
+  Arena& arena() { return *arena_; }
+  WeightCastCache& casts() { return casts_; }
+  // `policy` must outlive the tape.
+  std::unique_ptr<Tape> tape(const PrecisionPolicy& policy, TapeOptions options = {}) {
+    return std::make_unique<Tape>(*backend_, *stream_, *arena_, policy, casts_, std::move(options));
+  }
+
+  // A tensor outside of the arena, rounded to `dtype`.
+  Tensor tensor(const std::vector<float>& values, Shape shape, DType dtype = DType::kF32) {
+    const Tensor wide = backend_->make_tensor(DType::kF32, shape, "test");
+    MANTISSA_CHECK(wide.numel() == static_cast<int64_t>(values.size()), "[test] {} values for {}", values.size(),
+                   shape);
+    backend_->upload(values.data(), wide, *stream_);
+    if (dtype == DType::kF32) return wide;
+    const Tensor narrow = backend_->make_tensor(dtype, shape, "test");
+    backend_->cast({.src = wide, .dst = narrow}, *stream_);
+    return narrow;
+  }
+  Tensor tensor(const std::vector<int32_t>& values) {
+    const Tensor result = backend_->make_tensor(DType::kI32, {static_cast<int64_t>(values.size())}, "test");
+    backend_->upload(values.data(), result, *stream_);
+    return result;
+  }
+  // Any float dtype, widened.
+  std::vector<float> values(const Tensor& tensor) {
+    const Tensor wide = backend_->make_tensor(DType::kF32, tensor.shape(), "test");
+    backend_->cast({.src = tensor, .dst = wide}, *stream_);
+    std::vector<float> result(static_cast<size_t>(tensor.numel()));
+    backend_->download(wide, result.data(), *stream_);
+    return result;
+  }
+  float scalar(const Tensor& tensor) { return values(tensor).at(0); }
+
+  // Zeroed weights in the working dtype and zeroed gradients, each in memory of its own.
+  void bind(ParameterSet& parameters) {
+    for (int i = 0; i < parameters.size(); ++i) {
+      Parameter& parameter = parameters[i];
+      parameter.weight = backend_->make_tensor(parameter.working_dtype, parameter.shape, "test weight");
+      parameter.gradient = backend_->make_tensor(DType::kF32, parameter.shape, "test gradient");
+    }
+  }
+  void set_weight(Parameter& parameter, const std::vector<float>& values) {
+    backend_->cast({.src = tensor(values, parameter.shape), .dst = parameter.weight}, *stream_);
+    ++parameter.version;
+  }
+  void initialize(ParameterSet& parameters, uint64_t seed) {
+    for (int i = 0; i < parameters.size(); ++i) {
+      std::vector<float> values(static_cast<size_t>(parameters[i].numel()));
+      initial_values(parameters[i], seed, 0, parameters[i].numel(), values.data());
+      set_weight(parameters[i], values);
+    }
+  }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Arena> arena_;
+  WeightCastCache casts_;
+};
+
+}  // namespace mantissa::testing
