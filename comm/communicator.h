@@ -1,0 +1,67 @@
+// Communicator: collectives among the ranks of a job. Transports: local (one process, or ranks as threads), mpi; later
+// nccl.
+//
+// Tensor collectives are ordered on a stream and return a Work; buffers must stay untouched until it is done. Every
+// rank calls the same collectives in the same order. A failing transport throws CommError naming rank, collective and
+// size.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "core/tensor/stream.h"
+#include "core/tensor/tensor.h"
+
+namespace mantissa {
+
+// A collective under way.
+class Work {
+ public:
+  virtual ~Work() = default;
+  // Advances it without blocking; true when it is done.
+  virtual bool test() = 0;
+  // Blocks until it is done (on a GPU: until the stream is ordered behind it).
+  virtual void wait() = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual std::string name() const = 0;  // "local", "mpi"
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int local_rank() const = 0;  // among the ranks of this node
+  virtual int local_size() const = 0;
+
+  // send and recv (N, n): row r of send goes to rank r; row r of recv comes from rank r. Any dtype.
+  virtual std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) = 0;
+  // send (n), recv (N, n): row r of recv is rank r's send. send may be row rank() of recv.
+  virtual std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) = 0;
+  // data of rank `root` to all.
+  virtual std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) = 0;
+
+  // Small host records, blocking: every rank's bytes in rank order (equal sizes). What every rank folds alike.
+  virtual std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) = 0;
+  virtual void barrier() = 0;
+
+  // Ends the job on every rank with this exit code. Does not return for transports of several processes.
+  virtual void abort(int exit_code) = 0;
+};
+
+// Gathers one trivially copyable record of each rank, in rank order.
+template <typename Record>
+std::vector<Record> all_gather_records(Communicator& communicator, const Record& mine) {
+  static_assert(std::is_trivially_copyable_v<Record>);
+  const auto bytes = communicator.all_gather_bytes(std::as_bytes(std::span(&mine, 1)));
+  std::vector<Record> records(static_cast<size_t>(communicator.size()));
+  std::memcpy(records.data(), bytes.data(), bytes.size());
+  return records;
+}
+
+}  // namespace mantissa

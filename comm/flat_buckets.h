@@ -1,0 +1,35 @@
+// FlatBuckets: owns the fp32 gradient and the working weight of every bucket of a BucketLayout, and binds
+// Parameter::gradient and Parameter::weight as views from birth. Padding is zero, always: nobody writes it.
+#pragma once
+
+#include "comm/bucket_layout.h"
+#include "core/backend/backend.h"
+
+namespace mantissa {
+
+class FlatBuckets {
+ public:
+  // `parameters` must outlive the buckets. Weights and gradients start as zeros.
+  FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend);
+
+  ParameterSet& parameters() const { return parameters_; }
+  const BucketLayout& layout() const { return layout_; }
+  int size() const { return static_cast<int>(layout_.buckets().size()); }
+
+  const Tensor& gradient(int bucket) const { return gradients_.at(static_cast<size_t>(bucket)); }  // (numel) fp32
+  const Tensor& weight(int bucket) const { return weights_.at(static_cast<size_t>(bucket)); }  // (numel) working dtype
+  // The part of a bucket that is `rank`'s shard: (shard_numel).
+  Tensor weight_shard(int bucket, int rank) const;
+  // Every parameter's weight has changed.
+  void bump_versions();
+
+  size_t gradient_bytes() const;
+  size_t weight_bytes() const;
+
+ private:
+  ParameterSet& parameters_;
+  BucketLayout layout_;
+  std::vector<Tensor> gradients_, weights_;
+};
+
+}  // namespace mantissa

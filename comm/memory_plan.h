@@ -1,0 +1,24 @@
+// Memory of the training state by category: predicted from the layout before anything is allocated, and measured.
+#pragma once
+
+#include <cstddef>
+
+#include "comm/sharded_optimizer.h"
+
+namespace mantissa {
+
+struct StateMemory {
+  size_t weights = 0;    // working copies
+  size_t gradients = 0;  // fp32, local
+  size_t masters = 0;
+  size_t moments = 0;
+  size_t buffers = 0;  // wire buffers and summed gradients
+  size_t total() const { return weights + gradients + masters + moments + buffers; }
+  bool operator==(const StateMemory&) const = default;
+};
+
+StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options);
+StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
+                           const ShardedOptimizer& optimizer);
+
+}  // namespace mantissa

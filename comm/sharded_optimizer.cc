@@ -1,0 +1,118 @@
+#include "comm/sharded_optimizer.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace mantissa {
+
+ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
+                                   Sharding sharding, const AdamWOptions& options)
+    : buckets_(buckets),
+      communicator_(communicator),
+      backend_(backend),
+      stream_(stream),
+      sharding_(sharding),
+      options_(options),
+      control_(backend.make_tensor(DType::kU8, Shape{static_cast<int64_t>(sizeof(UpdateControl))}, "update control")) {
+  validate(options_);
+  MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
+                 "[sharded_optimizer] the buckets were laid out for {} ranks, the communicator has {}",
+                 buckets.layout().ranks(), communicator.size());
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
+    const BucketLayout::Bucket& whole = buckets_.layout().buckets()[static_cast<size_t>(bucket)];
+    const bool sharded = sharding_ == Sharding::kSharded;
+    const Shape shape{sharded ? whole.shard_numel : whole.numel};
+    states_.push_back(
+        {.segments = sharded ? buckets_.layout().shard_segments(bucket, communicator_.rank()) : whole.segments,
+         .master = backend_.make_tensor(DType::kF32, shape, "master weights"),
+         .m = backend_.make_tensor(options_.first_moment, shape, "first moments"),
+         .v = backend_.make_tensor(DType::kF32, shape, "second moments"),
+         .loaded = {}});
+  }
+}
+
+Tensor ShardedOptimizer::updated_weights(int bucket) const {
+  return sharding_ == Sharding::kSharded ? buckets_.weight_shard(bucket, communicator_.rank())
+                                         : buckets_.weight(bucket);
+}
+
+void ShardedOptimizer::cast_masters(int bucket) {
+  backend_.cast({.src = states_[static_cast<size_t>(bucket)].master, .dst = updated_weights(bucket)}, stream_);
+}
+
+void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& compute) {
+  std::vector<std::unique_ptr<Work>> gathers;
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
+    compute(bucket);
+    if (sharding_ == Sharding::kReplicated || communicator_.size() == 1) continue;
+    const Tensor mine = updated_weights(bucket);
+    const Shape rows{communicator_.size(), mine.numel()};
+    gathers.push_back(communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), stream_));
+    for (const auto& gather : gathers) gather->test();  // keeps them moving while the next bucket is computed
+  }
+  for (const auto& gather : gathers) gather->wait();
+  buckets_.bump_versions();
+}
+
+void ShardedOptimizer::initialize(uint64_t seed) {
+  constexpr int64_t kChunkElements = int64_t{1} << 20;
+  std::vector<float> values;
+  for (const BucketState& state : states_) {
+    for (const Segment& segment : state.segments) {
+      const Parameter& parameter = buckets_.parameters()[segment.parameter];
+      for (int64_t done = 0; done < segment.count; done += kChunkElements) {
+        const int64_t count = std::min(kChunkElements, segment.count - done);
+        values.resize(static_cast<size_t>(count));
+        initial_values(parameter, seed, segment.begin + done, count, values.data());
+        backend_.upload(values.data(), state.master.slice(segment.offset + done, count), stream_);
+      }
+    }
+    backend_.fill(state.m, 0.0f, stream_);
+    backend_.fill(state.v, 0.0f, stream_);
+  }
+  applied_steps_ = 0;
+  share_weights([this](int bucket) { cast_masters(bucket); });
+}
+
+void ShardedOptimizer::step(const GradientReducer& reducer, const StepControl& control) {
+  MANTISSA_CHECK(reducer.config().sharding == sharding_,
+                 "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
+  if (control.decision == StepDecision::kSkip) return;
+  const UpdateControl update =
+      make_update_control(options_, applied_steps_, control.gradient_multiplier, control.learning_rate);
+  backend_.upload(&update, control_, stream_);
+  share_weights([&](int bucket) {
+    const BucketState& state = states_[static_cast<size_t>(bucket)];
+    const Tensor gradient = reducer.result(bucket);
+    const Tensor weight = updated_weights(bucket);
+    for (const Segment& segment : state.segments) {
+      const bool decays = buckets_.parameters()[segment.parameter].decay == WeightDecay::kYes;
+      backend_.adamw({.gradient = gradient.slice(segment.offset, segment.count),
+                      .master = state.master.slice(segment.offset, segment.count),
+                      .m = state.m.slice(segment.offset, segment.count),
+                      .v = state.v.slice(segment.offset, segment.count),
+                      .weight = weight.slice(segment.offset, segment.count),
+                      .beta1 = options_.beta1,
+                      .beta2 = options_.beta2,
+                      .epsilon = options_.epsilon,
+                      .weight_decay = decays ? options_.weight_decay : 0.0f,
+                      .control = control_},
+                     stream_);
+    }
+  });
+  ++applied_steps_;
+}
+
+size_t ShardedOptimizer::master_bytes() const {
+  size_t bytes = 0;
+  for (const BucketState& state : states_) bytes += state.master.size_bytes();
+  return bytes;
+}
+
+size_t ShardedOptimizer::moment_bytes() const {
+  size_t bytes = 0;
+  for (const BucketState& state : states_) bytes += state.m.size_bytes() + state.v.size_bytes();
+  return bytes;
+}
+
+}  // namespace mantissa

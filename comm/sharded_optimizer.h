@@ -1,0 +1,96 @@
+// ShardedOptimizer: AdamW with fp32 master weights. State exists for this rank's shard of every bucket only, or for
+// everything when replicated. A step updates master weights and moments from the summed gradients in one pass per
+// parameter piece, which also writes the working weight, and all-gathers the working weights of a bucket while the next
+// one is updated. Padding is neither updated nor saved.
+//
+// State is reached by (parameter, element range), independent of ranks, buckets and mode, for checkpoints that any
+// other layout can load.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "comm/gradient_reducer.h"
+#include "core/optim/adamw.h"
+
+namespace mantissa {
+
+// What the verdict and the schedule decided; the same on every rank.
+enum class StepDecision : uint8_t { kApply, kSkip };
+struct StepControl {
+  StepDecision decision = StepDecision::kApply;
+  double gradient_multiplier = 1.0;  // unscaling times clipping
+  double learning_rate = 0.0;
+};
+
+// Elements [begin, begin + count) of one parameter: views of the state on the device.
+struct StatePiece {
+  const Parameter* parameter = nullptr;
+  int64_t begin = 0;
+  int64_t count = 0;
+  Tensor master;  // (count) fp32
+  Tensor m;       // (count) fp32 or bf16
+  Tensor v;       // (count) fp32
+};
+
+// Values on the host for elements [begin, begin + master.size()) of one parameter. Empty moments are zeros.
+struct StateValues {
+  int parameter = -1;
+  int64_t begin = 0;
+  std::span<const float> master, m, v;
+};
+
+class ShardedOptimizer {
+ public:
+  // Everything passed by reference must outlive the optimizer.
+  ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
+                   Sharding sharding, const AdamWOptions& options);
+
+  // Masters and working weights from the parameters' initial values, the same for every rank count; moments and the
+  // count of applied steps zero. Collective.
+  void initialize(uint64_t seed);
+
+  // Applies one update from reducer.result(), after reducer.finish(). A skipped step touches nothing. Collective.
+  void step(const GradientReducer& reducer, const StepControl& control);
+  int64_t applied_steps() const { return applied_steps_; }
+
+  // The state that this rank is to save: its shard, in both modes, so that all ranks together save each element once.
+  std::vector<StatePiece> pieces() const;
+
+  // Loading: hand in pieces of any layout, in any order, at least those that this rank's state needs; what belongs to
+  // others is ignored. end_load() throws CheckpointError naming the parameter if elements are missing or came twice,
+  // then rebuilds the working weights. begin_load() and end_load() are collective.
+  void begin_load();
+  void load(const StateValues& values);
+  void end_load(int64_t applied_steps);
+  // Whether any of the elements is part of this rank's state.
+  bool needs(int parameter, int64_t begin, int64_t count) const;
+
+  size_t master_bytes() const;
+  size_t moment_bytes() const;
+
+ private:
+  struct BucketState {
+    std::vector<Segment> segments;  // offsets count from the start of the state
+    Tensor master, m, v;
+    std::vector<int64_t> loaded;  // elements, by segment
+  };
+
+  Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
+  void cast_masters(int bucket);
+  // Shares what this rank has computed of every bucket; `compute` runs before a bucket is sent.
+  void share_weights(const std::function<void(int bucket)>& compute);
+
+  FlatBuckets& buckets_;
+  Communicator& communicator_;
+  Backend& backend_;
+  Stream& stream_;
+  Sharding sharding_;
+  AdamWOptions options_;
+  Tensor control_;
+  std::vector<BucketState> states_;
+  int64_t applied_steps_ = 0;
+};
+
+}  // namespace mantissa

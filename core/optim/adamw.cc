@@ -1,0 +1,42 @@
+#include "core/optim/adamw.h"
+
+#include <cmath>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+// Written so that a NaN is refused.
+void require(bool in_range, const char* key, double value, const char* expected) {
+  if (!in_range) throw ConfigError(fmt::format("optimizer.{}: expected {}, got {}", key, expected, value));
+}
+
+}  // namespace
+
+void validate(const AdamWOptions& options) {
+  require(options.beta1 >= 0.0f && options.beta1 < 1.0f, "beta1", options.beta1, "a number in [0, 1)");
+  require(options.beta2 >= 0.0f && options.beta2 < 1.0f, "beta2", options.beta2, "a number in [0, 1)");
+  require(options.epsilon > 0.0f && std::isfinite(options.epsilon), "epsilon", options.epsilon, "a number above 0");
+  require(options.weight_decay >= 0.0f && std::isfinite(options.weight_decay), "weight_decay", options.weight_decay,
+          "a number of at least 0");
+  if (options.first_moment != DType::kF32 && options.first_moment != DType::kBF16) {
+    throw ConfigError(fmt::format("optimizer.first_moment: expected fp32 or bf16, got {}", options.first_moment));
+  }
+}
+
+UpdateControl make_update_control(const AdamWOptions& options, int64_t applied_steps, double gradient_multiplier,
+                                  double learning_rate) {
+  MANTISSA_CHECK(applied_steps >= 0, "[adamw] the number of applied steps must be >= 0, got {}", applied_steps);
+  MANTISSA_CHECK(std::isfinite(gradient_multiplier) && std::isfinite(learning_rate),
+                 "[adamw] multiplier and learning rate must be finite, got {} and {}", gradient_multiplier,
+                 learning_rate);
+  const double step = static_cast<double>(applied_steps + 1);
+  return {.apply = 1,
+          .gradient_multiplier = static_cast<float>(gradient_multiplier),
+          .learning_rate = static_cast<float>(learning_rate),
+          .bias_correction1 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta1), step)),
+          .bias_correction2 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta2), step))};
+}
+
+}  // namespace mantissa

@@ -1,0 +1,27 @@
+// AdamW: hyper-parameters and the control record of one update. The kernel is Backend::adamw.
+#pragma once
+
+#include <cstdint>
+
+#include "core/backend/kernel_args.h"
+
+namespace mantissa {
+
+// Decay is decoupled and applies to parameters with WeightDecay::kYes only.
+struct AdamWOptions {
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float epsilon = 1e-8f;
+  float weight_decay = 0.01f;
+  DType first_moment =
+      DType::kF32;  // fp32 or bf16; the second moment is fp32: in bf16 it would never decay at beta2 = 0.999
+};
+
+// ConfigError naming the value that is out of range.
+void validate(const AdamWOptions& options);
+
+// Control of the update that makes `applied_steps + 1` of them. Bias corrections are computed in double.
+UpdateControl make_update_control(const AdamWOptions& options, int64_t applied_steps, double gradient_multiplier,
+                                  double learning_rate);
+
+}  // namespace mantissa

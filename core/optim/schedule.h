@@ -1,0 +1,38 @@
+// Learning-rate schedules: the rate as a pure function of the number of steps applied so far, so that skipped steps do
+// not advance it and a resumed run continues it. With t that number, W warm-up steps and T total steps:
+//   t < W:   peak * (t + 1) / W                 linear warm-up; reaches the peak at its last step
+//   t >= T:  the final rate (constant: the peak)
+// and in between, with x = (t - W) / (T - W):
+//   constant                peak
+//   linear                  peak + (final - peak) * x
+//   cosine                  final + (peak - final) * (1 + cos(pi x)) / 2      Loshchilov & Hutter 2017, one cycle
+//   warmup-stable-decay     peak until T - D, then linear to the final rate   Hu et al. 2024, linear cool-down over D
+//   steps
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace mantissa {
+
+enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine, kWarmupStableDecay };
+
+std::string_view name(ScheduleKind kind);  // "constant", "linear", "cosine", "wsd"
+std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
+
+struct ScheduleOptions {
+  ScheduleKind kind = ScheduleKind::kCosine;
+  double peak = 3e-4;
+  double final_rate = 0.0;
+  int64_t warmup_steps = 0;
+  int64_t total_steps = 0;
+  int64_t decay_steps = 0;  // wsd only
+};
+
+// ConfigError naming the value that is out of range or the combination that is impossible.
+void validate(const ScheduleOptions& options);
+
+double learning_rate(const ScheduleOptions& options, int64_t applied_steps);
+
+}  // namespace mantissa

@@ -1,0 +1,304 @@
+#include "comm/gradient_reducer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+
+#include "core/tensor/philox.h"
+#include "tests/comm/rank_threads.h"
+#include "tests/comm/training_rank.h"
+
+namespace mantissa {
+namespace {
+
+using testing::run_ranks;
+using testing::toy_gradient;
+using testing::TrainingRank;
+
+float round_to(DType dtype, float value) {
+  return dispatch(dtype, [&]<typename T>() { return to_float(from_float<T>(value)); });
+}
+
+// The definition of a reduction, element by element.
+float expected_sum(const ReducerConfig& config, int ranks, int parameter, int64_t element,
+                   const testing::GradientFunction& gradient = toy_gradient) {
+  if (ranks == 1) return gradient(0, parameter, element);
+  const WireScale scale = wire_scale(config, ranks);
+  float sum = round_to(config.wire, gradient(0, parameter, element) * scale.before);
+  for (int rank = 1; rank < ranks; ++rank) {
+    sum += round_to(config.wire, gradient(rank, parameter, element) * scale.before);
+    if (config.accumulation == Accumulation::kWire) sum = round_to(config.wire, sum);
+  }
+  sum *= scale.after;
+  if (config.sharding == Sharding::kReplicated) sum = round_to(config.wire, sum * scale.gather) / scale.gather;
+  return sum;
+}
+
+using Case = std::tuple<int, DType, Accumulation, Sharding>;
+
+class ReducerTest : public ::testing::TestWithParam<Case> {
+ protected:
+  int ranks() const { return std::get<0>(GetParam()); }
+  ReducerConfig config() const {
+    return {
+        .wire = std::get<1>(GetParam()), .accumulation = std::get<2>(GetParam()), .sharding = std::get<3>(GetParam())};
+  }
+};
+
+TEST_P(ReducerTest, EveryElementIsTheDefinedSumOnEveryRankThatHoldsIt) {
+  std::mutex mutex;
+  std::map<std::pair<int, int64_t>, int> holders;
+  run_ranks(ranks(), [&](Communicator& communicator) {
+    TrainingRank rank(communicator, config());
+    for (int round = 0; round < 2; ++round) rank.reduce();  // the second time with buffers that are not fresh
+    int64_t wrong = 0, elements = 0;
+    std::map<std::pair<int, int64_t>, int> mine;
+    rank.for_each_result([&](int parameter, int64_t element, float value) {
+      ++elements;
+      ++mine[{parameter, element}];
+      const float expected = expected_sum(config(), ranks(), parameter, element);
+      wrong += std::bit_cast<uint32_t>(value) != std::bit_cast<uint32_t>(expected);
+    });
+    EXPECT_EQ(wrong, 0) << "of " << elements << " on rank " << communicator.rank();
+    const std::lock_guard lock(mutex);
+    for (const auto& [key, count] : mine) holders[key] += count;
+  });
+  ParameterSet parameters;
+  testing::add_toy_parameters(parameters);
+  EXPECT_EQ(static_cast<int64_t>(holders.size()), parameters.numel());
+  const int copies = config().sharding == Sharding::kSharded ? 1 : ranks();
+  for (const auto& [key, count] : holders) ASSERT_EQ(count, copies);
+}
+
+TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
+  run_ranks(ranks(), [&](Communicator& communicator) {
+    TrainingRank rank(communicator, config());
+    rank.reduce();
+    const bool wire = ranks() > 1 && config().wire != DType::kF32;
+    // Unit roundoffs; 0 where nothing is rounded. A 16-bit value below the normal range has an absolute error instead.
+    const double unit_wire = wire ? limits(config().wire).epsilon / 2 : 0.0;
+    const double unit_sum = config().accumulation == Accumulation::kWire && wire ? unit_wire : 0x1p-24;
+    const double tiny = wire ? limits(config().wire).min_subnormal / 2 / wire_scale(config(), ranks()).before : 0.0;
+    const bool gathered = wire && config().sharding == Sharding::kReplicated;
+    int64_t outside = 0;
+    rank.for_each_result([&](int parameter, int64_t element, float value) {
+      double exact = 0.0, magnitude = 0.0;
+      for (int r = 0; r < ranks(); ++r) {
+        exact += static_cast<double>(toy_gradient(r, parameter, element));
+        magnitude += std::abs(static_cast<double>(toy_gradient(r, parameter, element)));
+      }
+      // One rounding of each contribution, ranks - 1 additions whose partial sums are at most the magnitude (each of
+      // them may also meet the subnormal range of the wire), one rounding before a gather. Second-order terms are below
+      // one per cent.
+      const double first_order = unit_wire + (ranks() - 1) * unit_sum + (gathered ? unit_wire : 0.0);
+      const double bound = 1.01 * magnitude * first_order + 2.0 * ranks() * tiny;
+      outside += !(std::abs(static_cast<double>(value) - exact) <= bound);
+    });
+    EXPECT_EQ(outside, 0);
+  });
+}
+
+TEST_P(ReducerTest, LocalGradientsAndPaddingStayAsTheyAre) {
+  run_ranks(ranks(), [&](Communicator& communicator) {
+    TrainingRank rank(communicator, config());
+    rank.reduce();
+    const BucketLayout& layout = rank.buckets->layout();
+    int64_t wrong = 0;
+    for (int64_t flat = 0; flat < layout.numel(); ++flat) {
+      size_t bucket = 0;
+      while (flat >= layout.buckets()[bucket].flat_begin + layout.buckets()[bucket].numel) ++bucket;
+      const float value =
+          rank.buckets->gradient(static_cast<int>(bucket)).data<float>()[flat - layout.buckets()[bucket].flat_begin];
+      const auto element = layout.locate(flat);
+      const float expected = element ? toy_gradient(communicator.rank(), element->parameter, element->element) : 0.0f;
+      wrong += value != expected;
+    }
+    EXPECT_EQ(wrong, 0);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Wires, ReducerTest,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5),
+                                            ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                                            ::testing::Values(Accumulation::kFp32, Accumulation::kWire),
+                                            ::testing::Values(Sharding::kSharded, Sharding::kReplicated)));
+
+TEST(Reducer, OneRankCopiesAndRoundsNothing) {
+  run_ranks(1, [](Communicator& communicator) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      TrainingRank rank(communicator, {.wire = DType::kBF16, .sharding = sharding});
+      rank.reduce();
+      for (int bucket = 0; bucket < rank.buckets->size(); ++bucket) {
+        EXPECT_EQ(rank.reducer->result(bucket).raw(), rank.buckets->gradient(bucket).raw());
+      }
+      EXPECT_EQ(rank.reducer->buffer_bytes(), 0u);
+    }
+  });
+}
+
+TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
+  // Powers of two commute with rounding: the sum of 32 times larger gradients is 32 times the sum.
+  run_ranks(3, [](Communicator& communicator) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      TrainingRank plain(communicator, {.wire = DType::kF16, .sharding = sharding});
+      TrainingRank boosted(communicator, {.wire = DType::kF16, .sharding = sharding, .boost_log2 = 5});
+      plain.reduce();
+      boosted.reduce([](int r, int parameter, int64_t element) { return 32.0f * toy_gradient(r, parameter, element); });
+      for (int bucket = 0; bucket < plain.buckets->size(); ++bucket) {
+        const Tensor &a = plain.reducer->result(bucket), &b = boosted.reducer->result(bucket);
+        int64_t wrong = 0;
+        for (int64_t i = 0; i < a.numel(); ++i) wrong += 32.0f * a.data<float>()[i] != b.data<float>()[i];
+        EXPECT_EQ(wrong, 0);
+      }
+    }
+  });
+}
+
+TEST(Reducer, GatheringASumOfBoostedGradientsDoesNotOverflowTheWire) {
+  // 2 ranks with 2^10 boost: the sum of 2^20 is far above 65504, its share of the mean is 2^10.
+  run_ranks(2, [](Communicator& communicator) {
+    TrainingRank rank(communicator, {.wire = DType::kF16, .sharding = Sharding::kReplicated, .boost_log2 = 10});
+    rank.reduce([](int, int, int64_t) { return 0x1p19f; });
+    rank.for_each_result([](int, int64_t, float value) { ASSERT_EQ(value, 0x1p20f); });
+  });
+}
+
+TEST(Reducer, ABucketStartsWhenItsLastGradientLands) {
+  run_ranks(2, [](Communicator& communicator) {
+    TrainingRank rank(communicator, {});
+    GradientReducer& reducer = *rank.reducer;
+    const auto& buckets = rank.buckets->layout().buckets();
+    ASSERT_GE(buckets.size(), 3u);
+    reducer.begin();
+    for (int parameter = 0; parameter < rank.parameters.size(); ++parameter)
+      rank.write_gradient(parameter, toy_gradient);
+    for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+      for (const Segment& segment : buckets[bucket].segments) {
+        EXPECT_EQ(reducer.started(), static_cast<int>(bucket)) << "before its last parameter";
+        reducer.ready(rank.parameters[segment.parameter]);
+      }
+      EXPECT_EQ(reducer.started(), static_cast<int>(bucket) + 1);
+    }
+    communicator.barrier();  // the other rank has started everything as well
+    while (reducer.completed() < reducer.started()) reducer.progress();  // completes without finish()
+    reducer.finish();
+  });
+}
+
+TEST(Reducer, GradientsMayLandInAnyOrderAndInAnotherOneOnEachRank) {
+  const ReducerConfig config{.wire = DType::kBF16};
+  for (uint32_t shuffle = 0; shuffle < 6; ++shuffle) {
+    run_ranks(3, [&](Communicator& communicator) {
+      TrainingRank rank(communicator, config);
+      std::vector<int> order(static_cast<size_t>(rank.parameters.size()));
+      std::iota(order.begin(), order.end(), 0);
+      const auto key = [&](int parameter) {
+        return philox(shuffle, {static_cast<uint32_t>(parameter), static_cast<uint32_t>(communicator.rank()), 0, 0})[0];
+      };
+      std::sort(order.begin(), order.end(), [&](int a, int b) { return key(a) < key(b); });
+      rank.reducer->begin();
+      for (const int parameter : order) {
+        rank.write_gradient(parameter, toy_gradient);
+        rank.reducer->ready(rank.parameters[parameter]);
+        rank.reducer->progress();
+      }
+      EXPECT_EQ(rank.reducer->started(), rank.buckets->size());
+      rank.reducer->finish();
+      int64_t wrong = 0;
+      rank.for_each_result([&](int parameter, int64_t element, float value) {
+        wrong += value != expected_sum(config, 3, parameter, element);
+      });
+      EXPECT_EQ(wrong, 0);
+    });
+  }
+}
+
+TEST(Reducer, ParametersWithoutAGradientCountAsZeroEvenIfUsedBefore) {
+  for (const int ranks : {1, 2}) {
+    run_ranks(ranks, [&](Communicator& communicator) {
+      TrainingRank rank(communicator, {.wire = DType::kF32});
+      rank.reduce();  // leaves gradients of an earlier step behind
+      rank.parameters.forget_gradients();
+      rank.reducer->begin();
+      rank.write_gradient(5, toy_gradient);
+      rank.reducer->ready(rank.parameters[5]);
+      rank.write_gradient(6, toy_gradient);     // of an earlier micro-batch: counts, although it is not reported
+      rank.reducer->ready(rank.parameters[2]);  // used, but its gradient never came
+      EXPECT_EQ(rank.reducer->started(), 0);
+      rank.reducer->finish();
+      int64_t wrong = 0;
+      rank.for_each_result([&](int parameter, int64_t element, float value) {
+        const bool written = parameter == 5 || parameter == 6;
+        wrong += value != (written ? expected_sum(rank.reducer->config(), ranks, parameter, element) : 0.0f);
+      });
+      EXPECT_EQ(wrong, 0);
+    });
+  }
+}
+
+TEST(Reducer, RanksMayUseDifferentParameters) {
+  run_ranks(2, [&](Communicator& communicator) {
+    TrainingRank rank(communicator, {.wire = DType::kF32});
+    rank.reducer->begin();
+    rank.write_gradient(communicator.rank(), toy_gradient);
+    rank.reducer->ready(rank.parameters[communicator.rank()]);
+    rank.reducer->finish();
+    rank.for_each_result([&](int parameter, int64_t element, float value) {
+      ASSERT_EQ(value, parameter < 2 ? toy_gradient(parameter, parameter, element) : 0.0f);
+    });
+  });
+}
+
+TEST(Reducer, AsSentIsTheWireValue) {
+  run_ranks(2, [](Communicator& communicator) {
+    TrainingRank rank(communicator, {.wire = DType::kF16});
+    rank.reduce();
+    const Tensor sent = rank.reducer->as_sent(rank.parameters[3].gradient);
+    ASSERT_EQ(sent.dtype(), DType::kF16);
+    for (int64_t i = 0; i < sent.numel(); ++i) {
+      const float expected = round_to(DType::kF16, 2.0f * toy_gradient(communicator.rank(), 3, i));  // before = 2
+      ASSERT_EQ(to_float(sent.data<Float16>()[i]), expected);
+    }
+  });
+}
+
+TEST(Reducer, BuffersAreWhatThePlanSays) {
+  run_ranks(3, [](Communicator& communicator) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      const TrainingRank rank(communicator, {.wire = DType::kBF16, .sharding = sharding});
+      EXPECT_EQ(rank.reducer->buffer_bytes(), rank.reducer->plan().window_bytes + rank.reducer->plan().result_bytes);
+    }
+  });
+}
+
+TEST(Reducer, MisuseIsRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    TrainingRank rank(communicator, {});
+    GradientReducer& reducer = *rank.reducer;
+    EXPECT_THROW(reducer.ready(rank.parameters[0]), ContractError);
+    EXPECT_THROW(reducer.finish(), ContractError);
+    EXPECT_THROW(reducer.result(0), ContractError);
+    reducer.begin();
+    EXPECT_THROW(reducer.begin(), ContractError);
+    EXPECT_THROW(reducer.result(0), ContractError);
+    EXPECT_THROW(reducer.as_sent(rank.parameters[0].gradient), ContractError);
+    reducer.ready(rank.parameters[8]);
+    EXPECT_THROW(reducer.ready(rank.parameters[8]), ContractError);
+    ParameterSet others;
+    testing::add_toy_parameters(others);
+    EXPECT_THROW(reducer.ready(others[0]), ContractError);
+    reducer.finish();
+    EXPECT_NO_THROW(reducer.result(0));
+    const BucketLayout for_two(rank.parameters, 2);
+    FlatBuckets buckets(rank.parameters, for_two, *rank.backend);
+    EXPECT_THROW(GradientReducer(buckets, communicator, *rank.backend, *rank.stream, {}), ContractError);
+  });
+}
+
+}  // namespace
+}  // namespace mantissa

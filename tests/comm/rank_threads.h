@@ -1,0 +1,36 @@
+// Ranks as threads: runs one function per rank of a LocalGroup.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/local/local_communicator.h"
+
+namespace mantissa::testing {
+
+// An exception of one rank makes the others' collectives throw, so that nobody waits for ever; the first is thrown
+// here.
+inline void run_ranks(int ranks, const std::function<void(Communicator&)>& body) {
+  LocalGroup group(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(group.rank(rank));
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+        group.rank(rank).abort(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
+
+}  // namespace mantissa::testing

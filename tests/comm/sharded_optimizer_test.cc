@@ -1,0 +1,305 @@
+#include "comm/sharded_optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "comm/memory_plan.h"
+#include "comm/weight_hash.h"
+#include "core/tensor/philox.h"
+#include "tests/comm/rank_threads.h"
+#include "tests/comm/training_rank.h"
+
+namespace mantissa {
+namespace {
+
+using testing::run_ranks;
+using testing::toy_gradient;
+using testing::TrainingRank;
+
+constexpr uint64_t kSeed = 11;
+const AdamWOptions kOptions{.beta2 = 0.95f, .weight_decay = 0.1f};
+
+struct OptimizedRank : TrainingRank {
+  OptimizedRank(Communicator& communicator, const ReducerConfig& config, const AdamWOptions& options = kOptions,
+                DType low = DType::kBF16)
+      : TrainingRank(communicator, config, low),
+        optimizer(*buckets, communicator, *backend, *stream, config.sharding, options) {}
+
+  void step(const testing::GradientFunction& gradient = toy_gradient,
+            const StepControl& control = {.learning_rate = 1e-2}) {
+    reduce(gradient);
+    optimizer.step(*reducer, control);
+  }
+  uint64_t hash() { return hash_weights(parameters, *backend, *stream); }
+
+  ShardedOptimizer optimizer;
+};
+
+// A gradient whose sum over any of 1 to 5 ranks is exact and the same: the k-th of `ranks` parts of a multiple of 60 /
+// 1024.
+testing::GradientFunction exact_parts(int ranks, uint32_t step) {
+  return [=](int, int parameter, int64_t element) {
+    const auto word = philox(step, {static_cast<uint32_t>(element), static_cast<uint32_t>(parameter), 0, 0x5a5au})[0];
+    const int units = 60 * (static_cast<int>(word % 401) - 200);
+    return static_cast<float>(units / ranks) / 1024.0f;
+  };
+}
+
+// Hashes of the working weights after some steps; all ranks must agree.
+uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
+                    const std::function<testing::GradientFunction(int)>& gradient,
+                    const AdamWOptions& options = kOptions, DType low = DType::kBF16) {
+  std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& communicator) {
+    OptimizedRank rank(communicator, config, options, low);
+    rank.optimizer.initialize(kSeed);
+    for (int step = 0; step < steps; ++step) {
+      rank.step(gradient(step), {.gradient_multiplier = 0.25, .learning_rate = 1e-2 / (step + 1)});
+    }
+    EXPECT_EQ(rank.optimizer.applied_steps(), steps);
+    hashes[static_cast<size_t>(communicator.rank())] = rank.hash();
+  });
+  for (const uint64_t hash : hashes) EXPECT_EQ(hash, hashes[0]) << "ranks hold different weights";
+  return hashes[0];
+}
+
+class OptimizerTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(OptimizerTest, ShardedAndReplicatedTrainAlikeBitForBitOnAnFp32Wire) {
+  const auto run = [&](Sharding sharding, DType first_moment) {
+    AdamWOptions options = kOptions;
+    options.first_moment = first_moment;
+    return hash_after(
+        GetParam(), {.wire = DType::kF32, .sharding = sharding}, 5,
+        [](int step) { return [step](int r, int p, int64_t e) { return toy_gradient(r + 10 * step, p, e); }; },
+        options);
+  };
+  for (const DType first_moment : {DType::kF32, DType::kBF16}) {
+    EXPECT_EQ(run(Sharding::kSharded, first_moment), run(Sharding::kReplicated, first_moment));
+  }
+}
+
+TEST_P(OptimizerTest, TheNumberOfRanksChangesNoBitWhenTheSumsAreExact) {
+  const int ranks = GetParam();
+  const auto run = [](int n, DType wire) {
+    return hash_after(n, {.wire = wire}, 5, [n](int step) { return exact_parts(n, static_cast<uint32_t>(step)); });
+  };
+  EXPECT_EQ(run(ranks, DType::kF32), run(1, DType::kF32));
+}
+
+TEST_P(OptimizerTest, InitialWeightsDoNotDependOnTheNumberOfRanks) {
+  const int ranks = GetParam();
+  for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+    run_ranks(ranks, [&](Communicator& communicator) {
+      OptimizedRank rank(communicator, {.sharding = sharding});
+      const uint64_t version = rank.parameters[0].version;
+      rank.optimizer.initialize(kSeed);
+      EXPECT_GT(rank.parameters[0].version, version);
+      for (int index = 0; index < rank.parameters.size(); ++index) {
+        const Parameter& parameter = rank.parameters[index];
+        std::vector<float> expected(static_cast<size_t>(parameter.numel()));
+        initial_values(parameter, kSeed, 0, parameter.numel(), expected.data());
+        int64_t wrong = 0;
+        dispatch(parameter.working_dtype, [&]<typename T>() {
+          const T* weight = parameter.weight.data<T>();
+          for (size_t i = 0; i < expected.size(); ++i) wrong += !(weight[i] == from_float<T>(expected[i]));
+        });
+        EXPECT_EQ(wrong, 0) << parameter.name;
+      }
+    });
+  }
+}
+
+TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
+  run_ranks(GetParam(), [&](Communicator& communicator) {
+    OptimizedRank rank(communicator, {.wire = DType::kF32});
+    rank.optimizer.initialize(kSeed);
+    constexpr int kSteps = 3;
+    constexpr double kMultiplier = 0.125, kRate = 1e-2;
+    for (int step = 0; step < kSteps; ++step) {
+      rank.step(exact_parts(communicator.size(), static_cast<uint32_t>(step)),
+                {.gradient_multiplier = kMultiplier, .learning_rate = kRate});
+    }
+    const double beta1 = static_cast<double>(kOptions.beta1), beta2 = static_cast<double>(kOptions.beta2);
+    for (const StatePiece& piece : rank.optimizer.pieces()) {
+      const Parameter& parameter = *piece.parameter;
+      std::vector<float> initial(static_cast<size_t>(piece.count));
+      initial_values(parameter, kSeed, piece.begin, piece.count, initial.data());
+      const double decay = parameter.shape.rank() >= 2 ? 0.1 : 0.0;  // none on vectors
+      int64_t wrong = 0;
+      for (int64_t i = 0; i < piece.count; ++i) {
+        double w = static_cast<double>(initial[static_cast<size_t>(i)]), m = 0.0, v = 0.0;
+        for (int step = 0; step < kSteps; ++step) {
+          const auto sum = exact_parts(1, static_cast<uint32_t>(step));
+          const double g = kMultiplier * static_cast<double>(sum(0, parameter.index, piece.begin + i));
+          m = beta1 * m + (1.0 - beta1) * g;
+          v = beta2 * v + (1.0 - beta2) * g * g;
+          w -= kRate * decay * w;
+          w -= kRate * (m / (1.0 - std::pow(beta1, step + 1))) /
+               (std::sqrt(v / (1.0 - std::pow(beta2, step + 1))) + static_cast<double>(kOptions.epsilon));
+        }
+        // The summed gradients are exact. A step rounds the weight, at most 2.5, twice, and its update, some ten
+        // operations on values that are at most twice the learning rate; moments that cancel cost their absolute error
+        // only, because sqrt(v / c2) is at least half of the largest gradient so far.
+        const double bound = kSteps * (2 * 2.5 + 2 * 10 * kRate) * 0x1p-24;
+        wrong += !(std::abs(static_cast<double>(piece.master.data<float>()[i]) - w) <= bound);
+      }
+      EXPECT_EQ(wrong, 0) << parameter.name;
+    }
+  });
+}
+
+TEST_P(OptimizerTest, ASkippedStepTouchesNothing) {
+  for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+    run_ranks(GetParam(), [&](Communicator& communicator) {
+      OptimizedRank rank(communicator, {.sharding = sharding});
+      rank.optimizer.initialize(kSeed);
+      rank.step();
+      const auto snapshot = [&] {
+        std::vector<std::byte> bytes;
+        for (const StatePiece& piece : rank.optimizer.pieces()) {
+          for (const Tensor& tensor : {piece.master, piece.m, piece.v}) {
+            bytes.insert(bytes.end(), tensor.raw(), tensor.raw() + tensor.size_bytes());
+          }
+        }
+        return bytes;
+      };
+      const auto before = snapshot();
+      const uint64_t hash = rank.hash(), version = rank.parameters[2].version;
+      rank.step([](int, int, int64_t) { return INFINITY; }, {.decision = StepDecision::kSkip, .learning_rate = 1.0});
+      EXPECT_EQ(snapshot(), before);
+      EXPECT_EQ(rank.hash(), hash);
+      EXPECT_EQ(rank.parameters[2].version, version);
+      EXPECT_EQ(rank.optimizer.applied_steps(), 1);
+      rank.step();
+      EXPECT_NE(snapshot(), before);
+      EXPECT_NE(rank.hash(), hash);
+      EXPECT_GT(rank.parameters[2].version, version);
+    });
+  }
+}
+
+TEST_P(OptimizerTest, PaddingStaysZero) {
+  for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+    run_ranks(GetParam(), [&](Communicator& communicator) {
+      OptimizedRank rank(communicator, {.sharding = sharding});
+      rank.optimizer.initialize(kSeed);
+      for (int step = 0; step < 2; ++step) rank.step();
+      int64_t wrong = 0, padding = 0;
+      for (int bucket = 0; bucket < rank.buckets->size(); ++bucket) {
+        const auto& layout = rank.buckets->layout().buckets()[static_cast<size_t>(bucket)];
+        for (int64_t i = 0; i < layout.numel; ++i) {
+          if (rank.buckets->layout().locate(layout.flat_begin + i)) continue;
+          ++padding;
+          const Tensor weight = rank.buckets->weight(bucket).slice(i, 1);
+          wrong += dispatch(layout.dtype, [&]<typename T>() { return !(weight.data<T>()[0] == T{}); });
+          wrong += rank.buckets->gradient(bucket).data<float>()[i] != 0.0f;
+        }
+      }
+      EXPECT_GT(padding, 0);
+      EXPECT_EQ(wrong, 0);
+    });
+  }
+}
+
+TEST_P(OptimizerTest, PiecesOfAllRanksAreEveryElementOnce) {
+  for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+    std::mutex mutex;
+    std::vector<std::vector<int>> seen;
+    run_ranks(GetParam(), [&](Communicator& communicator) {
+      OptimizedRank rank(communicator, {.sharding = sharding});
+      const std::lock_guard lock(mutex);
+      seen.resize(static_cast<size_t>(rank.parameters.size()));
+      for (const StatePiece& piece : rank.optimizer.pieces()) {
+        auto& counts = seen[static_cast<size_t>(piece.parameter->index)];
+        counts.resize(static_cast<size_t>(piece.parameter->numel()));
+        for (int64_t i = 0; i < piece.count; ++i) ++counts[static_cast<size_t>(piece.begin + i)];
+      }
+    });
+    for (const auto& counts : seen) {
+      EXPECT_FALSE(counts.empty());
+      for (const int count : counts) ASSERT_EQ(count, 1);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, OptimizerTest, ::testing::Values(1, 2, 3, 4, 5));
+
+TEST(Optimizer, RanksAgreeOnSixteenBitWires) {
+  const auto gradient = [](int) { return toy_gradient; };
+  for (const int ranks : {2, 3}) {
+    for (const DType low : {DType::kBF16, DType::kF16}) {
+      for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+        hash_after(ranks, {.wire = low, .sharding = sharding}, 3, gradient, kOptions, low);
+        hash_after(ranks, {.wire = low, .accumulation = Accumulation::kWire, .sharding = sharding}, 3, gradient,
+                   kOptions, low);
+      }
+    }
+  }
+}
+
+TEST(Optimizer, TheHashSeesASingleBit) {
+  run_ranks(1, [](Communicator& communicator) {
+    OptimizedRank rank(communicator, {});
+    rank.optimizer.initialize(kSeed);
+    const uint64_t hash = rank.hash();
+    const Tensor& weight = rank.parameters[8].weight;
+    weight.raw()[weight.size_bytes() - 1] ^= std::byte{1};
+    EXPECT_NE(rank.hash(), hash);
+    weight.raw()[weight.size_bytes() - 1] ^= std::byte{1};
+    EXPECT_EQ(rank.hash(), hash);
+  });
+}
+
+TEST(Optimizer, GradientsAndOptimizerMustShareTheirMode) {
+  run_ranks(1, [](Communicator& communicator) {
+    OptimizedRank rank(communicator, {.sharding = Sharding::kSharded});
+    ShardedOptimizer replicated(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kReplicated,
+                                kOptions);
+    rank.reduce();
+    EXPECT_THROW(replicated.step(*rank.reducer, {}), ContractError);
+    EXPECT_THROW(rank.optimizer.step(*rank.reducer, {.gradient_multiplier = NAN}), ContractError);
+  });
+}
+
+// Bytes a parameter: 12/N for master and moments, 10/N with bf16 first moments. Padding is at most 64 * N elements a
+// bucket and 63 a parameter, some 1000 of 3 million.
+TEST(Optimizer, MemoryIsTwelveBytesAParameterOverTheRanks) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    for (const DType first_moment : {DType::kF32, DType::kBF16}) {
+      for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+        run_ranks(ranks, [&](Communicator& communicator) {
+          ParameterSet parameters;
+          for (int layer = 0; layer < 3; ++layer) {
+            parameters.add("matrix" + std::to_string(layer), {1000, 999}, {}).working_dtype = DType::kBF16;
+            parameters.add("vector" + std::to_string(layer), {999}, {}).working_dtype = DType::kBF16;
+          }
+          const auto backend = create_backend("cpu");
+          const auto stream = backend->create_stream();
+          const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
+          const AdamWOptions options{.first_moment = first_moment};
+          const BucketLayout layout(parameters, ranks);
+          FlatBuckets buckets(parameters, layout, *backend);
+          GradientReducer reducer(buckets, communicator, *backend, *stream, config);
+          ShardedOptimizer optimizer(buckets, communicator, *backend, *stream, sharding, options);
+          const StateMemory measured = measure_memory(buckets, reducer, optimizer);
+          EXPECT_EQ(measured, predict_memory(layout, config, options));
+          const double holders = sharding == Sharding::kSharded ? ranks : 1;
+          const double bytes = first_moment == DType::kF32 ? 12.0 : 10.0;
+          const double formula = bytes / holders * static_cast<double>(parameters.numel());
+          EXPECT_NEAR(static_cast<double>(measured.masters + measured.moments), formula, 0.02 * formula);
+          EXPECT_NEAR(static_cast<double>(measured.weights), 2.0 * static_cast<double>(parameters.numel()),
+                      0.02 * formula);
+          EXPECT_NEAR(static_cast<double>(measured.gradients), 4.0 * static_cast<double>(parameters.numel()),
+                      0.02 * formula);
+        });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,223 @@
+#include "comm/verdict_reduction.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <mutex>
+
+#include "tests/comm/rank_threads.h"
+#include "tests/comm/training_rank.h"
+
+namespace mantissa {
+namespace {
+
+using testing::run_ranks;
+using testing::toy_gradient;
+using testing::TrainingRank;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+struct Outcome {
+  Verdict verdict;
+  std::optional<Offender> offender;
+};
+
+// Reduces the gradients on `ranks` threads; every rank must come to the same outcome.
+Outcome outcome_of(
+    int ranks, const ReducerConfig& config, const testing::GradientFunction& gradient,
+    const std::function<LocalLoss(int)>& loss = [](int) {
+      return LocalLoss{1.0, 1};
+    }) {
+  std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& communicator) {
+    TrainingRank rank(communicator, config);
+    VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
+    Outcome& mine = outcomes[static_cast<size_t>(communicator.rank())];
+    for (int round = 0; round < 2; ++round) {  // nothing of the first may be left in the second
+      rank.reduce(gradient);
+      mine.verdict = verdicts.reduce(loss(communicator.rank()), *rank.reducer, rank.buckets->layout());
+      if (!mine.verdict.gradients_finite) {
+        mine.offender = verdicts.find_offender(mine.verdict, *rank.reducer, *rank.buckets);
+      }
+    }
+  });
+  for (const Outcome& other : outcomes) {
+    EXPECT_EQ(std::memcmp(&other.verdict.sum_squares, &outcomes[0].verdict.sum_squares, sizeof(double)), 0);
+    EXPECT_EQ(other.verdict.gradients_finite, outcomes[0].verdict.gradients_finite);
+    EXPECT_EQ(other.verdict.found_nan, outcomes[0].verdict.found_nan);
+    EXPECT_EQ(other.verdict.first_bad, outcomes[0].verdict.first_bad);
+    EXPECT_EQ(other.verdict.tokens, outcomes[0].verdict.tokens);
+    EXPECT_EQ(other.verdict.loss_finite, outcomes[0].verdict.loss_finite);
+    EXPECT_EQ(other.offender.has_value(), outcomes[0].offender.has_value());
+    if (other.offender && outcomes[0].offender) {
+      EXPECT_EQ(other.offender->parameter, outcomes[0].offender->parameter);
+      EXPECT_EQ(other.offender->element, outcomes[0].offender->element);
+      EXPECT_EQ(other.offender->rank, outcomes[0].offender->rank);
+    }
+  }
+  return outcomes[0];
+}
+
+// Toy gradients with one value replaced on one rank.
+testing::GradientFunction poisoned(int rank, int parameter, int64_t element, float value) {
+  return [=](int r, int p, int64_t e) {
+    return r == rank && p == parameter && e == element ? value : toy_gradient(r, p, e);
+  };
+}
+
+void expect_offender(const Outcome& outcome, int parameter, int64_t element, int rank) {
+  ASSERT_FALSE(outcome.verdict.gradients_finite);
+  ASSERT_TRUE(outcome.offender.has_value());
+  EXPECT_EQ(outcome.offender->parameter, parameter);
+  EXPECT_EQ(outcome.offender->element, element);
+  EXPECT_EQ(outcome.offender->rank, rank);
+}
+
+class VerdictTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(VerdictTest, NormIsThatOfTheSumWhicheverModeHoldsIt) {
+  const int ranks = GetParam();
+  ParameterSet parameters;
+  testing::add_toy_parameters(parameters);
+  double expected = 0.0;
+  for (int parameter = 0; parameter < parameters.size(); ++parameter) {
+    for (int64_t element = 0; element < parameters[parameter].numel(); ++element) {
+      float sum = toy_gradient(0, parameter, element);
+      for (int rank = 1; rank < ranks; ++rank) sum += toy_gradient(rank, parameter, element);
+      expected += static_cast<double>(sum) * static_cast<double>(sum);
+    }
+  }
+  const auto verdict_of = [&](Sharding sharding) {
+    return outcome_of(ranks, {.wire = DType::kF32, .sharding = sharding}, toy_gradient).verdict;
+  };
+  const Verdict sharded = verdict_of(Sharding::kSharded), replicated = verdict_of(Sharding::kReplicated);
+  EXPECT_TRUE(sharded.finite());
+  EXPECT_EQ(sharded.first_bad, INT64_MAX);
+  // Both add about 2^14 positive doubles, in different orders: a relative error of at most 2^14 * 2^-53 each.
+  EXPECT_NEAR(sharded.sum_squares, expected, expected * 0x1p-38);
+  EXPECT_EQ(sharded.sum_squares, replicated.sum_squares);
+}
+
+TEST_P(VerdictTest, LossesAndTokensAreSummed) {
+  const int ranks = GetParam();
+  const auto loss = [](int rank) { return LocalLoss{0.5 + rank, 10 + rank}; };
+  const Verdict verdict = outcome_of(ranks, {}, toy_gradient, loss).verdict;
+  EXPECT_EQ(verdict.loss_sum, 0.5 * ranks + ranks * (ranks - 1) / 2);
+  EXPECT_EQ(verdict.tokens, 10 * ranks + ranks * (ranks - 1) / 2);
+  EXPECT_TRUE(verdict.loss_finite);
+  EXPECT_EQ(verdict.loss_rank, -1);
+}
+
+TEST_P(VerdictTest, ALossThatIsNotFiniteNamesItsFirstRank) {
+  const int ranks = GetParam();
+  for (const double bad : {static_cast<double>(kInf), -static_cast<double>(kInf), static_cast<double>(kNan)}) {
+    const int first = ranks > 2 ? 1 : 0;
+    const auto loss = [&](int rank) { return LocalLoss{rank >= first ? bad : 1.0, 1}; };
+    const Verdict verdict = outcome_of(ranks, {}, toy_gradient, loss).verdict;
+    EXPECT_FALSE(verdict.finite());
+    EXPECT_FALSE(verdict.loss_finite);
+    EXPECT_TRUE(verdict.gradients_finite);
+    EXPECT_EQ(verdict.loss_rank, first);
+  }
+}
+
+TEST_P(VerdictTest, OneBadElementIsFoundWithItsRankOnEveryWire) {
+  const int ranks = GetParam();
+  const int rank = ranks - 1;
+  for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      for (const float value : {kInf, -kInf, kNan}) {
+        const Outcome outcome = outcome_of(ranks, {.wire = wire, .sharding = sharding},
+                                           poisoned(rank, 6, 4287, value));  // its last element
+        expect_offender(outcome, 6, 4287, rank);
+        EXPECT_EQ(outcome.verdict.found_nan, std::isnan(value));
+        EXPECT_TRUE(outcome.verdict.loss_finite);
+      }
+    }
+  }
+}
+
+TEST_P(VerdictTest, TheFirstOffenderIsByParameterThenElementThenRank) {
+  const int ranks = GetParam();
+  const int last = ranks - 1;
+  // Flat order is the reverse of parameter order: parameter 8 is bad as well, and comes first in the buckets.
+  const auto gradient = [&](int r, int p, int64_t e) {
+    if (p == 8 && e == 0) return kInf;
+    if (p == 3 && e == 70 && r == last) return kInf;
+    if (p == 3 && e == 71) return kNan;
+    return toy_gradient(r, p, e);
+  };
+  const Outcome outcome = outcome_of(ranks, {}, gradient);
+  expect_offender(outcome, 3, 70, last);
+  EXPECT_TRUE(outcome.verdict.found_nan);
+  EXPECT_EQ(outcome.verdict.first_bad, 0);  // parameter 8 opens the first bucket
+  expect_offender(outcome_of(ranks, {}, [](int r, int p, int64_t e) { return p == 4 ? kNan : toy_gradient(r, p, e); }),
+                  4, 0, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, VerdictTest, ::testing::Values(1, 2, 3, 4, 5));
+
+TEST(Verdict, AnOverflowOfTheWireIsTheRanksThatSentIt) {
+  // 40,000 fits in fp16, but two ranks send twice their contribution: 80,000 does not.
+  expect_offender(outcome_of(2, {.wire = DType::kF16}, poisoned(1, 5, 0, 40000.0f)), 5, 0, 1);
+  expect_offender(outcome_of(2, {.wire = DType::kF16}, poisoned(0, 0, 6463, -70000.0f)), 0, 6463, 0);
+  EXPECT_TRUE(outcome_of(2, {.wire = DType::kF16}, poisoned(1, 5, 0, 32000.0f)).verdict.finite());
+  EXPECT_TRUE(outcome_of(2, {.wire = DType::kBF16}, poisoned(1, 5, 0, 40000.0f)).verdict.finite());
+  EXPECT_TRUE(outcome_of(1, {.wire = DType::kF16}, poisoned(0, 5, 0, 1e6f)).verdict.finite());  // no wire
+}
+
+TEST(Verdict, AnOverflowOfTheSumAloneIsNobodys) {
+  const auto all = [](float value) {
+    return [=](int r, int p, int64_t e) { return p == 2 && e == 62 ? value : toy_gradient(r, p, e); };
+  };
+  // fp32: 2e38 + 2e38 is above 3.4e38.
+  const Outcome fp32 = outcome_of(2, {.wire = DType::kF32}, all(2e38f));
+  expect_offender(fp32, 2, 62, -1);
+  EXPECT_FALSE(fp32.verdict.found_nan);
+  // fp16 added on the wire, 3 ranks, scale 1: 30,000 each fit, their sum does not; with fp32 accumulation it does.
+  expect_offender(outcome_of(3, {.wire = DType::kF16, .accumulation = Accumulation::kWire}, all(30000.0f)), 2, 62, -1);
+  EXPECT_TRUE(outcome_of(3, {.wire = DType::kF16}, all(30000.0f)).verdict.finite());
+  // Replicated: the sum that is gathered must fit.
+  expect_offender(outcome_of(3, {.wire = DType::kF16, .sharding = Sharding::kReplicated}, all(30000.0f)), 2, 62, -1);
+}
+
+TEST(Verdict, InfinitiesThatCancelAreNanButNamedByTheirRank) {
+  const auto opposite = [](int r, int p, int64_t e) {
+    if (p == 1 && e == 3) return r == 0 ? kInf : -kInf;
+    return toy_gradient(r, p, e);
+  };
+  const Outcome outcome = outcome_of(2, {}, opposite);
+  expect_offender(outcome, 1, 3, 0);
+  EXPECT_TRUE(outcome.verdict.found_nan);  // what the sum holds
+}
+
+TEST(Verdict, FoldKeepsTheOrderOfRanks) {
+  const VerdictRecord records[] = {
+      {.loss = {1.0, 2}, .stats = {.first_bad = 90, .inf_count = 1, .sum_squares = 1.0}},
+      {.loss = {2.0, 3}, .stats = {.first_bad = 40, .nan_count = 2, .sum_squares = 2.0}},
+      {.loss = {4.0, 4}, .stats = {.sum_squares = 4.0}},
+  };
+  const Verdict verdict = fold_verdict(records);
+  EXPECT_EQ(verdict.loss_sum, 7.0);
+  EXPECT_EQ(verdict.tokens, 9);
+  EXPECT_EQ(verdict.first_bad, 40);
+  EXPECT_EQ(verdict.sum_squares, 7.0);
+  EXPECT_TRUE(verdict.found_nan);
+  EXPECT_FALSE(verdict.gradients_finite);
+  EXPECT_TRUE(verdict.loss_finite);
+}
+
+TEST(Verdict, AFiniteVerdictHasNoOffender) {
+  run_ranks(1, [](Communicator& communicator) {
+    TrainingRank rank(communicator, {});
+    VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
+    rank.reduce();
+    const Verdict verdict = verdicts.reduce({}, *rank.reducer, rank.buckets->layout());
+    EXPECT_THROW(verdicts.find_offender(verdict, *rank.reducer, *rank.buckets), ContractError);
+  });
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,66 @@
+#include "core/optim/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+std::string refusal(const AdamWOptions& options) {
+  try {
+    validate(options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(AdamW, BiasCorrectionsOfTheFirstSteps) {
+  // beta1 = 0.5 and beta2 = 0.75 are exact in binary: 1 - 0.5^t and 1 - 0.75^t have no rounding for small t.
+  const AdamWOptions options{.beta1 = 0.5f, .beta2 = 0.75f};
+  const UpdateControl first = make_update_control(options, 0, 0.25, 1e-3);
+  EXPECT_EQ(first.apply, 1);
+  EXPECT_EQ(first.gradient_multiplier, 0.25f);
+  EXPECT_EQ(first.learning_rate, 1e-3f);
+  EXPECT_EQ(first.bias_correction1, 0.5f);
+  EXPECT_EQ(first.bias_correction2, 0.25f);
+  const UpdateControl third = make_update_control(options, 2, 1.0, 1e-3);
+  EXPECT_EQ(third.bias_correction1, 0.875f);
+  EXPECT_EQ(third.bias_correction2, 0.578125f);
+}
+
+TEST(AdamW, BiasCorrectionKeepsItsDigitsWhereFloatWouldLoseThem) {
+  // 1 - beta2 for a beta2 that is a rounded 0.999: the difference is exact in double and in float.
+  const UpdateControl first = make_update_control({.beta2 = 0.999f}, 0, 1.0, 1.0);
+  EXPECT_EQ(first.bias_correction2, static_cast<float>(1.0 - static_cast<double>(0.999f)));
+  const UpdateControl late = make_update_control({}, 1'000'000, 1.0, 1.0);
+  EXPECT_EQ(late.bias_correction1, 1.0f);
+  EXPECT_EQ(late.bias_correction2, 1.0f);
+}
+
+TEST(AdamW, RefusesControlThatIsNotFinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THROW(make_update_control({}, 0, nan, 1e-3), ContractError);
+  EXPECT_THROW(make_update_control({}, 0, 1.0, nan), ContractError);
+  EXPECT_THROW(make_update_control({}, -1, 1.0, 1e-3), ContractError);
+}
+
+TEST(AdamW, RefusesValuesOutOfRangeByName) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(refusal({}), "");
+  EXPECT_EQ(refusal({.beta1 = 0.0f, .beta2 = 0.0f, .weight_decay = 0.0f, .first_moment = DType::kBF16}), "");
+  EXPECT_NE(refusal({.beta1 = 1.0f}).find("optimizer.beta1"), std::string::npos);
+  EXPECT_NE(refusal({.beta1 = nan}).find("optimizer.beta1"), std::string::npos);
+  EXPECT_NE(refusal({.beta2 = -0.1f}).find("optimizer.beta2"), std::string::npos);
+  EXPECT_NE(refusal({.epsilon = 0.0f}).find("optimizer.epsilon"), std::string::npos);
+  EXPECT_NE(refusal({.weight_decay = nan}).find("optimizer.weight_decay"), std::string::npos);
+  EXPECT_NE(refusal({.first_moment = DType::kF16}).find("expected fp32 or bf16, got fp16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mantissa
