@@ -21,7 +21,7 @@ bool register_communicator(const std::string& name, CommunicatorFactory factory)
 std::unique_ptr<Communicator> create_communicator(const std::string& name) {
   const auto found = factories().find(name);
   if (found == factories().end()) {
-    throw ConfigError(fmt::format("comm.transport: no transport named '{}'; this build has: {}", name,
+    throw ConfigError(fmt::format("comm.backend: no transport named '{}'; this build has: {}", name,
                                   fmt::join(communicator_names(), ", ")));
   }
   return found->second();

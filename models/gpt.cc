@@ -1,5 +1,5 @@
-// The GPT-2 family: a pre-norm decoder with a causal mask (Radford et al. 2019). With rms_norm, swiglu and rope it is the
-// Llama block.
+// The GPT-2 family: a pre-norm decoder with a causal mask (Radford et al. 2019). With rms_norm, swiglu and rope it is
+// the Llama block.
 #include "core/ops/add.h"
 #include "models/layers.h"
 #include "models/model.h"
@@ -19,7 +19,8 @@ class Gpt final : public Model {
   Objective objective() const override { return Objective::kNextToken; }
 
   Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
-    Var x = embedding_.forward(tape, tokens, sequence_length);  // (B*T, C), fp32 by default, as all of the residual stream
+    Var x =
+        embedding_.forward(tape, tokens, sequence_length);  // (B*T, C), fp32 by default, as all of the residual stream
     for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
     Var normed;
     {

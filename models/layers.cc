@@ -29,8 +29,8 @@ Var run_linear(Tape& tape, std::string_view name, Var x, const LinearParameters&
 
 }  // namespace
 
-LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs, bool bias,
-                            float stddev) {
+LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
+                            bool bias, float stddev) {
   LinearParameters result;
   result.weight = &parameters.add(path + ".weight", {outputs, inputs}, normal(stddev));
   if (bias) result.bias = &parameters.add(path + ".bias", {outputs}, {Init::Kind::kZeros});
@@ -73,7 +73,8 @@ Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
   return dropout(tape, std::move(out), config_.dropout, samples);
 }
 
-FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, const ModelConfig& config) : config_(config) {
+FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, const ModelConfig& config)
+    : config_(config) {
   const int64_t hidden = config.resolved_mlp_width();
   const int64_t outputs = config.activation == Activation::kSwiglu ? 2 * hidden : hidden;
   up_ = add_linear(parameters, path + ".up", config.width, outputs, config.bias, config.init_stddev);
@@ -101,7 +102,8 @@ Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
 Embedding::Embedding(ParameterSet& parameters, const ModelConfig& config) : config_(config) {
   tokens_ = &parameters.add("token_embedding.weight", {config.vocab, config.width}, normal(config.init_stddev));
   if (config.position == Position::kLearned) {
-    positions_ = &parameters.add("position_embedding.weight", {config.context, config.width}, normal(config.init_stddev));
+    positions_ =
+        &parameters.add("position_embedding.weight", {config.context, config.width}, normal(config.init_stddev));
   }
 }
 

@@ -11,8 +11,8 @@ struct LinearParameters {
   Parameter* weight = nullptr;
   Parameter* bias = nullptr;
 };
-LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs, bool bias,
-                            float stddev);
+LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
+                            bool bias, float stddev);
 
 // The dtype in which a linear layer `path` below the tape's current layer takes an fp32 input.
 DType linear_input_dtype(Tape& tape, std::string_view path);

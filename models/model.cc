@@ -23,7 +23,8 @@ double training_flops_per_token(const ModelConfig& config) {
   const double packed_qkv = static_cast<double>((config.heads + 2 * config.resolved_kv_heads()) * config.head_dim());
   const double mlp_matrices = config.activation == Activation::kSwiglu ? 3 : 2;
   const double block = width * packed_qkv + width * width + mlp_matrices * width * mlp;
-  const double matrix_parameters = static_cast<double>(config.layers) * block + width * static_cast<double>(config.vocab);
+  const double matrix_parameters =
+      static_cast<double>(config.layers) * block + width * static_cast<double>(config.vocab);
   return 6 * matrix_parameters + 12 * static_cast<double>(config.layers * config.context) * width;
 }
 
@@ -34,7 +35,8 @@ bool register_model(const std::string& name, ModelFactory factory) {
 std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& parameters) {
   const auto found = factories().find(config.name);
   if (found == factories().end()) {
-    throw ConfigError(fmt::format("model.name: no model named '{}'; there are: {}", config.name, fmt::join(model_names(), ", ")));
+    throw ConfigError(
+        fmt::format("model.name: no model named '{}'; there are: {}", config.name, fmt::join(model_names(), ", ")));
   }
   return found->second(config, parameters);
 }

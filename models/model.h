@@ -35,7 +35,8 @@ double training_flops_per_token(const ModelConfig& config);
 
 using ModelFactory = std::function<std::unique_ptr<Model>(const ModelConfig& config, ParameterSet& parameters)>;
 bool register_model(const std::string& name, ModelFactory factory);
-// Registers the model's parameters in order of use. ConfigError naming the models that exist if there is none of config.name.
+// Registers the model's parameters in order of use. ConfigError naming the models that exist if there is none of
+// config.name.
 std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& parameters);
 std::vector<std::string> model_names();
 

@@ -31,8 +31,8 @@ Parameter& ParameterSet::add(std::string name, Shape shape, Init init) {
 }
 
 Parameter* ParameterSet::find(std::string_view name) {
-  const auto found =
-      std::find_if(parameters_.begin(), parameters_.end(), [&](const auto& parameter) { return parameter->name == name; });
+  const auto found = std::find_if(parameters_.begin(), parameters_.end(),
+                                  [&](const auto& parameter) { return parameter->name == name; });
   return found == parameters_.end() ? nullptr : found->get();
 }
 
@@ -54,8 +54,8 @@ void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, in
   const uint32_t stream = hash_name(parameter.name);
 #pragma omp parallel for schedule(static)
   for (int64_t block = begin / 4; block < (begin + count + 3) / 4; ++block) {
-    const PhiloxCounter words = philox(
-        seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, kInitStream});
+    const PhiloxCounter words =
+        philox(seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, kInitStream});
     const auto first = normal_pair(words[0], words[1]);
     const auto second = normal_pair(words[2], words[3]);
     const float values[4] = {first[0], first[1], second[0], second[1]};

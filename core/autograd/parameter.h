@@ -26,7 +26,8 @@ struct Parameter {
   Shape shape;
   Init init;
   WeightDecay decay = WeightDecay::kNo;
-  std::string consumer;  // layer path of the op whose precision decides working_dtype; empty: layer(). A tied head sets it
+  std::string
+      consumer;  // layer path of the op whose precision decides working_dtype; empty: layer(). A tied head sets it
   DType working_dtype = DType::kF32;  // of `weight`; decided by the precision policy before the buffers are bound
 
   // Bound by the buffers that own them; both have `shape`.

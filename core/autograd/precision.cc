@@ -3,8 +3,9 @@
 namespace mantissa {
 namespace {
 
-constexpr std::array<std::string_view, kOpCount> kNames = {
-    "embedding", "linear", "attention", "layer_norm", "rms_norm", "gelu", "swiglu", "rope", "add", "dropout", "cross_entropy"};
+constexpr std::array<std::string_view, kOpCount> kNames = {"embedding", "linear",  "attention",    "layer_norm",
+                                                           "rms_norm",  "gelu",    "swiglu",       "rope",
+                                                           "add",       "dropout", "cross_entropy"};
 
 }  // namespace
 

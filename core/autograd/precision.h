@@ -37,8 +37,8 @@ enum class CastRule : uint8_t {
 };
 
 struct Precision {
-  bool enabled = false;       // off: every op computes in the widest of its inputs
-  DType low = DType::kF32;    // what kLow means
+  bool enabled = false;     // off: every op computes in the widest of its inputs
+  DType low = DType::kF32;  // what kLow means
   std::array<CastRule, kOpCount> rules{};
   std::array<std::optional<DType>, kOpCount> forced{};  // a dtype named for the op, before any rule
 };

@@ -1,7 +1,7 @@
 // Tape: nodes in execution order. The backward pass pops them in reverse and frees activations as it goes.
 //
-// Ops (core/ops) cast their inputs, run a kernel and record one node. A node's backward function gets the gradient of its
-// output, which has the output's dtype, and hands gradients to its inputs and parameters.
+// Ops (core/ops) cast their inputs, run a kernel and record one node. A node's backward function gets the gradient of
+// its output, which has the output's dtype, and hands gradients to its inputs and parameters.
 #pragma once
 
 #include <functional>
@@ -49,10 +49,11 @@ struct NonFiniteOp {
 struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
   RandomKey random;
-  bool check_outputs = false;                         // examine every op's output; slow, for hunting a fault
-  std::function<void(Parameter&)> gradient_ready;     // after the last use of a parameter in the backward pass
-  std::function<void()> between_nodes;                // lets communication progress during the backward pass
-  std::function<void(std::string_view layer, std::string_view op, Tensor& output)> after_op;  // test-only: fault injection
+  bool check_outputs = false;                      // examine every op's output; slow, for hunting a fault
+  std::function<void(Parameter&)> gradient_ready;  // after the last use of a parameter in the backward pass
+  std::function<void()> between_nodes;             // lets communication progress during the backward pass
+  std::function<void(std::string_view layer, std::string_view op, Tensor& output)>
+      after_op;  // test-only: fault injection
 };
 
 class Tape {
@@ -86,7 +87,9 @@ class Tape {
   // --- for ops
   Backend& backend() const { return backend_; }
   Stream& stream() const { return stream_; }
-  Tensor allocate(DType dtype, Shape shape, const char* what = "activation") { return arena_.allocate(dtype, shape, what); }
+  Tensor allocate(DType dtype, Shape shape, const char* what = "activation") {
+    return arena_.allocate(dtype, shape, what);
+  }
   DType compute_dtype(Op op, DType first, DType widest_input) const;
   // `tensor` in `dtype`: itself, or a cast copy.
   Tensor cast(const Tensor& tensor, DType dtype);

@@ -28,7 +28,8 @@ class WeightCastCache {
     Tensor copy;
   };
   Backend& backend_;
-  std::map<std::pair<const Parameter*, DType>, Entry> entries_;  // one buffer per (parameter, dtype), reused over versions
+  std::map<std::pair<const Parameter*, DType>, Entry>
+      entries_;  // one buffer per (parameter, dtype), reused over versions
   int64_t casts_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// DryRunBackend: runs no kernel and touches no memory, so that a model's forward and backward pass can be walked through
-// to learn how much memory a step will take, exactly and before anything is allocated.
+// DryRunBackend: runs no kernel and touches no memory, so that a model's forward and backward pass can be walked
+// through to learn how much memory a step will take, exactly and before anything is allocated.
 #pragma once
 
 #include "core/backend/backend.h"

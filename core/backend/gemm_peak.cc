@@ -10,7 +10,8 @@ double measure_gemm_flops(Backend& backend, Stream& stream, DType dtype) {
   constexpr int64_t kM = 1024, kN = 3072, kK = 768;
   constexpr double kFlops = 2.0 * kM * kN * kK;
   constexpr std::chrono::milliseconds kBudget(150);
-  const Tensor a = backend.make_tensor(dtype, {kM, kK}, "GEMM peak"), b = backend.make_tensor(dtype, {kN, kK}, "GEMM peak"),
+  const Tensor a = backend.make_tensor(dtype, {kM, kK}, "GEMM peak"),
+               b = backend.make_tensor(dtype, {kN, kK}, "GEMM peak"),
                c = backend.make_tensor(dtype, {kM, kN}, "GEMM peak");
   backend.fill(a, 0.5f, stream);
   backend.fill(b, 0.25f, stream);

@@ -1,7 +1,8 @@
 // Argument structs of the kernels in backend.h: shapes, dtypes and meaning. Device-free.
 //
-// Unless said otherwise: "float" means fp32, bf16 or fp16; every kernel computes and accumulates in fp32 and rounds once
-// on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences), T = positions.
+// Unless said otherwise: "float" means fp32, bf16 or fp16; every kernel computes and accumulates in fp32 and rounds
+// once on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences), T =
+// positions.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ struct AddArgs {
 };
 
 // c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]; with kAccumulate c += ... (then c is fp32 and there is no bias).
-// a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) when trans_a; b is stored (K, N),
-// or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none.
+// a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) when trans_a; b is stored (K,
+// N), or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none.
 struct GemmArgs {
   Tensor a{}, b{}, c{}, bias{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
@@ -49,7 +50,8 @@ struct EmbeddingForwardArgs {
   int64_t sequence_length = 0;
 };
 
-// Gradients fp32: d_token_table (V, C), d_position_table (P, C) or undefined; kWrite also clears rows that no token used.
+// Gradients fp32: d_token_table (V, C), d_position_table (P, C) or undefined; kWrite also clears rows that no token
+// used.
 struct EmbeddingBackwardArgs {
   Tensor tokens{}, dy{}, d_token_table{}, d_position_table{};
   int64_t sequence_length = 0;
@@ -63,8 +65,8 @@ struct LayerNormForwardArgs {
   float epsilon = 1e-5f;
 };
 
-// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. mode: of dx; weight_mode and bias_mode: of
-// d_weight and d_bias.
+// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. mode: of dx; weight_mode and
+// bias_mode: of d_weight and d_bias.
 struct LayerNormBackwardArgs {
   Tensor x{}, dy{}, weight{}, mean{}, rstd{}, dx{}, d_weight{}, d_bias{};
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite, bias_mode = GradientMode::kWrite;
@@ -122,8 +124,8 @@ struct SwigluBackwardArgs {
 };
 
 // Rotary position embedding, half-split pairs (i, i + D/2), angle = position * base^(-2i/D) (Su et al. 2021), of the
-// first `rotated_heads` heads of each row of x (R, row_heads * D); other heads are copied. position = r % sequence_length.
-// kInverse is the derivative. y may be x. D is even.
+// first `rotated_heads` heads of each row of x (R, row_heads * D); other heads are copied. position = r %
+// sequence_length. kInverse is the derivative. y may be x. D is even.
 struct RopeArgs {
   Tensor x{}, y{};
   int64_t sequence_length = 0, row_heads = 0, rotated_heads = 0, head_dim = 0;
@@ -142,8 +144,8 @@ struct DropoutArgs {
   int64_t elements_per_sample = 0;
 };
 
-// logits (R, V) float; targets (R) i32 in [0, V) or ignore_index. losses (R) fp32 = lse - logit[target], 0 where ignored;
-// lse (R) fp32; loss_sum (1) fp32, summed in row order in double. Logits are left as they are.
+// logits (R, V) float; targets (R) i32 in [0, V) or ignore_index. losses (R) fp32 = lse - logit[target], 0 where
+// ignored; lse (R) fp32; loss_sum (1) fp32, summed in row order in double. Logits are left as they are.
 struct CrossEntropyForwardArgs {
   Tensor logits{}, targets{}, losses{}, lse{}, loss_sum{};
   int32_t ignore_index = -100;
@@ -192,8 +194,8 @@ struct AdamWArgs {
 };
 
 // out (n) = scale * (contributions[0] + contributions[1] + ...), in rank order. contributions (N, n) float.
-// accumulate fp32: the sum is kept in fp32 and rounded once to out's dtype; accumulate = the contributions' dtype: rounded
-// to it after every addition (what a native 16-bit reduction does).
+// accumulate fp32: the sum is kept in fp32 and rounded once to out's dtype; accumulate = the contributions' dtype:
+// rounded to it after every addition (what a native 16-bit reduction does).
 struct SumContributionsArgs {
   Tensor contributions{}, out{};
   DType accumulate = DType::kF32;

@@ -21,7 +21,8 @@ bool register_backend(const std::string& name, BackendFactory factory) {
 std::unique_ptr<Backend> create_backend(const std::string& name, int device_index) {
   const auto found = factories().find(name);
   if (found == factories().end()) {
-    throw ConfigError(fmt::format("device: no backend named '{}'; this build has: {}", name, fmt::join(backend_names(), ", ")));
+    throw ConfigError(
+        fmt::format("device: no backend named '{}'; this build has: {}", name, fmt::join(backend_names(), ", ")));
   }
   return found->second(device_index);
 }

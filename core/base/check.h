@@ -18,9 +18,9 @@ class ContractError : public Error {
 
 }  // namespace mantissa
 
-#define MANTISSA_CHECK(condition, ...)                               \
-  do {                                                               \
-    if (!(condition)) [[unlikely]] {                                 \
-      throw ::mantissa::ContractError(::fmt::format(__VA_ARGS__));   \
-    }                                                                \
+#define MANTISSA_CHECK(condition, ...)                             \
+  do {                                                             \
+    if (!(condition)) [[unlikely]] {                               \
+      throw ::mantissa::ContractError(::fmt::format(__VA_ARGS__)); \
+    }                                                              \
   } while (false)

@@ -12,7 +12,8 @@ Var attention(Tape& tape, Var qkv, const AttentionShape& shape) {
   MANTISSA_CHECK(shape.sequence_length > 0 && rows % shape.sequence_length == 0,
                  "[attention] {} rows are not a whole number of sequences of {}", rows, shape.sequence_length);
   MANTISSA_CHECK(shape.num_kv_heads > 0 && shape.num_heads % shape.num_kv_heads == 0,
-                 "[attention] {} query heads are not a multiple of {} key/value heads", shape.num_heads, shape.num_kv_heads);
+                 "[attention] {} query heads are not a multiple of {} key/value heads", shape.num_heads,
+                 shape.num_kv_heads);
   const int64_t batch = rows / shape.sequence_length;
   const DType dtype = tape.compute_dtype(Op::kAttention, qkv.value.dtype(), qkv.value.dtype());
   const Tensor packed_input = tape.cast(qkv.value, dtype);

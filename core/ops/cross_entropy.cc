@@ -5,7 +5,8 @@ namespace mantissa {
 LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
   const int64_t rows = logits.value.dim(0);
   MANTISSA_CHECK(targets.dtype() == DType::kI32 && targets.numel() == rows,
-                 "[cross_entropy] targets must be {} values of i32, got {} of {}", rows, targets.numel(), targets.dtype());
+                 "[cross_entropy] targets must be {} values of i32, got {} of {}", rows, targets.numel(),
+                 targets.dtype());
   const Tensor losses = tape.allocate(DType::kF32, {rows}), lse = tape.allocate(DType::kF32, {rows});
   Tensor sum = tape.allocate(DType::kF32, {1});
   tape.backend().cross_entropy_forward({.logits = logits.value,
@@ -16,12 +17,9 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
                                         .ignore_index = kIgnoreIndex},
                                        tape.stream());
   Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {}, [logits, targets, lse](Tape& t, Tensor) {
-    t.backend().cross_entropy_backward({.logits = logits.value,
-                                        .targets = targets,
-                                        .lse = lse,
-                                        .scale = t.seed(),
-                                        .ignore_index = kIgnoreIndex},
-                                       t.stream());
+    t.backend().cross_entropy_backward(
+        {.logits = logits.value, .targets = targets, .lse = lse, .scale = t.seed(), .ignore_index = kIgnoreIndex},
+        t.stream());
     t.give_gradient(logits, logits.value);
   });
   return {std::move(recorded), losses};

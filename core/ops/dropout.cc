@@ -3,7 +3,8 @@
 namespace mantissa {
 
 Var dropout(Tape& tape, Var x, float probability, int64_t samples) {
-  MANTISSA_CHECK(probability >= 0.0f && probability < 1.0f, "[dropout] probability must be in [0, 1), got {}", probability);
+  MANTISSA_CHECK(probability >= 0.0f && probability < 1.0f, "[dropout] probability must be in [0, 1), got {}",
+                 probability);
   MANTISSA_CHECK(samples > 0 && x.value.numel() % samples == 0, "[dropout] {} elements do not divide into {} samples",
                  x.value.numel(), samples);
   if (probability == 0.0f || !tape.training()) return x;

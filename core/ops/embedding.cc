@@ -2,7 +2,8 @@
 
 namespace mantissa {
 
-Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Parameter& token_table, Parameter* position_table) {
+Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Parameter& token_table,
+              Parameter* position_table) {
   const int64_t rows = tokens.numel(), channels = token_table.shape[1];
   MANTISSA_CHECK(tokens.dtype() == DType::kI32, "[embedding] tokens must be i32, got {}", tokens.dtype());
   MANTISSA_CHECK(sequence_length > 0 && rows % sequence_length == 0,
@@ -12,7 +13,8 @@ Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Paramet
                  "[embedding] position table must be (>= {}, {}), got {}", sequence_length, channels,
                  position_table ? position_table->shape : Shape{});
   const DType given = token_table.working_dtype;
-  const DType dtype = tape.compute_dtype(Op::kEmbedding, given, position_table ? widest(given, position_table->working_dtype) : given);
+  const DType dtype =
+      tape.compute_dtype(Op::kEmbedding, given, position_table ? widest(given, position_table->working_dtype) : given);
   Tensor y = tape.allocate(dtype, {rows, channels});
   tape.backend().embedding_forward({.tokens = tokens,
                                     .token_table = token_table.weight,

@@ -8,6 +8,7 @@ namespace mantissa {
 // tokens (R) i32, R a multiple of sequence_length, every token in [0, V); token_table (V, C); position_table
 // (>= sequence_length, C) or nullptr. Returns (R, C): token_table[token] + position_table[r % sequence_length], in the
 // dtype that the layer's precision gives to embeddings.
-Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Parameter& token_table, Parameter* position_table);
+Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Parameter& token_table,
+              Parameter* position_table);
 
 }  // namespace mantissa

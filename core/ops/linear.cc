@@ -14,20 +14,16 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   const Tensor input = tape.cast(x.value, dtype);
   const Tensor kernel = tape.weight(weight, dtype);
   Tensor y = tape.allocate(dtype, {input.dim(0), weight.shape[0]});
-  tape.backend().gemm({.a = input,
-                       .b = kernel,
-                       .c = y,
-                       .bias = bias ? bias->weight : Tensor(),
-                       .trans_b = Transpose::kYes},
-                      tape.stream());
+  tape.backend().gemm(
+      {.a = input, .b = kernel, .c = y, .bias = bias ? bias->weight : Tensor(), .trans_b = Transpose::kYes},
+      tape.stream());
 
   std::vector<Parameter*> parameters{&weight};
   if (bias) parameters.push_back(bias);
   const int slot = x.slot;
   x.value = Tensor();  // the backward pass needs the cast input only
   return tape.record(
-      Op::kLinear, y, {x}, parameters,
-      [slot, x_dtype, input, kernel, &weight, bias](Tape& t, Tensor dy) {
+      Op::kLinear, y, {x}, parameters, [slot, x_dtype, input, kernel, &weight, bias](Tape& t, Tensor dy) {
         if (slot >= 0) {
           Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), input.shape(), "gradient");
           t.backend().gemm({.a = dy, .b = kernel, .c = dx}, t.stream());

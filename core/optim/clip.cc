@@ -24,15 +24,18 @@ void validate(const ClipOptions& options) {
   const bool adaptive = options.kind == ClipOptions::Kind::kAdaptive;
   const bool positive = options.max_norm > 0.0 || (adaptive && options.max_norm == 0.0);
   if (options.kind != ClipOptions::Kind::kOff && !(positive && std::isfinite(options.max_norm))) {
-    throw ConfigError(fmt::format("clip.max_norm: expected a finite number above 0, got {}", options.max_norm));
+    throw ConfigError(
+        fmt::format("optimizer.clip.max_norm: expected a finite number above 0, got {}", options.max_norm));
   }
   if (!adaptive) return;
   if (!(options.percentile >= 0.0 && options.percentile <= 100.0)) {
-    throw ConfigError(fmt::format("clip.percentile: expected a number in [0, 100], got {}", options.percentile));
+    throw ConfigError(
+        fmt::format("optimizer.clip.percentile: expected a number in [0, 100], got {}", options.percentile));
   }
   if (options.warmup < 1 || options.warmup > options.window) {
-    throw ConfigError(fmt::format("clip.warmup: expected between 1 and clip.window = {} steps, got {}", options.window,
-                                  options.warmup));
+    throw ConfigError(
+        fmt::format("optimizer.clip.warmup: expected between 1 and optimizer.clip.window = {} steps, got {}",
+                    options.window, options.warmup));
   }
 }
 

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 4> kNames = {"constant", "linear", "cosine", "wsd"};
 
 void require(bool valid, const char* key, auto value, const char* expected) {
-  if (!valid) throw ConfigError(fmt::format("schedule.{}: expected {}, got {}", key, expected, value));
+  if (!valid) throw ConfigError(fmt::format("optimizer.{}: expected {}, got {}", key, expected, value));
 }
 
 double fraction(int64_t part, int64_t whole) { return static_cast<double>(part) / static_cast<double>(whole); }
@@ -29,8 +29,8 @@ std::optional<ScheduleKind> parse_schedule_kind(std::string_view text) {
 }
 
 void validate(const ScheduleOptions& options) {
-  require(options.peak > 0.0 && std::isfinite(options.peak), "peak", options.peak, "a rate above 0");
-  require(options.final_rate >= 0.0 && options.final_rate <= options.peak, "final_rate", options.final_rate,
+  require(options.peak > 0.0 && std::isfinite(options.peak), "lr", options.peak, "a rate above 0");
+  require(options.final_rate >= 0.0 && options.final_rate <= options.peak, "final_lr", options.final_rate,
           "a rate between 0 and the peak");
   require(options.total_steps > 0, "total_steps", options.total_steps, "at least 1 step");
   require(options.warmup_steps >= 0 && options.warmup_steps <= options.total_steps, "warmup_steps",

@@ -4,8 +4,8 @@ namespace mantissa {
 
 struct Arena::State {
   std::shared_ptr<Storage> region;
-  std::map<size_t, size_t> free_by_offset;              // offset -> bytes
-  std::set<std::pair<size_t, size_t>> free_by_size;     // (bytes, offset): best fit, ties by lowest offset
+  std::map<size_t, size_t> free_by_offset;           // offset -> bytes
+  std::set<std::pair<size_t, size_t>> free_by_size;  // (bytes, offset): best fit, ties by lowest offset
   size_t used = 0;
   size_t peak = 0;
 
@@ -52,7 +52,8 @@ struct Arena::State {
 
 Arena::Arena(std::shared_ptr<Storage> region) : state_(std::make_shared<State>()) {
   const size_t capacity = region->bytes() / kAlignmentBytes * kAlignmentBytes;
-  MANTISSA_CHECK(capacity > 0, "[arena] the region must hold at least {} bytes, got {}", kAlignmentBytes, region->bytes());
+  MANTISSA_CHECK(capacity > 0, "[arena] the region must hold at least {} bytes, got {}", kAlignmentBytes,
+                 region->bytes());
   state_->region = std::move(region);
   state_->insert(0, capacity);
 }
@@ -64,10 +65,11 @@ Tensor Arena::allocate(DType dtype, Shape shape, const char* what) {
   const size_t bytes = std::max<size_t>(1, (wanted + kAlignmentBytes - 1) / kAlignmentBytes) * kAlignmentBytes;
   const size_t offset = state_->take(bytes);
   if (offset == SIZE_MAX) {
-    throw Error(ExitCode::kInternal,
-                fmt::format("[arena] out of memory: {} {} of {} needs {} bytes; {} of {} bytes are in use. Use a smaller "
-                            "micro-batch or a larger arena",
-                            what, shape, dtype, bytes, used_bytes(), capacity_bytes()));
+    throw Error(
+        ExitCode::kInternal,
+        fmt::format("[arena] out of memory: {} {} of {} needs {} bytes; {} of {} bytes are in use. Use a smaller "
+                    "micro-batch or a larger arena",
+                    what, shape, dtype, bytes, used_bytes(), capacity_bytes()));
   }
   auto storage = std::make_shared<Storage>(state_->region->data() + offset, bytes, state_->region->device(),
                                            [state = state_, offset, bytes] { state->give(offset, bytes); });

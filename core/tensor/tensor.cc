@@ -19,7 +19,8 @@ Tensor Tensor::view(Shape shape) const {
 Tensor Tensor::slice(int64_t begin, int64_t count) const {
   MANTISSA_CHECK(begin >= 0 && count >= 0 && begin + count <= numel(),
                  "[tensor.slice] elements [{}, {}) are outside of {} elements", begin, begin + count, numel());
-  return Tensor(storage_, dtype_, Shape{count}, offset_bytes_ + static_cast<size_t>(begin * mantissa::size_bytes(dtype_)));
+  return Tensor(storage_, dtype_, Shape{count},
+                offset_bytes_ + static_cast<size_t>(begin * mantissa::size_bytes(dtype_)));
 }
 
 }  // namespace mantissa

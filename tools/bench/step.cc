@@ -1,9 +1,9 @@
-// Times whole training steps (data, forward, backward, reduction, verdict, AdamW, all-gather) and compares them with the GEMM
-// ceiling of the same machine, measured between the steps of the same run. Alone or under mpirun; CPU ranks.
+// Times whole training steps (data, forward, backward, reduction, verdict, AdamW, all-gather) and compares them with
+// the GEMM ceiling of the same machine, measured between the steps of the same run. Alone or under mpirun; CPU ranks.
 //
 //   step --size 124m --dtype bf16 --sequences 2       12 layers, width 768, 2 x 256 tokens a rank
-#include <CLI/CLI.hpp>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <cstring>
@@ -49,7 +49,8 @@ class RandomTokens {
       std::vector<uint16_t> tokens(1 << 18);
       for (uint16_t& token : tokens) token = static_cast<uint16_t>(draw() % 256);
       std::ofstream(file_path, std::ios::binary)
-          .write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
+          .write(reinterpret_cast<const char*>(tokens.data()),
+                 static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
     }
     path_ = all_gather_records(communicator, path)[0].text;
   }
@@ -65,7 +66,8 @@ class RandomTokens {
   std::string path_;
 };
 
-Config bench_config(const Request& request, int ranks, const std::string& data, const std::vector<std::string>& overrides) {
+Config bench_config(const Request& request, int ranks, const std::string& data,
+                    const std::vector<std::string>& overrides) {
   const std::string yaml = fmt::format(
       "model: {}\ndata: {{format: tokens, layout: u16, train: [{}], validation_fraction: 0}}\n"
       "train: {{global_batch: {}, micro_batch: {}, steps: 1000000, eval_interval: 0}}\nprecision: {{compute: {}}}\n",
@@ -105,14 +107,19 @@ void run(const Request& request, const std::vector<std::string>& overrides) {
   }
   if (communicator->rank() != 0) return;
   const double median_ms = quantile(ms, 0.5);
-  std::printf("%s %s | %d ranks x %d threads | %lld x %lld tokens a rank | %s\n", request.size.c_str(), request.dtype.c_str(),
-              communicator->size(), threads, static_cast<long long>(request.sequences),
+  std::printf("%s %s | %d ranks x %d threads | %lld x %lld tokens a rank | %s\n", request.size.c_str(),
+              request.dtype.c_str(), communicator->size(), threads, static_cast<long long>(request.sequences),
               static_cast<long long>(config.model.context), session.runtime.backend->describe().c_str());
-  std::printf("step ms: median %.1f, min %.1f, max %.1f over %d steps\n", median_ms, quantile(ms, 0), quantile(ms, 1), request.steps);
-  std::printf("tokens/s %.0f | GFLOP/s %.1f (%.1f GFLOP a step)\n", 1e3 * tokens_per_step / median_ms, flops / median_ms * 1e-6, flops * 1e-9);
-  std::printf("oneDNN ceiling GFLOP/s: median %.1f, min %.1f, max %.1f\n", quantile(ceilings, 0.5) * 1e-9, quantile(ceilings, 0) * 1e-9, quantile(ceilings, 1) * 1e-9);
-  std::printf("per cent of the ceiling: median %.1f, min %.1f, max %.1f\n", quantile(shares, 0.5), quantile(shares, 0), quantile(shares, 1));
-  std::printf("peak memory of rank 0: %.2f GiB, of it:%s\n", static_cast<double>(peak_resident_bytes()) / (1 << 30), to_text(measure_memory_table(session)).c_str());
+  std::printf("step ms: median %.1f, min %.1f, max %.1f over %d steps\n", median_ms, quantile(ms, 0), quantile(ms, 1),
+              request.steps);
+  std::printf("tokens/s %.0f | GFLOP/s %.1f (%.1f GFLOP a step)\n", 1e3 * tokens_per_step / median_ms,
+              flops / median_ms * 1e-6, flops * 1e-9);
+  std::printf("oneDNN ceiling GFLOP/s: median %.1f, min %.1f, max %.1f\n", quantile(ceilings, 0.5) * 1e-9,
+              quantile(ceilings, 0) * 1e-9, quantile(ceilings, 1) * 1e-9);
+  std::printf("per cent of the ceiling: median %.1f, min %.1f, max %.1f\n", quantile(shares, 0.5), quantile(shares, 0),
+              quantile(shares, 1));
+  std::printf("peak memory of rank 0: %.2f GiB, of it:%s\n", static_cast<double>(peak_resident_bytes()) / (1 << 30),
+              to_text(measure_memory_table(session)).c_str());
 }
 
 }  // namespace
@@ -123,8 +130,12 @@ int main(int argc, char** argv) {
   mantissa::Request request;
   std::vector<std::string> overrides;
   app.add_option("--size", request.size, "tiny or 124m")->check(CLI::IsMember(mantissa::kSizes))->capture_default_str();
-  app.add_option("--dtype", request.dtype, "fp32, bf16 or fp16")->check(CLI::IsMember({"fp32", "bf16", "fp16"}))->capture_default_str();
-  app.add_option("--sequences", request.sequences, "sequences a rank and step")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--dtype", request.dtype, "fp32, bf16 or fp16")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
+      ->capture_default_str();
+  app.add_option("--sequences", request.sequences, "sequences a rank and step")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--steps", request.steps, "timed steps")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("overrides", overrides, "settings, e.g. comm.wire_dtype=fp32");
   CLI11_PARSE(app, argc, argv);

@@ -13,10 +13,12 @@ namespace {
 
 Checkpoint find_checkpoint(const std::string& run) {
   if (std::filesystem::exists(run + "/manifest.json")) return open_checkpoint(run);
-  const CheckpointStore store(checkpoint_root(run), {.warn = [](const std::string& text) { spdlog::warn("{}", text); }});
+  const CheckpointStore store(checkpoint_root(run),
+                              {.warn = [](const std::string& text) { spdlog::warn("{}", text); }});
   if (const auto latest = store.latest_valid()) return *latest;
-  throw CheckpointError(fmt::format("'{}' holds no valid checkpoint: expected a run folder with {} in it, or a checkpoint folder",
-                                    run, checkpoint_root("")));
+  throw CheckpointError(
+      fmt::format("'{}' holds no valid checkpoint: expected a run folder with {} in it, or a checkpoint folder", run,
+                  checkpoint_root("")));
 }
 
 std::vector<int32_t> prompt_tokens(const std::string& prompt, DataFormat format) {
@@ -25,15 +27,17 @@ std::vector<int32_t> prompt_tokens(const std::string& prompt, DataFormat format)
   std::istringstream words(prompt);
   for (int32_t token = 0; words >> token;) tokens.push_back(token);
   if (!words.eof()) {
-    throw DataError(fmt::format("this run was trained on token files: the prompt must be token numbers such as \"464 2159\", got '{}'",
-                                prompt));
+    throw DataError(fmt::format(
+        "this run was trained on token files: the prompt must be token numbers such as \"464 2159\", got '{}'",
+        prompt));
   }
   return tokens;
 }
 
 void generate(const GenerateRequest& request) {
   const Checkpoint checkpoint = find_checkpoint(request.run);
-  const Config config = parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
+  const Config config =
+      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
   ModelRuntime runtime(config);
   read_model_file(checkpoint.folder + "/" + kModelFile, runtime.parameters, *runtime.backend, *runtime.stream);
   const bool bytes = config.data.format == DataFormat::kBytes;

@@ -30,8 +30,8 @@ void Generator::run(const std::vector<int32_t>& prompt, const SamplingOptions& o
   }
   std::vector<int32_t> text = prompt;
   for (int64_t position = 0; position < options.tokens; ++position) {
-    const PhiloxCounter words =
-        philox(options.seed, {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, kSamplingStream});
+    const PhiloxCounter words = philox(
+        options.seed, {static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), 0, kSamplingStream});
     const double uniform = static_cast<double>(words[0]) * 0x1p-32;
     text.push_back(sample_token(next_logits(text), options.temperature, options.top_k, uniform));
     emit(text.back());
@@ -44,7 +44,8 @@ std::vector<float> Generator::next_logits(const std::vector<int32_t>& text) {
   Backend& backend = *runtime_.backend;
   Stream& stream = *runtime_.stream;
   backend.upload(text.data() + (static_cast<int64_t>(text.size()) - length), tokens, stream);
-  Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation, .random = {}, .gradient_ready = {}, .between_nodes = {}, .after_op = {}});
+  Tape tape = runtime_.make_tape(
+      {.mode = TapeMode::kEvaluation, .random = {}, .gradient_ready = {}, .between_nodes = {}, .after_op = {}});
   const Tensor logits = runtime_.model->logits(tape, tokens, length).value;  // (length, vocab)
   const Tensor last = tape.cast(logits.slice((length - 1) * model_.vocab, model_.vocab), DType::kF32);
   std::vector<float> values(static_cast<size_t>(model_.vocab));

@@ -18,12 +18,14 @@ struct SamplingOptions {
 
 class Generator {
  public:
-  // `runtime` must have weights and outlive the generator. ConfigError for a model that does not predict the next token.
+  // `runtime` must have weights and outlive the generator. ConfigError for a model that does not predict the next
+  // token.
   Generator(ModelRuntime& runtime, const ModelConfig& model);
 
   // Continues `prompt` (at least one token of the vocabulary, DataError otherwise); hands each new token to `emit`. The
   // model sees the last `context` tokens.
-  void run(const std::vector<int32_t>& prompt, const SamplingOptions& options, const std::function<void(int32_t)>& emit);
+  void run(const std::vector<int32_t>& prompt, const SamplingOptions& options,
+           const std::function<void(int32_t)>& emit);
 
  private:
   std::vector<float> next_logits(const std::vector<int32_t>& text);

@@ -25,9 +25,7 @@ struct WriteResult {
   char error[400] = {};
 };
 
-void copy_text(char* out, size_t capacity, const std::string& text) {
-  std::strncpy(out, text.c_str(), capacity - 1);
-}
+void copy_text(char* out, size_t capacity, const std::string& text) { std::strncpy(out, text.c_str(), capacity - 1); }
 
 // The folder that rank 0 chose, for all ranks.
 struct Folder {
@@ -42,7 +40,8 @@ std::string checkpoint_root(const std::string& run_dir) { return run_dir + "/che
 TrainingCheckpoints::TrainingCheckpoints(Session& session)
     : session_(session),
       store_(checkpoint_root(session.config.train.run_dir),
-             {.keep_last = session.config.checkpoint.keep_last, .warn = [](const std::string& text) { spdlog::warn("{}", text); }}) {
+             {.keep_last = session.config.checkpoint.keep_last,
+              .warn = [](const std::string& text) { spdlog::warn("{}", text); }}) {
   if (session.communicator.rank() == 0) store_.recover();
 }
 
@@ -76,8 +75,8 @@ bool TrainingCheckpoints::save(const nlohmann::json& extra) {
   for (size_t rank = 0; rank < all.size() && committed; ++rank) {
     committed = all[rank].ok;
     if (!committed && communicator.rank() == 0) {
-      spdlog::warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; older checkpoints are untouched", step,
-                   rank, all[rank].error);
+      spdlog::warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; older checkpoints are untouched",
+                   step, rank, all[rank].error);
     }
     for (int32_t index = 0; index < all[rank].files; ++index) {
       const auto& file = all[rank].file[index];
@@ -142,10 +141,10 @@ nlohmann::json TrainingCheckpoints::resume() {
       folder.found = 1;
       copy_text(folder.path, sizeof(folder.path), latest->folder);
     } else if (!store_.steps().empty()) {
-      throw CheckpointError(
-          fmt::format("{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
-                      "checkpoint.resume=none to start from the beginning, or another train.run_dir",
-                      checkpoint_root(session_.config.train.run_dir), store_.steps().size()));
+      throw CheckpointError(fmt::format(
+          "{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
+          "checkpoint.resume=none to start from the beginning, or another train.run_dir",
+          checkpoint_root(session_.config.train.run_dir), store_.steps().size()));
     }
   }
   folder = all_gather_records(session_.communicator, folder)[0];
@@ -157,11 +156,12 @@ nlohmann::json TrainingCheckpoints::resume() {
     const nlohmann::json& state = checkpoint.state;
     const nlohmann::json& scaler = state.at("scaler");
     const std::string mode = scaler.at("mode");
-    const bool scaler_kept = session_.scaler.load_state(
-        {.mode = mode == "dynamic" ? ScalerMode::kDynamic : mode == "static" ? ScalerMode::kStatic : ScalerMode::kNone,
-         .scale = scaler.at("scale"),
-         .clean_steps = scaler.at("clean_steps"),
-         .hysteresis_left = scaler.at("hysteresis_left")});
+    const bool scaler_kept = session_.scaler.load_state({.mode = mode == "dynamic"  ? ScalerMode::kDynamic
+                                                                 : mode == "static" ? ScalerMode::kStatic
+                                                                                    : ScalerMode::kNone,
+                                                         .scale = scaler.at("scale"),
+                                                         .clean_steps = scaler.at("clean_steps"),
+                                                         .hysteresis_left = scaler.at("hysteresis_left")});
     if (!scaler_kept) {
       spdlog::info("the checkpoint's loss scaler was in mode '{}', this run's is in '{}': it starts afresh", mode,
                    name(session_.scaler.config().mode));
@@ -183,20 +183,24 @@ nlohmann::json TrainingCheckpoints::resume() {
 void TrainingCheckpoints::require_same_training(const Checkpoint& checkpoint) const {
   const int version = checkpoint.state.at("format_version");
   if (version != kFormatVersion) {
-    throw CheckpointError(fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
+    throw CheckpointError(
+        fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
   }
-  const Config saved = parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
+  const Config saved =
+      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
   const auto differences = training_differences(saved, session_.config);
   if (checkpoint.model_fingerprint != model_fingerprint(session_.config)) {
-    throw CheckpointError(fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
-                                      "with, or another train.run_dir",
-                                      checkpoint.folder, fmt::join(differences, "\n  ")));
+    throw CheckpointError(
+        fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
+                    "with, or another train.run_dir",
+                    checkpoint.folder, fmt::join(differences, "\n  ")));
   }
   if (differences.empty()) return;
   if (!session_.config.checkpoint.allow_changes) {
-    throw ConfigError(fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
-                                  "checkpoint.allow_changes=true to go on with the new ones",
-                                  checkpoint.folder, fmt::join(differences, "\n  ")));
+    throw ConfigError(
+        fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
+                    "checkpoint.allow_changes=true to go on with the new ones",
+                    checkpoint.folder, fmt::join(differences, "\n  ")));
   }
   spdlog::info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
 }

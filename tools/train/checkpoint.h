@@ -22,13 +22,13 @@ class TrainingCheckpoints {
  public:
   explicit TrainingCheckpoints(Session& session);
 
-  // Saves session.next_step; `extra` is kept in the manifest under "run". Returns false after a warning when a file could
-  // not be written: older checkpoints stay and training may go on. Collective.
+  // Saves session.next_step; `extra` is kept in the manifest under "run". Returns false after a warning when a file
+  // could not be written: older checkpoints stay and training may go on. Collective.
   bool save(const nlohmann::json& extra);
 
-  // Resumes as checkpoint.resume says; returns the manifest's "run" entry, or null when the run starts from the beginning.
-  // CheckpointError for a checkpoint that is damaged or of another model, ConfigError for changed settings that shape the
-  // training. Collective.
+  // Resumes as checkpoint.resume says; returns the manifest's "run" entry, or null when the run starts from the
+  // beginning. CheckpointError for a checkpoint that is damaged or of another model, ConfigError for changed settings
+  // that shape the training. Collective.
   nlohmann::json resume();
 
  private:

@@ -15,8 +15,8 @@ std::vector<std::byte> download(const Tensor& tensor, Backend& backend, Stream& 
   return bytes;
 }
 
-CheckpointFile write_tensors(const std::string& folder, const std::string& name, const std::map<std::string, Tensor>& tensors,
-                             Backend& backend, Stream& stream) {
+CheckpointFile write_tensors(const std::string& folder, const std::string& name,
+                             const std::map<std::string, Tensor>& tensors, Backend& backend, Stream& stream) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [key, tensor] : tensors) {
     std::vector<int64_t> shape;
@@ -36,7 +36,8 @@ CheckpointFile write_tensors(const std::string& folder, const std::string& name,
 std::vector<float> as_floats(const SafetensorsReader& reader, const SafetensorsEntry& entry) {
   const auto dtype = parse_safetensors_dtype(entry.dtype);
   if (!dtype || !is_floating(*dtype)) {
-    throw CheckpointError(fmt::format("{}: tensor '{}' is {}, expected F32, BF16 or F16", reader.path(), entry.name, entry.dtype));
+    throw CheckpointError(
+        fmt::format("{}: tensor '{}' is {}, expected F32, BF16 or F16", reader.path(), entry.name, entry.dtype));
   }
   const auto bytes = reader.bytes(entry);
   return dispatch(*dtype, [&]<typename T>() {
@@ -65,13 +66,14 @@ PieceName parse_piece(const std::string& path, std::string_view stem) {
     piece.parameter = stem.substr(0, slash);
     if (parsed.ec == std::errc() && parsed.ptr == end) return piece;
   }
-  throw CheckpointError(fmt::format("{}: '{}' is not a piece of optimizer state (parameter/first element)", path, stem));
+  throw CheckpointError(
+      fmt::format("{}: '{}' is not a piece of optimizer state (parameter/first element)", path, stem));
 }
 
 }  // namespace
 
-CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name, const ShardedOptimizer& optimizer,
-                                    Backend& backend, Stream& stream) {
+CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
+                                    const ShardedOptimizer& optimizer, Backend& backend, Stream& stream) {
   std::map<std::string, Tensor> tensors;
   for (const StatePiece& piece : optimizer.pieces()) {
     const std::string stem = fmt::format("{}/{}", piece.parameter->name, piece.begin);
@@ -108,7 +110,8 @@ void load_optimizer_file(const std::string& path, ParameterSet& parameters, Shar
 CheckpointFile write_model_file(const std::string& folder, const std::string& name, const ParameterSet& parameters,
                                 Backend& backend, Stream& stream) {
   std::map<std::string, Tensor> tensors;
-  for (int index = 0; index < parameters.size(); ++index) tensors.emplace(parameters[index].name, parameters[index].weight);
+  for (int index = 0; index < parameters.size(); ++index)
+    tensors.emplace(parameters[index].name, parameters[index].weight);
   return write_tensors(folder, name, tensors, backend, stream);
 }
 
@@ -120,7 +123,8 @@ void read_model_file(const std::string& path, ParameterSet& parameters, Backend&
     std::vector<int64_t> shape;
     for (int axis = 0; axis < parameter.shape.rank(); ++axis) shape.push_back(parameter.shape[axis]);
     if (entry.shape != shape) {
-      throw CheckpointError(fmt::format("{}: '{}' has another shape than the model's {}", path, parameter.name, parameter.shape));
+      throw CheckpointError(
+          fmt::format("{}: '{}' has another shape than the model's {}", path, parameter.name, parameter.shape));
     }
     const std::vector<float> values = as_floats(reader, entry);
     const Tensor wide = backend.make_tensor(DType::kF32, parameter.shape, "loaded weight");

@@ -9,8 +9,8 @@
 namespace mantissa {
 
 // This rank's masters and moments. CheckpointError when the file cannot be written.
-CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name, const ShardedOptimizer& optimizer,
-                                    Backend& backend, Stream& stream);
+CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
+                                    const ShardedOptimizer& optimizer, Backend& backend, Stream& stream);
 
 // Hands the file's pieces that this rank needs to the optimizer, between begin_load() and end_load().
 void load_optimizer_file(const std::string& path, ParameterSet& parameters, ShardedOptimizer& optimizer);

@@ -12,8 +12,8 @@ class Evaluation {
   // Whether there is validation text and it is wanted.
   bool enabled() const { return sequences_ > 0; }
   int64_t sequences() const { return sequences_; }
-  // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats; the same set in every call
-  // and for every number of ranks. Collective.
+  // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats; the same set in every
+  // call and for every number of ranks. Collective.
   double run();
 
  private:

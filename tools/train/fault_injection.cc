@@ -30,7 +30,8 @@ std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection:
 
 void FaultInjection::overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const {
   using Limits = std::numeric_limits<float>;
-  backend_.fill(tensor.slice(element, 1), value == InjectedValue::kInf ? Limits::infinity() : Limits::quiet_NaN(), stream_);
+  backend_.fill(tensor.slice(element, 1), value == InjectedValue::kInf ? Limits::infinity() : Limits::quiet_NaN(),
+                stream_);
 }
 
 }  // namespace mantissa

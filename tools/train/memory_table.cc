@@ -29,9 +29,10 @@ MemoryTable predict_memory_table(const Config& config, int ranks) {
     tape.backward(loss.sum, 1.0f);
   }
   if (const auto unmatched = policy.unmatched_patterns(); !unmatched.empty()) {
-    throw ConfigError(fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
-                                  "'blocks.*.attention' or 'head'",
-                                  unmatched.front()));
+    throw ConfigError(
+        fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
+                    "'blocks.*.attention' or 'head'",
+                    unmatched.front()));
   }
   return {.state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw),
           .activations = arena.peak_bytes(),

@@ -15,10 +15,12 @@ nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::js
 }  // namespace
 
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes) {
-  return fmt::format("step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e} | scale {:g} | {:.1f} ms | {:.1f}% of peak | {:.0f} tok/s | {:.2f} GiB",
-                     report.step + 1, steps, report.loss, report.grad_norm, report.learning_rate, report.scale,
-                     1e3 * report.seconds, 100.0 * speed.flops_per_step / report.seconds / speed.peak_flops_all_ranks,
-                     static_cast<double>(speed.tokens_per_step) / report.seconds, static_cast<double>(memory_bytes) / kGib);
+  return fmt::format(
+      "step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e} | scale {:g} | {:.1f} ms | {:.1f}% of peak | {:.0f} tok/s | "
+      "{:.2f} GiB",
+      report.step + 1, steps, report.loss, report.grad_norm, report.learning_rate, report.scale, 1e3 * report.seconds,
+      100.0 * speed.flops_per_step / report.seconds / speed.peak_flops_all_ranks,
+      static_cast<double>(speed.tokens_per_step) / report.seconds, static_cast<double>(memory_bytes) / kGib);
 }
 
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {

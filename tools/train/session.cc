@@ -18,14 +18,16 @@ void require_agreement(Communicator& communicator, const Identity& mine) {
   const auto all = all_gather_records(communicator, mine);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].config != all[0].config) {
-      throw CommError(fmt::format("rank {} was started with another configuration than rank 0: start all ranks with the "
-                                  "same file and the same overrides (`mantissa config FILE` prints what a rank reads)",
-                                  rank));
+      throw CommError(
+          fmt::format("rank {} was started with another configuration than rank 0: start all ranks with the "
+                      "same file and the same overrides (`mantissa config FILE` prints what a rank reads)",
+                      rank));
     }
     if (all[rank].data != all[0].data) {
-      throw CommError(fmt::format("rank {} reads other data than rank 0: data.train and data.validation must name the same "
-                                  "files on all nodes",
-                                  rank));
+      throw CommError(
+          fmt::format("rank {} reads other data than rank 0: data.train and data.validation must name the same "
+                      "files on all nodes",
+                      rank));
     }
   }
 }
@@ -53,7 +55,8 @@ Session::Session(const Config& given, Communicator& given_communicator)
       runtime(config),
       data(config, runtime.model->objective()),
       injection(config.test, communicator.rank(), *runtime.backend, *runtime.stream),
-      buckets(runtime.parameters, BucketLayout(runtime.parameters, ranks(), config.comm.bucket_bytes()), *runtime.backend),
+      buckets(runtime.parameters, BucketLayout(runtime.parameters, ranks(), config.comm.bucket_bytes()),
+              *runtime.backend),
       reducer(buckets, communicator, *runtime.backend, *runtime.stream, resolve_reducer(config, ranks())),
       optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
                 config.optimizer.adamw),

@@ -17,8 +17,8 @@
 namespace mantissa {
 
 struct Session {
-  // Checks that all ranks have the same configuration and data (CommError naming the ranks otherwise), then allocates and
-  // initialises. Collective. `config` and `communicator` must outlive the session.
+  // Checks that all ranks have the same configuration and data (CommError naming the ranks otherwise), then allocates
+  // and initialises. Collective. `config` and `communicator` must outlive the session.
   Session(const Config& config, Communicator& communicator);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -41,9 +41,10 @@ struct Session {
   int64_t next_step = 0;  // steps done, skipped ones included: the data cursor
 };
 
-// log2 of the gradient boost. Backward passes run with the gradient of the mean over one micro-batch of one rank, so that the
-// gradients of 16-bit activations keep their magnitude whatever the number of ranks and micro-batches: this power of two, at
-// most ranks * micro-batches, above the gradient of the global mean. Unscaling takes it out again, exactly.
+// log2 of the gradient boost. Backward passes run with the gradient of the mean over one micro-batch of one rank, so
+// that the gradients of 16-bit activations keep their magnitude whatever the number of ranks and micro-batches: this
+// power of two, at most ranks * micro-batches, above the gradient of the global mean. Unscaling takes it out again,
+// exactly.
 int gradient_boost_log2(int64_t ranks, int64_t micro_batches);
 
 // The configuration's reduction for this many ranks.

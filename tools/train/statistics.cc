@@ -10,9 +10,9 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 constexpr size_t kShown = 10;  // entries of a list that the text shows
 
 std::string quantiles(const std::vector<double>& values, const char* unit) {
-  return fmt::format("min {:.4g}{u}, median {:.4g}{u}, 90 % {:.4g}{u}, 99 % {:.4g}{u}, max {:.4g}{u}", quantile(values, 0.0),
-                     quantile(values, 0.5), quantile(values, 0.9), quantile(values, 0.99), quantile(values, 1.0),
-                     fmt::arg("u", unit));
+  return fmt::format("min {:.4g}{u}, median {:.4g}{u}, 90 % {:.4g}{u}, 99 % {:.4g}{u}, max {:.4g}{u}",
+                     quantile(values, 0.0), quantile(values, 0.5), quantile(values, 0.9), quantile(values, 0.99),
+                     quantile(values, 1.0), fmt::arg("u", unit));
 }
 
 }  // namespace

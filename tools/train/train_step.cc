@@ -131,9 +131,9 @@ std::string TrainStep::find_culprit(int64_t step) {
                           s.config.model.context);
     if (const auto& bad = tape.first_non_finite()) {
       mine.found = 1;
-      const std::string text =
-          fmt::format("op {} of layer '{}' made {} NaN and {} Inf in its output {}, first at element {} (micro-batch {})",
-                      bad->op, bad->layer, bad->stats.nan_count, bad->stats.inf_count, bad->shape, bad->stats.first_bad, index);
+      const std::string text = fmt::format(
+          "op {} of layer '{}' made {} NaN and {} Inf in its output {}, first at element {} (micro-batch {})", bad->op,
+          bad->layer, bad->stats.nan_count, bad->stats.inf_count, bad->shape, bad->stats.first_bad, index);
       std::strncpy(mine.text, text.c_str(), sizeof(mine.text) - 1);
     }
   }

@@ -16,9 +16,9 @@ struct StepReport {
   double grad_norm = 0.0;  // of the unscaled gradient of that mean, before clipping
   double clip_factor = 1.0;
   double learning_rate = 0.0;
-  int64_t tokens = 0;  // non-ignored
-  float scale = 1.0f;        // used in this step
-  float next_scale = 1.0f;   // after it
+  int64_t tokens = 0;       // non-ignored
+  float scale = 1.0f;       // used in this step
+  float next_scale = 1.0f;  // after it
   ScalerEvent event = ScalerEvent::kUnchanged;
   bool applied = true;
   Verdict verdict;

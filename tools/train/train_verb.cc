@@ -32,9 +32,10 @@ void announce(const Config& config, const Session& session, int threads) {
                session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
   spdlog::info("data: {} files, {} training tokens in {} windows, {} validation tokens", session.data.files(),
                session.data.train_tokens(), session.data.train_windows(), session.data.validation_tokens());
-  spdlog::info("precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
-               config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
-               config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
+  spdlog::info(
+      "precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
+      config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
+      config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
 }
 
 void train(const Config& config, Communicator& communicator) {

@@ -36,7 +36,9 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
   speed_ = measure_speed_context(session);
   if (leader()) {
     metrics_.emplace(session.config.train.run_dir + "/metrics.jsonl");
-    metrics_->write({{"event", "start"}, {"next_step", session.next_step + 1}, {"ranks", session.ranks()},
+    metrics_->write({{"event", "start"},
+                     {"next_step", session.next_step + 1},
+                     {"ranks", session.ranks()},
                      {"gemm_peak_flops", speed_.peak_flops_all_ranks}});
     spdlog::info("measured {} GEMM peak: {:.1f} GFLOP/s on all ranks", session.config.precision.compute,
                  speed_.peak_flops_all_ranks * 1e-9);
@@ -45,7 +47,8 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
 
 void Trainer::run() {
   const Config& config = session_.config;
-  const int64_t last = config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
+  const int64_t last =
+      config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
   if (session_.next_step < last && session_.next_step == 0) evaluate();
   while (session_.next_step < last) {
     const StepReport step = step_.run();
@@ -70,8 +73,9 @@ void Trainer::report(const StepReport& step) {
   nlohmann::json record = step_json(step, speed_, memory);
   if (!step.applied) {
     record["skip_reason"] = reason;
-    const std::string scale = step.next_scale != step.scale ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
-                                                            : fmt::format("scale {:g} ({})", step.scale, name(step.event));
+    const std::string scale = step.next_scale != step.scale
+                                  ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
+                                  : fmt::format("scale {:g} ({})", step.scale, name(step.event));
     spdlog::warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
   } else if (step.event == ScalerEvent::kGrew) {
     spdlog::info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
@@ -89,9 +93,10 @@ void Trainer::watch_faults(const StepReport& step) {
   faults_in_a_row_ = is_fault(step.event) ? faults_in_a_row_ + 1 : 0;
   if (faults_in_a_row_ < session_.config.faults.max_consecutive) return;
   if (leader()) summarise();
-  throw FaultError(fmt::format("stopped after {} faults in a row, the last in step {}: {}. The last checkpoint is untouched; "
-                               "try a lower optimizer.lr, or fp32 for the layer named (precision.layers)",
-                               faults_in_a_row_, step.step + 1, step.skip_reason(session_.runtime.parameters)));
+  throw FaultError(
+      fmt::format("stopped after {} faults in a row, the last in step {}: {}. The last checkpoint is untouched; "
+                  "try a lower optimizer.lr, or fp32 for the layer named (precision.layers)",
+                  faults_in_a_row_, step.step + 1, step.skip_reason(session_.runtime.parameters)));
 }
 
 void Trainer::evaluate() {
@@ -100,9 +105,11 @@ void Trainer::evaluate() {
   if (!first_validation_loss_) first_validation_loss_ = loss;
   last_validation_loss_ = loss;
   if (!leader()) return;
-  spdlog::info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", session_.next_step, loss,
-               loss / std::log(2.0), std::exp(loss));
-  metrics_->write({{"event", "validation"}, {"step", session_.next_step}, {"loss", std::isfinite(loss) ? nlohmann::json(loss) : nullptr}});
+  spdlog::info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", session_.next_step,
+               loss, loss / std::log(2.0), std::exp(loss));
+  metrics_->write({{"event", "validation"},
+                   {"step", session_.next_step},
+                   {"loss", std::isfinite(loss) ? nlohmann::json(loss) : nullptr}});
 }
 
 void Trainer::sample() {
@@ -119,12 +126,15 @@ void Trainer::sample() {
 }
 
 void Trainer::save() {
-  const nlohmann::json first = first_validation_loss_ ? nlohmann::json(*first_validation_loss_) : nlohmann::json(nullptr);
-  const nlohmann::json run = {{"statistics", statistics_.state()}, {"faults_in_a_row", faults_in_a_row_}, {"first_validation_loss", first}};
+  const nlohmann::json first =
+      first_validation_loss_ ? nlohmann::json(*first_validation_loss_) : nlohmann::json(nullptr);
+  const nlohmann::json run = {
+      {"statistics", statistics_.state()}, {"faults_in_a_row", faults_in_a_row_}, {"first_validation_loss", first}};
   if (!checkpoints_.save(run)) return;
   saved_step_ = session_.next_step;
   if (leader()) {
-    spdlog::info("step {} | checkpoint saved to {}", session_.next_step, checkpoint_root(session_.config.train.run_dir));
+    spdlog::info("step {} | checkpoint saved to {}", session_.next_step,
+                 checkpoint_root(session_.config.train.run_dir));
     metrics_->write({{"event", "checkpoint"}, {"step", session_.next_step}});
   }
 }

@@ -11,7 +11,8 @@ namespace {
 
 void expect_refused(const Outcome& outcome, int exit_code, const std::vector<std::string>& texts) {
   EXPECT_EQ(outcome.exit_code, exit_code) << outcome.output;
-  for (const std::string& text : texts) EXPECT_NE(outcome.output.find(text), std::string::npos) << "no '" << text << "' in:\n" << outcome.output;
+  for (const std::string& text : texts)
+    EXPECT_NE(outcome.output.find(text), std::string::npos) << "no '" << text << "' in:\n" << outcome.output;
 }
 
 TEST(BadInput, UnknownKeyWithPlaceAndSuggestion) {
@@ -40,14 +41,16 @@ TEST(BadInput, TokenOutsideOfTheVocabularyWithFileAndOffset) {
   std::string tokens(8000, '\1');  // u16 257
   tokens[4001] = '\x70';           // token 2000 is 0x7001
   write_file(run.folder() + "/tokens.bin", tokens);
-  const std::vector<std::string> settings = {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin", "model.vocab=300"};
+  const std::vector<std::string> settings = {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin",
+                                             "model.vocab=300"};
   expect_refused(run.try_train(2, settings), 3, {"tokens.bin", "28673", "4000", "300"});
 }
 
 TEST(BadInput, TruncatedTokenFile) {
   const SmallRun run("truncated");
   write_file(run.folder() + "/tokens.bin", std::string(4001, '\0'));
-  expect_refused(run.try_train(1, {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin"}), 3, {"tokens.bin"});
+  expect_refused(run.try_train(1, {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin"}), 3,
+                 {"tokens.bin"});
 }
 
 TEST(BadInput, UnreadableCheckpoint) {
@@ -64,7 +67,8 @@ TEST(BadInput, UnreadableCheckpoint) {
 TEST(BadInput, RanksWithDifferentConfigurations) {
   const SmallRun run("different");
   const std::string script = run.folder() + "/start.sh";
-  write_file(script, "exec tools/mantissa train " + run.config_path() + " optimizer.lr=1e-$((OMPI_COMM_WORLD_RANK + 3))\n");
+  write_file(script,
+             "exec tools/mantissa train " + run.config_path() + " optimizer.lr=1e-$((OMPI_COMM_WORLD_RANK + 3))\n");
   const Outcome outcome = run_under_mpirun(2, "bash " + script);
   expect_refused(outcome, 6, {"rank 1 was started with another configuration than rank 0"});
 }
@@ -73,8 +77,8 @@ TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
   const SmallRun run("full_disk");
   run.train(2, {"train.stop_at_step=5"});
   // Files of this size cannot be written any more: rank 0's model file is larger, its log is not.
-  const Outcome outcome = run_under_mpirun(
-      2, "bash -c 'ulimit -f 40; exec tools/mantissa train " + run.config_path() + " train.steps=20 checkpoint.interval=5'");
+  const Outcome outcome = run_under_mpirun(2, "bash -c 'ulimit -f 40; exec tools/mantissa train " + run.config_path() +
+                                                  " train.steps=20 checkpoint.interval=5'");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("checkpoint of step 10 not saved"), std::string::npos) << outcome.output;
   EXPECT_EQ(run.losses().size(), 20u);

@@ -8,10 +8,12 @@
 namespace mantissa::testing {
 namespace {
 
-// Prepared so that gradients start below fp16's smallest subnormal, 6e-8: matrices of 1e-6 pass hardly any gradient back.
+// Prepared so that gradients start below fp16's smallest subnormal, 6e-8: matrices of 1e-6 pass hardly any gradient
+// back.
 std::vector<nlohmann::json> steps_of(const std::string& name, std::vector<std::string> settings) {
   const SmallRun run(name);
-  for (const char* setting : {"model.init_stddev=1e-6", "model.tie_head=false", "train.micro_batch=12", "train.steps=50"}) {
+  for (const char* setting :
+       {"model.init_stddev=1e-6", "model.tie_head=false", "train.micro_batch=12", "train.steps=50"}) {
     settings.push_back(setting);
   }
   run.train(1, settings);
@@ -35,8 +37,8 @@ TEST(Fp16Underflow, ScalingRecoversWhatUnderflowTakesAway) {
   ASSERT_EQ(bare.size(), 50u);
   ASSERT_EQ(scaled.size(), 50u);
 
-  // Of the first step's gradient most is gone without a scale; with it fp16's own rounding (2^-11) is all that is left, a
-  // few times over on the way through the layers.
+  // Of the first step's gradient most is gone without a scale; with it fp16's own rounding (2^-11) is all that is left,
+  // a few times over on the way through the layers.
   const double norm = exact[0].at("grad_norm");
   EXPECT_LT(bare[0].at("grad_norm").get<double>(), 0.5 * norm);
   EXPECT_NEAR(scaled[0].at("grad_norm").get<double>(), norm, 0.01 * norm);

@@ -49,7 +49,8 @@ TEST(ConfigVerb, PrintsWhatTrainingWouldUseAndTrainsNothing) {
 
 TEST(ConfigVerb, UnknownNamesAreRefusedWithTheKnownOnes) {
   const SmallRun run("config_names");
-  for (const auto& [setting, known] : {std::pair{"model.name=gtp", "encoder, gpt"}, {"device=tpu", "cpu"}, {"comm.backend=gloo", "local, mpi"}}) {
+  for (const auto& [setting, known] :
+       {std::pair{"model.name=gtp", "encoder, gpt"}, {"device=tpu", "cpu"}, {"comm.backend=gloo", "local, mpi"}}) {
     for (const char* verb : {"config", "train"}) {
       const Outcome outcome = run_program(0, {verb, run.config_path(), setting});
       EXPECT_EQ(outcome.exit_code, 2) << outcome.output;

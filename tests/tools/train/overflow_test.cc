@@ -6,8 +6,8 @@
 namespace mantissa::testing {
 namespace {
 
-const std::vector<std::string> kFp16 = {"precision.compute=fp16",  "comm.wire_dtype=fp16",    "scaler.init_scale=1024",
-                                        "scaler.growth_interval=3", "train.steps=10",          "checkpoint.interval=1",
+const std::vector<std::string> kFp16 = {"precision.compute=fp16",   "comm.wire_dtype=fp16", "scaler.init_scale=1024",
+                                        "scaler.growth_interval=3", "train.steps=10",       "checkpoint.interval=1",
                                         "checkpoint.keep_last=0"};
 
 constexpr const char* kInfOnRankOne = R"(
@@ -28,16 +28,18 @@ TEST(Overflow, InjectedInfIsSkippedByAllRanksAndTheScaleHalvesThenDoubles) {
   for (size_t index = 0; index < scales.size(); ++index) EXPECT_EQ(steps[index].at("scale"), scales[index]) << index;
   EXPECT_EQ(steps[9].at("next_scale"), 4096);
 
-  EXPECT_NE(outcome.output.find("step 4 SKIPPED: gradient blocks.1.mlp.up.weight[77] is Inf on rank 1; scale 2048 -> 1024; "
-                                "weights unchanged on all ranks"),
-            std::string::npos)
+  EXPECT_NE(
+      outcome.output.find("step 4 SKIPPED: gradient blocks.1.mlp.up.weight[77] is Inf on rank 1; scale 2048 -> 1024; "
+                          "weights unchanged on all ranks"),
+      std::string::npos)
       << outcome.output;
   EXPECT_NE(outcome.output.find("9 done, 1 skipped"), std::string::npos) << outcome.output;
 
   // Weights and optimizer state of both ranks are untouched by the skipped step, and by it only.
   EXPECT_EQ(run.hashes(3), run.hashes(4));
   EXPECT_NE(run.hashes(4), run.hashes(5));
-  const Checkpoint before = open_checkpoint(run.checkpoint_folder(3)), after = open_checkpoint(run.checkpoint_folder(4));
+  const Checkpoint before = open_checkpoint(run.checkpoint_folder(3)),
+                   after = open_checkpoint(run.checkpoint_folder(4));
   EXPECT_EQ(before.state.at("applied_steps"), after.state.at("applied_steps"));
   EXPECT_EQ(steps[3].at("lr"), steps[4].at("lr"));  // the schedule waited as well
 }
@@ -57,13 +59,15 @@ TEST(Overflow, NonFiniteLossIsAFaultThatLeavesTheScaleAlone) {
   const Outcome outcome = run.with_yaml(R"(
 test:
   activations: [{step: 3, rank: 1, layer: blocks.0.mlp, op: gelu, value: nan}]
-)").train(2, kFp16);
+)")
+                              .train(2, kFp16);
   const auto steps = run.records("step");
   ASSERT_EQ(steps.size(), 10u);
   EXPECT_EQ(steps[2].at("applied"), false);
   EXPECT_TRUE(steps[2].at("loss").is_null());
   EXPECT_EQ(steps[2].at("scale"), steps[2].at("next_scale"));
-  EXPECT_NE(outcome.output.find("the loss is not finite: op gelu of layer 'blocks.0.mlp' made 1 NaN and 0 Inf"), std::string::npos)
+  EXPECT_NE(outcome.output.find("the loss is not finite: op gelu of layer 'blocks.0.mlp' made 1 NaN and 0 Inf"),
+            std::string::npos)
       << outcome.output;
   EXPECT_NE(outcome.output.find("on rank 1; scale 1024 (non-finite loss)"), std::string::npos) << outcome.output;
 }
@@ -75,9 +79,11 @@ test:
   activations:
     - {step: 2, rank: 0, layer: blocks.1.attention, op: attention, value: nan}
     - {step: 3, rank: 0, layer: blocks.1.attention, op: attention, value: nan}
-)").try_train(2, {"faults.max_consecutive=2"});
+)")
+                              .try_train(2, {"faults.max_consecutive=2"});
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
-  EXPECT_NE(outcome.output.find("stopped after 2 faults in a row, the last in step 3"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("stopped after 2 faults in a row, the last in step 3"), std::string::npos)
+      << outcome.output;
   EXPECT_EQ(run.records("step").size(), 3u);
 }
 
@@ -89,7 +95,9 @@ test:
   gradients:
     - {step: 1, rank: 0, parameter: final_norm.weight, element: 0, value: inf}
     - {step: 2, rank: 1, parameter: final_norm.weight, element: 1, value: nan}
-)").try_train(2, {"precision.compute=fp16", "scaler.init_scale=2", "scaler.min_scale=1", "faults.max_consecutive=1"});
+)")
+                              .try_train(2, {"precision.compute=fp16", "scaler.init_scale=2", "scaler.min_scale=1",
+                                             "faults.max_consecutive=1"});
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   const auto steps = run.records("step");
   ASSERT_EQ(steps.size(), 2u) << outcome.output;

@@ -25,8 +25,9 @@ std::string quoted(const std::string& text) {
 
 // Text with structure to learn: sentences of a small vocabulary, drawn with a fixed seed.
 std::string generated_text(size_t bytes) {
-  constexpr const char* kWords[] = {"the ",  "gradient ", "of ",    "a ",      "loss ", "rank ",  "sums ",  "half ",
-                                    "word ", "scale ",    "grows ", "shrinks ", "step ", "weight ", "moves ", "fast.\n"};
+  constexpr const char* kWords[] = {"the ",  "gradient ", "of ",    "a ",     "loss ",  "rank ",
+                                    "sums ", "half ",     "word ",  "scale ", "grows ", "shrinks ",
+                                    "step ", "weight ",   "moves ", "fast.\n"};
   std::string text;
   for (uint32_t index = 0; text.size() < bytes; ++index) {
     const uint32_t draw = philox(7, {index, 0, 0, 0})[0];
@@ -85,9 +86,11 @@ SmallRun::SmallRun(const std::string& name) : folder_(fresh_folder(name)) {
   write_file(data_path(), generated_text(60000));
   write_file(config_path(), R"(
 model: {layers: 2, width: 32, heads: 4, context: 32, vocab: 256}
-data: {train: [)" + data_path() + R"(]}
+data: {train: [)" + data_path() +
+                                R"(]}
 train: {steps: 20, global_batch: 12, micro_batch: 2, log_interval: 1, eval_interval: 0, eval_batches: 1, sample_tokens: 0,
-        run_dir: )" + run_dir() + R"(}
+        run_dir: )" + run_dir() +
+                                R"(}
 optimizer: {lr: 3e-3, warmup_steps: 5}
 )");
 }

@@ -25,8 +25,8 @@ Outcome run_program(int ranks, const std::vector<std::string>& arguments);
 std::string fresh_folder(const std::string& name);
 void write_file(const std::string& path, const std::string& text);
 
-// A small run on generated text: a byte-level GPT of 2 layers, width 32, context 32, global batch 12 in micro-batches of 2, so
-// that 1, 2, 3 and 6 ranks can share it.
+// A small run on generated text: a byte-level GPT of 2 layers, width 32, context 32, global batch 12 in micro-batches
+// of 2, so that 1, 2, 3 and 6 ranks can share it.
 class SmallRun {
  public:
   explicit SmallRun(const std::string& name);

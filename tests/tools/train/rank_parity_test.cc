@@ -36,9 +36,10 @@ TEST(RankParity, Fp32WireGivesTheSameLossesOnOneTwoAndThreeRanks) {
   EXPECT_LE(largest_difference(one, losses_of("fp32_3", 3, fp32)), 1e-5);
 }
 
-// Each contribution is rounded once, with relative error at most u = 2^-9 (bf16) or 2^-12 (fp16), unbiased. AdamW divides by
-// the gradient's own magnitude, so an update is off by about u of its size, and the loss, which falls by about half its value
-// in these steps, by about u of itself. Bound: 4 u, since small elements, whose sign may turn, move by the whole step.
+// Each contribution is rounded once, with relative error at most u = 2^-9 (bf16) or 2^-12 (fp16), unbiased. AdamW
+// divides by the gradient's own magnitude, so an update is off by about u of its size, and the loss, which falls by
+// about half its value in these steps, by about u of itself. Bound: 4 u, since small elements, whose sign may turn,
+// move by the whole step.
 TEST(RankParity, SixteenBitWiresStayWithinTheirRounding) {
   const auto exact = losses_of("wire_fp32", 2, {"precision.compute=fp32", "comm.wire_dtype=fp32"});
   const auto bf16 = losses_of("wire_bf16", 2, {"precision.compute=fp32", "comm.wire_dtype=bf16"});
@@ -50,7 +51,8 @@ TEST(RankParity, SixteenBitWiresStayWithinTheirRounding) {
 
 TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
   const auto exact = losses_of("acc_fp32", 3, {"precision.compute=fp32", "comm.wire_dtype=fp32"});
-  const auto wire = losses_of("acc_wire", 3, {"precision.compute=fp32", "comm.wire_dtype=bf16", "comm.accumulate=wire"});
+  const auto wire =
+      losses_of("acc_wire", 3, {"precision.compute=fp32", "comm.wire_dtype=bf16", "comm.accumulate=wire"});
   EXPECT_LE(largest_difference(exact, wire), 8 * std::ldexp(1.0, -9));  // rounded again after each addition
 }
 

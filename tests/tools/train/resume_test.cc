@@ -10,8 +10,9 @@
 namespace mantissa::testing {
 namespace {
 
-const std::vector<std::string> kSettings = {"precision.compute=fp16", "model.dropout=0.1", "scaler.init_scale=1024",
-                                            "scaler.growth_interval=4", "optimizer.clip.mode=adaptive", "optimizer.clip.warmup=5"};
+const std::vector<std::string> kSettings = {"precision.compute=fp16",       "model.dropout=0.1",
+                                            "scaler.init_scale=1024",       "scaler.growth_interval=4",
+                                            "optimizer.clip.mode=adaptive", "optimizer.clip.warmup=5"};
 
 std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
   settings.insert(settings.end(), more.begin(), more.end());
@@ -31,8 +32,10 @@ TEST_P(ResumeOnRanks, TenStepsAndTenMoreEqualTwentyBitForBit) {
 
   EXPECT_EQ(straight.losses(), halves.losses());
   EXPECT_EQ(straight.hashes(20), halves.hashes(20));  // weights, masters and moments
-  const Checkpoint a = open_checkpoint(straight.checkpoint_folder(20)), b = open_checkpoint(halves.checkpoint_folder(20));
-  for (const char* key : {"scaler", "clip_norms", "applied_steps", "next_step", "run"}) EXPECT_EQ(a.state.at(key), b.state.at(key)) << key;
+  const Checkpoint a = open_checkpoint(straight.checkpoint_folder(20)),
+                   b = open_checkpoint(halves.checkpoint_folder(20));
+  for (const char* key : {"scaler", "clip_norms", "applied_steps", "next_step", "run"})
+    EXPECT_EQ(a.state.at(key), b.state.at(key)) << key;
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ResumeOnRanks, ::testing::Values(1, 2));

@@ -14,9 +14,9 @@ namespace {
 
 struct RankView {
   std::vector<StepReport> reports;
-  std::vector<float> scales;       // after each step
-  std::vector<uint64_t> weights;   // hash after each step; [0] is before the first
-  std::vector<int64_t> applied;    // optimizer steps after each step
+  std::vector<float> scales;      // after each step
+  std::vector<uint64_t> weights;  // hash after each step; [0] is before the first
+  std::vector<int64_t> applied;   // optimizer steps after each step
 };
 
 // Runs `steps` steps on `ranks` ranks of one process.
@@ -30,7 +30,9 @@ std::vector<RankView> run_ranks(const SmallRun& run, int ranks, int steps, const
       RankView& view = views[static_cast<size_t>(rank)];
       Session session(config, group.rank(rank));
       TrainStep step(session);
-      const auto hash = [&] { return hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream); };
+      const auto hash = [&] {
+        return hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream);
+      };
       view.weights.push_back(hash());
       for (int index = 0; index < steps; ++index) {
         view.reports.push_back(step.run());
@@ -46,8 +48,10 @@ std::vector<RankView> run_ranks(const SmallRun& run, int ranks, int steps, const
 
 TEST(TrainStep, OverflowOnOneRankIsSkippedAndHalvesTheScaleOnEveryRank) {
   SmallRun run("step_overflow");
-  run.with_yaml("test: {gradients: [{step: 2, rank: 2, parameter: blocks.0.attention.qkv.weight, element: 5, value: nan}]}\n");
-  const auto views = run_ranks(run, 3, 4, {"precision.compute=fp16", "scaler.init_scale=256", "scaler.growth_interval=2"});
+  run.with_yaml(
+      "test: {gradients: [{step: 2, rank: 2, parameter: blocks.0.attention.qkv.weight, element: 5, value: nan}]}\n");
+  const auto views =
+      run_ranks(run, 3, 4, {"precision.compute=fp16", "scaler.init_scale=256", "scaler.growth_interval=2"});
   for (const RankView& view : views) {
     EXPECT_EQ(view.scales, (std::vector<float>{256, 128, 128, 256}));
     EXPECT_EQ(view.applied, (std::vector<int64_t>{1, 1, 2, 3}));
@@ -76,7 +80,8 @@ TEST(TrainStep, GradientNormDoesNotDependOnTheSplit) {
   const SmallRun run("step_norm");
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
   const double one = run_ranks(run, 1, 1, fp32)[0].reports[0].grad_norm;
-  for (const int ranks : {2, 3, 6}) EXPECT_NEAR(run_ranks(run, ranks, 1, fp32)[0].reports[0].grad_norm, one, 1e-5 * one);
+  for (const int ranks : {2, 3, 6})
+    EXPECT_NEAR(run_ranks(run, ranks, 1, fp32)[0].reports[0].grad_norm, one, 1e-5 * one);
 }
 
 }  // namespace
