@@ -17,7 +17,7 @@
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/process_memory.h"
-#include "tools/train/statistics.h"
+#include "tools/train/quantiles.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

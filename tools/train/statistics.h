@@ -1,18 +1,21 @@
-// RunStatistics: the block at the end of a run, and what of it survives a resume.
+// RunStatistics: the block at the end of a run, and what of it survives a resume. Bounded, however long the run is.
 #pragma once
 
-#include <map>
+#include <deque>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "tools/train/quantiles.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
 
 class RunStatistics {
  public:
+  static constexpr size_t kRemembered = 10;  // newest skips and changes of the scale; the metrics file has all
+
   void add(const StepReport& report, const std::string& skip_reason);
 
   // Steps, skipped steps with reasons, history of the loss scale, quantiles of gradient norm and step time.
@@ -23,14 +26,11 @@ class RunStatistics {
   void restore(const nlohmann::json& state);
 
  private:
-  int64_t applied_ = 0;
-  std::vector<std::string> skipped_;                      // "step 12: reason"
-  std::vector<std::pair<int64_t, float>> scale_history_;  // step from which on, scale
-  std::vector<double> grad_norms_;                        // of applied steps
-  std::vector<double> step_ms_;
+  int64_t applied_ = 0, skipped_ = 0, scale_changes_ = 0;
+  std::deque<std::string> newest_skips_;                 // "step 12: reason"
+  std::deque<std::pair<int64_t, float>> newest_scales_;  // step from which on, scale
+  LogHistogram grad_norms_;                              // of applied steps
+  LogHistogram step_ms_;
 };
-
-// The q-quantile of the values, q in [0, 1], by linear interpolation; NaN without values.
-double quantile(std::vector<double> values, double q);
 
 }  // namespace mantissa

@@ -1,6 +1,8 @@
 // `mantissa generate` and `mantissa config` as a user meets them.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -45,6 +47,17 @@ TEST(ConfigVerb, PrintsWhatTrainingWouldUseAndTrainsNothing) {
   write_file(run.folder() + "/again.yaml", outcome.output);
   EXPECT_EQ(run_program(0, {"config", run.folder() + "/again.yaml"}).output, outcome.output);
   EXPECT_TRUE(run.records("start").empty());
+}
+
+TEST(ConfigVerb, EveryShippedConfigurationIsValid) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++files;
+    const Outcome outcome = run_program(0, {"config", entry.path().string(), "data.train=any.bin"});
+    EXPECT_EQ(outcome.exit_code, 0) << entry.path() << "\n" << outcome.output;
+  }
+  EXPECT_GE(files, 5);
 }
 
 TEST(ConfigVerb, UnknownNamesAreRefusedWithTheKnownOnes) {
