@@ -44,10 +44,13 @@ int run(int argc, char** argv) {
   GenerateRequest request;
   generate->add_option("run", request.run, "run folder, or one checkpoint folder of it")->required();
   generate->add_option("--prompt", request.prompt, "what to continue")->required();
-  generate->add_option("--tokens", request.sampling.tokens, "how many tokens to add")->capture_default_str();
+  generate->add_option("--tokens", request.sampling.tokens, "how many tokens to add")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   generate->add_option("--temperature", request.sampling.temperature, "0: always the likeliest token")
       ->capture_default_str();
   generate->add_option("--top-k", request.sampling.top_k, "draw from this many likeliest tokens; 0: from all")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   generate->add_option("--seed", request.sampling.seed, "the same seed gives the same text")->capture_default_str();
   try {

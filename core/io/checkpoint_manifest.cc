@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormatVersion = 1;
+constexpr int kFormatVersion = 2;  // 2: with the order of saves
 constexpr std::string_view kHead = "{\"manifest\": ";
 constexpr std::string_view kHashLine = ",\n\"xxh3_128\": \"";
 constexpr std::string_view kTail = "\"}\n";
@@ -35,6 +35,7 @@ std::string write_manifest(const Checkpoint& checkpoint) {
   nlohmann::ordered_json manifest;
   manifest["format_version"] = kFormatVersion;
   manifest["step"] = checkpoint.step;
+  manifest["save"] = checkpoint.save;
   manifest["model_fingerprint"] = checkpoint.model_fingerprint;
   manifest["files"] = nlohmann::ordered_json::array();
   for (const CheckpointFile& file : checkpoint.files) {
@@ -70,6 +71,7 @@ Checkpoint parse_manifest(const std::string& text, const std::string& path) {
     }
     Checkpoint checkpoint{.folder = {},
                           .step = manifest.at("step").get<int64_t>(),
+                          .save = manifest.at("save").get<int64_t>(),
                           .model_fingerprint = manifest.at("model_fingerprint").get<std::string>(),
                           .files = {},
                           .state = manifest.at("state")};

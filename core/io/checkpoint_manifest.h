@@ -8,12 +8,14 @@
 
 namespace mantissa {
 
-inline constexpr const char* kManifestName = "manifest.json";
-
 // The manifest's text. ContractError if the state holds NaN or Inf, which JSON would silently turn into null.
 std::string write_manifest(const Checkpoint& checkpoint);
 
 // CheckpointError naming `path` if the text is not as written.
 Checkpoint parse_manifest(const std::string& text, const std::string& path);
+
+// The manifest in a checkpoint's folder; of the files that it lists none is read. CheckpointError as above, or when the
+// folder bears the name of another step: a copy under a wrong name would be taken for what it is not.
+Checkpoint read_manifest(const std::string& folder);
 
 }  // namespace mantissa

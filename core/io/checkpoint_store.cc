@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <system_error>
+#include <tuple>
 
 #include "core/base/check.h"
 #include "core/io/checkpoint_manifest.h"
+#include "core/io/checkpoint_name.h"
 #include "core/io/posix_file.h"
 
 namespace mantissa {
@@ -16,27 +17,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kPartial = ".partial";  // being written
 constexpr std::string_view kReplaced =
     ".replaced";  // the older of two checkpoints of one step, until the newer is in place
 constexpr std::string_view kDoomed = ".doomed";  // being removed
 
-// The step of a name such as step-00000100 followed by `suffix`.
-std::optional<int64_t> parse_step(std::string_view name, std::string_view suffix) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(suffix)) return std::nullopt;
-  const std::string_view digits = name.substr(kPrefix.size(), name.size() - kPrefix.size() - suffix.size());
-  int64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || step < 0) return std::nullopt;
-  return step;
-}
+// What commit() and prune() cannot read they leave alone; latest_valid() tells of it at the next start.
+void ignore(const CheckpointError&) {}
 
 std::vector<int64_t> steps_with_suffix(const std::string& root, std::string_view suffix) {
   std::vector<int64_t> steps;
   std::error_code error;  // a root that is not there yet has no checkpoints
   for (fs::directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-    if (const auto step = parse_step(it->path().filename().string(), suffix)) steps.push_back(*step);
+    if (const auto step = parse_checkpoint_name(it->path().filename().string(), suffix)) steps.push_back(*step);
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;
@@ -50,7 +43,7 @@ CheckpointStore::CheckpointStore(std::string root, CheckpointStoreOptions option
   MANTISSA_CHECK(options_.keep_last >= 0, "[checkpoint] keep_last must be >= 0, got {}", options_.keep_last);
 }
 
-std::string CheckpointStore::folder(int64_t step) const { return fmt::format("{}/{}{:08d}", root_, kPrefix, step); }
+std::string CheckpointStore::folder(int64_t step) const { return root_ + "/" + checkpoint_name(step); }
 
 std::string CheckpointStore::partial_folder(int64_t step) const { return folder(step) + std::string(kPartial); }
 
@@ -94,7 +87,9 @@ void CheckpointStore::commit(int64_t step, const std::string& model_fingerprint,
                              const std::vector<CheckpointFile>& files, const nlohmann::json& state) {
   const std::string partial = partial_folder(step);
   try {
-    const std::string manifest = write_manifest({partial, step, model_fingerprint, files, state});
+    const std::vector<Checkpoint> earlier = manifests(ignore);
+    const int64_t save = earlier.empty() ? 1 : earlier.front().save + 1;
+    const std::string manifest = write_manifest({partial, step, save, model_fingerprint, files, state});
     CheckpointFileWriter writer(partial, kManifestName);
     writer.write(std::as_bytes(std::span(manifest)));
     writer.close();
@@ -104,7 +99,7 @@ void CheckpointStore::commit(int64_t step, const std::string& model_fingerprint,
     abandon(step);
     throw;
   }
-  prune(step);
+  prune();
 }
 
 void CheckpointStore::replace(int64_t step) {
@@ -125,29 +120,47 @@ void CheckpointStore::replace(int64_t step) {
   if (exists) fs::remove_all(replaced, error);  // what stays is removed by recover()
 }
 
-void CheckpointStore::prune(int64_t newest_step) {
+void CheckpointStore::prune() {
   if (options_.keep_last == 0) return;
-  int kept = 0;
-  for (const int64_t step : steps()) {
-    // Later steps are those of a run that went another way: not ours to remove.
-    if (step > newest_step || ++kept <= options_.keep_last) continue;
+  const std::vector<Checkpoint> all = manifests(ignore);
+  for (size_t index = static_cast<size_t>(options_.keep_last); index < all.size(); ++index) {
     // Renamed first, so that a half-removed folder never stands under a valid name.
-    const std::string doomed = folder(step) + std::string(kDoomed);
+    const std::string &old = all[index].folder, doomed = old + std::string(kDoomed);
     std::error_code error;
-    fs::rename(folder(step), doomed, error);
+    fs::rename(old, doomed, error);
     if (!error) fs::remove_all(doomed, error);
-    if (error) options_.warn(fmt::format("{}: cannot remove the old checkpoint: {}", folder(step), error.message()));
+    if (error) options_.warn(fmt::format("{}: cannot remove the old checkpoint: {}", old, error.message()));
   }
 }
 
 std::vector<int64_t> CheckpointStore::steps() const { return steps_with_suffix(root_, ""); }
 
-std::optional<Checkpoint> CheckpointStore::latest_valid() const {
+std::vector<Checkpoint> CheckpointStore::manifests(
+    const std::function<void(const CheckpointError&)>& unreadable) const {
+  std::vector<Checkpoint> found;
   for (const int64_t step : steps()) {
     try {
-      return open_checkpoint(folder(step));
+      found.push_back(read_manifest(folder(step)));
     } catch (const CheckpointError& error) {
-      options_.warn(fmt::format("skipping a checkpoint: {}", error.what()));
+      unreadable(error);
+    }
+  }
+  // Equal numbers only where a checkpoint was copied in from another run.
+  std::sort(found.begin(), found.end(), [](const Checkpoint& a, const Checkpoint& b) {
+    return std::tie(a.save, a.step) > std::tie(b.save, b.step);
+  });
+  return found;
+}
+
+std::optional<Checkpoint> CheckpointStore::latest_valid() const {
+  const auto skip = [this](const CheckpointError& error) {
+    options_.warn(fmt::format("skipping a checkpoint: {}", error.what()));
+  };
+  for (const Checkpoint& candidate : manifests(skip)) {
+    try {
+      return open_checkpoint(candidate.folder);
+    } catch (const CheckpointError& error) {
+      skip(error);
     }
   }
   return std::nullopt;

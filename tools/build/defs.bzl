@@ -3,7 +3,8 @@
     load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_binary", "mantissa_cc_test", "mantissa_mpi_test")
 
 mantissa_cc_library(name, srcs, hdrs, deps, ...)
-    cc_library. One target per header pair; visibility is public unless given (narrow it where the floors of the house ask for it).
+    cc_library. One target per header pair. Each package's default_visibility enforces the floors of the house: core is seen by
+    all; amp, comm and models by tools and tests, not by each other; tools by tools and tests.
 mantissa_cc_binary(name, srcs, deps, ...)
     cc_binary.
 mantissa_cc_test(name, srcs, deps, own_main = False, size = "small", ...)
@@ -36,11 +37,11 @@ def _options(kwargs):
     kwargs["linkopts"] = LINKOPTS + kwargs.pop("linkopts", [])
     return kwargs
 
-def mantissa_cc_library(name, visibility = ["//visibility:public"], **kwargs):
-    native.cc_library(name = name, visibility = visibility, **_options(kwargs))
+def mantissa_cc_library(name, **kwargs):
+    native.cc_library(name = name, **_options(kwargs))
 
-def mantissa_cc_binary(name, visibility = ["//visibility:public"], **kwargs):
-    native.cc_binary(name = name, visibility = visibility, **_options(kwargs))
+def mantissa_cc_binary(name, **kwargs):
+    native.cc_binary(name = name, **_options(kwargs))
 
 def mantissa_cc_test(name, deps = [], own_main = False, size = "small", **kwargs):
     gtest = ["@gtest//:gtest"] if own_main else ["@gtest//:gtest", "@gtest//:gtest_main"]

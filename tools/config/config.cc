@@ -64,6 +64,11 @@ bool starts_with_any(const std::string& path, const auto& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](std::string_view p) { return path.starts_with(p); });
 }
 
+// Whether the tail of the training data is kept for evaluation and not trained on.
+bool sets_tail_aside(const Config& config) {
+  return config.train.eval_interval > 0 && config.data.validation.empty() && config.data.validation_fraction > 0.0;
+}
+
 template <typename Include>
 uint64_t hash_settings(const Config& config, Include include) {
   std::string text;
@@ -95,8 +100,7 @@ std::string to_yaml(const Config& config) {
 }
 
 uint64_t fingerprint(const Config& config) {
-  return hash_settings(config,
-                       [](const std::string& path) { return path != "train.run_dir" && path != "checkpoint.resume"; });
+  return hash_settings(config, [](const std::string&) { return true; });
 }
 
 std::string model_fingerprint(const Config& config) {
@@ -108,16 +112,21 @@ std::string model_fingerprint(const Config& config) {
 
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
   // Data files may move; what they hold is compared by TokenData::fingerprint().
-  constexpr std::array<std::string_view, 15> kFree = {
+  static constexpr std::array<std::string_view, 15> kFree = {
       "device",        "data.train",    "data.validation", "train.stop_at_step", "train.log_interval", "train.eval_",
       "train.sample_", "train.run_dir", "train.threads",   "train.micro_batch",  "comm.backend",       "checkpoint.",
       "faults.",       "test.",         "comm.bucket_mib"};
+  const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
+  const auto shapes_training = [tail_changes](const std::string& path) {
+    const bool decides_on_tail = path == "data.validation" || path == "train.eval_interval";
+    return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || !starts_with_any(path, kFree);
+  };
   auto before = flatten(saved), after = flatten(now);
   std::vector<std::string> differences;
   for (const auto& [path, value] : before) after.try_emplace(path, "(absent)");
   for (const auto& [path, value] : after) {
     const std::string& old = before.try_emplace(path, "(absent)").first->second;
-    if (old != value && (path == "data.validation_fraction" || !starts_with_any(path, kFree))) {
+    if (old != value && shapes_training(path)) {
       differences.push_back(fmt::format("{}: {} -> {}", path, old, value));
     }
   }

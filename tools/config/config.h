@@ -29,7 +29,7 @@ struct DataConfig {
   DataFormat format = DataFormat::kBytes;
   TokenLayout layout = TokenLayout::kAuto;  // of token files
   std::vector<std::string> train;           // files or patterns
-  std::vector<std::string> validation;      // empty: the tail of the training data
+  std::vector<std::string> validation;      // empty: the tail of the training data, if there is evaluation
   double validation_fraction = 0.05;        // that tail
   double mask_fraction = 0.15;              // models that predict masked tokens
   int64_t mask_token = -1;                  // -1: the last token of the vocabulary
@@ -45,7 +45,7 @@ struct TrainConfig {
   int64_t micro_batch = 4;   // sequences that one rank runs at a time
   uint64_t seed = 1;
   int64_t log_interval = 10;
-  int64_t eval_interval = 100;  // 0: never
+  int64_t eval_interval = 100;  // 0: never evaluate, not even at the end
   int64_t eval_batches = 10;    // of global_batch sequences
   int64_t sample_interval = 0;  // 0: at the end only
   std::string sample_prompt = "\n";
@@ -87,8 +87,8 @@ struct CommConfig {
 
 struct CheckpointConfig {
   int64_t interval = 500;       // 0: at the end only
-  int keep_last = 2;            // 0: all
-  std::string resume = "auto";  // "auto": the newest valid one of run_dir, if any; "none"; or a checkpoint folder
+  int keep_last = 2;            // those saved last; 0: all
+  std::string resume = "auto";  // "auto": the newest valid one of run_dir, if any; "none"; a checkpoint or run folder
   bool allow_changes = false;   // resume although settings that shape the training differ
 };
 
@@ -145,7 +145,7 @@ Config parse_config(const std::string& yaml, const std::string& source, const st
 // All settings with their resolved values; parse_config() reads it back to the same.
 std::string to_yaml(const Config& config);
 
-// Equal for equal settings. Of everything except train.run_dir and checkpoint.resume: what ranks compare at the start.
+// Of every setting, equal for equal settings: what ranks compare at the start.
 uint64_t fingerprint(const Config& config);
 // Of the model section: a checkpoint belongs to one model.
 std::string model_fingerprint(const Config& config);

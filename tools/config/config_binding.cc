@@ -9,6 +9,13 @@ namespace {
 
 namespace names = config_names;
 
+// Step numbers are 32-bit counters of the random generator. With these bounds and that of global_batch, numbers of
+// samples stay far below 2^63.
+constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
+constexpr int64_t kMaxEvalBatches = 1 << 20;
+// A bucket of less than 1 KiB would be all overhead.
+constexpr double kMinBucketMib = 1.0 / 1024;
+
 void bind_model(ConfigVisitor& v, ModelConfig& c) {
   v.scalar("name", text_field(c.name));
   v.scalar("layers", integer_field<int64_t>(c.layers, 1, 10000));
@@ -41,14 +48,14 @@ void bind_data(ConfigVisitor& v, DataConfig& c) {
 }
 
 void bind_train(ConfigVisitor& v, TrainConfig& c) {
-  v.scalar("steps", integer_field<int64_t>(c.steps, 1));
-  v.scalar("stop_at_step", integer_field<int64_t>(c.stop_at_step, 0));
+  v.scalar("steps", integer_field<int64_t>(c.steps, 1, kMaxSteps));
+  v.scalar("stop_at_step", integer_field<int64_t>(c.stop_at_step, 0, kMaxSteps));
   v.scalar("global_batch", integer_field<int64_t>(c.global_batch, 1, 1 << 30));
   v.scalar("micro_batch", integer_field<int64_t>(c.micro_batch, 1, 1 << 20));
   v.scalar("seed", integer_field(c.seed));
   v.scalar("log_interval", integer_field<int64_t>(c.log_interval, 1));
   v.scalar("eval_interval", integer_field<int64_t>(c.eval_interval, 0));
-  v.scalar("eval_batches", integer_field<int64_t>(c.eval_batches, 1));
+  v.scalar("eval_batches", integer_field<int64_t>(c.eval_batches, 1, kMaxEvalBatches));
   v.scalar("sample_interval", integer_field<int64_t>(c.sample_interval, 0));
   v.scalar("sample_prompt", text_field(c.sample_prompt));
   v.scalar("sample_tokens", integer_field<int64_t>(c.sample_tokens, 0));
@@ -68,8 +75,8 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
   v.scalar("lr", real_field(c.schedule.peak, RealRange::above_zero()));
   v.scalar("final_lr", real_field(c.schedule.final_rate, RealRange::at_least_zero()));
   v.scalar("schedule", choice_field(c.schedule.kind, names::kSchedule));
-  v.scalar("warmup_steps", integer_field<int64_t>(c.schedule.warmup_steps, 0));
-  v.scalar("decay_steps", integer_field<int64_t>(c.schedule.decay_steps, 0));
+  v.scalar("warmup_steps", integer_field<int64_t>(c.schedule.warmup_steps, 0, kMaxSteps));
+  v.scalar("decay_steps", integer_field<int64_t>(c.schedule.decay_steps, 0, kMaxSteps));
   v.scalar("beta1", real_field(c.adamw.beta1, RealRange::below_one()));
   v.scalar("beta2", real_field(c.adamw.beta2, RealRange::below_one()));
   v.scalar("epsilon", real_field(c.adamw.epsilon, RealRange::above_zero()));
@@ -116,7 +123,7 @@ void bind_comm(ConfigVisitor& v, CommConfig& c) {
   v.scalar("backend", text_field(c.backend));
   v.scalar("wire_dtype", choice_field(c.reducer.wire, names::kFloat));
   v.scalar("accumulate", choice_field(c.reducer.accumulation, names::kAccumulation));
-  v.scalar("bucket_mib", real_field(c.bucket_mib, {.min = 0.0, .max = 65536.0, .min_bound = RealRange::Bound::kOpen}));
+  v.scalar("bucket_mib", real_field(c.bucket_mib, {.min = kMinBucketMib, .max = 65536.0}));
 }
 
 void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "amp/layer_pattern.h"
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
@@ -84,8 +86,23 @@ void check_train(const Config& c, Problems& p) {
   p.refuse_if(c.train.stop_at_step > c.train.steps, "{} comes after {}; 0 means the end",
               p.setting("train.stop_at_step"), p.setting("train.steps"));
   p.refuse_if(c.train.run_dir.empty(), "{}: name the folder for the run's results", p.setting("train.run_dir"));
-  p.refuse_if(c.checkpoint.resume.empty(), "{}: expected auto, none or a checkpoint folder",
+  p.refuse_if(c.checkpoint.resume.empty(), "{}: expected auto, none, or a checkpoint or run folder",
               p.setting("checkpoint.resume"));
+}
+
+// Samples are continuations of the prompt's bytes, made by models that predict the next token.
+void check_sample(const Config& c, Problems& p) {
+  if (c.train.sample_tokens == 0 || c.data.format != DataFormat::kBytes || c.model.name != "gpt") return;
+  p.refuse_if(c.train.sample_prompt.empty(),
+              "{} leaves {} nothing to continue; give a text of at least one byte, or train.sample_tokens=0",
+              p.setting("train.sample_prompt"), p.setting("train.sample_tokens"));
+  const auto outside = std::find_if(c.train.sample_prompt.begin(), c.train.sample_prompt.end(),
+                                    [&c](char byte) { return static_cast<unsigned char>(byte) >= c.model.vocab; });
+  if (outside == c.train.sample_prompt.end()) return;
+  p.refuse_if(true,
+              "{} holds byte {}, outside of the vocabulary of {}; give a text of bytes below that, or "
+              "train.sample_tokens=0",
+              p.setting("train.sample_prompt"), static_cast<unsigned char>(*outside), p.setting("model.vocab"));
 }
 
 void check_optimizer(const Config& c, Problems& p) {
@@ -149,6 +166,7 @@ void validate(const Config& c) {
   check_model(c.model, problems);
   check_data(c, problems);
   check_train(c, problems);
+  check_sample(c, problems);
   check_optimizer(c, problems);
   check_precision(c.precision, problems);
   check_scaler(c, problems);

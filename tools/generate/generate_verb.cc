@@ -1,7 +1,7 @@
 #include "tools/generate/generate_verb.h"
 
+#include <charconv>
 #include <cstdio>
-#include <filesystem>
 #include <sstream>
 
 #include "core/base/log.h"
@@ -11,31 +11,25 @@
 namespace mantissa {
 namespace {
 
-Checkpoint find_checkpoint(const std::string& run) {
-  if (std::filesystem::exists(run + "/manifest.json")) return open_checkpoint(run);
-  const CheckpointStore store(checkpoint_root(run),
-                              {.warn = [](const std::string& text) { spdlog::warn("{}", text); }});
-  if (const auto latest = store.latest_valid()) return *latest;
-  throw CheckpointError(
-      fmt::format("'{}' holds no valid checkpoint: expected a run folder with {} in it, or a checkpoint folder", run,
-                  checkpoint_root("")));
-}
-
 std::vector<int32_t> prompt_tokens(const std::string& prompt, DataFormat format) {
   if (format == DataFormat::kBytes) return byte_tokens(prompt);
   std::vector<int32_t> tokens;
   std::istringstream words(prompt);
-  for (int32_t token = 0; words >> token;) tokens.push_back(token);
-  if (!words.eof()) {
-    throw DataError(fmt::format(
-        "this run was trained on token files: the prompt must be token numbers such as \"464 2159\", got '{}'",
-        prompt));
+  for (std::string word; words >> word;) {
+    int32_t token = 0;
+    const auto parsed = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (parsed.ec != std::errc() || parsed.ptr != word.data() + word.size()) {
+      throw DataError(fmt::format(
+          "this run was trained on token files: the prompt must be token numbers such as \"464 2159\", got '{}'",
+          word));
+    }
+    tokens.push_back(token);
   }
   return tokens;
 }
 
 void generate(const GenerateRequest& request) {
-  const Checkpoint checkpoint = find_checkpoint(request.run);
+  const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.run));
   const Config config =
       parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
   ModelRuntime runtime(config);
@@ -45,10 +39,12 @@ void generate(const GenerateRequest& request) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
+  const std::vector<int32_t> prompt = prompt_tokens(request.prompt, config.data.format);
+  Generator generator(runtime, config.model);
+  generator.require_valid(prompt);
   print(request.prompt);
-  Generator(runtime, config.model)
-      .run(prompt_tokens(request.prompt, config.data.format), request.sampling,
-           [&](int32_t token) { print(bytes ? byte_text(token) : " " + std::to_string(token)); });
+  generator.run(prompt, request.sampling,
+                [&](int32_t token) { print(bytes ? byte_text(token) : " " + std::to_string(token)); });
   print("\n");
 }
 

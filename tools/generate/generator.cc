@@ -22,11 +22,9 @@ Generator::Generator(ModelRuntime& runtime, const ModelConfig& model) : runtime_
 
 void Generator::run(const std::vector<int32_t>& prompt, const SamplingOptions& options,
                     const std::function<void(int32_t)>& emit) {
-  if (prompt.empty()) throw DataError("the prompt must hold at least one token");
-  for (const int32_t token : prompt) {
-    if (token < 0 || token >= model_.vocab) {
-      throw DataError(fmt::format("the prompt holds token {}, the vocabulary has {}", token, model_.vocab));
-    }
+  require_valid(prompt);
+  if (!(options.temperature >= 0.0)) {
+    throw ConfigError(fmt::format("the temperature must be a number >= 0, got {}", options.temperature));
   }
   std::vector<int32_t> text = prompt;
   for (int64_t position = 0; position < options.tokens; ++position) {
@@ -35,6 +33,15 @@ void Generator::run(const std::vector<int32_t>& prompt, const SamplingOptions& o
     const double uniform = static_cast<double>(words[0]) * 0x1p-32;
     text.push_back(sample_token(next_logits(text), options.temperature, options.top_k, uniform));
     emit(text.back());
+  }
+}
+
+void Generator::require_valid(const std::vector<int32_t>& prompt) const {
+  if (prompt.empty()) throw DataError("the prompt must hold at least one token");
+  for (const int32_t token : prompt) {
+    if (token < 0 || token >= model_.vocab) {
+      throw DataError(fmt::format("the prompt holds token {}, the vocabulary has {}", token, model_.vocab));
+    }
   }
 }
 

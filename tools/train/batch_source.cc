@@ -21,7 +21,10 @@ std::shared_ptr<const TokenData> open_data(const Config& config, const std::vect
 
 TokenSplit open_split(const Config& config) {
   auto train = open_data(config, config.data.train);
-  if (config.data.validation.empty()) return split_tail(std::move(train), config.data.validation_fraction);
+  if (config.data.validation.empty()) {
+    const bool wanted = config.train.eval_interval > 0;
+    return split_tail(std::move(train), wanted ? config.data.validation_fraction : 0.0);
+  }
   return {TokenRange::whole(std::move(train)), TokenRange::whole(open_data(config, config.data.validation))};
 }
 

@@ -27,6 +27,8 @@ struct WriteResult {
 
 void copy_text(char* out, size_t capacity, const std::string& text) { std::strncpy(out, text.c_str(), capacity - 1); }
 
+void warn(const std::string& text) { spdlog::warn("{}", text); }
+
 // The folder that rank 0 chose, for all ranks.
 struct Folder {
   int32_t found = 0;
@@ -37,11 +39,25 @@ struct Folder {
 
 std::string checkpoint_root(const std::string& run_dir) { return run_dir + "/checkpoints"; }
 
+std::string find_checkpoint_folder(const std::string& path) {
+  std::error_code error;  // what cannot be looked into holds no checkpoint
+  if (std::filesystem::exists(path + "/" + kManifestName, error)) return path;
+  for (const std::string& root : {checkpoint_root(path), path}) {
+    const CheckpointStore store(root, {.warn = warn});
+    if (store.steps().empty()) continue;
+    if (const auto latest = store.latest_valid()) return latest->folder;
+    throw CheckpointError(fmt::format("{}: none of the {} checkpoints there is valid", root, store.steps().size()));
+  }
+  throw CheckpointError(
+      fmt::format("'{}' holds no checkpoint: expected a checkpoint folder (with {} in it), a run folder or its "
+                  "checkpoints folder",
+                  path, kManifestName));
+}
+
 TrainingCheckpoints::TrainingCheckpoints(Session& session)
     : session_(session),
       store_(checkpoint_root(session.config.train.run_dir),
-             {.keep_last = session.config.checkpoint.keep_last,
-              .warn = [](const std::string& text) { spdlog::warn("{}", text); }}) {
+             {.keep_last = session.config.checkpoint.keep_last, .warn = warn}) {
   if (session.communicator.rank() == 0) store_.recover();
 }
 
@@ -136,7 +152,7 @@ nlohmann::json TrainingCheckpoints::resume() {
   if (session_.communicator.rank() == 0) {  // rank 0 decides, so that no two ranks resume from different checkpoints
     if (choice != "auto") {
       folder.found = 1;
-      copy_text(folder.path, sizeof(folder.path), choice);
+      copy_text(folder.path, sizeof(folder.path), find_checkpoint_folder(choice));
     } else if (const auto latest = store_.latest_valid()) {
       folder.found = 1;
       copy_text(folder.path, sizeof(folder.path), latest->folder);
@@ -176,7 +192,7 @@ nlohmann::json TrainingCheckpoints::resume() {
                  state.at("ranks").get<int>());
     return state.at("run");
   } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/manifest.json: {}", checkpoint.folder, error.what()));
+    throw CheckpointError(fmt::format("{}/{}: {}", checkpoint.folder, kManifestName, error.what()));
   }
 }
 
@@ -187,7 +203,7 @@ void TrainingCheckpoints::require_same_training(const Checkpoint& checkpoint) co
         fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
   }
   const Config saved =
-      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
+      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName);
   const auto differences = training_differences(saved, session_.config);
   if (checkpoint.model_fingerprint != model_fingerprint(session_.config)) {
     throw CheckpointError(

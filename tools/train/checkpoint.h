@@ -18,6 +18,10 @@ inline constexpr const char* kModelFile = "model.safetensors";
 // The folder of a run's checkpoints.
 std::string checkpoint_root(const std::string& run_dir);
 
+// The checkpoint that `path` means: itself, or for a run folder or its checkpoints folder the newest valid one in it.
+// CheckpointError that says what was expected otherwise.
+std::string find_checkpoint_folder(const std::string& path);
+
 class TrainingCheckpoints {
  public:
   explicit TrainingCheckpoints(Session& session);

@@ -6,6 +6,7 @@ namespace mantissa {
 
 Evaluation::Evaluation(Session& session) : session_(session) {
   const TrainConfig& train = session.config.train;
+  if (train.eval_interval == 0) return;
   sequences_ = std::min(train.eval_batches * train.global_batch, session.data.validation_windows());
   const int64_t count = train.micro_batch * session.config.model.context;
   tokens_ = session.runtime.backend->make_tensor(DType::kI32, {count}, "validation tokens");

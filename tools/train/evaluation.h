@@ -9,7 +9,7 @@ class Evaluation {
  public:
   explicit Evaluation(Session& session);
 
-  // Whether there is validation text and it is wanted.
+  // Whether there is validation text and train.eval_interval asks for it.
   bool enabled() const { return sequences_ > 0; }
   int64_t sequences() const { return sequences_; }
   // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats; the same set in every

@@ -1,5 +1,6 @@
 #include "tools/train/fault_injection.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace mantissa {
@@ -10,22 +11,33 @@ FaultInjection::FaultInjection(const TestConfig& config, int rank, Backend& back
 void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) const {
   for (const GradientInjection& fault : config_.gradients) {
     if (fault.step != step + 1 || fault.rank != rank_ || fault.parameter != parameter.name) continue;
-    if (fault.element < 0 || fault.element >= parameter.numel()) {
-      throw ConfigError(fmt::format("test.gradients: '{}' has {} elements, there is no element {}", parameter.name,
-                                    parameter.numel(), fault.element));
-    }
     overwrite(parameter.gradient, fault.element, fault.value);
   }
 }
 
 std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection::on_output(int64_t step) const {
+  const bool planned = std::any_of(config_.activations.begin(), config_.activations.end(),
+                                   [&](const ActivationInjection& fault) { return due(fault, step); });
+  if (!planned) return nullptr;
+  return [this, step](std::string_view layer, std::string_view op, Tensor& output) {
+    for (const ActivationInjection& fault : config_.activations) {
+      if (!due(fault, step) || layer != fault.layer || op != name(fault.op)) continue;
+      overwrite(output, 0, fault.value);
+      injected_.insert(&fault);
+    }
+  };
+}
+
+void FaultInjection::require_injected(int64_t step) const {
   for (const ActivationInjection& fault : config_.activations) {
-    if (fault.step != step + 1 || fault.rank != rank_) continue;
-    return [this, &fault](std::string_view layer, std::string_view op, Tensor& output) {
-      if (layer == fault.layer && op == name(fault.op)) overwrite(output, 0, fault.value);
-    };
+    if (!due(fault, step) || injected_.contains(&fault)) continue;
+    throw ConfigError(fmt::format("test.activations: no op {} ran in a layer '{}' in step {}", name(fault.op),
+                                  fault.layer, step + 1));
   }
-  return nullptr;
+}
+
+bool FaultInjection::due(const ActivationInjection& fault, int64_t step) const {
+  return fault.step == step + 1 && fault.rank == rank_;
 }
 
 void FaultInjection::overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const {

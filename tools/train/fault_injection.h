@@ -1,6 +1,8 @@
 // Faults on purpose, for tests of what the program does about them (configuration section `test`).
 #pragma once
 
+#include <set>
+
 #include "core/autograd/tape.h"
 #include "tools/config/config.h"
 
@@ -16,13 +18,18 @@ class FaultInjection {
   // Overwrites the first element of an op's output; a hook for TapeOptions::after_op, empty if nothing is planned.
   std::function<void(std::string_view layer, std::string_view op, Tensor& output)> on_output(int64_t step) const;
 
+  // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
+  void require_injected(int64_t step) const;
+
  private:
+  bool due(const ActivationInjection& fault, int64_t step) const;
   void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
 
   const TestConfig& config_;
   int rank_;
   Backend& backend_;
   Stream& stream_;
+  mutable std::set<const ActivationInjection*> injected_;
 };
 
 }  // namespace mantissa

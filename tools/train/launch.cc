@@ -24,6 +24,14 @@ const char* launcher_rank_text() {
   return nullptr;
 }
 
+// Processes of the job; 1 when started alone.
+int launcher_size() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    if (const char* text = std::getenv(variable)) return std::atoi(text);
+  }
+  return 1;
+}
+
 void require_name(const char* key, const std::string& name, std::vector<std::string> known) {
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
   throw ConfigError(fmt::format("{}: nothing is named '{}' here; there are: {}", key, name, fmt::join(known, ", ")));
@@ -47,6 +55,12 @@ int launcher_rank() {
 }
 
 std::unique_ptr<Communicator> start_communicator(const std::string& backend) {
+  if (backend == "local" && launcher_size() > 1) {
+    throw ConfigError(
+        fmt::format("comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
+                    "one folder: give auto or mpi, or start one process",
+                    launcher_size(), launcher_size()));
+  }
   return create_communicator(backend != "auto" ? backend : launcher_rank_text() ? "mpi" : "local");
 }
 

@@ -15,7 +15,8 @@ int launcher_rank();
 // ConfigError listing what this program has if device, comm.backend or model.name names something else.
 void require_known_names(const Config& config);
 
-// The transport that comm.backend names; "auto": mpi under a launcher, else local.
+// The transport that comm.backend names; "auto": mpi under a launcher, else local. ConfigError for "local" in a job of
+// several processes.
 std::unique_ptr<Communicator> start_communicator(const std::string& backend);
 
 // Sets the number of OpenMP threads of this rank: `wanted`, or with 0 OMP_NUM_THREADS if given, else the cores that

@@ -1,6 +1,7 @@
 #include "tools/train/metrics.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "core/base/log.h"
 
@@ -9,10 +10,19 @@ namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
-// JSON has no NaN or Inf: null.
-nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
+// Copies the records up to `last_step` to `to`; what is no record (a line cut off by a crash) goes as well.
+void keep_records(const std::string& from, const std::string& to, int64_t last_step) {
+  std::ifstream old(from);
+  std::ofstream kept(to);
+  for (std::string line; std::getline(old, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("step", int64_t{0}) <= last_step) kept << line << '\n';
+  }
+}
 
 }  // namespace
+
+nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes) {
   return fmt::format(
@@ -40,7 +50,16 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
           {"memory_bytes", memory_bytes}};
 }
 
-MetricsFile::MetricsFile(const std::string& path) : path_(path), file_(path, std::ios::app) {}
+MetricsFile::MetricsFile(const std::string& path, int64_t next_step) : path_(path) {
+  std::error_code ignored;  // without the old file there is nothing to keep; a failure to write shows in write()
+  if (next_step == 0) {
+    std::filesystem::rename(path, path + ".previous", ignored);
+  } else if (std::filesystem::exists(path, ignored)) {
+    keep_records(path, path + ".partial", next_step);
+    std::filesystem::rename(path + ".partial", path, ignored);
+  }
+  file_.open(path, std::ios::app);
+}
 
 void MetricsFile::write(const nlohmann::json& record) {
   file_ << record.dump() << '\n' << std::flush;

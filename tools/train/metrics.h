@@ -21,10 +21,15 @@ struct SpeedContext {
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes);
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
 
+// A number for JSON, which has no NaN or Inf: null for these.
+nlohmann::json number(double value);
+
 // Appends JSON lines to a file. A file that cannot be written is reported once and does not stop the run.
 class MetricsFile {
  public:
-  explicit MetricsFile(const std::string& path);
+  // Continues the file of a run that goes on behind `next_step` steps: records of later steps, of a run that was cut
+  // off, go. The file of another run (next_step 0) is kept as PATH.previous.
+  MetricsFile(const std::string& path, int64_t next_step);
   void write(const nlohmann::json& record);
 
  private:

@@ -65,8 +65,13 @@ Session::Session(const Config& given, Communicator& given_communicator)
       clipper(config.optimizer.clip) {
   require_agreement(communicator, {fingerprint(config), data.fingerprint()});
   for (const GradientInjection& fault : config.test.gradients) {
-    if (runtime.parameters.find(fault.parameter) == nullptr) {
+    const Parameter* parameter = runtime.parameters.find(fault.parameter);
+    if (parameter == nullptr) {
       throw ConfigError(fmt::format("test.gradients: the model has no parameter '{}'", fault.parameter));
+    }
+    if (fault.element < 0 || fault.element >= parameter->numel()) {
+      throw ConfigError(fmt::format("test.gradients: '{}' has {} elements, there is no element {}", fault.parameter,
+                                    parameter->numel(), fault.element));
     }
   }
   optimizer.initialize(config.train.seed);

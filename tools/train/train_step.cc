@@ -39,24 +39,27 @@ StepReport TrainStep::run() {
 
   report.scale = s.scaler.scale();
   loss.sum = forward_backward(report.step, report.tokens, report.scale).sum;
+  s.injection.require_injected(report.step);
   s.reducer.finish();
   report.verdict = s.verdicts.reduce(loss, s.reducer, s.buckets.layout());
   report.loss = report.verdict.loss_sum / static_cast<double>(report.tokens);
   s.runtime.arena->rewind();
 
   const double unscale = static_cast<double>(s.scaler.unscale()) / boost_;
-  const StepOutcome outcome = !report.verdict.loss_finite        ? StepOutcome::kLossFault
-                              : !report.verdict.gradients_finite ? StepOutcome::kGradientOverflow
-                                                                 : StepOutcome::kClean;
+  report.grad_norm = std::sqrt(report.verdict.sum_squares) * unscale;
+  // A scale without a floor can become so small that its inverse, and with it the unscaled gradient, is not finite.
+  const bool gradients_usable = report.verdict.gradients_finite && std::isfinite(report.grad_norm);
+  const StepOutcome outcome = !report.verdict.loss_finite ? StepOutcome::kLossFault
+                              : !gradients_usable         ? StepOutcome::kGradientOverflow
+                                                          : StepOutcome::kClean;
   report.applied = s.scaler.step(outcome);
   report.learning_rate = learning_rate(s.config.optimizer.schedule, s.optimizer.applied_steps());
-  report.grad_norm = std::sqrt(report.verdict.sum_squares) * unscale;
   if (report.applied) {
     report.clip_factor = s.clipper.factor(report.grad_norm);
     s.clipper.record(report.grad_norm);
   } else if (outcome == StepOutcome::kLossFault) {
     report.culprit = find_culprit(report.step);
-  } else {
+  } else if (!report.verdict.gradients_finite) {
     report.offender = s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);
   }
   s.optimizer.step(s.reducer, {.decision = report.applied ? StepDecision::kApply : StepDecision::kSkip,
@@ -147,7 +150,9 @@ std::string TrainStep::find_culprit(int64_t step) {
 std::string StepReport::skip_reason(const ParameterSet& parameters) const {
   if (applied) return "";
   if (culprit) return fmt::format("the loss is not finite: {}", *culprit);
-  const char* kind = verdict.found_nan ? "NaN" : "Inf";
+  if (!offender)
+    return fmt::format("the gradient is not finite after unscaling: the loss scale {:g} is too small", scale);
+  const char* kind = offender->is_nan ? "NaN" : "Inf";
   const Parameter& parameter = parameters[offender->parameter];
   if (offender->rank < 0) {
     return fmt::format("gradient {}[{}] is {} after summing over ranks, each rank's own was finite", parameter.name,

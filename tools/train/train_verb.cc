@@ -1,30 +1,18 @@
 #include "tools/train/train_verb.h"
 
 #include <chrono>
-#include <filesystem>
-#include <fstream>
+#include <optional>
 #include <thread>
 
 #include "core/base/log.h"
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
+#include "tools/train/run_folder.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
 namespace {
-
-// The run's folder with the resolved configuration in it. ConfigError when it cannot be made.
-void make_run_folder(const Config& config) {
-  std::error_code error;
-  std::filesystem::create_directories(config.train.run_dir, error);
-  std::ofstream file(config.train.run_dir + "/config.yaml");
-  file << to_yaml(config) << std::flush;
-  if (error || !file) {
-    throw ConfigError(fmt::format("train.run_dir: cannot write to folder '{}'{}: give a folder that can be written",
-                                  config.train.run_dir, error ? " (" + error.message() + ")" : ""));
-  }
-}
 
 void announce(const Config& config, const Session& session, int threads) {
   spdlog::info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
@@ -41,12 +29,14 @@ void announce(const Config& config, const Session& session, int threads) {
 void train(const Config& config, Communicator& communicator) {
   validate_for_ranks(config, communicator.size());
   const int threads = set_threads(config.train.threads, communicator);
-  if (communicator.rank() == 0) make_run_folder(config);
+  std::optional<RunFolder> folder;
+  if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
   spdlog::info("memory of a rank, predicted:{}", to_text(predict_memory_table(config, communicator.size())));
   Session session(config, communicator);
   announce(config, session, threads);
   TrainingCheckpoints checkpoints(session);
   const nlohmann::json resumed = checkpoints.resume();
+  if (folder) folder->write_config(config);  // only now: a start that was refused leaves the run as it was
   Trainer(session, checkpoints, resumed).run();
 }
 

@@ -1,6 +1,7 @@
 #include "tools/train/trainer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "core/backend/gemm_peak.h"
 #include "core/base/log.h"
@@ -35,7 +36,7 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
   }
   speed_ = measure_speed_context(session);
   if (leader()) {
-    metrics_.emplace(session.config.train.run_dir + "/metrics.jsonl");
+    metrics_.emplace(session.config.train.run_dir + "/metrics.jsonl", session.next_step);
     metrics_->write({{"event", "start"},
                      {"next_step", session.next_step + 1},
                      {"ranks", session.ranks()},
@@ -60,9 +61,13 @@ void Trainer::run() {
     if (due(config.checkpoint.interval, done)) save();
   }
   evaluate();
+  const bool saved = saved_step_ == session_.next_step || save();
   sample();
-  if (saved_step_ != session_.next_step) save();
   if (leader()) summarise();
+  if (!saved) {
+    throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
+                                      session_.next_step, checkpoint_root(config.train.run_dir)));
+  }
 }
 
 void Trainer::report(const StepReport& step) {
@@ -92,24 +97,23 @@ void Trainer::watch_faults(const StepReport& step) {
   // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss.
   faults_in_a_row_ = is_fault(step.event) ? faults_in_a_row_ + 1 : 0;
   if (faults_in_a_row_ < session_.config.faults.max_consecutive) return;
+  const int faults = std::exchange(faults_in_a_row_, 0);
+  save();  // the weights are those of the last step that was applied
   if (leader()) summarise();
-  throw FaultError(
-      fmt::format("stopped after {} faults in a row, the last in step {}: {}. The last checkpoint is untouched; "
-                  "try a lower optimizer.lr, or fp32 for the layer named (precision.layers)",
-                  faults_in_a_row_, step.step + 1, step.skip_reason(session_.runtime.parameters)));
+  throw FaultError(fmt::format(
+      "stopped after {} faults in a row, the last in step {}: {}. Starting again goes on behind that step; try a lower "
+      "optimizer.lr, or fp32 for the layer named (precision.layers)",
+      faults, step.step + 1, step.skip_reason(session_.runtime.parameters)));
 }
 
 void Trainer::evaluate() {
   if (!evaluation_.enabled()) return;
   const double loss = evaluation_.run();
-  if (!first_validation_loss_) first_validation_loss_ = loss;
-  last_validation_loss_ = loss;
+  (first_validation_loss_ ? last_validation_loss_ : first_validation_loss_) = loss;
   if (!leader()) return;
   spdlog::info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", session_.next_step,
                loss, loss / std::log(2.0), std::exp(loss));
-  metrics_->write({{"event", "validation"},
-                   {"step", session_.next_step},
-                   {"loss", std::isfinite(loss) ? nlohmann::json(loss) : nullptr}});
+  metrics_->write({{"event", "validation"}, {"step", session_.next_step}, {"loss", number(loss)}});
 }
 
 void Trainer::sample() {
@@ -125,18 +129,19 @@ void Trainer::sample() {
   spdlog::info("step {} | sample after {:?}:\n{}", session_.next_step, config.train.sample_prompt, text);
 }
 
-void Trainer::save() {
-  const nlohmann::json first =
-      first_validation_loss_ ? nlohmann::json(*first_validation_loss_) : nlohmann::json(nullptr);
+bool Trainer::save() {
   const nlohmann::json run = {
-      {"statistics", statistics_.state()}, {"faults_in_a_row", faults_in_a_row_}, {"first_validation_loss", first}};
-  if (!checkpoints_.save(run)) return;
+      {"statistics", statistics_.state()},
+      {"faults_in_a_row", faults_in_a_row_},
+      {"first_validation_loss", first_validation_loss_ ? number(*first_validation_loss_) : nullptr}};
+  if (!checkpoints_.save(run)) return false;
   saved_step_ = session_.next_step;
   if (leader()) {
     spdlog::info("step {} | checkpoint saved to {}", session_.next_step,
                  checkpoint_root(session_.config.train.run_dir));
     metrics_->write({{"event", "checkpoint"}, {"step", session_.next_step}});
   }
+  return true;
 }
 
 void Trainer::summarise() const {

@@ -22,7 +22,8 @@ class Trainer {
   bool leader() const { return session_.communicator.rank() == 0; }
   void evaluate();
   void sample();
-  void save();
+  // False after a warning when nothing could be saved.
+  bool save();
   void report(const StepReport& step);
   // Counts faults in a row and stops the run when there are too many.
   void watch_faults(const StepReport& step);

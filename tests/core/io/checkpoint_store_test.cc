@@ -207,13 +207,59 @@ TEST_F(CheckpointStoreTest, KeepLastRemovesOldOnes) {
   EXPECT_EQ(all.steps().size(), 3u);
 }
 
-TEST_F(CheckpointStoreTest, NeverRemovesTheOneJustWritten) {
-  CheckpointStore all = store(0);
-  save(all, 100);
-  save(all, 900);  // damaged, so that the run is resumed from 100
-  CheckpointStore s = store(1);
-  save(s, 200);
+TEST_F(CheckpointStoreTest, KeepLastGoesByTheOrderOfSaves) {
+  CheckpointStore s = store(2);
+  for (const int64_t step : {100, 900, 200}) save(s, step);  // the run was resumed from 100
   EXPECT_THAT(s.steps(), ElementsAre(900, 200));
+  save(s, 300);
+  EXPECT_THAT(s.steps(), ElementsAre(300, 200));
+  CheckpointStore one = store(1);
+  save(one, 50);
+  EXPECT_THAT(one.steps(), ElementsAre(50)) << "never the one just written";
+}
+
+TEST_F(CheckpointStoreTest, TheNewestIsTheOneSavedLast) {
+  CheckpointStore s = store();
+  for (const int64_t step : {5, 10, 15, 20}) save(s, step);
+  EXPECT_EQ(s.latest_valid()->step, 20);
+  save(s, 10);  // the run began again and came as far as this
+  EXPECT_EQ(s.latest_valid()->step, 10);
+  EXPECT_EQ(s.latest_valid()->save, 5);
+  CheckpointStore next = store();
+  save(next, 12);
+  EXPECT_EQ(next.latest_valid()->step, 12);
+  EXPECT_EQ(next.latest_valid()->save, 6);
+  std::ofstream(s.folder(12) + "/rank-0", std::ios::binary) << "damaged";
+  EXPECT_EQ(s.latest_valid()->step, 10) << "the one saved before it";
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("step-00000012/rank-0: damaged")));
+}
+
+TEST_F(CheckpointStoreTest, WhatCannotBeReadIsNeitherCountedNorRemoved) {
+  CheckpointStore s = store(1);
+  save(s, 100);
+  std::ofstream(s.folder(100) + "/manifest.json", std::ios::binary) << "damaged";
+  save(s, 200);
+  save(s, 150);
+  EXPECT_THAT(s.steps(), ElementsAre(150, 100));
+  EXPECT_THAT(warnings_, IsEmpty());
+  EXPECT_EQ(s.latest_valid()->step, 150);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("skipping a checkpoint: ")));
+}
+
+TEST_F(CheckpointStoreTest, AFolderUnderTheNameOfAnotherStepIsRefused) {
+  CheckpointStore s = store();
+  save(s, 100);
+  fs::copy(s.folder(100), s.folder(300));
+  for (const std::string slash : {"", "/"}) {
+    EXPECT_THAT(message_of<CheckpointError>([&] { open_checkpoint(s.folder(300) + slash); }),
+                HasSubstr("step-00000300" + slash +
+                          ": renamed or copied: the folder's name says step 300, its manifest "
+                          "step 100; give the folder its name step-00000100 back, or remove it"));
+  }
+  EXPECT_EQ(s.latest_valid()->step, 100);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("step-00000300: renamed or copied")));
+  fs::rename(s.folder(300), root() + "/best");  // claims no step
+  EXPECT_EQ(open_checkpoint(root() + "/best").step, 100);
 }
 
 TEST_F(CheckpointStoreTest, AStepThatIsReachedAgainReplacesItsCheckpoint) {

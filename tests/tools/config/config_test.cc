@@ -140,7 +140,8 @@ TEST(Config, TheResolvedConfigurationReadsBackToItself) {
 
 TEST(Config, FingerprintsFollowWhatTheyStandFor) {
   const uint64_t base = fingerprint(minimal_config());
-  EXPECT_EQ(fingerprint(minimal_config({"train.run_dir=elsewhere", "checkpoint.resume=none"})), base);
+  EXPECT_NE(fingerprint(minimal_config({"train.run_dir=elsewhere"})), base);
+  EXPECT_NE(fingerprint(minimal_config({"checkpoint.resume=none"})), base);
   EXPECT_NE(fingerprint(minimal_config({"optimizer.lr=1e-5"})), base);
   EXPECT_NE(fingerprint(minimal_config({"test.gradients=[{parameter: a}]"})), base);
   const std::string model = model_fingerprint(minimal_config());
@@ -158,6 +159,14 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
       ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
   EXPECT_THAT(training_differences(a, minimal_config({"data.validation_fraction=0.2", "train.steps=50"})),
               ElementsAre("data.validation_fraction: 0.05 -> 0.2", "train.steps: 1000 -> 50"));
+  // With no evaluation the tail of the training data is trained on.
+  EXPECT_THAT(training_differences(a, minimal_config({"train.eval_interval=0"})),
+              ElementsAre("train.eval_interval: 100 -> 0"));
+  EXPECT_THAT(training_differences(a, minimal_config({"data.validation=[v.txt]"})),
+              ElementsAre("data.validation: [] -> [v.txt]"));
+  const Config named = minimal_config({"data.validation=[v.txt]"});
+  EXPECT_THAT(training_differences(named, minimal_config({"data.validation=[moved.txt]", "train.eval_interval=0"})),
+              IsEmpty());
   EXPECT_THAT(training_differences(a, minimal_config({"precision.layers=[{match: x, dtype: fp32}]"})),
               ElementsAre("precision.layers[0].dtype: (absent) -> fp32", "precision.layers[0].match: (absent) -> x",
                           "precision.layers[0].op: (absent) -> any"));

@@ -57,7 +57,23 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"train.stop_at_step=1001"},
              "train.stop_at_step = 1001 (command line: train.stop_at_step=1001) comes after train.steps = 1000"},
         Case{{"train.run_dir="}, "name the folder for the run's results"},
-        Case{{"checkpoint.resume="}, "expected auto, none or a checkpoint folder"},
+        Case{{"checkpoint.resume="}, "expected auto, none, or a checkpoint or run folder"},
+        Case{{"train.sample_prompt="},
+             "train.sample_prompt = \"\" (command line: train.sample_prompt=) leaves train.sample_tokens = 200 "
+             "(default) "
+             "nothing to continue"},
+        Case{
+            {"train.sample_prompt=az", "model.vocab=122"},
+            "train.sample_prompt = az (command line: train.sample_prompt=az) holds byte 122, outside of the vocabulary "
+            "of model.vocab = 122 (command line: model.vocab=122)"},
+        Case{{"train.sample_prompt=\xc3\xa9", "model.vocab=128"}, "holds byte 195, outside of the vocabulary"},
+        Case{{"train.steps=4294967296"}, "an integer in [1, 4294967295]"},
+        Case{{"train.stop_at_step=4294967296"}, "an integer in [0, 4294967295]"},
+        Case{{"train.eval_batches=1048577"}, "an integer in [1, 1048576]"},
+        Case{{"train.global_batch=1073741828"}, "an integer in [1, 1073741824]"},
+        Case{{"optimizer.schedule=wsd", "optimizer.decay_steps=9223372036854775807"}, "an integer in [0, 4294967295]"},
+        Case{{"optimizer.warmup_steps=9223372036854775807"}, "an integer in [0, 4294967295]"},
+        Case{{"comm.bucket_mib=0.0009"}, "a number in [0.0009765625, 65536]"},
         Case{{"optimizer.final_lr=1"}, "is above optimizer.lr = 0.0003"},
         Case{{"optimizer.warmup_steps=1001"}, "is more than train.steps = 1000"},
         Case{{"optimizer.schedule=wsd"}, "needs optimizer.decay_steps > 0"},
@@ -75,6 +91,24 @@ INSTANTIATE_TEST_SUITE_P(
              "scaler.init_scale = 65536.0 (default) is above scaler.max_scale"},
         Case{{"test.gradients=[{step: 1}]"}, "test.gradients[0].parameter = \"\" (default; command line: "},
         Case{{"test.activations=[{step: 1}]"}, "test.activations[0].layer = \"\" (default; command line: "}));
+
+TEST(Validation, LargestNumbersFit) {
+  const Config c =
+      minimal_config({"train.steps=4294967295", "train.eval_batches=1048576", "train.global_batch=1073741824",
+                      "optimizer.warmup_steps=4294967295", "comm.bucket_mib=0.0009765625"});
+  EXPECT_LT(c.train.steps, int64_t{1} << 32) << "steps are 32-bit counters of the random generator";
+  EXPECT_LT(c.train.steps, INT64_MAX / c.train.global_batch);
+  EXPECT_LT(c.train.eval_batches, INT64_MAX / c.train.global_batch);
+  EXPECT_EQ(c.comm.bucket_bytes(), 1024);
+}
+
+TEST(Validation, ThePromptMattersOnlyWhereItIsUsed) {
+  for (const char* unused : {"train.sample_tokens=0", "data.format=tokens", "model.name=encoder"}) {
+    EXPECT_NO_THROW(minimal_config({unused, "train.sample_prompt="})) << unused;
+    EXPECT_NO_THROW(minimal_config({unused, "train.sample_prompt=z", "model.vocab=100"})) << unused;
+  }
+  EXPECT_NO_THROW(minimal_config({"train.sample_prompt=z", "model.vocab=123"}));
+}
 
 TEST(Validation, ListsAllProblems) {
   const std::string message = error_of({"model.heads=7", "train.global_batch=10", "data.train=[]"});

@@ -87,6 +87,42 @@ test:
   EXPECT_EQ(run.records("step").size(), 3u);
 }
 
+// Weights are those of the last good step: they are kept, and a new start goes on behind the faults.
+TEST(Overflow, AFaultStopSavesWhatWasLearnt) {
+  SmallRun run("fault_saved");
+  run.with_yaml(R"(
+test:
+  activations:
+    - {step: 5, rank: 1, layer: head, op: linear, value: inf}
+    - {step: 5, rank: 1, layer: blocks.0.mlp, op: gelu, value: nan}
+)");
+  const Outcome stopped = run.try_train(2, {"faults.max_consecutive=1"});
+  EXPECT_EQ(stopped.exit_code, 5) << stopped.output;
+  EXPECT_NE(stopped.output.find("op gelu of layer 'blocks.0.mlp'"), std::string::npos)
+      << stopped.output;  // both faults happened
+  EXPECT_TRUE(run.has_checkpoint(5));
+  run.train(2, {"faults.max_consecutive=1", "train.steps=20"});
+  EXPECT_EQ(run.losses().size(), 20u);
+  EXPECT_EQ(open_checkpoint(run.checkpoint_folder(20)).state.at("applied_steps"), 19);
+}
+
+TEST(Overflow, APlannedFaultThatCannotHappenIsAnError) {
+  SmallRun run("no_such_layer");
+  const Outcome outcome =
+      run.with_yaml("test: {activations: [{step: 2, rank: 0, layer: blocks.9, op: gelu, value: nan}]}\n")
+          .try_train(1, {});
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+}
+
+// PyTorch's scaler has no floor: once 1/scale is not finite neither is the gradient, and every step is skipped.
+TEST(Overflow, AScaleWithoutAFloorEndsInSkipsNotInAnError) {
+  SmallRun run("no_floor");
+  const Outcome outcome =
+      run.train(1, {"precision.compute=fp16", "scaler.preset=pytorch", "scaler.init_scale=1e-42", "train.steps=5"});
+  for (const auto& step : run.records("step")) EXPECT_EQ(step.at("applied"), false) << step;
+  EXPECT_NE(outcome.output.find("the loss scale"), std::string::npos) << outcome.output;
+}
+
 // A scale that cannot be lowered further makes overflow a fault.
 TEST(Overflow, AtTheFloorOverflowBecomesAFault) {
   SmallRun run("floor");

@@ -37,6 +37,8 @@ std::string generated_text(size_t bytes) {
   return text;
 }
 
+}  // namespace
+
 Outcome run_shell(const std::string& command) {
   FILE* pipe = popen(("export OMP_NUM_THREADS=1; " + command + " 2>&1 </dev/null").c_str(), "r");
   Outcome outcome;
@@ -53,8 +55,6 @@ std::string read_file(const std::string& path) {
   text << file.rdbuf();
   return text.str();
 }
-
-}  // namespace
 
 Outcome run_under_mpirun(int ranks, const std::string& command) {
   // Cross-memory attach needs rights that sandboxes often lack.

@@ -16,6 +16,8 @@ struct Outcome {
   std::string output;  // standard output and error of all ranks
 };
 
+// Runs a shell command as it is.
+Outcome run_shell(const std::string& command);
 // Runs a shell command on `ranks` ranks with one thread each.
 Outcome run_under_mpirun(int ranks, const std::string& command);
 // Runs `mantissa ARGUMENTS` likewise; 0 ranks: without mpirun.
@@ -23,6 +25,7 @@ Outcome run_program(int ranks, const std::vector<std::string>& arguments);
 
 // A folder of this test process that is empty at first.
 std::string fresh_folder(const std::string& name);
+std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& text);
 
 // A small run on generated text: a byte-level GPT of 2 layers, width 32, context 32, global batch 12 in micro-batches

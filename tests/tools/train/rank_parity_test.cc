@@ -45,6 +45,7 @@ TEST(RankParity, SixteenBitWiresStayWithinTheirRounding) {
   const auto bf16 = losses_of("wire_bf16", 2, {"precision.compute=fp32", "comm.wire_dtype=bf16"});
   const auto fp16 = losses_of("wire_fp16", 3, {"precision.compute=fp32", "comm.wire_dtype=fp16"});
   EXPECT_GT(largest_difference(exact, bf16), 0.0);  // the wire is really used
+  EXPECT_GT(largest_difference(exact, fp16), 0.0);
   EXPECT_LE(largest_difference(exact, bf16), 4 * std::ldexp(1.0, -9));
   EXPECT_LE(largest_difference(exact, fp16), 4 * std::ldexp(1.0, -12));
 }
@@ -53,6 +54,8 @@ TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
   const auto exact = losses_of("acc_fp32", 3, {"precision.compute=fp32", "comm.wire_dtype=fp32"});
   const auto wire =
       losses_of("acc_wire", 3, {"precision.compute=fp32", "comm.wire_dtype=bf16", "comm.accumulate=wire"});
+  EXPECT_GT(largest_difference(exact, wire), 0.0);
+  EXPECT_NE(wire, losses_of("acc_bf16", 3, {"precision.compute=fp32", "comm.wire_dtype=bf16"}));  // not the fp32 sum
   EXPECT_LE(largest_difference(exact, wire), 8 * std::ldexp(1.0, -9));  // rounded again after each addition
 }
 
@@ -64,7 +67,10 @@ TEST(RankParity, ReplicatedOptimizerEqualsShardedBitForBitOnAnFp32Wire) {
 
 TEST(RankParity, DropoutDoesNotDependOnTheNumberOfRanks) {
   const std::vector<std::string> settings = {"precision.compute=fp32", "comm.wire_dtype=fp32", "model.dropout=0.2"};
-  EXPECT_LE(largest_difference(losses_of("dropout_1", 1, settings), losses_of("dropout_3", 3, settings)), 1e-5);
+  const auto one = losses_of("dropout_1", 1, settings);
+  EXPECT_LE(largest_difference(one, losses_of("dropout_3", 3, settings)), 1e-5);
+  const auto without = losses_of("dropout_0", 1, {"precision.compute=fp32", "comm.wire_dtype=fp32"});
+  EXPECT_GT(largest_difference(one, without), 1e-3);  // it does drop something
 }
 
 // Masked tokens are counted over the global batch: uneven counts on the ranks must not weigh.

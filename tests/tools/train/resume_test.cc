@@ -71,6 +71,39 @@ TEST(Resume, KeepLastKeepsTheNewest) {
   EXPECT_TRUE(run.has_checkpoint(20));
 }
 
+void expect_resumed_at(const Outcome& outcome, int step) {
+  EXPECT_NE(outcome.output.find("resumed from"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("at step " + std::to_string(step) + " "), std::string::npos) << outcome.output;
+}
+
+TEST(Resume, ARunThatBeganAgainGoesOnAndNotTheAbandonedOne) {
+  const SmallRun run("began_again");
+  run.train(1, {"checkpoint.interval=10"});
+  run.train(1, {"checkpoint.resume=none", "train.stop_at_step=6"});
+  expect_resumed_at(run.train(1, {"train.stop_at_step=8"}), 6);
+}
+
+TEST(Resume, ARunThatWentBackGoesOnFromWhereItIs) {
+  const SmallRun run("went_back");
+  run.train(1, {"checkpoint.interval=5", "train.stop_at_step=10"});
+  const std::string back = "checkpoint.resume=" + run.checkpoint_folder(5);
+  expect_resumed_at(run.train(1, {back, "train.stop_at_step=7"}), 5);
+  expect_resumed_at(run.train(2, {"train.stop_at_step=8"}), 7);
+}
+
+TEST(Resume, FromTheNewestCheckpointOfARunThatIsNamed) {
+  const SmallRun first("named_run"), second("named_by");
+  first.train(1, {"train.stop_at_step=4"});
+  const std::string there = "checkpoint.resume=" + first.run_dir(), text = "data.train=[" + first.data_path() + "]";
+  expect_resumed_at(second.train(2, {there, text, "train.stop_at_step=5"}), 4);
+  expect_resumed_at(second.train(1, {there + "/checkpoints", text, "train.stop_at_step=5"}), 4);
+  const Outcome none = second.try_train(1, {"checkpoint.resume=" + first.folder(), text});
+  EXPECT_EQ(none.exit_code, 4) << none.output;
+  EXPECT_NE(none.output.find("'" + first.folder() + "' holds no checkpoint: expected a checkpoint folder"),
+            std::string::npos)
+      << none.output;
+}
+
 TEST(Resume, ADamagedCheckpointIsPassedOverForTheOneBefore) {
   const SmallRun run("damaged");
   run.train(2, {"checkpoint.interval=10", "checkpoint.keep_last=0"});
