@@ -35,6 +35,36 @@ CastRule default_rule(Op op) {
   throw ContractError("[autocast] an op has no default rule");
 }
 
+// Why an op computes in fp32 whatever its setting says; nullptr for ops that obey it.
+const char* why_always_fp32(Op op) {
+  switch (op) {
+    case Op::kLayerNorm:
+    case Op::kRmsNorm:
+      return "a norm's result is rounded to the dtype that its consumer computes in; set the consumer instead";
+    case Op::kCrossEntropy:
+      return "the loss reads the logits as they are; set the linear op of the head instead";
+    default:
+      return nullptr;
+  }
+}
+
+std::string describe(const OpSetting& setting) {
+  if (const auto* dtype = std::get_if<DType>(&setting)) return fmt::format("{}", *dtype);
+  for (const auto& [rule_name, rule] : kRules) {
+    if (rule == std::get<CastRule>(setting)) return std::string(rule_name);
+  }
+  throw ContractError("[autocast] a rule has no name");
+}
+
+// `where` is the layer pattern of the setting, empty for all layers.
+void require_effect(const OpSetting& setting, Op op, std::string_view where) {
+  const char* const reason = why_always_fp32(op);
+  if (!reason || setting == OpSetting(CastRule::kFp32) || setting == OpSetting(DType::kF32)) return;
+  throw ConfigError(fmt::format("[autocast] {}{}{} must be fp32, got {}: it always computes in fp32, and {}", name(op),
+                                where.empty() ? "" : " in layers matching ",
+                                where.empty() ? "" : fmt::format("'{}'", where), describe(setting), reason));
+}
+
 void require_floating(const OpSetting& setting, std::string_view where) {
   const auto* dtype = std::get_if<DType>(&setting);
   if (dtype && !is_floating(*dtype)) {
@@ -83,10 +113,12 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
     const Op op = static_cast<Op>(index);
     const OpSetting setting = config_.ops[static_cast<size_t>(index)].value_or(default_rule(op));
     require_floating(setting, name(op));
+    require_effect(setting, op, "");
     apply(setting, op, uniform_);
   }
   for (const LayerOverride& layer : config_.layers) {
     require_floating(layer.setting, layer.pattern);
+    if (layer.op) require_effect(layer.setting, *layer.op, layer.pattern);
     if (!layer.op && !std::holds_alternative<DType>(layer.setting)) {
       throw ConfigError(fmt::format("[autocast] '{}' names no op: expected a dtype, got a rule", layer.pattern));
     }

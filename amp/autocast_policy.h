@@ -2,11 +2,15 @@
 //
 // Each op has a setting: a rule (low, fp32, widest, as_given) or a dtype. Its default is
 //   low       linear, attention
-//   fp32      layer_norm, rms_norm, cross_entropy, embedding
+//   fp32      embedding, layer_norm, rms_norm, cross_entropy
 //   widest    add (the residual stream)
 //   as_given  gelu, swiglu, rope, dropout
 // as in PyTorch's autocast. There the embedding takes the dtype of its fp32 table, which starts the residual stream in
 // fp32; a working table here may be stored in low precision, and the rule fp32 keeps the stream the same.
+//
+// layer_norm, rms_norm and cross_entropy accept no setting but fp32, here or for a layer: they compute in fp32 always.
+// A norm's result is rounded to what its consumer computes in, and the loss reads the logits as they are, so that
+// another setting could have no effect.
 //
 // Where several overrides apply:
 //   the setting of an op: the most specific layer override that names it, else AutocastConfig::ops, else its default;
@@ -51,7 +55,7 @@ OpSetting require_op_setting(std::string_view text);
 
 class AutocastPolicy final : public PrecisionPolicy {
  public:
-  // Throws ConfigError if a pattern or a dtype makes no sense.
+  // Throws ConfigError if a pattern or a dtype makes no sense, or a setting could have no effect.
   explicit AutocastPolicy(AutocastConfig config);
 
   const Precision& at(std::string_view layer_path) const override;

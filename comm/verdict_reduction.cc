@@ -48,18 +48,39 @@ TensorStats VerdictReduction::stats_of(const Tensor& values) {
   return backend_.read_stats(record_, stream_);
 }
 
+bool VerdictReduction::holds_nan_sum(int64_t flat_index, const GradientReducer& reducer, const BucketLayout& layout) {
+  for (size_t index = 0; index < layout.buckets().size(); ++index) {
+    const BucketLayout::Bucket& bucket = layout.buckets()[index];
+    const int64_t offset = flat_index - bucket.flat_begin - communicator_.rank() * bucket.shard_numel;
+    if (offset < 0 || offset >= bucket.shard_numel) continue;
+    return stats_of(reducer.result_shard(static_cast<int>(index)).slice(offset, 1)).nan_count > 0;
+  }
+  return false;
+}
+
 Offender VerdictReduction::find_offender(const Verdict& verdict, GradientReducer& reducer, const FlatBuckets& buckets) {
   MANTISSA_CHECK(!verdict.gradients_finite, "[find_offender] asked after a verdict with finite gradients");
-  Offender mine;
+  struct Record {
+    Offender own;
+    bool sum_is_nan = false;
+  };
+  Record mine{.own = {}, .sum_is_nan = holds_nan_sum(verdict.first_bad, reducer, buckets.layout())};
   const ParameterSet& parameters = buckets.parameters();
-  for (int index = 0; index < parameters.size() && mine.parameter < 0; ++index) {
-    const TensorStats stats = stats_of(reducer.as_sent(parameters[index].gradient));
+  for (int index = 0; index < parameters.size() && mine.own.parameter < 0; ++index) {
+    const Tensor sent = reducer.as_sent(parameters[index].gradient);
+    const TensorStats stats = stats_of(sent);
     if (stats.first_bad == TensorStats::kNone) continue;
-    mine = {.parameter = index, .element = stats.first_bad, .rank = communicator_.rank()};
+    const Tensor element = sent.slice(stats.first_bad, 1);
+    mine.own = {.parameter = index,
+                .element = stats.first_bad,
+                .rank = communicator_.rank(),
+                .is_nan = stats_of(element).nan_count > 0};
   }
 
   Offender first;
-  for (const Offender& other : all_gather_records(communicator_, mine)) {
+  bool sum_is_nan = false;
+  for (const auto& [other, other_sum_is_nan] : all_gather_records(communicator_, mine)) {
+    sum_is_nan |= other_sum_is_nan;
     if (other.parameter < 0) continue;
     const bool earlier = std::tie(other.parameter, other.element) < std::tie(first.parameter, first.element);
     if (first.parameter < 0 || earlier) first = other;
@@ -67,7 +88,7 @@ Offender VerdictReduction::find_offender(const Verdict& verdict, GradientReducer
   if (first.parameter >= 0) return first;
   const auto element = buckets.layout().locate(verdict.first_bad);
   MANTISSA_CHECK(element.has_value(), "[find_offender] padding at flat index {} is not finite", verdict.first_bad);
-  return {.parameter = element->parameter, .element = element->element};
+  return {.parameter = element->parameter, .element = element->element, .is_nan = sum_is_nan};
 }
 
 }  // namespace mantissa

@@ -33,12 +33,14 @@ class VerdictReduction {
 
   // Where a non-finite gradient came from: the first offender in parameter order, then by element, then by rank, among
   // the ranks' own gradients as they went on the wire, so that an overflow of the wire dtype is found too. rank is -1,
-  // and the element that of the verdict, when only the sum overflowed. Slow; collective; only after a verdict whose
-  // gradients are not finite, and before the next reducer.begin().
+  // and the element that of the verdict, when only the sum overflowed. is_nan is the kind of that one value. Slow;
+  // collective; only after a verdict whose gradients are not finite, and before the next reducer.begin().
   Offender find_offender(const Verdict& verdict, GradientReducer& reducer, const FlatBuckets& buckets);
 
  private:
   TensorStats stats_of(const Tensor& values);
+  // Whether this rank holds the sum at `flat_index` and it is NaN.
+  bool holds_nan_sum(int64_t flat_index, const GradientReducer& reducer, const BucketLayout& layout);
 
   Communicator& communicator_;
   Backend& backend_;

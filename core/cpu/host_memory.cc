@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -25,10 +26,12 @@ constexpr size_t round_up(size_t value, size_t multiple) { return (value + multi
                   bytes, what, std::generic_category().message(error_number)));
 }
 
-// Anonymous pages aligned to a huge page: maps one huge page more and gives back the ends.
+// Anonymous pages that start on a huge-page boundary: maps one huge page more and gives back the ends. Only whole huge
+// pages are asked for as such: rounding the end up would cost half a huge page a block on average, and there may be
+// hundreds of blocks.
 std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device, int extra_flags) {
   if (bytes > SIZE_MAX - 2 * kHugePageBytes) throw_no_memory(bytes, what, ENOMEM);
-  const size_t size = round_up(bytes, kHugePageBytes);
+  const size_t size = round_up(bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
   const size_t mapped = size + kHugePageBytes;
   void* const region = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
   if (region == MAP_FAILED) throw_no_memory(bytes, what, errno);
@@ -38,7 +41,8 @@ std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device
   const uintptr_t end = aligned + size;
   if (start + mapped > end) munmap(reinterpret_cast<void*>(end), start + mapped - end);
   void* const data = reinterpret_cast<void*>(aligned);
-  madvise(data, size, MADV_HUGEPAGE);  // a hint: a kernel without huge pages serves us with small ones
+  // A hint: a kernel without huge pages serves us with small ones.
+  if (size >= kHugePageBytes) madvise(data, size / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, device, [data, size] { munmap(data, size); });
 }
 

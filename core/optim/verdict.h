@@ -26,8 +26,10 @@ struct Verdict {
 struct Offender {
   int32_t parameter = -1;  // index in the ParameterSet
   int64_t element = -1;
-  int32_t rank = -1;         // -1: every rank's contribution was finite, their sum was not
-  int32_t micro_batch = -1;  // -1: unknown
+  int32_t rank = -1;  // -1: every rank's contribution was finite, their sum was not
+  // What this very element held, NaN or else Inf: as the rank sent it, or summed if rank is -1. Verdict::found_nan is
+  // about all elements of the sum and may differ.
+  bool is_nan = false;
 };
 
 }  // namespace mantissa

@@ -183,6 +183,50 @@ TEST(AutocastPolicyTest, RefusesWhatMakesNoSense) {
   EXPECT_THROW(AutocastPolicy{bad_pattern}, ConfigError);
 }
 
+// The norms and the loss compute in fp32 always: a setting that could have no effect is refused, every other one taken.
+TEST(AutocastPolicyTest, RefusesSettingsWithoutEffect) {
+  for (int index = 0; index < kOpCount; ++index) {
+    const Op op = static_cast<Op>(index);
+    const bool fixed = op == Op::kLayerNorm || op == Op::kRmsNorm || op == Op::kCrossEntropy;
+    for (const OpSetting setting : std::initializer_list<OpSetting>{
+             CastRule::kLow, CastRule::kWidest, CastRule::kAsGiven, CastRule::kFp32, kF32, kBF16, kF16}) {
+      const bool is_fp32 = setting == OpSetting(CastRule::kFp32) || setting == OpSetting(kF32);
+      AutocastConfig everywhere, in_layer;
+      everywhere.ops[static_cast<size_t>(index)] = setting;
+      in_layer.layers = {{"blocks.*", op, setting}};
+      for (const AutocastConfig& config : {everywhere, in_layer}) {
+        if (fixed && !is_fp32) {
+          EXPECT_THROW(AutocastPolicy{config}, ConfigError) << name(op);
+        } else {
+          EXPECT_NO_THROW(AutocastPolicy{config}) << name(op);
+        }
+      }
+    }
+  }
+}
+
+TEST(AutocastPolicyTest, SaysWhyASettingHasNoEffect) {
+  const auto message = [](const AutocastConfig& config) -> std::string {
+    try {
+      AutocastPolicy policy(config);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  AutocastConfig loss;
+  loss.ops[static_cast<size_t>(Op::kCrossEntropy)] = kBF16;
+  EXPECT_EQ(
+      message(loss),
+      "[autocast] cross_entropy must be fp32, got bf16: it always computes in fp32, and the loss reads the logits "
+      "as they are; set the linear op of the head instead");
+  AutocastConfig norm;
+  norm.layers = {{"blocks.*", Op::kRmsNorm, CastRule::kAsGiven}};
+  EXPECT_EQ(message(norm),
+            "[autocast] rms_norm in layers matching 'blocks.*' must be fp32, got as_given: it always computes in fp32, "
+            "and a norm's result is rounded to the dtype that its consumer computes in; set the consumer instead");
+}
+
 TEST(AutocastPolicyTest, ParsesNames) {
   EXPECT_EQ(require_op("layer_norm"), Op::kLayerNorm);
   EXPECT_EQ(require_op_setting("low"), OpSetting(CastRule::kLow));

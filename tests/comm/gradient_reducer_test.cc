@@ -128,6 +128,26 @@ INSTANTIATE_TEST_SUITE_P(Wires, ReducerTest,
                                             ::testing::Values(Accumulation::kFp32, Accumulation::kWire),
                                             ::testing::Values(Sharding::kSharded, Sharding::kReplicated)));
 
+// Big + 1 + 1, where 1 is half a unit in the last place of big in the wire dtype: added on the wire each 1 is lost
+// (ties go to even), in fp32 none. All values and both sums are exact in the wire dtype.
+TEST(Reducer, AddingOnTheWireLosesWhatFp32Keeps) {
+  for (const auto& [wire, big] : {std::pair{DType::kBF16, 0x1p8f}, std::pair{DType::kF16, 0x1p11f}}) {
+    const auto gradient = [big = big](int rank, int, int64_t) { return rank == 0 ? big : 1.0f; };
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      for (const Accumulation accumulation : {Accumulation::kFp32, Accumulation::kWire}) {
+        const float expected = accumulation == Accumulation::kFp32 ? big + 2.0f : big;
+        run_ranks(3, [&, wire = wire](Communicator& communicator) {
+          TrainingRank rank(communicator, {.wire = wire, .accumulation = accumulation, .sharding = sharding});
+          rank.reduce(gradient);
+          int64_t wrong = 0;
+          rank.for_each_result([&](int, int64_t, float value) { wrong += value != expected; });
+          EXPECT_EQ(wrong, 0) << "of " << name(wire) << " added in " << (expected == big ? "the wire dtype" : "fp32");
+        });
+      }
+    }
+  }
+}
+
 TEST(Reducer, OneRankCopiesAndRoundsNothing) {
   run_ranks(1, [](Communicator& communicator) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {

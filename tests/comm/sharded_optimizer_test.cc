@@ -6,7 +6,6 @@
 #include <cstring>
 #include <optional>
 
-#include "comm/memory_plan.h"
 #include "comm/weight_hash.h"
 #include "core/tensor/philox.h"
 #include "tests/comm/rank_threads.h"
@@ -263,42 +262,6 @@ TEST(Optimizer, GradientsAndOptimizerMustShareTheirMode) {
     EXPECT_THROW(replicated.step(*rank.reducer, {}), ContractError);
     EXPECT_THROW(rank.optimizer.step(*rank.reducer, {.gradient_multiplier = NAN}), ContractError);
   });
-}
-
-// Bytes a parameter: 12/N for master and moments, 10/N with bf16 first moments. Padding is at most 64 * N elements a
-// bucket and 63 a parameter, some 1000 of 3 million.
-TEST(Optimizer, MemoryIsTwelveBytesAParameterOverTheRanks) {
-  for (const int ranks : {1, 2, 3, 5}) {
-    for (const DType first_moment : {DType::kF32, DType::kBF16}) {
-      for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-        run_ranks(ranks, [&](Communicator& communicator) {
-          ParameterSet parameters;
-          for (int layer = 0; layer < 3; ++layer) {
-            parameters.add("matrix" + std::to_string(layer), {1000, 999}, {}).working_dtype = DType::kBF16;
-            parameters.add("vector" + std::to_string(layer), {999}, {}).working_dtype = DType::kBF16;
-          }
-          const auto backend = create_backend("cpu");
-          const auto stream = backend->create_stream();
-          const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
-          const AdamWOptions options{.first_moment = first_moment};
-          const BucketLayout layout(parameters, ranks);
-          FlatBuckets buckets(parameters, layout, *backend);
-          GradientReducer reducer(buckets, communicator, *backend, *stream, config);
-          ShardedOptimizer optimizer(buckets, communicator, *backend, *stream, sharding, options);
-          const StateMemory measured = measure_memory(buckets, reducer, optimizer);
-          EXPECT_EQ(measured, predict_memory(layout, config, options));
-          const double holders = sharding == Sharding::kSharded ? ranks : 1;
-          const double bytes = first_moment == DType::kF32 ? 12.0 : 10.0;
-          const double formula = bytes / holders * static_cast<double>(parameters.numel());
-          EXPECT_NEAR(static_cast<double>(measured.masters + measured.moments), formula, 0.02 * formula);
-          EXPECT_NEAR(static_cast<double>(measured.weights), 2.0 * static_cast<double>(parameters.numel()),
-                      0.02 * formula);
-          EXPECT_NEAR(static_cast<double>(measured.gradients), 4.0 * static_cast<double>(parameters.numel()),
-                      0.02 * formula);
-        });
-      }
-    }
-  }
 }
 
 }  // namespace

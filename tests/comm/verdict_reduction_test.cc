@@ -55,6 +55,7 @@ Outcome outcome_of(
       EXPECT_EQ(other.offender->parameter, outcomes[0].offender->parameter);
       EXPECT_EQ(other.offender->element, outcomes[0].offender->element);
       EXPECT_EQ(other.offender->rank, outcomes[0].offender->rank);
+      EXPECT_EQ(other.offender->is_nan, outcomes[0].offender->is_nan);
     }
   }
   return outcomes[0];
@@ -67,12 +68,13 @@ testing::GradientFunction poisoned(int rank, int parameter, int64_t element, flo
   };
 }
 
-void expect_offender(const Outcome& outcome, int parameter, int64_t element, int rank) {
+void expect_offender(const Outcome& outcome, int parameter, int64_t element, int rank, bool is_nan = false) {
   ASSERT_FALSE(outcome.verdict.gradients_finite);
   ASSERT_TRUE(outcome.offender.has_value());
   EXPECT_EQ(outcome.offender->parameter, parameter);
   EXPECT_EQ(outcome.offender->element, element);
   EXPECT_EQ(outcome.offender->rank, rank);
+  EXPECT_EQ(outcome.offender->is_nan, is_nan);
 }
 
 class VerdictTest : public ::testing::TestWithParam<int> {};
@@ -131,7 +133,7 @@ TEST_P(VerdictTest, OneBadElementIsFoundWithItsRankOnEveryWire) {
       for (const float value : {kInf, -kInf, kNan}) {
         const Outcome outcome = outcome_of(ranks, {.wire = wire, .sharding = sharding},
                                            poisoned(rank, 6, 4287, value));  // its last element
-        expect_offender(outcome, 6, 4287, rank);
+        expect_offender(outcome, 6, 4287, rank, std::isnan(value));
         EXPECT_EQ(outcome.verdict.found_nan, std::isnan(value));
         EXPECT_TRUE(outcome.verdict.loss_finite);
       }
@@ -154,7 +156,7 @@ TEST_P(VerdictTest, TheFirstOffenderIsByParameterThenElementThenRank) {
   EXPECT_TRUE(outcome.verdict.found_nan);
   EXPECT_EQ(outcome.verdict.first_bad, 0);  // parameter 8 opens the first bucket
   expect_offender(outcome_of(ranks, {}, [](int r, int p, int64_t e) { return p == 4 ? kNan : toy_gradient(r, p, e); }),
-                  4, 0, 0);
+                  4, 0, 0, true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, VerdictTest, ::testing::Values(1, 2, 3, 4, 5));
@@ -183,13 +185,64 @@ TEST(Verdict, AnOverflowOfTheSumAloneIsNobodys) {
   expect_offender(outcome_of(3, {.wire = DType::kF16, .sharding = Sharding::kReplicated}, all(30000.0f)), 2, 62, -1);
 }
 
+TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {
+  // Inf at an early parameter on one rank, NaN at a later one on the other, and the reverse.
+  for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const bool nan_first : {false, true}) {
+      const auto gradient = [=](int r, int p, int64_t e) {
+        if (r == 0 && p == 1 && e == 3) return nan_first ? kNan : kInf;
+        if (r == 1 && p == 6 && e == 70) return nan_first ? kInf : kNan;
+        return toy_gradient(r, p, e);
+      };
+      const Outcome outcome = outcome_of(2, {.wire = wire}, gradient);
+      EXPECT_TRUE(outcome.verdict.found_nan);
+      expect_offender(outcome, 1, 3, 0, nan_first);
+    }
+  }
+  // The same within one parameter, and NaN elsewhere beside an overflow of the wire.
+  const auto gradient = [](int r, int p, int64_t e) {
+    if (r == 1 && p == 3 && e == 70) return 70000.0f;
+    if (r == 1 && p == 3 && e == 71) return kNan;
+    return toy_gradient(r, p, e);
+  };
+  expect_offender(outcome_of(2, {.wire = DType::kF16}, gradient), 3, 70, 1, false);
+}
+
+// Sums of finite contributions in rank order never make NaN, so it is written into a sum here: the rank that holds it
+// tells the others.
+TEST(Verdict, TheKindOfABadSumIsThatOfTheSummedValue) {
+  for (const bool nan_first : {false, true}) {
+    for (const int holder : {0, 1}) {
+      run_ranks(2, [&](Communicator& communicator) {
+        TrainingRank rank(communicator, {.wire = DType::kF32});
+        VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
+        rank.reduce();
+        const auto& bucket = rank.buckets->layout().buckets()[0];
+        const int64_t first = holder * bucket.shard_numel;
+        if (communicator.rank() == holder) {
+          float* const sums = rank.reducer->result_shard(0).data<float>();
+          sums[0] = nan_first ? kNan : kInf;
+          sums[1] = nan_first ? kInf : kNan;
+        }
+        const Verdict verdict = verdicts.reduce({}, *rank.reducer, rank.buckets->layout());
+        EXPECT_TRUE(verdict.found_nan);
+        EXPECT_EQ(verdict.first_bad, first);
+        const Offender offender = verdicts.find_offender(verdict, *rank.reducer, *rank.buckets);
+        EXPECT_EQ(offender.rank, -1);
+        EXPECT_EQ(offender.is_nan, nan_first);
+        EXPECT_EQ(rank.buckets->layout().flat_index(offender.parameter, offender.element), first);
+      });
+    }
+  }
+}
+
 TEST(Verdict, InfinitiesThatCancelAreNanButNamedByTheirRank) {
   const auto opposite = [](int r, int p, int64_t e) {
     if (p == 1 && e == 3) return r == 0 ? kInf : -kInf;
     return toy_gradient(r, p, e);
   };
   const Outcome outcome = outcome_of(2, {}, opposite);
-  expect_offender(outcome, 1, 3, 0);
+  expect_offender(outcome, 1, 3, 0);       // Inf, what the rank sent
   EXPECT_TRUE(outcome.verdict.found_nan);  // what the sum holds
 }
 

@@ -1,0 +1,147 @@
+// Memory of the training state: predicted, allocated, and resident in fact.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "comm/memory_plan.h"
+#include "core/backend/registry.h"
+#include "tests/comm/rank_threads.h"
+
+namespace mantissa {
+namespace {
+
+using testing::run_ranks;
+
+// Resident memory of this process, from its page tables (the counter in /proc/self/statm may lag by hundreds of pages).
+double resident_bytes() {
+  malloc_trim(0);  // what the heap has kept of earlier allocations is nobody's
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  rollup.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  std::string key;
+  int64_t kib = 0;
+  EXPECT_TRUE(rollup >> key >> kib);
+  EXPECT_EQ(key, "Rss:");
+  return static_cast<double>(kib) * 1024.0;
+}
+
+// 22 million elements in 40 matrices, each a bucket of its own whose fp32 state is 2.2 MB: a little more than one huge
+// page, the worst length for an allocator of whole huge pages.
+void add_forty_matrices(ParameterSet& parameters) {
+  for (int layer = 0; layer < 40; ++layer) {
+    parameters.add("matrix" + std::to_string(layer), {550, 1000}, {Init::Kind::kOnes}).working_dtype = DType::kBF16;
+  }
+}
+
+struct MemoryRank {
+  MemoryRank(Communicator& given, const ReducerConfig& reducer, const AdamWOptions& adamw)
+      : communicator(given), config(reducer), options(adamw) {
+    add_forty_matrices(parameters);
+    layout = std::make_unique<BucketLayout>(parameters, communicator.size());
+    buckets = std::make_unique<FlatBuckets>(parameters, *layout, *backend);
+  }
+  // Untouched pages take no memory: afterwards the growth is that of others.
+  void touch_weights() {
+    for (int bucket = 0; bucket < buckets->size(); ++bucket) backend->fill(buckets->weight(bucket), 0.0f, *stream);
+  }
+  void touch_gradients() {
+    for (int bucket = 0; bucket < buckets->size(); ++bucket) backend->fill(buckets->gradient(bucket), 0.0f, *stream);
+  }
+  // Writes every element of masters, moments and working weights.
+  void make_optimizer() {
+    optimizer = std::make_unique<ShardedOptimizer>(*buckets, communicator, *backend, *stream, config.sharding, options);
+    optimizer->initialize(1);
+  }
+
+  Communicator& communicator;
+  ReducerConfig config;
+  AdamWOptions options;
+  std::unique_ptr<Backend> backend = create_backend("cpu");
+  std::unique_ptr<Stream> stream = backend->create_stream();
+  ParameterSet parameters;
+  std::unique_ptr<BucketLayout> layout;
+  std::unique_ptr<FlatBuckets> buckets;
+  std::unique_ptr<ShardedOptimizer> optimizer;
+};
+
+// Master and moments, 4 bytes each. Beyond that there is padding (64 elements a rank and bucket), less than a page a
+// block, and what the heap and the threads keep: together far below the 2 per cent.
+constexpr double kStateBytes = 12.0;
+
+TEST(OptimizerMemory, OneRankHoldsTwelveBytesAParameterAndAllAsPredicted) {
+  run_ranks(1, [](Communicator& communicator) {
+    const double empty = resident_bytes();
+    MemoryRank rank(communicator, {}, {});
+    const GradientReducer reducer(*rank.buckets, communicator, *rank.backend, *rank.stream, rank.config);
+    rank.touch_weights();
+    rank.touch_gradients();
+    const double before = resident_bytes();
+    rank.make_optimizer();
+    const double after = resident_bytes();
+    const double formula = kStateBytes * static_cast<double>(rank.parameters.numel());
+    EXPECT_NEAR(after - before, formula, 0.02 * formula);
+    const auto predicted = static_cast<double>(predict_memory(*rank.layout, rank.config, rank.options).total());
+    EXPECT_NEAR(after - empty, predicted, 0.02 * predicted);
+  });
+}
+
+// The growth of the process is that of all ranks together: one whole state.
+TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
+  constexpr int kRanks = 4;
+  run_ranks(kRanks, [](Communicator& communicator) {
+    MemoryRank rank(communicator, {}, {});
+    rank.touch_weights();
+    communicator.barrier();
+    const double before = communicator.rank() == 0 ? resident_bytes() : 0.0;
+    communicator.barrier();
+    rank.make_optimizer();
+    communicator.barrier();
+    if (communicator.rank() == 0) {
+      const double mine = kStateBytes / kRanks * static_cast<double>(rank.parameters.numel());
+      EXPECT_NEAR((resident_bytes() - before) / kRanks, mine, 0.02 * mine);
+    }
+    communicator.barrier();  // nobody gives anything back before that
+  });
+}
+
+// The memory table: what is allocated is what was predicted, for every mode. Padding is at most 64 * N elements a
+// bucket and 63 a parameter, some 1000 of 3 million.
+TEST(OptimizerMemory, AllocationsAreWhatWasPredicted) {
+  for (const int ranks : {1, 2, 3, 5}) {
+    for (const DType first_moment : {DType::kF32, DType::kBF16}) {
+      for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+        run_ranks(ranks, [&](Communicator& communicator) {
+          ParameterSet parameters;
+          for (int layer = 0; layer < 3; ++layer) {
+            parameters.add("matrix" + std::to_string(layer), {1000, 999}, {}).working_dtype = DType::kBF16;
+            parameters.add("vector" + std::to_string(layer), {999}, {}).working_dtype = DType::kBF16;
+          }
+          const auto backend = create_backend("cpu");
+          const auto stream = backend->create_stream();
+          const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
+          const AdamWOptions options{.first_moment = first_moment};
+          const BucketLayout layout(parameters, ranks);
+          FlatBuckets buckets(parameters, layout, *backend);
+          GradientReducer reducer(buckets, communicator, *backend, *stream, config);
+          ShardedOptimizer optimizer(buckets, communicator, *backend, *stream, sharding, options);
+          const StateMemory measured = measure_memory(buckets, reducer, optimizer);
+          EXPECT_EQ(measured, predict_memory(layout, config, options));
+          const double holders = sharding == Sharding::kSharded ? ranks : 1;
+          const double bytes = first_moment == DType::kF32 ? 12.0 : 10.0;
+          const double formula = bytes / holders * static_cast<double>(parameters.numel());
+          EXPECT_NEAR(static_cast<double>(measured.masters + measured.moments), formula, 0.02 * formula);
+          EXPECT_NEAR(static_cast<double>(measured.weights), 2.0 * static_cast<double>(parameters.numel()),
+                      0.02 * formula);
+          EXPECT_NEAR(static_cast<double>(measured.gradients), 4.0 * static_cast<double>(parameters.numel()),
+                      0.02 * formula);
+        });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mantissa
