@@ -1,42 +1,23 @@
 #include "tools/train/memory_table.h"
 
-#include "core/backend/dry_run_backend.h"
+#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
 
-constexpr size_t kArenaBytes = size_t{1} << 46;  // address space that nobody touches
 constexpr double kMib = 1024.0 * 1024.0;
 
 }  // namespace
 
 MemoryTable predict_memory_table(const Config& config, int ranks) {
-  DryRunBackend backend;
-  const auto stream = backend.create_stream();
   const AutocastPolicy policy(config.precision.autocast());
   ParameterSet parameters;
-  const auto model = make_model(config, policy, parameters);
+  make_model(config, policy, parameters);
   const BucketLayout layout(parameters, ranks, config.comm.bucket_bytes());
-  const FlatBuckets buckets(parameters, layout, backend);
-  WeightCastCache casts(backend);
-  Arena arena(backend.reserve(kArenaBytes));
-
-  const int64_t count = config.train.micro_batch * config.model.context;
-  const Tensor tokens = backend.make_tensor(DType::kI32, {count}, "tokens");
-  {
-    Tape tape(backend, *stream, arena, policy, casts);
-    const LossOutput loss = model->loss(tape, tokens, tokens, config.model.context);
-    tape.backward(loss.sum, 1.0f);
-  }
-  if (const auto unmatched = policy.unmatched_patterns(); !unmatched.empty()) {
-    throw ConfigError(
-        fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
-                    "'blocks.*.attention' or 'head'",
-                    unmatched.front()));
-  }
+  const StepMemory step = walk_step(config);
   return {.state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw),
-          .activations = arena.peak_bytes(),
-          .casts = casts.size_bytes()};
+          .activations = step.activations,
+          .casts = step.casts};
 }
 
 MemoryTable measure_memory_table(const Session& session) {

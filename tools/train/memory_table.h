@@ -15,8 +15,7 @@ struct MemoryTable {
   size_t total() const { return state.total() + activations + casts; }
 };
 
-// Walks one micro-batch through the model without computing or touching memory: exact for any model and precision.
-// ConfigError if a pattern of precision.layers matches no layer that the walk met.
+// From the layout of the state and walk_step(), without allocating anything. ConfigError as walk_step().
 MemoryTable predict_memory_table(const Config& config, int ranks);
 MemoryTable measure_memory_table(const Session& session);
 

@@ -1,21 +1,20 @@
 #include "tools/train/model_runtime.h"
 
-#include "amp/working_dtype.h"
 #include "core/backend/registry.h"
+#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
 
-// Address space of a step's activations; pages are taken as they are touched.
-constexpr size_t kArenaBytes = size_t{1} << 40;
+// Address space for a step's activations, of which the peak is known: a quarter more leaves room for odd batches, such
+// as those of evaluation and generation. Not simply huge: systems that count reserved memory would refuse it.
+size_t arena_bytes(const Config& config) {
+  constexpr size_t kReserveBytes = size_t{64} << 20;
+  const size_t peak = walk_step(config).activations;
+  return peak + peak / 4 + kReserveBytes;
+}
 
 }  // namespace
-
-std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters) {
-  auto model = create_model(config.model, parameters);
-  assign_working_dtypes(parameters, policy, config.precision.weights);
-  return model;
-}
 
 ModelRuntime::ModelRuntime(const Config& config)
     : backend(create_backend(config.device == "auto" ? "cpu" : config.device)),
@@ -23,6 +22,6 @@ ModelRuntime::ModelRuntime(const Config& config)
       policy(config.precision.autocast()),
       model(make_model(config, policy, parameters)),
       casts(*backend),
-      arena(std::make_unique<Arena>(backend->reserve(kArenaBytes))) {}
+      arena(std::make_unique<Arena>(backend->reserve(arena_bytes(config)))) {}
 
 }  // namespace mantissa

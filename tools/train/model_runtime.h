@@ -11,9 +11,6 @@
 
 namespace mantissa {
 
-// Registers the model's parameters and gives each its working dtype. Allocates nothing.
-std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters);
-
 struct ModelRuntime {
   // ConfigError for a device that this program or machine does not have.
   explicit ModelRuntime(const Config& config);

@@ -8,6 +8,7 @@
 #include "comm/local/local_communicator.h"
 #include "comm/weight_hash.h"
 #include "tests/tools/train/program.h"
+#include "tools/train/memory_table.h"
 
 namespace mantissa::testing {
 namespace {
@@ -72,6 +73,22 @@ TEST(TrainStep, ReportsAreAlikeOnEveryRank) {
     EXPECT_EQ(views[0].reports[index].loss, views[1].reports[index].loss);
     EXPECT_EQ(views[0].reports[index].grad_norm, views[1].reports[index].grad_norm);
     EXPECT_EQ(views[0].reports[index].tokens, 12 * 32);
+  }
+}
+
+// The table promises the arena's peak before anything is allocated; measured, it is the same to the byte.
+TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
+  const SmallRun run("step_memory");
+  for (const char* setting : {"precision.compute=fp32", "precision.compute=bf16", "precision.weights=fp32",
+                              "model.dropout=0.1", "model.activation=swiglu"}) {
+    const Config config = load_config(run.config_path(), {setting});
+    LocalGroup group(1);
+    Session session(config, group.rank(0));
+    TrainStep(session).run();
+    const MemoryTable predicted = predict_memory_table(config, 1), measured = measure_memory_table(session);
+    EXPECT_EQ(predicted.activations, measured.activations) << setting;
+    EXPECT_EQ(predicted.casts, measured.casts) << setting;
+    EXPECT_EQ(predicted.state, measured.state) << setting;
   }
 }
 
