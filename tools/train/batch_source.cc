@@ -7,6 +7,9 @@
 namespace mantissa {
 namespace {
 
+// Data and loss stand side by side and each names the ignored target: they must mean the same one.
+static_assert(kIgnoredTarget == kIgnoreIndex);
+
 constexpr uint64_t kValidationStream = 0x76616c6964617465;  // keeps validation masks apart from training's
 
 std::shared_ptr<const TokenData> open_data(const Config& config, const std::vector<std::string>& files) {
