@@ -1,0 +1,254 @@
+"""The CUDA toolkit of the system as the Bazel repository @cuda. Nothing is downloaded.
+
+`cuda_toolkit(name = "cuda")` takes the first of: $CUDA_HOME, $CUDA_PATH, the nvcc on PATH, /usr/local/cuda, /opt/cuda, and the
+`nvidia-*` wheels of PyPI for CUDA 13 in $VIRTUAL_ENV. It needs an nvcc of 12.0 or newer (C++20) that compiles a small
+kernel, cuda_runtime.h, libcudart_static.a and the nvtx3 headers; headers of cuBLASLt and NCCL are optional. A $CUDA_HOME or
+$CUDA_PATH which is no toolkit is an error. Without a toolkit one line says so, and the build is for the CPU only.
+MANTISSA_CUDA=off forces that; MANTISSA_CUDA=on makes a missing toolkit an error.
+
+    load("@cuda//:defs.bzl", "CUDA_AVAILABLE", "NCCL_AVAILABLE", "CUDA_VERSION", "NVCC")
+    @cuda//:cudart              headers of the toolkit, and the CUDA runtime, linked statically
+    @cuda//:nvtx                headers only
+    @cuda//:cublaslt_headers    headers only: the program opens the libraries of cuBLASLt and NCCL when it runs, so that one
+    @cuda//:nccl_headers        program also starts where there is none
+
+A target whose piece is missing exists all the same; building it is an error that names the piece.
+The include folder is linked into the repository, so that the sandbox sees the headers, as one of the system: our warnings do
+not apply to it. Environment: also NCCL_HOME, for an nccl.h outside the toolkit, and CC, the host compiler.
+"""
+
+_PIECES = "bin/nvcc (12.0 or newer), include/cuda_runtime.h, include/nvtx3/nvToolsExt.h and lib64/libcudart_static.a"
+
+_WHEELS = ("nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvtx nvidia-cublas " +
+           "nvidia-nccl-cu13")
+
+_HOW = ("install the CUDA toolkit from NVIDIA and set CUDA_HOME to its folder, or in a Python virtual environment: " +
+        "pip install " + _WHEELS)
+
+_VARIABLES = ["CUDA_HOME", "CUDA_PATH"]
+
+# A toolkit from NVIDIA, one from conda or for another processor, and Debian's, in this order.
+_INCLUDE_FOLDERS = ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"]
+_LIBRARY_FOLDERS = [
+    "lib64",
+    "lib",
+    "targets/x86_64-linux/lib",
+    "targets/sbsa-linux/lib",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+]
+
+def _first_folder_with(ctx, root, folders, file):
+    for folder in folders:
+        if ctx.path("%s/%s/%s" % (root, folder, file)).exists:
+            return "%s/%s" % (root, folder)
+    return None
+
+def _nvcc_version(ctx, nvcc):
+    """'13.0.88', or None if the program does not say it."""
+    result = ctx.execute([nvcc, "--version"])
+    words = result.stdout.replace("\n", " ").split(" ") if result.return_code == 0 else []
+    versions = [word[1:] for word in words if word.startswith("V") and word[1:2].isdigit()]
+    return versions[0] if versions else None
+
+def _compile_error(ctx, nvcc):
+    """Why a kernel does not compile, or None. Folders with a part of a toolkit are common: PyTorch's wheels, for one."""
+    ctx.file("probe.cu", "#include <cuda_bf16.h>\n__global__ void probe(__nv_bfloat16* x) { *x = 1.0f; }\n")
+    host = ["-ccbin", ctx.os.environ["CC"]] if ctx.os.environ.get("CC") else []
+    result = ctx.execute([nvcc, "-std=c++20", "-c", "probe.cu", "-o", "probe.o"] + host)
+    return None if result.return_code == 0 else (result.stderr + result.stdout).strip().split("\n")[0][:300]
+
+def _inspect(ctx, root):
+    """The toolkit in the folder `root`: a struct whose `missing` says what keeps it from being one."""
+    missing = []
+    nvcc = "%s/bin/nvcc" % root
+    version = None
+    if not ctx.path(nvcc).exists:
+        missing.append("no bin/nvcc")
+    else:
+        version = _nvcc_version(ctx, nvcc)
+        if version == None:
+            missing.append("bin/nvcc --version fails")
+        elif int(version.split(".")[0]) < 12:
+            missing.append("nvcc %s is older than 12.0" % version)
+    include = _first_folder_with(ctx, root, _INCLUDE_FOLDERS, "cuda_runtime.h")
+    if include == None:
+        missing.append("no include/cuda_runtime.h")
+    elif not ctx.path(include + "/nvtx3/nvToolsExt.h").exists:
+        missing.append("no include/nvtx3/nvToolsExt.h")
+    library = _first_folder_with(ctx, root, _LIBRARY_FOLDERS, "libcudart_static.a")
+    if library == None:
+        missing.append("no lib64/libcudart_static.a")
+    error = _compile_error(ctx, nvcc) if not missing else None
+    if error:
+        missing.append("bin/nvcc does not compile a small kernel (%s)" % error)
+    return struct(root = root, nvcc = nvcc, version = version, include = include, library = library, missing = missing)
+
+def _wheel_folders(ctx):
+    folder = ctx.path(ctx.os.environ.get("VIRTUAL_ENV", "/") + "/lib")
+    if "VIRTUAL_ENV" not in ctx.os.environ or not folder.exists:
+        return []
+    pythons = [str(python) for python in folder.readdir() if python.basename.startswith("python")]
+    return ["%s/site-packages/nvidia/cu13" % python for python in pythons]
+
+def _candidates(ctx):
+    """Folders to look at when no variable names one."""
+    nvcc = ctx.which("nvcc")
+
+    # nvcc may be a link into the toolkit.
+    folders = [str(path.dirname.dirname) for path in [nvcc, nvcc.realpath]] if nvcc else []
+    folders += ["/usr/local/cuda", "/opt/cuda"] + _wheel_folders(ctx)
+    return [folder for folder in folders if ctx.path(folder).exists]
+
+def _find_toolkit(ctx):
+    for variable in _VARIABLES:
+        root = ctx.os.environ.get(variable, "")
+        if root:
+            toolkit = _inspect(ctx, root.rstrip("/"))
+            if toolkit.missing:
+                fail(("\n\n{variable}={root} is not a CUDA toolkit: {missing}.\nThe folder must hold {pieces}.\n" +
+                      "Correct {variable}, unset it to search elsewhere, or set MANTISSA_CUDA=off to build for the CPU " +
+                      "only.\n").format(
+                    variable = variable,
+                    root = root,
+                    missing = ", ".join(toolkit.missing),
+                    pieces = _PIECES,
+                ))
+            return toolkit
+    incomplete = []
+    for root in _candidates(ctx):
+        toolkit = _inspect(ctx, root)
+        if not toolkit.missing:
+            return toolkit
+        incomplete.append("; not usable: %s (%s)" % (root, ", ".join(toolkit.missing)))
+    message = ("no CUDA toolkit in $CUDA_HOME, $CUDA_PATH, next to an nvcc on PATH, in /usr/local/cuda, /opt/cuda or the " +
+               "wheels of $VIRTUAL_ENV%s. To get one: %s.") % ("".join(incomplete), _HOW)
+    if ctx.os.environ.get("MANTISSA_CUDA") == "on":
+        fail("\n\nMANTISSA_CUDA=on, but there is %s\n" % message)
+    print("building for the CPU only: " + message)
+    return None
+
+def _nccl_header(ctx, toolkit):
+    roots = [ctx.os.environ["NCCL_HOME"] + "/include"] if ctx.os.environ.get("NCCL_HOME") else []
+    # Wheels keep NCCL beside the toolkit, Debian packages in the system's folder.
+    roots += [toolkit.include, toolkit.root + "/../nccl/include", "/usr/include"]
+    for root in roots:
+        if ctx.path(root + "/nccl.h").exists:
+            return root + "/nccl.h"
+    if ctx.os.environ.get("NCCL_HOME"):
+        fail("\n\nNCCL_HOME=%s holds no include/nccl.h\n" % ctx.os.environ["NCCL_HOME"])
+    return None
+
+def _missing_target(name, message):
+    return """
+genrule(
+    name = "{name}_missing",
+    outs = ["{name}_missing.h"],
+    cmd = "echo '@cuda//:{name}: {message}' >&2; exit 1",
+    tags = ["manual"],
+)
+
+cc_library(
+    name = "{name}",
+    hdrs = ["{name}_missing.h"],
+    tags = ["manual"],
+    visibility = ["//visibility:public"],
+)
+""".format(name = name, message = message)
+
+# cub, thrust and libcu++ are templates for device code, over a thousand files; nvcc finds them by itself, the host compiler
+# needs none.
+_TOOLKIT_BUILD = """
+cc_library(
+    name = "headers",
+    hdrs = glob(
+        [folder + "/**" for folder in {folders}],
+        # nccl.h has a target of its own, because it may come from another folder.
+        exclude = ["include/nccl*", "include/nccl*/**"] +
+                  ["include/cccl/" + part + "/**" for part in ["cub", "cuda", "thrust"]],
+        allow_empty = True,
+    ),
+    includes = {folders},
+)
+
+cc_library(
+    name = "cudart",
+    srcs = ["libcudart_static.a"],
+    linkopts = ["-ldl", "-lrt", "-lpthread"],
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
+
+cc_library(
+    name = "nvtx",
+    linkopts = ["-ldl"],
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
+"""
+
+_CUBLASLT = """
+cc_library(
+    name = "cublaslt_headers",
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
+"""
+
+_NCCL = """
+cc_library(
+    name = "nccl_headers",
+    hdrs = ["nccl/nccl.h"],
+    includes = ["nccl"],
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
+"""
+
+def _write(ctx, build, toolkit, nccl):
+    ctx.file("BUILD", build)
+    ctx.file("defs.bzl", "CUDA_AVAILABLE = %r\nNCCL_AVAILABLE = %r\nCUDA_VERSION = %r\nNVCC = %r\n" % (
+        toolkit != None,
+        nccl != None,
+        toolkit.version if toolkit else "",
+        toolkit.nvcc if toolkit else "",
+    ))
+
+def _cuda_toolkit_impl(ctx):
+    choice = ctx.os.environ.get("MANTISSA_CUDA", "")
+    if choice not in ["", "on", "off"]:
+        fail("\n\nMANTISSA_CUDA must be 'on', 'off' or unset, got '%s'\n" % choice)
+    if choice == "off":
+        print("building for the CPU only: MANTISSA_CUDA=off")
+    toolkit = _find_toolkit(ctx) if choice != "off" else None
+    if toolkit == None:
+        reason = "this is a build for the CPU only (MANTISSA_CUDA=off, or no CUDA toolkit)"
+        names = ["cudart", "nvtx", "cublaslt_headers", "nccl_headers"]
+        _write(ctx, "".join([_missing_target(name, reason) for name in names]), None, None)
+        return
+
+    folders = []
+    if toolkit.include != "/usr/include":  # there the compiler looks by itself
+        folders = ["include", "include/cccl"] if ctx.path(toolkit.include + "/cccl").exists else ["include"]
+        ctx.symlink(toolkit.include, "include")
+    ctx.symlink(toolkit.library + "/libcudart_static.a", "libcudart_static.a")
+    build = _TOOLKIT_BUILD.format(folders = repr(folders))
+
+    if ctx.path(toolkit.include + "/cublasLt.h").exists:
+        build += _CUBLASLT
+    else:
+        build += _missing_target("cublaslt_headers", "no cublasLt.h in %s; install the headers of cuBLAS" % toolkit.include)
+    nccl = _nccl_header(ctx, toolkit)
+    if nccl:
+        ctx.symlink(nccl, "nccl/nccl.h")
+        build += _NCCL
+    else:
+        build += _missing_target("nccl_headers", "no nccl.h; install the headers of NCCL, set NCCL_HOME if they lie elsewhere")
+    _write(ctx, build, toolkit, nccl)
+
+cuda_toolkit = repository_rule(
+    implementation = _cuda_toolkit_impl,
+    configure = True,
+    environ = _VARIABLES + ["CC", "MANTISSA_CUDA", "NCCL_HOME", "PATH", "VIRTUAL_ENV"],
+    local = True,
+)

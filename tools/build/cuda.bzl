@@ -1,0 +1,222 @@
+"""Rules for CUDA code. The toolkit is @cuda (third_party/cuda.bzl); without one, targets for a device are not made.
+
+    load("//tools/build:cuda.bzl", "cuda_library", "mantissa_cuda_library")
+    load("@cuda//:defs.bzl", "CUDA_AVAILABLE")
+
+mantissa_cuda_library(name, srcs, hdrs, deps, cuda_deps, native_deps, emulated_deps, native_srcs, emulated_srcs, ...)
+    Two targets from the same sources:
+      name             if CUDA_AVAILABLE: a cuda_library
+      name_emulated    always: every source by the host compiler alone, as C++
+    `native_*` and `emulated_*` (srcs, hdrs, deps, copts) belong to one of them. `cuda_deps` are other
+    mantissa_cuda_library targets: taken as they are in `name`, with `_emulated` appended in `name_emulated`.
+cuda_library(name, srcs, hdrs, deps, copts, nvcc_copts, ...)
+    cc_library whose sources `*.cu.cc` are compiled by nvcc, one action each; all others go to the host compiler. Links the CUDA
+    runtime. Only where CUDA_AVAILABLE. `copts` are for the host compiler, also below nvcc; `nvcc_copts` for nvcc itself.
+    Device code is not linked across files: a __device__ function that several files use is inline, in a header.
+
+Both take the attributes of cc_library. `srcs` must be a plain list (no select), because the suffix decides who compiles.
+Warnings are errors, nvcc's as well. nvcc gets the project's own options, not those of sanitizers: its objects link into
+sanitized programs, uninstrumented. Of --copt it takes -D, -U and -W.
+
+Architectures: --//tools/build:cuda_archs=sm_80,sm_90a (default sm_90a). In C++ they are in "tools/build/cuda_archs.h"
+(//tools/build:cuda_archs_header), so that the program can refuse a device for which it holds no code.
+"""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("@cuda//:defs.bzl", "CUDA_AVAILABLE", "CUDA_VERSION", "NVCC")
+load("//tools/build:defs.bzl", "COPTS", "mantissa_cc_library")
+
+# sm_80: A100. sm_89: L4, L40, RTX 40. sm_90a: H100, H200. sm_100a: B200. The suffix a: with the instructions of just this one.
+_ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a"]
+
+_NVCC_OPTIONS = [
+    "-std=c++20",
+    "-O3",
+    "-lineinfo",  # source lines for profilers and compute-sanitizer; costs nothing at run time
+    "--expt-relaxed-constexpr",
+    "-Werror=all-warnings",
+    # fmt before version 10 takes nvcc for a compiler without constexpr, which breaks its own consteval functions.
+    "-DFMT_USE_CONSTEXPR=1",
+]
+
+CudaArchsInfo = provider(doc = "Architectures to compile for.", fields = {"names": "list of sm_..., in the order of _ARCHS"})
+
+def _cuda_archs_impl(ctx):
+    given = ctx.build_setting_value
+    unknown = [arch for arch in given if arch not in _ARCHS]
+    if unknown or not given:
+        fail("\n\n--//tools/build:cuda_archs: expected one or more of %s, separated by commas, got '%s'\n" %
+             (", ".join(_ARCHS), ",".join(given)))
+    return [CudaArchsInfo(names = [arch for arch in _ARCHS if arch in given])]
+
+cuda_archs = rule(
+    implementation = _cuda_archs_impl,
+    build_setting = config.string_list(flag = True),
+    doc = "The flag --//tools/build:cuda_archs.",
+)
+
+def _cuda_archs_source_impl(ctx):
+    names = ctx.attr.archs[CudaArchsInfo].names
+    ctx.actions.write(ctx.outputs.out, """\
+// GPU architectures for which this build holds device code. Generated.
+#pragma once
+
+#include <string_view>
+
+namespace mantissa {{
+
+inline constexpr std::string_view kCudaArchs[] = {{{names}}};
+
+}}  // namespace mantissa
+""".format(names = ", ".join(["\"%s\"" % name for name in names])))
+    return [DefaultInfo(files = depset([ctx.outputs.out]))]
+
+cuda_archs_source = rule(
+    implementation = _cuda_archs_source_impl,
+    attrs = {
+        "archs": attr.label(mandatory = True, providers = [CudaArchsInfo]),
+        "out": attr.output(mandatory = True),
+    },
+    doc = "A header with the architectures.",
+)
+
+# Without nvcc, or in a host function below it, `#pragma unroll` is unknown.
+_HOST_COPTS = ["-Wno-unknown-pragmas"]
+
+def _host_options(options):
+    # nvcc takes a comma for the end of an option.
+    return ["-Xcompiler=" + option.replace(",", "\\,") for option in options]
+
+def _include_options(ctx, context):
+    quote = [ctx.label.workspace_root or ".", ctx.bin_dir.path] + context.quote_includes.to_list()
+    system = context.system_includes.to_list()
+    if hasattr(context, "external_includes"):  # Bazel 5 and newer
+        system += context.external_includes.to_list()
+    options = ["-I" + folder for folder in context.includes.to_list()]
+    options += _host_options([word for folder in depset(quote).to_list() for word in ["-iquote", folder]])
+    return options + [word for folder in system for word in ["-isystem", folder]]
+
+def _command_line_options(ctx, prefixes):
+    return [word for word in ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts if word[:2] in prefixes]
+
+def _define_options(ctx, context):
+    defines = context.defines.to_list() + ctx.attr.all_defines
+    if ctx.var["COMPILATION_MODE"] == "opt":
+        defines.append("NDEBUG")
+    return ["-D" + define for define in defines] + _command_line_options(ctx, ["-D", "-U"])
+
+def _nvcc_objects_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
+    archs = ctx.attr._archs[CudaArchsInfo].names
+    options = ["-x", "cu", "-ccbin", toolchain.compiler_executable] + _NVCC_OPTIONS
+    for arch in archs:
+        options.append("-gencode=arch=%s,code=%s" % (arch.replace("sm_", "compute_"), arch))
+    options += _host_options(COPTS + _HOST_COPTS + ["-fPIC"] + ctx.attr.copts + _command_line_options(ctx, ["-W"]))
+    options += ctx.attr.nvcc_copts
+    options += _define_options(ctx, context) + _include_options(ctx, context)
+    objects = []
+    for source in ctx.files.srcs:
+        object = ctx.actions.declare_file("%s/%s.o" % (ctx.label.name, source.basename[:-len(".cu.cc")]))
+        objects.append(object)
+        ctx.actions.run(
+            executable = NVCC,
+            arguments = options + ["-c", source.path, "-o", object.path],
+            inputs = depset([source] + ctx.files.hdrs, transitive = [context.headers, toolchain.all_files]),
+            outputs = [object],
+            # nvcc is no input; its version in the environment makes a new toolkit in the same folder compile anew.
+            env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
+            mnemonic = "CudaCompile",
+            progress_message = "Compiling %s for %s" % (source.short_path, ", ".join(archs)),
+        )
+    return [DefaultInfo(files = depset(objects))]
+
+_nvcc_objects = rule(
+    implementation = _nvcc_objects_impl,
+    attrs = {
+        "all_defines": attr.string_list(),
+        "copts": attr.string_list(),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "hdrs": attr.label_list(allow_files = True),
+        "nvcc_copts": attr.string_list(),
+        "srcs": attr.label_list(allow_files = [".cu.cc"]),
+        "_archs": attr.label(default = "//tools/build:cuda_archs"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts = [], **kwargs):
+    if not CUDA_AVAILABLE:
+        fail("cuda_library '%s' needs a CUDA toolkit; make it only if CUDA_AVAILABLE (from @cuda//:defs.bzl)" % name)
+    for option in nvcc_copts:
+        if "fast" in option and "math" in option:
+            fail("cuda_library '%s': %s would delete the checks for NaN and Inf" % (name, option))
+    kernels = [source for source in srcs if source.endswith(".cu.cc")]
+    others = [source for source in srcs if source not in kernels]
+    if kernels:
+        _nvcc_objects(
+            name = name + "_nvcc",
+            srcs = kernels,
+            hdrs = hdrs + [source for source in others if source.endswith(".h")],
+            all_defines = kwargs.get("defines", []) + kwargs.get("local_defines", []),
+            copts = copts,
+            nvcc_copts = nvcc_copts,
+            # The runtime's headers come with nvcc: no need to hand them to the sandbox once more.
+            deps = deps,
+            tags = kwargs.get("tags", []),
+            testonly = kwargs.get("testonly", False),
+            visibility = ["//visibility:private"],
+        )
+        others = others + [":%s_nvcc" % name]
+    mantissa_cc_library(
+        name = name,
+        srcs = others,
+        hdrs = hdrs,
+        copts = copts,
+        deps = deps + [label for label in ["@cuda//:cudart"] if label not in deps],
+        **kwargs
+    )
+
+def _emulated(label):
+    """':x' -> ':x_emulated', '//a/b:c' -> '//a/b:c_emulated', '//a/b' -> '//a/b:b_emulated'."""
+    if ":" not in label and "//" in label:
+        label = "%s:%s" % (label, label.split("/")[-1])
+    return label + "_emulated"
+
+def mantissa_cuda_library(
+        name,
+        srcs = [],
+        hdrs = [],
+        deps = [],
+        cuda_deps = [],
+        copts = [],
+        native_srcs = [],
+        native_hdrs = [],
+        native_deps = [],
+        native_copts = [],
+        nvcc_copts = [],
+        emulated_srcs = [],
+        emulated_hdrs = [],
+        emulated_deps = [],
+        emulated_copts = [],
+        **kwargs):
+    if CUDA_AVAILABLE:
+        cuda_library(
+            name = name,
+            srcs = srcs + native_srcs,
+            hdrs = hdrs + native_hdrs,
+            copts = copts + native_copts,
+            nvcc_copts = nvcc_copts,
+            deps = deps + native_deps + cuda_deps,
+            **kwargs
+        )
+    mantissa_cc_library(
+        name = name + "_emulated",
+        srcs = srcs + emulated_srcs,
+        hdrs = hdrs + emulated_hdrs,
+        copts = _HOST_COPTS + copts + emulated_copts,
+        deps = deps + emulated_deps + [_emulated(label) for label in cuda_deps],
+        **kwargs
+    )
