@@ -14,6 +14,7 @@
 #include <limits>
 #include <string_view>
 
+#include "core/backend/update_decision.h"
 #include "core/base/error.h"
 
 namespace mantissa {
@@ -51,12 +52,6 @@ struct ScalerConfig {
 
 // Throws ConfigError naming the first value that makes no sense.
 void validate(const ScalerConfig& config);
-
-enum class StepOutcome : uint8_t {
-  kClean,
-  kGradientOverflow,  // non-finite gradients under a finite loss
-  kLossFault,         // non-finite loss
-};
 
 enum class ScalerEvent : uint8_t {
   kUnchanged,

@@ -1,5 +1,5 @@
-// Communicator: collectives among the ranks of a job. Transports: local (one process, or ranks as threads), mpi; later
-// nccl.
+// Communicator: collectives among the ranks of a job. Transports: local (one process, or ranks as threads), mpi, nccl.
+// staged/ lets a transport for host memory carry the tensors of a device.
 //
 // Tensor collectives are ordered on a stream and return a Work; buffers must stay untouched until it is done. Every
 // rank calls the same collectives in the same order. A failing transport throws CommError naming rank, collective and
@@ -23,9 +23,10 @@ namespace mantissa {
 class Work {
  public:
   virtual ~Work() = default;
-  // Advances it without blocking; true when it is done.
+  // Advances it without blocking; true when it is done. For tensors on a GPU that is when the stream is ordered behind
+  // it: what is queued on the stream from then on finds the data there.
   virtual bool test() = 0;
-  // Blocks until it is done (on a GPU: until the stream is ordered behind it).
+  // Blocks until it is done.
   virtual void wait() = 0;
 };
 
@@ -33,7 +34,7 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  virtual std::string name() const = 0;  // "local", "mpi"
+  virtual std::string name() const = 0;  // "local", "mpi", "nccl"
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual int local_rank() const = 0;  // among the ranks of this node

@@ -12,8 +12,7 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
       backend_(backend),
       stream_(stream),
       sharding_(sharding),
-      options_(options),
-      control_(backend.make_tensor(DType::kU8, Shape{static_cast<int64_t>(sizeof(UpdateControl))}, "update control")) {
+      options_(options) {
   validate(options_);
   MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
                  "[sharded_optimizer] the buckets were laid out for {} ranks, the communicator has {}",
@@ -74,13 +73,9 @@ void ShardedOptimizer::initialize(uint64_t seed) {
   share_weights([this](int bucket) { cast_masters(bucket); });
 }
 
-void ShardedOptimizer::step(const GradientReducer& reducer, const StepControl& control) {
+void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
   MANTISSA_CHECK(reducer.config().sharding == sharding_,
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
-  if (control.decision == StepDecision::kSkip) return;
-  const UpdateControl update =
-      make_update_control(options_, applied_steps_, control.gradient_multiplier, control.learning_rate);
-  backend_.upload(&update, control_, stream_);
   share_weights([&](int bucket) {
     const BucketState& state = states_[static_cast<size_t>(bucket)];
     const Tensor gradient = reducer.result(bucket);
@@ -96,11 +91,10 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const StepControl& c
                       .beta2 = options_.beta2,
                       .epsilon = options_.epsilon,
                       .weight_decay = decays ? options_.weight_decay : 0.0f,
-                      .control = control_},
+                      .control = control},
                      stream_);
     }
   });
-  ++applied_steps_;
 }
 
 size_t ShardedOptimizer::master_bytes() const {

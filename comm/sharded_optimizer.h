@@ -16,14 +16,6 @@
 
 namespace mantissa {
 
-// What the verdict and the schedule decided; the same on every rank.
-enum class StepDecision : uint8_t { kApply, kSkip };
-struct StepControl {
-  StepDecision decision = StepDecision::kApply;
-  double gradient_multiplier = 1.0;  // unscaling times clipping
-  double learning_rate = 0.0;
-};
-
 // Elements [begin, begin + count) of one parameter: views of the state on the device.
 struct StatePiece {
   const Parameter* parameter = nullptr;
@@ -51,9 +43,12 @@ class ShardedOptimizer {
   // count of applied steps zero. Collective.
   void initialize(uint64_t seed);
 
-  // Applies one update from reducer.result(), after reducer.finish(). A skipped step touches nothing. Collective.
-  void step(const GradientReducer& reducer, const StepControl& control);
+  // Queues one update from reducer.result(), after reducer.finish(). control: u8 of one UpdateControl, on the device
+  // and the same on every rank (VerdictReduction::control()); where it says not to apply, nothing changes. Collective.
+  void step(const GradientReducer& reducer, const Tensor& control);
+  // Updates that are known to have been applied: counted by whoever reads the decisions.
   int64_t applied_steps() const { return applied_steps_; }
+  void count_applied_step() { ++applied_steps_; }
 
   // The state that this rank is to save: its shard, in both modes, so that all ranks together save each element once.
   std::vector<StatePiece> pieces() const;
@@ -88,7 +83,6 @@ class ShardedOptimizer {
   Stream& stream_;
   Sharding sharding_;
   AdamWOptions options_;
-  Tensor control_;
   std::vector<BucketState> states_;
   int64_t applied_steps_ = 0;
 };

@@ -1,51 +1,64 @@
 #include "comm/verdict_reduction.h"
 
-#include <algorithm>
-#include <cmath>
 #include <tuple>
 
 namespace mantissa {
+namespace {
 
-Verdict fold_verdict(std::span<const VerdictRecord> records) {
-  Verdict verdict;
-  for (size_t rank = 0; rank < records.size(); ++rank) {
-    const auto& [loss, stats] = records[rank];
-    verdict.loss_sum += loss.sum;
-    verdict.tokens += loss.tokens;
-    if (!std::isfinite(loss.sum) && verdict.loss_finite) {
-      verdict.loss_finite = false;
-      verdict.loss_rank = static_cast<int32_t>(rank);
-    }
-    verdict.gradients_finite &= stats.nan_count == 0 && stats.inf_count == 0;
-    verdict.found_nan |= stats.nan_count > 0;
-    verdict.first_bad = std::min(verdict.first_bad, stats.first_bad);
-    verdict.sum_squares += stats.sum_squares;
-  }
-  return verdict;
-}
+constexpr int64_t kRecordBytes = sizeof(VerdictRecord);
+
+}  // namespace
 
 VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend, Stream& stream)
-    : communicator_(communicator), backend_(backend), stream_(stream), record_(backend.make_stats(stream)) {}
+    : communicator_(communicator),
+      backend_(backend),
+      stream_(stream),
+      empty_(backend.make_record<VerdictRecord>("empty verdict record")),
+      record_(backend.make_record<VerdictRecord>("verdict record")),
+      records_(backend.make_tensor(DType::kU8, {communicator.size() * kRecordBytes}, "verdict records")),
+      plan_(backend.make_record<UpdatePlan>("update plan")),
+      hold_(backend.make_tensor(DType::kI32, {1}, "update hold")),
+      control_(backend.make_record<UpdateControl>("update control")),
+      decision_(backend.make_record<UpdateDecision>("update decision")),
+      scratch_stats_(backend.make_stats(stream)) {
+  const VerdictRecord empty;
+  backend_.upload(&empty, empty_, stream_);
+}
 
-Verdict VerdictReduction::reduce(const LocalLoss& loss, const GradientReducer& reducer, const BucketLayout& layout) {
-  const TensorStats empty;
-  backend_.upload(&empty, record_, stream_);
+void VerdictReduction::plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
+
+void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer, const BucketLayout& layout) {
+  backend_.copy(empty_, record_, stream_);
+  const Tensor stats = record_.slice(offsetof(VerdictRecord, stats), sizeof(TensorStats));
   for (size_t index = 0; index < layout.buckets().size(); ++index) {
     const BucketLayout::Bucket& bucket = layout.buckets()[index];
     backend_.tensor_stats({.x = reducer.result_shard(static_cast<int>(index)),
-                           .record = record_,
+                           .record = stats,
                            .index_offset = bucket.flat_begin + communicator_.rank() * bucket.shard_numel},
                           stream_);
   }
-  const VerdictRecord mine{loss, backend_.read_stats(record_, stream_)};
-  return fold_verdict(all_gather_records(communicator_, mine));
+  backend_.record_loss({.losses = losses, .record = record_}, stream_);
+  communicator_.all_gather(record_, records_.view({communicator_.size(), kRecordBytes}), stream_)->wait();
+  backend_.decide_update(
+      {.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_}, stream_);
+}
+
+UpdateDecision VerdictReduction::read_decision() {
+  UpdateDecision decision;
+  backend_.download(decision_, &decision, stream_);
+  return decision;
+}
+
+void VerdictReduction::release_hold() {
+  constexpr int32_t kReleased = 0;
+  backend_.upload(&kReleased, hold_, stream_);
 }
 
 TensorStats VerdictReduction::stats_of(const Tensor& values) {
   const TensorStats empty;
-  backend_.upload(&empty, record_, stream_);
-  backend_.tensor_stats({.x = values, .record = record_}, stream_);
-  return backend_.read_stats(record_, stream_);
+  backend_.upload(&empty, scratch_stats_, stream_);
+  backend_.tensor_stats({.x = values, .record = scratch_stats_}, stream_);
+  return backend_.read_stats(scratch_stats_, stream_);
 }
 
 bool VerdictReduction::holds_nan_sum(int64_t flat_index, const GradientReducer& reducer, const BucketLayout& layout) {

@@ -1,35 +1,43 @@
 // VerdictReduction: one pass over this rank's shards of the summed gradients, one small gather, and every rank folds
-// the same records in rank order into the same Verdict. Replicated gradients are examined by shards as well, so that
-// each element counts once.
+// the same records in rank order into the same decision. All of it is queued on the stream: the decision stays on the
+// device, where it drives the update, and the host reads it when it likes. Replicated gradients are examined by shards
+// as well, so that each element counts once.
 #pragma once
 
+#include <memory>
+
 #include "comm/gradient_reducer.h"
-#include "core/optim/verdict.h"
 
 namespace mantissa {
 
-// This rank's part of the loss of a step: summed over its non-ignored tokens, in nats. A sum that is not finite is a
-// fault.
-struct LocalLoss {
-  double sum = 0.0;
-  int64_t tokens = 0;
+// Where a non-finite gradient came from, found after a verdict that is not finite.
+struct Offender {
+  int32_t parameter = -1;  // index in the ParameterSet
+  int64_t element = -1;
+  int32_t rank = -1;  // -1: every rank's contribution was finite, their sum was not
+  // What this very element held, NaN or else Inf: as the rank sent it, or summed if rank is -1. Verdict::found_nan is
+  // about all elements of the sum and may differ.
+  bool is_nan = false;
 };
-
-// What each rank hands in.
-struct VerdictRecord {
-  LocalLoss loss;
-  TensorStats stats;  // of this rank's shards, indexed by flat index
-};
-
-// Folds the records of all ranks, in rank order.
-Verdict fold_verdict(std::span<const VerdictRecord> records);
 
 class VerdictReduction {
  public:
+  // Everything passed by reference must outlive the object.
   VerdictReduction(Communicator& communicator, Backend& backend, Stream& stream);
 
-  // After reducer.finish(). Collective.
-  Verdict reduce(const LocalLoss& loss, const GradientReducer& reducer, const BucketLayout& layout);
+  // What the next decide() is to assume. Queues its upload.
+  void plan(const UpdatePlan& plan);
+  // After reducer.finish(). losses (M) fp32, on the device: of this rank's micro-batches, each summed over its
+  // non-ignored tokens, in nats; a sum that is not finite is a fault. Queues the pass, the gather and the decision.
+  // Collective.
+  void decide(const Tensor& losses, const GradientReducer& reducer, const BucketLayout& layout);
+  // u8 of one UpdateControl and one UpdateDecision: what the last decide() leaves on the device.
+  const Tensor& control() const { return control_; }
+  const Tensor& decision() const { return decision_; }
+  // Waits for the last decision.
+  UpdateDecision read_decision();
+  // Lets updates happen again after a step that was not applied.
+  void release_hold();
 
   // Where a non-finite gradient came from: the first offender in parameter order, then by element, then by rank, among
   // the ranks' own gradients as they went on the wire, so that an overflow of the wire dtype is found too. rank is -1,
@@ -45,7 +53,9 @@ class VerdictReduction {
   Communicator& communicator_;
   Backend& backend_;
   Stream& stream_;
-  Tensor record_;
+  Tensor empty_, record_, records_;  // VerdictRecord: always an empty one; this rank's; all ranks'
+  Tensor plan_, hold_, control_, decision_;
+  Tensor scratch_stats_;
 };
 
 }  // namespace mantissa

@@ -76,7 +76,7 @@ class LocalCommunicator : public Communicator {
   uint64_t next_ = 0;
 };
 
-const bool kRegistered = register_communicator("local", [] { return LocalGroup(1).take(0); });
+const bool kRegistered = register_communicator("local", {.create = [] { return LocalGroup(1).take(0); }});
 
 }  // namespace
 

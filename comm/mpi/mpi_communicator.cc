@@ -106,7 +106,7 @@ class MpiCommunicator : public Communicator {
   int local_rank_ = 0, local_size_ = 1;
 };
 
-const bool kRegistered = register_communicator("mpi", [] { return create_mpi_communicator(); });
+const bool kRegistered = register_communicator("mpi", {.create = [] { return create_mpi_communicator(); }});
 
 }  // namespace
 

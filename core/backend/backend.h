@@ -6,7 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "core/backend/gemm_options.h"
 #include "core/backend/kernel_args.h"
+#include "core/backend/update_decision.h"
 #include "core/tensor/stream.h"
 
 namespace mantissa {
@@ -19,12 +21,17 @@ class Backend {
   // One line for the log: device, instruction set or architecture, threads, library versions.
   virtual std::string describe() const = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
+  // How the streams that are made from now on multiply matrices. A device without such a choice ignores it.
+  virtual void set_gemm_options(const GemmOptions&) {}
 
   // Zeroed memory, 64-byte aligned, that lives until its last tensor goes. `what` is named when memory runs out.
   virtual std::shared_ptr<Storage> allocate(size_t bytes, const char* what) = 0;
   // Address space for an Arena: pages are taken as they are touched.
   virtual std::shared_ptr<Storage> reserve(size_t bytes) = 0;
-  // Copies within the device; equal dtype and numel.
+  // Host memory that the device copies from and to directly (pinned, for a GPU), in tensors of Device::Kind::kCpu.
+  virtual std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) = 0;
+  // Copies within the device, or between it and staging memory; equal dtype and numel. Staging memory must stay as it
+  // is until the stream has passed the copy.
   virtual void copy(const Tensor& src, const Tensor& dst, Stream& stream) = 0;
   // dst.size_bytes() bytes from host memory, which may be reused when the call returns.
   virtual void upload(const void* host, const Tensor& dst, Stream& stream) = 0;
@@ -54,11 +61,18 @@ class Backend {
   virtual void cross_entropy_forward(const CrossEntropyForwardArgs& args, Stream& stream) = 0;
   virtual void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream& stream) = 0;
   virtual void tensor_stats(const TensorStatsArgs& args, Stream& stream) = 0;
+  virtual void record_loss(const RecordLossArgs& args, Stream& stream) = 0;
+  virtual void decide_update(const DecideUpdateArgs& args, Stream& stream) = 0;
   virtual void adamw(const AdamWArgs& args, Stream& stream) = 0;
   virtual void sum_contributions(const SumContributionsArgs& args, Stream& stream) = 0;
 
   // Allocates a zeroed tensor that lives outside of any arena.
   Tensor make_tensor(DType dtype, Shape shape, const char* what);
+  // A plain record on the device, u8, zeroed.
+  template <typename Record>
+  Tensor make_record(const char* what) {
+    return make_tensor(DType::kU8, Shape{static_cast<int64_t>(sizeof(Record))}, what);
+  }
   // A record for tensor_stats() on the device: an empty one, and its value on the host (blocks).
   Tensor make_stats(Stream& stream);
   TensorStats read_stats(const Tensor& record, Stream& stream);

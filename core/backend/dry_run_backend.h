@@ -12,9 +12,10 @@ class DryRunBackend final : public Backend {
   std::string describe() const override { return "dry run"; }
   std::unique_ptr<Stream> create_stream() override;
 
-  // Both give address space that must not be read: pointers into it only mark places.
+  // These give address space that must not be read: pointers into it only mark places.
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
+  std::shared_ptr<Storage> allocate_staging(size_t bytes, const char*) override { return reserve(bytes); }
   size_t allocated_bytes() const { return allocated_bytes_; }  // sum over allocate()
 
   void copy(const Tensor&, const Tensor&, Stream&) override {}
@@ -43,6 +44,8 @@ class DryRunBackend final : public Backend {
   void cross_entropy_forward(const CrossEntropyForwardArgs&, Stream&) override {}
   void cross_entropy_backward(const CrossEntropyBackwardArgs&, Stream&) override {}
   void tensor_stats(const TensorStatsArgs&, Stream&) override {}
+  void record_loss(const RecordLossArgs&, Stream&) override {}
+  void decide_update(const DecideUpdateArgs&, Stream&) override {}
   void adamw(const AdamWArgs&, Stream&) override {}
   void sum_contributions(const SumContributionsArgs&, Stream&) override {}
 

@@ -2,31 +2,74 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "core/tensor/philox.h"
 
 namespace mantissa {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+using Clock = std::chrono::steady_clock;
+
+// Of a transformer's size, and a larger one for devices that it does not fill.
+struct Size {
+  int64_t m, n, k;
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+};
+constexpr Size kSizes[] = {{1024, 3072, 768}, {8192, 4096, 4096}};
+constexpr double kLargeEnoughSeconds = 1e-3;
+constexpr double kBatchSeconds = 5e-3;  // long against starting work on a device and waiting for it
+constexpr double kBudgetSeconds = 0.15;
+
+// Uniform in [-1, 1): constant operands would flip few bits, and a device whose clock follows its power would run
+// faster than it does with real ones. One block of values is sent again and again.
+void fill_with_random_values(Backend& backend, const Tensor& tensor, uint64_t seed, Stream& stream) {
+  const int64_t block = std::min<int64_t>(tensor.numel(), 1 << 20);
+  dispatch(tensor.dtype(), [&]<typename T>() {
+    std::vector<T> values(static_cast<size_t>(block));
+    for (size_t i = 0; i < values.size(); ++i) {
+      const PhiloxCounter words = philox(seed, {static_cast<uint32_t>(i), 0, 0, 0});
+      values[i] = from_float<T>(2.0f * uniform01(words[0]) - 1.0f);
+    }
+    for (int64_t begin = 0; begin < tensor.numel(); begin += block) {
+      backend.upload(values.data(), tensor.slice(begin, std::min(block, tensor.numel() - begin)), stream);
+    }
+  });
+}
+
+// Products queued one after the other: on a device that works beside the host, a single one would be lost in the time
+// that it takes to start it and to hear of its end.
+double seconds_of_each(Backend& backend, Stream& stream, const GemmArgs& args, int64_t count) {
+  const auto start = Clock::now();
+  for (int64_t i = 0; i < count; ++i) backend.gemm(args, stream);
+  stream.synchronize();
+  return Seconds(Clock::now() - start).count() / static_cast<double>(count);
+}
+
+}  // namespace
 
 double measure_gemm_flops(Backend& backend, Stream& stream, DType dtype) {
-  using Clock = std::chrono::steady_clock;
-  constexpr int64_t kM = 1024, kN = 3072, kK = 768;
-  constexpr double kFlops = 2.0 * kM * kN * kK;
-  constexpr std::chrono::milliseconds kBudget(150);
-  const Tensor a = backend.make_tensor(dtype, {kM, kK}, "GEMM peak"),
-               b = backend.make_tensor(dtype, {kN, kK}, "GEMM peak"),
-               c = backend.make_tensor(dtype, {kM, kN}, "GEMM peak");
-  backend.fill(a, 0.5f, stream);
-  backend.fill(b, 0.25f, stream);
-  const GemmArgs args{.a = a, .b = b, .c = c, .trans_b = Transpose::kYes};
-  backend.gemm(args, stream);  // the first call builds the primitive
-  stream.synchronize();
-  double best_seconds = 1e30;
-  const auto begin = Clock::now();
-  do {
-    const auto start = Clock::now();
-    backend.gemm(args, stream);
-    stream.synchronize();
-    best_seconds = std::min(best_seconds, std::chrono::duration<double>(Clock::now() - start).count());
-  } while (Clock::now() - begin < kBudget);
-  return kFlops / best_seconds;
+  double best_flops = 0;
+  for (const Size& size : kSizes) {
+    const Tensor a = backend.make_tensor(dtype, {size.m, size.k}, "GEMM peak"),
+                 b = backend.make_tensor(dtype, {size.n, size.k}, "GEMM peak"),
+                 c = backend.make_tensor(dtype, {size.m, size.n}, "GEMM peak");
+    fill_with_random_values(backend, a, 1, stream);
+    fill_with_random_values(backend, b, 2, stream);
+    const GemmArgs args{.a = a, .b = b, .c = c, .trans_b = Transpose::kYes};
+    seconds_of_each(backend, stream, args, 1);  // the first call builds the primitive, or chooses one
+    double best = seconds_of_each(backend, stream, args, 1);
+    const auto count = static_cast<int64_t>(std::clamp(std::ceil(kBatchSeconds / best), 1.0, 1000.0));
+    const auto begin = Clock::now();
+    do {
+      best = std::min(best, seconds_of_each(backend, stream, args, count));
+    } while (Seconds(Clock::now() - begin).count() < kBudgetSeconds);
+    best_flops = std::max(best_flops, size.flops() / best);
+    if (best >= kLargeEnoughSeconds) break;
+  }
+  return best_flops;
 }
 
 }  // namespace mantissa

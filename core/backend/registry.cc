@@ -2,34 +2,42 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 
 namespace mantissa {
 namespace {
 
-std::map<std::string, BackendFactory>& factories() {
-  static std::map<std::string, BackendFactory> instance;
+std::map<std::string, BackendEntry>& entries() {
+  static std::map<std::string, BackendEntry> instance;
   return instance;
 }
 
 }  // namespace
 
-bool register_backend(const std::string& name, BackendFactory factory) {
-  return factories().emplace(name, std::move(factory)).second;
+bool register_backend(const std::string& name, BackendEntry entry) {
+  return entries().emplace(name, std::move(entry)).second;
 }
 
-std::unique_ptr<Backend> create_backend(const std::string& name, int device_index) {
-  const auto found = factories().find(name);
-  if (found == factories().end()) {
+const BackendEntry& find_backend(const std::string& name) {
+  const auto found = entries().find(name);
+  if (found == entries().end()) {
     throw ConfigError(
         fmt::format("device: no backend named '{}'; this build has: {}", name, fmt::join(backend_names(), ", ")));
   }
-  return found->second(device_index);
+  return found->second;
+}
+
+std::unique_ptr<Backend> create_backend(const std::string& name, int device_index) {
+  return find_backend(name).create(device_index);
 }
 
 std::vector<std::string> backend_names() {
   std::vector<std::string> names;
-  for (const auto& [name, factory] : factories()) names.push_back(name);
+  for (const auto& [name, entry] : entries()) names.push_back(name);
+  std::stable_sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return entries().at(a).preference > entries().at(b).preference;
+  });
   return names;
 }
 

@@ -10,14 +10,25 @@
 
 namespace mantissa {
 
-using BackendFactory = std::function<std::unique_ptr<Backend>(int device_index)>;
+struct BackendEntry {
+  std::function<std::unique_ptr<Backend>(int device_index)> create;
+  // Why device number `device_index` cannot be used on this machine; empty if it can. Does not throw.
+  std::function<std::string(int device_index)> unusable_reason = [](int) { return std::string(); };
+  // How many devices this node has; 0 for none, or where ranks do not share them out (CPU).
+  std::function<int()> device_count = [] { return 0; };
+  // What tells two devices of a node apart, whatever index each process knows them by; empty where nothing does (CPU).
+  std::function<std::string(int device_index)> device_id = [](int) { return std::string(); };
+  int preference = 0;  // `auto` takes the highest that can be used
+};
 
 // Returns true, so that a namespace-scope constant can run it.
-bool register_backend(const std::string& name, BackendFactory factory);
+bool register_backend(const std::string& name, BackendEntry entry);
 
 // ConfigError naming the backends that are there when `name` is not.
+const BackendEntry& find_backend(const std::string& name);
 std::unique_ptr<Backend> create_backend(const std::string& name, int device_index = 0);
 
+// By falling preference.
 std::vector<std::string> backend_names();
 
 }  // namespace mantissa

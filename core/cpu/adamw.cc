@@ -5,7 +5,8 @@
 // Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/cpu/adamw.h"
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
+#include "core/cpu/read_record.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/adamw.cc"
@@ -67,21 +68,8 @@ namespace mantissa::cpu {
 HWY_EXPORT(adamw_kernel);
 
 void adamw(const AdamWArgs& args) {
-  constexpr const char* kOp = "adamw";
-  check_dtype(kOp, "gradient", args.gradient, DType::kF32);
-  check_dtype(kOp, "master", args.master, DType::kF32);
-  check_dtype(kOp, "v", args.v, DType::kF32);
-  check_float(kOp, "m", args.m);
-  MANTISSA_CHECK(args.m.dtype() != DType::kF16, "[adamw] m must be fp32 or bf16 (fp16 would underflow), got {}",
-                 args.m.dtype());
-  check_numel(kOp, "gradient", args.gradient, args.master.numel());
-  check_numel(kOp, "m", args.m, args.master.numel());
-  check_numel(kOp, "v", args.v, args.master.numel());
-  if (args.weight.defined()) {
-    check_float(kOp, "weight", args.weight);
-    check_numel(kOp, "weight", args.weight, args.master.numel());
-  }
-  const UpdateControl control = read_record<UpdateControl>(kOp, "control", args.control);
+  check_args(args);
+  const UpdateControl control = read_record<UpdateControl>(args.control);
   if (control.apply == 0) return;
   HWY_DYNAMIC_DISPATCH(adamw_kernel)(args, control);
 }

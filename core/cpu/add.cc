@@ -1,7 +1,7 @@
 // y = round(a + b): added in fp32, rounded once to y's dtype.
 #include "core/cpu/add.h"
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/add.cc"
@@ -42,11 +42,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(add_kernel);
 
 void add(const AddArgs& args) {
-  check_float("add", "a", args.a);
-  check_float("add", "b", args.b);
-  check_float("add", "y", args.y);
-  check_numel("add", "b", args.b, args.a.numel());
-  check_numel("add", "y", args.y, args.a.numel());
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(add_kernel)(args);
 }
 

@@ -8,8 +8,9 @@
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022, appendix B.
 #include "core/cpu/attention.h"
-#include "core/cpu/attention_extents.h"
-#include "core/cpu/check_args.h"
+
+#include "core/backend/kernel_checks.h"
+#include "core/cpu/attention_blocks.h"
 #include "core/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -33,7 +34,7 @@ struct AttentionBackwardScratch {
   float* delta;                                // (T)
   size_t bytes;
 
-  AttentionBackwardScratch(ScratchLayout layout, const AttentionExtents& shape, int64_t padded)
+  AttentionBackwardScratch(ScratchLayout layout, const AttentionBlocks& shape, int64_t padded)
       : queries(layout.take<float>(shape.sequence_length * padded)),
         d_out(layout.take<float>(shape.sequence_length * padded)),
         d_queries(layout.take<float>(shape.sequence_length * padded)),
@@ -73,7 +74,7 @@ HWY_INLINE void softmax_backward_block(const AttentionBackwardScratch& s, const 
 }
 
 // Adds one block of queries against one block of keys into d_queries, d_keys and d_values.
-HWY_INLINE void backward_block(const AttentionExtents& shape, const AttentionBackwardScratch& s, const float* lse,
+HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBackwardScratch& s, const float* lse,
                                int64_t query_block, int64_t key_block, int64_t padded) {
   const bool diagonal = shape.on_diagonal(query_block, key_block);
   const int64_t rows = shape.block_rows(query_block), keys = shape.block_rows(key_block);
@@ -137,7 +138,7 @@ float row_dot(const T* a, const T* b, int64_t n) {
 
 // Adds one query head into d_keys and d_values, and writes its d_q.
 template <typename T>
-void backward_query_head(const AttentionBackwardArgs& args, const AttentionExtents& shape,
+void backward_query_head(const AttentionBackwardArgs& args, const AttentionBlocks& shape,
                          const AttentionBackwardScratch& s, int64_t b, int64_t head, int64_t padded) {
   const int64_t kv_head = head / shape.group(), length = shape.sequence_length, dim = shape.head_dim;
   const T* qkv = args.qkv.data<T>();
@@ -164,7 +165,7 @@ void backward_query_head(const AttentionBackwardArgs& args, const AttentionExten
 }
 
 template <typename T>
-void backward_kv_head(const AttentionBackwardArgs& args, const AttentionExtents& shape, int64_t b, int64_t kv_head) {
+void backward_kv_head(const AttentionBackwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t kv_head) {
   thread_local Scratch memory;
   const int64_t padded = padded_dim(shape.head_dim), length = shape.sequence_length, dim = shape.head_dim;
   const AttentionBackwardScratch s(
@@ -179,8 +180,7 @@ void backward_kv_head(const AttentionBackwardArgs& args, const AttentionExtents&
   write_block(s.d_values, padded, length, dim, 1.0f, d_qkv + shape.value_offset(b, kv_head, 0), shape.qkv_row());
 }
 
-void backward_kv_head_any(const AttentionBackwardArgs& args, const AttentionExtents& shape, int64_t b,
-                          int64_t kv_head) {
+void backward_kv_head_any(const AttentionBackwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t kv_head) {
   dispatch(args.qkv.dtype(), [&]<typename T>() { backward_kv_head<T>(args, shape, b, kv_head); });
 }
 
@@ -193,12 +193,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(backward_kv_head_any);
 
 void attention_backward(const AttentionBackwardArgs& args) {
-  const AttentionExtents shape(args);
-  check_attention("attention_backward", shape, args.qkv, args.out, args.lse);
-  check_dtype("attention_backward", "d_out", args.d_out, args.qkv.dtype());
-  check_shape("attention_backward", "d_out", "(B*T, H*D)", args.d_out, args.out.shape());
-  check_dtype("attention_backward", "d_qkv", args.d_qkv, args.qkv.dtype());
-  check_shape("attention_backward", "d_qkv", "(B*T, (H+2*KV)*D)", args.d_qkv, args.qkv.shape());
+  const AttentionBlocks shape(check_args(args));
   const int64_t heads = shape.batch * shape.num_kv_heads;
   const auto backward_head = HWY_DYNAMIC_DISPATCH(backward_kv_head_any);
 #pragma omp parallel for schedule(dynamic, 1) if (heads > 1)

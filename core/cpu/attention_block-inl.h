@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "core/cpu/attention_extents.h"
+#include "core/cpu/attention_blocks.h"
 #include "core/cpu/small_gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -13,7 +13,9 @@
 #include <limits>
 
 #include "core/cpu/attention.h"
-#include "core/cpu/attention_extents.h"
+
+#include "core/backend/kernel_checks.h"
+#include "core/cpu/attention_blocks.h"
 #include "core/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -37,7 +39,7 @@ struct AttentionForwardScratch {
   float *references, *corrections;  // (64), of one block
   size_t bytes;
 
-  AttentionForwardScratch(ScratchLayout layout, const AttentionExtents& shape, int64_t padded)
+  AttentionForwardScratch(ScratchLayout layout, const AttentionBlocks& shape, int64_t padded)
       : keys_transposed(layout.take<float>(shape.blocks() * kAttentionBlock * padded)),
         values(layout.take<float>(shape.sequence_length * padded)),
         queries(layout.take<float>(kAttentionBlock * padded)),
@@ -108,7 +110,7 @@ HWY_INLINE void softmax_block(const AttentionForwardScratch& s, int64_t rows, in
 }
 
 template <typename T>
-void attend_query_block(const AttentionForwardArgs& args, const AttentionExtents& shape,
+void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks& shape,
                         const AttentionForwardScratch& s, int64_t b, int64_t head, int64_t query_block,
                         int64_t padded) {
   const int64_t rows = shape.block_rows(query_block), first = query_block * kAttentionBlock;
@@ -157,7 +159,7 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionExtents
 
 // Query blocks [begin, end) of one head.
 template <typename T>
-void attend(const AttentionForwardArgs& args, const AttentionExtents& shape, int64_t b, int64_t head, int64_t begin,
+void attend(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head, int64_t begin,
             int64_t end) {
   thread_local Scratch memory;
   const int64_t padded = padded_dim(shape.head_dim), dim = shape.head_dim, kv_head = head / shape.group();
@@ -174,7 +176,7 @@ void attend(const AttentionForwardArgs& args, const AttentionExtents& shape, int
   for (int64_t i = begin; i < end; ++i) attend_query_block<T>(args, shape, s, b, head, i, padded);
 }
 
-void attend_any(const AttentionForwardArgs& args, const AttentionExtents& shape, int64_t b, int64_t head, int64_t begin,
+void attend_any(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head, int64_t begin,
                 int64_t end) {
   dispatch(args.qkv.dtype(), [&]<typename T>() { attend<T>(args, shape, b, head, begin, end); });
 }
@@ -194,8 +196,7 @@ constexpr int64_t kWantedTasks = 32;
 }  // namespace
 
 void attention_forward(const AttentionForwardArgs& args) {
-  const AttentionExtents shape(args);
-  check_attention("attention_forward", shape, args.qkv, args.out, args.lse);
+  const AttentionBlocks shape(check_args(args));
   const int64_t heads = shape.batch * shape.num_heads;
   const int64_t runs = std::clamp<int64_t>((kWantedTasks + heads - 1) / heads, 1, shape.blocks());
   const auto attend_run = HWY_DYNAMIC_DISPATCH(attend_any);

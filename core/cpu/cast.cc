@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/cast.cc"
@@ -41,9 +41,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(cast_kernel);
 
 void cast(const CastArgs& args) {
-  check_float("cast", "src", args.src);
-  check_float("cast", "dst", args.dst);
-  check_numel("cast", "dst", args.dst, args.src.numel());
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(cast_kernel)(args);
 }
 

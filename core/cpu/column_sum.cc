@@ -1,7 +1,7 @@
 // out[c] = sum over rows of x[r][c]: fp32 sums of fixed blocks of rows, then of the blocks in order.
 #include "core/cpu/column_sum.h"
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 #include "core/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -57,9 +57,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(column_sum_kernel);
 
 void column_sum(const ColumnSumArgs& args) {
-  const Rows rows = rows_of("column_sum", "x", args.x);
-  check_dtype("column_sum", "out", args.out, DType::kF32);
-  check_shape("column_sum", "out", "(C)", args.out, {rows.columns});
+  const Rows rows = check_args(args);
   thread_local Scratch scratch;
   const size_t floats = static_cast<size_t>(RowBlocks(rows.rows).count * rows.columns);
   float* partials = reinterpret_cast<float*>(scratch.reserve(floats * sizeof(float)));

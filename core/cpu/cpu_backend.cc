@@ -7,12 +7,12 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/backend/kernel_checks.h"
 #include "core/backend/registry.h"
 #include "core/cpu/adamw.h"
 #include "core/cpu/add.h"
 #include "core/cpu/attention.h"
 #include "core/cpu/cast.h"
-#include "core/cpu/check_args.h"
 #include "core/cpu/column_sum.h"
 #include "core/cpu/cross_entropy.h"
 #include "core/cpu/dropout.h"
@@ -24,6 +24,7 @@
 #include "core/cpu/layer_norm.h"
 #include "core/cpu/rms_norm.h"
 #include "core/cpu/rope.h"
+#include "core/cpu/step_decision.h"
 #include "core/cpu/sum_contributions.h"
 #include "core/cpu/swiglu.h"
 #include "core/cpu/tensor_stats.h"
@@ -32,7 +33,10 @@
 namespace mantissa::cpu {
 namespace {
 
-class CpuEvent final : public Event {};
+class CpuEvent final : public Event {
+ public:
+  bool done() const override { return true; }
+};
 
 class CpuStream final : public Stream {
  public:
@@ -52,7 +56,7 @@ std::string cpu_model() {
 }
 
 const bool kRegistered =
-    register_backend("cpu", [](int device_index) { return std::make_unique<CpuBackend>(device_index); });
+    register_backend("cpu", {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); }});
 
 }  // namespace
 
@@ -80,9 +84,7 @@ std::shared_ptr<Storage> CpuBackend::allocate(size_t bytes, const char* what) {
 std::shared_ptr<Storage> CpuBackend::reserve(size_t bytes) { return reserve_host(bytes, device_); }
 
 void CpuBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
-  check_defined("copy", "src", src);
-  check_dtype("copy", "dst", dst, src.dtype());
-  check_numel("copy", "dst", dst, src.numel());
+  check_copy_args(src, dst);
   if (src.size_bytes() != 0) std::memcpy(dst.raw(), src.raw(), src.size_bytes());
 }
 
@@ -123,6 +125,8 @@ void CpuBackend::cross_entropy_backward(const CrossEntropyBackwardArgs& args, St
   cpu::cross_entropy_backward(args);
 }
 void CpuBackend::tensor_stats(const TensorStatsArgs& args, Stream&) { cpu::tensor_stats(args); }
+void CpuBackend::record_loss(const RecordLossArgs& args, Stream&) { cpu::record_loss(args); }
+void CpuBackend::decide_update(const DecideUpdateArgs& args, Stream&) { cpu::decide_update(args); }
 void CpuBackend::adamw(const AdamWArgs& args, Stream&) { cpu::adamw(args); }
 void CpuBackend::sum_contributions(const SumContributionsArgs& args, Stream&) { cpu::sum_contributions(args); }
 

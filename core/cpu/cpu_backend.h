@@ -17,6 +17,7 @@ class CpuBackend final : public Backend {
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
+  std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) override { return allocate(bytes, what); }
   void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;
   void upload(const void* host, const Tensor& dst, Stream& stream) override;
   void download(const Tensor& src, void* host, Stream& stream) override;
@@ -43,6 +44,8 @@ class CpuBackend final : public Backend {
   void cross_entropy_forward(const CrossEntropyForwardArgs& args, Stream& stream) override;
   void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream& stream) override;
   void tensor_stats(const TensorStatsArgs& args, Stream& stream) override;
+  void record_loss(const RecordLossArgs& args, Stream& stream) override;
+  void decide_update(const DecideUpdateArgs& args, Stream& stream) override;
   void adamw(const AdamWArgs& args, Stream& stream) override;
   void sum_contributions(const SumContributionsArgs& args, Stream& stream) override;
 

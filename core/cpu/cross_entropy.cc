@@ -14,7 +14,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/cross_entropy.cc"
@@ -115,10 +115,7 @@ HWY_EXPORT(cross_entropy_backward_kernel);
 
 namespace {
 
-void check_targets(const char* op, const Tensor& logits, const Tensor& targets, int32_t ignore_index) {
-  const Rows rows = rows_of(op, "logits", logits);
-  check_dtype(op, "targets", targets, DType::kI32);
-  check_numel(op, "targets", targets, rows.rows);
+void check_targets(const char* op, const Rows& rows, const Tensor& targets, int32_t ignore_index) {
   const int32_t* data = targets.data<int32_t>();
   for (int64_t row = 0; row < rows.rows; ++row) {
     MANTISSA_CHECK(data[row] == ignore_index || (data[row] >= 0 && data[row] < rows.columns),
@@ -130,14 +127,7 @@ void check_targets(const char* op, const Tensor& logits, const Tensor& targets, 
 }  // namespace
 
 void cross_entropy_forward(const CrossEntropyForwardArgs& args) {
-  constexpr const char* kOp = "cross_entropy";
-  check_targets(kOp, args.logits, args.targets, args.ignore_index);
-  check_dtype(kOp, "losses", args.losses, DType::kF32);
-  check_dtype(kOp, "lse", args.lse, DType::kF32);
-  check_dtype(kOp, "loss_sum", args.loss_sum, DType::kF32);
-  check_numel(kOp, "losses", args.losses, args.targets.numel());
-  check_numel(kOp, "lse", args.lse, args.targets.numel());
-  check_numel(kOp, "loss_sum", args.loss_sum, 1);
+  check_targets("cross_entropy", check_args(args), args.targets, args.ignore_index);
   HWY_DYNAMIC_DISPATCH(cross_entropy_forward_kernel)(args);
   const float* losses = args.losses.data<float>();
   double sum = 0.0;
@@ -146,10 +136,7 @@ void cross_entropy_forward(const CrossEntropyForwardArgs& args) {
 }
 
 void cross_entropy_backward(const CrossEntropyBackwardArgs& args) {
-  constexpr const char* kOp = "cross_entropy backward";
-  check_targets(kOp, args.logits, args.targets, args.ignore_index);
-  check_dtype(kOp, "lse", args.lse, DType::kF32);
-  check_numel(kOp, "lse", args.lse, args.targets.numel());
+  check_targets("cross_entropy backward", check_args(args), args.targets, args.ignore_index);
   HWY_DYNAMIC_DISPATCH(cross_entropy_backward_kernel)(args);
 }
 

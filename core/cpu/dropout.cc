@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/dropout.cc"
@@ -101,15 +101,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(dropout_kernel);
 
 void dropout(const DropoutArgs& args) {
-  check_float("dropout", "x", args.x);
-  check_float("dropout", "y", args.y);
-  check_numel("dropout", "y", args.y, args.x.numel());
-  MANTISSA_CHECK(args.probability >= 0.0f && args.probability < 1.0f, "[dropout] probability must be in [0, 1), got {}",
-                 args.probability);
-  MANTISSA_CHECK(args.elements_per_sample > 0 && args.x.numel() % args.elements_per_sample == 0,
-                 "[dropout] x of {} elements must be whole samples of {}", args.x.numel(), args.elements_per_sample);
-  MANTISSA_CHECK(args.elements_per_sample <= int64_t{4} << 32, "[dropout] a sample has at most 2^34 elements, got {}",
-                 args.elements_per_sample);
+  check_args(args);
   // p < 1 in fp32 is at most 1 - 2^-24: the threshold fits in 32 bits.
   const double threshold = std::nearbyint(static_cast<double>(args.probability) * 0x1p32);
   HWY_DYNAMIC_DISPATCH(dropout_kernel)(args, static_cast<uint32_t>(threshold));

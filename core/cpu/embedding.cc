@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 #include "core/cpu/fill.h"
 #include "core/cpu/row_scratch.h"
 
@@ -86,7 +86,6 @@ namespace {
 
 // A token outside of the table would read or write foreign memory; the data loader has refused it before.
 void check_tokens(const char* op, const Tensor& tokens, int64_t vocabulary) {
-  check_dtype(op, "tokens", tokens, DType::kI32);
   const int32_t* data = tokens.data<int32_t>();
   for (int64_t i = 0; i < tokens.numel(); ++i) {
     MANTISSA_CHECK(data[i] >= 0 && data[i] < vocabulary, "[{}] tokens must be in [0, {}), got {} at index {}", op,
@@ -94,47 +93,19 @@ void check_tokens(const char* op, const Tensor& tokens, int64_t vocabulary) {
   }
 }
 
-void check_table(const char* op, const char* what, const Tensor& table, int64_t min_rows, int64_t columns) {
-  check_float(op, what, table);
-  MANTISSA_CHECK(table.shape().rank() == 2 && table.dim(1) == columns && table.dim(0) >= min_rows,
-                 "[{}] {} must have shape (>= {}, C)=(>= {}, {}), got {}", op, what, min_rows, min_rows, columns,
-                 table.shape());
-}
-
-void check_sequence(const char* op, int64_t rows, int64_t sequence_length) {
-  MANTISSA_CHECK(sequence_length > 0 && rows % sequence_length == 0,
-                 "[{}] sequence_length must divide the {} rows, got {}", op, rows, sequence_length);
-}
-
 }  // namespace
 
 void embedding_forward(const EmbeddingForwardArgs& args) {
-  constexpr const char* kOp = "embedding";
-  const Rows rows = rows_of(kOp, "y", args.y);
-  check_table(kOp, "token_table", args.token_table, 1, rows.columns);
-  check_tokens(kOp, args.tokens, args.token_table.dim(0));
-  check_numel(kOp, "tokens", args.tokens, rows.rows);
-  if (args.position_table.defined()) {
-    check_sequence(kOp, rows.rows, args.sequence_length);
-    check_table(kOp, "position_table", args.position_table, args.sequence_length, rows.columns);
-  }
+  const Rows rows = check_args(args);
+  check_tokens("embedding", args.tokens, args.token_table.dim(0));
   HWY_DYNAMIC_DISPATCH(embedding_forward_kernel)(args, RowScratch(rows.columns, 0, 3, 0));
 }
 
 void embedding_backward(const EmbeddingBackwardArgs& args) {
-  constexpr const char* kOp = "embedding backward";
-  const Rows rows = rows_of(kOp, "dy", args.dy);
-  check_table(kOp, "d_token_table", args.d_token_table, 1, rows.columns);
-  check_dtype(kOp, "d_token_table", args.d_token_table, DType::kF32);
-  check_tokens(kOp, args.tokens, args.d_token_table.dim(0));
-  check_numel(kOp, "tokens", args.tokens, rows.rows);
+  check_args(args);
+  check_tokens("embedding backward", args.tokens, args.d_token_table.dim(0));
   if (args.token_mode == GradientMode::kWrite) fill(args.d_token_table, 0.0f);
-  if (args.d_position_table.defined()) {
-    check_sequence(kOp, rows.rows, args.sequence_length);
-    check_table(kOp, "d_position_table", args.d_position_table, args.sequence_length, rows.columns);
-    check_dtype(kOp, "d_position_table", args.d_position_table, DType::kF32);
-    if (args.position_mode == GradientMode::kWrite) fill(args.d_position_table, 0.0f);
-  }
+  if (args.d_position_table.defined() && args.position_mode == GradientMode::kWrite) fill(args.d_position_table, 0.0f);
   HWY_DYNAMIC_DISPATCH(embedding_backward_kernel)(args);
 }
 

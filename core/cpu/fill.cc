@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 #include "core/cpu/parallel.h"
 
 namespace mantissa::cpu {
 
 void fill(const Tensor& dst, float value) {
-  check_defined("fill", "dst", dst);
+  check_fill_args(dst, value);
   if (!is_floating(dst.dtype())) {
-    MANTISSA_CHECK(value == 0.0f, "[fill] a tensor of {} can only be filled with 0, got {}", dst.dtype(), value);
     std::memset(dst.raw(), 0, dst.size_bytes());
     return;
   }

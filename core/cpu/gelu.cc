@@ -7,7 +7,7 @@
 // Source: Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016.
 #include "core/cpu/gelu.h"
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/gelu.cc"
@@ -100,18 +100,12 @@ HWY_EXPORT(gelu_forward_kernel);
 HWY_EXPORT(gelu_backward_kernel);
 
 void gelu_forward(const GeluForwardArgs& args) {
-  check_float("gelu", "x", args.x);
-  check_dtype("gelu", "y", args.y, args.x.dtype());
-  check_numel("gelu", "y", args.y, args.x.numel());
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(gelu_forward_kernel)(args);
 }
 
 void gelu_backward(const GeluBackwardArgs& args) {
-  check_float("gelu backward", "x", args.x);
-  check_dtype("gelu backward", "dy", args.dy, args.x.dtype());
-  check_dtype("gelu backward", "dx", args.dx, args.x.dtype());
-  check_numel("gelu backward", "dy", args.dy, args.x.numel());
-  check_numel("gelu backward", "dx", args.dx, args.x.numel());
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(gelu_backward_kernel)(args);
 }
 

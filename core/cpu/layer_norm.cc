@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 #include "core/cpu/row_scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -142,42 +142,12 @@ HWY_EXPORT(layer_norm_forward_kernel);
 HWY_EXPORT(layer_norm_backward_kernel);
 
 void layer_norm_forward(const LayerNormForwardArgs& args) {
-  constexpr const char* kOp = "layer_norm";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_float(kOp, "y", args.y);
-  check_numel(kOp, "y", args.y, args.x.numel());
-  check_float(kOp, "weight", args.weight);
-  check_shape(kOp, "weight", "(C)", args.weight, {rows.columns});
-  if (args.bias.defined()) {
-    check_float(kOp, "bias", args.bias);
-    check_shape(kOp, "bias", "(C)", args.bias, {rows.columns});
-  }
-  check_dtype(kOp, "mean", args.mean, DType::kF32);
-  check_dtype(kOp, "rstd", args.rstd, DType::kF32);
-  check_numel(kOp, "mean", args.mean, rows.rows);
-  check_numel(kOp, "rstd", args.rstd, rows.rows);
+  const Rows rows = check_args(args);
   HWY_DYNAMIC_DISPATCH(layer_norm_forward_kernel)(args, RowScratch(rows.columns, 2, 2, 0));
 }
 
 void layer_norm_backward(const LayerNormBackwardArgs& args) {
-  constexpr const char* kOp = "layer_norm backward";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_float(kOp, "dy", args.dy);
-  check_numel(kOp, "dy", args.dy, args.x.numel());
-  check_float(kOp, "dx", args.dx);
-  check_numel(kOp, "dx", args.dx, args.x.numel());
-  check_float(kOp, "weight", args.weight);
-  check_shape(kOp, "weight", "(C)", args.weight, {rows.columns});
-  check_dtype(kOp, "mean", args.mean, DType::kF32);
-  check_dtype(kOp, "rstd", args.rstd, DType::kF32);
-  check_numel(kOp, "mean", args.mean, rows.rows);
-  check_numel(kOp, "rstd", args.rstd, rows.rows);
-  check_dtype(kOp, "d_weight", args.d_weight, DType::kF32);
-  check_shape(kOp, "d_weight", "(C)", args.d_weight, {rows.columns});
-  if (args.d_bias.defined()) {
-    check_dtype(kOp, "d_bias", args.d_bias, DType::kF32);
-    check_shape(kOp, "d_bias", "(C)", args.d_bias, {rows.columns});
-  }
+  const Rows rows = check_args(args);
   const int64_t blocks = RowBlocks(rows.rows).count;
   HWY_DYNAMIC_DISPATCH(layer_norm_backward_kernel)(args, RowScratch(rows.columns, 1, 3, 2 * blocks));
 }

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 #include "core/cpu/row_scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -103,30 +103,12 @@ HWY_EXPORT(rms_norm_forward_kernel);
 HWY_EXPORT(rms_norm_backward_kernel);
 
 void rms_norm_forward(const RmsNormForwardArgs& args) {
-  constexpr const char* kOp = "rms_norm";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_float(kOp, "y", args.y);
-  check_numel(kOp, "y", args.y, args.x.numel());
-  check_float(kOp, "weight", args.weight);
-  check_shape(kOp, "weight", "(C)", args.weight, {rows.columns});
-  check_dtype(kOp, "rstd", args.rstd, DType::kF32);
-  check_numel(kOp, "rstd", args.rstd, rows.rows);
+  const Rows rows = check_args(args);
   HWY_DYNAMIC_DISPATCH(rms_norm_forward_kernel)(args, RowScratch(rows.columns, 1, 2, 0));
 }
 
 void rms_norm_backward(const RmsNormBackwardArgs& args) {
-  constexpr const char* kOp = "rms_norm backward";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_float(kOp, "dy", args.dy);
-  check_numel(kOp, "dy", args.dy, args.x.numel());
-  check_float(kOp, "dx", args.dx);
-  check_numel(kOp, "dx", args.dx, args.x.numel());
-  check_float(kOp, "weight", args.weight);
-  check_shape(kOp, "weight", "(C)", args.weight, {rows.columns});
-  check_dtype(kOp, "rstd", args.rstd, DType::kF32);
-  check_numel(kOp, "rstd", args.rstd, rows.rows);
-  check_dtype(kOp, "d_weight", args.d_weight, DType::kF32);
-  check_shape(kOp, "d_weight", "(C)", args.d_weight, {rows.columns});
+  const Rows rows = check_args(args);
   const int64_t blocks = RowBlocks(rows.rows).count;
   HWY_DYNAMIC_DISPATCH(rms_norm_backward_kernel)(args, RowScratch(rows.columns, 1, 3, blocks));
 }

@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 #include "core/cpu/rope_table.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -58,17 +58,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(rope_kernel);
 
 void rope(const RopeArgs& args) {
-  const Rows rows = rows_of("rope", "x", args.x);
-  check_dtype("rope", "y", args.y, args.x.dtype());
-  check_numel("rope", "y", args.y, args.x.numel());
-  MANTISSA_CHECK(args.head_dim > 0 && args.head_dim % 2 == 0, "[rope] head_dim must be even and positive, got {}",
-                 args.head_dim);
-  MANTISSA_CHECK(rows.columns == args.row_heads * args.head_dim,
-                 "[rope] x must have shape (R, row_heads*head_dim)=(R, {}*{}), got {}", args.row_heads, args.head_dim,
-                 args.x.shape());
-  MANTISSA_CHECK(args.rotated_heads >= 0 && args.rotated_heads <= args.row_heads,
-                 "[rope] rotated_heads must be in [0, row_heads={}], got {}", args.row_heads, args.rotated_heads);
-  MANTISSA_CHECK(args.sequence_length > 0, "[rope] sequence_length must be positive, got {}", args.sequence_length);
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(rope_kernel)(args, rope_table(args.sequence_length, args.head_dim, args.base));
 }
 

@@ -3,7 +3,7 @@
 // as native 16-bit reductions do.
 #include "core/cpu/sum_contributions.h"
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/sum_contributions.cc"
@@ -63,16 +63,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(sum_contributions_kernel);
 
 void sum_contributions(const SumContributionsArgs& args) {
-  constexpr const char* kOp = "sum_contributions";
-  check_float(kOp, "contributions", args.contributions);
-  check_float(kOp, "out", args.out);
-  MANTISSA_CHECK(args.contributions.shape().rank() == 2 && args.contributions.dim(0) > 0 &&
-                     args.contributions.dim(1) == args.out.numel(),
-                 "[sum_contributions] contributions must have shape (ranks, n)=(>= 1, {}), got {}", args.out.numel(),
-                 args.contributions.shape());
-  MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.contributions.dtype(),
-                 "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}",
-                 args.contributions.dtype(), args.accumulate);
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(args);
 }
 

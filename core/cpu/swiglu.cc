@@ -5,7 +5,7 @@
 // Source: Shazeer, "GLU Variants Improve Transformer", 2020.
 #include "core/cpu/swiglu.h"
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/swiglu.cc"
@@ -72,27 +72,13 @@ namespace mantissa::cpu {
 HWY_EXPORT(swiglu_forward_kernel);
 HWY_EXPORT(swiglu_backward_kernel);
 
-namespace {
-
-void check_halves(const char* op, const Tensor& x, const char* what, const Tensor& half) {
-  const Rows full = rows_of(op, "x", x);
-  const Rows part = rows_of(op, what, half);
-  check_dtype(op, what, half, x.dtype());
-  MANTISSA_CHECK(full.columns == 2 * part.columns && full.rows == part.rows,
-                 "[{}] x must have shape (R, 2*F) for {} (R, F)={}, got {}", op, what, half.shape(), x.shape());
-}
-
-}  // namespace
-
 void swiglu_forward(const SwigluForwardArgs& args) {
-  check_halves("swiglu", args.x, "y", args.y);
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(swiglu_forward_kernel)(args);
 }
 
 void swiglu_backward(const SwigluBackwardArgs& args) {
-  check_halves("swiglu backward", args.x, "dy", args.dy);
-  check_dtype("swiglu backward", "dx", args.dx, args.x.dtype());
-  check_numel("swiglu backward", "dx", args.dx, args.x.numel());
+  check_args(args);
   HWY_DYNAMIC_DISPATCH(swiglu_backward_kernel)(args);
 }
 

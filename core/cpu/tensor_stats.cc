@@ -7,7 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "core/cpu/check_args.h"
+#include "core/backend/kernel_checks.h"
+#include "core/cpu/read_record.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/tensor_stats.cc"
@@ -66,8 +67,8 @@ namespace mantissa::cpu {
 HWY_EXPORT(tensor_stats_kernel);
 
 void tensor_stats(const TensorStatsArgs& args) {
-  check_float("tensor_stats", "x", args.x);
-  TensorStats stats = read_record<TensorStats>("tensor_stats", "record", args.record);
+  check_args(args);
+  TensorStats stats = read_record<TensorStats>(args.record);
   thread_local std::vector<TensorStats> blocks;
   blocks.assign(static_cast<size_t>(divide_up(args.x.numel(), kBlockElements)), TensorStats{});
   HWY_DYNAMIC_DISPATCH(tensor_stats_kernel)(args, blocks.data());

@@ -25,15 +25,15 @@ void validate(const AdamWOptions& options) {
   }
 }
 
-UpdateControl make_update_control(const AdamWOptions& options, int64_t applied_steps, double gradient_multiplier,
-                                  double learning_rate) {
+UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, double unscale, double clip_threshold,
+                       double learning_rate) {
   MANTISSA_CHECK(applied_steps >= 0, "[adamw] the number of applied steps must be >= 0, got {}", applied_steps);
-  MANTISSA_CHECK(std::isfinite(gradient_multiplier) && std::isfinite(learning_rate),
-                 "[adamw] multiplier and learning rate must be finite, got {} and {}", gradient_multiplier,
-                 learning_rate);
+  MANTISSA_CHECK(!std::isnan(unscale) && std::isfinite(learning_rate),
+                 "[adamw] unscale and learning rate must be numbers, got {} and {}", unscale, learning_rate);
+  MANTISSA_CHECK(clip_threshold >= 0.0, "[adamw] the clipping threshold must be >= 0, got {}", clip_threshold);
   const double step = static_cast<double>(applied_steps + 1);
-  return {.apply = 1,
-          .gradient_multiplier = static_cast<float>(gradient_multiplier),
+  return {.unscale = unscale,
+          .clip_threshold = clip_threshold,
           .learning_rate = static_cast<float>(learning_rate),
           .bias_correction1 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta1), step)),
           .bias_correction2 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta2), step))};

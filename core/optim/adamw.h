@@ -1,9 +1,9 @@
-// AdamW: hyper-parameters and the control record of one update. The kernel is Backend::adamw.
+// AdamW: hyper-parameters and the plan of one update. The kernel is Backend::adamw.
 #pragma once
 
 #include <cstdint>
 
-#include "core/backend/kernel_args.h"
+#include "core/backend/update_decision.h"
 
 namespace mantissa {
 
@@ -20,8 +20,9 @@ struct AdamWOptions {
 // ConfigError naming the value that is out of range.
 void validate(const AdamWOptions& options);
 
-// Control of the update that makes `applied_steps + 1` of them. Bias corrections are computed in double.
-UpdateControl make_update_control(const AdamWOptions& options, int64_t applied_steps, double gradient_multiplier,
-                                  double learning_rate);
+// The plan of the update that makes `applied_steps + 1` of them; see UpdatePlan for unscale and clip_threshold. Bias
+// corrections are computed in double.
+UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, double unscale, double clip_threshold,
+                       double learning_rate);
 
 }  // namespace mantissa

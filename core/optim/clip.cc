@@ -4,12 +4,11 @@
 #include <cmath>
 #include <limits>
 
+#include "core/backend/update_decision.h"
 #include "core/base/check.h"
 
 namespace mantissa {
 namespace {
-
-constexpr double kTiny = 1e-6;  // PyTorch's: keeps the quotient finite at norm 0
 
 // Linear interpolation between the closest ranks, as numpy.percentile.
 double percentile_of(std::vector<double> values, double percentile) {
@@ -59,7 +58,7 @@ double GradientClipper::threshold() const {
 
 double GradientClipper::factor(double norm) const {
   MANTISSA_CHECK(std::isfinite(norm) && norm >= 0.0, "[clip] expected the norm of a finite gradient, got {}", norm);
-  return std::min(1.0, threshold() / (norm + kTiny));
+  return clip_factor(norm, threshold());
 }
 
 void GradientClipper::record(double norm) {

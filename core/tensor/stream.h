@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <thread>
 
 namespace mantissa {
 
@@ -9,6 +10,12 @@ namespace mantissa {
 class Event {
  public:
   virtual ~Event() = default;
+  // Whether the work before it has finished. Does not block.
+  virtual bool done() const = 0;
+  // Blocks the host until it has.
+  virtual void synchronize() const {
+    while (!done()) std::this_thread::yield();
+  }
 };
 
 class Stream {

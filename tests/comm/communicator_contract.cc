@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 
 namespace mantissa::testing {
@@ -11,61 +12,74 @@ namespace {
 constexpr int64_t kLargeElements = 300'007;
 
 class ImmediateStream : public Stream {
+  class Passed : public Event {
+    bool done() const override { return true; }
+  };
+
  public:
-  std::unique_ptr<Event> record() override { return std::make_unique<Event>(); }
+  std::unique_ptr<Event> record() override { return std::make_unique<Passed>(); }
   void wait(const Event&) override {}
   void synchronize() override {}
 };
 
-Tensor host_tensor(DType dtype, Shape shape) {
-  const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
-  auto* memory = new std::byte[bytes + 1]();
-  return Tensor(std::make_shared<Storage>(memory, bytes, Device{}, [memory] { delete[] memory; }), dtype, shape);
+Tensor row_of(const Tensor& tensor, int row, int rows) {
+  const int64_t count = tensor.numel() / rows;
+  return tensor.slice(row * count, count);
 }
 
-// A byte that tells where it comes from, where it goes and which exchange it belongs to.
-std::byte mark(int source, int destination, int64_t index, int exchange) {
-  return static_cast<std::byte>((source * 7 + destination * 31 + index * 13 + index / 251 + exchange * 101) & 0xff);
-}
+// What the tensors of one check lie in and are ordered by.
+struct Bench {
+  Communicator& communicator;
+  TensorPlace& place;
+  Stream& stream;
 
-void fill_row(const Tensor& tensor, int row, int rows, int source, int destination, int exchange) {
-  const auto bytes = static_cast<int64_t>(tensor.size_bytes()) / rows;
-  for (int64_t i = 0; i < bytes; ++i) tensor.raw()[row * bytes + i] = mark(source, destination, i, exchange);
-}
-
-void expect_row(const Tensor& tensor, int row, int rows, int source, int destination, int exchange) {
-  const auto bytes = static_cast<int64_t>(tensor.size_bytes()) / rows;
-  int64_t wrong = 0;
-  for (int64_t i = 0; i < bytes; ++i) wrong += tensor.raw()[row * bytes + i] != mark(source, destination, i, exchange);
-  EXPECT_EQ(wrong, 0) << "bytes of the row from rank " << source << " to " << destination << ", exchange " << exchange;
-}
+  Tensor make(DType dtype, Shape shape) const { return place.make(dtype, shape); }
+  void fill_row(const Tensor& tensor, int row, int rows, int source, int destination, int exchange) const {
+    const Tensor part = row_of(tensor, row, rows);
+    std::vector<std::byte> bytes(part.size_bytes());
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = mark(source, destination, static_cast<int64_t>(i), exchange);
+    place.write(bytes, part, stream);
+  }
+  void expect_row(const Tensor& tensor, int row, int rows, int source, int destination, int exchange) const {
+    const std::vector<std::byte> bytes = place.read(row_of(tensor, row, rows), stream);
+    int64_t wrong = 0;
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      wrong += bytes[i] != mark(source, destination, static_cast<int64_t>(i), exchange);
+    }
+    EXPECT_EQ(wrong, 0) << "bytes of the row from rank " << source << " to " << destination << ", exchange "
+                        << exchange;
+  }
+};
 
 // One exchange of each kind that can be under way beside others.
 struct Exchange {
-  Communicator& communicator;
+  const Bench& bench;
   int id;
   Tensor send, receive;
   std::unique_ptr<Work> work;
 
-  void start_all_to_all(DType dtype, int64_t count, Stream& stream) {
-    const int ranks = communicator.size();
-    send = host_tensor(dtype, Shape{ranks, count});
-    receive = host_tensor(dtype, Shape{ranks, count});
-    for (int to = 0; to < ranks; ++to) fill_row(send, to, ranks, communicator.rank(), to, id);
-    work = communicator.all_to_all(send, receive, stream);
+  void start_all_to_all(DType dtype, int64_t count) {
+    const int ranks = bench.communicator.size();
+    send = bench.make(dtype, Shape{ranks, count});
+    receive = bench.make(dtype, Shape{ranks, count});
+    for (int to = 0; to < ranks; ++to) bench.fill_row(send, to, ranks, bench.communicator.rank(), to, id);
+    work = bench.communicator.all_to_all(send, receive, bench.stream);
   }
-  void start_all_gather(DType dtype, int64_t count, Stream& stream) {
-    send = host_tensor(dtype, Shape{count});
-    receive = host_tensor(dtype, Shape{communicator.size(), count});
-    fill_row(send, 0, 1, communicator.rank(), 0, id);
-    work = communicator.all_gather(send, receive, stream);
+  void start_all_gather(DType dtype, int64_t count) {
+    send = bench.make(dtype, Shape{count});
+    receive = bench.make(dtype, Shape{bench.communicator.size(), count});
+    bench.fill_row(send, 0, 1, bench.communicator.rank(), 0, id);
+    work = bench.communicator.all_gather(send, receive, bench.stream);
   }
   void expect_all_to_all() const {
-    const int ranks = communicator.size();
-    for (int from = 0; from < ranks; ++from) expect_row(receive, from, ranks, from, communicator.rank(), id);
+    const int ranks = bench.communicator.size();
+    for (int from = 0; from < ranks; ++from) {
+      bench.expect_row(receive, from, ranks, from, bench.communicator.rank(), id);
+    }
   }
   void expect_all_gather() const {
-    for (int from = 0; from < communicator.size(); ++from) expect_row(receive, from, communicator.size(), from, 0, id);
+    const int ranks = bench.communicator.size();
+    for (int from = 0; from < ranks; ++from) bench.expect_row(receive, from, ranks, from, 0, id);
   }
 };
 
@@ -79,53 +93,53 @@ void check_identity(Communicator& communicator) {
   for (int rank = 0; rank < communicator.size(); ++rank) EXPECT_EQ(ranks[static_cast<size_t>(rank)], rank);
 }
 
-void check_sizes_and_dtypes(Communicator& communicator, Stream& stream) {
+void check_sizes_and_dtypes(const Bench& bench) {
   int id = 0;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kU8}) {
     for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{1003}, kLargeElements}) {
-      Exchange scatter{communicator, ++id, {}, {}, {}};
-      scatter.start_all_to_all(dtype, count, stream);
+      Exchange scatter{bench, ++id, {}, {}, {}};
+      scatter.start_all_to_all(dtype, count);
       scatter.work->wait();
       scatter.expect_all_to_all();
-      Exchange gather{communicator, ++id, {}, {}, {}};
-      gather.start_all_gather(dtype, count, stream);
+      Exchange gather{bench, ++id, {}, {}, {}};
+      gather.start_all_gather(dtype, count);
       gather.work->wait();
       gather.expect_all_gather();
     }
   }
 }
 
-void check_gather_in_place(Communicator& communicator, Stream& stream) {
-  const int ranks = communicator.size(), mine = communicator.rank();
-  const Tensor all = host_tensor(DType::kF32, Shape{ranks, kLargeElements});
-  fill_row(all, mine, ranks, mine, 0, 77);
-  communicator.all_gather(all.slice(mine * kLargeElements, kLargeElements), all, stream)->wait();
-  for (int from = 0; from < ranks; ++from) expect_row(all, from, ranks, from, 0, 77);
+void check_gather_in_place(const Bench& bench) {
+  const int ranks = bench.communicator.size(), mine = bench.communicator.rank();
+  const Tensor all = bench.make(DType::kF32, Shape{ranks, kLargeElements});
+  bench.fill_row(all, mine, ranks, mine, 0, 77);
+  bench.communicator.all_gather(all.slice(mine * kLargeElements, kLargeElements), all, bench.stream)->wait();
+  for (int from = 0; from < ranks; ++from) bench.expect_row(all, from, ranks, from, 0, 77);
 }
 
-void check_broadcast(Communicator& communicator, Stream& stream) {
-  for (int root = 0; root < communicator.size(); ++root) {
+void check_broadcast(const Bench& bench) {
+  for (int root = 0; root < bench.communicator.size(); ++root) {
     for (const int64_t count : {int64_t{0}, int64_t{5}, kLargeElements}) {
-      const Tensor data = host_tensor(DType::kBF16, Shape{count});
-      if (communicator.rank() == root) fill_row(data, 0, 1, root, root, 5);
-      communicator.broadcast(data, root, stream)->wait();
-      expect_row(data, 0, 1, root, root, 5);
+      const Tensor data = bench.make(DType::kBF16, Shape{count});
+      if (bench.communicator.rank() == root) bench.fill_row(data, 0, 1, root, root, 5);
+      bench.communicator.broadcast(data, root, bench.stream)->wait();
+      bench.expect_row(data, 0, 1, root, root, 5);
     }
   }
 }
 
 // Several collectives under way at once, finished in the opposite order and partly by test() alone.
-void check_many_in_flight(Communicator& communicator, Stream& stream) {
+void check_many_in_flight(const Bench& bench) {
   std::deque<Exchange> exchanges;
   for (int id = 0; id < 10; ++id) {
-    Exchange& exchange = exchanges.emplace_back(communicator, 200 + id, Tensor{}, Tensor{}, nullptr);
+    Exchange& exchange = exchanges.emplace_back(bench, 200 + id, Tensor{}, Tensor{}, nullptr);
     const int64_t count = id % 3 == 0 ? kLargeElements : 17 * id;
     if (id % 2 == 0) {
-      exchange.start_all_to_all(DType::kBF16, count, stream);
+      exchange.start_all_to_all(DType::kBF16, count);
     } else {
-      exchange.start_all_gather(DType::kF32, count, stream);
+      exchange.start_all_gather(DType::kF32, count);
     }
-    if (id == 4) communicator.barrier();
+    if (id == 4) bench.communicator.barrier();
   }
   while (!exchanges.front().work->test()) {
   }
@@ -156,32 +170,66 @@ void check_records(Communicator& communicator) {
 }
 
 // Refused before anything is sent, so that no rank waits.
-void check_misuse(Communicator& communicator, Stream& stream) {
+void check_misuse(const Bench& bench) {
+  Communicator& communicator = bench.communicator;
+  Stream& stream = bench.stream;
   const int ranks = communicator.size();
-  const Tensor rows = host_tensor(DType::kF32, Shape{ranks, 8});
-  const Tensor more_rows = host_tensor(DType::kF32, Shape{ranks + 1, 8});
-  const Tensor row = host_tensor(DType::kF32, Shape{8}), short_row = host_tensor(DType::kF32, Shape{7});
-  const Tensor low_row = host_tensor(DType::kBF16, Shape{8});
+  const Tensor rows = bench.make(DType::kF32, Shape{ranks, 8});
+  const Tensor more_rows = bench.make(DType::kF32, Shape{ranks + 1, 8});
+  const Tensor row = bench.make(DType::kF32, Shape{8}), short_row = bench.make(DType::kF32, Shape{7});
+  const Tensor low_row = bench.make(DType::kBF16, Shape{8});
   EXPECT_THROW(communicator.all_to_all(more_rows, more_rows, stream), ContractError);
-  EXPECT_THROW(communicator.all_to_all(rows, host_tensor(DType::kBF16, Shape{ranks, 8}), stream), ContractError);
+  EXPECT_THROW(communicator.all_to_all(rows, bench.make(DType::kBF16, Shape{ranks, 8}), stream), ContractError);
   EXPECT_THROW(communicator.all_gather(short_row, rows, stream), ContractError);
   EXPECT_THROW(communicator.all_gather(low_row, rows, stream), ContractError);
   EXPECT_THROW(communicator.all_gather(Tensor(), rows, stream), ContractError);
+  EXPECT_THROW(communicator.all_gather(row, Tensor(), stream), ContractError);
   EXPECT_THROW(communicator.broadcast(row, ranks, stream), ContractError);
+  EXPECT_THROW(communicator.broadcast(Tensor(), 0, stream), ContractError);
 }
 
 }  // namespace
 
-void check_communicator_contract(Communicator& communicator) {
-  ImmediateStream stream;
+std::byte mark(int source, int destination, int64_t index, int exchange) {
+  return static_cast<std::byte>((source * 7 + destination * 31 + index * 13 + index / 251 + exchange * 101) & 0xff);
+}
+
+std::unique_ptr<Stream> HostPlace::create_stream() { return std::make_unique<ImmediateStream>(); }
+
+Tensor HostPlace::make(DType dtype, Shape shape) {
+  const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
+  auto* memory = new std::byte[bytes + 1]();
+  return Tensor(std::make_shared<Storage>(memory, bytes, Device{}, [memory] { delete[] memory; }), dtype, shape);
+}
+
+void HostPlace::write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream&) {
+  std::copy(bytes.begin(), bytes.end(), tensor.raw());
+}
+
+std::vector<std::byte> HostPlace::read(const Tensor& tensor, Stream&) {
+  return {tensor.raw(), tensor.raw() + tensor.size_bytes()};
+}
+
+void HostPlace::copy(const Tensor& source, const Tensor& destination, Stream&) {
+  std::copy_n(source.raw(), source.size_bytes(), destination.raw());
+}
+
+void check_communicator_contract(Communicator& communicator, TensorPlace& place) {
+  const auto stream = place.create_stream();
+  const Bench bench{communicator, place, *stream};
   check_identity(communicator);
-  check_sizes_and_dtypes(communicator, stream);
-  check_gather_in_place(communicator, stream);
-  check_broadcast(communicator, stream);
-  check_many_in_flight(communicator, stream);
+  check_sizes_and_dtypes(bench);
+  check_gather_in_place(bench);
+  check_broadcast(bench);
+  check_many_in_flight(bench);
   check_records(communicator);
-  check_misuse(communicator, stream);
+  check_misuse(bench);
   communicator.barrier();
+}
+
+void check_communicator_contract(Communicator& communicator) {
+  HostPlace place;
+  check_communicator_contract(communicator, place);
 }
 
 }  // namespace mantissa::testing

@@ -1,11 +1,40 @@
 // The contract of Communicator, checked from inside of one rank with GoogleTest's EXPECT. All ranks must call it alike.
-// Used for ranks as threads and for ranks as processes.
+// Used for ranks as threads and for ranks as processes, with tensors on the host and on a device.
 #pragma once
+
+#include <cstddef>
+#include <vector>
 
 #include "comm/communicator.h"
 
 namespace mantissa::testing {
 
-void check_communicator_contract(Communicator& communicator);
+// Where the tensors of a test lie.
+class TensorPlace {
+ public:
+  virtual ~TensorPlace() = default;
+  virtual std::unique_ptr<Stream> create_stream() = 0;
+  // Zeroed.
+  virtual Tensor make(DType dtype, Shape shape) = 0;
+  virtual void write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream& stream) = 0;
+  // Blocks until the stream has come so far.
+  virtual std::vector<std::byte> read(const Tensor& tensor, Stream& stream) = 0;
+  virtual void copy(const Tensor& source, const Tensor& destination, Stream& stream) = 0;
+};
+
+class HostPlace final : public TensorPlace {
+ public:
+  std::unique_ptr<Stream> create_stream() override;
+  Tensor make(DType dtype, Shape shape) override;
+  void write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream& stream) override;
+  std::vector<std::byte> read(const Tensor& tensor, Stream& stream) override;
+  void copy(const Tensor& source, const Tensor& destination, Stream& stream) override;
+};
+
+// A byte that tells where it comes from, where it goes and which exchange it belongs to.
+std::byte mark(int source, int destination, int64_t index, int exchange);
+
+void check_communicator_contract(Communicator& communicator, TensorPlace& place);
+void check_communicator_contract(Communicator& communicator);  // on the host
 
 }  // namespace mantissa::testing

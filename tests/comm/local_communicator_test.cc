@@ -15,7 +15,8 @@ namespace {
 class LocalCommunicatorTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(LocalCommunicatorTest, KeepsTheContract) {
-  testing::run_ranks(GetParam(), testing::check_communicator_contract);
+  testing::run_ranks(GetParam(),
+                     [](Communicator& communicator) { testing::check_communicator_contract(communicator); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalCommunicatorTest, ::testing::Values(1, 2, 3, 4, 5));

@@ -47,8 +47,8 @@ std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfi
   double sum_squares = 0.0;
   for (int step = 0; step < 3; ++step) {
     rank.reduce([step](int r, int p, int64_t e) { return testing::toy_gradient(r + 10 * step, p, e); });
-    sum_squares = verdicts.reduce({}, *rank.reducer, rank.buckets->layout()).sum_squares;
-    optimizer.step(*rank.reducer, {.learning_rate = 1e-2});
+    sum_squares = rank.verdict_of(verdicts, 0.0f).sum_squares;
+    rank.update(optimizer, {}, 1e-2);
   }
   return {hash_weights(rank.parameters, *rank.backend, *rank.stream), sum_squares};
 }

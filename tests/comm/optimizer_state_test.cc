@@ -80,7 +80,7 @@ TrainingRun train(const Layout& layout, const std::vector<SavedPiece>& start, in
     if (!start.empty()) load(optimizer, start, applied);
     for (int step = 0; step < steps; ++step) {
       rank.reduce(shares(layout.ranks));
-      optimizer.step(*rank.reducer, {.learning_rate = 1e-2});
+      rank.update(optimizer, options, 1e-2);
     }
     EXPECT_EQ(optimizer.applied_steps(), applied + steps);
     const std::lock_guard lock(mutex);
@@ -116,7 +116,7 @@ TEST(OptimizerState, EmptyMomentsAreZeros) {
     ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kSharded, kOptions);
     optimizer.initialize(3);
     rank.reduce();
-    optimizer.step(*rank.reducer, {.learning_rate = 1e-2});
+    rank.update(optimizer, kOptions, 1e-2);
     optimizer.begin_load();
     for (int index = 0; index < rank.parameters.size(); ++index) {
       const std::vector<float> ones(static_cast<size_t>(rank.parameters[index].numel()), 1.0f);

@@ -25,15 +25,17 @@ struct OptimizedRank : TrainingRank {
   OptimizedRank(Communicator& communicator, const ReducerConfig& config, const AdamWOptions& options = kOptions,
                 DType low = DType::kBF16)
       : TrainingRank(communicator, config, low),
+        adamw(options),
         optimizer(*buckets, communicator, *backend, *stream, config.sharding, options) {}
 
-  void step(const testing::GradientFunction& gradient = toy_gradient,
-            const StepControl& control = {.learning_rate = 1e-2}) {
+  void step(const testing::GradientFunction& gradient = toy_gradient, double learning_rate = 1e-2,
+            double unscale = 1.0) {
     reduce(gradient);
-    optimizer.step(*reducer, control);
+    update(optimizer, adamw, learning_rate, unscale);
   }
   uint64_t hash() { return hash_weights(parameters, *backend, *stream); }
 
+  AdamWOptions adamw;
   ShardedOptimizer optimizer;
 };
 
@@ -56,7 +58,7 @@ uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
     OptimizedRank rank(communicator, config, options, low);
     rank.optimizer.initialize(kSeed);
     for (int step = 0; step < steps; ++step) {
-      rank.step(gradient(step), {.gradient_multiplier = 0.25, .learning_rate = 1e-2 / (step + 1)});
+      rank.step(gradient(step), 1e-2 / (step + 1), 0.25);
     }
     EXPECT_EQ(rank.optimizer.applied_steps(), steps);
     hashes[static_cast<size_t>(communicator.rank())] = rank.hash();
@@ -119,8 +121,7 @@ TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
     constexpr int kSteps = 3;
     constexpr double kMultiplier = 0.125, kRate = 1e-2;
     for (int step = 0; step < kSteps; ++step) {
-      rank.step(exact_parts(communicator.size(), static_cast<uint32_t>(step)),
-                {.gradient_multiplier = kMultiplier, .learning_rate = kRate});
+      rank.step(exact_parts(communicator.size(), static_cast<uint32_t>(step)), kRate, kMultiplier);
     }
     const double beta1 = static_cast<double>(kOptions.beta1), beta2 = static_cast<double>(kOptions.beta2);
     for (const StatePiece& piece : rank.optimizer.pieces()) {
@@ -168,10 +169,12 @@ TEST_P(OptimizerTest, ASkippedStepTouchesNothing) {
       };
       const auto before = snapshot();
       const uint64_t hash = rank.hash(), version = rank.parameters[2].version;
-      rank.step([](int, int, int64_t) { return INFINITY; }, {.decision = StepDecision::kSkip, .learning_rate = 1.0});
+      rank.reduce([](int, int, int64_t) { return INFINITY; });
+      VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
+      EXPECT_FALSE(rank.verdict_of(verdicts, 0.0f).finite());
+      rank.optimizer.step(*rank.reducer, verdicts.control());
       EXPECT_EQ(snapshot(), before);
       EXPECT_EQ(rank.hash(), hash);
-      EXPECT_EQ(rank.parameters[2].version, version);
       EXPECT_EQ(rank.optimizer.applied_steps(), 1);
       rank.step();
       EXPECT_NE(snapshot(), before);
@@ -259,8 +262,7 @@ TEST(Optimizer, GradientsAndOptimizerMustShareTheirMode) {
     ShardedOptimizer replicated(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kReplicated,
                                 kOptions);
     rank.reduce();
-    EXPECT_THROW(replicated.step(*rank.reducer, {}), ContractError);
-    EXPECT_THROW(rank.optimizer.step(*rank.reducer, {.gradient_multiplier = NAN}), ContractError);
+    EXPECT_THROW(rank.update(replicated, kOptions, 1e-2), ContractError);
   });
 }
 

@@ -4,10 +4,13 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
 #include "comm/gradient_reducer.h"
+#include "comm/sharded_optimizer.h"
+#include "comm/verdict_reduction.h"
 #include "core/backend/registry.h"
 
 namespace mantissa::testing {
@@ -83,6 +86,27 @@ struct TrainingRank {
         }
       }
     }
+  }
+
+  // The verdict about what was reduced; loss: of this rank.
+  Verdict verdict_of(VerdictReduction& verdicts, float loss) {
+    const Tensor losses = backend->make_tensor(DType::kF32, {1}, "losses");
+    backend->upload(&loss, losses, *stream);
+    verdicts.plan({});
+    verdicts.decide(losses, *reducer, buckets->layout());
+    return verdicts.read_decision().verdict;
+  }
+
+  // An update with these numbers, as a clean verdict would have it. The optimizer is this rank's.
+  void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0) {
+    constexpr double kNoClipping = std::numeric_limits<double>::infinity();
+    const UpdateControl control = control_of(
+        UpdateDecision{}, plan_update(options, optimizer.applied_steps(), unscale, kNoClipping, learning_rate));
+    const Tensor record = backend->make_record<UpdateControl>("update control");
+    backend->upload(&control, record, *stream);
+    optimizer.step(*reducer, record);
+    optimizer.count_applied_step();
+    stream->synchronize();
   }
 
   Communicator& communicator;

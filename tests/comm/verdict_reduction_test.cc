@@ -27,9 +27,7 @@ struct Outcome {
 // Reduces the gradients on `ranks` threads; every rank must come to the same outcome.
 Outcome outcome_of(
     int ranks, const ReducerConfig& config, const testing::GradientFunction& gradient,
-    const std::function<LocalLoss(int)>& loss = [](int) {
-      return LocalLoss{1.0, 1};
-    }) {
+    const std::function<float(int)>& loss = [](int) { return 1.0f; }) {
   std::vector<Outcome> outcomes(static_cast<size_t>(ranks));
   run_ranks(ranks, [&](Communicator& communicator) {
     TrainingRank rank(communicator, config);
@@ -37,7 +35,7 @@ Outcome outcome_of(
     Outcome& mine = outcomes[static_cast<size_t>(communicator.rank())];
     for (int round = 0; round < 2; ++round) {  // nothing of the first may be left in the second
       rank.reduce(gradient);
-      mine.verdict = verdicts.reduce(loss(communicator.rank()), *rank.reducer, rank.buckets->layout());
+      mine.verdict = rank.verdict_of(verdicts, loss(communicator.rank()));
       if (!mine.verdict.gradients_finite) {
         mine.offender = verdicts.find_offender(mine.verdict, *rank.reducer, *rank.buckets);
       }
@@ -48,7 +46,6 @@ Outcome outcome_of(
     EXPECT_EQ(other.verdict.gradients_finite, outcomes[0].verdict.gradients_finite);
     EXPECT_EQ(other.verdict.found_nan, outcomes[0].verdict.found_nan);
     EXPECT_EQ(other.verdict.first_bad, outcomes[0].verdict.first_bad);
-    EXPECT_EQ(other.verdict.tokens, outcomes[0].verdict.tokens);
     EXPECT_EQ(other.verdict.loss_finite, outcomes[0].verdict.loss_finite);
     EXPECT_EQ(other.offender.has_value(), outcomes[0].offender.has_value());
     if (other.offender && outcomes[0].offender) {
@@ -102,21 +99,20 @@ TEST_P(VerdictTest, NormIsThatOfTheSumWhicheverModeHoldsIt) {
   EXPECT_EQ(sharded.sum_squares, replicated.sum_squares);
 }
 
-TEST_P(VerdictTest, LossesAndTokensAreSummed) {
+TEST_P(VerdictTest, LossesAreSummed) {
   const int ranks = GetParam();
-  const auto loss = [](int rank) { return LocalLoss{0.5 + rank, 10 + rank}; };
+  const auto loss = [](int rank) { return 0.5f + static_cast<float>(rank); };
   const Verdict verdict = outcome_of(ranks, {}, toy_gradient, loss).verdict;
   EXPECT_EQ(verdict.loss_sum, 0.5 * ranks + ranks * (ranks - 1) / 2);
-  EXPECT_EQ(verdict.tokens, 10 * ranks + ranks * (ranks - 1) / 2);
   EXPECT_TRUE(verdict.loss_finite);
   EXPECT_EQ(verdict.loss_rank, -1);
 }
 
 TEST_P(VerdictTest, ALossThatIsNotFiniteNamesItsFirstRank) {
   const int ranks = GetParam();
-  for (const double bad : {static_cast<double>(kInf), -static_cast<double>(kInf), static_cast<double>(kNan)}) {
+  for (const float bad : {kInf, -kInf, kNan}) {
     const int first = ranks > 2 ? 1 : 0;
-    const auto loss = [&](int rank) { return LocalLoss{rank >= first ? bad : 1.0, 1}; };
+    const auto loss = [&](int rank) { return rank >= first ? bad : 1.0f; };
     const Verdict verdict = outcome_of(ranks, {}, toy_gradient, loss).verdict;
     EXPECT_FALSE(verdict.finite());
     EXPECT_FALSE(verdict.loss_finite);
@@ -224,7 +220,7 @@ TEST(Verdict, TheKindOfABadSumIsThatOfTheSummedValue) {
           sums[0] = nan_first ? kNan : kInf;
           sums[1] = nan_first ? kInf : kNan;
         }
-        const Verdict verdict = verdicts.reduce({}, *rank.reducer, rank.buckets->layout());
+        const Verdict verdict = rank.verdict_of(verdicts, 0.0f);
         EXPECT_TRUE(verdict.found_nan);
         EXPECT_EQ(verdict.first_bad, first);
         const Offender offender = verdicts.find_offender(verdict, *rank.reducer, *rank.buckets);
@@ -248,13 +244,12 @@ TEST(Verdict, InfinitiesThatCancelAreNanButNamedByTheirRank) {
 
 TEST(Verdict, FoldKeepsTheOrderOfRanks) {
   const VerdictRecord records[] = {
-      {.loss = {1.0, 2}, .stats = {.first_bad = 90, .inf_count = 1, .sum_squares = 1.0}},
-      {.loss = {2.0, 3}, .stats = {.first_bad = 40, .nan_count = 2, .sum_squares = 2.0}},
-      {.loss = {4.0, 4}, .stats = {.sum_squares = 4.0}},
+      {.stats = {.first_bad = 90, .inf_count = 1, .sum_squares = 1.0}, .loss_sum = 1.0},
+      {.stats = {.first_bad = 40, .nan_count = 2, .sum_squares = 2.0}, .loss_sum = 2.0},
+      {.stats = {.sum_squares = 4.0}, .loss_sum = 4.0},
   };
-  const Verdict verdict = fold_verdict(records);
+  const Verdict verdict = fold_verdict(records, 3);
   EXPECT_EQ(verdict.loss_sum, 7.0);
-  EXPECT_EQ(verdict.tokens, 9);
   EXPECT_EQ(verdict.first_bad, 40);
   EXPECT_EQ(verdict.sum_squares, 7.0);
   EXPECT_TRUE(verdict.found_nan);
@@ -267,7 +262,7 @@ TEST(Verdict, AFiniteVerdictHasNoOffender) {
     TrainingRank rank(communicator, {});
     VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
     rank.reduce();
-    const Verdict verdict = verdicts.reduce({}, *rank.reducer, rank.buckets->layout());
+    const Verdict verdict = rank.verdict_of(verdicts, 0.0f);
     EXPECT_THROW(verdicts.find_offender(verdict, *rank.reducer, *rank.buckets), ContractError);
   });
 }

@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace mantissa {
+namespace {
+
+struct LossSum {
+  double nats = 0.0;
+  int64_t tokens = 0;  // non-ignored
+};
+
+}  // namespace
 
 Evaluation::Evaluation(Session& session) : session_(session) {
   const TrainConfig& train = session.config.train;
@@ -17,7 +25,7 @@ double Evaluation::run() {
   ModelRuntime& runtime = session_.runtime;
   const int64_t context = session_.config.model.context, block = session_.config.train.micro_batch;
   const int64_t stride = block * session_.ranks();
-  LocalLoss mine;
+  LossSum mine;
   for (int64_t first = block * session_.communicator.rank(); first < sequences_; first += stride) {
     const int64_t count = std::min(block, sequences_ - first) * context;
     std::vector<int32_t> tokens(static_cast<size_t>(count)), targets(static_cast<size_t>(count));
@@ -30,15 +38,15 @@ double Evaluation::run() {
     const LossOutput output = runtime.model->loss(tape, device_tokens, device_targets, context);
     float sum = 0.0f;
     runtime.backend->download(output.sum.value, &sum, *runtime.stream);
-    mine.sum += static_cast<double>(sum);
+    mine.nats += static_cast<double>(sum);
     mine.tokens += count_targets(targets);
   }
-  LocalLoss total;
-  for (const LocalLoss& loss : all_gather_records(session_.communicator, mine)) {
-    total.sum += loss.sum;
+  LossSum total;
+  for (const LossSum& loss : all_gather_records(session_.communicator, mine)) {
+    total.nats += loss.nats;
     total.tokens += loss.tokens;
   }
-  return total.sum / static_cast<double>(total.tokens);
+  return total.nats / static_cast<double>(total.tokens);
 }
 
 }  // namespace mantissa

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/train/quantiles.h"
-#include "tools/train/train_step.h"
+#include "tools/train/step_report.h"
 
 namespace mantissa {
 

@@ -1,59 +1,61 @@
 // TrainStep: one step of training, from samples to updated weights.
+//
+// On a GPU the host does not stand inside a step: it plans the step on the assumption that every step before it is
+// applied, queues it, and learns what became of it one step later. A step that is not applied (overflow, fault) makes
+// the device hold: the step queued behind it changes nothing and is run again with the right plan. So the results are
+// those of a host that waits, bit for bit.
 #pragma once
 
+#include <chrono>
+#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "tools/train/session.h"
+#include "tools/train/step_report.h"
+#include "tools/train/step_work.h"
 
 namespace mantissa {
-
-// What happened in a step; alike on every rank, except for the time.
-struct StepReport {
-  int64_t step = 0;
-  double loss = 0.0;       // mean over the non-ignored tokens of the global batch, nats
-  double grad_norm = 0.0;  // of the unscaled gradient of that mean, before clipping
-  double clip_factor = 1.0;
-  double learning_rate = 0.0;
-  int64_t tokens = 0;       // non-ignored
-  float scale = 1.0f;       // used in this step
-  float next_scale = 1.0f;  // after it
-  ScalerEvent event = ScalerEvent::kUnchanged;
-  bool applied = true;
-  Verdict verdict;
-  std::optional<Offender> offender;    // of non-finite gradients
-  std::optional<std::string> culprit;  // of a non-finite loss: the first op whose output was not finite
-  double seconds = 0.0;
-
-  // Why the step was skipped, in one line; empty when it was applied.
-  std::string skip_reason(const ParameterSet& parameters) const;
-};
 
 class TrainStep {
  public:
   explicit TrainStep(Session& session);
 
-  // Runs session.next_step and advances it. Collective.
-  StepReport run();
+  // Starts the next step and returns what is known by now, in order: where the host waits, the report of this very
+  // step; else that of the step before, if there was one. session.next_step counts the reports given. Collective.
+  std::vector<StepReport> run();
+  // Waits for what has been started. Afterwards weights and optimizer are those of session.next_step. Collective.
+  std::vector<StepReport> finish();
+  // The step that run() would start: session.next_step, or one more while a step is under way.
+  int64_t next_to_start() const { return session_.next_step + (pending_ ? 1 : 0); }
 
  private:
-  struct MicroBatch {
-    std::vector<int32_t> tokens, targets;
-    uint32_t first_sample = 0;  // in the step's global batch
+  using Clock = std::chrono::steady_clock;
+  // A step that has been started.
+  struct Pending {
+    StepReport report;  // as planned
+    float seed = 0.0f;  // of its backward passes
+    std::unique_ptr<Event> decided;
+    Clock::time_point started;
   };
+  enum class Gradients : uint8_t { kKept, kOverwritten };  // of the step that is asked about
 
-  void load_batches(int64_t step);
-  LocalLoss forward_backward(int64_t step, int64_t global_tokens, float scale);
-  Tensor upload(const Tensor& device, const std::vector<int32_t>& host);
-  // Re-runs this rank's forward passes with every op checked; the first culprit of the first rank that has one.
-  std::string find_culprit(int64_t step);
-  TapeOptions tape_options(int64_t step, const MicroBatch& batch) const;
+  // Whether a step may be started before it is known what became of the one before.
+  bool runs_ahead() const;
+  Pending start(int64_t step);
+  // The scaler as it will be if all that has been started is applied.
+  GradScaler planned_scaler() const;
+  // Waits for the decision about a step and takes it over.
+  StepReport settle(const Pending& step, Gradients gradients);
+  // Finds out why a step was not applied, and lets updates happen again.
+  void explain(StepReport& report, float seed, Gradients gradients);
+  Tensor decision_slot(int64_t step) const;
 
   Session& session_;
+  StepWork work_;
   double boost_;
-  std::vector<MicroBatch> batches_;
-  Tensor tokens_, targets_;  // (micro_batch * context) i32, on the device
+  Tensor decisions_;  // u8 of two UpdateDecisions, in staging memory: of the steps with even and with odd numbers
+  std::optional<Pending> pending_;
+  Clock::time_point last_settled_;
 };
 
 }  // namespace mantissa

@@ -51,15 +51,19 @@ void Trainer::run() {
   const int64_t last =
       config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
   if (session_.next_step < last && session_.next_step == 0) evaluate();
-  while (session_.next_step < last) {
-    const StepReport step = step_.run();
-    report(step);
-    watch_faults(step);
-    const int64_t done = session_.next_step;
-    if (due(config.train.eval_interval, done) && done < last) evaluate();
-    if (due(config.train.sample_interval, done) && done < last) sample();
-    if (due(config.checkpoint.interval, done)) save();
+  while (step_.next_to_start() < last) {
+    take(step_.run());
+    const int64_t started = step_.next_to_start();
+    const bool evaluation_due = due(config.train.eval_interval, started) && started < last;
+    const bool sample_due = due(config.train.sample_interval, started) && started < last;
+    const bool save_due = due(config.checkpoint.interval, started);
+    if (!evaluation_due && !sample_due && !save_due) continue;
+    take(step_.finish());
+    if (evaluation_due) evaluate();
+    if (sample_due) sample();
+    if (save_due) save();
   }
+  take(step_.finish());
   evaluate();
   const bool saved = saved_step_ == session_.next_step || save();
   sample();
@@ -67,6 +71,13 @@ void Trainer::run() {
   if (!saved) {
     throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
                                       session_.next_step, checkpoint_root(config.train.run_dir)));
+  }
+}
+
+void Trainer::take(const std::vector<StepReport>& steps) {
+  for (const StepReport& step : steps) {
+    report(step);
+    watch_faults(step);
   }
 }
 
@@ -88,7 +99,7 @@ void Trainer::report(const StepReport& step) {
   }
   metrics_->write(record);
   const TrainConfig& train = session_.config.train;
-  if (due(train.log_interval, step.step + 1) || step.step == 0 || session_.next_step == train.steps) {
+  if (due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
     spdlog::info("{}", step_line(step, train.steps, speed_, memory));
   }
 }

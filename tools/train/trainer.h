@@ -24,6 +24,7 @@ class Trainer {
   void sample();
   // False after a warning when nothing could be saved.
   bool save();
+  void take(const std::vector<StepReport>& steps);
   void report(const StepReport& step);
   // Counts faults in a row and stops the run when there are too many.
   void watch_faults(const StepReport& step);

@@ -12,7 +12,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "core/cpu/simd_math-inl.h"
-#include "tests/core/cpu/kernel_check.h"
+#include "tests/core/kernels/device_under_test.h"
 
 #ifndef MANTISSA_TESTS_CORE_CPU_SIMD_MATH_TEST_ONCE_
 #define MANTISSA_TESTS_CORE_CPU_SIMD_MATH_TEST_ONCE_
@@ -76,7 +76,7 @@ TEST(SimdMath, KernelsAreCompiledForThreeInstructionSets) { EXPECT_EQ(HWY_TARGET
 
 TEST(SimdMath, ExpIsWithinOneAndAHalfUlp) {
   const std::vector<float> x = grid(-87.336, 88.0, 400000);
-  on_each_target([&] {
+  kernel_test::device_under_test().on_each_variant([&] {
     const Results out = evaluate_all(x);
     double worst = 0.0;
     for (size_t i = 0; i < x.size(); ++i)
@@ -87,7 +87,7 @@ TEST(SimdMath, ExpIsWithinOneAndAHalfUlp) {
 
 TEST(SimdMath, SigmoidAndItsComplementAreWithinFourUlp) {
   const std::vector<float> x = grid(-87.0, 87.0, 400000);
-  on_each_target([&] {
+  kernel_test::device_under_test().on_each_variant([&] {
     const Results out = evaluate_all(x);
     double worst = 0.0;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -100,7 +100,7 @@ TEST(SimdMath, SigmoidAndItsComplementAreWithinFourUlp) {
 
 TEST(SimdMath, NormalDistributionKeepsRelativeAccuracyInItsTail) {
   const std::vector<float> x = grid(-13.0, 13.0, 400000);
-  on_each_target([&] {
+  kernel_test::device_under_test().on_each_variant([&] {
     const Results out = evaluate_all(x);
     double worst = 0.0;
     for (size_t i = 0; i < x.size(); ++i) {
@@ -116,7 +116,7 @@ TEST(SimdMath, NormalDistributionKeepsRelativeAccuracyInItsTail) {
 TEST(SimdMath, ExpBelowTheNormalRangeIsZero) {
   std::vector<float> x = grid(-1000.0, -87.4, 1000);
   x.insert(x.end(), {-1e10f, -3e38f, -std::numeric_limits<float>::infinity()});
-  on_each_target([&] {
+  kernel_test::device_under_test().on_each_variant([&] {
     for (const float value : evaluate_all(x).exp) EXPECT_EQ(value, 0.0f);
   });
 }
@@ -125,7 +125,7 @@ TEST(SimdMath, SpecialValues) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const std::vector<float> nans = {std::bit_cast<float>(0x7fc00000u), std::bit_cast<float>(0x7fffffffu),
                                    std::bit_cast<float>(0xffc00001u), std::bit_cast<float>(0x7f800001u)};
-  on_each_target([&] {
+  kernel_test::device_under_test().on_each_variant([&] {
     const Results of_nan = evaluate_all(nans);
     for (size_t i = 0; i < nans.size(); ++i) {
       EXPECT_TRUE(std::isnan(of_nan.exp[i]) && std::isnan(of_nan.sigmoid[i]) && std::isnan(of_nan.complement[i])) << i;

@@ -20,34 +20,42 @@ std::string refusal(const AdamWOptions& options) {
   return "";
 }
 
+constexpr double kNoClipping = std::numeric_limits<double>::infinity();
+
+// The control of an update that is applied.
+UpdateControl applied(const AdamWOptions& options, int64_t applied_steps, double unscale, double learning_rate) {
+  return control_of(UpdateDecision{}, plan_update(options, applied_steps, unscale, kNoClipping, learning_rate));
+}
+
 TEST(AdamW, BiasCorrectionsOfTheFirstSteps) {
   // beta1 = 0.5 and beta2 = 0.75 are exact in binary: 1 - 0.5^t and 1 - 0.75^t have no rounding for small t.
   const AdamWOptions options{.beta1 = 0.5f, .beta2 = 0.75f};
-  const UpdateControl first = make_update_control(options, 0, 0.25, 1e-3);
+  const UpdateControl first = applied(options, 0, 0.25, 1e-3);
   EXPECT_EQ(first.apply, 1);
   EXPECT_EQ(first.gradient_multiplier, 0.25f);
   EXPECT_EQ(first.learning_rate, 1e-3f);
   EXPECT_EQ(first.bias_correction1, 0.5f);
   EXPECT_EQ(first.bias_correction2, 0.25f);
-  const UpdateControl third = make_update_control(options, 2, 1.0, 1e-3);
+  const UpdateControl third = applied(options, 2, 1.0, 1e-3);
   EXPECT_EQ(third.bias_correction1, 0.875f);
   EXPECT_EQ(third.bias_correction2, 0.578125f);
 }
 
 TEST(AdamW, BiasCorrectionKeepsItsDigitsWhereFloatWouldLoseThem) {
   // 1 - beta2 for a beta2 that is a rounded 0.999: the difference is exact in double and in float.
-  const UpdateControl first = make_update_control({.beta2 = 0.999f}, 0, 1.0, 1.0);
+  const UpdateControl first = applied({.beta2 = 0.999f}, 0, 1.0, 1.0);
   EXPECT_EQ(first.bias_correction2, static_cast<float>(1.0 - static_cast<double>(0.999f)));
-  const UpdateControl late = make_update_control({}, 1'000'000, 1.0, 1.0);
+  const UpdateControl late = applied({}, 1'000'000, 1.0, 1.0);
   EXPECT_EQ(late.bias_correction1, 1.0f);
   EXPECT_EQ(late.bias_correction2, 1.0f);
 }
 
-TEST(AdamW, RefusesControlThatIsNotFinite) {
+TEST(AdamW, RefusesAPlanThatIsNoNumber) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_THROW(make_update_control({}, 0, nan, 1e-3), ContractError);
-  EXPECT_THROW(make_update_control({}, 0, 1.0, nan), ContractError);
-  EXPECT_THROW(make_update_control({}, -1, 1.0, 1e-3), ContractError);
+  EXPECT_THROW(plan_update({}, 0, nan, kNoClipping, 1e-3), ContractError);
+  EXPECT_THROW(plan_update({}, 0, 1.0, nan, 1e-3), ContractError);
+  EXPECT_THROW(plan_update({}, 0, 1.0, kNoClipping, nan), ContractError);
+  EXPECT_THROW(plan_update({}, -1, 1.0, kNoClipping, 1e-3), ContractError);
 }
 
 TEST(AdamW, RefusesValuesOutOfRangeByName) {

@@ -1,0 +1,37 @@
+// Entry checks of matrix multiplication.
+#include "core/backend/kernel_checks.h"
+
+namespace mantissa {
+
+GemmExtents check_args(const GemmArgs& args) {
+  MANTISSA_CHECK(args.a.defined() && args.b.defined() && args.c.defined(), "[gemm] a, b and c must be defined");
+  MANTISSA_CHECK(args.a.shape().rank() == 2 && args.b.shape().rank() == 2 && args.c.shape().rank() == 2,
+                 "[gemm] a, b and c must be matrices, got {}, {} and {}", args.a.shape(), args.b.shape(),
+                 args.c.shape());
+  const bool trans_a = args.trans_a == Transpose::kYes, trans_b = args.trans_b == Transpose::kYes;
+  const GemmExtents e{args.c.dim(0), args.c.dim(1), args.a.dim(trans_a ? 0 : 1)};
+  MANTISSA_CHECK(e.m > 0 && e.n > 0 && e.k > 0, "[gemm] M, N and K must be > 0, got {}, {} and {}", e.m, e.n, e.k);
+  const Shape shape_a = trans_a ? Shape{e.k, e.m} : Shape{e.m, e.k};
+  const Shape shape_b = trans_b ? Shape{e.n, e.k} : Shape{e.k, e.n};
+  MANTISSA_CHECK(args.a.shape() == shape_a, "[gemm] a must have shape {} for c {}, got {}", shape_a, args.c.shape(),
+                 args.a.shape());
+  MANTISSA_CHECK(args.b.shape() == shape_b, "[gemm] b must have shape {} for c {} and a {}, got {}", shape_b,
+                 args.c.shape(), args.a.shape(), args.b.shape());
+  MANTISSA_CHECK(is_floating(args.a.dtype()) && args.a.dtype() == args.b.dtype(),
+                 "[gemm] a and b must have one floating dtype, got {} and {}", args.a.dtype(), args.b.dtype());
+  MANTISSA_CHECK(args.c.dtype() == DType::kF32 || args.c.dtype() == args.a.dtype(),
+                 "[gemm] c must be fp32 or {} as a and b, got {}", args.a.dtype(), args.c.dtype());
+  if (args.mode == GradientMode::kAccumulate) {
+    MANTISSA_CHECK(args.c.dtype() == DType::kF32, "[gemm] c must be fp32 to accumulate into it, got {}",
+                   args.c.dtype());
+    MANTISSA_CHECK(!args.bias.defined(), "[gemm] bias cannot be added while accumulating");
+  }
+  if (args.bias.defined()) {
+    MANTISSA_CHECK(args.bias.shape() == Shape{e.n} && is_floating(args.bias.dtype()),
+                   "[gemm] bias must be floating with shape ({}), got {} {}", e.n, args.bias.dtype(),
+                   args.bias.shape());
+  }
+  return e;
+}
+
+}  // namespace mantissa

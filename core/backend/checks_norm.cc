@@ -1,0 +1,80 @@
+// Entry checks of normalisations and of the sum over rows.
+#include "core/backend/kernel_checks.h"
+
+namespace mantissa {
+namespace {
+
+// One fp32 statistic for each row.
+void check_statistic(const char* op, const char* what, const Tensor& tensor, const Rows& rows) {
+  check_dtype(op, what, tensor, DType::kF32);
+  check_numel(op, what, tensor, rows.rows);
+}
+
+void check_like_x(const char* op, const char* what, const Tensor& tensor, const Tensor& x) {
+  check_float(op, what, tensor);
+  check_numel(op, what, tensor, x.numel());
+}
+
+void check_weight(const char* op, const char* what, const Tensor& weight, const Rows& rows) {
+  check_float(op, what, weight);
+  check_shape(op, what, "(C)", weight, {rows.columns});
+}
+
+void check_weight_gradient(const char* op, const char* what, const Tensor& gradient, const Rows& rows) {
+  check_dtype(op, what, gradient, DType::kF32);
+  check_shape(op, what, "(C)", gradient, {rows.columns});
+}
+
+}  // namespace
+
+Rows check_args(const ColumnSumArgs& args) {
+  const Rows rows = rows_of("column_sum", "x", args.x);
+  check_weight_gradient("column_sum", "out", args.out, rows);
+  return rows;
+}
+
+Rows check_args(const LayerNormForwardArgs& args) {
+  constexpr const char* kOp = "layer_norm";
+  const Rows rows = rows_of(kOp, "x", args.x);
+  check_like_x(kOp, "y", args.y, args.x);
+  check_weight(kOp, "weight", args.weight, rows);
+  if (args.bias.defined()) check_weight(kOp, "bias", args.bias, rows);
+  check_statistic(kOp, "mean", args.mean, rows);
+  check_statistic(kOp, "rstd", args.rstd, rows);
+  return rows;
+}
+
+Rows check_args(const LayerNormBackwardArgs& args) {
+  constexpr const char* kOp = "layer_norm backward";
+  const Rows rows = rows_of(kOp, "x", args.x);
+  check_like_x(kOp, "dy", args.dy, args.x);
+  check_like_x(kOp, "dx", args.dx, args.x);
+  check_weight(kOp, "weight", args.weight, rows);
+  check_statistic(kOp, "mean", args.mean, rows);
+  check_statistic(kOp, "rstd", args.rstd, rows);
+  check_weight_gradient(kOp, "d_weight", args.d_weight, rows);
+  if (args.d_bias.defined()) check_weight_gradient(kOp, "d_bias", args.d_bias, rows);
+  return rows;
+}
+
+Rows check_args(const RmsNormForwardArgs& args) {
+  constexpr const char* kOp = "rms_norm";
+  const Rows rows = rows_of(kOp, "x", args.x);
+  check_like_x(kOp, "y", args.y, args.x);
+  check_weight(kOp, "weight", args.weight, rows);
+  check_statistic(kOp, "rstd", args.rstd, rows);
+  return rows;
+}
+
+Rows check_args(const RmsNormBackwardArgs& args) {
+  constexpr const char* kOp = "rms_norm backward";
+  const Rows rows = rows_of(kOp, "x", args.x);
+  check_like_x(kOp, "dy", args.dy, args.x);
+  check_like_x(kOp, "dx", args.dx, args.x);
+  check_weight(kOp, "weight", args.weight, rows);
+  check_statistic(kOp, "rstd", args.rstd, rows);
+  check_weight_gradient(kOp, "d_weight", args.d_weight, rows);
+  return rows;
+}
+
+}  // namespace mantissa

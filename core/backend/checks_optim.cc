@@ -1,0 +1,43 @@
+// Entry checks of the update and of what it needs of gradients.
+#include "core/backend/kernel_checks.h"
+
+namespace mantissa {
+
+void check_args(const TensorStatsArgs& args) {
+  check_float("tensor_stats", "x", args.x);
+  check_record<TensorStats>("tensor_stats", "record", args.record);
+}
+
+void check_args(const AdamWArgs& args) {
+  constexpr const char* kOp = "adamw";
+  check_dtype(kOp, "gradient", args.gradient, DType::kF32);
+  check_dtype(kOp, "master", args.master, DType::kF32);
+  check_dtype(kOp, "v", args.v, DType::kF32);
+  check_float(kOp, "m", args.m);
+  MANTISSA_CHECK(args.m.dtype() != DType::kF16, "[adamw] m must be fp32 or bf16 (fp16 would underflow), got {}",
+                 args.m.dtype());
+  check_numel(kOp, "gradient", args.gradient, args.master.numel());
+  check_numel(kOp, "m", args.m, args.master.numel());
+  check_numel(kOp, "v", args.v, args.master.numel());
+  if (args.weight.defined()) {
+    check_float(kOp, "weight", args.weight);
+    check_numel(kOp, "weight", args.weight, args.master.numel());
+  }
+  check_record<UpdateControl>(kOp, "control", args.control);
+}
+
+Rows check_args(const SumContributionsArgs& args) {
+  constexpr const char* kOp = "sum_contributions";
+  check_float(kOp, "contributions", args.contributions);
+  check_float(kOp, "out", args.out);
+  MANTISSA_CHECK(args.contributions.shape().rank() == 2 && args.contributions.dim(0) > 0 &&
+                     args.contributions.dim(1) == args.out.numel(),
+                 "[sum_contributions] contributions must have shape (ranks, n)=(>= 1, {}), got {}", args.out.numel(),
+                 args.contributions.shape());
+  MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.contributions.dtype(),
+                 "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}",
+                 args.contributions.dtype(), args.accumulate);
+  return {args.contributions.dim(0), args.contributions.dim(1)};
+}
+
+}  // namespace mantissa

@@ -1,0 +1,26 @@
+// How a device multiplies matrices, where it leaves a choice. Device-free.
+#pragma once
+
+#include <cstdint>
+
+namespace mantissa {
+
+// How fp32 operands are multiplied. kTf32: rounded to 10 mantissa bits first and summed in fp32, for which tensor cores
+// are several times as fast. 16-bit operands do not depend on it.
+enum class Fp32Math : uint8_t { kFull, kTf32 };
+
+// Who chooses among the kernels that a library has for a product. They add in different orders.
+//
+// kTimed: the fastest in a short test at the first use of a shape. It is kept on the disk, so that all ranks of a
+// machine and later runs there choose alike; where no folder can be written, two runs may differ in the last bits.
+// kDeterministic: the library's own first choice. No measurement decides, so that the same GPU model and library
+// version give the same bits in every process and on every machine.
+enum class GemmSelection : uint8_t { kTimed, kDeterministic };
+
+struct GemmOptions {
+  Fp32Math fp32_math = Fp32Math::kFull;
+  GemmSelection selection = GemmSelection::kTimed;
+  bool operator==(const GemmOptions&) const = default;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,35 @@
+// A communicator that hands everything on to another, which it does not own. Tests derive from it what they watch.
+#pragma once
+
+#include "comm/communicator.h"
+
+namespace mantissa::testing {
+
+class BorrowedCommunicator : public Communicator {
+ public:
+  explicit BorrowedCommunicator(Communicator& inner) : inner_(inner) {}
+  std::string name() const override { return inner_.name(); }
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return inner_.all_to_all(send, recv, stream);
+  }
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return inner_.all_gather(send, recv, stream);
+  }
+  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
+    return inner_.broadcast(data, root, stream);
+  }
+  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
+    return inner_.all_gather_bytes(mine);
+  }
+  void barrier() override { inner_.barrier(); }
+  void abort(int exit_code) override { inner_.abort(exit_code); }
+
+ private:
+  Communicator& inner_;
+};
+
+}  // namespace mantissa::testing

@@ -1,0 +1,45 @@
+// Tensors and streams of the emulated GPU, whose streams do their work late and in any order.
+#pragma once
+
+#include "core/cuda/stream.h"
+#include "tests/comm/communicator_contract.h"
+
+namespace mantissa::testing {
+
+class EmulatedGpu final : public TensorPlace {
+ public:
+  std::unique_ptr<Stream> create_stream() override {
+    return std::make_unique<cuda::CudaStream>(0, cuda::device_properties(0));
+  }
+  Tensor make(DType dtype, Shape shape) override {
+    const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
+    auto* memory = static_cast<std::byte*>(cuda::allocate_device(bytes));
+    std::fill_n(memory, bytes, std::byte{0});
+    return Tensor(std::make_shared<Storage>(memory, bytes, Device{Device::Kind::kCuda, 0},
+                                            [memory] { cuda::free_device(memory); }),
+                  dtype, shape);
+  }
+  // The data gets there when the stream does.
+  void write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream& stream) override {
+    const Tensor source = make(DType::kU8, Shape{static_cast<int64_t>(bytes.size())});
+    std::copy(bytes.begin(), bytes.end(), source.raw());
+    copy(source, tensor, stream);
+    sources_.push_back(source);
+  }
+  std::vector<std::byte> read(const Tensor& tensor, Stream& stream) override {
+    std::vector<std::byte> bytes(tensor.size_bytes());
+    cuda::copy_async(bytes.data(), tensor.raw(), bytes.size(), cuda::CopyKind::kDeviceToHost,
+                     cuda::as_cuda(stream).handle());
+    stream.synchronize();
+    return bytes;
+  }
+  void copy(const Tensor& source, const Tensor& destination, Stream& stream) override {
+    cuda::copy_async(destination.raw(), source.raw(), source.size_bytes(), cuda::CopyKind::kDeviceToDevice,
+                     cuda::as_cuda(stream).handle());
+  }
+
+ private:
+  std::vector<Tensor> sources_;  // as long as a stream may read them
+};
+
+}  // namespace mantissa::testing

@@ -1,0 +1,366 @@
+#include "tests/comm/fake_nccl.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/base/check.h"
+#include "core/cuda/emulation/stream_queue.h"
+
+namespace {
+
+using namespace mantissa;
+
+// One message of one rank; `peer` is the rank itself unless it is point to point.
+struct Message {
+  enum class Kind : uint8_t { kAllGather, kAllToAll, kBroadcast, kSend, kReceive } kind;
+  const std::byte* from;
+  std::byte* to;
+  size_t bytes;
+  int root_or_peer;
+};
+
+struct Post {
+  std::vector<Message> messages;
+  cuda::StreamHandle stream = nullptr;
+};
+
+struct Operation {
+  std::vector<Post> posts;  // by rank
+  int posted = 0;
+};
+
+struct Clique {
+  int size = 0;
+  int joined = 0;
+  std::map<uint64_t, Operation> operations;
+  std::vector<cuda::EventHandle> events;  // as long as streams may wait for them
+  cuda::EventHandle gate = nullptr;       // what never comes, if operations do not end
+
+  ~Clique() {
+    open_gate();
+    for (const cuda::EventHandle event : events) cuda::destroy_event(event);
+    if (gate != nullptr) cuda::destroy_event(gate);
+  }
+  void open_gate() {
+    if (gate == nullptr) return;
+    const cuda::StreamHandle helper = cuda::create_stream();
+    cuda::record(gate, helper);
+    cuda::destroy_stream(helper);
+  }
+  cuda::EventHandle record(cuda::StreamHandle stream) {
+    events.push_back(cuda::create_event());
+    cuda::record(events.back(), stream);
+    return events.back();
+  }
+};
+
+struct Fake {
+  std::mutex mutex;
+  testing::FakeNcclPlan plan;
+  testing::FakeNcclCounts counts;
+  std::vector<testing::FakeNcclCall> calls;
+  ncclResult_t error = ncclSuccess;
+  uint64_t ids = 0;
+  int sends = 0;
+  std::map<uint64_t, std::shared_ptr<Clique>> cliques;
+} fake;
+
+struct Group {
+  int depth = 0;
+  ncclResult_t error = ncclSuccess;
+  ncclComm_t comm = nullptr;
+  Post post;
+};
+thread_local Group group;
+
+size_t size_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclFloat32:
+      return 4;
+    default:
+      throw ContractError("[fake nccl] unexpected type");
+  }
+}
+
+}  // namespace
+
+// What the opaque handle of NCCL points to.
+struct ncclComm {
+  std::shared_ptr<Clique> clique;
+  int rank = 0;
+  int polls = 0;
+  uint64_t issued = 0, launched = 0;
+  bool finalized = false;
+};
+
+namespace {
+
+using Lock = std::lock_guard<std::mutex>;
+
+ncclResult_t misuse() {
+  ++fake.counts.misuses;
+  return ncclInvalidUsage;
+}
+
+// The rows of one rank, from the messages of all.
+void move_rows(const Operation& operation, int rank) {
+  for (const Message& mine : operation.posts[static_cast<size_t>(rank)].messages) {
+    for (size_t source = 0; source < operation.posts.size(); ++source) {
+      const std::vector<Message>& theirs = operation.posts[source].messages;
+      const size_t own = static_cast<size_t>(rank);
+      switch (mine.kind) {
+        case Message::Kind::kAllGather:
+          std::memmove(mine.to + source * mine.bytes, theirs[0].from, mine.bytes);
+          break;
+        case Message::Kind::kAllToAll:
+          std::memmove(mine.to + source * mine.bytes, theirs[0].from + own * mine.bytes, mine.bytes);
+          break;
+        case Message::Kind::kBroadcast:
+          if (static_cast<int>(source) == mine.root_or_peer) std::memmove(mine.to, theirs[0].from, mine.bytes);
+          break;
+        case Message::Kind::kReceive:
+          for (const Message& other : theirs) {
+            const bool meant = other.kind == Message::Kind::kSend && other.root_or_peer == rank;
+            if (meant && static_cast<int>(source) == mine.root_or_peer) std::memmove(mine.to, other.from, mine.bytes);
+          }
+          break;
+        case Message::Kind::kSend:
+          break;
+      }
+    }
+  }
+}
+
+// Queues the operation on the streams of all ranks: each starts when all have come so far, and ends when all have
+// ended.
+void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
+  std::vector<cuda::EventHandle> starts, ends;
+  for (const Post& post : operation->posts) starts.push_back(clique.record(post.stream));
+  for (size_t rank = 0; rank < operation->posts.size(); ++rank) {
+    const cuda::StreamHandle stream = operation->posts[rank].stream;
+    for (const cuda::EventHandle start : starts) cuda::wait(stream, start);
+    cuda::emulation::enqueue(stream, [operation, rank] { move_rows(*operation, static_cast<int>(rank)); });
+    if (clique.gate != nullptr) cuda::wait(stream, clique.gate);
+    ends.push_back(clique.record(stream));
+  }
+  for (const Post& post : operation->posts) {
+    for (const cuda::EventHandle end : ends) cuda::wait(post.stream, end);
+  }
+}
+
+ncclResult_t post(ncclComm_t comm, Post post) {
+  if (comm->issued != comm->launched || comm->finalized) return misuse();
+  Clique& clique = *comm->clique;
+  Operation& operation = clique.operations[++comm->issued];
+  operation.posts.resize(static_cast<size_t>(clique.size));
+  operation.posts[static_cast<size_t>(comm->rank)] = std::move(post);
+  comm->polls = fake.plan.polls;
+  if (++operation.posted == clique.size) launch(clique, std::make_shared<Operation>(operation));
+  return ncclInProgress;
+}
+
+// A call inside of a group waits for its end.
+ncclResult_t add(ncclComm_t comm, const Message& message, cudaStream_t stream) {
+  if (group.depth == 0) return post(comm, {{message}, stream});
+  group.comm = comm;
+  group.post.stream = stream;
+  group.post.messages.push_back(message);
+  return ncclSuccess;
+}
+
+ncclResult_t call(const char* name, Message::Kind kind, const void* from, void* to, size_t count, ncclDataType_t type,
+                  int root_or_peer, ncclComm_t comm, cudaStream_t stream) {
+  const Lock lock(fake.mutex);
+  fake.calls.push_back({name, count, type});
+  if (kind == Message::Kind::kSend && fake.sends++ == fake.plan.failing_send) {
+    return group.error = ncclInvalidArgument;
+  }
+  const size_t bytes = count * size_of(type);
+  return add(comm, {kind, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), bytes, root_or_peer},
+             stream);
+}
+
+ncclResult_t get_version(int* version) {
+  *version = fake.plan.version;
+  return ncclSuccess;
+}
+
+ncclResult_t get_unique_id(ncclUniqueId* id) {
+  const Lock lock(fake.mutex);
+  ++fake.ids;
+  std::memcpy(id->internal, &fake.ids, sizeof(fake.ids));
+  return fake.plan.id_result;
+}
+
+ncclResult_t comm_init_rank_config(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
+  const Lock lock(fake.mutex);
+  if (config->blocking != 0 || rank < 0 || rank >= size) return misuse();
+  uint64_t key = 0;
+  std::memcpy(&key, id.internal, sizeof(key));
+  auto& clique = fake.cliques[key];
+  if (clique == nullptr) {
+    clique = std::make_shared<Clique>();
+    clique->size = size;
+    if (!fake.plan.operations_end) {
+      clique->gate = cuda::create_event();
+      clique->gate->recorded = 1;
+    }
+  }
+  *comm = new ncclComm{.clique = clique, .rank = rank, .polls = fake.plan.polls};
+  ++clique->joined;
+  ++fake.counts.started;
+  return ncclInProgress;
+}
+
+ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
+  const Lock lock(fake.mutex);
+  const auto& clique = *comm->clique;
+  *state = ncclInProgress;
+  if (fake.error != ncclSuccess) {
+    *state = fake.error;
+  } else if (clique.joined < clique.size || fake.plan.start == testing::FakeStart::kNeverEnds) {
+    return ncclSuccess;
+  } else if (comm->issued != comm->launched && clique.operations.at(comm->issued).posted < clique.size) {
+    return ncclSuccess;
+  } else if (comm->polls > 0) {
+    --comm->polls;
+  } else {
+    comm->launched = comm->issued;
+    *state = fake.plan.start == testing::FakeStart::kFails ? ncclSystemError : ncclSuccess;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t comm_finalize(ncclComm_t comm) {
+  const Lock lock(fake.mutex);
+  if (comm->issued != comm->launched || comm->finalized) return misuse();
+  comm->finalized = true;
+  comm->polls = fake.plan.polls;
+  ++fake.counts.finalized;
+  return ncclInProgress;
+}
+
+ncclResult_t comm_destroy(ncclComm_t comm) {
+  const Lock lock(fake.mutex);
+  if (!comm->finalized || comm->polls > 0) return misuse();
+  ++fake.counts.destroyed;
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t comm_abort(ncclComm_t comm) {
+  const Lock lock(fake.mutex);
+  comm->clique->open_gate();
+  ++fake.counts.aborted;
+  delete comm;
+  return ncclSuccess;
+}
+
+const char* get_error_string(ncclResult_t result) {
+  switch (result) {
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited";
+    default:
+      return "another result";
+  }
+}
+
+const char* get_last_error(ncclComm_t) { return "the fake has its reasons"; }
+
+ncclResult_t all_gather(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                        cudaStream_t stream) {
+  return call("all_gather", Message::Kind::kAllGather, from, to, count, type, 0, comm, stream);
+}
+ncclResult_t all_to_all(const void* from, void* to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                        cudaStream_t stream) {
+  return call("all_to_all", Message::Kind::kAllToAll, from, to, count, type, 0, comm, stream);
+}
+ncclResult_t broadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                       cudaStream_t stream) {
+  return call("broadcast", Message::Kind::kBroadcast, from, to, count, type, root, comm, stream);
+}
+ncclResult_t send(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return call("send", Message::Kind::kSend, from, nullptr, count, type, peer, comm, stream);
+}
+ncclResult_t recv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  return call("recv", Message::Kind::kReceive, nullptr, to, count, type, peer, comm, stream);
+}
+
+ncclResult_t group_start() {
+  const Lock lock(fake.mutex);
+  ++fake.counts.group_depth;
+  if (group.depth++ == 0) group.error = ncclSuccess;
+  return ncclSuccess;
+}
+
+ncclResult_t group_end() {
+  const Lock lock(fake.mutex);
+  if (group.depth == 0) return misuse();
+  --fake.counts.group_depth;
+  if (--group.depth > 0) return ncclSuccess;
+  const Group ended = std::exchange(group, Group{});
+  if (ended.error != ncclSuccess) return ended.error;
+  return ended.comm == nullptr ? ncclSuccess : post(ended.comm, ended.post);
+}
+
+}  // namespace
+
+namespace mantissa::testing {
+
+NcclApi make_fake_nccl(const FakeNcclPlan& plan, FakeAllToAll offered) {
+  const Lock lock(fake.mutex);
+  fake.plan = plan;
+  fake.counts = {};
+  fake.calls.clear();
+  fake.error = ncclSuccess;
+  fake.sends = 0;
+  fake.cliques.clear();
+  return {.get_version = get_version,
+          .get_unique_id = get_unique_id,
+          .comm_init_rank_config = comm_init_rank_config,
+          .comm_finalize = comm_finalize,
+          .comm_destroy = comm_destroy,
+          .comm_abort = comm_abort,
+          .comm_get_async_error = comm_get_async_error,
+          .get_error_string = get_error_string,
+          .get_last_error = get_last_error,
+          .all_gather = all_gather,
+          .broadcast = broadcast,
+          .send = send,
+          .recv = recv,
+          .group_start = group_start,
+          .group_end = group_end,
+          .all_to_all = offered == FakeAllToAll::kOffered ? all_to_all : nullptr};
+}
+
+FakeNcclCounts fake_nccl_counts() {
+  const Lock lock(fake.mutex);
+  return fake.counts;
+}
+
+std::vector<FakeNcclCall> fake_nccl_calls() {
+  const Lock lock(fake.mutex);
+  return fake.calls;
+}
+
+void set_fake_nccl_error(ncclResult_t error) {
+  const Lock lock(fake.mutex);
+  fake.error = error;
+}
+
+}  // namespace mantissa::testing

@@ -1,0 +1,45 @@
+// NCCL as a stand-in on the emulated GPU: its ranks are threads of one process. It behaves as a non-blocking
+// communicator does: an operation is in progress until all ranks have called it, and is then queued on the streams of
+// all; calling another one before that is an error. Tests choose what goes wrong, and count what was called.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/nccl/nccl_library.h"
+
+namespace mantissa::testing {
+
+enum class FakeStart : uint8_t { kWorks, kNeverEnds, kFails };
+
+struct FakeNcclPlan {
+  int version = 22809;
+  int polls = 3;  // how often a state that is about to change is still said to be in progress
+  FakeStart start = FakeStart::kWorks;
+  ncclResult_t id_result = ncclSuccess;
+  int failing_send = -1;       // the n-th ncclSend says ncclInvalidArgument
+  bool operations_end = true;  // else streams are held until the communicator is aborted
+};
+
+// What was called, over all ranks.
+struct FakeNcclCall {
+  std::string name;
+  size_t count;
+  ncclDataType_t type;
+};
+struct FakeNcclCounts {
+  int started = 0, finalized = 0, destroyed = 0, aborted = 0;
+  int group_depth = 0;
+  int misuses = 0;  // calls that NCCL would refuse
+};
+
+enum class FakeAllToAll : uint8_t { kOffered, kMissing };
+
+// The table. Forgets everything that was before.
+NcclApi make_fake_nccl(const FakeNcclPlan& plan, FakeAllToAll all_to_all = FakeAllToAll::kOffered);
+FakeNcclCounts fake_nccl_counts();
+std::vector<FakeNcclCall> fake_nccl_calls();
+// From now on all communicators report this.
+void set_fake_nccl_error(ncclResult_t error);
+
+}  // namespace mantissa::testing

@@ -1,0 +1,34 @@
+// StepReport: what happened in a step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "amp/grad_scaler.h"
+#include "comm/verdict_reduction.h"
+
+namespace mantissa {
+
+// Alike on every rank, except for the time.
+struct StepReport {
+  int64_t step = 0;
+  double loss = 0.0;       // mean over the non-ignored tokens of the global batch, nats
+  double grad_norm = 0.0;  // of the unscaled gradient of that mean, before clipping
+  double clip_factor = 1.0;
+  double learning_rate = 0.0;
+  int64_t tokens = 0;       // non-ignored
+  float scale = 1.0f;       // used in this step
+  float next_scale = 1.0f;  // after it
+  ScalerEvent event = ScalerEvent::kUnchanged;
+  bool applied = true;
+  Verdict verdict;
+  std::optional<Offender> offender;    // of non-finite gradients
+  std::optional<std::string> culprit;  // of a non-finite loss: the first op whose output was not finite
+  double seconds = 0.0;
+
+  // Why the step was skipped, in one line; empty when it was applied.
+  std::string skip_reason(const ParameterSet& parameters) const;
+};
+
+}  // namespace mantissa
