@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/models/training_pass.h"
@@ -89,8 +90,8 @@ TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
     const auto tape = host.tape(fp32, std::move(options));
     const LossOutput output =
         test.model->loss(*tape, host.tensor(batch.tokens), host.tensor(batch.targets), batch.sequence_length);
-    const float* losses = output.losses.data<float>();
-    return std::accumulate(losses, losses + 15, 0.0);
+    const std::vector<float> losses = host.values(output.losses);
+    return std::accumulate(losses.begin(), losses.end(), 0.0);
   };
 
   TapeOptions options;
@@ -99,20 +100,25 @@ TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
   for (int i = 0; i < test.parameters.size(); ++i) {
     Parameter& parameter = test.parameters[i];
     std::vector<float>& values = weights[static_cast<size_t>(i)];
-    std::vector<float> numeric(values.size());
-    for (size_t element = 0; element < values.size(); ++element) {
+    // 11 shares no factor with any dimension: the sample goes through all rows and columns.
+    const size_t stride = host.is_slow() ? std::min<size_t>(11, values.size()) : 1;
+    const std::vector<float> whole = host.values(parameter.gradient);
+    std::vector<float> numeric, gradient;
+    for (size_t element = 0; element < values.size(); element += stride) {
       const float original = values[element];
       const auto at = [&](float offset) {
-        parameter.weight.data<float>()[element] = original + offset;
+        values[element] = original + offset;
+        host.set_weight(parameter, values);
         return loss();
       };
       const double inner = at(kStep) - at(-kStep), outer = at(2 * kStep) - at(-2 * kStep);
-      numeric[element] = static_cast<float>((8 * inner - outer) / (12.0 * kStep));
-      parameter.weight.data<float>()[element] = original;
+      numeric.push_back(static_cast<float>((8 * inner - outer) / (12.0 * kStep)));
+      gradient.push_back(whole[element]);
+      values[element] = original;
+      host.set_weight(parameter, values);
     }
-    const std::vector<float> gradient = host.values(parameter.gradient);
     const double norm = testing::norm(gradient), noise = kNoise * std::sqrt(static_cast<double>(gradient.size()));
-    EXPECT_GT(norm, 0.1) << parameter.name;
+    EXPECT_GT(norm, stride == 1 ? 0.1 : 0.0) << parameter.name;
     EXPECT_LT(testing::relative_error(gradient, numeric), 2 * noise / norm + kTruncation) << parameter.name;
   }
 }

@@ -9,6 +9,7 @@
 #include "amp/working_dtype.h"
 #include "comm/local/local_communicator.h"
 #include "comm/sharded_optimizer.h"
+#include "comm/staged/staged_communicator.h"
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
 #include "tests/models/reference_file.h"
@@ -35,14 +36,17 @@ Curve train(const ReferenceFile& file, const AutocastConfig& autocast, WorkingWe
   const AutocastPolicy policy(autocast);
   assign_working_dtypes(test.parameters, policy, weights);
   LocalGroup group(1);
-  constexpr int64_t kBucketBytes = 16 << 10;  // several buckets
+  const auto communicator =
+      create_staged_communicator(group.rank(0), host.backend());  // for a device with its own memory
+  constexpr int64_t kBucketBytes = 16 << 10;                      // several buckets
   FlatBuckets buckets(test.parameters, BucketLayout(test.parameters, group.size(), kBucketBytes), host.backend());
-  GradientReducer reducer(buckets, group.rank(0), host.backend(), host.stream(), {.wire = DType::kF32});
-  VerdictReduction verdicts(group.rank(0), host.backend(), host.stream());
+  GradientReducer reducer(buckets, *communicator, host.backend(), host.stream(), {.wire = DType::kF32});
+  VerdictReduction verdicts(*communicator, host.backend(), host.stream());
   const AdamWOptions adamw{.beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f};
-  ShardedOptimizer optimizer(buckets, group.rank(0), host.backend(), host.stream(), Sharding::kSharded, adamw);
+  ShardedOptimizer optimizer(buckets, *communicator, host.backend(), host.stream(), Sharding::kSharded, adamw);
   const GradientClipper clipper({.kind = ClipOptions::Kind::kFixed, .max_norm = 2.0});
 
+  const Tensor losses = host.backend().make_tensor(DType::kF32, {1}, "losses");
   optimizer.begin_load();
   for (int i = 0; i < test.parameters.size(); ++i) {
     const std::vector<float> initial = file.values("gpt/weight/" + test.parameters[i].name);
@@ -63,12 +67,15 @@ Curve train(const ReferenceFile& file, const AutocastConfig& autocast, WorkingWe
     const float seed = loss_scale / static_cast<float>(count);
     const double loss_sum = run_pass(host, test, batch, policy, seed, std::move(options)).loss_sum;
     reducer.finish();
-    const Verdict verdict = verdicts.reduce({.sum = loss_sum, .tokens = count}, reducer, buckets.layout());
-    EXPECT_TRUE(verdict.finite()) << step;
-    const double norm = std::sqrt(verdict.sum_squares) / loss_scale;
-    optimizer.step(reducer, {.decision = StepDecision::kApply,
-                             .gradient_multiplier = clipper.factor(norm) / loss_scale,
-                             .learning_rate = rates.at(static_cast<size_t>(step))});
+    const float loss = static_cast<float>(loss_sum);
+    host.backend().upload(&loss, losses, host.stream());
+    verdicts.plan(plan_update(adamw, step, 1.0 / static_cast<double>(loss_scale), clipper.threshold(),
+                              rates.at(static_cast<size_t>(step))));
+    verdicts.decide(losses, reducer, buckets.layout());
+    optimizer.step(reducer, verdicts.control());
+    const UpdateDecision decision = verdicts.read_decision();
+    EXPECT_TRUE(decision.applied()) << step;
+    const double norm = decision.grad_norm;
     curve.losses.push_back(static_cast<float>(loss_sum / static_cast<double>(count)));
     curve.norms.push_back(static_cast<float>(norm));
   }

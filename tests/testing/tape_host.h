@@ -1,7 +1,9 @@
-// TapeHost: everything that a tape stands on (CPU backend, stream, arena, casts), for tests of ops and models.
+// TapeHost: everything that a tape stands on (backend, stream, arena, casts), for tests of ops and models.
 #pragma once
 
+#include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,16 +12,24 @@
 
 namespace mantissa::testing {
 
+// The GPU's if the test program links it, emulated or not, else the CPU's.
+inline std::unique_ptr<Backend> create_test_backend() {
+  const std::vector<std::string> names = backend_names();
+  return create_backend(std::count(names.begin(), names.end(), "cuda") ? "cuda" : "cpu");
+}
+
 class TapeHost {
  public:
   explicit TapeHost(size_t arena_bytes = size_t{64} << 20)
-      : backend_(create_backend("cpu")),
+      : backend_(create_test_backend()),
         stream_(backend_->create_stream()),
         arena_(std::make_unique<Arena>(backend_->reserve(arena_bytes))),
         casts_(*backend_) {}
 
   Backend& backend() { return *backend_; }
   Stream& stream() { return *stream_; }
+  // An emulated device: tests of thousands of passes take a sample.
+  bool is_slow() const { return backend_->describe().find("emulated") != std::string::npos; }
   Arena& arena() { return *arena_; }
   WeightCastCache& casts() { return casts_; }
   // `policy` must outlive the tape.

@@ -1,4 +1,4 @@
-// attention and rope: shapes, masks, grouped heads, working in place. Kernels are tested in tests/core/cpu.
+// attention and rope: shapes, masks, grouped heads, working in place. Kernels are tested in tests/core/kernels.
 #include "core/ops/attention.h"
 
 #include <gtest/gtest.h>

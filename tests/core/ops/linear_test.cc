@@ -1,4 +1,4 @@
-// linear: shapes, dtypes, roundings and where its gradients go. Kernels are tested in tests/core/cpu.
+// linear: shapes, dtypes, roundings and where its gradients go. Kernels are tested in tests/core/kernels.
 #include "core/ops/linear.h"
 
 #include <gtest/gtest.h>

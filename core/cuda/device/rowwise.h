@@ -1,0 +1,53 @@
+// Kernels over a matrix whose element needs no other thread's result, but needs to know its row and column.
+//
+// An operation is a struct of pointers and numbers with
+//   template <int Width> __device__ void apply(int64_t row, int64_t column) const;   // columns column ... + Width - 1
+// which is called with Width elements at once where the addresses and the number of columns allow it, else with one.
+// Row and column come from the two axes of the grid: no division, which would cost as much as the work.
+#pragma once
+
+#include <bit>
+
+#include "core/cuda/device/elementwise.h"
+
+namespace mantissa::cuda {
+
+template <int Width, typename Operation>
+__global__ void rowwise_kernel(Operation operation, int64_t rows, int64_t columns) {
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
+  const int64_t row_step = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  const int64_t first_column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * Width;
+  const int64_t column_step = static_cast<int64_t>(gridDim.y) * blockDim.x * Width;
+  for (int64_t column = first_column; column < columns; column += column_step) {
+    for (int64_t row = first_row; row < rows; row += row_step) operation.template apply<Width>(row, column);
+  }
+}
+
+struct RowwiseExtents {
+  int64_t rows, columns;
+  Alignment alignment;  // of all operands
+};
+
+template <int Width, typename Operation>
+void run_rowwise(const Operation& operation, const RowwiseExtents& extents, CudaStream& stream) {
+  constexpr int64_t kThreads = 256, kLargestGridY = 65535;
+  if (extents.rows == 0 || extents.columns == 0) return;
+  const bool vectors = extents.alignment == Alignment::kVectors && extents.columns % Width == 0;
+  const int64_t across = vectors ? extents.columns / Width : extents.columns;
+  // Along the columns as few threads as reach across, in whole warps where it is more than one.
+  const int64_t block_x = across <= kLanes ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(across)))
+                                           : std::min(kThreads, (across + kLanes - 1) / kLanes * kLanes);
+  const int64_t block_y = kThreads / block_x;
+  const int64_t enough = blocks_for(extents.rows * across, block_x * block_y, stream);
+  const int64_t grid_y = std::min({(across + block_x - 1) / block_x, enough, kLargestGridY});
+  const int64_t grid_x = std::min((extents.rows + block_y - 1) / block_y, (enough + grid_y - 1) / grid_y);
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y)),
+                          .block = dim3(static_cast<unsigned>(block_x), static_cast<unsigned>(block_y))};
+  if (vectors) {
+    launch(rowwise_kernel<Width, Operation>, shape, stream.handle(), operation, extents.rows, extents.columns);
+  } else {
+    launch(rowwise_kernel<1, Operation>, shape, stream.handle(), operation, extents.rows, extents.columns);
+  }
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,34 @@
+#include "core/cuda/device_choice.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
+#include "tools/build/cuda_archs.h"
+
+namespace mantissa::cuda {
+
+bool runs_on(std::string_view architecture, int major, int minor) {
+  int number = 0;  // sm_90a: 90
+  architecture.remove_prefix(std::string_view("sm_").size());
+  std::from_chars(architecture.data(), architecture.data() + architecture.size(), number);
+  if (architecture.back() == 'a') return number == major * 10 + minor;
+  return number / 10 == major && number % 10 <= minor;
+}
+
+std::string unusable_reason(int index) {
+  if (std::string reason = no_device_reason(); !reason.empty()) return reason;
+  const int count = device_count();
+  if (index < 0 || index >= count) return fmt::format("there is no GPU {}: this node shows {}", index, count);
+  const DeviceProperties device = device_properties(index);
+  const auto runs = [&](std::string_view architecture) { return runs_on(architecture, device.major, device.minor); };
+  if (std::any_of(std::begin(kCudaArchs), std::end(kCudaArchs), runs)) return "";
+  return fmt::format(
+      "GPU {} ({}) has compute capability {}.{}, but this program's kernels were built for {} only: build with "
+      "--//tools/build:cuda_archs=sm_{}{} (a suffix a for 9.0 and above)",
+      index, device.name, device.major, device.minor, fmt::join(kCudaArchs, ", "), device.major, device.minor);
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,92 @@
+// y = keep ? x / (1 - p) : 0, in fp32 with one rounding on store. Element e of global sample s is kept when
+//   philox(seed, {e / 4, site, s, step})[e % 4] >= p * 2^32,
+// a function of the global position alone. A dropped element is 0 whatever it was.
+//
+// Each operand is read or written once, 16 bytes at a time where a sample's elements are a multiple of that; then four
+// elements share one call of Philox, else each makes its own. Rows are samples.
+// Source: Philox4x32-10, Salmon et al., SC'11 (core/tensor/philox.h).
+#include "core/cuda/dropout.h"
+
+#include <cmath>
+
+#include "core/backend/kernel_checks.h"
+#include "core/cuda/device/rowwise.h"
+#include "core/tensor/philox.h"
+
+namespace mantissa::cuda {
+namespace {
+
+template <typename X, typename Y>
+struct Dropout {
+  const X* x;
+  Y* y;
+  int64_t per_sample;
+  uint64_t seed;
+  uint32_t step, site, first_sample;
+  uint32_t threshold;  // words below it drop their element
+  float scale;
+
+  __device__ PhiloxCounter words_of(int64_t sample, int64_t group) const {
+    return philox(seed, {static_cast<uint32_t>(group), site, first_sample + static_cast<uint32_t>(sample), step});
+  }
+
+  // `words` of elements begin ... begin + Width - 1.
+  template <int Width>
+  __device__ void draw(int64_t sample, int64_t begin, uint32_t (&words)[Width]) const {
+    if constexpr (Width == 1) {
+      const PhiloxCounter group = words_of(sample, begin / 4);
+      const bool upper = (begin & 2) != 0;  // selected, not indexed: registers have no addresses
+      words[0] = (begin & 1) != 0 ? (upper ? group[3] : group[1]) : (upper ? group[2] : group[0]);
+    } else {
+      static_assert(Width % 4 == 0);
+#pragma unroll
+      for (int k = 0; k < Width; k += 4) {
+        const PhiloxCounter group = words_of(sample, (begin + k) / 4);
+#pragma unroll
+        for (int word = 0; word < 4; ++word) words[k + word] = group[static_cast<size_t>(word)];
+      }
+    }
+  }
+
+  template <int Width>
+  __device__ void apply(int64_t sample, int64_t element) const {
+    const int64_t i = sample * per_sample + element;
+    float values[Width];
+    load<Width>(x + i, values);
+    uint32_t words[Width];
+    draw<Width>(sample, element, words);
+#pragma unroll
+    for (int k = 0; k < Width; ++k) values[k] = words[k] < threshold ? 0.0f : values[k] * scale;
+    store<Width>(y + i, values);
+  }
+};
+
+}  // namespace
+
+void dropout(const DropoutArgs& args, CudaStream& stream) {
+  check_args(args);
+  const double p = static_cast<double>(args.probability);
+  // p < 1 in fp32 is at most 1 - 2^-24: the threshold fits in 32 bits.
+  const uint32_t threshold = static_cast<uint32_t>(std::nearbyint(p * 0x1p32));
+  const float scale = static_cast<float>(1.0 / (1.0 - p));
+  dispatch(args.x.dtype(), [&]<typename X>() {
+    dispatch(args.y.dtype(), [&]<typename Y>() {
+      const Dropout<X, Y> operation{.x = args.x.data<X>(),
+                                    .y = args.y.data<Y>(),
+                                    .per_sample = args.elements_per_sample,
+                                    .seed = args.seed,
+                                    .step = args.step,
+                                    .site = args.site,
+                                    .first_sample = args.first_sample,
+                                    .threshold = threshold,
+                                    .scale = scale};
+      run_rowwise<kVectorWidth<X, Y>>(operation,
+                                      {.rows = args.x.numel() / args.elements_per_sample,
+                                       .columns = args.elements_per_sample,
+                                       .alignment = alignment_of(operation.x, operation.y)},
+                                      stream);
+    });
+  });
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,34 @@
+// Fiber: a function on a stack of its own that can be left in the middle and entered again. Address sanitizer is told
+// of every switch.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+namespace mantissa::cuda::emulation {
+
+class Fiber {
+ public:
+  // `body` starts at the first resume(). It must not throw, and must not return while the fiber may still be resumed.
+  explicit Fiber(std::function<void()> body);
+  // A body that has not returned is dropped as it is: its stack goes, no destructor runs.
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Runs the body up to its next suspend().
+  void resume();
+  // From inside the body: back to resume().
+  void suspend();
+
+ private:
+  std::function<void()> body_;
+  std::byte* region_;  // a page that may not be touched, then the stack
+  void* inside_ = nullptr;
+  void* outside_ = nullptr;
+  const void* outer_stack_ = nullptr;
+  size_t outer_stack_bytes_ = 0;
+  void* inner_fake_stack_ = nullptr;
+};
+
+}  // namespace mantissa::cuda::emulation

@@ -1,0 +1,48 @@
+#include "core/cuda/emulation/shared_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+// Defined by the address sanitizer's runtime, absent without it.
+extern "C" {
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* data, size_t bytes);
+__attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* data, size_t bytes);
+}
+
+namespace mantissa::cuda::emulation {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr int kNan = 0xff;  // of these bytes are the NaNs of every floating-point format
+
+constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+SharedMemory::SharedMemory(size_t bytes) : bytes_(bytes), mapped_bytes_(round_up(bytes, kPageBytes) + kPageBytes) {
+  void* const region = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (region == MAP_FAILED) throw std::bad_alloc();
+  region_ = static_cast<std::byte*>(region);
+  guard_ = region_ + mapped_bytes_ - kPageBytes;
+  data_ = guard_ - round_up(bytes, kSharedAlignmentBytes);
+  mprotect(guard_, kPageBytes, PROT_NONE);
+  std::memset(data_ + bytes_, kNan, padding());
+  if (__asan_poison_memory_region) __asan_poison_memory_region(data_ + bytes_, padding());
+}
+
+SharedMemory::~SharedMemory() {
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(data_ + bytes_, padding());
+  munmap(region_, mapped_bytes_);
+}
+
+void SharedMemory::clear() { std::memset(data_, kNan, bytes_); }
+
+bool SharedMemory::end_is_intact() const {
+  if (__asan_poison_memory_region) return true;  // it would have ended the program, and lets nobody look
+  return std::all_of(data_ + bytes_, guard_, [](std::byte b) { return b == std::byte{kNan}; });
+}
+
+}  // namespace mantissa::cuda::emulation

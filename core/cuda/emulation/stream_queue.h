@@ -1,0 +1,41 @@
+// Emulated streams: queues of work that run later, when somebody waits for them, in an order between streams that is
+// drawn at random. So that code which forgets to order two streams, or reads a result too early, fails.
+//
+// Graph capture records the work of all streams in the order in which it was given, which respects their events.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "core/cuda/runtime.h"
+
+// What the opaque handles of the CUDA runtime point to.
+struct CUevent_st {
+  uint64_t recorded = 0, completed = 0;  // how often
+  std::chrono::steady_clock::time_point completed_at{};
+};
+
+struct CUstream_st {
+  struct Item {
+    std::function<void()> work;      // or
+    CUevent_st* recorded = nullptr;  // or
+    CUevent_st* awaited = nullptr;
+    uint64_t turn = 0;  // of the event
+  };
+  std::deque<Item> items;
+};
+
+struct CUgraphExec_st {
+  std::vector<std::function<void()>> work;
+};
+
+namespace mantissa::cuda::emulation {
+
+// Queues `work` on `stream`.
+void enqueue(StreamHandle stream, std::function<void()> work);
+
+}  // namespace mantissa::cuda::emulation

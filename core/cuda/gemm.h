@@ -1,0 +1,19 @@
+// Matrix multiplication: cuBLASLt on a GPU (gemm_cublaslt.cc), the CPU kernel on the emulated one (gemm_emulated.cc).
+#pragma once
+
+#include <string>
+
+#include "core/backend/kernel_args.h"
+#include "core/cuda/stream.h"
+
+namespace mantissa::cuda {
+
+void gemm(const GemmArgs& args, CudaStream& stream);
+
+// Why matrices cannot be multiplied here (the library is missing); empty if they can. Does not throw.
+std::string gemm_unusable_reason();
+
+// Library and version, for the log.
+std::string describe_gemm();
+
+}  // namespace mantissa::cuda

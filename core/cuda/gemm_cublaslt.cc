@@ -1,0 +1,52 @@
+// Matrix multiplication on a GPU by cuBLASLt. The arithmetic and its conditions: gemm_multiply.cc; the choice of
+// kernels: gemm_device.h.
+#include <fmt/format.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/cuda/gemm.h"
+#include "core/cuda/gemm_multiply.h"
+#include "core/cuda/runtime.h"
+
+namespace mantissa::cuda {
+namespace {
+
+std::string cache_path(int device) {
+  const std::string folder = cache_folder();
+  if (folder.empty()) return "";
+  const DeviceProperties properties = device_properties(device);
+  return folder + "/" +
+         cache_file_name({.gpu = properties.name,
+                          .major = properties.major,
+                          .minor = properties.minor,
+                          .multiprocessors = properties.multiprocessors,
+                          .library_version = cublaslt().version()});
+}
+
+GemmDevice& device_of(const CudaStream& stream) {
+  // Never destroyed: when the program ends, the driver that the library talks to may be gone first.
+  static auto& devices = *new std::map<int, std::unique_ptr<GemmDevice>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<GemmDevice>& device = devices[stream.device_index()];
+  if (device == nullptr) {
+    set_device(stream.device_index());
+    device = std::make_unique<GemmDevice>(cublaslt(), cache_path(stream.device_index()));
+  }
+  return *device;
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args, CudaStream& stream) { multiply(device_of(stream), args, stream); }
+
+std::string gemm_unusable_reason() { return cublaslt_unusable_reason(); }
+
+std::string describe_gemm() {
+  const size_t version = cublaslt().version();
+  return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace mantissa::cuda

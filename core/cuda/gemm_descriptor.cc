@@ -1,0 +1,114 @@
+#include "core/cuda/gemm_descriptor.h"
+
+#include "core/base/check.h"
+#include "core/cuda/runtime.h"
+
+namespace mantissa::cuda {
+namespace {
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return CUDA_R_32F;
+    case DType::kBF16:
+      return CUDA_R_16BF;
+    case DType::kF16:
+      return CUDA_R_16F;
+    default:
+      throw ContractError(fmt::format("[gemm] expected a floating dtype, got {}", dtype));
+  }
+}
+
+// Always sums in fp32. FAST_TF32 only where it was asked for: by itself the library does not round fp32 operands.
+cublasComputeType_t compute_type(const GemmKey& key) {
+  return key.fp32_math == Fp32Math::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+cublasLtEpilogue_t epilogue(GemmEpilogue epilogue) {
+  switch (epilogue) {
+    case GemmEpilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case GemmEpilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case GemmEpilogue::kGeluAux:
+      return CUBLASLT_EPILOGUE_GELU_AUX;
+    case GemmEpilogue::kGeluAuxBias:
+      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case GemmEpilogue::kGeluGradient:
+      return CUBLASLT_EPILOGUE_DGELU;
+    case GemmEpilogue::kGeluBiasGradient:
+      return CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    // The library's A is our b.
+    case GemmEpilogue::kSumA:
+      return CUBLASLT_EPILOGUE_BGRADB;
+    case GemmEpilogue::kSumB:
+      return CUBLASLT_EPILOGUE_BGRADA;
+  }
+  throw ContractError(fmt::format("[gemm] unknown epilogue {}", static_cast<int>(epilogue)));
+}
+
+}  // namespace
+
+void check_cublaslt(const CublasLt& library, cublasStatus_t status, const char* call, const GemmKey& key) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw CudaError(fmt::format("[gemm] {} failed with {} for {}", call, library.status_name(status), describe(key)));
+}
+
+template <typename Value>
+void GemmDescriptors::set(cublasLtMatmulDescAttributes_t attribute, const Value& value, const char* what) {
+  check_cublaslt(library_, library_.set_operation(operation_.get(), attribute, &value, sizeof(value)), what, key_);
+}
+
+GemmDescriptors::Owned<cublasLtMatrixLayoutOpaque_t> GemmDescriptors::layout(DType dtype, int64_t rows, int64_t columns,
+                                                                             int64_t stride) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check_cublaslt(library_,
+                 library_.create_layout(&made, data_type(dtype), static_cast<uint64_t>(rows),
+                                        static_cast<uint64_t>(columns), stride),
+                 "cublasLtMatrixLayoutCreate", key_);
+  return {made, library_.destroy_layout};
+}
+
+GemmDescriptors::GemmDescriptors(const CublasLt& library, const GemmKey& key)
+    : library_(library),
+      key_(key),
+      operation_(nullptr, library.destroy_operation),
+      a_(nullptr, library.destroy_layout),
+      b_(nullptr, library.destroy_layout),
+      d_(nullptr, library.destroy_layout) {
+  const bool trans_a = key.trans_a == Transpose::kYes, trans_b = key.trans_b == Transpose::kYes;
+  // Column-major rows and columns of what is stored: our row length first.
+  a_ = layout(key.dtype, trans_b ? key.k : key.n, trans_b ? key.n : key.k, key.b_stride);
+  b_ = layout(key.dtype, trans_a ? key.m : key.k, trans_a ? key.k : key.m, key.a_stride);
+  d_ = layout(key.c_dtype, key.n, key.m, key.c_stride);
+
+  cublasLtMatmulDesc_t made = nullptr;
+  check_cublaslt(library_, library_.create_operation(&made, compute_type(key), CUDA_R_32F), "cublasLtMatmulDescCreate",
+                 key_);
+  operation_.reset(made);
+  const int32_t transform_a = trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, transform_b = trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+  set(CUBLASLT_MATMUL_DESC_TRANSA, transform_a, "cublasLtMatmulDescSetAttribute(TRANSA)");
+  set(CUBLASLT_MATMUL_DESC_TRANSB, transform_b, "cublasLtMatmulDescSetAttribute(TRANSB)");
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue(key.epilogue)),
+      "cublasLtMatmulDescSetAttribute(EPILOGUE)");
+  if (uses_bias(key.epilogue)) {
+    // D's type is the only one that 16-bit and fp32 products take.
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(data_type(key.c_dtype)),
+        "cublasLtMatmulDescSetAttribute(BIAS_DATA_TYPE)");
+  }
+  if (uses_aux(key.epilogue)) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t{key.n}, "cublasLtMatmulDescSetAttribute(EPILOGUE_AUX_LD)");
+  }
+}
+
+void GemmDescriptors::set_addresses(const GemmOperands& operands) {
+  if (uses_bias(key_.epilogue)) {
+    set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias, "cublasLtMatmulDescSetAttribute(BIAS_POINTER)");
+  }
+  if (uses_aux(key_.epilogue)) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux,
+        "cublasLtMatmulDescSetAttribute(EPILOGUE_AUX_POINTER)");
+  }
+}
+
+}  // namespace mantissa::cuda

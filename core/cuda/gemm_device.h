@@ -1,0 +1,51 @@
+// The products of one GPU: cuBLASLt's handle, and for each product met so far its descriptors and algorithm, which take
+// long to find (a heuristic tens of microseconds, a comparison milliseconds) and are found once.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "core/cuda/gemm_algorithms.h"
+#include "core/cuda/gemm_cache.h"
+
+namespace mantissa::cuda {
+
+// How an algorithm is chosen (GemmSelection):
+//   kTimed          the file of choices; else the fastest of the library's proposals, which goes into the file; else,
+//                   where nothing can be timed (a graph is being captured, no memory), the library's first proposal.
+//   kDeterministic  the library's first proposal.
+// Ranks of one machine share the file, and whoever writes a product's line first decides for all. Ranks on different
+// machines may choose differently: no result relies on equal bits of different ranks' products, since what ranks must
+// agree on (reduced gradients, updated weights) is computed once and sent.
+class GemmDevice {
+ public:
+  // On the GPU that is the calling thread's. `cache_path`: see GemmCache.
+  GemmDevice(const CublasLt& library, std::string cache_path);
+  ~GemmDevice();
+  GemmDevice(const GemmDevice&) = delete;
+  GemmDevice& operator=(const GemmDevice&) = delete;
+
+  // Queues the product, if the library has an algorithm for it; whether it had. Thread-safe.
+  bool try_multiply(const GemmProblem& problem, CudaStream& stream);
+
+ private:
+  struct Plan {
+    GemmDescriptors descriptors;
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: the library has none
+  };
+
+  Plan& plan_for(const GemmProblem& problem, CudaStream& stream);
+  std::optional<cublasLtMatmulAlgo_t> choose(const GemmLaunch& launch);
+  cublasLtMatmulAlgo_t choose_by_time(const GemmLaunch& launch, const std::vector<cublasLtMatmulAlgo_t>& proposals,
+                                      const std::optional<GemmAlgorithm>& refused);
+
+  const CublasLt& library_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::mutex mutex_;  // of all below; held while a product is queued, because its addresses are set in the plan
+  GemmCache cache_;
+  std::map<std::pair<GemmSelection, GemmKey>, Plan> plans_;
+};
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,32 @@
+#include "core/cuda/gemm.h"
+
+#include "core/backend/kernel_checks.h"
+#include "core/cpu/gemm.h"
+#include "core/cuda/emulation/stream_queue.h"
+
+namespace mantissa::cuda {
+namespace {
+
+// The same bytes without a share in them: queued work does not keep memory alive, as on a GPU.
+Tensor borrow(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return Tensor(std::make_shared<Storage>(tensor.raw(), tensor.size_bytes(), tensor.device(), nullptr), tensor.dtype(),
+                tensor.shape());
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args, CudaStream& stream) {
+  check_args(args);
+  GemmArgs borrowed = args;
+  for (Tensor GemmArgs::*operand : {&GemmArgs::a, &GemmArgs::b, &GemmArgs::c, &GemmArgs::bias}) {
+    borrowed.*operand = borrow(args.*operand);
+  }
+  emulation::enqueue(stream.handle(), [borrowed] { cpu::gemm(borrowed); });
+}
+
+std::string gemm_unusable_reason() { return ""; }
+
+std::string describe_gemm() { return "GEMM on the host"; }
+
+}  // namespace mantissa::cuda

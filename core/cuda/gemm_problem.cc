@@ -1,0 +1,79 @@
+#include "core/cuda/gemm_problem.h"
+
+#include <algorithm>
+
+namespace mantissa::cuda {
+namespace {
+
+constexpr const char* kEpilogueNames[] = {
+    "none", "bias", "gelu_aux", "gelu_aux_bias", "gelu_gradient", "gelu_bias_gradient", "sum_a", "sum_b"};
+
+const char* name_of(GemmEpilogue epilogue) { return kEpilogueNames[static_cast<int>(epilogue)]; }
+const char* letter_of(Transpose transpose) { return transpose == Transpose::kYes ? "t" : "n"; }
+const char* name_of(Fp32Math math) { return math == Fp32Math::kTf32 ? "tf32" : "full"; }
+const char* name_of(GradientMode mode) { return mode == GradientMode::kAccumulate ? "accumulate" : "write"; }
+
+}  // namespace
+
+bool uses_bias(GemmEpilogue epilogue) {
+  return epilogue != GemmEpilogue::kNone && epilogue != GemmEpilogue::kGeluAux &&
+         epilogue != GemmEpilogue::kGeluGradient;
+}
+
+bool uses_aux(GemmEpilogue epilogue) {
+  return epilogue == GemmEpilogue::kGeluAux || epilogue == GemmEpilogue::kGeluAuxBias ||
+         epilogue == GemmEpilogue::kGeluGradient || epilogue == GemmEpilogue::kGeluBiasGradient;
+}
+
+uint32_t gemm_alignment(const void* address) {
+  const auto bits = reinterpret_cast<uintptr_t>(address);
+  if (bits == 0) return 0;
+  return static_cast<uint32_t>(std::min<uintptr_t>(bits & (~bits + 1), kGemmAlignmentBytes));
+}
+
+std::string to_text(const GemmKey& key) {
+  return fmt::format("{} {} {} {} {} {} {} {} {}{} {} {} {} {} {} {} {} {}", key.m, key.n, key.k, key.a_stride,
+                     key.b_stride, key.c_stride, name(key.dtype), name(key.c_dtype), letter_of(key.trans_a),
+                     letter_of(key.trans_b), name_of(key.fp32_math), name_of(key.epilogue), name_of(key.mode),
+                     key.a_alignment, key.b_alignment, key.c_alignment, key.bias_alignment, key.aux_alignment);
+}
+
+std::string describe(const GemmKey& key) {
+  return fmt::format(
+      "{} x {} x {} (M x N x K), {} -> {}{}{}{}{}, epilogue {}, rows of a, b and c {}, {} and {} elements apart, "
+      "addresses multiples of {}, {} and {} bytes",
+      key.m, key.n, key.k, key.dtype, key.c_dtype, key.fp32_math == Fp32Math::kTf32 ? " by TF32" : "",
+      key.trans_a == Transpose::kYes ? ", a transposed" : "", key.trans_b == Transpose::kYes ? ", b transposed" : "",
+      key.mode == GradientMode::kAccumulate ? ", accumulated" : "", name_of(key.epilogue), key.a_stride, key.b_stride,
+      key.c_stride, key.a_alignment, key.b_alignment, key.c_alignment);
+}
+
+void classify_addresses(GemmProblem& problem) {
+  problem.key.a_alignment = gemm_alignment(problem.operands.a);
+  problem.key.b_alignment = gemm_alignment(problem.operands.b);
+  problem.key.c_alignment = gemm_alignment(problem.operands.c);
+  problem.key.bias_alignment = gemm_alignment(problem.operands.bias);
+  problem.key.aux_alignment = gemm_alignment(problem.operands.aux);
+}
+
+GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, void* bias, Fp32Math fp32_math) {
+  const DType dtype = args.a.dtype();
+  GemmProblem problem{.key = {.m = extents.m,
+                              .n = extents.n,
+                              .k = extents.k,
+                              .a_stride = args.a.dim(1),
+                              .b_stride = args.b.dim(1),
+                              .c_stride = args.c.dim(1),
+                              .dtype = dtype,
+                              .c_dtype = args.c.dtype(),
+                              .trans_a = args.trans_a,
+                              .trans_b = args.trans_b,
+                              .fp32_math = dtype == DType::kF32 ? fp32_math : Fp32Math::kFull,
+                              .epilogue = bias != nullptr ? GemmEpilogue::kBias : GemmEpilogue::kNone,
+                              .mode = args.mode},
+                      .operands = {.a = args.a.raw(), .b = args.b.raw(), .c = args.c.raw(), .bias = bias}};
+  classify_addresses(problem);
+  return problem;
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,76 @@
+// A product as the GEMM library is asked for it: what decides which of its kernels can run and is fastest (GemmKey),
+// and the addresses. Row-major, as in GemmArgs; the library's column-major view of it is made in gemm_descriptor.cc.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+
+#include "core/backend/gemm_options.h"
+#include "core/backend/kernel_args.h"
+#include "core/backend/kernel_checks.h"
+
+namespace mantissa::cuda {
+
+// What is done with the fp32 sums before they are rounded and stored. gelu is its tanh form.
+enum class GemmEpilogue : uint8_t {
+  kNone,
+  kBias,              // c = sum + bias (N)
+  kGeluAux,           // aux (M, N) = sum; c = gelu(sum)
+  kGeluAuxBias,       // aux (M, N) = sum + bias (N); c = gelu(aux)
+  kGeluGradient,      // c = sum * gelu'(aux (M, N))
+  kGeluBiasGradient,  // likewise, and bias (N) = column sums of c
+  kSumA,              // c = sum, and bias (M) = op(a) summed over K: in a weight's gradient, that of the bias
+  kSumB,              // c = sum, and bias (N) = op(b) summed over K
+};
+
+// Whether a vector called bias, read or written, belongs to it, and whether a matrix aux (M, N) does. Both are of c's
+// dtype; N must be a multiple of 8 where there is an aux.
+bool uses_bias(GemmEpilogue epilogue);
+bool uses_aux(GemmEpilogue epilogue);
+
+// Addresses are told apart up to 16 bytes: what the widest accesses of kernels need. Finer classes would make several
+// problems out of one, each with a choice of its own.
+constexpr uint32_t kGemmAlignmentBytes = 16;
+// The largest power of two, up to kGemmAlignmentBytes, that divides it; 0 for no address.
+uint32_t gemm_alignment(const void* address);
+
+struct GemmKey {
+  int64_t m = 0, n = 0, k = 0;
+  // From one row to the next as stored, in elements.
+  int64_t a_stride = 0, b_stride = 0, c_stride = 0;
+  DType dtype = DType::kF32, c_dtype = DType::kF32;
+  Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
+  Fp32Math fp32_math = Fp32Math::kFull;  // kFull unless dtype is fp32
+  GemmEpilogue epilogue = GemmEpilogue::kNone;
+  GradientMode mode = GradientMode::kWrite;
+  uint32_t a_alignment = 0, b_alignment = 0, c_alignment = 0, bias_alignment = 0, aux_alignment = 0;
+
+  auto operator<=>(const GemmKey&) const = default;
+};
+
+// The key on one line, different for different keys.
+std::string to_text(const GemmKey& key);
+// For messages: "1024 x 3072 x 768 (M x N x K), bf16 -> fp32, ...".
+std::string describe(const GemmKey& key);
+
+struct GemmOperands {
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* c = nullptr;
+  void* bias = nullptr;
+  void* aux = nullptr;
+};
+
+struct GemmProblem {
+  GemmKey key;
+  GemmOperands operands;
+};
+
+// `bias`: args.bias as c's dtype, wherever that lies; null where there is none.
+GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, void* bias, Fp32Math fp32_math);
+
+// Sets the alignments from the addresses.
+void classify_addresses(GemmProblem& problem);
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,115 @@
+// Forward pass of layer and RMS normalisation. A row is read once, into the registers of the warp or block that works
+// on it, and y written once: bound by memory; weight and bias come from the caches.
+#pragma once
+
+#include "core/backend/kernel_checks.h"
+#include "core/cuda/grid.h"
+#include "core/cuda/norm_row.h"
+
+namespace mantissa::cuda {
+
+// X and Y: T* or AnyFloats.
+template <typename X, typename Y>
+struct NormForward {
+  X x;
+  Y y;
+  AnyFloats weight, bias;
+  float* mean;  // not used by kRms
+  float* rstd;
+  int64_t rows, columns;
+  float epsilon;
+};
+
+constexpr int kForwardColumnsPerThread = 32;
+constexpr int kMaxForwardThreads = 512;  // leaves 128 registers for each
+
+// Row: how a thread has its part of x. block (threads of a row, rows at a time).
+template <Norm kNorm, int Width, typename Row, typename X, typename Y>
+__global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormForward<X, Y> p) {
+  RowTeam<1> team(shared_memory<float>());
+  const float columns = static_cast<float>(p.columns);
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < p.rows; row += stride) {
+    const Row x(p.x + row * p.columns, p.columns);
+    float mean = 0.0f;
+    if constexpr (kNorm == Norm::kLayer) {
+      float sum[1] = {};
+      x.for_each([&](int64_t, const float(&values)[Width]) {
+#pragma unroll
+        for (int i = 0; i < Width; ++i) sum[0] += values[i];
+      });
+      team.sum(sum);
+      mean = sum[0] / columns;
+    }
+    float squares[1] = {};
+    x.for_each([&](int64_t, const float(&values)[Width]) {
+#pragma unroll
+      for (int i = 0; i < Width; ++i) squares[0] += (values[i] - mean) * (values[i] - mean);
+    });
+    team.sum(squares);
+    const float rstd = rsqrtf(squares[0] / columns + p.epsilon);
+    if (threadIdx.x == 0) {
+      if constexpr (kNorm == Norm::kLayer) p.mean[row] = mean;
+      p.rstd[row] = rstd;
+    }
+    x.for_each([&](int64_t column, const float(&values)[Width]) {
+      float weight[Width], bias[Width] = {}, y[Width];
+      load<Width>(p.weight + column, weight);
+      if (kNorm == Norm::kLayer && p.bias.data != nullptr) load<Width>(p.bias + column, bias);
+#pragma unroll
+      for (int i = 0; i < Width; ++i) {
+        const float scaled = (values[i] - mean) * rstd * weight[i];
+        y[i] = kNorm == Norm::kLayer ? scaled + bias[i] : scaled;
+      }
+      store<Width>(p.y + row * p.columns + column, y);
+    });
+  }
+}
+
+template <Norm kNorm, int Width, typename X, typename Y, typename Row>
+void launch_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, CudaStream& stream) {
+  using XOperand = OperandOf<X>;
+  using YOperand = OperandOf<Y>;
+  const NormForward<typename XOperand::Type, typename YOperand::Type> p{
+      .x = XOperand::of(args.x),
+      .y = YOperand::of(args.y),
+      .weight = any_floats(args.weight),
+      .bias = any_floats(args.bias),
+      .mean = args.mean.defined() ? args.mean.data<float>() : nullptr,
+      .rstd = args.rstd.data<float>(),
+      .rows = rows.rows,
+      .columns = rows.columns,
+      .epsilon = args.epsilon};
+  constexpr unsigned kWarpsPerBlock = 4;
+  constexpr int kThreadsPerMultiprocessor = 2048;
+  const unsigned threads = team_threads(rows.columns, kForwardColumnsPerThread, kMaxForwardThreads);
+  const dim3 block(threads, threads == kLanes ? kWarpsPerBlock : 1);
+  const int blocks_per_multiprocessor = kThreadsPerMultiprocessor / static_cast<int>(block.x * block.y);
+  launch(norm_forward_kernel<kNorm, Width, Row, typename XOperand::Type, typename YOperand::Type>,
+         {.grid = blocks_for(rows.rows, block.y, stream, blocks_per_multiprocessor),
+          .block = block,
+          .shared_bytes = RowTeam<1>::scratch_bytes(threads)},
+         stream.handle(), p);
+}
+
+// kRms leaves bias and mean undefined.
+template <Norm kNorm>
+void run_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, CudaStream& stream) {
+  if (rows.rows == 0) return;
+  dispatch(args.x.dtype(), [&]<typename X>() {
+    dispatch(args.y.dtype(), [&]<typename Y>() {
+      constexpr int kWidth = kVectorWidth<X, Y>;
+      constexpr int64_t kMaxColumns = int64_t{kMaxForwardThreads} * kForwardColumnsPerThread;
+      const std::byte* const bias = args.bias.defined() ? args.bias.raw() : nullptr;
+      if (rows.columns % kWidth == 0 && rows.columns <= kMaxColumns &&
+          all_aligned(args.x.raw(), args.y.raw(), args.weight.raw(), bias)) {
+        using Row = RowInRegisters<X*, kWidth, kForwardColumnsPerThread / kWidth>;
+        launch_norm_forward<kNorm, kWidth, X, Y, Row>(args, rows, stream);
+      } else {
+        launch_norm_forward<kNorm, 1, AnyFloats, AnyFloats, RowInMemory>(args, rows, stream);
+      }
+    });
+  });
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,121 @@
+// What the normalisations' kernels share: the threads that work on one row, and the part of the row that each has.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/cuda/device/any_floats.h"
+
+namespace mantissa::cuda {
+
+enum class Norm : uint8_t {
+  kLayer,  // centred, with an optional bias
+  kRms,
+};
+
+// The threads of one row: a warp, of which the block then has blockDim.y, or the whole block. Which one, and so the
+// order of every sum, depends on the number of columns alone.
+template <int kSums>
+class RowTeam {
+ public:
+  // Shared memory for teams of this many threads.
+  static constexpr size_t scratch_bytes(unsigned threads) {
+    return threads == kLanes ? 0 : 2 * kSums * kLanes * sizeof(float);
+  }
+
+  __device__ __forceinline__ explicit RowTeam(float* scratch) : scratch_(scratch) {}
+
+  // Sums over the team, in a fixed order, in every thread. All threads of the team must take part.
+  __device__ __forceinline__ void sum(float (&values)[kSums]) {
+#pragma unroll
+    for (float& value : values) value = warp_reduce(value, Sum());
+    if (blockDim.x == kLanes) return;
+    const int warp = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
+    const int warps = static_cast<int>(blockDim.x) / kLanes;
+    // Two halves in turn: a thread that is already at the next sum does not overwrite what others still read, and one
+    // barrier a sum is enough.
+    float* const half = scratch_ + odd_ * kSums * kLanes;
+    odd_ ^= 1;
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) half[i * kLanes + warp] = values[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) values[i] = warp_reduce(lane < warps ? half[i * kLanes + lane] : 0.0f, Sum());
+  }
+
+ private:
+  float* scratch_;
+  int odd_ = 0;
+};
+
+// A thread's part of a row, read once: vectors of Width neighbouring columns, blockDim.x vectors apart. The number of
+// columns is a multiple of Width and at most blockDim.x * Width * Vectors.
+template <typename X, int Width, int Vectors>
+class RowInRegisters {
+ public:
+  __device__ __forceinline__ RowInRegisters(X row, int64_t columns) : columns_(static_cast<int>(columns)) {
+#pragma unroll
+    for (int k = 0; k < Vectors; ++k) {
+      if (column(k) < columns_) load<Width>(row + column(k), values_[k]);
+    }
+  }
+
+  // f(column, values) for each of the thread's vectors; values is a float (&)[Width].
+  template <typename F>
+  __device__ __forceinline__ void for_each(F f) const {
+#pragma unroll
+    for (int k = 0; k < Vectors; ++k) {
+      if (column(k) < columns_) f(column(k), values_[k]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int column(int k) const {
+    return static_cast<int>(threadIdx.x + static_cast<unsigned>(k) * blockDim.x) * Width;
+  }
+
+  const int columns_;
+  float values_[Vectors][Width];
+};
+
+// The same of a row that is too long for registers or not aligned: one column at a time, read anew on every pass (from
+// the caches, mostly).
+class RowInMemory {
+ public:
+  __device__ __forceinline__ RowInMemory(const AnyFloats& row, int64_t columns) : row_(row), columns_(columns) {}
+
+  template <typename F>
+  __device__ __forceinline__ void for_each(F f) const {
+    for (int64_t column = threadIdx.x; column < columns_; column += blockDim.x) {
+      float values[1];
+      load<1>(row_ + column, values);
+      f(column, values);
+    }
+  }
+
+ private:
+  const AnyFloats row_;
+  const int64_t columns_;
+};
+
+// Threads of which each has this many of the columns, at most `limit`; whole warps.
+inline unsigned team_threads(int64_t columns, int64_t columns_per_thread, int64_t limit) {
+  const int64_t threads = (columns + columns_per_thread - 1) / columns_per_thread;
+  return static_cast<unsigned>(std::min((threads + kLanes - 1) / kLanes * kLanes, limit));
+}
+
+// T* for a typed operand, AnyFloats for one whose dtype is known at run time only.
+template <typename T>
+struct OperandOf {
+  using Type = T*;
+  static Type of(const Tensor& tensor) { return tensor.data<T>(); }
+};
+template <>
+struct OperandOf<AnyFloats> {
+  using Type = AnyFloats;
+  static Type of(const Tensor& tensor) { return any_floats(tensor); }
+};
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,35 @@
+// Root-mean-square normalisation over the last axis, in fp32 with one rounding on store:
+//   xhat = x rstd,  y = xhat weight,  rstd = 1 / sqrt(mean(x^2) + epsilon).
+//
+// Backward, with g = weight dy:
+//   dx = rstd (g - xhat mean(g xhat)),  d_weight = sum dy xhat over rows,
+// the latter as fp32 sums of chunks of rows, then of the chunks in order. Both passes are bound by memory.
+//
+// Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019.
+#include "core/cuda/rms_norm.h"
+
+#include "core/cuda/norm_backward.h"
+#include "core/cuda/norm_forward.h"
+
+namespace mantissa::cuda {
+
+void rms_norm_forward(const RmsNormForwardArgs& args, CudaStream& stream) {
+  const Rows rows = check_args(args);
+  run_norm_forward<Norm::kRms>(
+      {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd, .epsilon = args.epsilon}, rows, stream);
+}
+
+void rms_norm_backward(const RmsNormBackwardArgs& args, CudaStream& stream) {
+  const Rows rows = check_args(args);
+  run_norm_backward<Norm::kRms>({.x = args.x,
+                                 .dy = args.dy,
+                                 .weight = args.weight,
+                                 .rstd = args.rstd,
+                                 .dx = args.dx,
+                                 .d_weight = args.d_weight,
+                                 .mode = args.mode,
+                                 .weight_mode = args.weight_mode},
+                                rows, stream);
+}
+
+}  // namespace mantissa::cuda

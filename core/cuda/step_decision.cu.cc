@@ -1,0 +1,50 @@
+// One thread decides for the whole device: a few hundred operations on a few hundred bytes, whose time is that of their
+// launches. What counts is that the host is not asked.
+#include "core/cuda/step_decision.h"
+
+#include "core/backend/kernel_checks.h"
+#include "core/cuda/device/device.h"
+
+namespace mantissa::cuda {
+namespace {
+
+__global__ void record_loss_kernel(const float* losses, int64_t micro_batches, VerdictRecord* record) {
+  double sum = 0.0;
+  for (int64_t index = 0; index < micro_batches; ++index) sum += static_cast<double>(losses[index]);
+  record->loss_sum = sum;
+}
+
+__global__ void decide_update_kernel(const VerdictRecord* records, int64_t ranks, const UpdatePlan* plan, int32_t* hold,
+                                     UpdateControl* control, UpdateDecision* decision) {
+  const UpdateDecision decided = mantissa::decide_update(records, ranks, *plan, *hold != 0);
+  *decision = decided;
+  *control = control_of(decided, *plan);
+  if (!decided.applied()) *hold = 1;
+}
+
+// The address of a record in a tensor of bytes.
+template <typename Record>
+Record* record_in(const char* op, const Tensor& tensor) {
+  MANTISSA_CHECK(reinterpret_cast<uintptr_t>(tensor.raw()) % alignof(Record) == 0,
+                 "[{}] a record must lie at a multiple of {} bytes on a GPU", op, alignof(Record));
+  return reinterpret_cast<Record*>(tensor.raw());
+}
+
+}  // namespace
+
+void record_loss(const RecordLossArgs& args, CudaStream& stream) {
+  check_args(args);
+  launch(record_loss_kernel, {.grid = 1, .block = 1}, stream.handle(), args.losses.data<float>(), args.losses.numel(),
+         record_in<VerdictRecord>("record_loss", args.record));
+}
+
+void decide_update(const DecideUpdateArgs& args, CudaStream& stream) {
+  const int64_t ranks = check_args(args);
+  launch(decide_update_kernel, {.grid = 1, .block = 1}, stream.handle(),
+         record_in<VerdictRecord>("decide_update", args.records), ranks,
+         record_in<UpdatePlan>("decide_update", args.plan), args.hold.data<int32_t>(),
+         record_in<UpdateControl>("decide_update", args.control),
+         record_in<UpdateDecision>("decide_update", args.decision));
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,108 @@
+// Emulated streams: work runs late and in any order that events allow, so that a missing wait shows.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <vector>
+
+#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/stream_queue.h"
+#include "core/cuda/stream.h"
+#include "tests/testing/error_of.h"
+
+namespace mantissa::cuda {
+namespace {
+
+using mantissa::testing::error_of;
+
+constexpr uint64_t kSeeds = 32;
+
+class EmulatedStreams : public ::testing::Test {
+ protected:
+  ~EmulatedStreams() override { emulation::set_seed(1); }
+  CudaStream first_{0, device_properties(0)}, second_{0, device_properties(0)};
+};
+
+TEST_F(EmulatedStreams, KeepTheOrderWithinAStream) {
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    emulation::set_seed(seed);
+    std::vector<int> order;
+    for (int i = 0; i < 5; ++i) emulation::enqueue(first_.handle(), [&order, i] { order.push_back(i); });
+    first_.synchronize();
+    EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4}));
+  }
+}
+
+// A producer on one stream and a consumer on another, with and without the event between them.
+std::set<int> consumed(CudaStream& producer, CudaStream& consumer, bool ordered) {
+  std::set<int> seen;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    emulation::set_seed(seed);
+    int value = 0, result = -1;
+    emulation::enqueue(producer.handle(), [&] { value = 7; });
+    if (ordered) consumer.wait(*producer.record());
+    emulation::enqueue(consumer.handle(), [&] { result = value; });
+    consumer.synchronize();
+    producer.synchronize();
+    seen.insert(result);
+  }
+  return seen;
+}
+
+TEST_F(EmulatedStreams, EventsOrderTwoStreamsAndAMissingOneShows) {
+  EXPECT_EQ(consumed(first_, second_, true), std::set<int>{7});
+  EXPECT_EQ(consumed(first_, second_, false), (std::set<int>{0, 7}));
+}
+
+TEST_F(EmulatedStreams, NothingIsDoneBeforeSomebodyWaits) {
+  std::set<bool> early;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    emulation::set_seed(seed);
+    bool done = false;
+    emulation::enqueue(first_.handle(), [&] { done = true; });
+    early.insert(done);
+    first_.synchronize();
+    EXPECT_TRUE(done);
+  }
+  EXPECT_EQ(early.size(), 2u);  // the host may find it done, or not
+}
+
+TEST_F(EmulatedStreams, AnEventIsDoneAfterTheWorkBeforeIt) {
+  int value = 0;
+  emulation::enqueue(first_.handle(), [&] { value = 1; });
+  const auto event = first_.record();
+  while (!event->done()) EXPECT_EQ(value == 1 || value == 0, true);
+  EXPECT_EQ(value, 1);
+}
+
+TEST_F(EmulatedStreams, AFailureReachesTheNextWhoWaits) {
+  emulation::enqueue(first_.handle(), [] { throw CudaError("a kernel failed"); });
+  EXPECT_EQ(error_of([&] { first_.synchronize(); }), "a kernel failed");
+  first_.synchronize();
+}
+
+TEST_F(EmulatedStreams, AGraphRepeatsWhatWasCapturedOnAllStreams) {
+  int value = 1;
+  begin_capture(first_.handle());
+  emulation::enqueue(first_.handle(), [&] { value *= 2; });
+  second_.wait(*first_.record());
+  emulation::enqueue(second_.handle(), [&] { value += 1; });
+  first_.wait(*second_.record());
+  EXPECT_NE(error_of([&] { first_.synchronize(); }).find("not permitted while a stream is captured"),
+            std::string::npos);
+  const GraphHandle graph = end_capture(first_.handle());
+  EXPECT_EQ(value, 1);
+  for (int i = 0; i < 3; ++i) launch_graph(graph, first_.handle());
+  first_.synchronize();
+  EXPECT_EQ(value, 15);
+  destroy_graph(graph);
+}
+
+TEST_F(EmulatedStreams, AWorkspaceGrowsAndStays) {
+  std::byte* const small = first_.workspace(100);
+  EXPECT_EQ(first_.workspace(size_t{1} << 20), small);
+  EXPECT_NE(first_.workspace(size_t{2} << 20), nullptr);
+  EXPECT_EQ(first_.workspace_bytes(), size_t{2} << 20);
+}
+
+}  // namespace
+}  // namespace mantissa::cuda

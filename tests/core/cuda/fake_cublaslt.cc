@@ -1,0 +1,231 @@
+#include "tests/core/cuda/fake_cublaslt.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "core/cuda/emulation/stream_queue.h"
+#include "core/tensor/half.h"
+
+namespace mantissa::cuda::fake_cublaslt {
+namespace {
+
+constexpr uint64_t kMark = 0x616c676f;  // of algorithms that this library made
+
+std::mutex mutex;
+
+template <typename Function>
+Function real(const char* name) {
+  static void* const library = dlopen(fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR).c_str(), RTLD_NOW);
+  if (library == nullptr || dlsym(library, name) == nullptr) throw std::runtime_error(name);
+  return reinterpret_cast<Function>(dlsym(library, name));
+}
+
+void expect(bool condition, const char* what) {
+  if (!condition) throw std::runtime_error(what);
+}
+
+template <typename Value>
+Value get(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t attribute) {
+  static const auto function = real<decltype(&cublasLtMatrixLayoutGetAttribute)>("cublasLtMatrixLayoutGetAttribute");
+  Value value{};
+  size_t written = 0;
+  expect(function(layout, attribute, &value, sizeof(value), &written) == CUBLAS_STATUS_SUCCESS, "layout attribute");
+  return value;
+}
+
+template <typename Value>
+Value get(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute) {
+  static const auto function = real<decltype(&cublasLtMatmulDescGetAttribute)>("cublasLtMatmulDescGetAttribute");
+  Value value{};
+  size_t written = 0;
+  expect(function(operation, attribute, &value, sizeof(value), &written) == CUBLAS_STATUS_SUCCESS,
+         "operation attribute");
+  return value;
+}
+
+template <typename Value>
+Value get(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute) {
+  static const auto function =
+      real<decltype(&cublasLtMatmulPreferenceGetAttribute)>("cublasLtMatmulPreferenceGetAttribute");
+  Value value{};
+  size_t written = 0;
+  expect(function(preference, attribute, &value, sizeof(value), &written) == CUBLAS_STATUS_SUCCESS, "preference");
+  return value;
+}
+
+size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+
+struct Matrix {
+  std::byte* data = nullptr;
+  int64_t rows = 0, columns = 0, stride = 0;
+  cudaDataType type = CUDA_R_32F;
+
+  Matrix(const void* address, cublasLtMatrixLayout_t layout)
+      : data(static_cast<std::byte*>(const_cast<void*>(address))),
+        rows(static_cast<int64_t>(get<uint64_t>(layout, CUBLASLT_MATRIX_LAYOUT_ROWS))),
+        columns(static_cast<int64_t>(get<uint64_t>(layout, CUBLASLT_MATRIX_LAYOUT_COLS))),
+        stride(get<int64_t>(layout, CUBLASLT_MATRIX_LAYOUT_LD)),
+        type(static_cast<cudaDataType>(get<uint32_t>(layout, CUBLASLT_MATRIX_LAYOUT_TYPE))) {
+    expect(get<int32_t>(layout, CUBLASLT_MATRIX_LAYOUT_ORDER) == CUBLASLT_ORDER_COL, "column-major");
+    expect(stride >= rows, "the stride covers a column");
+  }
+  size_t stride_bytes() const { return static_cast<size_t>(stride) * size_of(type); }
+  std::byte* at(int64_t row, int64_t column) const {
+    return data + static_cast<size_t>(column) * stride_bytes() + static_cast<size_t>(row) * size_of(type);
+  }
+};
+
+float load(const std::byte* from, cudaDataType type) {
+  if (type == CUDA_R_32F) return *reinterpret_cast<const float*>(from);
+  if (type == CUDA_R_16BF) return to_float(*reinterpret_cast<const BFloat16*>(from));
+  return to_float(*reinterpret_cast<const Float16*>(from));
+}
+
+void store(std::byte* to, cudaDataType type, float value) {
+  if (type == CUDA_R_32F) {
+    *reinterpret_cast<float*>(to) = value;
+  } else if (type == CUDA_R_16BF) {
+    *reinterpret_cast<BFloat16*>(to) = from_float<BFloat16>(value);
+  } else {
+    *reinterpret_cast<Float16*>(to) = from_float<Float16>(value);
+  }
+}
+
+bool divides(size_t alignment, const void* address, const Matrix& matrix) {
+  return reinterpret_cast<uintptr_t>(address) % alignment == 0 && matrix.stride_bytes() % alignment == 0;
+}
+
+cublasStatus_t create(cublasLtHandle_t* handle) {
+  static int context;
+  *handle = reinterpret_cast<cublasLtHandle_t>(&context);
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t destroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+
+cublasStatus_t algorithms(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cublasLtMatrixLayout_t a,
+                          cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t d,
+                          cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t results[],
+                          int* found) {
+  const std::lock_guard lock(mutex);
+  State& now = state();
+  ++now.heuristic_calls;
+  if (now.heuristic_status != CUBLAS_STATUS_SUCCESS) return now.heuristic_status;
+  now.reduction_schemes = get<uint32_t>(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+  now.workspace_bytes = get<uint64_t>(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+  now.compute_type = static_cast<cublasComputeType_t>(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE));
+  const std::pair<cublasLtMatrixLayout_t, cublasLtMatmulPreferenceAttributes_t> kOperands[] = {
+      {a, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES},
+      {b, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES},
+      {d, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES},
+      {d, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}};
+  now.alignments.clear();
+  for (const auto& [layout, attribute] : kOperands) now.alignments.push_back(get<uint32_t>(preference, attribute));
+  for (const auto& [layout, attribute] : kOperands) {
+    if (get<uint32_t>(preference, attribute) < now.required_alignment ||
+        Matrix(nullptr, layout).stride_bytes() % now.required_alignment != 0) {
+      return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+  }
+  *found = std::min(wanted, static_cast<int>(now.duration_ms.size()));
+  for (int i = 0; i < *found; ++i) {
+    results[i].state = CUBLAS_STATUS_SUCCESS;
+    results[i].algo.data[0] = static_cast<uint64_t>(i);
+    results[i].algo.data[1] = kMark;
+  }
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+bool is_refused(const cublasLtMatmulAlgo_t& algorithm) {
+  const std::vector<int>& refused = state().refused;
+  return algorithm.data[1] != kMark ||
+         std::find(refused.begin(), refused.end(), static_cast<int>(algorithm.data[0])) != refused.end();
+}
+
+cublasStatus_t check_algorithm(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, const cublasLtMatmulAlgo_t* algorithm,
+                               cublasLtMatmulHeuristicResult_t* result) {
+  const std::lock_guard lock(mutex);
+  result->workspaceSize = 0;
+  return is_refused(*algorithm) ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const void* alpha, const void* a_data,
+                      cublasLtMatrixLayout_t a_layout, const void* b_data, cublasLtMatrixLayout_t b_layout,
+                      const void* beta, const void* c_data, cublasLtMatrixLayout_t c_layout, void* d_data,
+                      cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t* algorithm, void* workspace,
+                      size_t workspace_bytes, cudaStream_t stream) {
+  const std::lock_guard lock(mutex);
+  State& now = state();
+  if (is_refused(*algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  expect(c_data == d_data && c_layout == d_layout, "in place");
+  expect(reinterpret_cast<uintptr_t>(workspace) % 256 == 0 && workspace_bytes >= now.workspace_bytes, "workspace");
+  expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE) == CUDA_R_32F, "scale type");
+  const Matrix a(a_data, a_layout), b(b_data, b_layout), d(d_data, d_layout);
+  expect(a.type == b.type && (d.type == a.type || d.type == CUDA_R_32F), "types");
+  for (const auto& [address, matrix] : {std::pair{a_data, a}, std::pair{b_data, b}, std::pair{c_data, d}}) {
+    expect(divides(now.required_alignment, address, matrix), "aligned as required");
+  }
+  const bool trans_a = get<int32_t>(operation, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T;
+  const bool trans_b = get<int32_t>(operation, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
+  const int64_t m = trans_a ? a.columns : a.rows, k = trans_a ? a.rows : a.columns;
+  const int64_t n = trans_b ? b.rows : b.columns;
+  expect((trans_b ? b.columns : b.rows) == k && d.rows == m && d.columns == n, "extents");
+
+  const auto epilogue = get<uint32_t>(operation, CUBLASLT_MATMUL_DESC_EPILOGUE);
+  expect(epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS, "epilogue");
+  const std::byte* bias = nullptr;
+  if (epilogue == CUBLASLT_EPILOGUE_BIAS) {
+    bias = static_cast<const std::byte*>(get<const void*>(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER));
+    expect(bias != nullptr, "bias address");
+    expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) == d.type, "bias of D's type");
+    if (reinterpret_cast<uintptr_t>(bias) % 16 != 0) now.aligned_bias = false;
+  }
+  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  const int number = static_cast<int>(algorithm->data[0]);
+  const int duration_ms = now.duration_ms.at(algorithm->data[0]);
+  ++now.products;
+  now.ran.push_back(number);
+  emulation::enqueue(stream, [=] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(duration_ms));
+    for (int64_t j = 0; j < n; ++j) {
+      for (int64_t i = 0; i < m; ++i) {
+        float sum = 0;
+        for (int64_t l = 0; l < k; ++l) {
+          sum += load(trans_a ? a.at(l, i) : a.at(i, l), a.type) * load(trans_b ? b.at(j, l) : b.at(l, j), b.type);
+        }
+        sum *= scale;
+        if (keep != 0) sum += keep * load(d.at(i, j), d.type);
+        if (bias != nullptr) sum += load(bias + static_cast<size_t>(i) * size_of(d.type), d.type);
+        store(d.at(i, j), d.type, sum);
+      }
+    }
+  });
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace
+
+State& state() {
+  static State state;
+  return state;
+}
+
+CublasLt library() {
+  state() = State{};
+  CublasLt table = cublaslt();
+  table.create = create;
+  table.destroy = destroy;
+  table.algorithms = algorithms;
+  table.check_algorithm = check_algorithm;
+  table.matmul = matmul;
+  return table;
+}
+
+}  // namespace mantissa::cuda::fake_cublaslt

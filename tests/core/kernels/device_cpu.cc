@@ -1,0 +1,65 @@
+// The CPU. Its variants are the instruction sets that the kernels were compiled for and that this machine has; its
+// schedules are 1 to 4 threads.
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "core/cpu/gemm.h"
+#include "hwy/highway.h"
+#include "tests/core/kernels/device_under_test.h"
+#include "tests/core/kernels/guarded_host_storage.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+class Cpu final : public DeviceUnderTest {
+ public:
+  Cpu() : DeviceUnderTest("cpu") {}
+
+  void on_each_variant(const std::function<void()>& body) override {
+    const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
+    ASSERT_FALSE(targets.empty());
+    for (const int64_t target : targets) {
+      SCOPED_TRACE(hwy::TargetName(target));
+      hwy::SetSupportedTargetsForTest(target);
+      body();
+      hwy::SetSupportedTargetsForTest(0);
+    }
+  }
+
+  void on_each_schedule(const std::function<void()>& body) override {
+    const int usual = omp_get_max_threads();
+    for (const int threads : {1, 2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << threads << " threads");
+      omp_set_num_threads(threads);
+      body();
+    }
+    omp_set_num_threads(usual);
+  }
+
+  std::shared_ptr<Storage> guarded_storage(size_t bytes) override {
+    return guarded_host_storage(bytes, backend().device(), stream());
+  }
+
+  bool rounds_probabilities() const override { return false; }
+
+  std::vector<GemmWay> gemm_ways() override {
+    const auto way = [](cpu::Bf16Gemm bf16) { return [bf16](const GemmArgs& args) { cpu::gemm(args, bf16); }; };
+    const cpu::Bf16Gemm preferred = cpu::preferred_bf16_gemm();
+    std::vector<GemmWay> ways{{DType::kF32, "fp32", way(preferred)},
+                              {DType::kF16, "fp16", way(preferred)},
+                              {DType::kBF16, "widened bf16", way(cpu::Bf16Gemm::kWidened)}};
+    if (cpu::native_bf16_gemm_is_possible()) {
+      ways.push_back({DType::kBF16, "native bf16", way(cpu::Bf16Gemm::kNative)});
+    }
+    return ways;
+  }
+};
+
+}  // namespace
+
+DeviceUnderTest& device_under_test() {
+  static Cpu device;
+  return device;
+}
+
+}  // namespace mantissa::kernel_test

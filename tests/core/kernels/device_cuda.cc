@@ -1,0 +1,66 @@
+// A GPU. It has one variant; a schedule is one more run, since a GPU never divides its work in time the same way twice.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/core/kernels/device_under_test.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+constexpr int kRuns = 4;
+constexpr std::byte kGuard{0xa5};
+constexpr size_t kGuardBytes = 1024;  // on either side; a multiple of every alignment that an allocation has
+
+class Cuda final : public DeviceUnderTest {
+ public:
+  Cuda() : DeviceUnderTest("cuda") {}
+
+  void on_each_variant(const std::function<void()>& body) override { body(); }
+
+  void on_each_schedule(const std::function<void()>& body) override {
+    for (int run = 0; run < kRuns; ++run) {
+      SCOPED_TRACE(testing::Message() << "run " << run);
+      body();
+    }
+  }
+
+  std::shared_ptr<Storage> guarded_storage(size_t bytes) override {
+    const std::shared_ptr<Storage> whole = backend().allocate(bytes + 2 * kGuardBytes, "kernel test");
+    const auto guard = [whole](size_t offset) {
+      return Tensor(whole, DType::kU8, {static_cast<int64_t>(kGuardBytes)}, offset);
+    };
+    const Tensor front = guard(0), back = guard(kGuardBytes + bytes);
+    const std::vector<std::byte> expected(kGuardBytes, kGuard);
+    backend().upload(expected.data(), front, stream());
+    backend().upload(expected.data(), back, stream());
+    return std::make_shared<Storage>(whole->data() + kGuardBytes, bytes, backend().device(), [this, front, back] {
+      check_guard(front, "before");
+      check_guard(back, "after");
+    });
+  }
+
+  bool rounds_probabilities() const override { return true; }
+
+ private:
+  // Waits for the stream. Called from a release, which must not throw.
+  void check_guard(const Tensor& guard, const char* where) {
+    try {
+      std::vector<std::byte> bytes(kGuardBytes);
+      backend().download(guard, bytes.data(), stream());
+      EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == kGuard; }))
+          << "a kernel wrote " << where << " its tensor";
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+};
+
+}  // namespace
+
+DeviceUnderTest& device_under_test() {
+  static Cuda device;
+  return device;
+}
+
+}  // namespace mantissa::kernel_test

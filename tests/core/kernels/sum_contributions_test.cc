@@ -1,0 +1,110 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/core/kernels/kernel_check.h"
+#include "tests/core/kernels/kernels.h"
+#include "tests/core/kernels/test_tensor.h"
+#include "tests/reference/random_values.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+using reference::random_values;
+
+constexpr float kScale = 0.2f;
+
+void check_fp32_sum(DType from, DType to, int64_t ranks, int64_t n) {
+  const Tensor contributions = make_tensor(from, {ranks, n}, random_values(ranks * n, 1));
+  const Tensor out = make_unwritten(to, {n});
+  sum_contributions({.contributions = contributions, .out = out, .scale = kScale});
+  const std::vector<double> v = values_of(contributions);
+  std::vector<double> expected(static_cast<size_t>(n)), magnitude(static_cast<size_t>(n));
+  for (size_t i = 0; i < v.size(); ++i) {
+    expected[i % static_cast<size_t>(n)] += static_cast<double>(kScale) * v[i];
+    magnitude[i % static_cast<size_t>(n)] += static_cast<double>(kScale) * std::abs(v[i]);
+  }
+  expect_close(out, expected, magnitude, kSumContributionsTolerance.steps(static_cast<double>(ranks)), "sum");
+}
+
+TEST(SumContributions, Fp32SumAgreesWithDoubleForAllDTypes) {
+  device_under_test().on_each_variant([] {
+    for (const Placement placement : kPlacements) {
+      const PlacementScope scope(placement);
+      for (const DType from : kFloatDTypes) {
+        for (const DType to : kFloatDTypes) {
+          for (const int64_t ranks : {1, 2, 5}) {
+            for (const int64_t n : {1, 3, 17, 65, 129, 136}) check_fp32_sum(from, to, ranks, n);
+          }
+        }
+      }
+    }
+  });
+}
+
+// Bit for bit: after every addition in rank order the sum is rounded to the contributions' dtype.
+TEST(SumContributions, NarrowSumRoundsAfterEveryAddition) {
+  device_under_test().on_each_variant([] {
+    for (const DType from : kFloatDTypes) {
+      const int64_t ranks = 7, n = 67;  // not a whole number of vectors: only some ranks' contributions are aligned
+      const Tensor contributions = make_tensor(from, {ranks, n}, random_values(ranks * n, 2, 0.5, 1.0));
+      const Tensor out = make_unwritten(DType::kF32, {n});
+      sum_contributions({.contributions = contributions, .out = out, .accumulate = from, .scale = kScale});
+      dispatch(from, [&]<typename T>() {
+        const std::vector<T> terms = elements_of<T>(contributions);
+        const std::vector<float> actual = elements_of<float>(out);
+        for (size_t i = 0; i < actual.size(); ++i) {
+          T sum = terms[i];
+          for (size_t j = i + actual.size(); j < terms.size(); j += actual.size()) {
+            sum = from_float<T>(to_float(sum) + to_float(terms[j]));
+          }
+          ASSERT_EQ(actual[i], to_float(sum) * kScale) << i;
+        }
+      });
+    }
+  });
+}
+
+TEST(SumContributions, Fp32SumKeepsWhatANarrowOneLoses) {
+  // 1 + 255 times 2^-9: each addend is half a unit of bf16's last place at 1, so the narrow sum stays at 1.
+  std::vector<double> values(256, 0x1p-9);
+  values[0] = 1.0;
+  const Tensor contributions = make_tensor(DType::kBF16, {256, 1}, values);
+  const Tensor wide = make_unwritten(DType::kF32, {1}), narrow = make_unwritten(DType::kF32, {1});
+  sum_contributions({.contributions = contributions, .out = wide});
+  sum_contributions({.contributions = contributions, .out = narrow, .accumulate = DType::kBF16});
+  EXPECT_EQ(values_of(wide)[0], 1.0 + 255.0 / 512.0);
+  EXPECT_EQ(values_of(narrow)[0], 1.0);
+}
+
+TEST(SumContributions, TheSameBitsOnEveryScheduleAndNonFiniteValuesPropagate) {
+  const int64_t n = device_under_test().large(40001);
+  std::vector<double> values = random_values(3 * n, 3);
+  values[static_cast<size_t>(n + 7)] = NAN;
+  values[8] = HUGE_VAL;
+  for (const DType dtype : kFloatDTypes) {
+    const Tensor contributions = make_tensor(dtype, {3, n}, values);
+    for (const DType accumulate : {DType::kF32, dtype}) {
+      expect_same_bits_on_every_schedule([&] {
+        const Tensor out = make_unwritten(dtype, {n});
+        sum_contributions({.contributions = contributions, .out = out, .accumulate = accumulate, .scale = kScale});
+        EXPECT_TRUE(std::isnan(values_of(out)[7]));
+        EXPECT_EQ(values_of(out)[8], HUGE_VAL);
+        return std::vector<Tensor>{out};
+      });
+    }
+  }
+}
+
+TEST(SumContributions, RefusesAForeignAccumulationDType) {
+  const Tensor contributions = make_tensor(DType::kBF16, {1, 2}, {1, 2});
+  expect_contract_error(
+      [&] {
+        sum_contributions(
+            {.contributions = contributions, .out = make_unwritten(DType::kF32, {2}), .accumulate = DType::kF16});
+      },
+      "[sum_contributions] accumulate must be fp32 or the contributions' dtype bf16, got fp16");
+}
+
+}  // namespace
+}  // namespace mantissa::kernel_test

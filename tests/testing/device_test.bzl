@@ -1,0 +1,43 @@
+"""Tests that run on every device: one list of cases, one test program for each device.
+
+    device_test(name = "norm", srcs = ["norm_test.cc"], deps = [...])
+
+makes
+    norm_cases           the cases as a library; tests/gpu links those of all such tests into programs for a GPU
+    norm_cpu_test        on the CPU
+    norm_emulated_test   on the emulated GPU: the CUDA kernels on the host
+
+`cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `emulated_tags` and
+`emulated_size` are for the emulated GPU, which is slow.
+"""
+
+load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_test")
+
+def device_test(
+        name,
+        srcs,
+        deps,
+        size = "small",
+        cpu = ["//core/cpu:cpu_backend"],
+        emulated = ["//core/cuda:cuda_backend_emulated"],
+        emulated_tags = [],
+        emulated_size = "medium"):
+    cases = name + "_cases"
+    mantissa_cc_library(
+        name = cases,
+        testonly = True,
+        srcs = srcs,
+        alwayslink = True,
+        deps = deps + ["@gtest"],
+    )
+    mantissa_cc_test(
+        name = name + "_cpu_test",
+        size = size,
+        deps = [":" + cases] + cpu,
+    )
+    mantissa_cc_test(
+        name = name + "_emulated_test",
+        size = emulated_size,
+        tags = emulated_tags,
+        deps = [":" + cases] + emulated,
+    )
