@@ -1,0 +1,228 @@
+#include "comm/nccl/nccl_communicator.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdlib>
+
+#include "comm/check_collective.h"
+#include "comm/gpu_claim.h"
+#include "core/base/check.h"
+#include "core/cuda/stream.h"
+
+namespace mantissa {
+namespace {
+
+// Nothing is added up on the way, so the type only counts the bytes; counts are in elements of it.
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kF16:
+      return ncclFloat16;
+    case DType::kI32:
+      return ncclInt32;
+    case DType::kU8:
+      return ncclUint8;
+  }
+  throw ContractError("[nccl] unknown dtype");
+}
+
+std::chrono::milliseconds timeout_from(const char* variable, std::chrono::milliseconds otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
+  const std::string_view all(text);
+  int64_t seconds = 0;
+  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), seconds);
+  constexpr int64_t kYear = int64_t{365} * 24 * 3600;
+  if (error != std::errc() || end != all.data() + all.size() || seconds <= 0 || seconds > kYear) {
+    throw ConfigError(fmt::format("{} must be a number of seconds, at least 1, got '{}'", variable, text));
+  }
+  return std::chrono::seconds(seconds);
+}
+
+class NcclWork final : public Work {
+ public:
+  NcclWork(std::shared_ptr<NcclConnection> connection, uint64_t number)
+      : connection_(std::move(connection)), number_(number) {}
+  ~NcclWork() override { connection_->forget(number_); }
+  bool test() override { return connection_->launched(number_); }
+  void wait() override { connection_->wait_until_launched(number_); }
+
+ private:
+  std::shared_ptr<NcclConnection> connection_;
+  uint64_t number_;
+};
+
+// Of a collective that moves nothing.
+class NoWork final : public Work {
+ public:
+  bool test() override { return true; }
+  void wait() override {}
+};
+
+bool on_host(const Tensor& receive) { return !receive.defined() || receive.device().kind == Device::Kind::kCpu; }
+
+class NcclCommunicator final : public Communicator {
+ public:
+  NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> host, const NcclOptions& options)
+      : api_(api), host_(std::move(host)), options_(options) {}
+
+  std::string name() const override { return "nccl"; }
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  int local_rank() const override { return host_->local_rank(); }
+  int local_size() const override { return host_->local_size(); }
+
+  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    if (on_host(recv)) return host_->all_to_all(send, recv, stream);
+    check_all_to_all(send, recv, size(), recv.device());
+    const auto count = static_cast<size_t>(recv.dim(1));
+    const NcclOperation operation{"all_to_all", send.size_bytes() + recv.size_bytes()};
+    return issue(operation, recv, stream, [&](ncclComm_t comm, cudaStream_t handle) {
+      if (api_.all_to_all != nullptr) {
+        return api_.all_to_all(send.raw(), recv.raw(), count, type_of(recv.dtype()), comm, handle);
+      }
+      return exchange_rows(send, recv, comm, handle);
+    });
+  }
+
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    if (on_host(recv)) return host_->all_gather(send, recv, stream);
+    check_all_gather(send, recv, size(), recv.device());
+    const auto count = static_cast<size_t>(send.numel());
+    const NcclOperation operation{"all_gather", send.size_bytes() + recv.size_bytes()};
+    return issue(operation, recv, stream, [&](ncclComm_t comm, cudaStream_t handle) {
+      return api_.all_gather(send.raw(), recv.raw(), count, type_of(recv.dtype()), comm, handle);
+    });
+  }
+
+  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
+    if (on_host(data)) return host_->broadcast(data, root, stream);
+    check_broadcast(data, root, size(), data.device());
+    const auto count = static_cast<size_t>(data.numel());
+    return issue({"broadcast", data.size_bytes()}, data, stream, [&](ncclComm_t comm, cudaStream_t handle) {
+      return api_.broadcast(data.raw(), data.raw(), count, type_of(data.dtype()), root, comm, handle);
+    });
+  }
+
+  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
+    throw_if_failed();
+    return host_->all_gather_bytes(mine);
+  }
+  void barrier() override {
+    throw_if_failed();
+    host_->barrier();
+  }
+  void abort(int exit_code) override { host_->abort(exit_code); }
+
+ private:
+  // What is decided after a failed collective, from data that never came, must not reach the other ranks.
+  void throw_if_failed() {
+    if (connection_) connection_->throw_if_failed();
+  }
+
+  template <typename Call>
+  std::unique_ptr<Work> issue(const NcclOperation& operation, const Tensor& receive, Stream& stream, Call call) {
+    connect(receive.device());
+    if (receive.size_bytes() == 0) return std::make_unique<NoWork>();
+    const cudaStream_t handle = cuda::as_cuda(stream).handle();
+    const uint64_t number = connection_->issue(operation, stream, [&](ncclComm_t comm) { return call(comm, handle); });
+    return std::make_unique<NcclWork>(connection_, number);
+  }
+
+  // Row r of `recv` comes from rank r. The group is closed whatever happens inside of it, else all that follows would
+  // be collected in it.
+  ncclResult_t exchange_rows(const Tensor& send, const Tensor& recv, ncclComm_t comm, cudaStream_t stream) const {
+    const auto count = static_cast<size_t>(recv.dim(1));
+    const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());
+    const ncclDataType_t type = type_of(recv.dtype());
+    ncclResult_t result = api_.group_start();
+    if (result != ncclSuccess) return result;
+    for (int peer = 0; peer < size() && result == ncclSuccess; ++peer) {
+      const size_t offset = static_cast<size_t>(peer) * row_bytes;
+      result = api_.send(send.raw() + offset, count, type, peer, comm, stream);
+      if (result == ncclSuccess) result = api_.recv(recv.raw() + offset, count, type, peer, comm, stream);
+    }
+    const ncclResult_t end = api_.group_end();
+    return result != ncclSuccess ? result : end;
+  }
+
+  void connect(Device device) {
+    if (connection_) {
+      MANTISSA_CHECK(device == device_, "[nccl] the ranks are connected through GPU {}, got tensors of GPU {}",
+                     device_.index, device.index);
+      return;
+    }
+    struct Record {
+      ncclUniqueId id;
+      int32_t id_result;
+      int32_t version;
+      int32_t shares_gpus;
+      GpuClaim claim;
+    };
+    const std::string node = node_name();
+    const int version = nccl_version(api_);
+    Record mine{.id = {},
+                .id_result = ncclSuccess,
+                .version = version,
+                .shares_gpus = nccl_shares_gpus(version, std::getenv("NCCL_MULTI_RANK_GPU_ENABLE")),
+                .claim = {}};
+    cuda::set_device(device.index);
+    mine.claim =
+        make_gpu_claim(node, cuda::device_properties(device.index).pci_bus_id, device.index, cuda::device_count());
+    if (rank() == 0) mine.id_result = api_.get_unique_id(&mine.id);
+    const std::vector<Record> all = all_gather_records(*host_, mine);
+    // From the same records all ranks come to the same end.
+    std::vector<GpuClaim> claims;
+    bool all_share_gpus = true;
+    for (size_t other = 0; other < all.size(); ++other) {
+      claims.push_back(all[other].claim);
+      all_share_gpus &= all[other].shares_gpus != 0;
+      if (all[other].version != all[0].version) {
+        throw CommError(fmt::format("[nccl] rank 0 has NCCL {}, rank {} (node {}) has {}: all need the same",
+                                    nccl_version_text(all[0].version), other, all[other].claim.node,
+                                    nccl_version_text(all[other].version)));
+      }
+    }
+    if (all[0].id_result != ncclSuccess) {
+      throw CommError(fmt::format("[nccl] rank 0 of {} (node {}) cannot be reached by the others: {}", size(),
+                                  all[0].claim.node,
+                                  api_.get_error_string(static_cast<ncclResult_t>(all[0].id_result))));
+    }
+    if (!all_share_gpus) {
+      require_own_gpus(claims,
+                       fmt::format("Start fewer ranks there; or give comm.backend: mpi, which goes through host "
+                                   "memory; or, with NCCL 2.30 or newer (this is {}), set "
+                                   "NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks",
+                                   nccl_version_text(version)));
+    }
+    connection_ = std::make_shared<NcclConnection>(
+        api_, all[0].id, NcclPlace{.rank = rank(), .size = size(), .device = device.index, .node = node}, options_);
+    device_ = device;
+  }
+
+  const NcclApi api_;
+  const std::unique_ptr<Communicator> host_;
+  const NcclOptions options_;
+  std::shared_ptr<NcclConnection> connection_;  // null until the first collective of GPU tensors
+  Device device_;
+};
+
+}  // namespace
+
+NcclOptions nccl_options_from_environment() {
+  NcclOptions options;
+  options.start_timeout = timeout_from("MANTISSA_NCCL_START_TIMEOUT", options.start_timeout);
+  options.collective_timeout = timeout_from("MANTISSA_NCCL_TIMEOUT", options.collective_timeout);
+  return options;
+}
+
+std::unique_ptr<Communicator> create_nccl_communicator(const NcclApi& api, std::unique_ptr<Communicator> host,
+                                                       const NcclOptions& options) {
+  return std::make_unique<NcclCommunicator>(api, std::move(host), options);
+}
+
+}  // namespace mantissa

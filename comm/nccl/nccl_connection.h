@@ -1,0 +1,111 @@
+// NcclConnection: one NCCL communicator, from the moment when all ranks are there to its end.
+//
+// NCCL runs the operations of one communicator in the order in which they were issued, whatever their streams. So all
+// streams share one: two communicators whose kernels get to the GPU in different orders on two ranks wait for each
+// other for ever.
+//
+// The communicator is non-blocking: NCCL queues an operation's kernel on the stream from a thread of its own, and until
+// then (the operation is "launching") nothing may rely on the stream's order, and no other operation may be issued.
+// Once it is launched, its end is the business of the stream.
+//
+// A watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
+// kernels that spin on the GPU, so that a thread that waits for the stream returns; from then on every call throws the
+// CommError that tells what happened.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "comm/nccl/nccl_library.h"
+#include "core/tensor/stream.h"
+
+namespace mantissa {
+
+struct NcclOptions {
+  std::chrono::milliseconds start_timeout{300'000};       // for all ranks to be there
+  std::chrono::milliseconds collective_timeout{600'000};  // for an operation to end, from the end of the one before
+  std::chrono::milliseconds watch_interval{100};
+};
+
+// What errors name.
+struct NcclPlace {
+  int rank = 0, size = 1;
+  int device = 0;
+  std::string node;
+};
+struct NcclOperation {
+  const char* name = "";
+  size_t bytes = 0;  // what this rank sends and receives
+};
+
+class NcclConnection {
+ public:
+  // Collective; `id` is of rank 0. CommError naming rank, size, node and seconds when not all ranks come in time.
+  NcclConnection(const NcclApi& api, const ncclUniqueId& id, const NcclPlace& place, const NcclOptions& options);
+  // Waits for the other ranks to end as well; aborts instead if it has failed or an exception is on its way.
+  ~NcclConnection();
+  NcclConnection(const NcclConnection&) = delete;
+  NcclConnection& operator=(const NcclConnection&) = delete;
+
+  // Calls `call` once the operation before is launched. Returns the operation's number.
+  uint64_t issue(const NcclOperation& operation, Stream& stream, const std::function<ncclResult_t(ncclComm_t)>& call);
+  // Whether the operation is launched. Does not block. Throws if the connection has failed.
+  bool launched(uint64_t number);
+  void wait_until_launched(uint64_t number);
+  // Called when nobody will ask for the operation any more, and before its stream may go.
+  void forget(uint64_t number) noexcept;
+  void throw_if_failed();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Launching {
+    NcclOperation operation;
+    uint64_t number = 0;
+    Clock::time_point since;
+    Stream* stream = nullptr;
+  };
+  struct Running {
+    NcclOperation operation;
+    Clock::time_point since;
+    std::unique_ptr<Event> end;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  std::string who() const;  // "rank 1 of 4 (GPU 1 of node a)"
+  std::string what(const NcclOperation& operation) const;
+  std::string describe(ncclResult_t result) const;
+  void start(const ncclUniqueId& id);
+  ncclResult_t state() const;  // ncclInProgress while something is launching
+  void check_failure() const;
+  [[noreturn]] void fail(const std::string& reason);
+  void abort(const std::string& reason);
+  bool is_launched(uint64_t number);
+  void settle(Lock& lock, uint64_t number);
+  void watch();
+  void look();
+  bool finish();
+
+  const NcclApi api_;
+  const NcclPlace place_;
+  const NcclOptions options_;
+  std::mutex mutex_;  // of all below: NCCL wants one caller at a time
+  ncclComm_t comm_ = nullptr;
+  uint64_t issued_ = 0;
+  std::optional<Launching> launching_;
+  std::deque<Running> running_;
+  Clock::time_point last_end_;
+  std::string failure_;
+  bool stopping_ = false;
+  std::condition_variable stop_;
+  std::thread watchdog_;
+};
+
+}  // namespace mantissa

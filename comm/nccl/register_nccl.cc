@@ -1,0 +1,28 @@
+// Makes "nccl" known by name: NCCL of this machine, brought together by MPI.
+#include "comm/mpi/mpi_communicator.h"
+#include "comm/nccl/nccl_communicator.h"
+#include "comm/registry.h"
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+std::unique_ptr<Communicator> create() {
+  const NcclApi api = load_nccl();
+  const NcclOptions options = nccl_options_from_environment();
+  return create_nccl_communicator(api, create_mpi_communicator(), options);
+}
+
+std::string unusable_reason() {
+  try {
+    load_nccl();
+    return "";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+const bool kRegistered = register_communicator("nccl", {.create = create, .unusable_reason = unusable_reason});
+
+}  // namespace
+}  // namespace mantissa
