@@ -84,7 +84,7 @@ double ceiling(Communicator& communicator, DType dtype) {
 }
 
 void run(const Request& request, const std::vector<std::string>& overrides) {
-  const auto communicator = start_communicator("auto");
+  const auto communicator = start_communicator("auto", "cpu");
   start_logging(communicator->rank(), communicator->size());
   const RandomTokens tokens(*communicator);
   const Config config = bench_config(request, communicator->size(), tokens.path(), overrides);
@@ -100,7 +100,7 @@ void run(const Request& request, const std::vector<std::string>& overrides) {
   for (int index = 0; index < request.steps; ++index) {
     const double before = ceiling(*communicator, config.precision.compute);
     communicator->barrier();
-    const double seconds = step.run().seconds;
+    const double seconds = step.run().front().seconds;
     ceilings.push_back(before);
     ms.push_back(1e3 * seconds);
     shares.push_back(100.0 * flops / seconds / before);

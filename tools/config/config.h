@@ -13,6 +13,7 @@
 #include "amp/working_dtype.h"
 #include "comm/reducer_config.h"
 #include "core/autograd/precision.h"
+#include "core/backend/gemm_options.h"
 #include "core/io/config_reader.h"
 #include "core/io/token_data.h"
 #include "core/optim/adamw.h"
@@ -63,6 +64,7 @@ struct OptimizerConfig {
 struct PrecisionConfig {
   DType compute = DType::kBF16;  // what "low" means
   WorkingWeights weights = WorkingWeights::kLow;
+  bool tf32 = false;                                   // fp32 products may be rounded to tf32 where a GPU has it
   std::array<std::optional<OpSetting>, kOpCount> ops;  // by Op; nothing: the op's default rule
   std::vector<LayerOverride> layers;                   // the most specific pattern wins
 
@@ -115,6 +117,11 @@ struct ActivationInjection {
   InjectedValue value = InjectedValue::kInf;
 };
 
+// Of GPUs only.
+struct CudaConfig {
+  GemmSelection gemm = GemmSelection::kTimed;
+};
+
 struct TestConfig {
   std::vector<GradientInjection> gradients;
   std::vector<ActivationInjection> activations;
@@ -131,6 +138,7 @@ struct Config {
   CommConfig comm;
   CheckpointConfig checkpoint;
   FaultConfig faults;
+  CudaConfig cuda;
   TestConfig test;
 
   ConfigOrigins origins;  // where each setting that is not at its default was written; no part of the settings

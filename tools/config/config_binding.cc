@@ -88,6 +88,7 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
 
 void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
   v.scalar("compute", choice_field(c.compute, names::kFloat));
+  v.scalar("tf32", bool_field(c.tf32));
   v.scalar("weights", choice_field(c.weights, names::kWeights));
   v.section("ops", [&] {
     for (int op = 0; op < kOpCount; ++op) {
@@ -163,6 +164,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });
   v.section("faults", [&] { v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1)); });
+  v.section("cuda", [&] { v.scalar("gemm", choice_field(c.cuda.gemm, names::kGemmSelection)); });
   v.section("test", [&] { bind_test(v, c.test); });
 }
 

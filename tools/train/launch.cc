@@ -8,8 +8,9 @@
 #include <thread>
 
 #include "comm/registry.h"
-#include "core/backend/registry.h"
 #include "models/model.h"
+#include "tools/train/device_choice.h"
+#include "tools/train/transport_choice.h"
 
 namespace mantissa {
 namespace {
@@ -44,7 +45,7 @@ void require_known_names(const Config& config) {
     names.insert(names.begin(), "auto");
     return names;
   };
-  require_name("device", config.device, with_auto(backend_names()));
+  require_known_device(config.device);
   require_name("comm.backend", config.comm.backend, with_auto(communicator_names()));
   require_name("model.name", config.model.name, model_names());
 }
@@ -54,14 +55,23 @@ int launcher_rank() {
   return text ? std::atoi(text) : 0;
 }
 
-std::unique_ptr<Communicator> start_communicator(const std::string& backend) {
+std::unique_ptr<Communicator> start_communicator(const std::string& backend, const std::string& device) {
+  const bool launched = launcher_rank_text() != nullptr;
+  if (backend != "local" && !launched && launcher_size() > 1) {
+    throw ConfigError(
+        fmt::format("this is one of {} processes that srun started, but it was told nothing that MPI could find the "
+                    "others by: give srun --mpi=pmix (`srun --mpi=list` shows what there is), or start the job with "
+                    "mpirun",
+                    launcher_size()));
+  }
   if (backend == "local" && launcher_size() > 1) {
     throw ConfigError(
         fmt::format("comm.backend: local, but this is one of {} processes of a job, which would train {} models into "
                     "one folder: give auto or mpi, or start one process",
                     launcher_size(), launcher_size()));
   }
-  return create_communicator(backend != "auto" ? backend : launcher_rank_text() ? "mpi" : "local");
+  if (backend != "auto") return create_communicator(backend);
+  return launched ? choose_transport(create_communicator("mpi"), device) : create_communicator("local");
 }
 
 int set_threads(int wanted, const Communicator& communicator) {

@@ -15,9 +15,10 @@ int launcher_rank();
 // ConfigError listing what this program has if device, comm.backend or model.name names something else.
 void require_known_names(const Config& config);
 
-// The transport that comm.backend names; "auto": mpi under a launcher, else local. ConfigError for "local" in a job of
-// several processes.
-std::unique_ptr<Communicator> start_communicator(const std::string& backend);
+// The transport that comm.backend names; "auto": local for a process that was started alone, else mpi or nccl
+// (transport_choice.h), for which the configuration's `device` is. ConfigError for "local" in a job of several
+// processes, and for a job whose processes cannot find each other.
+std::unique_ptr<Communicator> start_communicator(const std::string& backend, const std::string& device);
 
 // Sets the number of OpenMP threads of this rank: `wanted`, or with 0 OMP_NUM_THREADS if given, else the cores that
 // this rank may use, shared among the ranks of the node that may use the same ones. Returns it.

@@ -14,10 +14,17 @@ size_t arena_bytes(const Config& config) {
   return peak + peak / 4 + kReserveBytes;
 }
 
+std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& device) {
+  auto backend = create_backend(device.backend, device.index);
+  backend->set_gemm_options(
+      {.fp32_math = config.precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull, .selection = config.cuda.gemm});
+  return backend;
+}
+
 }  // namespace
 
-ModelRuntime::ModelRuntime(const Config& config)
-    : backend(create_backend(config.device == "auto" ? "cpu" : config.device)),
+ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device)
+    : backend(make_backend(config, device)),
       stream(backend->create_stream()),
       policy(config.precision.autocast()),
       model(make_model(config, policy, parameters)),

@@ -8,12 +8,12 @@
 #include "core/backend/backend.h"
 #include "models/model.h"
 #include "tools/config/config.h"
+#include "tools/train/device_choice.h"
 
 namespace mantissa {
 
 struct ModelRuntime {
-  // ConfigError for a device that this program or machine does not have.
-  explicit ModelRuntime(const Config& config);
+  ModelRuntime(const Config& config, const DeviceChoice& device);
   ModelRuntime(const ModelRuntime&) = delete;
   ModelRuntime& operator=(const ModelRuntime&) = delete;
 

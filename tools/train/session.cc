@@ -1,19 +1,22 @@
 #include "tools/train/session.h"
 
 #include <bit>
+#include <cstring>
 
 #include "comm/bucket_layout.h"
+#include "comm/staged/staged_communicator.h"
 
 namespace mantissa {
 namespace {
 
-// What ranks must agree on before anything else.
+// What ranks must agree on: they would train different models without a word.
 struct Identity {
-  uint64_t config;
-  uint64_t data;
+  uint64_t config = 0;
+  uint64_t data = 0;
+  char device[16] = {};
 };
 
-// Refuses a job whose ranks were started with different inputs: they would train different models without a word.
+// Refuses a job whose ranks were started with different inputs.
 void require_agreement(Communicator& communicator, const Identity& mine) {
   const auto all = all_gather_records(communicator, mine);
   for (size_t rank = 1; rank < all.size(); ++rank) {
@@ -22,6 +25,12 @@ void require_agreement(Communicator& communicator, const Identity& mine) {
           fmt::format("rank {} was started with another configuration than rank 0: start all ranks with the "
                       "same file and the same overrides (`mantissa config FILE` prints what a rank reads)",
                       rank));
+    }
+    if (std::strcmp(all[rank].device, all[0].device) != 0) {
+      throw CommError(fmt::format(
+          "rank {} would compute on device {}, rank 0 on {}: give device={} or device={} (its reason not to "
+          "use another is in the log of that rank's node)",
+          rank, all[rank].device, all[0].device, all[0].device, all[rank].device));
     }
     if (all[rank].data != all[0].data) {
       throw CommError(
@@ -32,9 +41,27 @@ void require_agreement(Communicator& communicator, const Identity& mine) {
   }
 }
 
-const Config& checked(const Config& config, Communicator& communicator, uint64_t data) {
-  require_agreement(communicator, {fingerprint(config), data});
+const Config& checked(const Config& config, Communicator& communicator) {
+  require_agreement(communicator, {.config = fingerprint(config)});
   return config;
+}
+
+DeviceChoice agreed_device(const Config& config, Communicator& communicator) {
+  DeviceChoice choice = choose_device(config.device, communicator.local_rank());
+  Identity mine;
+  choice.backend.copy(mine.device, sizeof(mine.device) - 1);
+  require_agreement(communicator, mine);
+  return choice;
+}
+
+std::unique_ptr<Communicator> make_staged(Communicator& transport, Backend& backend) {
+  const bool on_host = backend.device().kind == Device::Kind::kCpu;
+  if (on_host && transport.name() == "nccl") {
+    throw ConfigError(
+        "comm.backend: nccl carries the memory of GPUs, but device: cpu was chosen: give comm.backend mpi");
+  }
+  if (on_host || transport.name() == "nccl") return nullptr;
+  return create_staged_communicator(transport, backend);
 }
 
 }  // namespace
@@ -50,9 +77,11 @@ ReducerConfig resolve_reducer(const Config& config, int ranks) {
 }
 
 Session::Session(const Config& given, Communicator& given_communicator)
-    : config(checked(given, given_communicator, 0)),
-      communicator(given_communicator),
-      runtime(config),
+    : config(checked(given, given_communicator)),
+      device(agreed_device(config, given_communicator)),
+      runtime(config, device),
+      staged(make_staged(given_communicator, *runtime.backend)),
+      communicator(staged ? *staged : given_communicator),
       data(config, runtime.model->objective()),
       injection(config.test, communicator.rank(), *runtime.backend, *runtime.stream),
       buckets(runtime.parameters, BucketLayout(runtime.parameters, ranks(), config.comm.bucket_bytes()),
@@ -63,7 +92,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
       verdicts(communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
-  require_agreement(communicator, {fingerprint(config), data.fingerprint()});
+  require_agreement(communicator, {.data = data.fingerprint()});
   for (const GradientInjection& fault : config.test.gradients) {
     const Parameter* parameter = runtime.parameters.find(fault.parameter);
     if (parameter == nullptr) {

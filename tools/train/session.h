@@ -27,8 +27,10 @@ struct Session {
   int64_t micro_batches() const { return config.train.global_batch / (config.train.micro_batch * ranks()); }
 
   const Config& config;
-  Communicator& communicator;
+  const DeviceChoice device;
   ModelRuntime runtime;
+  std::unique_ptr<Communicator> staged;  // where the given transport works on host memory and the device has its own
+  Communicator& communicator;            // the one to use
   BatchSource data;
   FaultInjection injection;
   FlatBuckets buckets;

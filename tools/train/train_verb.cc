@@ -15,6 +15,9 @@ namespace mantissa {
 namespace {
 
 void announce(const Config& config, const Session& session, int threads) {
+  if (config.device == "auto" && !session.device.reason.empty()) {
+    spdlog::info("device: auto takes the {}: {}", session.device.backend, session.device.reason);
+  }
   spdlog::info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
                config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
                session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
@@ -47,7 +50,7 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
   try {
     const Config config = load_config(config_path, overrides);
     require_known_names(config);
-    communicator = start_communicator(config.comm.backend);
+    communicator = start_communicator(config.comm.backend, config.device);
     start_logging(communicator->rank(), communicator->size());
     train(config, *communicator);
     return static_cast<int>(ExitCode::kOk);

@@ -15,7 +15,11 @@
 namespace mantissa::testing {
 namespace {
 
-constexpr const char* kProgram = "tools/mantissa";
+// MANTISSA_TEST_PROGRAM names another build of the program.
+std::string program() {
+  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");
+  return given ? given : "tools/mantissa";
+}
 
 std::string quoted(const std::string& text) {
   std::string result = "'";
@@ -64,7 +68,7 @@ Outcome run_under_mpirun(int ranks, const std::string& command) {
 }
 
 Outcome run_program(int ranks, const std::vector<std::string>& arguments) {
-  std::string command = kProgram;
+  std::string command = program();
   for (const std::string& argument : arguments) command += " " + quoted(argument);
   return ranks > 0 ? run_under_mpirun(ranks, command) : run_shell(command);
 }
