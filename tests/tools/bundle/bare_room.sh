@@ -1,0 +1,79 @@
+#!/bin/sh
+# What bundle_test.sh runs in its bare room, where there is this shell and no other program: bare_room.sh BUNDLE RESULTS
+set -eu
+bundle=$1
+results=$2 # the beginning of the names of all folders and files that are written
+
+fail() {
+  echo "bare_room: $*" >&2
+  exit 1
+}
+
+# expect TEXT COMMAND...: the command succeeds and its output, which is shown if it does not, has TEXT.
+expect() {
+  text=$1
+  shift
+  if output=$("$@" 2>&1); then status=0; else status=$?; fi
+  [ "$status" = 0 ] || fail "status $status from: $*
+$output"
+  case $output in *"$text"*) ;; *) fail "no '$text' in the output of: $*
+$output" ;; esac
+  echo "passed: $*"
+}
+
+train() { # train RUN LAUNCHER...: a tiny model, to the last step and its checkpoint
+  run=$1
+  shift
+  set -- "$@" "$bundle/bin/mantissa" train "$bundle/configs/quickstart.yaml" data.train=/text "train.run_dir=$results-$run" \
+    model.layers=1 model.width=32 model.heads=2 model.context=16 train.steps=3 train.global_batch=2 train.micro_batch=1 \
+    train.eval_interval=0 train.sample_tokens=0 optimizer.warmup_steps=1 checkpoint.interval=3
+  expect "$ranks" "$@"
+  case $output in *"checkpoint saved to $results-$run"*) ;; *) fail "no checkpoint: $output" ;; esac
+  output=${output#*local probe returned unhandled shell} # the user has no entry that names one
+  case $output in *WARNING* | *ORTE_ERROR* | *"not found"*) fail "OpenMPI complains: $output" ;; esac
+  [ -s "$results-$run/metrics.jsonl" ] || fail "no metrics in $results-$run"
+}
+
+[ -z "${HOME+set}" ] || fail "HOME is set: the room is not bare"
+command -v ls >/dev/null && fail "there is an 'ls': the room is not bare"
+export OMP_NUM_THREADS=1
+
+expect "width: 320" "$bundle/bin/mantissa" config "$bundle/configs/quickstart.yaml"
+if "$bundle/bin/mantissa" config /absent.yaml 2>/dev/null; then status=0; else status=$?; fi
+[ "$status" = 2 ] || fail "the launcher turned exit code 2 into $status"
+
+ranks="1 ranks (local)"
+train one
+expect "" "$bundle/bin/mantissa" generate "$results-one" --prompt "a" --tokens 4
+ranks="2 ranks (mpi)"
+train two "$bundle/bin/mpirun" -np 2 --oversubscribe
+ranks="1 ranks (mpi)"
+train alone "$bundle/bin/mpirun" -np 1
+
+# Libraries of a loaded environment module, of the same names and useless here, change nothing; nor does its OpenMPI.
+for name in libmpi.so.40 libopen-rte.so.40 libopen-pal.so.40 libpmix.so.2 libdnnl.so.2 libstdc++.so.6 libgomp.so.1; do
+  echo "not a library" >"/tmp/$name"
+done
+export LD_LIBRARY_PATH=/tmp OPAL_PREFIX=/absent OPAL_PKGLIBDIR=/absent
+ranks="2 ranks (mpi)"
+train module "$bundle/bin/mpirun" -np 2 --oversubscribe
+unset LD_LIBRARY_PATH OPAL_PREFIX OPAL_PKGLIBDIR
+
+# Two nodes: the remote shell gives the other side nothing of this environment, as ssh does. It splits its command line at
+# spaces, as ssh does too.
+case $bundle in *" "*) exit 0 ;; esac
+variables="OPAL_PREFIX OPAL_LIBDIR OPAL_PKGLIBDIR OPAL_SYSCONFDIR OPAL_PKGDATADIR PMIX_PREFIX PMIX_LIBDIR PMIX_PKGLIBDIR
+PMIX_SYSCONFDIR UCX_MODULE_DIR HWLOC_PLUGINS_PATH OMPI_MCA_plm_rsh_agent LD_LIBRARY_PATH"
+agent="$results-agent"
+{
+  echo "node=\$1; shift; echo \"\$*\" >$results-started-\$node; unset" $variables
+  echo "eval \"\$*\""
+} >"$agent"
+PATH=/bin
+export PATH
+# Between nodes OpenMPI does not use loopback unless told to, and the room has no other network.
+train nodes "$bundle/bin/mpirun" -np 2 --host nodea:1,nodeb:1 --mca plm_rsh_agent "/bin/sh $agent" \
+  --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo
+for node in nodea nodeb; do
+  [ -s "$results-started-$node" ] || fail "nothing was started on $node"
+done

@@ -1,0 +1,98 @@
+#!/bin/bash
+# Makes a bundle and runs it where nothing else is: bundle_test.sh BUNDLE_TOOL PROGRAM
+#
+# The place is a root folder that holds glibc, /bin/sh and the bundle: no /etc, no other program, no other library. What runs
+# there is bare_room.sh, as a user without name or home, in namespaces of its own: loopback is the only network, and the mounts
+# (/proc, /sys, /dev) are seen by nobody else and end with it. Needs root or unprivileged user namespaces.
+set -euo pipefail
+PATH+=:/usr/sbin:/sbin # Bazel leaves them out
+
+fail() {
+  echo "bundle_test: $*" >&2
+  exit 1
+}
+
+if [[ "$1" == --room ]]; then  # within the namespaces: completes the room and enters it
+  room=$2
+  user=$3
+  shift 3
+  ip link set lo up
+  mount -t proc proc "$room/proc"
+  mount -t sysfs -o ro sysfs "$room/sys"
+  mount -t tmpfs -o mode=755 tmpfs "$room/dev"
+  for device in null zero urandom; do
+    touch "$room/dev/$device"
+    mount --bind "/dev/$device" "$room/dev/$device"
+  done
+  mkdir -m 1777 "$room/dev/shm"
+  if [[ "$user" == mapped ]]; then  # the only user that an unprivileged namespace has, by another number: not root
+    exec env -i unshare --user --map-user=1000 --map-group=1000 --root="$room" --wd=/ /bin/sh /bare_room.sh "$@"
+  fi
+  exec env -i "$(command -v chroot)" --userspec="$user" "$room" /bin/sh /bare_room.sh "$@"
+fi
+
+for tool in ip unshare chroot; do command -v "$tool" >/dev/null || fail "'$tool' is not installed"; done
+bundle_tool=$1
+program=$2
+script=$(realpath "${BASH_SOURCE[0]}")
+room=$(mktemp -d /tmp/bundle_test.XXXXXX)
+remove_room() {
+  # The mounts were another namespace's. Should one be here all the same, removing would go through it to the machine's devices.
+  if grep -qF " $room/" /proc/self/mountinfo; then
+    echo "bundle_test: something is mounted below $room: not removed" >&2
+    return
+  fi
+  chmod -R u+w "$room"
+  rm -rf --one-file-system "$room"
+}
+trap remove_room EXIT
+chmod 755 "$room"
+mkdir -p "$room"/{bin,proc,sys,dev,tmp,opt,lib64,"moved to"}
+mkdir -m 1777 "$room/results"
+chmod 1777 "$room/tmp"
+
+# glibc, at the same place as here, where its loader looks for it.
+libraries=$(dirname "$(ldd "$program" | sed -nE 's/^\s*libc\.so\.6 => (\S+).*/\1/p')")
+mkdir -p "$room$libraries"
+for name in libc.so.6 libm.so.6 libmvec.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libresolv.so.2 libutil.so.1; do
+  cp -L "$libraries/$name" "$room$libraries/"
+done
+cp -L /lib64/ld-linux-x86-64.so.2 "$room/lib64/"
+cp -L "$(command -v dash || fail "dash is not installed")" "$room/bin/sh"
+cp -L "$(dirname "$script")/bare_room.sh" "$room/"
+head -c 100000 "$script" "$(dirname "$script")/bare_room.sh" "$bundle_tool" >"$room/text"
+
+"$bundle_tool" --program "$program" --output "$room/opt/mantissa"
+[[ $(find "$room/opt/mantissa" -type l | wc -l) == 0 ]] || fail "a bundle with links does not survive every way of copying"
+
+namespaces=(unshare --mount --net --pid --ipc --uts --fork --kill-child)
+user=65534:65534
+if [[ $(id -u) != 0 ]]; then
+  namespaces+=(--user --map-root-user)
+  user=mapped
+fi
+run_in_room() { "${namespaces[@]}" "$BASH" "$script" --room "$room" "$user" "$@" </dev/null; }
+
+echo "==== in the bare room"
+run_in_room /opt/mantissa /results/first
+
+echo "==== moved, to a path with a space"
+mv "$room/opt/mantissa" "$room/moved to/another name"
+run_in_room "/moved to/another name" /results/second
+
+echo "==== through a link to the folder, and its place read-only"
+mv "$room/moved to/another name" "$room/opt/third"
+ln -s third "$room/opt/link"
+chmod -R a-w "$room/opt/third"
+run_in_room /opt/link /results/third
+
+echo "==== through a link to the program"
+ln -s "$room/opt/third/bin/mantissa" "$room/mantissa"
+"$room/mantissa" config "$room/opt/third/configs/quickstart.yaml" >/dev/null
+
+echo "==== an output folder that is no bundle is refused, and left as it was"
+echo precious >"$room/results/file"
+if "$bundle_tool" --program "$program" --output "$room/results" 2>"$room/refusal"; then fail "wrote over a folder of something else"; fi
+grep -q 'not a bundle' "$room/refusal" || fail "refused for another reason: $(cat "$room/refusal")"
+[[ $(cat "$room/results/file") == precious ]] || fail "the refused folder has changed"
+echo "bundle_test: passed"
