@@ -154,7 +154,7 @@ void GradientReducer::finish() {
     if (state.phase == Phase::kSummed) start_gather(bucket);
   }
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) complete(bucket);
-  compute_.wait(*stream_->record());
+  if (!alone()) compute_.wait(*stream_->record());
   open_ = false;
 }
 

@@ -38,7 +38,11 @@ void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reduc
                           stream_);
   }
   backend_.record_loss({.losses = losses, .record = record_}, stream_);
-  communicator_.all_gather(record_, records_.view({communicator_.size(), kRecordBytes}), stream_)->wait();
+  if (communicator_.size() == 1) {  // a transport through host memory would make the host wait
+    backend_.copy(record_, records_, stream_);
+  } else {
+    communicator_.all_gather(record_, records_.view({communicator_.size(), kRecordBytes}), stream_)->wait();
+  }
   backend_.decide_update(
       {.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_}, stream_);
 }

@@ -91,13 +91,13 @@ GradientTarget Tape::gradient_target(Parameter& parameter) {
   return {parameter.gradient, mode};
 }
 
-void Tape::backward(const Var& loss, float seed) {
+void Tape::backward(const Var& loss) {
   MANTISSA_CHECK(training(), "[tape.backward] the tape was made for evaluation");
   MANTISSA_CHECK(!spent_, "[tape.backward] called twice on one tape");
   MANTISSA_CHECK(loss.slot >= 0 && loss.value.numel() == 1, "[tape.backward] expected a recorded loss of one element");
+  MANTISSA_CHECK(options_.loss_gradient.defined(), "[tape.backward] the tape was made without a loss gradient");
   spent_ = true;
-  seed_ = seed;
-  slots_[static_cast<size_t>(loss.slot)].gradient = loss.value;  // only marks the slot: the loss op reads seed()
+  slots_[static_cast<size_t>(loss.slot)].gradient = options_.loss_gradient;
   while (!nodes_.empty()) {
     Node& node = nodes_.back();  // stays until its backward has run: if that throws, ~Tape() gives its uses back
     Tensor d_out = std::move(slots_[static_cast<size_t>(node.slot)].gradient);

@@ -34,7 +34,7 @@ enum class TapeMode : uint8_t { kTraining, kEvaluation };  // evaluation records
 // Names the random choices of one micro-batch: see DropoutArgs.
 struct RandomKey {
   uint64_t seed = 0;
-  uint32_t step = 0;
+  Tensor step{};              // (1) i32, on the device; needed where something is drawn
   uint32_t first_sample = 0;  // index of the micro-batch's first sample in the step's global batch
 };
 
@@ -48,12 +48,15 @@ struct NonFiniteOp {
 
 struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
-  RandomKey random;
-  bool check_outputs = false;                      // examine every op's output; slow, for hunting a fault
-  std::function<void(Parameter&)> gradient_ready;  // after the last use of a parameter in the backward pass
-  std::function<void()> between_nodes;             // lets communication progress during the backward pass
+  RandomKey random{};
+  // (1) fp32, on the device: the gradient of the loss, which the backward pass starts from. Loss scale / non-ignored
+  // tokens of the global batch. Needed in training.
+  Tensor loss_gradient{};
+  bool check_outputs = false;                        // examine every op's output; slow, for hunting a fault
+  std::function<void(Parameter&)> gradient_ready{};  // after the last use of a parameter in the backward pass
+  std::function<void()> between_nodes{};             // lets communication progress during the backward pass
   std::function<void(std::string_view layer, std::string_view op, Tensor& output)>
-      after_op;  // test-only: fault injection
+      after_op{};  // test-only: fault injection
 };
 
 class Tape {
@@ -110,11 +113,9 @@ class Tape {
   // The parameter's fp32 gradient and how to write it this time.
   GradientTarget gradient_target(Parameter& parameter);
 
-  // Runs the backward pass from a loss whose op takes its scale from `seed`; see ops/cross_entropy.h. The tape is empty
+  // Runs the backward pass from a loss, whose op scales its gradient by options().loss_gradient. The tape is empty
   // afterwards. ContractError on a second call, or if the tape was made for evaluation.
-  void backward(const Var& loss, float seed);
-  // The factor given to backward(): read by the loss op.
-  float seed() const { return seed_; }
+  void backward(const Var& loss);
 
   // What check_outputs found first, if anything.
   const std::optional<NonFiniteOp>& first_non_finite() const { return first_non_finite_; }
@@ -145,7 +146,6 @@ class Tape {
   };
   std::vector<Slot> slots_;
   uint32_t random_sites_ = 0;
-  float seed_ = 0.0f;
   bool spent_ = false;
   std::optional<NonFiniteOp> first_non_finite_;
 };

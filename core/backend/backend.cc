@@ -1,6 +1,14 @@
 #include "core/backend/backend.h"
 
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
 namespace mantissa {
+
+std::unique_ptr<CapturedWork> Backend::capture(Stream&, const std::function<void()>&) {
+  throw ConfigError(fmt::format("work of this device cannot be captured and repeated: {}", describe()));
+}
 
 Tensor Backend::make_tensor(DType dtype, Shape shape, const char* what) {
   const size_t bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));

@@ -3,6 +3,7 @@
 // the stream has passed them.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,10 @@ class Backend {
   virtual std::unique_ptr<Stream> create_stream() = 0;
   // How the streams that are made from now on multiply matrices. A device without such a choice ignores it.
   virtual void set_gemm_options(const GemmOptions&) {}
+  // Records what `body` queues on `stream`, and on streams that it joins to it by events, instead of running it. The
+  // memory that it names must stay. Nothing may be allocated, uploaded or waited for in it. ConfigError if the device
+  // cannot.
+  virtual std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body);
 
   // Zeroed memory, 64-byte aligned, that lives until its last tensor goes. `what` is named when memory runs out.
   virtual std::shared_ptr<Storage> allocate(size_t bytes, const char* what) = 0;

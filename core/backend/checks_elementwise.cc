@@ -84,6 +84,8 @@ void check_args(const DropoutArgs& args) {
   check_float("dropout", "x", args.x);
   check_float("dropout", "y", args.y);
   check_numel("dropout", "y", args.y, args.x.numel());
+  check_dtype("dropout", "step", args.step, DType::kI32);
+  check_numel("dropout", "step", args.step, 1);
   MANTISSA_CHECK(args.probability >= 0.0f && args.probability < 1.0f, "[dropout] probability must be in [0, 1), got {}",
                  args.probability);
   MANTISSA_CHECK(args.elements_per_sample > 0 && args.x.numel() % args.elements_per_sample == 0,

@@ -77,6 +77,7 @@ Rows check_args(const CrossEntropyBackwardArgs& args) {
   constexpr const char* kOp = "cross_entropy backward";
   const Rows rows = check_targets(kOp, args.logits, args.targets);
   check_fp32(kOp, "lse", args.lse, rows.rows);
+  check_fp32(kOp, "scale", args.scale, 1);
   return rows;
 }
 

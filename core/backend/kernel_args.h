@@ -135,12 +135,14 @@ struct RopeArgs {
 
 // y = keep ? x / (1 - p) : 0. Element e of global sample s is kept when its Philox word >= p * 2^32 (rounded):
 // philox(seed, {e / 4, site, s, step})[e % 4], with e counted within the sample and s = first_sample + local sample.
-// x, y (samples * elements_per_sample) float; y may be x. The derivative is the same kernel on dy.
+// x, y (samples * elements_per_sample) float; y may be x. The derivative is the same kernel on dy. step (1) i32 is read
+// when the kernel runs, so that a captured step draws anew each time.
 struct DropoutArgs {
   Tensor x{}, y{};
   float probability = 0.0f;
   uint64_t seed = 0;
-  uint32_t step = 0, site = 0, first_sample = 0;
+  Tensor step{};
+  uint32_t site = 0, first_sample = 0;
   int64_t elements_per_sample = 0;
 };
 
@@ -151,10 +153,10 @@ struct CrossEntropyForwardArgs {
   int32_t ignore_index = -100;
 };
 
-// Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored.
+// Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored. scale (1)
+// fp32: what gradients start from, read when the kernel runs.
 struct CrossEntropyBackwardArgs {
-  Tensor logits{}, targets{}, lse{};
-  float scale = 1.0f;
+  Tensor logits{}, targets{}, lse{}, scale{};
   int32_t ignore_index = -100;
 };
 

@@ -89,6 +89,7 @@ void cross_entropy_backward_kernel(const CrossEntropyBackwardArgs& args) {
   const int64_t columns = args.logits.shape().last();
   const int32_t* targets = args.targets.data<int32_t>();
   const float* lses = args.lse.data<float>();
+  const float scale = *args.scale.data<float>();
   dispatch(args.logits.dtype(), [&]<typename T>() {
     parallel_rows(args.targets.numel(), columns, [&](int64_t row) {
       T* logits = args.logits.data<T>() + row * columns;
@@ -97,8 +98,8 @@ void cross_entropy_backward_kernel(const CrossEntropyBackwardArgs& args) {
         std::fill_n(logits, columns, T{});
         return;
       }
-      const float target_term = args.scale * std::expm1(to_float(logits[target]) - lses[row]);
-      probabilities(logits, columns, lses[row], args.scale);
+      const float target_term = scale * std::expm1(to_float(logits[target]) - lses[row]);
+      probabilities(logits, columns, lses[row], scale);
       logits[target] = from_float<T>(target_term);
     });
   });

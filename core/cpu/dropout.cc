@@ -35,7 +35,7 @@ HWY_INLINE void philox_words(const DropoutArgs& args, uint32_t sample, uint32_t 
   const WordTag du;
   const auto multiplier0 = hn::Set(du, 0xD2511F53u), multiplier1 = hn::Set(du, 0xCD9E8D57u);
   auto c0 = hn::Add(hn::Set(du, group), hn::Iota(du, 0));
-  auto c1 = hn::Set(du, args.site), c2 = hn::Set(du, sample), c3 = hn::Set(du, args.step);
+  auto c1 = hn::Set(du, args.site), c2 = hn::Set(du, sample), c3 = hn::Set(du, static_cast<uint32_t>(*args.step.data<int32_t>()));
   uint32_t k0 = static_cast<uint32_t>(args.seed), k1 = static_cast<uint32_t>(args.seed >> 32);
   for (int round = 0; round < 10; ++round) {
     WordVec high0, low0, high1, low1;

@@ -119,8 +119,8 @@ struct Gradient {
   T* logits;  // (R, V)
   const int32_t* targets;
   const float* lse;
+  const float* scale;  // (1)
   int64_t rows, columns;
-  float scale;
   int32_t ignore_index;
 };
 
@@ -148,6 +148,7 @@ __global__ void cross_entropy_backward_kernel(Gradient<T> g) {
   constexpr int kWidth = kVectorWidth<T>;
   const int64_t thread = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.y) * blockDim.x;
+  const float scale = *g.scale;
   for (int64_t row = blockIdx.x; row < g.rows; row += gridDim.x) {
     T* const logits = g.logits + row * g.columns;
     const int64_t beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(logits) % kAccessBytes / sizeof(T));
@@ -161,7 +162,7 @@ __global__ void cross_entropy_backward_kernel(Gradient<T> g) {
       if (ignored) {
         clear<kWidth>(logits + column);
       } else {
-        differentiate<kWidth>(logits, column, target, lse, g.scale);
+        differentiate<kWidth>(logits, column, target, lse, scale);
       }
     }
     for (int64_t i = thread; i < head + g.columns - tail; i += threads) {
@@ -169,7 +170,7 @@ __global__ void cross_entropy_backward_kernel(Gradient<T> g) {
       if (ignored) {
         clear<1>(logits + column);
       } else {
-        differentiate<1>(logits, column, target, lse, g.scale);
+        differentiate<1>(logits, column, target, lse, scale);
       }
     }
   }
@@ -205,9 +206,9 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& args, CudaStream& st
     const Gradient<T> gradient{.logits = args.logits.data<T>(),
                                .targets = args.targets.data<int32_t>(),
                                .lse = args.lse.data<float>(),
+                               .scale = args.scale.data<float>(),
                                .rows = rows.rows,
                                .columns = rows.columns,
-                               .scale = args.scale,
                                .ignore_index = args.ignore_index};
     const int64_t across = std::max<int64_t>(1, rows.columns / kVectorWidth<T>);
     const int64_t threads = std::min(kThreads, (across + kLanes - 1) / kLanes * kLanes);

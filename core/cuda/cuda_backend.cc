@@ -18,6 +18,7 @@
 #include "core/cuda/fill.h"
 #include "core/cuda/gelu.h"
 #include "core/cuda/gemm.h"
+#include "core/cuda/graph.h"
 #include "core/cuda/layer_norm.h"
 #include "core/cuda/rms_norm.h"
 #include "core/cuda/rope.h"
@@ -76,6 +77,10 @@ std::unique_ptr<Stream> CudaBackend::create_stream() {
   auto stream = std::make_unique<CudaStream>(device_.index, properties_);
   stream->set_gemm_options(gemm_options_);
   return stream;
+}
+
+std::unique_ptr<CapturedWork> CudaBackend::capture(Stream& stream, const std::function<void()>& body) {
+  return capture_graph(as_cuda(stream), body);
 }
 
 std::shared_ptr<Storage> CudaBackend::allocate(size_t bytes, const char* what) {

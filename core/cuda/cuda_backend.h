@@ -18,6 +18,7 @@ class CudaBackend final : public Backend {
   Device device() const override { return device_; }
   std::string describe() const override;
   std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body) override;
   void set_gemm_options(const GemmOptions& options) override { gemm_options_ = options; }
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;

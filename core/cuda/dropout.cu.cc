@@ -22,12 +22,14 @@ struct Dropout {
   Y* y;
   int64_t per_sample;
   uint64_t seed;
-  uint32_t step, site, first_sample;
+  const int32_t* step;
+  uint32_t site, first_sample;
   uint32_t threshold;  // words below it drop their element
   float scale;
 
   __device__ PhiloxCounter words_of(int64_t sample, int64_t group) const {
-    return philox(seed, {static_cast<uint32_t>(group), site, first_sample + static_cast<uint32_t>(sample), step});
+    return philox(seed, {static_cast<uint32_t>(group), site, first_sample + static_cast<uint32_t>(sample),
+                         static_cast<uint32_t>(*step)});
   }
 
   // `words` of elements begin ... begin + Width - 1.
@@ -75,7 +77,7 @@ void dropout(const DropoutArgs& args, CudaStream& stream) {
                                     .y = args.y.data<Y>(),
                                     .per_sample = args.elements_per_sample,
                                     .seed = args.seed,
-                                    .step = args.step,
+                                    .step = args.step.data<int32_t>(),
                                     .site = args.site,
                                     .first_sample = args.first_sample,
                                     .threshold = threshold,

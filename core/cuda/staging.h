@@ -28,8 +28,10 @@ class Staging {
     std::unique_ptr<CudaEvent> passed;  // null: free
   };
   Slot& free_slot(size_t bytes);
+  void grow(Slot& slot, size_t bytes);
 
-  std::vector<Slot> slots_;
+  std::vector<Slot> slots_;  // the oldest first
+  size_t total_bytes_ = 0;
 };
 
 }  // namespace mantissa::cuda

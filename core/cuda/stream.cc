@@ -13,6 +13,7 @@ CudaStream::CudaStream(int index, const DeviceProperties& device)
     : index_(index), multiprocessors_(device.multiprocessors), handle_(create_stream()) {}
 
 CudaStream::~CudaStream() {
+  for (std::byte* const block : outgrown_) free_device(block);
   if (workspace_ != nullptr) free_device(workspace_);
   if (gemm_workspace_ != nullptr) free_device(gemm_workspace_);
   destroy_stream(handle_);
@@ -32,13 +33,9 @@ std::byte* CudaStream::workspace(size_t bytes) {
   if (bytes <= workspace_bytes_) return workspace_;
   constexpr size_t kGranuleBytes = size_t{1} << 20;
   const size_t wanted = (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
-  if (workspace_ != nullptr) {
-    synchronize();
-    free_device(workspace_);
-    workspace_ = nullptr;
-    workspace_bytes_ = 0;
-  }
-  workspace_ = static_cast<std::byte*>(allocate_device(wanted));
+  std::byte* const larger = static_cast<std::byte*>(allocate_device(wanted));
+  if (workspace_ != nullptr) outgrown_.push_back(workspace_);
+  workspace_ = larger;
   workspace_bytes_ = wanted;
   return workspace_;
 }

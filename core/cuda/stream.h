@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "core/backend/gemm_options.h"
 #include "core/cuda/runtime.h"
@@ -43,8 +44,8 @@ class CudaStream final : public Stream {
   int multiprocessors() const { return multiprocessors_; }
 
   // Uninitialised device memory for the kernels of one Backend call, 256-byte aligned: the next call of workspace()
-  // gives the same memory again. Growing waits for the stream, which happens in the first steps only; not possible
-  // while the stream is captured.
+  // gives the same memory again. It grows in the first steps only; not while the stream is captured. What it has
+  // outgrown stays, because a captured graph may name it.
   std::byte* workspace(size_t bytes);
   size_t workspace_bytes() const { return workspace_bytes_; }
 
@@ -63,6 +64,7 @@ class CudaStream final : public Stream {
   StreamHandle handle_;
   std::byte* workspace_ = nullptr;
   size_t workspace_bytes_ = 0;
+  std::vector<std::byte*> outgrown_;
   std::byte* gemm_workspace_ = nullptr;
   GemmOptions gemm_options_;
 };

@@ -16,9 +16,9 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
                                         .loss_sum = sum,
                                         .ignore_index = kIgnoreIndex},
                                        tape.stream());
-  Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {}, [logits, targets, lse](Tape& t, Tensor) {
+  Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {}, [logits, targets, lse](Tape& t, Tensor d_loss) {
     t.backend().cross_entropy_backward(
-        {.logits = logits.value, .targets = targets, .lse = lse, .scale = t.seed(), .ignore_index = kIgnoreIndex},
+        {.logits = logits.value, .targets = targets, .lse = lse, .scale = d_loss, .ignore_index = kIgnoreIndex},
         t.stream());
     t.give_gradient(logits, logits.value);
   });

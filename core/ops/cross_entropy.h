@@ -13,8 +13,8 @@ struct LossOutput {
 };
 
 // logits (R, V) float, targets (R) i32 in [0, V) or kIgnoreIndex. Computed in fp32 whatever the logits' dtype. The
-// backward pass overwrites the logits with tape.seed() * (softmax - onehot): no second copy exists, so the caller must
-// not use the logits afterwards. tape.seed() is loss scale / non-ignored tokens of the global batch.
+// backward pass overwrites the logits with the loss gradient * (softmax - onehot): no second copy exists, so the caller
+// must not use the logits afterwards.
 LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets);
 
 }  // namespace mantissa

@@ -8,6 +8,7 @@ Var dropout(Tape& tape, Var x, float probability, int64_t samples) {
   MANTISSA_CHECK(samples > 0 && x.value.numel() % samples == 0, "[dropout] {} elements do not divide into {} samples",
                  x.value.numel(), samples);
   if (probability == 0.0f || !tape.training()) return x;
+  MANTISSA_CHECK(tape.options().random.step.defined(), "[dropout] the tape was made without a step number");
   const DType dtype = tape.compute_dtype(Op::kDropout, x.value.dtype(), x.value.dtype());
   const Tensor input = tape.cast(x.value, dtype);
   Tensor y = tape.allocate(dtype, input.shape());

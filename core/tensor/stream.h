@@ -29,4 +29,12 @@ class Stream {
   virtual void synchronize() = 0;
 };
 
+// Work that was recorded once (Backend::capture) and can be queued again and again.
+class CapturedWork {
+ public:
+  virtual ~CapturedWork() = default;
+  // Queues all of it on the stream that it was recorded on.
+  virtual void launch() = 0;
+};
+
 }  // namespace mantissa

@@ -65,7 +65,7 @@ class Invariance : public ::testing::TestWithParam<std::pair<const char*, ModelC
     int64_t first = 0;
     for (const int64_t count : split) {
       TapeOptions options;
-      options.random = {.seed = 4, .step = 2, .first_sample = static_cast<uint32_t>(first)};
+      options.random = {.seed = 4, .step = host_.step(2), .first_sample = static_cast<uint32_t>(first)};
       loss += run_pass(host_, test_, samples(first, count), policy, seed, std::move(options)).loss_sum;
       first += count;
     }
@@ -121,10 +121,10 @@ TEST_P(Invariance, RepeatedStepIsTheSame) {
 
 TEST_P(Invariance, EvaluationHasNoDropoutAndDependsOnNoRandomKey) {
   const UniformPrecision fp32;
-  const auto logits = [&](TapeMode mode, uint32_t step) {
+  const auto logits = [&](TapeMode mode, int32_t step) {
     TapeOptions options;
     options.mode = mode;
-    options.random = {.seed = 4, .step = step};
+    options.random = {.seed = 4, .step = host_.step(step)};
     return run_pass(host_, test_, batch_, fp32, 1.0f, std::move(options)).logits;
   };
   const auto evaluated = logits(TapeMode::kEvaluation, 0);

@@ -41,14 +41,14 @@ inline int64_t counted_targets(const MicroBatch& batch) {
 // Gradients are those of seed * loss_sum; they add up until forget_gradients(). An evaluation tape makes none.
 inline PassResult run_pass(TapeHost& host, TestModel& test, const MicroBatch& batch, const PrecisionPolicy& policy,
                            float seed, TapeOptions options = {}) {
-  const auto tape = host.tape(policy, std::move(options));
+  const auto tape = host.tape(policy, std::move(options), seed);
   Var logits = test.model->logits(*tape, host.tensor(batch.tokens), batch.sequence_length);
   PassResult result;
   result.logits = host.values(logits.value);
   const LossOutput loss = cross_entropy(*tape, std::move(logits), host.tensor(batch.targets));
   const std::vector<float> losses = host.values(loss.losses);
   result.loss_sum = std::accumulate(losses.begin(), losses.end(), 0.0);
-  if (tape->training()) tape->backward(loss.sum, seed);
+  if (tape->training()) tape->backward(loss.sum);
   return result;
 }
 

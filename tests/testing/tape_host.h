@@ -33,7 +33,9 @@ class TapeHost {
   Arena& arena() { return *arena_; }
   WeightCastCache& casts() { return casts_; }
   // `policy` must outlive the tape.
-  std::unique_ptr<Tape> tape(const PrecisionPolicy& policy, TapeOptions options = {}) {
+  std::unique_ptr<Tape> tape(const PrecisionPolicy& policy, TapeOptions options = {}, float loss_gradient = 1.0f) {
+    options.loss_gradient = tensor({loss_gradient}, {1});
+    if (!options.random.step.defined()) options.random.step = step(0);
     return std::make_unique<Tape>(*backend_, *stream_, *arena_, policy, casts_, std::move(options));
   }
 
@@ -53,6 +55,8 @@ class TapeHost {
     backend_->upload(values.data(), result, *stream_);
     return result;
   }
+  // What RandomKey wants.
+  Tensor step(int32_t number) { return tensor(std::vector<int32_t>{number}); }
   // Any float dtype, widened.
   std::vector<float> values(const Tensor& tensor) {
     const Tensor wide = backend_->make_tensor(DType::kF32, tensor.shape(), "test");

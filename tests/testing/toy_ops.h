@@ -33,7 +33,7 @@ inline Var scaled(Tape& tape, const Var& x, float factor) {
   });
 }
 
-// sum of weights[i] * x[i], fp32: a loss whose gradient is seed * weights.
+// sum of weights[i] * x[i], fp32: a loss whose gradient is weights, times that of the loss.
 inline Var weighted_sum(Tape& tape, const Var& x, std::vector<float> weights) {
   const Tensor wide = tape.cast(x.value, DType::kF32);
   std::vector<float> values(weights.size());
@@ -43,9 +43,11 @@ inline Var weighted_sum(Tape& tape, const Var& x, std::vector<float> weights) {
   tape.backend().upload(&sum, y, tape.stream());
   const Var source{{}, x.slot};
   const Shape shape = x.value.shape();
-  return tape.record(Op::kCrossEntropy, y, {source}, {}, [source, shape, weights](Tape& t, Tensor) {
+  return tape.record(Op::kCrossEntropy, y, {source}, {}, [source, shape, weights](Tape& t, Tensor d_loss) {
     std::vector<float> gradient = weights;
-    for (float& value : gradient) value *= t.seed();
+    float factor = 0.0f;
+    t.backend().download(d_loss, &factor, t.stream());
+    for (float& value : gradient) value *= factor;
     Tensor dx = t.allocate(DType::kF32, shape, "gradient");
     t.backend().upload(gradient.data(), dx, t.stream());
     t.give_gradient(source, std::move(dx));

@@ -120,6 +120,7 @@ struct ActivationInjection {
 // Of GPUs only.
 struct CudaConfig {
   GemmSelection gemm = GemmSelection::kTimed;
+  bool graph = false;  // capture the step
 };
 
 struct TestConfig {

@@ -164,7 +164,10 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });
   v.section("faults", [&] { v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1)); });
-  v.section("cuda", [&] { v.scalar("gemm", choice_field(c.cuda.gemm, names::kGemmSelection)); });
+  v.section("cuda", [&] {
+    v.scalar("gemm", choice_field(c.cuda.gemm, names::kGemmSelection));
+    v.scalar("graph", bool_field(c.cuda.graph));
+  });
   v.section("test", [&] { bind_test(v, c.test); });
 }
 

@@ -52,7 +52,7 @@ std::vector<float> Generator::next_logits(const std::vector<int32_t>& text) {
   Stream& stream = *runtime_.stream;
   backend.upload(text.data() + (static_cast<int64_t>(text.size()) - length), tokens, stream);
   Tape tape = runtime_.make_tape(
-      {.mode = TapeMode::kEvaluation, .random = {}, .gradient_ready = {}, .between_nodes = {}, .after_op = {}});
+      {.mode = TapeMode::kEvaluation});
   const Tensor logits = runtime_.model->logits(tape, tokens, length).value;  // (length, vocab)
   const Tensor last = tape.cast(logits.slice((length - 1) * model_.vocab, model_.vocab), DType::kF32);
   std::vector<float> values(static_cast<size_t>(model_.vocab));

@@ -33,8 +33,7 @@ double Evaluation::run() {
     const Tensor device_tokens = tokens_.slice(0, count), device_targets = targets_.slice(0, count);
     runtime.backend->upload(tokens.data(), device_tokens, *runtime.stream);
     runtime.backend->upload(targets.data(), device_targets, *runtime.stream);
-    Tape tape = runtime.make_tape(
-        {.mode = TapeMode::kEvaluation, .random = {}, .gradient_ready = {}, .between_nodes = {}, .after_op = {}});
+    Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
     const LossOutput output = runtime.model->loss(tape, device_tokens, device_targets, context);
     float sum = 0.0f;
     runtime.backend->download(output.sum.value, &sum, *runtime.stream);

@@ -66,6 +66,28 @@ std::unique_ptr<Communicator> make_staged(Communicator& transport, Backend& back
 
 }  // namespace
 
+namespace {
+
+void require_capturable(const Config& config, int ranks) {
+  if (ranks > 1) {
+    throw ConfigError(
+        fmt::format("cuda.graph: true captures the steps of one rank, not of {}: the host sees to what "
+                    "ranks exchange within a step; give cuda.graph=false",
+                    ranks));
+  }
+  if (!config.test.gradients.empty() || !config.test.activations.empty()) {
+    throw ConfigError(
+        "cuda.graph: true repeats one captured step, so that test: settings, which are about single steps, "
+        "would have no effect: give cuda.graph=false");
+  }
+}
+
+}  // namespace
+
+bool Session::captures_steps() const {
+  return config.cuda.graph && runtime.backend->device().kind == Device::Kind::kCuda;
+}
+
 int gradient_boost_log2(int64_t ranks, int64_t micro_batches) {
   return std::bit_width(static_cast<uint64_t>(ranks * micro_batches)) - 1;
 }
@@ -93,6 +115,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
   require_agreement(communicator, {.data = data.fingerprint()});
+  if (captures_steps()) require_capturable(config, ranks());
   for (const GradientInjection& fault : config.test.gradients) {
     const Parameter* parameter = runtime.parameters.find(fault.parameter);
     if (parameter == nullptr) {

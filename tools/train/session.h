@@ -24,6 +24,8 @@ struct Session {
   Session& operator=(const Session&) = delete;
 
   int ranks() const { return communicator.size(); }
+  // Whether steps are captured in a CUDA graph (cuda.graph).
+  bool captures_steps() const;
   int64_t micro_batches() const { return config.train.global_batch / (config.train.micro_batch * ranks()); }
 
   const Config& config;

@@ -31,9 +31,12 @@ StepMemory walk_step(const Config& config) {
   Arena arena(backend.reserve(kArenaBytes));
   const Tensor tokens = backend.make_tensor(DType::kI32, {config.train.micro_batch * config.model.context}, "tokens");
   {
-    Tape tape(backend, *stream, arena, policy, casts);
+    TapeOptions options;
+    options.random.step = backend.make_tensor(DType::kI32, {1}, "step number");
+    options.loss_gradient = backend.make_tensor(DType::kF32, {1}, "loss gradient");
+    Tape tape(backend, *stream, arena, policy, casts, std::move(options));
     const LossOutput loss = model->loss(tape, tokens, tokens, config.model.context);
-    tape.backward(loss.sum, 1.0f);
+    tape.backward(loss.sum);
   }
   if (const auto unmatched = policy.unmatched_patterns(); !unmatched.empty()) {
     throw ConfigError(

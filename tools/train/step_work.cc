@@ -1,6 +1,7 @@
 #include "tools/train/step_work.h"
 
 #include <cstring>
+#include <span>
 
 namespace mantissa {
 namespace {
@@ -15,27 +16,35 @@ struct Culprit {
 
 StepWork::StepWork(Session& session) : session_(session) {
   const int64_t count = session.config.train.micro_batch * session.config.model.context;
-  batches_.resize(static_cast<size_t>(session.micro_batches()));
-  for (MicroBatch& batch : batches_) {
-    batch.tokens.resize(static_cast<size_t>(count));
-    batch.targets.resize(static_cast<size_t>(count));
+  const int64_t micro_batches = session.micro_batches();
+  host_tokens_.resize(static_cast<size_t>(micro_batches * count));
+  host_targets_.resize(host_tokens_.size());
+  for (int64_t index = 0; index < micro_batches; ++index) {
+    const int64_t batch = index * session.ranks() + session.communicator.rank();
+    first_samples_.push_back(static_cast<uint32_t>(batch * session.config.train.micro_batch));
   }
   Backend& backend = *session.runtime.backend;
-  tokens_ = backend.make_tensor(DType::kI32, {count}, "input tokens");
-  targets_ = backend.make_tensor(DType::kI32, {count}, "target tokens");
-  losses_ = backend.make_tensor(DType::kF32, {session.micro_batches()}, "losses");
+  tokens_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "input tokens");
+  targets_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "target tokens");
+  step_number_ = backend.make_tensor(DType::kI32, {1}, "step number");
+  loss_gradient_ = backend.make_tensor(DType::kF32, {1}, "loss gradient");
+  losses_ = backend.make_tensor(DType::kF32, {micro_batches}, "losses");
 }
 
 void StepWork::load(int64_t step) {
   step_ = step;
-  const int64_t micro_batch = session_.config.train.micro_batch;
-  const int64_t ranks = session_.ranks(), rank = session_.communicator.rank();
   const uint64_t step_begin = static_cast<uint64_t>(step * session_.config.train.global_batch);
-  for (size_t index = 0; index < batches_.size(); ++index) {
-    MicroBatch& batch = batches_[index];
-    batch.first_sample = static_cast<uint32_t>((static_cast<int64_t>(index) * ranks + rank) * micro_batch);
-    session_.data.train(step_begin + batch.first_sample, batch.tokens, batch.targets);
+  const size_t count = static_cast<size_t>(tokens_.dim(1));
+  const std::span<int32_t> tokens(host_tokens_), targets(host_targets_);
+  for (size_t index = 0; index < first_samples_.size(); ++index) {
+    session_.data.train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
+                        targets.subspan(index * count, count));
   }
+  ModelRuntime& runtime = session_.runtime;
+  const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(step));
+  runtime.backend->upload(host_tokens_.data(), tokens_, *runtime.stream);
+  runtime.backend->upload(host_targets_.data(), targets_, *runtime.stream);
+  runtime.backend->upload(&number, step_number_, *runtime.stream);
 }
 
 int64_t StepWork::count_global_tokens() const {
@@ -44,19 +53,22 @@ int64_t StepWork::count_global_tokens() const {
   if (session_.runtime.model->objective() == Objective::kNextToken) {
     return config.train.global_batch * config.model.context;
   }
-  int64_t mine = 0, all = 0;
-  for (const MicroBatch& batch : batches_) mine += count_targets(batch.targets);
-  for (const int64_t tokens : all_gather_records(session_.communicator, mine)) all += tokens;
+  int64_t all = 0;
+  for (const int64_t tokens : all_gather_records(session_.communicator, count_targets(host_targets_))) all += tokens;
   return all;
 }
 
-void StepWork::run(float seed) {
+void StepWork::set_loss_gradient(float value) {
+  session_.runtime.backend->upload(&value, loss_gradient_, *session_.runtime.stream);
+}
+
+void StepWork::run() {
   Session& s = session_;
   Backend& backend = *s.runtime.backend;
   s.runtime.parameters.forget_gradients();
-  for (size_t index = 0; index < batches_.size(); ++index) {
-    TapeOptions options = tape_options(batches_[index]);
-    if (index + 1 == batches_.size()) {  // gradients are complete after the last micro-batch: reduce as they land
+  for (size_t index = 0; index < first_samples_.size(); ++index) {
+    TapeOptions options = tape_options(index);
+    if (index + 1 == first_samples_.size()) {  // gradients are complete after the last one: reduce as they land
       s.reducer.begin();
       options.gradient_ready = [&s, this](Parameter& parameter) {
         s.injection.on_gradient(step_, parameter);
@@ -65,38 +77,36 @@ void StepWork::run(float seed) {
       options.between_nodes = [&s] { s.reducer.progress(); };
     }
     Tape tape = s.runtime.make_tape(std::move(options));
-    const LossOutput output = forward(tape, batches_[index]);
+    const LossOutput output = forward(tape, index);
     backend.copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *s.runtime.stream);
-    tape.backward(output.sum, seed);
+    tape.backward(output.sum);
   }
   s.injection.require_injected(step_);
   s.reducer.finish();
   s.runtime.arena->rewind();
 }
 
-LossOutput StepWork::forward(Tape& tape, const MicroBatch& batch) {
-  ModelRuntime& runtime = session_.runtime;
-  runtime.backend->upload(batch.tokens.data(), tokens_, *runtime.stream);
-  runtime.backend->upload(batch.targets.data(), targets_, *runtime.stream);
-  return runtime.model->loss(tape, tokens_, targets_, session_.config.model.context);
+LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
+  const auto part = [&](const Tensor& whole) {
+    return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
+  };
+  return session_.runtime.model->loss(tape, part(tokens_), part(targets_), session_.config.model.context);
 }
 
-TapeOptions StepWork::tape_options(const MicroBatch& batch) const {
-  return {.random = {.seed = session_.config.train.seed,
-                     .step = static_cast<uint32_t>(step_),
-                     .first_sample = batch.first_sample},
-          .gradient_ready = {},
-          .between_nodes = {},
-          .after_op = session_.injection.on_output(step_)};
+TapeOptions StepWork::tape_options(size_t micro_batch) const {
+  return {
+      .random = {.seed = session_.config.train.seed, .step = step_number_, .first_sample = first_samples_[micro_batch]},
+      .loss_gradient = loss_gradient_,
+      .after_op = session_.injection.on_output(step_)};
 }
 
 std::string StepWork::find_culprit() {
   Culprit mine;
-  for (size_t index = 0; index < batches_.size() && !mine.found; ++index) {
-    TapeOptions options = tape_options(batches_[index]);
+  for (size_t index = 0; index < first_samples_.size() && !mine.found; ++index) {
+    TapeOptions options = tape_options(index);
     options.check_outputs = true;
     Tape tape = session_.runtime.make_tape(std::move(options));
-    forward(tape, batches_[index]);
+    forward(tape, index);
     if (const auto& bad = tape.first_non_finite()) {
       mine.found = 1;
       const std::string text = fmt::format(

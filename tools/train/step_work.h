@@ -12,13 +12,15 @@ class StepWork {
  public:
   explicit StepWork(Session& session);
 
-  // Reads this rank's samples of a step: what the calls below are about.
+  // Reads this rank's samples of a step and sends them to the device: what the calls below are about.
   void load(int64_t step);
   // Non-ignored tokens of the global batch. Collective, unless every token counts.
   int64_t count_global_tokens() const;
-  // Queues forward and backward passes, whose gradients are those of `seed` times the summed loss, and the reduction.
-  // Collective.
-  void run(float seed);
+  // What the gradients of the summed loss start from.
+  void set_loss_gradient(float value);
+  // Queues forward and backward passes and the reduction. All that differs between steps is read by the device from
+  // memory which load() and set_loss_gradient() wrote, so that a captured run can be repeated. Collective.
+  void run();
   // (micro-batches) fp32, on the device: what run() found for each, summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
@@ -27,18 +29,15 @@ class StepWork {
   std::string find_culprit();
 
  private:
-  struct MicroBatch {
-    std::vector<int32_t> tokens, targets;
-    uint32_t first_sample = 0;  // in the step's global batch
-  };
-
-  LossOutput forward(Tape& tape, const MicroBatch& batch);
-  TapeOptions tape_options(const MicroBatch& batch) const;
+  LossOutput forward(Tape& tape, size_t micro_batch);
+  TapeOptions tape_options(size_t micro_batch) const;
 
   Session& session_;
   int64_t step_ = 0;
-  std::vector<MicroBatch> batches_;
-  Tensor tokens_, targets_;  // (micro_batch * context) i32, on the device
+  std::vector<int32_t> host_tokens_, host_targets_;  // of all micro-batches
+  std::vector<uint32_t> first_samples_;              // of each micro-batch, in the step's global batch
+  Tensor tokens_, targets_;                          // (micro-batches, micro_batch * context) i32, on the device
+  Tensor step_number_, loss_gradient_;               // (1) i32 and (1) fp32, on the device
   Tensor losses_;
 };
 

@@ -64,12 +64,28 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   plan.step = step;
   s.verdicts.plan(plan);
   started.seed = static_cast<float>(static_cast<double>(report.scale) * boost_ / static_cast<double>(report.tokens));
-  work_.run(started.seed);
-  s.verdicts.decide(work_.losses(), s.reducer, s.buckets.layout());
-  s.optimizer.step(s.reducer, s.verdicts.control());
+  work_.set_loss_gradient(started.seed);
+  queue();
   backend.copy(s.verdicts.decision(), decision_slot(step), *s.runtime.stream);
   started.decided = s.runtime.stream->record();
   return started;
+}
+
+void TrainStep::queue() {
+  Session& s = session_;
+  const auto body = [this, &s] {
+    work_.run();
+    s.verdicts.decide(work_.losses(), s.reducer, s.buckets.layout());
+    s.optimizer.step(s.reducer, s.verdicts.control());
+  };
+  ++queued_;
+  if (!s.captures_steps() || queued_ == 1) return body();
+  if (!captured_) {
+    s.buckets.bump_versions();  // so that the casts of the weights are part of it
+    captured_ = s.runtime.backend->capture(*s.runtime.stream, body);
+  }
+  captured_->launch();
+  s.buckets.bump_versions();
 }
 
 GradScaler TrainStep::planned_scaler() const {
@@ -119,7 +135,8 @@ void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
   if (gradients == Gradients::kOverwritten) {
     s.runtime.stream->synchronize();  // the step behind has run: its gradients give way
     work_.load(report.step);
-    work_.run(seed);
+    work_.set_loss_gradient(seed);
+    work_.run();
   }
   if (!report.verdict.loss_finite) {
     report.culprit = work_.find_culprit();

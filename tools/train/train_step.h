@@ -42,6 +42,9 @@ class TrainStep {
   // Whether a step may be started before it is known what became of the one before.
   bool runs_ahead() const;
   Pending start(int64_t step);
+  // Queues what start() has planned: passes, reduction, decision, update. Where configured, it is captured the second
+  // time, when all sizes are known and all choices made, and repeated from then on.
+  void queue();
   // The scaler as it will be if all that has been started is applied.
   GradScaler planned_scaler() const;
   // Waits for the decision about a step and takes it over.
@@ -53,6 +56,8 @@ class TrainStep {
   Session& session_;
   StepWork work_;
   double boost_;
+  int64_t queued_ = 0;  // steps
+  std::unique_ptr<CapturedWork> captured_;
   Tensor decisions_;  // u8 of two UpdateDecisions, in staging memory: of the steps with even and with odd numbers
   std::optional<Pending> pending_;
   Clock::time_point last_settled_;

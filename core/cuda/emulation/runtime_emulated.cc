@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "core/base/check.h"
@@ -21,7 +22,7 @@ std::recursive_mutex mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 std::vector<StreamHandle> streams;
-CUgraphExec_st* capturing = nullptr;
+std::optional<emulation::GraphCapture> capturing;  // one at a time, as in CUDA's global mode
 std::exception_ptr failure;  // of work that failed; as on a GPU, the next one to wait hears of it
 
 emulation::Random& order() {
@@ -79,7 +80,7 @@ void run_until(const Done& done) {
 }
 
 void refuse_while_capturing(const char* call) {
-  if (capturing != nullptr) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
+  if (capturing) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
 }
 
 void* allocate(size_t bytes) {
@@ -98,8 +99,8 @@ namespace emulation {
 
 void enqueue(StreamHandle stream, std::function<void()> work) {
   const Lock lock(mutex);
-  if (capturing != nullptr) {
-    capturing->work.push_back(std::move(work));
+  if (capturing && capturing->takes_part(stream)) {
+    capturing->add(stream, std::move(work));
     return;
   }
   stream->items.push_back({.work = std::move(work)});
@@ -168,6 +169,7 @@ EventHandle create_timing_event() { return new CUevent_st; }
 
 void destroy_event(EventHandle event) noexcept {
   const Lock lock(mutex);
+  if (capturing) capturing->forget(event);
   // As in CUDA, an event may be destroyed while work still refers to it: that work runs first.
   while (event->completed < event->recorded && run_something()) {
   }
@@ -184,14 +186,14 @@ void destroy_event(EventHandle event) noexcept {
 
 void record(EventHandle event, StreamHandle stream) {
   const Lock lock(mutex);
-  if (capturing != nullptr) return;  // the order of the recording is the order of the graph
+  if (capturing && capturing->record(event, stream)) return;
   const uint64_t turn = ++event->recorded;
   stream->items.push_back({.work = {}, .recorded = event, .turn = turn});
 }
 
 void wait(StreamHandle stream, EventHandle event) {
   const Lock lock(mutex);
-  if (capturing != nullptr) return;
+  if (capturing && capturing->wait(stream, event)) return;
   stream->items.push_back({.work = {}, .awaited = event, .turn = event->recorded});
 }
 
@@ -236,24 +238,26 @@ void copy_rows_async(const RowCopy& copy, StreamHandle stream) {
   });
 }
 
-bool is_capturing(StreamHandle) {
+bool is_capturing(StreamHandle stream) {
   const Lock lock(mutex);
-  return capturing != nullptr;
+  return capturing && capturing->takes_part(stream);
 }
 
-void begin_capture(StreamHandle) {
+void begin_capture(StreamHandle stream) {
   const Lock lock(mutex);
   refuse_while_capturing("begin_capture");
-  capturing = new CUgraphExec_st;
+  capturing.emplace(stream);
 }
 
-GraphHandle end_capture(StreamHandle) {
+GraphHandle end_capture(StreamHandle stream) {
   const Lock lock(mutex);
-  MANTISSA_CHECK(capturing != nullptr, "[end_capture] no stream is captured");
-  return std::exchange(capturing, nullptr);
+  MANTISSA_CHECK(capturing && capturing->origin() == stream, "[end_capture] the stream is not captured");
+  emulation::GraphCapture finished = *std::exchange(capturing, std::nullopt);
+  return new CUgraphExec_st{finished.finish()};
 }
 
 void launch_graph(GraphHandle graph, StreamHandle stream) {
+  const Lock lock(mutex);
   for (const auto& work : graph->work) emulation::enqueue(stream, work);
 }
 

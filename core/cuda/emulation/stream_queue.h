@@ -1,7 +1,5 @@
 // Emulated streams: queues of work that run later, when somebody waits for them, in an order between streams that is
 // drawn at random. So that code which forgets to order two streams, or reads a result too early, fails.
-//
-// Graph capture records the work of all streams in the order in which it was given, which respects their events.
 #pragma once
 
 #include <chrono>
@@ -11,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda/runtime.h"
+#include "core/cuda/emulation/graph_capture.h"
 
 // What the opaque handles of the CUDA runtime point to.
 struct CUevent_st {
@@ -30,7 +28,7 @@ struct CUstream_st {
 };
 
 struct CUgraphExec_st {
-  std::vector<std::function<void()>> work;
+  mantissa::cuda::emulation::GraphWork work;
 };
 
 namespace mantissa::cuda::emulation {

@@ -155,7 +155,7 @@ TEST_F(TapePrecision, BackwardIsNotAffectedByTheScopeItRunsIn) {
     const Var y = linear(*tape, Var{host_.tensor({0.3f, -1.7f, 0.9f}, {1, 3})}, weight_, nullptr);
     const Var loss = testing::weighted_sum(*tape, y, {1, 2, 3, 4});
     const Scope scope(during_backward);
-    tape->backward(loss, 1.0f);
+    tape->backward(loss);
     return host_.values(weight_.gradient);
   };
   const auto plain = gradient({});

@@ -30,23 +30,23 @@ class TapeGradient : public ::testing::Test {
   Parameter& b_ = parameters_.add("b.weight", {3}, {});
 };
 
-TEST_F(TapeGradient, SeedScalesEveryGradient) {
-  const auto tape = host_.tape(fp32_);
-  tape->backward(weighted_sum(*tape, scaled(*tape, leaf(*tape, a_), 2), {1, 2, 3}), 0.5f);
+TEST_F(TapeGradient, TheLossGradientScalesEveryGradient) {
+  const auto tape = host_.tape(fp32_, TapeOptions(), 0.5f);
+  tape->backward(weighted_sum(*tape, scaled(*tape, leaf(*tape, a_), 2), {1, 2, 3}));
   EXPECT_EQ(gradient(a_), (Values{1, 2, 3}));
 }
 
 TEST_F(TapeGradient, ValueUsedTwiceAddsItsGradients) {
   const auto tape = host_.tape(fp32_);
   const Var a = leaf(*tape, a_);
-  tape->backward(weighted_sum(*tape, add(*tape, a, scaled(*tape, a, 4)), {1, 2, 3}), 1.0f);
+  tape->backward(weighted_sum(*tape, add(*tape, a, scaled(*tape, a, 4)), {1, 2, 3}));
   EXPECT_EQ(gradient(a_), (Values{5, 10, 15}));
 }
 
 TEST_F(TapeGradient, SumOfAValueWithItself) {
   const auto tape = host_.tape(fp32_);
   const Var a = leaf(*tape, a_);
-  tape->backward(weighted_sum(*tape, add(*tape, a, a), {1, 2, 3}), 1.0f);
+  tape->backward(weighted_sum(*tape, add(*tape, a, a), {1, 2, 3}));
   EXPECT_EQ(gradient(a_), (Values{2, 4, 6}));
 }
 
@@ -57,7 +57,7 @@ TEST_F(TapeGradient, SharedGradientOfAnAddIsNeverCorrupted) {
   const Var a = leaf(*tape, a_), b = leaf(*tape, b_);
   const Var a_again = scaled(*tape, a, 2), b_again = scaled(*tape, b, 3);  // recorded first: their backward runs last
   const Var sum = add(*tape, a, b);
-  tape->backward(weighted_sum(*tape, add(*tape, add(*tape, sum, a_again), b_again), {1, 2, 3}), 1.0f);
+  tape->backward(weighted_sum(*tape, add(*tape, add(*tape, sum, a_again), b_again), {1, 2, 3}));
   EXPECT_EQ(gradient(a_), (Values{3, 6, 9}));
   EXPECT_EQ(gradient(b_), (Values{4, 8, 12}));
 }
@@ -67,7 +67,7 @@ TEST_F(TapeGradient, ResidualChain) {
   const auto tape = host_.tape(fp32_);
   Var x = leaf(*tape, a_);
   for (int block = 0; block < 3; ++block) x = add(*tape, x, scaled(*tape, x, 0.5f));
-  tape->backward(weighted_sum(*tape, x, {8, 16, 32}), 1.0f);
+  tape->backward(weighted_sum(*tape, x, {8, 16, 32}));
   EXPECT_EQ(gradient(a_), (Values{27, 54, 108})) << "1.5^3";
 }
 
@@ -77,15 +77,15 @@ TEST_F(TapeGradient, InPlaceBackwardSparesASharedGradient) {
   const Var a = leaf(*tape, a_), b = leaf(*tape, b_);
   const Var residual = scaled(*tape, b, 1);
   const Var branch = gelu(*tape, a, GeluForm::kErf);
-  tape->backward(weighted_sum(*tape, add(*tape, residual, branch), {1, 2, 3}), 1.0f);
+  tape->backward(weighted_sum(*tape, add(*tape, residual, branch), {1, 2, 3}));
   EXPECT_EQ(gradient(b_), (Values{1, 2, 3}));
   EXPECT_NE(gradient(a_), (Values{1, 2, 3}));
 }
 
 TEST_F(TapeGradient, GradientsAccumulateOverTapesUntilTheyAreForgotten) {
   const auto pass = [&](float seed) {
-    const auto tape = host_.tape(fp32_);
-    tape->backward(weighted_sum(*tape, leaf(*tape, a_), {1, 2, 3}), seed);
+    const auto tape = host_.tape(fp32_, TapeOptions(), seed);
+    tape->backward(weighted_sum(*tape, leaf(*tape, a_), {1, 2, 3}));
   };
   host_.backend().fill(a_.gradient, 1e9f, host_.stream());  // last step's: must be overwritten, not added to
   pass(1);
@@ -107,8 +107,8 @@ TEST_F(TapeGradient, AccumulationOfSixteenBitGradientsIsFp32) {
     host_.bind(set);
     host_.initialize(set, 1);
     for (const float seed : {1.0f, 0x1p-12f}) {
-      const auto tape = host_.tape(fp32_);
-      tape->backward(weighted_sum(*tape, leaf(*tape, weight), {1}), seed);
+      const auto tape = host_.tape(fp32_, TapeOptions(), seed);
+      tape->backward(weighted_sum(*tape, leaf(*tape, weight), {1}));
     }
     EXPECT_EQ(gradient(weight), (Values{1.0f + 0x1p-12f})) << name(low);
   }
@@ -124,7 +124,7 @@ TEST_F(TapeGradient, GradientHasTheDtypeOfItsValue) {
     seen = dy.dtype();
     t.give_gradient(a, std::move(dy));
   });
-  tape->backward(weighted_sum(*tape, cast, {1, 1.0f + 0x1p-12f, 3}), 1.0f);
+  tape->backward(weighted_sum(*tape, cast, {1, 1.0f + 0x1p-12f, 3}));
   EXPECT_EQ(seen, DType::kBF16);
   EXPECT_EQ(gradient(a_), (Values{1, 1, 3})) << "rounded to bf16 on the way";
 }

@@ -46,7 +46,7 @@ TEST_F(TapeMemory, BackwardFreesActivationsAsItGoes) {
   const Var loss = chain(*tape);
   const size_t forward = host_.arena().used_bytes();
   EXPECT_GE(forward, kDepth * kBlockBytes);
-  tape->backward(loss, 1.0f);
+  tape->backward(loss);
   ASSERT_EQ(used.size(), kDepth + 2u);
   // After the loss: one gradient more, its input no longer needed. Then one activation goes with every node, and the
   // gradient of its output is replaced by that of its input.
@@ -56,7 +56,7 @@ TEST_F(TapeMemory, BackwardFreesActivationsAsItGoes) {
 
 TEST_F(TapeMemory, PeakIsFarBelowTheSumOfActivationsAndGradients) {
   const auto tape = host_.tape(fp32_);
-  tape->backward(chain(*tape), 1.0f);
+  tape->backward(chain(*tape));
   // kDepth activations, and a few blocks for the last output and the gradients in flight; kept gradients would double
   // it.
   EXPECT_LE(host_.arena().peak_bytes(), (kDepth + 4) * kBlockBytes);
@@ -85,7 +85,7 @@ TEST_F(TapeMemory, EveryStepHasTheSameAddresses) {
       Var hidden = gelu(*tape, linear(*tape, x, up, nullptr), GeluForm::kTanh);
       x = spy(add(*tape, x, linear(*tape, std::move(hidden), down, nullptr)));
     }
-    tape->backward(weighted_sum(*tape, x, std::vector<float>(40, 1.0f)), 1.0f);
+    tape->backward(weighted_sum(*tape, x, std::vector<float>(40, 1.0f)));
     return addresses;
   };
   const auto first = step();

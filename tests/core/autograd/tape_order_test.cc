@@ -47,7 +47,7 @@ TEST_F(TapeOrder, BackwardRunsInReverseOrderOfExecution) {
   Var x = leaf(*tape, parameters_[0]);
   for (const char* name : {"first", "second", "third"}) x = noted(*tape, x, name);
   EXPECT_EQ(tape->size(), 4u);
-  tape->backward(weighted_sum(*tape, x, {1, 1, 1}), 1.0f);
+  tape->backward(weighted_sum(*tape, x, {1, 1, 1}));
   EXPECT_EQ(events_, (std::vector<std::string>{"third", "second", "first", "ready a.weight"}));
   EXPECT_EQ(tape->size(), 0u);
 }
@@ -65,7 +65,7 @@ TEST_F(TapeOrder, TiedParameterIsReadyOnceAfterTheBackwardOfItsFirstUse) {
   const Var sum = tape->record(Op::kAdd, y, {x, again, other}, {}, [x, again, other](Tape& t, Tensor dy) {
     for (const Var& input : {x, again, other}) t.give_gradient(input, dy);
   });
-  tape->backward(weighted_sum(*tape, sum, {1, 2, 3}), 1.0f);
+  tape->backward(weighted_sum(*tape, sum, {1, 2, 3}));
   EXPECT_EQ(events_, (std::vector<std::string>{"ready b.weight", "between", "ready a.weight"}));
   EXPECT_EQ(parameters_[0].pending_uses, 0);
   EXPECT_EQ(host_.values(parameters_[0].gradient), (std::vector<float>{2, 4, 6})) << "the two uses add up";
@@ -85,7 +85,7 @@ TEST_F(TapeOrder, ReadyComesWhenTheOpsActivationsAreFree) {
   saved = Tensor();
   const Var loss = weighted_sum(*tape, x, {1, 1, 1});
   EXPECT_GT(host_.arena().used_bytes(), kActivationBytes);
-  tape->backward(loss, 1.0f);
+  tape->backward(loss);
   EXPECT_LT(used_when_ready, kActivationBytes);
 }
 
@@ -93,7 +93,7 @@ TEST_F(TapeOrder, ParameterOfAnUnusedValueIsStillReadyAndKeepsNoUse) {
   const auto tape = host_.tape(fp32_, noting());
   const Var used = leaf(*tape, parameters_[0]);
   leaf(*tape, parameters_[1]);  // nobody uses the value: no gradient reaches it
-  tape->backward(weighted_sum(*tape, used, {1, 1, 1}), 1.0f);
+  tape->backward(weighted_sum(*tape, used, {1, 1, 1}));
   EXPECT_EQ(events_, (std::vector<std::string>{"ready b.weight", "ready a.weight"}));
   EXPECT_FALSE(parameters_[1].gradient_written) << "what the reducer needs to know to send zeros";
   EXPECT_EQ(parameters_[1].pending_uses, 0);
@@ -107,7 +107,7 @@ TEST_F(TapeOrder, BetweenNodesRunsAfterEveryNode) {
   const Var x = scaled(*tape, scaled(*tape, leaf(*tape, parameters_[0]), 2), 3);
   const Var loss = weighted_sum(*tape, x, {1, 1, 1});
   EXPECT_EQ(calls, 0);
-  tape->backward(loss, 1.0f);
+  tape->backward(loss);
   EXPECT_EQ(calls, 4);
 }
 
@@ -120,7 +120,7 @@ TEST_F(TapeOrder, EvaluationRecordsNothing) {
   EXPECT_EQ(tape->size(), 0u);
   EXPECT_LT(loss.slot, 0);
   EXPECT_EQ(parameters_[0].pending_uses, 0);
-  EXPECT_THROW(tape->backward(loss, 1.0f), ContractError);
+  EXPECT_THROW(tape->backward(loss), ContractError);
 }
 
 TEST_F(TapeOrder, EvaluationKeepsNoActivations) {
@@ -143,9 +143,9 @@ TEST_F(TapeOrder, ValuesWithoutParametersAreNotRecorded) {
 TEST_F(TapeOrder, SecondBackwardIsRefused) {
   const auto tape = host_.tape(fp32_);
   const Var loss = weighted_sum(*tape, leaf(*tape, parameters_[0]), {1, 1, 1});
-  tape->backward(loss, 1.0f);
+  tape->backward(loss);
   try {
-    tape->backward(loss, 1.0f);
+    tape->backward(loss);
     FAIL() << "expected a ContractError";
   } catch (const ContractError& error) {
     EXPECT_STREQ(error.what(), "[tape.backward] called twice on one tape");
@@ -155,8 +155,8 @@ TEST_F(TapeOrder, SecondBackwardIsRefused) {
 TEST_F(TapeOrder, BackwardNeedsARecordedLossOfOneElement) {
   const auto tape = host_.tape(fp32_);
   const Var x = leaf(*tape, parameters_[0]);
-  EXPECT_THROW(tape->backward(x, 1.0f), ContractError);
-  EXPECT_THROW(tape->backward(Var{host_.tensor({1}, {1})}, 1.0f), ContractError);
+  EXPECT_THROW(tape->backward(x), ContractError);
+  EXPECT_THROW(tape->backward(Var{host_.tensor({1}, {1})}), ContractError);
 }
 
 TEST_F(TapeOrder, AbandonedTapeRestoresUseCountsAndMemory) {
@@ -179,7 +179,7 @@ TEST_F(TapeOrder, BackwardThatThrowsLeavesNoUseBehind) {
     host_.backend().copy(parameters_[0].weight, y, host_.stream());
     const auto fails = [](Tape&, Tensor) { throw ContractError("out of memory, say"); };
     const Var x = tape->record(Op::kLinear, y, {}, {&parameters_[0], &parameters_[1]}, fails);
-    EXPECT_THROW(tape->backward(weighted_sum(*tape, x, {1, 1, 1}), 1.0f), ContractError);
+    EXPECT_THROW(tape->backward(weighted_sum(*tape, x, {1, 1, 1})), ContractError);
   }
   EXPECT_EQ(parameters_[0].pending_uses, 0);
   EXPECT_EQ(parameters_[1].pending_uses, 0);

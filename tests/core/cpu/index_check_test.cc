@@ -34,7 +34,10 @@ TEST(IndexCheck, RefusesATargetOutsideOfTheVocabulary) {
   };
   expect_contract_error(forward, "[cross_entropy] targets must be in [0, 3) or ignore_index -100, got 3 in row 1");
   const auto backward = [&] {
-    cross_entropy_backward({.logits = logits, .targets = make_indices({-1, 0}), .lse = rows});
+    cross_entropy_backward({.logits = logits,
+                            .targets = make_indices({-1, 0}),
+                            .lse = rows,
+                            .scale = make_tensor(DType::kF32, {1}, {1.0})});
   };
   expect_contract_error(backward, "[cross_entropy backward] targets must be in [0, 3) or ignore_index -100, got -1");
 }

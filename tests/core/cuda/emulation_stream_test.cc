@@ -97,6 +97,17 @@ TEST_F(EmulatedStreams, AGraphRepeatsWhatWasCapturedOnAllStreams) {
   destroy_graph(graph);
 }
 
+TEST_F(EmulatedStreams, ACaptureHasTheRulesOfCuda) {
+  const auto outside = second_.record();
+  begin_capture(first_.handle());
+  EXPECT_EQ(error_of([&] { first_.wait(*outside); }),
+            "[wait] a captured stream cannot wait for an event from outside of the capture");
+  second_.wait(*first_.record());
+  emulation::enqueue(second_.handle(), [] {});
+  EXPECT_EQ(error_of([&] { end_capture(first_.handle()); }),
+            "[end_capture] a stream took part in the capture and was not joined to the first");
+}
+
 TEST_F(EmulatedStreams, AWorkspaceGrowsAndStays) {
   std::byte* const small = first_.workspace(100);
   EXPECT_EQ(first_.workspace(size_t{1} << 20), small);

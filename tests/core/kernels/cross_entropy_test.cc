@@ -38,7 +38,7 @@ void backward(const Tensor& logits, const std::vector<int32_t>& targets, const T
   cross_entropy_backward({.logits = logits,
                           .targets = make_indices(targets),
                           .lse = lse,
-                          .scale = static_cast<float>(scale),
+                          .scale = make_tensor(DType::kF32, {1}, {scale}),
                           .ignore_index = kIgnore});
 }
 

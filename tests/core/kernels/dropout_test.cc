@@ -19,7 +19,7 @@ DropoutArgs arguments(const Tensor& x, const Tensor& y, const DropoutKey& key) {
           .y = y,
           .probability = static_cast<float>(key.probability),
           .seed = key.seed,
-          .step = key.step,
+          .step = make_indices({static_cast<int32_t>(key.step)}),
           .site = key.site,
           .first_sample = key.first_sample,
           .elements_per_sample = static_cast<int64_t>(key.elements_per_sample)};

@@ -54,14 +54,14 @@ TEST_F(ActivationOp, ForcedDtypeCastsTheInputAndItsGradientBack) {
   const auto tape = host_.tape(policy);
   const Var y = gelu(*tape, leaf(*tape, x), GeluForm::kErf);
   EXPECT_EQ(y.value.dtype(), DType::kF32);
-  tape->backward(weighted_sum(*tape, y, dy_), 1.0f);
+  tape->backward(weighted_sum(*tape, y, dy_));
   const Values low = gradient(x);
   EXPECT_EQ(host_.values(host_.tensor(low, {kRows, kColumns}, DType::kBF16)), low) << "bf16 numbers";
 
   Parameter& same = parameter("same", DType::kF32, 1);  // the same numbers without any 16-bit dtype
   host_.set_weight(same, host_.values(x.weight));
   const auto wide = host_.tape(policy);
-  wide->backward(weighted_sum(*wide, gelu(*wide, leaf(*wide, same), GeluForm::kErf), dy_), 1.0f);
+  wide->backward(weighted_sum(*wide, gelu(*wide, leaf(*wide, same), GeluForm::kErf), dy_));
   EXPECT_EQ(host_.values(host_.tensor(gradient(same), {kRows, kColumns}, DType::kBF16)), low) << "rounded once";
 }
 
@@ -75,7 +75,7 @@ TEST_F(ActivationOp, GeluBackwardInPlaceEqualsOutOfPlace) {
       const Var residual = leaf(*tape, other);
       Var y = gelu(*tape, leaf(*tape, x), GeluForm::kTanh);
       if (shared) y = add(*tape, residual, y);  // gives one tensor to both: gelu may not overwrite it
-      tape->backward(weighted_sum(*tape, y, dy_), 1.0f);
+      tape->backward(weighted_sum(*tape, y, dy_));
       return gradient(x);
     };
     const Values shared = pass(true);
@@ -114,7 +114,7 @@ TEST_F(ActivationOp, AddGivesEachInputItsDtype) {
   Parameter& wide = parameter("wide", DType::kF32, 1);
   Parameter& low = parameter("low", DType::kBF16, 2);
   const auto tape = host_.tape(bf16_);
-  tape->backward(weighted_sum(*tape, add(*tape, leaf(*tape, wide), leaf(*tape, low)), dy_), 1.0f);
+  tape->backward(weighted_sum(*tape, add(*tape, leaf(*tape, wide), leaf(*tape, low)), dy_));
   EXPECT_EQ(gradient(wide), dy_);
   EXPECT_EQ(gradient(low), host_.values(host_.tensor(dy_, {kRows, kColumns}, DType::kBF16)));
 }

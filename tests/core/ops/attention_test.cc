@@ -110,11 +110,11 @@ TEST_F(AttentionOp, ComputesInTheLowPrecisionAndReturnsAGradientInTheInputsDtype
   const auto tape = host_.tape(bf16);
   const Var out = attention(*tape, leaf(*tape, qkv_), shape(Mask::kCausal));
   EXPECT_EQ(out.value.dtype(), DType::kBF16);
-  tape->backward(weighted_sum(*tape, out, dy_), 1.0f);
+  tape->backward(weighted_sum(*tape, out, dy_));
   const Values low = gradient(qkv_);
   parameters_.forget_gradients();
   const auto wide = host_.tape(fp32_);
-  wide->backward(weighted_sum(*wide, attention(*wide, leaf(*wide, qkv_), shape(Mask::kCausal)), dy_), 1.0f);
+  wide->backward(weighted_sum(*wide, attention(*wide, leaf(*wide, qkv_), shape(Mask::kCausal)), dy_));
   const double error = testing::relative_error(low, gradient(qkv_));
   // Rounded are qkv, dy, out, probabilities, their gradient and d_qkv: six relative errors of at most 2^-8.
   EXPECT_GT(error, 0x1p-10);
@@ -170,7 +170,7 @@ TEST_F(AttentionOp, RopeBackwardInPlaceEqualsOutOfPlaceAndUndoesTheRotation) {
     const Var residual = leaf(*tape, other_);
     Var y = rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 1e4f);
     if (shared) y = add(*tape, residual, y);  // gives one tensor to both: rope may not overwrite it
-    tape->backward(weighted_sum(*tape, y, direction), 1.0f);
+    tape->backward(weighted_sum(*tape, y, direction));
     return gradient(qkv_);
   };
   const Values in_place = pass(dy, false);

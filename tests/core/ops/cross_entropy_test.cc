@@ -35,10 +35,10 @@ class CrossEntropyOp : public ::testing::Test {
   };
   Result run(const std::vector<int32_t>& targets, float seed) {
     parameters_.forget_gradients();
-    const auto tape = host_.tape(fp32_);
+    const auto tape = host_.tape(fp32_, TapeOptions(), seed);
     const LossOutput loss = cross_entropy(*tape, leaf(*tape, logits_), host_.tensor(targets));
     Result result{host_.scalar(loss.sum.value), host_.values(loss.losses), {}};
-    tape->backward(loss.sum, seed);
+    tape->backward(loss.sum);
     result.gradient = host_.values(logits_.gradient);
     return result;
   }
@@ -135,7 +135,7 @@ TEST_F(CrossEntropyOp, GradientReplacesTheLogits) {
   });
   const LossOutput loss = cross_entropy(*tape, spied, host_.tensor(kTargets));
   const size_t peak = host_.arena().peak_bytes();
-  tape->backward(loss.sum, 1.0f);
+  tape->backward(loss.sum);
   EXPECT_EQ(gradient_address, address);
   EXPECT_EQ(host_.arena().peak_bytes(), peak) << "no second copy";
 }

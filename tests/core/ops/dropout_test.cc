@@ -62,23 +62,23 @@ TEST_F(DropoutOp, KeepsAndScales) {
 
 // One micro-batch of six samples, or three and three, or one and five: the same elements go.
 TEST_F(DropoutOp, DoesNotDependOnTheSplitIntoMicroBatches) {
-  const Values whole = ones_through({.seed = 3, .step = 17, .first_sample = 100}, kSamples);
+  const Values whole = ones_through({.seed = 3, .step = host_.step(17), .first_sample = 100}, kSamples);
   for (const int64_t split : {1, 3, 5}) {
-    Values parts = ones_through({.seed = 3, .step = 17, .first_sample = 100}, split);
-    const Values rest =
-        ones_through({.seed = 3, .step = 17, .first_sample = static_cast<uint32_t>(100 + split)}, kSamples - split);
+    Values parts = ones_through({.seed = 3, .step = host_.step(17), .first_sample = 100}, split);
+    const Values rest = ones_through(
+        {.seed = 3, .step = host_.step(17), .first_sample = static_cast<uint32_t>(100 + split)}, kSamples - split);
     parts.insert(parts.end(), rest.begin(), rest.end());
     EXPECT_EQ(parts, whole) << split;
   }
 }
 
 TEST_F(DropoutOp, DependsOnSeedStepSampleAndSite) {
-  const Values base = ones_through({.seed = 3, .step = 17}, kSamples);
-  EXPECT_EQ(ones_through({.seed = 3, .step = 17}, kSamples), base);
-  EXPECT_NE(ones_through({.seed = 4, .step = 17}, kSamples), base);
-  EXPECT_NE(ones_through({.seed = 3, .step = 18}, kSamples), base);
-  EXPECT_NE(ones_through({.seed = 3, .step = 17, .first_sample = 1}, kSamples), base);
-  EXPECT_NE(ones_through({.seed = 3, .step = 17}, kSamples, 2), base)
+  const Values base = ones_through({.seed = 3, .step = host_.step(17)}, kSamples);
+  EXPECT_EQ(ones_through({.seed = 3, .step = host_.step(17)}, kSamples), base);
+  EXPECT_NE(ones_through({.seed = 4, .step = host_.step(17)}, kSamples), base);
+  EXPECT_NE(ones_through({.seed = 3, .step = host_.step(18)}, kSamples), base);
+  EXPECT_NE(ones_through({.seed = 3, .step = host_.step(17), .first_sample = 1}, kSamples), base);
+  EXPECT_NE(ones_through({.seed = 3, .step = host_.step(17)}, kSamples, 2), base)
       << "the second dropout of the model has its own mask";
 }
 
@@ -106,13 +106,13 @@ TEST_F(DropoutOp, BackwardDropsWhatForwardDroppedInPlaceOrNot) {
   const Values dy = testing::normal_values(x_.numel(), 5);
   for (const bool shared : {false, true}) {
     parameters_.forget_gradients();
-    const auto tape = host_.tape(fp32_, options({.seed = 1, .step = 2, .first_sample = 3}));
+    const auto tape = host_.tape(fp32_, options({.seed = 1, .step = host_.step(2), .first_sample = 3}));
     const Var residual = leaf(*tape, other_);
     Var y = dropout(*tape, leaf(*tape, x_), kProbability, kSamples);
     Values expected = host_.values(y.value);  // x is 1: y is the factor of every element
     for (size_t i = 0; i < expected.size(); ++i) expected[i] *= dy[i];
     if (shared) y = add(*tape, residual, y);  // gives one tensor to both: dropout may not overwrite it
-    tape->backward(weighted_sum(*tape, y, dy), 1.0f);
+    tape->backward(weighted_sum(*tape, y, dy));
     EXPECT_EQ(host_.values(x_.gradient), expected) << (shared ? "shared" : "in place");
     if (shared) {
       EXPECT_EQ(host_.values(other_.gradient), dy);

@@ -30,7 +30,7 @@ class EmbeddingOp : public ::testing::Test {
   void pass(Parameter* positions) {
     const auto tape = host_.tape(fp32_);
     const Var y = embedding(*tape, host_.tensor(kTokens), kLength, tokens_, positions);
-    tape->backward(weighted_sum(*tape, y, dy_), 1.0f);
+    tape->backward(weighted_sum(*tape, y, dy_));
   }
 
   testing::TapeHost host_;
@@ -95,7 +95,7 @@ TEST_F(EmbeddingOp, TableTiedToTheHead) {
   const Values direction = testing::normal_values(6 * kVocab, 6);
   const auto head_only = host_.tape(fp32_);
   const Tensor x = embedding(*host_.tape(fp32_), host_.tensor(kTokens), kLength, tokens_, nullptr).value;
-  head_only->backward(weighted_sum(*head_only, linear(*head_only, Var{x}, tokens_, nullptr), direction), 1.0f);
+  head_only->backward(weighted_sum(*head_only, linear(*head_only, Var{x}, tokens_, nullptr), direction));
   Values expected = gradient(tokens_);
   const Values table = host_.values(tokens_.weight);
   for (size_t r = 0; r < kTokens.size(); ++r) {
@@ -109,7 +109,7 @@ TEST_F(EmbeddingOp, TableTiedToTheHead) {
   parameters_.forget_gradients();
   const auto tape = host_.tape(fp32_, std::move(options));
   const Var y = linear(*tape, embedding(*tape, host_.tensor(kTokens), kLength, tokens_, nullptr), tokens_, nullptr);
-  tape->backward(weighted_sum(*tape, y, direction), 1.0f);
+  tape->backward(weighted_sum(*tape, y, direction));
   EXPECT_EQ(ready, std::vector<std::string>{"tokens"}) << "once";
   EXPECT_LT(testing::relative_error(gradient(tokens_), expected), 32 * 0x1p-24);  // sums of up to 20 products
 }

@@ -59,7 +59,7 @@ TEST_F(LinearOp, ValueAndGradientsAreThoseOfTheFormula) {
   const double tolerance = 8 * 0x1p-24;  // sums of at most 5 products: 6 roundings, and those of this reference
   EXPECT_EQ(out.value.shape(), (Shape{kRows, kOutputs}));
   EXPECT_LT(testing::relative_error(host_.values(out.value), y), tolerance);
-  tape->backward(weighted_sum(*tape, out, dy), 1.0f);
+  tape->backward(weighted_sum(*tape, out, dy));
   EXPECT_LT(testing::relative_error(gradient(x_), dx), tolerance);
   EXPECT_LT(testing::relative_error(gradient(weight_), dw), tolerance);
   EXPECT_LT(testing::relative_error(gradient(bias_), db), tolerance);
@@ -109,7 +109,7 @@ TEST_F(LinearOp, InputGradientHasTheInputsDtype) {
   host_.set_weight(weight, {1, 0x1p-9f});
   for (Parameter* x : {&wide, &low}) {
     const auto tape = host_.tape(bf16_);
-    tape->backward(weighted_sum(*tape, linear(*tape, leaf(*tape, *x), weight, nullptr), {1, 1}), 1.0f);
+    tape->backward(weighted_sum(*tape, linear(*tape, leaf(*tape, *x), weight, nullptr), {1, 1}));
   }
   EXPECT_EQ(gradient(wide), Values{1 + 0x1p-9f});
   EXPECT_EQ(gradient(low), Values{1});
@@ -122,7 +122,7 @@ TEST_F(LinearOp, WeightGradientIsNeverRoundedToSixteenBits) {
   host_.bind(parameters_);
   const auto tape = host_.tape(bf16_);
   const Var x{host_.tensor({1, 0x1p-9f}, {2, 1})};
-  tape->backward(weighted_sum(*tape, linear(*tape, x, weight, &bias), {1, 0x1p-9f}), 1.0f);
+  tape->backward(weighted_sum(*tape, linear(*tape, x, weight, &bias), {1, 0x1p-9f}));
   EXPECT_EQ(gradient(weight), Values{1 + 0x1p-18f});
   EXPECT_EQ(gradient(bias), Values{1 + 0x1p-9f});
 }
@@ -141,7 +141,7 @@ TEST_F(LinearOp, TwoUsesOfOneWeightAddUp) {
         t.give_gradient(again, d);
       });
     }
-    tape->backward(weighted_sum(*tape, y, dy), 1.0f);
+    tape->backward(weighted_sum(*tape, y, dy));
   };
   pass(1);
   Values weight = gradient(weight_), bias = gradient(bias_), x = gradient(x_);

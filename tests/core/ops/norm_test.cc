@@ -91,7 +91,7 @@ TEST_P(NormOp, GradientIsAddedToTheResiduals) {
     const Var x = leaf(*tape, x_);
     Var y = norm(*tape, x, DType::kF32);
     if (residual) y = add(*tape, x, y);
-    tape->backward(weighted_sum(*tape, y, dy_), 1.0f);
+    tape->backward(weighted_sum(*tape, y, dy_));
     return gradient(x_);
   };
   Values expected = pass(false);
@@ -102,7 +102,7 @@ TEST_P(NormOp, GradientIsAddedToTheResiduals) {
 TEST_P(NormOp, ParameterGradientsAccumulate) {
   const auto pass = [&] {
     const auto tape = host_.tape(fp32_);
-    tape->backward(weighted_sum(*tape, norm(*tape, leaf(*tape, x_), DType::kF32), dy_), 1.0f);
+    tape->backward(weighted_sum(*tape, norm(*tape, leaf(*tape, x_), DType::kF32), dy_));
   };
   pass();
   Values weight = gradient(weight_), bias = gradient(bias_);
@@ -120,7 +120,7 @@ TEST_P(NormOp, InputThatTakesNoGradientStillGivesThoseOfTheParameters) {
     parameters_.forget_gradients();
     const auto tape = host_.tape(fp32_);
     const Var x = recorded ? leaf(*tape, x_) : Var{x_.weight};
-    tape->backward(weighted_sum(*tape, norm(*tape, x, DType::kF32), dy_), 1.0f);
+    tape->backward(weighted_sum(*tape, norm(*tape, x, DType::kF32), dy_));
     return gradient(weight_);
   };
   const Values expected = pass(true);
@@ -134,7 +134,7 @@ TEST_P(NormOp, LowPrecisionInput) {
   const auto pass = [&](const Var& x, Tape& tape) {
     const Var y = norm(tape, x, DType::kF32);
     const Values values = host_.values(y.value);
-    tape.backward(weighted_sum(tape, y, dy_), 1.0f);
+    tape.backward(weighted_sum(tape, y, dy_));
     return values;
   };
   const auto low = host_.tape(fp32_);
