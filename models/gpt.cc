@@ -19,19 +19,24 @@ class Gpt final : public Model {
   Objective objective() const override { return Objective::kNextToken; }
 
   Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
-    Var x =
-        embedding_.forward(tape, tokens, sequence_length);  // (B*T, C), fp32 by default, as all of the residual stream
-    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
-    Var normed;
-    {
-      const DType head_input = linear_input_dtype(tape, "head");
-      const Tape::LayerGuard guard(tape, "final_norm");
-      normed = final_norm_->forward(tape, x, head_input);
-    }
-    return head_->forward(tape, normed);
+    return head_->forward(tape, hidden(tape, tokens, sequence_length));
+  }
+
+  LossOutput loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length) override {
+    return head_->loss(tape, hidden(tape, tokens, sequence_length), targets);
   }
 
  private:
+  // What the head reads, (B*T, C).
+  Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) const {
+    Var x =
+        embedding_.forward(tape, tokens, sequence_length);  // (B*T, C), fp32 by default, as all of the residual stream
+    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
+    const DType head_input = linear_input_dtype(tape, "head");
+    const Tape::LayerGuard guard(tape, "final_norm");
+    return final_norm_->forward(tape, x, head_input);
+  }
+
   struct Block {
     Block(ParameterSet& parameters, int64_t layer, const ModelConfig& config)
         : path("blocks." + std::to_string(layer)),

@@ -1,5 +1,6 @@
 #include "models/layers.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/ops/attention.h"
@@ -8,6 +9,7 @@
 #include "core/ops/gelu.h"
 #include "core/ops/layer_norm.h"
 #include "core/ops/linear.h"
+#include "core/ops/linear_cross_entropy.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
 #include "core/ops/swiglu.h"
@@ -123,5 +125,15 @@ Head::Head(ParameterSet& parameters, const ModelConfig& config, const Embedding&
 }
 
 Var Head::forward(Tape& tape, const Var& x) const { return run_linear(tape, "head", x, {weight_, nullptr}); }
+
+LossOutput Head::loss(Tape& tape, const Var& x, const Tensor& targets) const {
+  // 128 MiB in 16 bits: large enough that a chunk's products run at full speed.
+  constexpr int64_t kChunkLogits = int64_t{1} << 26, kRowGranule = 128;
+  const int64_t vocab = weight_->shape[0];
+  if (x.value.dim(0) * vocab <= kChunkLogits) return cross_entropy(tape, forward(tape, x), targets);
+  const int64_t rows = std::max(kChunkLogits / vocab / kRowGranule * kRowGranule, kRowGranule);
+  const Tape::LayerGuard guard(tape, "head");
+  return linear_cross_entropy(tape, x, *weight_, targets, rows);
+}
 
 }  // namespace mantissa

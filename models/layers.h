@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/autograd/tape.h"
+#include "core/ops/cross_entropy.h"
 #include "models/model_config.h"
 
 namespace mantissa {
@@ -72,7 +73,10 @@ class Embedding {
 class Head {
  public:
   Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding);
+  // x (R, C).
   Var forward(Tape& tape, const Var& x) const;
+  // Summed cross-entropy of targets (R). From some hundred MB of logits on, they are made by chunks of rows.
+  LossOutput loss(Tape& tape, const Var& x, const Tensor& targets) const;
 
  private:
   Parameter* weight_;

@@ -14,10 +14,6 @@ std::map<std::string, ModelFactory>& factories() {
 
 }  // namespace
 
-LossOutput Model::loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length) {
-  return cross_entropy(tape, logits(tape, tokens, sequence_length), targets);
-}
-
 double training_flops_per_token(const ModelConfig& config) {
   const double width = static_cast<double>(config.width), mlp = static_cast<double>(config.resolved_mlp_width());
   const double packed_qkv = static_cast<double>((config.heads + 2 * config.resolved_kv_heads()) * config.head_dim());

@@ -25,8 +25,8 @@ class Model {
   virtual Objective objective() const = 0;
   // tokens (B*T) i32 in sequences of `sequence_length` <= context. Returns logits (B*T, vocab).
   virtual Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) = 0;
-  // Summed cross-entropy of targets (B*T) i32, see cross_entropy().
-  virtual LossOutput loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length);
+  // Summed cross-entropy of targets (B*T) i32, see cross_entropy(). Logits of a large vocabulary are made by chunks.
+  virtual LossOutput loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length) = 0;
 };
 
 // Multiply-adds count twice. Forward and backward of one token: 6 * (parameters in matrix products) + 12 * layers *
