@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -15,7 +17,6 @@
 namespace mantissa::testing {
 namespace {
 
-// MANTISSA_TEST_PROGRAM names another build of the program.
 std::string program() {
   const char* given = std::getenv("MANTISSA_TEST_PROGRAM");
   return given ? given : "tools/mantissa";
@@ -43,6 +44,12 @@ std::string generated_text(size_t bytes) {
 
 }  // namespace
 
+std::string command_line(const std::string& program, const std::vector<std::string>& arguments) {
+  std::string command = quoted(program);
+  for (const std::string& argument : arguments) command += " " + quoted(argument);
+  return command;
+}
+
 Outcome run_shell(const std::string& command) {
   FILE* pipe = popen(("export OMP_NUM_THREADS=1; " + command + " 2>&1 </dev/null").c_str(), "r");
   Outcome outcome;
@@ -68,8 +75,7 @@ Outcome run_under_mpirun(int ranks, const std::string& command) {
 }
 
 Outcome run_program(int ranks, const std::vector<std::string>& arguments) {
-  std::string command = program();
-  for (const std::string& argument : arguments) command += " " + quoted(argument);
+  const std::string command = command_line(program(), arguments);
   return ranks > 0 ? run_under_mpirun(ranks, command) : run_shell(command);
 }
 
@@ -84,6 +90,16 @@ void write_file(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   ASSERT_TRUE(file.good()) << path;
+}
+
+double largest_difference(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0.0;
+  for (const auto& [step, loss] : a) {
+    const double difference = b.contains(step) ? std::abs(loss - b.at(step)) / std::abs(loss) : HUGE_VAL;
+    largest = std::isnan(difference) ? HUGE_VAL : std::max(largest, difference);
+  }
+  return largest;
 }
 
 SmallRun::SmallRun(const std::string& name) : folder_(fresh_folder(name)) {

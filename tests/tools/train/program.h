@@ -16,17 +16,22 @@ struct Outcome {
   std::string output;  // standard output and error of all ranks
 };
 
+// A command for the shell that gives `program` these arguments.
+std::string command_line(const std::string& program, const std::vector<std::string>& arguments);
 // Runs a shell command as it is.
 Outcome run_shell(const std::string& command);
 // Runs a shell command on `ranks` ranks with one thread each.
 Outcome run_under_mpirun(int ranks, const std::string& command);
-// Runs `mantissa ARGUMENTS` likewise; 0 ranks: without mpirun.
+// Runs `mantissa ARGUMENTS` likewise; 0 ranks: without mpirun. MANTISSA_TEST_PROGRAM names another build of it.
 Outcome run_program(int ranks, const std::vector<std::string>& arguments);
 
 // A folder of this test process that is empty at first.
 std::string fresh_folder(const std::string& name);
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& text);
+
+// Largest relative difference of the losses of two runs, by step.
+double largest_difference(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b);
 
 // A small run on generated text: a byte-level GPT of 2 layers, width 32, context 32, global batch 12 in micro-batches
 // of 2, so that 1, 2, 3 and 6 ranks can share it.

@@ -8,17 +8,6 @@
 namespace mantissa::testing {
 namespace {
 
-// Largest relative difference of the losses of two runs, over steps that both have.
-double largest_difference(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double largest = 0.0;
-  for (const auto& [step, loss] : a) {
-    const double difference = std::abs(loss - b.at(step)) / std::abs(loss);
-    largest = std::isnan(difference) ? HUGE_VAL : std::max(largest, difference);
-  }
-  return largest;
-}
-
 std::map<int64_t, double> losses_of(const std::string& name, int ranks, std::vector<std::string> settings) {
   const SmallRun run(name);
   settings.push_back("train.steps=50");

@@ -1,0 +1,22 @@
+// Runs on a GPU, a real one or the emulated one: what their tests share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+
+// Six steps of one block with one head of 64, which is the tensor-core attention; then `more`, which wins.
+inline std::vector<std::string> gpu_settings(const std::vector<std::string>& more) {
+  std::vector<std::string> settings = {"model.layers=1", "model.width=64", "model.heads=1", "train.steps=6",
+                                       "device=cuda"};
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+// The hash of the working weights that each rank holds after the settings' steps. Empty after a failed expectation.
+std::vector<std::string> weights_of_ranks(const SmallRun& run, int ranks, const std::vector<std::string>& settings);
+
+}  // namespace mantissa::testing
