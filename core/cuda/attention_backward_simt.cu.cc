@@ -67,8 +67,8 @@ struct Backward {
     return simt_rows<T>(operands.d_qkv + offset, extents.qkv_row(), extents, first);
   }
 
-  // p and d_s of the pair, queries by keys; 0 where a query does not see a key. Begins and ends with a barrier, after
-  // which all tiles can be read and tiles.a and tiles.b be written to.
+  // p and d_s of the pair, queries by keys; 0 where a query does not see a key. Begins with a barrier; afterwards
+  // tiles.a and tiles.b can be written to, and p and d_s be read after one more barrier.
   __device__ __forceinline__ void softmax_gradient(const BlockPair& at, const BackwardTiles& tiles) const {
     SimtSums probabilities = {}, d_scores = {};
     add_dot_products(probabilities, queries(at), keys(at), tiles.a, tiles.b);
@@ -88,7 +88,6 @@ struct Backward {
     }
     store_tile(tiles.probabilities, probabilities);
     store_tile(tiles.d_scores, d_scores);
-    __syncthreads();
   }
 };
 

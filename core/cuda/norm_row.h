@@ -20,7 +20,7 @@ class RowTeam {
  public:
   // Shared memory for teams of this many threads.
   static constexpr size_t scratch_bytes(unsigned threads) {
-    return threads == kLanes ? 0 : 2 * kSums * kLanes * sizeof(float);
+    return threads == kLanes ? 0 : 2 * kSums * (threads / kLanes) * sizeof(float);
   }
 
   __device__ __forceinline__ explicit RowTeam(float* scratch) : scratch_(scratch) {}
@@ -34,15 +34,15 @@ class RowTeam {
     const int warps = static_cast<int>(blockDim.x) / kLanes;
     // Two halves in turn: a thread that is already at the next sum does not overwrite what others still read, and one
     // barrier a sum is enough.
-    float* const half = scratch_ + odd_ * kSums * kLanes;
+    float* const half = scratch_ + odd_ * kSums * warps;
     odd_ ^= 1;
     if (lane == 0) {
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) half[i * kLanes + warp] = values[i];
+      for (int i = 0; i < kSums; ++i) half[i * warps + warp] = values[i];
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) values[i] = warp_reduce(lane < warps ? half[i * kLanes + lane] : 0.0f, Sum());
+    for (int i = 0; i < kSums; ++i) values[i] = warp_reduce(lane < warps ? half[i * warps + lane] : 0.0f, Sum());
   }
 
  private:

@@ -124,12 +124,12 @@ __device__ __forceinline__ unsigned scan_by_warp(const unsigned* values, unsigne
   return __shfl_sync(kAllLanes, through, kLanes - 1);
 }
 
-__global__ void __launch_bounds__(kThreads) scan_kernel(Pass pass) {
-  const unsigned digit = blockIdx.x * kWarps + threadIdx.x / kLanes;
-  if (digit >= pass.digits()) return;
-  unsigned* const counts = pass.counts + digit * pass.tiles;
-  const unsigned total = scan_by_warp(counts, counts, pass.tiles);
-  if (threadIdx.x % kLanes == 0) pass.totals[digit] = total;
+// A warp for each digit.
+__global__ void __launch_bounds__(kThreads) scan_kernel(unsigned* counts, int64_t tiles, unsigned* totals) {
+  const unsigned digit = (blockIdx.x * blockDim.x + threadIdx.x) / kLanes;
+  unsigned* const own = counts + digit * tiles;
+  const unsigned total = scan_by_warp(own, own, tiles);
+  if (threadIdx.x % kLanes == 0) totals[digit] = total;
 }
 
 template <typename Source>
@@ -162,13 +162,13 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(Source source, Pass p
 
 template <typename Source>
 void run_pass(const Source& source, const Pass& pass, KeyedRow* sorted, CudaStream& stream) {
-  const size_t digits = size_t{1} << pass.bits;
+  const unsigned digits = 1u << pass.bits, scan_warps = std::min(digits, kWarps);  // powers of two
   const size_t counter_bytes = kWarps * digits * sizeof(unsigned);
   const unsigned tiles = static_cast<unsigned>(pass.tiles);
   launch(count_kernel<Source>, {.grid = tiles, .block = kThreads, .shared_bytes = counter_bytes}, stream.handle(),
          source, pass);
-  launch(scan_kernel, {.grid = static_cast<unsigned>((digits + kWarps - 1) / kWarps), .block = kThreads},
-         stream.handle(), pass);
+  launch(scan_kernel, {.grid = digits / scan_warps, .block = scan_warps * kLanes}, stream.handle(), pass.counts,
+         pass.tiles, pass.totals);
   launch(scatter_kernel<Source>,
          {.grid = tiles, .block = kThreads, .shared_bytes = counter_bytes + digits * sizeof(unsigned)}, stream.handle(),
          source, pass, sorted);

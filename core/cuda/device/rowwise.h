@@ -12,14 +12,15 @@
 
 namespace mantissa::cuda {
 
+// `across`: pieces of Width columns.
 template <int Width, typename Operation>
-__global__ void rowwise_kernel(Operation operation, int64_t rows, int64_t columns) {
+__global__ void rowwise_kernel(Operation operation, int64_t rows, int64_t across) {
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * blockDim.y;
-  const int64_t first_column = (static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x) * Width;
-  const int64_t column_step = static_cast<int64_t>(gridDim.y) * blockDim.x * Width;
-  for (int64_t column = first_column; column < columns; column += column_step) {
-    for (int64_t row = first_row; row < rows; row += row_step) operation.template apply<Width>(row, column);
+  const int64_t first_piece = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  const int64_t piece_step = static_cast<int64_t>(gridDim.y) * blockDim.x;
+  for (int64_t piece = first_piece; piece < across; piece += piece_step) {
+    for (int64_t row = first_row; row < rows; row += row_step) operation.template apply<Width>(row, piece * Width);
   }
 }
 
@@ -44,9 +45,9 @@ void run_rowwise(const Operation& operation, const RowwiseExtents& extents, Cuda
   const LaunchShape shape{.grid = dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y)),
                           .block = dim3(static_cast<unsigned>(block_x), static_cast<unsigned>(block_y))};
   if (vectors) {
-    launch(rowwise_kernel<Width, Operation>, shape, stream.handle(), operation, extents.rows, extents.columns);
+    launch(rowwise_kernel<Width, Operation>, shape, stream.handle(), operation, extents.rows, across);
   } else {
-    launch(rowwise_kernel<1, Operation>, shape, stream.handle(), operation, extents.rows, extents.columns);
+    launch(rowwise_kernel<1, Operation>, shape, stream.handle(), operation, extents.rows, across);
   }
 }
 

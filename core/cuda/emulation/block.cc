@@ -49,7 +49,12 @@ Block& Block::current() {
 }
 
 Block::Block(const GridRun& grid, const std::function<void()>& kernel, uint64_t seed)
-    : grid_(grid.grid), extent_(grid.block), kernel_(kernel), random_(seed), shared_(grid.shared_bytes) {
+    : grid_(grid.grid),
+      extent_(grid.block),
+      kernel_(kernel),
+      random_(seed),
+      shared_(grid.shared_bytes),
+      scheduler_(static_cast<int>(grid.block.count())) {
   threads_.resize(extent_.count());
   warps_.resize((extent_.count() + kWarpSize - 1) / kWarpSize);
 }
@@ -58,31 +63,26 @@ void Block::run(const Index3& block_index) {
   block_index_ = block_index;
   shared_.clear();
   for (auto& groups : warps_) groups.clear();
-  unstarted_.clear();
-  ready_.clear();
+  scheduler_.begin_block(random_);
   at_barrier_ = returned_ = 0;
   for (size_t i = 0; i < threads_.size(); ++i) {
     threads_[i] = {.linear = static_cast<int>(i), .index = extent_.at(i), .site = {}, .copies = {}};
-    unstarted_.push_back(static_cast<int>(i));
   }
-  random_.shuffle(unstarted_);
   while (returned_ < static_cast<int>(threads_.size())) {
-    const size_t choices = ready_.size() + (unstarted_.empty() ? 0 : 1);
-    if (choices == 0) report_deadlock();
-    const size_t choice = random_.below(choices);
+    const int chosen = scheduler_.next(random_);
+    if (chosen == Scheduler::kNobody) report_deadlock();
     Fiber* fiber = nullptr;
-    if (choice == ready_.size()) {
+    if (chosen == Scheduler::kStartOne) {
       fiber = idle_fiber();
     } else {
-      running_ = &threads_[static_cast<size_t>(ready_[choice])];
-      ready_[choice] = ready_.back();
-      ready_.pop_back();
+      running_ = &threads_[static_cast<size_t>(chosen)];
       fiber = running_->fiber;
     }
     fiber->resume();
     if (!failure_.empty()) fail(failure_);
   }
-  if (!shared_.end_is_intact()) fail(fmt::format("[emulation] a write beyond {} bytes of shared memory", shared_.bytes()));
+  if (!shared_.end_is_intact())
+    fail(fmt::format("[emulation] a write beyond {} bytes of shared memory", shared_.bytes()));
 }
 
 Fiber* Block::idle_fiber() {
@@ -100,13 +100,13 @@ Fiber* Block::idle_fiber() {
 // The life of a fiber: one thread after the other. Threads that never wait share one fiber, without a switch.
 void Block::run_threads(Fiber* fiber) {
   for (;;) {
-    if (unstarted_.empty()) {
+    const int unstarted = scheduler_.take_unstarted();
+    if (unstarted == Scheduler::kNobody) {
       idle_.push_back(fiber);
       fiber->suspend();
       continue;
     }
-    Thread& thread = threads_[static_cast<size_t>(unstarted_.back())];
-    unstarted_.pop_back();
+    Thread& thread = threads_[static_cast<size_t>(unstarted)];
     thread.fiber = fiber;
     running_ = &thread;
     try {
@@ -153,7 +153,7 @@ void Block::release_barrier_if_complete() {
   for (Thread& thread : threads_) {
     if (thread.returned || thread.fiber == nullptr) continue;
     thread.waits_for = nullptr;
-    ready_.push_back(thread.linear);
+    scheduler_.add_ready(thread.linear);
   }
   at_barrier_ = 0;
 }
@@ -198,7 +198,7 @@ const WarpSlots& Block::exchange(unsigned mask, const void* value, size_t bytes,
       const size_t linear = static_cast<size_t>(warp * kWarpSize + other);
       if (!(mask >> other & 1u) || other == lane) continue;
       threads_[linear].waits_for = nullptr;
-      ready_.push_back(static_cast<int>(linear));
+      scheduler_.add_ready(static_cast<int>(linear));
     }
     return slots;
   }

@@ -1,7 +1,7 @@
 // One thread block of an emulated kernel: its threads as fibers, which run one at a time until they wait.
 //
-// Which thread runs next is drawn at random, so that code which relies on an order fails. Shared memory starts out as
-// NaN and ends where it was asked to end, which is watched. Threads that can never go on are an error
+// Which thread runs next is drawn at random (scheduler.h), so that code which relies on an order fails. Shared memory
+// starts out as NaN and ends where it was asked to end, which is watched. Threads that can never go on are an error
 // that says who waits where.
 #pragma once
 
@@ -14,6 +14,7 @@
 #include "core/cuda/emulation/async_copies.h"
 #include "core/cuda/emulation/fiber.h"
 #include "core/cuda/emulation/random.h"
+#include "core/cuda/emulation/scheduler.h"
 #include "core/cuda/emulation/settings.h"
 #include "core/cuda/emulation/shared_memory.h"
 
@@ -104,7 +105,7 @@ class Block {
   SharedMemory shared_;
   Index3 block_index_;
   std::vector<Thread> threads_;
-  std::vector<int> unstarted_, ready_;
+  Scheduler scheduler_;
   std::vector<std::vector<WarpGroup>> warps_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;

@@ -66,9 +66,9 @@ auto fields_of(T& value) {
   // clang-format on
 }
 
-// It has a constructor.
+// It has a constructor. The batch is not among them: no kernel reads it, it is a factor of their grids.
 inline auto fields_of(AttentionExtents& e) {
-  return std::tie(e.batch, e.sequence_length, e.num_heads, e.num_kv_heads, e.head_dim);
+  return std::tie(e.sequence_length, e.num_heads, e.num_kv_heads, e.head_dim);
 }
 
 // Calls f(integer&) for each integer of 32 or 64 bits in `value`, in order: smaller ones are elements, not bounds.

@@ -1,6 +1,7 @@
 #include "core/cuda/emulation/fault_text.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,7 +16,8 @@ void write_report() {
   std::ofstream report(std::getenv("MANTISSA_EMULATION_REPORT"));
   for (const Site& site : take_wait_sites()) report << fmt::format("wait {}:{}\n", site.file, site.line);
   for (const Kernel& kernel : kernels()) {
-    report << fmt::format("kernel {} {} {}\n", kernel.bounds, kernel.shared_bytes, kernel.name);
+    const std::string bounds = kernel.bounds.empty() ? "none" : fmt::format("{}", fmt::join(kernel.bounds, ","));
+    report << fmt::format("kernel {} {} {}\n", bounds, kernel.shared_bytes, kernel.name);
   }
 }
 

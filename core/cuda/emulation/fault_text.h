@@ -8,7 +8,7 @@
 //     Anything else ends the process with kBadFaultExit, before main().
 //   MANTISSA_EMULATION_REPORT   a file that is written at exit: a line for each place and kernel that a fault can have
 //       wait FILE:LINE
-//       kernel BOUNDS SHARED_BYTES KERNEL
+//       kernel BOUNDS SHARED_BYTES KERNEL      BOUNDS: 17,4,1, the largest value of each, or "none"
 #pragma once
 
 #include <string>

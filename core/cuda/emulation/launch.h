@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "core/cuda/emulation/block.h"
 #include "core/cuda/emulation/bounds.h"
@@ -27,25 +29,20 @@ struct LaunchTarget {
   Site site;
 };
 
-// Returns how many bounds there are.
-template <typename Values, typename F>
-size_t for_each_bound_of(Values& arguments, const F& f) {
-  size_t count = 0;
-  const auto counted = [&](auto& bound) { f(count++, bound); };
-  std::apply([&](auto&... each) { (for_each_bound(each, counted), ...); }, arguments);
-  return count;
-}
-
 // Runs the kernel on `arguments`, with the faults that are set for it.
 template <typename... Parameters, typename Values>
 void run_kernel(void (*kernel)(Parameters...), const LaunchShape& shape, Values arguments, const Site& site) {
   const std::string name = kernel_name<Parameters...>(site);
   const bool faulty = faults().concern(name);
-  const size_t bounds = for_each_bound_of(arguments, [&](size_t index, auto& bound) {
+  std::vector<int64_t> bounds;
+  const auto visit = [&](auto& bound) {
     const std::optional<ShiftedBound>& shift = faults().shifted_bound;
-    if (faulty && shift && shift->index == index && (bound != 0 || shift->by > 0)) bound += shift->by;
-  });
-  note_kernel({.name = name, .bounds = bounds, .shared_bytes = shape.shared_bytes});
+    const bool shifted = faulty && shift && shift->index == bounds.size() && (bound > 1 || shift->by > 0);
+    bounds.push_back(static_cast<int64_t>(bound));
+    if (shifted) bound += shift->by;
+  };
+  std::apply([&](auto&... each) { (for_each_bound(each, visit), ...); }, arguments);
+  note_kernel({.name = name, .bounds = std::move(bounds), .shared_bytes = shape.shared_bytes});
   GridRun run{.grid = shape.grid, .block = shape.block, .shared_bytes = shape.shared_bytes};
   if (faulty) {
     run.shared_bytes -= std::min(run.shared_bytes, faults().missing_shared_bytes);
@@ -60,10 +57,9 @@ template <typename... Parameters, typename... Arguments>
 void launch(void (*kernel)(Parameters...), const LaunchShape& shape, const emulation::LaunchTarget& target,
             Arguments&&... arguments) {
   using Values = std::tuple<std::decay_t<Parameters>...>;
-  emulation::enqueue(target.stream,
-                     [=, site = target.site, values = Values(static_cast<Parameters>(arguments)...)] {
-                       emulation::run_kernel(kernel, shape, values, site);
-                     });
+  emulation::enqueue(target.stream, [=, site = target.site, values = Values(static_cast<Parameters>(arguments)...)] {
+    emulation::run_kernel(kernel, shape, values, site);
+  });
 }
 
 // The block's shared memory, as the T that the launch asked for room for.

@@ -1,6 +1,7 @@
 // A small generator for scheduling decisions: splitmix64 (Steele, Lea & Flood 2014).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>

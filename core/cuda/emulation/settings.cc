@@ -54,6 +54,7 @@ void note_kernel(const Kernel& kernel) {
     kernels_run.push_back(kernel);
   } else {
     found->shared_bytes = std::max(found->shared_bytes, kernel.shared_bytes);
+    for (size_t i = 0; i < kernel.bounds.size(); ++i) found->bounds[i] = std::max(found->bounds[i], kernel.bounds[i]);
   }
 }
 

@@ -26,7 +26,7 @@ void set_seed(uint64_t seed);
 uint64_t seed();
 
 // A bound that is off by some: the integer number `index` among the kernel's arguments, those of structs included
-// (bounds.h). Zero is not decreased: it stands for nothing to do, and one less may be four billion.
+// (bounds.h). It is not decreased to zero: nothing to do, or a division by zero, would be no art to notice.
 struct ShiftedBound {
   size_t index = 0;
   int by = 0;
@@ -53,8 +53,8 @@ void note_wait_site(const Site& site);
 // A kernel by the place of its launch and the types of its parameters, without the arguments of templates.
 struct Kernel {
   std::string name;
-  size_t bounds = 0;        // integers among its arguments
-  size_t shared_bytes = 0;  // the most that it was launched with
+  std::vector<int64_t> bounds;  // the integers among its arguments: the largest value that each had
+  size_t shared_bytes = 0;      // the most that it was launched with
 };
 
 // The kernels that have run since the process began, each once.

@@ -166,6 +166,23 @@ TEST(Embedding, BackwardOfLongTextsIsExact) {
   }
 }
 
+// Fewer tokens than a block has warps, in a text of several tiles of the sort.
+TEST(Embedding, BackwardOfALongTextOfTwoTokensIsExact) {
+  constexpr int64_t kRows = 6001;
+  const std::vector<int32_t> tokens = random_integers(kRows, 1, 2);
+  std::vector<double> dy(kRows), expected(2);
+  for (size_t row = 0; row < dy.size(); ++row) {
+    dy[row] = static_cast<double>(row % 7) - 2.0;
+    expected[static_cast<size_t>(tokens[row])] += dy[row];
+  }
+  const Tensor d_token = make_unwritten(DType::kF32, {2, 1});
+  embedding_backward({.tokens = make_indices(tokens),
+                      .dy = make_tensor(DType::kF32, {kRows, 1}, dy),
+                      .d_token_table = d_token,
+                      .sequence_length = kRows});
+  EXPECT_EQ(values_of(d_token), expected);
+}
+
 TEST(Embedding, LongTextsGiveTheSameBitsOnEverySchedule) {
   for (const Text& text : long_texts()) {
     const int64_t rows = static_cast<int64_t>(text.tokens.size());

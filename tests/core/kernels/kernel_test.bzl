@@ -1,6 +1,7 @@
 """device_test (tests/testing) for kernels: kernel_test(name = "add", deps = [...]) has its cases in add_test.cc."""
 
 load("//tests/testing:device_test.bzl", "device_test")
+load("//tools/build:defs.bzl", "mantissa_cc_test")
 
 def kernel_test(name, srcs = [], deps = [], size = "small", emulated_size = "medium"):
     device_test(
@@ -14,4 +15,20 @@ def kernel_test(name, srcs = [], deps = [], size = "small", emulated_size = "med
             ":kernel_check",
             "//tests/reference:random_values",
         ] + deps,
+    )
+
+def seeded_faults_test(name, kernel, size = "medium"):
+    """Does kernel_test(name = kernel) notice faults of the kernel? Sanitizers would only make it slow."""
+    program = ":" + kernel + "_emulated_test"
+    mantissa_cc_test(
+        name = name,
+        size = size,
+        srcs = ["seeded_faults_test.cc"],
+        data = [program],
+        env = {"MANTISSA_FAULTY_PROGRAM": "$(rootpath %s)" % program},
+        tags = ["no-sanitize"],
+        deps = [
+            ":faulty_program",
+            "@fmt",
+        ],
     )

@@ -45,6 +45,14 @@ TEST(RmsNorm, ForwardAgreesWithTheReference) {
   });
 }
 
+// More rows, each of a whole block, than there are blocks: what a block sums up for one row is still read when it
+// begins the next.
+TEST(RmsNorm, ManyLongRows) {
+  device_under_test().on_each_variant([] {
+    check_forward({DType::kF32, DType::kF32, DType::kF32}, device_under_test().large(601), 16384);
+  });
+}
+
 void check_backward(const NormDTypes& dtypes, int64_t rows, int64_t columns, GradientMode mode, DType dx_dtype) {
   const Forward f = run_forward(dtypes, rows, columns);
   const bool accumulate = mode == GradientMode::kAccumulate;

@@ -60,6 +60,19 @@ TEST(Rope, LargePositionsKeepTheirAngle) {
                kRopeTolerance.steps(), "y");
 }
 
+// More rows than all blocks take at once, and heads that share angles across warps: a block computes the angles of its
+// next rows in the place of those before.
+TEST(Rope, ManyRoundsOfRowsOfSeveralHeads) {
+  const int64_t rows = device_under_test().large(20001);
+  const RopeShape shape{static_cast<size_t>(rows), 4, 4, 8, 10000.0};
+  const Tensor x = make_tensor(DType::kF32, {rows, 32}, random_values(rows * 32, 1));
+  device_under_test().on_each_variant([&] {
+    const Tensor y = run(x, shape, Rotation::kForward, make_unwritten(DType::kF32, x.shape()));
+    expect_close(y, reference::rope_forward(values_of(x), shape),
+                 std::vector<double>(static_cast<size_t>(x.numel()), 2.0), kRopeTolerance.steps(), "y");
+  });
+}
+
 TEST(Rope, InPlaceAndTheSameBitsOnEverySchedule) {
   const RopeShape shape{67, 4, 3, 66, 10000.0};
   const int64_t rows = device_under_test().large(201);

@@ -1,0 +1,68 @@
+// Faults that no test can notice, each with the reason why its kernel gives the right result all the same. Anything
+// that is not here is to be noticed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace mantissa::kernel_test {
+
+// A wait, by its number among the waits in its file, in order of their lines.
+struct HarmlessSkip {
+  std::string file;
+  size_t index;
+  const char* why;
+};
+
+inline const HarmlessSkip kHarmlessSkips[] = {
+    {"core/cuda/sort_rows.cu.cc", 4,
+     "__syncwarp() after the counters are written: on a GPU it orders the write before the other lanes' next read, "
+     "which "
+     "the ballots between them do not. Here lanes run one at a time, and a ballot makes them meet: memory is always in "
+     "order"},
+};
+
+// Shared memory that is a float too short, by the file of the launch.
+struct HarmlessShortage {
+  std::string file;
+  const char* why;
+};
+
+inline const HarmlessShortage kHarmlessShortages[] = {
+    {"core/cuda/attention_forward_simt.cu.cc", "the rows of a SimtTile are padded, and it is the last one's padding"},
+    {"core/cuda/attention_backward_simt.cu.cc", "as in the forward pass"},
+};
+
+// An integer argument of a kernel, by its number.
+struct HarmlessShift {
+  std::string file, parameters;  // of the kernel: where it is launched, the types of its parameters
+  std::vector<size_t> launches;  // of such kernels in that file, in order of their lines
+  size_t index;
+  std::vector<int> by;
+  const char* why;
+};
+
+inline const HarmlessShift kHarmlessShifts[] = {
+    {"core/cuda/column_sum.cu.cc",
+     "ColumnSum",
+     {0},
+     2,
+     {+1},
+     "rows of a chunk: longer chunks cover all rows too, whose number bounds them; the order of additions is another"},
+    {"core/cuda/norm_backward.h", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
+    {"core/cuda/rope.cu.cc", "Rope", {0}, 6, {-1}, "rows at once: with fewer there are more rounds"},
+    {"core/cuda/token_gradient.cu.cc",
+     "TokenGradient",
+     {1},
+     0,
+     {-1, +1},
+     "rows: adding the first sums of chunks, whose number is another argument, does not read them"},
+    {"core/cuda/device/rowwise.h",
+     "Dropout, long int, long int",
+     {0, 1},
+     4,
+     {-1, +1},
+     "the threshold is a probability, not a bound: one of 2^32 words more or fewer is dropped"},
+};
+
+}  // namespace mantissa::kernel_test
