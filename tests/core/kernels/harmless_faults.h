@@ -43,6 +43,12 @@ struct HarmlessShift {
 };
 
 inline const HarmlessShift kHarmlessShifts[] = {
+    {"core/cuda/attention_row_terms.cu.cc",
+     "RowOperands, AttentionRowTerms, AttentionExtents",
+     {0, 1},
+     3,
+     {-1, +1},
+     "heads of keys: the row terms, which are of queries, do not read their number"},
     {"core/cuda/column_sum.cu.cc",
      "ColumnSum",
      {0},
