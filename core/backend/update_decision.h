@@ -1,11 +1,11 @@
-// The decision about one update, as plain records and one function that runs on the device (constexpr: nvcc
-// compiles it for both sides): from what the ranks found in
-// loss and gradients to what AdamW is to do. The host plans a step and reads the decision later; it never stands
-// between the gradients and the update.
+// The decision about one update, as plain records and one function that runs on the device (constexpr: nvcc compiles it
+// for both sides): from what the ranks found in loss and gradients to what AdamW is to do. The host plans a step and
+// reads the decision later; it never stands between the gradients and the update.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "core/backend/kernel_args.h"
 
@@ -72,8 +72,12 @@ struct RecordLossArgs {
   Tensor losses{}, record{};
 };
 
-// x - x is 0 for every finite x, NaN for the others.
-constexpr bool is_finite(double x) { return x - x == 0.0; }
+// By comparison alone, false for NaN. A difference such as x - x is no test: where x is a product, a compiler may fuse
+// the two into one operation that gives the product's rounding error.
+constexpr bool is_finite(double x) {
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  return x >= -kLargest && x <= kLargest;
+}
 
 // min(1, threshold / (norm + 1e-6)), as in PyTorch's clip_grad_norm_; the small term keeps the quotient finite.
 constexpr double clip_factor(double norm, double threshold) {

@@ -18,7 +18,7 @@ bool runs_on(std::string_view architecture, int major, int minor) {
   return number / 10 == major && number % 10 <= minor;
 }
 
-std::string unusable_reason(int index) {
+std::string unusable_reason(int index) try {
   if (std::string reason = no_device_reason(); !reason.empty()) return reason;
   const int count = device_count();
   if (index < 0 || index >= count) return fmt::format("there is no GPU {}: this node shows {}", index, count);
@@ -29,6 +29,8 @@ std::string unusable_reason(int index) {
       "GPU {} ({}) has compute capability {}.{}, but this program's kernels were built for {} only: build with "
       "--//tools/build:cuda_archs=sm_{}{} (a suffix a for 9.0 and above)",
       index, device.name, device.major, device.minor, fmt::join(kCudaArchs, ", "), device.major, device.minor);
+} catch (const CudaError& error) {
+  return error.what();  // a GPU that is there and does not answer
 }
 
 }  // namespace mantissa::cuda

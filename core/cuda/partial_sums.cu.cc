@@ -11,7 +11,8 @@ namespace {
 constexpr int kMaxWarps = 32;
 
 // grid (tiles of 32 columns, targets), block (32 columns, W).
-__global__ void add_partial_sums_kernel(PartialSums sums, SumTarget first, SumTarget second) {
+__global__ void __launch_bounds__(kMaxWarps* kLanes)
+    add_partial_sums_kernel(PartialSums sums, SumTarget first, SumTarget second) {
   const SumTarget target = blockIdx.y == 0 ? first : second;
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
   float* const warp_sums = shared_memory<float>();  // (W, 32)

@@ -58,8 +58,9 @@ MemoryInfo memory_info();
 void* allocate_device(size_t bytes);
 // Waits for all work of the device, as cudaFree does.
 void free_device(void* data) noexcept;
-// Host memory that asynchronous copies read and write directly.
+// Host memory that asynchronous copies read and write directly. CudaError, not OutOfDeviceMemory, if there is none.
 void* allocate_pinned(size_t bytes);
+// Waits for all work of the device: a copy may be under way, also while an exception is.
 void free_pinned(void* data) noexcept;
 
 StreamHandle create_stream();

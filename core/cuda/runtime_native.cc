@@ -13,6 +13,10 @@ std::string no_device_reason() {
   if (status == cudaSuccess && count > 0) return "";
   cudaGetLastError();
   const int driver = driver_version(), runtime = runtime_version();
+  if (status == cudaErrorStubLibrary) {
+    return "libcuda.so.1 is the toolkit's stub for linking, not a driver: take its folder ('stubs') out of "
+           "LD_LIBRARY_PATH";
+  }
   if (driver == 0) return "no NVIDIA driver is installed (libcuda.so.1 was not found)";
   if (status == cudaErrorInsufficientDriver) {
     return fmt::format("the NVIDIA driver supports CUDA up to {}.{}, this program was built for {}.{}", driver / 1000,
@@ -75,11 +79,23 @@ void free_device(void* data) noexcept { cudaFree(data); }
 
 void* allocate_pinned(size_t bytes) {
   void* data = nullptr;
-  check_cuda(cudaHostAlloc(&data, bytes == 0 ? 1 : bytes, cudaHostAllocDefault), "cudaHostAlloc");
+  const cudaError_t status = cudaHostAlloc(&data, bytes == 0 ? 1 : bytes, cudaHostAllocDefault);
+  if (status == cudaErrorMemoryAllocation) {  // the host's memory, not the device's
+    cudaGetLastError();
+    throw CudaError(
+        fmt::format("[cudaHostAlloc] the host gives no {:.1f} MiB of pinned memory for copies to and from the GPU: "
+                    "free host memory, "
+                    "or raise the job's limits on memory and locked memory (ulimit -l)",
+                    static_cast<double>(bytes) / (1 << 20)));
+  }
+  check_cuda(status, "cudaHostAlloc");
   return data;
 }
 
-void free_pinned(void* data) noexcept { cudaFreeHost(data); }
+void free_pinned(void* data) noexcept {
+  cudaDeviceSynchronize();  // cudaFreeHost does not promise to wait for copies under way
+  cudaFreeHost(data);
+}
 
 StreamHandle create_stream() {
   cudaStream_t stream = nullptr;

@@ -29,6 +29,22 @@ void announce(const Config& config, const Session& session, int threads) {
       config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
 }
 
+// An error that has been told: the exit code is left.
+struct Reported {
+  int code;
+};
+
+// Tells an error; several ranks do not return from here. Gives the exit code.
+int report(const std::exception& exception, Communicator* communicator) {
+  const auto* error = dynamic_cast<const Error*>(&exception);
+  const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
+  // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
+  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+  spdlog::error("{}", exception.what());
+  if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
+  return code;
+}
+
 void train(const Config& config, Communicator& communicator) {
   validate_for_ranks(config, communicator.size());
   const int threads = set_threads(config.train.threads, communicator);
@@ -36,11 +52,16 @@ void train(const Config& config, Communicator& communicator) {
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
   spdlog::info("memory of a rank, predicted:{}", to_text(predict_memory_table(config, communicator.size())));
   Session session(config, communicator);
-  announce(config, session, threads);
-  TrainingCheckpoints checkpoints(session);
-  const nlohmann::json resumed = checkpoints.resume();
-  if (folder) folder->write_config(config);  // only now: a start that was refused leaves the run as it was
-  Trainer(session, checkpoints, resumed).run();
+  // What is wrong is told before the session goes: its end waits for the device, where the work that failed may hang.
+  try {
+    announce(config, session, threads);
+    TrainingCheckpoints checkpoints(session);
+    const nlohmann::json resumed = checkpoints.resume();
+    if (folder) folder->write_config(config);  // only now: a start that was refused leaves the run as it was
+    Trainer(session, checkpoints, resumed).run();
+  } catch (const std::exception& exception) {
+    throw Reported{report(exception, &communicator)};
+  }
 }
 
 }  // namespace
@@ -54,14 +75,10 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
     start_logging(communicator->rank(), communicator->size());
     train(config, *communicator);
     return static_cast<int>(ExitCode::kOk);
+  } catch (const Reported& reported) {
+    return reported.code;
   } catch (const std::exception& exception) {
-    const auto* error = dynamic_cast<const Error*>(&exception);
-    const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
-    // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
-    if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-    spdlog::error("{}", exception.what());
-    if (communicator && communicator->size() > 1) communicator->abort(code);
-    return code;
+    return report(exception, communicator.get());
   }
 }
 

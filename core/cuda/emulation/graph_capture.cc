@@ -1,5 +1,7 @@
 #include "core/cuda/emulation/graph_capture.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -32,6 +34,9 @@ bool GraphCapture::wait(StreamHandle stream, EventHandle event) {
 }
 
 GraphWork GraphCapture::finish() {
+  if (spoilt_by_ != nullptr) {
+    throw CudaError(fmt::format("[end_capture] the capture was spoilt by {}, which it does not permit", spoilt_by_));
+  }
   const Progress& joined = known_.at(origin_);
   for (const auto& [stream, known] : known_) {
     const auto own = known.find(stream);

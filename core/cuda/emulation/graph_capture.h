@@ -28,7 +28,9 @@ class GraphCapture {
   // Whether the wait belongs to the capture. CudaError if one of stream and event takes part in vain.
   bool wait(StreamHandle stream, EventHandle event);
   void forget(EventHandle event) { events_.erase(event); }
-  // CudaError if a stream that took part has work that the first stream has not waited for.
+  // By a call that is not permitted meanwhile.
+  void spoil(const char* call) { spoilt_by_ = call; }
+  // CudaError if it is spoilt, or if a stream that took part has work that the first stream has not waited for.
   GraphWork finish();
 
  private:
@@ -37,6 +39,7 @@ class GraphCapture {
 
   StreamHandle origin_;
   GraphWork work_;
+  const char* spoilt_by_ = nullptr;
   std::map<StreamHandle, Progress> known_;  // by stream that takes part
   std::map<EventHandle, Progress> events_;
 };

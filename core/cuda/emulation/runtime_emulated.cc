@@ -5,6 +5,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "core/base/check.h"
@@ -22,8 +23,9 @@ std::recursive_mutex mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
 std::vector<StreamHandle> streams;
-std::optional<emulation::GraphCapture> capturing;  // one at a time, as in CUDA's global mode
-std::exception_ptr failure;  // of work that failed; as on a GPU, the next one to wait hears of it
+std::optional<emulation::GraphCapture> capturing;  // one at a time
+std::thread::id capturing_thread;                  // it alone is restricted, as in CUDA's thread-local mode
+std::exception_ptr failure;                        // of work that failed; as on a GPU, the next one to wait hears of it
 
 emulation::Random& order() {
   static emulation::Random random(emulation::seed());
@@ -79,8 +81,15 @@ void run_until(const Done& done) {
   if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
 }
 
+// Whether the call is one that a thread must not make while it captures; the capture is spoilt then.
+bool spoils_capture(const char* call) {
+  if (!capturing || capturing_thread != std::this_thread::get_id()) return false;
+  capturing->spoil(call);
+  return true;
+}
+
 void refuse_while_capturing(const char* call) {
-  if (capturing) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
+  if (spoils_capture(call)) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
 }
 
 void* allocate(size_t bytes) {
@@ -131,18 +140,24 @@ void set_device(int device) { device_properties(device); }
 MemoryInfo memory_info() { return {.free_bytes = size_t{8} << 30, .total_bytes = size_t{8} << 30}; }
 
 void* allocate_device(size_t bytes) {
+  const Lock lock(mutex);
   refuse_while_capturing("allocate_device");
   return allocate(bytes);
 }
 
 void free_device(void* data) noexcept {
   const Lock lock(mutex);
+  spoils_capture("free_device");
   while (run_something()) {
   }
   std::free(data);
 }
 
-void* allocate_pinned(size_t bytes) { return allocate(bytes); }
+void* allocate_pinned(size_t bytes) {
+  const Lock lock(mutex);
+  refuse_while_capturing("allocate_pinned");
+  return allocate(bytes);
+}
 void free_pinned(void* data) noexcept { free_device(data); }
 
 StreamHandle create_stream() {
@@ -165,7 +180,7 @@ void synchronize(StreamHandle stream) {
 }
 
 EventHandle create_event() { return new CUevent_st; }
-EventHandle create_timing_event() { return new CUevent_st; }
+EventHandle create_timing_event() { return new CUevent_st{.timing = true}; }
 
 void destroy_event(EventHandle event) noexcept {
   const Lock lock(mutex);
@@ -199,6 +214,7 @@ void wait(StreamHandle stream, EventHandle event) {
 
 bool is_done(EventHandle event) {
   const Lock lock(mutex);
+  refuse_while_capturing("is_done");
   if (event->completed < event->recorded) run_something();  // time passes
   return event->completed >= event->recorded;
 }
@@ -212,6 +228,7 @@ void synchronize(EventHandle event) {
 float elapsed_ms(EventHandle begin, EventHandle end) {
   const Lock lock(mutex);
   for (const EventHandle event : {begin, end}) {
+    MANTISSA_CHECK(event->timing, "[elapsed_ms] the event was made without timing");
     MANTISSA_CHECK(event->recorded > 0 && event->completed == event->recorded,
                    "[elapsed_ms] the event was not recorded, or is not done");
   }
@@ -245,8 +262,9 @@ bool is_capturing(StreamHandle stream) {
 
 void begin_capture(StreamHandle stream) {
   const Lock lock(mutex);
-  refuse_while_capturing("begin_capture");
+  if (capturing) throw CudaError("[begin_capture] another capture is under way");
   capturing.emplace(stream);
+  capturing_thread = std::this_thread::get_id();
 }
 
 GraphHandle end_capture(StreamHandle stream) {

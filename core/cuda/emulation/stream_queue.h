@@ -14,6 +14,7 @@
 // What the opaque handles of the CUDA runtime point to.
 struct CUevent_st {
   uint64_t recorded = 0, completed = 0;  // how often
+  bool timing = false;
   std::chrono::steady_clock::time_point completed_at{};
 };
 

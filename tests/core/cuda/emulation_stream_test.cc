@@ -1,7 +1,9 @@
 // Emulated streams: work runs late and in any order that events allow, so that a missing wait shows.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "core/cuda/emulation/settings.h"
@@ -87,8 +89,6 @@ TEST_F(EmulatedStreams, AGraphRepeatsWhatWasCapturedOnAllStreams) {
   second_.wait(*first_.record());
   emulation::enqueue(second_.handle(), [&] { value += 1; });
   first_.wait(*second_.record());
-  EXPECT_NE(error_of([&] { first_.synchronize(); }).find("not permitted while a stream is captured"),
-            std::string::npos);
   const GraphHandle graph = end_capture(first_.handle());
   EXPECT_EQ(value, 1);
   for (int i = 0; i < 3; ++i) launch_graph(graph, first_.handle());
@@ -106,6 +106,36 @@ TEST_F(EmulatedStreams, ACaptureHasTheRulesOfCuda) {
   emulation::enqueue(second_.handle(), [] {});
   EXPECT_EQ(error_of([&] { end_capture(first_.handle()); }),
             "[end_capture] a stream took part in the capture and was not joined to the first");
+}
+
+TEST_F(EmulatedStreams, WhatACaptureDoesNotPermitSpoilsIt) {
+  const auto outside = second_.record();
+  const auto spoilt_by = [&](const std::function<void()>& call) {
+    begin_capture(first_.handle());
+    const std::string refusal = error_of(call);
+    EXPECT_NE(error_of([&] { end_capture(first_.handle()); }).find("the capture was spoilt by "), std::string::npos);
+    return refusal;
+  };
+  EXPECT_EQ(spoilt_by([&] { first_.synchronize(); }), "[synchronize] not permitted while a stream is captured");
+  EXPECT_EQ(spoilt_by([&] { outside->done(); }), "[is_done] not permitted while a stream is captured");
+  EXPECT_EQ(spoilt_by([] { allocate_pinned(1); }), "[allocate_pinned] not permitted while a stream is captured");
+  EXPECT_EQ(spoilt_by([] { allocate_device(1); }), "[allocate_device] not permitted while a stream is captured");
+  void* const memory = allocate_device(1);
+  EXPECT_EQ(spoilt_by([&] { free_device(memory); }), "");
+}
+
+TEST_F(EmulatedStreams, OneThreadsCaptureDoesNotRestrictAnother) {
+  begin_capture(first_.handle());
+  std::thread([&] { second_.synchronize(); }).join();
+  destroy_graph(end_capture(first_.handle()));
+}
+
+TEST_F(EmulatedStreams, TimeIsMeasuredBetweenTimingEventsOnly) {
+  const EventHandle plain = create_event();
+  record(plain, first_.handle());
+  first_.synchronize();
+  EXPECT_EQ(error_of([&] { elapsed_ms(plain, plain); }), "[elapsed_ms] the event was made without timing");
+  destroy_event(plain);
 }
 
 TEST_F(EmulatedStreams, AWorkspaceGrowsAndStays) {
