@@ -116,7 +116,10 @@ class NcclCommunicator final : public Communicator {
     throw_if_failed();
     host_->barrier();
   }
-  void abort(int exit_code) override { host_->abort(exit_code); }
+  void abort(int exit_code) override {
+    if (connection_) connection_->stop_watching();
+    host_->abort(exit_code);
+  }
 
  private:
   // What is decided after a failed collective, from data that never came, must not reach the other ranks.

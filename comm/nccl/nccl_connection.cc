@@ -44,38 +44,53 @@ NcclConnection::NcclConnection(const NcclApi& api, const ncclUniqueId& id, const
 void NcclConnection::start(const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  Lock lock(mutex_);
   const auto began = Clock::now();
   ncclResult_t result = api_.comm_init_rank_config(&comm_, place_.size, id, place_.rank, &config);
   Patience patience;
   while (result == ncclInProgress) {
     if (Clock::now() - began > options_.start_timeout) {
-      fail(
-          fmt::format("[nccl] {}: not all ranks were there after {:.1f} seconds. Is one of them gone, or can the nodes "
-                      "not reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
-                      who(), seconds(Clock::now() - began)));
+      fail(lock,
+           fmt::format("[nccl] {}: not all ranks were there after {:.1f} seconds. Is one of them gone, or can the "
+                       "nodes not reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
+                       who(), seconds(Clock::now() - began)));
     }
     patience.pause();
     result = state();
   }
   if (result != ncclSuccess) {
-    fail(fmt::format("[nccl] {}: NCCL does not start, after {:.1f} seconds: {}", who(), seconds(Clock::now() - began),
-                     describe(result)));
+    fail(lock, fmt::format("[nccl] {}: NCCL does not start, after {:.1f} seconds: {}", who(),
+                           seconds(Clock::now() - began), describe(result)));
   }
 }
 
 NcclConnection::~NcclConnection() {
+  stop_watching();
+  if (comm_ == nullptr) return;
+  if (std::uncaught_exceptions() > 0 || !finalize()) {
+    Lock lock(mutex_);
+    abort(lock, fmt::format("[nccl] {}: given up before all ranks were done", who()));
+    return;
+  }
+  // NCCL may have freed it even where it reports an error, so nothing may name it any more.
+  const Deadline guard = deadline("ncclCommDestroy", "the end of the program");
+  const ncclResult_t result = api_.comm_destroy(std::exchange(comm_, nullptr));
+  if (result != ncclSuccess) {
+    spdlog::warn("[nccl] {}: NCCL does not end as it should: {}", who(), api_.get_error_string(result));
+  }
+}
+
+void NcclConnection::stop_watching() {
   {
     const Lock lock(mutex_);
     stopping_ = true;
   }
   stop_.notify_all();
-  watchdog_.join();
-  if (comm_ == nullptr) return;
-  if (std::uncaught_exceptions() > 0 || !finish()) api_.comm_abort(comm_);
+  if (watchdog_.joinable()) watchdog_.join();
 }
 
-// False if the communicator is still there.
-bool NcclConnection::finish() {
+// False if not all ranks have come to the end.
+bool NcclConnection::finalize() {
   const auto began = Clock::now();
   const auto ready = [&](ncclResult_t result) {
     Patience patience;
@@ -85,7 +100,7 @@ bool NcclConnection::finish() {
     }
     return result == ncclSuccess;
   };
-  return ready(state()) && ready(api_.comm_finalize(comm_)) && api_.comm_destroy(comm_) == ncclSuccess;
+  return ready(state()) && ready(api_.comm_finalize(comm_));
 }
 
 std::string NcclConnection::who() const {
@@ -112,14 +127,31 @@ void NcclConnection::check_failure() const {
   if (!failure_.empty()) throw CommError(failure_);
 }
 
-void NcclConnection::abort(const std::string& reason) {
-  failure_ = reason;
-  launching_.reset();
-  if (comm_ != nullptr) api_.comm_abort(std::exchange(comm_, nullptr));
+Deadline NcclConnection::deadline(const char* call, const std::string& reason) const {
+  return Deadline(
+      options_.abort_timeout,
+      fmt::format("[nccl] {}: {} has not returned after {:.1f} seconds; the process ends here. It was called "
+                  "for: {}",
+                  who(), call, seconds(options_.abort_timeout), reason));
 }
 
-void NcclConnection::fail(const std::string& reason) {
-  abort(reason);
+void NcclConnection::abort(Lock& lock, const std::string& reason) {
+  failure_ = reason;
+  launching_.reset();
+  const ncclComm_t comm = std::exchange(comm_, nullptr);
+  if (comm == nullptr) return;
+  // Now, not later: the thread that will throw it may be waiting for something else, and so may the abort.
+  spdlog::error("{}", reason);
+  lock.unlock();
+  {
+    const Deadline guard = deadline("ncclCommAbort", reason);
+    api_.comm_abort(comm);
+  }
+  lock.lock();
+}
+
+void NcclConnection::fail(Lock& lock, const std::string& reason) {
+  abort(lock, reason);
   throw CommError(failure_);
 }
 
@@ -128,20 +160,27 @@ void NcclConnection::throw_if_failed() {
   check_failure();
 }
 
-bool NcclConnection::is_launched(uint64_t number) {
+bool NcclConnection::is_launched(Lock& lock, uint64_t number) {
   check_failure();
   if (!launching_ || launching_->number != number) return true;
   const ncclResult_t now = state();
   if (now == ncclInProgress) return false;
-  if (now != ncclSuccess) fail(fmt::format("{}: {}", what(launching_->operation), describe(now)));
-  running_.push_back({launching_->operation, launching_->since, launching_->stream->record()});
-  launching_.reset();
+  if (now != ncclSuccess) fail(lock, fmt::format("{}: {}", what(launching_->operation), describe(now)));
+  // First of all: from here on the stream may go at any time, whatever happens below.
+  const Launching done = *std::exchange(launching_, std::nullopt);
+  std::unique_ptr<Event> end;
+  try {
+    end = done.stream->record();
+  } catch (const std::exception& error) {
+    fail(lock, fmt::format("{}: its end cannot be watched: {}", what(done.operation), error.what()));
+  }
+  running_.push_back({done.operation, done.since, std::move(end)});
   return true;
 }
 
 void NcclConnection::settle(Lock& lock, uint64_t number) {
   Patience patience;
-  while (!is_launched(number)) {  // the watchdog ends this when it lasts too long
+  while (!is_launched(lock, number)) {  // the watchdog ends this when it lasts too long
     lock.unlock();
     patience.pause();
     lock.lock();
@@ -154,16 +193,16 @@ uint64_t NcclConnection::issue(const NcclOperation& operation, Stream& stream,
   settle(lock, issued_);
   const ncclResult_t result = call(comm_);
   if (result != ncclSuccess && result != ncclInProgress) {
-    fail(fmt::format("{}: {}", what(operation), describe(result)));
+    fail(lock, fmt::format("{}: {}", what(operation), describe(result)));
   }
   launching_ = {operation, ++issued_, Clock::now(), &stream};
-  is_launched(issued_);
+  is_launched(lock, issued_);
   return issued_;
 }
 
 bool NcclConnection::launched(uint64_t number) {
-  const Lock lock(mutex_);
-  return is_launched(number);
+  Lock lock(mutex_);
+  return is_launched(lock, number);
 }
 
 void NcclConnection::wait_until_launched(uint64_t number) {
@@ -177,7 +216,7 @@ void NcclConnection::forget(uint64_t number) noexcept {
   try {
     // NCCL still needs the stream. When an exception is on its way, the other ranks may never come.
     if (std::uncaught_exceptions() > 0) {
-      abort(fmt::format("{}: given up while it was being launched", what(launching_->operation)));
+      abort(lock, fmt::format("{}: given up while it was being launched", what(launching_->operation)));
     } else {
       settle(lock, number);
     }
@@ -191,16 +230,14 @@ void NcclConnection::watch() {
   try {
     cuda::set_device(place_.device);  // else asking for events would start CUDA on GPU 0 as well
     while (!stop_.wait_for(lock, options_.watch_interval, [this] { return stopping_; })) {
-      if (failure_.empty()) look();
+      if (failure_.empty()) look(lock);
     }
   } catch (const std::exception& error) {
-    if (failure_.empty()) abort(fmt::format("[nccl] {}: {}", who(), error.what()));
-    // The thread that will throw it may be waiting for something else.
-    spdlog::error("{}", failure_);
+    if (failure_.empty()) abort(lock, fmt::format("[nccl] {}: {}", who(), error.what()));
   }
 }
 
-void NcclConnection::look() {
+void NcclConnection::look(Lock& lock) {
   const auto now = Clock::now();
   while (!running_.empty() && running_.front().end->done()) {
     running_.pop_front();
@@ -211,14 +248,15 @@ void NcclConnection::look() {
   const NcclOperation oldest = !running_.empty() ? running_.front().operation
                                : launching_      ? launching_->operation
                                                  : NcclOperation{.name = "between collectives"};
-  if (found != ncclSuccess && found != ncclInProgress) fail(fmt::format("{}: {}", what(oldest), describe(found)));
+  if (found != ncclSuccess && found != ncclInProgress) {
+    fail(lock, fmt::format("{}: {}", what(oldest), describe(found)));
+  }
   if (running_.empty() && !is_launching) return;
   const auto since = std::max(last_end_, running_.empty() ? launching_->since : running_.front().since);
   if (now - since > options_.collective_timeout) {
-    fail(
-        fmt::format("{}: it has not ended after {:.1f} seconds; another rank may be gone, or may have called something "
-                    "else. The longest time is set by MANTISSA_NCCL_TIMEOUT",
-                    what(oldest), seconds(now - since)));
+    fail(lock, fmt::format("{}: it has not ended after {:.1f} seconds; another rank may be gone, or may have called "
+                           "something else. The longest time is set by MANTISSA_NCCL_TIMEOUT",
+                           what(oldest), seconds(now - since)));
   }
 }
 

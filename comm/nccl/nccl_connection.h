@@ -10,7 +10,7 @@
 //
 // A watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
 // kernels that spin on the GPU, so that a thread that waits for the stream returns; from then on every call throws the
-// CommError that tells what happened.
+// CommError that tells what happened. An abort that does not return ends the process (deadline.h).
 #pragma once
 
 #include <chrono>
@@ -24,6 +24,7 @@
 #include <string>
 #include <thread>
 
+#include "comm/nccl/deadline.h"
 #include "comm/nccl/nccl_library.h"
 #include "core/tensor/stream.h"
 
@@ -32,6 +33,7 @@ namespace mantissa {
 struct NcclOptions {
   std::chrono::milliseconds start_timeout{300'000};       // for all ranks to be there
   std::chrono::milliseconds collective_timeout{600'000};  // for an operation to end, from the end of the one before
+  std::chrono::milliseconds abort_timeout{30'000};        // for ncclCommAbort to return; then the process ends
   std::chrono::milliseconds watch_interval{100};
 };
 
@@ -63,6 +65,9 @@ class NcclConnection {
   // Called when nobody will ask for the operation any more, and before its stream may go.
   void forget(uint64_t number) noexcept;
   void throw_if_failed();
+  // Ends the watchdog, for good: nothing sees to errors any more. Before the process ends by other ways than the
+  // destructor, because CUDA may be gone before the thread is. Waits for an abort under way.
+  void stop_watching();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -85,19 +90,21 @@ class NcclConnection {
   void start(const ncclUniqueId& id);
   ncclResult_t state() const;  // ncclInProgress while something is launching
   void check_failure() const;
-  [[noreturn]] void fail(const std::string& reason);
-  void abort(const std::string& reason);
-  bool is_launched(uint64_t number);
+  [[noreturn]] void fail(Lock& lock, const std::string& reason);
+  // `lock` is open while NCCL aborts, so that whoever asks is told the reason at once.
+  void abort(Lock& lock, const std::string& reason);
+  Deadline deadline(const char* call, const std::string& reason) const;
+  bool is_launched(Lock& lock, uint64_t number);
   void settle(Lock& lock, uint64_t number);
   void watch();
-  void look();
-  bool finish();
+  void look(Lock& lock);
+  bool finalize();
 
   const NcclApi api_;
   const NcclPlace place_;
   const NcclOptions options_;
-  std::mutex mutex_;  // of all below: NCCL wants one caller at a time
-  ncclComm_t comm_ = nullptr;
+  std::mutex mutex_;           // of all below: NCCL wants one caller at a time
+  ncclComm_t comm_ = nullptr;  // null from the moment when NCCL is told to free it
   uint64_t issued_ = 0;
   std::optional<Launching> launching_;
   std::deque<Running> running_;

@@ -1,10 +1,12 @@
 #include "tests/comm/fake_nccl.h"
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "core/base/check.h"
 #include "core/cuda/emulation/stream_queue.h"
@@ -66,6 +68,8 @@ struct Fake {
   uint64_t ids = 0;
   int sends = 0;
   std::map<uint64_t, std::shared_ptr<Clique>> cliques;
+  std::set<ncclComm_t> live;
+  std::condition_variable aborts_return;
 } fake;
 
 struct Group {
@@ -157,8 +161,15 @@ void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
   }
 }
 
+bool is_freed(ncclComm_t comm) { return !fake.live.contains(comm); }
+
+void free_comm(ncclComm_t comm) {
+  fake.live.erase(comm);
+  delete comm;
+}
+
 ncclResult_t post(ncclComm_t comm, Post post) {
-  if (comm->issued != comm->launched || comm->finalized) return misuse();
+  if (is_freed(comm) || comm->issued != comm->launched || comm->finalized) return misuse();
   Clique& clique = *comm->clique;
   Operation& operation = clique.operations[++comm->issued];
   operation.posts.resize(static_cast<size_t>(clique.size));
@@ -216,6 +227,7 @@ ncclResult_t comm_init_rank_config(ncclComm_t* comm, int size, ncclUniqueId id, 
     }
   }
   *comm = new ncclComm{.clique = clique, .rank = rank, .polls = fake.plan.polls};
+  fake.live.insert(*comm);
   ++clique->joined;
   ++fake.counts.started;
   return ncclInProgress;
@@ -223,6 +235,7 @@ ncclResult_t comm_init_rank_config(ncclComm_t* comm, int size, ncclUniqueId id, 
 
 ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
   const Lock lock(fake.mutex);
+  if (is_freed(comm)) return misuse();
   const auto& clique = *comm->clique;
   *state = ncclInProgress;
   if (fake.error != ncclSuccess) {
@@ -242,7 +255,7 @@ ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
 
 ncclResult_t comm_finalize(ncclComm_t comm) {
   const Lock lock(fake.mutex);
-  if (comm->issued != comm->launched || comm->finalized) return misuse();
+  if (is_freed(comm) || comm->issued != comm->launched || comm->finalized) return misuse();
   comm->finalized = true;
   comm->polls = fake.plan.polls;
   ++fake.counts.finalized;
@@ -251,17 +264,19 @@ ncclResult_t comm_finalize(ncclComm_t comm) {
 
 ncclResult_t comm_destroy(ncclComm_t comm) {
   const Lock lock(fake.mutex);
-  if (!comm->finalized || comm->polls > 0) return misuse();
+  if (is_freed(comm) || !comm->finalized || comm->polls > 0) return misuse();
   ++fake.counts.destroyed;
-  delete comm;
-  return ncclSuccess;
+  free_comm(comm);
+  return fake.plan.destroy_result;
 }
 
 ncclResult_t comm_abort(ncclComm_t comm) {
-  const Lock lock(fake.mutex);
-  comm->clique->open_gate();
+  std::unique_lock lock(fake.mutex);
+  if (is_freed(comm)) return misuse();
   ++fake.counts.aborted;
-  delete comm;
+  fake.aborts_return.wait(lock, [] { return fake.plan.aborts_return; });
+  comm->clique->open_gate();
+  free_comm(comm);
   return ncclSuccess;
 }
 
@@ -330,6 +345,7 @@ NcclApi make_fake_nccl(const FakeNcclPlan& plan, FakeAllToAll offered) {
   fake.error = ncclSuccess;
   fake.sends = 0;
   fake.cliques.clear();
+  fake.live.clear();
   return {.get_version = get_version,
           .get_unique_id = get_unique_id,
           .comm_init_rank_config = comm_init_rank_config,
@@ -356,6 +372,12 @@ FakeNcclCounts fake_nccl_counts() {
 std::vector<FakeNcclCall> fake_nccl_calls() {
   const Lock lock(fake.mutex);
   return fake.calls;
+}
+
+void let_fake_nccl_aborts_return() {
+  const Lock lock(fake.mutex);
+  fake.plan.aborts_return = true;
+  fake.aborts_return.notify_all();
 }
 
 void set_fake_nccl_error(ncclResult_t error) {

@@ -17,8 +17,10 @@ struct FakeNcclPlan {
   int polls = 3;  // how often a state that is about to change is still said to be in progress
   FakeStart start = FakeStart::kWorks;
   ncclResult_t id_result = ncclSuccess;
-  int failing_send = -1;       // the n-th ncclSend says ncclInvalidArgument
-  bool operations_end = true;  // else streams are held until the communicator is aborted
+  int failing_send = -1;                      // the n-th ncclSend says ncclInvalidArgument
+  bool operations_end = true;                 // else streams are held until the communicator is aborted
+  bool aborts_return = true;                  // else not before let_fake_nccl_aborts_return()
+  ncclResult_t destroy_result = ncclSuccess;  // what ncclCommDestroy says after it has freed the communicator
 };
 
 // What was called, over all ranks.
@@ -30,7 +32,7 @@ struct FakeNcclCall {
 struct FakeNcclCounts {
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
   int group_depth = 0;
-  int misuses = 0;  // calls that NCCL would refuse
+  int misuses = 0;  // calls that NCCL would refuse, or that name what it has freed
 };
 
 enum class FakeAllToAll : uint8_t { kOffered, kMissing };
@@ -41,5 +43,6 @@ FakeNcclCounts fake_nccl_counts();
 std::vector<FakeNcclCall> fake_nccl_calls();
 // From now on all communicators report this.
 void set_fake_nccl_error(ncclResult_t error);
+void let_fake_nccl_aborts_return();
 
 }  // namespace mantissa::testing

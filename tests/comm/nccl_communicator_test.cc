@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "core/base/log.h"
 #include "core/cuda/emulation/settings.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/emulated_gpu.h"
@@ -248,6 +249,89 @@ TEST_F(NcclTest, CollectivesThatDoNotEndAreAborted) {
   wait_for(*one.stream);
   expect_parts(failure_of([&] { work->test(); }),
                {"[all_gather] rank 0 of 1", "24 bytes", "it has not ended after 0."});
+  EXPECT_EQ(testing::fake_nccl_counts().aborted, 1);
+}
+
+TEST_F(NcclTest, WhoAsksDuringAnAbortIsToldAtOnce) {
+  const NcclApi api = testing::make_fake_nccl({.operations_end = false, .aborts_return = false});
+  OneRank one(api, {.watch_interval = 5ms});
+  const auto work = one.gather();
+  work->wait();
+  testing::set_fake_nccl_error(ncclRemoteError);
+  while (testing::fake_nccl_counts().aborted == 0) std::this_thread::yield();
+  expect_parts(failure_of([&] { work->test(); }), {"[all_gather] rank 0 of 1", "remote process exited"});
+  expect_parts(failure_of([&] { one.communicator->barrier(); }), {"[all_gather] rank 0 of 1"});
+  testing::let_fake_nccl_aborts_return();
+  wait_for(*one.stream);
+}
+
+TEST_F(NcclTest, AnAbortThatDoesNotReturnEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto hang = [] {
+    start_logging(0, 1);
+    const NcclApi api = testing::make_fake_nccl({.operations_end = false, .aborts_return = false});
+    OneRank one(api, {.collective_timeout = 20ms, .abort_timeout = 40ms, .watch_interval = 5ms});
+    one.gather()->wait();
+    wait_for(*one.stream);
+  };
+  EXPECT_EXIT(hang(), ::testing::ExitedWithCode(static_cast<int>(ExitCode::kComm)),
+              "all_gather. rank 0 of 1 .*it has not ended.*\n.*rank 0 of 1 .*ncclCommAbort has not returned after 0.0 "
+              "seconds; the process ends here.*all_gather");
+}
+
+// Both ways to end it free what it names.
+TEST_F(NcclTest, ACommunicatorIsFreedOnce) {
+  OneRank one(testing::make_fake_nccl({.destroy_result = ncclSystemError}));
+  one.gather()->wait();
+  one.communicator.reset();
+  EXPECT_EQ(testing::fake_nccl_counts().destroyed, 1);
+  EXPECT_EQ(testing::fake_nccl_counts().aborted, 0);
+}
+
+TEST_F(NcclTest, NobodyWatchesWhileTheJobEnds) {
+  OneRank one(testing::make_fake_nccl({}), {.watch_interval = 1ms});
+  one.gather()->wait();
+  one.communicator->abort(1);
+  testing::set_fake_nccl_error(ncclRemoteError);
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(testing::fake_nccl_counts().aborted, 0);
+  testing::set_fake_nccl_error(ncclSuccess);
+}
+
+// A stream that goes as soon as recording on it has failed.
+class StreamThatCannotRecord final : public Stream {
+ public:
+  explicit StreamThatCannotRecord(int& records) : records_(records) {}
+  std::unique_ptr<Event> record() override {
+    ++records_;
+    throw cuda::CudaError("[cudaEventRecord] an illegal memory access was encountered");
+  }
+  void wait(const Event&) override {}
+  void synchronize() override {}
+
+ private:
+  int& records_;
+};
+
+TEST_F(NcclTest, AStreamThatCannotRecordIsForgottenAtOnce) {
+  const NcclApi api = testing::make_fake_nccl({.polls = 0});
+  OneRank tensors(api);
+  NcclConnection connection(api, ncclUniqueId{}, {.node = "a"}, {});
+  int records = 0;
+  {
+    StreamThatCannotRecord stream(records);
+    const auto gather = [&](ncclComm_t comm) {
+      return api.all_gather(tensors.row.raw(), tensors.rows.raw(), 6, ncclBfloat16, comm,
+                            cuda::as_cuda(*tensors.stream).handle());
+    };
+    expect_parts(failure_of([&] {
+                   connection.issue({"all_gather", 24}, stream, gather);
+                 }),
+                 {"[all_gather] rank 0 of 1 (GPU 0 of node a), 24 bytes: its end cannot be watched", "illegal memory"});
+  }
+  connection.forget(1);
+  expect_parts(failure_of([&] { connection.launched(1); }), {"its end cannot be watched"});
+  EXPECT_EQ(records, 1);
   EXPECT_EQ(testing::fake_nccl_counts().aborted, 1);
 }
 
