@@ -8,6 +8,7 @@
 #include "comm/check_collective.h"
 #include "comm/gpu_claim.h"
 #include "core/base/check.h"
+#include "core/base/log.h"
 #include "core/cuda/stream.h"
 
 namespace mantissa {
@@ -41,6 +42,18 @@ std::chrono::milliseconds timeout_from(const char* variable, std::chrono::millis
     throw ConfigError(fmt::format("{} must be a number of seconds, at least 1, got '{}'", variable, text));
   }
   return std::chrono::seconds(seconds);
+}
+
+// NCCL_COMM_BLOCKING overrides what a communicator asks for, and a call that blocks could not be ended when another
+// rank is gone. "0" also keeps NCCL from taking the variable from its configuration files.
+void forbid_blocking() {
+  constexpr const char* kVariable = "NCCL_COMM_BLOCKING";
+  const char* given = std::getenv(kVariable);
+  if (given != nullptr && std::string_view(given) != "0") {
+    spdlog::warn("{}={} is taken as 0: with NCCL calls that block, a rank that fails would hold up the others for ever",
+                 kVariable, given);
+  }
+  setenv(kVariable, "0", 1);
 }
 
 class NcclWork final : public Work {
@@ -225,6 +238,7 @@ NcclOptions nccl_options_from_environment() {
 
 std::unique_ptr<Communicator> create_nccl_communicator(const NcclApi& api, std::unique_ptr<Communicator> host,
                                                        const NcclOptions& options) {
+  forbid_blocking();
   return std::make_unique<NcclCommunicator>(api, std::move(host), options);
 }
 

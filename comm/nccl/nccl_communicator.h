@@ -13,6 +13,7 @@
 
 namespace mantissa {
 
+// Sets NCCL_COMM_BLOCKING=0 in the environment of this process: NcclConnection needs calls that return.
 std::unique_ptr<Communicator> create_nccl_communicator(const NcclApi& api, std::unique_ptr<Communicator> host,
                                                        const NcclOptions& options = {});
 

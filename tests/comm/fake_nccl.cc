@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string_view>
 
 #include "core/base/check.h"
 #include "core/cuda/emulation/stream_queue.h"
@@ -214,7 +216,9 @@ ncclResult_t get_unique_id(ncclUniqueId* id) {
 
 ncclResult_t comm_init_rank_config(ncclComm_t* comm, int size, ncclUniqueId id, int rank, ncclConfig_t* config) {
   const Lock lock(fake.mutex);
-  if (config->blocking != 0 || rank < 0 || rank >= size) return misuse();
+  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+  const bool blocks = blocking != nullptr && std::string_view(blocking) == "1";
+  if (config->blocking != 0 || blocks || rank < 0 || rank >= size) return misuse();
   uint64_t key = 0;
   std::memcpy(&key, id.internal, sizeof(key));
   auto& clique = fake.cliques[key];

@@ -298,6 +298,15 @@ TEST_F(NcclTest, NobodyWatchesWhileTheJobEnds) {
   testing::set_fake_nccl_error(ncclSuccess);
 }
 
+TEST_F(NcclTest, BlockingCallsCannotBeAskedForByTheEnvironment) {
+  for (const char* value : {"1", "0", "yes"}) {
+    setenv("NCCL_COMM_BLOCKING", value, 1);
+    OneRank one(testing::make_fake_nccl({}));
+    EXPECT_STREQ(std::getenv("NCCL_COMM_BLOCKING"), "0");
+    one.gather()->wait();
+  }
+}
+
 // A stream that goes as soon as recording on it has failed.
 class StreamThatCannotRecord final : public Stream {
  public:
