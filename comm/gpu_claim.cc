@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <utility>
 
@@ -21,24 +22,33 @@ void copy_text(const std::string& text, char (&out)[N]) {
 
 }  // namespace
 
-GpuClaim make_gpu_claim(const std::string& node, const std::string& pci_bus_id, int index, int visible_gpus) {
+Node this_node() {
+  char name[256] = {};
+  Node node{.name = gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown", .machine = {}};
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> node.machine;
+  if (node.machine.empty()) node.machine = node.name;
+  return node;
+}
+
+GpuClaim make_gpu_claim(const Node& node, const DeviceIdentity& gpu, int index, int visible_gpus) {
   GpuClaim claim{.index = index, .visible_gpus = visible_gpus};
-  copy_text(node, claim.node);
-  copy_text(pci_bus_id, claim.pci_bus_id);
+  copy_text(node.name, claim.node);
+  copy_text(node.machine, claim.machine);
+  copy_text(gpu.uuid, claim.uuid);
+  copy_text(gpu.pci_bus_id, claim.pci_bus_id);
   return claim;
 }
 
-std::string node_name() {
-  char text[256] = {};
-  if (gethostname(text, sizeof(text) - 1) != 0) return "unknown";
-  return text;
-}
-
 std::optional<std::pair<size_t, size_t>> ranks_that_share(std::span<const GpuClaim> claims) {
-  std::map<std::pair<std::string, std::string>, size_t> owners;
+  std::map<std::string, size_t> by_uuid;
+  std::map<std::pair<std::string, std::string>, size_t> by_address;
   for (size_t rank = 0; rank < claims.size(); ++rank) {
-    const auto [owner, is_new] = owners.emplace(std::pair(claims[rank].node, claims[rank].pci_bus_id), rank);
-    if (!is_new) return std::pair(owner->second, rank);
+    const GpuClaim& claim = claims[rank];
+    const auto [same_address, is_new] = by_address.emplace(std::pair(claim.machine, claim.pci_bus_id), rank);
+    if (!is_new) return std::pair(same_address->second, rank);
+    if (claim.uuid[0] == '\0') continue;
+    const auto [same_uuid, is_first] = by_uuid.emplace(claim.uuid, rank);
+    if (!is_first) return std::pair(same_uuid->second, rank);
   }
   return std::nullopt;
 }
@@ -47,13 +57,15 @@ void require_own_gpus(std::span<const GpuClaim> claims, const std::string& advic
   const auto sharing = ranks_that_share(claims);
   if (!sharing) return;
   const GpuClaim& claim = claims[sharing->second];
-  const auto local_ranks = std::count_if(
-      claims.begin(), claims.end(), [&](const GpuClaim& other) { return std::strcmp(other.node, claim.node) == 0; });
+  const bool are_slices = std::strcmp(claims[sharing->first].uuid, claim.uuid) != 0;
+  const auto local_ranks = std::count_if(claims.begin(), claims.end(), [&](const GpuClaim& other) {
+    return std::strcmp(other.machine, claim.machine) == 0;
+  });
   throw ConfigError(fmt::format(
-      "comm.backend: each rank needs a GPU of its own, but ranks {} and {} both have GPU {} ({}) of node {}: it has {} "
-      "ranks, and rank {} sees {} GPU{}. {}",
-      sharing->first, sharing->second, claim.index, claim.pci_bus_id, claim.node, local_ranks, sharing->second,
-      claim.visible_gpus, claim.visible_gpus == 1 ? "" : "s", advice));
+      "comm.backend: each rank needs a GPU of its own, but ranks {} and {} both have {}GPU {} ({}) of node {}: it has "
+      "{} ranks, and rank {} sees {} GPU{}. {}",
+      sharing->first, sharing->second, are_slices ? "slices (MIG) of " : "", claim.index, claim.pci_bus_id, claim.node,
+      local_ranks, sharing->second, claim.visible_gpus, claim.visible_gpus == 1 ? "" : "s", advice));
 }
 
 bool nccl_shares_gpus(int version, const char* variable) {

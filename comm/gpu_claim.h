@@ -7,22 +7,31 @@
 #include <string>
 #include <utility>
 
+#include "core/backend/device_identity.h"
+
 namespace mantissa {
 
-// What each rank says of its GPU: trivially copyable, to be gathered. A PCI address is one GPU of one node. (An index
-// is not: a launcher may show each rank other GPUs.)
+// The machine that a process runs on. Names are for people: two machines may have the same one, and containers of one
+// machine different ones.
+struct Node {
+  std::string name;
+  std::string machine;  // the id of the running system's start (Linux: boot_id); the name where there is none
+};
+Node this_node();
+
+// What each rank says of its GPU: trivially copyable, to be gathered.
 struct GpuClaim {
   char node[64] = {};
+  char machine[64] = {};
+  char uuid[64] = {};
   char pci_bus_id[32] = {};
-  int32_t index = 0;         // among those that the rank sees
+  int32_t index = 0;         // among those that the rank sees; a launcher may show each rank other GPUs
   int32_t visible_gpus = 0;  // how many it sees
 };
-GpuClaim make_gpu_claim(const std::string& node, const std::string& pci_bus_id, int index, int visible_gpus);
+GpuClaim make_gpu_claim(const Node& node, const DeviceIdentity& gpu, int index, int visible_gpus);
 
-// The name of the machine that this process runs on.
-std::string node_name();
-
-// The first two ranks that hold the same GPU, if any do. Claims are by rank.
+// The first two ranks that hold the same GPU, if any do: the same UUID, or one address of one machine. The latter are
+// slices (MIG) of one GPU where the UUIDs differ, which NCCL takes for one GPU as well. Claims are by rank.
 std::optional<std::pair<size_t, size_t>> ranks_that_share(std::span<const GpuClaim> claims);
 
 // For transports that need a GPU for each rank: ConfigError naming the first two ranks that hold the same one, the node

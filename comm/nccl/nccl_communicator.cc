@@ -179,7 +179,7 @@ class NcclCommunicator final : public Communicator {
       int32_t shares_gpus;
       GpuClaim claim;
     };
-    const std::string node = node_name();
+    const Node node = this_node();
     const int version = nccl_version(api_);
     Record mine{.id = {},
                 .id_result = ncclSuccess,
@@ -188,7 +188,7 @@ class NcclCommunicator final : public Communicator {
                 .claim = {}};
     cuda::set_device(device.index);
     mine.claim =
-        make_gpu_claim(node, cuda::device_properties(device.index).pci_bus_id, device.index, cuda::device_count());
+        make_gpu_claim(node, cuda::device_properties(device.index).identity, device.index, cuda::device_count());
     if (rank() == 0) mine.id_result = api_.get_unique_id(&mine.id);
     const std::vector<Record> all = all_gather_records(*host_, mine);
     // From the same records all ranks come to the same end.
@@ -216,7 +216,8 @@ class NcclCommunicator final : public Communicator {
                                    nccl_version_text(version)));
     }
     connection_ = std::make_shared<NcclConnection>(
-        api_, all[0].id, NcclPlace{.rank = rank(), .size = size(), .device = device.index, .node = node}, options_);
+        api_, all[0].id, NcclPlace{.rank = rank(), .size = size(), .device = device.index, .node = node.name},
+        options_);
     device_ = device;
   }
 

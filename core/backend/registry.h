@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/backend/backend.h"
+#include "core/backend/device_identity.h"
 
 namespace mantissa {
 
@@ -16,8 +17,7 @@ struct BackendEntry {
   std::function<std::string(int device_index)> unusable_reason = [](int) { return std::string(); };
   // How many devices this node has; 0 for none, or where ranks do not share them out (CPU).
   std::function<int()> device_count = [] { return 0; };
-  // What tells two devices of a node apart, whatever index each process knows them by; empty where nothing does (CPU).
-  std::function<std::string(int device_index)> device_id = [](int) { return std::string(); };
+  std::function<DeviceIdentity(int device_index)> device_identity = [](int) { return DeviceIdentity{}; };
   int preference = 0;  // `auto` takes the highest that can be used
 };
 

@@ -39,7 +39,7 @@ const bool kRegistered =
     register_backend("cuda", {.create = [](int index) { return std::make_unique<CudaBackend>(index); },
                               .unusable_reason = device_or_gemm_unusable_reason,
                               .device_count = device_count,
-                              .device_id = [](int index) { return device_properties(index).pci_bus_id; },
+                              .device_identity = [](int index) { return device_properties(index).identity; },
                               .preference = 1});
 
 // The device is chosen before anything is made on it.

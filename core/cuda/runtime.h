@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <string>
 
+#include "core/backend/device_identity.h"
 #include "core/base/error.h"
 
 struct CUstream_st;
@@ -31,8 +32,8 @@ class OutOfDeviceMemory : public CudaError {
 };
 
 struct DeviceProperties {
-  std::string name;        // "NVIDIA H200"
-  std::string pci_bus_id;  // tells two equal GPUs of a node apart
+  std::string name;  // "NVIDIA H200"
+  DeviceIdentity identity;
   int major = 0, minor = 0;
   int multiprocessors = 0;
   size_t total_bytes = 0, l2_bytes = 0;

@@ -6,6 +6,22 @@
 #include "core/cuda/runtime.h"
 
 namespace mantissa::cuda {
+namespace {
+
+// As nvidia-smi writes it. Empty for all zeros: what a driver gives that knows none, the same for all GPUs.
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text;
+  bool is_known = false;
+  for (size_t index = 0; index < sizeof(uuid.bytes); ++index) {
+    if (index == 4 || index == 6 || index == 8 || index == 10) text += '-';
+    const auto byte = static_cast<unsigned char>(uuid.bytes[index]);
+    text += fmt::format("{:02x}", byte);
+    is_known |= byte != 0;
+  }
+  return is_known ? text : "";
+}
+
+}  // namespace
 
 std::string no_device_reason() {
   int count = 0;
@@ -41,7 +57,7 @@ DeviceProperties device_properties(int device) {
   char bus_id[32] = {};
   check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device), "cudaDeviceGetPCIBusId");
   return {.name = found.name,
-          .pci_bus_id = bus_id,
+          .identity = {.uuid = uuid_text(found.uuid), .pci_bus_id = bus_id},
           .major = found.major,
           .minor = found.minor,
           .multiprocessors = found.multiProcessorCount,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "core/base/error.h"
@@ -9,35 +10,76 @@
 namespace mantissa {
 namespace {
 
+// Two machines whose administrator called both of them "node".
+const Node kFirst{.name = "node", .machine = "1111"}, kSecond{.name = "node", .machine = "2222"};
+
+GpuClaim claim(const Node& node, const std::string& uuid, const std::string& address, int index, int visible_gpus) {
+  return make_gpu_claim(node, {.uuid = uuid, .pci_bus_id = address}, index, visible_gpus);
+}
+
 TEST(GpuClaims, OfDifferentGpusAreFine) {
-  // Node b: a launcher that shows each rank one GPU, which is number 0 for all of them.
+  // The second machine: a launcher that shows each rank one GPU, which is number 0 for all of them.
   const std::vector<GpuClaim> claims = {
-      make_gpu_claim("a", "0000:01:00.0", 0, 2), make_gpu_claim("a", "0000:02:00.0", 1, 2),
-      make_gpu_claim("b", "0000:01:00.0", 0, 1), make_gpu_claim("b", "0000:02:00.0", 0, 1)};
+      claim(kFirst, "a", "0000:01:00.0", 0, 2), claim(kFirst, "b", "0000:02:00.0", 1, 2),
+      claim(kSecond, "c", "0000:01:00.0", 0, 1), claim(kSecond, "d", "0000:02:00.0", 0, 1)};
   require_own_gpus(claims, "");
   require_own_gpus({}, "");
   EXPECT_FALSE(ranks_that_share(claims));
 }
 
-TEST(GpuClaims, OfOneGpuAreRefusedWithRanksNodeAndCounts) {
-  const std::vector<GpuClaim> claims = {
-      make_gpu_claim("a", "0000:01:00.0", 0, 2), make_gpu_claim("b", "0000:01:00.0", 0, 2),
-      make_gpu_claim("b", "0000:02:00.0", 1, 2), make_gpu_claim("b", "0000:01:00.0", 0, 2)};
-  EXPECT_EQ(ranks_that_share(claims), std::pair(size_t{1}, size_t{3}));
+std::string refusal(const std::vector<GpuClaim>& claims) {
   try {
     require_own_gpus(claims, "Do this.");
-    FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(error.what(),
-                 "comm.backend: each rank needs a GPU of its own, but ranks 1 and 3 both have GPU 0 (0000:01:00.0) of "
-                 "node b: it has 3 ranks, and rank 3 sees 2 GPUs. Do this.");
+    return error.what();
   }
+  return "";
+}
+
+TEST(GpuClaims, OfOneGpuAreRefusedWithRanksNodeAndCounts) {
+  const std::vector<GpuClaim> claims = {
+      claim(kFirst, "a", "0000:01:00.0", 0, 2), claim(kSecond, "b", "0000:01:00.0", 0, 2),
+      claim(kSecond, "c", "0000:02:00.0", 1, 2), claim(kSecond, "b", "0000:01:00.0", 0, 2)};
+  EXPECT_EQ(ranks_that_share(claims), std::pair(size_t{1}, size_t{3}));
+  EXPECT_EQ(refusal(claims),
+            "comm.backend: each rank needs a GPU of its own, but ranks 1 and 3 both have GPU 0 (0000:01:00.0) of node "
+            "node: it has 3 ranks, and rank 3 sees 2 GPUs. Do this.");
+}
+
+// Containers may hide from each other that they are on one machine, and renumber its devices.
+TEST(GpuClaims, AGpuIsKnownByItsUuidWhateverElseIsSaidOfIt) {
+  const std::vector<GpuClaim> claims = {claim(kFirst, "a", "0000:01:00.0", 0, 1),
+                                        claim(kSecond, "a", "0000:02:00.0", 0, 1)};
+  EXPECT_EQ(ranks_that_share(claims), std::pair(size_t{0}, size_t{1}));
+}
+
+// NCCL refuses them as it refuses one GPU.
+TEST(GpuClaims, SlicesOfOneGpuCountAsOneGpu) {
+  const std::vector<GpuClaim> claims = {claim(kFirst, "a", "0000:01:00.0", 0, 1),
+                                        claim(kFirst, "b", "0000:01:00.0", 0, 1)};
+  EXPECT_EQ(ranks_that_share(claims), std::pair(size_t{0}, size_t{1}));
+  EXPECT_NE(refusal(claims).find("ranks 0 and 1 both have slices (MIG) of GPU 0 (0000:01:00.0)"), std::string::npos);
+}
+
+TEST(GpuClaims, WithoutUuidsGoByTheAddress) {
+  EXPECT_FALSE(
+      ranks_that_share(std::vector{claim(kFirst, "", "0000:01:00.0", 0, 2), claim(kFirst, "", "0000:02:00.0", 1, 2)}));
+  EXPECT_TRUE(
+      ranks_that_share(std::vector{claim(kFirst, "", "0000:01:00.0", 0, 2), claim(kFirst, "", "0000:01:00.0", 0, 2)}));
 }
 
 TEST(GpuClaims, CutNamesThatAreTooLong) {
-  const GpuClaim claim = make_gpu_claim(std::string(200, 'n'), std::string(200, 'p'), 0, 1);
-  EXPECT_EQ(std::string(claim.node), std::string(63, 'n'));
-  EXPECT_EQ(std::string(claim.pci_bus_id), std::string(31, 'p'));
+  const std::string longer(200, 'n');
+  const GpuClaim cut = claim({.name = longer, .machine = longer}, longer, longer, 0, 1);
+  EXPECT_EQ(std::string(cut.node), std::string(63, 'n'));
+  EXPECT_EQ(std::string(cut.pci_bus_id), std::string(31, 'n'));
+}
+
+TEST(ThisNode, IsTheSameMachineEveryTime) {
+  const Node node = this_node();
+  EXPECT_FALSE(node.name.empty());
+  EXPECT_FALSE(node.machine.empty());
+  EXPECT_EQ(this_node().machine, node.machine);
 }
 
 TEST(NcclSharesGpus, FromTwoThirtyOnWhenTheVariableSaysSo) {

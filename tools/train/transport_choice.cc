@@ -49,10 +49,10 @@ std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> hos
   const DeviceChoice choice = choose_device(device, host->local_rank());
   const BackendEntry& backend = find_backend(choice.backend);
   const std::string reason = nccl_unusable_reason();
-  const std::string id = backend.device_id(choice.index);
+  const DeviceIdentity gpu = backend.device_identity(choice.index);
   const auto ranks = all_gather_records(
-      *host, RankFacts{.claim = make_gpu_claim(node_name(), id, choice.index, backend.device_count()),
-                       .on_gpu = !id.empty(),
+      *host, RankFacts{.claim = make_gpu_claim(this_node(), gpu, choice.index, backend.device_count()),
+                       .on_gpu = !gpu.pci_bus_id.empty(),
                        .has_nccl = reason.empty()});
   const auto on_gpu = [](const RankFacts& rank) { return rank.on_gpu; };
   if (!std::all_of(ranks.begin(), ranks.end(), on_gpu)) return host;  // ranks on different devices are refused later

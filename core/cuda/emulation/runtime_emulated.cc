@@ -125,7 +125,7 @@ int device_count() { return 1; }
 DeviceProperties device_properties(int device) {
   MANTISSA_CHECK(device == 0, "[emulation] there is one device, asked for number {}", device);
   return {.name = "emulated GPU",
-          .pci_bus_id = "0000:00:00.0",
+          .identity = {.uuid = "00000000-0000-0000-0000-0000656d756c", .pci_bus_id = "0000:00:00.0"},
           .major = 9,
           .minor = 0,
           .multiprocessors = 4,
