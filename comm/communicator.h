@@ -30,6 +30,12 @@ class Work {
   virtual void wait() = 0;
 };
 
+// Buffers that a transport has been told about. To be let go before their memory is, once no collective uses them.
+class Registration {
+ public:
+  virtual ~Registration() = default;
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -46,6 +52,14 @@ class Communicator {
   virtual std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) = 0;
   // data of rank `root` to all.
   virtual std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) = 0;
+
+  // Tells the transport of buffers that will take part in many collectives, so that it may work in them instead of in
+  // buffers of its own. Collective; buffers of the same sizes on all ranks. Null where it would change nothing, which
+  // is no error; never a change of results.
+  virtual std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) {
+    static_cast<void>(buffers);
+    return nullptr;
+  }
 
   // Small host records, blocking: every rank's bytes in rank order (equal sizes). What every rank folds alike.
   virtual std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) = 0;

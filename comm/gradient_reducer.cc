@@ -32,6 +32,17 @@ GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicato
     const int64_t numel = sharded ? gradient.numel() / communicator_.size() : gradient.numel();
     state.result = backend.make_tensor(DType::kF32, Shape{numel}, "summed gradient");
   }
+  if (window_) registration_ = communicator.register_buffers(exchanged_buffers());
+}
+
+std::vector<Tensor> GradientReducer::exchanged_buffers() const {
+  std::vector<Tensor> buffers = {Tensor(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())})};
+  if (config_.wire != DType::kF32) return buffers;
+  for (const State& state : states_) {
+    buffers.push_back(state.send);
+    if (config_.sharding == Sharding::kReplicated) buffers.push_back(state.result);
+  }
+  return buffers;
 }
 
 void GradientReducer::begin() {

@@ -71,6 +71,8 @@ class GradientReducer {
   };
 
   bool alone() const { return communicator_.size() == 1; }
+  // Those that collectives send and receive in.
+  std::vector<Tensor> exchanged_buffers() const;
   void start_next();
   void sum(int bucket);
   void start_gather(int bucket);
@@ -88,6 +90,7 @@ class GradientReducer {
   std::vector<bool> landed_;  // by parameter
   bool open_ = false;
   int started_ = 0, completed_ = 0;
+  std::unique_ptr<Registration> registration_;  // the last member: goes before the buffers
 };
 
 }  // namespace mantissa

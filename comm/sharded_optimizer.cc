@@ -28,6 +28,10 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
          .v = backend_.make_tensor(DType::kF32, shape, "second moments"),
          .loaded = {}});
   }
+  if (!gathers_weights()) return;
+  std::vector<Tensor> weights;
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) weights.push_back(buckets_.weight(bucket));
+  registration_ = communicator.register_buffers(weights);
 }
 
 Tensor ShardedOptimizer::updated_weights(int bucket) const {
@@ -43,7 +47,7 @@ void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& comp
   std::vector<std::unique_ptr<Work>> gathers;
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     compute(bucket);
-    if (sharding_ == Sharding::kReplicated || communicator_.size() == 1) continue;
+    if (!gathers_weights()) continue;
     const Tensor mine = updated_weights(bucket);
     const Shape rows{communicator_.size(), mine.numel()};
     gathers.push_back(communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), stream_));

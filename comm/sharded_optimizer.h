@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -72,6 +73,7 @@ class ShardedOptimizer {
     std::vector<int64_t> loaded;  // elements, by segment
   };
 
+  bool gathers_weights() const { return sharding_ == Sharding::kSharded && communicator_.size() > 1; }
   Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
   void cast_masters(int bucket);
   // Shares what this rank has computed of every bucket; `compute` runs before a bucket is sent.
@@ -85,6 +87,7 @@ class ShardedOptimizer {
   AdamWOptions options_;
   std::vector<BucketState> states_;
   int64_t applied_steps_ = 0;
+  std::unique_ptr<Registration> registration_;  // of the weights that are gathered
 };
 
 }  // namespace mantissa

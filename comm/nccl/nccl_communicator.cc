@@ -69,6 +69,17 @@ class NcclWork final : public Work {
   uint64_t number_;
 };
 
+class NcclRegistration final : public Registration {
+ public:
+  NcclRegistration(std::shared_ptr<NcclConnection> connection, std::vector<void*> handles)
+      : connection_(std::move(connection)), handles_(std::move(handles)) {}
+  ~NcclRegistration() override { connection_->deregister(handles_); }
+
+ private:
+  std::shared_ptr<NcclConnection> connection_;
+  std::vector<void*> handles_;
+};
+
 // Of a collective that moves nothing.
 class NoWork final : public Work {
  public:
@@ -119,6 +130,28 @@ class NcclCommunicator final : public Communicator {
     return issue({"broadcast", data.size_bytes()}, data, stream, [&](ncclComm_t comm, cudaStream_t handle) {
       return api_.broadcast(data.raw(), data.raw(), count, type_of(data.dtype()), root, comm, handle);
     });
+  }
+
+  // On all ranks or on none: NCCL leaves undefined what happens when only some of the buffers that meet are registered.
+  // In memory of cudaMalloc, which ours is, NCCL then works directly between nodes; within one it would need memory
+  // that the processes can map (cuMemCreate, ncclMemAlloc).
+  std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {
+    if (size() == 1 || buffers.empty() || on_host(buffers[0])) return nullptr;
+    connect(buffers[0].device());
+    std::vector<void*> handles;
+    if (api_.comm_register != nullptr) {
+      for (const Tensor& buffer : buffers) {
+        void* const handle = connection_->register_buffer(buffer.raw(), buffer.size_bytes());
+        if (handle == nullptr) break;
+        handles.push_back(handle);
+      }
+    }
+    const bool complete = handles.size() == buffers.size();
+    auto registration = std::make_unique<NcclRegistration>(connection_, std::move(handles));
+    for (const uint8_t is_complete : all_gather_records(*host_, static_cast<uint8_t>(complete))) {
+      if (is_complete == 0) return nullptr;
+    }
+    return registration;
   }
 
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {

@@ -225,6 +225,45 @@ void NcclConnection::forget(uint64_t number) noexcept {
   }
 }
 
+void* NcclConnection::register_buffer(void* data, size_t bytes) {
+  Lock lock(mutex_);
+  settle(lock, issued_);
+  void* handle = nullptr;
+  const ncclResult_t result = api_.comm_register(comm_, data, bytes, &handle);
+  if (result == ncclSuccess) return handle;  // null where NCCL_LOCAL_REGISTER=0 forbids it
+  spdlog::warn("[nccl] {}: a buffer of {} bytes is not registered: {}", who(), bytes, describe(result));
+  return nullptr;
+}
+
+void NcclConnection::deregister(const std::vector<void*>& handles) noexcept {
+  if (std::uncaught_exceptions() > 0) return;
+  Lock lock(mutex_);
+  try {
+    settle(lock, issued_);
+    Patience patience;
+    const auto is_watched = [this] { return comm_ != nullptr && !stopping_; };
+    for (drop_finished(); !running_.empty() && is_watched(); drop_finished()) {  // the watchdog ends this if it lasts
+      lock.unlock();
+      patience.pause();
+      lock.lock();
+    }
+    if (comm_ == nullptr || !running_.empty()) return;
+    for (void* const handle : handles) {
+      const ncclResult_t result = api_.comm_deregister(comm_, handle);
+      if (result != ncclSuccess) spdlog::warn("[nccl] {}: a buffer stays registered: {}", who(), describe(result));
+    }
+  } catch (const std::exception&) {
+    // The connection has failed, or CUDA has: whoever asks next is told.
+  }
+}
+
+void NcclConnection::drop_finished() {
+  while (!running_.empty() && running_.front().end->done()) {
+    running_.pop_front();
+    last_end_ = Clock::now();
+  }
+}
+
 void NcclConnection::watch() {
   Lock lock(mutex_);
   try {
@@ -238,11 +277,8 @@ void NcclConnection::watch() {
 }
 
 void NcclConnection::look(Lock& lock) {
+  drop_finished();
   const auto now = Clock::now();
-  while (!running_.empty() && running_.front().end->done()) {
-    running_.pop_front();
-    last_end_ = now;
-  }
   const ncclResult_t found = state();
   const bool is_launching = launching_ && found == ncclInProgress;
   const NcclOperation oldest = !running_.empty() ? running_.front().operation

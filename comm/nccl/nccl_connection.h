@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/nccl/deadline.h"
 #include "comm/nccl/nccl_library.h"
@@ -65,6 +66,13 @@ class NcclConnection {
   // Called when nobody will ask for the operation any more, and before its stream may go.
   void forget(uint64_t number) noexcept;
   void throw_if_failed();
+
+  // NCCL's handle for a buffer; null, with the reason in the log, if NCCL will not work in it.
+  void* register_buffer(void* data, size_t bytes);
+  // Waits for all operations to end. Does nothing once NCCL has been told to free the communicator, which forgets its
+  // buffers; nor when an exception is on its way: kernels may then wait for ranks that never come.
+  void deregister(const std::vector<void*>& handles) noexcept;
+
   // Ends the watchdog, for good: nothing sees to errors any more. Before the process ends by other ways than the
   // destructor, because CUDA may be gone before the thread is. Waits for an abort under way.
   void stop_watching();
@@ -96,6 +104,7 @@ class NcclConnection {
   Deadline deadline(const char* call, const std::string& reason) const;
   bool is_launched(Lock& lock, uint64_t number);
   void settle(Lock& lock, uint64_t number);
+  void drop_finished();
   void watch();
   void look(Lock& lock);
   bool finalize();

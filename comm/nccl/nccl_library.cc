@@ -55,6 +55,8 @@ NcclApi load_nccl(const std::string& file) {
   require(library, file, "ncclGroupStart", api.group_start);
   require(library, file, "ncclGroupEnd", api.group_end);
   find(library, "ncclAlltoAll", api.all_to_all);
+  find(library, "ncclCommDeregister", api.comm_deregister);
+  if (api.comm_deregister != nullptr) find(library, "ncclCommRegister", api.comm_register);
   return api;
 }
 

@@ -27,6 +27,9 @@ struct NcclApi {
   // ncclAlltoAll came with 2.28: null where the library is older. Its type is that of ncclAllGather, so that older
   // headers serve as well.
   decltype(&ncclAllGather) all_to_all = nullptr;
+  // ncclCommRegister and ncclCommDeregister came with 2.19: both or neither.
+  ncclResult_t (*comm_register)(ncclComm_t comm, void* buffer, size_t bytes, void** handle) = nullptr;
+  ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle) = nullptr;
 };
 
 // The oldest NCCL that has non-blocking communicators, 2.14.

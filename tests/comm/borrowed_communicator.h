@@ -22,6 +22,9 @@ class BorrowedCommunicator : public Communicator {
   std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
     return inner_.broadcast(data, root, stream);
   }
+  std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {
+    return inner_.register_buffers(buffers);
+  }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     return inner_.all_gather_bytes(mine);
   }

@@ -1,6 +1,7 @@
 #include "tests/comm/fake_nccl.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +43,7 @@ struct Clique {
   std::map<uint64_t, Operation> operations;
   std::vector<cuda::EventHandle> events;  // as long as streams may wait for them
   cuda::EventHandle gate = nullptr;       // what never comes, if operations do not end
+  std::atomic<int> moving = 0;            // launched, by rank, and not yet done
 
   ~Clique() {
     open_gate();
@@ -68,7 +70,7 @@ struct Fake {
   std::vector<testing::FakeNcclCall> calls;
   ncclResult_t error = ncclSuccess;
   uint64_t ids = 0;
-  int sends = 0;
+  int sends = 0, registers = 0;
   std::map<uint64_t, std::shared_ptr<Clique>> cliques;
   std::set<ncclComm_t> live;
   std::condition_variable aborts_return;
@@ -106,6 +108,7 @@ struct ncclComm {
   int polls = 0;
   uint64_t issued = 0, launched = 0;
   bool finalized = false;
+  std::set<void*> registered = {};  // what handles point to, too
 };
 
 namespace {
@@ -154,7 +157,11 @@ void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
   for (size_t rank = 0; rank < operation->posts.size(); ++rank) {
     const cuda::StreamHandle stream = operation->posts[rank].stream;
     for (const cuda::EventHandle start : starts) cuda::wait(stream, start);
-    cuda::emulation::enqueue(stream, [operation, rank] { move_rows(*operation, static_cast<int>(rank)); });
+    ++clique.moving;
+    cuda::emulation::enqueue(stream, [operation, rank, &clique] {
+      move_rows(*operation, static_cast<int>(rank));
+      --clique.moving;
+    });
     if (clique.gate != nullptr) cuda::wait(stream, clique.gate);
     ends.push_back(clique.record(stream));
   }
@@ -166,6 +173,7 @@ void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
 bool is_freed(ncclComm_t comm) { return !fake.live.contains(comm); }
 
 void free_comm(ncclComm_t comm) {
+  fake.counts.registered -= static_cast<int>(comm->registered.size());
   fake.live.erase(comm);
   delete comm;
 }
@@ -268,7 +276,7 @@ ncclResult_t comm_finalize(ncclComm_t comm) {
 
 ncclResult_t comm_destroy(ncclComm_t comm) {
   const Lock lock(fake.mutex);
-  if (is_freed(comm) || !comm->finalized || comm->polls > 0) return misuse();
+  if (is_freed(comm) || !comm->finalized || comm->polls > 0 || !comm->registered.empty()) return misuse();
   ++fake.counts.destroyed;
   free_comm(comm);
   return fake.plan.destroy_result;
@@ -320,6 +328,28 @@ ncclResult_t recv(void* to, size_t count, ncclDataType_t type, int peer, ncclCom
   return call("recv", Message::Kind::kReceive, nullptr, to, count, type, peer, comm, stream);
 }
 
+ncclResult_t comm_register(ncclComm_t comm, void* buffer, size_t bytes, void** handle) {
+  const Lock lock(fake.mutex);
+  if (is_freed(comm) || comm->issued != comm->launched || comm->registered.contains(buffer) || bytes == 0) {
+    return misuse();
+  }
+  if (fake.registers++ == fake.plan.failing_register) return ncclSystemError;
+  comm->registered.insert(buffer);
+  ++fake.counts.registered;
+  *handle = buffer;
+  return ncclSuccess;
+}
+
+ncclResult_t comm_deregister(ncclComm_t comm, void* handle) {
+  const Lock lock(fake.mutex);
+  if (is_freed(comm) || comm->finalized || comm->clique->moving > 0 || comm->registered.erase(handle) == 0) {
+    return misuse();
+  }
+  --fake.counts.registered;
+  ++fake.counts.deregistered;
+  return ncclSuccess;
+}
+
 ncclResult_t group_start() {
   const Lock lock(fake.mutex);
   ++fake.counts.group_depth;
@@ -347,7 +377,7 @@ NcclApi make_fake_nccl(const FakeNcclPlan& plan, FakeAllToAll offered) {
   fake.counts = {};
   fake.calls.clear();
   fake.error = ncclSuccess;
-  fake.sends = 0;
+  fake.sends = fake.registers = 0;
   fake.cliques.clear();
   fake.live.clear();
   return {.get_version = get_version,
@@ -365,7 +395,9 @@ NcclApi make_fake_nccl(const FakeNcclPlan& plan, FakeAllToAll offered) {
           .recv = recv,
           .group_start = group_start,
           .group_end = group_end,
-          .all_to_all = offered == FakeAllToAll::kOffered ? all_to_all : nullptr};
+          .all_to_all = offered == FakeAllToAll::kOffered ? all_to_all : nullptr,
+          .comm_register = comm_register,
+          .comm_deregister = comm_deregister};
 }
 
 FakeNcclCounts fake_nccl_counts() {
@@ -376,6 +408,12 @@ FakeNcclCounts fake_nccl_counts() {
 std::vector<FakeNcclCall> fake_nccl_calls() {
   const Lock lock(fake.mutex);
   return fake.calls;
+}
+
+bool fake_nccl_has_registered(const void* buffer) {
+  const Lock lock(fake.mutex);
+  return std::any_of(fake.live.begin(), fake.live.end(),
+                     [&](ncclComm_t comm) { return comm->registered.contains(const_cast<void*>(buffer)); });
 }
 
 void let_fake_nccl_aborts_return() {

@@ -20,6 +20,7 @@ struct FakeNcclPlan {
   int failing_send = -1;                      // the n-th ncclSend says ncclInvalidArgument
   bool operations_end = true;                 // else streams are held until the communicator is aborted
   bool aborts_return = true;                  // else not before let_fake_nccl_aborts_return()
+  int failing_register = -1;                  // the n-th ncclCommRegister says ncclSystemError
   ncclResult_t destroy_result = ncclSuccess;  // what ncclCommDestroy says after it has freed the communicator
 };
 
@@ -32,8 +33,12 @@ struct FakeNcclCall {
 struct FakeNcclCounts {
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
   int group_depth = 0;
-  int misuses = 0;  // calls that NCCL would refuse, or that name what it has freed
+  int registered = 0, deregistered = 0;  // buffers at present, and those let go
+  int misuses = 0;                       // calls that NCCL would refuse, or that name what it has freed
 };
+
+// Whether any communicator has this buffer registered.
+bool fake_nccl_has_registered(const void* buffer);
 
 enum class FakeAllToAll : uint8_t { kOffered, kMissing };
 

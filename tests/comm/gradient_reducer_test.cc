@@ -11,6 +11,7 @@
 
 #include "core/tensor/philox.h"
 #include "tests/comm/rank_threads.h"
+#include "tests/comm/recorded_registrations.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -119,6 +120,20 @@ TEST_P(ReducerTest, LocalGradientsAndPaddingStayAsTheyAre) {
       wrong += value != expected;
     }
     EXPECT_EQ(wrong, 0);
+  });
+}
+
+TEST_P(ReducerTest, RegistersWhatItExchangesForItsLife) {
+  run_ranks(ranks(), [&](Communicator& local) {
+    testing::RecordedRegistrations communicator(local);
+    {
+      TrainingRank rank(communicator, config());
+      EXPECT_EQ(communicator.registered() > 0, ranks() > 1);
+      rank.reduce();
+      EXPECT_EQ(communicator.inside() > 0, ranks() > 1);
+      EXPECT_EQ(communicator.outside(), 0);
+    }
+    EXPECT_EQ(communicator.registered(), 0u);
   });
 }
 

@@ -13,6 +13,8 @@ TEST(NcclLibrary, GivesAllFunctions) {
   const int version = nccl_version(api);
   EXPECT_GE(version, kOldestNccl);
   EXPECT_EQ(version >= 22800, api.all_to_all != nullptr);
+  EXPECT_EQ(version >= 21900, api.comm_register != nullptr);
+  EXPECT_EQ(version >= 21900, api.comm_deregister != nullptr);
   EXPECT_NE(api.comm_init_rank_config, nullptr);
   EXPECT_NE(api.recv, nullptr);
   EXPECT_STREQ(api.get_error_string(ncclSuccess), "no error");

@@ -9,6 +9,7 @@
 #include "comm/weight_hash.h"
 #include "core/tensor/philox.h"
 #include "tests/comm/rank_threads.h"
+#include "tests/comm/recorded_registrations.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -264,6 +265,26 @@ TEST(Optimizer, GradientsAndOptimizerMustShareTheirMode) {
     rank.reduce();
     EXPECT_THROW(rank.update(replicated, kOptions, 1e-2), ContractError);
   });
+}
+
+TEST(ShardedOptimizer, RegistersTheWeightsThatItGathers) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      run_ranks(ranks, [&](Communicator& local) {
+        TrainingRank rank(local, {.sharding = sharding});
+        testing::RecordedRegistrations communicator(local);
+        {
+          ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, sharding, kOptions);
+          const bool gathers = ranks > 1 && sharding == Sharding::kSharded;
+          EXPECT_EQ(communicator.registered(), gathers ? static_cast<size_t>(rank.buckets->size()) : 0u);
+          optimizer.initialize(kSeed);
+          EXPECT_EQ(communicator.inside(), gathers ? 2 * rank.buckets->size() : 0);
+          EXPECT_EQ(communicator.outside(), 0);
+        }
+        EXPECT_EQ(communicator.registered(), 0u);
+      });
+    }
+  }
 }
 
 }  // namespace
