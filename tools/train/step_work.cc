@@ -3,6 +3,8 @@
 #include <cstring>
 #include <span>
 
+#include "core/profile/range.h"
+
 namespace mantissa {
 namespace {
 
@@ -32,6 +34,7 @@ StepWork::StepWork(Session& session) : session_(session) {
 }
 
 void StepWork::load(int64_t step) {
+  const Range range(RangeKind::kPhase, "data");
   step_ = step;
   const uint64_t step_begin = static_cast<uint64_t>(step * session_.config.train.global_batch);
   const size_t count = static_cast<size_t>(tokens_.dim(1));
@@ -79,14 +82,19 @@ void StepWork::run() {
     Tape tape = s.runtime.make_tape(std::move(options));
     const LossOutput output = forward(tape, index);
     backend.copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *s.runtime.stream);
+    const Range range(RangeKind::kPhase, "backward");
     tape.backward(output.sum);
   }
   s.injection.require_injected(step_);
-  s.reducer.finish();
+  {
+    const Range range(RangeKind::kPhase, "reduce");
+    s.reducer.finish();
+  }
   s.runtime.arena->rewind();
 }
 
 LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
+  const Range range(RangeKind::kPhase, "forward");
   const auto part = [&](const Tensor& whole) {
     return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
   };

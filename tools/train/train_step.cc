@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/profile/range.h"
+
 namespace mantissa {
 namespace {
 
@@ -47,6 +49,7 @@ bool TrainStep::runs_ahead() const {
 }
 
 TrainStep::Pending TrainStep::start(int64_t step) {
+  const Range range(RangeKind::kPhase, "step");
   Session& s = session_;
   Backend& backend = *s.runtime.backend;
   Pending started;
@@ -75,7 +78,11 @@ void TrainStep::queue() {
   Session& s = session_;
   const auto body = [this, &s] {
     work_.run();
-    s.verdicts.decide(work_.losses(), s.reducer, s.buckets.layout());
+    {
+      const Range range(RangeKind::kPhase, "decide");
+      s.verdicts.decide(work_.losses(), s.reducer, s.buckets.layout());
+    }
+    const Range range(RangeKind::kPhase, "update");
     s.optimizer.step(s.reducer, s.verdicts.control());
   };
   ++queued_;
@@ -84,6 +91,7 @@ void TrainStep::queue() {
     s.buckets.bump_versions();  // so that the casts of the weights are part of it
     captured_ = s.runtime.backend->capture(*s.runtime.stream, body);
   }
+  const Range range(RangeKind::kPhase, "replay");
   captured_->launch();
   s.buckets.bump_versions();
 }
@@ -102,7 +110,10 @@ GradScaler TrainStep::planned_scaler() const {
 StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   Session& s = session_;
   StepReport report = step.report;
-  step.decided->synchronize();
+  {
+    const Range range(RangeKind::kPhase, "wait");
+    step.decided->synchronize();
+  }
   UpdateDecision decision;
   std::memcpy(&decision, decision_slot(report.step).raw(), sizeof(decision));
   MANTISSA_CHECK(decision.step == report.step && !decision.held,

@@ -5,6 +5,7 @@
 
 #include "core/backend/gemm_peak.h"
 #include "core/base/log.h"
+#include "core/profile/range.h"
 #include "tools/generate/generator.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/process_memory.h"
@@ -119,6 +120,7 @@ void Trainer::watch_faults(const StepReport& step) {
 
 void Trainer::evaluate() {
   if (!evaluation_.enabled()) return;
+  const Range range(RangeKind::kPhase, "evaluate");
   const double loss = evaluation_.run();
   (first_validation_loss_ ? last_validation_loss_ : first_validation_loss_) = loss;
   if (!leader()) return;
@@ -133,6 +135,7 @@ void Trainer::sample() {
       config.data.format != DataFormat::kBytes) {
     return;
   }
+  const Range range(RangeKind::kPhase, "sample");
   std::string text;
   Generator(session_.runtime, config.model)
       .run(byte_tokens(config.train.sample_prompt), {.tokens = config.train.sample_tokens, .seed = config.train.seed},
@@ -141,6 +144,7 @@ void Trainer::sample() {
 }
 
 bool Trainer::save() {
+  const Range range(RangeKind::kPhase, "checkpoint");
   const nlohmann::json run = {
       {"statistics", statistics_.state()},
       {"faults_in_a_row", faults_in_a_row_},

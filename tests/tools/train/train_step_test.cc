@@ -7,6 +7,7 @@
 
 #include "comm/local/local_communicator.h"
 #include "comm/weight_hash.h"
+#include "tests/core/profile/recorded_ranges.h"
 #include "tests/tools/train/program.h"
 #include "tools/train/memory_table.h"
 
@@ -74,6 +75,22 @@ TEST(TrainStep, ReportsAreAlikeOnEveryRank) {
     EXPECT_EQ(views[0].reports[index].grad_norm, views[1].reports[index].grad_norm);
     EXPECT_EQ(views[0].reports[index].tokens, 12 * 32);
   }
+}
+
+TEST(TrainStep, PhasesAreRangesInOrder) {
+  const SmallRun run("step_ranges");
+  const RecordedRanges ranges;
+  run_ranks(run, 1, 1, {"train.global_batch=4", "train.micro_batch=2"});
+  std::vector<std::string> expected = {"begin phase step", "begin phase data", "end phase data"};
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    for (const char* event : {"begin phase forward", "end phase forward", "begin phase backward", "end phase backward"})
+      expected.push_back(event);
+  }
+  for (const char* event :
+       {"begin phase reduce", "end phase reduce", "begin phase decide", "end phase decide", "begin phase update",
+        "end phase update", "end phase step", "begin phase wait", "end phase wait"})
+    expected.push_back(event);
+  EXPECT_EQ(ranges.phases(), expected);
 }
 
 // The table promises the arena's peak before anything is allocated; measured, it is the same to the byte.

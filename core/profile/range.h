@@ -1,0 +1,57 @@
+// Range: a named span of the host's time, for whoever wants to know where a step goes. Device-free.
+//
+//   const Range range(RangeKind::kPhase, "forward");
+//
+// Without a sink a range costs one load and one branch that is always taken the same way.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace mantissa {
+
+enum class RangeKind : uint8_t {
+  kPhase,  // a part of a step or of a run: "forward", "update", "checkpoint"
+  kOp,     // a kernel of a backend: "gemm"
+};
+
+// Takes ranges as they begin and end. Those of one thread are nested; any thread may call.
+class RangeSink {
+ public:
+  virtual ~RangeSink() = default;
+  // `name` is a string of static storage: its address may be kept, and serves as a key.
+  virtual void begin(RangeKind kind, const char* name) = 0;
+  virtual void end(RangeKind kind, const char* name) = 0;
+};
+
+namespace internal {
+inline std::atomic<RangeSink*> range_sink = nullptr;
+}  // namespace internal
+
+// All ranges that begin from now on go to `sink`, or with nullptr nowhere. Returns the sink before. A sink must outlive
+// the ranges that began in it, those of other threads included.
+inline RangeSink* set_range_sink(RangeSink* sink) { return internal::range_sink.exchange(sink); }
+
+class Range {
+ public:
+  Range(RangeKind kind, const char* name) : sink_(internal::range_sink.load(std::memory_order_acquire)) {
+    if (sink_ == nullptr) [[likely]]
+      return;
+    kind_ = kind;
+    name_ = name;
+    sink_->begin(kind, name);
+  }
+  ~Range() {
+    if (sink_ != nullptr) [[unlikely]]
+      sink_->end(kind_, name_);
+  }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  RangeSink* const sink_;  // the one that it began in
+  RangeKind kind_;
+  const char* name_;
+};
+
+}  // namespace mantissa
