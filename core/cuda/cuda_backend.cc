@@ -20,12 +20,14 @@
 #include "core/cuda/gemm.h"
 #include "core/cuda/graph.h"
 #include "core/cuda/layer_norm.h"
+#include "core/cuda/nvtx_ranges.h"
 #include "core/cuda/rms_norm.h"
 #include "core/cuda/rope.h"
 #include "core/cuda/step_decision.h"
 #include "core/cuda/sum_contributions.h"
 #include "core/cuda/swiglu.h"
 #include "core/cuda/tensor_stats.h"
+#include "core/profile/range.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -56,6 +58,17 @@ CopyKind copy_kind(const Tensor& src, const Tensor& dst) {
   return dst.device().kind == Device::Kind::kCpu ? CopyKind::kDeviceToHost : CopyKind::kDeviceToDevice;
 }
 
+// A stream for the call of a kernel, and a range with the name of the caller for as long as the call lasts: temporaries
+// live to the end of the full expression.
+struct StreamInRange {
+  Range range;
+  CudaStream& stream;
+  operator CudaStream&() const { return stream; }
+};
+StreamInRange in_range(Stream& stream, const char* caller = __builtin_FUNCTION()) {
+  return {Range(RangeKind::kOp, caller), as_cuda(stream)};
+}
+
 std::string version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
 }  // namespace
@@ -64,7 +77,9 @@ CudaBackend::CudaBackend(int device_index)
     : device_{Device::Kind::kCuda, device_index},
       properties_(open_device(device_index)),
       memory_(std::make_shared<DeviceMemory>(device_)),
-      set_up_(device_index, properties_) {}
+      set_up_(device_index, properties_) {
+  send_ranges_to_profiler();
+}
 
 std::string CudaBackend::describe() const {
   return fmt::format("cuda: GPU {} ({}, {:.0f} GiB, compute capability {}.{}), driver for CUDA {}, runtime {}, {}",
@@ -100,78 +115,78 @@ std::shared_ptr<Storage> CudaBackend::allocate_staging(size_t bytes, const char*
 
 void CudaBackend::copy(const Tensor& src, const Tensor& dst, Stream& stream) {
   check_copy_args(src, dst);
-  copy_async(dst.raw(), src.raw(), src.size_bytes(), copy_kind(src, dst), as_cuda(stream).handle());
+  copy_async(dst.raw(), src.raw(), src.size_bytes(), copy_kind(src, dst), in_range(stream).stream.handle());
 }
 
 void CudaBackend::upload(const void* host, const Tensor& dst, Stream& stream) {
   check_defined("upload", "dst", dst);
-  staging_.upload(host, dst.raw(), dst.size_bytes(), as_cuda(stream));
+  staging_.upload(host, dst.raw(), dst.size_bytes(), in_range(stream));
 }
 
 void CudaBackend::download(const Tensor& src, void* host, Stream& stream) {
   check_defined("download", "src", src);
-  staging_.download(src.raw(), host, src.size_bytes(), as_cuda(stream));
+  staging_.download(src.raw(), host, src.size_bytes(), in_range(stream));
 }
 
-void CudaBackend::fill(const Tensor& dst, float value, Stream& stream) { cuda::fill(dst, value, as_cuda(stream)); }
-void CudaBackend::cast(const CastArgs& args, Stream& stream) { cuda::cast(args, as_cuda(stream)); }
-void CudaBackend::add(const AddArgs& args, Stream& stream) { cuda::add(args, as_cuda(stream)); }
-void CudaBackend::gemm(const GemmArgs& args, Stream& stream) { cuda::gemm(args, as_cuda(stream)); }
-void CudaBackend::column_sum(const ColumnSumArgs& args, Stream& stream) { cuda::column_sum(args, as_cuda(stream)); }
+void CudaBackend::fill(const Tensor& dst, float value, Stream& stream) { cuda::fill(dst, value, in_range(stream)); }
+void CudaBackend::cast(const CastArgs& args, Stream& stream) { cuda::cast(args, in_range(stream)); }
+void CudaBackend::add(const AddArgs& args, Stream& stream) { cuda::add(args, in_range(stream)); }
+void CudaBackend::gemm(const GemmArgs& args, Stream& stream) { cuda::gemm(args, in_range(stream)); }
+void CudaBackend::column_sum(const ColumnSumArgs& args, Stream& stream) { cuda::column_sum(args, in_range(stream)); }
 void CudaBackend::embedding_forward(const EmbeddingForwardArgs& args, Stream& stream) {
-  cuda::embedding_forward(args, as_cuda(stream));
+  cuda::embedding_forward(args, in_range(stream));
 }
 void CudaBackend::embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) {
-  cuda::embedding_backward(args, as_cuda(stream));
+  cuda::embedding_backward(args, in_range(stream));
 }
 void CudaBackend::layer_norm_forward(const LayerNormForwardArgs& args, Stream& stream) {
-  cuda::layer_norm_forward(args, as_cuda(stream));
+  cuda::layer_norm_forward(args, in_range(stream));
 }
 void CudaBackend::layer_norm_backward(const LayerNormBackwardArgs& args, Stream& stream) {
-  cuda::layer_norm_backward(args, as_cuda(stream));
+  cuda::layer_norm_backward(args, in_range(stream));
 }
 void CudaBackend::rms_norm_forward(const RmsNormForwardArgs& args, Stream& stream) {
-  cuda::rms_norm_forward(args, as_cuda(stream));
+  cuda::rms_norm_forward(args, in_range(stream));
 }
 void CudaBackend::rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
-  cuda::rms_norm_backward(args, as_cuda(stream));
+  cuda::rms_norm_backward(args, in_range(stream));
 }
 void CudaBackend::attention_forward(const AttentionForwardArgs& args, Stream& stream) {
-  cuda::attention_forward(args, as_cuda(stream));
+  cuda::attention_forward(args, in_range(stream));
 }
 void CudaBackend::attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
-  cuda::attention_backward(args, as_cuda(stream));
+  cuda::attention_backward(args, in_range(stream));
 }
 void CudaBackend::gelu_forward(const GeluForwardArgs& args, Stream& stream) {
-  cuda::gelu_forward(args, as_cuda(stream));
+  cuda::gelu_forward(args, in_range(stream));
 }
 void CudaBackend::gelu_backward(const GeluBackwardArgs& args, Stream& stream) {
-  cuda::gelu_backward(args, as_cuda(stream));
+  cuda::gelu_backward(args, in_range(stream));
 }
 void CudaBackend::swiglu_forward(const SwigluForwardArgs& args, Stream& stream) {
-  cuda::swiglu_forward(args, as_cuda(stream));
+  cuda::swiglu_forward(args, in_range(stream));
 }
 void CudaBackend::swiglu_backward(const SwigluBackwardArgs& args, Stream& stream) {
-  cuda::swiglu_backward(args, as_cuda(stream));
+  cuda::swiglu_backward(args, in_range(stream));
 }
-void CudaBackend::rope(const RopeArgs& args, Stream& stream) { cuda::rope(args, as_cuda(stream)); }
-void CudaBackend::dropout(const DropoutArgs& args, Stream& stream) { cuda::dropout(args, as_cuda(stream)); }
+void CudaBackend::rope(const RopeArgs& args, Stream& stream) { cuda::rope(args, in_range(stream)); }
+void CudaBackend::dropout(const DropoutArgs& args, Stream& stream) { cuda::dropout(args, in_range(stream)); }
 void CudaBackend::cross_entropy_forward(const CrossEntropyForwardArgs& args, Stream& stream) {
-  cuda::cross_entropy_forward(args, as_cuda(stream));
+  cuda::cross_entropy_forward(args, in_range(stream));
 }
 void CudaBackend::cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream& stream) {
-  cuda::cross_entropy_backward(args, as_cuda(stream));
+  cuda::cross_entropy_backward(args, in_range(stream));
 }
 void CudaBackend::tensor_stats(const TensorStatsArgs& args, Stream& stream) {
-  cuda::tensor_stats(args, as_cuda(stream));
+  cuda::tensor_stats(args, in_range(stream));
 }
-void CudaBackend::record_loss(const RecordLossArgs& args, Stream& stream) { cuda::record_loss(args, as_cuda(stream)); }
+void CudaBackend::record_loss(const RecordLossArgs& args, Stream& stream) { cuda::record_loss(args, in_range(stream)); }
 void CudaBackend::decide_update(const DecideUpdateArgs& args, Stream& stream) {
-  cuda::decide_update(args, as_cuda(stream));
+  cuda::decide_update(args, in_range(stream));
 }
-void CudaBackend::adamw(const AdamWArgs& args, Stream& stream) { cuda::adamw(args, as_cuda(stream)); }
+void CudaBackend::adamw(const AdamWArgs& args, Stream& stream) { cuda::adamw(args, in_range(stream)); }
 void CudaBackend::sum_contributions(const SumContributionsArgs& args, Stream& stream) {
-  cuda::sum_contributions(args, as_cuda(stream));
+  cuda::sum_contributions(args, in_range(stream));
 }
 
 }  // namespace mantissa::cuda

@@ -1,0 +1,20 @@
+// The same without a profiler and without a GPU, which is how the program usually starts.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/cuda/nvtx_ranges.h"
+#include "core/profile/range.h"
+
+namespace mantissa {
+namespace {
+
+TEST(NvtxRanges, NothingIsInstalledWithoutAProfiler) {
+  ::unsetenv("NVTX_INJECTION64_PATH");  // a profiler that the tests themselves run under
+  cuda::send_ranges_to_profiler();
+  { const Range range(RangeKind::kPhase, "forward"); }
+  EXPECT_EQ(set_range_sink(nullptr), nullptr);
+}
+
+}  // namespace
+}  // namespace mantissa
