@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ struct BackendEntry {
   // How many devices this node has; 0 for none, or where ranks do not share them out (CPU).
   std::function<int()> device_count = [] { return 0; };
   std::function<DeviceIdentity(int device_index)> device_identity = [](int) { return DeviceIdentity{}; };
+  // FLOP/s of matrix products that the data sheet of this device promises; nothing for a device without an entry.
+  std::function<std::optional<double>(int device_index, DType dtype, Fp32Math fp32_math)> datasheet_flops =
+      [](int, DType, Fp32Math) { return std::optional<double>(); };
   int preference = 0;  // `auto` takes the highest that can be used
 };
 

@@ -12,6 +12,7 @@
 #include "core/cuda/cast.h"
 #include "core/cuda/column_sum.h"
 #include "core/cuda/cross_entropy.h"
+#include "core/cuda/datasheet_peaks.h"
 #include "core/cuda/device_choice.h"
 #include "core/cuda/dropout.h"
 #include "core/cuda/embedding.h"
@@ -37,12 +38,15 @@ std::string device_or_gemm_unusable_reason(int index) {
   return reason.empty() ? gemm_unusable_reason() : reason;
 }
 
-const bool kRegistered =
-    register_backend("cuda", {.create = [](int index) { return std::make_unique<CudaBackend>(index); },
-                              .unusable_reason = device_or_gemm_unusable_reason,
-                              .device_count = device_count,
-                              .device_identity = [](int index) { return device_properties(index).identity; },
-                              .preference = 1});
+const bool kRegistered = register_backend(
+    "cuda",
+    {.create = [](int index) { return std::make_unique<CudaBackend>(index); },
+     .unusable_reason = device_or_gemm_unusable_reason,
+     .device_count = device_count,
+     .device_identity = [](int index) { return device_properties(index).identity; },
+     .datasheet_flops = [](int index, DType dtype,
+                           Fp32Math math) { return datasheet_flops(device_properties(index).name, dtype, math); },
+     .preference = 1});
 
 // The device is chosen before anything is made on it.
 DeviceProperties open_device(int index) {

@@ -35,4 +35,12 @@ std::optional<DatasheetPeaks> datasheet_peaks(std::string_view gpu_name) {
   return std::nullopt;
 }
 
+std::optional<double> datasheet_flops(std::string_view gpu_name, DType dtype, Fp32Math fp32_math) {
+  const auto peaks = datasheet_peaks(gpu_name);
+  if (!peaks) return std::nullopt;
+  if (dtype == DType::kBF16 || dtype == DType::kF16) return peaks->half;
+  if (dtype == DType::kF32 && fp32_math == Fp32Math::kTf32) return peaks->tf32;
+  return std::nullopt;
+}
+
 }  // namespace mantissa::cuda

@@ -4,6 +4,9 @@
 #include <optional>
 #include <string_view>
 
+#include "core/backend/gemm_options.h"
+#include "core/tensor/dtype.h"
+
 namespace mantissa::cuda {
 
 // FLOP/s of dense products on tensor cores, summed in fp32.
@@ -15,5 +18,8 @@ struct DatasheetPeaks {
 // By the driver's name of a GPU, such as "NVIDIA H100 80GB HBM3"; nothing for one that is not in the table. Whole
 // names: variants of a GPU (PCIe, NVL, laptop, a slice of one) have similar names and other rates.
 std::optional<DatasheetPeaks> datasheet_peaks(std::string_view gpu_name);
+
+// The one of these for products of `dtype`; nothing for fp32 at full precision, which runs on no tensor core.
+std::optional<double> datasheet_flops(std::string_view gpu_name, DType dtype, Fp32Math fp32_math);
 
 }  // namespace mantissa::cuda

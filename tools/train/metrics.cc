@@ -24,13 +24,12 @@ void keep_records(const std::string& from, const std::string& to, int64_t last_s
 
 nlohmann::json number(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr); }
 
+nlohmann::json known(double value) { return value > 0.0 ? nlohmann::json(value) : nlohmann::json(nullptr); }
+
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes) {
-  return fmt::format(
-      "step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e} | scale {:g} | {:.1f} ms | {:.1f}% of peak | {:.0f} tok/s | "
-      "{:.2f} GiB",
-      report.step + 1, steps, report.loss, report.grad_norm, report.learning_rate, report.scale, 1e3 * report.seconds,
-      100.0 * speed.flops_per_step / report.seconds / speed.peak_flops_all_ranks,
-      static_cast<double>(speed.tokens_per_step) / report.seconds, static_cast<double>(memory_bytes) / kGib);
+  return fmt::format("step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e} | scale {:g} | {:.1f} ms | {} | {:.2f} GiB",
+                     report.step + 1, steps, report.loss, report.grad_norm, report.learning_rate, report.scale,
+                     1e3 * report.seconds, speed.to_text(report.seconds), static_cast<double>(memory_bytes) / kGib);
 }
 
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
@@ -45,8 +44,9 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
           {"applied", report.applied},
           {"tokens", report.tokens},
           {"ms", 1e3 * report.seconds},
-          {"tokens_per_second", static_cast<double>(speed.tokens_per_step) / report.seconds},
-          {"fraction_of_peak", speed.flops_per_step / report.seconds / speed.peak_flops_all_ranks},
+          {"tokens_per_second", speed.tokens_per_second(report.seconds)},
+          {"mfu_of_gemm_peak", speed.mfu_of_gemm_peak(report.seconds)},
+          {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
           {"memory_bytes", memory_bytes}};
 }
 

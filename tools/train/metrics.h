@@ -6,23 +6,20 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tools/train/speed.h"
 #include "tools/train/step_report.h"
 
 namespace mantissa {
 
-// What turns times into rates; the same for the whole run.
-struct SpeedContext {
-  int64_t tokens_per_step = 0;      // positions of the global batch
-  double flops_per_step = 0.0;      // see training_flops_per_token()
-  double peak_flops_all_ranks = 0;  // measured GEMM peak in the compute dtype, summed over ranks
-};
-
-// "step 5/100 | loss 7.6201 | norm 2.10 | lr 3.0e-04 | scale 65536 | 12.3 ms | 45.1% of peak | 90000 tok/s | 1.20 GiB"
+// "step 5/100 | loss 7.6201 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% of GEMM peak,
+// 33.0% of data sheet | 1.20 GiB"
 std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes);
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
 
 // A number for JSON, which has no NaN or Inf: null for these.
 nlohmann::json number(double value);
+// A rate or share that is 0 where it is not known: null then.
+nlohmann::json known(double value);
 
 // Appends JSON lines to a file. A file that cannot be written is reported once and does not stop the run.
 class MetricsFile {

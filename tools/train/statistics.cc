@@ -35,7 +35,7 @@ void RunStatistics::add(const StepReport& report, const std::string& skip_reason
   step_ms_.add(1e3 * report.seconds);
 }
 
-std::string RunStatistics::to_text(size_t peak_memory_bytes) const {
+std::string RunStatistics::to_text(size_t peak_memory_bytes, const SpeedContext& speed) const {
   std::string text = fmt::format("\n  steps        {} done, {} skipped", applied_, skipped_);
   const int64_t older = skipped_ - static_cast<int64_t>(newest_skips_.size());
   if (older > 0) text += fmt::format(", the last {} of them:", newest_skips_.size());
@@ -47,7 +47,10 @@ std::string RunStatistics::to_text(size_t peak_memory_bytes) const {
                         index + 1 < newest_scales_.size() ? "," : "");
   }
   if (grad_norms_.count() > 0) text += "\n  grad norm    " + quantiles(grad_norms_, "");
-  if (step_ms_.count() > 0) text += "\n  step time    " + quantiles(step_ms_, " ms");
+  if (step_ms_.count() > 0) {
+    text += "\n  step time    " + quantiles(step_ms_, " ms");
+    text += "\n  speed        " + speed.to_text(1e-3 * step_ms_.quantile(0.5)) + " (the median step)";
+  }
   return text + fmt::format("\n  peak memory  {:.2f} GiB (rank 0)", static_cast<double>(peak_memory_bytes) / kGib);
 }
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/train/quantiles.h"
+#include "tools/train/speed.h"
 #include "tools/train/step_report.h"
 
 namespace mantissa {
@@ -18,8 +19,9 @@ class RunStatistics {
 
   void add(const StepReport& report, const std::string& skip_reason);
 
-  // Steps, skipped steps with reasons, history of the loss scale, quantiles of gradient norm and step time.
-  std::string to_text(size_t peak_memory_bytes) const;
+  // Steps, skipped steps with reasons, history of the loss scale, quantiles of gradient norm and step time, the rates
+  // of the median step.
+  std::string to_text(size_t peak_memory_bytes, const SpeedContext& speed) const;
 
   // For checkpoints: all of it but the times, which belong to one start of the program.
   nlohmann::json state() const;

@@ -3,27 +3,17 @@
 #include <cmath>
 #include <utility>
 
-#include "core/backend/gemm_peak.h"
 #include "core/base/log.h"
 #include "core/profile/range.h"
 #include "tools/generate/generator.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/process_memory.h"
+#include "tools/train/speed_measurement.h"
 
 namespace mantissa {
 namespace {
 
 bool due(int64_t interval, int64_t step) { return interval > 0 && step % interval == 0; }
-
-SpeedContext measure_speed_context(Session& session) {
-  const Config& config = session.config;
-  const double mine = measure_gemm_flops(*session.runtime.backend, *session.runtime.stream, config.precision.compute);
-  SpeedContext speed;
-  for (const double flops : all_gather_records(session.communicator, mine)) speed.peak_flops_all_ranks += flops;
-  speed.tokens_per_step = config.train.global_batch * config.model.context;
-  speed.flops_per_step = training_flops_per_token(config.model) * static_cast<double>(speed.tokens_per_step);
-  return speed;
-}
 
 }  // namespace
 
@@ -41,9 +31,14 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
     metrics_->write({{"event", "start"},
                      {"next_step", session.next_step + 1},
                      {"ranks", session.ranks()},
-                     {"gemm_peak_flops", speed_.peak_flops_all_ranks}});
-    spdlog::info("measured {} GEMM peak: {:.1f} GFLOP/s on all ranks", session.config.precision.compute,
-                 speed_.peak_flops_all_ranks * 1e-9);
+                     {"flops_per_token", training_flops_per_token(session.config.model)},
+                     {"gemm_peak_flops", speed_.gemm_peak_flops},
+                     {"datasheet_flops", known(speed_.datasheet_flops)}});
+    spdlog::info("{} GEMM peak of all ranks: measured {:.2f} TFLOP/s{}", session.config.precision.compute,
+                 speed_.gemm_peak_flops * 1e-12,
+                 speed_.datasheet_flops > 0.0
+                     ? fmt::format(", by data sheet {:.2f} TFLOP/s", speed_.datasheet_flops * 1e-12)
+                     : "");
   }
 }
 
@@ -163,7 +158,7 @@ void Trainer::summarise() const {
   const MemoryTable predicted = predict_memory_table(session_.config, session_.ranks());
   const MemoryTable measured = measure_memory_table(session_);
   spdlog::info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
-  spdlog::info("statistics:{}", statistics_.to_text(peak_resident_bytes()));
+  spdlog::info("statistics:{}", statistics_.to_text(peak_resident_bytes(), speed_));
   if (first_validation_loss_ && last_validation_loss_) {
     spdlog::info("validation loss {:.4f} -> {:.4f} nats a token", *first_validation_loss_, *last_validation_loss_);
   }

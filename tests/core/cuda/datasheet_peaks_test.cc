@@ -19,5 +19,14 @@ TEST(DatasheetPeaks, UnknownGpusHaveNone) {
   }
 }
 
+TEST(DatasheetPeaks, TensorCoresTakeSixteenBitsAndTf32) {
+  const char* const h100 = "NVIDIA H100 80GB HBM3";
+  EXPECT_EQ(datasheet_flops(h100, DType::kBF16, Fp32Math::kFull), 989.4e12);
+  EXPECT_EQ(datasheet_flops(h100, DType::kF16, Fp32Math::kTf32), 989.4e12);
+  EXPECT_EQ(datasheet_flops(h100, DType::kF32, Fp32Math::kTf32), 494.7e12);
+  EXPECT_FALSE(datasheet_flops(h100, DType::kF32, Fp32Math::kFull));
+  EXPECT_FALSE(datasheet_flops("another GPU", DType::kBF16, Fp32Math::kFull));
+}
+
 }  // namespace
 }  // namespace mantissa::cuda

@@ -40,10 +40,10 @@ TEST(Metrics, StepLineHasEveryColumn) {
   report.learning_rate = 3e-4;
   report.scale = 65536;
   report.seconds = 0.0123;
-  const SpeedContext speed{.tokens_per_step = 1107, .flops_per_step = 4.51e9, .peak_flops_all_ranks = 8.13e11};
+  const SpeedContext speed{.tokens_per_step = 1107, .flops_per_step = 4.51e9, .gemm_peak_flops = 8.13e11};
   EXPECT_EQ(step_line(report, 100, speed, size_t{1288490189}),
-            "step 5/100 | loss 7.6200 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 45.1% of peak | 90000 tok/s "
-            "| 1.20 GiB");
+            "step 5/100 | loss 7.6200 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% of "
+            "GEMM peak | 1.20 GiB");
 }
 
 }  // namespace

@@ -52,11 +52,13 @@ TEST(RunStatistics, StaysBoundedAndSurvivesAResume) {
     const bool applied = step % 3 != 0;
     statistics.add(step_report(step, 1.0, 64.0f, applied ? 64.0f : 32.0f, applied), "because");
   }
-  const std::string text = statistics.to_text(0);
+  const std::string text =
+      statistics.to_text(0, {.tokens_per_step = 512, .flops_per_step = 1e12, .gemm_peak_flops = 8e12});
   EXPECT_NE(text.find("66 done, 34 skipped, the last 10 of them:"), std::string::npos) << text;
   EXPECT_NE(text.find("step 100: because"), std::string::npos) << text;
   EXPECT_EQ(text.find("step 70: because"), std::string::npos) << text;
   EXPECT_NE(text.find("34 changes: ...,"), std::string::npos) << text;
+  EXPECT_NE(text.find("2048 tok/s | MFU 50.0% of GEMM peak (the median step)"), std::string::npos) << text;
 
   RunStatistics resumed;
   resumed.restore(nlohmann::json::parse(statistics.state().dump()));

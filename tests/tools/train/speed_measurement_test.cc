@@ -1,0 +1,55 @@
+#include "tools/train/speed_measurement.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "comm/local/local_communicator.h"
+#include "core/backend/registry.h"
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+// The CPU with a data sheet, as one device that all ranks share.
+const bool kRegistered = register_backend(
+    "cpu_with_datasheet", {.create = [](int) { return create_backend("cpu"); },
+                           .device_identity = [](int) { return DeviceIdentity{.uuid = "the only one"}; },
+                           .datasheet_flops = [](int, DType dtype, Fp32Math) -> std::optional<double> {
+                             if (dtype == DType::kBF16) return 3e12;
+                             return std::nullopt;
+                           }});
+
+std::vector<SpeedContext> measure(int ranks, const std::vector<std::string>& settings) {
+  const SmallRun run("speed_measurement");
+  const Config config = load_config(run.config_path(), settings);
+  LocalGroup group(ranks);
+  std::vector<SpeedContext> found(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      Session session(config, group.rank(rank));
+      found[static_cast<size_t>(rank)] = measure_speed_context(session);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return found;
+}
+
+TEST(SpeedMeasurement, SumsThePeaksOfAllRanks) {
+  const auto found = measure(2, {"device=cpu"});
+  EXPECT_GT(found[0].gemm_peak_flops, 1e8);
+  EXPECT_EQ(found[0].gemm_peak_flops, found[1].gemm_peak_flops);
+  EXPECT_EQ(found[0].datasheet_flops, 0.0);
+  EXPECT_EQ(found[0].tokens_per_step, 12 * 32);
+  EXPECT_GT(found[0].flops_per_step, 0.0);
+}
+
+TEST(SpeedMeasurement, ADataSheetIsForADtypeAndForOneRank) {
+  EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=bf16"})[0].datasheet_flops, 3e12);
+  EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=fp32"})[0].datasheet_flops, 0.0);
+  EXPECT_EQ(measure(2, {"device=cpu_with_datasheet", "precision.compute=bf16"})[0].datasheet_flops, 0.0);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

@@ -1,0 +1,47 @@
+#include "tools/train/speed_measurement.h"
+
+#include <vector>
+
+#include "comm/gpu_claim.h"
+#include "core/backend/gemm_peak.h"
+#include "core/backend/registry.h"
+
+namespace mantissa {
+namespace {
+
+struct RankPeaks {
+  double gemm = 0.0, datasheet = 0.0;  // FLOP/s; 0: not known
+  GpuClaim claim;
+};
+
+RankPeaks my_peaks(Session& session) {
+  const PrecisionConfig& precision = session.config.precision;
+  const BackendEntry& backend = find_backend(session.device.backend);
+  const int index = session.device.index;
+  const Fp32Math math = precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull;
+  session.communicator.barrier();  // so that ranks of one device measure what they leave each other
+  return {.gemm = measure_gemm_flops(*session.runtime.backend, *session.runtime.stream, precision.compute),
+          .datasheet = backend.datasheet_flops(index, precision.compute, math).value_or(0.0),
+          .claim = make_gpu_claim(this_node(), backend.device_identity(index), index, backend.device_count())};
+}
+
+}  // namespace
+
+SpeedContext measure_speed_context(Session& session) {
+  const Config& config = session.config;
+  SpeedContext speed;
+  speed.tokens_per_step = config.train.global_batch * config.model.context;
+  speed.flops_per_step = training_flops_per_token(config.model) * static_cast<double>(speed.tokens_per_step);
+  bool all_known = true;
+  std::vector<GpuClaim> claims;
+  for (const RankPeaks& peaks : all_gather_records(session.communicator, my_peaks(session))) {
+    speed.gemm_peak_flops += peaks.gemm;
+    speed.datasheet_flops += peaks.datasheet;
+    all_known &= peaks.datasheet > 0.0;
+    claims.push_back(peaks.claim);
+  }
+  if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
+  return speed;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,13 @@
+// The peaks that a run's speed is compared with.
+#pragma once
+
+#include "tools/train/session.h"
+#include "tools/train/speed.h"
+
+namespace mantissa {
+
+// Measures the GEMM peak of all ranks at once, in 0.2 to 0.5 s, and looks up the data sheets of their devices. Ranks
+// that share a GPU have no data sheet: each would be promised all of it. Collective.
+SpeedContext measure_speed_context(Session& session);
+
+}  // namespace mantissa
