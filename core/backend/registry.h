@@ -9,6 +9,7 @@
 
 #include "core/backend/backend.h"
 #include "core/backend/device_identity.h"
+#include "core/backend/stream_timer.h"
 
 namespace mantissa {
 
@@ -22,6 +23,8 @@ struct BackendEntry {
   // FLOP/s of matrix products that the data sheet of this device promises; nothing for a device without an entry.
   std::function<std::optional<double>(int device_index, DType dtype, Fp32Math fp32_math)> datasheet_flops =
       [](int, DType, Fp32Math) { return std::optional<double>(); };
+  // Times the work of a stream of this backend, which must outlive the timer.
+  std::function<std::unique_ptr<StreamTimer>(Stream& stream)> create_timer = [](Stream&) { return make_host_timer(); };
   int preference = 0;  // `auto` takes the highest that can be used
 };
 

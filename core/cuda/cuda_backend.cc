@@ -25,6 +25,7 @@
 #include "core/cuda/rms_norm.h"
 #include "core/cuda/rope.h"
 #include "core/cuda/step_decision.h"
+#include "core/cuda/stream_timer.h"
 #include "core/cuda/sum_contributions.h"
 #include "core/cuda/swiglu.h"
 #include "core/cuda/tensor_stats.h"
@@ -46,6 +47,7 @@ const bool kRegistered = register_backend(
      .device_identity = [](int index) { return device_properties(index).identity; },
      .datasheet_flops = [](int index, DType dtype,
                            Fp32Math math) { return datasheet_flops(device_properties(index).name, dtype, math); },
+     .create_timer = [](Stream& stream) { return make_stream_timer(as_cuda(stream)); },
      .preference = 1});
 
 // The device is chosen before anything is made on it.
