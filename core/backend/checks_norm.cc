@@ -15,6 +15,15 @@ void check_like_x(const char* op, const char* what, const Tensor& tensor, const 
   check_numel(op, what, tensor, x.numel());
 }
 
+// The sum that is normalised in place of x, if one is asked for.
+void check_sum(const char* op, const Tensor& x, const Tensor& residual, const Tensor& sum) {
+  MANTISSA_CHECK(residual.defined() == sum.defined(), "[{}] residual and sum must both be given or neither, got {}", op,
+                 residual.defined() ? "residual only" : "sum only");
+  if (!sum.defined()) return;
+  check_like_x(op, "residual", residual, x);
+  check_like_x(op, "sum", sum, x);
+}
+
 void check_weight(const char* op, const char* what, const Tensor& weight, const Rows& rows) {
   check_float(op, what, weight);
   check_shape(op, what, "(C)", weight, {rows.columns});
@@ -36,6 +45,7 @@ Rows check_args(const ColumnSumArgs& args) {
 Rows check_args(const LayerNormForwardArgs& args) {
   constexpr const char* kOp = "layer_norm";
   const Rows rows = rows_of(kOp, "x", args.x);
+  check_sum(kOp, args.x, args.residual, args.sum);
   check_like_x(kOp, "y", args.y, args.x);
   check_weight(kOp, "weight", args.weight, rows);
   if (args.bias.defined()) check_weight(kOp, "bias", args.bias, rows);
@@ -60,6 +70,7 @@ Rows check_args(const LayerNormBackwardArgs& args) {
 Rows check_args(const RmsNormForwardArgs& args) {
   constexpr const char* kOp = "rms_norm";
   const Rows rows = rows_of(kOp, "x", args.x);
+  check_sum(kOp, args.x, args.residual, args.sum);
   check_like_x(kOp, "y", args.y, args.x);
   check_weight(kOp, "weight", args.weight, rows);
   check_statistic(kOp, "rstd", args.rstd, rows);

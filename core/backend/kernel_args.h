@@ -58,10 +58,13 @@ struct EmbeddingBackwardArgs {
   GradientMode token_mode = GradientMode::kWrite, position_mode = GradientMode::kWrite;
 };
 
-// y = (x - mean) * rstd * weight + bias over the last axis. x, y (R, C) float; weight, bias (C) float, bias may be
+// y = (s - mean) * rstd * weight + bias over the last axis. x, y (R, C) float; weight, bias (C) float, bias may be
 // undefined; mean, rstd (R) fp32. Variance is biased, rstd = 1 / sqrt(var + epsilon).
+// s = x; where residual and sum (R, C) float are given (both, or neither), sum = x + residual, added in fp32 and
+// rounded once, and s is the sum as stored: what a backward pass, which reads sum, sees normalised. sum is neither of
+// the two.
 struct LayerNormForwardArgs {
-  Tensor x{}, weight{}, bias{}, y{}, mean{}, rstd{};
+  Tensor x{}, residual{}, sum{}, weight{}, bias{}, y{}, mean{}, rstd{};
   float epsilon = 1e-5f;
 };
 
@@ -72,9 +75,10 @@ struct LayerNormBackwardArgs {
   GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite, bias_mode = GradientMode::kWrite;
 };
 
-// y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + epsilon). Zhang & Sennrich 2019.
+// y = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + epsilon). Zhang & Sennrich 2019. residual, sum and s: as in
+// LayerNormForwardArgs.
 struct RmsNormForwardArgs {
-  Tensor x{}, weight{}, y{}, rstd{};
+  Tensor x{}, residual{}, sum{}, weight{}, y{}, rstd{};
   float epsilon = 1e-5f;
 };
 

@@ -62,14 +62,14 @@ void layer_norm_forward_kernel(const LayerNormForwardArgs& args, const RowScratc
   } else {
     std::fill_n(scratch.shared(1), columns, 0.0f);
   }
-  const RowReader reader(args.x, columns);
+  const SumReader reader(args.x, args.residual, args.sum, columns);
   const RowWriter writer(args.y, columns, GradientMode::kWrite);
   float* const means = args.mean.data<float>();
   float* const rstds = args.rstd.data<float>();
   parallel_rows(args.x.numel() / columns, columns, [&](int64_t row) {
     float* y = writer.target(row, scratch.own(1));
-    const RowStatistics statistics =
-        forward_row(reader.read(row, scratch.own(0)), weight, bias, args.epsilon, columns, y);
+    const float* x = reader.read(row, scratch.own(0), scratch.own(2));
+    const RowStatistics statistics = forward_row(x, weight, bias, args.epsilon, columns, y);
     writer.finish(row, y);
     means[row] = statistics.mean;
     rstds[row] = statistics.rstd;
@@ -143,7 +143,7 @@ HWY_EXPORT(layer_norm_backward_kernel);
 
 void layer_norm_forward(const LayerNormForwardArgs& args) {
   const Rows rows = check_args(args);
-  HWY_DYNAMIC_DISPATCH(layer_norm_forward_kernel)(args, RowScratch(rows.columns, 2, 2, 0));
+  HWY_DYNAMIC_DISPATCH(layer_norm_forward_kernel)(args, RowScratch(rows.columns, 2, 3, 0));
 }
 
 void layer_norm_backward(const LayerNormBackwardArgs& args) {

@@ -41,12 +41,13 @@ HWY_INLINE float forward_row(const float* x, const float* weight, float epsilon,
 void rms_norm_forward_kernel(const RmsNormForwardArgs& args, const RowScratch& scratch) {
   const int64_t columns = args.x.shape().last();
   const float* weight = RowReader(args.weight, columns).read(0, scratch.shared(0));
-  const RowReader reader(args.x, columns);
+  const SumReader reader(args.x, args.residual, args.sum, columns);
   const RowWriter writer(args.y, columns, GradientMode::kWrite);
   float* const rstds = args.rstd.data<float>();
   parallel_rows(args.x.numel() / columns, columns, [&](int64_t row) {
     float* y = writer.target(row, scratch.own(1));
-    rstds[row] = forward_row(reader.read(row, scratch.own(0)), weight, args.epsilon, columns, y);
+    const float* x = reader.read(row, scratch.own(0), scratch.own(2));
+    rstds[row] = forward_row(x, weight, args.epsilon, columns, y);
     writer.finish(row, y);
   });
 }
@@ -104,7 +105,7 @@ HWY_EXPORT(rms_norm_backward_kernel);
 
 void rms_norm_forward(const RmsNormForwardArgs& args) {
   const Rows rows = check_args(args);
-  HWY_DYNAMIC_DISPATCH(rms_norm_forward_kernel)(args, RowScratch(rows.columns, 1, 2, 0));
+  HWY_DYNAMIC_DISPATCH(rms_norm_forward_kernel)(args, RowScratch(rows.columns, 1, 3, 0));
 }
 
 void rms_norm_backward(const RmsNormBackwardArgs& args) {

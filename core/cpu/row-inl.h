@@ -8,6 +8,7 @@
 #endif
 
 #include <cstddef>
+#include <optional>
 #include <type_traits>
 
 #include "core/backend/kernel_args.h"
@@ -89,6 +90,42 @@ class RowWriter {
   int64_t stride_bytes_;
   bool direct_;
   Convert convert_;
+};
+
+// Rows of x; or of x + residual, stored in `sum` on the way and read as stored. Undefined residual and sum: no sum.
+class SumReader {
+ public:
+  SumReader(const Tensor& x, const Tensor& residual, const Tensor& sum, int64_t columns)
+      : x_(x, columns), columns_(columns) {
+    if (sum.defined()) sum_.emplace(residual, sum, columns);
+  }
+
+  // As RowReader::read(). Both scratch rows (columns) are needed where there is a sum, which is at hand in the cache
+  // when it is read again.
+  const float* read(int64_t row, float* scratch, float* residual_scratch) const {
+    const float* x = x_.read(row, scratch);
+    if (!sum_) return x;
+    const float* residual = sum_->residual.read(row, residual_scratch);
+    float* sum = sum_->writer.target(row, scratch);
+    for_each_vector(columns_, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      store(hn::Add(load(x + i, count), load(residual + i, count)), sum + i, count);
+    });
+    sum_->writer.finish(row, sum);
+    return sum_->reader.read(row, scratch);
+  }
+
+ private:
+  struct Sum {
+    Sum(const Tensor& from, const Tensor& to, int64_t columns)
+        : residual(from, columns), writer(to, columns, GradientMode::kWrite), reader(to, columns) {}
+    RowReader residual;
+    RowWriter writer;
+    RowReader reader;
+  };
+
+  RowReader x_;
+  int64_t columns_;
+  std::optional<Sum> sum_;
 };
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE

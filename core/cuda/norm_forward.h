@@ -1,6 +1,9 @@
-// Forward pass of layer and RMS normalisation. A row is read once, into the registers of the warp or block that works
-// on it, and y written once: bound by memory; weight and bias come from the caches.
+// Forward pass of layer and RMS normalisation, of x or of x + residual. A row is read once, into the registers of the
+// warp or block that works on it, and sum and y are written once: bound by memory; weight and bias come from the
+// caches.
 #pragma once
+
+#include <utility>
 
 #include "core/backend/kernel_checks.h"
 #include "core/cuda/grid.h"
@@ -20,17 +23,37 @@ struct NormForward {
   float epsilon;
 };
 
+// What is added to a row before it is normalised: nothing,
+struct NoResidual {
+  template <typename Row>
+  __device__ __forceinline__ void add_to(Row&, int64_t) const {}
+};
+
+// or a residual, and where the sum goes. R, S: T* or AnyFloats.
+template <typename R, typename S>
+struct Residual {
+  R residual;
+  S sum;
+
+  // `first`: the row's first element.
+  template <typename Row>
+  __device__ __forceinline__ void add_to(Row& row, int64_t first) const {
+    row.add(residual + first, sum + first);
+  }
+};
+
 constexpr int kForwardColumnsPerThread = 32;
 constexpr int kMaxForwardThreads = 512;  // leaves 128 registers for each
 
 // Row: how a thread has its part of x. block (threads of a row, rows at a time).
-template <Norm kNorm, int Width, typename Row, typename X, typename Y>
-__global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormForward<X, Y> p) {
+template <Norm kNorm, int Width, typename Row, typename X, typename Y, typename Addend>
+__global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormForward<X, Y> p, Addend addend) {
   RowTeam<1> team(shared_memory<float>());
   const float columns = static_cast<float>(p.columns);
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.y;
   for (int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; row < p.rows; row += stride) {
-    const Row x(p.x + row * p.columns, p.columns);
+    Row x(p.x + row * p.columns, p.columns);
+    addend.add_to(x, row * p.columns);
     float mean = 0.0f;
     if constexpr (kNorm == Norm::kLayer) {
       float sum[1] = {};
@@ -66,8 +89,9 @@ __global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormFo
   }
 }
 
-template <Norm kNorm, int Width, typename X, typename Y, typename Row>
-void launch_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, CudaStream& stream) {
+// X and Y: the elements, or AnyFloats.
+template <Norm kNorm, int Width, typename Row, typename X, typename Y, typename Addend>
+void launch_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, const Addend& addend, CudaStream& stream) {
   using XOperand = OperandOf<X>;
   using YOperand = OperandOf<Y>;
   const NormForward<typename XOperand::Type, typename YOperand::Type> p{
@@ -85,31 +109,66 @@ void launch_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, Cud
   const unsigned threads = team_threads(rows.columns, kForwardColumnsPerThread, kMaxForwardThreads);
   const dim3 block(threads, threads == kLanes ? kWarpsPerBlock : 1);
   const int blocks_per_multiprocessor = kThreadsPerMultiprocessor / static_cast<int>(block.x * block.y);
-  launch(norm_forward_kernel<kNorm, Width, Row, typename XOperand::Type, typename YOperand::Type>,
+  launch(norm_forward_kernel<kNorm, Width, Row, typename XOperand::Type, typename YOperand::Type, Addend>,
          {.grid = blocks_for(rows.rows, block.y, stream, blocks_per_multiprocessor),
           .block = block,
           .shared_bytes = RowTeam<1>::scratch_bytes(threads)},
-         stream.handle(), p);
+         stream.handle(), p, addend);
+}
+
+template <typename X, int Width>
+using ForwardRow = RowInRegisters<X*, Width, kForwardColumnsPerThread / Width>;
+
+// Whether rows fit into registers and their operands allow vectors of `width`; sum and residual where they are given.
+inline bool is_read_once(const LayerNormForwardArgs& args, const Rows& rows, int width) {
+  constexpr int64_t kMaxColumns = int64_t{kMaxForwardThreads} * kForwardColumnsPerThread;
+  const auto address = [](const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; };
+  return rows.columns % width == 0 && rows.columns <= kMaxColumns &&
+         all_aligned(args.x.raw(), address(args.residual), address(args.sum), args.y.raw(), args.weight.raw(),
+                     address(args.bias));
+}
+
+template <Norm kNorm>
+void run_plain_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, CudaStream& stream) {
+  dispatch(args.x.dtype(), [&]<typename X>() {
+    dispatch(args.y.dtype(), [&]<typename Y>() {
+      constexpr int kWidth = kVectorWidth<X, Y>;
+      if (is_read_once(args, rows, kWidth)) {
+        launch_norm_forward<kNorm, kWidth, ForwardRow<X, kWidth>, X, Y>(args, rows, NoResidual{}, stream);
+      } else {
+        launch_norm_forward<kNorm, 1, RowInMemory, AnyFloats, AnyFloats>(args, rows, NoResidual{}, stream);
+      }
+    });
+  });
+}
+
+// Fast where the sum has the dtype of one addend, as a residual stream and its sum have. Vectors are as wide as when
+// the sum is normalised without a residual: the same order of additions, the same bits.
+template <Norm kNorm>
+void run_sum_norm_forward(LayerNormForwardArgs args, const Rows& rows, CudaStream& stream) {
+  if (args.x.dtype() != args.sum.dtype()) std::swap(args.x, args.residual);
+  dispatch(args.x.dtype(), [&]<typename X>() {
+    dispatch(args.residual.dtype(), [&]<typename R>() {
+      dispatch(args.y.dtype(), [&]<typename Y>() {
+        constexpr int kWidth = kVectorWidth<X, Y>;
+        if (args.sum.dtype() == args.x.dtype() && is_read_once(args, rows, kWidth)) {
+          const Residual<const R*, X*> residual{args.residual.data<R>(), args.sum.data<X>()};
+          launch_norm_forward<kNorm, kWidth, ForwardRow<X, kWidth>, X, Y>(args, rows, residual, stream);
+        } else {
+          const Residual<AnyFloats, AnyFloats> residual{any_floats(args.residual), any_floats(args.sum)};
+          launch_norm_forward<kNorm, 1, RowInMemory, AnyFloats, AnyFloats>(args, rows, residual, stream);
+        }
+      });
+    });
+  });
 }
 
 // kRms leaves bias and mean undefined.
 template <Norm kNorm>
 void run_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, CudaStream& stream) {
   if (rows.rows == 0) return;
-  dispatch(args.x.dtype(), [&]<typename X>() {
-    dispatch(args.y.dtype(), [&]<typename Y>() {
-      constexpr int kWidth = kVectorWidth<X, Y>;
-      constexpr int64_t kMaxColumns = int64_t{kMaxForwardThreads} * kForwardColumnsPerThread;
-      const std::byte* const bias = args.bias.defined() ? args.bias.raw() : nullptr;
-      if (rows.columns % kWidth == 0 && rows.columns <= kMaxColumns &&
-          all_aligned(args.x.raw(), args.y.raw(), args.weight.raw(), bias)) {
-        using Row = RowInRegisters<X*, kWidth, kForwardColumnsPerThread / kWidth>;
-        launch_norm_forward<kNorm, kWidth, X, Y, Row>(args, rows, stream);
-      } else {
-        launch_norm_forward<kNorm, 1, AnyFloats, AnyFloats, RowInMemory>(args, rows, stream);
-      }
-    });
-  });
+  if (args.sum.defined()) return run_sum_norm_forward<kNorm>(args, rows, stream);
+  run_plain_norm_forward<kNorm>(args, rows, stream);
 }
 
 }  // namespace mantissa::cuda

@@ -62,6 +62,23 @@ class RowInRegisters {
     }
   }
 
+  // The row becomes row + residual, rounded to T and written to `sum`.
+  template <typename R, typename T>
+  __device__ __forceinline__ void add(R residual, T* sum) {
+    float addends[Vectors][Width] = {};
+#pragma unroll
+    for (int k = 0; k < Vectors; ++k) {  // all loads first
+      if (column(k) < columns_) load<Width>(residual + column(k), addends[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < Vectors; ++k) {
+      if (column(k) >= columns_) continue;
+#pragma unroll
+      for (int i = 0; i < Width; ++i) values_[k][i] = widen(narrow<T>(values_[k][i] + addends[k][i]));
+      store<Width>(sum + column(k), values_[k]);
+    }
+  }
+
   // f(column, values) for each of the thread's vectors; values is a float (&)[Width].
   template <typename F>
   __device__ __forceinline__ void for_each(F f) const {
@@ -86,6 +103,18 @@ class RowInMemory {
  public:
   __device__ __forceinline__ RowInMemory(const AnyFloats& row, int64_t columns) : row_(row), columns_(columns) {}
 
+  // Later passes read the sum; each thread only what it wrote itself.
+  __device__ __forceinline__ void add(const AnyFloats& residual, const AnyFloats& sum) {
+    for (int64_t column = threadIdx.x; column < columns_; column += blockDim.x) {
+      float values[1], addend[1];
+      load<1>(row_ + column, values);
+      load<1>(residual + column, addend);
+      values[0] += addend[0];
+      store<1>(sum + column, values);
+    }
+    row_ = sum;
+  }
+
   template <typename F>
   __device__ __forceinline__ void for_each(F f) const {
     for (int64_t column = threadIdx.x; column < columns_; column += blockDim.x) {
@@ -96,7 +125,7 @@ class RowInMemory {
   }
 
  private:
-  const AnyFloats row_;
+  AnyFloats row_;
   const int64_t columns_;
 };
 

@@ -15,8 +15,14 @@ namespace mantissa::cuda {
 
 void rms_norm_forward(const RmsNormForwardArgs& args, CudaStream& stream) {
   const Rows rows = check_args(args);
-  run_norm_forward<Norm::kRms>(
-      {.x = args.x, .weight = args.weight, .y = args.y, .rstd = args.rstd, .epsilon = args.epsilon}, rows, stream);
+  run_norm_forward<Norm::kRms>({.x = args.x,
+                                .residual = args.residual,
+                                .sum = args.sum,
+                                .weight = args.weight,
+                                .y = args.y,
+                                .rstd = args.rstd,
+                                .epsilon = args.epsilon},
+                               rows, stream);
 }
 
 void rms_norm_backward(const RmsNormBackwardArgs& args, CudaStream& stream) {

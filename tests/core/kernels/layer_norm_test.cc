@@ -30,22 +30,27 @@ Forward run_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns, boo
   return f;
 }
 
-void check_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns, bool with_bias, double shift) {
-  const Forward f = run_forward(dtypes, rows, columns, with_bias, shift);
+// y, mean and rstd against those of x.
+void check_normed(const Forward& f) {
+  const bool with_bias = f.bias.defined();
   const std::vector<double> x = values_of(f.x), weight = values_of(f.weight);
   const std::vector<double> bias = with_bias ? values_of(f.bias) : std::vector<double>();
   const auto expected = reference::layer_norm_forward(x, weight, bias, kEpsilon);
-  const size_t c = static_cast<size_t>(columns);
+  const size_t c = weight.size();
   std::vector<double> magnitude = xhat_magnitude(x, expected.mean, expected.rstd, c),
                       mean_magnitude(expected.mean.size());
   for (size_t i = 0; i < magnitude.size(); ++i) {
     magnitude[i] = magnitude[i] * weight[i % c] + (with_bias ? std::abs(bias[i % c]) : 0.0);
-    mean_magnitude[i / c] += std::abs(x[i]) / static_cast<double>(columns);
+    mean_magnitude[i / c] += std::abs(x[i]) / static_cast<double>(c);
   }
-  const double steps = kNormTolerance.steps(static_cast<double>(columns));
+  const double steps = kNormTolerance.steps(static_cast<double>(c));
   expect_close(f.y, expected.y, magnitude, steps, "y");
   expect_close(f.mean, expected.mean, mean_magnitude, steps, "mean");
   expect_close(f.rstd, expected.rstd, expected.rstd, steps, "rstd");
+}
+
+void check_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns, bool with_bias, double shift) {
+  check_normed(run_forward(dtypes, rows, columns, with_bias, shift));
 }
 
 TEST(LayerNorm, ForwardAgreesWithTheReference) {
@@ -63,6 +68,104 @@ TEST(LayerNorm, ForwardAgreesWithTheReference) {
 // E[x^2] - mean^2 would lose all digits of the variance here.
 TEST(LayerNorm, LargeMeanDoesNotCancel) {
   device_under_test().on_each_variant([] { check_forward(kNormDTypes[0], 5, 257, true, 1000.0); });
+}
+
+struct Sum {
+  Tensor x, residual, sum;
+  Forward norm;  // of the sum
+};
+
+Sum run_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
+  const int64_t n = rows * columns;
+  Sum s{make_tensor(dtypes.x, {rows, columns}, random_values(n, 11, -2.0, 3.0)),
+        make_tensor(dtypes.residual, {rows, columns}, random_values(n, 12)),
+        make_unwritten(dtypes.sum, {rows, columns}),
+        {}};
+  s.norm = {s.sum,
+            make_tensor(dtypes.weight, {columns}, random_values(columns, 2, 0.5, 1.5)),
+            make_tensor(dtypes.weight, {columns}, random_values(columns, 3)),
+            make_unwritten(dtypes.y, {rows, columns}),
+            make_unwritten(DType::kF32, {rows}),
+            make_unwritten(DType::kF32, {rows})};
+  layer_norm_forward({.x = s.x,
+                      .residual = s.residual,
+                      .sum = s.sum,
+                      .weight = s.norm.weight,
+                      .bias = s.norm.bias,
+                      .y = s.norm.y,
+                      .mean = s.norm.mean,
+                      .rstd = s.norm.rstd,
+                      .epsilon = kEpsilon});
+  return s;
+}
+
+void check_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
+  const Sum s = run_sum(dtypes, rows, columns);
+  const std::vector<double> expected = sum_of(values_of(s.x), values_of(s.residual));
+  expect_close(s.sum, expected, absolute(expected), kAddTolerance.steps(), "sum");
+  check_normed(s.norm);
+}
+
+TEST(LayerNorm, NormalisesASumAsItIsStored) {
+  device_under_test().on_each_variant([] {
+    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
+      for (const auto& [rows, columns] : kNormShapes) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        check_sum(dtypes, rows, columns);
+      }
+    }
+  });
+  for (const Placement placement : kPlacements) {
+    const PlacementScope scope(placement);
+    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
+      for (const auto& [rows, columns] : kLargeNormShapes) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        check_sum(dtypes, rows, columns);
+      }
+    }
+  }
+}
+
+// One kernel in place of two changes no bit.
+TEST(LayerNorm, ASumHasTheBitsOfAnAdditionAndANorm) {
+  for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
+    const PlacementScope scope(placement);
+    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
+      if (!has_dtype_of_an_addend(dtypes)) continue;
+      for (const auto& [rows, columns] : kLargeNormShapes) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        const Sum s = run_sum(dtypes, rows, columns);
+        const Forward two{make_unwritten(dtypes.sum, {rows, columns}),
+                          s.norm.weight,
+                          s.norm.bias,
+                          make_unwritten(dtypes.y, {rows, columns}),
+                          make_unwritten(DType::kF32, {rows}),
+                          make_unwritten(DType::kF32, {rows})};
+        add({.a = s.x, .b = s.residual, .y = two.x});
+        layer_norm_forward({.x = two.x,
+                            .weight = two.weight,
+                            .bias = two.bias,
+                            .y = two.y,
+                            .mean = two.mean,
+                            .rstd = two.rstd,
+                            .epsilon = kEpsilon});
+        EXPECT_EQ(bytes_of(s.sum), bytes_of(two.x));
+        EXPECT_EQ(bytes_of(s.norm.y), bytes_of(two.y));
+        EXPECT_EQ(bytes_of(s.norm.mean), bytes_of(two.mean));
+        EXPECT_EQ(bytes_of(s.norm.rstd), bytes_of(two.rstd));
+      }
+    }
+  }
+}
+
+TEST(LayerNorm, RefusesASumWithoutAResidual) {
+  const Sum s = run_sum(kNormSumDTypes[3], 2, 3);
+  LayerNormForwardArgs args{
+      .x = s.x, .sum = s.sum, .weight = s.norm.weight, .y = s.norm.y, .mean = s.norm.mean, .rstd = s.norm.rstd};
+  expect_contract_error([&] { layer_norm_forward(args); },
+                        "[layer_norm] residual and sum must both be given or neither, got sum only");
+  args.residual = make_unwritten(DType::kF32, {2, 2});
+  expect_contract_error([&] { layer_norm_forward(args); }, "[layer_norm] residual must have 6 elements, got shape");
 }
 
 void check_backward(const NormDTypes& dtypes, int64_t rows, int64_t columns, GradientMode mode, bool with_bias,

@@ -26,6 +26,25 @@ constexpr std::pair<int64_t, int64_t> kNormShapes[] = {{1, 1}, {3, 3}, {5, 17}, 
 // longest rows that fit into registers and rows that do not.
 constexpr std::pair<int64_t, int64_t> kLargeNormShapes[] = {{300, 8}, {3, 1031}, {3, 1032}, {1, 8192}, {1, 16392}};
 
+struct NormSumDTypes {
+  DType x, residual, sum, y, weight;
+};
+
+// A residual stream in fp32 and a branch in 16 bits, either way round; one dtype; a sum of another dtype than either.
+constexpr NormSumDTypes kNormSumDTypes[] = {
+    {DType::kF32, DType::kBF16, DType::kF32, DType::kBF16, DType::kF32},
+    {DType::kF32, DType::kBF16, DType::kF32, DType::kF32, DType::kF32},
+    {DType::kF16, DType::kF32, DType::kF32, DType::kF16, DType::kF32},
+    {DType::kF32, DType::kF32, DType::kF32, DType::kF32, DType::kF32},
+    {DType::kBF16, DType::kBF16, DType::kBF16, DType::kBF16, DType::kBF16},
+    {DType::kF32, DType::kF32, DType::kF16, DType::kBF16, DType::kF32},
+};
+
+// Whether a device may not go another way than for a sum that is there already.
+constexpr bool has_dtype_of_an_addend(const NormSumDTypes& dtypes) {
+  return dtypes.sum == dtypes.x || dtypes.sum == dtypes.residual;
+}
+
 // |xhat| plus what an error of the mean, relative to mean |x|, does to it.
 inline std::vector<double> xhat_magnitude(const std::vector<double>& x, const std::vector<double>& mean,
                                           const std::vector<double>& rstd, size_t columns) {

@@ -26,12 +26,16 @@ Forward run_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns) {
   return f;
 }
 
-void check_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns) {
-  const Forward f = run_forward(dtypes, rows, columns);
+// y and rstd against those of x.
+void check_normed(const Forward& f) {
   const auto expected = reference::rms_norm_forward(values_of(f.x), values_of(f.weight), kEpsilon);
-  const double steps = kNormTolerance.steps(static_cast<double>(columns));
+  const double steps = kNormTolerance.steps(static_cast<double>(f.weight.numel()));
   expect_close(f.y, expected.y, absolute(expected.y), steps, "y");
   expect_close(f.rstd, expected.rstd, expected.rstd, steps, "rstd");
+}
+
+void check_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns) {
+  check_normed(run_forward(dtypes, rows, columns));
 }
 
 TEST(RmsNorm, ForwardAgreesWithTheReference) {
@@ -51,6 +55,85 @@ TEST(RmsNorm, ManyLongRows) {
   device_under_test().on_each_variant([] {
     check_forward({DType::kF32, DType::kF32, DType::kF32}, device_under_test().large(601), 16384);
   });
+}
+
+struct Sum {
+  Tensor x, residual, sum;
+  Forward norm;  // of the sum
+};
+
+Sum run_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
+  const int64_t n = rows * columns;
+  Sum s{make_tensor(dtypes.x, {rows, columns}, random_values(n, 11, -2.0, 3.0)),
+        make_tensor(dtypes.residual, {rows, columns}, random_values(n, 12)),
+        make_unwritten(dtypes.sum, {rows, columns}),
+        {}};
+  s.norm = {s.sum, make_tensor(dtypes.weight, {columns}, random_values(columns, 2, 0.5, 1.5)),
+            make_unwritten(dtypes.y, {rows, columns}), make_unwritten(DType::kF32, {rows})};
+  rms_norm_forward({.x = s.x,
+                    .residual = s.residual,
+                    .sum = s.sum,
+                    .weight = s.norm.weight,
+                    .y = s.norm.y,
+                    .rstd = s.norm.rstd,
+                    .epsilon = kEpsilon});
+  return s;
+}
+
+void check_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
+  const Sum s = run_sum(dtypes, rows, columns);
+  const std::vector<double> expected = sum_of(values_of(s.x), values_of(s.residual));
+  expect_close(s.sum, expected, absolute(expected), kAddTolerance.steps(), "sum");
+  check_normed(s.norm);
+}
+
+TEST(RmsNorm, NormalisesASumAsItIsStored) {
+  device_under_test().on_each_variant([] {
+    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
+      for (const auto& [rows, columns] : kNormShapes) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        check_sum(dtypes, rows, columns);
+      }
+    }
+  });
+  check_sum(kNormSumDTypes[3], device_under_test().large(601), 16384);  // as in ManyLongRows
+  for (const Placement placement : kPlacements) {
+    const PlacementScope scope(placement);
+    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
+      for (const auto& [rows, columns] : kLargeNormShapes) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        check_sum(dtypes, rows, columns);
+      }
+    }
+  }
+}
+
+// One kernel in place of two changes no bit.
+TEST(RmsNorm, ASumHasTheBitsOfAnAdditionAndANorm) {
+  for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
+    const PlacementScope scope(placement);
+    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
+      if (!has_dtype_of_an_addend(dtypes)) continue;
+      for (const auto& [rows, columns] : kLargeNormShapes) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        const Sum s = run_sum(dtypes, rows, columns);
+        const Forward two{make_unwritten(dtypes.sum, {rows, columns}), s.norm.weight,
+                          make_unwritten(dtypes.y, {rows, columns}), make_unwritten(DType::kF32, {rows})};
+        add({.a = s.x, .b = s.residual, .y = two.x});
+        rms_norm_forward({.x = two.x, .weight = two.weight, .y = two.y, .rstd = two.rstd, .epsilon = kEpsilon});
+        EXPECT_EQ(bytes_of(s.sum), bytes_of(two.x));
+        EXPECT_EQ(bytes_of(s.norm.y), bytes_of(two.y));
+        EXPECT_EQ(bytes_of(s.norm.rstd), bytes_of(two.rstd));
+      }
+    }
+  }
+}
+
+TEST(RmsNorm, RefusesAResidualWithoutASum) {
+  const Forward f = run_forward(kNormDTypes[0], 2, 3);
+  expect_contract_error(
+      [&] { rms_norm_forward({.x = f.x, .residual = f.x, .weight = f.weight, .y = f.y, .rstd = f.rstd}); },
+      "[rms_norm] residual and sum must both be given or neither, got residual only");
 }
 
 void check_backward(const NormDTypes& dtypes, int64_t rows, int64_t columns, GradientMode mode, DType dx_dtype) {
