@@ -1,6 +1,5 @@
 // The encoder of the original Transformer (Vaswani et al. 2017): post-norm blocks, bidirectional attention, and a head
 // that predicts masked tokens (Devlin et al. 2019).
-#include "core/ops/add.h"
 #include "models/layers.h"
 #include "models/model.h"
 
@@ -45,13 +44,15 @@ class Encoder final : public Model {
     Var forward(Tape& tape, Var x, int64_t sequence_length) const {
       const Tape::LayerGuard guard(tape, path);
       const int64_t samples = x.value.dim(0) / sequence_length;
-      x = normed(tape, "norm1", norm1, add(tape, x, attention.forward(tape, x, sequence_length)));
-      return normed(tape, "norm2", norm2, add(tape, x, mlp.forward(tape, x, samples)));
+      Var branch = attention.forward(tape, x, sequence_length);
+      x = normed(tape, "norm1", norm1, defer_add(tape, std::move(x), std::move(branch)));
+      branch = mlp.forward(tape, x, samples);
+      return normed(tape, "norm2", norm2, defer_add(tape, std::move(x), std::move(branch)));
     }
 
-    static Var normed(Tape& tape, const char* name, const Norm& norm, const Var& x) {
+    static Var normed(Tape& tape, const char* name, const Norm& norm, DeferredSum x) {
       const Tape::LayerGuard guard(tape, name);
-      return norm.forward(tape, x, DType::kF32);
+      return norm.forward(tape, std::move(x), DType::kF32).normed;
     }
 
     std::string path;

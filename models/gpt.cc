@@ -1,6 +1,5 @@
 // The GPT-2 family: a pre-norm decoder with a causal mask (Radford et al. 2019). With rms_norm, swiglu and rope it is
 // the Llama block.
-#include "core/ops/add.h"
 #include "models/layers.h"
 #include "models/model.h"
 
@@ -29,12 +28,12 @@ class Gpt final : public Model {
  private:
   // What the head reads, (B*T, C).
   Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) const {
-    Var x =
-        embedding_.forward(tape, tokens, sequence_length);  // (B*T, C), fp32 by default, as all of the residual stream
+    // The residual stream (B*T, C), fp32 by default: each addition is left to the norm that reads the sum.
+    DeferredSum x{.a = embedding_.forward(tape, tokens, sequence_length)};
     for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
     const DType head_input = linear_input_dtype(tape, "head");
     const Tape::LayerGuard guard(tape, "final_norm");
-    return final_norm_->forward(tape, x, head_input);
+    return final_norm_->forward(tape, std::move(x), head_input).normed;
   }
 
   struct Block {
@@ -45,19 +44,19 @@ class Gpt final : public Model {
           norm2(parameters, path + ".norm2", config),
           mlp(parameters, path + ".mlp", config) {}
 
-    Var forward(Tape& tape, Var x, int64_t sequence_length) const {
+    DeferredSum forward(Tape& tape, DeferredSum x, int64_t sequence_length) const {
       const Tape::LayerGuard guard(tape, path);
-      const int64_t samples = x.value.dim(0) / sequence_length;
-      Var branch = normed(tape, "norm1", norm1, x, "attention.qkv");
-      x = add(tape, x, attention.forward(tape, std::move(branch), sequence_length));
-      branch = normed(tape, "norm2", norm2, x, "mlp.up");
-      return add(tape, x, mlp.forward(tape, std::move(branch), samples));
+      const int64_t samples = x.a.value.dim(0) / sequence_length;
+      NormedSum at = normed(tape, "norm1", norm1, std::move(x), "attention.qkv");
+      x = defer_add(tape, std::move(at.sum), attention.forward(tape, std::move(at.normed), sequence_length));
+      at = normed(tape, "norm2", norm2, std::move(x), "mlp.up");
+      return defer_add(tape, std::move(at.sum), mlp.forward(tape, std::move(at.normed), samples));
     }
 
-    static Var normed(Tape& tape, const char* name, const Norm& norm, const Var& x, const char* consumer) {
+    static NormedSum normed(Tape& tape, const char* name, const Norm& norm, DeferredSum x, const char* consumer) {
       const DType out = linear_input_dtype(tape, consumer);
       const Tape::LayerGuard guard(tape, name);
-      return norm.forward(tape, x, out);
+      return norm.forward(tape, std::move(x), out);
     }
 
     std::string path;

@@ -52,9 +52,9 @@ Norm::Norm(ParameterSet& parameters, const std::string& path, const ModelConfig&
   }
 }
 
-Var Norm::forward(Tape& tape, const Var& x, DType out) const {
-  if (kind_ == NormKind::kRmsNorm) return rms_norm(tape, x, *weight_, epsilon_, out);
-  return layer_norm(tape, x, *weight_, bias_, epsilon_, out);
+NormedSum Norm::forward(Tape& tape, DeferredSum x, DType out) const {
+  if (kind_ == NormKind::kRmsNorm) return add_rms_norm(tape, std::move(x), *weight_, epsilon_, out);
+  return add_layer_norm(tape, std::move(x), *weight_, bias_, epsilon_, out);
 }
 
 SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, const ModelConfig& config, Mask mask)

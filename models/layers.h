@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/autograd/tape.h"
+#include "core/ops/add.h"
 #include "core/ops/cross_entropy.h"
 #include "models/model_config.h"
 
@@ -21,8 +22,8 @@ DType linear_input_dtype(Tape& tape, std::string_view path);
 class Norm {
  public:
   Norm(ParameterSet& parameters, const std::string& path, const ModelConfig& config);
-  // x (R, C); rounded to `out`, the dtype of its consumer.
-  Var forward(Tape& tape, const Var& x, DType out) const;
+  // x (R, C), which is added up on the way if need be; the norm is rounded to `out`, the dtype of its consumer.
+  NormedSum forward(Tape& tape, DeferredSum x, DType out) const;
 
  private:
   NormKind kind_;

@@ -86,6 +86,9 @@ class Tape {
   const TapeOptions& options() const { return options_; }
   bool training() const { return options_.mode == TapeMode::kTraining; }
   const std::string& layer() const { return layer_; }
+  // Whether somebody looks at every op's output (check_outputs, after_op). Ops that do the work of several in one
+  // kernel then do it one by one.
+  bool shows_every_op() const { return options_.check_outputs || options_.after_op != nullptr; }
 
   // --- for ops
   Backend& backend() const { return backend_; }

@@ -1,15 +1,32 @@
 #include "core/ops/add.h"
 
 namespace mantissa {
+namespace {
 
-Var add(Tape& tape, const Var& a, const Var& b) {
+DType sum_dtype(const Tape& tape, const Var& a, const Var& b) {
   MANTISSA_CHECK(a.value.shape() == b.value.shape(), "[add] shapes must be equal, got {} and {}", a.value.shape(),
                  b.value.shape());
-  const DType dtype = tape.compute_dtype(Op::kAdd, a.value.dtype(), widest(a.value.dtype(), b.value.dtype()));
-  Tensor y = tape.allocate(dtype, a.value.shape());
+  return tape.compute_dtype(Op::kAdd, a.value.dtype(), widest(a.value.dtype(), b.value.dtype()));
+}
+
+}  // namespace
+
+Var add(Tape& tape, const Var& a, const Var& b) {
+  const DeferredSum sum{a, b, sum_dtype(tape, a, b)};
+  const Tensor y = tape.allocate(sum.dtype, a.value.shape());
   tape.backend().add({.a = a.value, .b = b.value, .y = y}, tape.stream());
-  const Var left{{}, a.slot}, right{{}, b.slot};
-  return tape.record(Op::kAdd, y, {left, right}, {}, [left, right](Tape& t, Tensor dy) {
+  return record_sum(tape, sum, y);
+}
+
+DeferredSum defer_add(Tape& tape, Var a, Var b) {
+  if (tape.shows_every_op()) return {.a = add(tape, a, b)};
+  const DType dtype = sum_dtype(tape, a, b);
+  return {std::move(a), std::move(b), dtype};
+}
+
+Var record_sum(Tape& tape, const DeferredSum& sum, Tensor value) {
+  const Var left{{}, sum.a.slot}, right{{}, sum.b.slot};
+  return tape.record(Op::kAdd, std::move(value), {left, right}, {}, [left, right](Tape& t, Tensor dy) {
     t.give_gradient(right, dy);
     t.give_gradient(left, std::move(dy));
   });

@@ -1,45 +1,60 @@
 #include "core/ops/layer_norm.h"
 
 namespace mantissa {
+namespace {
+
+// Records the norm y of x.
+Var record_norm(Tape& tape, const Var& x, const LayerNormForwardArgs& args, Parameter& weight, Parameter* bias) {
+  std::vector<Parameter*> parameters{&weight};
+  if (bias) parameters.push_back(bias);
+  return tape.record(Op::kLayerNorm, args.y, {x}, parameters,
+                     [x, mean = args.mean, rstd = args.rstd, &weight, bias](Tape& t, Tensor dy) {
+                       const GradientTarget dx =
+                           x.slot >= 0 ? t.gradient_target(x)
+                                       : GradientTarget{t.allocate(x.value.dtype(), x.value.shape(), "gradient")};
+                       const GradientTarget d_weight = t.gradient_target(weight);
+                       LayerNormBackwardArgs backward{.x = x.value,
+                                                      .dy = dy,
+                                                      .weight = weight.weight,
+                                                      .mean = mean,
+                                                      .rstd = rstd,
+                                                      .dx = dx.tensor,
+                                                      .d_weight = d_weight.tensor,
+                                                      .mode = dx.mode,
+                                                      .weight_mode = d_weight.mode};
+                       if (bias) {
+                         const GradientTarget d_bias = t.gradient_target(*bias);
+                         backward.d_bias = d_bias.tensor;
+                         backward.bias_mode = d_bias.mode;
+                       }
+                       t.backend().layer_norm_backward(backward, t.stream());
+                     });
+}
+
+}  // namespace
 
 Var layer_norm(Tape& tape, Var x, Parameter& weight, Parameter* bias, float epsilon, DType out) {
-  const int64_t rows = x.value.dim(0), channels = x.value.dim(1);
+  return add_layer_norm(tape, {.a = std::move(x)}, weight, bias, epsilon, out).normed;
+}
+
+NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter* bias, float epsilon, DType out) {
+  const int64_t rows = x.a.value.dim(0), channels = x.a.value.dim(1);
   MANTISSA_CHECK(weight.shape == Shape{channels}, "[layer_norm] weight must have shape ({}), got {}", channels,
                  weight.shape);
   MANTISSA_CHECK(bias == nullptr || bias->shape == weight.shape, "[layer_norm] bias must have shape ({}), got {}",
                  channels, bias ? bias->shape : Shape{});
-  Tensor y = tape.allocate(out, {rows, channels});
-  const Tensor mean = tape.allocate(DType::kF32, {rows}), rstd = tape.allocate(DType::kF32, {rows});
-  tape.backend().layer_norm_forward({.x = x.value,
-                                     .weight = weight.weight,
-                                     .bias = bias ? bias->weight : Tensor(),
-                                     .y = y,
-                                     .mean = mean,
-                                     .rstd = rstd,
-                                     .epsilon = epsilon},
-                                    tape.stream());
-  std::vector<Parameter*> parameters{&weight};
-  if (bias) parameters.push_back(bias);
-  return tape.record(Op::kLayerNorm, y, {x}, parameters, [x, mean, rstd, &weight, bias](Tape& t, Tensor dy) {
-    const GradientTarget dx =
-        x.slot >= 0 ? t.gradient_target(x) : GradientTarget{t.allocate(x.value.dtype(), x.value.shape(), "gradient")};
-    const GradientTarget d_weight = t.gradient_target(weight);
-    LayerNormBackwardArgs args{.x = x.value,
-                               .dy = dy,
-                               .weight = weight.weight,
-                               .mean = mean,
-                               .rstd = rstd,
-                               .dx = dx.tensor,
-                               .d_weight = d_weight.tensor,
-                               .mode = dx.mode,
-                               .weight_mode = d_weight.mode};
-    if (bias) {
-      const GradientTarget d_bias = t.gradient_target(*bias);
-      args.d_bias = d_bias.tensor;
-      args.bias_mode = d_bias.mode;
-    }
-    t.backend().layer_norm_backward(args, t.stream());
-  });
+  const LayerNormForwardArgs args{.x = x.a.value,
+                                  .residual = x.b.value,
+                                  .sum = x.is_deferred() ? tape.allocate(x.dtype, x.a.value.shape()) : Tensor(),
+                                  .weight = weight.weight,
+                                  .bias = bias ? bias->weight : Tensor(),
+                                  .y = tape.allocate(out, {rows, channels}),
+                                  .mean = tape.allocate(DType::kF32, {rows}),
+                                  .rstd = tape.allocate(DType::kF32, {rows}),
+                                  .epsilon = epsilon};
+  tape.backend().layer_norm_forward(args, tape.stream());
+  const Var sum = x.is_deferred() ? record_sum(tape, x, args.sum) : x.a;
+  return {sum, record_norm(tape, sum, args, weight, bias)};
 }
 
 }  // namespace mantissa

@@ -1,10 +1,11 @@
-// layer_norm and rms_norm: shapes, the dtype of the result, gradients that meet others.
+// layer_norm and rms_norm, of a value and of a sum: shapes, the dtype of the result, gradients that meet others.
 #include <gtest/gtest.h>
 
 #include "core/ops/add.h"
 #include "core/ops/layer_norm.h"
 #include "core/ops/rms_norm.h"
 #include "tests/testing/error_of.h"
+#include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"
 #include "tests/testing/toy_ops.h"
 #include "tests/testing/values.h"
@@ -37,12 +38,17 @@ class NormOp : public ::testing::TestWithParam<Kind> {
     if (GetParam() == Kind::kRmsNorm) return rms_norm(tape, x, weight_, kEpsilon, out);
     return layer_norm(tape, x, weight_, &bias_, kEpsilon, out);
   }
+  NormedSum add_norm(Tape& tape, DeferredSum x, DType out) {
+    if (GetParam() == Kind::kRmsNorm) return add_rms_norm(tape, std::move(x), weight_, kEpsilon, out);
+    return add_layer_norm(tape, std::move(x), weight_, &bias_, kEpsilon, out);
+  }
   Values gradient(const Parameter& parameter) { return host_.values(parameter.gradient); }
 
   testing::TapeHost host_;
   UniformPrecision fp32_;
   ParameterSet parameters_;
   Parameter& x_ = parameters_.add("x", {kRows, kChannels}, {Init::Kind::kNormal, 1.0f});
+  Parameter& branch_ = parameters_.add("branch", {kRows, kChannels}, {Init::Kind::kNormal, 1.0f});
   Parameter& weight_ = parameters_.add("norm.weight", {kChannels}, {});
   Parameter& bias_ = parameters_.add("norm.bias", {kChannels}, {});
   const Values dy_ = testing::normal_values(kRows * kChannels, 4);
@@ -146,6 +152,89 @@ TEST_P(NormOp, LowPrecisionInput) {
   EXPECT_EQ(pass(leaf(*wide, x_), *wide), y_low);
   EXPECT_EQ(gradient(weight_), dw_low);
   EXPECT_EQ(host_.values(host_.tensor(gradient(x_), x_.shape, DType::kBF16)), dx_low) << "rounded once";
+}
+
+// The sum goes on as the residual stream and is normalised: values and gradients have the bits of the two ops.
+TEST_P(NormOp, ASumHasTheBitsOfAdditionAndNorm) {
+  for (const DType branch_dtype : {DType::kF32, DType::kBF16}) {
+    branch_.working_dtype = branch_dtype;
+    set_up(DType::kF32);
+    const UniformPrecision precision(testing::autocast(DType::kBF16));
+    const auto pass = [&](bool fused) {
+      parameters_.forget_gradients();
+      const auto tape = host_.tape(precision);
+      const Var x = leaf(*tape, x_), branch = leaf(*tape, branch_);
+      NormedSum at;
+      if (fused) {
+        at = add_norm(*tape, defer_add(*tape, x, branch), DType::kBF16);
+      } else {
+        at.sum = add(*tape, x, branch);
+        at.normed = norm(*tape, at.sum, DType::kBF16);
+      }
+      std::vector<Values> results{host_.values(at.sum.value), host_.values(at.normed.value)};
+      tape->backward(weighted_sum(*tape, add(*tape, at.sum, at.normed), dy_));
+      for (const Parameter* p : {&x_, &branch_, &weight_, &bias_}) results.push_back(gradient(*p));
+      return results;
+    };
+    const auto fused = pass(true), separate = pass(false);
+    EXPECT_EQ(fused, separate) << name(branch_dtype);
+    for (const size_t used : {0, 1, 2, 3, 4}) EXPECT_GT(testing::norm(fused[used]), 0.0) << used;
+    EXPECT_NE(fused[2], dy_) << "the norm's gradient is part of it";
+  }
+}
+
+TEST_P(NormOp, ASumThatNothingElseReads) {
+  const auto tape = host_.tape(fp32_);
+  const NormedSum at = add_norm(*tape, defer_add(*tape, leaf(*tape, x_), leaf(*tape, branch_)), DType::kF32);
+  tape->backward(weighted_sum(*tape, at.normed, dy_));
+  EXPECT_GT(testing::norm(gradient(x_)), 0.0);
+  EXPECT_EQ(gradient(x_), gradient(branch_));
+}
+
+// The layer that adds decides, not that of the norm.
+TEST_P(NormOp, ADeferredSumHasTheDtypeOfItsLayersAdd) {
+  testing::PrecisionByLayer precision(testing::autocast(DType::kBF16));
+  precision["block"].forced[static_cast<size_t>(Op::kAdd)] = DType::kF16;
+  const auto tape = host_.tape(precision);
+  DeferredSum sum;
+  {
+    const Tape::LayerGuard guard(*tape, "block");
+    sum = defer_add(*tape, leaf(*tape, x_), leaf(*tape, branch_));
+  }
+  const NormedSum at = add_norm(*tape, std::move(sum), DType::kBF16);
+  EXPECT_EQ(at.sum.value.dtype(), DType::kF16);
+  EXPECT_EQ(at.normed.value.dtype(), DType::kBF16);
+}
+
+// An injected fault reaches the norm, and a fault is looked for op by op.
+TEST_P(NormOp, WhereEveryOpIsShownTheAdditionIsOne) {
+  std::vector<std::string> seen;
+  TapeOptions options;
+  options.after_op = [&](std::string_view layer, std::string_view op, Tensor& output) {
+    seen.push_back(std::string(layer) + ":" + std::string(op));
+    if (op == "add") host_.backend().fill(output, 0.0f, host_.stream());
+  };
+  const auto tape = host_.tape(fp32_, options);
+  const Var x{x_.weight}, branch{branch_.weight};
+  DeferredSum sum;
+  {
+    const Tape::LayerGuard guard(*tape, "block");
+    sum = defer_add(*tape, x, branch);
+  }
+  EXPECT_FALSE(sum.is_deferred());
+  const Tape::LayerGuard guard(*tape, "norm");
+  const NormedSum at = add_norm(*tape, std::move(sum), DType::kF32);
+  const bool rms = GetParam() == Kind::kRmsNorm;
+  EXPECT_EQ(seen, (std::vector<std::string>{"block:add", rms ? "norm:rms_norm" : "norm:layer_norm"}));
+  EXPECT_EQ(host_.values(at.normed.value), host_.values(norm(*tape, Var{at.sum.value}, DType::kF32).value));
+  EXPECT_EQ(testing::norm(host_.values(at.sum.value)), 0.0);
+}
+
+TEST_P(NormOp, AddendsMustHaveOneShape) {
+  const auto tape = host_.tape(fp32_);
+  const Var other{host_.tensor(Values(6), {2, 3})};
+  EXPECT_EQ(error_of([&] { defer_add(*tape, leaf(*tape, x_), other); }),
+            "[add] shapes must be equal, got (3, 7) and (2, 3)");
 }
 
 }  // namespace
