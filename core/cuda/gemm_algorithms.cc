@@ -76,9 +76,10 @@ float median(std::vector<float> values) {
   return values[values.size() / 2];
 }
 
-size_t measure_fastest(const GemmLaunch& launch, const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
+TimedChoice measure_fastest(const GemmLaunch& launch, const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
   constexpr int kRounds = 5;
   constexpr float kRoundMs = 0.2f;  // long against an event's resolution of 0.5 us
+  synchronize_device();
   // The first run of a kernel loads it. One that the library refuses after all is out of the choice.
   std::vector<size_t> running;
   for (size_t i = 0; i < algorithms.size(); ++i) {
@@ -101,7 +102,8 @@ size_t measure_fastest(const GemmLaunch& launch, const std::vector<cublasLtMatmu
   }
   std::vector<float> medians;
   for (const std::vector<float>& of_one : times) medians.push_back(median(of_one));
-  return running[clearly_fastest(medians)];
+  const size_t fastest = clearly_fastest(medians);
+  return {.index = running[fastest], .is_steady = is_steady(times[fastest])};
 }
 
 }  // namespace
@@ -151,7 +153,8 @@ bool is_usable(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm) 
          result.workspaceSize <= CudaStream::kGemmWorkspaceBytes;
 }
 
-std::optional<size_t> fastest_algorithm(const GemmLaunch& launch, const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
+std::optional<TimedChoice> fastest_algorithm(const GemmLaunch& launch,
+                                             const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
   if (launch.key.mode == GradientMode::kWrite) return measure_fastest(launch, algorithms);
   try {
     const auto bytes = static_cast<size_t>(launch.key.m * launch.key.c_stride * size_bytes(launch.key.c_dtype));
@@ -174,6 +177,11 @@ size_t clearly_fastest(const std::vector<float>& milliseconds) {
     if (milliseconds[i] < kClearly * milliseconds[best]) best = i;
   }
   return best;
+}
+
+bool is_steady(const std::vector<float>& milliseconds) {
+  const auto [shortest, longest] = std::minmax_element(milliseconds.begin(), milliseconds.end());
+  return *longest - *shortest <= kSteadySpread * *shortest;
 }
 
 }  // namespace mantissa::cuda

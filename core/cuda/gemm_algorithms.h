@@ -31,13 +31,24 @@ std::vector<cublasLtMatmulAlgo_t> proposed_algorithms(const GemmLaunch& launch);
 // Whether the library accepts an algorithm that comes from the disk.
 bool is_usable(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm);
 
-// Which of the algorithms takes least time on the operands as they are. With kWrite they write c, which the product
-// that follows overwrites; with kAccumulate they add to memory of their own. Waits for the stream. Nothing where there
-// is no device memory for that.
-std::optional<size_t> fastest_algorithm(const GemmLaunch& launch, const std::vector<cublasLtMatmulAlgo_t>& algorithms);
+struct TimedChoice {
+  size_t index = 0;
+  bool is_steady = false;  // its times are, see below
+};
+
+// Which of the algorithms takes least time on the operands as they are. With kWrite they write c (and aux), which the
+// product that follows overwrites; with kAccumulate they add to memory of their own. Waits for all streams of the
+// device, whose work would slow some of the algorithms. Nothing where there is no device memory for that.
+std::optional<TimedChoice> fastest_algorithm(const GemmLaunch& launch,
+                                             const std::vector<cublasLtMatmulAlgo_t>& algorithms);
 
 // The first of these times that no other beats clearly (by more than 2 %, about what such measurements scatter): a
 // later guess must be better than an earlier one.
 size_t clearly_fastest(const std::vector<float>& milliseconds);
+
+// Whether repeated times of one algorithm are at most kSteadySpread of the shortest apart: what is measured while
+// others use the GPU says little.
+constexpr float kSteadySpread = 0.1f;
+bool is_steady(const std::vector<float>& milliseconds);
 
 }  // namespace mantissa::cuda

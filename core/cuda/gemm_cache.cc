@@ -117,8 +117,8 @@ std::string cache_file_name(const GemmMachine& machine) {
   for (char& c : gpu) {
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
   }
-  // 1: the version of the key's text and of what the choice is made from.
-  return fmt::format("gemm-1-{}-sm{}{}-{}-cublaslt{}.txt", gpu, machine.major, machine.minor, machine.multiprocessors,
+  // 2: the version of the key's text and of what the choice is made from.
+  return fmt::format("gemm-2-{}-sm{}{}-{}-cublaslt{}.txt", gpu, machine.major, machine.minor, machine.multiprocessors,
                      machine.library_version);
 }
 

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "core/base/log.h"
 #include "core/cuda/runtime.h"
 
 namespace mantissa::cuda {
@@ -58,9 +59,15 @@ std::optional<cublasLtMatmulAlgo_t> GemmDevice::choose(const GemmLaunch& launch)
 cublasLtMatmulAlgo_t GemmDevice::choose_by_time(const GemmLaunch& launch,
                                                 const std::vector<cublasLtMatmulAlgo_t>& proposals,
                                                 const std::optional<GemmAlgorithm>& refused) {
-  const std::optional<size_t> fastest = fastest_algorithm(launch, proposals);
+  const std::optional<TimedChoice> fastest = fastest_algorithm(launch, proposals);
   if (!fastest) return proposals.front();
-  const cublasLtMatmulAlgo_t ours = proposals[*fastest];
+  const cublasLtMatmulAlgo_t ours = proposals[fastest->index];
+  if (!fastest->is_steady) {
+    spdlog::debug(
+        "[gemm] the fastest algorithm's times scatter by more than {:.0f} %: it is not kept on the disk for {}",
+        100 * kSteadySpread, describe(launch.key));
+    return ours;
+  }
   const cublasLtMatmulAlgo_t held = to_library(cache_.record({to_text(launch.key), to_bytes(ours)}, refused));
   return is_usable(launch, held) ? held : ours;
 }

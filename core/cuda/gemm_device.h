@@ -13,7 +13,8 @@
 namespace mantissa::cuda {
 
 // How an algorithm is chosen (GemmSelection):
-//   kTimed          the file of choices; else the fastest of the library's proposals, which goes into the file; else,
+//   kTimed          the file of choices; else the fastest of the library's proposals, which goes into the file if its
+//                   times are steady, so that no choice made on a GPU that others were using stays for ever; else,
 //                   where nothing can be timed (a graph is being captured, no memory), the library's first proposal.
 //   kDeterministic  the library's first proposal.
 // Ranks of one machine share the file, and whoever writes a product's line first decides for all. Ranks on different

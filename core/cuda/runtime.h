@@ -67,6 +67,8 @@ void free_pinned(void* data) noexcept;
 StreamHandle create_stream();
 void destroy_stream(StreamHandle stream) noexcept;
 void synchronize(StreamHandle stream);
+// Waits for the work of all streams of the device.
+void synchronize_device();
 
 EventHandle create_event();
 EventHandle create_timing_event();  // one that elapsed_ms() takes

@@ -122,6 +122,7 @@ StreamHandle create_stream() {
 
 void destroy_stream(StreamHandle stream) noexcept { cudaStreamDestroy(stream); }
 void synchronize(StreamHandle stream) { check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
+void synchronize_device() { check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 
 EventHandle create_event() {
   cudaEvent_t event = nullptr;

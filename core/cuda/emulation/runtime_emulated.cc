@@ -25,7 +25,8 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 std::vector<StreamHandle> streams;
 std::optional<emulation::GraphCapture> capturing;  // one at a time
 std::thread::id capturing_thread;                  // it alone is restricted, as in CUDA's thread-local mode
-std::exception_ptr failure;                        // of work that failed; as on a GPU, the next one to wait hears of it
+double device_clock_ms = 0;
+std::exception_ptr failure;  // of work that failed; as on a GPU, the next one to wait hears of it
 
 emulation::Random& order() {
   static emulation::Random random(emulation::seed());
@@ -63,7 +64,7 @@ bool run_something() {
   chosen->items.pop_front();
   if (item.recorded != nullptr) {
     item.recorded->completed = item.turn;
-    item.recorded->completed_at = std::chrono::steady_clock::now();
+    item.recorded->completed_at_ms = device_clock_ms;
   }
   try {
     if (item.work) item.work();
@@ -115,6 +116,11 @@ void enqueue(StreamHandle stream, std::function<void()> work) {
   stream->items.push_back({.work = std::move(work)});
   // Now and then the device is quick.
   if (order().below(4) == 0) run_something();
+}
+
+void take_time(double milliseconds) {
+  const Lock lock(mutex);
+  device_clock_ms += milliseconds;
 }
 
 }  // namespace emulation
@@ -179,6 +185,14 @@ void synchronize(StreamHandle stream) {
   run_until([stream] { return stream->items.empty(); });
 }
 
+void synchronize_device() {
+  const Lock lock(mutex);
+  refuse_while_capturing("synchronize_device");
+  run_until([] {
+    return std::all_of(streams.begin(), streams.end(), [](StreamHandle stream) { return stream->items.empty(); });
+  });
+}
+
 EventHandle create_event() { return new CUevent_st; }
 EventHandle create_timing_event() { return new CUevent_st{.timing = true}; }
 
@@ -232,7 +246,7 @@ float elapsed_ms(EventHandle begin, EventHandle end) {
     MANTISSA_CHECK(event->recorded > 0 && event->completed == event->recorded,
                    "[elapsed_ms] the event was not recorded, or is not done");
   }
-  return std::chrono::duration<float, std::milli>(end->completed_at - begin->completed_at).count();
+  return static_cast<float>(end->completed_at_ms - begin->completed_at_ms);
 }
 
 void copy_async(void* dst, const void* src, size_t bytes, CopyKind, StreamHandle stream) {

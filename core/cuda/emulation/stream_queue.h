@@ -2,7 +2,6 @@
 // drawn at random. So that code which forgets to order two streams, or reads a result too early, fails.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,7 +14,7 @@
 struct CUevent_st {
   uint64_t recorded = 0, completed = 0;  // how often
   bool timing = false;
-  std::chrono::steady_clock::time_point completed_at{};
+  double completed_at_ms = 0.0;  // by the device's clock
 };
 
 struct CUstream_st {
@@ -36,5 +35,8 @@ namespace mantissa::cuda::emulation {
 
 // Queues `work` on `stream`.
 void enqueue(StreamHandle stream, std::function<void()> work);
+
+// Called by work: it takes so long on the device. Its clock, which elapsed_ms() reads, moves by nothing else.
+void take_time(double milliseconds);
 
 }  // namespace mantissa::cuda::emulation

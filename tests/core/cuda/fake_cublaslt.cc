@@ -4,10 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
 
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/tensor/half.h"
@@ -164,6 +162,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
   const std::lock_guard lock(mutex);
   State& now = state();
   if (is_refused(*algorithm)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (now.before_product) now.before_product();
   expect(c_data == d_data && c_layout == d_layout, "in place");
   expect(reinterpret_cast<uintptr_t>(workspace) % 256 == 0 && workspace_bytes >= now.workspace_bytes, "workspace");
   expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE) == CUDA_R_32F, "scale type");
@@ -189,11 +188,11 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
   }
   const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   const int number = static_cast<int>(algorithm->data[0]);
-  const int duration_ms = now.duration_ms.at(algorithm->data[0]);
+  const double duration_ms = now.duration_ms.at(algorithm->data[0]) * (now.products % 2 == 0 ? 1.0 + now.scatter : 1.0);
   ++now.products;
   now.ran.push_back(number);
   emulation::enqueue(stream, [=] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(duration_ms));
+    emulation::take_time(duration_ms);
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < m; ++i) {
         float sum = 0;

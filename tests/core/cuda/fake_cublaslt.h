@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "core/cuda/gemm_library.h"
@@ -13,9 +14,11 @@ namespace mantissa::cuda::fake_cublaslt {
 struct State {
   // Algorithms number 0, 1, ... that the heuristic proposes, with the milliseconds that each takes on the device.
   std::vector<int> duration_ms{0};
+  double scatter = 0.0;             // by this part more in every second product
   uint32_t required_alignment = 1;  // of addresses and strides; nothing is proposed for others
   cublasStatus_t heuristic_status = CUBLAS_STATUS_SUCCESS;
   std::vector<int> refused{};  // algorithms that do not pass the check, or do not run
+  std::function<void()> before_product{};
   int heuristic_calls = 0, products = 0;
   std::vector<int> ran{};  // the algorithm of each product
   int last_algorithm() const { return ran.back(); }

@@ -123,7 +123,7 @@ TEST(GemmCache, TheFileIsNamedByWhatChoicesDependOn) {
   EXPECT_EQ(
       cache_file_name(
           {.gpu = "NVIDIA H100 80GB HBM3", .major = 9, .minor = 0, .multiprocessors = 132, .library_version = 130100}),
-      "gemm-1-NVIDIA-H100-80GB-HBM3-sm90-132-cublaslt130100.txt");
+      "gemm-2-NVIDIA-H100-80GB-HBM3-sm90-132-cublaslt130100.txt");
 }
 
 class GemmCacheFolder : public ::testing::Test {

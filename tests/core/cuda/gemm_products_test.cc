@@ -5,6 +5,7 @@
 #include <fstream>
 #include <thread>
 
+#include "core/cuda/emulation/stream_queue.h"
 #include "core/cuda/gemm_multiply.h"
 #include "core/cuda/runtime.h"
 #include "tests/core/cuda/fake_cublaslt.h"
@@ -189,6 +190,38 @@ TEST_F(GemmProducts, TheFastestIsTakenAndKept) {
   EXPECT_EQ(state().heuristic_calls, 0);
 }
 
+TEST_F(GemmProducts, AChoiceByUnsteadyTimesIsNotKept) {
+  const std::string path = folder_.file("choices.txt");
+  state().duration_ms = {60, 10, 30};
+  state().scatter = 0.2;
+  GemmDevice device(library_, path);
+  expect_right(device, {});
+  EXPECT_EQ(state().last_algorithm(), 1);
+  EXPECT_FALSE(std::ifstream(path).good());
+  expect_right(device, {});
+  EXPECT_EQ(state().heuristic_calls, 1) << "this process keeps it";
+  state().scatter = 0.05;
+  GemmDevice later(library_, path);
+  expect_right(later, {});
+  EXPECT_EQ(state().heuristic_calls, 2) << "the next one measures again";
+  EXPECT_TRUE(std::ifstream(path).good());
+}
+
+TEST_F(GemmProducts, NothingElseRunsWhenTimesAreMeasured) {
+  CudaStream other(0, device_properties(0));
+  constexpr int kPieces = 40;
+  int ran = 0;
+  for (int i = 0; i < kPieces; ++i) emulation::enqueue(other.handle(), [&ran] { ++ran; });
+  int ran_before_first = -1;
+  state().before_product = [&] {
+    if (ran_before_first < 0) ran_before_first = ran;
+  };
+  GemmDevice device(library_, "");
+  expect_right(device, {});
+  EXPECT_EQ(ran_before_first, kPieces);
+  state().before_product = nullptr;
+}
+
 TEST_F(GemmProducts, AccumulatingWhileTimingAddsOnce) {
   state().duration_ms = {3, 1};
   GemmDevice device(library_, "");
@@ -286,6 +319,13 @@ TEST_F(GemmProducts, ErrorsNameTheProduct) {
   GemmArgs wrong = args;
   wrong.b = a;
   EXPECT_NE(error_of([&] { multiply(another, wrong, stream_); }).find("[gemm] b must have shape"), std::string::npos);
+}
+
+TEST(Steady, TimesATenthApart) {
+  EXPECT_TRUE(is_steady({0.0f, 0.0f}));
+  EXPECT_TRUE(is_steady({1.0f, 1.05f, 1.09f}));
+  EXPECT_FALSE(is_steady({1.0f, 1.0f, 1.0f, 1.2f}));
+  EXPECT_FALSE(is_steady({1.2f, 1.0f}));
 }
 
 TEST(ClearlyFastest, AnEarlierOneWinsUnlessItIsBeatenClearly) {
