@@ -30,7 +30,8 @@ struct AddArgs {
 
 // c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]; with kAccumulate c += ... (then c is fp32 and there is no bias).
 // a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) when trans_a; b is stored (K,
-// N), or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none.
+// N), or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none; one of
+// another dtype than c's is rounded to c's before it is added, since cuBLASLt adds no other.
 struct GemmArgs {
   Tensor a{}, b{}, c{}, bias{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;

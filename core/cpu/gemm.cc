@@ -11,23 +11,24 @@
 #include "core/backend/kernel_checks.h"
 #include "core/cpu/gemm_job.h"
 #include "core/cpu/gemm_tile.h"
-#include "core/cpu/gemm_tile_io.h"
 #include "core/cpu/scratch.h"
+#include "core/tensor/half.h"
 
 namespace mantissa::cpu {
 namespace {
 
-// The bias as fp32: where it lies, or converted into `scratch`.
-const float* bias_as_fp32(const Tensor& bias, Scratch& scratch) {
+// The bias as fp32 after its rounding to c's dtype: where it lies, or converted into `scratch`.
+const float* bias_as_fp32(const Tensor& bias, DType c_dtype, Scratch& scratch) {
   if (!bias.defined()) return nullptr;
-  if (bias.dtype() == DType::kF32) return bias.data<float>();
-  float* converted = reinterpret_cast<float*>(scratch.reserve(static_cast<size_t>(bias.numel()) * sizeof(float)));
-  load_tile({.src = bias.raw(),
-             .rows = 1,
-             .columns = bias.numel(),
-             .stride = bias.numel(),
-             .from = bias.dtype(),
-             .dst = converted});
+  if (bias.dtype() == DType::kF32 && c_dtype == DType::kF32) return bias.data<float>();
+  const int64_t n = bias.numel();
+  auto* const converted = reinterpret_cast<float*>(scratch.reserve(static_cast<size_t>(n) * sizeof(float)));
+  dispatch(bias.dtype(), [&]<typename From>() {
+    dispatch(c_dtype, [&]<typename To>() {
+      const From* const values = bias.data<From>();
+      for (int64_t i = 0; i < n; ++i) converted[i] = to_float(from_float<To>(to_float(values[i])));
+    });
+  });
   return converted;
 }
 
@@ -48,7 +49,7 @@ void gemm(const GemmArgs& args, Bf16Gemm bf16) {
                     .trans_a = args.trans_a,
                     .trans_b = args.trans_b,
                     .c = args.c,
-                    .bias = bias_as_fp32(args.bias, bias_scratch),
+                    .bias = bias_as_fp32(args.bias, args.c.dtype(), bias_scratch),
                     .mode = args.mode};
   if (widen) {
     gemm_widened(job);

@@ -92,7 +92,7 @@ GemmDescriptors::GemmDescriptors(const CublasLt& library, const GemmKey& key)
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue(key.epilogue)),
       "cublasLtMatmulDescSetAttribute(EPILOGUE)");
   if (uses_bias(key.epilogue)) {
-    // D's type is the only one that 16-bit and fp32 products take.
+    // D's type is the only one that 16-bit and fp32 products take (cublasLt.h, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE).
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(data_type(key.c_dtype)),
         "cublasLtMatmulDescSetAttribute(BIAS_DATA_TYPE)");
   }

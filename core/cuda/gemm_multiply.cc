@@ -1,8 +1,7 @@
 // c = op(a) op(b) [+ bias], or c += op(a) op(b): summed in fp32, partial sums included, and rounded once on store.
 //
-// The library adds a bias of c's dtype only. Another one is converted first: exactly where c is fp32; rounded to c's
-// dtype where that is narrower. It also assumes that a bias lies at a multiple of 16 bytes, which no preference can say
-// otherwise: one that does not is copied.
+// The library adds a bias of c's dtype only. Another one is converted first, as GemmArgs says. It also assumes that a
+// bias lies at a multiple of 16 bytes, which no preference can say otherwise: one that does not is copied.
 //
 // Operands are taken as they lie. Where the library has no algorithm for their addresses or strides (they need only be
 // aligned to an element), they are copied into aligned rows, which it always has one for.

@@ -14,9 +14,12 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   const Tensor input = tape.cast(x.value, dtype);
   const Tensor kernel = tape.weight(weight, dtype);
   Tensor y = tape.allocate(dtype, {input.dim(0), weight.shape[0]});
-  tape.backend().gemm(
-      {.a = input, .b = kernel, .c = y, .bias = bias ? bias->weight : Tensor(), .trans_b = Transpose::kYes},
-      tape.stream());
+  tape.backend().gemm({.a = input,
+                       .b = kernel,
+                       .c = y,
+                       .bias = bias ? tape.weight(*bias, dtype) : Tensor(),
+                       .trans_b = Transpose::kYes},
+                      tape.stream());
 
   std::vector<Parameter*> parameters{&weight};
   if (bias) parameters.push_back(bias);

@@ -142,6 +142,14 @@ TEST_F(GemmProducts, OperandsThatTheLibraryRefusesAreStaged) {
   EXPECT_TRUE(state().aligned_bias);
 }
 
+TEST_F(GemmProducts, ABiasIsRoundedToTheResultsDtype) {
+  GemmDevice device(library_, "");
+  const Tensor a = make_tensor(DType::kBF16, {1, 1}, {1}), b = make_tensor(DType::kBF16, {1, 1}, {1}),
+               c = make_tensor(DType::kBF16, {1, 1}, {NAN}), bias = make_tensor(DType::kF32, {1}, {0x1p-8 + 0x1p-20});
+  multiply(device, {.a = a, .b = b, .c = c, .bias = bias}, stream_);
+  EXPECT_EQ(values_of(c, stream_), std::vector<double>{1.0}) << "the last bit of the bias would decide the tie";
+}
+
 TEST_F(GemmProducts, EachOperandsAlignmentIsTold) {
   GemmDevice device(library_, "");
   const Tensor a = make_tensor(DType::kBF16, {8, 8}, whole_numbers(64, 1), 4),

@@ -60,6 +60,34 @@ TEST(Gemm, BiasesResultDTypesAccumulationAndTransposes) {
   });
 }
 
+// 1 + bias lies at or next to the middle of two numbers of c's dtype: the bias's last bits, which that dtype does not
+// have, would decide.
+TEST(Gemm, ABiasIsRoundedToTheResultsDType) {
+  const auto sum = [](const GemmWay& way, DType c_dtype, DType bias_dtype, double bias) {
+    GemmArgs args{.a = make_tensor(way.dtype, {1, 1}, {1.0}),
+                  .b = make_tensor(way.dtype, {1, 1}, {1.0}),
+                  .c = make_unwritten(c_dtype, {1, 1}),
+                  .bias = make_tensor(bias_dtype, {1}, {bias})};
+    way.gemm(args);
+    return values_of(args.c)[0];
+  };
+  device_under_test().on_each_variant([&] {
+    for (const GemmWay& way : device_under_test().gemm_ways()) {
+      EXPECT_EQ(sum(way, DType::kF32, DType::kF32, 0x1p-8 + 0x1p-20), 1.0 + 0x1p-8 + 0x1p-20);
+      EXPECT_EQ(sum(way, DType::kF32, DType::kF16, 0x1p-8 + 0x1p-16), 1.0 + 0x1p-8 + 0x1p-16);
+      if (way.dtype == DType::kBF16) {
+        EXPECT_EQ(sum(way, DType::kBF16, DType::kF32, 0x1p-8 + 0x1p-20), 1.0);
+        EXPECT_EQ(sum(way, DType::kBF16, DType::kF16, 0x1p-8 + 0x1p-16), 1.0);
+        EXPECT_EQ(sum(way, DType::kBF16, DType::kF32, 0x1p-8 + 0x1p-15), 1.0 + 0x1p-7);
+      }
+      if (way.dtype == DType::kF16) {
+        EXPECT_EQ(sum(way, DType::kF16, DType::kF32, 0x1p-11 + 0x1p-23), 1.0);
+        EXPECT_EQ(sum(way, DType::kF16, DType::kBF16, 0x1p-11), 1.0);
+      }
+    }
+  });
+}
+
 TEST(Gemm, SeveralTilesAndDepthChunksWithEdges) {
   for (const MatmulShape& shape : {MatmulShape{261, 397, 1601, false, true}, MatmulShape{397, 261, 801, true, false}}) {
     const Problem problem(shape);

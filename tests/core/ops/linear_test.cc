@@ -98,6 +98,21 @@ TEST_F(LinearOp, BiasIsAddedBeforeTheOnlyRounding) {
   EXPECT_EQ(host_.values(linear(*host_.tape(bf16_), x, weight, &bias).value), Values{1 + 0x1p-7f});
 }
 
+// An fp32 bias becomes bf16 as the weight does: 2^-8 + 2^-20 is 2^-8 there, and 1 + 2^-8 is rounded to 1.
+TEST_F(LinearOp, BiasIsCastLikeTheWeight) {
+  Parameter& weight = parameters_.add("w", {1, 1}, {});
+  Parameter& bias = parameters_.add("b", {1}, {});
+  host_.bind(parameters_);
+  host_.set_weight(weight, {1});
+  host_.set_weight(bias, {0x1p-8f + 0x1p-20f});
+  const Var x{host_.tensor({1}, {1, 1})};
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    EXPECT_EQ(host_.values(linear(*host_.tape(bf16_), x, weight, &bias).value), Values{1});
+  }
+  EXPECT_EQ(host_.casts().casts(), 2) << "the weight and the bias, once for both";
+  EXPECT_EQ(host_.values(linear(*host_.tape(fp32_), x, weight, &bias).value), Values{1 + 0x1p-8f + 0x1p-20f});
+}
+
 // The gradient of an fp32 value (a residual stream) is stored in fp32 although the product is of bf16 numbers; that of
 // a bf16 value in bf16. dy = (1, 1), w = (1, 2^-9): dx = 1 + 2^-9, which bf16 rounds to 1.
 TEST_F(LinearOp, InputGradientHasTheInputsDtype) {
