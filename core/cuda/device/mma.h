@@ -20,10 +20,12 @@
 //       2^x, with 2 ulp; below the normal range 0.
 //   int computed_here(int value);
 //       The same value, of which the compiler knows nothing: it cannot move out of a loop what is computed from it.
+//   void order_here();
+//       The compiler does not mix what comes before with what comes after, for which it would want more registers.
 //
-// All lanes of a warp call mma and load_matrices together. Fragments, with g = lane / 4 and t = lane % 4 (PTX ISA,
-// "Matrix fragments for mma.m16n8k16 with floating point type" and "ldmatrix"); a register holds two neighbouring
-// elements, the first in its lower half:
+// All lanes of a warp call mma, load_matrices and order_here together. Fragments, with g = lane / 4 and t = lane % 4
+// (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type" and "ldmatrix"); a register holds two
+// neighbouring elements, the first in its lower half:
 //   a:  a[0] row g, columns 2t, 2t+1;  a[1] row g+8;  a[2] row g, columns 2t+8, 2t+9;  a[3] row g+8, those columns
 //   b:  b0 rows 2t, 2t+1, column g;  b1 rows 2t+8, 2t+9, column g
 //   c:  c[0], c[1] row g, columns 2t, 2t+1;  c[2], c[3] row g+8

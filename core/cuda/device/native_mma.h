@@ -62,6 +62,9 @@ __device__ __forceinline__ int computed_here(int value) {
   return value;
 }
 
+// An instruction, because the assembler reorders as well: it does not move others past a barrier.
+__device__ __forceinline__ void order_here() { __syncwarp(); }
+
 template <typename T>
 __device__ __forceinline__ uint32_t pack(float low, float high);
 
