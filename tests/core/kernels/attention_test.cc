@@ -218,6 +218,30 @@ TEST(Attention, ScoresOfMinusInfinityAreProbabilitiesOfZero) {
   }
 }
 
+// Softmax of scores that are all -Inf, or of which one is +Inf, is 0/0 or Inf/Inf: it must not come out as numbers.
+TEST(Attention, QueriesWithoutProbabilitiesAreNotNumbers) {
+  constexpr size_t kAt = 40;
+  for (const auto& [dtype, dim] : {std::pair{DType::kF32, 2}, {DType::kBF16, 3}, {DType::kBF16, 8}}) {
+    for (const double key : {-1e30, 1e30}) {
+      const AttentionCase c{1, 130, 1, 1, static_cast<size_t>(dim), 1.0, false};
+      std::vector<double> qkv(c.qkv_size(), 0.5);
+      for (size_t t = 0; t < c.length; ++t) {
+        qkv[c.query(0, 0, t)] = 1e30;  // the product overflows fp32
+        qkv[c.key(0, 0, t)] = key < 0 || t == kAt ? key : 0.0;
+      }
+      const AttentionRun run(c, dtype, qkv, std::vector<double>(c.out_size(), 1.0));
+      const std::vector<double> out = values_of(run.out), lse = values_of(run.lse), d_qkv = values_of(run.d_qkv);
+      for (size_t t = 0; t < c.length; ++t) {
+        EXPECT_FALSE(std::isfinite(lse[t])) << t;
+        for (size_t d = 0; d < c.dim; ++d) {
+          EXPECT_TRUE(std::isnan(out[c.out(0, 0, t) + d])) << t << ", " << d;
+          EXPECT_TRUE(std::isnan(d_qkv[c.query(0, 0, t) + d])) << t << ", " << d;
+        }
+      }
+    }
+  }
+}
+
 TEST(Attention, AGradientBeyondTheRangeOfFp16IsNotFinite) {
   // Both keys have probability 1/2; d_scores are +-1.28e6, d_q is 2.56e6.
   const AttentionCase c{1, 2, 1, 1, 8, 1.0, false};
