@@ -1,146 +1,213 @@
-// Times whole training steps (data, forward, backward, reduction, verdict, AdamW, all-gather) and compares them with
-// the GEMM ceiling of the same machine, measured between the steps of the same run. Alone or under mpirun; CPU ranks.
+// Times whole training steps (data, forward, backward, reduction, decision, AdamW, all-gather) of a configuration's
+// model on random tokens. Alone or under mpirun; on the CPU next to the GEMM ceiling, measured in the same rounds.
 //
-//   step --size 124m --dtype bf16 --sequences 2       12 layers, width 768, 2 x 256 tokens a rank
-#include <unistd.h>
+//   step configs/gpt_small_bf16.yaml model.context=256 --sequences 2
+//
+// Prints lines "key: values", for people and for tools/bench/gpu. A round is timed as a whole, from an idle device to
+// an idle device, so that a GPU's steps follow each other as they do in training.
 #include <CLI/CLI.hpp>
 
+#include <chrono>
 #include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <random>
 
+#include "core/backend/gemm_peak.h"
+#include "core/backend/registry.h"
 #include "core/base/log.h"
 #include "core/cpu/gemm_peak.h"
-#include "tools/config/config.h"
+#include "tools/bench/export_start.h"
+#include "tools/bench/phase_times.h"
+#include "tools/bench/random_tokens.h"
+#include "tools/config/validation.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/process_memory.h"
 #include "tools/train/quantiles.h"
+#include "tools/train/speed_measurement.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
 namespace {
 
 struct Request {
-  std::string size = "124m";
-  std::string dtype = "bf16";
-  int64_t sequences = 2;  // a rank
-  int steps = 8;
+  std::string config;
+  std::vector<std::string> overrides;
+  int64_t sequences = 0;    // a rank and step; 0: micro_batch
+  int64_t micro_batch = 0;  // 0: sequences, or the configuration's
+  int warm_up = 3, steps = 1, rounds = 6, phase_steps = 0;
+  std::string export_path;
 };
 
-// Sizes that other programs are compared at: "tiny" and GPT-2's smallest.
-const std::map<std::string, std::string> kSizes = {
-    {"tiny", "{layers: 6, heads: 6, width: 384, context: 256, vocab: 256}"},
-    {"124m", "{layers: 12, heads: 12, width: 768, context: 256, vocab: 50304}"}};
-
-// A file of random tokens, written by rank 0 for all: what is learnt does not matter here. Removed at the end.
-class RandomTokens {
- public:
-  explicit RandomTokens(Communicator& communicator) : owner_(communicator.rank() == 0) {
-    struct Path {
-      char text[1024] = {};
-    } path;
-    if (owner_) {
-      const auto file_path = std::filesystem::temp_directory_path() / fmt::format("mantissa_bench_{}.bin", getpid());
-      std::strncpy(path.text, file_path.c_str(), sizeof(path.text) - 1);
-      std::mt19937 draw(1);
-      std::vector<uint16_t> tokens(1 << 18);
-      for (uint16_t& token : tokens) token = static_cast<uint16_t>(draw() % 256);
-      std::ofstream(file_path, std::ios::binary)
-          .write(reinterpret_cast<const char*>(tokens.data()),
-                 static_cast<std::streamsize>(tokens.size() * sizeof(uint16_t)));
-    }
-    path_ = all_gather_records(communicator, path)[0].text;
+Config bench_config(const Request& request) {
+  Config config = load_config(request.config, request.overrides);
+  require_known_names(config);
+  TrainConfig& train = config.train;
+  if (request.micro_batch > 0 || request.sequences > 0) {
+    train.micro_batch = request.micro_batch > 0 ? request.micro_batch : request.sequences;
   }
-  ~RandomTokens() {
-    if (owner_) std::filesystem::remove(path_);
-  }
-  RandomTokens(const RandomTokens&) = delete;
-  RandomTokens& operator=(const RandomTokens&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  bool owner_;
-  std::string path_;
-};
-
-Config bench_config(const Request& request, int ranks, const std::string& data,
-                    const std::vector<std::string>& overrides) {
-  const std::string yaml = fmt::format(
-      "model: {}\ndata: {{format: tokens, layout: u16, train: [{}], validation_fraction: 0}}\n"
-      "train: {{global_batch: {}, micro_batch: {}, steps: 1000000, eval_interval: 0}}\nprecision: {{compute: {}}}\n",
-      kSizes.at(request.size), data, request.sequences * ranks, request.sequences, request.dtype);
-  return parse_config(yaml, "bench", overrides);
+  train.global_batch = request.sequences > 0 ? request.sequences : train.micro_batch;  // of a rank, up to here
+  train.eval_interval = 0;
+  train.steps = 1000000;
+  // A rate that any model bears from its first step on.
+  config.optimizer.schedule = {.kind = ScheduleKind::kConstant, .peak = 1e-4, .total_steps = train.steps};
+  config.data.format = DataFormat::kTokens;
+  config.data.layout = TokenLayout::kRawU16;
+  config.data.validation.clear();
+  config.data.validation_fraction = 0.0;
+  return config;
 }
 
-// The ceiling of all ranks together while all of them compute.
-double ceiling(Communicator& communicator, DType dtype) {
-  communicator.barrier();
+// FLOP/s of all ranks together while all of them compute. Of a CPU: oneDNN's own best, over layouts as well.
+double measure_ceiling(Session& session) {
+  session.communicator.barrier();
+  const DType dtype = session.config.precision.compute;
+  ModelRuntime& runtime = session.runtime;
+  const double mine = runtime.backend->device().kind == Device::Kind::kCpu
+                          ? cpu::measure_gemm_peak_flops(dtype)
+                          : measure_gemm_flops(*runtime.backend, *runtime.stream, dtype);
   double sum = 0.0;
-  for (const double flops : all_gather_records(communicator, cpu::measure_gemm_peak_flops(dtype))) sum += flops;
+  for (const double flops : all_gather_records(session.communicator, mine)) sum += flops;
   return sum;
 }
 
-void run(const Request& request, const std::vector<std::string>& overrides) {
-  const auto communicator = start_communicator("auto", "cpu");
-  start_logging(communicator->rank(), communicator->size());
-  const RandomTokens tokens(*communicator);
-  const Config config = bench_config(request, communicator->size(), tokens.path(), overrides);
-  const int threads = set_threads(config.train.threads, *communicator);
-  Session session(config, *communicator);
-  TrainStep step(session);
-  step.run();  // builds primitives and touches memory
-  step.run();
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
 
-  const double tokens_per_step = static_cast<double>(config.train.global_batch * config.model.context);
-  const double flops = training_flops_per_token(config.model) * tokens_per_step;
-  std::vector<double> ms, ceilings, shares;
-  for (int index = 0; index < request.steps; ++index) {
-    const double before = ceiling(*communicator, config.precision.compute);
-    communicator->barrier();
-    const double seconds = step.run().front().seconds;
-    ceilings.push_back(before);
-    ms.push_back(1e3 * seconds);
-    shares.push_back(100.0 * flops / seconds / before);
+ private:
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start_ = Clock::now();
+};
+
+// Seconds of `steps` steps; their losses go to the end of `losses`.
+double run_steps(Session& session, TrainStep& step, int steps, std::vector<double>& losses) {
+  std::vector<StepReport> reports;
+  const auto take = [&reports](std::vector<StepReport> more) {
+    for (StepReport& report : more) reports.push_back(std::move(report));
+  };
+  session.runtime.stream->synchronize();
+  session.communicator.barrier();
+  const Stopwatch watch;
+  for (int index = 0; index < steps; ++index) take(step.run());
+  take(step.finish());
+  session.runtime.stream->synchronize();
+  const double seconds = watch.seconds();
+  for (const StepReport& report : reports) {
+    if (!report.applied) {
+      throw FaultError(fmt::format("step {} was skipped, which takes another time than the others: {}", report.step + 1,
+                                   report.skip_reason(session.runtime.parameters)));
+    }
+    losses.push_back(report.loss);
   }
-  if (communicator->rank() != 0) return;
-  const double median_ms = quantile(ms, 0.5);
-  std::printf("%s %s | %d ranks x %d threads | %lld x %lld tokens a rank | %s\n", request.size.c_str(),
-              request.dtype.c_str(), communicator->size(), threads, static_cast<long long>(request.sequences),
-              static_cast<long long>(config.model.context), session.runtime.backend->describe().c_str());
-  std::printf("step ms: median %.1f, min %.1f, max %.1f over %d steps\n", median_ms, quantile(ms, 0), quantile(ms, 1),
-              request.steps);
-  std::printf("tokens/s %.0f | GFLOP/s %.1f (%.1f GFLOP a step)\n", 1e3 * tokens_per_step / median_ms,
-              flops / median_ms * 1e-6, flops * 1e-9);
-  std::printf("oneDNN ceiling GFLOP/s: median %.1f, min %.1f, max %.1f\n", quantile(ceilings, 0.5) * 1e-9,
-              quantile(ceilings, 0) * 1e-9, quantile(ceilings, 1) * 1e-9);
-  std::printf("per cent of the ceiling: median %.1f, min %.1f, max %.1f\n", quantile(shares, 0.5), quantile(shares, 0),
-              quantile(shares, 1));
-  std::printf("peak memory of rank 0: %.2f GiB, of it:%s\n", static_cast<double>(peak_resident_bytes()) / (1 << 30),
-              to_text(measure_memory_table(session)).c_str());
+  return seconds;
+}
+
+// "forward 12.3 backward 23.4 ...": of one step. Not of captured steps, in which the host passes no phase.
+std::string phase_text(Session& session, TrainStep& step, int steps) {
+  if (session.captures_steps() || steps == 0) return "";
+  PhaseTimes phases(find_backend(session.device.backend).create_timer(*session.runtime.stream));
+  std::vector<double> losses;
+  run_steps(session, step, steps, losses);
+  std::string text;
+  for (const auto& [name, sum] : phases.milliseconds()) text += fmt::format(" {} {:.3f}", name, sum / steps);
+  return text;
+}
+
+void print(const char* key, const std::string& text) { std::printf("%s: %s\n", key, text.c_str()); }
+
+void print_values(const char* key, const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text += fmt::format("{}{:.7g}", text.empty() ? "" : " ", value);
+  print(key, text);
+}
+
+std::string median_and_range(const std::vector<double>& values, int decimals) {
+  return fmt::format("median {:.{d}f}, min {:.{d}f}, max {:.{d}f}", quantile(values, 0.5), quantile(values, 0.0),
+                     quantile(values, 1.0), fmt::arg("d", decimals));
+}
+
+void measure(const Request& request, Session& session, int threads) {
+  TrainStep step(session);
+  const SpeedContext speed = measure_speed_context(session);
+  std::vector<double> losses, step_ms, ceilings, shares;
+  run_steps(session, step, request.warm_up, losses);  // builds primitives, chooses products, captures, touches memory
+  for (int round = 0; round < request.rounds; ++round) {
+    ceilings.push_back(measure_ceiling(session));
+    const double seconds = run_steps(session, step, request.steps, losses) / request.steps;
+    step_ms.push_back(1e3 * seconds);
+    shares.push_back(100.0 * speed.flops_per_step / seconds / ceilings.back());
+  }
+  const std::string phases = phase_text(session, step, request.phase_steps);
+  if (session.communicator.rank() != 0) return;
+
+  const Config& config = session.config;
+  const double median_seconds = 1e-3 * quantile(step_ms, 0.5);
+  const bool on_cpu = session.runtime.backend->device().kind == Device::Kind::kCpu;
+  const MemoryTable memory = measure_memory_table(session);
+  print("model", fmt::format("{}, {} layers, width {}, context {}, {:.1f} million parameters", config.model.name,
+                             config.model.layers, config.model.width, config.model.context,
+                             static_cast<double>(session.runtime.parameters.numel()) * 1e-6));
+  print("device", session.runtime.backend->describe());
+  print("run", fmt::format("{}, {} ranks x {} threads, {} sequences a step in micro-batches of {}{}",
+                           config.precision.compute, session.ranks(), threads, config.train.global_batch,
+                           config.train.micro_batch, session.captures_steps() ? ", CUDA graph" : ""));
+  print_values("losses", losses);
+  print_values("tokens_per_step", {static_cast<double>(speed.tokens_per_step)});
+  print_values("flops_per_step", {speed.flops_per_step});
+  print_values("gemm_flops", ceilings);
+  print_values("datasheet_flops", {speed.datasheet_flops});
+  print_values("step_ms", step_ms);
+  if (!phases.empty()) print("phase_ms", phases.substr(1));
+  print_values("memory_bytes", {static_cast<double>(on_cpu ? peak_resident_bytes() : memory.total())});
+  print("ms a step", median_and_range(step_ms, 1));
+  print("tokens/s", fmt::format("{:.0f}", speed.tokens_per_second(median_seconds)));
+  print("GFLOP/s", fmt::format("{:.1f}, {:.1f} GFLOP a step", speed.flops_per_step / median_seconds * 1e-9,
+                               speed.flops_per_step * 1e-9));
+  for (double& flops : ceilings) flops *= 1e-9;
+  print("GEMM ceiling, GFLOP/s", median_and_range(ceilings, 1));
+  print("per cent of it", median_and_range(shares, 1));
+  print("memory of rank 0", to_text(memory));
+}
+
+void run(const Request& request) {
+  Config config = bench_config(request);
+  const auto communicator = start_communicator(config.comm.backend, config.device);
+  start_logging(communicator->rank(), communicator->size());
+  const RandomTokens tokens(*communicator, config.model.vocab);
+  config.data.train = {tokens.path()};
+  config.train.global_batch *= communicator->size();
+  validate(config);
+  validate_for_ranks(config, communicator->size());
+  const int threads = set_threads(config.train.threads, *communicator);
+  if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
+  Session session(config, *communicator);
+  measure(request, session, threads);
 }
 
 }  // namespace
 }  // namespace mantissa
 
 int main(int argc, char** argv) {
-  CLI::App app("Times whole training steps against the machine's GEMM ceiling");
+  CLI::App app("Times whole training steps");
   mantissa::Request request;
-  std::vector<std::string> overrides;
-  app.add_option("--size", request.size, "tiny or 124m")->check(CLI::IsMember(mantissa::kSizes))->capture_default_str();
-  app.add_option("--dtype", request.dtype, "fp32, bf16 or fp16")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
-      ->capture_default_str();
-  app.add_option("--sequences", request.sequences, "sequences a rank and step")
+  app.add_option("config", request.config, "configuration of the model")->required();
+  app.add_option("overrides", request.overrides, "settings, e.g. precision.compute=fp32 comm.wire_dtype=fp32");
+  app.add_option("--sequences", request.sequences, "of a rank in a step; the micro-batch unless given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--micro-batch", request.micro_batch, "sequences at a time; all of them unless given")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--warm-up", request.warm_up, "steps before the first round")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--steps", request.steps, "timed steps")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("overrides", overrides, "settings, e.g. comm.wire_dtype=fp32");
+  app.add_option("--rounds", request.rounds, "of timed steps")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--steps", request.steps, "in a round")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--phases", request.phase_steps, "further steps whose phases are timed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--export", request.export_path,
+                 "writes initial weights and the batches of the warm-up here and measures nothing");
   CLI11_PARSE(app, argc, argv);
   try {
-    mantissa::run(request, overrides);
+    mantissa::run(request);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "step: %s\n", error.what());
     return 1;
