@@ -30,6 +30,8 @@ class TapeHost {
   Stream& stream() { return *stream_; }
   // An emulated device: tests of thousands of passes take a sample.
   bool is_slow() const { return backend_->describe().find("emulated") != std::string::npos; }
+  // A real one, whose library chooses how it multiplies by shape: products of other shapes have other last bits.
+  bool is_gpu() const { return backend_->device().kind == Device::Kind::kCuda && !is_slow(); }
   Arena& arena() { return *arena_; }
   WeightCastCache& casts() { return casts_; }
   // `policy` must outlive the tape.
