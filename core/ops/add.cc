@@ -19,8 +19,10 @@ Var add(Tape& tape, const Var& a, const Var& b) {
 }
 
 DeferredSum defer_add(Tape& tape, Var a, Var b) {
-  if (tape.shows_every_op()) return {.a = add(tape, a, b)};
   const DType dtype = sum_dtype(tape, a, b);
+  // Kernels of norms are made for a stream and its sum; for a sum of a third dtype a GPU's are slow.
+  const bool is_third = dtype != a.value.dtype() && dtype != b.value.dtype();
+  if (is_third || tape.shows_every_op()) return {.a = add(tape, a, b)};
   return {std::move(a), std::move(b), dtype};
 }
 

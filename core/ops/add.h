@@ -18,7 +18,8 @@ struct DeferredSum {
   bool is_deferred() const { return b.value.defined(); }
 };
 
-// add(a, b) of the tape's layer, put off. Where every op is looked at (Tape::shows_every_op), it is done at once.
+// add(a, b) of the tape's layer, put off. Where every op is looked at (Tape::shows_every_op), and for a sum of another
+// dtype than either, it is done at once.
 DeferredSum defer_add(Tape& tape, Var a, Var b);
 
 // What a norm that makes a sum returns: the sum goes on as the residual stream.

@@ -192,18 +192,23 @@ TEST_P(NormOp, ASumThatNothingElseReads) {
 }
 
 // The layer that adds decides, not that of the norm.
-TEST_P(NormOp, ADeferredSumHasTheDtypeOfItsLayersAdd) {
-  testing::PrecisionByLayer precision(testing::autocast(DType::kBF16));
-  precision["block"].forced[static_cast<size_t>(Op::kAdd)] = DType::kF16;
-  const auto tape = host_.tape(precision);
-  DeferredSum sum;
-  {
-    const Tape::LayerGuard guard(*tape, "block");
-    sum = defer_add(*tape, leaf(*tape, x_), leaf(*tape, branch_));
+TEST_P(NormOp, ASumHasTheDtypeOfItsLayersAdd) {
+  branch_.working_dtype = DType::kBF16;
+  set_up(DType::kF32);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    testing::PrecisionByLayer precision(testing::autocast(DType::kBF16));
+    precision["block"].forced[static_cast<size_t>(Op::kAdd)] = dtype;
+    const auto tape = host_.tape(precision);
+    DeferredSum sum;
+    {
+      const Tape::LayerGuard guard(*tape, "block");
+      sum = defer_add(*tape, leaf(*tape, x_), leaf(*tape, branch_));
+    }
+    EXPECT_EQ(sum.is_deferred(), dtype != DType::kF16) << "that of neither";
+    const NormedSum at = add_norm(*tape, std::move(sum), DType::kBF16);
+    EXPECT_EQ(at.sum.value.dtype(), dtype);
+    EXPECT_EQ(at.normed.value.dtype(), DType::kBF16);
   }
-  const NormedSum at = add_norm(*tape, std::move(sum), DType::kBF16);
-  EXPECT_EQ(at.sum.value.dtype(), DType::kF16);
-  EXPECT_EQ(at.normed.value.dtype(), DType::kBF16);
 }
 
 // An injected fault reaches the norm, and a fault is looked for op by op.
