@@ -139,13 +139,14 @@ TEST_P(PyTorchAutocast, IsNoFartherFromFp32ThanPyTorch) {
   EXPECT_LT(ratio(flattened(ours.gradients), flattened(torch), flattened(exact)), kAsNearAsPyTorch);
 }
 
-// The comparisons above would hold for an fp32 run as well: this one was in 16 bits.
+// The comparisons above would hold for an fp32 run as well: this one was in 16 bits. One rounding alone leaves u /
+// sqrt(3) in the mean (rounding_bounds.h); an fp32 run is some hundred times nearer.
 TEST_P(PyTorchAutocast, IsAsFarFromFp32AsSixteenBitsAre) {
   const Result ours = run_low();
-  const double roundoff = testing::unit_roundoff(GetParam().dtype);
-  EXPECT_GT(relative_error(ours.logits, file_.values("gpt/fp32/logits")), roundoff);
+  const double rounding = testing::unit_roundoff(GetParam().dtype) / std::sqrt(3.0);
+  EXPECT_GT(relative_error(ours.logits, file_.values("gpt/fp32/logits")), rounding);
   for (const auto& [parameter, gradient] : ours.gradients) {
-    EXPECT_GT(relative_error(gradient, file_.values("gpt/fp32/gradient/" + parameter)), roundoff) << parameter;
+    EXPECT_GT(relative_error(gradient, file_.values("gpt/fp32/gradient/" + parameter)), rounding) << parameter;
   }
 }
 
