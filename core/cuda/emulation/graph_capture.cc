@@ -7,7 +7,7 @@
 
 namespace mantissa::cuda::emulation {
 
-void GraphCapture::add(StreamHandle stream, std::function<void()> work) {
+void GraphCapture::add(StreamHandle stream, StreamWork work) {
   work_.push_back(std::move(work));
   known_.at(stream)[stream] = work_.size();
 }

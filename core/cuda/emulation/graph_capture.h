@@ -6,23 +6,32 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "core/cuda/runtime.h"
 
 namespace mantissa::cuda::emulation {
 
-using GraphWork = std::vector<std::function<void()>>;
+// Work of a stream, which stands still until `is_ready`, where given, says so. Must not call the runtime.
+struct StreamWork {
+  std::function<void()> run;
+  std::function<bool()> is_ready = {};
+};
+using GraphWork = std::vector<StreamWork>;
 
 class GraphCapture {
  public:
+  // By the calling thread.
   explicit GraphCapture(StreamHandle origin) : origin_(origin) { known_[origin]; }
 
   StreamHandle origin() const { return origin_; }
+  // Other threads may add work to its streams, and may do what they like with other streams.
+  bool is_by_this_thread() const { return thread_ == std::this_thread::get_id(); }
   bool takes_part(StreamHandle stream) const { return known_.contains(stream); }
 
   // Of a stream that takes part. The order of the recording respects all events.
-  void add(StreamHandle stream, std::function<void()> work);
+  void add(StreamHandle stream, StreamWork work);
   // Whether the event belongs to the capture from now on: its stream takes part.
   bool record(EventHandle event, StreamHandle stream);
   // Whether the wait belongs to the capture. CudaError if one of stream and event takes part in vain.
@@ -38,6 +47,7 @@ class GraphCapture {
   using Progress = std::map<StreamHandle, uint64_t>;
 
   StreamHandle origin_;
+  std::thread::id thread_ = std::this_thread::get_id();
   GraphWork work_;
   const char* spoilt_by_ = nullptr;
   std::map<StreamHandle, Progress> known_;  // by stream that takes part

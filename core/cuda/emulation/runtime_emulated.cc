@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <list>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,11 +20,12 @@ constexpr size_t kAlignmentBytes = 256;  // as cudaMalloc's
 
 // Ranks may be threads of one process.
 std::recursive_mutex mutex;
-using Lock = std::lock_guard<std::recursive_mutex>;
+using Lock = std::unique_lock<std::recursive_mutex>;
 
 std::vector<StreamHandle> streams;
-std::optional<emulation::GraphCapture> capturing;  // one at a time
-std::thread::id capturing_thread;                  // it alone is restricted, as in CUDA's thread-local mode
+std::list<emulation::GraphCapture> captures;  // at most one by each thread, as in CUDA's thread-local mode
+// As in CUDA, an event may be destroyed while work still refers to it: it goes when that work has run.
+std::vector<EventHandle> destroyed_events;
 double device_clock_ms = 0;
 std::exception_ptr failure;  // of work that failed; as on a GPU, the next one to wait hears of it
 
@@ -38,6 +39,7 @@ emulation::Random& order() {
 bool can_run(const CUstream_st& stream) {
   if (stream.items.empty()) return false;
   const CUstream_st::Item& head = stream.items.front();
+  if (head.work.is_ready && !head.work.is_ready()) return false;
   return head.awaited == nullptr || head.awaited->completed >= head.turn;
 }
 
@@ -67,30 +69,65 @@ bool run_something() {
     item.recorded->completed_at_ms = device_clock_ms;
   }
   try {
-    if (item.work) item.work();
+    if (item.work.run) item.work.run();
   } catch (...) {
     fail_with(std::current_exception());
   }
   return true;
 }
 
+// Whether a stream stands still until something happens outside of this thread.
+bool somebody_is_awaited() {
+  return std::any_of(streams.begin(), streams.end(),
+                     [](StreamHandle stream) { return !stream->items.empty() && stream->items.front().work.is_ready; });
+}
+
+void give_way(Lock& lock) {
+  lock.unlock();
+  std::this_thread::yield();
+  lock.lock();
+}
+
 template <typename Done>
-void run_until(const Done& done) {
+void run_until(Lock& lock, const Done& done) {
   while (!done()) {
-    MANTISSA_CHECK(run_something(), "[emulation] streams wait for each other's events in a circle");
+    if (run_something()) continue;
+    MANTISSA_CHECK(somebody_is_awaited(), "[emulation] streams wait for each other's events in a circle");
+    give_way(lock);
   }
   if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
 }
 
-// Whether the call is one that a thread must not make while it captures; the capture is spoilt then.
+bool is_in_use(EventHandle event) {
+  const auto refers = [event](const CUstream_st::Item& item) {
+    return item.awaited == event || item.recorded == event;
+  };
+  return std::any_of(streams.begin(), streams.end(), [&](StreamHandle stream) {
+    return std::any_of(stream->items.begin(), stream->items.end(), refers);
+  });
+}
+
+// Whether the call is one that a thread must not make while it captures; the capture is spoilt then. CUDA's thread-local
+// mode holds back the thread that captures, and no other.
 bool spoils_capture(const char* call) {
-  if (!capturing || capturing_thread != std::this_thread::get_id()) return false;
-  capturing->spoil(call);
-  return true;
+  for (emulation::GraphCapture& capture : captures) {
+    if (!capture.is_by_this_thread()) continue;
+    capture.spoil(call);
+    return true;
+  }
+  return false;
 }
 
 void refuse_while_capturing(const char* call) {
   if (spoils_capture(call)) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
+}
+
+// The capture that the stream takes part in, or null.
+emulation::GraphCapture* capture_of(StreamHandle stream) {
+  for (emulation::GraphCapture& capture : captures) {
+    if (capture.takes_part(stream)) return &capture;
+  }
+  return nullptr;
 }
 
 void* allocate(size_t bytes) {
@@ -107,10 +144,12 @@ void* allocate(size_t bytes) {
 
 namespace emulation {
 
-void enqueue(StreamHandle stream, std::function<void()> work) {
+void enqueue(StreamHandle stream, std::function<void()> work) { enqueue(stream, StreamWork{std::move(work)}); }
+
+void enqueue(StreamHandle stream, StreamWork work) {
   const Lock lock(mutex);
-  if (capturing && capturing->takes_part(stream)) {
-    capturing->add(stream, std::move(work));
+  if (GraphCapture* const capture = capture_of(stream)) {
+    capture->add(stream, std::move(work));
     return;
   }
   stream->items.push_back({.work = std::move(work)});
@@ -172,23 +211,22 @@ StreamHandle create_stream() {
 }
 
 void destroy_stream(StreamHandle stream) noexcept {
-  const Lock lock(mutex);
-  while (!stream->items.empty() && run_something()) {
-  }
+  Lock lock(mutex);
+  while (!stream->items.empty() && (run_something() || somebody_is_awaited())) give_way(lock);
   std::erase(streams, stream);
   delete stream;
 }
 
 void synchronize(StreamHandle stream) {
-  const Lock lock(mutex);
+  Lock lock(mutex);
   refuse_while_capturing("synchronize");
-  run_until([stream] { return stream->items.empty(); });
+  run_until(lock, [stream] { return stream->items.empty(); });
 }
 
 void synchronize_device() {
-  const Lock lock(mutex);
+  Lock lock(mutex);
   refuse_while_capturing("synchronize_device");
-  run_until([] {
+  run_until(lock, [] {
     return std::all_of(streams.begin(), streams.end(), [](StreamHandle stream) { return stream->items.empty(); });
   });
 }
@@ -198,31 +236,41 @@ EventHandle create_timing_event() { return new CUevent_st{.timing = true}; }
 
 void destroy_event(EventHandle event) noexcept {
   const Lock lock(mutex);
-  if (capturing) capturing->forget(event);
-  // As in CUDA, an event may be destroyed while work still refers to it: that work runs first.
+  for (emulation::GraphCapture& capture : captures) capture.forget(event);
   while (event->completed < event->recorded && run_something()) {
   }
-  const auto refers = [event](const CUstream_st::Item& item) { return item.awaited == event; };
-  const auto referred = [&] {
-    return std::any_of(streams.begin(), streams.end(), [&](StreamHandle stream) {
-      return std::any_of(stream->items.begin(), stream->items.end(), refers);
-    });
-  };
-  while (referred() && run_something()) {
+  while (is_in_use(event) && run_something()) {
   }
-  delete event;
+  std::erase_if(destroyed_events, [](EventHandle destroyed) {
+    if (is_in_use(destroyed)) return false;
+    delete destroyed;
+    return true;
+  });
+  if (is_in_use(event)) {  // by a stream that stands still
+    destroyed_events.push_back(event);
+  } else {
+    delete event;
+  }
 }
 
 void record(EventHandle event, StreamHandle stream) {
   const Lock lock(mutex);
-  if (capturing && capturing->record(event, stream)) return;
+  bool is_captured = false;
+  for (emulation::GraphCapture& capture : captures) is_captured |= capture.record(event, stream);
+  if (is_captured) return;
   const uint64_t turn = ++event->recorded;
   stream->items.push_back({.work = {}, .recorded = event, .turn = turn});
 }
 
 void wait(StreamHandle stream, EventHandle event) {
   const Lock lock(mutex);
-  if (capturing && capturing->wait(stream, event)) return;
+  if (emulation::GraphCapture* const capture = capture_of(stream)) {
+    capture->wait(stream, event);
+    return;
+  }
+  for (emulation::GraphCapture& capture : captures) {
+    if (capture.wait(stream, event)) return;
+  }
   stream->items.push_back({.work = {}, .awaited = event, .turn = event->recorded});
 }
 
@@ -234,9 +282,9 @@ bool is_done(EventHandle event) {
 }
 
 void synchronize(EventHandle event) {
-  const Lock lock(mutex);
+  Lock lock(mutex);
   refuse_while_capturing("synchronize");
-  run_until([event] { return event->completed >= event->recorded; });
+  run_until(lock, [event] { return event->completed >= event->recorded; });
 }
 
 float elapsed_ms(EventHandle begin, EventHandle end) {
@@ -271,20 +319,24 @@ void copy_rows_async(const RowCopy& copy, StreamHandle stream) {
 
 bool is_capturing(StreamHandle stream) {
   const Lock lock(mutex);
-  return capturing && capturing->takes_part(stream);
+  return capture_of(stream) != nullptr;
 }
 
 void begin_capture(StreamHandle stream) {
   const Lock lock(mutex);
-  if (capturing) throw CudaError("[begin_capture] another capture is under way");
-  capturing.emplace(stream);
-  capturing_thread = std::this_thread::get_id();
+  refuse_while_capturing("begin_capture");
+  MANTISSA_CHECK(capture_of(stream) == nullptr, "[begin_capture] another thread captures the stream");
+  captures.emplace_back(stream);
 }
 
 GraphHandle end_capture(StreamHandle stream) {
   const Lock lock(mutex);
-  MANTISSA_CHECK(capturing && capturing->origin() == stream, "[end_capture] the stream is not captured");
-  emulation::GraphCapture finished = *std::exchange(capturing, std::nullopt);
+  const auto found = std::find_if(captures.begin(), captures.end(), [stream](const emulation::GraphCapture& capture) {
+    return capture.origin() == stream && capture.is_by_this_thread();
+  });
+  MANTISSA_CHECK(found != captures.end(), "[end_capture] this thread does not capture the stream");
+  emulation::GraphCapture finished = std::move(*found);
+  captures.erase(found);
   return new CUgraphExec_st{finished.finish()};
 }
 
@@ -293,6 +345,9 @@ void launch_graph(GraphHandle graph, StreamHandle stream) {
   for (const auto& work : graph->work) emulation::enqueue(stream, work);
 }
 
-void destroy_graph(GraphHandle graph) noexcept { delete graph; }
+void destroy_graph(GraphHandle graph) noexcept {
+  const Lock lock(mutex);
+  delete graph;
+}
 
 }  // namespace mantissa::cuda

@@ -19,8 +19,8 @@ struct CUevent_st {
 
 struct CUstream_st {
   struct Item {
-    std::function<void()> work;      // or
-    CUevent_st* recorded = nullptr;  // or
+    mantissa::cuda::emulation::StreamWork work;  // or
+    CUevent_st* recorded = nullptr;              // or
     CUevent_st* awaited = nullptr;
     uint64_t turn = 0;  // of the event
   };
@@ -35,6 +35,7 @@ namespace mantissa::cuda::emulation {
 
 // Queues `work` on `stream`.
 void enqueue(StreamHandle stream, std::function<void()> work);
+void enqueue(StreamHandle stream, StreamWork work);
 
 // Called by work: it takes so long on the device. Its clock, which elapsed_ms() reads, moves by nothing else.
 void take_time(double milliseconds);

@@ -124,18 +124,48 @@ TEST_F(EmulatedStreams, WhatACaptureDoesNotPermitSpoilsIt) {
   EXPECT_EQ(spoilt_by([&] { free_device(memory); }), "");
 }
 
-TEST_F(EmulatedStreams, OneThreadsCaptureDoesNotRestrictAnother) {
-  begin_capture(first_.handle());
-  std::thread([&] { second_.synchronize(); }).join();
-  destroy_graph(end_capture(first_.handle()));
-}
-
 TEST_F(EmulatedStreams, TimeIsMeasuredBetweenTimingEventsOnly) {
   const EventHandle plain = create_event();
   record(plain, first_.handle());
   first_.synchronize();
   EXPECT_EQ(error_of([&] { elapsed_ms(plain, plain); }), "[elapsed_ms] the event was made without timing");
   destroy_event(plain);
+}
+
+// As CUDA's thread-local mode has it.
+TEST_F(EmulatedStreams, EachThreadMayCapture) {
+  int value = 1, other = 1;
+  begin_capture(first_.handle());
+  std::thread([&] {
+    begin_capture(second_.handle());
+    emulation::enqueue(second_.handle(), [&] { other += 2; });
+    const GraphHandle graph = end_capture(second_.handle());
+    launch_graph(graph, second_.handle());
+    second_.synchronize();
+    EXPECT_NE(error_of([&] { end_capture(first_.handle()); }).find("this thread does not capture the stream"),
+              std::string::npos);
+    emulation::enqueue(first_.handle(), [&] { value += 2; });  // as a library does that has threads of its own
+    destroy_graph(graph);
+  }).join();
+  EXPECT_EQ(other, 3);
+  const GraphHandle graph = end_capture(first_.handle());
+  EXPECT_EQ(value, 1);
+  launch_graph(graph, first_.handle());
+  first_.synchronize();
+  EXPECT_EQ(value, 3);
+  destroy_graph(graph);
+}
+
+TEST_F(EmulatedStreams, AStreamStandsStillUntilItsWorkIsReady) {
+  std::atomic<bool> is_ready = false;
+  int value = 0;
+  emulation::enqueue(first_.handle(), {.run = [&] { value = 1; }, .is_ready = [&] { return is_ready.load(); }});
+  const auto end = first_.record();
+  for (int look = 0; look < 50; ++look) EXPECT_FALSE(end->done());
+  std::thread other([&] { is_ready = true; });
+  first_.synchronize();
+  EXPECT_EQ(value, 1);
+  other.join();
 }
 
 TEST_F(EmulatedStreams, AWorkspaceGrowsAndStays) {
