@@ -53,6 +53,13 @@ class Communicator {
   // data of rank `root` to all.
   virtual std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) = 0;
 
+  // Whether collectives of several ranks may be captured (Backend::capture()), to be repeated by all of them alike.
+  // Each must have run uncaptured before, which connects the ranks.
+  virtual bool can_be_captured() const { return false; }
+  // Captured collectives have been queued on `stream` once more: their end is watched over like that of others. Throws
+  // if an earlier one has failed.
+  virtual void watch_captured(Stream& stream) { static_cast<void>(stream); }
+
   // Tells the transport of buffers that will take part in many collectives, so that it may work in them instead of in
   // buffers of its own. Collective; buffers of the same sizes on all ranks. Null where it would change nothing, which
   // is no error; never a change of results.

@@ -56,6 +56,15 @@ void forbid_blocking() {
   setenv(kVariable, "0", 1);
 }
 
+// The first step and evaluations are not captured, on the same communicator.
+void require_graph_mixing() {
+  const char* given = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
+  if (given == nullptr || std::string_view(given) != "0") return;
+  throw ConfigError(
+      "cuda.graph: true needs NCCL to take captured and other collectives, which NCCL_GRAPH_MIXING_SUPPORT=0 forbids: "
+      "unset it, or give cuda.graph=false");
+}
+
 class NcclWork final : public Work {
  public:
   NcclWork(std::shared_ptr<NcclConnection> connection, uint64_t number)
@@ -132,6 +141,11 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
+  bool can_be_captured() const override { return true; }
+  void watch_captured(Stream& stream) override {
+    if (connection_) connection_->watch_captured(stream);
+  }
+
   // On all ranks or on none: NCCL leaves undefined what happens when only some of the buffers that meet are registered.
   // In memory of cudaMalloc, which ours is, NCCL then works directly between nodes; within one it would need memory
   // that the processes can map (cuMemCreate, ncclMemAlloc).
@@ -174,10 +188,14 @@ class NcclCommunicator final : public Communicator {
   }
 
   template <typename Call>
-  std::unique_ptr<Work> issue(const NcclOperation& operation, const Tensor& receive, Stream& stream, Call call) {
+  std::unique_ptr<Work> issue(NcclOperation operation, const Tensor& receive, Stream& stream, Call call) {
     connect(receive.device());
     if (receive.size_bytes() == 0) return std::make_unique<NoWork>();
     const cudaStream_t handle = cuda::as_cuda(stream).handle();
+    if (cuda::is_capturing(handle)) {
+      require_graph_mixing();
+      operation.mode = NcclOperation::Mode::kCaptured;
+    }
     const uint64_t number = connection_->issue(operation, stream, [&](ncclComm_t comm) { return call(comm, handle); });
     return std::make_unique<NcclWork>(connection_, number);
   }

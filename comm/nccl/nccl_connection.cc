@@ -38,6 +38,7 @@ NcclConnection::NcclConnection(const NcclApi& api, const ncclUniqueId& id, const
                                const NcclOptions& options)
     : api_(api), place_(place), options_(options), last_end_(Clock::now()) {
   start(id);
+  const Lock lock(mutex_);  // the watchdog is to find who it is
   watchdog_ = std::thread([this] { watch(); });
 }
 
@@ -67,9 +68,10 @@ void NcclConnection::start(const ncclUniqueId& id) {
 NcclConnection::~NcclConnection() {
   stop_watching();
   if (comm_ == nullptr) return;
-  if (std::uncaught_exceptions() > 0 || !finalize()) {
+  if (!failure_.empty() || std::uncaught_exceptions() > 0 || !finalize()) {
     Lock lock(mutex_);
-    abort(lock, fmt::format("[nccl] {}: given up before all ranks were done", who()));
+    if (failure_.empty()) failure_ = fmt::format("[nccl] {}: given up before all ranks were done", who());
+    abort_communicator(lock);
     return;
   }
   // NCCL may have freed it even where it reports an error, so nothing may name it any more.
@@ -138,10 +140,16 @@ Deadline NcclConnection::deadline(const char* call, const std::string& reason) c
 void NcclConnection::abort(Lock& lock, const std::string& reason) {
   failure_ = reason;
   launching_.reset();
-  const ncclComm_t comm = std::exchange(comm_, nullptr);
-  if (comm == nullptr) return;
   // Now, not later: the thread that will throw it may be waiting for something else, and so may the abort.
   spdlog::error("{}", reason);
+  const bool is_watchdog = watchdog_.get_id() == std::this_thread::get_id();
+  if (!has_captured_ || is_watchdog) abort_communicator(lock);
+}
+
+void NcclConnection::abort_communicator(Lock& lock) {
+  const ncclComm_t comm = std::exchange(comm_, nullptr);
+  if (comm == nullptr) return;
+  const std::string reason = failure_;
   lock.unlock();
   {
     const Deadline guard = deadline("ncclCommAbort", reason);
@@ -166,6 +174,11 @@ bool NcclConnection::is_launched(Lock& lock, uint64_t number) {
   const ncclResult_t now = state();
   if (now == ncclInProgress) return false;
   if (now != ncclSuccess) fail(lock, fmt::format("{}: {}", what(launching_->operation), describe(now)));
+  if (launching_->operation.mode == NcclOperation::Mode::kCaptured) {
+    captured_bytes_ += launching_->operation.bytes;
+    launching_.reset();
+    return true;
+  }
   // First of all: from here on the stream may go at any time, whatever happens below.
   const Launching done = *std::exchange(launching_, std::nullopt);
   std::unique_ptr<Event> end;
@@ -191,12 +204,17 @@ uint64_t NcclConnection::issue(const NcclOperation& operation, Stream& stream,
                                const std::function<ncclResult_t(ncclComm_t)>& call) {
   Lock lock(mutex_);
   settle(lock, issued_);
+  has_captured_ |= operation.mode == NcclOperation::Mode::kCaptured;
   const ncclResult_t result = call(comm_);
   if (result != ncclSuccess && result != ncclInProgress) {
     fail(lock, fmt::format("{}: {}", what(operation), describe(result)));
   }
   launching_ = {operation, ++issued_, Clock::now(), &stream};
-  is_launched(lock, issued_);
+  if (operation.mode == NcclOperation::Mode::kCaptured) {
+    settle(lock, issued_);
+  } else {
+    is_launched(lock, issued_);
+  }
   return issued_;
 }
 
@@ -223,6 +241,12 @@ void NcclConnection::forget(uint64_t number) noexcept {
   } catch (...) {
     // Whoever asks next is told.
   }
+}
+
+void NcclConnection::watch_captured(Stream& stream) {
+  const Lock lock(mutex_);
+  check_failure();
+  running_.push_back({{"captured step", captured_bytes_}, Clock::now(), stream.record()});
 }
 
 void* NcclConnection::register_buffer(void* data, size_t bytes) {
@@ -269,7 +293,11 @@ void NcclConnection::watch() {
   try {
     cuda::set_device(place_.device);  // else asking for events would start CUDA on GPU 0 as well
     while (!stop_.wait_for(lock, options_.watch_interval, [this] { return stopping_; })) {
-      if (failure_.empty()) look(lock);
+      if (failure_.empty()) {
+        look(lock);
+      } else {
+        abort_communicator(lock);  // where another thread has left it to this one
+      }
     }
   } catch (const std::exception& error) {
     if (failure_.empty()) abort(lock, fmt::format("[nccl] {}: {}", who(), error.what()));

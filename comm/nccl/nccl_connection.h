@@ -8,6 +8,11 @@
 // then (the operation is "launching") nothing may rely on the stream's order, and no other operation may be issued.
 // Once it is launched, its end is the business of the stream.
 //
+// Operations may be captured in a CUDA graph. NCCL's thread then adds to the graph, which only one thread may do at a
+// time, so issue() waits until the operation is launched. It has no end of its own to watch: that of each launch of the
+// graph is handed in by watch_captured(). ncclCommAbort waits until the graph is gone, so the thread that owns it
+// leaves the abort to the watchdog.
+//
 // A watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
 // kernels that spin on the GPU, so that a thread that waits for the stream returns; from then on every call throws the
 // CommError that tells what happened. An abort that does not return ends the process (deadline.h).
@@ -45,8 +50,10 @@ struct NcclPlace {
   std::string node;
 };
 struct NcclOperation {
+  enum class Mode : uint8_t { kQueued, kCaptured };
   const char* name = "";
   size_t bytes = 0;  // what this rank sends and receives
+  Mode mode = Mode::kQueued;
 };
 
 class NcclConnection {
@@ -66,6 +73,8 @@ class NcclConnection {
   // Called when nobody will ask for the operation any more, and before its stream may go.
   void forget(uint64_t number) noexcept;
   void throw_if_failed();
+  // A graph with operations of this connection was launched on `stream`.
+  void watch_captured(Stream& stream);
 
   // NCCL's handle for a buffer; null, with the reason in the log, if NCCL will not work in it.
   void* register_buffer(void* data, size_t bytes);
@@ -99,8 +108,9 @@ class NcclConnection {
   ncclResult_t state() const;  // ncclInProgress while something is launching
   void check_failure() const;
   [[noreturn]] void fail(Lock& lock, const std::string& reason);
-  // `lock` is open while NCCL aborts, so that whoever asks is told the reason at once.
+  // Keeps and logs the reason. `lock` is open while NCCL aborts, so that whoever asks is told at once.
   void abort(Lock& lock, const std::string& reason);
+  void abort_communicator(Lock& lock);
   Deadline deadline(const char* call, const std::string& reason) const;
   bool is_launched(Lock& lock, uint64_t number);
   void settle(Lock& lock, uint64_t number);
@@ -115,6 +125,8 @@ class NcclConnection {
   std::mutex mutex_;           // of all below: NCCL wants one caller at a time
   ncclComm_t comm_ = nullptr;  // null from the moment when NCCL is told to free it
   uint64_t issued_ = 0;
+  bool has_captured_ = false;
+  size_t captured_bytes_ = 0;
   std::optional<Launching> launching_;
   std::deque<Running> running_;
   Clock::time_point last_end_;

@@ -8,8 +8,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string_view>
+#include <thread>
 
 #include "core/base/check.h"
 #include "core/cuda/emulation/stream_queue.h"
@@ -30,6 +32,7 @@ struct Message {
 struct Post {
   std::vector<Message> messages;
   cuda::StreamHandle stream = nullptr;
+  std::shared_ptr<void> graph_reference = nullptr;  // lives as long as a graph that holds the operation
 };
 
 struct Operation {
@@ -44,6 +47,7 @@ struct Clique {
   std::vector<cuda::EventHandle> events;  // as long as streams may wait for them
   cuda::EventHandle gate = nullptr;       // what never comes, if operations do not end
   std::atomic<int> moving = 0;            // launched, by rank, and not yet done
+  std::atomic<bool> aborted = false;
 
   ~Clique() {
     open_gate();
@@ -108,6 +112,7 @@ struct ncclComm {
   int polls = 0;
   uint64_t issued = 0, launched = 0;
   bool finalized = false;
+  std::vector<std::weak_ptr<void>> graph_references = {};
   std::set<void*> registered = {};  // what handles point to, too
 };
 
@@ -170,6 +175,53 @@ void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
   }
 }
 
+// By rank: how often it has come to a captured operation, and has moved its rows.
+struct Meetings {
+  std::vector<int> arrived, moved;
+};
+
+// What the graphs of all ranks repeat: each moves its rows when all have arrived, and goes on when all have moved.
+void capture(const std::shared_ptr<Clique>& clique, const Operation& operation) {
+  const size_t ranks = operation.posts.size();
+  const auto meetings = std::make_shared<Meetings>(Meetings{std::vector<int>(ranks), std::vector<int>(ranks)});
+  const auto posts = std::make_shared<Operation>(operation);
+  for (Post& post : posts->posts) post.graph_reference.reset();
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const cuda::StreamHandle stream = operation.posts[rank].stream;
+    const auto have_all = [clique, rank](const std::vector<int>& counts) {
+      return clique->aborted || *std::min_element(counts.begin(), counts.end()) >= counts[rank];
+    };
+    cuda::emulation::enqueue(
+        stream, [meetings, rank, reference = operation.posts[rank].graph_reference] { ++meetings->arrived[rank]; });
+    cuda::emulation::enqueue(stream, {.run =
+                                          [=] {
+                                            if (!clique->aborted) move_rows(*posts, static_cast<int>(rank));
+                                            ++meetings->moved[rank];
+                                          },
+                                      .is_ready = [=] { return have_all(meetings->arrived); }});
+    cuda::emulation::enqueue(stream, {.run = [] {},
+                                      .is_ready =
+                                          [=] {
+                                            const bool ends = clique->gate == nullptr || clique->aborted;
+                                            return ends && have_all(meetings->moved);
+                                          }});
+  }
+}
+
+// Whether the operation is captured on all ranks; nothing if only some capture it.
+std::optional<bool> is_captured(const Operation& operation) {
+  const auto captured = std::count_if(operation.posts.begin(), operation.posts.end(),
+                                      [](const Post& post) { return cuda::is_capturing(post.stream); });
+  if (captured == 0) return false;
+  if (captured == static_cast<ptrdiff_t>(operation.posts.size())) return true;
+  return std::nullopt;
+}
+
+bool is_in_a_graph(ncclComm_t comm) {
+  return std::any_of(comm->graph_references.begin(), comm->graph_references.end(),
+                     [](const std::weak_ptr<void>& reference) { return !reference.expired(); });
+}
+
 bool is_freed(ncclComm_t comm) { return !fake.live.contains(comm); }
 
 void free_comm(ncclComm_t comm) {
@@ -183,9 +235,21 @@ ncclResult_t post(ncclComm_t comm, Post post) {
   Clique& clique = *comm->clique;
   Operation& operation = clique.operations[++comm->issued];
   operation.posts.resize(static_cast<size_t>(clique.size));
+  if (cuda::is_capturing(post.stream)) {
+    post.graph_reference = std::make_shared<int>();
+    comm->graph_references.push_back(post.graph_reference);
+  }
   operation.posts[static_cast<size_t>(comm->rank)] = std::move(post);
   comm->polls = fake.plan.polls;
-  if (++operation.posted == clique.size) launch(clique, std::make_shared<Operation>(operation));
+  if (++operation.posted < clique.size) return ncclInProgress;
+  const std::optional<bool> captured = is_captured(operation);
+  if (!captured) return misuse();
+  if (*captured) {
+    capture(comm->clique, operation);
+  } else {
+    launch(clique, std::make_shared<Operation>(operation));
+  }
+  for (Post& posted : operation.posts) posted.graph_reference.reset();
   return ncclInProgress;
 }
 
@@ -267,7 +331,7 @@ ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
 
 ncclResult_t comm_finalize(ncclComm_t comm) {
   const Lock lock(fake.mutex);
-  if (is_freed(comm) || comm->issued != comm->launched || comm->finalized) return misuse();
+  if (is_freed(comm) || comm->issued != comm->launched || comm->finalized || is_in_a_graph(comm)) return misuse();
   comm->finalized = true;
   comm->polls = fake.plan.polls;
   ++fake.counts.finalized;
@@ -287,7 +351,13 @@ ncclResult_t comm_abort(ncclComm_t comm) {
   if (is_freed(comm)) return misuse();
   ++fake.counts.aborted;
   fake.aborts_return.wait(lock, [] { return fake.plan.aborts_return; });
+  comm->clique->aborted = true;
   comm->clique->open_gate();
+  while (is_in_a_graph(comm)) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
   free_comm(comm);
   return ncclSuccess;
 }

@@ -1,6 +1,8 @@
 // NCCL as a stand-in on the emulated GPU: its ranks are threads of one process. It behaves as a non-blocking
 // communicator does: an operation is in progress until all ranks have called it, and is then queued on the streams of
-// all; calling another one before that is an error. Tests choose what goes wrong, and count what was called.
+// all; calling another one before that is an error. Operations may be captured, by all ranks or by none: then they meet
+// each time that the graphs run, and the communicator cannot end before the graphs are gone. Tests choose what goes
+// wrong, and count what was called.
 #pragma once
 
 #include <string>
