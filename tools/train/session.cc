@@ -68,12 +68,12 @@ std::unique_ptr<Communicator> make_staged(Communicator& transport, Backend& back
 
 namespace {
 
-void require_capturable(const Config& config, int ranks) {
-  if (ranks > 1) {
+void require_capturable(const Config& config, const Communicator& communicator) {
+  if (communicator.size() > 1 && !communicator.can_be_captured()) {
     throw ConfigError(
-        fmt::format("cuda.graph: true captures the steps of one rank, not of {}: the host sees to what "
-                    "ranks exchange within a step; give cuda.graph=false",
-                    ranks));
+        fmt::format("cuda.graph: true captures the steps of several ranks over NCCL only, and these {} exchange by {}, "
+                    "where the host takes part in every step; give cuda.graph=false",
+                    communicator.size(), communicator.name()));
   }
   if (!config.test.gradients.empty() || !config.test.activations.empty()) {
     throw ConfigError(
@@ -115,7 +115,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
   require_agreement(communicator, {.data = data.fingerprint()});
-  if (captures_steps()) require_capturable(config, ranks());
+  if (captures_steps()) require_capturable(config, communicator);
   for (const GradientInjection& fault : config.test.gradients) {
     const Parameter* parameter = runtime.parameters.find(fault.parameter);
     if (parameter == nullptr) {

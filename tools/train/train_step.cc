@@ -93,6 +93,7 @@ void TrainStep::queue() {
   }
   const Range range(RangeKind::kPhase, "replay");
   captured_->launch();
+  s.communicator.watch_captured(*s.runtime.stream);
   s.buckets.bump_versions();
 }
 
