@@ -2,25 +2,21 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <thread>
 
-#include "comm/nccl/nccl_communicator.h"
 #include "core/cuda/emulation/settings.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/cuda/graph.h"
-#include "tests/comm/borrowed_communicator.h"
-#include "tests/comm/emulated_gpu.h"
-#include "tests/comm/fake_nccl.h"
-#include "tests/comm/rank_threads.h"
+#include "tests/comm/nccl_ranks.h"
 
 namespace mantissa {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::failure_of;
 using testing::FakeAllToAll;
+using testing::kSharingVersion;
+using testing::wait_for;
 
-constexpr int kSharingVersion = 23000;  // all ranks are on the one emulated GPU
 constexpr int64_t kRow = 6;
 
 // What a rank of a small computation holds, and one step of it on two streams: every collective, and work between them.
@@ -64,7 +60,7 @@ struct RankState {
 };
 
 template <typename Body>
-void run_ranks(int ranks, const NcclApi& api, const NcclOptions& options, Body body) {
+void run_states(int ranks, const NcclApi& api, const NcclOptions& options, Body body) {
   testing::run_ranks(ranks, [&](Communicator& local) {
     testing::EmulatedGpu gpu;
     const auto nccl = create_nccl_communicator(api, std::make_unique<testing::BorrowedCommunicator>(local), options);
@@ -73,14 +69,7 @@ void run_ranks(int ranks, const NcclApi& api, const NcclOptions& options, Body b
   });
 }
 
-class NcclGraphs : public ::testing::Test {
- protected:
-  void SetUp() override { setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1); }
-  void TearDown() override {
-    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    EXPECT_EQ(testing::fake_nccl_counts().misuses, 0);
-  }
-};
+class NcclGraphs : public testing::NcclTest {};
 
 enum class Mode : uint8_t { kEager, kCaptured };
 
@@ -89,7 +78,7 @@ enum class Mode : uint8_t { kEager, kCaptured };
 std::vector<std::vector<std::byte>> values_after(Mode mode, int ranks, FakeAllToAll all_to_all) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion}, all_to_all);
   std::vector<std::vector<std::byte>> values(static_cast<size_t>(ranks));
-  run_ranks(ranks, api, {}, [&](RankState& state) {
+  run_states(ranks, api, {}, [&](RankState& state) {
     std::unique_ptr<CapturedWork> graph;
     for (int step = 0; step < 6; ++step) {
       if (mode == Mode::kEager || step == 0 || step == 4) {
@@ -120,27 +109,10 @@ TEST_F(NcclGraphs, GiveEveryBitOfEagerCollectives) {
   }
 }
 
-// As a thread does that waits for the GPU.
-void wait_for(Stream& stream) {
-  const auto end = stream.record();
-  while (!end->done()) std::this_thread::yield();
-}
-
-template <typename Failure, typename Call>
-std::string failure_of(Call call) {
-  try {
-    call();
-  } catch (const Failure& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "expected an error";
-  return "";
-}
-
 TEST_F(NcclGraphs, ThatDoNotEndAreAbortedAndNamed) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion});
   std::atomic<bool> told = false;
-  run_ranks(2, api, {.collective_timeout = 60ms, .watch_interval = 5ms}, [&](RankState& state) {
+  run_states(2, api, {.collective_timeout = 60ms, .watch_interval = 5ms}, [&](RankState& state) {
     state.step();
     state.compute->synchronize();
     const auto graph = state.capture();
@@ -164,7 +136,7 @@ TEST_F(NcclGraphs, ThatDoNotEndAreAbortedAndNamed) {
 // NCCL's abort waits for the graph, which goes when the exception has left the thread that owns it.
 TEST_F(NcclGraphs, TheirOwnerDoesNotWaitForTheAbort) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion, .failing_send = 2}, FakeAllToAll::kMissing);
-  run_ranks(1, api, {.watch_interval = 5ms}, [&](RankState& state) {
+  run_states(1, api, {.watch_interval = 5ms}, [&](RankState& state) {
     state.step();
     const auto graph = state.capture();
     const std::string text = failure_of<CommError>([&] { state.step(); });
@@ -177,7 +149,7 @@ TEST_F(NcclGraphs, TheirOwnerDoesNotWaitForTheAbort) {
 
 TEST_F(NcclGraphs, AFailureWhileCapturingIsThrown) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion, .failing_send = 1}, FakeAllToAll::kMissing);
-  run_ranks(1, api, {.watch_interval = 5ms}, [&](RankState& state) {
+  run_states(1, api, {.watch_interval = 5ms}, [&](RankState& state) {
     state.step();
     EXPECT_EQ(failure_of<CommError>([&] { state.capture(); }).find("[all_to_all] rank 0 of 1"), 0u);
     state.compute->synchronize();
@@ -188,7 +160,7 @@ TEST_F(NcclGraphs, AFailureWhileCapturingIsThrown) {
 TEST_F(NcclGraphs, NeedNcclToMixThemWithOtherCollectives) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion});
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 1);
-  run_ranks(1, api, {}, [&](RankState& state) {
+  run_states(1, api, {}, [&](RankState& state) {
     state.step();
     EXPECT_NE(failure_of<ConfigError>([&] { state.capture(); }).find("NCCL_GRAPH_MIXING_SUPPORT=0"), std::string::npos);
     state.compute->synchronize();
