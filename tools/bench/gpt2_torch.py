@@ -16,6 +16,7 @@ import resource
 import struct
 import sys
 import time
+import traceback
 
 try:
     import torch
@@ -239,6 +240,10 @@ def main():
     except torch.cuda.OutOfMemoryError as error:
         print(f"gpt2_torch: out of memory: {error}", file=sys.stderr)
         return 3
+    except Exception as error:  # PyTorch's messages end with advice: what went wrong stands in front
+        traceback.print_exc()
+        print(f"gpt2_torch: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -1,13 +1,20 @@
 #!/bin/bash
 # A Python with a PyTorch 1.2.3 whose gpt2_torch.py runs at given speeds: 30, 33 and 40 ms in rounds (--steps 7); out of
-# memory at micro-batch 8. With NO_TORCH it has none.
+# memory at micro-batch 8. With NO_TORCH it has none, with NO_COMPILER torch.compile does not work.
 set -euo pipefail
 if [[ "$1" == -c ]]; then
   [[ -z "${NO_TORCH:-}" ]] || exit 1
   [[ "$2" != *version* ]] || echo 1.2.3
   exit 0
 fi
-[[ "$1" == bench/gpt2_torch.py && -f "$2" && "$*" == *"--device cuda"*"--compile yes"* ]] || { echo "unexpected: $*" >&2 && exit 2; }
+[[ "$1" == bench/gpt2_torch.py && -f "$2" && "$*" == *"--device cuda --compile "* ]] || { echo "unexpected: $*" >&2 && exit 2; }
+if [[ -n "${NO_COMPILER:-}" && "$*" == *"--compile yes"* ]]; then
+  printf 'Traceback\ngpt2_torch: InductorError: Failed to find C compiler\n' >&2
+  exit 1
+elif [[ -z "${NO_COMPILER:-}" && "$*" == *"--compile no"* ]]; then
+  echo "not compiled without need" >&2
+  exit 2
+fi
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --micro-batch) micro_batch=$2 ;;

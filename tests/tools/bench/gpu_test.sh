@@ -1,5 +1,6 @@
 #!/bin/bash
-# What tools/bench/gpu makes of programs with given speeds, of memory that ends, and of a machine without PyTorch or GPU:
+# What tools/bench/gpu makes of programs with given speeds, of memory that ends, and of a machine without PyTorch, C compiler
+# or GPU:
 # gpu_test.sh STEP
 set -euo pipefail
 step=$1
@@ -36,6 +37,13 @@ expect_line table '\| mantissa \| 2 \| 100\.00 \(100\.00 – 100\.00\) \| 5120 \
 expect_line table '- micro-batches tried: mantissa 4: memory ended; mantissa 2: 5120 tokens/s'
 expect_line table '\| PyTorch \|  \| not run: torch not importable by .*fake_python\.sh \| \| \| \| \|'
 ! grep -q 'round by round' "$TEST_TMPDIR/table" || fail "a ratio without PyTorch"
+
+echo "==== torch.compile does not work"
+rm "$TEST_TMPDIR"/rounds.*
+NO_COMPILER=1 run_bench 0 --from "$pack" --models tiny --steps 7 --python "$python"
+expect_line table '\| PyTorch, not compiled \| 4 \| 33\.00 \(30\.00 – 40\.00\) \| .*'
+expect_line table '- not compiled, because torch\.compile failed: gpt2_torch: InductorError: Failed to find C compiler'
+expect_line table 'mantissa / PyTorch, not compiled in tokens/s, round by round: 2\.000 \(1\.100 – 3\.000\)'
 
 echo "==== the program fails"
 BROKEN=1 run_bench 1 --from "$pack" --models tiny --python "$python"
