@@ -2,6 +2,22 @@
 #include "core/backend/kernel_checks.h"
 
 namespace mantissa {
+namespace {
+
+void check_activation(const GemmArgs& args) {
+  if (args.activation == GemmActivation::kNone) {
+    MANTISSA_CHECK(!args.aux.defined(), "[gemm] aux belongs to an activation, and there is none");
+    return;
+  }
+  check_dtype("gemm", "aux", args.aux, args.c.dtype());
+  check_shape("gemm", "aux", "(M, N)", args.aux, args.c.shape());
+  MANTISSA_CHECK(args.aux.raw() != args.c.raw(), "[gemm] aux must not be c");
+  MANTISSA_CHECK(args.mode == GradientMode::kWrite, "[gemm] a product with an activation cannot be accumulated");
+  MANTISSA_CHECK(args.activation == GemmActivation::kGelu || !args.bias.defined(),
+                 "[gemm] bias cannot be added to a product that gelu's derivative multiplies");
+}
+
+}  // namespace
 
 GemmExtents check_args(const GemmArgs& args) {
   MANTISSA_CHECK(args.a.defined() && args.b.defined() && args.c.defined(), "[gemm] a, b and c must be defined");
@@ -31,6 +47,7 @@ GemmExtents check_args(const GemmArgs& args) {
                    "[gemm] bias must be floating with shape ({}), got {} {}", e.n, args.bias.dtype(),
                    args.bias.shape());
   }
+  check_activation(args);
   return e;
 }
 

@@ -14,6 +14,8 @@ namespace mantissa {
 enum class GradientMode : uint8_t { kWrite, kAccumulate };  // dx = ..., or dx += ...
 enum class Transpose : uint8_t { kNo, kYes };
 enum class GeluForm : uint8_t { kTanh, kErf };
+// What becomes of a product before it is stored, see GemmArgs.
+enum class GemmActivation : uint8_t { kNone, kGelu, kGeluGradient };
 enum class Mask : uint8_t { kCausal, kNone };
 enum class Rotation : uint8_t { kForward, kInverse };
 
@@ -30,12 +32,21 @@ struct AddArgs {
 
 // c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]; with kAccumulate c += ... (then c is fp32 and there is no bias).
 // a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) when trans_a; b is stored (K,
-// N), or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none; one of
-// another dtype than c's is rounded to c's before it is added, since cuBLASLt adds no other.
+// N), or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none;
+// one of another dtype than c's is rounded to c's before it is added, since cuBLASLt adds no other.
+//
+// With an activation, kWrite, and aux (M, N) of c's dtype, which is not c:
+//   kGelu          aux = the product with its bias, rounded; c = gelu(aux).
+//   kGeluGradient  c = product * gelu'(aux), without a bias: in place of the gradient of gelu's output, of its input.
+// A device that does this in one kernel, for 16-bit dtypes and kTanh only, may leave out roundings (gelu of what aux is
+// rounded from; the product unrounded) and take tanh to within 2^-11, as PTX's tanh.approx does. Others run the kernels
+// of gemm and gelu one after the other, with their roundings.
 struct GemmArgs {
-  Tensor a{}, b{}, c{}, bias{};
+  Tensor a{}, b{}, c{}, bias{}, aux{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
   GradientMode mode = GradientMode::kWrite;
+  GemmActivation activation = GemmActivation::kNone;
+  GeluForm form = GeluForm::kTanh;
 };
 
 // out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.

@@ -1,4 +1,4 @@
-// c = op(a) op(b) + bias, or c += op(a) op(b).
+// c = op(a) op(b) + bias, or c += op(a) op(b); activations by the kernels of gelu.
 //
 // The output is cut into tiles that depend on the shape only (gemm_plan.h); each tile is computed by one thread with a
 // single-threaded oneDNN matmul, K chunk by K chunk in order, in fp32, and rounded once on store. Left to itself oneDNN
@@ -8,7 +8,9 @@
 // bf16 are widened into dense fp32 tiles, which costs a few per cent of the multiplication.
 #include "core/cpu/gemm.h"
 
+#include "core/backend/gemm_steps.h"
 #include "core/backend/kernel_checks.h"
+#include "core/cpu/gelu.h"
 #include "core/cpu/gemm_job.h"
 #include "core/cpu/gemm_tile.h"
 #include "core/cpu/scratch.h"
@@ -39,6 +41,10 @@ void gemm(const GemmArgs& args) { gemm(args, preferred_bf16_gemm()); }
 void gemm(const GemmArgs& args, Bf16Gemm bf16) {
   thread_local Scratch bias_scratch;
   const GemmExtents e = check_args(args);
+  if (args.activation != GemmActivation::kNone) {
+    const auto product = [bf16](const GemmArgs& plain) { gemm(plain, bf16); };
+    return gemm_in_steps(args, product, gelu_forward, gelu_backward);
+  }
   const bool widen = args.a.dtype() == DType::kF16 || (args.a.dtype() == DType::kBF16 && bf16 == Bf16Gemm::kWidened);
   const GemmJob job{.m = e.m,
                     .n = e.n,

@@ -13,16 +13,21 @@
 namespace mantissa::cuda {
 namespace {
 
-std::string cache_path(int device) {
+std::string cache_path(const DeviceProperties& properties) {
   const std::string folder = cache_folder();
   if (folder.empty()) return "";
-  const DeviceProperties properties = device_properties(device);
   return folder + "/" +
          cache_file_name({.gpu = properties.name,
                           .major = properties.major,
                           .minor = properties.minor,
                           .multiprocessors = properties.multiprocessors,
                           .library_version = cublaslt().version()});
+}
+
+// The library's products with gelu were measured faster than the kernels of both on Hopper and on the Blackwell of data
+// centres, slower on Ada and on the Blackwell of desktops (by the authors of llm.c and SGLang).
+GeluFusion gelu_fusion(const DeviceProperties& properties) {
+  return properties.major == 9 || properties.major == 10 ? GeluFusion::kYes : GeluFusion::kNo;
 }
 
 GemmDevice& device_of(const CudaStream& stream) {
@@ -33,7 +38,8 @@ GemmDevice& device_of(const CudaStream& stream) {
   std::unique_ptr<GemmDevice>& device = devices[stream.device_index()];
   if (device == nullptr) {
     set_device(stream.device_index());
-    device = std::make_unique<GemmDevice>(cublaslt(), cache_path(stream.device_index()));
+    const DeviceProperties properties = device_properties(stream.device_index());
+    device = std::make_unique<GemmDevice>(cublaslt(), cache_path(properties), gelu_fusion(properties));
   }
   return *device;
 }

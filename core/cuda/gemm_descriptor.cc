@@ -36,13 +36,6 @@ cublasLtEpilogue_t epilogue(GemmEpilogue epilogue) {
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case GemmEpilogue::kGeluGradient:
       return CUBLASLT_EPILOGUE_DGELU;
-    case GemmEpilogue::kGeluBiasGradient:
-      return CUBLASLT_EPILOGUE_DGELU_BGRAD;
-    // The library's A is our b.
-    case GemmEpilogue::kSumA:
-      return CUBLASLT_EPILOGUE_BGRADB;
-    case GemmEpilogue::kSumB:
-      return CUBLASLT_EPILOGUE_BGRADA;
   }
   throw ContractError(fmt::format("[gemm] unknown epilogue {}", static_cast<int>(epilogue)));
 }

@@ -13,8 +13,8 @@ GemmAlgorithm to_bytes(const cublasLtMatmulAlgo_t& algorithm) { return std::bit_
 
 }  // namespace
 
-GemmDevice::GemmDevice(const CublasLt& library, std::string cache_path)
-    : library_(library), cache_(std::move(cache_path)) {
+GemmDevice::GemmDevice(const CublasLt& library, std::string cache_path, GeluFusion gelu_fusion)
+    : library_(library), gelu_fusion_(gelu_fusion), cache_(std::move(cache_path)) {
   if (const cublasStatus_t status = library_.create(&handle_); status != CUBLAS_STATUS_SUCCESS) {
     throw CudaError(fmt::format("[gemm] cublasLtCreate failed with {}", library_.status_name(status)));
   }

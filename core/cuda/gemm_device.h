@@ -12,6 +12,9 @@
 
 namespace mantissa::cuda {
 
+// Whether gelu is an epilogue of products where the library has one.
+enum class GeluFusion : uint8_t { kNo, kYes };
+
 // How an algorithm is chosen (GemmSelection):
 //   kTimed          the file of choices; else the fastest of the library's proposals, which goes into the file if its
 //                   times are steady, so that no choice made on a GPU that others were using stays for ever; else,
@@ -23,11 +26,12 @@ namespace mantissa::cuda {
 class GemmDevice {
  public:
   // On the GPU that is the calling thread's. `cache_path`: see GemmCache.
-  GemmDevice(const CublasLt& library, std::string cache_path);
+  GemmDevice(const CublasLt& library, std::string cache_path, GeluFusion gelu_fusion = GeluFusion::kYes);
   ~GemmDevice();
   GemmDevice(const GemmDevice&) = delete;
   GemmDevice& operator=(const GemmDevice&) = delete;
 
+  bool fuses_gelu() const { return gelu_fusion_ == GeluFusion::kYes; }
   // Queues the product, if the library has an algorithm for it; whether it had. Thread-safe.
   bool try_multiply(const GemmProblem& problem, CudaStream& stream);
 
@@ -43,6 +47,7 @@ class GemmDevice {
                                       const std::optional<GemmAlgorithm>& refused);
 
   const CublasLt& library_;
+  const GeluFusion gelu_fusion_;
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;  // of all below; held while a product is queued, because its addresses are set in the plan
   GemmCache cache_;

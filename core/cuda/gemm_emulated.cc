@@ -1,8 +1,9 @@
-#include "core/cuda/gemm.h"
-
+#include "core/backend/gemm_steps.h"
 #include "core/backend/kernel_checks.h"
 #include "core/cpu/gemm.h"
 #include "core/cuda/emulation/stream_queue.h"
+#include "core/cuda/gelu.h"
+#include "core/cuda/gemm.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -18,6 +19,12 @@ Tensor borrow(const Tensor& tensor) {
 
 void gemm(const GemmArgs& args, CudaStream& stream) {
   check_args(args);
+  if (args.activation != GemmActivation::kNone) {
+    return gemm_in_steps(
+        args, [&](const GemmArgs& product) { gemm(product, stream); },
+        [&](const GeluForwardArgs& gelu) { gelu_forward(gelu, stream); },
+        [&](const GeluBackwardArgs& gelu) { gelu_backward(gelu, stream); });
+  }
   GemmArgs borrowed = args;
   for (Tensor GemmArgs::*operand : {&GemmArgs::a, &GemmArgs::b, &GemmArgs::c, &GemmArgs::bias}) {
     borrowed.*operand = borrow(args.*operand);

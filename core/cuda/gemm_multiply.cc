@@ -1,5 +1,7 @@
 // c = op(a) op(b) [+ bias], or c += op(a) op(b): summed in fp32, partial sums included, and rounded once on store.
 //
+// Activations are the library's epilogues where it has a kernel for them, else the kernels of gelu.
+//
 // The library adds a bias of c's dtype only. Another one is converted first, as GemmArgs says. It also assumes that a
 // bias lies at a multiple of 16 bytes, which no preference can say otherwise: one that does not is copied.
 //
@@ -7,7 +9,9 @@
 // aligned to an element), they are copied into aligned rows, which it always has one for.
 #include "core/cuda/gemm_multiply.h"
 
+#include "core/backend/gemm_steps.h"
 #include "core/cuda/cast.h"
+#include "core/cuda/gelu.h"
 #include "core/cuda/runtime.h"
 
 namespace mantissa::cuda {
@@ -110,13 +114,20 @@ bool try_multiply_staged(GemmDevice& device, const GemmArgs& args, const GemmExt
 
 void multiply(GemmDevice& device, const GemmArgs& args, CudaStream& stream) {
   const GemmExtents extents = check_args(args);
-  const size_t bias_bytes = converted_bias_bytes(args);
-  std::byte* const converted = bias_bytes > 0 ? stream.workspace(bias_bytes) : nullptr;
-  const GemmProblem problem =
-      gemm_problem(args, extents, place_bias(args, converted, stream), stream.gemm_options().fp32_math);
-  if (device.try_multiply(problem, stream)) return;
-  if (try_multiply_staged(device, args, extents, stream)) return;
-  throw CudaError(fmt::format("[gemm] cuBLASLt has no algorithm for {}", describe(problem.key)));
+  const bool is_plain = args.activation == GemmActivation::kNone;
+  if (is_plain || (device.fuses_gelu() && has_epilogue(args))) {
+    const size_t bias_bytes = converted_bias_bytes(args);
+    std::byte* const converted = bias_bytes > 0 ? stream.workspace(bias_bytes) : nullptr;
+    const GemmProblem problem =
+        gemm_problem(args, extents, place_bias(args, converted, stream), stream.gemm_options().fp32_math);
+    if (device.try_multiply(problem, stream)) return;
+    if (is_plain && try_multiply_staged(device, args, extents, stream)) return;
+    if (is_plain) throw CudaError(fmt::format("[gemm] cuBLASLt has no algorithm for {}", describe(problem.key)));
+  }
+  gemm_in_steps(
+      args, [&](const GemmArgs& product) { multiply(device, product, stream); },
+      [&](const GeluForwardArgs& gelu) { gelu_forward(gelu, stream); },
+      [&](const GeluBackwardArgs& gelu) { gelu_backward(gelu, stream); });
 }
 
 }  // namespace mantissa::cuda

@@ -1,4 +1,4 @@
-// c = op(a) op(b) with everything that cuBLASLt asks of its operands.
+// c = op(a) op(b), and activations of it, with everything that cuBLASLt asks of its operands.
 #pragma once
 
 #include "core/backend/kernel_args.h"

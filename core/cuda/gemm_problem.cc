@@ -5,24 +5,40 @@
 namespace mantissa::cuda {
 namespace {
 
-constexpr const char* kEpilogueNames[] = {
-    "none", "bias", "gelu_aux", "gelu_aux_bias", "gelu_gradient", "gelu_bias_gradient", "sum_a", "sum_b"};
+constexpr const char* kEpilogueNames[] = {"none", "bias", "gelu_aux", "gelu_aux_bias", "gelu_gradient"};
 
 const char* name_of(GemmEpilogue epilogue) { return kEpilogueNames[static_cast<int>(epilogue)]; }
 const char* letter_of(Transpose transpose) { return transpose == Transpose::kYes ? "t" : "n"; }
 const char* name_of(Fp32Math math) { return math == Fp32Math::kTf32 ? "tf32" : "full"; }
 const char* name_of(GradientMode mode) { return mode == GradientMode::kAccumulate ? "accumulate" : "write"; }
 
+GemmEpilogue epilogue_of(GemmActivation activation, bool has_bias) {
+  switch (activation) {
+    case GemmActivation::kNone:
+      return has_bias ? GemmEpilogue::kBias : GemmEpilogue::kNone;
+    case GemmActivation::kGelu:
+      return has_bias ? GemmEpilogue::kGeluAuxBias : GemmEpilogue::kGeluAux;
+    case GemmActivation::kGeluGradient:
+      return GemmEpilogue::kGeluGradient;
+  }
+  throw ContractError(fmt::format("[gemm] unknown activation {}", static_cast<int>(activation)));
+}
+
 }  // namespace
 
 bool uses_bias(GemmEpilogue epilogue) {
-  return epilogue != GemmEpilogue::kNone && epilogue != GemmEpilogue::kGeluAux &&
-         epilogue != GemmEpilogue::kGeluGradient;
+  return epilogue == GemmEpilogue::kBias || epilogue == GemmEpilogue::kGeluAuxBias;
 }
 
 bool uses_aux(GemmEpilogue epilogue) {
   return epilogue == GemmEpilogue::kGeluAux || epilogue == GemmEpilogue::kGeluAuxBias ||
-         epilogue == GemmEpilogue::kGeluGradient || epilogue == GemmEpilogue::kGeluBiasGradient;
+         epilogue == GemmEpilogue::kGeluGradient;
+}
+
+bool has_epilogue(const GemmArgs& args) {
+  constexpr int64_t kAuxRowMultiple = 8;
+  return args.form == GeluForm::kTanh && args.c.dtype() != DType::kF32 && args.c.dim(1) % kAuxRowMultiple == 0 &&
+         gemm_alignment(args.aux.raw()) == kGemmAlignmentBytes;
 }
 
 uint32_t gemm_alignment(const void* address) {
@@ -69,9 +85,13 @@ GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, void*
                               .trans_a = args.trans_a,
                               .trans_b = args.trans_b,
                               .fp32_math = dtype == DType::kF32 ? fp32_math : Fp32Math::kFull,
-                              .epilogue = bias != nullptr ? GemmEpilogue::kBias : GemmEpilogue::kNone,
+                              .epilogue = epilogue_of(args.activation, bias != nullptr),
                               .mode = args.mode},
-                      .operands = {.a = args.a.raw(), .b = args.b.raw(), .c = args.c.raw(), .bias = bias}};
+                      .operands = {.a = args.a.raw(),
+                                   .b = args.b.raw(),
+                                   .c = args.c.raw(),
+                                   .bias = bias,
+                                   .aux = args.aux.defined() ? args.aux.raw() : nullptr}};
   classify_addresses(problem);
   return problem;
 }

@@ -13,21 +13,26 @@
 namespace mantissa::cuda {
 
 // What is done with the fp32 sums before they are rounded and stored. gelu is its tanh form.
+//
+// Not used: the epilogues that add up a bias gradient. Beside a 16-bit gradient of gelu's input (DGELU_BGRAD) it would
+// be rounded to 16 bits, and beside a weight's gradient (BGRADA, BGRADB) it would be fp32 but could not be added to
+// that of an earlier micro-batch.
 enum class GemmEpilogue : uint8_t {
   kNone,
-  kBias,              // c = sum + bias (N)
-  kGeluAux,           // aux (M, N) = sum; c = gelu(sum)
-  kGeluAuxBias,       // aux (M, N) = sum + bias (N); c = gelu(aux)
-  kGeluGradient,      // c = sum * gelu'(aux (M, N))
-  kGeluBiasGradient,  // likewise, and bias (N) = column sums of c
-  kSumA,              // c = sum, and bias (M) = op(a) summed over K: in a weight's gradient, that of the bias
-  kSumB,              // c = sum, and bias (N) = op(b) summed over K
+  kBias,          // c = sum + bias (N)
+  kGeluAux,       // aux (M, N) = sum; c = gelu(sum)
+  kGeluAuxBias,   // aux (M, N) = sum + bias (N); c = gelu(sum + bias)
+  kGeluGradient,  // c = sum * gelu'(aux (M, N))
 };
 
-// Whether a vector called bias, read or written, belongs to it, and whether a matrix aux (M, N) does. Both are of c's
-// dtype; N must be a multiple of 8 where there is an aux.
+// Whether a vector called bias belongs to it, and whether a matrix aux (M, N) does. Both are of c's dtype.
 bool uses_bias(GemmEpilogue epilogue);
 bool uses_aux(GemmEpilogue epilogue);
+
+// Whether the library may have an epilogue for the arguments' activation: the tanh form, whose aux has rows of a
+// multiple of 8 elements and an aligned address. Only for 16-bit dtypes, next to whose rounding the library's
+// approximation of tanh, which nothing documents, does not show; fp32 keeps the accuracy of our own kernels.
+bool has_epilogue(const GemmArgs& args);
 
 // Addresses are told apart up to 16 bytes: what the widest accesses of kernels need. Finer classes would make several
 // problems out of one, each with a choice of its own.

@@ -9,6 +9,7 @@
 
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/tensor/half.h"
+#include "tests/reference/gelu.h"
 
 namespace mantissa::cuda::fake_cublaslt {
 namespace {
@@ -95,6 +96,24 @@ void store(std::byte* to, cudaDataType type, float value) {
   }
 }
 
+// The matrix beside D that epilogues with gelu write or read: D's type and shape, rows of its own length.
+struct Aux {
+  std::byte* data = nullptr;
+  int64_t stride = 0;
+
+  std::byte* at(int64_t row, int64_t column, cudaDataType type) const {
+    return data + static_cast<size_t>(column * stride + row) * size_of(type);
+  }
+};
+
+Aux aux_of(cublasLtMatmulDesc_t operation, const Matrix& d) {
+  const Aux aux{static_cast<std::byte*>(get<void*>(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER)),
+                get<int64_t>(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD)};
+  expect(aux.data != nullptr && reinterpret_cast<uintptr_t>(aux.data) % 16 == 0, "aux address");
+  expect(aux.stride >= d.rows && aux.stride % 8 == 0, "aux stride");
+  return aux;
+}
+
 bool divides(size_t alignment, const void* address, const Matrix& matrix) {
   return reinterpret_cast<uintptr_t>(address) % alignment == 0 && matrix.stride_bytes() % alignment == 0;
 }
@@ -115,6 +134,9 @@ cublasStatus_t algorithms(cublasLtHandle_t, cublasLtMatmulDesc_t operation, cubl
   State& now = state();
   ++now.heuristic_calls;
   if (now.heuristic_status != CUBLAS_STATUS_SUCCESS) return now.heuristic_status;
+  if (now.refuses_gelu && get<uint32_t>(operation, CUBLASLT_MATMUL_DESC_EPILOGUE) > CUBLASLT_EPILOGUE_BIAS) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   now.reduction_schemes = get<uint32_t>(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
   now.workspace_bytes = get<uint64_t>(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
   now.compute_type = static_cast<cublasComputeType_t>(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE));
@@ -177,10 +199,15 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
   const int64_t n = trans_b ? b.rows : b.columns;
   expect((trans_b ? b.columns : b.rows) == k && d.rows == m && d.columns == n, "extents");
 
-  const auto epilogue = get<uint32_t>(operation, CUBLASLT_MATMUL_DESC_EPILOGUE);
-  expect(epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS, "epilogue");
+  const auto epilogue = static_cast<cublasLtEpilogue_t>(get<uint32_t>(operation, CUBLASLT_MATMUL_DESC_EPILOGUE));
+  const bool adds_bias = epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  const bool is_gelu = epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+  const bool is_gradient = epilogue == CUBLASLT_EPILOGUE_DGELU;
+  expect(epilogue == CUBLASLT_EPILOGUE_DEFAULT || adds_bias || is_gelu || is_gradient, "epilogue");
+  now.epilogues.push_back(epilogue);
+  const Aux aux = is_gelu || is_gradient ? aux_of(operation, d) : Aux{};
   const std::byte* bias = nullptr;
-  if (epilogue == CUBLASLT_EPILOGUE_BIAS) {
+  if (adds_bias) {
     bias = static_cast<const std::byte*>(get<const void*>(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER));
     expect(bias != nullptr, "bias address");
     expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) == d.type, "bias of D's type");
@@ -202,6 +229,13 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
         sum *= scale;
         if (keep != 0) sum += keep * load(d.at(i, j), d.type);
         if (bias != nullptr) sum += load(bias + static_cast<size_t>(i) * size_of(d.type), d.type);
+        if (is_gelu) {
+          store(aux.at(i, j, d.type), d.type, sum);
+          sum = static_cast<float>(reference::gelu<double>(sum, GeluForm::kTanh));
+        } else if (is_gradient) {
+          sum *= static_cast<float>(
+              reference::gelu_derivative<double>(load(aux.at(i, j, d.type), d.type), GeluForm::kTanh));
+        }
         store(d.at(i, j), d.type, sum);
       }
     }

@@ -17,12 +17,14 @@ struct State {
   double scatter = 0.0;             // by this part more in every second product
   uint32_t required_alignment = 1;  // of addresses and strides; nothing is proposed for others
   cublasStatus_t heuristic_status = CUBLAS_STATUS_SUCCESS;
+  bool refuses_gelu = false;   // nothing is proposed for epilogues with it
   std::vector<int> refused{};  // algorithms that do not pass the check, or do not run
   std::function<void()> before_product{};
   int heuristic_calls = 0, products = 0;
   std::vector<int> ran{};  // the algorithm of each product
   int last_algorithm() const { return ran.back(); }
-  std::vector<uint32_t> alignments{};  // that the heuristic was told of the library's A, B, C and D
+  std::vector<cublasLtEpilogue_t> epilogues{};  // likewise
+  std::vector<uint32_t> alignments{};           // that the heuristic was told of the library's A, B, C and D
   uint32_t reduction_schemes = 0;
   uint64_t workspace_bytes = 0;
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_16F;

@@ -10,6 +10,7 @@
 #include "core/cuda/runtime.h"
 #include "tests/core/cuda/fake_cublaslt.h"
 #include "tests/core/io/temp_folder.h"
+#include "tests/reference/gelu.h"
 #include "tests/reference/linear.h"
 #include "tests/testing/error_of.h"
 
@@ -113,6 +114,44 @@ class GemmProducts : public ::testing::Test {
     }
   }
 
+  struct GeluCase {
+    MatmulShape shape{5, 16, 3};
+    DType dtype = DType::kBF16;
+    std::optional<DType> bias{};
+    GemmActivation activation = GemmActivation::kGelu;
+    GeluForm form = GeluForm::kTanh;
+    size_t offset = 0;  // in elements: of every operand
+  };
+
+  // Computes it and compares; the epilogue of the product that did it.
+  cublasLtEpilogue_t expect_gelu_right(GemmDevice& device, const GeluCase& of) {
+    const auto [shape, dtype, bias_dtype, activation, form, offset] = of;
+    const auto m = static_cast<int64_t>(shape.m), n = static_cast<int64_t>(shape.n), k = static_cast<int64_t>(shape.k);
+    const std::vector<double> a = whole_numbers(shape.m * shape.k, 1), b = whole_numbers(shape.k * shape.n, 2),
+                              bias = whole_numbers(shape.n, 3), inputs = whole_numbers(shape.m * shape.n, 4),
+                              unwritten(inputs.size(), NAN);
+    const bool forward = activation == GemmActivation::kGelu;
+    const GemmArgs args{.a = make_tensor(dtype, {m, k}, a, offset),
+                        .b = make_tensor(dtype, {k, n}, b, offset),
+                        .c = make_tensor(dtype, {m, n}, unwritten, offset),
+                        .bias = bias_dtype ? make_tensor(*bias_dtype, {n}, bias, offset) : Tensor(),
+                        .aux = make_tensor(dtype, {m, n}, forward ? unwritten : inputs, offset),
+                        .activation = activation,
+                        .form = form};
+    multiply(device, args, stream_);
+    std::vector<double> product = reference::matmul(a, b, shape);
+    for (size_t i = 0; i < product.size(); ++i) product[i] += bias_dtype ? bias[i % shape.n] : 0.0;
+    const std::vector<double> aux = values_of(args.aux, stream_), c = values_of(args.c, stream_);
+    EXPECT_EQ(aux, forward ? product : inputs);
+    for (size_t i = 0; i < c.size(); ++i) {
+      const double expected =
+          forward ? reference::gelu(product[i], form) : product[i] * reference::gelu_derivative(inputs[i], form);
+      // The product is exact: one rounding of c's dtype, and some of fp32 on the way.
+      EXPECT_NEAR(c[i], expected, (0.5 * limits(dtype).epsilon + 0x1p-19) * std::abs(expected) + 0x1p-24) << i;
+    }
+    return state().epilogues.back();
+  }
+
   const CublasLt library_;
   CudaStream stream_;
   const testing::TempFolder folder_;
@@ -140,6 +179,46 @@ TEST_F(GemmProducts, OperandsThatTheLibraryRefusesAreStaged) {
   expect_right_in_all_forms(device, {5, 7, 3}, 1);
   expect_right_in_all_forms(device, {16, 8, 24}, 1);
   EXPECT_TRUE(state().aligned_bias);
+}
+
+TEST_F(GemmProducts, GeluIsAnEpilogue) {
+  GemmDevice device(library_, "");
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const MatmulShape& shape : {MatmulShape{5, 16, 3}, MatmulShape{16, 8, 24}, MatmulShape{1, 8, 1}}) {
+      EXPECT_EQ(expect_gelu_right(device, {.shape = shape, .dtype = dtype}), CUBLASLT_EPILOGUE_GELU_AUX);
+      for (const DType bias : kFloats) {
+        EXPECT_EQ(expect_gelu_right(device, {.shape = shape, .dtype = dtype, .bias = bias}),
+                  CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+      }
+      EXPECT_EQ(
+          expect_gelu_right(device, {.shape = shape, .dtype = dtype, .activation = GemmActivation::kGeluGradient}),
+          CUBLASLT_EPILOGUE_DGELU);
+    }
+  }
+}
+
+TEST_F(GemmProducts, GeluIsAKernelOfItsOwnWhereTheLibraryHasNone) {
+  GemmDevice device(library_, ""), plain(library_, "", GeluFusion::kNo);
+  for (const GemmActivation activation : {GemmActivation::kGelu, GemmActivation::kGeluGradient}) {
+    const auto expect_separate = [&](GemmDevice& on, GeluCase of) {
+      of.activation = activation;
+      if (activation == GemmActivation::kGelu) of.bias = DType::kF32;
+      EXPECT_EQ(expect_gelu_right(on, of), of.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT);
+    };
+    expect_separate(device, {.form = GeluForm::kErf});
+    expect_separate(device, {.dtype = DType::kF32});
+    expect_separate(device, {.shape = {5, 12, 3}});  // rows of aux
+    expect_separate(device, {.offset = 1});          // its address
+    expect_separate(plain, {});
+    state().refuses_gelu = true;
+    GemmDevice refusing(library_, "");
+    expect_separate(refusing, {});
+    state().required_alignment = 16;  // and the product is staged
+    GemmDevice staging(library_, "");
+    expect_separate(staging, {.shape = {5, 8, 3}});
+    state().required_alignment = 1;
+    state().refuses_gelu = false;
+  }
 }
 
 TEST_F(GemmProducts, ABiasIsRoundedToTheResultsDtype) {

@@ -41,6 +41,7 @@ class Cpu final : public DeviceUnderTest {
   }
 
   bool rounds_probabilities() const override { return false; }
+  bool fuses_gelu() const override { return false; }
 
   std::vector<GemmWay> gemm_ways() override {
     const auto way = [](cpu::Bf16Gemm bf16) { return [bf16](const GemmArgs& args) { cpu::gemm(args, bf16); }; };

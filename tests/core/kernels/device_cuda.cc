@@ -47,6 +47,7 @@ class Cuda final : public DeviceUnderTest {
   bool takes_case(size_t index) const override { return !sample_ || index % 7 == 0; }
 
   bool rounds_probabilities() const override { return true; }
+  bool fuses_gelu() const override { return true; }
 
  private:
   // Waits for the stream. Called from a release, which must not throw.

@@ -29,6 +29,7 @@ class EmulatedCuda final : public DeviceUnderTest {
   bool takes_case(size_t index) const override { return index % 7 == 0; }
 
   bool rounds_probabilities() const override { return true; }
+  bool fuses_gelu() const override { return false; }
 
  private:
   // Counted from the present seed, which the environment can choose.

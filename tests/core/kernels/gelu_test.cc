@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "tests/core/kernels/gelu_terms.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/kernels.h"
 #include "tests/core/kernels/test_tensor.h"
@@ -13,24 +14,6 @@ namespace {
 
 using reference::random_values;
 
-constexpr GeluForm kForms[] = {GeluForm::kTanh, GeluForm::kErf};
-
-// Condition of the lower tail: the exponent z of e^z is rounded, which costs |z| units; z = 2u (tanh) or x^2 / 2 (erf).
-double tail_condition(double x, GeluForm form) {
-  const double u = std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
-  return 1.0 + (form == GeluForm::kTanh ? std::abs(2.0 * u) : 0.5 * x * x);
-}
-
-// The sum of the absolute values of the derivative's two terms: Phi-like factor and x times its slope.
-double derivative_terms(double x, GeluForm form) {
-  if (form == GeluForm::kErf) {
-    return reference::normal_cdf(x) + std::abs(x) * std::exp(-0.5 * x * x) / std::sqrt(2.0 * M_PI);
-  }
-  const double two_u = 2.0 * std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x);
-  const double s = 1.0 / (1.0 + std::exp(-two_u)), complement = 1.0 / (1.0 + std::exp(two_u));
-  return s + std::abs(x) * s * complement * 2.0 * std::sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
-}
-
 void check(DType dtype, GeluForm form, const std::vector<double>& values) {
   const int64_t n = static_cast<int64_t>(values.size());
   const Tensor x = make_tensor(dtype, {n}, values), dy = make_tensor(dtype, {n}, random_values(n, 2, 0.5, 2.0));
@@ -40,15 +23,13 @@ void check(DType dtype, GeluForm form, const std::vector<double>& values) {
   const std::vector<double> v = values_of(x), d = values_of(dy);
   std::vector<double> expected(v.size()), magnitude(v.size()), d_expected(v.size()), d_magnitude(v.size());
   for (size_t i = 0; i < v.size(); ++i) {
-    // x s(2u) rather than x/2 (1 + tanh u): equal, and exact in double also in the lower tail.
-    const double two_u = 2.0 * std::sqrt(2.0 / M_PI) * (v[i] + 0.044715 * v[i] * v[i] * v[i]);
-    expected[i] = form == GeluForm::kErf ? reference::gelu(v[i], form) : v[i] / (1.0 + std::exp(-two_u));
+    expected[i] = gelu_value(v[i], form);
     ASSERT_NEAR(expected[i], reference::gelu(v[i], form), 1e-14);
     d_expected[i] = d[i] * reference::gelu_derivative(v[i], form);
-    magnitude[i] = std::abs(expected[i]) * tail_condition(v[i], form);
+    magnitude[i] = std::abs(expected[i]) * gelu_tail_condition(v[i], form);
     // The reference's derivative of the tanh form cancels in the lower tail: 1e-15 absolute, far below one fp32 step of
     // 1e-7.
-    d_magnitude[i] = std::abs(d[i]) * derivative_terms(v[i], form) * tail_condition(v[i], form) + 1e-7;
+    d_magnitude[i] = std::abs(d[i]) * gelu_derivative_terms(v[i], form) * gelu_tail_condition(v[i], form) + 1e-7;
   }
   expect_close(y, expected, magnitude, kActivationTolerance.steps(), "y");
   expect_close(dx, d_expected, d_magnitude, kActivationGradientTolerance.steps(), "dx");
@@ -57,7 +38,7 @@ void check(DType dtype, GeluForm form, const std::vector<double>& values) {
 TEST(Gelu, AgreesWithTheReferenceAtOddSizes) {
   device_under_test().on_each_variant([] {
     for (const DType dtype : kFloatDTypes) {
-      for (const GeluForm form : kForms) {
+      for (const GeluForm form : kGeluForms) {
         for (const int64_t n : {1, 3, 17, 63, 65, 129}) check(dtype, form, random_values(n, 1, -4.0, 4.0));
       }
     }
@@ -67,7 +48,7 @@ TEST(Gelu, AgreesWithTheReferenceAtOddSizes) {
 // Element by element and in vectors; the larger ones go round in the emulated GPU's grid.
 TEST(Gelu, AgreesWithTheReferenceAtSizesOfWholeVectors) {
   for (const DType dtype : kFloatDTypes) {
-    for (const GeluForm form : kForms) {
+    for (const GeluForm form : kGeluForms) {
       for (const int64_t n : {8, 64, 9001, 70000}) check(dtype, form, random_values(n, 1, -4.0, 4.0));
     }
   }
@@ -76,7 +57,7 @@ TEST(Gelu, AgreesWithTheReferenceAtSizesOfWholeVectors) {
 TEST(Gelu, KeepsRelativeAccuracyInTheTails) {
   device_under_test().on_each_variant([] {
     for (const DType dtype : kFloatDTypes) {
-      for (const GeluForm form : kForms) check(dtype, form, random_values(4001, 3, -12.0, 12.0));
+      for (const GeluForm form : kGeluForms) check(dtype, form, random_values(4001, 3, -12.0, 12.0));
     }
   });
 }
@@ -85,7 +66,7 @@ TEST(Gelu, InPlaceBackwardAndTheSameBitsOnEverySchedule) {
   const int64_t n = device_under_test().large(50001);
   const std::vector<double> x_values = random_values(n, 1, -5.0, 5.0), dy_values = random_values(n, 2);
   for (const DType dtype : kFloatDTypes) {
-    for (const GeluForm form : kForms) {
+    for (const GeluForm form : kGeluForms) {
       const auto run = [&](bool in_place) {
         const Tensor x = make_tensor(dtype, {n}, x_values), dy = make_tensor(dtype, {n}, dy_values);
         const Tensor y = make_unwritten(dtype, {n}), dx = in_place ? dy : make_unwritten(dtype, {n});
@@ -101,7 +82,7 @@ TEST(Gelu, InPlaceBackwardAndTheSameBitsOnEverySchedule) {
 
 TEST(Gelu, NonFiniteAndHugeValues) {
   device_under_test().on_each_variant([] {
-    for (const GeluForm form : kForms) {
+    for (const GeluForm form : kGeluForms) {
       const Tensor x = make_tensor(DType::kF32, {5}, {NAN, HUGE_VAL, -HUGE_VAL, 3e38, -3e38});
       const Tensor dy = make_tensor(DType::kF32, {5}, {1, 1, 1, 1, 1});
       const Tensor y = make_unwritten(DType::kF32, {5}), dx = make_unwritten(DType::kF32, {5});

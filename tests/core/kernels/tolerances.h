@@ -8,7 +8,8 @@
 // `fixed` ones, and `per_element` for each of the n terms of a sum: a sum of n terms in whatever order has at most n
 // roundings on any path. exp() and expm1() count 4 (2 ulp), log() 2 (1 ulp), 1 / sqrt() 4 (2 ulp), other divisions and
 // square roots 1 each. Those are the bounds of CUDA's functions (CUDA C++ Programming Guide, "Mathematical Functions");
-// the CPU's own are tighter and held to their bounds in simd_math_test. `extra` is 0 but for OperandRounding below.
+// the CPU's own are tighter and held to their bounds in simd_math_test. `extra` is 0 but for OperandRounding below
+// and for gelu as part of a product (gemm_gelu_test).
 #pragma once
 
 #include "core/tensor/dtype.h"
