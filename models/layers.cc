@@ -29,6 +29,12 @@ Var run_linear(Tape& tape, std::string_view name, Var x, const LinearParameters&
   return linear(tape, std::move(x), *parameters.weight, parameters.bias);
 }
 
+// In which the linear layer `name` computes.
+DType dtype_of(Tape& tape, std::string_view name, DType x, const LinearParameters& parameters) {
+  const Tape::LayerGuard guard(tape, name);
+  return linear_dtype(tape, x, *parameters.weight);
+}
+
 }  // namespace
 
 LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
@@ -85,20 +91,25 @@ FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, cons
 
 Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
   const Tape::LayerGuard guard(tape, "mlp");
-  Var hidden = run_linear(tape, "up", std::move(x), up_);
-  switch (config_.activation) {
-    case Activation::kGeluTanh:
-      hidden = gelu(tape, std::move(hidden), GeluForm::kTanh);
-      break;
-    case Activation::kGeluErf:
-      hidden = gelu(tape, std::move(hidden), GeluForm::kErf);
-      break;
-    case Activation::kSwiglu:
-      hidden = swiglu(tape, std::move(hidden));
-      break;
-  }
-  Var out = run_linear(tape, "down", std::move(hidden), down_);
+  Var out = config_.activation == Activation::kSwiglu
+                ? run_linear(tape, "down", swiglu(tape, run_linear(tape, "up", std::move(x), up_)), down_)
+                : gelu_between(tape, std::move(x));
   return dropout(tape, std::move(out), config_.dropout, samples);
+}
+
+Var FeedForward::gelu_between(Tape& tape, Var x) const {
+  const GeluForm form = config_.activation == Activation::kGeluErf ? GeluForm::kErf : GeluForm::kTanh;
+  const DType up = dtype_of(tape, "up", x.value.dtype(), up_), hidden = tape.compute_dtype(Op::kGelu, up, up);
+  if (tape.shows_every_op() || hidden != up || dtype_of(tape, "down", hidden, down_) != hidden) {
+    return run_linear(tape, "down", gelu(tape, run_linear(tape, "up", std::move(x), up_), form), down_);
+  }
+  GeluOutput y;
+  {
+    const Tape::LayerGuard guard(tape, "up");
+    y = linear_gelu(tape, std::move(x), *up_.weight, up_.bias, form);
+  }
+  const Tape::LayerGuard guard(tape, "down");
+  return linear(tape, std::move(y), *down_.weight, down_.bias);
 }
 
 Embedding::Embedding(ParameterSet& parameters, const ModelConfig& config) : config_(config) {

@@ -53,6 +53,9 @@ class FeedForward {
   Var forward(Tape& tape, Var x, int64_t samples) const;
 
  private:
+  // down(gelu(up(x))): gelu inside of the products where all three compute in one dtype.
+  Var gelu_between(Tape& tape, Var x) const;
+
   const ModelConfig& config_;
   LinearParameters up_, down_;
 };

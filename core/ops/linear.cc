@@ -1,37 +1,45 @@
 #include "core/ops/linear.h"
 
 namespace mantissa {
+namespace {
 
-Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
-  MANTISSA_CHECK(x.value.shape().rank() == 2 && weight.shape.rank() == 2 && x.value.dim(1) == weight.shape[1],
+// What a linear layer multiplies, in its dtype.
+struct Operands {
+  Tensor input, kernel, bias;
+
+  GemmArgs product(const Tensor& y) const {
+    return {.a = input, .b = kernel, .c = y, .bias = bias, .trans_b = Transpose::kYes};
+  }
+  Shape output_shape() const { return {input.dim(0), kernel.dim(0)}; }
+};
+
+void check_shapes(const Tensor& x, const Parameter& weight, const Parameter* bias) {
+  MANTISSA_CHECK(x.shape().rank() == 2 && weight.shape.rank() == 2 && x.dim(1) == weight.shape[1],
                  "[linear] '{}' has shape {} (N, K); x must have shape (R, K), got {}", weight.name, weight.shape,
-                 x.value.shape());
+                 x.shape());
   MANTISSA_CHECK(bias == nullptr || bias->shape == Shape{weight.shape[0]},
                  "[linear] bias of '{}' must have shape ({}), got {}", weight.name, weight.shape[0],
                  bias ? bias->shape : Shape{});
-  const DType x_dtype = x.value.dtype();
-  const DType dtype = tape.compute_dtype(Op::kLinear, x_dtype, widest(x_dtype, weight.working_dtype));
-  const Tensor input = tape.cast(x.value, dtype);
-  const Tensor kernel = tape.weight(weight, dtype);
-  Tensor y = tape.allocate(dtype, {input.dim(0), weight.shape[0]});
-  tape.backend().gemm({.a = input,
-                       .b = kernel,
-                       .c = y,
-                       .bias = bias ? tape.weight(*bias, dtype) : Tensor(),
-                       .trans_b = Transpose::kYes},
-                      tape.stream());
+}
 
+Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const Parameter* bias) {
+  check_shapes(x, weight, bias);
+  const DType dtype = linear_dtype(tape, x.dtype(), weight);
+  return {tape.cast(x, dtype), tape.weight(weight, dtype), bias ? tape.weight(*bias, dtype) : Tensor()};
+}
+
+// The gradient of a linear layer's input.
+using InputGradient = std::function<Tensor(Tape& tape, const Tensor& dy)>;
+
+// Records that `output` takes the gradient of the layer's result, and `slot` that of its input.
+Var record_linear(Tape& tape, Tensor output, const Operands& operands, Parameter& weight, Parameter* bias, int slot,
+                  InputGradient input_gradient) {
   std::vector<Parameter*> parameters{&weight};
   if (bias) parameters.push_back(bias);
-  const int slot = x.slot;
-  x.value = Tensor();  // the backward pass needs the cast input only
   return tape.record(
-      Op::kLinear, y, {x}, parameters, [slot, x_dtype, input, kernel, &weight, bias](Tape& t, Tensor dy) {
-        if (slot >= 0) {
-          Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), input.shape(), "gradient");
-          t.backend().gemm({.a = dy, .b = kernel, .c = dx}, t.stream());
-          t.give_gradient(Var{{}, slot}, std::move(dx));
-        }
+      Op::kLinear, std::move(output), {Var{{}, slot}}, parameters,
+      [slot, input = operands.input, &weight, bias, input_gradient](Tape& t, Tensor dy) {
+        if (slot >= 0) t.give_gradient(Var{{}, slot}, input_gradient(t, dy));
         const GradientTarget d_weight = t.gradient_target(weight);
         t.backend().gemm({.a = dy, .b = input, .c = d_weight.tensor, .trans_a = Transpose::kYes, .mode = d_weight.mode},
                          t.stream());
@@ -40,6 +48,60 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
           t.backend().column_sum({.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, t.stream());
         }
       });
+}
+
+// dx = dy W: in fp32 for an fp32 x (a residual stream) although the product is of 16-bit numbers.
+InputGradient plain_gradient(const Operands& operands, DType x_dtype) {
+  return [kernel = operands.kernel, shape = operands.input.shape(), x_dtype](Tape& t, const Tensor& dy) {
+    Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), shape, "gradient");
+    t.backend().gemm({.a = dy, .b = kernel, .c = dx}, t.stream());
+    return dx;
+  };
+}
+
+}  // namespace
+
+DType linear_dtype(const Tape& tape, DType x, const Parameter& weight) {
+  return tape.compute_dtype(Op::kLinear, x, widest(x, weight.working_dtype));
+}
+
+Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
+  const Operands operands = operands_of(tape, x.value, weight, bias);
+  const DType x_dtype = x.value.dtype();
+  x.value = Tensor();  // the backward pass needs the cast input only
+  const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
+  tape.backend().gemm(operands.product(y), tape.stream());
+  return record_linear(tape, y, operands, weight, bias, x.slot, plain_gradient(operands, x_dtype));
+}
+
+GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, GeluForm form) {
+  const Operands operands = operands_of(tape, x.value, weight, bias);
+  const DType x_dtype = x.value.dtype();
+  x.value = Tensor();
+  const Tensor input = tape.allocate(operands.input.dtype(), operands.output_shape());
+  const Tensor y = tape.allocate(input.dtype(), input.shape());
+  GemmArgs product = operands.product(y);
+  product.aux = input;
+  product.activation = GemmActivation::kGelu;
+  product.form = form;
+  tape.backend().gemm(product, tape.stream());
+  return {record_linear(tape, y, operands, weight, bias, x.slot, plain_gradient(operands, x_dtype)), input, form};
+}
+
+Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
+  const Operands operands = operands_of(tape, x.y.value, weight, bias);
+  MANTISSA_CHECK(operands.input.dtype() == x.input.dtype(), "[linear] '{}' must compute in gelu's dtype {}, got {}",
+                 weight.name, x.input.dtype(), operands.input.dtype());
+  const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
+  tape.backend().gemm(operands.product(y), tape.stream());
+  const auto input_gradient = [kernel = operands.kernel, input = x.input, form = x.form](Tape& t, const Tensor& dy) {
+    Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
+    t.backend().gemm(
+        {.a = dy, .b = kernel, .c = dx, .aux = input, .activation = GemmActivation::kGeluGradient, .form = form},
+        t.stream());
+    return dx;
+  };
+  return record_linear(tape, y, operands, weight, bias, x.y.slot, input_gradient);
 }
 
 }  // namespace mantissa
