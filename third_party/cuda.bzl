@@ -2,19 +2,20 @@
 
 `cuda_toolkit(name = "cuda")` takes the first of: $CUDA_HOME, $CUDA_PATH, the nvcc on PATH, /usr/local/cuda, /opt/cuda, and the
 `nvidia-*` wheels of PyPI for CUDA 13 in $VIRTUAL_ENV. It needs an nvcc of 12.0 or newer (C++20) that compiles a small
-kernel, cuda_runtime.h, libcudart_static.a and the nvtx3 headers; headers of cuBLASLt and NCCL are optional. A $CUDA_HOME or
+kernel, cuda_runtime.h, libcudart_static.a and the nvtx3 headers; headers of cuBLASLt, NCCL and cuDNN are optional. A $CUDA_HOME or
 $CUDA_PATH which is no toolkit is an error. Without a toolkit one line says so, and the build is for the CPU only.
 MANTISSA_CUDA=off forces that; MANTISSA_CUDA=on makes a missing toolkit an error.
 
-    load("@cuda//:defs.bzl", "CUDA_AVAILABLE", "NCCL_AVAILABLE", "CUDA_VERSION", "NVCC")
+    load("@cuda//:defs.bzl", "CUDA_AVAILABLE", "CUDNN_AVAILABLE", "NCCL_AVAILABLE", "CUDA_VERSION", "NVCC")
     @cuda//:cudart              headers of the toolkit, and the CUDA runtime, linked statically
     @cuda//:nvtx                headers only
     @cuda//:cublaslt_headers    headers only: the program opens the libraries of cuBLASLt and NCCL when it runs, so that one
     @cuda//:nccl_headers        program also starts where there is none
+    @cuda//:cudnn_headers       likewise of cuDNN 9.8 or newer
 
 A target whose piece is missing exists all the same; building it is an error that names the piece.
 The include folder is linked into the repository, so that the sandbox sees the headers, as one of the system: our warnings do
-not apply to it. Environment: also NCCL_HOME, for an nccl.h outside the toolkit, and CC, the host compiler.
+not apply to it. Environment: also NCCL_HOME and CUDNN_HOME, for headers outside the toolkit, and CC, the host compiler.
 """
 
 _PIECES = "bin/nvcc (12.0 or newer), include/cuda_runtime.h, include/nvtx3/nvToolsExt.h and lib64/libcudart_static.a"
@@ -139,6 +140,31 @@ def _nccl_header(ctx, toolkit):
         fail("\n\nNCCL_HOME=%s holds no include/nccl.h\n" % ctx.os.environ["NCCL_HOME"])
     return None
 
+def _defined_number(text, name):
+    """The number that a header's text defines `name` as, or 0."""
+    for line in text.split("\n"):
+        words = [word for word in line.strip().split(" ") if word]
+        if words[:2] == ["#define", name] and len(words) > 2 and words[2].isdigit():
+            return int(words[2])
+    return 0
+
+def _cudnn_folder(ctx, toolkit):
+    """The folder of the headers of cuDNN's graphs, of a version that can say what another device supports; or None."""
+    home = ctx.os.environ.get("CUDNN_HOME", "")
+
+    # Wheels keep cuDNN beside the toolkit, Debian packages in the system's folders.
+    folders = [home + "/include"] if home else []
+    folders += [toolkit.include, toolkit.root + "/../cudnn/include", "/usr/include", "/usr/include/x86_64-linux-gnu"]
+    for folder in folders:
+        if ctx.path(folder + "/cudnn_graph.h").exists and ctx.path(folder + "/cudnn_version.h").exists:
+            text = ctx.read(folder + "/cudnn_version.h")
+            version = [_defined_number(text, "CUDNN_" + part) for part in ["MAJOR", "MINOR"]]
+            if version >= [9, 8]:
+                return folder
+    if home:
+        fail("\n\nCUDNN_HOME=%s holds no include/cudnn_graph.h of cuDNN 9.8 or newer\n" % home)
+    return None
+
 def _missing_target(name, message):
     return """
 genrule(
@@ -164,7 +190,8 @@ cc_library(
     hdrs = glob(
         [folder + "/**" for folder in {folders}],
         # nccl.h has a target of its own, because it may come from another folder.
-        exclude = ["include/nccl*", "include/nccl*/**"] +
+        # So have those of cuDNN.
+        exclude = ["include/nccl*", "include/nccl*/**", "include/cudnn*"] +
                   ["include/cccl/" + part + "/**" for part in ["cub", "cuda", "thrust"]],
         allow_empty = True,
     ),
@@ -205,10 +232,24 @@ cc_library(
 )
 """
 
-def _write(ctx, build, toolkit, nccl):
+_CUDNN = """
+cc_library(
+    name = "cudnn_headers",
+    hdrs = [
+        "cudnn/cudnn_graph.h",
+        "cudnn/cudnn_version.h",
+    ],
+    includes = ["cudnn"],
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
+"""
+
+def _write(ctx, build, toolkit, nccl, cudnn):
     ctx.file("BUILD", build)
-    ctx.file("defs.bzl", "CUDA_AVAILABLE = %r\nNCCL_AVAILABLE = %r\nCUDA_VERSION = %r\nNVCC = %r\n" % (
+    ctx.file("defs.bzl", "CUDA_AVAILABLE = %r\nCUDNN_AVAILABLE = %r\nNCCL_AVAILABLE = %r\nCUDA_VERSION = %r\nNVCC = %r\n" % (
         toolkit != None,
+        cudnn != None,
         nccl != None,
         toolkit.version if toolkit else "",
         toolkit.nvcc if toolkit else "",
@@ -223,8 +264,8 @@ def _cuda_toolkit_impl(ctx):
     toolkit = _find_toolkit(ctx) if choice != "off" else None
     if toolkit == None:
         reason = "this is a build for the CPU only (MANTISSA_CUDA=off, or no CUDA toolkit)"
-        names = ["cudart", "nvtx", "cublaslt_headers", "nccl_headers"]
-        _write(ctx, "".join([_missing_target(name, reason) for name in names]), None, None)
+        names = ["cudart", "nvtx", "cublaslt_headers", "nccl_headers", "cudnn_headers"]
+        _write(ctx, "".join([_missing_target(name, reason) for name in names]), None, None, None)
         return
 
     folders = []
@@ -244,11 +285,18 @@ def _cuda_toolkit_impl(ctx):
         build += _NCCL
     else:
         build += _missing_target("nccl_headers", "no nccl.h; install the headers of NCCL, set NCCL_HOME if they lie elsewhere")
-    _write(ctx, build, toolkit, nccl)
+    cudnn = _cudnn_folder(ctx, toolkit)
+    if cudnn:
+        for header in ["cudnn_graph.h", "cudnn_version.h"]:
+            ctx.symlink("%s/%s" % (cudnn, header), "cudnn/" + header)
+        build += _CUDNN
+    else:
+        build += _missing_target("cudnn_headers", "no cudnn_graph.h of cuDNN 9.8 or newer; set CUDNN_HOME if it lies elsewhere")
+    _write(ctx, build, toolkit, nccl, cudnn)
 
 cuda_toolkit = repository_rule(
     implementation = _cuda_toolkit_impl,
     configure = True,
-    environ = _VARIABLES + ["CC", "MANTISSA_CUDA", "NCCL_HOME", "PATH", "VIRTUAL_ENV"],
+    environ = _VARIABLES + ["CC", "MANTISSA_CUDA", "CUDNN_HOME", "NCCL_HOME", "PATH", "VIRTUAL_ENV"],
     local = True,
 )

@@ -1,0 +1,50 @@
+// Attention of another library than ours, as what chooses between the two sees it.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+
+#include "core/backend/attention_extents.h"
+#include "core/cuda/stream.h"
+
+namespace mantissa::cuda {
+
+// kReproducibleBackward gives the same bits in every run; kBackward may not, and is faster.
+enum class AttentionPass : uint8_t { kForward, kBackward, kReproducibleBackward };
+
+// What a plan is made for.
+struct AttentionKey {
+  AttentionPass pass = AttentionPass::kForward;
+  DType dtype = DType::kBF16;
+  int64_t batch = 0, sequence_length = 0, num_heads = 0, num_kv_heads = 0, head_dim = 0;
+  Mask mask = Mask::kCausal;
+
+  auto operator<=>(const AttentionKey&) const = default;
+};
+
+class AttentionPlan {
+ public:
+  virtual ~AttentionPlan() = default;
+
+  // In CudaStream::workspace().
+  virtual size_t workspace_bytes() const = 0;
+  // Queue the work on the stream; nothing is allocated or waited for once the stream has the workspace. A plan has the
+  // one that its key names.
+  virtual void forward(const AttentionForwardArgs& args, CudaStream& stream) = 0;
+  virtual void backward(const AttentionBackwardArgs& args, CudaStream& stream) = 0;
+};
+
+// The library on one device, which is the calling thread's.
+class AttentionEngine {
+ public:
+  virtual ~AttentionEngine() = default;
+
+  // For 16-byte aligned bf16 or fp16 operands. Error, with the reason, if the library has no kernel.
+  virtual std::unique_ptr<AttentionPlan> plan(const AttentionKey& key) = 0;
+};
+
+// cuDNN on the device `index`: never null; ConfigError, with the reason, where it cannot be used.
+std::unique_ptr<AttentionEngine> open_attention_engine(int index);
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,123 @@
+// Attention by cuDNN on one GPU: its handle, and what of a Backend call goes where in a plan.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "core/cuda/cudnn/attention_graph.h"
+#include "core/cuda/cudnn/plan.h"
+#include "core/cuda/runtime.h"
+
+namespace mantissa::cuda {
+namespace {
+
+constexpr size_t kAlignmentBytes = 256;
+
+size_t padded(int64_t bytes) {
+  return (static_cast<size_t>(bytes) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+}
+
+// Not destroyed while plans are in use: the engine outlives them.
+class CudnnAttentionPlan final : public AttentionPlan {
+ public:
+  CudnnAttentionPlan(const Cudnn& library, cudnnHandle_t handle, const AttentionKey& key)
+      : library_(library),
+        handle_(handle),
+        key_(key),
+        plan_(library, {.handle = handle},
+              key.pass == AttentionPass::kForward ? attention_forward_graph(library, key)
+                                                  : attention_backward_graph(library, key)) {}
+
+  size_t workspace_bytes() const override {
+    return delta_bytes() + d_queries_sum_bytes() + padded(plan_.workspace_bytes());
+  }
+
+  void forward(const AttentionForwardArgs& args, CudaStream& stream) override {
+    CudnnPlan::Bindings bindings;
+    bind_views(bindings, args.qkv, {kQueries, kKeys, kValues});
+    bindings.bind(kOut, args.out.raw());
+    bindings.bind(kLse, args.lse.raw());
+    run(bindings, args.scale, stream.workspace(workspace_bytes()), stream);
+  }
+
+  void backward(const AttentionBackwardArgs& args, CudaStream& stream) override {
+    CudnnPlan::Bindings bindings;
+    bind_views(bindings, args.qkv, {kQueries, kKeys, kValues});
+    bind_views(bindings, args.d_qkv, {kDQueries, kDKeys, kDValues});
+    bindings.bind(kOut, args.out.raw());
+    bindings.bind(kDOut, args.d_out.raw());
+    bindings.bind(kLse, args.lse.raw());
+    std::byte* workspace = stream.workspace(workspace_bytes());
+    bindings.bind(kDelta, workspace);
+    workspace += delta_bytes();
+    if (d_queries_sum_bytes() > 0) bindings.bind(kDQueriesSum, workspace);
+    workspace += d_queries_sum_bytes();
+    float one = 1.0f;
+    bindings.bind(kOne, &one);
+    run(bindings, args.scale, workspace, stream);
+  }
+
+ private:
+  int64_t rows() const { return key_.batch * key_.num_heads * key_.sequence_length; }
+  size_t delta_bytes() const {
+    return key_.pass == AttentionPass::kForward ? 0 : padded(rows() * static_cast<int64_t>(sizeof(float)));
+  }
+  size_t d_queries_sum_bytes() const {
+    return key_.pass == AttentionPass::kBackward ? padded(rows() * key_.head_dim * static_cast<int64_t>(sizeof(float)))
+                                                 : 0;
+  }
+
+  // Queries, keys and values of a packed tensor.
+  void bind_views(CudnnPlan::Bindings& bindings, const Tensor& packed, std::array<AttentionTensor, 3> to) const {
+    auto* data = static_cast<std::byte*>(packed.raw());
+    const int64_t head_bytes = key_.head_dim * static_cast<int64_t>(size_bytes(key_.dtype));
+    bindings.bind(to[0], data);
+    bindings.bind(to[1], data + key_.num_heads * head_bytes);
+    bindings.bind(to[2], data + (key_.num_heads + key_.num_kv_heads) * head_bytes);
+  }
+
+  void run(CudnnPlan::Bindings& bindings, float scale, std::byte* workspace, CudaStream& stream) const {
+    float masked_score = -std::numeric_limits<float>::infinity();
+    bindings.bind(kScale, &scale);
+    if (key_.mask == Mask::kCausal) bindings.bind(kMaskedScore, &masked_score);
+    check_cudnn(library_, library_.set_stream(handle_, stream.handle()), "cudnnSetStream");
+    plan_.run(handle_, bindings, workspace);
+  }
+
+  const Cudnn& library_;
+  const cudnnHandle_t handle_;
+  const AttentionKey key_;
+  const CudnnPlan plan_;
+};
+
+class CudnnAttention final : public AttentionEngine {
+ public:
+  CudnnAttention(const Cudnn& library, int index) : library_(library) {
+    // Other devices have other engines, for which nobody has looked at these graphs.
+    const DeviceProperties device = device_properties(index);
+    if (device.major != 8 && device.major != 9) {
+      throw ConfigError(fmt::format("cuDNN's attention is used on compute capability 8 and 9, not on {}.{} ({})",
+                                    device.major, device.minor, device.name));
+    }
+    set_device(index);
+    check_cudnn(library_, library_.create(&handle_), "cudnnCreate");
+  }
+  ~CudnnAttention() override { library_.destroy(handle_); }
+  CudnnAttention(const CudnnAttention&) = delete;
+  CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+  std::unique_ptr<AttentionPlan> plan(const AttentionKey& key) override {
+    return std::make_unique<CudnnAttentionPlan>(library_, handle_, key);
+  }
+
+ private:
+  const Cudnn& library_;
+  cudnnHandle_t handle_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionEngine> open_attention_engine(int index) {
+  return std::make_unique<CudnnAttention>(cudnn(), index);
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,40 @@
+// Scaled dot-product attention as graphs that cuDNN's fused engines take: they are recognised by their form.
+//
+// Queries, keys and values are views of one packed tensor (B * T, (H + 2 * KV) * D), told apart by their addresses and
+// the strides of its rows; so are their gradients. Scores, softmax and sums are fp32; probabilities and the gradients
+// of scores are rounded to the operands' dtype before they are multiplied. With fewer key heads than query heads, each
+// query head's gradients of keys and values are rounded to that dtype before they are added.
+//
+// Source of the form: NVIDIA's cudnn-frontend 1.22, include/cudnn_frontend/node/scaled_dot_product_flash_attention.h.
+#pragma once
+
+#include "core/cuda/attention_engine.h"
+#include "core/cuda/cudnn/graph.h"
+
+namespace mantissa::cuda {
+
+// The identifiers of a graph's tensors in memory.
+enum AttentionTensor : int64_t {
+  kQueries = 1,
+  kKeys,
+  kValues,
+  kOut,
+  kLse,  // (B, H, T), fp32: log(sum exp(scale * q k^T))
+  kDOut,
+  kDQueries,
+  kDKeys,
+  kDValues,
+  kDelta,        // (B, H, T), fp32: rowsum(out * d_out), which the backward pass makes
+  kDQueriesSum,  // (B, H, T, D), fp32: where it adds d_queries up, unless the pass is reproducible
+  kScale,        // number
+  kMaskedScore,  // number: -Inf
+  kOne,          // number: 1, for the place of dropout in the graph
+};
+
+CudnnGraph attention_forward_graph(const Cudnn& library, const AttentionKey& key);
+
+// Backward: d_queries are added up in fp32 in an order that varies from run to run. Reproducible: the engine keeps the
+// gradients of all scores instead, B * H * T * T elements of the operands' dtype, and multiplies them in one order.
+CudnnGraph attention_backward_graph(const Cudnn& library, const AttentionKey& key);
+
+}  // namespace mantissa::cuda

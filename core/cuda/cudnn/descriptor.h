@@ -1,0 +1,75 @@
+// One of cuDNN's descriptors, destroyed with its owner.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/cuda/cudnn/library.h"
+
+namespace mantissa::cuda {
+
+class CudnnDescriptor {
+ public:
+  CudnnDescriptor(const Cudnn& library, cudnnBackendDescriptorType_t type) : library_(&library) {
+    check_cudnn(library, library.create_descriptor(type, &handle_), "cudnnBackendCreateDescriptor");
+  }
+  ~CudnnDescriptor() {
+    if (handle_ != nullptr) library_->destroy_descriptor(handle_);
+  }
+  CudnnDescriptor(CudnnDescriptor&& other) noexcept
+      : library_(other.library_), handle_(std::exchange(other.handle_, nullptr)) {}
+  CudnnDescriptor& operator=(CudnnDescriptor&& other) noexcept {
+    std::swap(library_, other.library_);
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+
+  // Value's type must be what the attribute's type stands for in cudnn_graph.h: the library cannot tell.
+  template <typename Value>
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::span<const Value> values) {
+    check_cudnn(*library_, library_->set_attribute(handle_, name, type, std::ssize(values), values.data()),
+                "cudnnBackendSetAttribute");
+  }
+  template <typename Value>
+  void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, const Value& value) {
+    set(name, type, std::span<const Value>(&value, 1));
+  }
+  void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
+    set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, value.handle_);
+  }
+
+  void finalize() { check_cudnn(*library_, library_->finalize(handle_), "cudnnBackendFinalize"); }
+
+  // At most `limit` values.
+  template <typename Value>
+  std::vector<Value> get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t limit) const {
+    std::vector<Value> values(static_cast<size_t>(limit));
+    int64_t count = 0;
+    check_cudnn(*library_, library_->get_attribute(handle_, name, type, limit, &count, values.data()),
+                "cudnnBackendGetAttribute");
+    values.resize(static_cast<size_t>(std::min(count, limit)));
+    return values;
+  }
+  // Into descriptors that exist, as the library wants them; how many it filled.
+  int64_t get_into(cudnnBackendAttributeName_t name, std::span<CudnnDescriptor> descriptors) const {
+    std::vector<cudnnBackendDescriptor_t> handles;
+    for (const CudnnDescriptor& descriptor : descriptors) handles.push_back(descriptor.handle_);
+    int64_t count = 0;
+    check_cudnn(*library_,
+                library_->get_attribute(handle_, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(handles), &count,
+                                        handles.data()),
+                "cudnnBackendGetAttribute");
+    return std::min(count, static_cast<int64_t>(std::ssize(descriptors)));
+  }
+
+  cudnnBackendDescriptor_t handle() const { return handle_; }
+
+ private:
+  const Cudnn* library_;
+  cudnnBackendDescriptor_t handle_ = nullptr;
+};
+
+}  // namespace mantissa::cuda
