@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "core/backend/attention_options.h"
 #include "core/backend/gemm_options.h"
 #include "core/backend/kernel_args.h"
 #include "core/backend/update_decision.h"
@@ -24,6 +25,8 @@ class Backend {
   virtual std::unique_ptr<Stream> create_stream() = 0;
   // How the streams that are made from now on multiply matrices. A device without such a choice ignores it.
   virtual void set_gemm_options(const GemmOptions&) {}
+  // Who computes attention on the streams that are made from now on. Likewise.
+  virtual void set_attention_choice(AttentionChoice) {}
   // Records what `body` queues on `stream`, and on streams that it joins to it by events, instead of running it. The
   // memory that it names must stay. Nothing may be allocated, uploaded or waited for in it. ConfigError if the device
   // cannot.

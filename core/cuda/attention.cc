@@ -1,39 +1,39 @@
 #include "core/cuda/attention.h"
 
-#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
 
 #include "core/backend/kernel_checks.h"
-#include "core/cuda/attention_paths.h"
+#include "core/cuda/attention_device.h"
+#include "core/cuda/attention_own.h"
 
 namespace mantissa::cuda {
 namespace {
 
-template <typename... Operands>
-bool fits_tensor_cores(const AttentionExtents& extents, const Tensor& qkv, const Operands&... others) {
-  constexpr int64_t kMaxHeadDim = 128;
-  constexpr uintptr_t kChunkBytes = 16;
-  const auto aligned = [](const Tensor& tensor) {
-    return reinterpret_cast<uintptr_t>(tensor.raw()) % kChunkBytes == 0;
-  };
-  return size_bytes(qkv.dtype()) == 2 && extents.head_dim <= kMaxHeadDim &&
-         static_cast<uintptr_t>(extents.head_dim) * 2 % kChunkBytes == 0 && extents.scale > 0.0f && aligned(qkv) &&
-         (aligned(others) && ...);
+AttentionDevice& device_of(const CudaStream& stream) {
+  // Never destroyed: when the program ends, the driver that a library talks to may be gone first.
+  static auto& devices = *new std::map<int, std::unique_ptr<AttentionDevice>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<AttentionDevice>& device = devices[stream.device_index()];
+  if (device == nullptr) {
+    device =
+        std::make_unique<AttentionDevice>([index = stream.device_index()] { return open_attention_engine(index); });
+  }
+  return *device;
 }
 
 }  // namespace
 
 void attention_forward(const AttentionForwardArgs& args, CudaStream& stream) {
   const AttentionExtents extents = check_args(args);
-  const bool mma = fits_tensor_cores(extents, args.qkv, args.out);
-  (mma ? attention_forward_mma : attention_forward_simt)(args, extents, stream);
+  if (!device_of(stream).try_forward(args, extents, stream)) own_attention_forward(args, extents, stream);
 }
 
 void attention_backward(const AttentionBackwardArgs& args, CudaStream& stream) {
   const AttentionExtents extents = check_args(args);
-  const AttentionRowTerms terms = attention_row_terms(args, extents, stream);
-  const bool mma = fits_tensor_cores(extents, args.qkv, args.out, args.d_out, args.d_qkv);
-  (mma ? attention_keys_backward_mma : attention_keys_backward_simt)(args, extents, terms, stream);
-  (mma ? attention_queries_backward_mma : attention_queries_backward_simt)(args, extents, terms, stream);
+  if (!device_of(stream).try_backward(args, extents, stream)) own_attention_backward(args, extents, stream);
 }
 
 }  // namespace mantissa::cuda

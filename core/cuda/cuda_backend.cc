@@ -97,6 +97,7 @@ std::string CudaBackend::describe() const {
 std::unique_ptr<Stream> CudaBackend::create_stream() {
   auto stream = std::make_unique<CudaStream>(device_.index, properties_);
   stream->set_gemm_options(gemm_options_);
+  stream->set_attention_choice(attention_choice_);
   return stream;
 }
 

@@ -20,6 +20,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body) override;
   void set_gemm_options(const GemmOptions& options) override { gemm_options_ = options; }
+  void set_attention_choice(AttentionChoice choice) override { attention_choice_ = choice; }
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
@@ -62,6 +63,7 @@ class CudaBackend final : public Backend {
   CudaStream set_up_;  // zeroes new memory
   Staging staging_;
   GemmOptions gemm_options_;
+  AttentionChoice attention_choice_ = AttentionChoice::kAuto;
 };
 
 }  // namespace mantissa::cuda

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/backend/attention_options.h"
 #include "core/backend/gemm_options.h"
 #include "core/cuda/runtime.h"
 #include "core/tensor/stream.h"
@@ -57,6 +58,8 @@ class CudaStream final : public Stream {
 
   const GemmOptions& gemm_options() const { return gemm_options_; }
   void set_gemm_options(const GemmOptions& options) { gemm_options_ = options; }
+  AttentionChoice attention_choice() const { return attention_choice_; }
+  void set_attention_choice(AttentionChoice choice) { attention_choice_ = choice; }
 
  private:
   int index_;
@@ -67,6 +70,7 @@ class CudaStream final : public Stream {
   std::vector<std::byte*> outgrown_;
   std::byte* gemm_workspace_ = nullptr;
   GemmOptions gemm_options_;
+  AttentionChoice attention_choice_ = AttentionChoice::kAuto;
 };
 
 // The CudaStream that `stream` is; ContractError if it is of another backend.

@@ -13,6 +13,7 @@
 #include "amp/working_dtype.h"
 #include "comm/reducer_config.h"
 #include "core/autograd/precision.h"
+#include "core/backend/attention_options.h"
 #include "core/backend/gemm_options.h"
 #include "core/io/config_reader.h"
 #include "core/io/token_data.h"
@@ -119,6 +120,7 @@ struct ActivationInjection {
 
 // Of GPUs only.
 struct CudaConfig {
+  AttentionChoice attention = AttentionChoice::kAuto;
   GemmSelection gemm = GemmSelection::kTimed;
   bool graph = false;  // capture the step
 };

@@ -165,6 +165,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });
   v.section("faults", [&] { v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1)); });
   v.section("cuda", [&] {
+    v.scalar("attention", choice_field(c.cuda.attention, names::kAttention));
     v.scalar("gemm", choice_field(c.cuda.gemm, names::kGemmSelection));
     v.scalar("graph", bool_field(c.cuda.graph));
   });

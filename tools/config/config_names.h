@@ -30,6 +30,8 @@ inline constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::
 inline constexpr Name<DType> kFloat[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
 inline constexpr Name<DType> kMoment[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}};
 inline constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
+inline constexpr Name<AttentionChoice> kAttention[] = {
+    {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};
 inline constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection::kTimed},
                                                          {"deterministic", GemmSelection::kDeterministic}};
 inline constexpr Name<Sharding> kSharding[] = {{"sharded", Sharding::kSharded}, {"replicated", Sharding::kReplicated}};

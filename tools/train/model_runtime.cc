@@ -18,6 +18,7 @@ std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& 
   auto backend = create_backend(device.backend, device.index);
   backend->set_gemm_options(
       {.fp32_math = config.precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull, .selection = config.cuda.gemm});
+  backend->set_attention_choice(config.cuda.attention);
   return backend;
 }
 

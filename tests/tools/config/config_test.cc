@@ -61,6 +61,13 @@ TEST(Config, SynonymsNameSettingsThatExistAndAreNoneThemselves) {
   }
 }
 
+TEST(Config, SaysWhoComputesAttention) {
+  EXPECT_EQ(minimal_config({}).cuda.attention, AttentionChoice::kAuto);
+  EXPECT_EQ(minimal_config({"cuda.attention=own"}).cuda.attention, AttentionChoice::kOwn);
+  EXPECT_EQ(minimal_config({"cuda.attention=cudnn"}).cuda.attention, AttentionChoice::kCudnn);
+  EXPECT_THAT(message_of<ConfigError>([] { minimal_config({"cuda.attention=flash"}); }), HasSubstr("cudnn"));
+}
+
 TEST(Config, TotalStepsOfTheScheduleFollowTrainSteps) {
   EXPECT_EQ(minimal_config({"train.steps=77"}).optimizer.schedule.total_steps, 77);
 }

@@ -1,0 +1,49 @@
+// Who computes attention on one GPU: another library's plan, made and checked at the first use of a shape, or our
+// kernels.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "core/cuda/attention_engine.h"
+
+namespace mantissa::cuda {
+
+// Follows AttentionChoice of the stream. With kAuto, whatever keeps the library from computing a shape is said once in
+// the log, and our kernels compute it; with kCudnn it is a ConfigError. Of a pass that must give the same bits in every
+// run (any with kAuto, or if GEMMs are chosen kDeterministic) that includes a second run with other bits.
+//
+// A shape's first results are compared with those of our kernels on the same operands, outside of captured graphs: a
+// plan is used, these results included, once it has agreed. Operands that give results which are not finite decide
+// nothing.
+class AttentionDevice {
+ public:
+  // `open` is called once, when the library is first wanted; Error, with the reason, if there is none.
+  using Open = std::function<std::unique_ptr<AttentionEngine>()>;
+  explicit AttentionDevice(Open open) : open_(std::move(open)) {}
+
+  // Queue a pass if the library is to compute it; whether it was queued. Thread-safe.
+  bool try_forward(const AttentionForwardArgs& args, const AttentionExtents& extents, CudaStream& stream);
+  bool try_backward(const AttentionBackwardArgs& args, const AttentionExtents& extents, CudaStream& stream);
+
+ private:
+  struct Entry {
+    std::unique_ptr<AttentionPlan> plan;  // null: our kernels
+    bool checked = false;                 // the plan has agreed with them
+  };
+
+  template <typename Args>
+  bool try_pass(AttentionPass pass, const Args& args, const AttentionExtents& extents, CudaStream& stream);
+  Entry make_entry(AttentionChoice choice, const AttentionKey& key);
+  AttentionEngine* engine(AttentionChoice choice);
+
+  std::mutex mutex_;  // of all below; held while a pass is queued
+  Open open_;         // empty after its call
+  std::unique_ptr<AttentionEngine> engine_;
+  std::string missing_;  // why there is no engine
+  std::map<std::pair<AttentionChoice, AttentionKey>, Entry> entries_;
+};
+
+}  // namespace mantissa::cuda
