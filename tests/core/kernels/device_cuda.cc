@@ -1,10 +1,12 @@
-// A GPU. It has one variant; a schedule is one more run, since a GPU never divides its work in time the same way twice.
-// With MANTISSA_TEST_SAMPLE set, as much as on the emulated GPU and no more: under compute-sanitizer a GPU is as slow.
+// A GPU. Its variants are who computes attention; a schedule is one more run, since a GPU never divides its work in
+// time the same way twice. With MANTISSA_TEST_SAMPLE set, as much as on the emulated GPU and no more: under
+// compute-sanitizer a GPU is as slow.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 
+#include "core/cuda/stream.h"
 #include "tests/core/kernels/device_under_test.h"
 
 namespace mantissa::kernel_test {
@@ -17,7 +19,13 @@ class Cuda final : public DeviceUnderTest {
  public:
   Cuda() : DeviceUnderTest("cuda") {}
 
-  void on_each_variant(const std::function<void()>& body) override { body(); }
+  void on_each_variant(const std::function<void()>& body) override {
+    for (const AttentionChoice choice : {AttentionChoice::kOwn, AttentionChoice::kAuto}) {
+      SCOPED_TRACE(choice == AttentionChoice::kOwn ? "our attention" : "attention by our kernels or cuDNN");
+      cuda::as_cuda(stream()).set_attention_choice(choice);
+      body();
+    }
+  }
 
   void on_each_schedule(const std::function<void()>& body) override {
     for (int run = 0; run < (sample_ ? 2 : 4); ++run) {
@@ -48,6 +56,7 @@ class Cuda final : public DeviceUnderTest {
 
   bool rounds_probabilities() const override { return true; }
   bool fuses_gelu() const override { return true; }
+  bool rounds_head_gradients() const override { return true; }  // cuDNN
 
  private:
   // Waits for the stream. Called from a release, which must not throw.

@@ -45,6 +45,8 @@ class DeviceUnderTest {
   // Whether attention rounds probabilities and their gradients to a 16-bit dtype of its operands before it multiplies
   // them.
   virtual bool rounds_probabilities() const = 0;
+  // Whether it also rounds what each of several query heads adds to the gradient of their key head.
+  virtual bool rounds_head_gradients() const { return false; }
   // Whether products with gelu take the liberties that GemmArgs allows a device with one kernel for both.
   virtual bool fuses_gelu() const = 0;
   // By default, fp32, bf16 and fp16 through the backend.
