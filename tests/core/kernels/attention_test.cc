@@ -89,13 +89,15 @@ TEST(Attention, GroupedQueriesAndBatchesOnEveryVariant) {
 // Other libraries' kernels are made and checked in a first call, and used by themselves from the second on.
 TEST(Attention, HeadsOfLargeModelsOnEveryVariant) {
   const size_t length = static_cast<size_t>(device_under_test().large(140));
+  size_t index = 0;
   device_under_test().on_each_variant([&] {
     const PlacementScope scope(Placement::kAligned);
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       for (const bool causal : {true, false}) {
-        for (int call = 0; call < 2; ++call) {
-          expect_agreement({1, length, 2, 2, 64, 0.125, causal}, dtype);
-          expect_agreement({1, length, 4, 2, 128, 0.09, causal}, dtype);
+        for (const AttentionCase& c :
+             {AttentionCase{1, length, 2, 2, 64, 0.125, causal}, AttentionCase{1, length, 4, 2, 128, 0.09, causal}}) {
+          if (!device_under_test().takes_case(index++)) continue;
+          for (int call = 0; call < 2; ++call) expect_agreement(c, dtype);
         }
       }
     }
