@@ -169,8 +169,8 @@ struct CrossEntropyForwardArgs {
   int32_t ignore_index = -100;
 };
 
-// Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored. scale (1)
-// fp32: what gradients start from, read when the kernel runs.
+// Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored. scale
+// (1) fp32: what gradients start from, read when the kernel runs.
 struct CrossEntropyBackwardArgs {
   Tensor logits{}, targets{}, lse{}, scale{};
   int32_t ignore_index = -100;

@@ -148,8 +148,8 @@ TEST_P(PyTorchLowCurve, StaysWithinTheBoundsOfOnePass) {
   const double norm_bound = testing::gradient_bound(dtype);
   EXPECT_LT(worst_error(curve.norms, file.values("gpt/fp32/curve/gradient_norm")), norm_bound);
   EXPECT_LT(worst_error(curve.norms, file.values(prefix + "gradient_norm")), std::sqrt(2.0) * norm_bound);
-  // Root mean square over the curve, against PyTorch's: of 20 values each is known to 16 %, their ratio to 22 %. Three of
-  // these: beyond two, one of the four ratios here lies after one of eleven harmless changes of a rounding.
+  // Root mean square over the curve, against PyTorch's: of 20 values each is known to 16 %, their ratio to 22 %. Three
+  // of these: beyond two, one of the four ratios here lies after one of eleven harmless changes of a rounding.
   EXPECT_LT(relative_error(curve.losses, exact), 1.66 * relative_error(torch, exact));
 }
 
