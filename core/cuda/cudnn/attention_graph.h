@@ -5,7 +5,7 @@
 // of scores are rounded to the operands' dtype before they are multiplied. With fewer key heads than query heads, each
 // query head's gradients of keys and values are rounded to that dtype before they are added.
 //
-// Source of the form: NVIDIA's cudnn-frontend 1.22, include/cudnn_frontend/node/scaled_dot_product_flash_attention.h.
+// Source of the form: NVIDIA's cudnn-frontend 1.23, include/cudnn_frontend/node/scaled_dot_product_flash_attention.h.
 #pragma once
 
 #include "core/cuda/attention_engine.h"
