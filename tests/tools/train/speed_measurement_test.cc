@@ -12,13 +12,14 @@ namespace mantissa::testing {
 namespace {
 
 // The CPU with a data sheet, as one device that all ranks share.
-const bool kRegistered = register_backend(
-    "cpu_with_datasheet", {.create = [](int) { return create_backend("cpu"); },
-                           .device_identity = [](int) { return DeviceIdentity{.uuid = "the only one"}; },
-                           .datasheet_flops = [](int, DType dtype, Fp32Math) -> std::optional<double> {
-                             if (dtype == DType::kBF16) return 3e12;
-                             return std::nullopt;
-                           }});
+const bool kRegistered =
+    register_backend("cpu_with_datasheet",
+                     {.create = [](int) { return create_backend("cpu"); },
+                      .device_identity = [](int) { return DeviceIdentity{.uuid = "the only one", .pci_bus_id = ""}; },
+                      .datasheet_flops = [](int, DType dtype, Fp32Math) -> std::optional<double> {
+                        if (dtype == DType::kBF16) return 3e12;
+                        return std::nullopt;
+                      }});
 
 std::vector<SpeedContext> measure(int ranks, const std::vector<std::string>& settings) {
   const SmallRun run("speed_measurement");
