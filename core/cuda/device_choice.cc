@@ -18,6 +18,15 @@ bool runs_on(std::string_view architecture, int major, int minor) {
   return number / 10 == major && number % 10 <= minor;
 }
 
+std::string build_advice(int major, int minor) {
+  for (const std::string_view architecture : kBuildableCudaArchs) {
+    if (runs_on(architecture, major, minor))
+      return fmt::format("build with --//tools/build:cuda_archs={}", architecture);
+  }
+  return fmt::format("a build can hold code for {} only, none of which runs on it",
+                     fmt::join(kBuildableCudaArchs, ", "));
+}
+
 std::string unusable_reason(int index) try {
   if (std::string reason = no_device_reason(); !reason.empty()) return reason;
   const int count = device_count();
@@ -25,10 +34,9 @@ std::string unusable_reason(int index) try {
   const DeviceProperties device = device_properties(index);
   const auto runs = [&](std::string_view architecture) { return runs_on(architecture, device.major, device.minor); };
   if (std::any_of(std::begin(kCudaArchs), std::end(kCudaArchs), runs)) return "";
-  return fmt::format(
-      "GPU {} ({}) has compute capability {}.{}, but this program's kernels were built for {} only: build with "
-      "--//tools/build:cuda_archs=sm_{}{} (a suffix a for 9.0 and above)",
-      index, device.name, device.major, device.minor, fmt::join(kCudaArchs, ", "), device.major, device.minor);
+  return fmt::format("GPU {} ({}) has compute capability {}.{}, but this program's kernels were built for {} only: {}",
+                     index, device.name, device.major, device.minor, fmt::join(kCudaArchs, ", "),
+                     build_advice(device.major, device.minor));
 } catch (const CudaError& error) {
   return error.what();  // a GPU that is there and does not answer
 }

@@ -12,6 +12,9 @@ namespace mantissa::cuda {
 // and at most its minor version; architecture-specific code ("a") on exactly that version.
 bool runs_on(std::string_view architecture, int major, int minor);
 
+// What to do about a GPU of compute capability major.minor for which this build holds no code.
+std::string build_advice(int major, int minor);
+
 // Why GPU number `index` cannot be used: there is no driver or no such device, or no kernel was compiled for its
 // architecture. Empty if it can.
 std::string unusable_reason(int index);

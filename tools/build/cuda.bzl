@@ -58,7 +58,7 @@ cuda_archs = rule(
 def _cuda_archs_source_impl(ctx):
     names = ctx.attr.archs[CudaArchsInfo].names
     ctx.actions.write(ctx.outputs.out, """\
-// GPU architectures for which this build holds device code. Generated.
+// GPU architectures: those for which this build holds device code, and those for which a build can. Generated.
 #pragma once
 
 #include <string_view>
@@ -66,9 +66,13 @@ def _cuda_archs_source_impl(ctx):
 namespace mantissa {{
 
 inline constexpr std::string_view kCudaArchs[] = {{{names}}};
+inline constexpr std::string_view kBuildableCudaArchs[] = {{{buildable}}};
 
 }}  // namespace mantissa
-""".format(names = ", ".join(["\"%s\"" % name for name in names])))
+""".format(
+        names = ", ".join(["\"%s\"" % name for name in names]),
+        buildable = ", ".join(["\"%s\"" % name for name in _ARCHS]),
+    ))
     return [DefaultInfo(files = depset([ctx.outputs.out]))]
 
 cuda_archs_source = rule(
