@@ -8,19 +8,32 @@
 
 #include "core/cuda/runtime.h"
 #include "core/tensor/half.h"
+#include "core/tensor/philox.h"
 
 namespace mantissa::cuda {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+constexpr size_t kPieceBytes = size_t{4} << 20;
+
+// A piece on its way to or from the device, in pinned memory.
+class PinnedPiece {
+ public:
+  PinnedPiece() : data_(static_cast<std::byte*>(allocate_pinned(kPieceBytes))) {}
+  ~PinnedPiece() { free_pinned(data_); }
+  PinnedPiece(const PinnedPiece&) = delete;
+  PinnedPiece& operator=(const PinnedPiece&) = delete;
+  std::byte* get() const { return data_; }
+
+ private:
+  std::byte* data_;
+};
+
 // Calls body(a's bytes, b's bytes, offset, count) for pieces of both, copied to the host.
 template <typename Body>
 void for_each_piece(const Tensor& a, const Tensor& b, CudaStream& stream, const Body& body) {
-  constexpr size_t kPieceBytes = size_t{4} << 20;
-  const auto release = [](std::byte* data) { free_pinned(data); };
-  const std::unique_ptr<std::byte, decltype(release)> host(static_cast<std::byte*>(allocate_pinned(2 * kPieceBytes)),
-                                                           release);
+  const PinnedPiece of_a, of_b;
   const size_t total = a.size_bytes();
   for (size_t offset = 0; offset < total; offset += kPieceBytes) {
     const size_t count = std::min(kPieceBytes, total - offset);
@@ -28,10 +41,10 @@ void for_each_piece(const Tensor& a, const Tensor& b, CudaStream& stream, const 
       copy_async(to, static_cast<const std::byte*>(from.raw()) + offset, count, CopyKind::kDeviceToHost,
                  stream.handle());
     };
-    fetch(a, host.get());
-    fetch(b, host.get() + kPieceBytes);
+    fetch(a, of_a.get());
+    fetch(b, of_b.get());
     stream.synchronize();
-    body(host.get(), host.get() + kPieceBytes, offset, count);
+    body(of_a.get(), of_b.get(), offset, count);
   }
 }
 
@@ -49,12 +62,46 @@ void for_each_pair(const Tensor& a, const Tensor& b, CudaStream& stream, const B
   });
 }
 
+// What is no number is larger than any.
+double larger(double a, double b) { return std::isnan(b) ? kInfinity : std::max(a, b); }
+
 }  // namespace
+
+Tensor scratch_like(const Tensor& tensor) {
+  auto* const data = static_cast<std::byte*>(allocate_device(tensor.size_bytes()));
+  return {std::make_shared<Storage>(data, tensor.size_bytes(), tensor.device(), [data] { free_device(data); }),
+          tensor.dtype(), tensor.shape()};
+}
+
+Tensor made_up_like(const Tensor& tensor, uint64_t seed, float magnitude, CudaStream& stream) {
+  const Tensor made = scratch_like(tensor);
+  const PinnedPiece host;
+  dispatch(tensor.dtype(), [&]<typename T>() {
+    constexpr size_t kPieceElements = kPieceBytes / sizeof(T);
+    const auto numel = static_cast<size_t>(made.numel());
+    T* const values = reinterpret_cast<T*>(host.get());
+    for (size_t begin = 0; begin < numel; begin += kPieceElements) {
+      const size_t count = std::min(kPieceElements, numel - begin);
+      for (size_t i = 0; i < count; i += 4) {  // pieces begin at multiples of 4
+        const uint64_t block = (begin + i) / 4;
+        const PhiloxCounter words =
+            philox(seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), 0, 0});
+        for (size_t j = 0; j < 4 && i + j < count; ++j) {
+          values[i + j] = from_float<T>(magnitude * (2.0f * uniform01(words[j]) - 1.0f));
+        }
+      }
+      copy_async(made.raw() + begin * sizeof(T), host.get(), count * sizeof(T), CopyKind::kHostToDevice,
+                 stream.handle());
+      stream.synchronize();
+    }
+  });
+  return made;
+}
 
 double attention_error_bound(DType dtype) { return 30 * (dtype == DType::kBF16 ? 0x1p-9 : 0x1p-12); }
 
-Difference relative_difference(const Tensor& result, const Tensor& reference, std::array<int64_t, 3> column_ends,
-                               CudaStream& stream) {
+double relative_difference(const Tensor& result, const Tensor& reference, std::array<int64_t, 3> column_ends,
+                           CudaStream& stream) {
   std::array<double, 3> differences{}, norms{};
   const auto row = static_cast<size_t>(column_ends.back());
   for_each_pair(result, reference, stream, [&](double x, double y, size_t i) {
@@ -63,24 +110,18 @@ Difference relative_difference(const Tensor& result, const Tensor& reference, st
     differences[part] += (x - y) * (x - y);
     norms[part] += y * y;
   });
-  Difference found;
+  double worst = 0.0;
   for (size_t part = 0; part < norms.size(); ++part) {
-    found.finite = found.finite && std::isfinite(norms[part]);
-    if (differences[part] == 0.0) continue;
-    const double error = std::sqrt(differences[part] / norms[part]);
-    found.error = std::isnan(error) ? kInfinity : std::max(found.error, error);
+    if (differences[part] != 0.0) worst = larger(worst, std::sqrt(differences[part] / norms[part]));
   }
-  return found;
+  return worst;
 }
 
-Difference largest_difference(const Tensor& result, const Tensor& reference, CudaStream& stream) {
-  Difference found;
-  for_each_pair(result, reference, stream, [&](double x, double y, size_t) {
-    found.finite = found.finite && std::isfinite(y);
-    const double error = std::abs(x - y) / (1.0 + std::abs(y));
-    found.error = std::isnan(error) ? kInfinity : std::max(found.error, error);
-  });
-  return found;
+double largest_difference(const Tensor& result, const Tensor& reference, CudaStream& stream) {
+  double worst = 0.0;
+  for_each_pair(result, reference, stream,
+                [&](double x, double y, size_t) { worst = larger(worst, std::abs(x - y) / (1.0 + std::abs(y))); });
+  return worst;
 }
 
 bool same_bits(const Tensor& a, const Tensor& b, CudaStream& stream) {

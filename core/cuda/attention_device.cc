@@ -13,74 +13,69 @@ namespace {
 // With kAuto no plan may hold more of the device than this for good.
 constexpr size_t kAutoWorkspaceBytes = size_t{1} << 30;
 
-// Device memory in the form of a tensor, for the time of a comparison.
-Tensor scratch_like(const Tensor& tensor) {
-  auto* const data = static_cast<std::byte*>(allocate_device(tensor.size_bytes()));
-  return {std::make_shared<Storage>(data, tensor.size_bytes(), tensor.device(), [data] { free_device(data); }),
-          tensor.dtype(), tensor.shape()};
-}
+// Of made-up operands: scores of some units, so that probabilities differ.
+constexpr float kOperandMagnitude = 3.0f;
+constexpr uint64_t kQkvSeed = 1, kGradientSeed = 2;
 
-void copy_to(const Tensor& to, const Tensor& from, CudaStream& stream) {
-  copy_async(to.raw(), from.raw(), to.size_bytes(), CopyKind::kDeviceToDevice, stream.handle());
-  stream.synchronize();  // `from` goes
-}
-
-enum class Verdict { kAgrees, kUndecided, kRefused };
-
-struct Check {
-  Verdict verdict;
-  std::string reason{};  // of a refusal
-};
-
-// From the differences of a result that must stay below `bound`.
-Check judge(const char* what, const Difference& difference, double bound) {
-  if (!difference.finite) return {Verdict::kUndecided};
-  if (difference.error <= bound) return {Verdict::kAgrees};
-  return {Verdict::kRefused, fmt::format("its {} is {:.3g} from that of our kernels, where rounding explains {:.3g}",
-                                         what, difference.error, bound)};
+// What is wrong with a difference from our kernels; empty if it is at most `bound`.
+std::string judge(const char* what, double difference, double bound) {
+  if (difference <= bound) return "";
+  return fmt::format("its {} is {:.3g} from that of our kernels, where rounding explains {:.3g}", what, difference,
+                     bound);
 }
 
 void run(AttentionPlan& plan, const AttentionForwardArgs& args, CudaStream& stream) { plan.forward(args, stream); }
 void run(AttentionPlan& plan, const AttentionBackwardArgs& args, CudaStream& stream) { plan.backward(args, stream); }
 
-// Each leaves a right result: the plan's if it agrees, else that of our kernels.
-Check check(AttentionPlan& plan, AttentionPass, const AttentionForwardArgs& args, const AttentionExtents& extents,
-            CudaStream& stream) {
-  own_attention_forward(args, extents, stream);
-  AttentionForwardArgs other = args;
-  other.out = scratch_like(args.out);
-  other.lse = scratch_like(args.lse);
-  plan.forward(other, stream);
-  Check found = judge("lse", largest_difference(other.lse, args.lse, stream), kLseErrorBound);
-  if (found.verdict != Verdict::kAgrees) return found;
-  found =
-      judge("out",
-            relative_difference(other.out, args.out, {extents.out_row(), extents.out_row(), extents.out_row()}, stream),
-            attention_error_bound(args.out.dtype()));
-  if (found.verdict != Verdict::kAgrees) return found;
-  copy_to(args.out, other.out, stream);
-  copy_to(args.lse, other.lse, stream);
-  return found;
+// Why the plan does not do what our kernels do, on operands in the form of `args`; empty if it does.
+std::string objection(AttentionPlan& plan, AttentionPass, const AttentionForwardArgs& args,
+                      const AttentionExtents& extents, CudaStream& stream) {
+  AttentionForwardArgs ours = args;
+  ours.qkv = made_up_like(args.qkv, kQkvSeed, kOperandMagnitude, stream);
+  ours.out = scratch_like(args.out);
+  ours.lse = scratch_like(args.lse);
+  AttentionForwardArgs theirs = ours;
+  theirs.out = scratch_like(args.out);
+  theirs.lse = scratch_like(args.lse);
+  own_attention_forward(ours, extents, stream);
+  plan.forward(theirs, stream);
+  std::string found = judge("lse", largest_difference(theirs.lse, ours.lse, stream), kLseErrorBound);
+  if (!found.empty()) return found;
+  const int64_t row = extents.out_row();
+  return judge("out", relative_difference(theirs.out, ours.out, {row, row, row}, stream),
+               attention_error_bound(args.out.dtype()));
 }
 
-Check check(AttentionPlan& plan, AttentionPass pass, const AttentionBackwardArgs& args, const AttentionExtents& extents,
-            CudaStream& stream) {
-  own_attention_backward(args, extents, stream);
-  AttentionBackwardArgs other = args, again = args;
-  other.d_qkv = scratch_like(args.d_qkv);
-  plan.backward(other, stream);
+std::string objection(AttentionPlan& plan, AttentionPass pass, const AttentionBackwardArgs& args,
+                      const AttentionExtents& extents, CudaStream& stream) {
+  AttentionBackwardArgs ours = args;
+  ours.qkv = made_up_like(args.qkv, kQkvSeed, kOperandMagnitude, stream);
+  ours.d_out = made_up_like(args.d_out, kGradientSeed, 1.0f, stream);
+  ours.out = scratch_like(args.out);
+  ours.lse = scratch_like(args.lse);
+  ours.d_qkv = scratch_like(args.d_qkv);
+  AttentionForwardArgs forward{.qkv = ours.qkv, .out = ours.out, .lse = ours.lse};
+  forward.batch = args.batch;
+  forward.sequence_length = args.sequence_length;
+  forward.num_heads = args.num_heads;
+  forward.num_kv_heads = args.num_kv_heads;
+  forward.head_dim = args.head_dim;
+  forward.scale = args.scale;
+  forward.mask = args.mask;
+  own_attention_forward(forward, extents, stream);
+  own_attention_backward(ours, extents, stream);
+  AttentionBackwardArgs theirs = ours;
+  theirs.d_qkv = scratch_like(args.d_qkv);
+  plan.backward(theirs, stream);
   const int64_t queries = extents.out_row(), keys = queries + extents.num_kv_heads * extents.head_dim;
-  Check found =
-      judge("gradient", relative_difference(other.d_qkv, args.d_qkv, {queries, keys, extents.qkv_row()}, stream),
+  std::string found =
+      judge("gradient", relative_difference(theirs.d_qkv, ours.d_qkv, {queries, keys, extents.qkv_row()}, stream),
             attention_error_bound(args.d_qkv.dtype()));
-  if (found.verdict != Verdict::kAgrees) return found;
-  if (pass == AttentionPass::kReproducibleBackward) {
-    again.d_qkv = scratch_like(args.d_qkv);
-    plan.backward(again, stream);
-    if (!same_bits(again.d_qkv, other.d_qkv, stream)) return {Verdict::kRefused, "two runs of it give different bits"};
-  }
-  copy_to(args.d_qkv, other.d_qkv, stream);
-  return found;
+  if (!found.empty() || pass != AttentionPass::kReproducibleBackward) return found;
+  AttentionBackwardArgs again = theirs;
+  again.d_qkv = ours.d_qkv;  // has served
+  plan.backward(again, stream);
+  return same_bits(again.d_qkv, theirs.d_qkv, stream) ? "" : "two runs of it give different bits";
 }
 
 AttentionKey key_of(AttentionPass pass, const AttentionExtents& extents, DType dtype) {
@@ -154,22 +149,26 @@ bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const Atten
     run(*entry.plan, args, stream);
     return true;
   }
-  Check result;
+  std::string reason;
   try {
-    result = check(*entry.plan, pass, args, extents, stream);
+    reason = objection(*entry.plan, pass, args, extents, stream);
   } catch (const OutOfDeviceMemory&) {
-    result = {Verdict::kRefused, "no device memory is left to compare it with our kernels"};
+    reason = "no device memory is left to compare it with our kernels";
   } catch (const CudaError& error) {
-    result = {Verdict::kRefused, error.what()};
+    stream.synchronize();  // throws if it is not the library but the device that has failed
+    reason = error.what();
   }
-  entry.checked = result.verdict == Verdict::kAgrees;
-  if (result.verdict != Verdict::kRefused) return true;
+  if (reason.empty()) {
+    entry.checked = true;
+    run(*entry.plan, args, stream);
+    return true;
+  }
   entry.plan = nullptr;
   if (choice == AttentionChoice::kCudnn) {
     entries_.erase(found);
-    refuse(key, result.reason);
+    refuse(key, reason);
   }
-  spdlog::warn("[attention] cuDNN is not used for the {}: {}", describe(key), result.reason);
+  spdlog::warn("[attention] cuDNN is not used for the {}: {}", describe(key), reason);
   return false;
 }
 

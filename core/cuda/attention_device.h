@@ -15,9 +15,9 @@ namespace mantissa::cuda {
 // the log, and our kernels compute it; with kCudnn it is a ConfigError. Of a pass that must give the same bits in every
 // run (any with kAuto, or if GEMMs are chosen kDeterministic) that includes a second run with other bits.
 //
-// A shape's first results are compared with those of our kernels on the same operands, outside of captured graphs: a
-// plan is used, these results included, once it has agreed. Operands that give results which are not finite decide
-// nothing.
+// At the first use of a shape, outside of captured graphs, a plan's results are compared with those of our kernels on
+// made-up operands: the verdict depends on shape, device and library alone, and is the same on every rank, in every
+// run, and whether or not later steps are captured.
 class AttentionDevice {
  public:
   // `open` is called once, when the library is first wanted; Error, with the reason, if there is none.

@@ -49,6 +49,18 @@ class NcclTraining : public ::testing::Test {
     EXPECT_EQ(nccl.hashes(6), mpi.hashes(6));
   }
 
+  // A captured step, repeated, against steps that are queued one by one.
+  void expect_the_run_of_a_graph(int ranks) {
+    const SmallRun eager(fmt::format("eager_{}", ranks)), graph(fmt::format("graph_{}", ranks));
+    eager.train(ranks, over("nccl"));
+    std::vector<std::string> captured = over("nccl");
+    captured.push_back("cuda.graph=true");
+    graph.train(ranks, captured);
+    ASSERT_EQ(graph.losses().size(), 6u);
+    EXPECT_EQ(graph.losses(), eager.losses());
+    EXPECT_EQ(graph.hashes(6), eager.hashes(6));
+  }
+
   int version_ = 0;
 };
 
@@ -67,6 +79,14 @@ TEST_F(NcclTraining, TwoRanksOnOneGpuTrainAsOverMpiBitForBit) {
   skip_unless_ranks_can_share();
   if (IsSkipped() || HasFatalFailure()) return;
   expect_the_run_over_mpi(2);
+}
+
+TEST_F(NcclTraining, OneRankRepeatsACapturedStepBitForBit) { expect_the_run_of_a_graph(1); }
+
+TEST_F(NcclTraining, TwoRanksOnOneGpuRepeatACapturedStepBitForBit) {
+  skip_unless_ranks_can_share();
+  if (IsSkipped() || HasFatalFailure()) return;
+  expect_the_run_of_a_graph(2);
 }
 
 TEST_F(NcclTraining, TwoRanksOnOneGpuHoldTheSameWeights) {
