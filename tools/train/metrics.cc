@@ -45,7 +45,7 @@ nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, si
           {"tokens", report.tokens},
           {"ms", 1e3 * report.seconds},
           {"tokens_per_second", speed.tokens_per_second(report.seconds)},
-          {"mfu_of_gemm_peak", speed.mfu_of_gemm_peak(report.seconds)},
+          {"mfu_of_gemm_peak", known(speed.mfu_of_gemm_peak(report.seconds))},
           {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
           {"memory_bytes", memory_bytes}};
 }

@@ -5,10 +5,15 @@
 namespace mantissa {
 
 std::string SpeedContext::to_text(double step_seconds) const {
-  std::string text = fmt::format("{:.0f} tok/s | MFU {:.1f}% of GEMM peak", tokens_per_second(step_seconds),
-                                 100.0 * mfu_of_gemm_peak(step_seconds));
-  if (datasheet_flops > 0.0) text += fmt::format(", {:.1f}% of data sheet", 100.0 * mfu_of_datasheet(step_seconds));
-  return text;
+  std::string shares;
+  const auto add = [&](double peak_flops, const char* name) {
+    if (peak_flops <= 0.0) return;
+    shares +=
+        fmt::format("{} {:.1f}% of {}", shares.empty() ? " | MFU" : ",", 100.0 * mfu(peak_flops, step_seconds), name);
+  };
+  add(gemm_peak_flops, "GEMM peak");
+  add(datasheet_flops, "data sheet");
+  return fmt::format("{:.0f} tok/s{}", tokens_per_second(step_seconds), shares);
 }
 
 }  // namespace mantissa

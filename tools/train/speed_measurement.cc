@@ -5,6 +5,8 @@
 #include "comm/gpu_claim.h"
 #include "core/backend/gemm_peak.h"
 #include "core/backend/registry.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
 
 namespace mantissa {
 namespace {
@@ -14,13 +16,23 @@ struct RankPeaks {
   GpuClaim claim;
 };
 
+// What cannot be measured, for want of memory, is not known; it is no reason to end a training that fits.
+double measured_flops(Session& session) {
+  try {
+    return measure_gemm_flops(*session.runtime.backend, *session.runtime.stream, session.config.precision.compute);
+  } catch (const Error& error) {
+    spdlog::warn("the GEMM peak was not measured: {}", error.what());
+    return 0.0;
+  }
+}
+
 RankPeaks my_peaks(Session& session) {
   const PrecisionConfig& precision = session.config.precision;
   const BackendEntry& backend = find_backend(session.device.backend);
   const int index = session.device.index;
   const Fp32Math math = precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull;
   session.communicator.barrier();  // so that ranks of one device measure what they leave each other
-  return {.gemm = measure_gemm_flops(*session.runtime.backend, *session.runtime.stream, precision.compute),
+  return {.gemm = measured_flops(session),
           .datasheet = backend.datasheet_flops(index, precision.compute, math).value_or(0.0),
           .claim = make_gpu_claim(this_node(), backend.device_identity(index), index, backend.device_count())};
 }
@@ -32,14 +44,16 @@ SpeedContext measure_speed_context(Session& session) {
   SpeedContext speed;
   speed.tokens_per_step = config.train.global_batch * config.model.context;
   speed.flops_per_step = training_flops_per_token(config.model) * static_cast<double>(speed.tokens_per_step);
-  bool all_known = true;
+  bool all_measured = true, all_known = true;
   std::vector<GpuClaim> claims;
   for (const RankPeaks& peaks : all_gather_records(session.communicator, my_peaks(session))) {
     speed.gemm_peak_flops += peaks.gemm;
     speed.datasheet_flops += peaks.datasheet;
+    all_measured &= peaks.gemm > 0.0;
     all_known &= peaks.datasheet > 0.0;
     claims.push_back(peaks.claim);
   }
+  if (!all_measured) speed.gemm_peak_flops = 0.0;
   if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
   return speed;
 }

@@ -32,13 +32,13 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
                      {"next_step", session.next_step + 1},
                      {"ranks", session.ranks()},
                      {"flops_per_token", training_flops_per_token(session.config.model)},
-                     {"gemm_peak_flops", speed_.gemm_peak_flops},
+                     {"gemm_peak_flops", known(speed_.gemm_peak_flops)},
                      {"datasheet_flops", known(speed_.datasheet_flops)}});
-    spdlog::info("{} GEMM peak of all ranks: measured {:.2f} TFLOP/s{}", session.config.precision.compute,
-                 speed_.gemm_peak_flops * 1e-12,
-                 speed_.datasheet_flops > 0.0
-                     ? fmt::format(", by data sheet {:.2f} TFLOP/s", speed_.datasheet_flops * 1e-12)
-                     : "");
+    const auto rate = [](double flops) {
+      return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
+    };
+    spdlog::info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session.config.precision.compute,
+                 rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
   }
 }
 

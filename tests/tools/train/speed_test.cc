@@ -39,5 +39,16 @@ TEST(Speed, WithoutADataSheetOneShareIsLeftOut) {
   EXPECT_NEAR(step_json(report, gpt2_on_an_h100(), 0).at("mfu_of_datasheet"), 0.345436992, 1e-9);
 }
 
+TEST(Speed, AnUnknownPeakHasNoShare) {
+  SpeedContext speed = gpt2_on_an_h100();
+  speed.gemm_peak_flops = 0.0;
+  EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s | MFU 34.5% of data sheet");
+  speed.datasheet_flops = 0.0;
+  EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s");
+  StepReport report;
+  report.seconds = kSeconds;
+  EXPECT_TRUE(step_json(report, speed, 0).at("mfu_of_gemm_peak").is_null());
+}
+
 }  // namespace
 }  // namespace mantissa
