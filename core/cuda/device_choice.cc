@@ -6,7 +6,7 @@
 #include <charconv>
 #include <iterator>
 
-#include "tools/build/cuda_archs.h"
+#include "core/cuda/cuda_archs.h"
 
 namespace mantissa::cuda {
 

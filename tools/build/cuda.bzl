@@ -18,8 +18,8 @@ Both take the attributes of cc_library. `srcs` must be a plain list (no select),
 Warnings are errors, nvcc's as well. nvcc gets the project's own options, not those of sanitizers: its objects link into
 sanitized programs, uninstrumented. Of --copt it takes -D, -U and -W.
 
-Architectures: --//tools/build:cuda_archs=sm_80,sm_90a (default sm_90a). In C++ they are in "tools/build/cuda_archs.h"
-(//tools/build:cuda_archs_header), so that the program can refuse a device for which it holds no code.
+Architectures: --//tools/build:cuda_archs=sm_80,sm_90a (default sm_90a). In C++ they are in "core/cuda/cuda_archs.h"
+(//core/cuda:cuda_archs), so that the program can refuse a device for which it holds no code.
 """
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")

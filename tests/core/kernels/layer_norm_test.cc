@@ -107,23 +107,7 @@ void check_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
 }
 
 TEST(LayerNorm, NormalisesASumAsItIsStored) {
-  device_under_test().on_each_variant([] {
-    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
-      for (const auto& [rows, columns] : kNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
-        check_sum(dtypes, rows, columns);
-      }
-    }
-  });
-  for (const Placement placement : kPlacements) {
-    const PlacementScope scope(placement);
-    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
-      for (const auto& [rows, columns] : kLargeNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
-        check_sum(dtypes, rows, columns);
-      }
-    }
-  }
+  for_each_norm_sum(check_sum);
 }
 
 // The sum that is there already goes through the kernel without a residual. (That the sum has the bits of an addition

@@ -1,11 +1,15 @@
 // Shapes and dtypes that both normalisations are tested with.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "core/backend/kernel_args.h"
+#include "tests/core/kernels/device_under_test.h"
+#include "tests/core/kernels/test_tensor.h"
 
 namespace mantissa::kernel_test {
 
@@ -43,6 +47,24 @@ constexpr NormSumDTypes kNormSumDTypes[] = {
 // Whether a device may not go another way than for a sum that is there already.
 constexpr bool has_dtype_of_an_addend(const NormSumDTypes& dtypes) {
   return dtypes.sum == dtypes.x || dtypes.sum == dtypes.residual;
+}
+
+// Calls check(dtypes, rows, columns) for sums on every variant, and for large ones wherever operands may lie.
+template <typename Check>
+void for_each_norm_sum(const Check& check) {
+  const auto check_all = [&](const auto& shapes) {
+    for (const NormSumDTypes& dtypes : kNormSumDTypes) {
+      for (const auto& [rows, columns] : shapes) {
+        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        check(dtypes, rows, columns);
+      }
+    }
+  };
+  device_under_test().on_each_variant([&] { check_all(kNormShapes); });
+  for (const Placement placement : kPlacements) {
+    const PlacementScope scope(placement);
+    check_all(kLargeNormShapes);
+  }
 }
 
 // |xhat| plus what an error of the mean, relative to mean |x|, does to it.

@@ -1,0 +1,138 @@
+// Which of cuBLASLt's algorithms is taken, and kept.
+#include <fstream>
+
+#include "core/cuda/emulation/stream_queue.h"
+#include "core/cuda/gemm_algorithms.h"
+#include "tests/core/cuda/gemm_products.h"
+
+namespace mantissa::cuda {
+namespace {
+
+using GemmChoice = GemmProducts;
+
+TEST_F(GemmChoice, TheFastestIsTakenAndKept) {
+  const std::string path = folder_.file("choices.txt");
+  {
+    state().duration_ms = {6, 1, 3};
+    GemmDevice device(library_, path);
+    expect_right(device, {});
+    EXPECT_EQ(state().last_algorithm(), 1);
+    const int products = state().products;
+    expect_right(device, {});
+    EXPECT_EQ(state().last_algorithm(), 1);
+    EXPECT_EQ(state().products, products + 1);
+    EXPECT_EQ(state().heuristic_calls, 1);
+  }
+  state() = {.duration_ms = {1, 6, 3}};  // of no consequence now
+  GemmDevice later(library_, path);
+  expect_right(later, {});
+  EXPECT_EQ(state().ran, std::vector<int>{1});
+  EXPECT_EQ(state().heuristic_calls, 0);
+}
+
+TEST_F(GemmChoice, UnsteadyTimesDecideNothing) {
+  const std::string path = folder_.file("choices.txt");
+  {
+    state().duration_ms = {60, 10, 30};
+    state().scatter = 0.2;
+    GemmDevice device(library_, path);
+    expect_right(device, {});
+    EXPECT_EQ(state().last_algorithm(), 0) << "the library's first choice";
+  }
+  state() = {.duration_ms = {60, 10, 30}};
+  GemmDevice later(library_, path);
+  expect_right(later, {});
+  EXPECT_EQ(state().ran, std::vector<int>{0}) << "what one run has used, the next ones use";
+}
+
+TEST_F(GemmChoice, NothingElseRunsWhenTimesAreMeasured) {
+  CudaStream other(0, device_properties(0));
+  constexpr int kPieces = 40;
+  int ran = 0;
+  for (int i = 0; i < kPieces; ++i) emulation::enqueue(other.handle(), [&ran] { ++ran; });
+  int ran_before_first = -1;
+  state().before_product = [&] {
+    if (ran_before_first < 0) ran_before_first = ran;
+  };
+  GemmDevice device(library_, "");
+  expect_right(device, {});
+  EXPECT_EQ(ran_before_first, kPieces);
+  state().before_product = nullptr;
+}
+
+TEST_F(GemmChoice, AccumulatingWhileTimingAddsOnce) {
+  state().duration_ms = {3, 1};
+  GemmDevice device(library_, "");
+  expect_right(device, {.mode = GradientMode::kAccumulate});
+  EXPECT_EQ(state().last_algorithm(), 1);
+  EXPECT_GT(state().products, 2);
+}
+
+TEST_F(GemmChoice, DeterministicSelectionMeasuresNothing) {
+  const std::string path = folder_.file("choices.txt");
+  state().duration_ms = {6, 1};
+  GemmDevice device(library_, path);
+  stream_.set_gemm_options({.selection = GemmSelection::kDeterministic});
+  expect_right(device, {});
+  EXPECT_EQ(state().ran, std::vector<int>{0});
+  EXPECT_FALSE(std::ifstream(path).good());
+  // The two selections keep apart.
+  stream_.set_gemm_options({});
+  expect_right(device, {});
+  EXPECT_EQ(state().last_algorithm(), 1);
+  stream_.set_gemm_options({.selection = GemmSelection::kDeterministic});
+  expect_right(device, {});
+  EXPECT_EQ(state().last_algorithm(), 0);
+}
+
+TEST_F(GemmChoice, AnAlgorithmThatDoesNotRunIsOutOfTheChoice) {
+  state().duration_ms = {0, 1, 4};
+  state().refused = {0};
+  GemmDevice device(library_, "");
+  expect_right(device, {});
+  EXPECT_EQ(state().last_algorithm(), 1);
+}
+
+TEST_F(GemmChoice, AKeptChoiceThatTheLibraryRefusesIsReplaced) {
+  const std::string path = folder_.file("choices.txt");
+  state().duration_ms = {6, 1};
+  expect_right(*std::make_unique<GemmDevice>(library_, path), {});
+  state() = {.duration_ms = {1, 6}, .refused = {1}};
+  expect_right(*std::make_unique<GemmDevice>(library_, path), {});
+  EXPECT_EQ(state().last_algorithm(), 0);
+  state() = {.duration_ms = {6, 1}};
+  expect_right(*std::make_unique<GemmDevice>(library_, path), {});
+  EXPECT_EQ(state().ran, std::vector<int>{0});
+}
+
+TEST_F(GemmChoice, NothingIsTimedInACapturedGraph) {
+  state().duration_ms = {6, 1};
+  GemmDevice device(library_, "");
+  const Tensor a = make_tensor(DType::kF32, {2, 2}, {1, 2, 3, 4}), b = make_tensor(DType::kF32, {2, 2}, {1, 0, 0, 1});
+  const Tensor c = make_tensor(DType::kF32, {2, 2}, {NAN, NAN, NAN, NAN});
+  stream_.gemm_workspace();  // as an earlier product of the stream would have
+  begin_capture(stream_.handle());
+  multiply(device, {.a = a, .b = b, .c = c}, stream_);
+  const GraphHandle graph = end_capture(stream_.handle());
+  EXPECT_EQ(state().ran, std::vector<int>{0});
+  launch_graph(graph, stream_.handle());
+  EXPECT_EQ(values_of(c, stream_), (std::vector<double>{1, 2, 3, 4}));
+  destroy_graph(graph);
+}
+
+TEST(Steady, TimesATenthApart) {
+  EXPECT_TRUE(is_steady({0.0f, 0.0f}));
+  EXPECT_TRUE(is_steady({1.0f, 1.05f, 1.09f}));
+  EXPECT_FALSE(is_steady({1.0f, 1.0f, 1.0f, 1.2f}));
+  EXPECT_FALSE(is_steady({1.2f, 1.0f}));
+}
+
+TEST(ClearlyFastest, AnEarlierOneWinsUnlessItIsBeatenClearly) {
+  EXPECT_EQ(clearly_fastest({1.0f}), 0u);
+  EXPECT_EQ(clearly_fastest({1.0f, 0.99f, 0.985f}), 0u);
+  EXPECT_EQ(clearly_fastest({1.0f, 0.97f, 0.96f}), 1u);
+  EXPECT_EQ(clearly_fastest({1.0f, 1.5f, 0.5f, 0.4f}), 3u);
+}
+
+}  // namespace
+}  // namespace mantissa::cuda
