@@ -1,10 +1,10 @@
 """The CUDA toolkit of the system as the Bazel repository @cuda. Nothing is downloaded.
 
-`cuda_toolkit(name = "cuda")` takes the first of: $CUDA_HOME, $CUDA_PATH, the nvcc on PATH, /usr/local/cuda, /opt/cuda, and the
-`nvidia-*` wheels of PyPI for CUDA 13 in $VIRTUAL_ENV. It needs an nvcc of 12.0 or newer (C++20) that compiles a small
-kernel, cuda_runtime.h, libcudart_static.a and the nvtx3 headers; headers of cuBLASLt, NCCL and cuDNN are optional. A $CUDA_HOME or
-$CUDA_PATH which is no toolkit is an error. Without a toolkit one line says so, and the build is for the CPU only.
-MANTISSA_CUDA=off forces that; MANTISSA_CUDA=on makes a missing toolkit an error.
+`cuda_toolkit(name = "cuda")` takes the first of: $CUDA_HOME, $CUDA_PATH, the nvcc on PATH, `folders` (/usr/local/cuda, /opt/cuda),
+and the `nvidia-*` wheels of PyPI for CUDA 13 in $VIRTUAL_ENV; those for CUDA 12 hold no nvcc. It needs an nvcc of 12.3 or newer
+that compiles a small kernel, the runtime's headers of 12.3 or newer, libcudart_static.a and the nvtx3 headers; headers of
+cuBLASLt, NCCL and cuDNN are optional. A $CUDA_HOME or $CUDA_PATH which is no toolkit is an error. Without a toolkit one line
+says so, and the build is for the CPU only. MANTISSA_CUDA=off forces that; MANTISSA_CUDA=on makes a missing toolkit an error.
 
     load("@cuda//:defs.bzl", "CUDA_AVAILABLE", "CUDNN_AVAILABLE", "NCCL_AVAILABLE", "CUDA_VERSION", "NVCC")
     @cuda//:cudart              headers of the toolkit, and the CUDA runtime, linked statically
@@ -13,20 +13,30 @@ MANTISSA_CUDA=off forces that; MANTISSA_CUDA=on makes a missing toolkit an error
     @cuda//:nccl_headers        program also starts where there is none
     @cuda//:cudnn_headers       likewise of cuDNN 9.8 or newer
 
-A target whose piece is missing exists all the same; building it is an error that names the piece.
+A target whose piece is missing exists all the same; building it is an error that names the piece. The repository's file left_out
+has a line "CUDA: why", "NCCL: why" or "cuDNN: why" for each that the build goes without; tools/test reads it.
 The include folder is linked into the repository, so that the sandbox sees the headers, as one of the system: our warnings do
 not apply to it. Environment: also NCCL_HOME and CUDNN_HOME, for headers outside the toolkit, and CC, the host compiler.
 """
 
-_PIECES = "bin/nvcc (12.0 or newer), include/cuda_runtime.h, include/nvtx3/nvToolsExt.h and lib64/libcudart_static.a"
+# cudaFuncGetName came with 12.3. sm_100a asks for more: tools/build/cuda.bzl.
+_OLDEST = [12, 3]
+_OLDEST_TEXT = "%d.%d" % (_OLDEST[0], _OLDEST[1])
+
+_PIECES = ("bin/nvcc (%s or newer), include/cuda_runtime.h (likewise), include/nvtx3/nvToolsExt.h and " % _OLDEST_TEXT +
+           "lib64/libcudart_static.a")
 
 _WHEELS = ("nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime nvidia-cuda-cccl nvidia-nvtx nvidia-cublas " +
-           "nvidia-nccl-cu13")
+           "nvidia-nccl-cu13 nvidia-cudnn-cu13")
 
 _HOW = ("install the CUDA toolkit from NVIDIA and set CUDA_HOME to its folder, or in a Python virtual environment: " +
         "pip install " + _WHEELS)
 
 _VARIABLES = ["CUDA_HOME", "CUDA_PATH"]
+
+# Those for CUDA 13 share one folder, laid out as a toolkit; of those for CUDA 12 each has its own.
+_CUDA_13_WHEELS = "/nvidia/cu13"
+_CUDA_12_WHEEL = "/nvidia/cuda_nvcc"
 
 # A toolkit from NVIDIA, one from conda or for another processor, and Debian's, in this order.
 _INCLUDE_FOLDERS = ["include", "targets/x86_64-linux/include", "targets/sbsa-linux/include"]
@@ -52,6 +62,24 @@ def _nvcc_version(ctx, nvcc):
     versions = [word[1:] for word in words if word.startswith("V") and word[1:2].isdigit()]
     return versions[0] if versions else None
 
+def _is_old(version):
+    """Of '12.2.140': whether it is below _OLDEST. What follows the first two numbers does not matter."""
+    return [int(part) for part in version.split(".")[:2]] < _OLDEST
+
+def _defined_number(text, name):
+    """The number that a header's text defines `name` as, or 0."""
+    for line in text.split("\n"):
+        words = [word for word in line.strip().split(" ") if word]
+        if words[:2] == ["#define", name] and len(words) > 2 and words[2].isdigit():
+            return int(words[2])
+    return 0
+
+def _runtime_version(ctx, include):
+    """'13.0' of the runtime's headers, which may be of another version than nvcc where both come as wheels; or None."""
+    header = include + "/cuda_runtime_api.h"
+    number = _defined_number(ctx.read(header), "CUDART_VERSION") if ctx.path(header).exists else 0
+    return "%d.%d" % (number // 1000, number % 1000 // 10) if number else None
+
 def _compile_error(ctx, nvcc):
     """Why a kernel does not compile, or None. Folders with a part of a toolkit are common: PyTorch's wheels, for one."""
     ctx.file("probe.cu", "#include <cuda_bf16.h>\n__global__ void probe(__nv_bfloat16* x) { *x = 1.0f; }\n")
@@ -65,18 +93,26 @@ def _inspect(ctx, root):
     nvcc = "%s/bin/nvcc" % root
     version = None
     if not ctx.path(nvcc).exists:
+        if root.endswith(_CUDA_12_WHEEL):
+            return struct(missing = ["no bin/nvcc: the nvidia-*-cu12 wheels have none, those of CUDA 13 do"])
         missing.append("no bin/nvcc")
     else:
         version = _nvcc_version(ctx, nvcc)
         if version == None:
             missing.append("bin/nvcc --version fails")
-        elif int(version.split(".")[0]) < 12:
-            missing.append("nvcc %s is older than 12.0" % version)
+        elif _is_old(version):
+            missing.append("nvcc %s is older than %s" % (version, _OLDEST_TEXT))
     include = _first_folder_with(ctx, root, _INCLUDE_FOLDERS, "cuda_runtime.h")
     if include == None:
         missing.append("no include/cuda_runtime.h")
-    elif not ctx.path(include + "/nvtx3/nvToolsExt.h").exists:
-        missing.append("no include/nvtx3/nvToolsExt.h")
+    else:
+        runtime = _runtime_version(ctx, include)
+        if runtime == None:
+            missing.append("no CUDART_VERSION in include/cuda_runtime_api.h")
+        elif _is_old(runtime) and not missing:
+            missing.append("include/cuda_runtime_api.h is of CUDA %s, older than %s" % (runtime, _OLDEST_TEXT))
+        if not ctx.path(include + "/nvtx3/nvToolsExt.h").exists:
+            missing.append("no include/nvtx3/nvToolsExt.h")
     library = _first_folder_with(ctx, root, _LIBRARY_FOLDERS, "libcudart_static.a")
     if library == None:
         missing.append("no lib64/libcudart_static.a")
@@ -90,7 +126,7 @@ def _wheel_folders(ctx):
     if "VIRTUAL_ENV" not in ctx.os.environ or not folder.exists:
         return []
     pythons = [str(python) for python in folder.readdir() if python.basename.startswith("python")]
-    return ["%s/site-packages/nvidia/cu13" % python for python in pythons]
+    return [python + "/site-packages" + folder for folder in [_CUDA_13_WHEELS, _CUDA_12_WHEEL] for python in pythons]
 
 def _candidates(ctx):
     """Folders to look at when no variable names one."""
@@ -98,10 +134,12 @@ def _candidates(ctx):
 
     # nvcc may be a link into the toolkit.
     folders = [str(path.dirname.dirname) for path in [nvcc, nvcc.realpath]] if nvcc else []
-    folders += ["/usr/local/cuda", "/opt/cuda"] + _wheel_folders(ctx)
-    return [folder for folder in folders if ctx.path(folder).exists]
+    folders += ctx.attr.folders + _wheel_folders(ctx)
+    once = {folder: None for folder in folders}.keys()
+    return [folder for folder in once if ctx.path(folder).exists]
 
 def _find_toolkit(ctx):
+    """The toolkit and None, or None and why there is none."""
     for variable in _VARIABLES:
         root = ctx.os.environ.get(variable, "")
         if root:
@@ -115,19 +153,22 @@ def _find_toolkit(ctx):
                     missing = ", ".join(toolkit.missing),
                     pieces = _PIECES,
                 ))
-            return toolkit
+            return toolkit, None
     incomplete = []
     for root in _candidates(ctx):
         toolkit = _inspect(ctx, root)
         if not toolkit.missing:
-            return toolkit
+            return toolkit, None
         incomplete.append("; not usable: %s (%s)" % (root, ", ".join(toolkit.missing)))
-    message = ("no CUDA toolkit in $CUDA_HOME, $CUDA_PATH, next to an nvcc on PATH, in /usr/local/cuda, /opt/cuda or the " +
-               "wheels of $VIRTUAL_ENV%s. To get one: %s.") % ("".join(incomplete), _HOW)
+    message = "no CUDA toolkit of %s or newer in $CUDA_HOME, $CUDA_PATH, next to an nvcc on PATH, in %s%s. To get one: %s." % (
+        _OLDEST_TEXT,
+        ", ".join(ctx.attr.folders + ["or the wheels of $VIRTUAL_ENV"]),
+        "".join(incomplete),
+        _HOW,
+    )
     if ctx.os.environ.get("MANTISSA_CUDA") == "on":
         fail("\n\nMANTISSA_CUDA=on, but there is %s\n" % message)
-    print("building for the CPU only: " + message)
-    return None
+    return None, message
 
 def _nccl_header(ctx, toolkit):
     roots = [ctx.os.environ["NCCL_HOME"] + "/include"] if ctx.os.environ.get("NCCL_HOME") else []
@@ -139,14 +180,6 @@ def _nccl_header(ctx, toolkit):
     if ctx.os.environ.get("NCCL_HOME"):
         fail("\n\nNCCL_HOME=%s holds no include/nccl.h\n" % ctx.os.environ["NCCL_HOME"])
     return None
-
-def _defined_number(text, name):
-    """The number that a header's text defines `name` as, or 0."""
-    for line in text.split("\n"):
-        words = [word for word in line.strip().split(" ") if word]
-        if words[:2] == ["#define", name] and len(words) > 2 and words[2].isdigit():
-            return int(words[2])
-    return 0
 
 def _cudnn_folder(ctx, toolkit):
     """The folder of the headers of cuDNN's graphs, of a version that can say what another device supports; or None."""
@@ -245,8 +278,9 @@ cc_library(
 )
 """
 
-def _write(ctx, build, toolkit, nccl, cudnn):
+def _write(ctx, build, toolkit, nccl, cudnn, left_out):
     ctx.file("BUILD", build)
+    ctx.file("left_out", "".join(["%s: %s\n" % (name, left_out[name]) for name in left_out]))
     ctx.file("defs.bzl", "CUDA_AVAILABLE = %r\nCUDNN_AVAILABLE = %r\nNCCL_AVAILABLE = %r\nCUDA_VERSION = %r\nNVCC = %r\n" % (
         toolkit != None,
         cudnn != None,
@@ -259,13 +293,14 @@ def _cuda_toolkit_impl(ctx):
     choice = ctx.os.environ.get("MANTISSA_CUDA", "")
     if choice not in ["", "on", "off"]:
         fail("\n\nMANTISSA_CUDA must be 'on', 'off' or unset, got '%s'\n" % choice)
-    if choice == "off":
-        print("building for the CPU only: MANTISSA_CUDA=off")
-    toolkit = _find_toolkit(ctx) if choice != "off" else None
+    toolkit, reason = _find_toolkit(ctx) if choice != "off" else (None, "MANTISSA_CUDA=off")
     if toolkit == None:
-        reason = "this is a build for the CPU only (MANTISSA_CUDA=off, or no CUDA toolkit)"
+        print("building for the CPU only: " + reason)
+        short = "this is a build for the CPU only (MANTISSA_CUDA=off, or no CUDA toolkit)"
         names = ["cudart", "nvtx", "cublaslt_headers", "nccl_headers", "cudnn_headers"]
-        _write(ctx, "".join([_missing_target(name, reason) for name in names]), None, None, None)
+        build = "".join([_missing_target(name, short) for name in names])
+        without = "needs CUDA's headers"
+        _write(ctx, build, None, None, None, {"CUDA": reason, "NCCL": without, "cuDNN": without})
         return
 
     folders = []
@@ -279,23 +314,32 @@ def _cuda_toolkit_impl(ctx):
         build += _CUBLASLT
     else:
         build += _missing_target("cublaslt_headers", "no cublasLt.h in %s; install the headers of cuBLAS" % toolkit.include)
+    left_out = {}
     nccl = _nccl_header(ctx, toolkit)
     if nccl:
         ctx.symlink(nccl, "nccl/nccl.h")
         build += _NCCL
     else:
-        build += _missing_target("nccl_headers", "no nccl.h; install the headers of NCCL, set NCCL_HOME if they lie elsewhere")
+        left_out["NCCL"] = "no nccl.h; install the headers of NCCL, set NCCL_HOME if they lie elsewhere"
+        build += _missing_target("nccl_headers", left_out["NCCL"])
     cudnn = _cudnn_folder(ctx, toolkit)
     if cudnn:
         for header in ["cudnn_graph.h", "cudnn_version.h"]:
             ctx.symlink("%s/%s" % (cudnn, header), "cudnn/" + header)
         build += _CUDNN
     else:
-        build += _missing_target("cudnn_headers", "no cudnn_graph.h of cuDNN 9.8 or newer; set CUDNN_HOME if it lies elsewhere")
-    _write(ctx, build, toolkit, nccl, cudnn)
+        left_out["cuDNN"] = "no cudnn_graph.h of cuDNN 9.8 or newer; set CUDNN_HOME if it lies elsewhere"
+        build += _missing_target("cudnn_headers", left_out["cuDNN"])
+    _write(ctx, build, toolkit, nccl, cudnn, left_out)
 
 cuda_toolkit = repository_rule(
     implementation = _cuda_toolkit_impl,
+    attrs = {
+        "folders": attr.string_list(
+            default = ["/usr/local/cuda", "/opt/cuda"],
+            doc = "Where to look for a toolkit when nothing names one.",
+        ),
+    },
     configure = True,
     environ = _VARIABLES + ["CC", "MANTISSA_CUDA", "CUDNN_HOME", "NCCL_HOME", "PATH", "VIRTUAL_ENV"],
     local = True,

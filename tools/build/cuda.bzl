@@ -29,6 +29,12 @@ load("//tools/build:defs.bzl", "COPTS", "mantissa_cc_library")
 # sm_80: A100. sm_89: L4, L40, RTX 40. sm_90a: H100, H200. sm_100a: B200. The suffix a: with the instructions of just this one.
 _ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a"]
 
+# The first nvcc that knows them, where that is newer than the oldest that third_party/cuda.bzl takes.
+_FIRST_NVCC = {"sm_100a": [12, 8]}
+
+def _is_known_to_nvcc(arch):
+    return [int(part) for part in CUDA_VERSION.split(".")[:2]] >= _FIRST_NVCC.get(arch, [])
+
 _NVCC_OPTIONS = [
     "-std=c++20",
     "-O3",
@@ -47,6 +53,10 @@ def _cuda_archs_impl(ctx):
     if unknown or not given:
         fail("\n\n--//tools/build:cuda_archs: expected one or more of %s, separated by commas, got '%s'\n" %
              (", ".join(_ARCHS), ",".join(given)))
+    for arch in given:
+        if CUDA_AVAILABLE and not _is_known_to_nvcc(arch):
+            fail("\n\n--//tools/build:cuda_archs: %s needs CUDA %s or newer, and this build uses %s (%s): name another toolkit by CUDA_HOME\n" %
+                 (arch, ".".join([str(part) for part in _FIRST_NVCC[arch]]), CUDA_VERSION, NVCC))
     return [CudaArchsInfo(names = [arch for arch in _ARCHS if arch in given])]
 
 cuda_archs = rule(
