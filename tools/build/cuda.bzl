@@ -3,22 +3,25 @@
     load("//tools/build:cuda.bzl", "cuda_library", "mantissa_cuda_library")
     load("@cuda//:defs.bzl", "CUDA_AVAILABLE")
 
-mantissa_cuda_library(name, srcs, hdrs, deps, cuda_deps, native_deps, emulated_deps, native_srcs, emulated_srcs, ...)
+mantissa_cuda_library(name, srcs, hdrs, deps, cuda_deps, native_deps, emulated_deps, native_srcs, emulated_srcs, may_spill, ...)
     Two targets from the same sources:
       name             if CUDA_AVAILABLE: a cuda_library
       name_emulated    always: every source by the host compiler alone, as C++
     `native_*` and `emulated_*` (srcs, hdrs, deps, copts) belong to one of them. `cuda_deps` are other
     mantissa_cuda_library targets: taken as they are in `name`, with `_emulated` appended in `name_emulated`.
-cuda_library(name, srcs, hdrs, deps, copts, nvcc_copts, ...)
+cuda_library(name, srcs, hdrs, deps, copts, nvcc_copts, may_spill, ...)
     cc_library whose sources `*.cu.cc` are compiled by nvcc, one action each; all others go to the host compiler. Links the CUDA
     runtime. Only where CUDA_AVAILABLE. `copts` are for the host compiler, also below nvcc; `nvcc_copts` for nvcc itself.
     Device code is not linked across files: a __device__ function that several files use is inline, in a header.
+    A second target, name_cubins, is built with `//...` only: the device code for each architecture that the toolkit knows, whatever
+    the flag below says. A kernel that spills registers is an error there, except those in `may_spill`, a dictionary from a
+    source to architectures.
 
 Both take the attributes of cc_library. `srcs` must be a plain list (no select), because the suffix decides who compiles.
 Warnings are errors, nvcc's as well. nvcc gets the project's own options, not those of sanitizers: its objects link into
 sanitized programs, uninstrumented. Of --copt it takes -D, -U and -W.
 
-Architectures: --//tools/build:cuda_archs=sm_80,sm_90a (default sm_90a). In C++ they are in "core/cuda/cuda_archs.h"
+Architectures of programs: --//tools/build:cuda_archs=sm_80,sm_90a (default sm_90a). In C++ they are in "core/cuda/cuda_archs.h"
 (//core/cuda:cuda_archs), so that the program can refuse a device for which it holds no code.
 """
 
@@ -119,49 +122,74 @@ def _define_options(ctx, context):
         defines.append("NDEBUG")
     return ["-D" + define for define in defines] + _command_line_options(ctx, ["-D", "-U"])
 
-def _nvcc_objects_impl(ctx):
+def _compile(ctx, source, suffix, archs, options):
+    """Makes TARGET/SOURCE + suffix. Returns that file."""
     toolchain = find_cpp_toolchain(ctx)
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
-    archs = ctx.attr._archs[CudaArchsInfo].names
-    options = ["-x", "cu", "-ccbin", toolchain.compiler_executable] + _NVCC_OPTIONS
+    compiled = ctx.actions.declare_file("%s/%s%s" % (ctx.label.name, source.basename[:-len(".cu.cc")], suffix))
+    arguments = ["-x", "cu", "-ccbin", toolchain.compiler_executable] + _NVCC_OPTIONS
     for arch in archs:
-        options.append("-gencode=arch=%s,code=%s" % (arch.replace("sm_", "compute_"), arch))
-    options += _host_options(COPTS + _HOST_COPTS + ["-fPIC"] + ctx.attr.copts + _command_line_options(ctx, ["-W"]))
-    options += ctx.attr.nvcc_copts
-    options += _define_options(ctx, context) + _include_options(ctx, context)
-    objects = []
-    for source in ctx.files.srcs:
-        object = ctx.actions.declare_file("%s/%s.o" % (ctx.label.name, source.basename[:-len(".cu.cc")]))
-        objects.append(object)
-        ctx.actions.run(
-            executable = NVCC,
-            arguments = options + ["-c", source.path, "-o", object.path],
-            inputs = depset([source] + ctx.files.hdrs, transitive = [context.headers, toolchain.all_files]),
-            outputs = [object],
-            # nvcc is no input; its version in the environment makes a new toolkit in the same folder compile anew.
-            env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
-            mnemonic = "CudaCompile",
-            progress_message = "Compiling %s for %s" % (source.short_path, ", ".join(archs)),
-        )
-    return [DefaultInfo(files = depset(objects))]
+        arguments.append("-gencode=arch=%s,code=%s" % (arch.replace("sm_", "compute_"), arch))
+    arguments += _host_options(COPTS + _HOST_COPTS + ["-fPIC"] + ctx.attr.copts + _command_line_options(ctx, ["-W"]))
+    arguments += ctx.attr.nvcc_copts
+    arguments += _define_options(ctx, context) + _include_options(ctx, context)
+    ctx.actions.run(
+        executable = NVCC,
+        arguments = arguments + options + [source.path, "-o", compiled.path],
+        inputs = depset([source] + ctx.files.hdrs, transitive = [context.headers, toolchain.all_files]),
+        outputs = [compiled],
+        # nvcc is no input; its version in the environment makes a new toolkit in the same folder compile anew.
+        env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
+        mnemonic = "CudaCompile",
+        progress_message = "Compiling %s for %s" % (source.short_path, ", ".join(archs)),
+    )
+    return compiled
 
-_nvcc_objects = rule(
-    implementation = _nvcc_objects_impl,
-    attrs = {
+def _nvcc_objects_impl(ctx):
+    archs = ctx.attr._archs[CudaArchsInfo].names
+    return [DefaultInfo(files = depset([_compile(ctx, source, ".o", archs, ["-c"]) for source in ctx.files.srcs]))]
+
+# What spills depends on ptxas: with another than this, code is compiled all the same.
+_SPILLS_CHECKED_WITH = "13.0."
+
+def _nvcc_cubins_impl(ctx):
+    cubins = []
+    for source in ctx.files.srcs:
+        for arch in [arch for arch in _ARCHS if _is_known_to_nvcc(arch)]:
+            options = ["-cubin"]
+            if CUDA_VERSION.startswith(_SPILLS_CHECKED_WITH) and arch not in ctx.attr.may_spill.get(source.basename, []):
+                options.append("-Xptxas=-warn-spills,-Werror")
+            cubins.append(_compile(ctx, source, ".%s.cubin" % arch, [arch], options))
+    return [DefaultInfo(files = depset(cubins))]
+
+_NVCC_RULE = {
+    "attrs": {
         "all_defines": attr.string_list(),
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
         "nvcc_copts": attr.string_list(),
         "srcs": attr.label_list(allow_files = [".cu.cc"]),
-        "_archs": attr.label(default = "//tools/build:cuda_archs"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
-    fragments = ["cpp"],
-    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+    "fragments": ["cpp"],
+    "toolchains": ["@bazel_tools//tools/cpp:toolchain_type"],
+}
+
+def _with_attrs(rule_arguments, **attrs):
+    return dict(rule_arguments, attrs = dict(rule_arguments["attrs"], **attrs))
+
+_nvcc_objects = rule(
+    implementation = _nvcc_objects_impl,
+    **_with_attrs(_NVCC_RULE, _archs = attr.label(default = "//tools/build:cuda_archs"))
 )
 
-def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts = [], **kwargs):
+_nvcc_cubins = rule(
+    implementation = _nvcc_cubins_impl,
+    **_with_attrs(_NVCC_RULE, may_spill = attr.string_list_dict())
+)
+
+def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts = [], may_spill = {}, **kwargs):
     if not CUDA_AVAILABLE:
         fail("cuda_library '%s' needs a CUDA toolkit; make it only if CUDA_AVAILABLE (from @cuda//:defs.bzl)" % name)
     for option in nvcc_copts:
@@ -170,19 +198,20 @@ def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts =
     kernels = [source for source in srcs if source.endswith(".cu.cc")]
     others = [source for source in srcs if source not in kernels]
     if kernels:
-        _nvcc_objects(
-            name = name + "_nvcc",
-            srcs = kernels,
-            hdrs = hdrs + [source for source in others if source.endswith(".h")],
-            all_defines = kwargs.get("defines", []) + kwargs.get("local_defines", []),
-            copts = copts,
-            nvcc_copts = nvcc_copts,
+        shared = {
+            "all_defines": kwargs.get("defines", []) + kwargs.get("local_defines", []),
+            "copts": copts,
             # The runtime's headers come with nvcc: no need to hand them to the sandbox once more.
-            deps = deps,
-            tags = kwargs.get("tags", []),
-            testonly = kwargs.get("testonly", False),
-            visibility = ["//visibility:private"],
-        )
+            "deps": deps,
+            "hdrs": hdrs + [source for source in others if source.endswith(".h")],
+            "nvcc_copts": nvcc_copts,
+            "srcs": kernels,
+            "tags": kwargs.get("tags", []),
+            "testonly": kwargs.get("testonly", False),
+            "visibility": ["//visibility:private"],
+        }
+        _nvcc_objects(name = name + "_nvcc", **shared)
+        _nvcc_cubins(name = name + "_cubins", may_spill = may_spill, **shared)
         others = others + [":%s_nvcc" % name]
     mantissa_cc_library(
         name = name,
@@ -211,6 +240,7 @@ def mantissa_cuda_library(
         native_deps = [],
         native_copts = [],
         nvcc_copts = [],
+        may_spill = {},
         emulated_srcs = [],
         emulated_hdrs = [],
         emulated_deps = [],
@@ -223,6 +253,7 @@ def mantissa_cuda_library(
             hdrs = hdrs + native_hdrs,
             copts = copts + native_copts,
             nvcc_copts = nvcc_copts,
+            may_spill = may_spill,
             deps = deps + native_deps + cuda_deps,
             **kwargs
         )
