@@ -19,7 +19,7 @@ other libraries come through -isystem and are exempt.
 Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
     no-sanitize  left out of the sanitizer runs
-    slow         left out of tools/test; run it by name
+    slow         left out of tools/test; run by tools/test --slow, or by its name
     gpu          needs a GPU: built by tools/test, run by tools/gpu_check
     manual       left out of `//...` by Bazel
 """
