@@ -11,8 +11,10 @@ enum class Fp32Math : uint8_t { kFull, kTf32 };
 
 // Who chooses among the kernels that a library has for a product. They add in different orders.
 //
-// kTimed: the fastest in a short test at the first use of a shape. It is kept on the disk, so that all ranks of a
-// machine and later runs there choose alike; where no folder can be written, two runs may differ in the last bits.
+// kTimed: the fastest in a short test at the first use of a shape, which is repeated up to twice where its times
+// scatter by more than 10 %, as on a GPU that others use; where they still do, the library's own first choice. Either
+// is kept on the disk, so that all ranks of a machine and later runs there choose alike; where no folder can be
+// written, two runs may differ in the last bits.
 // kDeterministic: the library's own first choice. No measurement decides, so that the same GPU model and library
 // version give the same bits in every process and on every machine.
 enum class GemmSelection : uint8_t { kTimed, kDeterministic };
