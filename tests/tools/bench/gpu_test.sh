@@ -53,7 +53,8 @@ expect_line table '\| PyTorch \| 4 \| 90\.00 \(90\.00 – 90\.00\) \| 5689 \|  \
 echo "==== no GPU"
 pack=$TEST_TMPDIR/none
 make_pack "$pack" "$step"
-CUDA_VISIBLE_DEVICES='' run_bench 2 --from "$pack"
+CUDA_VISIBLE_DEVICES='' run_bench 2 --from "$pack" --output "$TEST_TMPDIR/results/table.md"
+[[ -s "$TEST_TMPDIR/results/table.md" ]] || fail "a run that measured nothing took the tables of an earlier one with it"
 grep -q 'nothing was measured: step: device: cuda cannot be used: ' "$TEST_TMPDIR/errors" || fail "no reason: $(cat "$TEST_TMPDIR/errors")"
 [[ ! -s "$TEST_TMPDIR/table" ]] || fail "a table without a GPU"
 
