@@ -49,7 +49,10 @@ class CudnnAttentionPlan final : public AttentionPlan {
     std::byte* workspace = stream.workspace(workspace_bytes());
     bindings.bind(kDelta, workspace);
     workspace += delta_bytes();
-    if (d_queries_sum_bytes() > 0) bindings.bind(kDQueriesSum, workspace);
+    if (d_queries_sum_bytes() > 0) {
+      set_bytes_async(workspace, 0, d_queries_sum_bytes(), stream.handle());  // the engine only adds to it
+      bindings.bind(kDQueriesSum, workspace);
+    }
     workspace += d_queries_sum_bytes();
     float one = 1.0f;
     bindings.bind(kOne, &one);

@@ -25,7 +25,7 @@ enum AttentionTensor : int64_t {
   kDKeys,
   kDValues,
   kDelta,        // (B, H, T), fp32: rowsum(out * d_out), which the backward pass makes
-  kDQueriesSum,  // (B, H, T, D), fp32: where it adds d_queries up, unless the pass is reproducible
+  kDQueriesSum,  // (B, H, T, D), fp32, 0 before: where it adds d_queries up, unless the pass is reproducible
   kScale,        // number
   kMaskedScore,  // number: -Inf
   kOne,          // number: 1, for the place of dropout in the graph
