@@ -17,10 +17,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
-// A piece on its way to or from the device, in pinned memory.
+// A piece on its way to or from the device, in pinned memory: of so many bytes, or as much of them as go at a time.
 class PinnedPiece {
  public:
-  PinnedPiece() : data_(static_cast<std::byte*>(allocate_pinned(kPieceBytes))) {}
+  explicit PinnedPiece(size_t bytes) : data_(static_cast<std::byte*>(allocate_pinned(std::min(bytes, kPieceBytes)))) {}
   ~PinnedPiece() { free_pinned(data_); }
   PinnedPiece(const PinnedPiece&) = delete;
   PinnedPiece& operator=(const PinnedPiece&) = delete;
@@ -33,8 +33,8 @@ class PinnedPiece {
 // Calls body(a's bytes, b's bytes, offset, count) for pieces of both, copied to the host.
 template <typename Body>
 void for_each_piece(const Tensor& a, const Tensor& b, CudaStream& stream, const Body& body) {
-  const PinnedPiece of_a, of_b;
   const size_t total = a.size_bytes();
+  const PinnedPiece of_a(total), of_b(total);
   for (size_t offset = 0; offset < total; offset += kPieceBytes) {
     const size_t count = std::min(kPieceBytes, total - offset);
     const auto fetch = [&](const Tensor& from, std::byte* to) {
@@ -67,15 +67,18 @@ double larger(double a, double b) { return std::isnan(b) ? kInfinity : std::max(
 
 }  // namespace
 
+std::shared_ptr<Storage> scratch_bytes(size_t bytes, Device device) {
+  auto* const data = static_cast<std::byte*>(allocate_device(bytes));
+  return std::make_shared<Storage>(data, bytes, device, [data] { free_device(data); });
+}
+
 Tensor scratch_like(const Tensor& tensor) {
-  auto* const data = static_cast<std::byte*>(allocate_device(tensor.size_bytes()));
-  return {std::make_shared<Storage>(data, tensor.size_bytes(), tensor.device(), [data] { free_device(data); }),
-          tensor.dtype(), tensor.shape()};
+  return {scratch_bytes(tensor.size_bytes(), tensor.device()), tensor.dtype(), tensor.shape()};
 }
 
 Tensor made_up_like(const Tensor& tensor, uint64_t seed, float magnitude, CudaStream& stream) {
   const Tensor made = scratch_like(tensor);
-  const PinnedPiece host;
+  const PinnedPiece host(made.size_bytes());
   dispatch(tensor.dtype(), [&]<typename T>() {
     constexpr size_t kPieceElements = kPieceBytes / sizeof(T);
     const auto numel = static_cast<size_t>(made.numel());
@@ -98,7 +101,41 @@ Tensor made_up_like(const Tensor& tensor, uint64_t seed, float magnitude, CudaSt
   return made;
 }
 
+void set_elements(const Tensor& tensor, const ElementRow& elements, float value, CudaStream& stream) {
+  dispatch(tensor.dtype(), [&]<typename T>() {
+    const int64_t most = std::min(elements.count, static_cast<int64_t>(kPieceBytes / sizeof(T)));
+    const size_t bytes = static_cast<size_t>(most) * sizeof(T);
+    const PinnedPiece host(bytes);
+    std::fill_n(reinterpret_cast<T*>(host.get()), most, from_float<T>(value));
+    const std::shared_ptr<Storage> source = scratch_bytes(bytes, tensor.device());
+    copy_async(source->data(), host.get(), bytes, CopyKind::kHostToDevice, stream.handle());
+    for (int64_t done = 0; done < elements.count; done += most) {
+      const int64_t first = elements.first + done * elements.stride;
+      copy_rows_async({.dst = tensor.raw() + static_cast<size_t>(first) * sizeof(T),
+                       .dst_stride_bytes = static_cast<size_t>(elements.stride) * sizeof(T),
+                       .src = source->data(),
+                       .src_stride_bytes = sizeof(T),
+                       .row_bytes = sizeof(T),
+                       .rows = static_cast<size_t>(std::min(most, elements.count - done))},
+                      stream.handle());
+    }
+    stream.synchronize();
+  });
+}
+
+double element(const Tensor& tensor, int64_t index, CudaStream& stream) {
+  double value = 0.0;
+  const Tensor one = tensor.slice(index, 1);
+  for_each_pair(one, one, stream, [&](double x, double, size_t) { value = x; });
+  return value;
+}
+
 double attention_error_bound(DType dtype) { return 30 * (dtype == DType::kBF16 ? 0x1p-9 : 0x1p-12); }
+
+double lse_error_bound(const AttentionExtents& extents, double operand_magnitude) {
+  const double terms = extents.scale * static_cast<double>(extents.head_dim) * operand_magnitude * operand_magnitude;
+  return 2 * 0x1p-24 * (32 * (1.0 + terms) + static_cast<double>(extents.sequence_length));
+}
 
 double relative_difference(const Tensor& result, const Tensor& reference, std::array<int64_t, 3> column_ends,
                            CudaStream& stream) {
@@ -119,9 +156,15 @@ double relative_difference(const Tensor& result, const Tensor& reference, std::a
 
 double largest_difference(const Tensor& result, const Tensor& reference, CudaStream& stream) {
   double worst = 0.0;
-  for_each_pair(result, reference, stream,
-                [&](double x, double y, size_t) { worst = larger(worst, std::abs(x - y) / (1.0 + std::abs(y))); });
+  for_each_pair(result, reference, stream, [&](double x, double y, size_t) { worst = larger(worst, std::abs(x - y)); });
   return worst;
+}
+
+bool has_numbers_instead(const Tensor& result, const Tensor& reference, CudaStream& stream) {
+  bool found = false;
+  for_each_pair(result, reference, stream,
+                [&](double x, double y, size_t) { found = found || (std::isfinite(x) && !std::isfinite(y)); });
+  return found;
 }
 
 bool same_bits(const Tensor& a, const Tensor& b, CudaStream& stream) {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "core/base/log.h"
-#include "core/cuda/attention_comparison.h"
 #include "core/cuda/attention_own.h"
+#include "core/cuda/attention_trial.h"
 #include "core/cuda/runtime.h"
 
 namespace mantissa::cuda {
@@ -13,69 +13,11 @@ namespace {
 // With kAuto no plan may hold more of the device than this for good.
 constexpr size_t kAutoWorkspaceBytes = size_t{1} << 30;
 
-// Of made-up operands: scores of some units, so that probabilities differ.
-constexpr float kOperandMagnitude = 3.0f;
-constexpr uint64_t kQkvSeed = 1, kGradientSeed = 2;
-
-// What is wrong with a difference from our kernels; empty if it is at most `bound`.
-std::string judge(const char* what, double difference, double bound) {
-  if (difference <= bound) return "";
-  return fmt::format("its {} is {:.3g} from that of our kernels, where rounding explains {:.3g}", what, difference,
-                     bound);
+void run(AttentionPlan& plan, const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) {
+  plan.forward(args, workspace, stream);
 }
-
-void run(AttentionPlan& plan, const AttentionForwardArgs& args, CudaStream& stream) { plan.forward(args, stream); }
-void run(AttentionPlan& plan, const AttentionBackwardArgs& args, CudaStream& stream) { plan.backward(args, stream); }
-
-// Why the plan does not do what our kernels do, on operands in the form of `args`; empty if it does.
-std::string objection(AttentionPlan& plan, AttentionPass, const AttentionForwardArgs& args,
-                      const AttentionExtents& extents, CudaStream& stream) {
-  AttentionForwardArgs ours = args;
-  ours.qkv = made_up_like(args.qkv, kQkvSeed, kOperandMagnitude, stream);
-  ours.out = scratch_like(args.out);
-  ours.lse = scratch_like(args.lse);
-  AttentionForwardArgs theirs = ours;
-  theirs.out = scratch_like(args.out);
-  theirs.lse = scratch_like(args.lse);
-  own_attention_forward(ours, extents, stream);
-  plan.forward(theirs, stream);
-  std::string found = judge("lse", largest_difference(theirs.lse, ours.lse, stream), kLseErrorBound);
-  if (!found.empty()) return found;
-  const int64_t row = extents.out_row();
-  return judge("out", relative_difference(theirs.out, ours.out, {row, row, row}, stream),
-               attention_error_bound(args.out.dtype()));
-}
-
-std::string objection(AttentionPlan& plan, AttentionPass pass, const AttentionBackwardArgs& args,
-                      const AttentionExtents& extents, CudaStream& stream) {
-  AttentionBackwardArgs ours = args;
-  ours.qkv = made_up_like(args.qkv, kQkvSeed, kOperandMagnitude, stream);
-  ours.d_out = made_up_like(args.d_out, kGradientSeed, 1.0f, stream);
-  ours.out = scratch_like(args.out);
-  ours.lse = scratch_like(args.lse);
-  ours.d_qkv = scratch_like(args.d_qkv);
-  AttentionForwardArgs forward{.qkv = ours.qkv, .out = ours.out, .lse = ours.lse};
-  forward.batch = args.batch;
-  forward.sequence_length = args.sequence_length;
-  forward.num_heads = args.num_heads;
-  forward.num_kv_heads = args.num_kv_heads;
-  forward.head_dim = args.head_dim;
-  forward.scale = args.scale;
-  forward.mask = args.mask;
-  own_attention_forward(forward, extents, stream);
-  own_attention_backward(ours, extents, stream);
-  AttentionBackwardArgs theirs = ours;
-  theirs.d_qkv = scratch_like(args.d_qkv);
-  plan.backward(theirs, stream);
-  const int64_t queries = extents.out_row(), keys = queries + extents.num_kv_heads * extents.head_dim;
-  std::string found =
-      judge("gradient", relative_difference(theirs.d_qkv, ours.d_qkv, {queries, keys, extents.qkv_row()}, stream),
-            attention_error_bound(args.d_qkv.dtype()));
-  if (!found.empty() || pass != AttentionPass::kReproducibleBackward) return found;
-  AttentionBackwardArgs again = theirs;
-  again.d_qkv = ours.d_qkv;  // has served
-  plan.backward(again, stream);
-  return same_bits(again.d_qkv, theirs.d_qkv, stream) ? "" : "two runs of it give different bits";
+void run(AttentionPlan& plan, const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) {
+  plan.backward(args, workspace, stream);
 }
 
 AttentionKey key_of(AttentionPass pass, const AttentionExtents& extents, DType dtype) {
@@ -145,23 +87,25 @@ bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const Atten
   if (found == entries_.end()) found = entries_.emplace(index, make_entry(choice, key)).first;
   Entry& entry = found->second;
   if (entry.plan == nullptr) return false;
-  if (entry.checked) {
-    run(*entry.plan, args, stream);
+  const size_t workspace_bytes = entry.plan->workspace_bytes();
+  const auto queue = [&] {
+    run(*entry.plan, args, stream.workspace(workspace_bytes), stream);
     return true;
-  }
+  };
+  if (entry.checked) return queue();
   std::string reason;
   try {
     reason = objection(*entry.plan, pass, args, extents, stream);
   } catch (const OutOfDeviceMemory&) {
-    reason = "no device memory is left to compare it with our kernels";
+    reason = fmt::format("no device memory is left to compare it with our kernels, with {} MiB for its workspace",
+                         workspace_bytes >> 20);
   } catch (const CudaError& error) {
     stream.synchronize();  // throws if it is not the library but the device that has failed
     reason = error.what();
   }
   if (reason.empty()) {
     entry.checked = true;
-    run(*entry.plan, args, stream);
-    return true;
+    return queue();
   }
   entry.plan = nullptr;
   if (choice == AttentionChoice::kCudnn) {

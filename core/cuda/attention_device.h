@@ -12,12 +12,13 @@
 namespace mantissa::cuda {
 
 // Follows AttentionChoice of the stream. With kAuto, whatever keeps the library from computing a shape is said once in
-// the log, and our kernels compute it; with kCudnn it is a ConfigError. Of a pass that must give the same bits in every
-// run (any with kAuto, or if GEMMs are chosen kDeterministic) that includes a second run with other bits.
+// the log, and our kernels compute it; with kCudnn it is a ConfigError. Backward passes are kReproducibleBackward with
+// kAuto, or if GEMMs are chosen kDeterministic.
 //
-// At the first use of a shape, outside of captured graphs, a plan's results are compared with those of our kernels on
-// made-up operands: the verdict depends on shape, device and library alone, and is the same on every rank, in every
-// run, and whether or not later steps are captured.
+// At the first use of a shape, outside of captured graphs, a plan is tried on made-up operands (attention_trial.h): the
+// verdict depends on shape, device and library alone, and is the same on every rank, in every run, and whether or not
+// later steps are captured. (Where device memory does not suffice for the trial, which takes some three times that of
+// the pass, the plan is not used either, with a warning.) Of a plan that is refused nothing stays allocated.
 class AttentionDevice {
  public:
   // `open` is called once, when the library is first wanted; Error, with the reason, if there is none.
@@ -31,7 +32,7 @@ class AttentionDevice {
  private:
   struct Entry {
     std::unique_ptr<AttentionPlan> plan;  // null: our kernels
-    bool checked = false;                 // the plan has agreed with them
+    bool checked = false;                 // the plan has stood the trial
   };
 
   template <typename Args>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -27,12 +28,12 @@ class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
 
-  // In CudaStream::workspace().
   virtual size_t workspace_bytes() const = 0;
-  // Queue the work on the stream; nothing is allocated or waited for once the stream has the workspace. A plan has the
-  // one that its key names.
-  virtual void forward(const AttentionForwardArgs& args, CudaStream& stream) = 0;
-  virtual void backward(const AttentionBackwardArgs& args, CudaStream& stream) = 0;
+  // Queue the work on the stream; nothing is allocated or waited for. `workspace` is uninitialised device memory of
+  // workspace_bytes(), 256-byte aligned. A plan has the pass that its key names. lse as in AttentionForwardArgs, so
+  // that one pass may be a plan's and the other ours.
+  virtual void forward(const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) = 0;
+  virtual void backward(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) = 0;
 };
 
 // The library on one device, which is the calling thread's.

@@ -31,22 +31,21 @@ class CudnnAttentionPlan final : public AttentionPlan {
     return delta_bytes() + d_queries_sum_bytes() + padded(plan_.workspace_bytes());
   }
 
-  void forward(const AttentionForwardArgs& args, CudaStream& stream) override {
+  void forward(const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) override {
     CudnnPlan::Bindings bindings;
     bind_views(bindings, args.qkv, {kQueries, kKeys, kValues});
     bindings.bind(kOut, args.out.raw());
     bindings.bind(kLse, args.lse.raw());
-    run(bindings, args.scale, stream.workspace(workspace_bytes()), stream);
+    run(bindings, args.scale, workspace, stream);
   }
 
-  void backward(const AttentionBackwardArgs& args, CudaStream& stream) override {
+  void backward(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) override {
     CudnnPlan::Bindings bindings;
     bind_views(bindings, args.qkv, {kQueries, kKeys, kValues});
     bind_views(bindings, args.d_qkv, {kDQueries, kDKeys, kDValues});
     bindings.bind(kOut, args.out.raw());
     bindings.bind(kDOut, args.d_out.raw());
     bindings.bind(kLse, args.lse.raw());
-    std::byte* workspace = stream.workspace(workspace_bytes());
     bindings.bind(kDelta, workspace);
     workspace += delta_bytes();
     if (d_queries_sum_bytes() > 0) {

@@ -19,7 +19,7 @@ enum AttentionTensor : int64_t {
   kKeys,
   kValues,
   kOut,
-  kLse,  // (B, H, T), fp32: log(sum exp(scale * q k^T))
+  kLse,  // (B, H, T), fp32: log(sum exp(scale * q k^T)), natural: AttentionForwardArgs::lse
   kDOut,
   kDQueries,
   kDKeys,

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "core/cuda/attention_own.h"
+#include "core/cuda/attention_trial_faults.h"
 #include "core/cuda/runtime.h"
 #include "core/tensor/half.h"
 #include "tests/testing/error_of.h"
@@ -17,6 +21,9 @@ namespace {
 
 using testing::error_of;
 
+// In which results the library gives 0 for what is no number.
+enum class Hides { kNothing, kAll, kOut, kLse };
+
 // What the library does.
 struct Behaviour {
   std::string missing{};  // why there is none
@@ -25,6 +32,10 @@ struct Behaviour {
   float error = 0.0f;  // that it adds to the first element of a row
   float drift = 0.0f;  // likewise, more of it in each run
   bool fails = false;  // when it runs
+  bool finds_no_memory = false;
+  std::function<void(const AttentionForwardArgs&)> changes{};  // of results
+  Hides hides = Hides::kNothing;
+  std::optional<AttentionFault> hidden{};  // where this is in the operands, not everywhere
   std::vector<AttentionPass> planned{};
   int runs = 0;
 };
@@ -36,25 +47,60 @@ void add_to_first_column(const Tensor& tensor, float error, CudaStream& stream) 
   for (int64_t i = 0; i < tensor.numel(); i += columns) data[i] = from_float<BFloat16>(to_float(data[i]) + error);
 }
 
+// Whether these operands have the fault, which is the first of its position in the last head.
+template <typename Args>
+bool has(const AttentionFault& fault, const Args& args) {
+  const Tensor* operands = &args.qkv;
+  if constexpr (requires { args.d_out; }) {
+    if (fault.operand == AttentionFault::Operand::kGradient) operands = &args.d_out;
+  }
+  const float value = to_float(operands->template data<BFloat16>()[fault.place(AttentionExtents(args))]);
+  return std::isnan(fault.value) ? std::isnan(value) : value == fault.value;
+}
+
+template <typename T>
+void hide_in(const Tensor& result) {
+  for (int64_t i = 0; i < result.numel(); ++i) {
+    T& element = result.data<T>()[i];
+    if (!std::isfinite(to_float(element))) element = from_float<T>(0.0f);
+  }
+}
+
 class FaultyPlan final : public AttentionPlan {
  public:
   explicit FaultyPlan(Behaviour& behaviour) : behaviour_(behaviour) {}
   size_t workspace_bytes() const override { return behaviour_.workspace_bytes; }
-  void forward(const AttentionForwardArgs& args, CudaStream& stream) override {
+  void forward(const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) override {
     own_attention_forward(args, AttentionExtents(args), stream);
-    spoil(args.out, stream);
+    spoil(args.out, workspace, stream);
+    if (behaviour_.changes) {
+      stream.synchronize();
+      behaviour_.changes(args);
+    }
+    if (!hides_in(args, stream)) return;
+    if (behaviour_.hides != Hides::kLse) hide_in<BFloat16>(args.out);
+    if (behaviour_.hides != Hides::kOut) hide_in<float>(args.lse);
   }
-  void backward(const AttentionBackwardArgs& args, CudaStream& stream) override {
+  void backward(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) override {
     own_attention_backward(args, AttentionExtents(args), stream);
-    spoil(args.d_qkv, stream);
+    spoil(args.d_qkv, workspace, stream);
+    if (hides_in(args, stream)) hide_in<BFloat16>(args.d_qkv);
   }
 
  private:
-  void spoil(const Tensor& result, CudaStream& stream) {
+  void spoil(const Tensor& result, std::byte* workspace, CudaStream& stream) {
     if (behaviour_.fails) throw CudaError("it failed");
+    if (behaviour_.finds_no_memory) throw OutOfDeviceMemory("there is none");
+    set_bytes_async(workspace, 0, behaviour_.workspace_bytes, stream.handle());
     ++behaviour_.runs;
     const float error = behaviour_.error + behaviour_.drift * static_cast<float>(behaviour_.runs);
     if (error != 0.0f) add_to_first_column(result, error, stream);
+  }
+  template <typename Args>
+  bool hides_in(const Args& args, CudaStream& stream) const {
+    if (behaviour_.hides == Hides::kNothing) return false;
+    stream.synchronize();
+    return !behaviour_.hidden || has(*behaviour_.hidden, args);
   }
   Behaviour& behaviour_;
 };
@@ -74,7 +120,7 @@ class FaultyEngine final : public AttentionEngine {
 
 class AttentionChoiceTest : public ::testing::Test {
  protected:
-  static constexpr int64_t kBatch = 1, kLength = 40, kHeads = 2, kDim = 16;
+  static constexpr int64_t kBatch = 2, kLength = 40, kHeads = 2, kDim = 16;
 
   AttentionChoiceTest()
       : stream_(0, device_properties(0)), device_([this]() -> std::unique_ptr<AttentionEngine> {
@@ -134,6 +180,19 @@ class AttentionChoiceTest : public ::testing::Test {
   std::string error_forward() {
     return error_of([&] { forward(); });
   }
+  // By a library of its own.
+  bool forward_by(Behaviour& library) {
+    AttentionDevice device([&] { return std::make_unique<FaultyEngine>(library); });
+    return device.try_forward(args_, AttentionExtents(args_), stream_);
+  }
+  // That of kCudnn. Leaves the choice as it is.
+  std::string error_forward_by(Behaviour library) {
+    const AttentionChoice before = stream_.attention_choice();
+    stream_.set_attention_choice(AttentionChoice::kCudnn);
+    const std::string error = error_of([&] { forward_by(library); });
+    stream_.set_attention_choice(before);
+    return error;
+  }
 
   Behaviour library_;
   int opened_ = 0;
@@ -152,13 +211,28 @@ TEST_F(AttentionChoiceTest, OwnDoesNotAskTheLibrary) {
 
 TEST_F(AttentionChoiceTest, AutoTakesALibraryThatAgrees) {
   choose(AttentionChoice::kAuto);
+  EXPECT_TRUE(forward());
+  int first = library_.runs;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(forward());
-  EXPECT_EQ(library_.runs, 1 + 3);
+  EXPECT_EQ(library_.runs, first + 3);  // tried once
+  EXPECT_TRUE(backward());
+  first = library_.runs;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(backward());
-  EXPECT_EQ(library_.runs, 1 + 3 + 2 + 3);  // compared twice: the same bits?
+  EXPECT_EQ(library_.runs, first + 3);
   EXPECT_EQ(library_.planned,
             (std::vector<AttentionPass>{AttentionPass::kForward, AttentionPass::kReproducibleBackward}));
   EXPECT_EQ(opened_, 1);
+}
+
+TEST_F(AttentionChoiceTest, CudnnTakesTheLibraryForBothPasses) {
+  choose(AttentionChoice::kCudnn, GemmSelection::kDeterministic);
+  EXPECT_TRUE(forward());
+  EXPECT_TRUE(backward());
+  const int first = library_.runs;
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(backward());
+  EXPECT_EQ(library_.runs, first + 3);
+  EXPECT_EQ(library_.planned,
+            (std::vector<AttentionPass>{AttentionPass::kForward, AttentionPass::kReproducibleBackward}));
 }
 
 // Rounding is no disagreement, and the library's bits are there from the first call on.
@@ -169,10 +243,11 @@ TEST_F(AttentionChoiceTest, TheFirstResultIsThatOfLaterCalls) {
   stream_.synchronize();
   const std::vector<uint16_t> first(reinterpret_cast<uint16_t*>(args_.out.raw()),
                                     reinterpret_cast<uint16_t*>(args_.out.raw()) + args_.out.numel());
+  const int runs = library_.runs;
   ASSERT_TRUE(forward());
+  EXPECT_EQ(library_.runs, runs + 1);
   stream_.synchronize();
   EXPECT_EQ(std::memcmp(first.data(), args_.out.raw(), args_.out.size_bytes()), 0);
-  EXPECT_EQ(library_.runs, 3);
 }
 
 TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatIsMissingOrRefuses) {
@@ -181,24 +256,126 @@ TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatIsMissingOrRefuses) {
   EXPECT_FALSE(forward());
   EXPECT_FALSE(forward());
   EXPECT_EQ(library_.planned.size(), 1u);  // asked once
-  library_.refusal = "";
-  library_.workspace_bytes = (size_t{1} << 30) + 1;
-  EXPECT_FALSE(backward());
   EXPECT_EQ(library_.runs, 0);
 
   AttentionDevice without([]() -> std::unique_ptr<AttentionEngine> { throw ConfigError("not installed"); });
   EXPECT_FALSE(without.try_forward(args_, AttentionExtents(args_), stream_));
 }
 
+TEST_F(AttentionChoiceTest, AutoLeavesALibraryWhoseWorkspaceIsLarge) {
+  choose(AttentionChoice::kAuto);
+  library_.workspace_bytes = (size_t{1} << 30) + 1;
+  EXPECT_FALSE(backward());
+  EXPECT_EQ(library_.runs, 0);
+}
+
+TEST_F(AttentionChoiceTest, OnlyAPlanThatIsUsedHoldsAWorkspace) {
+  Behaviour wrong;
+  wrong.workspace_bytes = size_t{5} << 20;
+  wrong.error = 1.0f;
+  choose(AttentionChoice::kAuto);
+  EXPECT_FALSE(forward_by(wrong));
+  EXPECT_LT(stream_.workspace_bytes(), wrong.workspace_bytes);
+  Behaviour right;
+  right.workspace_bytes = wrong.workspace_bytes;
+  EXPECT_TRUE(forward_by(right));
+  EXPECT_GE(stream_.workspace_bytes(), right.workspace_bytes);
+}
+
 TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatIsWrong) {
   choose(AttentionChoice::kAuto);
   library_.error = 1.0f;
   EXPECT_FALSE(forward());
-  EXPECT_FALSE(backward());
-  EXPECT_EQ(library_.runs, 2);
+  EXPECT_EQ(library_.runs, 1);
   library_.error = 0.0f;
   EXPECT_FALSE(forward());  // for good
-  EXPECT_EQ(library_.runs, 2);
+  EXPECT_EQ(library_.runs, 1);
+}
+
+// Our backward pass reads the lse that the library wrote.
+TEST_F(AttentionChoiceTest, AutoLeavesALibraryWhoseLseIsNotOurs) {
+  using Change = std::function<void(const AttentionForwardArgs&)>;
+  const auto each = [](float (*change)(float)) -> Change {
+    return [change](const AttentionForwardArgs& args) {
+      for (int64_t i = 0; i < args.lse.numel(); ++i) args.lse.data<float>()[i] = change(args.lse.data<float>()[i]);
+    };
+  };
+  const Change one_too_large = [](const AttentionForwardArgs& args) {
+    args.lse.data<float>()[args.lse.numel() - 1] += 0x1p-10f;
+  };
+  const Change by_position = [](const AttentionForwardArgs& args) {  // (B, T, H)
+    auto* lse = args.lse.data<float>();
+    const std::vector<float> ours(lse, lse + args.lse.numel());
+    for (int64_t i = 0; i < args.lse.numel(); ++i) {
+      const int64_t b = i / (kHeads * kLength), h = i / kLength % kHeads, t = i % kLength;
+      lse[(b * kLength + t) * kHeads + h] = ours[static_cast<size_t>(i)];
+    }
+  };
+  const Change in_bits = each([](float lse) { return lse * 1.442695f; });
+  const Change not_written = each([](float) { return NAN; });
+  choose(AttentionChoice::kAuto);
+  for (const Change& change : {one_too_large, by_position, in_bits, not_written}) {
+    Behaviour other;
+    other.changes = change;
+    EXPECT_FALSE(forward_by(other));
+    EXPECT_EQ(other.runs, 1);
+    EXPECT_NE(error_forward_by(other).find("its lse is "), std::string::npos);
+  }
+}
+
+// One fault at a time, each of which the library does not let through.
+TEST_F(AttentionChoiceTest, FaultsMustShowInForwardPasses) {
+  std::vector<AttentionFault> faults(std::begin(kForwardFaults), std::end(kForwardFaults));
+  faults.push_back(kNothingToSee);
+  for (const Mask mask : {Mask::kCausal, Mask::kNone}) {
+    args_.mask = mask;
+    for (const AttentionFault& fault : faults) {
+      const std::string error = error_forward_by({.hides = Hides::kAll, .hidden = fault});
+      EXPECT_NE(error.find(fault.lost_in("out")), std::string::npos) << error;
+    }
+  }
+  const std::string error = error_forward_by({.hides = Hides::kLse, .hidden = kForwardFaults[0]});
+  EXPECT_NE(error.find(kForwardFaults[0].lost_in("lse")), std::string::npos) << error;
+  Behaviour blind{.hides = Hides::kOut};
+  choose(AttentionChoice::kAuto);
+  EXPECT_FALSE(forward_by(blind));
+}
+
+// Of a query whose scores are all -Inf: its out is 0, its lse what is given.
+TEST_F(AttentionChoiceTest, AnOutOfZeroMustShowInLse) {
+  const auto zero_out = [](float lse) {
+    return [lse](const AttentionForwardArgs& args) {
+      const AttentionExtents extents(args);
+      for (int64_t row = 0; row < args.lse.numel(); ++row) {
+        float& row_lse = args.lse.data<float>()[row];
+        if (row_lse != -INFINITY) continue;
+        const int64_t b = row / (kHeads * kLength), head = row / kLength % kHeads;
+        BFloat16* out = args.out.data<BFloat16>() + extents.out_offset(b, head, row % kLength);
+        std::fill_n(out, kDim, from_float<BFloat16>(0.0f));
+        row_lse = lse;
+      }
+    };
+  };
+  choose(AttentionChoice::kAuto);
+  for (const float lse : {INFINITY, 0.0f}) {
+    Behaviour hidden{.changes = zero_out(lse)};
+    EXPECT_FALSE(forward_by(hidden)) << lse;
+  }
+  for (const float lse : {-INFINITY, NAN}) {
+    Behaviour shown{.changes = zero_out(lse)};
+    EXPECT_TRUE(forward_by(shown)) << lse;
+  }
+}
+
+TEST_F(AttentionChoiceTest, FaultsMustShowInBackwardPasses) {
+  choose(AttentionChoice::kCudnn);
+  for (const AttentionFault& fault : kBackwardFaults) {
+    Behaviour blind{.hides = Hides::kAll, .hidden = fault};
+    AttentionDevice device([&] { return std::make_unique<FaultyEngine>(blind); });
+    const std::string error =
+        error_of([&] { device.try_backward(backward_args_, AttentionExtents(backward_args_), stream_); });
+    EXPECT_NE(error.find(fault.lost_in("gradient")), std::string::npos) << error;
+  }
 }
 
 TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatFails) {
@@ -207,6 +384,17 @@ TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatFails) {
   EXPECT_FALSE(forward());
   library_.fails = false;
   EXPECT_FALSE(forward());
+}
+
+TEST_F(AttentionChoiceTest, ALibraryForWhichThereIsNoMemoryIsNotUsed) {
+  Behaviour large;
+  large.workspace_bytes = size_t{3} << 20;
+  large.finds_no_memory = true;
+  choose(AttentionChoice::kAuto);
+  EXPECT_FALSE(forward_by(large));
+  EXPECT_NE(error_forward_by(large).find(
+                "no device memory is left to compare it with our kernels, with 3 MiB for its workspace"),
+            std::string::npos);
 }
 
 TEST_F(AttentionChoiceTest, GradientsThatVaryAreTakenOnlyWhereAskedFor) {
@@ -223,29 +411,31 @@ TEST_F(AttentionChoiceTest, GradientsThatVaryAreTakenOnlyWhereAskedFor) {
 }
 
 TEST_F(AttentionChoiceTest, TheVerdictDoesNotDependOnTheOperands) {
-  choose(AttentionChoice::kAuto);
   set_values(INFINITY);
-  EXPECT_TRUE(forward());
-  EXPECT_TRUE(backward());
-  begin_capture(stream_.handle());
-  EXPECT_TRUE(forward());
-  EXPECT_TRUE(backward());
-  destroy_graph(end_capture(stream_.handle()));
-
+  for (const AttentionChoice choice : {AttentionChoice::kAuto, AttentionChoice::kCudnn}) {
+    choose(choice);
+    EXPECT_TRUE(forward());
+    EXPECT_TRUE(backward());
+    begin_capture(stream_.handle());
+    EXPECT_TRUE(forward());
+    EXPECT_TRUE(backward());
+    destroy_graph(end_capture(stream_.handle()));
+  }
+  choose(AttentionChoice::kAuto);
   Behaviour wrong;
   wrong.error = 1.0f;
-  AttentionDevice other([&] { return std::make_unique<FaultyEngine>(wrong); });
-  EXPECT_FALSE(other.try_forward(args_, AttentionExtents(args_), stream_));
+  EXPECT_FALSE(forward_by(wrong));
 }
 
 TEST_F(AttentionChoiceTest, ResultsThatAreNotFiniteOnlyInTheLibraryAreWrong) {
-  choose(AttentionChoice::kAuto);
   for (const float error : {NAN, INFINITY}) {
     library_.error = error;
+    choose(AttentionChoice::kAuto);
     EXPECT_FALSE(forward());
-    EXPECT_FALSE(backward());
+    choose(AttentionChoice::kCudnn);
+    EXPECT_NE(error_of([&] { backward(); }).find("its gradient is inf from that of our kernels"), std::string::npos);
   }
-  EXPECT_EQ(library_.runs, 2);
+  EXPECT_EQ(library_.runs, 1 + 2);  // kAuto asks once
 }
 
 TEST_F(AttentionChoiceTest, NoPlanIsMadeOrCheckedInsideOfAGraph) {
@@ -270,13 +460,13 @@ TEST_F(AttentionChoiceTest, CudnnIsRefusedWithTheReason) {
   library_.refusal = "no kernel";
   EXPECT_EQ(error_forward(),
             "[attention] cuda.attention: cudnn, but cuDNN does not compute the forward pass of causal attention in "
-            "bf16, B=1 T=40 H=2 KV=2 D=16: no kernel; give cuda.attention=auto or own");
+            "bf16, B=2 T=40 H=2 KV=2 D=16: no kernel; give cuda.attention=auto or own");
   library_.refusal = "";
   library_.error = 1.0f;
   EXPECT_NE(error_forward().find("its out is "), std::string::npos);
   AttentionForwardArgs single = args_;
   single.sequence_length = 1;
-  single.batch = kLength;
+  single.batch = kBatch * kLength;
   EXPECT_NE(error_of([&] {
               device_.try_forward(single, AttentionExtents(single), stream_);
             }).find("it needs two positions or more"),
