@@ -5,8 +5,11 @@
 
 namespace mantissa {
 
-// kOwn: our kernels. kCudnn: cuDNN's, and an error where there are none. kAuto: cuDNN's where the library has a
-// kernel that gives the same bits in every run and agrees with ours at its first use, otherwise ours.
+// kOwn: our kernels.
+// kAuto: cuDNN's in the forward pass, where they agree with ours at the first use of a shape, on NaN and Inf too, give
+// the same bits in every run and need no memory that grows with T * T; otherwise, and in the backward pass, ours.
+// kCudnn: cuDNN's in both passes, and an error where they cannot be used. Gradients differ in the last bits from run to
+// run; with GemmSelection::kDeterministic they do not, but need a workspace of B * H * T * T elements.
 enum class AttentionChoice : uint8_t { kAuto, kOwn, kCudnn };
 
 }  // namespace mantissa

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/log.h"
 #include "core/cuda/attention_own.h"
 #include "core/cuda/attention_trial.h"
@@ -10,8 +12,13 @@
 namespace mantissa::cuda {
 namespace {
 
-// With kAuto no plan may hold more of the device than this for good.
-constexpr size_t kAutoWorkspaceBytes = size_t{1} << 30;
+// With kAuto, what a plan may hold of the device for good: fp32 results, which grow with T and not with T * T, or a
+// size that does not matter.
+size_t auto_workspace_limit(const AttentionKey& key) {
+  constexpr size_t kSmallBytes = size_t{16} << 20;
+  const int64_t results = key.batch * key.sequence_length * key.num_heads * key.head_dim;
+  return std::max(kSmallBytes, static_cast<size_t>(results) * sizeof(float));
+}
 
 void run(AttentionPlan& plan, const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) {
   plan.forward(args, workspace, stream);
@@ -31,10 +38,10 @@ AttentionKey key_of(AttentionPass pass, const AttentionExtents& extents, DType d
           .mask = extents.mask};
 }
 
+// With kCudnn.
 AttentionPass backward_pass(const CudaStream& stream) {
-  const bool any_order = stream.attention_choice() == AttentionChoice::kCudnn &&
-                         stream.gemm_options().selection != GemmSelection::kDeterministic;
-  return any_order ? AttentionPass::kBackward : AttentionPass::kReproducibleBackward;
+  return stream.gemm_options().selection == GemmSelection::kDeterministic ? AttentionPass::kReproducibleBackward
+                                                                          : AttentionPass::kBackward;
 }
 
 std::string describe(const AttentionKey& key) {
@@ -62,6 +69,7 @@ bool AttentionDevice::try_forward(const AttentionForwardArgs& args, const Attent
 
 bool AttentionDevice::try_backward(const AttentionBackwardArgs& args, const AttentionExtents& extents,
                                    CudaStream& stream) {
+  if (stream.attention_choice() != AttentionChoice::kCudnn) return false;
   return try_pass(backward_pass(stream), args, extents, stream);
 }
 
@@ -123,8 +131,9 @@ AttentionDevice::Entry AttentionDevice::make_entry(AttentionChoice choice, const
   try {
     Entry entry{.plan = library->plan(key)};
     const size_t bytes = entry.plan->workspace_bytes();
-    if (choice != AttentionChoice::kAuto || bytes <= kAutoWorkspaceBytes) return entry;
-    reason = fmt::format("it wants {} MiB of workspace", bytes >> 20);
+    const size_t limit = choice == AttentionChoice::kAuto ? auto_workspace_limit(key) : bytes;
+    if (bytes <= limit) return entry;
+    reason = fmt::format("cuDNN wants {} MiB of workspace, more than {} MiB", bytes >> 20, limit >> 20);
   } catch (const Error& error) {
     reason = error.what();
   }

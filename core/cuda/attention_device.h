@@ -11,9 +11,11 @@
 
 namespace mantissa::cuda {
 
-// Follows AttentionChoice of the stream. With kAuto, whatever keeps the library from computing a shape is said once in
-// the log, and our kernels compute it; with kCudnn it is a ConfigError. Backward passes are kReproducibleBackward with
-// kAuto, or if GEMMs are chosen kDeterministic.
+// Follows AttentionChoice of the stream. With kAuto the library is asked for forward passes only, whose workspace must
+// not grow with T * T: whatever keeps it from computing a shape is said once in the log, and our kernels compute it.
+// Backward passes are ours: the library's either give other bits in the next run or keep a T x T matrix per head. With
+// kCudnn the library computes both passes, whatever workspace it wants - backward passes kReproducibleBackward if GEMMs
+// are chosen kDeterministic - and what keeps it from that is a ConfigError.
 //
 // At the first use of a shape, outside of captured graphs, a plan is tried on made-up operands (attention_trial.h): the
 // verdict depends on shape, device and library alone, and is the same on every rank, in every run, and whether or not

@@ -11,7 +11,8 @@
 
 namespace mantissa::cuda {
 
-// kReproducibleBackward gives the same bits in every run; kBackward may not, and is faster.
+// kReproducibleBackward gives the same bits in every run, and may keep B * H * T * T gradients of scores for it;
+// kBackward may give others in the next run, and is faster.
 enum class AttentionPass : uint8_t { kForward, kBackward, kReproducibleBackward };
 
 // What a plan is made for.
