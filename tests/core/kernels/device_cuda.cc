@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "core/cuda/stream.h"
+#include "tests/core/kernels/attention_choice_scope.h"
 #include "tests/core/kernels/device_under_test.h"
 
 namespace mantissa::kernel_test {
@@ -22,7 +23,7 @@ class Cuda final : public DeviceUnderTest {
   void on_each_variant(const std::function<void()>& body) override {
     for (const AttentionChoice choice : {AttentionChoice::kOwn, AttentionChoice::kAuto}) {
       SCOPED_TRACE(choice == AttentionChoice::kOwn ? "our attention" : "attention by our kernels or cuDNN");
-      cuda::as_cuda(stream()).set_attention_choice(choice);
+      const AttentionChoiceScope scope(stream(), choice);
       body();
     }
   }
@@ -56,7 +57,10 @@ class Cuda final : public DeviceUnderTest {
 
   bool rounds_probabilities() const override { return true; }
   bool fuses_gelu() const override { return true; }
-  bool rounds_head_gradients() const override { return true; }  // cuDNN
+  // cuDNN's backward pass, which is used where it is asked for only.
+  bool rounds_head_gradients() override {
+    return cuda::as_cuda(stream()).attention_choice() == AttentionChoice::kCudnn;
+  }
 
  private:
   // Waits for the stream. Called from a release, which must not throw.

@@ -46,7 +46,7 @@ class DeviceUnderTest {
   // them.
   virtual bool rounds_probabilities() const = 0;
   // Whether it also rounds what each of several query heads adds to the gradient of their key head.
-  virtual bool rounds_head_gradients() const { return false; }
+  virtual bool rounds_head_gradients() { return false; }
   // Whether products with gelu take the liberties that GemmArgs allows a device with one kernel for both.
   virtual bool fuses_gelu() const = 0;
   // By default, fp32, bf16 and fp16 through the backend.
