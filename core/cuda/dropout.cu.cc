@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "core/backend/kernel_checks.h"
+#include "core/cuda/device/random_words.h"
 #include "core/cuda/device/rowwise.h"
-#include "core/tensor/philox.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -32,31 +32,14 @@ struct Dropout {
                          static_cast<uint32_t>(*step)});
   }
 
-  // `words` of elements begin ... begin + Width - 1.
-  template <int Width>
-  __device__ void draw(int64_t sample, int64_t begin, uint32_t (&words)[Width]) const {
-    if constexpr (Width == 1) {
-      const PhiloxCounter group = words_of(sample, begin / 4);
-      const bool upper = (begin & 2) != 0;  // selected, not indexed: registers have no addresses
-      words[0] = (begin & 1) != 0 ? (upper ? group[3] : group[1]) : (upper ? group[2] : group[0]);
-    } else {
-      static_assert(Width % 4 == 0);
-#pragma unroll
-      for (int k = 0; k < Width; k += 4) {
-        const PhiloxCounter group = words_of(sample, (begin + k) / 4);
-#pragma unroll
-        for (int word = 0; word < 4; ++word) words[k + word] = group[static_cast<size_t>(word)];
-      }
-    }
-  }
-
   template <int Width>
   __device__ void apply(int64_t sample, int64_t element) const {
     const int64_t i = sample * per_sample + element;
     float values[Width];
     load<Width>(x + i, values);
     uint32_t words[Width];
-    draw<Width>(sample, element, words);
+    draw_words(
+        element, [&](int64_t group) { return words_of(sample, group); }, words);
 #pragma unroll
     for (int k = 0; k < Width; ++k) values[k] = words[k] < threshold ? 0.0f : values[k] * scale;
     store<Width>(y + i, values);
