@@ -10,8 +10,20 @@ void check_args(const TensorStatsArgs& args) {
 
 void check_args(const AdamWArgs& args) {
   constexpr const char* kOp = "adamw";
-  check_dtype(kOp, "gradient", args.gradient, DType::kF32);
   check_dtype(kOp, "master", args.master, DType::kF32);
+  check_record<UpdateControl>(kOp, "control", args.control);
+  if (args.weight.defined()) {
+    check_float(kOp, "weight", args.weight);
+    check_numel(kOp, "weight", args.weight, args.master.numel());
+  }
+  MANTISSA_CHECK(args.first_element >= 0 && args.first_element % 4 == 0,
+                 "[adamw] first_element must be a multiple of 4, which share their random words, got {}",
+                 args.first_element);
+  if (!args.gradient.defined() && !args.m.defined() && !args.v.defined()) {
+    MANTISSA_CHECK(args.weight.defined(), "[adamw] without gradient, m and v there must be a weight to write");
+    return;
+  }
+  check_dtype(kOp, "gradient", args.gradient, DType::kF32);
   check_dtype(kOp, "v", args.v, DType::kF32);
   check_float(kOp, "m", args.m);
   MANTISSA_CHECK(args.m.dtype() != DType::kF16, "[adamw] m must be fp32 or bf16 (fp16 would underflow), got {}",
@@ -19,11 +31,6 @@ void check_args(const AdamWArgs& args) {
   check_numel(kOp, "gradient", args.gradient, args.master.numel());
   check_numel(kOp, "m", args.m, args.master.numel());
   check_numel(kOp, "v", args.v, args.master.numel());
-  if (args.weight.defined()) {
-    check_float(kOp, "weight", args.weight);
-    check_numel(kOp, "weight", args.weight, args.master.numel());
-  }
-  check_record<UpdateControl>(kOp, "control", args.control);
 }
 
 Rows check_args(const SumContributionsArgs& args) {

@@ -199,16 +199,32 @@ struct UpdateControl {
   float learning_rate = 0;
   float bias_correction1 = 1;  // 1 - beta1^t
   float bias_correction2 = 1;  // 1 - beta2^t
+  uint32_t update = 0;         // t: which update it is, from 1; chooses the random words of stochastic rounding
+};
+
+// How a 16-bit weight is made of its fp32 master.
+enum class WeightRounding : uint8_t {
+  kNearest,     // ties to even
+  kStochastic,  // up or down at random so that the mean is the master: core/tensor/stochastic_rounding.h
 };
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:
 //   g = gradient * multiplier; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
 //   w -= lr * weight_decay * w; w -= lr * (m / c1) / (sqrt(v / c2) + epsilon); weight = round(w).
-// gradient, master, v (n) fp32; m (n) fp32 or bf16; weight (n) float, may be undefined.
+// gradient, master, v (n) fp32; m (n) fp32 or bf16; weight (n) float, may be undefined. An fp32 weight is the master.
+// With kStochastic, element i is element e = first_element + i of parameter number `parameter`, and is rounded by
+//   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, control.update})[e % 4]:
+// ranks, shards, devices and threads play no part. first_element is a multiple of 4.
+// Without gradient, m and v there is no update: the weight alone is written, as update number control.update rounded
+// it.
 struct AdamWArgs {
   Tensor gradient{}, master{}, m{}, v{}, weight{};
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
   Tensor control{};  // bytes of one UpdateControl
+  WeightRounding rounding = WeightRounding::kNearest;
+  uint64_t key = 0;
+  uint32_t parameter = 0;
+  int64_t first_element = 0;
 };
 
 // out (n) = scale * (contributions[0] + contributions[1] + ...), in rank order. contributions (N, n) float.

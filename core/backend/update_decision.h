@@ -39,6 +39,7 @@ struct UpdatePlan {
   double clip_threshold = 0.0;  // of its norm; infinity for no clipping
   float learning_rate = 0.0f;
   float bias_correction1 = 1.0f, bias_correction2 = 1.0f;
+  uint32_t update = 0;  // from 1: UpdateControl::update
 };
 
 enum class StepOutcome : uint8_t {
@@ -125,6 +126,7 @@ constexpr UpdateControl control_of(const UpdateDecision& decision, const UpdateP
   control.learning_rate = plan.learning_rate;
   control.bias_correction1 = plan.bias_correction1;
   control.bias_correction2 = plan.bias_correction2;
+  control.update = plan.update;
   return control;
 }
 

@@ -5,17 +5,26 @@
 // the CPU kernel has them, so that neither compiler nor vector width decides about the bits.
 //
 // What drives the update is read from device memory: a verdict that was reached there predicates it, and the host does
-// not wait. Bound by memory: 28 bytes an element with fp32 moments, and those of the weight.
+// not wait. So is the number of the update, by which a captured step rounds anew each time. Bound by memory: 28 bytes
+// an element with fp32 moments, and those of the weight.
+//
 // Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/cuda/adamw.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "core/backend/kernel_checks.h"
 #include "core/cuda/device/elementwise.h"
+#include "core/cuda/weight_rounding.h"
 
 namespace mantissa::cuda {
 namespace {
+
+// What one update multiplies by.
+struct Factors {
+  float multiplier, decay, step, inverse_correction2;
+};
 
 template <typename M, typename W>
 struct AdamW {
@@ -26,87 +35,128 @@ struct AdamW {
   W* weight;  // null when there is none
   const UpdateControl* control;
   float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, weight_decay;
-};
 
-// The factors of one update.
-struct Factors {
-  float multiplier, decay, step, inverse_correction2;
-};
-
-template <int Width, typename M, typename W>
-__device__ __forceinline__ void update(const AdamW<M, W>& a, const Factors& factors, int64_t i) {
-  float g[Width], w[Width], m[Width], v[Width];
-  load<Width>(a.gradient + i, g);
-  load<Width>(a.master + i, w);
-  load<Width>(a.m + i, m);
-  load<Width>(a.v + i, v);
-#pragma unroll
-  for (int k = 0; k < Width; ++k) {
-    g[k] *= factors.multiplier;
-    m[k] = fmaf(a.beta1, m[k], a.one_minus_beta1 * g[k]);
-    v[k] = fmaf(a.beta2, v[k], a.one_minus_beta2 * (g[k] * g[k]));
-    const float decayed = fmaf(-factors.decay, w[k], w[k]);
-    const float root = sqrtf(v[k] * factors.inverse_correction2);
-    w[k] = decayed - factors.step * m[k] / (root + a.epsilon);
+  __device__ __forceinline__ Factors factors_of(const UpdateControl& c) const {
+    return {.multiplier = c.gradient_multiplier,
+            .decay = c.learning_rate * weight_decay,
+            .step = c.learning_rate / c.bias_correction1,
+            .inverse_correction2 = 1.0f / c.bias_correction2};
   }
-  store<Width>(a.m + i, m);
-  store<Width>(a.v + i, v);
-  store<Width>(a.master + i, w);
-  if (a.weight != nullptr) store<Width>(a.weight + i, w);
+
+  template <int Width>
+  __device__ __forceinline__ void update(const Factors& factors, int64_t i, float (&w)[Width]) const {
+    float g[Width], first[Width], second[Width];
+    load<Width>(gradient + i, g);
+    load<Width>(master + i, w);
+    load<Width>(m + i, first);
+    load<Width>(v + i, second);
+#pragma unroll
+    for (int k = 0; k < Width; ++k) {
+      g[k] *= factors.multiplier;
+      first[k] = fmaf(beta1, first[k], one_minus_beta1 * g[k]);
+      second[k] = fmaf(beta2, second[k], one_minus_beta2 * (g[k] * g[k]));
+      const float decayed = fmaf(-factors.decay, w[k], w[k]);
+      const float root = sqrtf(second[k] * factors.inverse_correction2);
+      w[k] = decayed - factors.step * first[k] / (root + epsilon);
+    }
+    store<Width>(m + i, first);
+    store<Width>(v + i, second);
+    store<Width>(master + i, w);
+  }
+};
+
+// The weight alone, from masters as they are.
+template <typename W>
+struct WriteWeight {
+  const float* master;
+  W* weight;
+  const UpdateControl* control;
+
+  __device__ __forceinline__ Factors factors_of(const UpdateControl&) const { return {}; }
+
+  template <int Width>
+  __device__ __forceinline__ void update(const Factors&, int64_t i, float (&w)[Width]) const {
+    load<Width>(master + i, w);
+  }
+};
+
+template <int Width, typename Operation, typename Rounding>
+__device__ __forceinline__ void apply(const Operation& a, const Rounding& rounding, const Factors& factors,
+                                      uint32_t number, int64_t i) {
+  float w[Width];
+  a.template update<Width>(factors, i, w);
+  if (a.weight != nullptr) rounding.store_weight(a.weight, w, i, number);
 }
 
-template <int Width, typename M, typename W>
-__global__ void adamw_kernel(AdamW<M, W> a, int64_t numel) {
+template <int Width, typename Operation, typename Rounding>
+__global__ void adamw_kernel(Operation a, Rounding rounding, int64_t numel) {
   const UpdateControl control = *a.control;
   if (control.apply == 0) return;
-  const Factors factors{.multiplier = control.gradient_multiplier,
-                        .decay = control.learning_rate * a.weight_decay,
-                        .step = control.learning_rate / control.bias_correction1,
-                        .inverse_correction2 = 1.0f / control.bias_correction2};
+  const Factors factors = a.factors_of(control);
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   const int64_t whole = numel / Width;
-  for (int64_t i = thread; i < whole; i += threads) update<Width>(a, factors, i * Width);
-  for (int64_t i = whole * Width + thread; i < numel; i += threads) update<1>(a, factors, i);
+  for (int64_t i = thread; i < whole; i += threads) apply<Width>(a, rounding, factors, control.update, i * Width);
+  for (int64_t i = whole * Width + thread; i < numel; i += threads) {
+    apply<1>(a, rounding, factors, control.update, i);
+  }
 }
 
-template <typename M, typename W>
-void run(const AdamW<M, W>& a, int64_t numel, CudaStream& stream) {
-  constexpr int kWidth = kVectorWidth<float, M, W>;
+template <int Width, typename Operation, typename Rounding>
+void run(const Operation& a, const Rounding& rounding, int64_t numel, bool vectors, CudaStream& stream) {
   constexpr unsigned kThreads = 256;
   if (numel == 0) return;
-  const bool vectors = all_aligned(a.gradient, a.master, a.m, a.v, a.weight);
-  const LaunchShape shape{.grid = blocks_for(numel, int64_t{kThreads} * (vectors ? kWidth : 1), stream),
+  const LaunchShape shape{.grid = blocks_for(numel, int64_t{kThreads} * (vectors ? Width : 1), stream),
                           .block = kThreads};
-  launch(vectors ? adamw_kernel<kWidth, M, W> : adamw_kernel<1, M, W>, shape, stream.handle(), a, numel);
+  launch(vectors ? adamw_kernel<Width, Operation, Rounding> : adamw_kernel<1, Operation, Rounding>, shape,
+         stream.handle(), a, rounding, numel);
+}
+
+template <typename W, typename Rounding>
+void run_with(const AdamWArgs& args, const Rounding& rounding, CudaStream& stream) {
+  float* master = args.master.data<float>();
+  W* weight = args.weight.defined() ? args.weight.data<W>() : nullptr;
+  const auto* control = reinterpret_cast<const UpdateControl*>(args.control.raw());
+  const int64_t numel = args.master.numel();
+  if (!args.gradient.defined()) {
+    const WriteWeight<W> operation{.master = master, .weight = weight, .control = control};
+    return run<kVectorWidth<float, W>>(operation, rounding, numel, all_aligned(master, weight), stream);
+  }
+  const auto with_moment = [&]<typename M>() {
+    const AdamW<M, W> operation{.gradient = args.gradient.data<float>(),
+                                .master = master,
+                                .m = args.m.data<M>(),
+                                .v = args.v.data<float>(),
+                                .weight = weight,
+                                .control = control,
+                                .beta1 = args.beta1,
+                                .one_minus_beta1 = 1.0f - args.beta1,
+                                .beta2 = args.beta2,
+                                .one_minus_beta2 = 1.0f - args.beta2,
+                                .epsilon = args.epsilon,
+                                .weight_decay = args.weight_decay};
+    const bool vectors = all_aligned(operation.gradient, master, operation.m, operation.v, weight);
+    run<kVectorWidth<float, M, W>>(operation, rounding, numel, vectors, stream);
+  };
+  if (args.m.dtype() == DType::kBF16) {
+    with_moment.template operator()<BFloat16>();
+  } else {
+    with_moment.template operator()<float>();
+  }
 }
 
 }  // namespace
 
 void adamw(const AdamWArgs& args, CudaStream& stream) {
   check_args(args);
-  const bool has_weight = args.weight.defined();
-  const auto with_types = [&]<typename M, typename W>() {
-    run(AdamW<M, W>{.gradient = args.gradient.data<float>(),
-                    .master = args.master.data<float>(),
-                    .m = args.m.data<M>(),
-                    .v = args.v.data<float>(),
-                    .weight = has_weight ? args.weight.data<W>() : nullptr,
-                    .control = reinterpret_cast<const UpdateControl*>(args.control.raw()),
-                    .beta1 = args.beta1,
-                    .one_minus_beta1 = 1.0f - args.beta1,
-                    .beta2 = args.beta2,
-                    .one_minus_beta2 = 1.0f - args.beta2,
-                    .epsilon = args.epsilon,
-                    .weight_decay = args.weight_decay},
-        args.master.numel(), stream);
-  };
-  dispatch(has_weight ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
-    if (args.m.dtype() == DType::kBF16) {
-      with_types.template operator()<BFloat16, W>();
-    } else {
-      with_types.template operator()<float, W>();
+  dispatch(args.weight.defined() ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
+    if constexpr (!std::is_same_v<W, float>) {
+      if (args.rounding == WeightRounding::kStochastic) {
+        const Stochastic rounding{.key = args.key, .first_group = args.first_element / 4, .parameter = args.parameter};
+        return run_with<W>(args, rounding, stream);
+      }
     }
+    run_with<W>(args, Nearest{}, stream);
   });
 }
 

@@ -36,7 +36,8 @@ UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, doubl
           .clip_threshold = clip_threshold,
           .learning_rate = static_cast<float>(learning_rate),
           .bias_correction1 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta1), step)),
-          .bias_correction2 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta2), step))};
+          .bias_correction2 = static_cast<float>(1.0 - std::pow(static_cast<double>(options.beta2), step)),
+          .update = static_cast<uint32_t>(applied_steps + 1)};
 }
 
 }  // namespace mantissa

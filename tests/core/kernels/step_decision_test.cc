@@ -64,7 +64,8 @@ constexpr UpdatePlan kPlan{.step = 41,
                            .clip_threshold = 1.0,
                            .learning_rate = 3e-4f,
                            .bias_correction1 = 0.19f,
-                           .bias_correction2 = 0.002f};
+                           .bias_correction2 = 0.002f,
+                           .update = 38};
 
 struct Case {
   const char* name;
@@ -223,6 +224,7 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
       EXPECT_EQ(controlled.learning_rate, c.plan.learning_rate);
       EXPECT_EQ(controlled.bias_correction1, c.plan.bias_correction1);
       EXPECT_EQ(controlled.bias_correction2, c.plan.bias_correction2);
+      EXPECT_EQ(controlled.update, c.plan.update);
       EXPECT_EQ(elements_of<int32_t>(hold)[0], applied ? 0 : 1);
       EXPECT_TRUE(bytes_of(records) == records_before && bytes_of(plan) == plan_before) << "an input was written";
     }

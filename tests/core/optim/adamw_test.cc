@@ -36,9 +36,11 @@ TEST(AdamW, BiasCorrectionsOfTheFirstSteps) {
   EXPECT_EQ(first.learning_rate, 1e-3f);
   EXPECT_EQ(first.bias_correction1, 0.5f);
   EXPECT_EQ(first.bias_correction2, 0.25f);
+  EXPECT_EQ(first.update, 1u);
   const UpdateControl third = applied(options, 2, 1.0, 1e-3);
   EXPECT_EQ(third.bias_correction1, 0.875f);
   EXPECT_EQ(third.bias_correction2, 0.578125f);
+  EXPECT_EQ(third.update, 3u);
 }
 
 TEST(AdamW, BiasCorrectionKeepsItsDigitsWhereFloatWouldLoseThem) {
