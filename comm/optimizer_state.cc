@@ -115,7 +115,7 @@ void ShardedOptimizer::end_load(int64_t applied_steps) {
   }
   for (BucketState& state : states_) state.loaded.clear();
   applied_steps_ = applied_steps;
-  share_weights([this](int bucket) { cast_masters(bucket); });
+  remake_weights();
 }
 
 }  // namespace mantissa

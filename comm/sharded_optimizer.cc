@@ -4,6 +4,11 @@
 #include <memory>
 
 namespace mantissa {
+namespace {
+
+constexpr uint64_t kRoundingStream = 0x5e3b7d12c49f60a8u;  // keeps rounding apart from every other use of the seed
+
+}  // namespace
 
 ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
                                    Sharding sharding, const AdamWOptions& options)
@@ -39,8 +44,26 @@ Tensor ShardedOptimizer::updated_weights(int bucket) const {
                                          : buckets_.weight(bucket);
 }
 
-void ShardedOptimizer::cast_masters(int bucket) {
-  backend_.cast({.src = states_[static_cast<size_t>(bucket)].master, .dst = updated_weights(bucket)}, stream_);
+AdamWArgs ShardedOptimizer::weight_arguments(int bucket, const Segment& segment, const Tensor& control) const {
+  return {.master = states_[static_cast<size_t>(bucket)].master.slice(segment.offset, segment.count),
+          .weight = updated_weights(bucket).slice(segment.offset, segment.count),
+          .control = control,
+          .rounding = options_.weight_rounding,
+          .key = options_.seed ^ kRoundingStream,
+          .parameter = static_cast<uint32_t>(segment.parameter),
+          .first_element = segment.begin};
+}
+
+void ShardedOptimizer::remake_weights() {
+  const UpdateControl number{.update = static_cast<uint32_t>(applied_steps_)};
+  const Tensor control = backend_.make_record<UpdateControl>("update number");
+  backend_.upload(&number, control, stream_);
+  share_weights([&](int bucket) {
+    for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
+      backend_.adamw(weight_arguments(bucket, segment, control), stream_);
+    }
+  });
+  stream_.synchronize();  // it reads the number
 }
 
 void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& compute) {
@@ -74,7 +97,7 @@ void ShardedOptimizer::initialize(uint64_t seed) {
     backend_.fill(state.v, 0.0f, stream_);
   }
   applied_steps_ = 0;
-  share_weights([this](int bucket) { cast_masters(bucket); });
+  remake_weights();
 }
 
 void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
@@ -83,20 +106,17 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
   share_weights([&](int bucket) {
     const BucketState& state = states_[static_cast<size_t>(bucket)];
     const Tensor gradient = reducer.result(bucket);
-    const Tensor weight = updated_weights(bucket);
     for (const Segment& segment : state.segments) {
       const bool decays = buckets_.parameters()[segment.parameter].decay == WeightDecay::kYes;
-      backend_.adamw({.gradient = gradient.slice(segment.offset, segment.count),
-                      .master = state.master.slice(segment.offset, segment.count),
-                      .m = state.m.slice(segment.offset, segment.count),
-                      .v = state.v.slice(segment.offset, segment.count),
-                      .weight = weight.slice(segment.offset, segment.count),
-                      .beta1 = options_.beta1,
-                      .beta2 = options_.beta2,
-                      .epsilon = options_.epsilon,
-                      .weight_decay = decays ? options_.weight_decay : 0.0f,
-                      .control = control},
-                     stream_);
+      AdamWArgs args = weight_arguments(bucket, segment, control);
+      args.gradient = gradient.slice(segment.offset, segment.count);
+      args.m = state.m.slice(segment.offset, segment.count);
+      args.v = state.v.slice(segment.offset, segment.count);
+      args.beta1 = options_.beta1;
+      args.beta2 = options_.beta2;
+      args.epsilon = options_.epsilon;
+      args.weight_decay = decays ? options_.weight_decay : 0.0f;
+      backend_.adamw(args, stream_);
     }
   });
 }

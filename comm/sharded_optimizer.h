@@ -3,6 +3,11 @@
 // parameter piece, which also writes the working weight, and all-gathers the working weights of a bucket while the next
 // one is updated. Padding is neither updated nor saved.
 //
+// Where 16-bit weights are rounded stochastically (AdamWOptions::weight_rounding), the random words depend on seed,
+// update, parameter and element alone: weights are a function of masters and the number of updates, whoever computes
+// them. So those that are made again after loading are those that the last update made, and initial ones count as
+// update 0.
+//
 // State is reached by (parameter, element range), independent of ranks, buckets and mode, for checkpoints that any
 // other layout can load.
 #pragma once
@@ -75,7 +80,10 @@ class ShardedOptimizer {
 
   bool gathers_weights() const { return sharding_ == Sharding::kSharded && communicator_.size() > 1; }
   Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
-  void cast_masters(int bucket);
+  // The arguments that say which weights of `bucket` are to be written, and how they are rounded.
+  AdamWArgs weight_arguments(int bucket, const Segment& segment, const Tensor& control) const;
+  // The weights of this rank's masters, as update number applied_steps() rounded them.
+  void remake_weights();
   // Shares what this rank has computed of every bucket; `compute` runs before a bucket is sent.
   void share_weights(const std::function<void(int bucket)>& compute);
 

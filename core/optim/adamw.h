@@ -15,6 +15,8 @@ struct AdamWOptions {
   float weight_decay = 0.01f;
   DType first_moment =
       DType::kF32;  // fp32 or bf16; the second moment is fp32: in bf16 it would never decay at beta2 = 0.999
+  WeightRounding weight_rounding = WeightRounding::kNearest;  // of masters to 16-bit working weights
+  uint64_t seed = 0;                                          // of stochastic rounding: the run's
 };
 
 // ConfigError naming the value that is out of range.

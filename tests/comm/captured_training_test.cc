@@ -19,8 +19,9 @@ namespace {
 // The gradient of each weight is that weight, times a power of two of the rank: the steps depend on each other.
 class Rank {
  public:
-  Rank(Communicator& communicator, const ReducerConfig& config)
+  Rank(Communicator& communicator, const ReducerConfig& config, WeightRounding rounding)
       : communicator_(communicator),
+        options_{.weight_decay = 0.1f, .weight_rounding = rounding},
         buckets_(parameters_, layout(parameters_, communicator.size()), *backend_),
         reducer_(buckets_, communicator, *backend_, *stream_, config),
         optimizer_(buckets_, communicator, *backend_, *stream_, config.sharding, options_),
@@ -74,9 +75,9 @@ class Rank {
   }
 
   Communicator& communicator_;
+  AdamWOptions options_;
   std::unique_ptr<Backend> backend_ = create_backend("cuda");
   std::unique_ptr<Stream> stream_ = backend_->create_stream();
-  AdamWOptions options_{.weight_decay = 0.1f};
   ParameterSet parameters_;
   FlatBuckets buckets_;
   GradientReducer reducer_;
@@ -89,12 +90,12 @@ class Rank {
 enum class Mode : uint8_t { kEager, kCaptured };
 
 // By rank, the weights after four steps, of which the first is eager in both modes.
-std::vector<uint64_t> weights_after(Mode mode, int ranks, const ReducerConfig& config) {
+std::vector<uint64_t> weights_after(Mode mode, int ranks, const ReducerConfig& config, WeightRounding rounding) {
   const NcclApi api = testing::make_fake_nccl({.version = 23000});
   std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
   testing::run_ranks(ranks, [&](Communicator& local) {
     const auto nccl = create_nccl_communicator(api, std::make_unique<testing::BorrowedCommunicator>(local));
-    Rank rank(*nccl, config);
+    Rank rank(*nccl, config, rounding);
     for (int step = 0; step < 4; ++step) {
       if (mode == Mode::kCaptured && step > 0) {
         rank.captured_step();
@@ -109,18 +110,24 @@ std::vector<uint64_t> weights_after(Mode mode, int ranks, const ReducerConfig& c
   return hashes;
 }
 
-TEST(CapturedTraining, GivesEveryBitOfEagerTraining) {
+class CapturedTraining : public ::testing::TestWithParam<WeightRounding> {};
+
+TEST_P(CapturedTraining, GivesEveryBitOfEagerTraining) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // all ranks are on the one emulated GPU
   for (const DType wire : {DType::kF32, DType::kBF16}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       const ReducerConfig config{.wire = wire, .sharding = sharding};
-      const auto eager = weights_after(Mode::kEager, 2, config), captured = weights_after(Mode::kCaptured, 2, config);
+      const auto eager = weights_after(Mode::kEager, 2, config, GetParam()),
+                 captured = weights_after(Mode::kCaptured, 2, config, GetParam());
       EXPECT_EQ(captured, eager);
       EXPECT_EQ(captured[0], captured[1]);
     }
   }
   unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
+
+INSTANTIATE_TEST_SUITE_P(Roundings, CapturedTraining,
+                         ::testing::Values(WeightRounding::kNearest, WeightRounding::kStochastic));
 
 }  // namespace
 }  // namespace mantissa

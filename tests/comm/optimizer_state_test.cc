@@ -68,12 +68,13 @@ struct TrainingRun {
   uint64_t hash = 0;
 };
 TrainingRun train(const Layout& layout, const std::vector<SavedPiece>& start, int64_t applied, int steps,
-                  DType first_moment) {
+                  DType first_moment, WeightRounding rounding) {
   TrainingRun run;
   std::mutex mutex;
   run_ranks(layout.ranks, [&](Communicator& communicator) {
     AdamWOptions options = kOptions;
     options.first_moment = first_moment;
+    options.weight_rounding = rounding;
     TrainingRank rank(communicator, {.wire = DType::kF32, .sharding = layout.sharding});
     ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, layout.sharding, options);
     optimizer.initialize(start.empty() ? 3 : 4);
@@ -90,25 +91,28 @@ TrainingRun train(const Layout& layout, const std::vector<SavedPiece>& start, in
   return run;
 }
 
-TEST(OptimizerState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
+class ResumedState : public ::testing::TestWithParam<std::tuple<DType, WeightRounding>> {};
+
+TEST_P(ResumedState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
+  const auto [first_moment, rounding] = GetParam();
   const Layout layouts[] = {{1, Sharding::kSharded}, {2, Sharding::kSharded},    {3, Sharding::kSharded},
                             {5, Sharding::kSharded}, {2, Sharding::kReplicated}, {3, Sharding::kReplicated}};
-  for (const DType first_moment : {DType::kF32, DType::kBF16}) {
-    const uint64_t straight = train({1, Sharding::kSharded}, {}, 0, 4, first_moment).hash;
-    for (const Layout& first : {layouts[0], layouts[2], layouts[4]}) {
-      const TrainingRun half = train(first, {}, 0, 2, first_moment);
-      for (const Layout& second : layouts) {
-        if (second.ranks == 5) {
-          // Fifths are not exact: only what is loaded is compared.
-          EXPECT_EQ(train(second, half.pieces, 2, 0, first_moment).hash, half.hash);
-          continue;
-        }
-        EXPECT_EQ(train(second, half.pieces, 2, 2, first_moment).hash, straight)
-            << first.ranks << " ranks to " << second.ranks;
-      }
+  const uint64_t straight = train({1, Sharding::kSharded}, {}, 0, 4, first_moment, rounding).hash;
+  for (const Layout& first : {layouts[0], layouts[2], layouts[4]}) {
+    const TrainingRun half = train(first, {}, 0, 2, first_moment, rounding);
+    for (const Layout& second : layouts) {
+      EXPECT_EQ(train(second, half.pieces, 2, 0, first_moment, rounding).hash, half.hash)
+          << first.ranks << " ranks to " << second.ranks;
+      if (second.ranks == 5) continue;  // fifths are not exact: only what is loaded is compared
+      EXPECT_EQ(train(second, half.pieces, 2, 2, first_moment, rounding).hash, straight)
+          << first.ranks << " ranks to " << second.ranks;
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(DTypes, ResumedState,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16),
+                                            ::testing::Values(WeightRounding::kNearest, WeightRounding::kStochastic)));
 
 TEST(OptimizerState, EmptyMomentsAreZeros) {
   run_ranks(2, [](Communicator& communicator) {

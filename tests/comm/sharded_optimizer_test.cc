@@ -24,8 +24,8 @@ const AdamWOptions kOptions{.beta2 = 0.95f, .weight_decay = 0.1f};
 
 struct OptimizedRank : TrainingRank {
   OptimizedRank(Communicator& communicator, const ReducerConfig& config, const AdamWOptions& options = kOptions,
-                DType low = DType::kBF16)
-      : TrainingRank(communicator, config, low),
+                DType low = DType::kBF16, int64_t capacity_bytes = testing::kToyCapacityBytes)
+      : TrainingRank(communicator, config, low, capacity_bytes),
         adamw(options),
         optimizer(*buckets, communicator, *backend, *stream, config.sharding, options) {}
 
@@ -53,10 +53,11 @@ testing::GradientFunction exact_parts(int ranks, uint32_t step) {
 // Hashes of the working weights after some steps; all ranks must agree.
 uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
                     const std::function<testing::GradientFunction(int)>& gradient,
-                    const AdamWOptions& options = kOptions, DType low = DType::kBF16) {
+                    const AdamWOptions& options = kOptions, DType low = DType::kBF16,
+                    int64_t capacity_bytes = testing::kToyCapacityBytes) {
   std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
   run_ranks(ranks, [&](Communicator& communicator) {
-    OptimizedRank rank(communicator, config, options, low);
+    OptimizedRank rank(communicator, config, options, low, capacity_bytes);
     rank.optimizer.initialize(kSeed);
     for (int step = 0; step < steps; ++step) {
       rank.step(gradient(step), 1e-2 / (step + 1), 0.25);
@@ -90,6 +91,43 @@ TEST_P(OptimizerTest, TheNumberOfRanksChangesNoBitWhenTheSumsAreExact) {
     return hash_after(n, {.wire = wire}, 5, [n](int step) { return exact_parts(n, static_cast<uint32_t>(step)); });
   };
   EXPECT_EQ(run(ranks, DType::kF32), run(1, DType::kF32));
+}
+
+// Neither ranks, nor who keeps the masters, nor buckets; initial weights included.
+TEST_P(OptimizerTest, StochasticRoundingDependsOnSeedAndUpdateOnly) {
+  const auto run = [](int ranks, Sharding sharding, int steps, DType low, const AdamWOptions& options,
+                      int64_t capacity_bytes = testing::kToyCapacityBytes) {
+    return hash_after(
+        ranks, {.wire = DType::kF32, .sharding = sharding}, steps,
+        [ranks](int step) { return exact_parts(ranks, static_cast<uint32_t>(step)); }, options, low, capacity_bytes);
+  };
+  AdamWOptions options = kOptions;
+  options.weight_rounding = WeightRounding::kStochastic;
+  options.seed = kSeed;
+  AdamWOptions other_seed = options;
+  other_seed.seed = kSeed + 1;
+  for (const DType low : {DType::kBF16, DType::kF16}) {
+    for (const int steps : {0, 3}) {
+      const uint64_t one = run(1, Sharding::kSharded, steps, low, options);
+      EXPECT_EQ(run(GetParam(), Sharding::kSharded, steps, low, options), one);
+      EXPECT_EQ(run(GetParam(), Sharding::kReplicated, steps, low, options), one);
+      EXPECT_EQ(run(GetParam(), Sharding::kSharded, steps, low, options, 20000 * sizeof(float)), one);
+      EXPECT_NE(run(GetParam(), Sharding::kSharded, steps, low, other_seed), one);
+      EXPECT_NE(run(GetParam(), Sharding::kSharded, steps, low, kOptions), one) << "rounded to nearest";
+    }
+  }
+}
+
+TEST_P(OptimizerTest, EveryUpdateRoundsAnew) {
+  run_ranks(GetParam(), [&](Communicator& communicator) {
+    AdamWOptions options = kOptions;
+    options.weight_rounding = WeightRounding::kStochastic;
+    OptimizedRank rank(communicator, {.wire = DType::kF32}, options);
+    rank.optimizer.initialize(kSeed);
+    const uint64_t before = rank.hash();
+    rank.step(toy_gradient, 0.0);  // masters stay as they are
+    EXPECT_NE(rank.hash(), before);
+  });
 }
 
 TEST_P(OptimizerTest, InitialWeightsDoNotDependOnTheNumberOfRanks) {
@@ -153,36 +191,39 @@ TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
   });
 }
 
-TEST_P(OptimizerTest, ASkippedStepTouchesNothing) {
-  for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-    run_ranks(GetParam(), [&](Communicator& communicator) {
-      OptimizedRank rank(communicator, {.sharding = sharding});
-      rank.optimizer.initialize(kSeed);
-      rank.step();
-      const auto snapshot = [&] {
-        std::vector<std::byte> bytes;
-        for (const StatePiece& piece : rank.optimizer.pieces()) {
-          for (const Tensor& tensor : {piece.master, piece.m, piece.v}) {
-            bytes.insert(bytes.end(), tensor.raw(), tensor.raw() + tensor.size_bytes());
-          }
+class SkippedStep : public ::testing::TestWithParam<std::tuple<int, Sharding, WeightRounding>> {};
+
+TEST_P(SkippedStep, TouchesNothing) {
+  const auto [ranks, sharding, rounding] = GetParam();
+  AdamWOptions options = kOptions;
+  options.weight_rounding = rounding;
+  run_ranks(ranks, [&](Communicator& communicator) {
+    OptimizedRank rank(communicator, {.sharding = sharding}, options);
+    rank.optimizer.initialize(kSeed);
+    rank.step();
+    const auto snapshot = [&] {
+      std::vector<std::byte> bytes;
+      for (const StatePiece& piece : rank.optimizer.pieces()) {
+        for (const Tensor& tensor : {piece.master, piece.m, piece.v}) {
+          bytes.insert(bytes.end(), tensor.raw(), tensor.raw() + tensor.size_bytes());
         }
-        return bytes;
-      };
-      const auto before = snapshot();
-      const uint64_t hash = rank.hash(), version = rank.parameters[2].version;
-      rank.reduce([](int, int, int64_t) { return INFINITY; });
-      VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
-      EXPECT_FALSE(rank.verdict_of(verdicts, 0.0f).finite());
-      rank.optimizer.step(*rank.reducer, verdicts.control());
-      EXPECT_EQ(snapshot(), before);
-      EXPECT_EQ(rank.hash(), hash);
-      EXPECT_EQ(rank.optimizer.applied_steps(), 1);
-      rank.step();
-      EXPECT_NE(snapshot(), before);
-      EXPECT_NE(rank.hash(), hash);
-      EXPECT_GT(rank.parameters[2].version, version);
-    });
-  }
+      }
+      return bytes;
+    };
+    const auto before = snapshot();
+    const uint64_t hash = rank.hash(), version = rank.parameters[2].version;
+    rank.reduce([](int, int, int64_t) { return INFINITY; });
+    VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
+    EXPECT_FALSE(rank.verdict_of(verdicts, 0.0f).finite());
+    rank.optimizer.step(*rank.reducer, verdicts.control());
+    EXPECT_EQ(snapshot(), before);
+    EXPECT_EQ(rank.hash(), hash);
+    EXPECT_EQ(rank.optimizer.applied_steps(), 1);
+    rank.step();
+    EXPECT_NE(snapshot(), before);
+    EXPECT_NE(rank.hash(), hash);
+    EXPECT_GT(rank.parameters[2].version, version);
+  });
 }
 
 TEST_P(OptimizerTest, PaddingStaysZero) {
@@ -230,6 +271,10 @@ TEST_P(OptimizerTest, PiecesOfAllRanksAreEveryElementOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, OptimizerTest, ::testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Settings, SkippedStep,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4, 5),
+                                            ::testing::Values(Sharding::kSharded, Sharding::kReplicated),
+                                            ::testing::Values(WeightRounding::kNearest, WeightRounding::kStochastic)));
 
 TEST(Optimizer, RanksAgreeOnSixteenBitWires) {
   const auto gradient = [](int) { return toy_gradient; };

@@ -47,11 +47,12 @@ inline float toy_gradient(int rank, int parameter, int64_t element) {
 }
 
 struct TrainingRank {
-  TrainingRank(Communicator& given, const ReducerConfig& config, DType low = DType::kBF16)
+  TrainingRank(Communicator& given, const ReducerConfig& config, DType low = DType::kBF16,
+               int64_t capacity_bytes = kToyCapacityBytes)
       : communicator(given), backend(create_backend("cpu")), stream(backend->create_stream()) {
     add_toy_parameters(parameters, low);
-    buckets = std::make_unique<FlatBuckets>(parameters,
-                                            BucketLayout(parameters, communicator.size(), kToyCapacityBytes), *backend);
+    buckets = std::make_unique<FlatBuckets>(parameters, BucketLayout(parameters, communicator.size(), capacity_bytes),
+                                            *backend);
     reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
   }
 

@@ -56,6 +56,7 @@ Config build(ConfigNode root, const std::vector<std::string>& overrides) {
   }
   resolve_scaler_mode(config);
   config.optimizer.schedule.total_steps = config.train.steps;
+  config.optimizer.adamw.seed = config.train.seed;
   validate(config);
   return config;
 }

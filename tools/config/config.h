@@ -57,8 +57,8 @@ struct TrainConfig {
 };
 
 struct OptimizerConfig {
-  ScheduleOptions schedule;  // total_steps is train.steps
-  AdamWOptions adamw{.beta2 = 0.95f, .weight_decay = 0.1f};
+  ScheduleOptions schedule;                                  // total_steps is train.steps
+  AdamWOptions adamw{.beta2 = 0.95f, .weight_decay = 0.1f};  // seed is train.seed
   ClipOptions clip;
 };
 

@@ -82,6 +82,7 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
   v.scalar("epsilon", real_field(c.adamw.epsilon, RealRange::above_zero()));
   v.scalar("weight_decay", real_field(c.adamw.weight_decay, RealRange::at_least_zero()));
   v.scalar("moment_dtype", choice_field(c.adamw.first_moment, names::kMoment));
+  v.scalar("weight_rounding", choice_field(c.adamw.weight_rounding, names::kRounding));
   v.scalar("sharding", choice_field(sharding, names::kSharding));
   v.section("clip", [&] { bind_clip(v, c.clip); });
 }

@@ -29,6 +29,8 @@ inline constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::
                                                     {"adaptive", ClipOptions::Kind::kAdaptive}};
 inline constexpr Name<DType> kFloat[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
 inline constexpr Name<DType> kMoment[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}};
+inline constexpr Name<WeightRounding> kRounding[] = {{"nearest", WeightRounding::kNearest},
+                                                     {"stochastic", WeightRounding::kStochastic}};
 inline constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
 inline constexpr Name<AttentionChoice> kAttention[] = {
     {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};

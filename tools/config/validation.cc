@@ -128,6 +128,21 @@ void check_optimizer(const Config& c, Problems& p) {
               p.setting("optimizer.clip.window"));
 }
 
+// What layer overrides come to is seen when the model is there: make_model().
+void check_rounding(const Config& c, Problems& p) {
+  if (c.optimizer.adamw.weight_rounding == WeightRounding::kNearest) return;
+  const PrecisionConfig& precision = c.precision;
+  p.refuse_if(precision.weights == WorkingWeights::kFp32,
+              "{} has no meaning with {}: working weights are the fp32 masters, and nothing is rounded; give "
+              "optimizer.weight_rounding=nearest or precision.weights=low",
+              p.setting("optimizer.weight_rounding"), p.setting("precision.weights"));
+  p.refuse_if(precision.weights == WorkingWeights::kLow && precision.compute == DType::kF32 &&
+                  precision.layers.empty() && !precision.ops[static_cast<size_t>(Op::kLinear)],
+              "{} has no meaning with {}: working weights are the fp32 masters, and nothing is rounded; give "
+              "optimizer.weight_rounding=nearest or precision.compute=bf16 or fp16",
+              p.setting("optimizer.weight_rounding"), p.setting("precision.compute"));
+}
+
 void check_precision(const PrecisionConfig& c, Problems& p) {
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string element = fmt::format("precision.layers[{}]", i);
@@ -168,6 +183,7 @@ void validate(const Config& c) {
   check_train(c, problems);
   check_sample(c, problems);
   check_optimizer(c, problems);
+  check_rounding(c, problems);
   check_precision(c.precision, problems);
   check_scaler(c, problems);
   check_injection(c, problems);

@@ -8,11 +8,24 @@ namespace {
 
 constexpr size_t kArenaBytes = size_t{1} << 46;  // address space that nobody touches
 
+// Rounding that could have no effect is an error, as every setting without one.
+void require_something_to_round(const Config& config, const ParameterSet& parameters) {
+  if (config.optimizer.adamw.weight_rounding == WeightRounding::kNearest) return;
+  for (int index = 0; index < parameters.size(); ++index) {
+    if (parameters[index].working_dtype != DType::kF32) return;
+  }
+  throw ConfigError(
+      "optimizer.weight_rounding: stochastic has no meaning where precision: settings make every working weight fp32, "
+      "as the masters are: nothing is rounded; give optimizer.weight_rounding=nearest, or let a linear layer compute "
+      "in bf16 or fp16");
+}
+
 }  // namespace
 
 std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters) {
   auto model = create_model(config.model, parameters);
   assign_working_dtypes(parameters, policy, config.precision.weights);
+  require_something_to_round(config, parameters);
   return model;
 }
 

@@ -81,6 +81,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"optimizer.schedule=wsd", "optimizer.decay_steps=600", "optimizer.warmup_steps=500"},
              "together are more than train.steps"},
         Case{{"optimizer.clip.max_norm=0"}, "would make every gradient zero"},
+        Case{{"optimizer.weight_rounding=up"}, "nearest, stochastic"},
+        Case{{"optimizer.weight_rounding=stochastic", "precision.weights=fp32"},
+             "optimizer.weight_rounding = stochastic (command line: optimizer.weight_rounding=stochastic) has no "
+             "meaning with precision.weights = fp32"},
+        Case{{"optimizer.weight_rounding=stochastic", "precision.compute=fp32"},
+             "has no meaning with precision.compute = fp32"},
         Case{{"optimizer.clip.mode=adaptive", "optimizer.clip.warmup=101"}, "is more than optimizer.clip.window = 100"},
         Case{{"precision.layers=[{match: \"a..b\", dtype: fp32}]"}, "precision.layers[0].match = a..b (command line: "},
         Case{{"precision.layers=[{match: a, dtype: widest}]"}, "names no op, so it sets the layer's low precision"},
@@ -100,6 +106,21 @@ TEST(Validation, LargestNumbersFit) {
   EXPECT_LT(c.train.steps, INT64_MAX / c.train.global_batch);
   EXPECT_LT(c.train.eval_batches, INT64_MAX / c.train.global_batch);
   EXPECT_EQ(c.comm.bucket_bytes(), 1024);
+}
+
+TEST(Validation, StochasticRoundingTakesTheSeedOfTheRun) {
+  const Config c = minimal_config({"optimizer.weight_rounding=stochastic", "train.seed=77"});
+  EXPECT_EQ(c.optimizer.adamw.weight_rounding, WeightRounding::kStochastic);
+  EXPECT_EQ(c.optimizer.adamw.seed, 77u);
+  EXPECT_EQ(minimal_config().optimizer.adamw.weight_rounding, WeightRounding::kNearest);
+}
+
+// Where overrides let some layers compute in 16 bits, it has a meaning.
+TEST(Validation, StochasticRoundingWithOverridesIsLeftToTheModel) {
+  EXPECT_NO_THROW(minimal_config({"optimizer.weight_rounding=stochastic", "precision.compute=fp32",
+                                  "precision.layers=[{match: head, dtype: bf16}]"}));
+  EXPECT_NO_THROW(
+      minimal_config({"optimizer.weight_rounding=stochastic", "precision.compute=fp32", "precision.ops.linear=bf16"}));
 }
 
 TEST(Validation, ThePromptMattersOnlyWhereItIsUsed) {

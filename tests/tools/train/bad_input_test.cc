@@ -29,6 +29,15 @@ TEST(BadInput, ImpossibleCombinations) {
   EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
 }
 
+// Overrides of layers are resolved for the model's.
+TEST(BadInput, StochasticRoundingWhereOverridesLeaveNothingToRound) {
+  const SmallRun run("nothing_to_round");
+  const std::vector<std::string> settings = {"optimizer.weight_rounding=stochastic", "precision.compute=bf16",
+                                             "precision.layers=[{match: \"**\", dtype: fp32}]"};
+  expect_refused(run.try_train(1, settings), 2,
+                 {"optimizer.weight_rounding: stochastic has no meaning", "every working weight fp32"});
+}
+
 TEST(BadInput, MissingAndEmptyData) {
   const SmallRun run("missing_data");
   expect_refused(run.try_train(2, {"data.train=/nonexistent/*.txt"}), 3, {"/nonexistent/*.txt"});

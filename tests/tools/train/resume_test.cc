@@ -19,15 +19,17 @@ std::vector<std::string> with(std::vector<std::string> settings, const std::vect
   return settings;
 }
 
-class ResumeOnRanks : public ::testing::TestWithParam<int> {};
+class ResumeOnRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
 TEST_P(ResumeOnRanks, TenStepsAndTenMoreEqualTwentyBitForBit) {
-  const int ranks = GetParam();
-  const SmallRun straight("straight" + std::to_string(ranks)), halves("halves" + std::to_string(ranks));
-  straight.train(ranks, kSettings);
-  halves.train(ranks, with(kSettings, {"train.stop_at_step=10"}));
+  const auto& [ranks, rounding] = GetParam();
+  const std::vector<std::string> settings = with(kSettings, {"optimizer.weight_rounding=" + rounding});
+  const std::string name = rounding + std::to_string(ranks);
+  const SmallRun straight("straight_" + name), halves("halves_" + name);
+  straight.train(ranks, settings);
+  halves.train(ranks, with(settings, {"train.stop_at_step=10"}));
   EXPECT_TRUE(halves.has_checkpoint(10));
-  const Outcome second = halves.train(ranks, kSettings);
+  const Outcome second = halves.train(ranks, settings);
   EXPECT_NE(second.output.find("resumed from"), std::string::npos) << second.output;
 
   EXPECT_EQ(straight.losses(), halves.losses());
@@ -38,7 +40,8 @@ TEST_P(ResumeOnRanks, TenStepsAndTenMoreEqualTwentyBitForBit) {
     EXPECT_EQ(a.state.at(key), b.state.at(key)) << key;
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ResumeOnRanks, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(Settings, ResumeOnRanks,
+                         ::testing::Combine(::testing::Values(1, 2), ::testing::Values("nearest", "stochastic")));
 
 // fp32 throughout: only the order of sums differs, see RankParity.
 TEST(Resume, OnAnotherNumberOfRanks) {
