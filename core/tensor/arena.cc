@@ -4,41 +4,50 @@ namespace mantissa {
 
 struct Arena::State {
   std::shared_ptr<Storage> region;
-  std::map<size_t, size_t> free_by_offset;           // offset -> bytes
-  std::set<std::pair<size_t, size_t>> free_by_size;  // (bytes, offset): best fit, ties by lowest offset
+  // Holes between blocks, and the tail behind the last block. The tail is no hole: were it taken where it fits best,
+  // places would depend on how large the region is.
+  std::map<size_t, size_t> holes_by_offset;           // offset -> bytes
+  std::set<std::pair<size_t, size_t>> holes_by_size;  // (bytes, offset): best fit, ties by lowest offset
+  size_t tail = 0;                                    // its offset
+  size_t capacity = 0;
   size_t used = 0;
   size_t peak = 0;
 
   void insert(size_t offset, size_t bytes) {
-    free_by_offset.emplace(offset, bytes);
-    free_by_size.emplace(bytes, offset);
+    holes_by_offset.emplace(offset, bytes);
+    holes_by_size.emplace(bytes, offset);
   }
-  void erase(std::map<size_t, size_t>::iterator block) {
-    free_by_size.erase({block->second, block->first});
-    free_by_offset.erase(block);
+  void erase(std::map<size_t, size_t>::iterator hole) {
+    holes_by_size.erase({hole->second, hole->first});
+    holes_by_offset.erase(hole);
   }
 
-  // Best fit among the holes below the high-water mark first: the tail (the largest block) is used last.
+  // The hole that fits best, else the tail's front.
   size_t take(size_t bytes) {
-    const auto fit = free_by_size.lower_bound({bytes, 0});
-    if (fit == free_by_size.end()) return SIZE_MAX;
-    const auto [have, offset] = *fit;
-    erase(free_by_offset.find(offset));
-    if (have > bytes) insert(offset + bytes, have - bytes);
+    size_t offset = tail;
+    if (const auto fit = holes_by_size.lower_bound({bytes, 0}); fit != holes_by_size.end()) {
+      const size_t have = fit->first;
+      offset = fit->second;
+      erase(holes_by_offset.find(offset));
+      if (have > bytes) insert(offset + bytes, have - bytes);
+    } else {
+      if (capacity - tail < bytes) return SIZE_MAX;
+      tail += bytes;
+      peak = std::max(peak, tail);
+    }
     used += bytes;
-    peak = std::max(peak, offset + bytes);
     return offset;
   }
 
   void give(size_t offset, size_t bytes) {
     used -= bytes;
-    auto next = free_by_offset.lower_bound(offset);
-    if (next != free_by_offset.end() && offset + bytes == next->first) {
+    auto next = holes_by_offset.lower_bound(offset);
+    if (next != holes_by_offset.end() && offset + bytes == next->first) {
       bytes += next->second;
       const auto merged = next++;
       erase(merged);
     }
-    if (next != free_by_offset.begin()) {
+    if (next != holes_by_offset.begin()) {
       const auto previous = std::prev(next);
       if (previous->first + previous->second == offset) {
         offset = previous->first;
@@ -46,16 +55,19 @@ struct Arena::State {
         erase(previous);
       }
     }
-    insert(offset, bytes);
+    if (offset + bytes == tail) {
+      tail = offset;
+    } else {
+      insert(offset, bytes);
+    }
   }
 };
 
 Arena::Arena(std::shared_ptr<Storage> region) : state_(std::make_shared<State>()) {
-  const size_t capacity = region->bytes() / kAlignmentBytes * kAlignmentBytes;
-  MANTISSA_CHECK(capacity > 0, "[arena] the region must hold at least {} bytes, got {}", kAlignmentBytes,
+  state_->capacity = region->bytes() / kAlignmentBytes * kAlignmentBytes;
+  MANTISSA_CHECK(state_->capacity > 0, "[arena] the region must hold at least {} bytes, got {}", kAlignmentBytes,
                  region->bytes());
   state_->region = std::move(region);
-  state_->insert(0, capacity);
 }
 
 Arena::~Arena() = default;

@@ -108,6 +108,29 @@ TEST(ArenaTest, TakesTheHoleThatFitsBest) {
   EXPECT_EQ(take(arena, 2).raw(), small_hole);
 }
 
+// What was learnt from a walk in a huge region holds in one that is just large enough.
+TEST(ArenaTest, PlacesDoNotDependOnHowLargeTheRegionIs) {
+  const auto places = [](size_t bytes) {
+    const auto region = host_storage(bytes);
+    Arena arena(region);
+    std::vector<std::ptrdiff_t> offsets;
+    std::vector<Tensor> live;
+    for (uint32_t i = 0; i < 500; ++i) {
+      const PhiloxCounter words = philox(7, {i, 0, 0, 0});
+      if (live.size() > 20 || (!live.empty() && words[0] % 3 == 0)) {
+        live.erase(live.begin() + words[1] % live.size());
+      } else {
+        live.push_back(arena.allocate(DType::kU8, Shape{1 + words[1] % 3000}));
+        offsets.push_back(live.back().raw() - region->data());
+      }
+    }
+    return std::pair(offsets, arena.peak_bytes());
+  };
+  const auto roomy = places(1 << 20);
+  ASSERT_LT(roomy.second, size_t{1} << 19);
+  EXPECT_EQ(places(roomy.second), roomy);
+}
+
 // Neighbouring holes become one, in whatever order their blocks return.
 TEST(ArenaTest, MergesNeighbouringHoles) {
   const std::vector<std::vector<size_t>> orders = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
