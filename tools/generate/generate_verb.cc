@@ -7,6 +7,7 @@
 #include "core/base/log.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
+#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
@@ -32,7 +33,7 @@ void generate(const GenerateRequest& request) {
   const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.run));
   const Config config =
       parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
-  ModelRuntime runtime(config, choose_device(config.device, 0));
+  ModelRuntime runtime(config, choose_device(config.device, 0), generation_arena_bytes(config));
   read_model_file(checkpoint.folder + "/" + kModelFile, runtime.parameters, *runtime.backend, *runtime.stream);
   const bool bytes = config.data.format == DataFormat::kBytes;
   const auto print = [](const std::string& text) {

@@ -5,22 +5,17 @@
 #include <numeric>
 
 #include "core/tensor/philox.h"
+#include "tools/generate/next_logits.h"
 
 namespace mantissa {
 namespace {
 
 constexpr uint32_t kSamplingStream = 0x5a3911e5u;  // keeps sampling apart from every other use of the seed
 
-// Texts are lengthened to a multiple of this: what devices prepare for a shape, up to the choice of kernels by trial,
-// is then prepared for a few lengths and not for each.
-constexpr int64_t kLengthStep = 64;
-
 }  // namespace
 
 Generator::Generator(ModelRuntime& runtime, const ModelConfig& model) : runtime_(runtime), model_(model) {
-  if (runtime.model->objective() != Objective::kNextToken) {
-    throw ConfigError(fmt::format("model '{}' predicts masked tokens: it cannot continue a text", model.name));
-  }
+  require_causal(*runtime.model, model);
   tokens_ = runtime.backend->make_tensor(DType::kI32, {model.context}, "generation tokens");
 }
 
@@ -51,18 +46,16 @@ void Generator::require_valid(const std::vector<int32_t>& prompt) const {
 
 std::vector<float> Generator::next_logits(const std::vector<int32_t>& text) {
   const int64_t length = std::min<int64_t>(static_cast<int64_t>(text.size()), model_.context);
-  const int64_t padded = std::min((length + kLengthStep - 1) / kLengthStep * kLengthStep, model_.context);
+  const int64_t padded = padded_length(length, model_.context);
   std::vector<int32_t> window(text.end() - length, text.end());
-  window.resize(static_cast<size_t>(padded));  // by token 0: no position sees those behind it
-  const Tensor tokens = tokens_.slice(0, padded);
+  window.resize(static_cast<size_t>(padded));
   Backend& backend = *runtime_.backend;
   Stream& stream = *runtime_.stream;
-  backend.upload(window.data(), tokens, stream);
+  backend.upload(window.data(), tokens_.slice(0, padded), stream);
   Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation});
-  const Tensor logits = runtime_.model->logits(tape, tokens, padded).value;  // (padded, vocab)
-  const Tensor last = tape.cast(logits.slice((length - 1) * model_.vocab, model_.vocab), DType::kF32);
+  const Tensor logits = mantissa::next_logits(tape, *runtime_.model, tokens_, length, model_);
   std::vector<float> values(static_cast<size_t>(model_.vocab));
-  backend.download(last, values.data(), stream);
+  backend.download(logits, values.data(), stream);
   return values;
 }
 

@@ -1,6 +1,8 @@
 #include "tools/train/evaluation.h"
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 namespace mantissa {
 namespace {
@@ -27,14 +29,15 @@ double Evaluation::run() {
   const int64_t stride = block * session_.ranks();
   LossSum mine;
   for (int64_t first = block * session_.communicator.rank(); first < sequences_; first += stride) {
-    const int64_t count = std::min(block, sequences_ - first) * context;
-    std::vector<int32_t> tokens(static_cast<size_t>(count)), targets(static_cast<size_t>(count));
-    session_.data.validation(static_cast<uint64_t>(first), tokens, targets);
-    const Tensor device_tokens = tokens_.slice(0, count), device_targets = targets_.slice(0, count);
-    runtime.backend->upload(tokens.data(), device_tokens, *runtime.stream);
-    runtime.backend->upload(targets.data(), device_targets, *runtime.stream);
+    // The last micro-batch is filled up with targets that do not count: a device need not prepare another shape.
+    std::vector<int32_t> tokens(static_cast<size_t>(block * context)), targets(tokens.size(), kIgnoredTarget);
+    const auto count = static_cast<size_t>(std::min(block, sequences_ - first) * context);
+    session_.data.validation(static_cast<uint64_t>(first), std::span(tokens).first(count),
+                             std::span(targets).first(count));
+    runtime.backend->upload(tokens.data(), tokens_, *runtime.stream);
+    runtime.backend->upload(targets.data(), targets_, *runtime.stream);
     Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
-    const LossOutput output = runtime.model->loss(tape, device_tokens, device_targets, context);
+    const LossOutput output = runtime.model->loss(tape, tokens_, targets_, context);
     float sum = 0.0f;
     runtime.backend->download(output.sum.value, &sum, *runtime.stream);
     mine.nats += static_cast<double>(sum);

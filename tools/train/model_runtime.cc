@@ -6,14 +6,6 @@
 namespace mantissa {
 namespace {
 
-// Address space for a step's activations, of which the peak is known: a quarter more leaves room for odd batches, such
-// as those of evaluation and generation. Not simply huge: systems that count reserved memory would refuse it.
-size_t arena_bytes(const Config& config) {
-  constexpr size_t kReserveBytes = size_t{64} << 20;
-  const size_t peak = walk_step(config).activations;
-  return peak + peak / 4 + kReserveBytes;
-}
-
 std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& device) {
   auto backend = create_backend(device.backend, device.index);
   backend->set_gemm_options(
@@ -24,12 +16,12 @@ std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& 
 
 }  // namespace
 
-ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device)
+ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes)
     : backend(make_backend(config, device)),
       stream(backend->create_stream()),
       policy(config.precision.autocast()),
       model(make_model(config, policy, parameters)),
       casts(*backend),
-      arena(std::make_unique<Arena>(backend->reserve(arena_bytes(config)))) {}
+      arena(std::make_unique<Arena>(backend->reserve(arena_bytes))) {}
 
 }  // namespace mantissa

@@ -13,7 +13,8 @@
 namespace mantissa {
 
 struct ModelRuntime {
-  ModelRuntime(const Config& config, const DeviceChoice& device);
+  // The arena's size is that of the passes to come: see step_memory.h.
+  ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes);
   ModelRuntime(const ModelRuntime&) = delete;
   ModelRuntime& operator=(const ModelRuntime&) = delete;
 

@@ -5,6 +5,7 @@
 
 #include "comm/bucket_layout.h"
 #include "comm/staged/staged_communicator.h"
+#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
@@ -101,7 +102,7 @@ ReducerConfig resolve_reducer(const Config& config, int ranks) {
 Session::Session(const Config& given, Communicator& given_communicator)
     : config(checked(given, given_communicator)),
       device(agreed_device(config, given_communicator)),
-      runtime(config, device),
+      runtime(config, device, training_arena_bytes(config)),
       staged(make_staged(given_communicator, *runtime.backend)),
       communicator(staged ? *staged : given_communicator),
       data(config, runtime.model->objective()),

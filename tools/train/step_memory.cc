@@ -1,7 +1,10 @@
 #include "tools/train/step_memory.h"
 
+#include <algorithm>
+
 #include "amp/working_dtype.h"
 #include "core/backend/dry_run_backend.h"
+#include "tools/generate/next_logits.h"
 
 namespace mantissa {
 namespace {
@@ -20,6 +23,70 @@ void require_something_to_round(const Config& config, const ParameterSet& parame
       "in bf16 or fp16");
 }
 
+// A model on a device that does nothing.
+class Walk {
+ public:
+  explicit Walk(const Config& config)
+      : config_(config), policy_(config.precision.autocast()), model_(make_model(config, policy_, parameters_)) {
+    for (int index = 0; index < parameters_.size(); ++index) {
+      Parameter& parameter = parameters_[index];
+      parameter.weight = backend_.make_tensor(parameter.working_dtype, parameter.shape, "weight");
+      parameter.gradient = backend_.make_tensor(DType::kF32, parameter.shape, "gradient");
+    }
+    tokens_ = backend_.make_tensor(DType::kI32, {config.train.micro_batch * config.model.context}, "tokens");
+  }
+
+  const AutocastPolicy& policy() const { return policy_; }
+  size_t arena_bytes() const { return arena_.peak_bytes(); }
+  size_t cast_bytes() const { return casts_.size_bytes(); }
+
+  void step(TapeOptions options = {}) {
+    Tape tape = make_tape(std::move(options));
+    tape.backward(loss(tape).sum);
+  }
+
+  void search_for_culprit() {
+    TapeOptions options;
+    options.check_outputs = true;
+    Tape tape = make_tape(std::move(options));
+    loss(tape);
+  }
+
+  void evaluation() {
+    Tape tape = make_tape({.mode = TapeMode::kEvaluation});
+    loss(tape);
+  }
+
+  bool continues_texts() const { return model_->objective() == Objective::kNextToken; }
+  void generation() {
+    require_causal(*model_, config_.model);
+    for (int64_t length = 1; length <= config_.model.context;
+         length = padded_length(length, config_.model.context) + 1) {
+      Tape tape = make_tape({.mode = TapeMode::kEvaluation});
+      next_logits(tape, *model_, tokens_, length, config_.model);
+    }
+  }
+
+ private:
+  Tape make_tape(TapeOptions options) {
+    options.random.step = backend_.make_tensor(DType::kI32, {1}, "step number");
+    options.loss_gradient = backend_.make_tensor(DType::kF32, {1}, "loss gradient");
+    return Tape(backend_, *stream_, arena_, policy_, casts_, std::move(options));
+  }
+
+  LossOutput loss(Tape& tape) { return model_->loss(tape, tokens_, tokens_, config_.model.context); }
+
+  const Config& config_;
+  DryRunBackend backend_;
+  const std::unique_ptr<Stream> stream_ = backend_.create_stream();
+  const AutocastPolicy policy_;
+  ParameterSet parameters_;
+  const std::unique_ptr<Model> model_;
+  WeightCastCache casts_{backend_};
+  Arena arena_{backend_.reserve(kArenaBytes)};
+  Tensor tokens_;
+};
+
 }  // namespace
 
 std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters) {
@@ -30,34 +97,33 @@ std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& po
 }
 
 StepMemory walk_step(const Config& config) {
-  DryRunBackend backend;
-  const auto stream = backend.create_stream();
-  const AutocastPolicy policy(config.precision.autocast());
-  ParameterSet parameters;
-  const auto model = make_model(config, policy, parameters);
-  for (int index = 0; index < parameters.size(); ++index) {
-    Parameter& parameter = parameters[index];
-    parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
-    parameter.gradient = backend.make_tensor(DType::kF32, parameter.shape, "gradient");
-  }
-  WeightCastCache casts(backend);
-  Arena arena(backend.reserve(kArenaBytes));
-  const Tensor tokens = backend.make_tensor(DType::kI32, {config.train.micro_batch * config.model.context}, "tokens");
-  {
-    TapeOptions options;
-    options.random.step = backend.make_tensor(DType::kI32, {1}, "step number");
-    options.loss_gradient = backend.make_tensor(DType::kF32, {1}, "loss gradient");
-    Tape tape(backend, *stream, arena, policy, casts, std::move(options));
-    const LossOutput loss = model->loss(tape, tokens, tokens, config.model.context);
-    tape.backward(loss.sum);
-  }
-  if (const auto unmatched = policy.unmatched_patterns(); !unmatched.empty()) {
+  Walk walk(config);
+  walk.step();
+  if (const auto unmatched = walk.policy().unmatched_patterns(); !unmatched.empty()) {
     throw ConfigError(
         fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
                     "'blocks.*.attention' or 'head'",
                     unmatched.front()));
   }
-  return {.activations = arena.peak_bytes(), .casts = casts.size_bytes()};
+  return {.activations = walk.arena_bytes(), .casts = walk.cast_bytes()};
+}
+
+size_t training_arena_bytes(const Config& config) {
+  Walk walk(config);
+  walk.step();
+  if (!config.test.activations.empty()) {
+    walk.step({.after_op = [](std::string_view, std::string_view, Tensor&) {}});  // no op is part of another
+  }
+  walk.search_for_culprit();
+  if (config.train.eval_interval > 0) walk.evaluation();
+  if (config.train.sample_tokens > 0 && walk.continues_texts()) walk.generation();
+  return walk.arena_bytes();
+}
+
+size_t generation_arena_bytes(const Config& config) {
+  Walk walk(config);
+  walk.generation();
+  return walk.arena_bytes();
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// What one micro-batch needs beyond the training state, learnt by walking it through the model without computing.
+// What passes through the model need beyond the training state, learnt by walking them without computing.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,15 @@ struct StepMemory {
   size_t casts = 0;        // low-precision copies of weights that are kept in another dtype
 };
 
-// Exact for any model and precision; touches no memory. ConfigError if a pattern of precision.layers matches no layer
-// that the walk met.
+// All that follows is exact for any model and precision, and touches no memory.
+
+// Of one micro-batch. ConfigError if a pattern of precision.layers matches no layer that the walk met.
 StepMemory walk_step(const Config& config);
+// The arena of a training: of its steps, of evaluation and samples where the configuration has them, and of the search
+// for the op that made a loss non-finite.
+size_t training_arena_bytes(const Config& config);
+// The arena of a program that only continues texts. ConfigError as require_causal().
+size_t generation_arena_bytes(const Config& config);
 
 // Registers the model's parameters and gives each its working dtype. Allocates nothing.
 std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters);

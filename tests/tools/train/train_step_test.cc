@@ -9,7 +9,10 @@
 #include "comm/weight_hash.h"
 #include "tests/core/profile/recorded_ranges.h"
 #include "tests/tools/train/program.h"
+#include "tools/generate/generator.h"
+#include "tools/train/evaluation.h"
 #include "tools/train/memory_table.h"
+#include "tools/train/step_work.h"
 
 namespace mantissa::testing {
 namespace {
@@ -106,6 +109,25 @@ TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
     EXPECT_EQ(predicted.activations, measured.activations) << setting;
     EXPECT_EQ(predicted.casts, measured.casts) << setting;
     EXPECT_EQ(predicted.state, measured.state) << setting;
+  }
+}
+
+// A GPU gives the arena's memory at once: what no pass uses would be lost to the user.
+TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
+  const SmallRun run("step_arena");
+  for (const char* setting : {"precision.compute=bf16", "precision.compute=fp16", "model.dropout=0.1", "model.layers=1",
+                              "train.micro_batch=1", "model.vocab=5000"}) {
+    const Config config = load_config(run.config_path(), {"train.eval_interval=1", "train.sample_tokens=8", setting});
+    LocalGroup group(1);
+    Session session(config, group.rank(0));
+    StepWork work(session);
+    work.load(0);
+    work.run();
+    work.find_culprit();
+    Evaluation(session).run();
+    Generator generator(session.runtime, config.model);
+    generator.run(byte_tokens("of any length"), {.tokens = config.model.context}, [](int32_t) {});
+    EXPECT_EQ(session.runtime.arena->peak_bytes(), session.runtime.arena->capacity_bytes()) << setting;
   }
 }
 
