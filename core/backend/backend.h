@@ -15,6 +15,11 @@
 
 namespace mantissa {
 
+struct MemoryUse {
+  size_t held_bytes = 0;
+  size_t peak_bytes = 0;  // the most at once, so far
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -34,10 +39,14 @@ class Backend {
 
   // Zeroed memory, 64-byte aligned, that lives until its last tensor goes. `what` is named when memory runs out.
   virtual std::shared_ptr<Storage> allocate(size_t bytes, const char* what) = 0;
-  // Address space for an Arena: pages are taken as they are touched.
+  // Memory for an Arena, uninitialised. A CPU gives address space, of which pages are taken as they are touched; a GPU
+  // gives all of it at once.
   virtual std::shared_ptr<Storage> reserve(size_t bytes) = 0;
   // Host memory that the device copies from and to directly (pinned, for a GPU), in tensors of Device::Kind::kCpu.
   virtual std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) = 0;
+  // What this process holds of the device's memory. A CPU's: the whole process, as the operating system counts. A
+  // GPU's: all that this backend took, without what the driver and the libraries keep for themselves.
+  virtual MemoryUse memory_use() const = 0;
   // Copies within the device, or between it and staging memory; equal dtype and numel. Staging memory must stay as it
   // is until the stream has passed the copy.
   virtual void copy(const Tensor& src, const Tensor& dst, Stream& stream) = 0;

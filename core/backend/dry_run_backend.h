@@ -16,7 +16,7 @@ class DryRunBackend final : public Backend {
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
   std::shared_ptr<Storage> allocate_staging(size_t bytes, const char*) override { return reserve(bytes); }
-  size_t allocated_bytes() const { return allocated_bytes_; }  // sum over allocate()
+  MemoryUse memory_use() const override { return {allocated_bytes_, allocated_bytes_}; }  // sum over allocate()
 
   void copy(const Tensor&, const Tensor&, Stream&) override {}
   void upload(const void*, const Tensor&, Stream&) override {}

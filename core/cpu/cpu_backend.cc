@@ -9,6 +9,7 @@
 
 #include "core/backend/kernel_checks.h"
 #include "core/backend/registry.h"
+#include "core/base/process_memory.h"
 #include "core/cpu/adamw.h"
 #include "core/cpu/add.h"
 #include "core/cpu/attention.h"
@@ -82,6 +83,7 @@ std::shared_ptr<Storage> CpuBackend::allocate(size_t bytes, const char* what) {
 }
 
 std::shared_ptr<Storage> CpuBackend::reserve(size_t bytes) { return reserve_host(bytes, device_); }
+MemoryUse CpuBackend::memory_use() const { return {resident_bytes(), peak_resident_bytes()}; }
 
 void CpuBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
   check_copy_args(src, dst);

@@ -67,17 +67,12 @@ double larger(double a, double b) { return std::isnan(b) ? kInfinity : std::max(
 
 }  // namespace
 
-std::shared_ptr<Storage> scratch_bytes(size_t bytes, Device device) {
-  auto* const data = static_cast<std::byte*>(allocate_device(bytes));
-  return std::make_shared<Storage>(data, bytes, device, [data] { free_device(data); });
-}
-
-Tensor scratch_like(const Tensor& tensor) {
-  return {scratch_bytes(tensor.size_bytes(), tensor.device()), tensor.dtype(), tensor.shape()};
+Tensor scratch_like(const Tensor& tensor, CudaStream& stream) {
+  return {stream.allocate_scratch(tensor.size_bytes(), "attention trial"), tensor.dtype(), tensor.shape()};
 }
 
 Tensor made_up_like(const Tensor& tensor, uint64_t seed, float magnitude, CudaStream& stream) {
-  const Tensor made = scratch_like(tensor);
+  const Tensor made = scratch_like(tensor, stream);
   const PinnedPiece host(made.size_bytes());
   dispatch(tensor.dtype(), [&]<typename T>() {
     constexpr size_t kPieceElements = kPieceBytes / sizeof(T);
@@ -107,7 +102,7 @@ void set_elements(const Tensor& tensor, const ElementRow& elements, float value,
     const size_t bytes = static_cast<size_t>(most) * sizeof(T);
     const PinnedPiece host(bytes);
     std::fill_n(reinterpret_cast<T*>(host.get()), most, from_float<T>(value));
-    const std::shared_ptr<Storage> source = scratch_bytes(bytes, tensor.device());
+    const std::shared_ptr<Storage> source = stream.allocate_scratch(bytes, "attention trial");
     copy_async(source->data(), host.get(), bytes, CopyKind::kHostToDevice, stream.handle());
     for (int64_t done = 0; done < elements.count; done += most) {
       const int64_t first = elements.first + done * elements.stride;

@@ -21,9 +21,8 @@ double attention_error_bound(DType dtype);  // bf16 or fp16
 // own, so that an error of it is a relative one of every probability: this is less than what rounding to bf16 makes.
 double lse_error_bound(const AttentionExtents& extents, double operand_magnitude);
 
-// Uninitialised device memory, for the time of a comparison: in the form of a tensor, or so many bytes.
-Tensor scratch_like(const Tensor& tensor);
-std::shared_ptr<Storage> scratch_bytes(size_t bytes, Device device);
+// Uninitialised device memory in the form of a tensor, for the time of a comparison on `stream`.
+Tensor scratch_like(const Tensor& tensor, CudaStream& stream);
 // Uniform numbers in [-magnitude, magnitude), the same for every call with a seed, in the form of a 16-bit tensor.
 // Waits for the stream.
 Tensor made_up_like(const Tensor& tensor, uint64_t seed, float magnitude, CudaStream& stream);

@@ -42,14 +42,14 @@ class ForwardTrial {
       : plan_(plan),
         extents_(extents),
         stream_(stream),
-        workspace_(scratch_bytes(plan.workspace_bytes(), args.out.device())),
+        workspace_(stream.allocate_scratch(plan.workspace_bytes(), "attention trial")),
         ours_(args),
         theirs_(args) {
     ours_.qkv = theirs_.qkv = made_up_like(args.qkv, kQkvSeed, kOperandMagnitude, stream);
-    ours_.out = scratch_like(args.out);
-    ours_.lse = scratch_like(args.lse);
-    theirs_.out = scratch_like(args.out);
-    theirs_.lse = scratch_like(args.lse);
+    ours_.out = scratch_like(args.out, stream);
+    ours_.lse = scratch_like(args.lse, stream);
+    theirs_.out = scratch_like(args.out, stream);
+    theirs_.lse = scratch_like(args.lse, stream);
   }
 
   std::string on_numbers() {
@@ -112,15 +112,15 @@ class BackwardTrial {
       : plan_(plan),
         extents_(extents),
         stream_(stream),
-        workspace_(scratch_bytes(plan.workspace_bytes(), args.out.device())),
+        workspace_(stream.allocate_scratch(plan.workspace_bytes(), "attention trial")),
         ours_(args) {
     ours_.qkv = made_up_like(args.qkv, kQkvSeed, kOperandMagnitude, stream);
     ours_.d_out = made_up_like(args.d_out, kGradientSeed, 1.0f, stream);
-    ours_.out = scratch_like(args.out);
-    ours_.lse = scratch_like(args.lse);
-    ours_.d_qkv = scratch_like(args.d_qkv);
+    ours_.out = scratch_like(args.out, stream);
+    ours_.lse = scratch_like(args.lse, stream);
+    ours_.d_qkv = scratch_like(args.d_qkv, stream);
     theirs_ = ours_;
-    theirs_.d_qkv = scratch_like(args.d_qkv);
+    theirs_.d_qkv = scratch_like(args.d_qkv, stream);
     forward_ = {.qkv = ours_.qkv,
                 .out = ours_.out,
                 .lse = ours_.lse,

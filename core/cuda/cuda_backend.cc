@@ -82,8 +82,8 @@ std::string version(int number) { return fmt::format("{}.{}", number / 1000, num
 CudaBackend::CudaBackend(int device_index)
     : device_{Device::Kind::kCuda, device_index},
       properties_(open_device(device_index)),
-      memory_(std::make_shared<DeviceMemory>(device_)),
-      set_up_(device_index, properties_) {
+      memory_(std::make_shared<DeviceMemory>(device_index)),
+      set_up_(memory_, properties_) {
   send_ranges_to_profiler();
 }
 
@@ -95,7 +95,7 @@ std::string CudaBackend::describe() const {
 }
 
 std::unique_ptr<Stream> CudaBackend::create_stream() {
-  auto stream = std::make_unique<CudaStream>(device_.index, properties_);
+  auto stream = std::make_unique<CudaStream>(memory_, properties_);
   stream->set_gemm_options(gemm_options_);
   stream->set_attention_choice(attention_choice_);
   return stream;

@@ -24,6 +24,7 @@ class CudaBackend final : public Backend {
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
+  MemoryUse memory_use() const override { return {memory_->held_bytes(), memory_->peak_bytes()}; }
   std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) override;
   void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;
   void upload(const void* host, const Tensor& dst, Stream& stream) override;

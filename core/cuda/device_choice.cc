@@ -32,6 +32,12 @@ std::string unusable_reason(int index) try {
   const int count = device_count();
   if (index < 0 || index >= count) return fmt::format("there is no GPU {}: this node shows {}", index, count);
   const DeviceProperties device = device_properties(index);
+  if (!device.has_memory_pools) {
+    return fmt::format(
+        "GPU {} ({}) has no memory pools (a virtual GPU without unified memory?), and no work can be done "
+        "without",
+        index, device.name);
+  }
   const auto runs = [&](std::string_view architecture) { return runs_on(architecture, device.major, device.minor); };
   if (std::any_of(std::begin(kCudaArchs), std::end(kCudaArchs), runs)) return "";
   return fmt::format("GPU {} ({}) has compute capability {}.{}, but this program's kernels were built for {} only: {}",

@@ -45,19 +45,6 @@ class TimingEvent {
   EventHandle handle_;
 };
 
-// Device memory for the time of a measurement.
-class Scratch {
- public:
-  explicit Scratch(size_t bytes) : data_(allocate_device(bytes)) {}
-  ~Scratch() { free_device(data_); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  void* data() const { return data_; }
-
- private:
-  void* data_;
-};
-
 // Milliseconds of one of `runs` runs in a row.
 float time_runs(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm, int runs, const TimingEvent& begin,
                 const TimingEvent& end) {
@@ -158,10 +145,10 @@ std::optional<TimedChoice> fastest_algorithm(const GemmLaunch& launch,
   if (launch.key.mode == GradientMode::kWrite) return measure_fastest(launch, algorithms);
   try {
     const auto bytes = static_cast<size_t>(launch.key.m * launch.key.c_stride * size_bytes(launch.key.c_dtype));
-    const Scratch sums(bytes);
-    set_bytes_async(sums.data(), 0, bytes, launch.stream.handle());
+    const auto sums = launch.stream.allocate_scratch(bytes, "GEMM measurement");
+    set_bytes_async(sums->data(), 0, bytes, launch.stream.handle());
     GemmLaunch elsewhere = launch;
-    elsewhere.operands.c = sums.data();
+    elsewhere.operands.c = sums->data();
     return measure_fastest(elsewhere, algorithms);
   } catch (const OutOfDeviceMemory&) {
     spdlog::warn("[gemm] no device memory is left to compare algorithms in: the library's first choice is taken for {}",

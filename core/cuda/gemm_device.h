@@ -16,9 +16,9 @@ namespace mantissa::cuda {
 enum class GeluFusion : uint8_t { kNo, kYes };
 
 // How an algorithm is chosen (GemmSelection):
-//   kTimed          the file of choices; else the fastest of the library's proposals, which goes into the file if its
-//                   times are steady, so that no choice made on a GPU that others were using stays for ever; else,
-//                   where nothing can be timed (a graph is being captured, no memory), the library's first proposal.
+//   kTimed          the file of choices; else the fastest of the library's proposals, or, if its times scatter even
+//                   when taken again, the first of them: either goes into the file, so that a later run repeats it;
+//                   else, where nothing can be timed (a graph is being captured, no memory), the first proposal.
 //   kDeterministic  the library's first proposal.
 // Ranks of one machine share the file, and whoever writes a product's line first decides for all. Ranks on different
 // machines may choose differently: no result relies on equal bits of different ranks' products, since what ranks must

@@ -13,22 +13,28 @@
 struct CUstream_st;
 struct CUevent_st;
 struct CUgraphExec_st;
+struct CUmemPoolHandle_st;
 
 namespace mantissa::cuda {
 
 using StreamHandle = CUstream_st*;
 using EventHandle = CUevent_st*;
 using GraphHandle = CUgraphExec_st*;
+using PoolHandle = CUmemPoolHandle_st*;
 
 class CudaError : public Error {
  public:
-  explicit CudaError(const std::string& message) : Error(ExitCode::kInternal, message) {}
+  explicit CudaError(const std::string& message) : CudaError(ExitCode::kInternal, message) {}
+
+ protected:
+  CudaError(ExitCode code, const std::string& message) : Error(code, message) {}
 };
 
-// The device has no memory left for a request. What to tell the user is up to the caller, who knows what asked.
+// The device has no memory left for a request: the configuration asks for too much. What to tell the user is up to the
+// caller, who knows what asked.
 class OutOfDeviceMemory : public CudaError {
  public:
-  using CudaError::CudaError;
+  explicit OutOfDeviceMemory(const std::string& message) : CudaError(ExitCode::kConfig, message) {}
 };
 
 struct DeviceProperties {
@@ -38,6 +44,7 @@ struct DeviceProperties {
   int multiprocessors = 0;
   size_t total_bytes = 0, l2_bytes = 0;
   size_t max_shared_bytes_per_block = 0;  // after opting in
+  bool has_memory_pools = false;
 };
 
 struct MemoryInfo {
@@ -56,9 +63,18 @@ int runtime_version();  // likewise
 void set_device(int device);
 MemoryInfo memory_info();
 
+// For what lives as long as the run. Memory of this kind can be registered with NCCL, that of a pool cannot.
 void* allocate_device(size_t bytes);
 // Waits for all work of the device, as cudaFree does.
 void free_device(void* data) noexcept;
+// For what comes and goes: a pool's memory is taken and given back in the order of a stream, without a wait. What is
+// free goes back to the device when a stream is waited for.
+PoolHandle create_pool(int device);
+void destroy_pool(PoolHandle pool) noexcept;
+// For work that `stream` is given from now on. CudaError while the stream is captured: the memory would be the graph's.
+void* allocate_from_pool(PoolHandle pool, size_t bytes, StreamHandle stream);
+// What `stream` was given before may still use it. Not while the stream is captured: each launch would free it.
+void free_to_pool(void* data, StreamHandle stream) noexcept;
 // Host memory that asynchronous copies read and write directly. CudaError, not OutOfDeviceMemory, if there is none.
 void* allocate_pinned(size_t bytes);
 // Waits for all work of the device: a copy may be under way, also while an exception is.

@@ -63,7 +63,8 @@ DeviceProperties device_properties(int device) {
           .multiprocessors = found.multiProcessorCount,
           .total_bytes = found.totalGlobalMem,
           .l2_bytes = static_cast<size_t>(found.l2CacheSize),
-          .max_shared_bytes_per_block = found.sharedMemPerBlockOptin};
+          .max_shared_bytes_per_block = found.sharedMemPerBlockOptin,
+          .has_memory_pools = found.memoryPoolsSupported != 0};
 }
 
 int driver_version() {
@@ -92,6 +93,26 @@ void* allocate_device(size_t bytes) {
 }
 
 void free_device(void* data) noexcept { cudaFree(data); }
+
+PoolHandle create_pool(int device) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location = {.type = cudaMemLocationTypeDevice, .id = device};
+  cudaMemPool_t pool = nullptr;
+  check_cuda(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate");
+  return pool;
+}
+
+void destroy_pool(PoolHandle pool) noexcept { cudaMemPoolDestroy(pool); }
+
+void* allocate_from_pool(PoolHandle pool, size_t bytes, StreamHandle stream) {
+  if (is_capturing(stream)) throw CudaError("[cudaMallocFromPoolAsync] not permitted while a stream is captured");
+  void* data = nullptr;
+  check_cuda(cudaMallocFromPoolAsync(&data, bytes == 0 ? 1 : bytes, pool, stream), "cudaMallocFromPoolAsync");
+  return data;
+}
+
+void free_to_pool(void* data, StreamHandle stream) noexcept { cudaFreeAsync(data, stream); }
 
 void* allocate_pinned(size_t bytes) {
   void* data = nullptr;

@@ -1,5 +1,9 @@
 #include "core/cuda/stream.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "core/base/check.h"
 
 namespace mantissa::cuda {
@@ -9,14 +13,14 @@ CudaEvent::~CudaEvent() { destroy_event(handle_); }
 bool CudaEvent::done() const { return is_done(handle_); }
 void CudaEvent::synchronize() const { cuda::synchronize(handle_); }
 
-CudaStream::CudaStream(int index, const DeviceProperties& device)
-    : index_(index), multiprocessors_(device.multiprocessors), handle_(create_stream()) {}
+CudaStream::CudaStream(std::shared_ptr<DeviceMemory> memory, const DeviceProperties& device)
+    : memory_(std::move(memory)), multiprocessors_(device.multiprocessors), handle_(create_stream()) {}
 
 CudaStream::~CudaStream() {
-  for (std::byte* const block : outgrown_) free_device(block);
-  if (workspace_ != nullptr) free_device(workspace_);
-  if (gemm_workspace_ != nullptr) free_device(gemm_workspace_);
-  destroy_stream(handle_);
+  outgrown_.clear();
+  workspace_.reset();
+  gemm_workspace_.reset();
+  destroy_stream(handle_);  // last: memory goes back in its order
 }
 
 std::unique_ptr<Event> CudaStream::record() { return std::make_unique<CudaEvent>(handle_); }
@@ -29,20 +33,22 @@ void CudaStream::wait(const Event& event) {
 
 void CudaStream::synchronize() { cuda::synchronize(handle_); }
 
-std::byte* CudaStream::workspace(size_t bytes) {
-  if (bytes <= workspace_bytes_) return workspace_;
-  constexpr size_t kGranuleBytes = size_t{1} << 20;
-  const size_t wanted = (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
-  std::byte* const larger = static_cast<std::byte*>(allocate_device(wanted));
-  if (workspace_ != nullptr) outgrown_.push_back(workspace_);
-  workspace_ = larger;
-  workspace_bytes_ = wanted;
-  return workspace_;
+std::byte* CudaStream::workspace(size_t bytes, const char* caller) {
+  if (bytes > workspace_bytes()) {
+    constexpr size_t kGranuleBytes = size_t{1} << 20;
+    const size_t wanted = (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+    if (graph_names_workspace_) outgrown_.push_back(workspace_);
+    graph_names_workspace_ = false;
+    workspace_.reset();  // before its successor comes, which may take its place
+    workspace_ = allocate_scratch(wanted, fmt::format("workspace of {}", caller));
+  }
+  graph_names_workspace_ = graph_names_workspace_ || is_capturing(handle_);
+  return workspace_ == nullptr ? nullptr : workspace_->data();
 }
 
 std::byte* CudaStream::gemm_workspace() {
-  if (gemm_workspace_ == nullptr) gemm_workspace_ = static_cast<std::byte*>(allocate_device(kGemmWorkspaceBytes));
-  return gemm_workspace_;
+  if (gemm_workspace_ == nullptr) gemm_workspace_ = allocate_scratch(kGemmWorkspaceBytes, "GEMM workspace");
+  return gemm_workspace_->data();
 }
 
 CudaStream& as_cuda(Stream& stream) {

@@ -9,15 +9,13 @@ namespace mantissa::testing {
 class EmulatedGpu final : public TensorPlace {
  public:
   std::unique_ptr<Stream> create_stream() override {
-    return std::make_unique<cuda::CudaStream>(0, cuda::device_properties(0));
+    return std::make_unique<cuda::CudaStream>(memory_, cuda::device_properties(0));
   }
   Tensor make(DType dtype, Shape shape) override {
     const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
-    auto* memory = static_cast<std::byte*>(cuda::allocate_device(bytes));
-    std::fill_n(memory, bytes, std::byte{0});
-    return Tensor(std::make_shared<Storage>(memory, bytes, Device{Device::Kind::kCuda, 0},
-                                            [memory] { cuda::free_device(memory); }),
-                  dtype, shape);
+    auto storage = memory_->allocate(bytes, "test");
+    std::fill_n(storage->data(), bytes, std::byte{0});
+    return Tensor(std::move(storage), dtype, shape);
   }
   // The data gets there when the stream does.
   void write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream& stream) override {
@@ -39,6 +37,7 @@ class EmulatedGpu final : public TensorPlace {
   }
 
  private:
+  const std::shared_ptr<cuda::DeviceMemory> memory_ = std::make_shared<cuda::DeviceMemory>(0);
   std::vector<Tensor> sources_;  // as long as a stream may read them
 };
 

@@ -20,7 +20,6 @@
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
-#include "tools/train/process_memory.h"
 #include "tools/train/quantiles.h"
 #include "tools/train/speed_measurement.h"
 #include "tools/train/train_step.h"
@@ -141,7 +140,6 @@ void measure(const Request& request, Session& session, int threads) {
 
   const Config& config = session.config;
   const double median_seconds = 1e-3 * quantile(step_ms, 0.5);
-  const bool on_cpu = session.runtime.backend->device().kind == Device::Kind::kCpu;
   const MemoryTable memory = measure_memory_table(session);
   print("model", fmt::format("{}, {} layers, width {}, context {}, {:.1f} million parameters", config.model.name,
                              config.model.layers, config.model.width, config.model.context,
@@ -157,7 +155,7 @@ void measure(const Request& request, Session& session, int threads) {
   print_values("datasheet_flops", {speed.datasheet_flops});
   print_values("step_ms", step_ms);
   if (!phases.empty()) print("phase_ms", phases.substr(1));
-  print_values("memory_bytes", {static_cast<double>(on_cpu ? peak_resident_bytes() : memory.total())});
+  print_values("memory_bytes", {static_cast<double>(session.runtime.backend->memory_use().peak_bytes)});
   print("ms a step", median_and_range(step_ms, 1));
   print("tokens/s", fmt::format("{:.0f}", speed.tokens_per_second(median_seconds)));
   print("GFLOP/s", fmt::format("{:.1f}, {:.1f} GFLOP a step", speed.flops_per_step / median_seconds * 1e-9,

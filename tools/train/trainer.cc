@@ -7,7 +7,6 @@
 #include "core/profile/range.h"
 #include "tools/generate/generator.h"
 #include "tools/train/memory_table.h"
-#include "tools/train/process_memory.h"
 #include "tools/train/speed_measurement.h"
 
 namespace mantissa {
@@ -81,7 +80,7 @@ void Trainer::report(const StepReport& step) {
   if (!leader()) return;
   const std::string reason = step.skip_reason(session_.runtime.parameters);
   statistics_.add(step, reason);
-  const size_t memory = resident_bytes();
+  const size_t memory = session_.runtime.backend->memory_use().held_bytes;
   nlohmann::json record = step_json(step, speed_, memory);
   if (!step.applied) {
     record["skip_reason"] = reason;
@@ -158,7 +157,7 @@ void Trainer::summarise() const {
   const MemoryTable predicted = predict_memory_table(session_.config, session_.ranks());
   const MemoryTable measured = measure_memory_table(session_);
   spdlog::info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
-  spdlog::info("statistics:{}", statistics_.to_text(peak_resident_bytes(), speed_));
+  spdlog::info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));
   if (first_validation_loss_ && last_validation_loss_) {
     spdlog::info("validation loss {:.4f} -> {:.4f} nats a token", *first_validation_loss_, *last_validation_loss_);
   }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <exception>
 #include <list>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -26,6 +28,7 @@ std::vector<StreamHandle> streams;
 std::list<emulation::GraphCapture> captures;  // at most one by each thread, as in CUDA's thread-local mode
 // As in CUDA, an event may be destroyed while work still refers to it: it goes when that work has run.
 std::vector<EventHandle> destroyed_events;
+std::map<void*, size_t> allocations;  // of device memory
 double device_clock_ms = 0;
 std::exception_ptr failure;  // of work that failed; as on a GPU, the next one to wait hears of it
 
@@ -76,6 +79,11 @@ bool run_something() {
   return true;
 }
 
+void run_all() noexcept {
+  while (run_something()) {
+  }
+}
+
 // Whether a stream stands still until something happens outside of this thread.
 bool somebody_is_awaited() {
   return std::any_of(streams.begin(), streams.end(),
@@ -107,8 +115,8 @@ bool is_in_use(EventHandle event) {
   });
 }
 
-// Whether the call is one that a thread must not make while it captures; the capture is spoilt then. CUDA's thread-local
-// mode holds back the thread that captures, and no other.
+// Whether the call is one that a thread must not make while it captures; the capture is spoilt then. CUDA's
+// thread-local mode holds back the thread that captures, and no other.
 bool spoils_capture(const char* call) {
   for (emulation::GraphCapture& capture : captures) {
     if (!capture.is_by_this_thread()) continue;
@@ -140,6 +148,24 @@ void* allocate(size_t bytes) {
   return data;
 }
 
+size_t free_bytes() {
+  size_t held = 0;
+  for (const auto& [data, bytes] : allocations) held += bytes;
+  return device_properties(0).total_bytes - held;
+}
+
+void* allocate_on_device(size_t bytes) {
+  if (bytes > free_bytes()) throw OutOfDeviceMemory("[emulation] no device memory is left");
+  void* const data = allocate(bytes);
+  allocations.emplace(data, bytes);
+  return data;
+}
+
+void free_on_device(void* data) noexcept {
+  allocations.erase(data);
+  std::free(data);
+}
+
 }  // namespace
 
 namespace emulation {
@@ -164,38 +190,38 @@ void take_time(double milliseconds) {
 
 }  // namespace emulation
 
-std::string no_device_reason() { return ""; }
-int device_count() { return 1; }
-
-DeviceProperties device_properties(int device) {
-  MANTISSA_CHECK(device == 0, "[emulation] there is one device, asked for number {}", device);
-  return {.name = "emulated GPU",
-          .identity = {.uuid = "00000000-0000-0000-0000-0000656d756c", .pci_bus_id = "0000:00:00.0"},
-          .major = 9,
-          .minor = 0,
-          .multiprocessors = 4,
-          .total_bytes = size_t{8} << 30,
-          .l2_bytes = size_t{1} << 20,
-          .max_shared_bytes_per_block = size_t{227} << 10};
+MemoryInfo memory_info() {
+  const Lock lock(mutex);
+  return {.free_bytes = free_bytes(), .total_bytes = device_properties(0).total_bytes};
 }
-
-int driver_version() { return 0; }
-int runtime_version() { return 0; }
-void set_device(int device) { device_properties(device); }
-MemoryInfo memory_info() { return {.free_bytes = size_t{8} << 30, .total_bytes = size_t{8} << 30}; }
 
 void* allocate_device(size_t bytes) {
   const Lock lock(mutex);
   refuse_while_capturing("allocate_device");
-  return allocate(bytes);
+  return allocate_on_device(bytes);
 }
 
 void free_device(void* data) noexcept {
   const Lock lock(mutex);
   spoils_capture("free_device");
-  while (run_something()) {
-  }
-  std::free(data);
+  run_all();
+  free_on_device(data);
+}
+
+PoolHandle create_pool(int) { return new CUmemPoolHandle_st; }
+void destroy_pool(PoolHandle pool) noexcept { delete pool; }
+
+void* allocate_from_pool(PoolHandle, size_t bytes, StreamHandle) {
+  const Lock lock(mutex);
+  refuse_while_capturing("allocate_from_pool");
+  return allocate_on_device(bytes);
+}
+
+void free_to_pool(void* data, StreamHandle stream) noexcept {
+  const Lock lock(mutex);
+  spoils_capture("free_to_pool");
+  // Also when the work is dropped after a failure.
+  emulation::enqueue(stream, [memory = std::shared_ptr<void>(data, free_on_device)] {});
 }
 
 void* allocate_pinned(size_t bytes) {
@@ -203,7 +229,12 @@ void* allocate_pinned(size_t bytes) {
   refuse_while_capturing("allocate_pinned");
   return allocate(bytes);
 }
-void free_pinned(void* data) noexcept { free_device(data); }
+void free_pinned(void* data) noexcept {
+  const Lock lock(mutex);
+  spoils_capture("free_pinned");
+  run_all();
+  std::free(data);
+}
 
 StreamHandle create_stream() {
   const Lock lock(mutex);

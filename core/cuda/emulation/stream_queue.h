@@ -31,6 +31,9 @@ struct CUgraphExec_st {
   mantissa::cuda::emulation::GraphWork work;
 };
 
+// A pool of the emulation holds nothing back.
+struct CUmemPoolHandle_st {};
+
 namespace mantissa::cuda::emulation {
 
 // Queues `work` on `stream`.

@@ -123,7 +123,8 @@ class AttentionChoiceTest : public ::testing::Test {
   static constexpr int64_t kBatch = 2, kLength = 40, kHeads = 2, kDim = 16;
 
   AttentionChoiceTest()
-      : stream_(0, device_properties(0)), device_([this]() -> std::unique_ptr<AttentionEngine> {
+      : stream_(std::make_shared<DeviceMemory>(0), device_properties(0)),
+        device_([this]() -> std::unique_ptr<AttentionEngine> {
           ++opened_;
           if (!library_.missing.empty()) throw ConfigError(library_.missing);
           return std::make_unique<FaultyEngine>(library_);

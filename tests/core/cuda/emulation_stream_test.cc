@@ -21,7 +21,8 @@ constexpr uint64_t kSeeds = 32;
 class EmulatedStreams : public ::testing::Test {
  protected:
   ~EmulatedStreams() override { emulation::set_seed(1); }
-  CudaStream first_{0, device_properties(0)}, second_{0, device_properties(0)};
+  const std::shared_ptr<DeviceMemory> memory_ = std::make_shared<DeviceMemory>(0);
+  CudaStream first_{memory_, device_properties(0)}, second_{memory_, device_properties(0)};
 };
 
 TEST_F(EmulatedStreams, KeepTheOrderWithinAStream) {

@@ -46,7 +46,7 @@ TEST_F(GemmChoice, UnsteadyTimesDecideNothing) {
 }
 
 TEST_F(GemmChoice, NothingElseRunsWhenTimesAreMeasured) {
-  CudaStream other(0, device_properties(0));
+  CudaStream other(std::make_shared<DeviceMemory>(0), device_properties(0));
   constexpr int kPieces = 40;
   int ran = 0;
   for (int i = 0; i < kPieces; ++i) emulation::enqueue(other.handle(), [&ran] { ++ran; });

@@ -57,7 +57,8 @@ inline std::vector<double> values_of(const Tensor& tensor, CudaStream& stream) {
 
 class GemmProducts : public ::testing::Test {
  protected:
-  GemmProducts() : library_(fake_cublaslt::library()), stream_(0, device_properties(0)) {}
+  GemmProducts()
+      : library_(fake_cublaslt::library()), stream_(std::make_shared<DeviceMemory>(0), device_properties(0)) {}
 
   struct Case {
     MatmulShape shape{5, 7, 3};

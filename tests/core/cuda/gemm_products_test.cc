@@ -112,7 +112,7 @@ TEST_F(GemmProducts, SeveralThreadsWithAStreamEach) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([this, &device, i] {
-      CudaStream stream(0, device_properties(0));
+      CudaStream stream(std::make_shared<DeviceMemory>(0), device_properties(0));
       for (int64_t n = 1; n <= 8; ++n) {
         const std::vector<double> values(static_cast<size_t>(n), i + 1.0);
         const Tensor a = make_tensor(DType::kF32, {1, 1}, {2}), b = make_tensor(DType::kF32, {1, n}, values);

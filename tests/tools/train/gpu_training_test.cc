@@ -1,5 +1,6 @@
 // The whole program on a GPU: what it learns is what the CPU learns. The cases run on the emulated GPU, where
 // everything that a GPU leaves open is drawn at random, and by tools/gpu_check on a real one, which all ranks share.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -52,6 +53,15 @@ TEST_P(GpuTrainingIn, SixteenBitsLearnsWhatTheCpuLearnsOnTwoRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Dtype, GpuTrainingIn, ::testing::Values(Rounding{"bf16", 0x1p-9}, Rounding{"fp16", 0x1p-12}),
                          [](const auto& info) { return std::string(info.param.dtype); });
+
+// More than any GPU has.
+TEST(GpuTraining, AConfigurationThatDoesNotFitIsRefusedWithWhatItNeeds) {
+  const SmallRun run("out_of_memory");
+  const Outcome outcome =
+      run.try_train(1, gpu_settings({"train.micro_batch=1048576", "train.global_batch=1048576", "model.layers=12"}));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, ::testing::ContainsRegex("GPU 0 is out of memory: 'step arena' needs [0-9.]+ MiB, "));
+}
 
 // Gradients go through host memory. 16 sequences, which four ranks can share as well.
 TEST(GpuTraining, TwoAndFourRanksOnOneGpuLearnWhatOneLearns) {

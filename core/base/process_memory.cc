@@ -1,4 +1,4 @@
-#include "tools/train/process_memory.h"
+#include "core/base/process_memory.h"
 
 #include <fstream>
 #include <string>
