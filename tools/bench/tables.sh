@@ -72,7 +72,7 @@ print_model() {
     }'
   done
   printf '\nPhases: by events on the stream, in further steps. decide: norm and finiteness, clipping; reduce: what the backward pass does not hide.\n'
-  printf 'Memory: the most that tensors held (on a CPU, the process).\n\n'
+  printf 'Memory: the most that was taken from the GPU at once, without its context (on a CPU, the process).\n\n'
   for program in "${programs[@]}"; do
     [[ -f "$work/$program" ]] || continue
     printf -- '- %s, losses of the first %d steps: %s\n' "${names[$program]}" "$warm_up" \
