@@ -9,13 +9,12 @@
 // every run. Bound by fp32 arithmetic and reads of shared memory.
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022, appendix B.
+#include "core/cuda/attention_log2.h"
 #include "core/cuda/attention_paths.h"
 #include "core/cuda/attention_simt.h"
 
 namespace mantissa::cuda {
 namespace {
-
-constexpr float kLog2E = 1.4426950408889634f;
 
 template <typename T>
 struct BackwardOperands {

@@ -5,12 +5,12 @@
 #include <limits>
 
 #include "core/cuda/attention_layout.h"
+#include "core/cuda/attention_log2.h"
 #include "core/cuda/device/warp_multiply.h"
 
 namespace mantissa::cuda {
 
 constexpr int kAttentionWarps = 4, kAttentionThreads = kAttentionWarps * kLanes;
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kMaskedScore = -std::numeric_limits<float>::infinity();
 
 // Calls body.operator()<kDim>() with the smallest kDim that holds head_dim.

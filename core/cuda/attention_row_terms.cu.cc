@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "core/cuda/attention_log2.h"
 #include "core/cuda/device/device.h"
 #include "core/cuda/grid.h"
 
@@ -14,7 +15,6 @@ namespace mantissa::cuda {
 namespace {
 
 constexpr int kThreads = 256, kLanesPerRow = 8, kRowsPerBlock = kThreads / kLanesPerRow;
-constexpr float kLog2E = 1.4426950408889634f;
 
 template <typename T>
 struct RowOperands {
