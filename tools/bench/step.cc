@@ -4,14 +4,18 @@
 //   step configs/gpt_small_bf16.yaml model.context=256 --sequences 2
 //
 // Prints lines "key: values", for people and for tools/bench/gpu. A round is timed as a whole, from an idle device to
-// an idle device, so that a GPU's steps follow each other as they do in training.
+// an idle device, so that a GPU's steps follow each other as they do in training. Exit codes are those of `mantissa`.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
+#include <optional>
+#include <thread>
 
 #include "core/backend/gemm_peak.h"
 #include "core/backend/registry.h"
+#include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/cpu/gemm_peak.h"
 #include "tools/bench/export_start.h"
@@ -124,8 +128,7 @@ std::string median_and_range(const std::vector<double>& values, int decimals) {
                      quantile(values, 1.0), fmt::arg("d", decimals));
 }
 
-void measure(const Request& request, Session& session, int threads) {
-  TrainStep step(session);
+void measure(const Request& request, Session& session, TrainStep& step, int threads) {
   const SpeedContext speed = measure_speed_context(session);
   std::vector<double> losses, step_ms, ceilings, shares;
   run_steps(session, step, request.warm_up, losses);  // builds primitives, chooses products, captures, touches memory
@@ -166,19 +169,55 @@ void measure(const Request& request, Session& session, int threads) {
   print("memory of rank 0", to_text(memory));
 }
 
-void run(const Request& request) {
-  Config config = bench_config(request);
-  const auto communicator = start_communicator(config.comm.backend, config.device);
-  start_logging(communicator->rank(), communicator->size());
-  const RandomTokens tokens(*communicator, config.model.vocab);
+// An error that has been told: the exit code is left.
+struct Reported {
+  int code;
+};
+
+// Tells an error; several ranks do not return from here. Gives the exit code.
+int report(const std::exception& exception, Communicator* communicator) {
+  const auto* error = dynamic_cast<const Error*>(&exception);
+  const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
+  // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
+  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+  std::fprintf(stderr, "step: %s\n", exception.what());
+  if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
+  return code;
+}
+
+void run_rank(const Request& request, Config config, Communicator& communicator) {
+  const RandomTokens tokens(communicator, config.model.vocab);
   config.data.train = {tokens.path()};
-  config.train.global_batch *= communicator->size();
+  config.train.global_batch *= communicator.size();
   validate(config);
-  validate_for_ranks(config, communicator->size());
-  const int threads = set_threads(config.train.threads, *communicator);
+  validate_for_ranks(config, communicator.size());
+  const int threads = set_threads(config.train.threads, communicator);
   if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
-  Session session(config, *communicator);
-  measure(request, session, threads);
+  Session session(config, communicator);
+  // What is wrong is told before step and session go: their pinned memory is freed once the device is idle, where the
+  // work that failed may hang.
+  std::optional<TrainStep> step;
+  try {
+    step.emplace(session);
+    measure(request, session, *step, threads);
+  } catch (const std::exception& exception) {
+    throw Reported{report(exception, &communicator)};
+  }
+}
+
+int run(const Request& request) {
+  std::unique_ptr<Communicator> communicator;
+  try {
+    const Config config = bench_config(request);
+    communicator = start_communicator(config.comm.backend, config.device);
+    start_logging(communicator->rank(), communicator->size());
+    run_rank(request, config, *communicator);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const Reported& reported) {
+    return reported.code;
+  } catch (const std::exception& exception) {
+    return report(exception, communicator.get());
+  }
 }
 
 }  // namespace
@@ -204,11 +243,5 @@ int main(int argc, char** argv) {
   app.add_option("--export", request.export_path,
                  "writes initial weights and the batches of the warm-up here and measures nothing");
   CLI11_PARSE(app, argc, argv);
-  try {
-    mantissa::run(request);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "step: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return mantissa::run(request);
 }
