@@ -54,8 +54,12 @@ RandomTokens::RandomTokens(Communicator& communicator, int64_t vocab) : owner_(c
 }
 
 RandomTokens::~RandomTokens() {
+  if (owner_) remove();
+}
+
+void RandomTokens::remove() const {
   std::error_code ignored;
-  if (owner_) std::filesystem::remove(path_, ignored);
+  std::filesystem::remove(path_, ignored);
 }
 
 }  // namespace mantissa

@@ -19,6 +19,8 @@ class RandomTokens {
   RandomTokens& operator=(const RandomTokens&) = delete;
 
   const std::string& path() const { return path_; }
+  // Before the end, by any rank: where the job is about to be aborted.
+  void remove() const;
 
  private:
   bool owner_;

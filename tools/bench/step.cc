@@ -175,12 +175,13 @@ struct Reported {
 };
 
 // Tells an error; several ranks do not return from here. Gives the exit code.
-int report(const std::exception& exception, Communicator* communicator) {
+int report(const std::exception& exception, Communicator* communicator, const RandomTokens* tokens) {
   const auto* error = dynamic_cast<const Error*>(&exception);
   const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
   // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
   if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
   std::fprintf(stderr, "step: %s\n", exception.what());
+  if (tokens != nullptr) tokens->remove();  // by the rank that ends the job: the others end where they are
   if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
   return code;
 }
@@ -189,19 +190,20 @@ void run_rank(const Request& request, Config config, Communicator& communicator)
   const RandomTokens tokens(communicator, config.model.vocab);
   config.data.train = {tokens.path()};
   config.train.global_batch *= communicator.size();
-  validate(config);
-  validate_for_ranks(config, communicator.size());
-  const int threads = set_threads(config.train.threads, communicator);
-  if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
-  Session session(config, communicator);
   // What is wrong is told before step and session go: their pinned memory is freed once the device is idle, where the
   // work that failed may hang.
+  std::optional<Session> session;
   std::optional<TrainStep> step;
   try {
-    step.emplace(session);
-    measure(request, session, *step, threads);
+    validate(config);
+    validate_for_ranks(config, communicator.size());
+    const int threads = set_threads(config.train.threads, communicator);
+    if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
+    session.emplace(config, communicator);
+    step.emplace(*session);
+    measure(request, *session, *step, threads);
   } catch (const std::exception& exception) {
-    throw Reported{report(exception, &communicator)};
+    throw Reported{report(exception, &communicator, &tokens)};
   }
 }
 
@@ -216,7 +218,7 @@ int run(const Request& request) {
   } catch (const Reported& reported) {
     return reported.code;
   } catch (const std::exception& exception) {
-    return report(exception, communicator.get());
+    return report(exception, communicator.get(), nullptr);
   }
 }
 
