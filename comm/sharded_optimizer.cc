@@ -16,6 +16,7 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
       communicator_(communicator),
       backend_(backend),
       stream_(stream),
+      gather_stream_(backend.create_stream()),
       sharding_(sharding),
       options_(options) {
   validate(options_);
@@ -73,10 +74,12 @@ void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& comp
     if (!gathers_weights()) continue;
     const Tensor mine = updated_weights(bucket);
     const Shape rows{communicator_.size(), mine.numel()};
-    gathers.push_back(communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), stream_));
+    gather_stream_->wait(*stream_.record());
+    gathers.push_back(communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), *gather_stream_));
     for (const auto& gather : gathers) gather->test();  // keeps them moving while the next bucket is computed
   }
   for (const auto& gather : gathers) gather->wait();
+  if (!gathers.empty()) stream_.wait(*gather_stream_->record());
   buckets_.bump_versions();
 }
 

@@ -90,7 +90,8 @@ class ShardedOptimizer {
   FlatBuckets& buckets_;
   Communicator& communicator_;
   Backend& backend_;
-  Stream& stream_;
+  Stream& stream_;                         // of the updates
+  std::unique_ptr<Stream> gather_stream_;  // of the gathers, which overlap them
   Sharding sharding_;
   AdamWOptions options_;
   std::vector<BucketState> states_;
