@@ -16,22 +16,19 @@ class Encoder final : public Model {
 
   Objective objective() const override { return Objective::kMaskedToken; }
 
-  Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
-    return head_->forward(tape, hidden(tape, tokens, sequence_length));
+  Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
+    Var x = embedding_.forward(tape, tokens, sequence_length);  // (B*T, C)
+    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
+    return x;
   }
+
+  Var head(Tape& tape, const Var& hidden) override { return head_->forward(tape, hidden); }
 
   LossOutput loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length) override {
     return head_->loss(tape, hidden(tape, tokens, sequence_length), targets);
   }
 
  private:
-  // What the head reads, (B*T, C).
-  Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) const {
-    Var x = embedding_.forward(tape, tokens, sequence_length);  // (B*T, C)
-    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
-    return x;
-  }
-
   struct Block {
     Block(ParameterSet& parameters, int64_t layer, const ModelConfig& config)
         : path("blocks." + std::to_string(layer)),

@@ -17,17 +17,7 @@ class Gpt final : public Model {
 
   Objective objective() const override { return Objective::kNextToken; }
 
-  Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
-    return head_->forward(tape, hidden(tape, tokens, sequence_length));
-  }
-
-  LossOutput loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length) override {
-    return head_->loss(tape, hidden(tape, tokens, sequence_length), targets);
-  }
-
- private:
-  // What the head reads, (B*T, C).
-  Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) const {
+  Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
     // The residual stream (B*T, C), fp32 by default: each addition is left to the norm that reads the sum.
     DeferredSum x{.a = embedding_.forward(tape, tokens, sequence_length)};
     for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
@@ -36,6 +26,13 @@ class Gpt final : public Model {
     return final_norm_->forward(tape, std::move(x), head_input).normed;
   }
 
+  Var head(Tape& tape, const Var& hidden) override { return head_->forward(tape, hidden); }
+
+  LossOutput loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length) override {
+    return head_->loss(tape, hidden(tape, tokens, sequence_length), targets);
+  }
+
+ private:
   struct Block {
     Block(ParameterSet& parameters, int64_t layer, const ModelConfig& config)
         : path("blocks." + std::to_string(layer)),

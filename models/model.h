@@ -23,8 +23,14 @@ class Model {
   virtual ~Model() = default;
 
   virtual Objective objective() const = 0;
-  // tokens (B*T) i32 in sequences of `sequence_length` <= context. Returns logits (B*T, vocab).
-  virtual Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) = 0;
+  // tokens (B*T) i32 in sequences of `sequence_length` <= context. Returns what the head reads, (B*T, width).
+  virtual Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) = 0;
+  // Logits (R, vocab) of hidden (R, width).
+  virtual Var head(Tape& tape, const Var& hidden) = 0;
+  // Logits (B*T, vocab) of all positions.
+  Var logits(Tape& tape, const Tensor& tokens, int64_t sequence_length) {
+    return head(tape, hidden(tape, tokens, sequence_length));
+  }
   // Summed cross-entropy of targets (B*T) i32, see cross_entropy(). Logits of a large vocabulary are made by chunks.
   virtual LossOutput loss(Tape& tape, const Tensor& tokens, const Tensor& targets, int64_t sequence_length) = 0;
 };

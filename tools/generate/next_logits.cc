@@ -18,8 +18,9 @@ int64_t padded_length(int64_t length, int64_t context) {
 
 Tensor next_logits(Tape& tape, Model& model, const Tensor& tokens, int64_t length, const ModelConfig& config) {
   const int64_t padded = padded_length(length, config.context);
-  const Tensor logits = model.logits(tape, tokens.slice(0, padded), padded).value;  // (padded, vocab)
-  return tape.cast(logits.slice((length - 1) * config.vocab, config.vocab), DType::kF32);
+  const Tensor hidden = model.hidden(tape, tokens.slice(0, padded), padded).value;  // (padded, width)
+  const Var last{hidden.slice((length - 1) * config.width, config.width).view(Shape{1, config.width})};
+  return tape.cast(model.head(tape, last).value, DType::kF32).view(Shape{config.vocab});
 }
 
 }  // namespace mantissa

@@ -14,7 +14,8 @@ void require_causal(const Model& model, const ModelConfig& config);
 int64_t padded_length(int64_t length, int64_t context);
 
 // (vocab) fp32: the logits of the token after the first `length` of `tokens`, which hold padded_length() at least; what
-// fills up the rest is seen by no position of the text.
+// fills up the rest is seen by no position of the text. `tape` is for evaluation: the other positions, of which the
+// head makes nothing, would take no gradient.
 Tensor next_logits(Tape& tape, Model& model, const Tensor& tokens, int64_t length, const ModelConfig& config);
 
 }  // namespace mantissa

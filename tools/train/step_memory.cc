@@ -37,6 +37,7 @@ class Walk {
   }
 
   const AutocastPolicy& policy() const { return policy_; }
+  const Model& model() const { return *model_; }
   size_t arena_bytes() const { return arena_.peak_bytes(); }
   size_t cast_bytes() const { return casts_.size_bytes(); }
 
@@ -57,7 +58,6 @@ class Walk {
     loss(tape);
   }
 
-  bool continues_texts() const { return model_->objective() == Objective::kNextToken; }
   void generation() {
     require_causal(*model_, config_.model);
     for (int64_t length = 1; length <= config_.model.context;
@@ -96,6 +96,11 @@ std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& po
   return model;
 }
 
+bool draws_samples(const Config& config, const Model& model) {
+  return config.train.sample_tokens > 0 && model.objective() == Objective::kNextToken &&
+         config.data.format == DataFormat::kBytes;
+}
+
 StepMemory walk_step(const Config& config) {
   Walk walk(config);
   walk.step();
@@ -116,7 +121,7 @@ size_t training_arena_bytes(const Config& config) {
   }
   walk.search_for_culprit();
   if (config.train.eval_interval > 0) walk.evaluation();
-  if (config.train.sample_tokens > 0 && walk.continues_texts()) walk.generation();
+  if (draws_samples(config, walk.model())) walk.generation();
   return walk.arena_bytes();
 }
 

@@ -14,6 +14,9 @@ struct StepMemory {
   size_t casts = 0;        // low-precision copies of weights that are kept in another dtype
 };
 
+// Whether a training shows texts that the model continues: where the model is causal and the data are bytes.
+bool draws_samples(const Config& config, const Model& model);
+
 // All that follows is exact for any model and precision, and touches no memory.
 
 // Of one micro-batch. ConfigError if a pattern of precision.layers matches no layer that the walk met.

@@ -8,6 +8,7 @@
 #include "tools/generate/generator.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/speed_measurement.h"
+#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
@@ -125,10 +126,7 @@ void Trainer::evaluate() {
 
 void Trainer::sample() {
   const Config& config = session_.config;
-  if (!leader() || config.train.sample_tokens == 0 || session_.runtime.model->objective() != Objective::kNextToken ||
-      config.data.format != DataFormat::kBytes) {
-    return;
-  }
+  if (!leader() || !draws_samples(config, *session_.runtime.model)) return;
   const Range range(RangeKind::kPhase, "sample");
   std::string text;
   Generator(session_.runtime, config.model)
