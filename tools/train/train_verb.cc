@@ -52,13 +52,16 @@ void train(const Config& config, Communicator& communicator) {
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
   spdlog::info("memory of a rank, predicted:{}", to_text(predict_memory_table(config, communicator.size())));
   Session session(config, communicator);
-  // What is wrong is told before the session goes: its end waits for the device, where the work that failed may hang.
+  // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
+  // hang.
+  std::optional<TrainingCheckpoints> checkpoints;
+  std::optional<Trainer> trainer;
   try {
     announce(config, session, threads);
-    TrainingCheckpoints checkpoints(session);
-    const nlohmann::json resumed = checkpoints.resume();
+    checkpoints.emplace(session);
+    const nlohmann::json resumed = checkpoints->resume();
     if (folder) folder->write_config(config);  // only now: a start that was refused leaves the run as it was
-    Trainer(session, checkpoints, resumed).run();
+    trainer.emplace(session, *checkpoints, resumed).run();
   } catch (const std::exception& exception) {
     throw Reported{report(exception, &communicator)};
   }
