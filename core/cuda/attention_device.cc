@@ -104,6 +104,7 @@ bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const Atten
   std::string reason;
   try {
     reason = objection(*entry.plan, pass, args, extents, stream);
+    stream.synchronize();  // what the trial held goes back to the device
   } catch (const OutOfDeviceMemory&) {
     reason = fmt::format("no device memory is left to compare it with our kernels, with {} MiB for its workspace",
                          workspace_bytes >> 20);

@@ -114,10 +114,12 @@ std::shared_ptr<Storage> CudaBackend::allocate(size_t bytes, const char* what) {
 
 std::shared_ptr<Storage> CudaBackend::reserve(size_t bytes) { return memory_->allocate(bytes, "step arena"); }
 
-std::shared_ptr<Storage> CudaBackend::allocate_staging(size_t bytes, const char*) {
+std::shared_ptr<Storage> CudaBackend::allocate_staging(size_t bytes, const char* what) try {
   void* const data = allocate_pinned(bytes);
   std::memset(data, 0, bytes);
   return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, Device{}, [data] { free_pinned(data); });
+} catch (const CudaError& error) {
+  throw CudaError(fmt::format("{}; it was for '{}'", error.what(), what));
 }
 
 void CudaBackend::copy(const Tensor& src, const Tensor& dst, Stream& stream) {

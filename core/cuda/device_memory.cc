@@ -35,7 +35,12 @@ std::shared_ptr<Storage> DeviceMemory::take(size_t bytes, const std::string& wha
   try {
     data = allocate_bytes();
   } catch (const OutOfDeviceMemory&) {
-    throw OutOfDeviceMemory(describe_shortage(bytes, what));
+    synchronize_device();  // what streams gave back to the pool is the device's again only then
+    try {
+      data = allocate_bytes();
+    } catch (const OutOfDeviceMemory&) {
+      throw OutOfDeviceMemory(describe_shortage(bytes, what));
+    }
   }
   account(what, bytes, 0);
   return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, device_,

@@ -143,18 +143,20 @@ bool is_usable(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm) 
 std::optional<TimedChoice> fastest_algorithm(const GemmLaunch& launch,
                                              const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
   if (launch.key.mode == GradientMode::kWrite) return measure_fastest(launch, algorithms);
+  std::optional<TimedChoice> fastest;
   try {
     const auto bytes = static_cast<size_t>(launch.key.m * launch.key.c_stride * size_bytes(launch.key.c_dtype));
     const auto sums = launch.stream.allocate_scratch(bytes, "GEMM measurement");
     set_bytes_async(sums->data(), 0, bytes, launch.stream.handle());
     GemmLaunch elsewhere = launch;
     elsewhere.operands.c = sums->data();
-    return measure_fastest(elsewhere, algorithms);
+    fastest = measure_fastest(elsewhere, algorithms);
   } catch (const OutOfDeviceMemory&) {
     spdlog::warn("[gemm] no device memory is left to compare algorithms in: the library's first choice is taken for {}",
                  describe(launch.key));
-    return std::nullopt;
   }
+  launch.stream.synchronize();  // the memory goes back to the device
+  return fastest;
 }
 
 size_t clearly_fastest(const std::vector<float>& milliseconds) {

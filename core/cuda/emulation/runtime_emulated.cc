@@ -29,6 +29,7 @@ std::list<emulation::GraphCapture> captures;  // at most one by each thread, as 
 // As in CUDA, an event may be destroyed while work still refers to it: it goes when that work has run.
 std::vector<EventHandle> destroyed_events;
 std::map<void*, size_t> allocations;  // of device memory
+size_t pooled_bytes = 0;              // given back to a pool, and not to the device yet
 double device_clock_ms = 0;
 std::exception_ptr failure;  // of work that failed; as on a GPU, the next one to wait hears of it
 
@@ -103,6 +104,7 @@ void run_until(Lock& lock, const Done& done) {
     MANTISSA_CHECK(somebody_is_awaited(), "[emulation] streams wait for each other's events in a circle");
     give_way(lock);
   }
+  pooled_bytes = 0;
   if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
 }
 
@@ -151,7 +153,7 @@ void* allocate(size_t bytes) {
 size_t free_bytes() {
   size_t held = 0;
   for (const auto& [data, bytes] : allocations) held += bytes;
-  return device_properties(0).total_bytes - held;
+  return device_properties(0).total_bytes - held - pooled_bytes;
 }
 
 void* allocate_on_device(size_t bytes) {
@@ -214,6 +216,7 @@ void destroy_pool(PoolHandle pool) noexcept { delete pool; }
 void* allocate_from_pool(PoolHandle, size_t bytes, StreamHandle) {
   const Lock lock(mutex);
   refuse_while_capturing("allocate_from_pool");
+  pooled_bytes -= std::min(bytes, pooled_bytes);
   return allocate_on_device(bytes);
 }
 
@@ -221,7 +224,12 @@ void free_to_pool(void* data, StreamHandle stream) noexcept {
   const Lock lock(mutex);
   spoils_capture("free_to_pool");
   // Also when the work is dropped after a failure.
-  emulation::enqueue(stream, [memory = std::shared_ptr<void>(data, free_on_device)] {});
+  const auto give_back = [](void* memory) {
+    const Lock held(mutex);
+    pooled_bytes += allocations.at(memory);
+    free_on_device(memory);
+  };
+  emulation::enqueue(stream, [memory = std::shared_ptr<void>(data, give_back)] {});
 }
 
 void* allocate_pinned(size_t bytes) {

@@ -31,7 +31,7 @@ struct CUgraphExec_st {
   mantissa::cuda::emulation::GraphWork work;
 };
 
-// A pool of the emulation holds nothing back.
+// Pools have nothing of their own: what is given back to one is the device's again when somebody has waited.
 struct CUmemPoolHandle_st {};
 
 namespace mantissa::cuda::emulation {

@@ -104,7 +104,14 @@ TEST_F(DeviceMemoryTest, WhatAStreamHeldGoesWithIt) {
     EXPECT_EQ(memory_->held_bytes(), 33 * kMib);
   }
   EXPECT_EQ(memory_->held_bytes(), 0u);
+  stream_.synchronize();
   EXPECT_EQ(memory_info().free_bytes, device_bytes_);
+}
+
+TEST_F(DeviceMemoryTest, AShortageWaitsForWhatStreamsHaveGivenBack) {
+  stream_.allocate_scratch(device_bytes_ - kMib, "scratch");
+  EXPECT_LT(memory_info().free_bytes, 2 * kMib) << "given back to the pool, and not to the device";
+  EXPECT_EQ(memory_->allocate(device_bytes_ - kMib, "weights")->bytes(), device_bytes_ - kMib);
 }
 
 }  // namespace
