@@ -30,8 +30,9 @@ CublasLt load() {
   library.resolve("cublasLtMatmulPreferenceDestroy", table.destroy_preference);
   library.resolve("cublasLtMatmulPreferenceSetAttribute", table.set_preference);
   if (const size_t version = table.version(); version / 10000 != CUBLAS_VER_MAJOR) {
-    throw ConfigError(
-        fmt::format("{} says that it is version {}, expected {}xxxx", library.name(), version, CUBLAS_VER_MAJOR));
+    throw ConfigError(fmt::format(
+        "{} says that it is version {}, which is not of the major version {} that this program was built for",
+        library.name(), version, CUBLAS_VER_MAJOR));
   }
   return table;
 }
