@@ -5,9 +5,11 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "comm/weight_hash.h"
 #include "core/tensor/philox.h"
+#include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/comm/recorded_registrations.h"
 #include "tests/comm/training_rank.h"
@@ -330,6 +332,28 @@ TEST(ShardedOptimizer, RegistersTheWeightsThatItGathers) {
       });
     }
   }
+}
+
+// On a stream of their own, so that they overlap the updates.
+class GatherStreams final : public testing::BorrowedCommunicator {
+ public:
+  using BorrowedCommunicator::BorrowedCommunicator;
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    streams.insert(&stream);
+    return BorrowedCommunicator::all_gather(send, recv, stream);
+  }
+  std::set<const Stream*> streams;
+};
+
+TEST(Optimizer, GathersBesideTheUpdates) {
+  run_ranks(2, [&](Communicator& local) {
+    TrainingRank rank(local, {.sharding = Sharding::kSharded});
+    GatherStreams communicator(local);
+    ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kSharded, kOptions);
+    optimizer.initialize(kSeed);
+    EXPECT_EQ(communicator.streams.size(), 1u);
+    EXPECT_FALSE(communicator.streams.contains(rank.stream.get()));
+  });
 }
 
 }  // namespace
