@@ -13,6 +13,8 @@
 #include <limits>
 #include <vector>
 
+#include "core/tensor/half.h"
+
 namespace mantissa::testing {
 
 struct FormatDefinition {
@@ -91,6 +93,18 @@ void for_each_boundary(const FormatReference& reference, Check&& check) {
   both_signs(std::numeric_limits<float>::max());
   both_signs(std::numeric_limits<float>::denorm_min());
   both_signs(infinity);
+}
+
+// Of a 16-bit storage type.
+template <typename T>
+FormatDefinition definition_of();
+template <>
+inline FormatDefinition definition_of<BFloat16>() {
+  return {8, 7, 127, true};
+}
+template <>
+inline FormatDefinition definition_of<Float16>() {
+  return {5, 10, 15, true};
 }
 
 }  // namespace mantissa::testing

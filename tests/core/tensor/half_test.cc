@@ -10,19 +10,8 @@
 namespace mantissa {
 namespace {
 
-using testing::FormatDefinition;
+using testing::definition_of;
 using testing::FormatReference;
-
-template <typename T>
-FormatDefinition definition();
-template <>
-FormatDefinition definition<BFloat16>() {
-  return {8, 7, 127, true};
-}
-template <>
-FormatDefinition definition<Float16>() {
-  return {5, 10, 15, true};
-}
 
 template <typename T>
 class HalfTest : public ::testing::Test {
@@ -31,7 +20,7 @@ class HalfTest : public ::testing::Test {
     const uint32_t code = reference_.nearest(value);  // the code after the maximum's is Inf
     return static_cast<uint16_t>(std::signbit(value) ? code | 0x8000u : code);
   }
-  FormatReference reference_{definition<T>()};
+  FormatReference reference_{definition_of<T>()};
 };
 using HalfTypes = ::testing::Types<BFloat16, Float16>;
 TYPED_TEST_SUITE(HalfTest, HalfTypes);

@@ -11,23 +11,12 @@
 namespace mantissa {
 namespace {
 
-using testing::FormatDefinition;
+using testing::definition_of;
 using testing::FormatReference;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 constexpr uint32_t kWords[] = {0, 1, 0x7fffffffu, 0x80000000u, 0xffffffffu};
-
-template <typename T>
-FormatDefinition definition();
-template <>
-FormatDefinition definition<BFloat16>() {
-  return {8, 7, 127, true};
-}
-template <>
-FormatDefinition definition<Float16>() {
-  return {5, 10, 15, true};
-}
 
 template <typename T>
 class StochasticRoundingTest : public ::testing::Test {
@@ -49,7 +38,7 @@ class StochasticRoundingTest : public ::testing::Test {
     return (static_cast<double>(value) - begin) / (end - begin);
   }
 
-  FormatReference reference_{definition<T>()};
+  FormatReference reference_{definition_of<T>()};
 };
 using HalfTypes = ::testing::Types<BFloat16, Float16>;
 TYPED_TEST_SUITE(StochasticRoundingTest, HalfTypes);
