@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/base/thread_team.h"
 #include "core/tensor/philox.h"
 
 namespace mantissa {
@@ -14,6 +15,7 @@ uint32_t hash_name(std::string_view name) {
   return hash;
 }
 
+constexpr int64_t kBlocksPerTask = 4096;   // of four elements
 constexpr uint32_t kInitStream = 0x1417u;  // keeps initial values apart from every other use of the seed
 
 }  // namespace
@@ -52,18 +54,21 @@ void initial_values(const Parameter& parameter, uint64_t seed, int64_t begin, in
     return;
   }
   const uint32_t stream = hash_name(parameter.name);
-#pragma omp parallel for schedule(static)
-  for (int64_t block = begin / 4; block < (begin + count + 3) / 4; ++block) {
-    const PhiloxCounter words =
-        philox(seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, kInitStream});
-    const auto first = normal_pair(words[0], words[1]);
-    const auto second = normal_pair(words[2], words[3]);
-    const float values[4] = {first[0], first[1], second[0], second[1]};
-    for (int64_t lane = 0; lane < 4; ++lane) {
-      const int64_t element = block * 4 + lane - begin;
-      if (element >= 0 && element < count) out[element] = parameter.init.stddev * values[lane];
+  const int64_t first_block = begin / 4, end_block = (begin + count + 3) / 4;
+  parallel_for((end_block - first_block + kBlocksPerTask - 1) / kBlocksPerTask, [&](int64_t task) {
+    const int64_t task_begin = first_block + task * kBlocksPerTask;
+    for (int64_t block = task_begin; block < std::min(end_block, task_begin + kBlocksPerTask); ++block) {
+      const PhiloxCounter words =
+          philox(seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), stream, kInitStream});
+      const auto first = normal_pair(words[0], words[1]);
+      const auto second = normal_pair(words[2], words[3]);
+      const float values[4] = {first[0], first[1], second[0], second[1]};
+      for (int64_t lane = 0; lane < 4; ++lane) {
+        const int64_t element = block * 4 + lane - begin;
+        if (element >= 0 && element < count) out[element] = parameter.init.stddev * values[lane];
+      }
     }
-  }
+  });
 }
 
 }  // namespace mantissa

@@ -196,10 +196,9 @@ void attention_backward(const AttentionBackwardArgs& args) {
   const AttentionBlocks shape(check_args(args));
   const int64_t heads = shape.batch * shape.num_kv_heads;
   const auto backward_head = HWY_DYNAMIC_DISPATCH(backward_kv_head_any);
-#pragma omp parallel for schedule(dynamic, 1) if (heads > 1)
-  for (int64_t index = 0; index < heads; ++index) {
+  parallel_for(heads, [&](int64_t index) {
     backward_head(args, shape, index / shape.num_kv_heads, index % shape.num_kv_heads);
-  }
+  });
 }
 
 }  // namespace mantissa::cpu

@@ -200,14 +200,11 @@ void attention_forward(const AttentionForwardArgs& args) {
   const int64_t heads = shape.batch * shape.num_heads;
   const int64_t runs = std::clamp<int64_t>((kWantedTasks + heads - 1) / heads, 1, shape.blocks());
   const auto attend_run = HWY_DYNAMIC_DISPATCH(attend_any);
-#pragma omp parallel for collapse(2) schedule(dynamic, 1) if (heads * runs > 1)
-  for (int64_t run = 0; run < runs; ++run) {
-    for (int64_t index = 0; index < heads; ++index) {
-      const int64_t from_end = runs - 1 - run;  // causal: the long runs first
-      attend_run(args, shape, index / shape.num_heads, index % shape.num_heads, from_end * shape.blocks() / runs,
-                 (from_end + 1) * shape.blocks() / runs);
-    }
-  }
+  parallel_for(runs * heads, [&](int64_t task) {
+    const int64_t from_end = runs - 1 - task / heads, index = task % heads;  // causal: the long runs first
+    attend_run(args, shape, index / shape.num_heads, index % shape.num_heads, from_end * shape.blocks() / runs,
+               (from_end + 1) * shape.blocks() / runs);
+  });
 }
 
 }  // namespace mantissa::cpu

@@ -2,7 +2,6 @@
 
 #include <dnnl.h>
 #include <fmt/format.h>
-#include <omp.h>
 
 #include <cstring>
 #include <fstream>
@@ -10,6 +9,7 @@
 #include "core/backend/kernel_checks.h"
 #include "core/backend/registry.h"
 #include "core/base/process_memory.h"
+#include "core/base/thread_team.h"
 #include "core/cpu/adamw.h"
 #include "core/cpu/add.h"
 #include "core/cpu/attention.h"
@@ -72,7 +72,7 @@ CpuBackend::CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_in
 std::string CpuBackend::describe() const {
   const dnnl_version_t* onednn = dnnl_version();
   return fmt::format("cpu: {}, {}, {} thread(s), oneDNN {}.{}.{}", cpu_model(),
-                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), omp_get_max_threads(), onednn->major,
+                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), threads(), onednn->major,
                      onednn->minor, onednn->patch);
 }
 

@@ -61,32 +61,56 @@ void backward_block(const T* x, const T* dy, T* dx, int64_t n) {
   });
 }
 
+// Calls body(form, x) with the form as a type and the first element's type.
+template <typename Body>
+void dispatch_form(GeluForm form, DType dtype, const Body& body) {
+  dispatch(dtype, [&]<typename T>() {
+    if (form == GeluForm::kTanh) {
+      body.template operator()<TanhForm, T>();
+    } else {
+      body.template operator()<ErfForm, T>();
+    }
+  });
+}
+
 void gelu_forward_kernel(const GeluForwardArgs& args) {
-  dispatch(args.x.dtype(), [&]<typename T>() {
+  dispatch_form(args.form, args.x.dtype(), [&]<class Form, typename T>() {
     const T* x = args.x.data<T>();
     T* y = args.y.data<T>();
-    parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
-      if (args.form == GeluForm::kTanh) {
-        forward_block<TanhForm>(x + begin, y + begin, count);
-      } else {
-        forward_block<ErfForm>(x + begin, y + begin, count);
-      }
-    });
+    parallel_blocks(args.x.numel(),
+                    [&](int64_t begin, int64_t count) { forward_block<Form>(x + begin, y + begin, count); });
   });
 }
 
 void gelu_backward_kernel(const GeluBackwardArgs& args) {
-  dispatch(args.x.dtype(), [&]<typename T>() {
+  dispatch_form(args.form, args.x.dtype(), [&]<class Form, typename T>() {
     const T* x = args.x.data<T>();
     const T* dy = args.dy.data<T>();
     T* dx = args.dx.data<T>();
     parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
-      if (args.form == GeluForm::kTanh) {
-        backward_block<TanhForm>(x + begin, dy + begin, dx + begin, count);
-      } else {
-        backward_block<ErfForm>(x + begin, dy + begin, dx + begin, count);
-      }
+      backward_block<Form>(x + begin, dy + begin, dx + begin, count);
     });
+  });
+}
+
+void gelu_forward_rows(const GeluForwardArgs& args, const MatrixPart& part) {
+  dispatch_form(args.form, args.x.dtype(), [&]<class Form, typename T>() {
+    const int64_t stride = args.x.shape().last();
+    for (int64_t row = part.row; row < part.row + part.rows; ++row) {
+      const int64_t begin = row * stride + part.column;
+      forward_block<Form>(args.x.data<T>() + begin, args.y.data<T>() + begin, part.columns);
+    }
+  });
+}
+
+void gelu_backward_rows(const GeluBackwardArgs& args, const MatrixPart& part) {
+  dispatch_form(args.form, args.x.dtype(), [&]<class Form, typename T>() {
+    const int64_t stride = args.x.shape().last();
+    for (int64_t row = part.row; row < part.row + part.rows; ++row) {
+      const int64_t begin = row * stride + part.column;
+      backward_block<Form>(args.x.data<T>() + begin, args.dy.data<T>() + begin, args.dx.data<T>() + begin,
+                           part.columns);
+    }
   });
 }
 
@@ -98,6 +122,8 @@ namespace mantissa::cpu {
 
 HWY_EXPORT(gelu_forward_kernel);
 HWY_EXPORT(gelu_backward_kernel);
+HWY_EXPORT(gelu_forward_rows);
+HWY_EXPORT(gelu_backward_rows);
 
 void gelu_forward(const GeluForwardArgs& args) {
   check_args(args);
@@ -107,6 +133,14 @@ void gelu_forward(const GeluForwardArgs& args) {
 void gelu_backward(const GeluBackwardArgs& args) {
   check_args(args);
   HWY_DYNAMIC_DISPATCH(gelu_backward_kernel)(args);
+}
+
+void gelu_forward_part(const GeluForwardArgs& args, const MatrixPart& part) {
+  HWY_DYNAMIC_DISPATCH(gelu_forward_rows)(args, part);
+}
+
+void gelu_backward_part(const GeluBackwardArgs& args, const MatrixPart& part) {
+  HWY_DYNAMIC_DISPATCH(gelu_backward_rows)(args, part);
 }
 
 }  // namespace mantissa::cpu

@@ -6,14 +6,15 @@
 namespace mantissa::cpu {
 
 enum class Bf16Gemm : uint8_t {
-  kNative,   // bf16 dot products; subnormal inputs and results count as 0
-  kWidened,  // converted to fp32, exactly, tile by tile
+  kDotProducts,  // our micro-kernel on bf16 dot products; subnormal inputs and results count as 0
+  kLibrary,      // oneDNN, with matrix units where there are any; likewise
+  kWidened,      // converted to fp32, exactly, as operands are packed
 };
 
-// The faster one on this CPU. A property of its model, not measured, so that a run repeats itself bit for bit.
+// The fastest on this CPU. A property of its model, not measured, so that a run repeats itself bit for bit.
 Bf16Gemm preferred_bf16_gemm();
 
-// Whether oneDNN can do kNative here at all (emulated at worst). kWidened always works.
-bool native_bf16_gemm_is_possible();
+// Whether this CPU can multiply in this way at all. kWidened always works.
+bool is_possible(Bf16Gemm way);
 
 }  // namespace mantissa::cpu

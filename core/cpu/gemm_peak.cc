@@ -1,9 +1,13 @@
 #include "core/cpu/gemm_peak.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <dnnl.hpp>
+
+#include "core/base/thread_team.h"
 
 namespace mantissa::cpu {
 namespace {
@@ -61,6 +65,7 @@ double measure(dnnl::memory::data_type type) {
 
 double measure_gemm_peak_flops(DType dtype) {
   MANTISSA_CHECK(is_floating(dtype), "[gemm_peak] expected a floating dtype, got {}", dtype);
+  omp_set_num_threads(threads());  // oneDNN's
   const double fp32_flops = measure(dnnl::memory::data_type::f32);
   if (dtype != DType::kBF16) return fp32_flops;
   return std::max(fp32_flops, measure(dnnl::memory::data_type::bf16));

@@ -1,21 +1,38 @@
-// How a GEMM is cut into tiles. The cut depends on the shape alone, never on the number of threads, so that every
-// output element is computed by the same instructions in the same order on one thread or on sixteen.
+// How a matrix multiplication is cut. Every element of c is one chain of multiply-adds in the order of K, however it is
+// cut: results depend neither on the cut nor on the number of threads, which may therefore suit each other.
 #pragma once
 
 #include <cstdint>
 
 namespace mantissa::cpu {
 
-struct GemmPlan {
-  int64_t tile_m, tile_n;  // one task: tile_m x tile_n of the output, fewer at the edges
-  int64_t tile_k;          // K, or the chunks of it that are summed in order into an fp32 tile
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
-  int64_t tiles_m(int64_t m) const { return (m + tile_m - 1) / tile_m; }
-  int64_t tiles_n(int64_t n) const { return (n + tile_n - 1) / tile_n; }
+// A range cut into parts of equal size, but for the last.
+struct Cut {
+  int64_t extent = 0, part = 0;
+
+  int64_t count() const { return (extent + part - 1) / part; }
+  int64_t begin(int64_t index) const { return index * part; }
+  int64_t size(int64_t index) const { return part < extent - begin(index) ? part : extent - begin(index); }
 };
 
-enum class GemmDepth : uint8_t { kWhole, kChunks };
+// `extent` in as few parts as `most` allows, about equal, multiples of `multiple` (which divides `most`).
+Cut cut_evenly(int64_t extent, int64_t most, int64_t multiple);
 
-GemmPlan plan_gemm(int64_t m, int64_t n, int64_t k, GemmDepth depth);
+// Tasks are blocks of c, of whole tiles of the micro-kernel.
+struct GemmTasks {
+  Cut rows, columns;
+
+  int64_t count() const { return rows.count() * columns.count(); }
+};
+
+// What is to be cut: a block (m, n) of c for `threads` threads, in tiles of (tile_rows, tile_columns).
+struct GemmTaskShape {
+  int64_t m, n, tile_rows, tile_columns, threads;
+  bool packs_rows;  // tasks pack the rows of a that they read: wide ones do so less often
+};
+// Tasks of a size whose operands stay in the second-level cache, but several for each thread.
+GemmTasks plan_tasks(const GemmTaskShape& shape);
 
 }  // namespace mantissa::cpu

@@ -11,24 +11,10 @@ HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
 template <typename T>
-void widen_tile(const LoadTileArgs& args) {
-  const T* src = reinterpret_cast<const T*>(args.src);
-  float* dst = args.dst;
-  for (int64_t r = 0; r < args.rows; ++r, src += args.stride, dst += args.columns) {
-    for_each_vector(args.columns, [&](int64_t i, int64_t count)
-                                      MANTISSA_VECTOR_LAMBDA { store(load(src + i, count), dst + i, count); });
-  }
-}
-
-void widen_tile_to_fp32(const LoadTileArgs& args) {
-  dispatch(args.from, [&]<typename T>() { widen_tile<T>(args); });
-}
-
-template <typename T>
 void round_tile(const StoreTileArgs& args) {
   T* dst = reinterpret_cast<T*>(args.dst);
   const float* tile = args.tile;
-  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.columns) {
+  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
     if (args.bias != nullptr) {
       for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
         store(hn::Add(load(tile + i, count), load(args.bias + i, count)), dst + i, count);
@@ -43,7 +29,7 @@ void round_tile(const StoreTileArgs& args) {
 void add_tile(const StoreTileArgs& args) {
   float* dst = reinterpret_cast<float*>(args.dst);
   const float* tile = args.tile;
-  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.columns) {
+  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
     for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
       store(hn::Add(load(dst + i, count), load(tile + i, count)), dst + i, count);
     });
@@ -61,10 +47,22 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace mantissa::cpu {
 
-HWY_EXPORT(widen_tile_to_fp32);
 HWY_EXPORT(round_or_add_tile);
 
-void load_tile(const LoadTileArgs& args) { HWY_DYNAMIC_DISPATCH(widen_tile_to_fp32)(args); }
+const float* bias_as_fp32(const Tensor& bias, DType c_dtype, Scratch& scratch) {
+  if (!bias.defined()) return nullptr;
+  if (bias.dtype() == DType::kF32 && c_dtype == DType::kF32) return bias.data<float>();
+  const int64_t n = bias.numel();
+  auto* const converted = reinterpret_cast<float*>(scratch.reserve(static_cast<size_t>(n) * sizeof(float)));
+  dispatch(bias.dtype(), [&]<typename From>() {
+    dispatch(c_dtype, [&]<typename To>() {
+      const From* const values = bias.data<From>();
+      for (int64_t i = 0; i < n; ++i) converted[i] = to_float(from_float<To>(to_float(values[i])));
+    });
+  });
+  return converted;
+}
+
 void store_tile(const StoreTileArgs& args) { HWY_DYNAMIC_DISPATCH(round_or_add_tile)(args); }
 
 }  // namespace mantissa::cpu

@@ -1,26 +1,22 @@
-// Moving tiles between tensors and dense scratch: widening on the way in, bias, accumulation and one rounding on the
-// way out.
+// Storing fp32 tiles in tensors: bias, accumulation and one rounding.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "core/backend/kernel_args.h"
+#include "core/cpu/scratch.h"
 
 namespace mantissa::cpu {
 
-// dst (rows, columns) dense = src rows at distance `stride` elements.
-struct LoadTileArgs {
-  const std::byte* src;
-  int64_t rows, columns, stride;
-  DType from;
-  float* dst;
-};
-void load_tile(const LoadTileArgs& args);
+// A bias (n), or null if it is undefined, as fp32 after its rounding to c's dtype: where it lies, or converted into
+// `scratch`.
+const float* bias_as_fp32(const Tensor& bias, DType c_dtype, Scratch& scratch);
 
 // dst rows at distance `stride` elements = round(tile + bias), or dst += tile with kAccumulate (dst is then fp32).
 struct StoreTileArgs {
-  const float* tile;  // (rows, columns) dense
+  const float* tile;  // (rows, columns), rows at distance tile_stride
+  int64_t tile_stride;
   const float* bias;  // (columns), or null for none
   int64_t rows, columns, stride;
   DType to;

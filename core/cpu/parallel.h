@@ -1,9 +1,11 @@
-// How kernels divide work over OpenMP threads. Every division depends on the shape only, never on the number of
+// How kernels divide work over threads. Every division depends on the shape only, never on the number of
 // threads: partial sums are always the same and are added in the same order.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+
+#include "core/base/thread_team.h"
 
 namespace mantissa::cpu {
 
@@ -15,19 +17,20 @@ constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Calls body(begin, count) for blocks of [0, n), in parallel.
 template <typename Body>
 void parallel_blocks(int64_t n, const Body& body) {
-  const int64_t blocks = divide_up(n, kBlockElements);
-#pragma omp parallel for schedule(static) if (blocks > 1)
-  for (int64_t block = 0; block < blocks; ++block) {
+  parallel_for(divide_up(n, kBlockElements), [&](int64_t block) {
     const int64_t begin = block * kBlockElements;
     body(begin, std::min(kBlockElements, n - begin));
-  }
+  });
 }
 
 // Calls body(row) for rows of `columns` elements, in parallel when there is enough work.
 template <typename Body>
 void parallel_rows(int64_t rows, int64_t columns, const Body& body) {
-#pragma omp parallel for schedule(static) if (rows * columns > kBlockElements)
-  for (int64_t row = 0; row < rows; ++row) body(row);
+  const int64_t rows_per_task = divide_up(kBlockElements, std::max<int64_t>(1, columns));
+  parallel_for(divide_up(rows, rows_per_task), [&](int64_t task) {
+    const int64_t end = std::min(rows, (task + 1) * rows_per_task);
+    for (int64_t row = task * rows_per_task; row < end; ++row) body(row);
+  });
 }
 
 // Rows in at most 64 blocks of at least 16: each block adds its rows into a partial sum of its own.

@@ -2,8 +2,7 @@
 // shared rows (fp32 copies of parameters), rows in work for each thread, and partial sums of each block of rows.
 #pragma once
 
-#include <omp.h>
-
+#include "core/base/thread_team.h"
 #include "core/cpu/scratch.h"
 
 namespace mantissa::cpu {
@@ -13,16 +12,16 @@ class RowScratch {
   RowScratch(int64_t columns, int64_t shared_rows, int64_t rows_per_thread, int64_t partial_rows)
       : stride_((columns + 15) / 16 * 16), shared_rows_(shared_rows), rows_per_thread_(rows_per_thread) {
     thread_local Scratch scratch;
-    const int64_t rows = shared_rows + rows_per_thread * omp_get_max_threads() + partial_rows;
+    const int64_t rows = shared_rows + rows_per_thread * threads() + partial_rows;
     base_ = reinterpret_cast<float*>(scratch.reserve(static_cast<size_t>(rows * stride_) * sizeof(float)));
-    partials_ = base_ + (shared_rows + rows_per_thread * omp_get_max_threads()) * stride_;
+    partials_ = base_ + (shared_rows + rows_per_thread * threads()) * stride_;
   }
 
   int64_t stride() const { return stride_; }
   float* shared(int64_t index) const { return base_ + index * stride_; }
   // For the calling thread of the parallel part.
   float* own(int64_t index) const {
-    return base_ + (shared_rows_ + rows_per_thread_ * omp_get_thread_num() + index) * stride_;
+    return base_ + (shared_rows_ + rows_per_thread_ * current_thread() + index) * stride_;
   }
   float* partial(int64_t index) const { return partials_ + index * stride_; }
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
-#include <new>
 
 namespace mantissa::cpu {
 
@@ -14,20 +13,16 @@ class Scratch {
  public:
   static constexpr size_t kAlignmentBytes = 64;
 
-  // At least `bytes`, 64-byte aligned, uninitialised. Invalidates what was handed out before.
+  // At least `bytes`, 64-byte aligned, uninitialised; large ones on huge pages where the system grants them.
+  // Invalidates what was handed out before. Throws std::bad_alloc.
   std::byte* reserve(size_t bytes) {
-    if (bytes > capacity_bytes_) {
-      const size_t rounded = (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-      data_.reset();
-      capacity_bytes_ = 0;
-      data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignmentBytes, rounded)));
-      if (!data_) throw std::bad_alloc();
-      capacity_bytes_ = rounded;
-    }
+    if (bytes > capacity_bytes_) grow(bytes);
     return data_.get();
   }
 
  private:
+  void grow(size_t bytes);
+
   struct Free {
     void operator()(std::byte* data) const { std::free(data); }
   };

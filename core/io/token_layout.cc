@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "core/base/error.h"
+#include "core/base/thread_team.h"
 
 namespace mantissa {
 namespace {
@@ -82,16 +83,15 @@ int64_t first_outside(const std::byte* data, int64_t count, int64_t vocab) {
   constexpr int64_t kBlock = 1 << 16;
   std::atomic<int64_t> first_block = INT64_MAX;
   const int64_t blocks = (count + kBlock - 1) / kBlock;
-#pragma omp parallel for schedule(static)
-  for (int64_t block = 0; block < blocks; ++block) {
+  parallel_for(blocks, [&](int64_t block) {
     const int64_t end = std::min(count, (block + 1) * kBlock);
     T largest = 0;
     for (int64_t i = block * kBlock; i < end; ++i) largest = std::max(largest, static_cast<T>(load<T>(data, i)));
-    if (static_cast<int64_t>(largest) < vocab) continue;
+    if (static_cast<int64_t>(largest) < vocab) return;
     int64_t seen = first_block.load();
     while (block < seen && !first_block.compare_exchange_weak(seen, block)) {
     }
-  }
+  });
   if (first_block.load() == INT64_MAX) return count;
   int64_t index = first_block.load() * kBlock;
   while (static_cast<int64_t>(load<T>(data, index)) < vocab) ++index;

@@ -7,12 +7,11 @@
 // embeddings bend the loss most; it was 7.6e-4 of the gradient at h = 0.02, hence 5e-5 of it at h = 0.01. A wrong
 // derivative is off by a tenth of its norm and more.
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "tests/models/training_pass.h"
+#include "core/base/thread_team.h"
 #include "tests/testing/values.h"
 
 namespace mantissa {
@@ -66,7 +65,7 @@ INSTANTIATE_TEST_SUITE_P(Models, FiniteDifference,
                          [](const auto& info) { return info.param.first; });
 
 TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
-  omp_set_num_threads(1);  // thousands of tiny passes
+  set_threads(1);  // thousands of tiny passes
   testing::TapeHost host(size_t{4} << 20);
   testing::TestModel test(GetParam().second);
   host.bind(test.parameters);

@@ -1,9 +1,8 @@
 // What must not change a model's loss and gradients: the number of threads, the split into micro-batches, how often it
 // runs; and what evaluation leaves out.
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include "tests/models/rounding_bounds.h"
+#include "core/base/thread_team.h"
 #include "tests/models/training_pass.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/values.h"
@@ -48,7 +47,7 @@ class Invariance : public ::testing::TestWithParam<std::pair<const char*, ModelC
               kLength};
     for (size_t i = 5; i < batch_.targets.size(); i += 9) batch_.targets[i] = kIgnoreIndex;
   }
-  ~Invariance() override { omp_set_num_threads(2); }
+  ~Invariance() override { set_threads(2); }
 
   // Samples [begin, begin + count) of the batch.
   MicroBatch samples(int64_t begin, int64_t count) const {
@@ -86,15 +85,15 @@ INSTANTIATE_TEST_SUITE_P(Models, Invariance,
 
 TEST_P(Invariance, NumberOfThreadsChangesNoBit) {
   for (const Precision& precision : {Precision{}, testing::autocast(DType::kBF16), testing::autocast(DType::kF16)}) {
-    omp_set_num_threads(1);
+    set_threads(1);
     const auto [loss, gradients] = step({kSamples}, precision);
-    for (const int threads : {2, 3}) {
-      omp_set_num_threads(threads);
+    for (const int count : {2, 3}) {
+      set_threads(count);
       const auto [other_loss, other_gradients] = step({kSamples}, precision);
-      EXPECT_EQ(other_loss, loss) << threads << " threads, " << name(precision.low);
+      EXPECT_EQ(other_loss, loss) << count << " threads, " << name(precision.low);
       for (const auto& [parameter, gradient] : gradients) {
         EXPECT_EQ(other_gradients.at(parameter), gradient)
-            << parameter << ", " << threads << " threads, " << name(precision.low);
+            << parameter << ", " << count << " threads, " << name(precision.low);
       }
     }
   }

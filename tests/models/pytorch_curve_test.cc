@@ -1,11 +1,10 @@
 // Twenty steps of AdamW on the small GPT against PyTorch, through the parts that a trainer is made of.
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "amp/autocast_policy.h"
+#include "core/base/thread_team.h"
 #include "amp/working_dtype.h"
 #include "comm/local/local_communicator.h"
 #include "comm/sharded_optimizer.h"
@@ -30,7 +29,7 @@ struct Curve {
 };
 
 Curve train(const ReferenceFile& file, const AutocastConfig& autocast, WorkingWeights weights, float loss_scale) {
-  omp_set_num_threads(1);  // tiny kernels
+  set_threads(1);  // tiny kernels
   testing::TapeHost host;
   testing::TestModel test(testing::reference_config("gpt"));
   const AutocastPolicy policy(autocast);

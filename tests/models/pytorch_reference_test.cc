@@ -1,8 +1,7 @@
 // Logits, loss and every gradient of three small models against PyTorch: see make_pytorch_reference.py.
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include "amp/autocast_policy.h"
+#include "core/base/thread_team.h"
 #include "amp/working_dtype.h"
 #include "tests/models/reference_file.h"
 #include "tests/models/rounding_bounds.h"
@@ -25,7 +24,7 @@ struct Result {
 
 Result run(const ReferenceFile& file, const std::string& name, const AutocastConfig& autocast, WorkingWeights weights,
            float loss_scale = 1.0f) {
-  omp_set_num_threads(1);  // tiny kernels
+  set_threads(1);  // tiny kernels
   testing::TapeHost host;
   testing::TestModel test(testing::reference_config(name));
   const AutocastPolicy policy(autocast);

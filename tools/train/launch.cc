@@ -1,13 +1,13 @@
 #include "tools/train/launch.h"
 
 #include <fmt/ranges.h>
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
 
 #include "comm/registry.h"
+#include "core/base/thread_team.h"
 #include "models/model.h"
 #include "tools/train/device_choice.h"
 #include "tools/train/transport_choice.h"
@@ -74,17 +74,17 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
   return launched ? choose_transport(create_communicator("mpi"), device) : create_communicator("local");
 }
 
-int set_threads(int wanted, const Communicator& communicator) {
-  int threads = wanted;
-  if (threads == 0) {
-    const int usable = omp_get_num_procs();  // of this process' affinity mask
+int set_up_threads(int wanted, const Communicator& communicator) {
+  int count = wanted;
+  if (count == 0) {
+    const int usable = usable_processors();  // of this process' affinity mask
     const bool bound = usable < static_cast<int>(std::thread::hardware_concurrency()) || communicator.local_size() == 1;
-    threads = std::getenv("OMP_NUM_THREADS") ? omp_get_max_threads()
-              : bound                        ? usable
-                                             : std::max(1, usable / communicator.local_size());
+    count = std::getenv("OMP_NUM_THREADS") ? threads()
+            : bound                        ? usable
+                                           : std::max(1, usable / communicator.local_size());
   }
-  omp_set_num_threads(threads);
-  return threads;
+  set_threads(count);
+  return count;
 }
 
 }  // namespace mantissa

@@ -22,6 +22,6 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
 
 // Sets the number of OpenMP threads of this rank: `wanted`, or with 0 OMP_NUM_THREADS if given, else the cores that
 // this rank may use, shared among the ranks of the node that may use the same ones. Returns it.
-int set_threads(int wanted, const Communicator& communicator);
+int set_up_threads(int wanted, const Communicator& communicator);
 
 }  // namespace mantissa

@@ -1,12 +1,10 @@
-// What only the CPU's gemm promises. Agreement with the reference is tested in tests/core/kernels. Built twice: for the
-// CPU as it is, and with oneDNN held to AVX2 (held_to_avx2.cc), then together with the cases of tests/core/kernels.
+// What only the CPU's gemm promises. Agreement with the reference is tested in tests/core/kernels.
 #include "core/cpu/gemm.h"
 
 #include <gtest/gtest.h>
-#include <omp.h>
-
 #include <thread>
 
+#include "core/base/thread_team.h"
 #include "tests/core/kernels/gemm_problem.h"
 
 namespace mantissa::cpu {
@@ -24,19 +22,40 @@ TEST(CpuGemm, ThreadsDoNotMatterWhenAKernelIsMade) {
   // oneDNN decides when a primitive is made whether K is split, and primitives are kept: two of the same sums, one made
   // with two threads and one (accumulating onto zeros) with one.
   const Problem problem({16, 48, 6144, true, false});
-  const int usual = omp_get_max_threads();
+  const int usual = threads();
   for (const GemmWay& way : device_under_test().gemm_ways()) {
     GemmArgs args = problem.args(way.dtype);
     args.c = make_unwritten(DType::kF32, args.c.shape());
-    omp_set_num_threads(2);
+    set_threads(2);
     way.gemm(args);
     GemmArgs sum = args;
     sum.c = make_tensor(DType::kF32, args.c.shape(), std::vector<double>(16 * 48));
     sum.mode = GradientMode::kAccumulate;
-    omp_set_num_threads(1);
+    set_threads(1);
     way.gemm(sum);
-    omp_set_num_threads(usual);
+    set_threads(usual);
     EXPECT_TRUE(bytes_of(args.c) == bytes_of(sum.c)) << way.name;
+  }
+}
+
+TEST(CpuGemm, LargeOnesAreCutInBlocksOfDepthAndOfColumns) {
+  // Of fp32 words at most 4096 in a row, and 2^22 of b, are packed at a time. Rows end in an incomplete tile.
+  for (const reference::MatmulShape& shape :
+       {reference::MatmulShape{20, 60, 9001, false, true}, reference::MatmulShape{37, 50, 9000, false, false},
+        reference::MatmulShape{21, 70, 9000, true, false}, reference::MatmulShape{9, 2900, 3000, false, true}}) {
+    const Problem problem(shape);
+    for (const GemmWay& way : device_under_test().gemm_ways()) {
+      GemmArgs args = problem.args(way.dtype);
+      way.gemm(args);
+      kernel_test::expect_close(args.c, problem.product, problem.magnitude, problem.steps(), problem.name(way.name));
+      args.c = make_tensor(DType::kF32, args.c.shape(), problem.product);
+      args.mode = GradientMode::kAccumulate;
+      way.gemm(args);
+      std::vector<double> twice = problem.product, magnitude = problem.magnitude;
+      for (double& value : twice) value *= 2;
+      for (double& value : magnitude) value *= 2;
+      kernel_test::expect_close(args.c, twice, magnitude, problem.steps(), problem.name(way.name + " accumulated"));
+    }
   }
 }
 

@@ -1,8 +1,7 @@
 // The CPU. Its variants are the instruction sets that the kernels were compiled for and that this machine has; its
 // schedules are 1 to 4 threads.
 #include <gtest/gtest.h>
-#include <omp.h>
-
+#include "core/base/thread_team.h"
 #include "core/cpu/gemm.h"
 #include "hwy/highway.h"
 #include "tests/core/kernels/device_under_test.h"
@@ -27,13 +26,13 @@ class Cpu final : public DeviceUnderTest {
   }
 
   void on_each_schedule(const std::function<void()>& body) override {
-    const int usual = omp_get_max_threads();
-    for (const int threads : {1, 2, 3, 4}) {
-      SCOPED_TRACE(testing::Message() << threads << " threads");
-      omp_set_num_threads(threads);
+    const int usual = threads();
+    for (const int count : {1, 2, 3, 4}) {
+      SCOPED_TRACE(testing::Message() << count << " threads");
+      set_threads(count);
       body();
     }
-    omp_set_num_threads(usual);
+    set_threads(usual);
   }
 
   std::shared_ptr<Storage> guarded_storage(size_t bytes) override {
@@ -49,8 +48,11 @@ class Cpu final : public DeviceUnderTest {
     std::vector<GemmWay> ways{{DType::kF32, "fp32", way(preferred)},
                               {DType::kF16, "fp16", way(preferred)},
                               {DType::kBF16, "widened bf16", way(cpu::Bf16Gemm::kWidened)}};
-    if (cpu::native_bf16_gemm_is_possible()) {
-      ways.push_back({DType::kBF16, "native bf16", way(cpu::Bf16Gemm::kNative)});
+    if (cpu::is_possible(cpu::Bf16Gemm::kDotProducts)) {
+      ways.push_back({DType::kBF16, "bf16 dot products", way(cpu::Bf16Gemm::kDotProducts)});
+    }
+    if (cpu::is_possible(cpu::Bf16Gemm::kLibrary)) {
+      ways.push_back({DType::kBF16, "oneDNN's bf16", way(cpu::Bf16Gemm::kLibrary)});
     }
     return ways;
   }

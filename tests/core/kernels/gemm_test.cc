@@ -19,11 +19,13 @@ TEST(Gemm, AgreesWithTheReferenceAtOddSizes) {
       for (const size_t k : kSizes) {
         const Problem problem({m, n, k, index % 2 != 0, index / 2 % 2 != 0});
         ++index;
-        for (const GemmWay& way : device_under_test().gemm_ways()) {
-          const GemmArgs args = problem.args(way.dtype);
-          way.gemm(args);
-          expect_close(args.c, problem.product, problem.magnitude, problem.steps(), problem.name(way.name));
-        }
+        device_under_test().on_each_variant([&] {
+          for (const GemmWay& way : device_under_test().gemm_ways()) {
+            const GemmArgs args = problem.args(way.dtype);
+            way.gemm(args);
+            expect_close(args.c, problem.product, problem.magnitude, problem.steps(), problem.name(way.name));
+          }
+        });
       }
     }
   }

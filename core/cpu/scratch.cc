@@ -1,0 +1,26 @@
+#include "core/cpu/scratch.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace mantissa::cpu {
+namespace {
+
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+}  // namespace
+
+void Scratch::grow(size_t bytes) {
+  const bool huge = bytes >= kHugePageBytes / 2;
+  const size_t alignment = huge ? kHugePageBytes : kAlignmentBytes;
+  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  data_.reset();
+  capacity_bytes_ = 0;
+  data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
+  if (!data_) throw std::bad_alloc();
+  if (huge) madvise(data_.get(), rounded, MADV_HUGEPAGE);  // a hint
+  capacity_bytes_ = rounded;
+}
+
+}  // namespace mantissa::cpu

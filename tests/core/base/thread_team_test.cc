@@ -1,0 +1,112 @@
+#include "core/base/thread_team.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+class ThreadTeam : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { set_threads(GetParam()); }
+  void TearDown() override { set_threads(usable_processors()); }
+};
+
+// More threads than this machine may have processors: those that outnumber them sleep at once.
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadTeam, ::testing::Values(1, 2, 3, 17));
+
+TEST_P(ThreadTeam, RunsEachTaskOnce) {
+  for (const int64_t tasks : {0, 1, 2, 3, 16, 1000}) {
+    std::vector<std::atomic<int>> runs(static_cast<size_t>(tasks));
+    parallel_for(tasks, [&](int64_t task) { runs[static_cast<size_t>(task)].fetch_add(1); });
+    for (const auto& count : runs) EXPECT_EQ(count.load(), 1);
+  }
+}
+
+TEST_P(ThreadTeam, SeesWhatTheJobBeforeWrote) {
+  // Unsynchronised but for the ends of jobs: each task reads what others wrote.
+  std::vector<int64_t> values(64, 0), next(64);
+  for (int job = 0; job < 3000; ++job) {
+    parallel_for(64, [&](int64_t task) {
+      const auto at = static_cast<size_t>(task);
+      next[at] = values[(at + 1) % 64] + 1;
+    });
+    std::swap(values, next);
+  }
+  EXPECT_EQ(values, std::vector<int64_t>(64, 3000));
+}
+
+TEST_P(ThreadTeam, NumbersItsThreads) {
+  EXPECT_EQ(threads(), GetParam());
+  EXPECT_EQ(current_thread(), 0);
+  std::atomic<bool> in_range = true;
+  parallel_for(500, [&](int64_t) {
+    if (current_thread() < 0 || current_thread() >= GetParam()) in_range = false;
+  });
+  EXPECT_TRUE(in_range);
+}
+
+TEST_P(ThreadTeam, NoTwoTasksAtATimeHaveTheNumberOfOneThread) {
+  std::vector<std::atomic<int>> inside(static_cast<size_t>(GetParam()));
+  std::atomic<bool> alone = true;
+  parallel_for(2000, [&](int64_t) {
+    auto& mine = inside[static_cast<size_t>(current_thread())];
+    if (mine.fetch_add(1) != 0) alone = false;
+    mine.fetch_sub(1);
+  });
+  EXPECT_TRUE(alone);
+}
+
+TEST_P(ThreadTeam, CallsWithinATaskRunInOrder) {
+  std::vector<std::vector<int64_t>> orders(8);
+  parallel_for(8, [&](int64_t task) {
+    parallel_for(20, [&](int64_t inner) { orders[static_cast<size_t>(task)].push_back(inner); });
+  });
+  std::vector<int64_t> expected(20);
+  std::iota(expected.begin(), expected.end(), 0);
+  for (const auto& order : orders) EXPECT_EQ(order, expected);
+}
+
+TEST_P(ThreadTeam, ThrowsWhatATaskThrowsAndGoesOn) {
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_THROW(parallel_for(100,
+                              [](int64_t task) {
+                                if (task % 10 == 7) throw std::runtime_error("seven");
+                              }),
+                 std::runtime_error);
+    std::atomic<int> runs = 0;
+    parallel_for(100, [&](int64_t) { runs.fetch_add(1); });
+    EXPECT_EQ(runs.load(), 100);
+  }
+}
+
+TEST(ThreadTeams, BelongToTheThreadThatCalls) {
+  set_threads(2);
+  std::vector<int64_t> sums(4);
+  std::vector<std::thread> callers;
+  for (size_t caller = 0; caller < sums.size(); ++caller) {
+    callers.emplace_back([&sums, caller] {
+      set_threads(static_cast<int>(caller) + 1);
+      for (int job = 0; job < 200; ++job) {
+        std::vector<int64_t> values(50);
+        parallel_for(50, [&](int64_t task) { values[static_cast<size_t>(task)] = task; });
+        sums[caller] += std::accumulate(values.begin(), values.end(), int64_t{0});
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(sums, std::vector<int64_t>(4, 200 * 49 * 25));
+  EXPECT_EQ(threads(), 2);
+}
+
+TEST(ThreadTeams, HaveAThreadAtLeast) { EXPECT_THROW(set_threads(0), ContractError); }
+
+}  // namespace
+}  // namespace mantissa
