@@ -11,6 +11,7 @@
 
 #include "core/backend/kernel_checks.h"
 #include "core/cpu/attention_blocks.h"
+#include "core/cpu/attention_pairs.h"
 #include "core/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -195,7 +196,8 @@ HWY_EXPORT(backward_kv_head_any);
 void attention_backward(const AttentionBackwardArgs& args) {
   const AttentionBlocks shape(check_args(args));
   const int64_t heads = shape.batch * shape.num_kv_heads;
-  const auto backward_head = HWY_DYNAMIC_DISPATCH(backward_kv_head_any);
+  const auto backward_head =
+      attends_in_pairs(args.qkv.dtype(), shape.head_dim) ? backward_pairs : HWY_DYNAMIC_DISPATCH(backward_kv_head_any);
   parallel_for(heads, [&](int64_t index) {
     backward_head(args, shape, index / shape.num_kv_heads, index % shape.num_kv_heads);
   });

@@ -175,11 +175,16 @@ void pack_widened(const GemmOperand& operand, const PackArgs& args) {
   });
 }
 
+// Rows are further apart than the processor looks ahead.
+constexpr int64_t kAheadPairs = 32;
+
 void pack_pairs(const GemmOperand& operand, const PackArgs& args) {
   const uint16_t* const first = reinterpret_cast<const uint16_t*>(operand.at(args.line, args.k));
   const int64_t pairs = args.depth / 2;
   pack_side_by_side(operand, args, [&](int64_t k, int64_t offset, int64_t count) MANTISSA_VECTOR_LAMBDA {
     const uint16_t* const row = first + 2 * k * operand.columns + offset;
+    __builtin_prefetch(row + kAheadPairs * 2 * operand.columns);
+    __builtin_prefetch(row + (kAheadPairs * 2 + 1) * operand.columns);
     const auto even = words_of(row, count);
     return k == pairs ? even : hn::Or(even, hn::ShiftLeft<16>(words_of(row + operand.columns, count)));
   });

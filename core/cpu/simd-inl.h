@@ -76,17 +76,22 @@ HWY_INLINE FloatVec load(const Float16* p) {
 
 HWY_INLINE void store(FloatVec v, float* p) { hn::StoreU(v, FloatTag(), p); }
 
-HWY_INLINE void store(FloatVec v, BFloat16* p) {
+// The bits of v rounded to bf16 in the upper half of each lane; the lower half holds anything.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> bf16_in_upper_half(FloatVec v) {
   // Not Highway's DemoteTo, which truncates, nor VCVTNEPS2BF16, which flushes subnormals.
   const hn::RebindToUnsigned<FloatTag> du;
-  const hn::RebindToSigned<FloatTag> di;
-  const hn::Rebind<uint16_t, FloatTag> du16;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
   const auto quiet = hn::Or(bits, hn::Set(du, 0x00400000u));
   const auto nan = hn::RebindMask(du, hn::IsNaN(v));
-  const auto upper = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+  return hn::IfThenElse(nan, quiet, rounded);
+}
+
+HWY_INLINE void store(FloatVec v, BFloat16* p) {
+  const hn::RebindToSigned<FloatTag> di;
+  const hn::Rebind<uint16_t, FloatTag> du16;
+  const auto upper = hn::ShiftRight<16>(bf16_in_upper_half(v));
   hn::StoreU(hn::DemoteTo(du16, hn::BitCast(di, upper)), du16, reinterpret_cast<uint16_t*>(p));
 }
 

@@ -36,7 +36,7 @@ void for_each_query(const AttentionCase& c, const std::vector<double>& magnitude
 
 // What an operand of the second products is rounded to, where the device does so.
 OperandRounding probability_rounding(DType dtype) {
-  return device_under_test().rounds_probabilities() ? operand_rounding(dtype) : OperandRounding{};
+  return device_under_test().rounds_probabilities(dtype) ? operand_rounding(dtype) : OperandRounding{};
 }
 
 }  // namespace

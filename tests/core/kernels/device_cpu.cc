@@ -39,7 +39,9 @@ class Cpu final : public DeviceUnderTest {
     return guarded_host_storage(bytes, backend().device(), stream());
   }
 
-  bool rounds_probabilities() const override { return false; }
+  bool rounds_probabilities(DType dtype) const override {
+    return dtype == DType::kBF16 && cpu::preferred_bf16_gemm() == cpu::Bf16Gemm::kDotProducts;
+  }
   bool fuses_gelu() const override { return false; }
 
   std::vector<GemmWay> gemm_ways() override {

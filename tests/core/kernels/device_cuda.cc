@@ -55,7 +55,7 @@ class Cuda final : public DeviceUnderTest {
   // No list has a dimension of seven values or a multiple of it: the sample goes through the values of each.
   bool takes_case(size_t index) const override { return !sample_ || index % 7 == 0; }
 
-  bool rounds_probabilities() const override { return true; }
+  bool rounds_probabilities(DType) const override { return true; }
   bool fuses_gelu() const override { return true; }
   // cuDNN's backward pass, which is used where it is asked for only.
   bool rounds_head_gradients() override {

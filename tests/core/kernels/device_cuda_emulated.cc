@@ -28,7 +28,7 @@ class EmulatedCuda final : public DeviceUnderTest {
   // No list has a dimension of seven values or a multiple of it: the sample goes through the values of each.
   bool takes_case(size_t index) const override { return index % 7 == 0; }
 
-  bool rounds_probabilities() const override { return true; }
+  bool rounds_probabilities(DType) const override { return true; }
   bool fuses_gelu() const override { return false; }
 
  private:

@@ -44,7 +44,7 @@ class DeviceUnderTest {
 
   // Whether attention rounds probabilities and their gradients to a 16-bit dtype of its operands before it multiplies
   // them.
-  virtual bool rounds_probabilities() const = 0;
+  virtual bool rounds_probabilities(DType dtype) const = 0;
   // Whether it also rounds what each of several query heads adds to the gradient of their key head.
   virtual bool rounds_head_gradients() { return false; }
   // Whether products with gelu take the liberties that GemmArgs allows a device with one kernel for both.
