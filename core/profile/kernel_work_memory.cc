@@ -1,0 +1,99 @@
+// Work of the operations that memory bounds: what they read and write.
+#include <algorithm>
+
+#include "core/profile/kernel_work.h"
+#include "core/profile/operand_bytes.h"
+
+namespace mantissa {
+namespace {
+
+KernelWork traffic(double bytes) { return {.bytes = bytes}; }
+
+// `rows` rows of a table.
+double row_bytes(const Tensor& table, int64_t rows) {
+  return bytes_of(table) * static_cast<double>(rows) / static_cast<double>(table.dim(0));
+}
+
+}  // namespace
+
+KernelWork work_of(const CastArgs& args) { return traffic(bytes_of(args.src, args.dst)); }
+KernelWork work_of(const AddArgs& args) { return traffic(bytes_of(args.a, args.b, args.y)); }
+KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }
+
+KernelWork work_of(const EmbeddingForwardArgs& args) {
+  double bytes = bytes_of(args.tokens, args.y) + row_bytes(args.token_table, args.tokens.numel());
+  if (args.position_table.defined()) bytes += row_bytes(args.position_table, args.sequence_length);
+  return traffic(bytes);
+}
+
+KernelWork work_of(const EmbeddingBackwardArgs& args) {
+  const int64_t rows = std::min(args.tokens.numel(), args.d_token_table.dim(0));
+  const double tokens = args.token_mode == GradientMode::kWrite ? bytes_of(args.d_token_table)
+                                                                : 2.0 * row_bytes(args.d_token_table, rows);
+  return traffic(bytes_of(args.tokens, args.dy) + tokens + result_bytes(args.d_position_table, args.position_mode));
+}
+
+KernelWork work_of(const LayerNormForwardArgs& args) {
+  return traffic(bytes_of(args.x, args.residual, args.sum, args.weight, args.bias, args.y, args.mean, args.rstd));
+}
+KernelWork work_of(const LayerNormBackwardArgs& args) {
+  return traffic(bytes_of(args.x, args.dy, args.weight, args.mean, args.rstd) + result_bytes(args.dx, args.mode) +
+                 result_bytes(args.d_weight, args.weight_mode) + result_bytes(args.d_bias, args.bias_mode));
+}
+KernelWork work_of(const RmsNormForwardArgs& args) {
+  return traffic(bytes_of(args.x, args.residual, args.sum, args.weight, args.y, args.rstd));
+}
+KernelWork work_of(const RmsNormBackwardArgs& args) {
+  return traffic(bytes_of(args.x, args.dy, args.weight, args.rstd) + result_bytes(args.dx, args.mode) +
+                 result_bytes(args.d_weight, args.weight_mode));
+}
+
+KernelWork work_of(const GeluForwardArgs& args) { return traffic(bytes_of(args.x, args.y)); }
+KernelWork work_of(const GeluBackwardArgs& args) { return traffic(bytes_of(args.x, args.dy, args.dx)); }
+KernelWork work_of(const SwigluForwardArgs& args) { return traffic(bytes_of(args.x, args.y)); }
+KernelWork work_of(const SwigluBackwardArgs& args) { return traffic(bytes_of(args.x, args.dy, args.dx)); }
+
+KernelWork work_of(const RopeArgs& args) {
+  const double touched = args.x.raw() != args.y.raw()
+                             ? 1.0
+                             : static_cast<double>(args.rotated_heads) / static_cast<double>(args.row_heads);
+  return traffic(bytes_of(args.x, args.y) * touched);
+}
+
+KernelWork work_of(const DropoutArgs& args) { return traffic(bytes_of(args.x, args.y)); }
+
+KernelWork work_of(const CrossEntropyForwardArgs& args) {
+  return traffic(bytes_of(args.logits, args.targets, args.losses, args.lse, args.loss_sum));
+}
+KernelWork work_of(const CrossEntropyBackwardArgs& args) {
+  return traffic(2.0 * bytes_of(args.logits) + bytes_of(args.targets, args.lse, args.scale));
+}
+
+KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
+KernelWork work_of(const RecordLossArgs& args) { return traffic(bytes_of(args.losses) + 2.0 * bytes_of(args.record)); }
+KernelWork work_of(const DecideUpdateArgs& args) {
+  return traffic(bytes_of(args.records, args.plan, args.hold, args.control, args.decision));
+}
+
+KernelWork work_of(const AdamWArgs& args) {
+  const bool updates = args.gradient.defined();
+  const bool separate = args.weight.defined() && args.weight.raw() != args.master.raw();
+  const double state = updates ? 2.0 * bytes_of(args.master, args.m, args.v) : bytes_of(args.master);
+  return traffic(state + bytes_of(args.gradient) + (separate ? bytes_of(args.weight) : 0.0));
+}
+
+KernelWork work_of(const SumContributionsArgs& args) { return traffic(bytes_of(args.contributions, args.out)); }
+
+KernelWork work_of_copy(const Tensor& src, const Tensor& dst) {
+  if (src.device().kind == dst.device().kind) return traffic(bytes_of(src, dst));
+  return {.bytes = bytes_of(src), .bound = Bound::kOther};
+}
+
+KernelWork work_of_transfer(const Tensor& tensor) {
+  if (tensor.device().kind == Device::Kind::kCpu) return traffic(2.0 * bytes_of(tensor));
+  return {.bytes = bytes_of(tensor), .bound = Bound::kOther};
+}
+
+KernelWork work_of_fill(const Tensor& dst) { return traffic(bytes_of(dst)); }
+
+}  // namespace mantissa
