@@ -1,0 +1,167 @@
+#include "core/profile/step_profiler.h"
+
+#include <algorithm>
+#include <exception>
+#include <string_view>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+constexpr std::string_view kStep = "step";
+
+}  // namespace
+
+StepProfiler::StepProfiler(ProfilerOptions options) : options_(std::move(options)), before_(set_range_sink(this)) {}
+
+StepProfiler::~StepProfiler() { set_range_sink(before_); }
+
+void StepProfiler::attach(Stream& stream, StreamOrder order) {
+  streams_.assign(1, &stream);
+  order_ = order;
+}
+
+void StepProfiler::begin(RangeKind kind, const char* name) {
+  if (before_ != nullptr) before_->begin(kind, name);
+  if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_) return;
+  if (open_ == nullptr && name == kStep) begin_step();
+  if (open_ != nullptr) begin_span(SpanKind::kPhase, name, {}, 0);
+}
+
+// Called by destructors: of an error that is on its way, or of a device that fails now and will say so again in the
+// next call, the unfinished step is all that is lost.
+void StepProfiler::end(RangeKind kind, const char* name) {
+  if (before_ != nullptr) before_->end(kind, name);
+  if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_ || open_ == nullptr) return;
+  bool failed = std::uncaught_exceptions() > 0;
+  try {
+    if (!failed) end_span();
+  } catch (const std::exception&) {
+    failed = true;
+  }
+  if (failed) recordings_.pop_back();
+  if (failed || open_->open.empty()) open_ = nullptr;
+}
+
+void StepProfiler::begin_step() {
+  if (streams_.empty() || steps_++ < options_.warm_up_steps) return;
+  // A GPU's host is at most one step ahead: of two recordings the older one is over, and reading it stops nothing.
+  while (recordings_.size() >= 2) collect();
+  auto recording = std::make_unique<Recording>();
+  open_ = recording.get();
+  recordings_.push_back(std::move(recording));
+  for (Stream* const stream : streams_) add_lane(*stream);
+  if (trace_complete_) return;
+  if (!boundaries_) boundaries_ = options_.create_timer(*streams_[0]);
+  open_->boundary = boundaries_->mark();
+}
+
+void StepProfiler::add_lane(Stream& stream) {
+  Lane lane{.timer = options_.create_timer(stream)};
+  if (!open_->lanes.empty()) {
+    // So that the first mark of this lane and the next one of lane 0 are the same moment.
+    stream.wait(*streams_[0]->record());
+    lane.aligned = open_->lanes[0].timer->mark();
+  }
+  lane.timer->mark();
+  open_->lanes.push_back(std::move(lane));
+}
+
+int StepProfiler::lane_of(Stream* stream) {
+  if (stream == nullptr || order_ == StreamOrder::kInline) return 0;
+  const auto found = std::find(streams_.begin(), streams_.end(), stream);
+  if (found != streams_.end()) return static_cast<int>(found - streams_.begin());
+  add_lane(*stream);
+  streams_.push_back(stream);
+  return static_cast<int>(streams_.size()) - 1;
+}
+
+const char* StepProfiler::phase() const {
+  for (auto span = open_->open.rbegin(); span != open_->open.rend(); ++span) {
+    if (span->phase) return open_->spans[span->index].name;
+  }
+  return kStep.data();
+}
+
+void StepProfiler::begin_op(const char* name, const KernelWork& work, Stream* stream, SpanKind kind) {
+  begin_span(kind, name, work, lane_of(stream));
+}
+
+void StepProfiler::end_op() { end_span(); }
+
+void StepProfiler::begin_span(SpanKind kind, const char* name, const KernelWork& work, int lane) {
+  Lane& on = open_->lanes[static_cast<size_t>(lane)];
+  const bool is_phase = kind == SpanKind::kPhase;
+  open_->spans.push_back({.name = name, .phase = is_phase ? name : phase(), .kind = kind, .lane = lane, .work = work});
+  open_->marks.push_back({.parent = on.open.empty() ? -1 : static_cast<int>(on.open.back())});
+  const size_t index = open_->spans.size() - 1;
+  open_->open.push_back({index, is_phase});
+  on.open.push_back(index);
+  open_->marks.back().from = on.timer->mark();
+}
+
+void StepProfiler::end_span() {
+  MANTISSA_CHECK(open_ != nullptr && !open_->open.empty(), "[step_profiler] the end of a span that did not begin");
+  const size_t index = open_->open.back().index;
+  Lane& on = open_->lanes[static_cast<size_t>(open_->spans[index].lane)];
+  open_->marks[index].to = on.timer->mark();
+  on.open.pop_back();
+  open_->open.pop_back();
+}
+
+StepSpans StepProfiler::resolve(const Recording& recording) const {
+  std::vector<double> offsets_us;
+  for (const Lane& lane : recording.lanes) {
+    offsets_us.push_back(1e3 * recording.lanes[0].timer->milliseconds(0, lane.aligned));
+  }
+  StepSpans step{.spans = recording.spans};
+  for (size_t index = 0; index < step.spans.size(); ++index) {
+    Span& span = step.spans[index];
+    const auto lane = static_cast<size_t>(span.lane);
+    // Ends are differences from one mark, so that what is nested stays nested whatever a timer's precision.
+    const auto at = [&](size_t mark) {
+      return offsets_us[lane] + 1e3 * recording.lanes[lane].timer->milliseconds(0, mark);
+    };
+    span.begin_us = at(recording.marks[index].from);
+    span.end_us = at(recording.marks[index].to);
+    const double duration_us = span.end_us - span.begin_us;
+    span.self_us = duration_us;
+    const int parent = recording.marks[index].parent;
+    if (parent >= 0) step.spans[static_cast<size_t>(parent)].self_us -= duration_us;
+  }
+  return step;
+}
+
+void StepProfiler::collect() {
+  const std::unique_ptr<Recording> recording = std::move(recordings_.front());
+  recordings_.pop_front();
+  StepSpans step = resolve(*recording);
+  times_.add(step);
+  if (!trace_complete_) keep_for_trace(std::move(step), recording->boundary);
+}
+
+void StepProfiler::keep_for_trace(StepSpans step, size_t boundary) {
+  if (traced_spans_ + step.spans.size() > options_.traced_spans) {
+    trace_complete_ = true;
+    return;
+  }
+  // Of float precision on a GPU: never before the end of the step before.
+  double base_us = 1e3 * boundaries_->milliseconds(0, boundary) - step.spans[0].begin_us;
+  if (!traced_.empty()) base_us = std::max(base_us, traced_.back().spans[0].end_us - step.spans[0].begin_us);
+  for (Span& span : step.spans) {
+    span.begin_us += base_us;
+    span.end_us += base_us;
+  }
+  traced_spans_ += step.spans.size();
+  traced_.push_back(std::move(step));
+  trace_complete_ = static_cast<int>(traced_.size()) >= options_.traced_steps;
+}
+
+const OpTimes& StepProfiler::finish() {
+  MANTISSA_CHECK(open_ == nullptr, "[step_profiler.finish] called within a step");
+  while (!recordings_.empty()) collect();
+  return times_;
+}
+
+}  // namespace mantissa

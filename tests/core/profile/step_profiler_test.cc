@@ -1,0 +1,226 @@
+#include "core/profile/step_profiler.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "tests/core/profile/recorded_ranges.h"
+#include "tests/core/profile/scripted_streams.h"
+
+namespace mantissa {
+namespace {
+
+using testing::run_op;
+using testing::scripted_timer;
+using testing::ScriptedStream;
+
+const KernelWork kProduct{.flops = 100.0, .bytes = 10.0, .dtype = DType::kBF16};
+
+ProfilerOptions without_warm_up() { return {.create_timer = scripted_timer, .warm_up_steps = 0}; }
+
+// 1 ms of nothing, forward with 2 ms of a product and 3 ms of nothing, 4 ms of nothing.
+void run_step(StepProfiler& profiler, ScriptedStream& stream) {
+  const Range step(RangeKind::kPhase, "step");
+  stream.advance(1.0);
+  {
+    const Range forward(RangeKind::kPhase, "forward");
+    run_op(profiler, "gemm", kProduct, stream, 2.0);
+    stream.advance(3.0);
+  }
+  stream.advance(4.0);
+}
+
+const OpTime* find(const std::vector<OpTime>& rows, std::string_view phase, std::string_view op) {
+  for (const OpTime& row : rows) {
+    if (row.phase == phase && row.op == op) return &row;
+  }
+  return nullptr;
+}
+
+TEST(StepProfiler, AddsUpOperationsAndTheTimeInNone) {
+  ScriptedStream stream;
+  StepProfiler profiler(without_warm_up());
+  profiler.attach(stream, StreamOrder::kInline);
+  for (int step = 0; step < 5; ++step) {
+    run_step(profiler, stream);
+    stream.advance(1000.0);  // between steps: nobody's
+  }
+  const OpTimes& times = profiler.finish();
+  EXPECT_EQ(times.steps(), 5);
+  EXPECT_DOUBLE_EQ(times.step_ms(), 5 * 10.0);
+  const auto rows = times.rows();
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 5 * 5.0);
+  EXPECT_DOUBLE_EQ(find(rows, "forward", "")->ms, 5 * 3.0);
+  const OpTime* gemm = find(rows, "forward", "gemm");
+  ASSERT_NE(gemm, nullptr);
+  EXPECT_DOUBLE_EQ(gemm->ms, 5 * 2.0);
+  EXPECT_EQ(gemm->calls, 5);
+  EXPECT_EQ(gemm->work.flops, 500.0);
+  EXPECT_EQ(gemm->work.bytes, 50.0);
+  ASSERT_EQ(times.phases().size(), 2u);
+  EXPECT_EQ(times.phases()[1].first, "forward");
+  EXPECT_DOUBLE_EQ(times.phases()[1].second, 5 * 5.0);
+}
+
+TEST(StepProfiler, LeavesTheFirstStepsOut) {
+  ScriptedStream stream;
+  StepProfiler profiler({.create_timer = scripted_timer, .warm_up_steps = 2});
+  profiler.attach(stream, StreamOrder::kInline);
+  run_step(profiler, stream);
+  run_step(profiler, stream);
+  EXPECT_EQ(profiler.finish().steps(), 0);
+  EXPECT_TRUE(profiler.finish().rows().empty());
+  run_step(profiler, stream);
+  EXPECT_EQ(profiler.finish().steps(), 1);
+}
+
+TEST(StepProfiler, RecordsNothingBeforeItKnowsTheStreamOrOutsideOfSteps) {
+  ScriptedStream stream;
+  StepProfiler profiler(without_warm_up());
+  run_step(profiler, stream);
+  profiler.attach(stream, StreamOrder::kInline);
+  {
+    const Range evaluate(RangeKind::kPhase, "evaluate");
+    EXPECT_FALSE(profiler.recording());
+  }
+  EXPECT_EQ(profiler.finish().steps(), 0);
+}
+
+// An operation within another, as where a collective copies: its time is its own.
+TEST(StepProfiler, NestedOperationsAreNotCountedTwice) {
+  ScriptedStream stream;
+  StepProfiler profiler(without_warm_up());
+  profiler.attach(stream, StreamOrder::kInline);
+  {
+    const Range step(RangeKind::kPhase, "step");
+    profiler.begin_op("all_to_all", {}, &stream);
+    stream.advance(1.0);
+    run_op(profiler, "copy", {}, stream, 2.0);
+    stream.advance(4.0);
+    profiler.end_op();
+  }
+  const auto rows = profiler.finish().rows();
+  EXPECT_DOUBLE_EQ(find(rows, "step", "all_to_all")->ms, 5.0);
+  EXPECT_DOUBLE_EQ(find(rows, "step", "copy")->ms, 2.0);
+  EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 0.0);
+}
+
+TEST(StepProfiler, ProductsOfDifferentDtypesStandApartAndPollsAddTimeWithoutCalls) {
+  ScriptedStream stream;
+  StepProfiler profiler(without_warm_up());
+  profiler.attach(stream, StreamOrder::kInline);
+  {
+    const Range step(RangeKind::kPhase, "step");
+    run_op(profiler, "gemm", kProduct, stream, 1.0);
+    run_op(profiler, "gemm", {.flops = 1.0, .dtype = DType::kF32}, stream, 2.0);
+    run_op(profiler, "all_to_all", {.bytes = 7.0}, stream, 1.0);
+    const Range reduce(RangeKind::kPhase, "reduce");
+    run_op(profiler, "all_to_all", {}, stream, 5.0, SpanKind::kPoll);
+  }
+  const OpTimes& times = profiler.finish();
+  const auto rows = times.rows();
+  EXPECT_EQ(rows.size(), 6u);  // two products, the collective in two phases, and two phases' rest
+  EXPECT_EQ(find(rows, "reduce", "all_to_all")->calls, 0);
+  EXPECT_TRUE(find(rows, "step", "all_to_all")->polled);
+  EXPECT_FALSE(find(rows, "step", "gemm")->polled);
+  const auto polled = times.polled();
+  ASSERT_EQ(polled.size(), 1u);
+  EXPECT_DOUBLE_EQ(polled[0].ms, 6.0);
+  EXPECT_EQ(polled[0].calls, 1);
+  EXPECT_EQ(polled[0].work.bytes, 7.0);
+}
+
+// Streams that run beside each other have clocks of their own; a step's time is that of its own stream.
+TEST(StepProfiler, OperationsOfOtherStreamsStandBesideTheStep) {
+  ScriptedStream compute, other;
+  StepProfiler profiler(without_warm_up());
+  profiler.attach(compute, StreamOrder::kBeside);
+  compute.advance(7.0);
+  for (int step = 0; step < 2; ++step) {
+    const Range range(RangeKind::kPhase, "step");
+    compute.advance(1.0);
+    other.wait(*compute.record());
+    run_op(profiler, "all_gather", {.bytes = 8.0}, other, 20.0);
+    run_op(profiler, "adamw", {.bytes = 4.0}, compute, 5.0);
+    compute.wait(*other.record());
+  }
+  const OpTimes& times = profiler.finish();
+  EXPECT_DOUBLE_EQ(times.step_ms(), 2 * 21.0);
+  const auto rows = times.rows();
+  EXPECT_TRUE(find(rows, "step", "all_gather")->beside);
+  EXPECT_DOUBLE_EQ(find(rows, "step", "all_gather")->ms, 2 * 20.0);
+  EXPECT_DOUBLE_EQ(find(rows, "step", "adamw")->ms, 2 * 5.0);
+  EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 2 * 16.0);
+  // One time axis: both begin 1 ms into their step, which follow each other.
+  ASSERT_EQ(profiler.traced().size(), 2u);
+  for (int step = 0; step < 2; ++step) {
+    for (const Span& span : profiler.traced()[static_cast<size_t>(step)].spans) {
+      if (span.kind == SpanKind::kPhase) continue;
+      EXPECT_NEAR(span.begin_us, 1e3 * (step * 21.0 + 1.0), 1e-6) << span.name;
+    }
+  }
+}
+
+TEST(StepProfiler, TracesAFewStepsOnly) {
+  ScriptedStream stream;
+  ProfilerOptions options = without_warm_up();
+  options.traced_steps = 2;
+  StepProfiler profiler(options);
+  profiler.attach(stream, StreamOrder::kInline);
+  for (int step = 0; step < 6; ++step) {
+    EXPECT_EQ(profiler.trace_complete(), step >= 4);  // read two steps later
+    run_step(profiler, stream);
+  }
+  EXPECT_EQ(profiler.finish().steps(), 6);
+  ASSERT_EQ(profiler.traced().size(), 2u);
+  EXPECT_NEAR(profiler.traced()[1].spans[0].begin_us, 1e4, 1e-6);
+}
+
+TEST(StepProfiler, ATraceEndsBeforeItGrowsTooLarge) {
+  ScriptedStream stream;
+  ProfilerOptions options = without_warm_up();
+  options.traced_spans = 7;  // a step has 3
+  StepProfiler profiler(options);
+  profiler.attach(stream, StreamOrder::kInline);
+  for (int step = 0; step < 5; ++step) run_step(profiler, stream);
+  EXPECT_EQ(profiler.finish().steps(), 5);
+  EXPECT_EQ(profiler.traced().size(), 2u);
+}
+
+TEST(StepProfiler, AStepThatFailsIsForgotten) {
+  ScriptedStream stream;
+  StepProfiler profiler(without_warm_up());
+  profiler.attach(stream, StreamOrder::kInline);
+  run_step(profiler, stream);
+  try {
+    const Range step(RangeKind::kPhase, "step");
+    const Range forward(RangeKind::kPhase, "forward");
+    profiler.begin_op("gemm", kProduct, &stream);
+    throw std::runtime_error("a kernel fails");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_FALSE(profiler.recording());
+  run_step(profiler, stream);
+  const OpTimes& times = profiler.finish();
+  EXPECT_EQ(times.steps(), 2);
+  EXPECT_DOUBLE_EQ(times.step_ms(), 20.0);
+}
+
+TEST(StepProfiler, PassesRangesOnAndIgnoresOtherThreads) {
+  const testing::RecordedRanges outer;
+  ScriptedStream stream;
+  {
+    StepProfiler profiler(without_warm_up());
+    profiler.attach(stream, StreamOrder::kInline);
+    std::thread([] { const Range step(RangeKind::kPhase, "step"); }).join();
+    run_step(profiler, stream);
+    EXPECT_EQ(profiler.finish().steps(), 1);
+  }
+  EXPECT_EQ(outer.events(), (std::vector<std::string>{"begin phase step", "end phase step", "begin phase step",
+                                                      "begin phase forward", "end phase forward", "end phase step"}));
+}
+
+}  // namespace
+}  // namespace mantissa
