@@ -7,9 +7,8 @@ namespace mantissa {
 template <typename Work, typename Call>
 void ProfilingBackend::profiled(const char* name, Work work, Stream& stream, Call call) {
   if (!profiler_.recording()) return call();
-  profiler_.begin_op(name, work(), &stream);
+  const StepProfiler::Op op(profiler_, name, work(), &stream);
   call();
-  profiler_.end_op();
 }
 
 template <typename Args>

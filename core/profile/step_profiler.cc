@@ -26,25 +26,24 @@ void StepProfiler::begin(RangeKind kind, const char* name) {
   if (before_ != nullptr) before_->begin(kind, name);
   if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_) return;
   if (open_ == nullptr && name == kStep) begin_step();
-  if (open_ != nullptr) begin_span(SpanKind::kPhase, name, {}, 0);
+  if (open_ != nullptr) begin_span(SpanKind::kPhase, name, {}, nullptr);
 }
 
-// Called by destructors: of an error that is on its way, or of a device that fails now and will say so again in the
-// next call, the unfinished step is all that is lost.
 void StepProfiler::end(RangeKind kind, const char* name) {
   if (before_ != nullptr) before_->end(kind, name);
   if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_ || open_ == nullptr) return;
-  bool failed = std::uncaught_exceptions() > 0;
-  try {
-    if (!failed) end_span();
-  } catch (const std::exception&) {
-    failed = true;
-  }
-  if (failed) recordings_.pop_back();
-  if (failed || open_->open.empty()) open_ = nullptr;
+  end_span();
+  if (open_ == nullptr || !open_->open.empty()) return;
+  if (std::uncaught_exceptions() > 0) return drop_step();  // it did not get to its end
+  open_ = nullptr;
 }
 
-void StepProfiler::begin_step() {
+void StepProfiler::drop_step() {
+  recordings_.pop_back();
+  open_ = nullptr;
+}
+
+void StepProfiler::begin_step() try {
   if (streams_.empty() || steps_++ < options_.warm_up_steps) return;
   // A GPU's host is at most one step ahead: of two recordings the older one is over, and reading it stops nothing.
   while (recordings_.size() >= 2) collect();
@@ -55,6 +54,9 @@ void StepProfiler::begin_step() {
   if (trace_complete_) return;
   if (!boundaries_) boundaries_ = options_.create_timer(*streams_[0]);
   open_->boundary = boundaries_->mark();
+} catch (...) {
+  if (open_ != nullptr) drop_step();
+  throw;
 }
 
 void StepProfiler::add_lane(Stream& stream) {
@@ -84,13 +86,8 @@ const char* StepProfiler::phase() const {
   return kStep.data();
 }
 
-void StepProfiler::begin_op(const char* name, const KernelWork& work, Stream* stream, SpanKind kind) {
-  begin_span(kind, name, work, lane_of(stream));
-}
-
-void StepProfiler::end_op() { end_span(); }
-
-void StepProfiler::begin_span(SpanKind kind, const char* name, const KernelWork& work, int lane) {
+void StepProfiler::begin_span(SpanKind kind, const char* name, const KernelWork& work, Stream* stream) try {
+  const int lane = lane_of(stream);
   Lane& on = open_->lanes[static_cast<size_t>(lane)];
   const bool is_phase = kind == SpanKind::kPhase;
   open_->spans.push_back({.name = name, .phase = is_phase ? name : phase(), .kind = kind, .lane = lane, .work = work});
@@ -99,15 +96,22 @@ void StepProfiler::begin_span(SpanKind kind, const char* name, const KernelWork&
   open_->open.push_back({index, is_phase});
   on.open.push_back(index);
   open_->marks.back().from = on.timer->mark();
+} catch (...) {
+  drop_step();
+  throw;
 }
 
-void StepProfiler::end_span() {
-  MANTISSA_CHECK(open_ != nullptr && !open_->open.empty(), "[step_profiler] the end of a span that did not begin");
+void StepProfiler::end_span() noexcept {
+  if (open_ == nullptr) return;  // dropped
   const size_t index = open_->open.back().index;
   Lane& on = open_->lanes[static_cast<size_t>(open_->spans[index].lane)];
-  open_->marks[index].to = on.timer->mark();
   on.open.pop_back();
   open_->open.pop_back();
+  try {
+    open_->marks[index].to = on.timer->mark();
+  } catch (const std::exception&) {
+    drop_step();
+  }
 }
 
 StepSpans StepProfiler::resolve(const Recording& recording) const {

@@ -50,10 +50,21 @@ class StepProfiler final : public RangeSink {
   // Whether a step is open that is to be recorded.
   bool recording() const { return open_ != nullptr; }
   StreamOrder order() const { return order_; }
-  // While recording(): an operation on a stream, nullptr for that of the step, between what the stream was given before
-  // begin_op() and what it is given after end_op(). `name` is of static storage. Operations are nested.
-  void begin_op(const char* name, const KernelWork& work, Stream* stream, SpanKind kind = SpanKind::kOp);
-  void end_op();
+  // An operation on a stream, nullptr for that of the step, between what the stream was given before and after the
+  // object's life time. Only while recording(). `name` is of static storage. Operations are nested.
+  class Op {
+   public:
+    Op(StepProfiler& profiler, const char* name, const KernelWork& work, Stream* stream, SpanKind kind = SpanKind::kOp)
+        : profiler_(profiler) {
+      profiler.begin_span(kind, name, work, stream);
+    }
+    ~Op() { profiler_.end_span(); }
+    Op(const Op&) = delete;
+    Op& operator=(const Op&) = delete;
+
+   private:
+    StepProfiler& profiler_;
+  };
 
   // Waits for what has been recorded. The times of all recorded steps.
   const OpTimes& finish();
@@ -85,8 +96,12 @@ class StepProfiler final : public RangeSink {
   };
 
   void begin_step();
-  void begin_span(SpanKind kind, const char* name, const KernelWork& work, int lane);
-  void end_span();
+  // nullptr: on the stream of the step. What it throws costs the recording of the step.
+  void begin_span(SpanKind kind, const char* name, const KernelWork& work, Stream* stream);
+  // Called by destructors. If the device fails at that very moment, which it will say again in the next call, the
+  // recording of the step is all that is lost.
+  void end_span() noexcept;
+  void drop_step();
   int lane_of(Stream* stream);
   void add_lane(Stream& stream);
   const char* phase() const;

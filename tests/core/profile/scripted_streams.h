@@ -51,9 +51,9 @@ inline std::unique_ptr<StreamTimer> scripted_timer(Stream& stream) {
 // An operation of `ms` on a stream.
 inline void run_op(StepProfiler& profiler, const char* name, const KernelWork& work, ScriptedStream& stream, double ms,
                    SpanKind kind = SpanKind::kOp) {
-  if (profiler.recording()) profiler.begin_op(name, work, &stream, kind);
+  if (!profiler.recording()) return stream.advance(ms);
+  const StepProfiler::Op op(profiler, name, work, &stream, kind);
   stream.advance(ms);
-  if (profiler.recording()) profiler.end_op();
 }
 
 }  // namespace mantissa::testing

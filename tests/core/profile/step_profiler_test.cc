@@ -95,11 +95,10 @@ TEST(StepProfiler, NestedOperationsAreNotCountedTwice) {
   profiler.attach(stream, StreamOrder::kInline);
   {
     const Range step(RangeKind::kPhase, "step");
-    profiler.begin_op("all_to_all", {}, &stream);
+    const StepProfiler::Op outer(profiler, "all_to_all", {}, &stream);
     stream.advance(1.0);
     run_op(profiler, "copy", {}, stream, 2.0);
     stream.advance(4.0);
-    profiler.end_op();
   }
   const auto rows = profiler.finish().rows();
   EXPECT_DOUBLE_EQ(find(rows, "step", "all_to_all")->ms, 5.0);
@@ -197,7 +196,7 @@ TEST(StepProfiler, AStepThatFailsIsForgotten) {
   try {
     const Range step(RangeKind::kPhase, "step");
     const Range forward(RangeKind::kPhase, "forward");
-    profiler.begin_op("gemm", kProduct, &stream);
+    const StepProfiler::Op op(profiler, "gemm", kProduct, &stream);
     throw std::runtime_error("a kernel fails");
   } catch (const std::runtime_error&) {
   }
@@ -206,6 +205,63 @@ TEST(StepProfiler, AStepThatFailsIsForgotten) {
   const OpTimes& times = profiler.finish();
   EXPECT_EQ(times.steps(), 2);
   EXPECT_DOUBLE_EQ(times.step_ms(), 20.0);
+}
+
+// A device that fails makes marks fail, in destructors as well.
+TEST(StepProfiler, ATimerThatFailsCostsNoMoreThanTheStep) {
+  class FailingTimer final : public StreamTimer {
+   public:
+    explicit FailingTimer(const bool& fails) : fails_(fails) {}
+    size_t mark() override {
+      if (fails_) throw std::runtime_error("the device has failed");
+      return 0;
+    }
+    double milliseconds(size_t, size_t) override { return 0.0; }
+
+   private:
+    const bool& fails_;
+  };
+  ScriptedStream stream;
+  bool fails = false;
+  StepProfiler profiler(
+      {.create_timer = [&fails](Stream&) { return std::make_unique<FailingTimer>(fails); }, .warm_up_steps = 0});
+  profiler.attach(stream, StreamOrder::kInline);
+  {
+    const Range step(RangeKind::kPhase, "step");
+    const Range forward(RangeKind::kPhase, "forward");
+    const StepProfiler::Op op(profiler, "gemm", kProduct, &stream);
+    fails = true;
+  }
+  EXPECT_FALSE(profiler.recording());
+  EXPECT_THROW(Range(RangeKind::kPhase, "step"), std::runtime_error);
+  fails = false;
+  {
+    const Range step(RangeKind::kPhase, "step");
+    fails = true;
+    EXPECT_THROW(StepProfiler::Op(profiler, "gemm", kProduct, &stream), std::runtime_error);
+    EXPECT_FALSE(profiler.recording());
+  }
+  EXPECT_EQ(profiler.finish().steps(), 0);
+}
+
+// What an operation throws may be caught within the step, which then goes on.
+TEST(StepProfiler, AnOperationThatFailsIsOver) {
+  ScriptedStream stream;
+  StepProfiler profiler(without_warm_up());
+  profiler.attach(stream, StreamOrder::kInline);
+  {
+    const Range step(RangeKind::kPhase, "step");
+    try {
+      const StepProfiler::Op op(profiler, "gemm", kProduct, &stream);
+      stream.advance(1.0);
+      throw std::runtime_error("a kernel fails");
+    } catch (const std::runtime_error&) {
+    }
+    stream.advance(2.0);
+  }
+  const auto rows = profiler.finish().rows();
+  EXPECT_DOUBLE_EQ(find(rows, "step", "gemm")->ms, 1.0);
+  EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 2.0);
 }
 
 TEST(StepProfiler, PassesRangesOnAndIgnoresOtherThreads) {
