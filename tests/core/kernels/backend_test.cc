@@ -1,6 +1,7 @@
 // Memory, copies and streams of a backend.
 #include <gtest/gtest.h>
 
+#include "core/backend/memory_bandwidth.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/kernels.h"
 #include "tests/reference/random_values.h"
@@ -61,6 +62,13 @@ TEST(Backend, KeepsStatisticsInARecord) {
   backend().tensor_stats({.x = x, .record = record}, stream());
   EXPECT_EQ(backend().read_stats(record, stream()).sum_squares, 45.0);
   EXPECT_EQ(backend().read_stats(record, stream()).first_bad, TensorStats::kNone);
+}
+
+// Bytes a second: between those of a slow emulation and of any memory there is.
+TEST(Backend, MeasuresTheBandwidthOfItsMemory) {
+  const double bytes_per_second = measure_memory_bandwidth(backend(), stream());
+  EXPECT_GT(bytes_per_second, 1e6);
+  EXPECT_LT(bytes_per_second, 1e14);
 }
 
 }  // namespace
