@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace mantissa {
 namespace {
@@ -12,13 +13,14 @@ using Seconds = std::chrono::duration<double>;
 constexpr int64_t kNumel[] = {int64_t{1} << 20, int64_t{1} << 24};
 constexpr double kSlowSeconds = 5e-3;
 constexpr double kBudgetSeconds = 0.1;
-constexpr int kCalls = 4;  // queued behind each other, so that a device does not wait for the host
+constexpr double kBatchSeconds =
+    2e-3;  // long against starting work on a device, short against a scheduler's time slice
 
-double seconds_of_each(Backend& backend, Stream& stream, const AddArgs& args) {
+double seconds_of_each(Backend& backend, Stream& stream, const AddArgs& args, int64_t count) {
   const auto start = Clock::now();
-  for (int call = 0; call < kCalls; ++call) backend.add(args, stream);
+  for (int64_t call = 0; call < count; ++call) backend.add(args, stream);
   stream.synchronize();
-  return Seconds(Clock::now() - start).count() / kCalls;
+  return Seconds(Clock::now() - start).count() / static_cast<double>(count);
 }
 
 }  // namespace
@@ -33,10 +35,12 @@ double measure_memory_bandwidth(Backend& backend, Stream& stream) {
     backend.fill(a, 1.0f, stream);
     backend.fill(b, 2.0f, stream);
     const AddArgs args{.a = a, .b = b, .y = y};
-    double best = seconds_of_each(backend, stream, args);  // takes the pages of y, too
+    seconds_of_each(backend, stream, args, 1);  // takes the pages of y
+    double best = seconds_of_each(backend, stream, args, 1);
+    const auto count = static_cast<int64_t>(std::ceil(kBatchSeconds / best));
     const auto begin = Clock::now();
     do {
-      best = std::min(best, seconds_of_each(backend, stream, args));
+      best = std::min(best, seconds_of_each(backend, stream, args, count));
     } while (Seconds(Clock::now() - begin).count() < kBudgetSeconds);
     bytes_per_second = 3.0 * static_cast<double>(a.size_bytes()) / best;
     if (best > kSlowSeconds) break;
