@@ -27,7 +27,7 @@ std::string line(const OpTime& row, const OpTimes& times, const Ceilings& ceilin
   const auto steps = static_cast<double>(times.steps());
   std::optional<double> calls, share, bytes_per_second, per_cent;
   if (!row.op.empty()) calls = static_cast<double>(row.calls) / steps;
-  if (!row.beside) share = 100.0 * row.ms / times.step_ms();
+  if (!row.beside && times.step_ms() > 0.0) share = 100.0 * row.ms / times.step_ms();
   if (!row.polled) bytes_per_second = rate(row.work.bytes, row.ms);
   if (const auto least = ceilings.least_seconds(row.work); least && row.ms > 0.0) per_cent = 1e5 * *least / row.ms;
   const std::string name_and_time =

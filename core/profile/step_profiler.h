@@ -32,8 +32,8 @@ struct ProfilerOptions {
 };
 
 // A step is the phase "step"; what happens outside of it is not recorded. Phases and operations must come from the
-// thread that made the profiler; ranges of others are only passed on. One at a time in a process. Nothing may be
-// captured while it records.
+// thread that made the profiler; ranges of others are only passed on. Profilers of a process end in the opposite order
+// of their making. Nothing may be captured while one records.
 class StepProfiler final : public RangeSink {
  public:
   explicit StepProfiler(ProfilerOptions options = {});
