@@ -143,6 +143,7 @@ struct Config {
   FaultConfig faults;
   CudaConfig cuda;
   TestConfig test;
+  bool profile = false;  // times by operation and phase
 
   ConfigOrigins origins;  // where each setting that is not at its default was written; no part of the settings
 };

@@ -170,6 +170,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
     v.scalar("gemm", choice_field(c.cuda.gemm, names::kGemmSelection));
     v.scalar("graph", bool_field(c.cuda.graph));
   });
+  v.scalar("profile", bool_field(c.profile));
   v.section("test", [&] { bind_test(v, c.test); });
 }
 

@@ -1,23 +1,25 @@
 #include "tools/train/model_runtime.h"
 
 #include "core/backend/registry.h"
+#include "core/profile/profiling_backend.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
 
-std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& device) {
+std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& device, StepProfiler* profiler) {
   auto backend = create_backend(device.backend, device.index);
   backend->set_gemm_options(
       {.fp32_math = config.precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull, .selection = config.cuda.gemm});
   backend->set_attention_choice(config.cuda.attention);
+  if (profiler != nullptr) return std::make_unique<ProfilingBackend>(std::move(backend), *profiler);
   return backend;
 }
 
 }  // namespace
 
-ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes)
-    : backend(make_backend(config, device)),
+ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes, StepProfiler* profiler)
+    : backend(make_backend(config, device, profiler)),
       stream(backend->create_stream()),
       policy(config.precision.autocast()),
       model(make_model(config, policy, parameters)),

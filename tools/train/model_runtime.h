@@ -6,6 +6,7 @@
 #include "amp/autocast_policy.h"
 #include "core/autograd/tape.h"
 #include "core/backend/backend.h"
+#include "core/profile/step_profiler.h"
 #include "models/model.h"
 #include "tools/config/config.h"
 #include "tools/train/device_choice.h"
@@ -13,8 +14,9 @@
 namespace mantissa {
 
 struct ModelRuntime {
-  // The arena's size is that of the passes to come: see step_memory.h.
-  ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes);
+  // The arena's size is that of the passes to come: see step_memory.h. A profiler, which must outlive the object, is
+  // told of every call of the backend.
+  ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes, StepProfiler* profiler = nullptr);
   ModelRuntime(const ModelRuntime&) = delete;
   ModelRuntime& operator=(const ModelRuntime&) = delete;
 

@@ -4,7 +4,9 @@
 #include <cstring>
 
 #include "comm/bucket_layout.h"
+#include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
+#include "core/backend/registry.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
@@ -55,6 +57,11 @@ DeviceChoice agreed_device(const Config& config, Communicator& communicator) {
   return choice;
 }
 
+std::unique_ptr<StepProfiler> make_profiler(const Config& config, const DeviceChoice& device) {
+  if (!config.profile) return nullptr;
+  return std::make_unique<StepProfiler>(ProfilerOptions{.create_timer = find_backend(device.backend).create_timer});
+}
+
 std::unique_ptr<Communicator> make_staged(Communicator& transport, Backend& backend) {
   const bool on_host = backend.device().kind == Device::Kind::kCpu;
   if (on_host && transport.name() == "nccl") {
@@ -65,9 +72,14 @@ std::unique_ptr<Communicator> make_staged(Communicator& transport, Backend& back
   return create_staged_communicator(transport, backend);
 }
 
-}  // namespace
+std::unique_ptr<Communicator> make_profiled(Communicator& inner, StepProfiler* profiler) {
+  return profiler != nullptr ? create_profiling_communicator(inner, *profiler) : nullptr;
+}
 
-namespace {
+Communicator& outermost(Communicator& given, Communicator* staged, Communicator* profiled) {
+  if (profiled != nullptr) return *profiled;
+  return staged != nullptr ? *staged : given;
+}
 
 void require_capturable(const Config& config, const Communicator& communicator) {
   if (communicator.size() > 1 && !communicator.can_be_captured()) {
@@ -86,7 +98,7 @@ void require_capturable(const Config& config, const Communicator& communicator) 
 }  // namespace
 
 bool Session::captures_steps() const {
-  return config.cuda.graph && runtime.backend->device().kind == Device::Kind::kCuda;
+  return config.cuda.graph && !config.profile && runtime.backend->device().kind == Device::Kind::kCuda;
 }
 
 int gradient_boost_log2(int64_t ranks, int64_t micro_batches) {
@@ -102,9 +114,11 @@ ReducerConfig resolve_reducer(const Config& config, int ranks) {
 Session::Session(const Config& given, Communicator& given_communicator)
     : config(checked(given, given_communicator)),
       device(agreed_device(config, given_communicator)),
-      runtime(config, device, training_arena_bytes(config)),
+      profiler(make_profiler(config, device)),
+      runtime(config, device, training_arena_bytes(config), profiler.get()),
       staged(make_staged(given_communicator, *runtime.backend)),
-      communicator(staged ? *staged : given_communicator),
+      profiled(make_profiled(outermost(given_communicator, staged.get(), nullptr), profiler.get())),
+      communicator(outermost(given_communicator, staged.get(), profiled.get())),
       data(config, runtime.model->objective()),
       injection(config.test, communicator.rank(), *runtime.backend, *runtime.stream),
       buckets(runtime.parameters, BucketLayout(runtime.parameters, ranks(), config.comm.bucket_bytes()),
@@ -128,6 +142,9 @@ Session::Session(const Config& given, Communicator& given_communicator)
     }
   }
   optimizer.initialize(config.train.seed);
+  if (!profiler) return;
+  const bool on_host = runtime.backend->device().kind == Device::Kind::kCpu;
+  profiler->attach(*runtime.stream, on_host ? StreamOrder::kInline : StreamOrder::kBeside);
 }
 
 }  // namespace mantissa

@@ -24,15 +24,18 @@ struct Session {
   Session& operator=(const Session&) = delete;
 
   int ranks() const { return communicator.size(); }
-  // Whether steps are captured in a CUDA graph (cuda.graph).
+  // Whether steps are captured in a CUDA graph (cuda.graph): not while they are profiled, since a repeated capture
+  // passes no kernel calls.
   bool captures_steps() const;
   int64_t micro_batches() const { return config.train.global_batch / (config.train.micro_batch * ranks()); }
 
   const Config& config;
   const DeviceChoice device;
+  const std::unique_ptr<StepProfiler> profiler;  // where profile: true
   ModelRuntime runtime;
-  std::unique_ptr<Communicator> staged;  // where the given transport works on host memory and the device has its own
-  Communicator& communicator;            // the one to use
+  std::unique_ptr<Communicator> staged;    // where the given transport works on host memory and the device has its own
+  std::unique_ptr<Communicator> profiled;  // tells the profiler of what it hands on
+  Communicator& communicator;              // the one to use
   BatchSource data;
   FaultInjection injection;
   FlatBuckets buckets;

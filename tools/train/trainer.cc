@@ -26,6 +26,7 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
     saved_step_ = session.next_step;
   }
   speed_ = measure_speed_context(session);
+  if (session.profiler) profile_.emplace(session, session.config.train.run_dir);
   if (leader()) {
     metrics_.emplace(session.config.train.run_dir + "/metrics.jsonl", session.next_step);
     metrics_->write({{"event", "start"},
@@ -64,6 +65,7 @@ void Trainer::run() {
   const bool saved = saved_step_ == session_.next_step || save();
   sample();
   if (leader()) summarise();
+  report_profile();  // last, since what it measures takes memory
   if (!saved) {
     throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
                                       session_.next_step, checkpoint_root(config.train.run_dir)));
@@ -75,6 +77,7 @@ void Trainer::take(const std::vector<StepReport>& steps) {
     report(step);
     watch_faults(step);
   }
+  if (profile_) profile_->watch();
 }
 
 void Trainer::report(const StepReport& step) {
@@ -107,6 +110,7 @@ void Trainer::watch_faults(const StepReport& step) {
   const int faults = std::exchange(faults_in_a_row_, 0);
   save();  // the weights are those of the last step that was applied
   if (leader()) summarise();
+  report_profile();
   throw FaultError(fmt::format(
       "stopped after {} faults in a row, the last in step {}: {}. Starting again goes on behind that step; try a lower "
       "optimizer.lr, or fp32 for the layer named (precision.layers)",
@@ -149,6 +153,12 @@ bool Trainer::save() {
     metrics_->write({{"event", "checkpoint"}, {"step", session_.next_step}});
   }
   return true;
+}
+
+void Trainer::report_profile() {
+  if (!profile_) return;
+  const std::string text = profile_->finish();
+  if (leader()) spdlog::info("profile: {}", text);
 }
 
 void Trainer::summarise() const {

@@ -4,6 +4,7 @@
 #include "tools/train/checkpoint.h"
 #include "tools/train/evaluation.h"
 #include "tools/train/metrics.h"
+#include "tools/train/run_profile.h"
 #include "tools/train/statistics.h"
 #include "tools/train/train_step.h"
 
@@ -28,6 +29,7 @@ class Trainer {
   void report(const StepReport& step);
   // Counts faults in a row and stops the run when there are too many.
   void watch_faults(const StepReport& step);
+  void report_profile();
   void summarise() const;
 
   Session& session_;
@@ -37,6 +39,7 @@ class Trainer {
   RunStatistics statistics_;
   std::optional<MetricsFile> metrics_;  // rank 0
   SpeedContext speed_;
+  std::optional<RunProfile> profile_;
   int faults_in_a_row_ = 0;
   int64_t saved_step_ = -1;
   std::optional<double> first_validation_loss_, last_validation_loss_;

@@ -170,6 +170,26 @@ TEST(GpuTraining, ACapturedStepGivesEveryBitOfAnEagerOne) {
   EXPECT_NE(skipped(eager), std::vector<bool>(6, true));
 }
 
+// Two ranks exchange on a stream of their own, beside the one that computes.
+TEST(GpuTraining, AProfiledRunLearnsTheSameAndTimesBothStreams) {
+  const SmallRun plain("not_profiled"), profiled("profiled");
+  const std::vector<std::string> settings = {"comm.backend=mpi", "cuda.gemm=deterministic", "train.steps=4",
+                                             "optimizer.warmup_steps=1"};
+  plain.train(2, gpu_settings(settings));
+  const Outcome outcome = profiled.train(2, gpu_settings(with(settings, {"profile=true", "cuda.graph=true"})));
+  ASSERT_EQ(plain.losses().size(), 4u);
+  EXPECT_EQ(profiled.losses(), plain.losses());
+  EXPECT_THAT(outcome.output, ::testing::HasSubstr("profile: true sets cuda.graph: true aside"));
+  EXPECT_THAT(outcome.output, ::testing::ContainsRegex("mean of 2 steps, rank 0 \\(.* over 2 ranks\\)\n"));
+  EXPECT_THAT(outcome.output, ::testing::ContainsRegex("forward +gemm bf16 +[1-9][0-9.]+ +[0-9.]+"));
+  EXPECT_THAT(outcome.output, ::testing::ContainsRegex("backward +beside: all_to_all +[1-9]"));
+  for (const char* rank : {"0", "1"}) {
+    const std::string trace = read_file(profiled.run_dir() + "/trace_rank" + rank + ".json");
+    ASSERT_TRUE(nlohmann::json::accept(trace));
+    EXPECT_THAT(trace, ::testing::HasSubstr("beside, stream 1"));
+  }
+}
+
 TEST(GpuTraining, CapturingTheStepsOfSeveralRanksIsRefused) {
   const SmallRun run("graph_ranks");
   const Outcome outcome = run.try_train(2, gpu_settings({"comm.backend=mpi", "cuda.graph=true"}));

@@ -1,0 +1,129 @@
+#include "tools/train/run_profile.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "core/backend/gemm_peak.h"
+#include "core/backend/memory_bandwidth.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/profile/chrome_trace.h"
+
+namespace mantissa {
+namespace {
+
+// What one rank brings to the profile of all.
+struct RankProfile {
+  int64_t steps = 0;
+  double step_ms = 0.0;  // the mean
+  uint32_t dtypes = 0;   // a bit for each DType that it multiplied in
+};
+
+constexpr uint32_t bit(DType dtype) { return uint32_t{1} << static_cast<uint32_t>(dtype); }
+
+RankProfile describe(const OpTimes& times) {
+  RankProfile mine;
+  mine.steps = times.steps();
+  if (mine.steps > 0) mine.step_ms = times.step_ms() / static_cast<double>(mine.steps);
+  for (const DType dtype : product_dtypes(times)) mine.dtypes |= bit(dtype);
+  return mine;
+}
+
+// What cannot be measured, for want of memory, is not known; it is no reason to end a training that fits.
+template <typename Measure>
+std::optional<double> measured(const char* what, Measure measure) {
+  try {
+    return measure();
+  } catch (const Error& error) {
+    spdlog::warn("the {} was not measured: {}", what, error.what());
+    return std::nullopt;
+  }
+}
+
+std::string heading(const std::vector<RankProfile>& ranks, const Session& session) {
+  if (ranks[0].steps == 0) {
+    return fmt::format("no step was profiled: the first {} after a start are not",
+                       session.profiler->options().warm_up_steps);
+  }
+  const auto step_ms = [](const RankProfile& a, const RankProfile& b) { return a.step_ms < b.step_ms; };
+  const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), step_ms);
+  const int rank = session.communicator.rank();
+  const RankProfile& mine = ranks[static_cast<size_t>(rank)];
+  std::string text = fmt::format("{:.3f} ms a step, mean of {} steps, rank {}", mine.step_ms, mine.steps, rank);
+  if (ranks.size() > 1) {
+    text += fmt::format(" ({:.3f} to {:.3f} ms over {} ranks)", least->step_ms, most->step_ms, ranks.size());
+  }
+  return text;
+}
+
+}  // namespace
+
+RunProfile::RunProfile(Session& session, std::string folder) : session_(session), folder_(std::move(folder)) {
+  if (session.config.cuda.graph && session.communicator.rank() == 0) {
+    spdlog::warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
+  }
+  if (folder_.empty()) return;
+  std::error_code ignored;
+  std::filesystem::remove(path("profile", "txt"), ignored);
+  std::filesystem::remove(path("trace", "json"), ignored);
+}
+
+std::string RunProfile::path(const char* what, const char* extension) const {
+  return fmt::format("{}/{}_rank{}.{}", folder_, what, session_.communicator.rank(), extension);
+}
+
+// A full disk is no reason to end a training either.
+void RunProfile::write(const std::string& path, const std::string& text) const {
+  if (folder_.empty()) return;
+  std::error_code error;
+  std::filesystem::create_directories(folder_, error);  // of a node that does not share rank 0's disk
+  const std::string partial = path + ".partial";
+  std::ofstream file(partial);
+  file << text << std::flush;
+  if (file) std::filesystem::rename(partial, path, error);
+  if (!file || error) spdlog::warn("the profile could not be written to {}", path);
+}
+
+void RunProfile::write_trace() {
+  if (trace_written_ || session_.profiler->traced().empty()) return;
+  write(path("trace", "json"), to_chrome_trace(session_.profiler->traced(), session_.communicator.rank()));
+  trace_written_ = true;
+}
+
+void RunProfile::watch() {
+  if (session_.profiler->trace_complete()) write_trace();
+}
+
+Ceilings RunProfile::measure_ceilings(uint32_t dtypes) {
+  Backend& backend = *session_.runtime.backend;
+  Stream& stream = *session_.runtime.stream;
+  Ceilings ceilings;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if ((dtypes & bit(dtype)) == 0) continue;
+    session_.communicator.barrier();  // so that ranks of one device measure what they leave each other
+    const auto flops = measured("GEMM peak", [&] { return measure_gemm_flops(backend, stream, dtype); });
+    if (flops) ceilings.gemm_flops[dtype] = *flops;
+  }
+  session_.communicator.barrier();
+  ceilings.memory_bytes =
+      measured("memory bandwidth", [&] { return measure_memory_bandwidth(backend, stream); }).value_or(0.0);
+  return ceilings;
+}
+
+std::string RunProfile::finish() {
+  const OpTimes& times = session_.profiler->finish();
+  write_trace();
+  const std::vector<RankProfile> ranks = all_gather_records(session_.communicator, describe(times));
+  uint32_t dtypes = 0;
+  for (const RankProfile& rank : ranks) dtypes |= rank.dtypes;  // all ranks measure alike
+  std::string text = heading(ranks, session_);
+  const Ceilings ceilings = dtypes != 0 ? measure_ceilings(dtypes) : Ceilings{};
+  if (times.steps() > 0) text += to_text(times, ceilings);
+  write(path("profile", "txt"), text + "\n");
+  session_.communicator.barrier();  // one rank may end the job after this
+  return text;
+}
+
+}  // namespace mantissa

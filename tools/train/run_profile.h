@@ -1,0 +1,35 @@
+// RunProfile: what a profiled session tells about its steps, as text and as files.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/profile/profile_table.h"
+#include "tools/train/session.h"
+
+namespace mantissa {
+
+class RunProfile {
+ public:
+  // Writes no files where `folder` is empty; else profile_rank<N>.txt and trace_rank<N>.json, each at once, and begins
+  // by removing those of an earlier run. The session must have a profiler.
+  RunProfile(Session& session, std::string folder);
+
+  // After steps: writes the trace as soon as its steps are known, so that a run that is ended early leaves one.
+  void watch();
+  // Measures the ceilings, for 0.4 s or more on all ranks at once, writes the files and returns this rank's table,
+  // headed by the time of a step and its spread over ranks. Collective; outside of a step.
+  std::string finish();
+
+ private:
+  Ceilings measure_ceilings(uint32_t dtypes);
+  void write(const std::string& path, const std::string& text) const;
+  std::string path(const char* what, const char* extension) const;
+  void write_trace();
+
+  Session& session_;
+  const std::string folder_;
+  bool trace_written_ = false;
+};
+
+}  // namespace mantissa
