@@ -4,7 +4,8 @@
 //   step configs/gpt_small_bf16.yaml model.context=256 --sequences 2
 //
 // Prints lines "key: values", for people and for tools/bench/gpu. A round is timed as a whole, from an idle device to
-// an idle device, so that a GPU's steps follow each other as they do in training. Exit codes are those of `mantissa`.
+// an idle device, so that a GPU's steps follow each other as they do in training. With profile=true a table tells where
+// the time of all steps went; steps are slower by its marks then. Exit codes are those of `mantissa`.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -18,13 +19,14 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/cpu/gemm_peak.h"
+#include "core/profile/step_profiler.h"
 #include "tools/bench/export_start.h"
-#include "tools/bench/phase_times.h"
 #include "tools/bench/random_tokens.h"
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/quantiles.h"
+#include "tools/train/run_profile.h"
 #include "tools/train/speed_measurement.h"
 #include "tools/train/train_step.h"
 
@@ -107,11 +109,12 @@ double run_steps(Session& session, TrainStep& step, int steps, std::vector<doubl
 // "forward 12.3 backward 23.4 ...": of one step. Not of captured steps, in which the host passes no phase.
 std::string phase_text(Session& session, TrainStep& step, int steps) {
   if (session.captures_steps() || steps == 0) return "";
-  PhaseTimes phases(find_backend(session.device.backend).create_timer(*session.runtime.stream));
+  StepProfiler profiler({.create_timer = find_backend(session.device.backend).create_timer, .warm_up_steps = 0});
+  profiler.attach(*session.runtime.stream, StreamOrder::kInline);  // phases have one stream
   std::vector<double> losses;
   run_steps(session, step, steps, losses);
   std::string text;
-  for (const auto& [name, sum] : phases.milliseconds()) text += fmt::format(" {} {:.3f}", name, sum / steps);
+  for (const auto& [name, sum] : profiler.finish().phases()) text += fmt::format(" {} {:.3f}", name, sum / steps);
   return text;
 }
 
@@ -139,6 +142,8 @@ void measure(const Request& request, Session& session, TrainStep& step, int thre
     shares.push_back(100.0 * speed.flops_per_step / seconds / ceilings.back());
   }
   const std::string phases = phase_text(session, step, request.phase_steps);
+  const size_t peak_bytes = session.runtime.backend->memory_use().peak_bytes;
+  const std::string profile = session.profiler ? RunProfile(session, "").finish() : "";
   if (session.communicator.rank() != 0) return;
 
   const Config& config = session.config;
@@ -158,7 +163,7 @@ void measure(const Request& request, Session& session, TrainStep& step, int thre
   print_values("datasheet_flops", {speed.datasheet_flops});
   print_values("step_ms", step_ms);
   if (!phases.empty()) print("phase_ms", phases.substr(1));
-  print_values("memory_bytes", {static_cast<double>(session.runtime.backend->memory_use().peak_bytes)});
+  print_values("memory_bytes", {static_cast<double>(peak_bytes)});
   print("ms a step", median_and_range(step_ms, 1));
   print("tokens/s", fmt::format("{:.0f}", speed.tokens_per_second(median_seconds)));
   print("GFLOP/s", fmt::format("{:.1f}, {:.1f} GFLOP a step", speed.flops_per_step / median_seconds * 1e-9,
@@ -167,6 +172,7 @@ void measure(const Request& request, Session& session, TrainStep& step, int thre
   print("GEMM ceiling, GFLOP/s", median_and_range(ceilings, 1));
   print("per cent of it", median_and_range(shares, 1));
   print("memory of rank 0", to_text(memory));
+  if (!profile.empty()) print("profile", profile);
 }
 
 // An error that has been told: the exit code is left.
