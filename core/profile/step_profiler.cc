@@ -13,13 +13,17 @@ constexpr std::string_view kStep = "step";
 
 }  // namespace
 
-StepProfiler::StepProfiler(ProfilerOptions options) : options_(std::move(options)), before_(set_range_sink(this)) {}
+StepProfiler::StepProfiler(ProfilerOptions options) : options_(std::move(options)) {}
 
-StepProfiler::~StepProfiler() { set_range_sink(before_); }
+StepProfiler::~StepProfiler() {
+  if (!streams_.empty()) set_range_sink(before_);
+}
 
 void StepProfiler::attach(Stream& stream, StreamOrder order) {
-  streams_.assign(1, &stream);
+  MANTISSA_CHECK(streams_.empty(), "[step_profiler.attach] called twice");
+  streams_.push_back(&stream);
   order_ = order;
+  before_ = set_range_sink(this);
 }
 
 void StepProfiler::begin(RangeKind kind, const char* name) {
@@ -44,7 +48,7 @@ void StepProfiler::drop_step() {
 }
 
 void StepProfiler::begin_step() try {
-  if (streams_.empty() || steps_++ < options_.warm_up_steps) return;
+  if (steps_++ < options_.warm_up_steps) return;
   // A GPU's host is at most one step ahead: of two recordings the older one is over, and reading it stops nothing.
   while (recordings_.size() >= 2) collect();
   auto recording = std::make_unique<Recording>();

@@ -1,7 +1,7 @@
 // StepProfiler: follows training steps through their phases and operations.
 //
-// It is the sink of ranges for its life time and learns of phases from there; of operations, with the work that they
-// are, from ProfilingBackend and ProfilingCommunicator. Both are in the way of calls only while somebody profiles.
+// It is the sink of ranges from attach() to its end and learns of phases from there; of operations, with the work that
+// they are, from ProfilingBackend and ProfilingCommunicator. Both are in the way of calls only while somebody profiles.
 #pragma once
 
 #include <deque>
@@ -33,7 +33,7 @@ struct ProfilerOptions {
 
 // A step is the phase "step"; what happens outside of it is not recorded. Phases and operations must come from the
 // thread that made the profiler; ranges of others are only passed on. Profilers of a process end in the opposite order
-// of their making. Nothing may be captured while one records.
+// of their attaching. Nothing may be captured while one records.
 class StepProfiler final : public RangeSink {
  public:
   explicit StepProfiler(ProfilerOptions options = {});
@@ -41,7 +41,8 @@ class StepProfiler final : public RangeSink {
   StepProfiler(const StepProfiler&) = delete;
   StepProfiler& operator=(const StepProfiler&) = delete;
 
-  // The stream that steps are queued on, which must outlive the last step. Nothing is recorded before.
+  // Once: the stream that steps are queued on, which must outlive the last step. Becomes the sink of ranges, which is
+  // why the backend must be there: one that runs under another profiler makes that the sink.
   void attach(Stream& stream, StreamOrder order);
 
   void begin(RangeKind kind, const char* name) override;
@@ -122,7 +123,7 @@ class StepProfiler final : public RangeSink {
   std::vector<StepSpans> traced_;
   size_t traced_spans_ = 0;
   bool trace_complete_ = false;
-  RangeSink* before_;
+  RangeSink* before_ = nullptr;  // once attached
 };
 
 }  // namespace mantissa

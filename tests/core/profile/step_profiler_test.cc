@@ -264,6 +264,20 @@ TEST(StepProfiler, AnOperationThatFailsIsOver) {
   EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 2.0);
 }
 
+// As a backend under NVIDIA's profilers does when it is made, after our profiler that it is made with.
+TEST(StepProfiler, LetsASinkBesideItThatCameBeforeTheStream) {
+  ScriptedStream stream;
+  auto profiler = std::make_unique<StepProfiler>(without_warm_up());
+  const testing::RecordedRanges other;
+  profiler->attach(stream, StreamOrder::kInline);
+  run_step(*profiler, stream);
+  EXPECT_EQ(profiler->finish().steps(), 1);
+  EXPECT_EQ(other.events().size(), 4u);
+  profiler.reset();
+  { const Range data(RangeKind::kPhase, "data"); }
+  EXPECT_EQ(other.events().size(), 6u);
+}
+
 TEST(StepProfiler, PassesRangesOnAndIgnoresOtherThreads) {
   const testing::RecordedRanges outer;
   ScriptedStream stream;
