@@ -3,9 +3,9 @@
 //
 //   step configs/gpt_small_bf16.yaml model.context=256 --sequences 2
 //
-// Prints lines "key: values", for people and for tools/bench/gpu. A round is timed as a whole, from an idle device to
-// an idle device, so that a GPU's steps follow each other as they do in training. With profile=true a table tells where
-// the time of all steps went; steps are slower by its marks then. Exit codes are those of `mantissa`.
+// Prints lines "key: values", for people, tools/bench/gpu and tools/bench/peers. A round is timed as a whole, from an
+// idle device to an idle device, so that a GPU's steps follow each other as they do in training. With profile=true a
+// table tells where the time of all steps went; steps are slower by its marks then. Exit codes are those of `mantissa`.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -20,7 +20,9 @@
 #include "core/base/log.h"
 #include "core/cpu/gemm_peak.h"
 #include "core/profile/step_profiler.h"
+#include "models/model.h"
 #include "tools/bench/export_start.h"
+#include "tools/bench/paced_rounds.h"
 #include "tools/bench/random_tokens.h"
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
@@ -39,6 +41,7 @@ struct Request {
   int64_t sequences = 0;    // a rank and step; 0: micro_batch
   int64_t micro_batch = 0;  // 0: sequences, or the configuration's
   int warm_up = 3, steps = 1, rounds = 6, phase_steps = 0;
+  bool paced = false;
   std::string export_path;
 };
 
@@ -131,6 +134,35 @@ std::string median_and_range(const std::vector<double>& values, int decimals) {
                      quantile(values, 1.0), fmt::arg("d", decimals));
 }
 
+void print_run(const Session& session, int threads) {
+  const Config& config = session.config;
+  print("model", fmt::format("{}, {} layers, width {}, context {}, {:.1f} million parameters", config.model.name,
+                             config.model.layers, config.model.width, config.model.context,
+                             static_cast<double>(session.runtime.parameters.numel()) * 1e-6));
+  print("device", session.runtime.backend->describe());
+  print("run", fmt::format("{}, {} ranks x {} threads, {} sequences a step in micro-batches of {}{}",
+                           config.precision.compute, session.ranks(), threads, config.train.global_batch,
+                           config.train.micro_batch, session.captures_steps() ? ", CUDA graph" : ""));
+}
+
+// Nothing but training takes time or memory here: no ceiling is measured.
+void measure_on_demand(const Request& request, Session& session, TrainStep& step, int threads) {
+  const bool prints = session.communicator.rank() == 0;
+  std::vector<double> losses;
+  run_steps(session, step, request.warm_up, losses);
+  while (wait_for_round(session.communicator)) {
+    const double seconds = run_steps(session, step, request.steps, losses) / request.steps;
+    if (prints) print_values("step_ms", {1e3 * seconds});
+  }
+  if (!prints) return;
+  const ModelConfig& model = session.config.model;
+  const double tokens = static_cast<double>(session.config.train.global_batch * model.context);
+  print_run(session, threads);
+  print_values("losses", losses);
+  print_values("tokens_per_step", {tokens});
+  print_values("flops_per_step", {tokens * training_flops_per_token(model)});
+}
+
 void measure(const Request& request, Session& session, TrainStep& step, int threads) {
   const SpeedContext speed = measure_speed_context(session);
   std::vector<double> losses, step_ms, ceilings, shares;
@@ -146,16 +178,9 @@ void measure(const Request& request, Session& session, TrainStep& step, int thre
   const std::string profile = session.profiler ? RunProfile(session, "").finish() : "";
   if (session.communicator.rank() != 0) return;
 
-  const Config& config = session.config;
   const double median_seconds = 1e-3 * quantile(step_ms, 0.5);
   const MemoryTable memory = measure_memory_table(session);
-  print("model", fmt::format("{}, {} layers, width {}, context {}, {:.1f} million parameters", config.model.name,
-                             config.model.layers, config.model.width, config.model.context,
-                             static_cast<double>(session.runtime.parameters.numel()) * 1e-6));
-  print("device", session.runtime.backend->describe());
-  print("run", fmt::format("{}, {} ranks x {} threads, {} sequences a step in micro-batches of {}{}",
-                           config.precision.compute, session.ranks(), threads, config.train.global_batch,
-                           config.train.micro_batch, session.captures_steps() ? ", CUDA graph" : ""));
+  print_run(session, threads);
   print_values("losses", losses);
   print_values("tokens_per_step", {static_cast<double>(speed.tokens_per_step)});
   print_values("flops_per_step", {speed.flops_per_step});
@@ -207,7 +232,7 @@ void run_rank(const Request& request, Config config, Communicator& communicator)
     if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
     session.emplace(config, communicator);
     step.emplace(*session);
-    measure(request, *session, *step, threads);
+    (request.paced ? measure_on_demand : measure)(request, *session, *step, threads);
   } catch (const std::exception& exception) {
     throw Reported{report(exception, &communicator, &tokens)};
   }
@@ -248,6 +273,9 @@ int main(int argc, char** argv) {
   app.add_option("--phases", request.phase_steps, "further steps whose phases are timed")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_flag(
+      "--paced", request.paced,
+      "after the warm-up, a round for each line 'round' on standard input, until 'end'; no ceilings, no phases");
   app.add_option("--export", request.export_path,
                  "writes initial weights and the batches of the warm-up here and measures nothing");
   CLI11_PARSE(app, argc, argv);

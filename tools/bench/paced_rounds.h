@@ -1,0 +1,13 @@
+// Rounds on demand, so that tools/bench/peers can let several programs take turns.
+#pragma once
+
+#include "comm/communicator.h"
+
+namespace mantissa {
+
+// Prints "ready: yes" and waits for a line on standard input: true for "round", false for "end" or the end of the
+// input; ConfigError for another one. Collective: rank 0 reads and tells the others. These may spin while they wait, as
+// MPI does: who wants the cores meanwhile stops the processes (SIGSTOP).
+bool wait_for_round(Communicator& communicator);
+
+}  // namespace mantissa
