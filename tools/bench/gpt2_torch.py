@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 """Times whole training steps of GPT-2 in PyTorch, on the model, weights and batches that `step --export FILE` wrote.
 
-    python3 gpt2_torch.py FILE --micro-batch 8 --steps 20
+    python3 gpt2_torch.py FILE --micro-batch 8 --steps 20                                      on a GPU
+    python3 gpt2_torch.py FILE --micro-batch 8 --device cpu --threads 2 --dtype fp32 --paced   for tools/bench/peers
 
-What PyTorch recommends for one GPU: torch.compile of the whole model, scaled_dot_product_attention (which takes flash
-attention for bf16), bf16 autocast over fp32 weights, and AdamW in its fused form. A step is what mantissa's is: batches
-from the host, forward and backward over all micro-batches, clipping by the global norm, update. Nothing is waited for
-within a round. Prints the same lines "key: values" as step. Exit status: 3 if memory ended, 4 if a module is missing.
+What PyTorch recommends for one GPU is the default: torch.compile of the whole model, scaled_dot_product_attention (which
+takes flash attention for bf16), bf16 autocast over fp32 weights, and AdamW in its fused form. A step is what mantissa's
+is: batches from the host, forward and backward over all micro-batches, clipping by the global norm, update. Nothing is
+waited for within a round. With RANK and WORLD_SIZE set, it is one of several processes under DistributedDataParallel,
+each with its part of the batch in one micro-batch. Prints the same lines "key: values" as step. Exit status: 3 if memory
+ended, 4 if a module is missing.
 """
 
 import argparse
-import json
-import mmap
+import contextlib
+import os
 import resource
-import struct
 import sys
 import time
 import traceback
@@ -21,89 +23,16 @@ import traceback
 try:
     import torch
     from torch import nn
-    from torch.nn import functional
 except ImportError as error:
     print(f"gpt2_torch: torch not importable: {error}", file=sys.stderr)
     sys.exit(4)
 
+from gpt2_model import Gpt2
+from gpt2_start import Start
 
-def read_safetensors(path):
-    """Metadata, and tensors by name: u64le N, N bytes of JSON, data. Needs no package for it."""
-    with open(path, "rb") as file:
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    metadata = header.pop("__metadata__")
-    dtypes = {"F32": torch.float32, "I32": torch.int32}
-    tensors = {}
-    for name, entry in header.items():
-        begin, end = entry["data_offsets"]
-        dtype = dtypes[entry["dtype"]]
-        values = torch.frombuffer(data, dtype=dtype, count=(end - begin) // dtype.itemsize, offset=8 + length + begin)
-        tensors[name] = values.reshape(entry["shape"])
-    return metadata, tensors
-
-
-class Attention(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x):  # (B, T, C)
-        batch, context, width = x.shape
-        q, k, v = (
-            t.view(batch, context, self.heads, width // self.heads).transpose(1, 2) for t in self.qkv(x).split(width, 2)
-        )
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, C / H)
-        return self.out(mixed.transpose(1, 2).reshape(batch, context, width))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, width, mlp_width):
-        super().__init__()
-        self.up = nn.Linear(width, mlp_width)
-        self.down = nn.Linear(mlp_width, width)
-
-    def forward(self, x):
-        return self.down(functional.gelu(self.up(x), approximate="tanh"))
-
-
-class Block(nn.Module):
-    def __init__(self, width, heads, mlp_width, epsilon):
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=epsilon)
-        self.attention = Attention(width, heads)
-        self.norm2 = nn.LayerNorm(width, eps=epsilon)
-        self.mlp = FeedForward(width, mlp_width)
-
-    def forward(self, x):
-        x = x + self.attention(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
-
-
-class Gpt2(nn.Module):
-    """Modules are called as mantissa's parameters are."""
-
-    def __init__(self, metadata):
-        super().__init__()
-        layers, width, heads, mlp_width, context, vocab = (
-            int(metadata["model." + key]) for key in ("layers", "width", "heads", "mlp_width", "context", "vocab")
-        )
-        epsilon = float(metadata["model.norm_epsilon"])
-        self.token_embedding = nn.Embedding(vocab, width)
-        self.position_embedding = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads, mlp_width, epsilon) for _ in range(layers))
-        self.final_norm = nn.LayerNorm(width, eps=epsilon)
-
-    def forward(self, tokens, targets):  # (B, T) each
-        """Cross-entropy, summed over all targets."""
-        x = self.token_embedding(tokens) + self.position_embedding.weight
-        for block in self.blocks:
-            x = block(x)
-        logits = functional.linear(self.final_norm(x), self.token_embedding.weight)  # the head is tied
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+RANK, RANKS = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+ADAMW = {"fused": {"fused": True}, "foreach": {"foreach": True}, "single": {"foreach": False}}
+OutOfMemoryError = getattr(torch.cuda, "OutOfMemoryError", MemoryError)
 
 
 class Clock:
@@ -134,18 +63,40 @@ class NoClock:
         pass
 
 
+def make_model(start, device, attention):
+    # Without memory and initial values, where PyTorch can (from 2.0 on).
+    with torch.device("meta") if hasattr(torch, "compile") else contextlib.nullcontext():
+        model = Gpt2(start.metadata, attention == "fused")
+    model = model.to_empty(device=device)
+    start.load_into(model)
+    return model
+
+
+def distribute(model, arguments):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    wrapped = nn.parallel.DistributedDataParallel(
+        model, gradient_as_bucket_view=True, bucket_cap_mb=arguments.bucket_mib, broadcast_buffers=False
+    )
+    if arguments.wire == "bf16":
+        wrapped.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    return wrapped
+
+
 class Training:
-    def __init__(self, path, micro_batch, device, compile_model):
-        metadata, tensors = read_safetensors(path)
-        self.device, self.micro_batch = device, micro_batch
-        self.tokens = tensors.pop("tokens").long()  # (steps, sequences, T)
-        self.targets = tensors.pop("targets").long()
+    def __init__(self, arguments, device):
+        start = Start(arguments.start)
+        self.device, self.micro_batch, self.dtype = device, arguments.micro_batch, arguments.dtype
+        tokens, targets = start.read("tokens").long(), start.read("targets").long()  # (steps, sequences, T)
+        self.tokens_per_step = tokens[0].numel()
+        mine = tokens.shape[1] // RANKS
+        if mine * RANKS != tokens.shape[1] or mine % self.micro_batch or RANKS > 1 and mine != self.micro_batch:
+            raise ValueError(f"micro-batches of {self.micro_batch} do not divide {tokens.shape[1]} sequences of {RANKS} ranks")
+        self.tokens, self.targets = (t[:, RANK * mine : (RANK + 1) * mine].contiguous() for t in (tokens, targets))
         if device.type == "cuda":  # so that copies need not wait for the device
             self.tokens, self.targets = self.tokens.pin_memory(), self.targets.pin_memory()
-        with torch.device("meta"):
-            model = Gpt2(metadata)
-        self.model = model.to_empty(device=device)
-        self.model.load_state_dict(tensors)  # strict: no name and no shape may differ
+        self.model = make_model(start, device, arguments.attention)
+        metadata = start.metadata
         decay = float(metadata["optimizer.weight_decay"])
         matrices = [p for p in self.model.parameters() if p.dim() >= 2]
         vectors = [p for p in self.model.parameters() if p.dim() < 2]
@@ -154,13 +105,20 @@ class Training:
             lr=float(metadata["optimizer.lr"]),
             betas=(float(metadata["optimizer.beta1"]), float(metadata["optimizer.beta2"])),
             eps=float(metadata["optimizer.epsilon"]),
-            fused=True,
+            **ADAMW[arguments.adamw],
         )
         self.max_norm = float(metadata["optimizer.clip.max_norm"])
-        # The sizes of a run are fixed: nothing is gained by code for any.
-        self.loss = torch.compile(self.model, dynamic=False) if compile_model else self.model
+        self.loss = distribute(self.model, arguments) if RANKS > 1 else self.model
+        if arguments.compile != "no":  # The sizes of a run are fixed: nothing is gained by code for any.
+            mode = {} if arguments.compile == "yes" else {"mode": arguments.compile}
+            self.loss = torch.compile(self.loss, dynamic=False, **mode)
         self.next_step = 0
         self.losses = []  # tensors on the device: reading one would wait for its step
+
+    def autocast(self):
+        if self.dtype == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def step(self, clock):
         index = self.next_step % len(self.tokens)
@@ -173,8 +131,8 @@ class Training:
                 for t in (self.tokens, self.targets)
             )
             clock.mark("forward")
-            with torch.autocast(self.device.type, dtype=torch.bfloat16):
-                loss = self.loss(tokens, targets) / self.tokens[index].numel()
+            with self.autocast():
+                loss = self.loss(tokens, targets) / self.tokens[index].numel()  # of several ranks DDP takes the mean
             clock.mark("backward")
             loss.backward()
             total += loss.detach()
@@ -198,28 +156,67 @@ class Training:
     def synchronize(self):
         if self.device.type == "cuda":
             torch.cuda.synchronize()
+        if RANKS > 1:
+            torch.distributed.barrier()
+
+    def all_losses(self):
+        losses = torch.stack(self.losses)
+        if RANKS > 1:
+            torch.distributed.all_reduce(losses)
+        return (losses / RANKS).tolist()
+
+
+def serve_rounds(training, steps):
+    """A round for each line "round" on standard input, until "end" or the end of the input. All ranks read the same."""
+    while True:
+        if RANK == 0:
+            print("ready: yes", flush=True)
+        line = sys.stdin.readline().strip()
+        if line in ("", "end"):
+            return
+        if line != "round":
+            raise ValueError(f"standard input: expected 'round' or 'end', got '{line}'")
+        seconds = training.run(steps)
+        if RANK == 0:
+            print(f"step_ms: {1e3 * seconds / steps:.7g}")
 
 
 def measure(arguments):
     device = torch.device(arguments.device)
-    torch.set_float32_matmul_precision("high")  # as PyTorch advises; only products that autocast leaves in fp32
-    training = Training(arguments.start, arguments.micro_batch, device, arguments.compile == "yes")
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+        torch.set_num_interop_threads(1)
+    if arguments.mkldnn == "no":
+        torch.backends.mkldnn.set_flags(False)
+    if arguments.dtype == "bf16":
+        torch.set_float32_matmul_precision("high")  # as PyTorch advises; only products that autocast leaves in fp32
+    if RANKS > 1:
+        torch.distributed.init_process_group("gloo")
+    training = Training(arguments, device)
     training.run(arguments.warm_up)
-    step_ms = [1e3 * training.run(arguments.steps) / arguments.steps for _ in range(arguments.rounds)]
-    phases = {}
+    step_ms, phases = [], {}
+    if arguments.paced:
+        serve_rounds(training, arguments.steps)
+    else:
+        step_ms = [1e3 * training.run(arguments.steps) / arguments.steps for _ in range(arguments.rounds)]
     if arguments.phases > 0:
         clock = Clock(device)
         training.run(arguments.phases, clock)
         phases = {name: ms / arguments.phases for name, ms in clock.milliseconds().items() if name != "between"}
+    losses = training.all_losses()
+    if RANK > 0:
+        return
     on_gpu = device.type == "cuda"
     # Reserved: what is taken from the device, as the program next to it counts; neither has the context in it.
     memory = torch.cuda.max_memory_reserved() if on_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
-    compiled = "torch.compile" if arguments.compile == "yes" else "not compiled"
+    compiled = "not compiled" if arguments.compile == "no" else "torch.compile"
     print(f"device: {name}, PyTorch {torch.__version__}, {compiled}")
-    print("losses:", *(f"{loss.item():.7g}" for loss in training.losses))
-    print("tokens_per_step:", training.tokens[0].numel())
-    print("step_ms:", *(f"{ms:.7g}" for ms in step_ms))
+    print("losses:", *(f"{loss:.7g}" for loss in losses))
+    print("tokens_per_step:", training.tokens_per_step)
+    print("flops_per_step:", float(training.tokens_per_step * training.model.flops_per_token()))
+    if step_ms:
+        print("step_ms:", *(f"{ms:.7g}" for ms in step_ms))
     if phases:
         print("phase_ms:", *(f"{phase} {ms:.3f}" for phase, ms in phases.items()))
     print("memory_bytes:", memory)
@@ -233,12 +230,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=1, help="of timed steps")
     parser.add_argument("--steps", type=int, default=20, help="in a round")
     parser.add_argument("--phases", type=int, default=0, help="further steps whose phases are timed")
+    parser.add_argument("--paced", action="store_true", help="rounds as standard input asks for them, instead of --rounds")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--compile", default="yes", choices=("yes", "no"))
+    parser.add_argument("--dtype", default="bf16", choices=("bf16", "fp32"), help="bf16: autocast over fp32 weights")
+    parser.add_argument("--threads", type=int, default=0, help="of a CPU; what PyTorch takes unless given")
+    parser.add_argument("--compile", default="yes", choices=("yes", "no", "max-autotune"))
+    parser.add_argument("--adamw", default="fused", choices=tuple(ADAMW))
+    parser.add_argument("--attention", default="fused", choices=("fused", "products"))
+    parser.add_argument("--mkldnn", default="yes", choices=("yes", "no"), help="whether PyTorch may use oneDNN")
+    parser.add_argument("--wire", default="fp32", choices=("fp32", "bf16"), help="gradients between ranks")
+    parser.add_argument("--bucket-mib", type=int, default=25, help="of gradients between ranks")
     arguments = parser.parse_args()
     try:
         measure(arguments)
-    except torch.cuda.OutOfMemoryError as error:
+    except OutOfMemoryError as error:
         print(f"gpt2_torch: out of memory: {error}", file=sys.stderr)
         return 3
     except Exception as error:  # PyTorch's messages end with advice: what went wrong stands in front

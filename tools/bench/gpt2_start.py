@@ -1,0 +1,46 @@
+"""What `step --export FILE` wrote: where another program starts from to train the same model in the same way."""
+
+import json
+import struct
+
+import torch
+
+DTYPES = {"F32": torch.float32, "I32": torch.int32}
+
+
+class Start:
+    """metadata: strings by configuration key; read(name): a tensor; names: all of them."""
+
+    def __init__(self, path):
+        """A safetensors file: u64le N, N bytes of JSON, data. Needs no package for it."""
+        self.path = path
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            self.header = json.loads(file.read(length))
+        self.begin = 8 + length
+        self.metadata = self.header.pop("__metadata__")
+        self.names = list(self.header)
+
+    def read(self, name):
+        """Read, not mapped: pages of the file would count as this process's memory as long as they are mapped."""
+        entry = self.header[name]
+        first, last = entry["data_offsets"]
+        data = bytearray(last - first)
+        with open(self.path, "rb") as file:
+            file.seek(self.begin + first)
+            if file.readinto(data) != len(data):
+                raise OSError(f"{self.path}: ends within {name}")
+        return torch.frombuffer(data, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
+
+    def load_into(self, model):
+        """Strict: no name and no shape may differ."""
+        parameters = dict(model.named_parameters())
+        weights = [name for name in self.names if name not in ("tokens", "targets")]
+        if sorted(weights) != sorted(parameters):
+            raise ValueError(f"{self.path}: holds other weights than the model has: {set(weights) ^ set(parameters)}")
+        with torch.no_grad():
+            for name in weights:
+                values = self.read(name)
+                if values.shape != parameters[name].shape:
+                    raise ValueError(f"{self.path}: {name} has {values.shape}, the model {parameters[name].shape}")
+                parameters[name].copy_(values)
