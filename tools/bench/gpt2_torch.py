@@ -169,8 +169,7 @@ class Training:
 def serve_rounds(training, steps):
     """A round for each line "round" on standard input, until "end" or the end of the input. All ranks read the same."""
     while True:
-        if RANK == 0:
-            print("ready: yes", flush=True)
+        print("ready: yes", flush=True)
         line = sys.stdin.readline().strip()
         if line in ("", "end"):
             return

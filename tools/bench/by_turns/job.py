@@ -1,0 +1,198 @@
+"""A program that runs rounds of work when it is told to, and takes nothing from the machine in between.
+
+Protocol, on the standard streams of each process that was started: it prepares, prints "ready: yes", and for each line
+"round" that it reads runs a round and prints "ready: yes" again, the first process "step_ms: NUMBER" before. At "end" it
+ends; the first one prints before what it knows, in lines "key: values". Between rounds all its processes are stopped (SIGSTOP): neither OpenMP's nor MPI's
+waiting threads can spin then, whatever their settings are, and whoever has the turn has the machine.
+"""
+
+import os
+import queue
+import signal
+import subprocess
+import threading
+import time
+
+LAUNCHERS = {"mpirun", "orterun", "prterun", "orted", "prted"}  # not counted: the work is done by what they start
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class JobError(Exception):
+    """A program that cannot be measured; the text says why."""
+
+
+class Process:
+    """What /proc says of a process; OSError once it is gone."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        with open(f"/proc/{pid}/stat") as file:
+            before, after = file.read().rsplit(")", 1)
+        fields = after.split()
+        self.name, self.session = before.split("(", 1)[1], int(fields[3])
+        self.cpu_seconds = (int(fields[11]) + int(fields[12])) / TICKS
+
+    def peak_bytes(self):
+        """The most memory that was resident at once."""
+        with open(f"/proc/{self.pid}/status") as file:
+            for line in file:
+                if line.startswith("VmHWM:"):
+                    return 1024 * int(line.split()[1])
+        return 0  # it has ended, and nobody has asked for its status yet
+
+
+class Job:
+    def __init__(self, name, commands, log, limit_s=600):
+        """commands: of each process, (arguments, environment that is added). log: a file for what
+        goes to standard error. limit_s: of a start or a round."""
+        self.name, self.commands, self.log, self.limit_s = name, commands, log, limit_s
+        self.processes, self.lines = [], []  # lines: what each has printed and was not read yet, None at the end
+        self.peak_bytes = 0
+        self.idle_cpu_seconds = 0.0  # taken between rounds, when nothing should be
+        self._cpu_when_paused = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def start(self):
+        """Until it is ready for the first round."""
+        with open(self.log, "w") as log:
+            for arguments, environment in self.commands:
+                process = subprocess.Popen(
+                    arguments,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,
+                )
+                self.processes.append(process)
+                self.lines.append(queue.Queue())
+                threading.Thread(target=self._read, args=(process.stdout, self.lines[-1]), daemon=True).start()
+        self._until_ready()
+        self._pause()
+
+    def round(self):
+        """Runs one; milliseconds of a step."""
+        self._resume()
+        self._tell("round")
+        values = self._until_ready()
+        self._pause()
+        if "step_ms" not in values:
+            raise JobError(f"{self.name}: a round printed no step_ms")
+        return float(values["step_ms"])
+
+    def end(self):
+        """Ends it; what it printed last, by key."""
+        self._resume()
+        self._tell("end")
+        values, deadline = {}, time.monotonic() + self.limit_s
+        while (line := self._next_line(self.lines[0], deadline)) is not None:
+            self._keep(line, values)
+        for process in self.processes:
+            if self._wait(process, deadline) != 0:
+                raise JobError(self._reason())
+        return values
+
+    def kill(self):
+        for process in self._members():
+            try:
+                os.kill(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in self.processes:
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream:
+                    try:
+                        stream.close()
+                    except OSError:  # what was written last did not arrive
+                        pass
+
+    def _members(self):
+        """All its processes: those of the sessions that were started."""
+        sessions = {process.pid for process in self.processes}
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    process = Process(int(entry))
+                except OSError:
+                    continue
+                if process.session in sessions:
+                    yield process
+
+    def _signal(self, number):
+        for process in self._members():
+            try:
+                os.kill(process.pid, number)
+            except ProcessLookupError:
+                pass
+
+    def _pause(self):
+        self._signal(signal.SIGSTOP)
+        members = list(self._members())
+        self.peak_bytes = max(self.peak_bytes, sum(p.peak_bytes() for p in members if p.name not in LAUNCHERS))
+        self._cpu_when_paused = sum(process.cpu_seconds for process in members)
+
+    def _resume(self):
+        if self._cpu_when_paused is not None:
+            self.idle_cpu_seconds += sum(process.cpu_seconds for process in self._members()) - self._cpu_when_paused
+            self._cpu_when_paused = None
+        self._signal(signal.SIGCONT)
+
+    def _tell(self, line):
+        for process in self.processes:
+            try:
+                process.stdin.write(line + "\n")
+                process.stdin.flush()
+            except OSError:
+                raise JobError(self._reason()) from None
+
+    @staticmethod
+    def _read(stream, lines):
+        for line in stream:
+            lines.put(line)
+        lines.put(None)
+
+    def _next_line(self, lines, deadline):
+        """None at the end of the output."""
+        try:
+            return lines.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            raise JobError(f"{self.name}: not done after {self.limit_s} s") from None
+
+    def _wait(self, process, deadline):
+        try:
+            return process.wait(timeout=max(1.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise JobError(f"{self.name}: has not ended after {self.limit_s} s") from None
+
+    @staticmethod
+    def _keep(line, values):
+        key, separator, text = line.rstrip("\n").partition(": ")
+        if separator:
+            values[key] = text
+
+    def _until_ready(self):
+        """What the first process has printed until all are."""
+        deadline = time.monotonic() + self.limit_s
+        printed = []
+        for lines in self.lines:
+            printed.append({})
+            while "ready" not in printed[-1]:
+                line = self._next_line(lines, deadline)
+                if line is None:
+                    raise JobError(self._reason())
+                self._keep(line, printed[-1])
+        return printed[0]
+
+    def _reason(self):
+        """The last line that it left in its log, where programs say why they end."""
+        with open(self.log, errors="replace") as file:
+            lines = [line.strip() for line in file if line.strip()]
+        own = [line for line in lines if line.startswith(("step:", "gpt2_torch:"))]  # mpirun has the last word otherwise
+        return f"{self.name}: {(own or lines or ['ended and said nothing'])[-1]}"
