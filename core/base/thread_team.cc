@@ -56,13 +56,15 @@ class ThreadTeam {
  public:
   // Threads that outnumber the processors sleep at once: whom they wait for needs theirs.
   explicit ThreadTeam(int count)
-      : count_(count), look_out_time_(count > usable_processors() ? std::chrono::microseconds(0) : kLookOut) {
+      : count_(count),
+        shares_(static_cast<size_t>(count)),
+        look_out_time_(count > usable_processors() ? std::chrono::microseconds(0) : kLookOut) {
     for (int index = 1; index < count; ++index) workers_.emplace_back([this, index] { work(index); });
   }
   ~ThreadTeam() {
     ending_.store(true);
-    ticket_.fetch_add(kNextJob);
-    ticket_.notify_all();
+    job_.fetch_add(1);
+    job_.notify_all();
     for (std::thread& worker : workers_) worker.join();
   }
   ThreadTeam(const ThreadTeam&) = delete;
@@ -77,10 +79,14 @@ class ThreadTeam {
     failed_.store(false, std::memory_order_relaxed);
     failure_ = nullptr;
     done_.store(0, std::memory_order_relaxed);
-    const uint64_t job = (ticket_.load(std::memory_order_relaxed) & ~kLeft) + kNextJob;
-    ticket_.store(job | static_cast<uint64_t>(tasks), std::memory_order_seq_cst);
-    ticket_.notify_all();
-    take_tasks(job);
+    const uint32_t job = job_.load(std::memory_order_relaxed) + 1;
+    for (int index = 0; index < count_; ++index) {
+      const auto left = static_cast<uint64_t>(share_end(index) - share_end(index - 1));
+      shares_[static_cast<size_t>(index)].ticket.store(uint64_t{job} << 32 | left, std::memory_order_relaxed);
+    }
+    job_.store(job, std::memory_order_seq_cst);
+    job_.notify_all();
+    take_tasks(job, 0);
     const auto all_done = [this, tasks] { return done_.load(std::memory_order_acquire) == tasks; };
     while (!look_out(look_out_time_, all_done)) {
       const int64_t seen = done_.load(std::memory_order_acquire);
@@ -90,43 +96,52 @@ class ThreadTeam {
   }
 
  private:
-  // A ticket: the number of the job, and how many of its tasks nobody has taken.
-  static constexpr uint64_t kNextJob = uint64_t{1} << 32;
-  static constexpr uint64_t kLeft = kNextJob - 1;
+  // A thread's share of the tasks. Its ticket: the number of the job, and how many of its tasks nobody has taken.
+  struct alignas(kCacheLineBytes) Share {
+    std::atomic<uint64_t> ticket = 0;
+  };
+  static constexpr uint64_t kLeft = 0xffffffff;
+
+  int64_t share_end(int index) const { return tasks_ * (index + 1) / count_; }
 
   void work(int index) {
     this_thread = index;
     in_task = true;
-    uint64_t job = 0;
+    uint32_t job = 0;
     while (true) {
-      uint64_t ticket = 0;
+      uint32_t seen = 0;
       const auto is_new = [&] {
-        ticket = ticket_.load(std::memory_order_acquire);
-        return (ticket & ~kLeft) != job;
+        seen = job_.load(std::memory_order_acquire);
+        return seen != job;
       };
-      while (!look_out(look_out_time_, is_new)) ticket_.wait(ticket, std::memory_order_acquire);
+      while (!look_out(look_out_time_, is_new)) job_.wait(seen, std::memory_order_acquire);
       if (ending_.load()) return;
-      job = ticket & ~kLeft;
-      take_tasks(job);
+      job = seen;
+      take_tasks(job, index);
     }
   }
 
-  // Tasks of `job` until none is left. Whoever holds a task keeps the job from ending: only then is it read what the
-  // job is.
-  void take_tasks(uint64_t job) {
+  // Tasks of `job` until none is left, beginning with the share of thread `first`.
+  void take_tasks(uint32_t job, int first) {
     int64_t taken = 0;
-    uint64_t ticket = ticket_.load(std::memory_order_acquire);
-    while ((ticket & ~kLeft) == job && (ticket & kLeft) != 0) {
-      if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
-        continue;
-      }
-      run_task(tasks_ - static_cast<int64_t>(ticket & kLeft));
-      ++taken;
-      ticket = ticket_.load(std::memory_order_acquire);
-    }
+    for (int i = 0; i < count_; ++i) taken += take_share(job, (first + i) % count_);
     if (taken == 0) return;
     done_.fetch_add(taken, std::memory_order_acq_rel);
     done_.notify_one();
+  }
+
+  // Whoever holds a task keeps the job from ending: only then may be read what the job is.
+  int64_t take_share(uint32_t job, int index) {
+    std::atomic<uint64_t>& ticket = shares_[static_cast<size_t>(index)].ticket;
+    int64_t taken = 0;
+    uint64_t seen = ticket.load(std::memory_order_acquire);
+    while (seen >> 32 == job && (seen & kLeft) != 0) {
+      if (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      run_task(share_end(index) - static_cast<int64_t>(seen & kLeft));
+      ++taken;
+      seen = ticket.load(std::memory_order_acquire);
+    }
+    return taken;
   }
 
   void run_task(int64_t task) {
@@ -138,6 +153,7 @@ class ThreadTeam {
   }
 
   const int count_;
+  std::vector<Share> shares_;
   const std::chrono::microseconds look_out_time_;
   std::vector<std::thread> workers_;
   int64_t tasks_ = 0;
@@ -146,7 +162,7 @@ class ThreadTeam {
   std::atomic<bool> ending_ = false;
   std::atomic<bool> failed_ = false;
   std::exception_ptr failure_;  // of the first task that failed
-  alignas(kCacheLineBytes) std::atomic<uint64_t> ticket_ = 0;
+  alignas(kCacheLineBytes) std::atomic<uint32_t> job_ = 0;
   alignas(kCacheLineBytes) std::atomic<int64_t> done_ = 0;
 };
 

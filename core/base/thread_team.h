@@ -1,9 +1,11 @@
 // The threads that kernels share: a team for each thread that calls, as large as set_threads() says, kept from call to
 // call.
 //
-// Tasks go to whichever thread is free, and a call ends when its tasks have ended, whether or not every thread has come
-// to take one: a thread that the operating system keeps waiting on a busy machine delays only the task that it is in.
-// Idle threads look out for work for a moment, then sleep: a core that somebody else could use is not spun away.
+// Each thread begins with its own share of the tasks, one after the other: calls with the same number of tasks find in
+// a core's cache what an earlier one has left there. Then it takes what others have left. A call ends when its tasks
+// have ended, whether or not every thread has come to take one: a thread that the operating system keeps waiting on a
+// busy machine delays only the task that it is in. Idle threads look out for work for a moment, then sleep: a core that
+// somebody else could use is not spun away.
 #pragma once
 
 #include <cstdint>

@@ -60,12 +60,12 @@ HWY_INLINE WordVec rounded_pairs(FloatVec even, FloatVec odd) {
 // A pair of rows of 64 keys, as row `pair` of panels of 8 keys.
 HWY_INLINE void store_pairs(WordVec words, int64_t pair, int64_t key, uint32_t* panels) {
   const hn::RebindToUnsigned<FloatTag> du;
+  constexpr int64_t kPiece = std::min<int64_t>(kPanelRows, hn::MaxLanes(du));
   HWY_ALIGN uint32_t buffer[hn::MaxLanes(du)];
   hn::Store(words, du, buffer);
-  for (int64_t i = 0; i < float_lanes(); i += kPanelRows) {
-    const int64_t count = std::min(kPanelRows, float_lanes() - i);
-    std::copy_n(buffer + i, count,
-                panels + ((key + i) / kPanelRows * kBlockPairs + pair) * kPanelRows + (key + i) % kPanelRows);
+  for (int64_t i = 0; i < float_lanes(); i += kPiece) {
+    std::memcpy(panels + ((key + i) / kPanelRows * kBlockPairs + pair) * kPanelRows + (key + i) % kPanelRows,
+                buffer + i, kPiece * sizeof(uint32_t));
   }
 }
 

@@ -22,6 +22,8 @@ constexpr int64_t kStretchWords = 1024;
 // Words of K, and of b, that are packed at a time: they bound the memory of a large product (16 MiB).
 constexpr int64_t kBlockDepthWords = 4 * kStretchWords;
 constexpr int64_t kBlockWords = int64_t{1} << 22;
+// Words of b that do not push everything else out of the second-level cache and its share of the third.
+constexpr int64_t kCachedWords = int64_t{1} << 19;
 // Fewer multiplications than this are left to one thread.
 constexpr int64_t kParallelProducts = int64_t{1} << 19;
 
@@ -154,8 +156,12 @@ void PackedGemm::multiply(const Block& block) const {
                                       .tile_columns = kernel_.columns(),
                                       .threads = threads_,
                                       .packs_rows = packs_rows_});
+  // With rows outermost a thread's share is of rows that it is likely to have written, but goes over all of b again and
+  // again.
+  const bool rows_outermost = block.words * block.columns <= kCachedWords;
   run(tasks.count(), [&](int64_t index) {
-    const int64_t i = index % tasks.rows.count(), j = index / tasks.rows.count();
+    const int64_t i = rows_outermost ? index / tasks.columns.count() : index % tasks.rows.count();
+    const int64_t j = rows_outermost ? index % tasks.columns.count() : index / tasks.rows.count();
     const int64_t row = tasks.rows.begin(i), column = block.column + tasks.columns.begin(j);
     run_task(block, {.row = row,
                      .row_end = row + tasks.rows.size(i),

@@ -167,24 +167,26 @@ HWY_INLINE void pack_side_by_side(const GemmOperand& operand, const PackArgs& ar
   args.width == 8 ? pack_side_by_side<8>(operand, args, words) : pack_side_by_side<4>(operand, args, words);
 }
 
+// Rows are further apart than the processor looks ahead.
+constexpr int64_t kAheadRows = 64;
+
 template <typename T>
 void pack_widened(const GemmOperand& operand, const PackArgs& args) {
   const T* const first = reinterpret_cast<const T*>(operand.at(args.line, args.k));
   pack_side_by_side(operand, args, [&](int64_t k, int64_t offset, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    return widened_words(first + k * operand.columns + offset, count);
+    const T* const row = first + k * operand.columns + offset;
+    __builtin_prefetch(row + kAheadRows * operand.columns);
+    return widened_words(row, count);
   });
 }
-
-// Rows are further apart than the processor looks ahead.
-constexpr int64_t kAheadPairs = 32;
 
 void pack_pairs(const GemmOperand& operand, const PackArgs& args) {
   const uint16_t* const first = reinterpret_cast<const uint16_t*>(operand.at(args.line, args.k));
   const int64_t pairs = args.depth / 2;
   pack_side_by_side(operand, args, [&](int64_t k, int64_t offset, int64_t count) MANTISSA_VECTOR_LAMBDA {
     const uint16_t* const row = first + 2 * k * operand.columns + offset;
-    __builtin_prefetch(row + kAheadPairs * 2 * operand.columns);
-    __builtin_prefetch(row + (kAheadPairs * 2 + 1) * operand.columns);
+    __builtin_prefetch(row + kAheadRows * operand.columns);
+    __builtin_prefetch(row + (kAheadRows + 1) * operand.columns);
     const auto even = words_of(row, count);
     return k == pairs ? even : hn::Or(even, hn::ShiftLeft<16>(words_of(row + operand.columns, count)));
   });
