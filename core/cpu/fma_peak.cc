@@ -4,6 +4,8 @@
 #include <chrono>
 #include <vector>
 
+#include "core/base/thread_team.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -94,30 +96,25 @@ Candidate fp32_candidate() {
   return {"fp32 product and sum of 16 bytes", portable_burst, kChains * 4 * 2};
 }
 
-// All threads begin a burst together; from then until the last one is done is its time.
-double measure(const Candidate& candidate, int threads) {
+// A burst is one task for each thread: from its beginning until the last one is done is its time.
+double measure(const Candidate& candidate, int count) {
   using Clock = std::chrono::steady_clock;
   constexpr int kBursts = 80;
   constexpr int64_t kRepetitions = 300'000;  // 12 multiply-adds at 2 a cycle: 1.8 million cycles
+  const int usual = threads();
+  set_threads(count);
   double best_seconds = 1e9;
-  std::vector<float> results(static_cast<size_t>(threads));
-#pragma omp parallel num_threads(threads)
+  std::vector<float> results(static_cast<size_t>(count));
   for (int burst = 0; burst < kBursts; ++burst) {
-    Clock::time_point start;
-#pragma omp barrier
-#pragma omp master
-    start = Clock::now();
-#pragma omp for schedule(static)
-    for (int thread = 0; thread < threads; ++thread) {
-      results[static_cast<size_t>(thread)] += candidate.burst(kRepetitions);
-    }
-#pragma omp master
+    const Clock::time_point start = Clock::now();
+    parallel_for(count, [&](int64_t task) { results[static_cast<size_t>(task)] += candidate.burst(kRepetitions); });
     best_seconds = std::min(best_seconds, std::chrono::duration<double>(Clock::now() - start).count());
   }
+  set_threads(usual);
   float all = 0.0f;
   for (const float result : results) all += result;
   MANTISSA_CHECK(all > 0.0f, "[fma_peak] expected a sum above 0, got {}", all);
-  return static_cast<double>(kRepetitions) * candidate.flops_per_repetition * threads / best_seconds;
+  return static_cast<double>(kRepetitions) * candidate.flops_per_repetition * count / best_seconds;
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ struct FmaPeak {
   const char* instruction = "";  // that reached it
 };
 
-// Of `threads` OpenMP threads that compute at the same time, with the widest vector instructions of this processor: for
+// Of `threads` threads that compute at the same time, with the widest vector instructions of this processor: for
 // bf16 its dot product too, where there is one, if that is faster than fp32. fp16 has the peak of fp32, to which its
 // operands are widened. Matrix units (AMX) are not counted. The best of many bursts of some 1 ms, so that what others
 // on the machine take does not count either. Takes 0.1 s, twice that for bf16. CHECK: a floating dtype, threads > 0.
