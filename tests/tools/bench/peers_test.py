@@ -193,6 +193,13 @@ def fake_row(ours, theirs):
     return row
 
 
+class ReportTest(unittest.TestCase):
+    def test_command_line_leaves_out_places(self):
+        given = ["--models", "tiny", "--venv", "/a", "--output=/b/c.md", "--quick", "--programs", "d", "--rounds", "5"]
+        self.assertEqual(report.command_line(given), "tools/bench/peers --models tiny --quick --rounds 5")
+        self.assertEqual(report.command_line([]), "tools/bench/peers")
+
+
 class RowTest(unittest.TestCase):
     def test_table(self):
         row = fake_row(["--ms", "10,30,20"], ["--ms", "30,33,40"])

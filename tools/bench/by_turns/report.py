@@ -10,6 +10,21 @@ HEADER = (
 )
 
 
+# Options that name places of one machine: nobody repeats a measurement by them.
+PLACES = ("--output", "--venv", "--python", "--programs", "--llmc")
+
+
+def command_line(arguments):
+    """The command that repeats the measurement elsewhere."""
+    kept, skip = ["tools/bench/peers"], False
+    for argument in arguments:
+        if skip or argument.split("=")[0] in PLACES:
+            skip = not skip and "=" not in argument
+        else:
+            kept.append(argument)
+    return " ".join(kept)
+
+
 def clean(text):
     """As it may stand in a cell."""
     return text.replace("|", "/")
