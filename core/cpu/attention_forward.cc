@@ -1,13 +1,12 @@
 // out = softmax(scale * q k^T) v per sequence and head, lse = log(sum exp(scale * q k^T)).
 //
-// Blocks of 64 queries against blocks of 64 keys (attention_softmax-inl.h).
-// Operands are widened to fp32 once per head; scores, probabilities and sums stay in fp32; out is rounded once. Every
-// query goes over the key blocks in order, so nothing depends on which thread works on it. A NaN score makes p, l and
-// out NaN even if the maximum misses it. On the causal diagonal a non-finite value may spread to earlier queries of the
-// same block (0 * NaN); it never vanishes.
+// Blocks of 64 queries against blocks of 64 keys (attention_softmax-inl.h). Operands are widened to fp32 once per head;
+// scores, probabilities and sums stay in fp32; out is rounded once. bf16 has kernels of its own where the processor
+// multiplies pairs of it (attention_pairs.h). Every query goes over the key blocks in order, so nothing depends on
+// which thread works on it. On the causal diagonal a non-finite value may spread to earlier queries of the same block
+// (0 * NaN); it never vanishes.
 //
-// Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022; Milakov & Gimelshein, "Online normalizer
-// calculation for softmax", 2018.
+// Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022.
 #include "core/cpu/attention.h"
 
 #include "core/backend/kernel_checks.h"

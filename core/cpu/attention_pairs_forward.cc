@@ -98,7 +98,9 @@ namespace mantissa::cpu {
 HWY_EXPORT(attend_pairs_run);
 
 bool attends_in_pairs(DType dtype, int64_t head_dim) {
-  return dtype == DType::kBF16 && head_dim % 2 == 0 && preferred_bf16_gemm() == Bf16Gemm::kDotProducts;
+  // Tests hold Highway to lesser instruction sets: they then run what a processor that has no more would.
+  return dtype == DType::kBF16 && head_dim % 2 == 0 && (hwy::SupportedTargets() & HWY_AVX3) != 0 &&
+         preferred_bf16_gemm() == Bf16Gemm::kDotProducts;
 }
 
 void attend_pairs(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head,

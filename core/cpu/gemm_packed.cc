@@ -1,4 +1,4 @@
-// b is packed by all threads together. Then tasks, blocks of c, go to whichever thread is free. A task takes K in
+// b is packed by all threads together. Then they take tasks, blocks of c. A task takes K in
 // stretches whose panels stay in the second-level cache and keeps the sums of a stretch for the next one; what is
 // rounded to c's dtype is the whole sum. Rows of a are read as they lie; where they cannot be, a task packs its own,
 // which then never leave the cache.
