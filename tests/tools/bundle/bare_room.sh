@@ -61,13 +61,15 @@ train module "$bundle/bin/mpirun" -np 2 --oversubscribe
 unset LD_LIBRARY_PATH OPAL_PREFIX OPAL_PKGLIBDIR
 
 # Two nodes: the remote shell gives the other side nothing of this environment, as ssh does. It splits its command line at
-# spaces, as ssh does too.
+# spaces, as ssh does too. A node has a folder for temporary files of its own: OpenMPI's daemons of one job on one machine make
+# the same folders and write the same file at the same time, and one in twenty starts fails.
 case $bundle in *" "*) exit 0 ;; esac
 variables="OPAL_PREFIX OPAL_LIBDIR OPAL_PKGLIBDIR OPAL_SYSCONFDIR OPAL_PKGDATADIR PMIX_PREFIX PMIX_LIBDIR PMIX_PKGLIBDIR
 PMIX_SYSCONFDIR UCX_MODULE_DIR HWLOC_PLUGINS_PATH OMPI_MCA_plm_rsh_agent LD_LIBRARY_PATH"
 agent="$results-agent"
 {
   echo "node=\$1; shift; echo \"\$*\" >$results-started-\$node; unset" $variables
+  echo "export TMPDIR=/tmp/\$node"
   echo "eval \"\$*\""
 } >"$agent"
 PATH=/bin

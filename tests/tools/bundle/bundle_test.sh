@@ -63,6 +63,7 @@ chmod 755 "$room"
 mkdir -p "$room"/{bin,proc,sys,dev,tmp,opt,lib64,"moved to"}
 mkdir -m 1777 "$room/results"
 chmod 1777 "$room/tmp"
+mkdir -m 1777 "$room/tmp/"{nodea,nodeb} # the two nodes of bare_room.sh
 
 # glibc, at the same place as here, where its loader looks for it.
 libraries=$(dirname "$(ldd "$program" | sed -nE 's/^\s*libc\.so\.6 => (\S+).*/\1/p')")
