@@ -17,6 +17,14 @@ void check_activation(const GemmArgs& args) {
                  "[gemm] bias cannot be added to a product that gelu's derivative multiplies");
 }
 
+void check_bias_gradient(const GemmArgs& args, int64_t m) {
+  if (!args.bias_gradient.defined()) return;
+  check_dtype("gemm", "bias_gradient", args.bias_gradient, DType::kF32);
+  check_shape("gemm", "bias_gradient", "(M)", args.bias_gradient, Shape{m});
+  MANTISSA_CHECK(args.trans_a == Transpose::kYes && args.activation == GemmActivation::kNone,
+                 "[gemm] bias_gradient needs a transposed a, and no activation");
+}
+
 }  // namespace
 
 GemmExtents check_args(const GemmArgs& args) {
@@ -48,6 +56,7 @@ GemmExtents check_args(const GemmArgs& args) {
                    args.bias.shape());
   }
   check_activation(args);
+  check_bias_gradient(args, e.m);
   return e;
 }
 

@@ -1,5 +1,5 @@
-// A product with an activation (GemmArgs) by the kernels of gemm and gelu, one after the other: what every device does
-// where it has no kernel for both.
+// A product with an activation or a bias gradient (GemmArgs) by the kernels of gemm, gelu and column_sum, one after the
+// other: what every device does where it has no kernel for both.
 #pragma once
 
 #include "core/backend/kernel_args.h"
@@ -20,6 +20,15 @@ void gemm_in_steps(const GemmArgs& args, Gemm&& gemm, GeluForward&& gelu_forward
     gemm(product);
     gelu_backward(GeluBackwardArgs{.x = args.aux, .dy = args.c, .dx = args.c, .form = args.form});
   }
+}
+
+// gemm and column_sum take the arguments of the kernels of their names; args.bias_gradient is defined.
+template <typename Gemm, typename ColumnSum>
+void gemm_then_bias_gradient(const GemmArgs& args, Gemm&& gemm, ColumnSum&& column_sum) {
+  GemmArgs product = args;
+  product.bias_gradient = Tensor();
+  gemm(product);
+  column_sum(ColumnSumArgs{.x = args.a, .out = args.bias_gradient, .mode = args.bias_gradient_mode});
 }
 
 }  // namespace mantissa

@@ -41,10 +41,13 @@ struct AddArgs {
 // A device that does this in one kernel, for 16-bit dtypes and kTanh only, may leave out roundings (gelu of what aux is
 // rounded from; the product unrounded) and take tanh to within 2^-11, as PTX's tanh.approx does. Others run the kernels
 // of gemm and gelu one after the other, with their roundings.
+//
+// bias_gradient (M) fp32, only with trans_a and without an activation: the column sums of a as well, as ColumnSumArgs
+// has them. The product that makes a linear layer's weight gradient reads the dy that the bias gradient is the sum of.
 struct GemmArgs {
-  Tensor a{}, b{}, c{}, bias{}, aux{};
+  Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
-  GradientMode mode = GradientMode::kWrite;
+  GradientMode mode = GradientMode::kWrite, bias_gradient_mode = GradientMode::kWrite;
   GemmActivation activation = GemmActivation::kNone;
   GeluForm form = GeluForm::kTanh;
 };

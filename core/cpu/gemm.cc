@@ -1,6 +1,7 @@
 #include "core/cpu/gemm.h"
 
 #include "core/backend/gemm_steps.h"
+#include "core/cpu/column_sum.h"
 #include "core/cpu/gelu.h"
 #include "core/cpu/gemm_library.h"
 #include "core/cpu/gemm_packed.h"
@@ -14,6 +15,8 @@ void gemm(const GemmArgs& args, Bf16Gemm bf16) {
     gemm_packed(args, fp32_micro_kernel());
   } else if (bf16 == Bf16Gemm::kDotProducts) {
     gemm_packed(args, bf16_micro_kernel());
+  } else if (args.bias_gradient.defined()) {
+    gemm_then_bias_gradient(args, gemm_library, column_sum);
   } else if (args.activation == GemmActivation::kNone) {
     gemm_library(args);
   } else {

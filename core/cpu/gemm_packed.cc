@@ -56,7 +56,8 @@ class PackedGemm {
   void pack_columns(const Block& block) const;
   void multiply(const Block& block) const;
   void run_task(const Block& block, const Task& task) const;
-  void pack_rows(const Block& block, const Task& task, const Stretch& stretch, uint32_t* panels) const;
+  void pack_rows(const Block& block, const Task& task, const Stretch& stretch, uint32_t* panels, float* row_sums) const;
+  void add_bias_gradient(const Block& block, const Task& task, const Stretch& stretch, const float* row_sums) const;
   void run_column(const Block& block, const Task& task, const Stretch& stretch, float* sums) const;
   void store_part(const float* tile, int64_t tile_stride, const Task& part) const;
   void finish_task(const Task& task) const;
@@ -177,11 +178,14 @@ void PackedGemm::run_task(const Block& block, const Task& task) const {
   const Cut column_tiles{task.column_end - task.column, kernel_.columns()};
   const int64_t own_row_tiles = Cut{task.row_end - task.row, kernel_.rows}.count();
   const bool own_sums = sums_ == nullptr && stretches.count() > 1;
+  // Of the tasks that pack the same rows, the first adds them up.
+  const bool adds_rows = args_.bias_gradient.defined() && task.column == 0;
   uint32_t* panels = nullptr;
-  float* sums = nullptr;
+  float *sums = nullptr, *row_sums = nullptr;
   const auto lay_out = [&](ScratchLayout layout) {
     panels = layout.take<uint32_t>((packs_rows_ ? own_row_tiles : 1) * kernel_.rows * stretches.part);
     sums = own_sums ? layout.take<float>(own_row_tiles * column_tiles.count() * tile_elements) : nullptr;
+    row_sums = adds_rows ? layout.take<float>(own_row_tiles * kernel_.rows) : nullptr;
     return layout.used_bytes();
   };
   lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
@@ -193,7 +197,8 @@ void PackedGemm::run_task(const Block& block, const Task& task) const {
   }
   for (int64_t s = 0; s < stretches.count(); ++s) {
     const Stretch stretch{.begin = stretches.begin(s), .words = stretches.size(s), .panels = panels};
-    pack_rows(block, task, stretch, panels);
+    pack_rows(block, task, stretch, panels, row_sums);
+    if (adds_rows) add_bias_gradient(block, task, stretch, row_sums);
     for (int64_t j = 0; j < column_tiles.count(); ++j) {
       run_column(block,
                  {.row = task.row,
@@ -206,7 +211,8 @@ void PackedGemm::run_task(const Block& block, const Task& task) const {
   if (block.last) finish_task(task);
 }
 
-void PackedGemm::pack_rows(const Block& block, const Task& task, const Stretch& stretch, uint32_t* panels) const {
+void PackedGemm::pack_rows(const Block& block, const Task& task, const Stretch& stretch, uint32_t* panels,
+                           float* row_sums) const {
   const int64_t first = std::max(task.row, first_packed_row());
   if (first >= task.row_end) return;
   const int64_t k = elements(block.word + stretch.begin);
@@ -217,7 +223,17 @@ void PackedGemm::pack_rows(const Block& block, const Task& task, const Stretch& 
                    .k = k,
                    .depth = std::min(elements(stretch.words), extents_.k - k),
                    .word = kernel_.word,
-                   .panel = panels});
+                   .panel = panels,
+                   .sums = row_sums});
+}
+
+void PackedGemm::add_bias_gradient(const Block& block, const Task& task, const Stretch& stretch,
+                                   const float* row_sums) const {
+  const bool starts = block.first && stretch.begin == 0 && args_.bias_gradient_mode == GradientMode::kWrite;
+  float* const out = args_.bias_gradient.data<float>();
+  for (int64_t row = task.row; row < task.row_end; ++row) {
+    out[row] = (starts ? 0.0f : out[row]) + row_sums[row - task.row];
+  }
 }
 
 // A column of tiles. `sums` holds the tiles' sums so far, each (rows, vectors of columns), and takes those that others

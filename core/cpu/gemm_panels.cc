@@ -141,6 +141,14 @@ struct Scatter {
   }
 };
 
+// The elements of each lane's word, added up.
+HWY_INLINE FloatVec sum_of_words(hn::Vec<WordTag> v, GemmWord word) {
+  const FloatTag df;
+  if (word == GemmWord::kFp32) return hn::BitCast(df, v);
+  const auto second = hn::And(v, hn::Set(WordTag(), 0xffff0000u));
+  return hn::Add(hn::BitCast(df, hn::ShiftLeft<16>(v)), hn::BitCast(df, second));
+}
+
 // words(k, offset, count) gives the words of lines [offset, offset + count) of the panels' for a word of K. A vector's
 // lines by a few words of K at a time: cache lines hold those of the next vectors as well.
 template <int kPiece, typename Words>
@@ -148,15 +156,26 @@ HWY_INLINE void pack_side_by_side(const GemmOperand& operand, const PackArgs& ar
   constexpr int64_t kWordsAtATime = 32;
   const int64_t lanes = float_lanes(), depth = words_in(args.depth, args.word);
   const int64_t lines = args.width * args.panels, valid = std::min(lines, operand.lines - args.line);
+  if (args.sums != nullptr) std::fill_n(args.sums, lines, 0.0f);
   for (int64_t begin = 0; begin < depth; begin += kWordsAtATime) {
     const int64_t end = std::min(depth, begin + kWordsAtATime);
     for (int64_t offset = 0; offset < lines; offset += lanes) {
       const int64_t count = std::clamp<int64_t>(valid - offset, 0, lanes), panel = offset / args.width;
       const Scatter<kPiece> scatter{args.panel + panel * args.panel_stride + offset % args.width, args.panel_stride,
                                     std::min(args.panels - panel, lanes / std::max(1, kPiece))};
-      for (int64_t k = begin; k < end; ++k) {
-        scatter(count == 0 ? hn::Zero(WordTag()) : words(k, offset, count), k * args.width);
+      if (args.sums == nullptr || count == 0) {
+        for (int64_t k = begin; k < end; ++k) {
+          scatter(count == 0 ? hn::Zero(WordTag()) : words(k, offset, count), k * args.width);
+        }
+        continue;
       }
+      auto sum = hn::Zero(FloatTag());
+      for (int64_t k = begin; k < end; ++k) {
+        const auto word = words(k, offset, count);
+        scatter(word, k * args.width);
+        sum = hn::Add(sum, sum_of_words(word, args.word));
+      }
+      store(hn::Add(load(args.sums + offset, count), sum), args.sums + offset, count);
     }
   }
 }

@@ -39,10 +39,14 @@ constexpr int64_t words_in(int64_t depth, GemmWord word) { return (depth + eleme
 // Packs K [k, k + depth) of `panels` panels of `width` lines each, from `line` on: panel (words_in(depth), width), the
 // next one `panel_stride` words after it. Lines beyond the operand's are 0. Panels are 64-byte aligned; a width is 4, 8
 // or a multiple of the vectors' lanes, and at most kMaxPanelLines. Pairs need a bf16 operand and an even k.
+//
+// sums (panels * width): what the packed elements of each line add up to, in fp32 and in an order that depends on depth
+// only; null for none. Only of lines that lie side by side.
 struct PackArgs {
   int64_t line, width, panels, panel_stride, k, depth;
   GemmWord word;
   uint32_t* panel;
+  float* sums = nullptr;
 };
 constexpr int64_t kMaxPanelLines = 48;
 void pack_panels(const GemmOperand& operand, const PackArgs& args);

@@ -1,6 +1,7 @@
 #include "core/backend/gemm_steps.h"
 #include "core/backend/kernel_checks.h"
 #include "core/cpu/gemm.h"
+#include "core/cuda/column_sum.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/cuda/gelu.h"
 #include "core/cuda/gemm.h"
@@ -24,6 +25,11 @@ void gemm(const GemmArgs& args, CudaStream& stream) {
         args, [&](const GemmArgs& product) { gemm(product, stream); },
         [&](const GeluForwardArgs& gelu) { gelu_forward(gelu, stream); },
         [&](const GeluBackwardArgs& gelu) { gelu_backward(gelu, stream); });
+  }
+  if (args.bias_gradient.defined()) {
+    return gemm_then_bias_gradient(
+        args, [&](const GemmArgs& product) { gemm(product, stream); },
+        [&](const ColumnSumArgs& sums) { column_sum(sums, stream); });
   }
   GemmArgs borrowed = args;
   for (Tensor GemmArgs::*operand : {&GemmArgs::a, &GemmArgs::b, &GemmArgs::c, &GemmArgs::bias}) {

@@ -11,6 +11,7 @@
 
 #include "core/backend/gemm_steps.h"
 #include "core/cuda/cast.h"
+#include "core/cuda/column_sum.h"
 #include "core/cuda/gelu.h"
 #include "core/cuda/runtime.h"
 
@@ -114,6 +115,11 @@ bool try_multiply_staged(GemmDevice& device, const GemmArgs& args, const GemmExt
 
 void multiply(GemmDevice& device, const GemmArgs& args, CudaStream& stream) {
   const GemmExtents extents = check_args(args);
+  if (args.bias_gradient.defined()) {
+    return gemm_then_bias_gradient(
+        args, [&](const GemmArgs& product) { multiply(device, product, stream); },
+        [&](const ColumnSumArgs& sums) { column_sum(sums, stream); });
+  }
   const bool is_plain = args.activation == GemmActivation::kNone;
   if (is_plain || (device.fuses_gelu() && has_epilogue(args))) {
     const size_t bias_bytes = converted_bias_bytes(args);

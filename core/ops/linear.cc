@@ -36,18 +36,20 @@ Var record_linear(Tape& tape, Tensor output, const Operands& operands, Parameter
                   InputGradient input_gradient) {
   std::vector<Parameter*> parameters{&weight};
   if (bias) parameters.push_back(bias);
-  return tape.record(
-      Op::kLinear, std::move(output), {Var{{}, slot}}, parameters,
-      [slot, input = operands.input, &weight, bias, input_gradient](Tape& t, Tensor dy) {
-        if (slot >= 0) t.give_gradient(Var{{}, slot}, input_gradient(t, dy));
-        const GradientTarget d_weight = t.gradient_target(weight);
-        t.backend().gemm({.a = dy, .b = input, .c = d_weight.tensor, .trans_a = Transpose::kYes, .mode = d_weight.mode},
-                         t.stream());
-        if (bias) {
-          const GradientTarget d_bias = t.gradient_target(*bias);
-          t.backend().column_sum({.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, t.stream());
-        }
-      });
+  return tape.record(Op::kLinear, std::move(output), {Var{{}, slot}}, parameters,
+                     [slot, input = operands.input, &weight, bias, input_gradient](Tape& t, Tensor dy) {
+                       if (slot >= 0) t.give_gradient(Var{{}, slot}, input_gradient(t, dy));
+                       const GradientTarget d_weight = t.gradient_target(weight);
+                       const GradientTarget d_bias = bias ? t.gradient_target(*bias) : GradientTarget{};
+                       t.backend().gemm({.a = dy,
+                                         .b = input,
+                                         .c = d_weight.tensor,
+                                         .bias_gradient = d_bias.tensor,
+                                         .trans_a = Transpose::kYes,
+                                         .mode = d_weight.mode,
+                                         .bias_gradient_mode = d_bias.mode},
+                                        t.stream());
+                     });
 }
 
 // dx = dy W: in fp32 for an fp32 x (a residual stream) although the product is of 16-bit numbers.

@@ -5,6 +5,7 @@
 
 #include "tests/core/kernels/gemm_problem.h"
 #include "tests/core/kernels/kernels.h"
+#include "tests/reference/bias.h"
 
 namespace mantissa::kernel_test {
 namespace {
@@ -90,6 +91,35 @@ TEST(Gemm, ABiasIsRoundedToTheResultsDType) {
   });
 }
 
+TEST(Gemm, TheBiasGradientIsTheColumnSumsOfA) {
+  // The last: several stretches of K, and of rows more than a task takes.
+  for (const MatmulShape& shape :
+       {MatmulShape{1, 1, 1, true, false}, MatmulShape{3, 17, 65, true, true}, MatmulShape{65, 129, 63, true, false},
+        MatmulShape{261, 97, 1601, true, false}, MatmulShape{17, 3, 8201, true, false}}) {
+    const Problem problem(shape);
+    const std::vector<double> expected = reference::column_sum(problem.a, shape.m),
+                              magnitude = reference::column_sum(absolute(problem.a), shape.m),
+                              before = short_values(shape.m, 5);
+    const auto m = static_cast<int64_t>(shape.m);
+    device_under_test().on_each_variant([&] {
+      for (const GemmWay& way : device_under_test().gemm_ways()) {
+        GemmArgs args = problem.args(way.dtype);
+        args.bias_gradient = make_unwritten(DType::kF32, {m});
+        way.gemm(args);
+        const double steps = kColumnSumTolerance.steps(static_cast<double>(shape.k));
+        expect_close(args.bias_gradient, expected, magnitude, steps, problem.name(way.name + " bias gradient"));
+        expect_close(args.c, problem.product, problem.magnitude, problem.steps(), problem.name(way.name));
+
+        args.bias_gradient = make_tensor(DType::kF32, {m}, before);
+        args.bias_gradient_mode = GradientMode::kAccumulate;
+        way.gemm(args);
+        expect_close(args.bias_gradient, sum_of(expected, before), sum_of(magnitude, absolute(before)), steps,
+                     problem.name(way.name + " bias gradient accumulated"));
+      }
+    });
+  }
+}
+
 TEST(Gemm, SeveralTilesAndDepthChunksWithEdges) {
   for (const MatmulShape& shape : {MatmulShape{261, 397, 1601, false, true}, MatmulShape{397, 261, 801, true, false}}) {
     const Problem problem(shape);
@@ -114,8 +144,11 @@ TEST(Gemm, TheSameBitsOnEverySchedule) {
         GemmArgs sum = args;
         sum.c = make_tensor(DType::kF32, args.c.shape(), problem.magnitude);
         sum.mode = GradientMode::kAccumulate;
+        if (shape.trans_a) sum.bias_gradient = make_unwritten(DType::kF32, {static_cast<int64_t>(shape.m)});
         way.gemm(sum);
-        return std::vector<Tensor>{args.c, sum.c};
+        std::vector<Tensor> results{args.c, sum.c};
+        if (shape.trans_a) results.push_back(sum.bias_gradient);
+        return results;
       });
     }
   }
@@ -176,6 +209,11 @@ TEST(Gemm, RefusesWhatDoesNotFit) {
                         "[gemm] bias must be floating with shape (4)");
   expect_contract_error([&] { gemm({.a = a, .b = b, .c = c, .bias = {}, .mode = GradientMode::kAccumulate}); },
                         "[gemm] c must be fp32 to accumulate");
+  const Tensor sums = zeros(DType::kF32, {2});
+  expect_contract_error([&] { gemm({.a = a, .b = b, .c = c, .bias_gradient = sums}); },
+                        "[gemm] bias_gradient needs a transposed a");
+  expect_contract_error([&] { gemm({.a = a, .b = b, .c = c, .bias_gradient = zeros(DType::kF32, {3})}); },
+                        "[gemm] bias_gradient must have shape (M)=(2), got (3)");
   expect_contract_error([&] { gemm({.a = a, .b = b, .c = {}, .bias = {}}); }, "[gemm] a, b and c must be defined");
 }
 
