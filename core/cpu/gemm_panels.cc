@@ -227,5 +227,17 @@ namespace mantissa::cpu {
 HWY_EXPORT(pack);
 void pack_panels(const GemmOperand& operand, const PackArgs& args) { HWY_DYNAMIC_DISPATCH(pack)(operand, args); }
 
+void prefetch_panels(const GemmOperand& operand, const PackArgs& args, int64_t part, int64_t parts) {
+  constexpr int64_t kLineBytes = 64;
+  const int64_t lines = std::min(args.width * args.panels, operand.lines - args.line);
+  const int64_t rows = operand.lines_inner ? args.depth : lines;  // as they are stored
+  const int64_t bytes = (operand.lines_inner ? lines : args.depth) * static_cast<int64_t>(size_bytes(operand.dtype));
+  for (int64_t row = rows * part / parts; row < rows * (part + 1) / parts; ++row) {
+    const std::byte* const first =
+        operand.lines_inner ? operand.at(args.line, args.k + row) : operand.at(args.line + row, args.k);
+    for (int64_t byte = 0; byte < bytes; byte += kLineBytes) __builtin_prefetch(first + byte, 0, 2);
+  }
+}
+
 }  // namespace mantissa::cpu
 #endif  // HWY_ONCE

@@ -51,4 +51,7 @@ struct PackArgs {
 constexpr int64_t kMaxPanelLines = 48;
 void pack_panels(const GemmOperand& operand, const PackArgs& args);
 
+// Fetches into the second-level cache part `part` of `parts` of what pack_panels would read.
+void prefetch_panels(const GemmOperand& operand, const PackArgs& args, int64_t part, int64_t parts);
+
 }  // namespace mantissa::cpu

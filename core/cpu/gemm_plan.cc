@@ -9,8 +9,6 @@ namespace {
 constexpr int64_t kTaskRows = 128;
 constexpr int64_t kLeastPackedRows = 32;
 constexpr int64_t kTaskColumns = 480;
-// So many that the last ones to end keep the other threads waiting for a few per cent of the time at most.
-constexpr int64_t kTasksPerThread = 8;
 
 }  // namespace
 
@@ -25,7 +23,7 @@ GemmTasks plan_tasks(const GemmTaskShape& shape) {
   int64_t rows = round_up(std::min(m, kTaskRows), tile_rows),
           columns = round_up(packs_rows ? n : std::min(n, kTaskColumns), tile_columns);
   const auto tasks = [&] { return GemmTasks{cut_evenly(m, rows, tile_rows), cut_evenly(n, columns, tile_columns)}; };
-  while (threads > 1 && tasks().count() < kTasksPerThread * threads) {
+  while (threads > 1 && tasks().count() < GemmTasks::kPerThread * threads) {
     const bool fewer_rows = rows > least_rows && (packs_rows || rows >= columns);
     if (fewer_rows || (rows > least_rows && columns == tile_columns)) {
       rows = std::max(least_rows, round_up(rows / 2, tile_rows));

@@ -22,6 +22,9 @@ Cut cut_evenly(int64_t extent, int64_t most, int64_t multiple);
 
 // Tasks are blocks of c, of whole tiles of the micro-kernel.
 struct GemmTasks {
+  // So many that the last ones to end keep the other threads waiting for a few per cent of the time at most.
+  static constexpr int64_t kPerThread = 8;
+
   Cut rows, columns;
 
   int64_t count() const { return rows.count() * columns.count(); }

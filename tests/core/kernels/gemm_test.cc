@@ -121,7 +121,9 @@ TEST(Gemm, TheBiasGradientIsTheColumnSumsOfA) {
 }
 
 TEST(Gemm, SeveralTilesAndDepthChunksWithEdges) {
-  for (const MatmulShape& shape : {MatmulShape{261, 397, 1601, false, true}, MatmulShape{397, 261, 801, true, false}}) {
+  // The last: so many columns that tasks pack their own.
+  for (const MatmulShape& shape : {MatmulShape{261, 397, 1601, false, true}, MatmulShape{397, 261, 801, true, false},
+                                   MatmulShape{19, 1601, 4100, false, true}}) {
     const Problem problem(shape);
     for (const GemmWay& way : device_under_test().gemm_ways()) {
       const GemmArgs args = problem.args(way.dtype);
@@ -135,7 +137,7 @@ TEST(Gemm, TheSameBitsOnEverySchedule) {
   // Left to themselves libraries split the first two over K; the first is one tile.
   for (const MatmulShape& shape : {MatmulShape{16, 48, 8192, true, false}, MatmulShape{64, 64, 4096, true, false},
                                    MatmulShape{261, 397, 1601, false, true}, MatmulShape{1, 1031, 769, false, false},
-                                   MatmulShape{513, 97, 65, true, true}}) {
+                                   MatmulShape{513, 97, 65, true, true}, MatmulShape{19, 1601, 2100, false, true}}) {
     const Problem problem(shape);
     for (const GemmWay& way : device_under_test().gemm_ways()) {
       expect_same_bits_on_every_schedule([&] {
