@@ -18,7 +18,11 @@ class Encoder final : public Model {
 
   Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
     Var x = embedding_.forward(tape, tokens, sequence_length);  // (B*T, C)
-    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
+    for (const Block& block : blocks_) {
+      x = tape.recompute(std::move(x), [&block, sequence_length](Tape& t, Var stream) {
+        return block.forward(t, std::move(stream), sequence_length);
+      });
+    }
     return x;
   }
 

@@ -20,7 +20,15 @@ class Gpt final : public Model {
   Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
     // The residual stream (B*T, C), fp32 by default: each addition is left to the norm that reads the sum.
     DeferredSum x{.a = embedding_.forward(tape, tokens, sequence_length)};
-    for (const Block& block : blocks_) x = block.forward(tape, std::move(x), sequence_length);
+    for (const Block& block : blocks_) {
+      if (tape.recomputes()) {
+        x = {.a = tape.recompute(std::move(x.a), [&block, sequence_length](Tape& t, Var stream) {
+          return block.forward_whole(t, std::move(stream), sequence_length);
+        })};
+      } else {
+        x = block.forward(tape, std::move(x), sequence_length);
+      }
+    }
     const DType head_input = linear_input_dtype(tape, "head");
     const Tape::LayerGuard guard(tape, "final_norm");
     return final_norm_->forward(tape, std::move(x), head_input).normed;
@@ -48,6 +56,11 @@ class Gpt final : public Model {
       x = defer_add(tape, std::move(at.sum), attention.forward(tape, std::move(at.normed), sequence_length));
       at = normed(tape, "norm2", norm2, std::move(x), "mlp.up");
       return defer_add(tape, std::move(at.sum), mlp.forward(tape, std::move(at.normed), samples));
+    }
+
+    // The same with both additions made here: where a block is recomputed, its input is all that is kept.
+    Var forward_whole(Tape& tape, Var x, int64_t sequence_length) const {
+      return add(tape, forward(tape, {.a = std::move(x)}, sequence_length));
     }
 
     static NormedSum normed(Tape& tape, const char* name, const Norm& norm, DeferredSum x, const char* consumer) {

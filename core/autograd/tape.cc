@@ -13,9 +13,11 @@ Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy
       precision_(&policy.at("")) {}
 
 Tape::~Tape() {
-  for (Node& node : nodes_) {
+  const auto give_back = [](const Node& node) {
     for (Parameter* parameter : node.parameters) --parameter->pending_uses;
-  }
+  };
+  give_back(running_);  // whose backward threw, or an empty one
+  for (const Node& node : nodes_) give_back(node);
 }
 
 Tape::LayerGuard::LayerGuard(Tape& tape, std::string_view name) : tape_(tape), parent_length_(tape.layer_.size()) {
@@ -42,9 +44,24 @@ Tensor Tape::cast(const Tensor& tensor, DType dtype) {
 
 Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
                  Backward backward) {
-  if (options_.after_op) options_.after_op(layer_, name(op), output);
-  if (options_.check_outputs) check_output(op, output);
+  if (!is_second_run_) {
+    if (options_.after_op) options_.after_op(layer_, name(op), output);
+    if (options_.check_outputs) check_output(op, output);
+  }
   if (!training()) return Var{std::move(output)};
+  if (is_recording()) return push_node(std::move(output), inputs, parameters, std::move(backward));
+  for (const Var& input : inputs) {
+    MANTISSA_CHECK(input.slot < 0,
+                   "[tape.recompute] a segment must read no value that takes a gradient but its input; op {} of layer "
+                   "'{}' reads another",
+                   name(op), layer_);
+  }
+  dropped_parameters_->insert(dropped_parameters_->end(), parameters.begin(), parameters.end());
+  return Var{std::move(output)};
+}
+
+Var Tape::push_node(Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
+                    Backward backward) {
   bool needs_gradient = !parameters.empty();
   for (const Var& input : inputs) needs_gradient |= input.slot >= 0;
   if (!needs_gradient) return Var{std::move(output)};
@@ -52,7 +69,7 @@ Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std
   const int slot = static_cast<int>(slots_.size());
   slots_.push_back({output.dtype(), output.shape(), {}});
   for (Parameter* parameter : parameters) ++parameter->pending_uses;
-  nodes_.push_back({op, slot, parameters, std::move(backward)});
+  nodes_.push_back({slot, parameters, std::move(backward)});
   return Var{std::move(output), slot};
 }
 
@@ -99,11 +116,13 @@ void Tape::backward(const Var& loss) {
   spent_ = true;
   slots_[static_cast<size_t>(loss.slot)].gradient = options_.loss_gradient;
   while (!nodes_.empty()) {
-    Node& node = nodes_.back();  // stays until its backward has run: if that throws, ~Tape() gives its uses back
-    Tensor d_out = std::move(slots_[static_cast<size_t>(node.slot)].gradient);
-    if (d_out.defined()) node.backward(*this, std::move(d_out));
-    const std::vector<Parameter*> parameters = std::move(node.parameters);
-    nodes_.pop_back();  // frees the activations it holds before anybody is told
+    running_ =
+        std::move(nodes_.back());  // stays until its backward has run: if that throws, ~Tape() gives its uses back
+    nodes_.pop_back();
+    Tensor d_out = std::move(slots_[static_cast<size_t>(running_.slot)].gradient);
+    if (d_out.defined()) running_.backward(*this, std::move(d_out));
+    const std::vector<Parameter*> parameters = std::move(running_.parameters);
+    running_ = {};  // frees the activations it holds before anybody is told
     for (Parameter* parameter : parameters) {
       if (--parameter->pending_uses == 0 && options_.gradient_ready) options_.gradient_ready(*parameter);
     }

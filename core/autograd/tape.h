@@ -5,22 +5,30 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
+#include "core/autograd/recompute.h"
 #include "core/autograd/weight_cast_cache.h"
 #include "core/backend/backend.h"
 #include "core/tensor/arena.h"
 
 namespace mantissa {
 
+class Tape;
+
+// Makes a value again in the backward pass, bit for bit, of what is kept anyway.
+using Remake = std::function<Tensor(Tape& tape)>;
+
 // A value on a tape. Without a slot it takes no gradient (inputs, evaluation).
 struct Var {
   Tensor value;
   int slot = -1;
+  std::shared_ptr<const Remake> remake{};  // nullptr: who needs the value later must keep it
 };
 
 // Where a gradient goes and how: write it, or add to what is there.
@@ -52,6 +60,7 @@ struct TapeOptions {
   // (1) fp32, on the device: the gradient of the loss, which the backward pass starts from. Loss scale / non-ignored
   // tokens of the global batch. Needed in training.
   Tensor loss_gradient{};
+  Recompute recompute = Recompute::kNone;
   bool check_outputs = false;                        // examine every op's output; slow, for hunting a fault
   std::function<void(Parameter&)> gradient_ready{};  // after the last use of a parameter in the backward pass
   std::function<void()> between_nodes{};             // lets communication progress during the backward pass
@@ -62,6 +71,7 @@ struct TapeOptions {
 class Tape {
  public:
   using Backward = std::function<void(Tape& tape, Tensor d_out)>;
+  using Segment = std::function<Var(Tape& tape, Var input)>;
 
   Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, WeightCastCache& casts,
        TapeOptions options = {});
@@ -89,6 +99,13 @@ class Tape {
   // Whether somebody looks at every op's output (check_outputs, after_op). Ops that do the work of several in one
   // kernel then do it one by one.
   bool shows_every_op() const { return options_.check_outputs || options_.after_op != nullptr; }
+  // Whether recompute() drops what a segment makes.
+  bool recomputes() const { return training() && options_.recompute == Recompute::kFull; }
+  // segment(input), of which nothing but `input` is kept if recomputes(): the backward pass runs the segment a second
+  // time, with the layer path, the autocast scope and the random sites of the first, and then takes its derivative.
+  // Hooks see the ops of the first run only. `segment` must be good for a second call until then, and read no value
+  // that takes a gradient but `input`; ContractError if it does. A segment within a segment is one of the second run.
+  Var recompute(Var input, Segment segment);
 
   // --- for ops
   Backend& backend() const { return backend_; }
@@ -107,6 +124,11 @@ class Tape {
   // `backward` runs at most once; it must hand a gradient to every input that has a slot and to each of `parameters`.
   Var record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
              Backward backward);
+  // y, which was recorded last, with the way to make its value again where options().recompute is kSelective. `remake`
+  // must hold no memory that the op's own node does not: by then it would be no gain.
+  Var remakeable(Var y, Remake remake) const;
+  // False in the first run of a segment that is dropped.
+  bool is_recording() const { return training() && dropped_parameters_ == nullptr; }
 
   // --- for backward functions
   // A buffer for the gradient of `input`, in its dtype: fresh (kWrite) or holding earlier contributions (kAccumulate).
@@ -126,12 +148,24 @@ class Tape {
 
  private:
   struct Node {
-    Op op;
-    int slot;
+    int slot = -1;
     std::vector<Parameter*> parameters;
     Backward backward;
   };
+  // What ops read of the tape and the thread besides their inputs.
+  struct Position {
+    std::string layer;
+    uint32_t random_sites = 0;
+    AutocastState autocast;
+  };
+  class DroppedRun;
+  class SecondRun;
+
+  Var push_node(Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
+                Backward backward);
   void check_output(Op op, const Tensor& output);
+  Position position() const { return {layer_, random_sites_, autocast_state()}; }
+  void go_to(const Position& position);
 
   Backend& backend_;
   Stream& stream_;
@@ -142,6 +176,7 @@ class Tape {
   std::string layer_;
   const Precision* precision_;
   std::vector<Node> nodes_;
+  Node running_;  // whose backward runs; it may record nodes of its own
   struct Slot {
     DType dtype;
     Shape shape;
@@ -149,6 +184,8 @@ class Tape {
   };
   std::vector<Slot> slots_;
   uint32_t random_sites_ = 0;
+  std::vector<Parameter*>* dropped_parameters_ = nullptr;  // uses of a segment that is not recorded now, else nullptr
+  bool is_second_run_ = false;                             // of a segment
   bool spent_ = false;
   std::optional<NonFiniteOp> first_non_finite_;
 };

@@ -11,10 +11,12 @@ DType sum_dtype(const Tape& tape, const Var& a, const Var& b) {
 
 }  // namespace
 
-Var add(Tape& tape, const Var& a, const Var& b) {
-  const DeferredSum sum{a, b, sum_dtype(tape, a, b)};
-  const Tensor y = tape.allocate(sum.dtype, a.value.shape());
-  tape.backend().add({.a = a.value, .b = b.value, .y = y}, tape.stream());
+Var add(Tape& tape, const Var& a, const Var& b) { return add(tape, {a, b, sum_dtype(tape, a, b)}); }
+
+Var add(Tape& tape, const DeferredSum& sum) {
+  if (!sum.is_deferred()) return sum.a;
+  const Tensor y = tape.allocate(sum.dtype, sum.a.value.shape());
+  tape.backend().add({.a = sum.a.value, .b = sum.b.value, .y = y}, tape.stream());
   return record_sum(tape, sum, y);
 }
 

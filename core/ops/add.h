@@ -22,6 +22,9 @@ struct DeferredSum {
 // dtype than either, it is done at once.
 DeferredSum defer_add(Tape& tape, Var a, Var b);
 
+// The sum, done now if it was put off: the same values.
+Var add(Tape& tape, const DeferredSum& sum);
+
 // What a norm that makes a sum returns: the sum goes on as the residual stream.
 struct NormedSum {
   Var sum, normed;

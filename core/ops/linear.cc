@@ -1,5 +1,8 @@
 #include "core/ops/linear.h"
 
+#include "core/autograd/saved_value.h"
+#include "core/ops/gelu.h"
+
 namespace mantissa {
 namespace {
 
@@ -32,17 +35,17 @@ Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const
 using InputGradient = std::function<Tensor(Tape& tape, const Tensor& dy)>;
 
 // Records that `output` takes the gradient of the layer's result, and `slot` that of its input.
-Var record_linear(Tape& tape, Tensor output, const Operands& operands, Parameter& weight, Parameter* bias, int slot,
+Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter& weight, Parameter* bias, int slot,
                   InputGradient input_gradient) {
   std::vector<Parameter*> parameters{&weight};
   if (bias) parameters.push_back(bias);
   return tape.record(Op::kLinear, std::move(output), {Var{{}, slot}}, parameters,
-                     [slot, input = operands.input, &weight, bias, input_gradient](Tape& t, Tensor dy) {
+                     [slot, input, &weight, bias, input_gradient](Tape& t, Tensor dy) {
                        if (slot >= 0) t.give_gradient(Var{{}, slot}, input_gradient(t, dy));
                        const GradientTarget d_weight = t.gradient_target(weight);
                        const GradientTarget d_bias = bias ? t.gradient_target(*bias) : GradientTarget{};
                        t.backend().gemm({.a = dy,
-                                         .b = input,
+                                         .b = input.get(t),
                                          .c = d_weight.tensor,
                                          .bias_gradient = d_bias.tensor,
                                          .trans_a = Transpose::kYes,
@@ -69,15 +72,17 @@ DType linear_dtype(const Tape& tape, DType x, const Parameter& weight) {
 
 Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   const Operands operands = operands_of(tape, x.value, weight, bias);
+  const SavedValue input(x, operands.input);
   const DType x_dtype = x.value.dtype();
   x.value = Tensor();  // the backward pass needs the cast input only
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   tape.backend().gemm(operands.product(y), tape.stream());
-  return record_linear(tape, y, operands, weight, bias, x.slot, plain_gradient(operands, x_dtype));
+  return record_linear(tape, y, input, weight, bias, x.slot, plain_gradient(operands, x_dtype));
 }
 
 GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, GeluForm form) {
   const Operands operands = operands_of(tape, x.value, weight, bias);
+  const SavedValue saved(x, operands.input);
   const DType x_dtype = x.value.dtype();
   x.value = Tensor();
   const Tensor input = tape.allocate(operands.input.dtype(), operands.output_shape());
@@ -87,7 +92,8 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
   product.activation = GemmActivation::kGelu;
   product.form = form;
   tape.backend().gemm(product, tape.stream());
-  return {record_linear(tape, y, operands, weight, bias, x.slot, plain_gradient(operands, x_dtype)), input, form};
+  Var made = record_linear(tape, y, saved, weight, bias, x.slot, plain_gradient(operands, x_dtype));
+  return {tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); }), input, form};
 }
 
 Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
@@ -103,7 +109,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
         t.stream());
     return dx;
   };
-  return record_linear(tape, y, operands, weight, bias, x.y.slot, input_gradient);
+  return record_linear(tape, y, SavedValue(x.y, operands.input), weight, bias, x.y.slot, input_gradient);
 }
 
 }  // namespace mantissa

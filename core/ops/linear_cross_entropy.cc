@@ -58,6 +58,9 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
   MANTISSA_CHECK(chunk_rows > 0, "[linear_cross_entropy] a chunk must have rows, got {}", chunk_rows);
   MANTISSA_CHECK(!tape.training() || tape.options().loss_gradient.defined(),
                  "[linear_cross_entropy] the tape was made without a loss gradient");
+  MANTISSA_CHECK(
+      tape.is_recording() || !tape.training(),
+      "[linear_cross_entropy] writes gradients as it goes: it must not be part of a segment that is run twice");
   const int64_t rows = x.value.dim(0), vocab = weight.shape[0];
   const DType x_dtype = x.value.dtype();
   const DType dtype = tape.compute_dtype(Op::kLinear, x_dtype, widest(x_dtype, weight.working_dtype));

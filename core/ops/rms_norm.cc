@@ -40,7 +40,16 @@ NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsil
                                 .epsilon = epsilon};
   tape.backend().rms_norm_forward(args, tape.stream());
   const Var sum = x.is_deferred() ? record_sum(tape, x, args.sum) : x.a;
-  return {sum, record_norm(tape, sum, args, weight)};
+  RmsNormForwardArgs again = args;  // with the sum that is there now, and statistics that come out as they are
+  again.x = sum.value;
+  again.residual = again.sum = again.y = Tensor();
+  const auto remake = [again, out](Tape& t) {
+    RmsNormForwardArgs norm = again;
+    norm.y = t.allocate(out, again.x.shape());
+    t.backend().rms_norm_forward(norm, t.stream());
+    return norm.y;
+  };
+  return {sum, tape.remakeable(record_norm(tape, sum, args, weight), remake)};
 }
 
 }  // namespace mantissa

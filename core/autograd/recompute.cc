@@ -1,0 +1,73 @@
+// Tape::recompute: a segment is one node, whose backward function records the segment's own nodes in its place. The
+// backward pass then goes on with those: gradients, use counts and hooks are those of a segment that was kept.
+#include <utility>
+
+#include "core/autograd/tape.h"
+
+namespace mantissa {
+
+// While it lives, ops run without being recorded; the parameters that they use go to `parameters`.
+class Tape::DroppedRun {
+ public:
+  DroppedRun(Tape& tape, std::vector<Parameter*>& parameters) : tape_(tape) { tape_.dropped_parameters_ = &parameters; }
+  ~DroppedRun() { tape_.dropped_parameters_ = nullptr; }
+  DroppedRun(const DroppedRun&) = delete;
+  DroppedRun& operator=(const DroppedRun&) = delete;
+
+ private:
+  Tape& tape_;
+};
+
+// While it lives, the tape stands where the segment began.
+class Tape::SecondRun {
+ public:
+  SecondRun(Tape& tape, const Position& begin) : tape_(tape), here_(tape.position()) {
+    tape_.go_to(begin);
+    tape_.is_second_run_ = true;
+  }
+  ~SecondRun() {
+    tape_.is_second_run_ = false;
+    tape_.go_to(here_);
+  }
+  SecondRun(const SecondRun&) = delete;
+  SecondRun& operator=(const SecondRun&) = delete;
+
+ private:
+  Tape& tape_;
+  const Position here_;
+};
+
+void Tape::go_to(const Position& position) {
+  layer_ = position.layer;
+  precision_ = &policy_.at(layer_);
+  random_sites_ = position.random_sites;
+  autocast_state() = position.autocast;
+}
+
+Var Tape::recompute(Var input, Segment segment) {
+  if (!recomputes() || !is_recording()) return segment(*this, std::move(input));
+  const Position begin = position();
+  std::vector<Parameter*> parameters;
+  Tensor output;
+  {
+    const DroppedRun run(*this, parameters);
+    output = segment(*this, Var{input.value}).value;
+  }
+  return push_node(std::move(output), {input}, parameters,
+                   [begin, input, segment = std::move(segment)](Tape& tape, Tensor d_out) {
+                     const SecondRun run(tape, begin);
+                     const Var again = segment(tape, input);
+                     MANTISSA_CHECK(again.slot >= 0 && again.slot != input.slot,
+                                    "[tape.recompute] a segment must return a value that its own ops made");
+                     tape.slots_[static_cast<size_t>(again.slot)].gradient = std::move(d_out);
+                   });
+}
+
+Var Tape::remakeable(Var y, Remake remake) const {
+  if (y.slot >= 0 && options_.recompute == Recompute::kSelective) {
+    y.remake = std::make_shared<const Remake>(std::move(remake));
+  }
+  return y;
+}
+
+}  // namespace mantissa

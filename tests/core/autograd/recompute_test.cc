@@ -1,0 +1,248 @@
+// Tape::recompute: what a dropped segment keeps, and that its second run is the first one again.
+#include <gtest/gtest.h>
+
+#include "core/ops/dropout.h"
+#include "core/ops/linear.h"
+#include "tests/testing/error_of.h"
+#include "tests/testing/precisions.h"
+#include "tests/testing/tape_host.h"
+#include "tests/testing/toy_ops.h"
+#include "tests/testing/values.h"
+
+namespace mantissa {
+namespace {
+
+using testing::leaf;
+using testing::scaled;
+using testing::weighted_sum;
+
+using Values = std::vector<float>;
+
+constexpr int64_t kElements = 4096;
+constexpr size_t kBlockBytes = kElements * sizeof(float);
+
+class RecomputeTest : public ::testing::Test {
+ protected:
+  RecomputeTest() {
+    for (const char* name : {"a.weight", "b.weight"}) parameters_.add(name, {1, kElements}, {Init::Kind::kNormal, 1});
+    square_ = &parameters_.add("square.weight", {3, 3}, {Init::Kind::kNormal, 1});
+    host_.bind(parameters_);
+    host_.initialize(parameters_, 1);
+  }
+  // A tape that notes what becomes ready.
+  std::unique_ptr<Tape> tape(Recompute recompute, TapeOptions options = {}) {
+    options.recompute = recompute;
+    options.gradient_ready = [this](Parameter& parameter) { ready_.push_back(parameter.name); };
+    return host_.tape(policy_, std::move(options));
+  }
+  Values gradient(int index) { return host_.values(parameters_[index].gradient); }
+
+  testing::TapeHost host_;
+  testing::PrecisionByLayer policy_{Precision{}};
+  ParameterSet parameters_;
+  Parameter* square_;
+  std::vector<std::string> ready_;
+};
+
+// Four ops; each keeps its input.
+Var four_times(Tape& tape, Var x) {
+  for (int op = 0; op < 4; ++op) x = scaled(tape, x, 1.25f);
+  return x;
+}
+
+TEST_F(RecomputeTest, KeepsInputsOfSegmentsOnlyAndOneSegmentInTheBackwardPass) {
+  constexpr int kSegments = 10;
+  const auto peak = [&](Recompute recompute) {
+    testing::TapeHost host;
+    host.bind(parameters_);
+    TapeOptions options;
+    options.recompute = recompute;
+    const auto tape = host.tape(policy_, std::move(options));
+    Var x = leaf(*tape, parameters_[0]);
+    for (int segment = 0; segment < kSegments; ++segment) x = tape->recompute(std::move(x), four_times);
+    const size_t used = host.arena().used_bytes();
+    EXPECT_EQ(used, (recompute == Recompute::kFull ? kSegments + 1 : 4 * kSegments + 1) * kBlockBytes);
+    tape->backward(weighted_sum(*tape, x, Values(kElements, 1.0f)));
+    return host.arena().peak_bytes();
+  };
+  // All kept: two gradients more, an op's and its input's. Dropped: the last segment's four results and the gradient of
+  // the last beside them, and one hole that the loss (64 bytes) has made too small for a block.
+  EXPECT_EQ(peak(Recompute::kNone), (4 * kSegments + 1 + 2) * kBlockBytes + Arena::kAlignmentBytes);
+  EXPECT_EQ(peak(Recompute::kFull), (kSegments + 1 + 4 + 1 + 1) * kBlockBytes);
+}
+
+TEST_F(RecomputeTest, TiedParameterIsReadyOnceAndLast) {
+  // b is used in two segments and before them, a within the second only.
+  const auto pass = [&](Recompute recompute) {
+    ready_.clear();
+    parameters_.forget_gradients();
+    const auto tape = this->tape(recompute);
+    const auto segment = [&](Parameter& first, Parameter& second) {
+      return [&first, &second](Tape& t, Var x) {
+        Tensor sum = t.allocate(DType::kF32, x.value.shape());
+        const Var u = leaf(t, first), v = leaf(t, second);
+        t.backend().add({.a = x.value, .b = u.value, .y = sum}, t.stream());
+        t.backend().add({.a = sum, .b = v.value, .y = sum}, t.stream());
+        return t.record(Op::kAdd, sum, {x, u, v}, {}, [x, u, v](Tape& back, Tensor dy) {
+          for (const Var& input : {x, u, v}) back.give_gradient(input, dy);
+        });
+      };
+    };
+    Var x = tape->recompute(leaf(*tape, parameters_[1]), segment(parameters_[1], parameters_[1]));
+    x = tape->recompute(scaled(*tape, x, 3.0f), segment(parameters_[0], parameters_[1]));
+    EXPECT_EQ(parameters_[0].pending_uses, 1);
+    EXPECT_EQ(parameters_[1].pending_uses, 4);
+    tape->backward(weighted_sum(*tape, x, Values(kElements, 1.0f)));
+    EXPECT_EQ(tape->size(), 0u);
+    for (int index : {0, 1}) EXPECT_EQ(parameters_[index].pending_uses, 0);
+    return std::pair(gradient(0), gradient(1));
+  };
+  const auto kept = pass(Recompute::kNone);
+  EXPECT_EQ(ready_, (std::vector<std::string>{"a.weight", "b.weight"}));
+  EXPECT_EQ(kept.second.front(), 3.0f + 3.0f + 3.0f + 1.0f);
+  EXPECT_EQ(pass(Recompute::kFull), kept);
+  EXPECT_EQ(ready_, (std::vector<std::string>{"a.weight", "b.weight"}));
+}
+
+// Dropout before, in, between and behind two segments: every draw must be that of the first run.
+TEST_F(RecomputeTest, SecondRunDrawsTheSameRandomSites) {
+  const auto pass = [&](Recompute recompute) {
+    parameters_.forget_gradients();
+    TapeOptions options;
+    options.random = {.seed = 3, .step = host_.step(1)};
+    const auto tape = this->tape(recompute, std::move(options));
+    const auto segment = [](Tape& t, Var x) {
+      x = scaled(t, dropout(t, std::move(x), 0.5f, 1), 2.0f);
+      return dropout(t, std::move(x), 0.25f, 1);
+    };
+    Var x = dropout(*tape, leaf(*tape, parameters_[0]), 0.25f, 1);
+    x = tape->recompute(std::move(x), segment);
+    x = dropout(*tape, std::move(x), 0.25f, 1);
+    x = tape->recompute(std::move(x), segment);
+    EXPECT_EQ(tape->next_random_site(), 6u) << "sites that follow do not depend on what is dropped";
+    tape->backward(weighted_sum(*tape, x, testing::normal_values(kElements, 7)));
+    return gradient(0);
+  };
+  const Values kept = pass(Recompute::kNone);
+  EXPECT_GT(std::count(kept.begin(), kept.end(), 0.0f), kElements / 2) << "the masks matter";
+  EXPECT_EQ(pass(Recompute::kFull), kept);
+}
+
+TEST_F(RecomputeTest, SecondRunHasTheLayerAndTheAutocastScopeOfTheFirst) {
+  policy_["blocks.0.low"].enabled = true;
+  policy_["blocks.0.low"].forced[static_cast<size_t>(Op::kLinear)] = DType::kBF16;
+  const auto pass = [&](Recompute recompute) {
+    parameters_.forget_gradients();
+    const auto tape = this->tape(recompute);
+    Var x = leaf(*tape, *square_);
+    std::vector<DType> dtypes;
+    {
+      const Tape::LayerGuard blocks(*tape, "blocks");
+      autocast_state() = {.enabled = true, .dtype = DType::kF16};
+      x = tape->recompute(std::move(x), [&](Tape& t, Var in) {
+        const Tape::LayerGuard block(t, "0");
+        Var y = linear(t, std::move(in), *square_, nullptr);  // the scope's dtype, fp16: kLow is the first rule
+        autocast_state() = {};
+        const Tape::LayerGuard low(t, "low");
+        Var z = linear(t, std::move(y), *square_, nullptr);  // the layer's
+        dtypes.push_back(z.value.dtype());
+        autocast_state() = {.enabled = true, .dtype = DType::kF16};
+        return z;
+      });
+      autocast_state() = {};
+    }
+    const Tape::LayerGuard elsewhere(*tape, "head");
+    tape->backward(weighted_sum(*tape, x, Values(9, 1.0f)));
+    EXPECT_EQ(tape->layer(), "head");
+    EXPECT_FALSE(autocast_state().enabled.has_value());
+    EXPECT_EQ(dtypes, std::vector<DType>(recompute == Recompute::kFull ? 2 : 1, DType::kBF16));
+    return gradient(2);
+  };
+  const Values kept = pass(Recompute::kNone);
+  EXPECT_EQ(pass(Recompute::kFull), kept);
+}
+
+TEST_F(RecomputeTest, HooksSeeEveryOpOnce) {
+  const auto pass = [&](Recompute recompute) {
+    std::vector<std::string> seen;
+    TapeOptions options;
+    options.check_outputs = true;
+    options.after_op = [&](std::string_view layer, std::string_view op, Tensor&) {
+      seen.push_back(fmt::format("{} of {}", op, layer));
+    };
+    const auto tape = this->tape(recompute, std::move(options));
+    const Var x = tape->recompute(leaf(*tape, parameters_[0]), four_times);
+    const Var loss = weighted_sum(*tape, x, Values(kElements, 1.0f));
+    host_.backend().fill(parameters_[0].weight, INFINITY, host_.stream());  // no output of the second run is examined
+    host_.backend().fill(x.value, INFINITY, host_.stream());
+    tape->backward(loss);
+    host_.initialize(parameters_, 1);
+    EXPECT_FALSE(tape->first_non_finite().has_value());
+    return seen;
+  };
+  const auto kept = pass(Recompute::kNone);
+  EXPECT_EQ(kept.size(), 6u);
+  EXPECT_EQ(pass(Recompute::kFull), kept);
+}
+
+TEST_F(RecomputeTest, SegmentWithinASegmentIsOneOfTheSecondRun) {
+  const auto pass = [&](Recompute recompute) {
+    parameters_.forget_gradients();
+    int runs = 0;
+    const auto inner = [&](Tape& t, Var x) {
+      ++runs;
+      return four_times(t, std::move(x));
+    };
+    const auto tape = this->tape(recompute);
+    Var x = tape->recompute(leaf(*tape, parameters_[0]),
+                            [&](Tape& t, Var in) { return scaled(t, t.recompute(scaled(t, in, 0.5f), inner), 3.0f); });
+    tape->backward(weighted_sum(*tape, x, testing::normal_values(kElements, 7)));
+    EXPECT_EQ(runs, recompute == Recompute::kFull ? 3 : 1);
+    return gradient(0);
+  };
+  const Values kept = pass(Recompute::kNone);
+  EXPECT_EQ(pass(Recompute::kFull), kept);
+}
+
+TEST_F(RecomputeTest, EvaluationRunsASegmentOnceAndKeepsNothing) {
+  TapeOptions options;
+  options.mode = TapeMode::kEvaluation;
+  const auto tape = this->tape(Recompute::kFull, std::move(options));
+  const Var x = tape->recompute(leaf(*tape, parameters_[0]), four_times);
+  EXPECT_LT(x.slot, 0);
+  EXPECT_EQ(host_.arena().used_bytes(), kBlockBytes);
+}
+
+TEST_F(RecomputeTest, UsesOfASegmentThatThrowsOrIsAbandonedAreGivenBack) {
+  {
+    int runs = 0;
+    const auto tape = this->tape(Recompute::kFull);
+    const Var x = tape->recompute(leaf(*tape, parameters_[0]), [&](Tape& t, Var in) {
+      leaf(t, parameters_[1]);
+      if (++runs == 2) throw ContractError("out of memory, say");
+      return scaled(t, in, 2.0f);
+    });
+    EXPECT_EQ(parameters_[1].pending_uses, 1);
+    EXPECT_THROW(tape->backward(weighted_sum(*tape, x, Values(kElements, 1.0f))), ContractError);
+  }
+  {
+    const auto tape = this->tape(Recompute::kFull);
+    tape->recompute(leaf(*tape, parameters_[0]), four_times);
+  }
+  for (int index : {0, 1}) EXPECT_EQ(parameters_[index].pending_uses, 0);
+  EXPECT_EQ(host_.arena().used_bytes(), 0u);
+}
+
+TEST_F(RecomputeTest, RefusesWhatTheSecondRunWouldLose) {
+  const auto tape = this->tape(Recompute::kFull);
+  const Var x = leaf(*tape, parameters_[0]), other = leaf(*tape, parameters_[1]);
+  EXPECT_EQ(testing::error_of([&] { tape->recompute(x, [&](Tape& t, Var) { return scaled(t, other, 2.0f); }); }),
+            "[tape.recompute] a segment must read no value that takes a gradient but its input; op gelu of layer '' "
+            "reads another");
+  const Var same = tape->recompute(x, [](Tape&, Var in) { return in; });
+  EXPECT_EQ(testing::error_of([&] { tape->backward(weighted_sum(*tape, same, Values(kElements, 1.0f))); }),
+            "[tape.recompute] a segment must return a value that its own ops made");
+}
+
+}  // namespace
+}  // namespace mantissa
