@@ -13,6 +13,7 @@
 #include "amp/working_dtype.h"
 #include "comm/reducer_config.h"
 #include "core/autograd/precision.h"
+#include "core/autograd/recompute.h"
 #include "core/backend/attention_options.h"
 #include "core/backend/gemm_options.h"
 #include "core/io/config_reader.h"
@@ -45,6 +46,7 @@ struct TrainConfig {
   int64_t stop_at_step = 0;  // end the program there, with a checkpoint; schedules keep to `steps`. 0: at `steps`
   int64_t global_batch = 8;  // sequences in a step, over all ranks and micro-batches
   int64_t micro_batch = 4;   // sequences that one rank runs at a time
+  Recompute recompute = Recompute::kNone;
   uint64_t seed = 1;
   int64_t log_interval = 10;
   int64_t eval_interval = 100;  // 0: never evaluate, not even at the end

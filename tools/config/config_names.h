@@ -20,6 +20,8 @@ inline constexpr Name<TokenLayout> kTokenLayout[] = {{"auto", TokenLayout::kAuto
                                                      {"llmc", TokenLayout::kLlmc},
                                                      {"u16", TokenLayout::kRawU16},
                                                      {"u32", TokenLayout::kRawU32}};
+inline constexpr Name<Recompute> kRecompute[] = {
+    {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
 inline constexpr Name<ScheduleKind> kSchedule[] = {{"constant", ScheduleKind::kConstant},
                                                    {"linear", ScheduleKind::kLinear},
                                                    {"cosine", ScheduleKind::kCosine},

@@ -69,6 +69,7 @@ class Walk {
 
  private:
   Tape make_tape(TapeOptions options) {
+    options.recompute = config_.train.recompute;
     options.random.step = backend_.make_tensor(DType::kI32, {1}, "step number");
     options.loss_gradient = backend_.make_tensor(DType::kF32, {1}, "loss gradient");
     return Tape(backend_, *stream_, arena_, policy_, casts_, std::move(options));

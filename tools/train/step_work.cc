@@ -105,6 +105,7 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
   return {
       .random = {.seed = session_.config.train.seed, .step = step_number_, .first_sample = first_samples_[micro_batch]},
       .loss_gradient = loss_gradient_,
+      .recompute = session_.config.train.recompute,
       .after_op = session_.injection.on_output(step_)};
 }
 

@@ -159,11 +159,12 @@ TEST(Config, FingerprintsFollowWhatTheyStandFor) {
 
 TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
   const Config a = minimal_config();
-  EXPECT_THAT(training_differences(
-                  a, minimal_config({"optimizer.lr=0.001", "train.log_interval=3", "train.eval_interval=7",
-                                     "train.stop_at_step=5", "checkpoint.interval=9", "data.train=[moved.txt]",
-                                     "train.micro_batch=2", "profile=true", "test.gradients=[{parameter: a}]"})),
-              ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
+  EXPECT_THAT(
+      training_differences(a, minimal_config({"optimizer.lr=0.001", "train.log_interval=3", "train.eval_interval=7",
+                                              "train.stop_at_step=5", "checkpoint.interval=9", "data.train=[moved.txt]",
+                                              "train.micro_batch=2", "train.recompute=full", "profile=true",
+                                              "test.gradients=[{parameter: a}]"})),
+      ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
   EXPECT_THAT(training_differences(a, minimal_config({"data.validation_fraction=0.2", "train.steps=50"})),
               ElementsAre("data.validation_fraction: 0.05 -> 0.2", "train.steps: 1000 -> 50"));
   // With no evaluation the tail of the training data is trained on.

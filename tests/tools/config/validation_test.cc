@@ -56,6 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
             "train.global_batch = 10 (command line: train.global_batch=10) is not a multiple of train.micro_batch = 4"},
         Case{{"train.stop_at_step=1001"},
              "train.stop_at_step = 1001 (command line: train.stop_at_step=1001) comes after train.steps = 1000"},
+        Case{{"train.recompute=all"}, "none, selective, full"},
         Case{{"train.run_dir="}, "name the folder for the run's results"},
         Case{{"checkpoint.resume="}, "expected auto, none, or a checkpoint or run folder"},
         Case{{"train.sample_prompt="},

@@ -80,6 +80,38 @@ TEST(TrainStep, ReportsAreAlikeOnEveryRank) {
   }
 }
 
+// Ranks, micro-batches, dropout, and buckets so small that reductions run while gradients come.
+TEST(TrainStep, RecomputationChangesNoWeight) {
+  const SmallRun run("step_recompute");
+  const auto with = [&](const char* recompute) {
+    return run_ranks(run, 2, 3, {recompute, "model.dropout=0.1", "comm.bucket_mib=0.01", "precision.compute=bf16"});
+  };
+  const auto kept = with("train.recompute=none");
+  for (const char* recompute : {"train.recompute=selective", "train.recompute=full"}) {
+    const auto again = with(recompute);
+    for (size_t rank = 0; rank < kept.size(); ++rank) {
+      EXPECT_EQ(again[rank].weights, kept[rank].weights) << recompute;
+      for (size_t step = 0; step < 3; ++step) {
+        EXPECT_EQ(again[rank].reports[step].loss, kept[rank].reports[step].loss) << recompute;
+      }
+    }
+  }
+}
+
+// The fault is met once, in the first run of the block, and named as without recomputation.
+TEST(TrainStep, FaultInARecomputedBlockIsFound) {
+  SmallRun run("step_recompute_fault");
+  run.with_yaml("test: {activations: [{step: 2, layer: blocks.1.mlp, op: gelu, value: nan}]}\n");
+  const auto with = [&](const char* recompute) { return run_ranks(run, 1, 3, {recompute})[0]; };
+  const RankView kept = with("train.recompute=none");
+  EXPECT_NE(kept.reports[1].culprit.value_or("").find("op gelu of layer 'blocks.1.mlp'"), std::string::npos);
+  for (const char* recompute : {"train.recompute=selective", "train.recompute=full"}) {
+    const RankView again = with(recompute);
+    EXPECT_EQ(again.reports[1].culprit, kept.reports[1].culprit) << recompute;
+    EXPECT_EQ(again.weights, kept.weights) << recompute;
+  }
+}
+
 TEST(TrainStep, PhasesAreRangesInOrder) {
   const SmallRun run("step_ranges");
   const RecordedRanges ranges;
@@ -99,8 +131,9 @@ TEST(TrainStep, PhasesAreRangesInOrder) {
 // The table promises the arena's peak before anything is allocated; measured, it is the same to the byte.
 TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
   const SmallRun run("step_memory");
-  for (const char* setting : {"precision.compute=fp32", "precision.compute=bf16", "precision.weights=fp32",
-                              "model.dropout=0.1", "model.activation=swiglu"}) {
+  for (const char* setting :
+       {"precision.compute=fp32", "precision.compute=bf16", "precision.weights=fp32", "model.dropout=0.1",
+        "model.activation=swiglu", "train.recompute=selective", "train.recompute=full"}) {
     const Config config = load_config(run.config_path(), {setting});
     LocalGroup group(1);
     Session session(config, group.rank(0));
@@ -115,8 +148,9 @@ TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
 // A GPU gives the arena's memory at once: what no pass uses would be lost to the user.
 TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
   const SmallRun run("step_arena");
-  for (const char* setting : {"precision.compute=bf16", "precision.compute=fp16", "model.dropout=0.1", "model.layers=1",
-                              "train.micro_batch=1", "model.vocab=5000"}) {
+  for (const char* setting :
+       {"precision.compute=bf16", "precision.compute=fp16", "model.dropout=0.1", "model.layers=1",
+        "train.micro_batch=1", "model.vocab=5000", "train.recompute=selective", "train.recompute=full"}) {
     const Config config = load_config(run.config_path(), {"train.eval_interval=1", "train.sample_tokens=8", setting});
     LocalGroup group(1);
     Session session(config, group.rank(0));

@@ -1,0 +1,67 @@
+// What a step keeps, byte for byte, by walking it without computing: with recomputation, long contexts and large
+// vocabularies.
+#include "tools/train/step_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/tools/config/minimal.h"
+
+namespace mantissa {
+namespace {
+
+using testing::minimal_config;
+
+using Settings = std::vector<std::string>;
+
+// Peak of the arena with the defaults of a configuration but for `settings` and `more`.
+int64_t peak_bytes(Settings settings, const Settings& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return static_cast<int64_t>(walk_step(minimal_config(settings)).activations);
+}
+
+// All activations of a block go but its input: 4 bytes (fp32) a token and channel, here of 4 sequences of 256 tokens
+// and a width of 384. The rest of the peak is that of one block and the head, however many blocks there are.
+TEST(StepMemory, ARecomputedBlockAddsItsInputToThePeak) {
+  for (const char* compute : {"precision.compute=bf16", "precision.compute=fp32"}) {
+    const auto peak = [&](const char* recompute, const char* layers) {
+      return peak_bytes({compute, recompute}, {layers});
+    };
+    constexpr int64_t kInputBytes = 4 * 4 * 256 * 384;
+    EXPECT_EQ(peak("train.recompute=full", "model.layers=12"),
+              peak("train.recompute=full", "model.layers=6") + 6 * kInputBytes);
+    const int64_t one_block = peak("train.recompute=none", "model.layers=1");
+    EXPECT_LE(peak("train.recompute=full", "model.layers=12"), one_block + 12 * kInputBytes) << compute;
+    EXPECT_LT(peak("train.recompute=selective", "model.layers=12"), peak("train.recompute=none", "model.layers=12"));
+  }
+}
+
+TEST(StepMemory, GrowsLinearlyWithTheContext) {
+  for (const char* recompute : {"train.recompute=none", "train.recompute=selective", "train.recompute=full"}) {
+    for (const char* compute : {"precision.compute=bf16", "precision.compute=fp32"}) {
+      const auto at = [&](const char* context) {
+        return peak_bytes({"train.micro_batch=1", "train.global_batch=1", recompute, compute}, {context});
+      };
+      const int64_t first = at("model.context=2048"), second = at("model.context=4096"),
+                    third = at("model.context=8192");
+      EXPECT_EQ(third - second, 2 * (second - first)) << recompute << ' ' << compute;
+    }
+  }
+}
+
+// The logits of 4096 positions would be 1 GiB in bf16 and 2 GiB in fp32. Beyond what a small vocabulary takes there is
+// room for those of one chunk.
+TEST(StepMemory, LargeVocabularyTakesTheLogitsOfAChunk) {
+  constexpr int64_t kRows = 4096, kVocab = 131072, kChunkLogits = int64_t{1} << 26;
+  for (const auto& [compute, bytes] : {std::pair("precision.compute=bf16", 2), {"precision.compute=fp32", 4}}) {
+    const auto with = [&](const char* vocab) {
+      return peak_bytes({"model.context=4096", "train.micro_batch=1", "train.global_batch=1", compute}, {vocab});
+    };
+    const int64_t large = with("model.vocab=131072"), small = with("model.vocab=256");
+    EXPECT_LT(large, kRows * kVocab * bytes) << compute;
+    EXPECT_LE(large - small, kChunkLogits * bytes) << compute;
+    EXPECT_GT(large - small, 0) << compute;
+  }
+}
+
+}  // namespace
+}  // namespace mantissa
