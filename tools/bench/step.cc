@@ -2,6 +2,7 @@
 // model on random tokens. Alone or under mpirun; on the CPU next to the GEMM ceiling, measured in the same rounds.
 //
 //   step configs/gpt_small_bf16.yaml model.context=256 --sequences 2
+//   step configs/gpt_small_bf16.yaml --recompute all
 //
 // Prints lines "key: values", for people, tools/bench/gpu and tools/bench/peers. A round is timed as a whole, from an
 // idle device to an idle device, so that a GPU's steps follow each other as they do in training. With profile=true a
@@ -24,6 +25,7 @@
 #include "tools/bench/export_start.h"
 #include "tools/bench/paced_rounds.h"
 #include "tools/bench/random_tokens.h"
+#include "tools/bench/recompute_rounds.h"
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
@@ -42,6 +44,7 @@ struct Request {
   int64_t micro_batch = 0;  // 0: sequences, or the configuration's
   int warm_up = 3, steps = 1, rounds = 6, phase_steps = 0;
   bool paced = false;
+  bool compares_recompute = false;
   std::string export_path;
 };
 
@@ -160,6 +163,8 @@ void measure_on_demand(const Request& request, Session& session, TrainStep& step
   print_run(session, threads);
   print_values("losses", losses);
   print_values("tokens_per_step", {tokens});
+  print_values("activation_bytes", {static_cast<double>(session.runtime.arena->peak_bytes())});
+  print_values("memory_bytes", {static_cast<double>(session.runtime.backend->memory_use().peak_bytes)});
   print_values("flops_per_step", {tokens * training_flops_per_token(model)});
 }
 
@@ -253,6 +258,24 @@ int run(const Request& request) {
   }
 }
 
+// Each setting in a process of its own, so that its memory is its own.
+int run_by_turns(const Request& request) {
+  try {
+    compare_recompute(
+        [&request](const std::string& setting) {
+          Request paced = request;
+          paced.paced = true;
+          paced.overrides.push_back("train.recompute=" + setting);
+          paced.overrides.push_back("comm.backend=local");  // processes of a job are of one mind
+          return run(paced);
+        },
+        request.rounds);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const std::exception& exception) {
+    return report(exception, nullptr, nullptr);
+  }
+}
+
 }  // namespace
 }  // namespace mantissa
 
@@ -278,6 +301,11 @@ int main(int argc, char** argv) {
       "after the warm-up, a round for each line 'round' on standard input, until 'end'; no ceilings, no phases");
   app.add_option("--export", request.export_path,
                  "writes initial weights and the batches of the warm-up here and measures nothing");
+  app.add_option("--recompute", "times the settings of train.recompute by turns; no ceilings, no phases")
+      ->check(CLI::IsMember({"all"}))
+      ->each([&request](const std::string&) { request.compares_recompute = true; })
+      ->excludes("--paced")
+      ->excludes("--export");
   CLI11_PARSE(app, argc, argv);
-  return mantissa::run(request);
+  return request.compares_recompute ? mantissa::run_by_turns(request) : mantissa::run(request);
 }

@@ -1,0 +1,55 @@
+// tools/bench/step --recompute all: a line for each setting, with less memory from line to line.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string step(std::vector<std::string> more) {
+  std::vector<std::string> arguments = {"tests/tools/bench/tiny.yaml", "device=cpu", "--recompute=all", "--rounds=2",
+                                        "--warm-up=1"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return command_line("tools/bench/step", arguments);
+}
+
+// The number behind `label` in the line of a setting.
+double value(const std::string& output, const std::string& setting, const std::string& label) {
+  const size_t line = output.find("train.recompute=" + setting + ": ");
+  const size_t at = output.find(label, line);
+  return line == std::string::npos || at == std::string::npos ? -1.0 : std::stod(output.substr(at + label.size()));
+}
+
+TEST(StepRecompute, TellsTimeAndMemoryOfEachSetting) {
+  const Outcome outcome = run_shell(step({"model.layers=4"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const auto activations = [&](const char* setting) { return value(outcome.output, setting, "; activations "); };
+  EXPECT_GT(activations("full"), 0.0);
+  EXPECT_LT(activations("full"), activations("selective"));
+  EXPECT_LT(activations("selective"), activations("none"));
+  for (const char* setting : {"none", "selective", "full"}) {
+    EXPECT_GT(value(outcome.output, setting, "median "), 0.0) << outcome.output;
+    EXPECT_GT(value(outcome.output, setting, "; process "), activations(setting)) << outcome.output;
+  }
+  EXPECT_THAT(outcome.output, Not(HasSubstr("losses: those of")));
+}
+
+TEST(StepRecompute, ErrorOfOneSettingEndsAll) {
+  const Outcome outcome = run_shell(step({"test.gradients=[{step: 2, parameter: blocks.0.mlp.up.weight}]"}));
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("step: step 2 was skipped"));
+  EXPECT_THAT(outcome.output, HasSubstr("step: train.recompute=none ended with exit code 5 instead of a round"));
+}
+
+TEST(StepRecompute, RefusesJobsOfSeveralProcesses) {
+  const Outcome outcome = run_under_mpirun(2, step({}));
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("comm.backend"));
+}
+
+}  // namespace
+}  // namespace mantissa::testing
