@@ -61,7 +61,6 @@ Config bench_config(const Request& request) {
   // A rate that any model bears from its first step on.
   config.optimizer.schedule = {.kind = ScheduleKind::kConstant, .peak = 1e-4, .total_steps = train.steps};
   config.data.format = DataFormat::kTokens;
-  config.data.layout = TokenLayout::kRawU16;
   config.data.validation.clear();
   config.data.validation_fraction = 0.0;
   return config;
@@ -225,6 +224,7 @@ int report(const std::exception& exception, Communicator* communicator, const Ra
 void run_rank(const Request& request, Config config, Communicator& communicator) {
   const RandomTokens tokens(communicator, config.model.vocab);
   config.data.train = {tokens.path()};
+  config.data.layout = tokens.layout();
   config.train.global_batch *= communicator.size();
   // What is wrong is told before step and session go: their pinned memory is freed once the device is idle, where the
   // work that failed may hang.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "comm/local/local_communicator.h"
@@ -69,13 +70,22 @@ TEST(ExportStart, RefusesWhatIsNotGpt2) {
   EXPECT_THROW(export_start(small_config(tokens.path()), 1, folder.file("no/folder")), DataError);
 }
 
+// The tokens of a file, of which each is a Token.
+template <typename Token>
+std::vector<Token> tokens_of(const RandomTokens& file) {
+  std::ifstream stream(file.path(), std::ios::binary);
+  std::vector<Token> tokens(size_t{1} << 21);
+  stream.read(reinterpret_cast<char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(Token)));
+  EXPECT_TRUE(stream);
+  EXPECT_EQ(stream.peek(), std::ifstream::traits_type::eof());
+  return tokens;
+}
+
 TEST(RandomTokens, AreDrawnWithAProbabilityOfOneByRank) {
   LocalGroup group(1);
   const RandomTokens file(group.rank(0), 1000);
-  std::ifstream stream(file.path(), std::ios::binary);
-  std::vector<uint16_t> tokens(size_t{1} << 21);
-  stream.read(reinterpret_cast<char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * 2));
-  ASSERT_TRUE(stream);
+  EXPECT_EQ(file.layout(), TokenLayout::kRawU16);
+  const auto tokens = tokens_of<uint16_t>(file);
   std::vector<double> counts(1000);
   for (const uint16_t token : tokens) counts.at(token) += 1.0;
   // Token k falls to the draws u in [ln(k + 1), ln(k + 2)) / ln(1000).
@@ -84,7 +94,17 @@ TEST(RandomTokens, AreDrawnWithAProbabilityOfOneByRank) {
         static_cast<double>(tokens.size()) * std::log1p(1.0 / static_cast<double>(k + 1)) / std::log(1000.0);
     EXPECT_NEAR(counts[k], expected, 5.0 * std::sqrt(expected)) << k;  // five standard deviations
   }
-  EXPECT_THROW(RandomTokens(group.rank(0), 65537), ConfigError);
+}
+
+TEST(RandomTokens, OfALargeVocabularyAreWider) {
+  LocalGroup group(1);
+  const RandomTokens file(group.rank(0), 131072);
+  EXPECT_EQ(file.layout(), TokenLayout::kRawU32);
+  const auto tokens = tokens_of<uint32_t>(file);
+  const auto wide = std::count_if(tokens.begin(), tokens.end(), [](uint32_t token) { return token >= 65536; });
+  const double expected = static_cast<double>(tokens.size()) * std::log(2.0) / std::log(131072.0);
+  EXPECT_NEAR(static_cast<double>(wide), expected, 5.0 * std::sqrt(expected));
+  EXPECT_LT(*std::max_element(tokens.begin(), tokens.end()), 131072u);
 }
 
 }  // namespace
