@@ -3,6 +3,7 @@
 
 #include "core/ops/dropout.h"
 #include "core/ops/linear.h"
+#include "core/ops/linear_cross_entropy.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"
@@ -242,6 +243,12 @@ TEST_F(RecomputeTest, RefusesWhatTheSecondRunWouldLose) {
   const Var same = tape->recompute(x, [](Tape&, Var in) { return in; });
   EXPECT_EQ(testing::error_of([&] { tape->backward(weighted_sum(*tape, same, Values(kElements, 1.0f))); }),
             "[tape.recompute] a segment must return a value that its own ops made");
+  EXPECT_EQ(testing::error_of([&] {
+              tape->recompute(leaf(*tape, *square_), [&](Tape& t, Var in) {
+                return linear_cross_entropy(t, in, *square_, host_.tensor(std::vector<int32_t>{0, 1, 2}), 2).sum;
+              });
+            }),
+            "[linear_cross_entropy] writes gradients as it goes: it must not be part of a segment that is run twice");
 }
 
 }  // namespace

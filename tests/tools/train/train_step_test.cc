@@ -98,6 +98,22 @@ TEST(TrainStep, RecomputationChangesNoWeight) {
   }
 }
 
+// Small in all but the context. A matrix of 4096 x 4096 scores would take 64 MiB, for one head.
+TEST(TrainStep, LongContextTrainsInMemoryWithoutScores) {
+  const SmallRun run("step_long");
+  const std::vector<std::string> settings = {"model.context=4096", "train.global_batch=1", "train.micro_batch=1",
+                                             "model.heads=2", "optimizer.warmup_steps=0"};
+  const auto with = [&](const char* recompute) {
+    std::vector<std::string> all = settings;
+    all.push_back(recompute);
+    return run_ranks(run, 1, 2, all)[0];
+  };
+  const RankView kept = with("train.recompute=none");
+  EXPECT_LT(kept.reports[1].loss, kept.reports[0].loss);
+  EXPECT_EQ(with("train.recompute=full").weights, kept.weights);
+  EXPECT_LT(predict_memory_table(load_config(run.config_path(), settings), 1).activations, size_t{4} * 4096 * 4096);
+}
+
 // The fault is met once, in the first run of the block, and named as without recomputation.
 TEST(TrainStep, FaultInARecomputedBlockIsFound) {
   SmallRun run("step_recompute_fault");
