@@ -1,0 +1,118 @@
+#include "comm/node/node_exchange.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/check.h"
+#include "core/base/thread_team.h"
+
+namespace mantissa {
+namespace {
+
+// Of one thread's copy: large against the start of a team, small against a row of a gradient bucket.
+constexpr size_t kPieceBytes = size_t{256} << 10;
+
+void copy_bytes(const std::byte* from, std::byte* to, size_t bytes) {
+  const size_t pieces = (bytes + kPieceBytes - 1) / kPieceBytes;
+  parallel_for(static_cast<int64_t>(pieces), [&](int64_t piece) {
+    const size_t begin = static_cast<size_t>(piece) * kPieceBytes;
+    std::memcpy(to + begin, from + begin, std::min(kPieceBytes, bytes - begin));
+  });
+}
+
+}  // namespace
+
+NodeExchanges::NodeExchanges(NodeRanks node) : node_(std::move(node)) {
+  auto memory = NodeBlock::share(node_, NodeBoard::bytes(), failure_);
+  if (memory != nullptr) board_ = std::make_unique<NodeBoard>(std::move(memory), node_.rank, node_.size);
+}
+
+std::shared_ptr<Storage> NodeExchanges::allocate(size_t bytes) {
+  if (board_ == nullptr || bytes == 0) return nullptr;
+  std::shared_ptr<NodeBlock> memory = NodeBlock::share(node_, bytes, failure_);
+  if (memory == nullptr) return nullptr;
+  blocks_.push_back(memory);
+  std::byte* const mine = memory->of_rank(node_.rank);
+  return std::make_shared<Storage>(mine, bytes, Device{}, [memory]() mutable { memory.reset(); });
+}
+
+NodeExchanges::Place NodeExchanges::locate(const std::byte* data, size_t bytes) const {
+  for (size_t number = 0; number < blocks_.size(); ++number) {
+    std::shared_ptr<NodeBlock> memory = blocks_[number].lock();
+    if (memory == nullptr) continue;
+    const std::byte* const begin = memory->of_rank(node_.rank);
+    if (data < begin || data + bytes > begin + memory->bytes()) continue;
+    return {.memory = std::move(memory),
+            .post = {.block = static_cast<uint32_t>(number), .offset_bytes = static_cast<uint64_t>(data - begin)}};
+  }
+  return {};
+}
+
+uint64_t NodeExchanges::start(NodeExchangeRequest request) {
+  Exchange& exchange = under_way_.emplace_back();
+  exchange.number = next_++;
+  if (request.offer != nullptr) {
+    const Place place = locate(request.offer, request.offer_bytes);
+    MANTISSA_CHECK(place.memory != nullptr, "[node_exchange] what a rank offers must lie in the node's memory");
+    exchange.post = place.post;
+  }
+  exchange.post.kind = static_cast<uint32_t>(request.kind);
+  exchange.post.bytes = request.offer_bytes;
+  exchange.request = std::move(request);
+  const uint64_t number = exchange.number;
+  advance();
+  return number;
+}
+
+bool NodeExchanges::done(uint64_t number) const {
+  return std::none_of(under_way_.begin(), under_way_.end(),
+                      [number](const Exchange& exchange) { return exchange.number == number; });
+}
+
+void NodeExchanges::advance() {
+  for (auto exchange = under_way_.begin(); exchange != under_way_.end();) {
+    exchange = advance(*exchange) ? under_way_.erase(exchange) : exchange + 1;
+  }
+}
+
+bool NodeExchanges::advance(Exchange& exchange) {
+  NodeExchangeRequest& request = exchange.request;
+  const bool offers = request.offer != nullptr;
+  if (offers && !exchange.posted) exchange.posted = board_->post(exchange.number, exchange.post);
+  std::erase_if(request.rows, [&](const NodeExchangeRequest::Row& row) {
+    const NodePost* const post = board_->find(exchange.number, row.source);
+    if (post == nullptr) return false;
+    copy(exchange, row, *post);
+    board_->read(exchange.number, row.source);
+    return true;
+  });
+  return request.rows.empty() && (!offers || (exchange.posted && board_->is_read_by_all(exchange.number)));
+}
+
+void NodeExchanges::copy(const Exchange& exchange, const NodeExchangeRequest::Row& row, const NodePost& post) const {
+  const NodeExchangeRequest& request = exchange.request;
+  if (post.kind != exchange.post.kind || post.bytes != exchange.post.bytes) {
+    throw CommError(fmt::format(
+        "ranks of this node disagree about collective {}: kind {} with {} bytes on rank {}, "
+        "kind {} with {} bytes on rank {}",
+        exchange.number, exchange.post.kind, exchange.post.bytes, node_.rank, post.kind, post.bytes, row.source));
+  }
+  const auto memory = post.block < blocks_.size() ? blocks_[post.block].lock() : nullptr;
+  if (memory == nullptr) {
+    throw CommError(
+        fmt::format("rank {} of this node sends from memory that rank {} has given back", row.source, node_.rank));
+  }
+  copy_bytes(memory->of_rank(row.source) + post.offset_bytes + row.offset_bytes, row.to, request.row_bytes);
+}
+
+std::vector<Tensor> NodeExchanges::buffers() const {
+  std::vector<Tensor> buffers;
+  for (const Exchange& exchange : under_way_) {
+    buffers.insert(buffers.end(), exchange.request.buffers.begin(), exchange.request.buffers.end());
+  }
+  return buffers;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,208 @@
+#include "comm/node/node_exchange.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/base/error.h"
+#include "tests/comm/rank_threads.h"
+
+namespace mantissa {
+namespace {
+
+using testing::run_ranks;
+
+NodeRanks node_of(Communicator& communicator) {
+  return {.rank = communicator.rank(), .size = communicator.size(), .gather = [&](std::span<const std::byte> mine) {
+            return communicator.all_gather_bytes(mine);
+          }};
+}
+
+// A rank whose `send` (bytes of its own value) lies in the node's memory and whose `receive` does not.
+struct Rank {
+  explicit Rank(Communicator& given, int64_t bytes = 1000)
+      : communicator(given),
+        exchanges(node_of(given)),
+        send(exchanges.allocate(static_cast<size_t>(bytes)), DType::kU8, Shape{bytes}),
+        receive(static_cast<size_t>(given.size() * bytes)) {}
+
+  void fill(int value) const { std::memset(send.raw(), value, send.size_bytes()); }
+  NodeExchangeRequest gather() {
+    NodeExchangeRequest request{.kind = NodeExchangeKind::kAllGather,
+                                .buffers = {send},
+                                .offer = send.raw(),
+                                .offer_bytes = send.size_bytes(),
+                                .row_bytes = send.size_bytes(),
+                                .rows = {}};
+    for (int source = 0; source < communicator.size(); ++source) {
+      if (source != communicator.rank()) request.rows.push_back({.source = source, .to = row(source)});
+    }
+    return request;
+  }
+  std::byte* row(int source) { return receive.data() + static_cast<size_t>(source) * send.size_bytes(); }
+  bool row_is(int source, int value) {
+    return std::all_of(row(source), row(source) + send.size_bytes(),
+                       [value](std::byte byte) { return byte == static_cast<std::byte>(value); });
+  }
+  void finish(uint64_t number) {
+    while (!exchanges.done(number)) {
+      exchanges.advance();
+      std::this_thread::yield();
+    }
+  }
+
+  Communicator& communicator;
+  NodeExchanges exchanges;
+  Tensor send;
+  std::vector<std::byte> receive;
+};
+
+TEST(NodeExchange, MemoryIsZeroedAlignedAndRecognised) {
+  run_ranks(3, [](Communicator& communicator) {
+    Rank rank(communicator, 100'001);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(rank.send.raw()) % 64, 0u);
+    EXPECT_TRUE(std::all_of(rank.send.raw(), rank.send.raw() + rank.send.size_bytes(),
+                            [](std::byte byte) { return byte == std::byte{0}; }));
+    EXPECT_TRUE(rank.exchanges.holds(rank.send.raw() + 1, 100'000));
+    EXPECT_FALSE(rank.exchanges.holds(rank.send.raw() + 1, 100'001));
+    EXPECT_FALSE(rank.exchanges.holds(rank.receive.data(), 1));
+    const std::byte* const before = rank.send.raw();
+    rank.send = Tensor();
+    EXPECT_FALSE(rank.exchanges.holds(before, 1));
+    communicator.barrier();
+  });
+}
+
+// Rank 1 is slow to read: until it has, the buffer must not count as free.
+TEST(NodeExchange, IsNotDoneBeforeAllOthersHaveRead) {
+  run_ranks(2, [](Communicator& communicator) {
+    Rank rank(communicator);
+    rank.fill(communicator.rank() + 1);
+    if (communicator.rank() == 1) {
+      const uint64_t number = rank.exchanges.start(rank.gather());
+      communicator.barrier();  // rank 0 starts after this
+      communicator.barrier();
+      EXPECT_FALSE(rank.row_is(0, 1)) << "nothing moves by itself";
+      rank.exchanges.advance();
+      EXPECT_TRUE(rank.row_is(0, 1));
+      EXPECT_TRUE(rank.exchanges.done(number));
+      communicator.barrier();
+    } else {
+      communicator.barrier();
+      const uint64_t number = rank.exchanges.start(rank.gather());
+      for (int look = 0; look < 1000; ++look) rank.exchanges.advance();
+      EXPECT_TRUE(rank.row_is(1, 2));
+      EXPECT_FALSE(rank.exchanges.done(number));
+      communicator.barrier();
+      communicator.barrier();
+      rank.exchanges.advance();
+      EXPECT_TRUE(rank.exchanges.done(number));
+    }
+    communicator.barrier();
+  });
+}
+
+// As one rank after the other goes on: each reuses its buffer as soon as it may.
+TEST(NodeExchange, ReusedBuffersArriveAsTheyWere) {
+  run_ranks(3, [](Communicator& communicator) {
+    Rank rank(communicator, 5000);
+    for (int round = 0; round < 300; ++round) {
+      rank.fill(round * 3 + communicator.rank());
+      rank.finish(rank.exchanges.start(rank.gather()));
+      rank.fill(255);
+      for (int source = 0; source < 3; ++source) {
+        EXPECT_TRUE(source == communicator.rank() || rank.row_is(source, (round * 3 + source) & 0xff));
+      }
+    }
+    communicator.barrier();
+  });
+}
+
+TEST(NodeExchange, MoreMayBeUnderWayThanTheBoardHasPlaces) {
+  run_ranks(2, [](Communicator& communicator) {
+    Rank rank(communicator, 64);
+    rank.fill(communicator.rank() + 1);
+    std::vector<uint64_t> numbers;
+    const int count = 3 * static_cast<int>(NodeBoard::kPlaces);
+    for (int i = 0; i < count; ++i) numbers.push_back(rank.exchanges.start(rank.gather()));
+    std::reverse(numbers.begin(), numbers.end());
+    for (const uint64_t number : numbers) rank.finish(number);
+    EXPECT_FALSE(rank.exchanges.under_way());
+    EXPECT_TRUE(rank.row_is(1 - communicator.rank(), 2 - communicator.rank()));
+    communicator.barrier();
+  });
+}
+
+TEST(NodeExchange, RanksThatDisagreeAreTold) {
+  run_ranks(2, [](Communicator& communicator) {
+    Rank rank(communicator);
+    NodeExchangeRequest request = rank.gather();
+    if (communicator.rank() == 1) request.offer_bytes = 999;
+    EXPECT_THROW(rank.finish(rank.exchanges.start(std::move(request))), CommError);
+    communicator.barrier();
+  });
+}
+
+TEST(NodeExchange, MemoryThatAReaderHasGivenBackIsToldOf) {
+  run_ranks(2, [](Communicator& communicator) {
+    Rank rank(communicator);
+    NodeExchangeRequest request = rank.gather();
+    if (communicator.rank() == 1) {
+      request.buffers.clear();
+      request.offer = nullptr;
+      rank.send = Tensor();
+    }
+    if (communicator.rank() == 0) rank.exchanges.start(std::move(request));
+    communicator.barrier();
+    if (communicator.rank() == 1) {
+      EXPECT_THROW(rank.exchanges.start(std::move(request)), CommError);
+    }
+    communicator.barrier();
+  });
+}
+
+// Rank 1 names a file that is not its own, as where processes have numbers of their own.
+TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
+  run_ranks(3, [](Communicator& communicator) {
+    NodeRanks node = node_of(communicator);
+    int gathers = 0;
+    node.gather = [&, honest = node.gather](std::span<const std::byte> mine) {
+      std::vector<std::byte> record(mine.begin(), mine.end());
+      if (++gathers == 1 && communicator.rank() == 1) {
+        SharedMapping::Ticket ticket;
+        std::memcpy(&ticket, record.data(), sizeof(ticket));
+        ++ticket.inode;
+        std::memcpy(record.data(), &ticket, sizeof(ticket));
+      }
+      return honest(record);
+    };
+    std::string reason;
+    EXPECT_EQ(NodeBlock::share(node, 4096, reason), nullptr);
+    EXPECT_NE(reason.find("container"), std::string::npos) << reason;
+    EXPECT_NE(NodeBlock::share(node, 4096, reason), nullptr) << reason;
+    EXPECT_EQ(reason, "");
+  });
+}
+
+TEST(NodeExchange, SizesThatTheSystemRefusesAreAReasonAndNoSignal) {
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  const rlimit small{.rlim_cur = 1 << 20, .rlim_max = usual.rlim_max};
+  run_ranks(2, [&](Communicator& communicator) {
+    NodeExchanges exchanges(node_of(communicator));
+    communicator.barrier();
+    if (communicator.rank() == 0) setrlimit(RLIMIT_FSIZE, &small);
+    communicator.barrier();
+    EXPECT_EQ(exchanges.allocate(2 << 20), nullptr);
+    EXPECT_NE(exchanges.failure().find("ulimit -f"), std::string::npos) << exchanges.failure();
+    EXPECT_NE(exchanges.allocate(1 << 19), nullptr) << exchanges.failure();
+    communicator.barrier();
+  });
+  setrlimit(RLIMIT_FSIZE, &usual);
+}
+
+}  // namespace
+}  // namespace mantissa
