@@ -68,6 +68,14 @@ class Communicator {
     return nullptr;
   }
 
+  // Zeroed host memory, 64-byte aligned, that ranks of a node exchange without messages: what lies in it is read where
+  // it lies. Collective, the same size on all ranks. Null, on all ranks of a node, where the transport has nothing of
+  // the kind: then any memory does. What one collective sends lies in such memory on all ranks of a node or on none.
+  virtual std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) {
+    static_cast<void>(bytes), static_cast<void>(what);
+    return nullptr;
+  }
+
   // Small host records, blocking: every rank's bytes in rank order (equal sizes). What every rank folds alike.
   virtual std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) = 0;
   virtual void barrier() = 0;

@@ -58,6 +58,10 @@ class ProfilingCommunicator final : public Communicator {
     return inner_.register_buffers(buffers);
   }
 
+  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
+    return inner_.allocate_shared(bytes, what);
+  }
+
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     if (!profiler_.recording()) return inner_.all_gather_bytes(mine);
     const StepProfiler::Op op(profiler_, "all_gather_bytes", sent(static_cast<double>(mine.size()) * others()),

@@ -2,74 +2,102 @@
 
 #include <climits>
 #include <exception>
+#include <utility>
 
 #include "comm/check_collective.h"
 #include "comm/mpi/mpi_environment.h"
+#include "comm/mpi/mpi_nodes.h"
 #include "comm/mpi/mpi_work.h"
 #include "comm/registry.h"
+#include "core/base/check.h"
+#include "core/base/log.h"
 
 namespace mantissa {
 namespace {
+
+const char* name_of(NodeExchangeKind kind) { return kind == NodeExchangeKind::kAllToAll ? "all_to_all" : "all_gather"; }
 
 class MpiCommunicator : public Communicator {
  public:
   explicit MpiCommunicator(const MpiOptions& options) : environment_(MpiEnvironment::acquire()), options_(options) {
     MANTISSA_CHECK(options_.piece_bytes > 0 && options_.piece_bytes <= INT_MAX,
                    "[mpi] piece_bytes must be in [1, {}], got {}", INT_MAX, options_.piece_bytes);
-    MPI_Comm_rank(MPI_COMM_WORLD, &context_.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &context_.size);
+    MANTISSA_CHECK(options_.ranks_per_node >= 0, "[mpi] ranks_per_node must be at least 0, got {}",
+                   options_.ranks_per_node);
     // A communicator of our own: messages of other users of MPI in this process cannot match ours.
-    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &context_.communicator), "create", 0, context_);
-    check_mpi(MPI_Comm_set_errhandler(context_.communicator, MPI_ERRORS_RETURN), "create", 0, context_);
-    MPI_Comm node = MPI_COMM_NULL;
-    check_mpi(MPI_Comm_split_type(context_.communicator, MPI_COMM_TYPE_SHARED, context_.rank, MPI_INFO_NULL, &node),
-              "create", 0, context_);
-    MPI_Comm_rank(node, &local_rank_);
-    MPI_Comm_size(node, &local_size_);
-    MPI_Comm_free(&node);
+    context_ = duplicate_world();
+    node_ = split_into_nodes(context_, options_.ranks_per_node);
+    local_ranks_ = ranks_within(context_, node_);
+    if (local_size() == 1) return;
+    exchanges_ = std::make_shared<NodeExchanges>(
+        NodeRanks{.rank = local_rank(), .size = local_size(), .gather = [this](std::span<const std::byte> mine) {
+                    return gather_bytes("allocate_shared", node_, mine);
+                  }});
   }
 
   ~MpiCommunicator() override {
+    if (exchanges_ && exchanges_->under_way()) environment_->abandon(exchanges_->buffers());
     // Freeing is collective; when an exception is on its way, the other ranks are elsewhere and the job is about to
     // end.
-    if (std::uncaught_exceptions() == 0) MPI_Comm_free(&context_.communicator);
+    if (std::uncaught_exceptions() > 0) return;
+    MPI_Comm_free(&node_.communicator);
+    MPI_Comm_free(&context_.communicator);
   }
 
   std::string name() const override { return "mpi"; }
   int rank() const override { return context_.rank; }
   int size() const override { return context_.size; }
-  int local_rank() const override { return local_rank_; }
-  int local_size() const override { return local_size_; }
+  int local_rank() const override { return node_.rank; }
+  int local_size() const override { return node_.size; }
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_to_all(send, recv, size());
     const size_t row = recv.size_bytes() / static_cast<size_t>(size());
-    return exchange("all_to_all", send, recv, row, [&](int to) { return send.raw() + static_cast<size_t>(to) * row; });
+    return exchange(NodeExchangeKind::kAllToAll, send, recv, [&](int to) { return static_cast<size_t>(to) * row; });
   }
 
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_gather(send, recv, size());
-    return exchange("all_gather", send, recv, send.size_bytes(), [&](int) { return send.raw(); });
+    return exchange(NodeExchangeKind::kAllGather, send, recv, [](int) { return size_t{0}; });
   }
 
   std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream&) override {
     check_broadcast(data, root, size());
-    auto work = make_work("broadcast", {data});
-    if (size() > 1) work->broadcast(data.raw(), data.size_bytes(), root);
+    auto work = make_work("broadcast", context_, {data});
+    if (size() > 1 && local_size() == size() && is_shared(data)) {
+      NodeExchangeRequest request{.kind = NodeExchangeKind::kBroadcast,
+                                  .buffers = {data},
+                                  .offer_bytes = data.size_bytes(),
+                                  .row_bytes = data.size_bytes(),
+                                  .rows = {}};
+      if (rank() == root) {
+        request.offer = data.raw();
+      } else {
+        request.rows.push_back({.source = local_ranks_[static_cast<size_t>(root)], .to = data.raw()});
+      }
+      work->exchange(std::move(request));
+    } else if (size() > 1) {
+      work->broadcast(data.raw(), data.size_bytes(), root);
+    }
     return work;
   }
 
+  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
+    if (exchanges_ == nullptr) return nullptr;
+    auto storage = exchanges_->allocate(bytes);
+    if (storage == nullptr && bytes > 0 && !std::exchange(told_, true) && local_rank() == 0) {
+      spdlog::warn("the {} ranks of this node cannot share memory for {} and exchange by messages, which is slower: {}",
+                   local_size(), what, exchanges_->failure());
+    }
+    return storage;
+  }
+
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
-    std::vector<std::byte> all(mine.size() * static_cast<size_t>(size()));
-    MANTISSA_CHECK(all.size() <= INT_MAX, "[all_gather_bytes] is for small records, got {} bytes", mine.size());
-    const auto work = make_work("all_gather_bytes", {});
-    work->all_gather(mine.data(), mine.size(), all.data());
-    work->wait();
-    return all;
+    return gather_bytes("all_gather_bytes", context_, mine);
   }
 
   void barrier() override {
-    const auto work = make_work("barrier", {});
+    const auto work = make_work("barrier", context_, {});
     work->barrier();
     work->wait();
   }
@@ -77,33 +105,67 @@ class MpiCommunicator : public Communicator {
   void abort(int exit_code) override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
  private:
-  std::unique_ptr<MpiWork> make_work(const char* collective, std::vector<Tensor> buffers) {
-    return std::make_unique<MpiWork>(environment_, context_, collective, std::move(buffers), options_.piece_bytes);
+  std::unique_ptr<MpiWork> make_work(const char* collective, const MpiContext& context, std::vector<Tensor> buffers) {
+    return std::make_unique<MpiWork>(environment_, context, exchanges_, collective, std::move(buffers),
+                                     options_.piece_bytes);
   }
 
-  // Row r of `recv` comes from rank r, which sends what row_for(this rank) is there. Every rank starts with another
-  // partner, so that no rank is everybody's first.
-  template <typename RowFor>
-  std::unique_ptr<Work> exchange(const char* collective, const Tensor& send, const Tensor& recv, size_t row_bytes,
-                                 RowFor row_for) {
-    auto work = make_work(collective, {send, recv});
+  std::vector<std::byte> gather_bytes(const char* collective, const MpiContext& context,
+                                      std::span<const std::byte> mine) {
+    std::vector<std::byte> all(mine.size() * static_cast<size_t>(context.size));
+    MANTISSA_CHECK(all.size() <= INT_MAX, "[{}] is for small records, got {} bytes", collective, mine.size());
+    const auto work = make_work(collective, context, {});
+    work->all_gather(mine.data(), mine.size(), all.data());
+    work->wait();
+    return all;
+  }
+
+  bool is_shared(const Tensor& tensor) const {
+    return exchanges_ != nullptr && tensor.size_bytes() > 0 && exchanges_->holds(tensor.raw(), tensor.size_bytes());
+  }
+
+  // Row r of `recv` comes from rank r, which sends what lies at offset_for(this rank) in its `send`. Every rank starts
+  // with another partner, so that no rank is everybody's first.
+  template <typename OffsetFor>
+  std::unique_ptr<Work> exchange(NodeExchangeKind kind, const Tensor& send, const Tensor& recv, OffsetFor offset_for) {
+    auto work = make_work(name_of(kind), context_, {send, recv});
+    const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());
+    if (row_bytes == 0) return work;
     const auto row_from = [&](int source) { return recv.raw() + static_cast<size_t>(source) * row_bytes; };
+    NodeExchangeRequest request{.kind = kind,
+                                .buffers = {send, recv},
+                                .offer = send.raw(),
+                                .offer_bytes = send.size_bytes(),
+                                .row_bytes = row_bytes,
+                                .rows = {}};
+    const bool shared = is_shared(send);
+    const auto through_memory = [&](int other) { return shared && local_ranks_[static_cast<size_t>(other)] >= 0; };
     for (int step = 1; step < size(); ++step) {
       const int source = (rank() + size() - step) % size();
-      work->receive(row_from(source), row_bytes, source);
+      if (through_memory(source)) {
+        request.rows.push_back({.source = local_ranks_[static_cast<size_t>(source)],
+                                .offset_bytes = offset_for(rank()),
+                                .to = row_from(source)});
+      } else {
+        work->receive(row_from(source), row_bytes, source);
+      }
     }
     for (int step = 1; step < size(); ++step) {
       const int destination = (rank() + step) % size();
-      work->send(row_for(destination), row_bytes, destination);
+      if (!through_memory(destination)) work->send(send.raw() + offset_for(destination), row_bytes, destination);
     }
-    if (row_bytes > 0 && row_for(rank()) != row_from(rank())) std::memcpy(row_from(rank()), row_for(rank()), row_bytes);
+    if (shared) work->exchange(std::move(request));
+    const std::byte* const mine = send.raw() + offset_for(rank());
+    if (mine != row_from(rank())) std::memcpy(row_from(rank()), mine, row_bytes);
     return work;
   }
 
   std::shared_ptr<MpiEnvironment> environment_;
   MpiOptions options_;
-  MpiContext context_;
-  int local_rank_ = 0, local_size_ = 1;
+  MpiContext context_, node_;
+  std::vector<int> local_ranks_;              // by rank: its number on this node, or -1
+  std::shared_ptr<NodeExchanges> exchanges_;  // null where a rank is alone on its node
+  bool told_ = false;                         // that memory cannot be shared
 };
 
 const bool kRegistered = register_communicator("mpi", {.create = [] { return create_mpi_communicator(); }});

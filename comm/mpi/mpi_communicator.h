@@ -1,5 +1,8 @@
 // MPI transport (OpenMPI, CPU memory). MPI itself is seen in this folder only.
 //
+// Inside of a node, tensors that are sent from allocate_shared() travel without messages: their receivers copy them
+// from where they lie (comm/node). A broadcast does where all ranks are on one node.
+//
 // Tensors travel as bytes: sums of 16-bit types are our own code (Backend::sum_contributions), MPI has none. Messages
 // are cut into pieces below the 2^31 bytes that an MPI count can express. MPI moves large messages only while the
 // program is inside of MPI: test() a Work now and then.
@@ -14,6 +17,9 @@ namespace mantissa {
 
 struct MpiOptions {
   size_t piece_bytes = size_t{1} << 30;  // largest single message
+  // Ranks that count as being on one node, at most, in the order of their numbers: several nodes on one machine, for
+  // tests. 0: as many as there are.
+  int ranks_per_node = 0;
 };
 
 // All ranks of the job that mpirun started; one rank without mpirun. Initialises MPI on first use, from the thread that

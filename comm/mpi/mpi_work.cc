@@ -1,6 +1,9 @@
 #include "comm/mpi/mpi_work.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 namespace mantissa {
@@ -8,6 +11,7 @@ namespace {
 
 // Messages of all collectives use one tag: MPI keeps the order of messages between two ranks.
 constexpr int kTag = 1;
+constexpr int kUnusedTag = 2;
 
 // Calls f(offset, count) for the pieces of a message; none for an empty one.
 template <typename F>
@@ -28,10 +32,11 @@ int failure_in(int code, const std::vector<MPI_Status>& statuses) {
 
 }  // namespace
 
-MpiWork::MpiWork(std::shared_ptr<MpiEnvironment> environment, MpiContext context, const char* collective,
-                 std::vector<Tensor> buffers, size_t piece_bytes)
+MpiWork::MpiWork(std::shared_ptr<MpiEnvironment> environment, MpiContext context, std::shared_ptr<NodeExchanges> node,
+                 const char* collective, std::vector<Tensor> buffers, size_t piece_bytes)
     : environment_(std::move(environment)),
       context_(context),
+      node_(std::move(node)),
       collective_(collective),
       buffers_(std::move(buffers)),
       piece_bytes_(piece_bytes) {}
@@ -70,7 +75,37 @@ void MpiWork::all_gather(const std::byte* mine, size_t bytes, std::byte* all) {
 
 void MpiWork::barrier() { check(MPI_Ibarrier(context_.communicator, new_request())); }
 
+void MpiWork::exchange(NodeExchangeRequest request) {
+  bytes_ += request.row_bytes * request.rows.size();
+  try {
+    exchange_ = node_->start(std::move(request));
+  } catch (const CommError& error) {
+    rethrow(error);
+  }
+}
+
 bool MpiWork::test() {
+  const bool exchanged = test_exchange();
+  return test_messages() && exchanged;
+}
+
+bool MpiWork::test_exchange() {
+  if (node_ == nullptr) return true;
+  try {
+    node_->advance();  // this collective or not: somebody may be waiting for any
+  } catch (const CommError& error) {
+    rethrow(error);
+  }
+  if (exchange_ && node_->done(*exchange_)) exchange_.reset();
+  return !exchange_;
+}
+
+void MpiWork::rethrow(const CommError& error) const {
+  throw CommError(
+      fmt::format("[{}] rank {} of {}, {} bytes: {}", collective_, context_.rank, context_.size, bytes_, error.what()));
+}
+
+bool MpiWork::test_messages() {
   if (requests_.empty()) return true;
   std::vector<MPI_Status> statuses(requests_.size());
   int done = 0;
@@ -84,7 +119,22 @@ bool MpiWork::test() {
 }
 
 void MpiWork::wait() {
-  while (!test()) std::this_thread::yield();
+  for (int looks = 0; !test(); ++looks) rest(looks);
+}
+
+void MpiWork::rest(int looks) {
+  // A peer that has its own core answers within a few looks.
+  constexpr int kEager = 50, kPatient = 2000;
+  constexpr std::chrono::microseconds kNap{50};
+  if (requests_.empty()) {
+    // Other collectives' messages move only inside of MPI, and the peer that is waited for may need them.
+    int found = 0;
+    check(MPI_Iprobe(MPI_ANY_SOURCE, kUnusedTag, context_.communicator, &found, MPI_STATUS_IGNORE));
+    if (looks < kEager) return;
+    // With other nodes a nap would hold up messages.
+    if (looks > kPatient && node_->size() == context_.size) return std::this_thread::sleep_for(kNap);
+  }
+  std::this_thread::yield();
 }
 
 }  // namespace mantissa

@@ -27,6 +27,9 @@ class BorrowedCommunicator : public Communicator {
   std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {
     return inner_.register_buffers(buffers);
   }
+  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
+    return inner_.allocate_shared(bytes, what);
+  }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     return inner_.all_gather_bytes(mine);
   }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/registry.h"
@@ -33,9 +34,72 @@ TEST(MpiCommunicator, KeepsTheContractWithMessagesInPieces) {
   testing::check_communicator_contract(*communicator);
 }
 
+// Tensors in memory that the ranks of a node share.
+class SharedPlace final : public testing::TensorPlace {
+ public:
+  explicit SharedPlace(Communicator& communicator) : communicator_(communicator) {}
+
+  std::unique_ptr<Stream> create_stream() override { return host_.create_stream(); }
+  Tensor make(DType dtype, Shape shape) override {
+    const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
+    const auto storage = communicator_.allocate_shared(bytes, "a test");
+    EXPECT_EQ(storage != nullptr, bytes > 0 && communicator_.local_size() > 1);
+    return storage ? Tensor(storage, dtype, shape) : host_.make(dtype, shape);
+  }
+  void write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream& stream) override {
+    host_.write(bytes, tensor, stream);
+  }
+  std::vector<std::byte> read(const Tensor& tensor, Stream& stream) override { return host_.read(tensor, stream); }
+  void copy(const Tensor& source, const Tensor& destination, Stream& stream) override {
+    host_.copy(source, destination, stream);
+  }
+
+ private:
+  Communicator& communicator_;
+  testing::HostPlace host_;
+};
+
+TEST(MpiCommunicator, KeepsTheContractInSharedMemory) {
+  const auto communicator = create_communicator("mpi");
+  SharedPlace place(*communicator);
+  testing::check_communicator_contract(*communicator, place);
+}
+
+// Both ways at once: messages between nodes and shared memory inside of them.
+TEST(MpiCommunicator, KeepsTheContractOnSeveralNodes) {
+  const auto communicator = create_mpi_communicator({.piece_bytes = 100'003, .ranks_per_node = 2});
+  EXPECT_EQ(communicator->local_rank(), communicator->rank() % 2);
+  EXPECT_EQ(communicator->local_size(), std::min(2, expected_ranks - communicator->rank() / 2 * 2));
+  SharedPlace place(*communicator);
+  testing::check_communicator_contract(*communicator, place);
+  testing::check_communicator_contract(*communicator);
+}
+
+// The readers of rank 0's buffer start first and find nothing in it, then do not look until they are told. Few bytes:
+// messages would have left at once. `other` orders the ranks without moving the exchanges of `communicator`.
+TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
+  const auto communicator = create_communicator("mpi"), other = create_communicator("mpi");
+  if (expected_ranks == 1) return;  // nobody reads
+  SharedPlace place(*communicator);
+  const auto stream = place.create_stream();
+  const Tensor send = place.make(DType::kU8, Shape{100}), all = place.make(DType::kU8, Shape{expected_ranks, 100});
+  std::memset(send.raw(), 1 + communicator->rank(), 100);
+  std::unique_ptr<Work> work;
+  if (communicator->rank() > 0) work = communicator->all_gather(send, all, *stream);
+  other->barrier();
+  if (communicator->rank() == 0) work = communicator->all_gather(send, all, *stream);
+  for (int look = 0; communicator->rank() == 0 && look < 1000; ++look) ASSERT_FALSE(work->test());
+  other->barrier();
+  work->wait();
+  std::memset(send.raw(), 255, 100);
+  other->barrier();
+  for (int source = 0; source < expected_ranks; ++source) EXPECT_EQ(all.data<uint8_t>()[source * 100], 1 + source);
+}
+
 TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
   EXPECT_THROW(create_mpi_communicator({.piece_bytes = size_t{1} << 31}), ContractError);
   EXPECT_THROW(create_mpi_communicator({.piece_bytes = 0}), ContractError);
+  EXPECT_THROW(create_mpi_communicator({.ranks_per_node = -1}), ContractError);
 }
 
 // Some steps of toy training; the hash of the weights and the sum of squares of the last gradient.
@@ -55,6 +119,7 @@ std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfi
 
 TEST(MpiCommunicator, TrainsBitForBitLikeRanksAsThreads) {
   const auto communicator = create_communicator("mpi");
+  const auto on_nodes = create_mpi_communicator({.ranks_per_node = 2});
   for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       const ReducerConfig config{.wire = wire, .sharding = sharding};
@@ -64,6 +129,7 @@ TEST(MpiCommunicator, TrainsBitForBitLikeRanksAsThreads) {
         if (local.rank() == 0) expected = outcome;
       });
       EXPECT_EQ(train(*communicator, config), expected);
+      EXPECT_EQ(train(*on_nodes, config), expected);
     }
   }
 }
