@@ -1,5 +1,9 @@
 #include "comm/flat_buckets.h"
 
+#include <functional>
+
+#include "comm/sent_memory.h"
+
 namespace mantissa {
 namespace {
 
@@ -9,15 +13,37 @@ size_t total_bytes(const std::vector<Tensor>& tensors) {
   return bytes;
 }
 
+// One tensor for each bucket. Shared memory is taken at once: every block of it costs each rank of the node a mapping.
+std::vector<Tensor> make_buckets(const BucketLayout& layout, const std::function<DType(size_t)>& dtype_of,
+                                 Communicator* sender, Backend& backend, const char* what) {
+  std::vector<size_t> offsets = {0};  // multiples of 64 elements, like the buckets
+  for (size_t index = 0; index < layout.buckets().size(); ++index) {
+    offsets.push_back(offsets.back() +
+                      static_cast<size_t>(layout.buckets()[index].numel * size_bytes(dtype_of(index))));
+  }
+  const auto shared = sender != nullptr ? allocate_sent(*sender, backend, offsets.back(), what) : nullptr;
+  std::vector<Tensor> tensors;
+  for (size_t index = 0; index < layout.buckets().size(); ++index) {
+    const DType dtype = dtype_of(index);
+    const Shape shape{layout.buckets()[index].numel};
+    tensors.push_back(shared ? Tensor(shared, dtype, shape, offsets[index]) : backend.make_tensor(dtype, shape, what));
+  }
+  return tensors;
+}
+
 }  // namespace
 
-FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend)
+FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend, const SentBuckets& sent)
     : parameters_(parameters), layout_(std::move(layout)) {
-  for (const BucketLayout::Bucket& bucket : layout_.buckets()) {
-    const Tensor& gradient =
-        gradients_.emplace_back(backend.make_tensor(DType::kF32, Shape{bucket.numel}, "gradient bucket"));
-    const Tensor& weight =
-        weights_.emplace_back(backend.make_tensor(bucket.dtype, Shape{bucket.numel}, "weight bucket"));
+  gradients_ = make_buckets(
+      layout_, [](size_t) { return DType::kF32; }, sent.gradients ? sent.communicator : nullptr, backend,
+      "gradient buckets");
+  weights_ = make_buckets(
+      layout_, [this](size_t bucket) { return layout_.buckets()[bucket].dtype; },
+      sent.weights ? sent.communicator : nullptr, backend, "weight buckets");
+  for (size_t index = 0; index < layout_.buckets().size(); ++index) {
+    const BucketLayout::Bucket& bucket = layout_.buckets()[index];
+    const Tensor &gradient = gradients_[index], &weight = weights_[index];
     for (const Segment& segment : bucket.segments) {
       MANTISSA_CHECK(segment.parameter < parameters_.size(),
                      "[flat_buckets] the layout is of another set of parameters");

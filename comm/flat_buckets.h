@@ -3,14 +3,23 @@
 #pragma once
 
 #include "comm/bucket_layout.h"
+#include "comm/communicator.h"
 #include "core/backend/backend.h"
 
 namespace mantissa {
 
+// What of the buckets collectives send: it is allocated in memory that the ranks of a node share, where the transport
+// has such memory and the device computes in it.
+struct SentBuckets {
+  Communicator* communicator = nullptr;
+  bool gradients = false;
+  bool weights = false;
+};
+
 class FlatBuckets {
  public:
-  // `parameters` must outlive the buckets. Weights and gradients start as zeros.
-  FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend);
+  // `parameters` must outlive the buckets. Weights and gradients start as zeros. Collective where anything is sent.
+  FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend, const SentBuckets& sent = {});
 
   ParameterSet& parameters() const { return parameters_; }
   const BucketLayout& layout() const { return layout_; }

@@ -1,5 +1,7 @@
 #include "comm/gradient_reducer.h"
 
+#include "comm/sent_memory.h"
+
 namespace mantissa {
 
 GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
@@ -16,7 +18,9 @@ GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicato
   MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
                  "[gradient_reducer] the buckets were laid out for {} ranks, the communicator has {}",
                  buckets.layout().ranks(), communicator.size());
-  if (plan_.window_bytes > 0) window_ = backend.allocate(plan_.window_bytes, "gradient wire buffers");
+  constexpr const char* kWireBuffers = "gradient wire buffers";
+  if (config.wire != DType::kF32) window_ = allocate_sent(communicator, backend, plan_.window_bytes, kWireBuffers);
+  if (window_ == nullptr && plan_.window_bytes > 0) window_ = backend.allocate(plan_.window_bytes, kWireBuffers);
   for (int index = 0; index < buckets_.size(); ++index) {
     State& state = states_[static_cast<size_t>(index)];
     const Tensor& gradient = buckets_.gradient(index);

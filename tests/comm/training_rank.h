@@ -52,7 +52,10 @@ struct TrainingRank {
       : communicator(given), backend(create_backend("cpu")), stream(backend->create_stream()) {
     add_toy_parameters(parameters, low);
     buckets = std::make_unique<FlatBuckets>(parameters, BucketLayout(parameters, communicator.size(), capacity_bytes),
-                                            *backend);
+                                            *backend,
+                                            SentBuckets{.communicator = &communicator,
+                                                        .gradients = config.wire == DType::kF32,
+                                                        .weights = config.sharding == Sharding::kSharded});
     reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
   }
 
