@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <system_error>
 #include <thread>
 #include <vector>
 
 #include "core/base/check.h"
+#include "core/base/thread_binding.h"
 
 namespace mantissa {
 namespace {
@@ -49,17 +52,36 @@ bool look_out(std::chrono::microseconds time, const Done& done) {
   return false;
 }
 
+// The kernel's number is 0 for the calling thread. False, with errno, where the system refuses.
+bool bind_this_thread(int processor) {
+  if (processor < 0 || processor >= CPU_SETSIZE) {
+    errno = EINVAL;
+    return false;
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(processor, &set);
+  return sched_setaffinity(0, sizeof(set), &set) == 0;
+}
+
 thread_local int this_thread = 0;
 thread_local bool in_task = false;
 
 class ThreadTeam {
  public:
-  // Threads that outnumber the processors sleep at once: whom they wait for needs theirs.
-  explicit ThreadTeam(int count)
+  // Threads that outnumber the processors sleep at once: whom they wait for needs theirs. `processors`: of each thread,
+  // or none for threads that are not bound.
+  ThreadTeam(int count, const std::vector<int>& processors)
       : count_(count),
         shares_(static_cast<size_t>(count)),
-        look_out_time_(count > usable_processors() ? std::chrono::microseconds(0) : kLookOut) {
-    for (int index = 1; index < count; ++index) workers_.emplace_back([this, index] { work(index); });
+        look_out_time_(processors.empty() && count > usable_processors() ? std::chrono::microseconds(0) : kLookOut) {
+    for (int index = 1; index < count; ++index) {
+      const int processor = processors.empty() ? kAnyProcessor : processors[static_cast<size_t>(index)];
+      workers_.emplace_back([this, index, processor] {
+        if (processor != kAnyProcessor) bind_this_thread(processor);  // which has worked before: see bind_threads
+        work(index);
+      });
+    }
   }
   ~ThreadTeam() {
     ending_.store(true);
@@ -101,6 +123,7 @@ class ThreadTeam {
     std::atomic<uint64_t> ticket = 0;
   };
   static constexpr uint64_t kLeft = 0xffffffff;
+  static constexpr int kAnyProcessor = -1;
 
   int64_t share_end(int index) const { return tasks_ * (index + 1) / count_; }
 
@@ -169,14 +192,23 @@ class ThreadTeam {
 // What a thread that calls has.
 struct OwnTeam {
   int wanted = initial_threads();
+  std::vector<int> processors;  // by thread; none: not bound
+  cpu_set_t free_set{};         // of the calling thread, before it was bound
   std::unique_ptr<ThreadTeam> team;
 
   ThreadTeam& get() {
     if (!team || team->count() != wanted) {
       team.reset();
-      team = std::make_unique<ThreadTeam>(wanted);
+      team = std::make_unique<ThreadTeam>(wanted, processors);
     }
     return *team;
+  }
+
+  void free() {
+    if (processors.empty()) return;
+    team.reset();
+    processors.clear();
+    sched_setaffinity(0, sizeof(free_set), &free_set);
   }
 };
 thread_local OwnTeam own_team;
@@ -198,7 +230,36 @@ int threads() { return own_team.wanted; }
 
 void set_threads(int count) {
   MANTISSA_CHECK(count > 0, "[threads] a team needs at least one thread, got {}", count);
+  if (count != own_team.wanted) own_team.free();
   own_team.wanted = count;
+}
+
+std::vector<int> processors_of_this_thread() {
+  cpu_set_t set;
+  std::vector<int> processors;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return processors;
+  for (int processor = 0; processor < CPU_SETSIZE; ++processor) {
+    if (CPU_ISSET(processor, &set)) processors.push_back(processor);
+  }
+  return processors;
+}
+
+void bind_threads(const std::vector<int>& processors) {
+  own_team.free();
+  if (processors.empty()) return;
+  cpu_set_t before;
+  const bool known = sched_getaffinity(0, sizeof(before), &before) == 0;
+  for (size_t thread = processors.size(); thread-- > 0;) {  // all are tried; the caller keeps the first
+    if (known && bind_this_thread(processors[thread])) continue;
+    const int reason = errno;
+    if (known) sched_setaffinity(0, sizeof(before), &before);
+    throw Error(ExitCode::kInternal, fmt::format("[threads] thread {} cannot be bound to processor {}: {}", thread,
+                                                 processors[thread], std::generic_category().message(reason)));
+  }
+  own_team.team.reset();
+  own_team.free_set = before;
+  own_team.processors = processors;
+  own_team.wanted = static_cast<int>(processors.size());
 }
 
 int current_thread() { return this_thread; }

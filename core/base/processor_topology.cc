@@ -1,0 +1,77 @@
+#include "core/base/processor_topology.h"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+// Cores of a machine that tells nothing of cores are its processors.
+int core_depth(hwloc_topology_t topology) { return hwloc_get_type_or_below_depth(topology, HWLOC_OBJ_CORE); }
+
+std::vector<int> cores_below(hwloc_topology_t topology, const hwloc_obj* object) {
+  std::vector<int> processors;
+  hwloc_obj_t core = nullptr;
+  while ((core = hwloc_get_next_obj_inside_cpuset_by_depth(topology, object->cpuset, core_depth(topology), core))) {
+    processors.push_back(hwloc_bitmap_first(core->cpuset));
+  }
+  return processors;
+}
+
+// As many pieces of `threads` cores as the objects of a level hold, in the order of the topology.
+std::vector<std::vector<int>> slots_at(hwloc_topology_t topology, int depth, size_t threads) {
+  std::vector<std::vector<int>> slots;
+  for (unsigned index = 0; index < hwloc_get_nbobjs_by_depth(topology, depth); ++index) {
+    const std::vector<int> cores = cores_below(topology, hwloc_get_obj_by_depth(topology, depth, index));
+    for (size_t begin = 0; begin + threads <= cores.size(); begin += threads) {
+      slots.emplace_back(cores.begin() + static_cast<std::ptrdiff_t>(begin),
+                         cores.begin() + static_cast<std::ptrdiff_t>(begin + threads));
+    }
+  }
+  return slots;
+}
+
+}  // namespace
+
+void ProcessorTopology::Destroy::operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+
+ProcessorTopology::ProcessorTopology(const std::string& description) {
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0) throw Error(ExitCode::kInternal, "[hwloc] cannot be initialised");
+  topology_.reset(topology);
+  if (!description.empty() && hwloc_topology_set_synthetic(topology, description.c_str()) != 0) {
+    throw Error(ExitCode::kInternal, fmt::format("[hwloc] does not understand the topology '{}'", description));
+  }
+  if (hwloc_topology_load(topology) != 0) {
+    throw Error(ExitCode::kInternal, "[hwloc] cannot read the topology of this machine");
+  }
+}
+
+ProcessorTopology ProcessorTopology::of_this_machine() { return ProcessorTopology(""); }
+ProcessorTopology ProcessorTopology::synthetic(const std::string& description) {
+  return ProcessorTopology(description);
+}
+
+int ProcessorTopology::processors() const { return hwloc_get_nbobjs_by_type(topology_.get(), HWLOC_OBJ_PU); }
+int ProcessorTopology::cores() const {
+  return static_cast<int>(hwloc_get_nbobjs_by_depth(topology_.get(), core_depth(topology_.get())));
+}
+
+std::vector<std::vector<int>> ProcessorTopology::assign(int ranks, int threads) const {
+  MANTISSA_CHECK(ranks > 0 && threads > 0, "[processor_topology.assign] needs ranks and threads, got {} and {}", ranks,
+                 threads);
+  for (int depth = core_depth(topology_.get()); depth >= 0; --depth) {
+    const auto slots = slots_at(topology_.get(), depth, static_cast<size_t>(threads));
+    if (slots.size() < static_cast<size_t>(ranks)) continue;
+    std::vector<std::vector<int>> assigned;
+    for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {
+      assigned.push_back(slots[rank * slots.size() / static_cast<size_t>(ranks)]);
+    }
+    return assigned;
+  }
+  return {};
+}
+
+}  // namespace mantissa

@@ -1,0 +1,37 @@
+// ProcessorTopology: which processors are near each other, and a share of them for each rank of a node.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+struct hwloc_topology;
+
+namespace mantissa {
+
+class ProcessorTopology {
+ public:
+  // What this process' container lets it use of the machine, whatever its own affinity. Error if it cannot be read.
+  static ProcessorTopology of_this_machine();
+  // A described machine (hwloc's synthetic topologies): "package:2 l3:2 core:4 pu:2".
+  static ProcessorTopology synthetic(const std::string& description);
+
+  int processors() const;  // hardware threads
+  int cores() const;
+
+  // By rank and thread: the first processor of a core of its own. A rank's cores lie below one object of the topology
+  // (a cache, a NUMA node, a package) that is as small as it can be with room for all ranks, and ranks are spread
+  // evenly over such objects. Empty if there are fewer cores than threads in all.
+  std::vector<std::vector<int>> assign(int ranks, int threads) const;
+
+ private:
+  struct Destroy {
+    void operator()(hwloc_topology* topology) const;
+  };
+  // An empty description: this machine.
+  explicit ProcessorTopology(const std::string& description);
+
+  std::unique_ptr<hwloc_topology, Destroy> topology_;
+};
+
+}  // namespace mantissa

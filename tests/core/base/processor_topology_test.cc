@@ -1,0 +1,75 @@
+#include "core/base/processor_topology.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+using Processors = std::vector<std::vector<int>>;
+
+// 16 cores of two hardware threads: four last-level caches of four cores in two packages. Cores start at even numbers.
+const char* const kTwoPackages = "package:2 l3:2 core:4 pu:2";
+
+TEST(ProcessorTopology, CountsCoresAndProcessors) {
+  const auto topology = ProcessorTopology::synthetic(kTwoPackages);
+  EXPECT_EQ(topology.cores(), 16);
+  EXPECT_EQ(topology.processors(), 32);
+}
+
+TEST(ProcessorTopology, RanksAreSpreadOverPackages) {
+  const auto topology = ProcessorTopology::synthetic(kTwoPackages);
+  EXPECT_EQ(topology.assign(2, 1), (Processors{{0}, {16}}));
+  EXPECT_EQ(topology.assign(2, 8), (Processors{{0, 2, 4, 6, 8, 10, 12, 14}, {16, 18, 20, 22, 24, 26, 28, 30}}));
+  EXPECT_EQ(topology.assign(2, 5), (Processors{{0, 2, 4, 6, 8}, {16, 18, 20, 22, 24}}));
+}
+
+TEST(ProcessorTopology, ARankKeepsToOneCacheWhereItFits) {
+  const auto topology = ProcessorTopology::synthetic(kTwoPackages);
+  EXPECT_EQ(topology.assign(4, 3), (Processors{{0, 2, 4}, {8, 10, 12}, {16, 18, 20}, {24, 26, 28}}));
+  EXPECT_EQ(topology.assign(3, 4), (Processors{{0, 2, 4, 6}, {8, 10, 12, 14}, {16, 18, 20, 22}}));
+  EXPECT_EQ(topology.assign(8, 2),
+            (Processors{{0, 2}, {4, 6}, {8, 10}, {12, 14}, {16, 18}, {20, 22}, {24, 26}, {28, 30}}));
+}
+
+// Five ranks of three threads: four caches hold one each, two packages two each; only the machine has room for five.
+TEST(ProcessorTopology, WhereNoCacheOrPackageHasRoomForAllTheMachineIsCut) {
+  const auto topology = ProcessorTopology::synthetic(kTwoPackages);
+  EXPECT_EQ(topology.assign(5, 3), (Processors{{0, 2, 4}, {6, 8, 10}, {12, 14, 16}, {18, 20, 22}, {24, 26, 28}}));
+}
+
+TEST(ProcessorTopology, NoCoreIsGivenTwiceAndTooManyThreadsGetNone) {
+  for (const char* const description : {kTwoPackages, "core:6 pu:1", "package:3 core:5 pu:2", "pu:7"}) {
+    const auto topology = ProcessorTopology::synthetic(description);
+    for (int ranks = 1; ranks <= 18; ++ranks) {
+      for (int threads = 1; threads <= 18; ++threads) {
+        const Processors assigned = topology.assign(ranks, threads);
+        ASSERT_EQ(assigned.size(), ranks * threads <= topology.cores() ? static_cast<size_t>(ranks) : 0u)
+            << description;
+        std::set<int> given;
+        for (const auto& rank : assigned) {
+          ASSERT_EQ(rank.size(), static_cast<size_t>(threads));
+          for (const int processor : rank) EXPECT_TRUE(given.insert(processor).second) << description;
+        }
+      }
+    }
+  }
+}
+
+TEST(ProcessorTopology, ThisMachineHasCores) {
+  const auto topology = ProcessorTopology::of_this_machine();
+  EXPECT_GE(topology.cores(), 1);
+  EXPECT_GE(topology.processors(), topology.cores());
+  EXPECT_EQ(topology.assign(1, 1).size(), 1u);
+}
+
+TEST(ProcessorTopology, MisuseIsRefused) {
+  EXPECT_THROW(ProcessorTopology::synthetic("nonsense"), Error);
+  EXPECT_THROW(ProcessorTopology::synthetic("core:2 pu:1").assign(0, 1), ContractError);
+}
+
+}  // namespace
+}  // namespace mantissa
