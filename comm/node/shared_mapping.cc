@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
 #include <system_error>
 #include <utility>
 
@@ -33,6 +34,15 @@ void require_file_size(size_t bytes) {
 }
 
 }  // namespace
+
+bool shared_memory_has_huge_pages() {
+  // One word of the line stands in brackets: the one that holds.
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  std::string line;
+  std::getline(file, line);
+  return line.find('[') != std::string::npos && line.find("[never]") == std::string::npos &&
+         line.find("[deny]") == std::string::npos;
+}
 
 SharedMapping SharedMapping::create(size_t bytes) {
   require_file_size(bytes);

@@ -48,4 +48,7 @@ class SharedMapping {
   Ticket ticket_;
 };
 
+// Whether the system gives shared memory huge pages (MADV_HUGEPAGE), as it gives them to private memory.
+bool shared_memory_has_huge_pages();
+
 }  // namespace mantissa

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/bucket_layout.h"
+#include "comm/node/shared_mapping.h"
 #include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
@@ -42,6 +43,15 @@ void require_agreement(Communicator& communicator, const Identity& mine) {
                       rank));
     }
   }
+}
+
+// Gradients on an fp32 wire and gathered weights are sent from where they are computed. Weights move once a step and
+// are read by every product, which is slower in small pages.
+SentBuckets sent_buckets(const Config& config, Communicator& communicator) {
+  const ReducerConfig& reducer = config.comm.reducer;
+  return {.communicator = &communicator,
+          .gradients = reducer.wire == DType::kF32,
+          .weights = reducer.sharding == Sharding::kSharded && shared_memory_has_huge_pages()};
 }
 
 const Config& checked(const Config& config, Communicator& communicator) {
@@ -122,10 +132,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
       data(config, runtime.model->objective()),
       injection(config.test, communicator.rank(), *runtime.backend, *runtime.stream),
       buckets(runtime.parameters, BucketLayout(runtime.parameters, ranks(), config.comm.bucket_bytes()),
-              *runtime.backend,
-              {.communicator = &communicator,
-               .gradients = config.comm.reducer.wire == DType::kF32,
-               .weights = config.comm.reducer.sharding == Sharding::kSharded}),
+              *runtime.backend, sent_buckets(config, communicator)),
       reducer(buckets, communicator, *runtime.backend, *runtime.stream, resolve_reducer(config, ranks())),
       optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
                 config.optimizer.adamw),
