@@ -233,7 +233,7 @@ void run_rank(const Request& request, Config config, Communicator& communicator)
   try {
     validate(config);
     validate_for_ranks(config, communicator.size());
-    const int threads = set_up_threads(config.train.threads, communicator);
+    const int threads = set_up_threads(config, communicator);
     if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
     session.emplace(config, communicator);
     step.emplace(*session);

@@ -118,7 +118,7 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
       "device",        "data.train",    "data.validation", "train.stop_at_step", "train.log_interval", "train.eval_",
       "train.sample_", "train.run_dir", "train.threads",   "train.micro_batch",  "comm.backend",       "checkpoint.",
       "faults.",       "test.",         "comm.bucket_mib", "cuda.",
-      "profile",       "train.recompute"};
+      "profile",       "train.recompute",   "train.pin_threads"};
   // clang-format on
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
   const auto shapes_training = [tail_changes](const std::string& path) {

@@ -41,6 +41,8 @@ struct DataConfig {
   TokenLayout token_layout() const { return format == DataFormat::kBytes ? TokenLayout::kBytes : layout; }
 };
 
+enum class ThreadPinning : uint8_t { kAuto, kNone };
+
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t stop_at_step = 0;  // end the program there, with a checkpoint; schedules keep to `steps`. 0: at `steps`
@@ -55,7 +57,8 @@ struct TrainConfig {
   std::string sample_prompt = "\n";
   int64_t sample_tokens = 200;  // 0: no samples
   std::string run_dir = "runs/default";
-  int threads = 0;  // OpenMP threads of a rank; 0: the node's cores divided by its ranks
+  int threads = 0;  // of a rank; 0: the node's cores divided by its ranks
+  ThreadPinning pin_threads = ThreadPinning::kAuto;
 };
 
 struct OptimizerConfig {

@@ -62,6 +62,7 @@ void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("sample_tokens", integer_field<int64_t>(c.sample_tokens, 0));
   v.scalar("run_dir", text_field(c.run_dir));
   v.scalar("threads", integer_field(c.threads, 0, 4096));
+  v.scalar("pin_threads", choice_field(c.pin_threads, names::kPinning));
 }
 
 void bind_clip(ConfigVisitor& v, ClipOptions& c) {

@@ -1,15 +1,18 @@
 #include "tools/train/launch.h"
 
 #include <fmt/ranges.h>
+#include <strings.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
 
 #include "comm/registry.h"
+#include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "models/model.h"
 #include "tools/train/device_choice.h"
+#include "tools/train/thread_pinning.h"
 #include "tools/train/transport_choice.h"
 
 namespace mantissa {
@@ -31,6 +34,14 @@ int launcher_size() {
     if (const char* text = std::getenv(variable)) return std::atoi(text);
   }
   return 1;
+}
+
+bool wants_pinned_threads(const Config& config, const Communicator& communicator) {
+  const char* const bind = std::getenv("OMP_PROC_BIND");
+  if (config.train.pin_threads != ThreadPinning::kAuto || communicator.size() == 1) return false;
+  if (bind != nullptr && strcasecmp(bind, "false") == 0) return false;
+  // A GPU's rank has other threads beside the team, the driver's and NCCL's: they would inherit one processor.
+  return choose_device(config.device, communicator.local_rank()).backend == "cpu";
 }
 
 void require_name(const char* key, const std::string& name, std::vector<std::string> known) {
@@ -74,8 +85,8 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
   return launched ? choose_transport(create_communicator("mpi"), device) : create_communicator("local");
 }
 
-int set_up_threads(int wanted, const Communicator& communicator) {
-  int count = wanted;
+int set_up_threads(const Config& config, Communicator& communicator) {
+  int count = config.train.threads;
   if (count == 0) {
     const int usable = usable_processors();  // of this process' affinity mask
     const bool bound = usable < static_cast<int>(std::thread::hardware_concurrency()) || communicator.local_size() == 1;
@@ -84,6 +95,9 @@ int set_up_threads(int wanted, const Communicator& communicator) {
                                            : std::max(1, usable / communicator.local_size());
   }
   set_threads(count);
+  const auto may_pin = all_gather_records(communicator, int{wants_pinned_threads(config, communicator)});
+  if (std::find(may_pin.begin(), may_pin.end(), 0) != may_pin.end()) return count;
+  if (const std::string line = pin_threads(communicator, count); !line.empty()) spdlog::info("{}", line);
   return count;
 }
 

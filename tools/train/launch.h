@@ -20,8 +20,9 @@ void require_known_names(const Config& config);
 // processes, and for a job whose processes cannot find each other.
 std::unique_ptr<Communicator> start_communicator(const std::string& backend, const std::string& device);
 
-// Sets the number of OpenMP threads of this rank: `wanted`, or with 0 OMP_NUM_THREADS if given, else the cores that
-// this rank may use, shared among the ranks of the node that may use the same ones. Returns it.
-int set_up_threads(int wanted, const Communicator& communicator);
+// Sets the number of threads of this rank: train.threads, or with 0 OMP_NUM_THREADS if given, else the cores that this
+// rank may use, shared among the ranks of the node that may use the same ones. Returns it. Binds them where
+// train.pin_threads and thread_pinning.h say so and the CPU computes. Collective.
+int set_up_threads(const Config& config, Communicator& communicator);
 
 }  // namespace mantissa

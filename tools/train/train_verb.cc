@@ -47,7 +47,7 @@ int report(const std::exception& exception, Communicator* communicator) {
 
 void train(const Config& config, Communicator& communicator) {
   validate_for_ranks(config, communicator.size());
-  const int threads = set_up_threads(config.train.threads, communicator);
+  const int threads = set_up_threads(config, communicator);
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
   spdlog::info("memory of a rank, predicted:{}", to_text(predict_memory_table(config, communicator.size())));

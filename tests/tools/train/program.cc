@@ -51,7 +51,7 @@ std::string command_line(const std::string& program, const std::vector<std::stri
 }
 
 Outcome run_shell(const std::string& command) {
-  FILE* pipe = popen(("export OMP_NUM_THREADS=1; " + command + " 2>&1 </dev/null").c_str(), "r");
+  FILE* pipe = popen(("export OMP_NUM_THREADS=1 OMP_PROC_BIND=false; " + command + " 2>&1 </dev/null").c_str(), "r");
   Outcome outcome;
   char buffer[4096];
   while (const size_t count = std::fread(buffer, 1, sizeof(buffer), pipe)) outcome.output.append(buffer, count);
