@@ -72,7 +72,11 @@ bool NodeExchanges::done(uint64_t number) const {
 }
 
 void NodeExchanges::advance() {
+  // In order: a later number must not take the place of an earlier one that has become free in between.
+  bool posts = true;
   for (auto exchange = under_way_.begin(); exchange != under_way_.end();) {
+    const bool waits_to_post = exchange->request.offer != nullptr && !exchange->posted;
+    if (waits_to_post && posts) posts = exchange->posted = board_->post(exchange->number, exchange->post);
     exchange = advance(*exchange) ? under_way_.erase(exchange) : exchange + 1;
   }
 }
@@ -80,7 +84,6 @@ void NodeExchanges::advance() {
 bool NodeExchanges::advance(Exchange& exchange) {
   NodeExchangeRequest& request = exchange.request;
   const bool offers = request.offer != nullptr;
-  if (offers && !exchange.posted) exchange.posted = board_->post(exchange.number, exchange.post);
   std::erase_if(request.rows, [&](const NodeExchangeRequest::Row& row) {
     const NodePost* const post = board_->find(exchange.number, row.source);
     if (post == nullptr) return false;

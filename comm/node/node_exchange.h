@@ -70,7 +70,7 @@ class NodeExchanges {
   };
 
   Place locate(const std::byte* data, size_t bytes) const;
-  // True when it is done.
+  // Reads what it can; true when it is done.
   bool advance(Exchange& exchange);
   void copy(const Exchange& exchange, const NodeExchangeRequest::Row& row, const NodePost& post) const;
 
