@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/autograd/operand_caches.h"
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/recompute.h"
@@ -61,6 +62,7 @@ struct TapeOptions {
   // tokens of the global batch. Needed in training.
   Tensor loss_gradient{};
   Recompute recompute = Recompute::kNone;
+  OperandCaches* operand_caches = nullptr;           // of the weights, where several passes read them; nullptr: none
   bool check_outputs = false;                        // examine every op's output; slow, for hunting a fault
   std::function<void(Parameter&)> gradient_ready{};  // after the last use of a parameter in the backward pass
   std::function<void()> between_nodes{};             // lets communication progress during the backward pass
@@ -117,6 +119,10 @@ class Tape {
   // `tensor` in `dtype`: itself, or a cast copy.
   Tensor cast(const Tensor& tensor, DType dtype);
   Tensor weight(const Parameter& parameter, DType dtype) { return casts_.get(parameter, dtype, stream_); }
+  // For products by weight(parameter, dtype).
+  OperandCache* operand_cache(const Parameter& parameter, DType dtype) const {
+    return options_.operand_caches ? options_.operand_caches->get(parameter, dtype) : nullptr;
+  }
   // A number for this op's random choices, the same in every run of the same model.
   uint32_t next_random_site() { return random_sites_++; }
 

@@ -32,6 +32,8 @@ class Backend {
   virtual void set_gemm_options(const GemmOptions&) {}
   // Who computes attention on the streams that are made from now on. Likewise.
   virtual void set_attention_choice(AttentionChoice) {}
+  // For a matrix that several products will read as GemmArgs::b. nullptr on a device that would gain nothing by it.
+  virtual std::unique_ptr<OperandCache> make_operand_cache() { return nullptr; }
   // Records what `body` queues on `stream`, and on streams that it joins to it by events, instead of running it. The
   // memory that it names must stay. Nothing may be allocated, uploaded or waited for in it. ConfigError if the device
   // cannot.

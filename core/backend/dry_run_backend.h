@@ -8,9 +8,13 @@ namespace mantissa {
 
 class DryRunBackend final : public Backend {
  public:
+  // Operands are cached as `like` would, which must outlive the object; not at all with nullptr.
+  explicit DryRunBackend(Backend* like = nullptr) : like_(like) {}
+
   Device device() const override { return {}; }
   std::string describe() const override { return "dry run"; }
   std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<OperandCache> make_operand_cache() override { return like_ ? like_->make_operand_cache() : nullptr; }
 
   // These give address space that must not be read: pointers into it only mark places.
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
@@ -25,7 +29,9 @@ class DryRunBackend final : public Backend {
 
   void cast(const CastArgs&, Stream&) override {}
   void add(const AddArgs&, Stream&) override {}
-  void gemm(const GemmArgs&, Stream&) override {}
+  void gemm(const GemmArgs& args, Stream&) override {
+    if (args.b_cache != nullptr) args.b_cache->plan(args);
+  }
   void column_sum(const ColumnSumArgs&, Stream&) override {}
   void embedding_forward(const EmbeddingForwardArgs&, Stream&) override {}
   void embedding_backward(const EmbeddingBackwardArgs&, Stream&) override {}
@@ -50,6 +56,7 @@ class DryRunBackend final : public Backend {
   void sum_contributions(const SumContributionsArgs&, Stream&) override {}
 
  private:
+  Backend* const like_;
   size_t allocated_bytes_ = 0;
 };
 

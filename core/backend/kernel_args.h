@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/backend/operand_cache.h"
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
@@ -44,12 +45,16 @@ struct AddArgs {
 //
 // bias_gradient (M) fp32, only with trans_a and without an activation: the column sums of a as well, as ColumnSumArgs
 // has them. The product that makes a linear layer's weight gradient reads the dy that the bias gradient is the sum of.
+//
+// b_cache: of b, from Backend::make_operand_cache(); nullptr for none. b must stay as it is until b_cache->forget(), and
+// the cache is this matrix's alone. Results are the same bits.
 struct GemmArgs {
   Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
   GradientMode mode = GradientMode::kWrite, bias_gradient_mode = GradientMode::kWrite;
   GemmActivation activation = GemmActivation::kNone;
   GeluForm form = GeluForm::kTanh;
+  OperandCache* b_cache = nullptr;
 };
 
 // out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.

@@ -23,6 +23,7 @@
 #include "core/cpu/gemm.h"
 #include "core/cpu/host_memory.h"
 #include "core/cpu/layer_norm.h"
+#include "core/cpu/packed_operand.h"
 #include "core/cpu/rms_norm.h"
 #include "core/cpu/rope.h"
 #include "core/cpu/step_decision.h"
@@ -60,6 +61,8 @@ const bool kRegistered =
     register_backend("cpu", {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); }});
 
 }  // namespace
+
+std::unique_ptr<OperandCache> CpuBackend::make_operand_cache() { return std::make_unique<PackedOperand>(); }
 
 CpuBackend::CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_index} {
   if (hwy::SupportedAndGeneratedTargets().empty()) {

@@ -14,6 +14,7 @@ class CpuBackend final : public Backend {
   Device device() const override { return device_; }
   std::string describe() const override;
   std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<OperandCache> make_operand_cache() override;
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;

@@ -10,11 +10,14 @@ namespace mantissa::cpu {
 
 void gemm(const GemmArgs& args) { gemm(args, preferred_bf16_gemm()); }
 
+const MicroKernel* own_kernel(DType dtype, Bf16Gemm bf16) {
+  if (dtype != DType::kBF16 || bf16 == Bf16Gemm::kWidened) return &fp32_micro_kernel();
+  return bf16 == Bf16Gemm::kDotProducts ? &bf16_micro_kernel() : nullptr;
+}
+
 void gemm(const GemmArgs& args, Bf16Gemm bf16) {
-  if (args.a.dtype() != DType::kBF16 || bf16 == Bf16Gemm::kWidened) {
-    gemm_packed(args, fp32_micro_kernel());
-  } else if (bf16 == Bf16Gemm::kDotProducts) {
-    gemm_packed(args, bf16_micro_kernel());
+  if (const MicroKernel* const kernel = own_kernel(args.a.dtype(), bf16)) {
+    gemm_packed(args, *kernel);
   } else if (args.bias_gradient.defined()) {
     gemm_then_bias_gradient(args, gemm_library, column_sum);
   } else if (args.activation == GemmActivation::kNone) {

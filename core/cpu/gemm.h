@@ -3,6 +3,7 @@
 
 #include "core/backend/kernel_args.h"
 #include "core/cpu/gemm_bf16.h"
+#include "core/cpu/gemm_micro.h"
 
 namespace mantissa::cpu {
 
@@ -10,5 +11,8 @@ void gemm(const GemmArgs& args);
 
 // The same with a given way of multiplying bf16, for tests and benches.
 void gemm(const GemmArgs& args, Bf16Gemm bf16);
+
+// The micro-kernel that multiplies operands of `dtype`, or nullptr where a library does.
+const MicroKernel* own_kernel(DType dtype, Bf16Gemm bf16);
 
 }  // namespace mantissa::cpu

@@ -1,5 +1,6 @@
 // b is packed by all threads together, block by block. Then they take tasks, blocks of c. Where a is small enough to be
-// read again for every panel of b, tasks pack the panels that they use instead.
+// read again for every panel of b, tasks pack the panels that they use instead. Panels that are kept are packed once,
+// all of b's.
 #include "core/cpu/gemm_packed.h"
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include "core/base/thread_team.h"
 #include "core/cpu/gemm_task.h"
 #include "core/cpu/gemm_tile_io.h"
+#include "core/cpu/packed_operand.h"
 #include "core/cpu/scratch.h"
 
 namespace mantissa::cpu {
@@ -20,6 +22,8 @@ constexpr int64_t kCachedWords = int64_t{1} << 19;
 // Words of a that tasks go over, from the third-level cache, for each panel of b. They then pack their panels
 // themselves, which never leave the second-level cache.
 constexpr int64_t kStreamedWords = int64_t{1} << 20;
+// Rows of a for which packing b would take less than a hundredth of the time: its panels are not worth their memory.
+constexpr int64_t kMostRowsForKept = 2048;
 // Fewer multiplications than this are left to one thread.
 constexpr int64_t kParallelProducts = int64_t{1} << 19;
 
@@ -29,10 +33,9 @@ Cut cut_columns(int64_t columns, int64_t panel_columns, int64_t depth_words) {
   return cut_evenly(columns, most, panel_columns);
 }
 
-// Whether tasks go over all rows of a for one panel of b, which they pack themselves.
-bool packs_own_columns(const GemmJob& job, int64_t threads) {
-  // Rows of b only: a panel of its columns is a narrow strip of memory.
-  return !job.packs_rows && !job.b.lines_inner && job.extents.m * job.depth_words() <= kStreamedWords &&
+// Whether tasks go over all rows of a for one panel of b.
+bool takes_panels(const GemmJob& job, int64_t threads) {
+  return !job.packs_rows && job.extents.m * job.depth_words() <= kStreamedWords &&
          Cut{job.extents.n, job.kernel.columns()}.count() >= GemmTasks::kPerThread * threads;
 }
 
@@ -74,17 +77,23 @@ class PackedGemm {
 
   GemmJob job_;
   const int threads_;
-  Cut depth_;    // of K, in words
-  Cut columns_;  // of b and c
+  const bool kept_;          // panels are args.b_cache's
+  const bool takes_panels_;  // a task is a panel of b
+  Cut depth_;                // of K, in words
+  Cut columns_;              // of b and c
 };
 
 PackedGemm::PackedGemm(const GemmArgs& args, const MicroKernel& kernel)
     : job_(make_job(args, kernel)),
-      threads_(job_.extents.m * job_.extents.n * job_.extents.k < kParallelProducts ? 1 : threads()) {
-  job_.own_columns = packs_own_columns(job_, threads_);
+      threads_(job_.extents.m * job_.extents.n * job_.extents.k < kParallelProducts ? 1 : threads()),
+      kept_(args.b_cache != nullptr && kept_words(args, kernel) > 0),
+      // A panel of columns of b is a narrow strip of memory: no task's own.
+      takes_panels_((kept_ || !job_.b.lines_inner) && takes_panels(job_, threads_)) {
+  job_.own_columns = takes_panels_ && !kept_;
   const int64_t n = job_.extents.n, depth = job_.depth_words();
-  depth_ = job_.own_columns ? Cut{depth, depth} : cut_evenly(depth, kBlockDepthWords, 1);
-  columns_ = job_.own_columns ? Cut{n, n} : cut_columns(n, kernel.columns(), depth_.part);
+  const bool whole = takes_panels_ || kept_;
+  depth_ = whole ? Cut{depth, depth} : cut_evenly(depth, kBlockDepthWords, 1);
+  columns_ = whole ? Cut{n, n} : cut_columns(n, kernel.columns(), depth_.part);
 }
 
 void PackedGemm::run() {
@@ -92,11 +101,18 @@ void PackedGemm::run() {
   job_.bias = bias_as_fp32(job_.args.bias, job_.product.dtype(), bias_scratch);
   const int64_t columns = round_up(columns_.part, job_.kernel.columns());
   const auto lay_out = [&](ScratchLayout layout) {
-    job_.packed_b = job_.own_columns ? nullptr : layout.take<uint32_t>(columns * depth_.part);
+    job_.packed_b = job_.own_columns || kept_ ? nullptr : layout.take<uint32_t>(columns * depth_.part);
     job_.sums = depth_.count() > 1 ? layout.take<float>(round_up(job_.extents.m, job_.kernel.rows) * columns) : nullptr;
     return layout.used_bytes();
   };
   lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
+  bool packs = !job_.own_columns;
+  if (kept_) {
+    const auto panels = static_cast<PackedOperand*>(job_.args.b_cache)
+                            ->panels(job_.b, job_.kernel.word, kept_words(job_.args, job_.kernel));
+    job_.packed_b = panels.data;
+    packs = !panels.packed;
+  }
   for (int64_t j = 0; j < columns_.count(); ++j) {
     for (int64_t d = 0; d < depth_.count(); ++d) {
       const GemmBlock block{.column = columns_.begin(j),
@@ -105,7 +121,7 @@ void PackedGemm::run() {
                             .words = depth_.size(d),
                             .first = d == 0,
                             .last = d + 1 == depth_.count()};
-      if (!job_.own_columns) pack_columns(block);
+      if (packs) pack_columns(block);
       multiply(block);
     }
   }
@@ -120,7 +136,7 @@ void PackedGemm::pack_columns(const GemmBlock& block) const {
 }
 
 GemmTasks PackedGemm::tasks_of(const GemmBlock& block) const {
-  if (job_.own_columns) return {{job_.extents.m, job_.extents.m}, {block.columns, job_.kernel.columns()}};
+  if (takes_panels_) return {{job_.extents.m, job_.extents.m}, {block.columns, job_.kernel.columns()}};
   return plan_tasks({.m = job_.extents.m,
                      .n = block.columns,
                      .tile_rows = job_.kernel.rows,
@@ -149,5 +165,11 @@ void PackedGemm::multiply(const GemmBlock& block) const {
 }  // namespace
 
 void gemm_packed(const GemmArgs& args, const MicroKernel& kernel) { PackedGemm(args, kernel).run(); }
+
+int64_t kept_words(const GemmArgs& args, const MicroKernel& kernel) {
+  const GemmExtents e = check_args(args);
+  if (e.m > kMostRowsForKept) return 0;
+  return round_up(e.n, kernel.columns()) * words_in(e.k, kernel.word);
+}
 
 }  // namespace mantissa::cpu

@@ -9,9 +9,10 @@ namespace {
 // What a linear layer multiplies, in its dtype.
 struct Operands {
   Tensor input, kernel, bias;
+  OperandCache* kernel_cache;
 
   GemmArgs product(const Tensor& y) const {
-    return {.a = input, .b = kernel, .c = y, .bias = bias, .trans_b = Transpose::kYes};
+    return {.a = input, .b = kernel, .c = y, .bias = bias, .trans_b = Transpose::kYes, .b_cache = kernel_cache};
   }
   Shape output_shape() const { return {input.dim(0), kernel.dim(0)}; }
 };
@@ -28,7 +29,10 @@ void check_shapes(const Tensor& x, const Parameter& weight, const Parameter* bia
 Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const Parameter* bias) {
   check_shapes(x, weight, bias);
   const DType dtype = linear_dtype(tape, x.dtype(), weight);
-  return {tape.cast(x, dtype), tape.weight(weight, dtype), bias ? tape.weight(*bias, dtype) : Tensor()};
+  return {.input = tape.cast(x, dtype),
+          .kernel = tape.weight(weight, dtype),
+          .bias = bias ? tape.weight(*bias, dtype) : Tensor(),
+          .kernel_cache = tape.operand_cache(weight, dtype)};
 }
 
 // The gradient of a linear layer's input.
@@ -57,9 +61,10 @@ Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter&
 
 // dx = dy W: in fp32 for an fp32 x (a residual stream) although the product is of 16-bit numbers.
 InputGradient plain_gradient(const Operands& operands, DType x_dtype) {
-  return [kernel = operands.kernel, shape = operands.input.shape(), x_dtype](Tape& t, const Tensor& dy) {
+  return [kernel = operands.kernel, cache = operands.kernel_cache, shape = operands.input.shape(), x_dtype](
+             Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), shape, "gradient");
-    t.backend().gemm({.a = dy, .b = kernel, .c = dx}, t.stream());
+    t.backend().gemm({.a = dy, .b = kernel, .c = dx, .b_cache = cache}, t.stream());
     return dx;
   };
 }
@@ -102,11 +107,17 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                  weight.name, x.input.dtype(), operands.input.dtype());
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   tape.backend().gemm(operands.product(y), tape.stream());
-  const auto input_gradient = [kernel = operands.kernel, input = x.input, form = x.form](Tape& t, const Tensor& dy) {
+  const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, input = x.input, form = x.form](
+                                  Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
-    t.backend().gemm(
-        {.a = dy, .b = kernel, .c = dx, .aux = input, .activation = GemmActivation::kGeluGradient, .form = form},
-        t.stream());
+    t.backend().gemm({.a = dy,
+                      .b = kernel,
+                      .c = dx,
+                      .aux = input,
+                      .activation = GemmActivation::kGeluGradient,
+                      .form = form,
+                      .b_cache = cache},
+                     t.stream());
     return dx;
   };
   return record_linear(tape, y, SavedValue(x.y, operands.input), weight, bias, x.y.slot, input_gradient);

@@ -13,9 +13,10 @@ Tensor rows_of(const Tensor& matrix, int64_t begin, int64_t count) {
 
 struct Operands {
   Tensor input, kernel, targets;  // (R, K), (V, K), (R)
-  Tensor logits;                  // (chunk rows, V)
-  Tensor losses, lse;             // (R)
-  Tensor d_input;                 // (R, K); undefined in evaluation
+  OperandCache* kernel_cache;
+  Tensor logits;       // (chunk rows, V)
+  Tensor losses, lse;  // (R)
+  Tensor d_input;      // (R, K); undefined in evaluation
 };
 
 // One chunk: its losses and, in training, its gradients.
@@ -25,7 +26,8 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
   Stream& stream = tape.stream();
   const Tensor input = rows_of(all.input, begin, count), logits = rows_of(all.logits, 0, count);
   const Tensor targets = all.targets.slice(begin, count), lse = all.lse.slice(begin, count);
-  backend.gemm({.a = input, .b = all.kernel, .c = logits, .trans_b = Transpose::kYes}, stream);
+  backend.gemm({.a = input, .b = all.kernel, .c = logits, .trans_b = Transpose::kYes, .b_cache = all.kernel_cache},
+               stream);
   backend.cross_entropy_forward({.logits = logits,
                                  .targets = targets,
                                  .losses = all.losses.slice(begin, count),
@@ -41,7 +43,8 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
                                   .ignore_index = kIgnoreIndex},
                                  stream);
   if (all.d_input.defined()) {
-    backend.gemm({.a = logits, .b = all.kernel, .c = rows_of(all.d_input, begin, count)}, stream);
+    backend.gemm({.a = logits, .b = all.kernel, .c = rows_of(all.d_input, begin, count), .b_cache = all.kernel_cache},
+                 stream);
   }
   const GradientTarget d_weight = tape.gradient_target(weight);
   backend.gemm({.a = logits, .b = input, .c = d_weight.tensor, .trans_a = Transpose::kYes, .mode = d_weight.mode},
@@ -70,6 +73,7 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
   Operands all{.input = tape.cast(x.value, dtype),
                .kernel = tape.weight(weight, dtype),
                .targets = targets,
+               .kernel_cache = tape.operand_cache(weight, dtype),
                .logits = {},
                .losses = tape.allocate(DType::kF32, {rows}),
                .lse = tape.allocate(DType::kF32, {rows}),

@@ -42,6 +42,7 @@ struct DataConfig {
 };
 
 enum class ThreadPinning : uint8_t { kAuto, kNone };
+enum class PackedWeights : uint8_t { kAuto, kNone };
 
 struct TrainConfig {
   int64_t steps = 1000;
@@ -49,6 +50,7 @@ struct TrainConfig {
   int64_t global_batch = 8;  // sequences in a step, over all ranks and micro-batches
   int64_t micro_batch = 4;   // sequences that one rank runs at a time
   Recompute recompute = Recompute::kNone;
+  PackedWeights packed_weights = PackedWeights::kAuto;
   uint64_t seed = 1;
   int64_t log_interval = 10;
   int64_t eval_interval = 100;  // 0: never evaluate, not even at the end
@@ -59,6 +61,11 @@ struct TrainConfig {
   std::string run_dir = "runs/default";
   int threads = 0;  // of a rank; 0: the node's cores divided by its ranks
   ThreadPinning pin_threads = ThreadPinning::kAuto;
+
+  // Whether steps of `ranks` ranks read the same weights several times, and may keep them packed meanwhile.
+  bool keeps_packed_weights(int ranks) const {
+    return packed_weights == PackedWeights::kAuto && global_batch > micro_batch * ranks;
+  }
 };
 
 struct OptimizerConfig {

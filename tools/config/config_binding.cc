@@ -53,6 +53,7 @@ void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("global_batch", integer_field<int64_t>(c.global_batch, 1, 1 << 30));
   v.scalar("micro_batch", integer_field<int64_t>(c.micro_batch, 1, 1 << 20));
   v.scalar("recompute", choice_field(c.recompute, names::kRecompute));
+  v.scalar("packed_weights", choice_field(c.packed_weights, names::kPackedWeights));
   v.scalar("seed", integer_field(c.seed));
   v.scalar("log_interval", integer_field<int64_t>(c.log_interval, 1));
   v.scalar("eval_interval", integer_field<int64_t>(c.eval_interval, 0));

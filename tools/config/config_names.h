@@ -22,6 +22,8 @@ inline constexpr Name<TokenLayout> kTokenLayout[] = {{"auto", TokenLayout::kAuto
                                                      {"u32", TokenLayout::kRawU32}};
 inline constexpr Name<Recompute> kRecompute[] = {
     {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
+inline constexpr Name<PackedWeights> kPackedWeights[] = {{"auto", PackedWeights::kAuto},
+                                                         {"none", PackedWeights::kNone}};
 inline constexpr Name<ThreadPinning> kPinning[] = {{"auto", ThreadPinning::kAuto}, {"none", ThreadPinning::kNone}};
 inline constexpr Name<ScheduleKind> kSchedule[] = {{"constant", ScheduleKind::kConstant},
                                                    {"linear", ScheduleKind::kLinear},

@@ -1,11 +1,20 @@
 #include "tools/train/memory_table.h"
 
+#include "core/backend/registry.h"
+#include "tools/train/device_choice.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
+
+// The device that packs weights in steps of `ranks` ranks; nullptr where none does.
+std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
+  if (!config.train.keeps_packed_weights(ranks) || config.device == "cuda") return nullptr;
+  const DeviceChoice choice = choose_device(config.device, 0);
+  return choice.backend == "cpu" ? create_backend(choice.backend) : nullptr;
+}
 
 }  // namespace
 
@@ -14,16 +23,18 @@ MemoryTable predict_memory_table(const Config& config, int ranks) {
   ParameterSet parameters;
   make_model(config, policy, parameters);
   const BucketLayout layout(parameters, ranks, config.comm.bucket_bytes());
-  const StepMemory step = walk_step(config);
+  const StepMemory step = walk_step(config, packing_device(config, ranks).get());
   return {.state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw),
           .activations = step.activations,
-          .casts = step.casts};
+          .casts = step.casts,
+          .packed = step.packed};
 }
 
 MemoryTable measure_memory_table(const Session& session) {
   return {.state = measure_memory(session.buckets, session.reducer, session.optimizer),
           .activations = session.runtime.arena->peak_bytes(),
-          .casts = session.runtime.casts.size_bytes()};
+          .casts = session.runtime.casts.size_bytes(),
+          .packed = session.runtime.operand_caches.size_bytes()};
 }
 
 std::string to_text(const MemoryTable& predicted, const MemoryTable* measured) {
@@ -43,6 +54,7 @@ std::string to_text(const MemoryTable& predicted, const MemoryTable* measured) {
   row("moments", predicted.state.moments, found.state.moments);
   row("activations", predicted.activations, found.activations);
   row("buffers", predicted.state.buffers + predicted.casts, found.state.buffers + found.casts);
+  if (predicted.packed + found.packed > 0) row("packed", predicted.packed, found.packed);
   row("total", predicted.total(), found.total());
   return text;
 }

@@ -12,7 +12,8 @@ struct MemoryTable {
   StateMemory state;
   size_t activations = 0;  // peak of the step arena: activations, their gradients and temporaries
   size_t casts = 0;        // low-precision copies of weights kept in another dtype
-  size_t total() const { return state.total() + activations + casts; }
+  size_t packed = 0;       // copies of weights in the order of matrix products, for several micro-batches
+  size_t total() const { return state.total() + activations + casts + packed; }
 };
 
 // From the layout of the state and walk_step(), without allocating anything. ConfigError as walk_step().

@@ -24,6 +24,7 @@ ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, siz
       policy(config.precision.autocast()),
       model(make_model(config, policy, parameters)),
       casts(*backend),
+      operand_caches(*backend),
       arena(std::make_unique<Arena>(backend->reserve(arena_bytes))) {}
 
 }  // namespace mantissa

@@ -28,6 +28,7 @@ struct ModelRuntime {
   ParameterSet parameters;
   std::unique_ptr<Model> model;
   WeightCastCache casts;
+  OperandCaches operand_caches;
   std::unique_ptr<Arena> arena;
 };
 

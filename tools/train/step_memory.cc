@@ -26,8 +26,11 @@ void require_something_to_round(const Config& config, const ParameterSet& parame
 // A model on a device that does nothing.
 class Walk {
  public:
-  explicit Walk(const Config& config)
-      : config_(config), policy_(config.precision.autocast()), model_(make_model(config, policy_, parameters_)) {
+  explicit Walk(const Config& config, Backend* packing = nullptr)
+      : config_(config),
+        backend_(packing),
+        policy_(config.precision.autocast()),
+        model_(make_model(config, policy_, parameters_)) {
     for (int index = 0; index < parameters_.size(); ++index) {
       Parameter& parameter = parameters_[index];
       parameter.weight = backend_.make_tensor(parameter.working_dtype, parameter.shape, "weight");
@@ -40,6 +43,7 @@ class Walk {
   const Model& model() const { return *model_; }
   size_t arena_bytes() const { return arena_.peak_bytes(); }
   size_t cast_bytes() const { return casts_.size_bytes(); }
+  size_t packed_bytes() const { return operand_caches_.size_bytes(); }
 
   void step(TapeOptions options = {}) {
     Tape tape = make_tape(std::move(options));
@@ -70,6 +74,7 @@ class Walk {
  private:
   Tape make_tape(TapeOptions options) {
     options.recompute = config_.train.recompute;
+    options.operand_caches = &operand_caches_;
     options.random.step = backend_.make_tensor(DType::kI32, {1}, "step number");
     options.loss_gradient = backend_.make_tensor(DType::kF32, {1}, "loss gradient");
     return Tape(backend_, *stream_, arena_, policy_, casts_, std::move(options));
@@ -84,6 +89,7 @@ class Walk {
   ParameterSet parameters_;
   const std::unique_ptr<Model> model_;
   WeightCastCache casts_{backend_};
+  OperandCaches operand_caches_{backend_};
   Arena arena_{backend_.reserve(kArenaBytes)};
   Tensor tokens_;
 };
@@ -102,8 +108,8 @@ bool draws_samples(const Config& config, const Model& model) {
          config.data.format == DataFormat::kBytes;
 }
 
-StepMemory walk_step(const Config& config) {
-  Walk walk(config);
+StepMemory walk_step(const Config& config, Backend* packing) {
+  Walk walk(config, packing);
   walk.step();
   if (const auto unmatched = walk.policy().unmatched_patterns(); !unmatched.empty()) {
     throw ConfigError(
@@ -111,7 +117,7 @@ StepMemory walk_step(const Config& config) {
                     "'blocks.*.attention' or 'head'",
                     unmatched.front()));
   }
-  return {.activations = walk.arena_bytes(), .casts = walk.cast_bytes()};
+  return {.activations = walk.arena_bytes(), .casts = walk.cast_bytes(), .packed = walk.packed_bytes()};
 }
 
 size_t training_arena_bytes(const Config& config) {

@@ -12,6 +12,7 @@ namespace mantissa {
 struct StepMemory {
   size_t activations = 0;  // peak of the arena: activations, their gradients and temporaries
   size_t casts = 0;        // low-precision copies of weights that are kept in another dtype
+  size_t packed = 0;       // copies of weights in the order of matrix products
 };
 
 // Whether a training shows texts that the model continues: where the model is causal and the data are bytes.
@@ -19,8 +20,9 @@ bool draws_samples(const Config& config, const Model& model);
 
 // All that follows is exact for any model and precision, and touches no memory.
 
-// Of one micro-batch. ConfigError if a pattern of precision.layers matches no layer that the walk met.
-StepMemory walk_step(const Config& config);
+// Of one micro-batch. Weights are packed as on `packing`; nullptr: not at all. ConfigError if a pattern of
+// precision.layers matches no layer that the walk met.
+StepMemory walk_step(const Config& config, Backend* packing = nullptr);
 // The arena of a training: of its steps, of evaluation and samples where the configuration has them, and of the search
 // for the op that made a loss non-finite.
 size_t training_arena_bytes(const Config& config);

@@ -128,6 +128,20 @@ TEST(TrainStep, FaultInARecomputedBlockIsFound) {
   }
 }
 
+// Micro-batches multiply by weights that were packed for the first of them, and steps by those of the last update.
+TEST(TrainStep, PackedWeightsChangeNoBit) {
+  const SmallRun run("step_packed");
+  for (const char* setting : {"precision.compute=bf16", "precision.compute=fp16", "precision.compute=fp32",
+                              "precision.weights=fp32", "train.recompute=full"}) {
+    const auto with = [&](const char* packed) {
+      return run_ranks(run, 2, 3, {"train.global_batch=8", "train.micro_batch=1", packed, setting});
+    };
+    const auto kept = with("train.packed_weights=auto"), again = with("train.packed_weights=none");
+    EXPECT_EQ(kept[0].weights, again[0].weights) << setting;
+    EXPECT_NE(kept[0].weights[1], kept[0].weights[3]) << setting;
+  }
+}
+
 TEST(TrainStep, PhasesAreRangesInOrder) {
   const SmallRun run("step_ranges");
   const RecordedRanges ranges;
@@ -149,7 +163,7 @@ TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
   const SmallRun run("step_memory");
   for (const char* setting :
        {"precision.compute=fp32", "precision.compute=bf16", "precision.weights=fp32", "model.dropout=0.1",
-        "model.activation=swiglu", "train.recompute=selective", "train.recompute=full"}) {
+        "model.activation=swiglu", "train.recompute=selective", "train.recompute=full", "train.packed_weights=none"}) {
     const Config config = load_config(run.config_path(), {setting});
     LocalGroup group(1);
     Session session(config, group.rank(0));
@@ -157,6 +171,8 @@ TEST(TrainStep, ActivationsTakeWhatWasPredicted) {
     const MemoryTable predicted = predict_memory_table(config, 1), measured = measure_memory_table(session);
     EXPECT_EQ(predicted.activations, measured.activations) << setting;
     EXPECT_EQ(predicted.casts, measured.casts) << setting;
+    EXPECT_EQ(predicted.packed, measured.packed) << setting;
+    EXPECT_EQ(measured.packed > 0, std::string_view(setting) != "train.packed_weights=none") << setting;
     EXPECT_EQ(predicted.state, measured.state) << setting;
   }
 }
