@@ -25,9 +25,8 @@ constexpr std::chrono::microseconds kLookOut{50};
 constexpr size_t kCacheLineBytes = 64;
 
 int initial_threads() {
-  const char* const wanted = std::getenv("OMP_NUM_THREADS");
-  const int count = wanted ? std::atoi(wanted) : 0;
-  return count > 0 ? count : usable_processors();
+  const int wanted = threads_of_environment();
+  return wanted > 0 ? wanted : usable_processors();
 }
 
 inline void pause() {
@@ -75,20 +74,20 @@ class ThreadTeam {
       : count_(count),
         shares_(static_cast<size_t>(count)),
         look_out_time_(processors.empty() && count > usable_processors() ? std::chrono::microseconds(0) : kLookOut) {
-    for (int index = 1; index < count; ++index) {
-      const int processor = processors.empty() ? kAnyProcessor : processors[static_cast<size_t>(index)];
-      workers_.emplace_back([this, index, processor] {
-        if (processor != kAnyProcessor) bind_this_thread(processor);  // which has worked before: see bind_threads
-        work(index);
-      });
+    try {
+      for (int index = 1; index < count; ++index) {
+        start_worker(index, processors.empty() ? kAnyProcessor : processors[static_cast<size_t>(index)]);
+      }
+    } catch (const std::exception& exception) {
+      const size_t number = workers_.size() + 1;
+      end_workers();
+      throw ConfigError(fmt::format(
+          "[threads] thread {} of {} cannot be started: {}; give a smaller train.threads, or raise the limits on "
+          "processes and on memory",
+          number, count, exception.what()));
     }
   }
-  ~ThreadTeam() {
-    ending_.store(true);
-    job_.fetch_add(1);
-    job_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
-  }
+  ~ThreadTeam() { end_workers(); }
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
@@ -124,6 +123,20 @@ class ThreadTeam {
   };
   static constexpr uint64_t kLeft = 0xffffffff;
   static constexpr int kAnyProcessor = -1;
+
+  void start_worker(int index, int processor) {
+    workers_.emplace_back([this, index, processor] {
+      if (processor != kAnyProcessor) bind_this_thread(processor);  // which has worked before: see bind_threads
+      work(index);
+    });
+  }
+
+  void end_workers() {
+    ending_.store(true);
+    job_.fetch_add(1);
+    job_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
 
   int64_t share_end(int index) const { return tasks_ * (index + 1) / count_; }
 
@@ -224,6 +237,11 @@ int usable_processors() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return CPU_COUNT(&set);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+int threads_of_environment() {
+  const char* const text = std::getenv("OMP_NUM_THREADS");
+  return text != nullptr ? std::max(0, std::atoi(text)) : 0;
 }
 
 int threads() { return own_team.wanted; }

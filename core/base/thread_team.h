@@ -15,8 +15,11 @@ namespace mantissa {
 // Processors that this process may run on.
 int usable_processors();
 
-// Of the calling thread's team, itself included. At first OMP_NUM_THREADS where that is a number, or
-// usable_processors().
+// OMP_NUM_THREADS where that is a number, else 0.
+int threads_of_environment();
+
+// Of the calling thread's team, itself included. At first threads_of_environment(), or without usable_processors().
+// ConfigError, where a team is used first, if the system refuses so many.
 int threads();
 void set_threads(int count);
 
