@@ -20,8 +20,7 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 constexpr size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 [[noreturn]] void throw_no_memory(size_t bytes, const char* what, int error_number) {
-  throw Error(
-      ExitCode::kInternal,
+  throw ConfigError(
       fmt::format("[cpu memory] cannot get {} bytes for {}: {}; use a smaller batch, model or arena, or more ranks",
                   bytes, what, std::generic_category().message(error_number)));
 }

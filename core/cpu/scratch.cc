@@ -1,8 +1,9 @@
 #include "core/cpu/scratch.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 
-#include <new>
+#include "core/base/error.h"
 
 namespace mantissa::cpu {
 namespace {
@@ -18,7 +19,12 @@ void Scratch::grow(size_t bytes) {
   data_.reset();
   capacity_bytes_ = 0;
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
-  if (!data_) throw std::bad_alloc();
+  if (!data_) {
+    throw ConfigError(fmt::format(
+        "[cpu memory] cannot get {} bytes for what a thread's kernels work with: use fewer threads, a smaller "
+        "batch, context or model, or more ranks",
+        rounded));
+  }
   if (huge) madvise(data_.get(), rounded, MADV_HUGEPAGE);  // a hint
   capacity_bytes_ = rounded;
 }

@@ -14,7 +14,7 @@ class Scratch {
   static constexpr size_t kAlignmentBytes = 64;
 
   // At least `bytes`, 64-byte aligned, uninitialised; large ones on huge pages where the system grants them.
-  // Invalidates what was handed out before. Throws std::bad_alloc.
+  // Invalidates what was handed out before. ConfigError if memory is short.
   std::byte* reserve(size_t bytes) {
     if (bytes > capacity_bytes_) grow(bytes);
     return data_.get();
