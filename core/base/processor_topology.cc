@@ -54,6 +54,19 @@ ProcessorTopology ProcessorTopology::synthetic(const std::string& description) {
   return ProcessorTopology(description);
 }
 
+ProcessorTopology ProcessorTopology::restricted_to(const std::vector<int>& processors) const {
+  hwloc_topology_t copy = nullptr;
+  if (hwloc_topology_dup(&copy, topology_.get()) != 0)
+    throw Error(ExitCode::kInternal, "[hwloc] cannot copy a topology");
+  ProcessorTopology restricted(copy);
+  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> set(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  for (const int processor : processors) hwloc_bitmap_set(set.get(), static_cast<unsigned>(processor));
+  if (hwloc_topology_restrict(copy, set.get(), 0) != 0) {
+    throw Error(ExitCode::kInternal, "[hwloc] this machine has none of the processors that a rank may run on");
+  }
+  return restricted;
+}
+
 int ProcessorTopology::processors() const { return hwloc_get_nbobjs_by_type(topology_.get(), HWLOC_OBJ_PU); }
 int ProcessorTopology::cores() const {
   return static_cast<int>(hwloc_get_nbobjs_by_depth(topology_.get(), core_depth(topology_.get())));

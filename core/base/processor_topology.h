@@ -16,6 +16,9 @@ class ProcessorTopology {
   // A described machine (hwloc's synthetic topologies): "package:2 l3:2 core:4 pu:2".
   static ProcessorTopology synthetic(const std::string& description);
 
+  // What is left of it on `processors`, the operating system's numbers. Error if it has none of them.
+  ProcessorTopology restricted_to(const std::vector<int>& processors) const;
+
   int processors() const;  // hardware threads
   int cores() const;
 
@@ -30,6 +33,7 @@ class ProcessorTopology {
   };
   // An empty description: this machine.
   explicit ProcessorTopology(const std::string& description);
+  explicit ProcessorTopology(hwloc_topology* topology) : topology_(topology) {}
 
   std::unique_ptr<hwloc_topology, Destroy> topology_;
 };

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
 
 #include "comm/registry.h"
 #include "core/base/log.h"
@@ -26,14 +25,6 @@ const char* launcher_rank_text() {
     if (const char* text = std::getenv(variable)) return text;
   }
   return nullptr;
-}
-
-// Processes of the job; 1 when started alone.
-int launcher_size() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-    if (const char* text = std::getenv(variable)) return std::atoi(text);
-  }
-  return 1;
 }
 
 bool wants_pinned_threads(const Config& config, const Communicator& communicator) {
@@ -66,6 +57,13 @@ int launcher_rank() {
   return text ? std::atoi(text) : 0;
 }
 
+int launcher_size() {
+  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    if (const char* text = std::getenv(variable)) return std::atoi(text);
+  }
+  return 1;
+}
+
 std::unique_ptr<Communicator> start_communicator(const std::string& backend, const std::string& device) {
   const bool launched = launcher_rank_text() != nullptr;
   if (backend != "local" && !launched && launcher_size() > 1) {
@@ -86,18 +84,14 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
 }
 
 int set_up_threads(const Config& config, Communicator& communicator) {
+  const NodeProcessors node = gather_processors(communicator);
   int count = config.train.threads;
-  if (count == 0) {
-    const int usable = usable_processors();  // of this process' affinity mask
-    const bool bound = usable < static_cast<int>(std::thread::hardware_concurrency()) || communicator.local_size() == 1;
-    count = std::getenv("OMP_NUM_THREADS") ? threads()
-            : bound                        ? usable
-                                           : std::max(1, usable / communicator.local_size());
-  }
+  if (count == 0) count = threads_of_environment();
+  if (count == 0) count = node.share();
   set_threads(count);
   const auto may_pin = all_gather_records(communicator, int{wants_pinned_threads(config, communicator)});
   if (std::find(may_pin.begin(), may_pin.end(), 0) != may_pin.end()) return count;
-  if (const std::string line = pin_threads(communicator, count); !line.empty()) spdlog::info("{}", line);
+  if (const std::string line = pin_threads(communicator, node, count); !line.empty()) spdlog::info("{}", line);
   return count;
 }
 

@@ -3,26 +3,19 @@
 
 #include <string>
 
-#include "comm/communicator.h"
 #include "core/base/processor_topology.h"
+#include "tools/train/node_processors.h"
 
 namespace mantissa {
 
-// What each rank of a job tells of itself. Plain data.
-struct PinningRecord {
-  uint64_t node = 0;  // the same number for ranks of one machine, and for those only
-  int threads = 0;
-  bool free = false;  // may run on every processor of the machine: no launcher has bound it
-};
-
-// Processors for the threads of the rank that is number `local_rank` among those of its node; none where they are to
-// stay free: the rank is alone, a launcher has bound ranks, they differ in their number of threads, or cores are fewer
-// than threads. `local`: of the node's ranks, in their order.
-std::vector<int> choose_processors(const ProcessorTopology& topology, const std::vector<PinningRecord>& local,
-                                   int local_rank);
+// Processors for the threads of the rank, out of those that it shares with others; none where they are to stay free:
+// it shares them with nobody, with ranks that may run elsewhere too or have another number of threads, or cores are
+// fewer than threads. `threads`: of the node's ranks, in their order.
+std::vector<int> choose_processors(const ProcessorTopology& topology, const NodeProcessors& node,
+                                   const std::vector<int>& threads);
 
 // Binds this rank's threads where choose_processors() says so. Returns a line for the log, or nothing where they stay
-// free. Collective.
-std::string pin_threads(Communicator& communicator, int threads);
+// free. `node` is what gather_processors() gave. Collective.
+std::string pin_threads(Communicator& communicator, const NodeProcessors& node, int threads);
 
 }  // namespace mantissa

@@ -20,6 +20,15 @@ TEST(ProcessorTopology, CountsCoresAndProcessors) {
   EXPECT_EQ(topology.processors(), 32);
 }
 
+TEST(ProcessorTopology, APartOfTheMachineIsCutAlone) {
+  const auto part = ProcessorTopology::synthetic(kTwoPackages).restricted_to({4, 5, 6, 7, 8, 9, 20});
+  EXPECT_EQ(part.cores(), 4);
+  EXPECT_EQ(part.processors(), 7);
+  EXPECT_EQ(part.assign(2, 2), (Processors{{4, 6}, {8, 20}}));
+  EXPECT_EQ(part.assign(2, 1), (Processors{{4}, {8}}));
+  EXPECT_THROW(ProcessorTopology::synthetic(kTwoPackages).restricted_to({99}), Error);
+}
+
 TEST(ProcessorTopology, RanksAreSpreadOverPackages) {
   const auto topology = ProcessorTopology::synthetic(kTwoPackages);
   EXPECT_EQ(topology.assign(2, 1), (Processors{{0}, {16}}));
