@@ -28,14 +28,14 @@ Parameter& ParameterSet::add(std::string name, Shape shape, Init init) {
   parameter->shape = shape;
   parameter->init = init;
   parameter->decay = shape.rank() >= 2 ? WeightDecay::kYes : WeightDecay::kNo;
+  by_name_.emplace(parameter->name, parameter.get());
   parameters_.push_back(std::move(parameter));
   return *parameters_.back();
 }
 
-Parameter* ParameterSet::find(std::string_view name) {
-  const auto found = std::find_if(parameters_.begin(), parameters_.end(),
-                                  [&](const auto& parameter) { return parameter->name == name; });
-  return found == parameters_.end() ? nullptr : found->get();
+Parameter* ParameterSet::find(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 int64_t ParameterSet::numel() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/tensor/tensor.h"
@@ -54,7 +55,7 @@ class ParameterSet {
   Parameter& operator[](int index) { return *parameters_[static_cast<size_t>(index)]; }
   const Parameter& operator[](int index) const { return *parameters_[static_cast<size_t>(index)]; }
   // nullptr if there is none of that name.
-  Parameter* find(std::string_view name);
+  Parameter* find(std::string_view name) const;
   int64_t numel() const;
 
   // Start of a step: the next gradient of each parameter is written, not accumulated.
@@ -62,6 +63,7 @@ class ParameterSet {
 
  private:
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  std::unordered_map<std::string_view, Parameter*> by_name_;  // keys are the parameters' own names
 };
 
 // Writes elements [begin, begin + count) of the parameter's initial values to `out`.
