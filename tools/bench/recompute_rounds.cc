@@ -70,7 +70,7 @@ void compare_recompute(const std::function<int(const std::string& setting)>& run
   for (const Variant& variant : variants) print(variant, variants.front());
   for (const Variant& variant : variants) {
     if (variant.last.at("losses") == variants.front().last.at("losses")) continue;
-    std::printf("losses: those of %s are not those of none\n", variant.process->name().c_str());
+    throw FaultError(fmt::format("losses of {} are not those of none", variant.process->name()));
   }
 }
 

@@ -236,6 +236,9 @@ void run_rank(const Request& request, Config config, Communicator& communicator)
     const int threads = set_up_threads(config, communicator);
     if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
     session.emplace(config, communicator);
+    all_gather_records(communicator,
+                       0);  // every rank has opened the tokens: a signal may end it now, and leave nothing
+    tokens.remove();
     step.emplace(*session);
     (request.paced ? measure_on_demand : measure)(request, *session, *step, threads);
   } catch (const std::exception& exception) {
@@ -261,12 +264,14 @@ int run(const Request& request) {
 // Each setting in a process of its own, so that its memory is its own.
 int run_by_turns(const Request& request) {
   try {
+    if (launcher_size() > 1) {
+      throw ConfigError("--recompute all starts processes of its own: start it alone, not under mpirun or srun");
+    }
     compare_recompute(
         [&request](const std::string& setting) {
           Request paced = request;
           paced.paced = true;
           paced.overrides.push_back("train.recompute=" + setting);
-          paced.overrides.push_back("comm.backend=local");  // processes of a job are of one mind
           return run(paced);
         },
         request.rounds);

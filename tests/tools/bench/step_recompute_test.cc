@@ -8,7 +8,6 @@ namespace mantissa::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::string step(std::vector<std::string> more) {
   std::vector<std::string> arguments = {"tests/tools/bench/tiny.yaml", "device=cpu", "--recompute=all", "--rounds=2",
@@ -35,7 +34,6 @@ TEST(StepRecompute, TellsTimeAndMemoryOfEachSetting) {
     EXPECT_GT(value(outcome.output, setting, "median "), 0.0) << outcome.output;
     EXPECT_GT(value(outcome.output, setting, "; process "), activations(setting)) << outcome.output;
   }
-  EXPECT_THAT(outcome.output, Not(HasSubstr("losses: those of")));
 }
 
 TEST(StepRecompute, ErrorOfOneSettingEndsAll) {
@@ -48,7 +46,7 @@ TEST(StepRecompute, ErrorOfOneSettingEndsAll) {
 TEST(StepRecompute, RefusesJobsOfSeveralProcesses) {
   const Outcome outcome = run_under_mpirun(2, step({}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("comm.backend"));
+  EXPECT_THAT(outcome.output, HasSubstr("--recompute all starts processes of its own"));
 }
 
 }  // namespace

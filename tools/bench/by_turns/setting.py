@@ -141,12 +141,14 @@ def describe_machine():
     return f"{len(os.sched_getaffinity(0))} cores {cpu} ({' '.join(notable)}), {memory:.0f} GiB, {release}, Linux {platform.release()}"
 
 
-def describe_programs():
+def describe_programs(given):
+    """given: whether the programs were not built from this tree."""
     commit = output_of("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD") or "unknown"
     changed = " with uncommitted changes" if output_of("git", "-C", str(ROOT), "status", "--porcelain") else ""
     compiler = (output_of("g++", "-dumpfullversion") or "unknown").strip()
     mpi = (output_of("mpirun", "--version") or "no mpirun").splitlines()[0]
-    return f"mantissa: commit {commit}{changed}, GCC {compiler}, {mpi}"
+    source = "programs given by --programs, built elsewhere" if given else f"commit {commit}{changed}, GCC {compiler}"
+    return f"mantissa: {source}, {mpi}"
 
 
 def describe_load():
