@@ -56,6 +56,17 @@ TEST(Resume, OnAnotherNumberOfRanks) {
   for (const auto& [step, loss] : expected) EXPECT_NEAR(found.at(step), loss, 1e-5 * loss) << step;
 }
 
+// What changes speed and memory only may differ from start to start.
+TEST(Resume, WithOtherMemoryAndThreads) {
+  const SmallRun straight("straight_memory"), changed("changed_memory");
+  straight.train(2, kSettings);
+  changed.train(2, with(kSettings, {"train.packed_weights=none", "train.stop_at_step=7"}));
+  changed.train(2, with(kSettings, {"train.recompute=full", "train.threads=2", "train.stop_at_step=14"}));
+  changed.train(2, with(kSettings, {"train.recompute=selective", "train.pin_threads=none"}));
+  EXPECT_EQ(straight.losses(), changed.losses());
+  EXPECT_EQ(straight.hashes(20), changed.hashes(20));
+}
+
 TEST(Resume, FromAReplicatedRunIntoAShardedOne) {
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
   const SmallRun straight("straight_sharded"), moved("replicated_first");
