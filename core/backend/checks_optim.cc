@@ -44,6 +44,7 @@ Rows check_args(const SumContributionsArgs& args) {
   MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.contributions.dtype(),
                  "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}",
                  args.contributions.dtype(), args.accumulate);
+  if (args.record.defined()) check_record<TensorStats>(kOp, "record", args.record);
   return {args.contributions.dim(0), args.contributions.dim(1)};
 }
 

@@ -191,6 +191,7 @@ struct TensorStats {
   int64_t nan_count = 0;
   int64_t inf_count = 0;
   double sum_squares = 0.0;  // of finite and non-finite values alike
+  bool operator==(const TensorStats&) const = default;
 };
 
 // Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
@@ -238,10 +239,14 @@ struct AdamWArgs {
 // out (n) = scale * (contributions[0] + contributions[1] + ...), in rank order. contributions (N, n) float.
 // accumulate fp32: the sum is kept in fp32 and rounded once to out's dtype; accumulate = the contributions' dtype:
 // rounded to it after every addition (what a native 16-bit reduction does).
+// record, undefined for none: tensor_stats() of out as it is stored is added to it as well, with the same bits. A CPU
+// examines each block of out when it has summed it, and reads it from its caches.
 struct SumContributionsArgs {
   Tensor contributions{}, out{};
   DType accumulate = DType::kF32;
   float scale = 1.0f;
+  Tensor record{};           // as in TensorStatsArgs
+  int64_t index_offset = 0;  // likewise
 };
 
 }  // namespace mantissa

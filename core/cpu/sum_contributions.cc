@@ -1,15 +1,18 @@
 // out = scale (contributions[0] + contributions[1] + ...), in rank order. Accumulating in fp32, the sum is rounded
 // once, to out's dtype; accumulating in the contributions' dtype, it is rounded to that after every addition as well,
-// as native 16-bit reductions do.
+// as native 16-bit reductions do. A block that has been summed is examined at once, while the caches hold it.
 #include "core/cpu/sum_contributions.h"
 
+#include <optional>
+
 #include "core/backend/kernel_checks.h"
+#include "core/cpu/block_stats.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/cpu/sum_contributions.cc"
 #include "hwy/foreach_target.h"
 
-#include "core/cpu/simd-inl.h"
+#include "core/cpu/tensor_stats-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
@@ -36,7 +39,8 @@ void sum_block(const T* contributions, int64_t ranks, int64_t stride, int64_t n,
   });
 }
 
-void sum_contributions_kernel(const SumContributionsArgs& args) {
+// blocks: null for no statistics.
+void sum_contributions_kernel(const SumContributionsArgs& args, BlockStats* blocks) {
   const int64_t n = args.out.numel();
   const int64_t ranks = args.contributions.dim(0);
   dispatch(args.contributions.dtype(), [&]<typename T>() {
@@ -49,6 +53,7 @@ void sum_contributions_kernel(const SumContributionsArgs& args) {
         } else {
           sum_block<T>(contributions + begin, ranks, n, count, args.scale, out + begin);
         }
+        if (blocks != nullptr) (*blocks)[begin] = block_stats(out, begin, count);
       });
     });
   });
@@ -64,7 +69,10 @@ HWY_EXPORT(sum_contributions_kernel);
 
 void sum_contributions(const SumContributionsArgs& args) {
   check_args(args);
-  HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(args);
+  std::optional<BlockStats> blocks;
+  if (args.record.defined()) blocks.emplace(args.out.numel());
+  HWY_DYNAMIC_DISPATCH(sum_contributions_kernel)(args, blocks ? &*blocks : nullptr);
+  if (blocks) blocks->add_to(args.record, args.index_offset);
 }
 
 }  // namespace mantissa::cpu

@@ -1,10 +1,12 @@
 // out = scale (contributions[0] + contributions[1] + ...), in rank order. Accumulating in fp32, the sum is rounded
 // once, to out's dtype; accumulating in the contributions' dtype, it is rounded to that after every addition as well,
 // as native 16-bit reductions do. Bound by memory: every contribution is read once, out written once.
+// A record asks for one more pass, over out: statistics of chunks other than those of tensor_stats would be other bits.
 #include "core/cuda/sum_contributions.h"
 
 #include "core/backend/kernel_checks.h"
 #include "core/cuda/device/elementwise.h"
+#include "core/cuda/tensor_stats.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -62,6 +64,9 @@ void sum_contributions(const SumContributionsArgs& args, CudaStream& stream) {
       }
     });
   });
+  if (args.record.defined()) {
+    tensor_stats({.x = args.out, .record = args.record, .index_offset = args.index_offset}, stream);
+  }
 }
 
 }  // namespace mantissa::cuda

@@ -82,7 +82,9 @@ KernelWork work_of(const AdamWArgs& args) {
   return traffic(state + bytes_of(args.gradient) + (separate ? bytes_of(args.weight) : 0.0));
 }
 
-KernelWork work_of(const SumContributionsArgs& args) { return traffic(bytes_of(args.contributions, args.out)); }
+KernelWork work_of(const SumContributionsArgs& args) {
+  return traffic(bytes_of(args.contributions, args.out) + 2.0 * bytes_of(args.record));
+}
 
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst) {
   if (src.device().kind == dst.device().kind) return traffic(bytes_of(src, dst));

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/kernels.h"
@@ -86,14 +88,100 @@ TEST(SumContributions, TheSameBitsOnEveryScheduleAndNonFiniteValuesPropagate) {
     const Tensor contributions = make_tensor(dtype, {3, n}, values);
     for (const DType accumulate : {DType::kF32, dtype}) {
       expect_same_bits_on_every_schedule([&] {
-        const Tensor out = make_unwritten(dtype, {n});
-        sum_contributions({.contributions = contributions, .out = out, .accumulate = accumulate, .scale = kScale});
+        const Tensor out = make_unwritten(dtype, {n}), record = make_record(TensorStats());
+        sum_contributions(
+            {.contributions = contributions, .out = out, .accumulate = accumulate, .scale = kScale, .record = record});
         EXPECT_TRUE(std::isnan(values_of(out)[7]));
         EXPECT_EQ(values_of(out)[8], HUGE_VAL);
-        return std::vector<Tensor>{out};
+        return std::vector<Tensor>{out, record};
       });
     }
   }
+}
+
+// The definition, element by element.
+TensorStats stats_of(const Tensor& tensor, int64_t index_offset) {
+  TensorStats stats;
+  const std::vector<double> values = values_of(tensor);
+  for (size_t i = 0; i < values.size(); ++i) {
+    stats.sum_squares += values[i] * values[i];
+    if (std::isfinite(values[i])) continue;
+    stats.first_bad = std::min(stats.first_bad, index_offset + static_cast<int64_t>(i));
+    ++(std::isnan(values[i]) ? stats.nan_count : stats.inf_count);
+  }
+  return stats;
+}
+
+// Of what was stored, not of the sum before it was rounded; added to what the record held.
+void check_record(DType from, DType to, DType accumulate, const std::vector<double>& values, int64_t ranks) {
+  const auto n = static_cast<int64_t>(values.size()) / ranks;
+  constexpr int64_t kOffset = 1000;
+  const TensorStats before{.first_bad = kOffset + n, .nan_count = 3, .inf_count = 4, .sum_squares = 0.0};
+  const Tensor record = make_record(before), same = make_record(before), out = make_unwritten(to, {n});
+  sum_contributions({.contributions = make_tensor(from, {ranks, n}, values),
+                     .out = out,
+                     .accumulate = accumulate,
+                     .scale = kScale,
+                     .record = record,
+                     .index_offset = kOffset});
+  tensor_stats({.x = out, .record = same, .index_offset = kOffset});
+  EXPECT_EQ(bytes_of(record), bytes_of(same)) << "not what tensor_stats finds";
+  const auto actual = read_record<TensorStats>(record);
+  const TensorStats expected = stats_of(out, kOffset);
+  EXPECT_EQ(actual.first_bad, std::min(expected.first_bad, kOffset + n));
+  EXPECT_EQ(actual.nan_count, 3 + expected.nan_count);
+  EXPECT_EQ(actual.inf_count, 4 + expected.inf_count);
+  if (std::isfinite(expected.sum_squares)) {
+    // Sums in double, of positive terms: n roundings of 2^-53 on either side.
+    EXPECT_NEAR(actual.sum_squares, expected.sum_squares,
+                expected.sum_squares * 2.0 * static_cast<double>(n) * 0x1p-53);
+  } else {
+    EXPECT_FALSE(std::isfinite(actual.sum_squares));
+  }
+}
+
+TEST(SumContributions, TheRecordIsThatOfTensorStats) {
+  device_under_test().on_each_variant([] {
+    for (const Placement placement : kPlacements) {
+      const PlacementScope scope(placement);
+      for (const auto& [from, to, accumulate] :
+           {std::tuple{DType::kF32, DType::kF32, DType::kF32}, std::tuple{DType::kBF16, DType::kF32, DType::kF32},
+            std::tuple{DType::kBF16, DType::kBF16, DType::kBF16}, std::tuple{DType::kF16, DType::kF16, DType::kF32}}) {
+        for (const int64_t n : {1, 3, 65, 16384, 16399}) {
+          std::vector<double> values = random_values(2 * n, 4);
+          check_record(from, to, accumulate, values, 2);
+          values[static_cast<size_t>(n / 2)] = HUGE_VAL;
+          check_record(from, to, accumulate, values, 2);
+          values[static_cast<size_t>(2 * n - 1)] = NAN;
+          check_record(from, to, accumulate, values, 2);
+        }
+      }
+    }
+  });
+}
+
+// What overflows when it is stored has overflowed, whatever the sum was.
+TEST(SumContributions, TheRecordIsOfWhatIsStored) {
+  const Tensor contributions = make_tensor(DType::kF16, {2, 2}, {60000.0, 1.0, 60000.0, 2.0});
+  const auto record_for = [&](DType to, float scale) {
+    const Tensor record = make_record(TensorStats());
+    sum_contributions(
+        {.contributions = contributions, .out = make_unwritten(to, {2}), .scale = scale, .record = record});
+    return read_record<TensorStats>(record);
+  };
+  EXPECT_EQ(record_for(DType::kF32, 1.0f), (TensorStats{.sum_squares = 120000.0 * 120000.0 + 9.0}));
+  EXPECT_EQ(record_for(DType::kF16, 0.5f), (TensorStats{.sum_squares = 60000.0 * 60000.0 + 2.25}));
+  EXPECT_EQ(record_for(DType::kF16, 1.0f), (TensorStats{.first_bad = 0, .inf_count = 1, .sum_squares = HUGE_VAL}));
+}
+
+TEST(SumContributions, RefusesARecordOfAnotherSize) {
+  expect_contract_error(
+      [] {
+        sum_contributions({.contributions = make_tensor(DType::kF32, {1, 1}, {1.0}),
+                           .out = make_unwritten(DType::kF32, {1}),
+                           .record = make_unwritten(DType::kU8, {3})});
+      },
+      "[sum_contributions] record must have 32 elements, got shape (3)");
 }
 
 TEST(SumContributions, RefusesAForeignAccumulationDType) {

@@ -135,6 +135,10 @@ TEST(KernelWork, LossAndUpdate) {
   EXPECT_EQ(work_of(AdamWArgs{.master = master, .weight = weight}).bytes, 40.0 + 20);
   const Tensor record = tensor(DType::kU8, {sizeof(TensorStats)});
   EXPECT_EQ(work_of(TensorStatsArgs{.x = logits, .record = record}).bytes, 96.0 + 2 * sizeof(TensorStats));
+  EXPECT_EQ(
+      work_of(SumContributionsArgs{.contributions = logits, .out = weight, .accumulate = DType::kF32, .record = record})
+          .bytes,
+      96.0 + 20 + 2 * sizeof(TensorStats));
   EXPECT_EQ(work_of(RecordLossArgs{.losses = rows, .record = record}).bytes, 24.0 + 2 * sizeof(TensorStats));
   const Tensor byte = tensor(DType::kU8, {1});
   EXPECT_EQ(
