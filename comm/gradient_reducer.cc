@@ -3,6 +3,15 @@
 #include "comm/sent_memory.h"
 
 namespace mantissa {
+namespace {
+
+constexpr int64_t kStatsBytes = sizeof(TensorStats);
+
+Tensor make_stats_records(Backend& backend, int count) {
+  return backend.make_tensor(DType::kU8, Shape{count * kStatsBytes}, "gradient statistics");
+}
+
+}  // namespace
 
 GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
                                  const ReducerConfig& config)
@@ -13,11 +22,15 @@ GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicato
       stream_(backend.create_stream()),
       config_(config),
       plan_(plan_wire(buckets.layout(), config)),
+      no_stats_(make_stats_records(backend, buckets.size())),
+      stats_(make_stats_records(backend, buckets.size())),
       states_(static_cast<size_t>(buckets.size())),
       landed_(static_cast<size_t>(buckets.parameters().size())) {
   MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
                  "[gradient_reducer] the buckets were laid out for {} ranks, the communicator has {}",
                  buckets.layout().ranks(), communicator.size());
+  const std::vector<TensorStats> empty(states_.size());
+  backend.upload(empty.data(), no_stats_, compute);
   constexpr const char* kWireBuffers = "gradient wire buffers";
   if (config.wire != DType::kF32) window_ = allocate_sent(communicator, backend, plan_.window_bytes, kWireBuffers);
   if (window_ == nullptr && plan_.window_bytes > 0) window_ = backend.allocate(plan_.window_bytes, kWireBuffers);
@@ -54,6 +67,7 @@ void GradientReducer::begin() {
   open_ = true;
   started_ = completed_ = 0;
   landed_.assign(landed_.size(), false);
+  backend_.copy(no_stats_, stats_, compute_);
   for (size_t index = 0; index < states_.size(); ++index) {
     states_[index].phase = Phase::kWaiting;
     states_[index].pending = static_cast<int>(buckets_.layout().buckets()[index].segments.size());
@@ -81,6 +95,7 @@ void GradientReducer::start_next() {
   }
   ++started_;
   if (alone()) {
+    examine(bucket, compute_);  // now: the backward pass has just written the last of it
     state.phase = Phase::kComplete;
     ++completed_;
     return;
@@ -113,6 +128,11 @@ void GradientReducer::sum(int bucket) {
   SumContributionsArgs args{.contributions = state.receive.view(Shape{ranks, shard}),
                             .accumulate = config_.accumulation == Accumulation::kFp32 ? DType::kF32 : config_.wire,
                             .scale = plan_.scale.after};
+  // What is stored is the result already, but for a replicated 16-bit sum: complete() scales that back in fp32.
+  if (config_.sharding == Sharding::kSharded || config_.wire == DType::kF32) {
+    args.record = record_of(bucket);
+    args.index_offset = shard_begin(bucket);
+  }
   if (config_.sharding == Sharding::kSharded) {
     args.out = state.result;
     state.phase = Phase::kComplete;
@@ -138,6 +158,11 @@ void GradientReducer::start_gather(int bucket) {
   state.phase = Phase::kGathering;
 }
 
+void GradientReducer::examine(int bucket, Stream& stream) {
+  backend_.tensor_stats(
+      {.x = shard_of_result(bucket), .record = record_of(bucket), .index_offset = shard_begin(bucket)}, stream);
+}
+
 void GradientReducer::complete(int bucket) {
   State& state = states_[static_cast<size_t>(bucket)];
   if (state.phase == Phase::kScattering) {
@@ -150,6 +175,7 @@ void GradientReducer::complete(int bucket) {
     state.work.reset();
     if (config_.wire != DType::kF32) {
       backend_.cast({.src = state.send, .dst = state.result, .scale = 1.0f / plan_.scale.gather}, *stream_);
+      examine(bucket, *stream_);
     }
     state.phase = Phase::kComplete;
     ++completed_;
@@ -173,17 +199,38 @@ void GradientReducer::finish() {
   open_ = false;
 }
 
+void GradientReducer::check_finished(const char* caller) const {
+  MANTISSA_CHECK(!open_ && completed_ == buckets_.size(), "[gradient_reducer.{}] asked before finish()", caller);
+}
+
 const Tensor& GradientReducer::result(int bucket) const {
-  MANTISSA_CHECK(!open_ && completed_ == buckets_.size(), "[gradient_reducer.result] asked before finish()");
+  check_finished("result");
   return states_.at(static_cast<size_t>(bucket)).result;
 }
 
 Tensor GradientReducer::result_shard(int bucket) const {
-  const Tensor& whole = result(bucket);
+  check_finished("result_shard");
+  return shard_of_result(bucket);
+}
+
+const Tensor& GradientReducer::stats() const {
+  check_finished("stats");
+  return stats_;
+}
+
+Tensor GradientReducer::shard_of_result(int bucket) const {
+  const Tensor& whole = states_.at(static_cast<size_t>(bucket)).result;
   if (config_.sharding == Sharding::kSharded || alone()) return whole;
   const int64_t shard = whole.numel() / communicator_.size();
   return whole.slice(communicator_.rank() * shard, shard);
 }
+
+int64_t GradientReducer::shard_begin(int bucket) const {
+  const BucketLayout::Bucket& place = buckets_.layout().buckets()[static_cast<size_t>(bucket)];
+  return place.flat_begin + communicator_.rank() * place.shard_numel;
+}
+
+Tensor GradientReducer::record_of(int bucket) const { return stats_.slice(bucket * kStatsBytes, kStatsBytes); }
 
 Tensor GradientReducer::as_sent(const Tensor& gradient) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");

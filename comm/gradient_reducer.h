@@ -10,6 +10,10 @@
 // in every run. Replicated: the sums are then all-gathered in the wire dtype, so that every rank holds the same bits.
 // With one rank there is no wire: nothing is copied, nothing is rounded, the result is the gradient itself.
 //
+// What a step has to know of its gradients, whether they are finite and what their norm is, is found out bucket by
+// bucket when the sum is made, so that no later pass has to fetch them from memory again. Sums are made in an order
+// that depends on timing: each bucket has a record of its own, and whoever adds the records does so in bucket order.
+//
 // Gradients arrive weighted by 1 / (tokens of the global batch): the plain sum over ranks is the gradient of the mean
 // loss. The local gradients stay as they are, so that the origin of a NaN can be searched afterwards
 // (verdict_reduction.h).
@@ -48,6 +52,9 @@ class GradientReducer {
   const Tensor& result(int bucket) const;
   // This rank's shard of the summed bucket in both modes.
   Tensor result_shard(int bucket) const;
+  // After finish(), u8 of a TensorStats for each bucket, in layout order: of its result_shard() when that was made, by
+  // flat index.
+  const Tensor& stats() const;
 
   const ReducerConfig& config() const { return config_; }
   const WirePlan& plan() const { return plan_; }
@@ -57,7 +64,7 @@ class GradientReducer {
   // What this rank's gradient elements look like on the wire: a view into a scratch buffer that the next call or
   // begin() overwrites. Between finish() and begin() only.
   Tensor as_sent(const Tensor& gradient);
-  // Bytes of what this object has allocated: wire buffers and summed gradients.
+  // Bytes of its wire buffers and summed gradients.
   size_t buffer_bytes() const;
 
  private:
@@ -70,11 +77,17 @@ class GradientReducer {
     Tensor result;
   };
 
+  void check_finished(const char* caller) const;
   bool alone() const { return communicator_.size() == 1; }
   // Those that collectives send and receive in.
   std::vector<Tensor> exchanged_buffers() const;
   void start_next();
   void sum(int bucket);
+  // Records what this rank's shard of the bucket's result holds, now that it is final.
+  void examine(int bucket, Stream& stream);
+  Tensor shard_of_result(int bucket) const;
+  int64_t shard_begin(int bucket) const;  // flat index
+  Tensor record_of(int bucket) const;
   void start_gather(int bucket);
   void complete(int bucket);
 
@@ -86,6 +99,7 @@ class GradientReducer {
   ReducerConfig config_;
   WirePlan plan_;
   std::shared_ptr<Storage> window_;  // of wire buffers; null for one rank
+  Tensor no_stats_, stats_;          // a TensorStats for each bucket: empty ones; those of this reduction
   std::vector<State> states_;
   std::vector<bool> landed_;  // by parameter
   bool open_ = false;

@@ -13,31 +13,18 @@ VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend,
     : communicator_(communicator),
       backend_(backend),
       stream_(stream),
-      empty_(backend.make_record<VerdictRecord>("empty verdict record")),
       record_(backend.make_record<VerdictRecord>("verdict record")),
       records_(backend.make_tensor(DType::kU8, {communicator.size() * kRecordBytes}, "verdict records")),
       plan_(backend.make_record<UpdatePlan>("update plan")),
       hold_(backend.make_tensor(DType::kI32, {1}, "update hold")),
       control_(backend.make_record<UpdateControl>("update control")),
       decision_(backend.make_record<UpdateDecision>("update decision")),
-      scratch_stats_(backend.make_stats(stream)) {
-  const VerdictRecord empty;
-  backend_.upload(&empty, empty_, stream_);
-}
+      scratch_stats_(backend.make_stats(stream)) {}
 
 void VerdictReduction::plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
 
-void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer, const BucketLayout& layout) {
-  backend_.copy(empty_, record_, stream_);
-  const Tensor stats = record_.slice(offsetof(VerdictRecord, stats), sizeof(TensorStats));
-  for (size_t index = 0; index < layout.buckets().size(); ++index) {
-    const BucketLayout::Bucket& bucket = layout.buckets()[index];
-    backend_.tensor_stats({.x = reducer.result_shard(static_cast<int>(index)),
-                           .record = stats,
-                           .index_offset = bucket.flat_begin + communicator_.rank() * bucket.shard_numel},
-                          stream_);
-  }
-  backend_.record_loss({.losses = losses, .record = record_}, stream_);
+void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer) {
+  backend_.record_verdict({.losses = losses, .stats = reducer.stats(), .record = record_}, stream_);
   if (communicator_.size() == 1) {  // a transport through host memory would make the host wait
     backend_.copy(record_, records_, stream_);
   } else {

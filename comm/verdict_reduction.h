@@ -1,7 +1,7 @@
-// VerdictReduction: one pass over this rank's shards of the summed gradients, one small gather, and every rank folds
-// the same records in rank order into the same decision. All of it is queued on the stream: the decision stays on the
-// device, where it drives the update, and the host reads it when it likes. Replicated gradients are examined by shards
-// as well, so that each element counts once.
+// VerdictReduction: what the reducer has found in this rank's shards of the summed gradients, one small gather, and
+// every rank folds the same records in rank order into the same decision. All of it is queued on the stream: the
+// decision stays on the device, where it drives the update, and the host reads it when it likes. Replicated gradients
+// are examined by shards as well, so that each element counts once.
 #pragma once
 
 #include <memory>
@@ -28,9 +28,8 @@ class VerdictReduction {
   // What the next decide() is to assume. Queues its upload.
   void plan(const UpdatePlan& plan);
   // After reducer.finish(). losses (M) fp32, on the device: of this rank's micro-batches, each summed over its
-  // non-ignored tokens, in nats; a sum that is not finite is a fault. Queues the pass, the gather and the decision.
-  // Collective.
-  void decide(const Tensor& losses, const GradientReducer& reducer, const BucketLayout& layout);
+  // non-ignored tokens, in nats; a sum that is not finite is a fault. Queues the gather and the decision. Collective.
+  void decide(const Tensor& losses, const GradientReducer& reducer);
   // u8 of one UpdateControl and one UpdateDecision: what the last decide() leaves on the device.
   const Tensor& control() const { return control_; }
   const Tensor& decision() const { return decision_; }
@@ -53,7 +52,7 @@ class VerdictReduction {
   Communicator& communicator_;
   Backend& backend_;
   Stream& stream_;
-  Tensor empty_, record_, records_;  // VerdictRecord: always an empty one; this rank's; all ranks'
+  Tensor record_, records_;  // VerdictRecord: this rank's; all ranks'
   Tensor plan_, hold_, control_, decision_;
   Tensor scratch_stats_;
 };

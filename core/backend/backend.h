@@ -80,7 +80,7 @@ class Backend {
   virtual void cross_entropy_forward(const CrossEntropyForwardArgs& args, Stream& stream) = 0;
   virtual void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream& stream) = 0;
   virtual void tensor_stats(const TensorStatsArgs& args, Stream& stream) = 0;
-  virtual void record_loss(const RecordLossArgs& args, Stream& stream) = 0;
+  virtual void record_verdict(const RecordVerdictArgs& args, Stream& stream) = 0;
   virtual void decide_update(const DecideUpdateArgs& args, Stream& stream) = 0;
   virtual void adamw(const AdamWArgs& args, Stream& stream) = 0;
   virtual void sum_contributions(const SumContributionsArgs& args, Stream& stream) = 0;

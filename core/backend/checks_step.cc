@@ -3,23 +3,35 @@
 
 namespace mantissa {
 
-void check_args(const RecordLossArgs& args) {
-  check_dtype("record_loss", "losses", args.losses, DType::kF32);
-  check_record<VerdictRecord>("record_loss", "record", args.record);
+namespace {
+
+// How many there are.
+template <typename Record>
+int64_t check_records(const char* op, const char* what, const Tensor& tensor) {
+  check_dtype(op, what, tensor, DType::kU8);
+  const auto size = static_cast<int64_t>(sizeof(Record));
+  MANTISSA_CHECK(tensor.numel() > 0 && tensor.numel() % size == 0,
+                 "[{}] {} must hold whole records of {} bytes, at least one, got {} bytes", op, what, size,
+                 tensor.numel());
+  return tensor.numel() / size;
+}
+
+}  // namespace
+
+int64_t check_args(const RecordVerdictArgs& args) {
+  check_dtype("record_verdict", "losses", args.losses, DType::kF32);
+  check_record<VerdictRecord>("record_verdict", "record", args.record);
+  return check_records<TensorStats>("record_verdict", "stats", args.stats);
 }
 
 int64_t check_args(const DecideUpdateArgs& args) {
-  check_dtype("decide_update", "records", args.records, DType::kU8);
-  const int64_t size = static_cast<int64_t>(sizeof(VerdictRecord));
-  MANTISSA_CHECK(args.records.numel() > 0 && args.records.numel() % size == 0,
-                 "[decide_update] records must hold whole records of {} bytes, at least one, got {} bytes", size,
-                 args.records.numel());
+  const int64_t ranks = check_records<VerdictRecord>("decide_update", "records", args.records);
   check_record<UpdatePlan>("decide_update", "plan", args.plan);
   check_record<UpdateControl>("decide_update", "control", args.control);
   check_record<UpdateDecision>("decide_update", "decision", args.decision);
   check_dtype("decide_update", "hold", args.hold, DType::kI32);
   check_numel("decide_update", "hold", args.hold, 1);
-  return args.records.numel() / size;
+  return ranks;
 }
 
 }  // namespace mantissa

@@ -50,7 +50,7 @@ class DryRunBackend final : public Backend {
   void cross_entropy_forward(const CrossEntropyForwardArgs&, Stream&) override {}
   void cross_entropy_backward(const CrossEntropyBackwardArgs&, Stream&) override {}
   void tensor_stats(const TensorStatsArgs&, Stream&) override {}
-  void record_loss(const RecordLossArgs&, Stream&) override {}
+  void record_verdict(const RecordVerdictArgs&, Stream&) override {}
   void decide_update(const DecideUpdateArgs&, Stream&) override {}
   void adamw(const AdamWArgs&, Stream&) override {}
   void sum_contributions(const SumContributionsArgs&, Stream&) override {}

@@ -38,7 +38,7 @@ Rows check_args(const CrossEntropyForwardArgs& args);   // logits
 Rows check_args(const CrossEntropyBackwardArgs& args);  // logits
 void check_args(const TensorStatsArgs& args);
 void check_args(const AdamWArgs& args);
-void check_args(const RecordLossArgs& args);
+int64_t check_args(const RecordVerdictArgs& args);  // buckets
 int64_t check_args(const DecideUpdateArgs& args);   // ranks
 Rows check_args(const SumContributionsArgs& args);  // contributions: (N, n)
 

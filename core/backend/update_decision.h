@@ -67,10 +67,10 @@ struct DecideUpdateArgs {
   Tensor records{}, plan{}, hold{}, control{}, decision{};
 };
 
-// losses (M) fp32: of the micro-batches of this rank. Their sum, in double and in order, goes into record, u8 of one
-// VerdictRecord.
-struct RecordLossArgs {
-  Tensor losses{}, record{};
+// record, u8 of one VerdictRecord, is written whole: the sum of losses (M) fp32, of the micro-batches of this rank, in
+// double and in order; and stats (N * sizeof(TensorStats)) u8, of its shards of the N buckets, added in order.
+struct RecordVerdictArgs {
+  Tensor losses{}, stats{}, record{};
 };
 
 // By comparison alone, false for NaN. A difference such as x - x is no test: where x is a product, a compiler may fuse
@@ -84,6 +84,23 @@ constexpr bool is_finite(double x) {
 constexpr double clip_factor(double norm, double threshold) {
   const double factor = threshold / (norm + 1e-6);
   return factor < 1.0 ? factor : 1.0;
+}
+
+constexpr TensorStats fold_stats(const TensorStats* stats, int64_t count) {
+  TensorStats total;
+  for (int64_t index = 0; index < count; ++index) {
+    if (stats[index].first_bad < total.first_bad) total.first_bad = stats[index].first_bad;
+    total.nan_count += stats[index].nan_count;
+    total.inf_count += stats[index].inf_count;
+    total.sum_squares += stats[index].sum_squares;
+  }
+  return total;
+}
+
+constexpr double fold_losses(const float* losses, int64_t micro_batches) {
+  double sum = 0.0;
+  for (int64_t index = 0; index < micro_batches; ++index) sum += static_cast<double>(losses[index]);
+  return sum;
 }
 
 constexpr Verdict fold_verdict(const VerdictRecord* records, int64_t ranks) {

@@ -130,7 +130,7 @@ void CpuBackend::cross_entropy_backward(const CrossEntropyBackwardArgs& args, St
   cpu::cross_entropy_backward(args);
 }
 void CpuBackend::tensor_stats(const TensorStatsArgs& args, Stream&) { cpu::tensor_stats(args); }
-void CpuBackend::record_loss(const RecordLossArgs& args, Stream&) { cpu::record_loss(args); }
+void CpuBackend::record_verdict(const RecordVerdictArgs& args, Stream&) { cpu::record_verdict(args); }
 void CpuBackend::decide_update(const DecideUpdateArgs& args, Stream&) { cpu::decide_update(args); }
 void CpuBackend::adamw(const AdamWArgs& args, Stream&) { cpu::adamw(args); }
 void CpuBackend::sum_contributions(const SumContributionsArgs& args, Stream&) { cpu::sum_contributions(args); }

@@ -9,6 +9,14 @@
 namespace mantissa::cpu {
 namespace {
 
+// A tensor of bytes may be misaligned for its records.
+template <typename Record>
+std::vector<Record> read_records(const Tensor& tensor, int64_t count) {
+  std::vector<Record> records(static_cast<size_t>(count));
+  std::memcpy(records.data(), tensor.raw(), tensor.size_bytes());
+  return records;
+}
+
 template <typename Record>
 void write_record(const Record& record, const Tensor& tensor) {
   std::memcpy(tensor.raw(), &record, sizeof(record));
@@ -16,19 +24,17 @@ void write_record(const Record& record, const Tensor& tensor) {
 
 }  // namespace
 
-void record_loss(const RecordLossArgs& args) {
-  check_args(args);
-  auto record = read_record<VerdictRecord>(args.record);
-  record.loss_sum = 0.0;
-  const float* losses = args.losses.data<float>();
-  for (int64_t index = 0; index < args.losses.numel(); ++index) record.loss_sum += static_cast<double>(losses[index]);
-  write_record(record, args.record);
+void record_verdict(const RecordVerdictArgs& args) {
+  const int64_t buckets = check_args(args);
+  const auto stats = read_records<TensorStats>(args.stats, buckets);
+  write_record(VerdictRecord{.stats = fold_stats(stats.data(), buckets),
+                             .loss_sum = fold_losses(args.losses.data<float>(), args.losses.numel())},
+               args.record);
 }
 
 void decide_update(const DecideUpdateArgs& args) {
   const int64_t ranks = check_args(args);
-  std::vector<VerdictRecord> records(static_cast<size_t>(ranks));  // a tensor of bytes may be misaligned for them
-  std::memcpy(records.data(), args.records.raw(), args.records.size_bytes());
+  const auto records = read_records<VerdictRecord>(args.records, ranks);
   const auto plan = read_record<UpdatePlan>(args.plan);
   int32_t& hold = *args.hold.data<int32_t>();
   const UpdateDecision decision = mantissa::decide_update(records.data(), ranks, plan, hold != 0);

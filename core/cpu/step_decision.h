@@ -5,7 +5,7 @@
 
 namespace mantissa::cpu {
 
-void record_loss(const RecordLossArgs& args);
+void record_verdict(const RecordVerdictArgs& args);
 void decide_update(const DecideUpdateArgs& args);
 
 }  // namespace mantissa::cpu

@@ -189,7 +189,9 @@ void CudaBackend::cross_entropy_backward(const CrossEntropyBackwardArgs& args, S
 void CudaBackend::tensor_stats(const TensorStatsArgs& args, Stream& stream) {
   cuda::tensor_stats(args, in_range(stream));
 }
-void CudaBackend::record_loss(const RecordLossArgs& args, Stream& stream) { cuda::record_loss(args, in_range(stream)); }
+void CudaBackend::record_verdict(const RecordVerdictArgs& args, Stream& stream) {
+  cuda::record_verdict(args, in_range(stream));
+}
 void CudaBackend::decide_update(const DecideUpdateArgs& args, Stream& stream) {
   cuda::decide_update(args, in_range(stream));
 }

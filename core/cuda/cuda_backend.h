@@ -52,7 +52,7 @@ class CudaBackend final : public Backend {
   void cross_entropy_forward(const CrossEntropyForwardArgs& args, Stream& stream) override;
   void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream& stream) override;
   void tensor_stats(const TensorStatsArgs& args, Stream& stream) override;
-  void record_loss(const RecordLossArgs& args, Stream& stream) override;
+  void record_verdict(const RecordVerdictArgs& args, Stream& stream) override;
   void decide_update(const DecideUpdateArgs& args, Stream& stream) override;
   void adamw(const AdamWArgs& args, Stream& stream) override;
   void sum_contributions(const SumContributionsArgs& args, Stream& stream) override;

@@ -1,5 +1,5 @@
-// One thread decides for the whole device: a few hundred operations on a few hundred bytes, whose time is that of their
-// launches. What counts is that the host is not asked.
+// One thread decides for the whole device: a few operations for each bucket and each rank, in their order, whose time
+// is that of their launches for all but the largest models. What counts is that the host is not asked.
 #include "core/cuda/step_decision.h"
 
 #include "core/backend/kernel_checks.h"
@@ -8,10 +8,9 @@
 namespace mantissa::cuda {
 namespace {
 
-__global__ void record_loss_kernel(const float* losses, int64_t micro_batches, VerdictRecord* record) {
-  double sum = 0.0;
-  for (int64_t index = 0; index < micro_batches; ++index) sum += static_cast<double>(losses[index]);
-  record->loss_sum = sum;
+__global__ void record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats,
+                                      int64_t buckets, VerdictRecord* record) {
+  *record = {.stats = fold_stats(stats, buckets), .loss_sum = fold_losses(losses, micro_batches)};
 }
 
 __global__ void decide_update_kernel(const VerdictRecord* records, int64_t ranks, const UpdatePlan* plan, int32_t* hold,
@@ -32,10 +31,11 @@ Record* record_in(const char* op, const Tensor& tensor) {
 
 }  // namespace
 
-void record_loss(const RecordLossArgs& args, CudaStream& stream) {
-  check_args(args);
-  launch(record_loss_kernel, {.grid = 1, .block = 1}, stream.handle(), args.losses.data<float>(), args.losses.numel(),
-         record_in<VerdictRecord>("record_loss", args.record));
+void record_verdict(const RecordVerdictArgs& args, CudaStream& stream) {
+  const int64_t buckets = check_args(args);
+  launch(record_verdict_kernel, {.grid = 1, .block = 1}, stream.handle(), args.losses.data<float>(),
+         args.losses.numel(), record_in<TensorStats>("record_verdict", args.stats), buckets,
+         record_in<VerdictRecord>("record_verdict", args.record));
 }
 
 void decide_update(const DecideUpdateArgs& args, CudaStream& stream) {

@@ -6,7 +6,7 @@
 
 namespace mantissa::cuda {
 
-void record_loss(const RecordLossArgs& args, CudaStream& stream);
+void record_verdict(const RecordVerdictArgs& args, CudaStream& stream);
 void decide_update(const DecideUpdateArgs& args, CudaStream& stream);
 
 }  // namespace mantissa::cuda

@@ -52,7 +52,7 @@ KernelWork work_of(const CrossEntropyForwardArgs& args);
 // Logits are read and written in place.
 KernelWork work_of(const CrossEntropyBackwardArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
-KernelWork work_of(const RecordLossArgs& args);
+KernelWork work_of(const RecordVerdictArgs& args);
 KernelWork work_of(const DecideUpdateArgs& args);
 // Master and moments are read and written, the gradient is read, the weight is written unless it is the master.
 KernelWork work_of(const AdamWArgs& args);

@@ -70,7 +70,7 @@ KernelWork work_of(const CrossEntropyBackwardArgs& args) {
 }
 
 KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
-KernelWork work_of(const RecordLossArgs& args) { return traffic(bytes_of(args.losses) + 2.0 * bytes_of(args.record)); }
+KernelWork work_of(const RecordVerdictArgs& args) { return traffic(bytes_of(args.losses, args.stats, args.record)); }
 KernelWork work_of(const DecideUpdateArgs& args) {
   return traffic(bytes_of(args.records, args.plan, args.hold, args.control, args.decision));
 }

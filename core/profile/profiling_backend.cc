@@ -94,8 +94,8 @@ void ProfilingBackend::cross_entropy_backward(const CrossEntropyBackwardArgs& ar
 void ProfilingBackend::tensor_stats(const TensorStatsArgs& args, Stream& stream) {
   run(&Backend::tensor_stats, args, stream);
 }
-void ProfilingBackend::record_loss(const RecordLossArgs& args, Stream& stream) {
-  run(&Backend::record_loss, args, stream);
+void ProfilingBackend::record_verdict(const RecordVerdictArgs& args, Stream& stream) {
+  run(&Backend::record_verdict, args, stream);
 }
 void ProfilingBackend::decide_update(const DecideUpdateArgs& args, Stream& stream) {
   run(&Backend::decide_update, args, stream);

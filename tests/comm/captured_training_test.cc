@@ -66,7 +66,7 @@ class Rank {
       reducer_.progress();
     }
     reducer_.finish();
-    verdicts_.decide(losses_, reducer_, buckets_.layout());
+    verdicts_.decide(losses_, reducer_);
     optimizer_.step(reducer_, verdicts_.control());
   }
   void settle() {

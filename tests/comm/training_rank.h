@@ -97,7 +97,7 @@ struct TrainingRank {
     const Tensor losses = backend->make_tensor(DType::kF32, {1}, "losses");
     backend->upload(&loss, losses, *stream);
     verdicts.plan({});
-    verdicts.decide(losses, *reducer, buckets->layout());
+    verdicts.decide(losses, *reducer);
     return verdicts.read_decision().verdict;
   }
 

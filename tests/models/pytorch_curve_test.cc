@@ -70,7 +70,7 @@ Curve train(const ReferenceFile& file, const AutocastConfig& autocast, WorkingWe
     host.backend().upload(&loss, losses, host.stream());
     verdicts.plan(plan_update(adamw, step, 1.0 / static_cast<double>(loss_scale), clipper.threshold(),
                               rates.at(static_cast<size_t>(step))));
-    verdicts.decide(losses, reducer, buckets.layout());
+    verdicts.decide(losses, reducer);
     optimizer.step(reducer, verdicts.control());
     const UpdateDecision decision = verdicts.read_decision();
     EXPECT_TRUE(decision.applied()) << step;

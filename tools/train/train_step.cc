@@ -80,7 +80,7 @@ void TrainStep::queue() {
     work_.run();
     {
       const Range range(RangeKind::kPhase, "decide");
-      s.verdicts.decide(work_.losses(), s.reducer, s.buckets.layout());
+      s.verdicts.decide(work_.losses(), s.reducer);
     }
     const Range range(RangeKind::kPhase, "update");
     s.optimizer.step(s.reducer, s.verdicts.control());

@@ -67,8 +67,8 @@ inline void adamw(const AdamWArgs& args) { device_under_test().backend().adamw(a
 inline void sum_contributions(const SumContributionsArgs& args) {
   device_under_test().backend().sum_contributions(args, device_under_test().stream());
 }
-inline void record_loss(const RecordLossArgs& args) {
-  device_under_test().backend().record_loss(args, device_under_test().stream());
+inline void record_verdict(const RecordVerdictArgs& args) {
+  device_under_test().backend().record_verdict(args, device_under_test().stream());
 }
 inline void decide_update(const DecideUpdateArgs& args) {
   device_under_test().backend().decide_update(args, device_under_test().stream());

@@ -20,40 +20,70 @@ void expect_same(double actual, double expected, const char* what) {
       << what << ": expected " << expected << ", got " << actual;
 }
 
-// ---- record_loss.
+// ---- record_verdict.
 
-VerdictRecord record_after(const std::vector<float>& losses) {
-  VerdictRecord before{.stats = {.first_bad = 17, .nan_count = 2, .inf_count = 3, .sum_squares = 5.5}, .loss_sum = 9.0};
+constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double: what is small counts only where it comes first
+
+// What was in the record before is gone.
+VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets) {
+  const size_t bytes = buckets.size() * sizeof(TensorStats);
+  const Tensor stats(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+  write_bytes(stats, buckets.data());
+  const VerdictRecord before{.stats = {.first_bad = 0, .nan_count = 2, .inf_count = 3, .sum_squares = 5.5},
+                             .loss_sum = 9.0};
   const Tensor record = make_record(before);
-  record_loss({.losses = make_elements(losses), .record = record});
-  const auto after = read_record<VerdictRecord>(record);
-  EXPECT_EQ(after.stats.first_bad, before.stats.first_bad);
-  EXPECT_EQ(after.stats.nan_count, before.stats.nan_count);
-  EXPECT_EQ(after.stats.inf_count, before.stats.inf_count);
-  EXPECT_EQ(after.stats.sum_squares, before.stats.sum_squares);
-  return after;
+  record_verdict({.losses = make_elements(losses), .stats = stats, .record = record});
+  return read_record<VerdictRecord>(record);
 }
 
-TEST(RecordLoss, AddsInDoubleAndInOrderAndLeavesTheStatistics) {
+VerdictRecord record_of(const std::vector<float>& losses) {
+  const TensorStats stats{.first_bad = 17, .nan_count = 4, .inf_count = 1, .sum_squares = 2.25};
+  const VerdictRecord record = record_of(losses, {stats});
+  EXPECT_EQ(record.stats, stats);
+  return record;
+}
+
+TEST(RecordVerdict, AddsLossesInDoubleAndInOrder) {
   device_under_test().on_each_variant([] {
-    // 2^54 + 1 is no double: the small ones count only where they come first.
-    const float large = 18014398509481984.0f;
-    EXPECT_EQ(record_after({0.25f}).loss_sum, 0.25);
-    EXPECT_EQ(record_after({1e8f, 1.0f, -0.5f}).loss_sum, 100000000.5);
-    EXPECT_EQ(record_after({1.0f, 1.0f, 1.0f, 1.0f, large}).loss_sum, 18014398509481988.0);
-    EXPECT_EQ(record_after({large, 1.0f, 1.0f, 1.0f, 1.0f}).loss_sum, 18014398509481984.0);
+    EXPECT_EQ(record_of({0.25f}).loss_sum, 0.25);
+    EXPECT_EQ(record_of({1e8f, 1.0f, -0.5f}).loss_sum, 100000000.5);
+    EXPECT_EQ(record_of({1.0f, 1.0f, 1.0f, 1.0f, kLarge}).loss_sum, 0x1p54 + 4.0);
+    EXPECT_EQ(record_of({kLarge, 1.0f, 1.0f, 1.0f, 1.0f}).loss_sum, 0x1p54);
     std::vector<float> many(1001, 0.125f);
     many.back() = 3.0f;
-    EXPECT_EQ(record_after(many).loss_sum, 128.0);
+    EXPECT_EQ(record_of(many).loss_sum, 128.0);
   });
 }
 
-TEST(RecordLoss, KeepsWhatIsNotFiniteAndDoesNotOverflow) {
+TEST(RecordVerdict, AddsTheStatisticsOfBucketsInTheirOrder) {
   device_under_test().on_each_variant([] {
-    EXPECT_EQ(record_after({1.0f, kInf, 2.0f}).loss_sum, HUGE_VAL);
-    EXPECT_TRUE(std::isnan(record_after({1.0f, NAN}).loss_sum));
-    EXPECT_TRUE(std::isnan(record_after({kInf, -kInf}).loss_sum));
-    EXPECT_EQ(record_after({3e38f, 3e38f}).loss_sum, 2.0 * 3e38f);
+    const TensorStats one{.sum_squares = 1.0}, large{.sum_squares = kLarge};
+    EXPECT_EQ(record_of({1.0f}, {one}).stats, one);
+    EXPECT_EQ(record_of({1.0f}, {one, one, one, one, large}).stats, (TensorStats{.sum_squares = 0x1p54 + 4.0}));
+    EXPECT_EQ(record_of({1.0f}, {large, one, one, one, one}).stats, large);
+    for (const size_t first : {0u, 1u, 300u}) {
+      std::vector<TensorStats> buckets(301, {.sum_squares = 0.25});
+      buckets[0] = {.first_bad = 900, .nan_count = 1, .sum_squares = HUGE_VAL};
+      buckets[300] = {.first_bad = 901, .inf_count = 2, .sum_squares = HUGE_VAL};
+      buckets[first].first_bad = 20;
+      buckets[first].nan_count = 5;
+      buckets[first].inf_count = 7;
+      const VerdictRecord record = record_of({1.5f}, buckets);
+      EXPECT_EQ(record.stats.first_bad, 20);
+      EXPECT_EQ(record.stats.nan_count, first == 0 ? 5 : 6);
+      EXPECT_EQ(record.stats.inf_count, first == 300 ? 7 : 9);
+      EXPECT_EQ(record.stats.sum_squares, HUGE_VAL);
+      EXPECT_EQ(record.loss_sum, 1.5);
+    }
+  });
+}
+
+TEST(RecordVerdict, KeepsWhatIsNotFiniteAndDoesNotOverflow) {
+  device_under_test().on_each_variant([] {
+    EXPECT_EQ(record_of({1.0f, kInf, 2.0f}).loss_sum, HUGE_VAL);
+    EXPECT_TRUE(std::isnan(record_of({1.0f, NAN}).loss_sum));
+    EXPECT_TRUE(std::isnan(record_of({kInf, -kInf}).loss_sum));
+    EXPECT_EQ(record_of({3e38f, 3e38f}).loss_sum, 2.0 * 3e38f);
   });
 }
 
@@ -257,8 +287,13 @@ TEST(DecideUpdate, NamesWhatIsWrong) {
   expect_contract_error(call(make_unwritten(DType::kU8, {39}), make_indices({0})),
                         "[decide_update] records must hold whole records of 40 bytes, at least one, got 39 bytes");
   expect_contract_error(call(make_record(VerdictRecord()), make_indices({0, 0})), "[decide_update] hold");
-  expect_contract_error([] { record_loss({.losses = make_indices({1}), .record = make_record(VerdictRecord())}); },
-                        "[record_loss] losses");
+  const auto record = [](const Tensor& losses, const Tensor& stats) {
+    return [=] { record_verdict({.losses = losses, .stats = stats, .record = make_record(VerdictRecord())}); };
+  };
+  const Tensor losses = make_elements(std::vector<float>{1.0f});
+  expect_contract_error(record(make_indices({1}), make_record(TensorStats())), "[record_verdict] losses");
+  expect_contract_error(record(losses, make_unwritten(DType::kU8, {33})),
+                        "[record_verdict] stats must hold whole records of 32 bytes, at least one, got 33 bytes");
 }
 
 }  // namespace

@@ -139,7 +139,9 @@ TEST(KernelWork, LossAndUpdate) {
       work_of(SumContributionsArgs{.contributions = logits, .out = weight, .accumulate = DType::kF32, .record = record})
           .bytes,
       96.0 + 20 + 2 * sizeof(TensorStats));
-  EXPECT_EQ(work_of(RecordLossArgs{.losses = rows, .record = record}).bytes, 24.0 + 2 * sizeof(TensorStats));
+  const Tensor stats = tensor(DType::kU8, {3 * sizeof(TensorStats)});
+  EXPECT_EQ(work_of(RecordVerdictArgs{.losses = rows, .stats = stats, .record = record}).bytes,
+            24.0 + 4 * sizeof(TensorStats));
   const Tensor byte = tensor(DType::kU8, {1});
   EXPECT_EQ(
       work_of(DecideUpdateArgs{.records = record, .plan = byte, .hold = byte, .control = byte, .decision = byte}).bytes,

@@ -94,7 +94,9 @@ class NotingBackend final : public Backend {
     last_ = {"cross_entropy_backward", &args, &stream};
   }
   void tensor_stats(const TensorStatsArgs& args, Stream& stream) override { last_ = {"tensor_stats", &args, &stream}; }
-  void record_loss(const RecordLossArgs& args, Stream& stream) override { last_ = {"record_loss", &args, &stream}; }
+  void record_verdict(const RecordVerdictArgs& args, Stream& stream) override {
+    last_ = {"record_verdict", &args, &stream};
+  }
   void decide_update(const DecideUpdateArgs& args, Stream& stream) override {
     last_ = {"decide_update", &args, &stream};
   }
@@ -147,7 +149,7 @@ TEST_F(ProfilingBackendTest, HandsOnEveryKernel) {
   expect_forwarded("cross_entropy_forward", &Backend::cross_entropy_forward);
   expect_forwarded("cross_entropy_backward", &Backend::cross_entropy_backward);
   expect_forwarded("tensor_stats", &Backend::tensor_stats);
-  expect_forwarded("record_loss", &Backend::record_loss);
+  expect_forwarded("record_verdict", &Backend::record_verdict);
   expect_forwarded("decide_update", &Backend::decide_update);
   expect_forwarded("adamw", &Backend::adamw);
   expect_forwarded("sum_contributions", &Backend::sum_contributions);
