@@ -1,0 +1,63 @@
+// A rank that dies while the others wait for what it has in shared memory: nothing in this memory tells them, but the
+// launcher ends the job, and all of it.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int kRanks = 3;
+
+// What follows `word` in lines that begin with it.
+std::set<std::string> said_after(const std::string& word, const std::string& output) {
+  std::set<std::string> found;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(word + " ")) found.insert(line.substr(word.size() + 1));
+  }
+  return found;
+}
+
+// A process that has ended may stay in the table until somebody asks for its status.
+bool runs(const std::string& process) {
+  const std::string status = testing::read_file("/proc/" + process + "/stat");
+  const size_t name_end = status.rfind(") ");
+  return name_end != std::string::npos && status[name_end + 2] != 'Z' && status[name_end + 2] != 'X';
+}
+
+// The launcher may be gone a moment before the processes that it has killed.
+bool becomes_true(const std::function<bool()>& condition) {
+  for (int tenth = 0; tenth < 100; ++tenth) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return condition();
+}
+
+TEST(RankDeath, InAnExchangeThroughSharedMemoryEndsTheJobAndLeavesNothing) {
+  const testing::Outcome outcome = testing::run_under_mpirun(kRanks, "tests/comm/dying_rank");
+  SCOPED_TRACE(outcome.output);
+  EXPECT_NE(outcome.exit_code, 0);
+  ASSERT_EQ(said_after("rank 1 dies:", outcome.output).size(), 1u);
+  EXPECT_EQ(outcome.output.find("the sum is complete"), std::string::npos);
+  const auto processes = said_after("process", outcome.output);
+  EXPECT_EQ(processes.size(), static_cast<size_t>(kRanks));
+  for (const std::string& process : processes) {
+    EXPECT_TRUE(becomes_true([&] { return !runs(process); })) << "process " << process << " still runs";
+  }
+  for (const std::string& path : said_after("maps", outcome.output)) {
+    EXPECT_TRUE(becomes_true([&] { return !std::filesystem::exists(path); })) << path << " is left";
+  }
+}
+
+}  // namespace
+}  // namespace mantissa
