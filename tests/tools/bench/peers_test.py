@@ -199,6 +199,17 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(report.command_line(given), "tools/bench/peers --models tiny --quick --rounds 5")
         self.assertEqual(report.command_line([]), "tools/bench/peers")
 
+    def test_rows_of_mantissa_alone(self):
+        def row(dtype, setup, times):
+            programs = [Measured(name, step_ms=step_ms) for name, step_ms in times.items()]
+            return Row(MODELS["test"], dtype, SETUPS[setup], programs)
+
+        ranks = {"2 ranks, sharded": [10.0, 10.0], "2 ranks, replicated": [11.0, 11.0], "2 threads": [9.0, 9.0]}
+        lines = list(report.alone_lines([row("bf16", "2r", ranks), row("fp16", "2t", {"fp16": [11.0, 12.0], "fp32": [10.0, 10.0]})]))
+        self.assertRegex(lines[0], r"^- test bf16, 2 ranks x 1 thread: 90\.0 .* % of the speed of 2 threads; 110\.0 .* replicated state$")
+        self.assertRegex(lines[1], r"^- test fp16, 2 threads: 1\.150 \(1\.100 – 1\.200\) of the time of fp32$")
+        self.assertEqual(list(report.alone_lines([row("fp16", "2t", {"fp16": [], "fp32": [10.0]})])), [])
+
 
 class RowTest(unittest.TestCase):
     def test_table(self):
@@ -255,8 +266,8 @@ class LlmcTest(unittest.TestCase):
 class CommandLineTest(unittest.TestCase):
     """Whole runs of the tool, with the program itself."""
 
-    def peers(self, *arguments):
-        command = [sys.executable, "tools/bench/peers", "--programs", "tools/bench", "--no-extras", *arguments]
+    def peers(self, *arguments, extras=("--no-extras",)):
+        command = [sys.executable, "tools/bench/peers", "--programs", "tools/bench", *extras, *arguments]
         return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def test_mantissa_alone(self):

@@ -75,11 +75,16 @@ def torch_lines(rows):
             yield f"- {f'{result:.1f} ms' if isinstance(result, float) else clean(result)}: {description}"
 
 
-def rank_lines(rows):
-    """What two ranks reach of two threads, and sharded state of replicated."""
+def alone_lines(rows):
+    """What two ranks reach of two threads, sharded state of replicated, and fp16 of fp32."""
     for row in rows:
         times = {program.name: program.step_ms for program in row.programs}
-        if all(times.values()):
+        if not all(times.values()):
+            continue
+        if "fp16" in times:
+            ratios = figures.ratios(times["fp16"], times["fp32"])
+            yield f"- {row.title}: {figures.spread(ratios, 3)} of the time of fp32"
+        else:
             sharded = times["2 ranks, sharded"]
             yield (
                 f"- {row.title}: {figures.spread([100 * r for r in figures.ratios(times['2 threads'], sharded)], 1)} % of the speed of 2 "
@@ -106,7 +111,7 @@ def whole(heading, rows, alone, llmc_text, instructions, rounds, compared_steps)
     if rows:
         parts += ["## Against PyTorch\n" if any(len(row.programs) > 1 for row in rows) else "## mantissa\n", table(rows), ""]
     if alone:
-        parts += ["## Ranks, threads, and shards\n", table(alone), "", *rank_lines(alone), ""]
+        parts += ["## Ranks, threads, shards, and fp16\n", table(alone), "", *alone_lines(alone), ""]
     if llmc_text:
         parts += ["## llm.c's measure\n", llmc_text, ""]
     if any(row.difference is not None for row in every):
