@@ -21,6 +21,8 @@ struct AttentionBlocks : AttentionExtents {
   }
   // Key blocks [0, end) that the queries of a block see.
   int64_t key_blocks_end(int64_t query_block) const { return mask == Mask::kCausal ? query_block + 1 : blocks(); }
+  // Query blocks [begin, blocks()) that see a key block.
+  int64_t query_blocks_begin(int64_t key_block) const { return mask == Mask::kCausal ? key_block : 0; }
   bool on_diagonal(int64_t query_block, int64_t key_block) const {
     return mask == Mask::kCausal && query_block == key_block;
   }

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/backend/kernel_args.h"
-#include "core/cpu/attention_blocks.h"
+#include "core/cpu/attention_segments.h"
 
 namespace mantissa::cpu {
 
@@ -15,7 +15,6 @@ bool attends_in_pairs(DType dtype, int64_t head_dim);
 void attend_pairs(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head,
                   int64_t begin, int64_t end);
 
-// One key head with all of its query heads.
-void backward_pairs(const AttentionBackwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t kv_head);
+AttentionBackwardKernels backward_pairs_kernels(int64_t head_dim);
 
 }  // namespace mantissa::cpu

@@ -86,6 +86,28 @@ TEST(Attention, GroupedQueriesAndBatchesOnEveryVariant) {
   });
 }
 
+// Long enough for a CPU to cut queries into segments, with a ragged end, in its backward pass; one sequence of one key
+// head is done a segment at a time, two are not.
+TEST(Attention, LongSequencesOfFewKeyHeads) {
+  const size_t length = static_cast<size_t>(device_under_test().large(523));
+  size_t index = 0;
+  for (const bool causal : {true, false}) {
+    for (const DType dtype : kFloatDTypes) {
+      for (const AttentionCase& c :
+           {AttentionCase{1, length, 1, 1, 6, 0.4, causal}, AttentionCase{1, length, 3, 1, 6, 0.4, causal},
+            AttentionCase{1, length, 4, 2, 5, 0.4, causal}, AttentionCase{3, length / 2, 2, 1, 10, 0.3, causal}}) {
+        if (!device_under_test().takes_case(index++)) continue;
+        SCOPED_TRACE(testing::Message() << "B=" << c.batch << " T=" << c.length << " heads " << c.heads << " and "
+                                        << c.kv_heads << (causal ? " causal" : " unmasked"));
+        expect_agreement(c, dtype);
+      }
+    }
+  }
+  device_under_test().on_each_variant([&] {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) expect_agreement({1, length, 2, 1, 10, 0.3, true}, dtype);
+  });
+}
+
 // Other libraries' kernels are made and checked in a first call, and used by themselves from the second on.
 TEST(Attention, HeadsOfLargeModelsOnEveryVariant) {
   const size_t length = static_cast<size_t>(device_under_test().large(140));
