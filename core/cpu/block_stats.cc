@@ -7,8 +7,19 @@
 #include "core/cpu/read_record.h"
 
 namespace mantissa::cpu {
+namespace {
 
-BlockStats::BlockStats(int64_t n) : blocks_(static_cast<size_t>(divide_up(n, kBlockElements))) {}
+// Kept from call to call, so that steady work allocates nothing.
+std::vector<TensorStats>& memory_of_this_thread() {
+  thread_local std::vector<TensorStats> memory;
+  return memory;
+}
+
+}  // namespace
+
+BlockStats::BlockStats(int64_t n) : blocks_(memory_of_this_thread()) {
+  blocks_.assign(static_cast<size_t>(divide_up(n, kBlockElements)), TensorStats{});
+}
 
 TensorStats& BlockStats::operator[](int64_t begin) { return blocks_[static_cast<size_t>(begin / kBlockElements)]; }
 

@@ -1,5 +1,5 @@
 // BlockStats: the statistics of the blocks of one tensor, each written by the thread that has the block, and added to a
-// record in block order.
+// record in block order. One at a time on a calling thread.
 #pragma once
 
 #include <vector>
@@ -12,6 +12,8 @@ class BlockStats {
  public:
   // For n elements in the blocks of parallel_blocks().
   explicit BlockStats(int64_t n);
+  BlockStats(const BlockStats&) = delete;
+  BlockStats& operator=(const BlockStats&) = delete;
 
   // Of the block that starts with element `begin`.
   TensorStats& operator[](int64_t begin);
@@ -19,7 +21,7 @@ class BlockStats {
   void add_to(const Tensor& record, int64_t index_offset) const;
 
  private:
-  std::vector<TensorStats> blocks_;
+  std::vector<TensorStats>& blocks_;
 };
 
 }  // namespace mantissa::cpu

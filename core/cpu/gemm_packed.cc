@@ -77,21 +77,21 @@ class PackedGemm {
 
   GemmJob job_;
   const int threads_;
-  const bool kept_;          // panels are args.b_cache's
-  const bool takes_panels_;  // a task is a panel of b
-  Cut depth_;                // of K, in words
-  Cut columns_;              // of b and c
+  const int64_t kept_words_;  // of the panels in args.b_cache; 0: they are in scratch
+  const bool takes_panels_;   // a task is a panel of b
+  Cut depth_;                 // of K, in words
+  Cut columns_;               // of b and c
 };
 
 PackedGemm::PackedGemm(const GemmArgs& args, const MicroKernel& kernel)
     : job_(make_job(args, kernel)),
       threads_(job_.extents.m * job_.extents.n * job_.extents.k < kParallelProducts ? 1 : threads()),
-      kept_(args.b_cache != nullptr && kept_words(args, kernel) > 0),
+      kept_words_(args.b_cache != nullptr ? kept_words(args, kernel) : 0),
       // A panel of columns of b is a narrow strip of memory: no task's own.
-      takes_panels_((kept_ || !job_.b.lines_inner) && takes_panels(job_, threads_)) {
-  job_.own_columns = takes_panels_ && !kept_;
+      takes_panels_((kept_words_ > 0 || !job_.b.lines_inner) && takes_panels(job_, threads_)) {
+  job_.own_columns = takes_panels_ && kept_words_ == 0;
   const int64_t n = job_.extents.n, depth = job_.depth_words();
-  const bool whole = takes_panels_ || kept_;
+  const bool whole = takes_panels_ || kept_words_ > 0;
   depth_ = whole ? Cut{depth, depth} : cut_evenly(depth, kBlockDepthWords, 1);
   columns_ = whole ? Cut{n, n} : cut_columns(n, kernel.columns(), depth_.part);
 }
@@ -101,15 +101,15 @@ void PackedGemm::run() {
   job_.bias = bias_as_fp32(job_.args.bias, job_.product.dtype(), bias_scratch);
   const int64_t columns = round_up(columns_.part, job_.kernel.columns());
   const auto lay_out = [&](ScratchLayout layout) {
-    job_.packed_b = job_.own_columns || kept_ ? nullptr : layout.take<uint32_t>(columns * depth_.part);
+    job_.packed_b = job_.own_columns || kept_words_ > 0 ? nullptr : layout.take<uint32_t>(columns * depth_.part);
     job_.sums = depth_.count() > 1 ? layout.take<float>(round_up(job_.extents.m, job_.kernel.rows) * columns) : nullptr;
     return layout.used_bytes();
   };
   lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
   bool packs = !job_.own_columns;
-  if (kept_) {
-    const auto panels = static_cast<PackedOperand*>(job_.args.b_cache)
-                            ->panels(job_.b, job_.kernel.word, kept_words(job_.args, job_.kernel));
+  if (kept_words_ > 0) {
+    auto* const cache = static_cast<PackedOperand*>(job_.args.b_cache);
+    const auto panels = cache->panels(job_.b, job_.kernel.word, kept_words_);
     job_.packed_b = panels.data;
     packs = !panels.packed;
   }

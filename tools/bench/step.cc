@@ -236,9 +236,8 @@ void run_rank(const Request& request, Config config, Communicator& communicator)
     const int threads = set_up_threads(config, communicator);
     if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
     session.emplace(config, communicator);
-    all_gather_records(communicator,
-                       0);  // every rank has opened the tokens: a signal may end it now, and leave nothing
-    tokens.remove();
+    all_gather_records(communicator, 0);  // every rank has opened the tokens
+    tokens.remove();                      // now: a signal may end the program, and leaves nothing
     step.emplace(*session);
     (request.paced ? measure_on_demand : measure)(request, *session, *step, threads);
   } catch (const std::exception& exception) {

@@ -43,8 +43,7 @@ std::string pin_threads(Communicator& communicator, const NodeProcessors& node, 
   bind_threads(processors);
   return fmt::format(
       "threads: bound, each to a core of its own ({} ranks x {} threads share {} processors); rank {} runs on "
-      "processors "
-      "{}",
+      "processors {}",
       node.sharing(), threads, node.own().count(), communicator.rank(), fmt::join(processors, " "));
 }
 
