@@ -42,6 +42,20 @@ TEST(StepFailure, OfOneRankEndsTheOtherThatWaitsForIt) {
   EXPECT_TRUE(std::filesystem::is_empty(folder)) << "the tokens are left";
 }
 
+// Nothing of a killed program runs any more: what it would leave must be gone before.
+TEST(StepFailure, AKilledProgramLeavesNoFile) {
+  const std::string folder = fresh_folder("killed");
+  const std::string paced = command_line("env", {"TMPDIR=" + folder, "tools/bench/step", "tests/tools/bench/tiny.yaml",
+                                                 "device=cpu", "--paced", "--warm-up=1"});
+  // The shell's process becomes env's, and that the program's.
+  const std::string until_ready = "while read -r line; do [ \"$line\" = 'ready: yes' ] && kill -KILL \"$pid\"; done";
+  const Outcome outcome =
+      run_shell("mkfifo " + folder + ".in " + folder + ".out && { " + paced + " <" + folder + ".in >" + folder +
+                ".out & pid=$!; exec 3>" + folder + ".in; " + until_ready + " <" + folder + ".out; wait \"$pid\"; }");
+  EXPECT_EQ(outcome.exit_code, 128 + 9) << outcome.output;
+  EXPECT_TRUE(std::filesystem::is_empty(folder)) << "the tokens are left";
+}
+
 TEST(StepFailure, AloneHasTheExitCodeOfTheError) {
   const Outcome outcome = run_shell(command_line("tools/bench/step", {"tests/tools/bench/tiny.yaml", "device=abacus"}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
