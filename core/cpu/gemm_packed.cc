@@ -19,9 +19,9 @@ constexpr int64_t kBlockDepthWords = 4 * kStretchWords;
 constexpr int64_t kBlockWords = int64_t{1} << 22;
 // Words of b that do not push everything else out of the second-level cache and its share of the third.
 constexpr int64_t kCachedWords = int64_t{1} << 19;
-// Words of a that tasks go over, from the third-level cache, for each panel of b. They then pack their panels
-// themselves, which never leave the second-level cache.
-constexpr int64_t kStreamedWords = int64_t{1} << 20;
+// Words of a that stay in the second-level cache while tasks go over them for each panel of b. They then pack their
+// panels themselves, which never leave that cache either. From the third-level cache it costs more than it saves.
+constexpr int64_t kStreamedWords = int64_t{1} << 18;
 // Rows of a for which packing b would take less than a hundredth of the time: its panels are not worth their memory.
 constexpr int64_t kMostRowsForKept = 2048;
 // Fewer multiplications than this are left to one thread.
@@ -87,8 +87,7 @@ PackedGemm::PackedGemm(const GemmArgs& args, const MicroKernel& kernel)
     : job_(make_job(args, kernel)),
       threads_(job_.extents.m * job_.extents.n * job_.extents.k < kParallelProducts ? 1 : threads()),
       kept_words_(args.b_cache != nullptr ? kept_words(args, kernel) : 0),
-      // A panel of columns of b is a narrow strip of memory: no task's own.
-      takes_panels_((kept_words_ > 0 || !job_.b.lines_inner) && takes_panels(job_, threads_)) {
+      takes_panels_(takes_panels(job_, threads_)) {
   job_.own_columns = takes_panels_ && kept_words_ == 0;
   const int64_t n = job_.extents.n, depth = job_.depth_words();
   const bool whole = takes_panels_ || kept_words_ > 0;

@@ -39,10 +39,12 @@ TEST(CpuGemm, ThreadsDoNotMatterWhenAKernelIsMade) {
 }
 
 TEST(CpuGemm, LargeOnesAreCutInBlocksOfDepthAndOfColumns) {
-  // Of fp32 words at most 4096 in a row, and 2^22 of b, are packed at a time. Rows end in an incomplete tile.
+  // Of fp32 words at most 4096 in a row, and 2^22 of b, are packed at a time. Rows end in an incomplete tile. With 2900
+  // columns, tasks pack their own panels.
   for (const reference::MatmulShape& shape :
        {reference::MatmulShape{20, 60, 9001, false, true}, reference::MatmulShape{37, 50, 9000, false, false},
-        reference::MatmulShape{21, 70, 9000, true, false}, reference::MatmulShape{9, 2900, 3000, false, true}}) {
+        reference::MatmulShape{21, 70, 9000, true, false}, reference::MatmulShape{9, 2900, 3000, false, true},
+        reference::MatmulShape{9, 2900, 3000, false, false}}) {
     const Problem problem(shape);
     for (const GemmWay& way : device_under_test().gemm_ways()) {
       GemmArgs args = problem.args(way.dtype);
