@@ -159,7 +159,10 @@ class TorchVariantsTest(unittest.TestCase):
     def test_search_keeps_the_fastest_of_each_kind(self):
         costs = {"glibc tuned, huge pages": -10.0, "AdamW foreach": -5.0, "attention of products": 7.0}
 
-        def time_of(chosen):
+        offered = []
+
+        def time_of(chosen, best):
+            offered.append(best)
             if chosen["compile"].name == "torch.compile":
                 raise JobError("PyTorch: no compiler")
             return 100.0 + sum(costs.get(choice.name, 0.0) for choice in chosen.values())
@@ -171,12 +174,23 @@ class TorchVariantsTest(unittest.TestCase):
         self.assertEqual(chosen["compile"].name, "eager")
         self.assertEqual(tried[0][1], 100.0)
         self.assertEqual(tried[-1][1], "PyTorch: no compiler")
+        self.assertEqual(offered[:3], [None, 100.0, 90.0])
+        self.assertEqual(min(offered[1:]), offered[-1])
 
     def test_search_says_if_nothing_runs(self):
-        def time_of(chosen):
+        def time_of(chosen, best):
+            self.assertIsNone(best)
             raise JobError("PyTorch: broken")
 
         self.assertIsNone(torch_variants.find_fastest(variants(), time_of, lambda text: None)[0])
+
+    def test_hopeless_trials_are_given_up(self):
+        eager = {kind: offered[0] for kind, offered in variants().items()}
+        compiled = {**eager, "compile": variants()["compile"][1]}
+        self.assertEqual(torch_variants.patience(eager, None, 2, 900), 900)
+        self.assertEqual(torch_variants.patience(eager, 1000.0, 2, 900), 70)
+        self.assertEqual(torch_variants.patience(eager, 1e6, 2, 900), 900)
+        self.assertEqual(torch_variants.patience(compiled, 1000.0, 2, 900), 900)
 
 
 def fake_row(ours, theirs):

@@ -13,6 +13,9 @@ TUNED_GLIBC = {  # no mapping and unmapping of large blocks: each step finds its
     "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_ARENA_MAX": "1",
 }
+# A trial that takes so many times as long as the best one so far is given up. Without oneDNN, bf16 takes 25 times.
+HOPELESS = 5
+START_SECONDS = 60  # without torch.compile, much more than imports and weights take
 JEMALLOC = {"MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 
 
@@ -120,14 +123,14 @@ def describe(chosen):
 
 def find_fastest(choices, time_of, say):
     """Tries for one kind after the other what it offers, each with the best of the kinds before, and keeps what is
-    fastest. time_of(chosen): milliseconds of a step; JobError if it cannot run. Returns (chosen or None if nothing runs,
-    [(description, milliseconds or reason)])."""
+    fastest. time_of(chosen, best): milliseconds of a step, best being those of the fastest so far or None; JobError if
+    it cannot run. Returns (chosen or None if nothing runs, [(description, milliseconds or reason)])."""
     chosen = {kind: offered[0] for kind, offered in choices.items()}
     tried, best = [], None
 
     def attempt(candidate):
         try:
-            result = time_of(candidate)
+            result = time_of(candidate, best)
         except JobError as error:
             result = str(error)
         tried.append((describe(candidate), result))
@@ -142,6 +145,13 @@ def find_fastest(choices, time_of, say):
             if result is not None and (best is None or result < best):
                 best, chosen = result, candidate
     return (chosen if best is not None else None), tried
+
+
+def patience(chosen, best_ms, steps, limit_s):
+    """Seconds to wait for a trial that makes so many steps before it is ready. A compiler may take its time."""
+    if best_ms is None or chosen["compile"].name != "eager":
+        return limit_s
+    return min(limit_s, START_SECONDS + HOPELESS * steps * 1e-3 * best_ms)
 
 
 def time_variant(commands, log, rounds, limit_s):
