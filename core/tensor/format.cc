@@ -19,21 +19,23 @@ constexpr FormatInfo kInfos[] = {
     {"fp16", 5, 10, 15, 65504.0, 0x1p-14, 0x1p-24, 0x1p-10, true, 2046},
     {"e4m3", 4, 3, 7, 448.0, 0x1p-6, 0x1p-9, 0x1p-3, false, 2},
     {"e5m2", 5, 2, 15, 57344.0, 0x1p-14, 0x1p-16, 0x1p-2, true, 6},
+    {"e2m1", 2, 1, 1, 6.0, 1.0, 0.5, 0.5, false, 0},
 };
 
 uint32_t sign_bit(const FormatInfo& f) { return 1u << (f.exponent_bits + f.mantissa_bits); }
 
-// The code above the largest finite one: Inf, or e4m3's NaN.
-uint32_t overflow_code(const FormatInfo& f) {
-  const uint32_t all_ones_exponent = ((1u << f.exponent_bits) - 1) << f.mantissa_bits;
-  return f.has_infinity ? all_ones_exponent : sign_bit(f) - 1;
+// The code of the largest finite value. What follows it is Inf, e4m3's NaN, or no code of e2m1.
+uint32_t max_code(const FormatInfo& f) {
+  if (f.has_infinity) return (((1u << f.exponent_bits) - 1) << f.mantissa_bits) - 1;
+  return sign_bit(f) - 1 - f.nan_count / 2;
 }
 
+// Without its sign.
 uint32_t encode_nan(const FormatInfo& f, uint32_t magnitude) {
-  if (!f.has_infinity) return sign_bit(f) - 1;  // one NaN for each sign
+  if (!f.has_infinity) return sign_bit(f) - 1;  // e4m3: one NaN for each sign; e2m1: the maximum
   const uint32_t quiet_bit = 1u << (f.mantissa_bits - 1);
   const uint32_t payload = (magnitude - kF32Infinity) >> (kF32MantissaBits - f.mantissa_bits);
-  return overflow_code(f) | quiet_bit | payload;
+  return (max_code(f) + 1) | quiet_bit | payload;
 }
 
 // The code of a finite value's magnitude rounded to nearest even, as if the exponent had no upper limit.
@@ -66,10 +68,10 @@ uint32_t encode(Format format, float value, Saturation saturation) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t magnitude = bits & 0x7fffffffu;
   const uint32_t sign = (bits >> 31) != 0 ? sign_bit(f) : 0u;
-  if (magnitude > kF32Infinity) return sign | encode_nan(f, magnitude);
-  const uint32_t overflow = overflow_code(f);
-  const uint32_t code = magnitude == kF32Infinity ? overflow : std::min(round_magnitude(f, magnitude), overflow);
-  return sign | (code == overflow && saturation == Saturation::kYes ? overflow - 1 : code);
+  if (magnitude > kF32Infinity) return (f.nan_count == 0 ? 0u : sign) | encode_nan(f, magnitude);
+  const bool saturates = saturation == Saturation::kYes || f.nan_count == 0;
+  const uint32_t limit = max_code(f) + (saturates ? 0 : 1);
+  return sign | (magnitude == kF32Infinity ? limit : std::min(round_magnitude(f, magnitude), limit));
 }
 
 float decode(Format format, uint32_t code) {
@@ -81,7 +83,7 @@ float decode(Format format, uint32_t code) {
   const uint32_t magnitude = code & (sign_mask - 1);
   const uint32_t fraction = magnitude & ((1u << f.mantissa_bits) - 1);
   const int field = static_cast<int>(magnitude >> f.mantissa_bits);
-  if (magnitude >= overflow_code(f)) {  // Inf or NaN
+  if (magnitude > max_code(f)) {  // Inf or NaN
     return std::bit_cast<float>(sign | kF32Infinity | (fraction << (kF32MantissaBits - f.mantissa_bits)));
   }
   const uint32_t significand = field == 0 ? fraction : fraction | (1u << f.mantissa_bits);

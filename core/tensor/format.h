@@ -1,8 +1,8 @@
 // Floating formats described as data, with exact scalar conversions: storage types and formats that no tensor stores.
 //
 // A code is the format's bit pattern in the low 1 + exponent_bits + mantissa_bits bits: sign, exponent, mantissa (tf32
-// has 19-bit codes). Sources: IEEE 754-2019 (fp32, fp16); OCP 8-bit Floating Point Specification 1.0 (e4m3, e5m2); bf16
-// and tf32 are fp32 with 7 and 10 mantissa bits.
+// has 19-bit codes). Sources: IEEE 754-2019 (fp32, fp16); OCP 8-bit Floating Point Specification 1.0 (e4m3, e5m2); OCP
+// Microscaling Formats Specification 1.0 (e2m1); bf16 and tf32 are fp32 with 7 and 10 mantissa bits.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace mantissa {
 
-enum class Format : uint8_t { kF32, kTF32, kBF16, kF16, kE4M3, kE5M2 };
-inline constexpr Format kAllFormats[] = {Format::kF32, Format::kTF32, Format::kBF16,
-                                         Format::kF16, Format::kE4M3, Format::kE5M2};
+enum class Format : uint8_t { kF32, kTF32, kBF16, kF16, kE4M3, kE5M2, kE2M1 };
+inline constexpr Format kAllFormats[] = {Format::kF32,  Format::kTF32, Format::kBF16, Format::kF16,
+                                         Format::kE4M3, Format::kE5M2, Format::kE2M1};
 
 struct FormatInfo {
   std::string_view name;
@@ -23,8 +23,8 @@ struct FormatInfo {
   double min_normal;     // smallest positive normal value
   double min_subnormal;  // smallest positive value
   double epsilon;        // distance from 1 to the next larger value
-  bool has_infinity;     // e4m3 has none: its largest exponent holds numbers up to 448
-  uint32_t nan_count;    // codes that are NaN, both signs
+  bool has_infinity;     // e4m3 has none: its largest exponent holds numbers up to 448; e2m1 has none
+  uint32_t nan_count;    // codes that are NaN, both signs; e2m1 has none
 };
 
 const FormatInfo& info(Format format);
@@ -32,7 +32,8 @@ const FormatInfo& info(Format format);
 // What a finite value beyond the format's maximum, or Inf, becomes.
 //   kNo:  Inf, or NaN where the format has no Inf (e4m3: above 464, half-way to the number that would follow 448).
 //   kYes: the maximum. This hides overflow: non-finite values must be counted before such a cast.
-// NaN stays NaN in both.
+// NaN stays NaN in both. e2m1 has neither Inf nor NaN: it saturates in both, and NaN becomes +6, as in CUDA's
+// conversion.
 enum class Saturation : uint8_t { kNo, kYes };
 
 // The code of the representable value nearest to `value`, ties to the even code; subnormals are kept. A NaN keeps its

@@ -17,11 +17,18 @@
 
 namespace mantissa::testing {
 
+// What the codes of the largest exponent are.
+enum class TopExponent : uint8_t {
+  kInfinityAndNans,   // as in IEEE 754
+  kNumbersAndOneNan,  // the last mantissa is NaN (e4m3)
+  kNumbers,           // (e2m1)
+};
+
 struct FormatDefinition {
   int exponent_bits;
   int mantissa_bits;
   int bias;
-  bool has_infinity;  // false: the largest exponent holds numbers, only its last mantissa is NaN (e4m3)
+  TopExponent top = TopExponent::kInfinityAndNans;
 };
 
 class FormatReference {
@@ -29,10 +36,11 @@ class FormatReference {
   explicit FormatReference(FormatDefinition definition) : definition_(definition) {
     const int mantissas = 1 << definition.mantissa_bits;
     const int last_field = (1 << definition.exponent_bits) - 1;
-    const int fields = definition.has_infinity ? last_field : last_field + 1;
+    const int fields = definition.top == TopExponent::kInfinityAndNans ? last_field : last_field + 1;
     for (int field = 0; field < fields; ++field) {
       for (int mantissa = 0; mantissa < mantissas; ++mantissa) {
-        if (!definition.has_infinity && field == last_field && mantissa == mantissas - 1) break;  // NaN
+        const bool is_last = field == last_field && mantissa == mantissas - 1;
+        if (is_last && definition.top == TopExponent::kNumbersAndOneNan) break;
         const double fraction = static_cast<double>(mantissa) / mantissas;
         values_.push_back(field == 0 ? std::ldexp(fraction, 1 - definition.bias)
                                      : std::ldexp(1.0 + fraction, field - definition.bias));
@@ -100,11 +108,11 @@ template <typename T>
 FormatDefinition definition_of();
 template <>
 inline FormatDefinition definition_of<BFloat16>() {
-  return {8, 7, 127, true};
+  return {8, 7, 127};
 }
 template <>
 inline FormatDefinition definition_of<Float16>() {
-  return {5, 10, 15, true};
+  return {5, 10, 15};
 }
 
 }  // namespace mantissa::testing
