@@ -1,0 +1,73 @@
+// core/quant/narrow_format.h for vectors, bit for bit, and the largest magnitude of many.
+#if defined(MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_
+#undef MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_
+#else
+#define MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_
+#endif
+
+#include "core/cpu/simd-inl.h"
+#include "core/quant/narrow_format.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+using IntTag = hn::RebindToSigned<FloatTag>;
+using IntVec = hn::Vec<IntTag>;
+
+// Non-negative: signed comparisons order it.
+HWY_INLINE IntVec magnitude_bits(FloatVec v) {
+  return hn::And(hn::BitCast(IntTag(), v), hn::Set(IntTag(), 0x7fffffff));
+}
+
+class NarrowRounding {
+ public:
+  explicit NarrowRounding(Format format) : format_(narrow_format(format)) {}
+
+  // As round_to().
+  HWY_INLINE FloatVec operator()(FloatVec v) const {
+    const FloatTag df;
+    const IntTag di;
+    const auto infinity = hn::Set(di, static_cast<int32_t>(kInfinityBits));
+    const auto bits = magnitude_bits(v);
+    const auto magnitude = hn::Min(hn::BitCast(df, bits), hn::Set(df, format_.max));
+    const auto at_least = hn::Max(magnitude, hn::Set(df, format_.min_normal));
+    const auto binade = hn::BitCast(df, hn::And(hn::BitCast(di, at_least), infinity));
+    const auto aligner = hn::Mul(binade, hn::Set(df, power_of_two(23 - format_.mantissa_bits)));
+    const auto rounded = hn::Sub(hn::Add(magnitude, aligner), aligner);
+    const auto sign = hn::And(hn::BitCast(di, v), hn::Set(di, INT32_MIN));
+    const auto finite = hn::BitCast(df, hn::Or(hn::BitCast(di, rounded), sign));
+    const auto nan = hn::Set(df, std::numeric_limits<float>::quiet_NaN());
+    const auto kept = format_.has_infinity ? hn::Eq(bits, infinity) : hn::Lt(bits, hn::Zero(di));
+    const auto non_finite = hn::IfThenElse(hn::RebindMask(df, kept), v, nan);
+    return hn::IfThenElse(hn::RebindMask(df, hn::Lt(bits, infinity)), finite, non_finite);
+  }
+
+ private:
+  NarrowFormat format_;
+};
+
+// The largest magnitude so far, and how many were not finite.
+class VectorAmax {
+ public:
+  HWY_INLINE VectorAmax() : largest_(hn::Zero(IntTag())) {}
+  HWY_INLINE void add(FloatVec v) {
+    const auto bits = magnitude_bits(v);
+    largest_ = hn::Max(largest_, bits);
+    const auto bad = hn::Gt(bits, hn::Set(IntTag(), static_cast<int32_t>(kInfinityBits) - 1));
+    non_finite_ += static_cast<int64_t>(hn::CountTrue(IntTag(), bad));
+  }
+  // By lane.
+  IntVec lanes() const { return largest_; }
+  uint32_t amax() const { return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(IntTag(), largest_))); }
+  int64_t non_finite() const { return non_finite_; }
+
+ private:
+  IntVec largest_;
+  int64_t non_finite_ = 0;
+};
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, flipped for each target

@@ -1,0 +1,167 @@
+// Rounding to low-precision formats: an element is read, multiplied, rounded in fp32 arithmetic and multiplied again,
+// its block's amax found first. Results do not depend on how blocks are divided over threads: maxima and counts do not
+// depend on order.
+#include "core/cpu/quant/quantize.h"
+
+#include "core/backend/quantize_checks.h"
+#include "core/cpu/quant/amax_record.h"
+#include "core/quant/block_factors.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/cpu/quant/quantize.cc"
+#include "hwy/foreach_target.h"
+
+#include "core/cpu/quant/narrow_rounding-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+constexpr int64_t kColumnsAtATime = 1024;  // of a band of blocks: a multiple of every block's length
+
+// A part of a matrix.
+struct Part {
+  int64_t row, row_end, column, column_end;
+};
+
+// Calls body(part) for bands of `height` rows, cut into pieces of kColumnsAtATime, in parallel.
+template <typename Body>
+void parallel_bands(Rows extents, int64_t height, const Body& body) {
+  const int64_t pieces = divide_up(extents.columns, kColumnsAtATime);
+  parallel_for(divide_up(extents.rows, height) * pieces, [&](int64_t task) {
+    const int64_t row = task / pieces * height, column = task % pieces * kColumnsAtATime;
+    body(Part{row, std::min(extents.rows, row + height), column, std::min(extents.columns, column + kColumnsAtATime)});
+  });
+}
+
+template <typename T>
+void add_block(const T* x, int64_t n, QuantizeRecord* record) {
+  VectorAmax found;
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { found.add(load(x + i, count)); });
+  add_to(record, found.amax(), found.non_finite());
+}
+
+void amax_kernel(const AmaxArgs& args) {
+  dispatch(args.x.dtype(), [&]<typename T>() {
+    const T* x = args.x.data<T>();
+    parallel_blocks(args.x.numel(),
+                    [&](int64_t begin, int64_t n) { add_block(x + begin, n, amax_record(args.record)); });
+  });
+}
+
+template <typename T>
+class Quantizer {
+ public:
+  explicit Quantizer(const QuantizeArgs& args)
+      : round_(args.format.format),
+        format_(args.format),
+        src_(args.src.data<T>()),
+        dst_(args.dst.data<BFloat16>()),
+        columns_(args.src.shape().last()),
+        tensor_(args.scale.defined() ? *args.scale.data<float>() : 1.0f),
+        record_(amax_record(args.record)) {}
+
+  // Elements that have the tensor's scale.
+  void run(int64_t begin, int64_t n) const {
+    const auto scale = hn::Set(FloatTag(), tensor_);
+    VectorAmax found;
+    for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const auto v = load(src_ + begin + i, count);
+      found.add(v);
+      store(round_(hn::Mul(v, scale)), dst_ + begin + i, count);
+    });
+    add_to(record_, found.amax(), found.non_finite());
+  }
+
+  // Blocks that lie side by side in the part and are as high as it.
+  void run_blocks(const Part& part) const {
+    const int64_t length = block_length(format_.scaling);
+    for (int64_t column = part.column; column < part.column_end; column += length) {
+      run_block({part.row, part.row_end, column, std::min(part.column_end, column + length)});
+    }
+  }
+
+  // A block in each column of the part.
+  void run_columns(const Part& part) const {
+    HWY_ALIGN uint32_t amaxes[hn::MaxLanes(FloatTag())];
+    HWY_ALIGN float before[hn::MaxLanes(FloatTag())] = {}, after[hn::MaxLanes(FloatTag())] = {};
+    for_each_vector(part.column_end - part.column, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const int64_t column = part.column + i;
+      VectorAmax found;
+      for (int64_t row = part.row; row < part.row_end; ++row) found.add(load(src_ + at(row, column), count));
+      hn::Store(found.lanes(), IntTag(), reinterpret_cast<int32_t*>(amaxes));
+      for (int64_t lane = 0; lane < count; ++lane) {
+        const BlockFactors factors = block_factors(format_, amaxes[lane], tensor_);
+        before[lane] = factors.before, after[lane] = factors.after;
+      }
+      const auto first = hn::Load(FloatTag(), before), second = hn::Load(FloatTag(), after);
+      for (int64_t row = part.row; row < part.row_end; ++row) {
+        const int64_t e = at(row, column);
+        store(hn::Mul(round_(hn::Mul(load(src_ + e, count), first)), second), dst_ + e, count);
+      }
+      add_to(record_, found.amax(), found.non_finite());
+    });
+  }
+
+ private:
+  int64_t at(int64_t row, int64_t column) const { return row * columns_ + column; }
+
+  void run_block(const Part& block) const {
+    const int64_t width = block.column_end - block.column;
+    VectorAmax found;
+    for (int64_t row = block.row; row < block.row_end; ++row) {
+      const T* src = src_ + at(row, block.column);
+      for_each_vector(width, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { found.add(load(src + i, count)); });
+    }
+    const BlockFactors factors = block_factors(format_, found.amax(), tensor_);
+    const auto first = hn::Set(FloatTag(), factors.before), second = hn::Set(FloatTag(), factors.after);
+    for (int64_t row = block.row; row < block.row_end; ++row) {
+      const int64_t e = at(row, block.column);
+      for_each_vector(width, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        store(hn::Mul(round_(hn::Mul(load(src_ + e + i, count), first)), second), dst_ + e + i, count);
+      });
+    }
+    add_to(record_, found.amax(), found.non_finite());
+  }
+
+  NarrowRounding round_;
+  TensorFormat format_;
+  const T* src_;
+  BFloat16* dst_;
+  int64_t columns_;
+  float tensor_;
+  QuantizeRecord* record_;
+};
+
+void quantize_kernel(const QuantizeArgs& args, Rows extents) {
+  dispatch(args.src.dtype(), [&]<typename T>() {
+    const Quantizer<T> quantizer(args);
+    const int64_t length = block_length(args.format.scaling);
+    if (length == 0) {
+      parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run(begin, count); });
+    } else if (args.axis == BlockAxis::kRows) {
+      parallel_bands(extents, length, [&](const Part& part) { quantizer.run_columns(part); });
+    } else {
+      const int64_t height = args.axis == BlockAxis::kBoth ? length : 1;
+      parallel_bands(extents, height, [&](const Part& part) { quantizer.run_blocks(part); });
+    }
+  });
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(amax_kernel);
+HWY_EXPORT(quantize_kernel);
+
+void amax(const AmaxArgs& args) {
+  check_args(args);
+  HWY_DYNAMIC_DISPATCH(amax_kernel)(args);
+}
+
+void quantize(const QuantizeArgs& args) { HWY_DYNAMIC_DISPATCH(quantize_kernel)(args, check_args(args)); }
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,38 @@
+// What multiplies the elements of a block before they are rounded, and after: QuantizeArgs says what comes of it.
+#pragma once
+
+#include "core/quant/scales.h"
+#include "core/quant/tensor_format.h"
+
+namespace mantissa {
+
+struct BlockFactors {
+  float before = 1.0f;
+  float after = 1.0f;
+};
+
+// amax: of the block, as magnitude_bits(). tensor: the tensor's scale, of kTwoLevel alone. format.scaling is one that
+// has blocks.
+constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float tensor) {
+  const float max = narrow_format(format.format).max;
+  switch (format.scaling) {
+    case Scaling::kBlock: {
+      const float scale = block_scale(amax, max);
+      return {scale, 1.0f / scale};
+    }
+    case Scaling::kMicro: {
+      const E8M0 scale = microscale(amax, max);
+      return {multiplier_of(scale), to_float(scale)};
+    }
+    case Scaling::kTwoLevel: {
+      const float block = two_level_block_scale(amax, tensor);
+      return {two_level_multiplier(block, tensor), block};
+    }
+    case Scaling::kDelayed:
+    case Scaling::kCurrent:
+      break;
+  }
+  return {};
+}
+
+}  // namespace mantissa

@@ -1,0 +1,39 @@
+#include "core/quant/tensor_format.h"
+
+#include <fmt/format.h>
+
+namespace mantissa {
+
+std::string_view name(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kDelayed:
+      return "delayed";
+    case Scaling::kCurrent:
+      return "current";
+    case Scaling::kBlock:
+      return "block";
+    case Scaling::kMicro:
+      return "mxfp8";
+    case Scaling::kTwoLevel:
+      return "nvfp4";
+  }
+  return "?";
+}
+
+std::optional<Scaling> parse_scaling(std::string_view text) {
+  for (const Scaling scaling : kAllScalings) {
+    if (name(scaling) == text) return scaling;
+  }
+  return std::nullopt;
+}
+
+std::string refusal(TensorFormat format) {
+  const bool is_two_level = format.scaling == Scaling::kTwoLevel;
+  const bool is_4_bit = format.format == Format::kE2M1;
+  const bool is_8_bit = format.format == Format::kE4M3 || format.format == Format::kE5M2;
+  if (is_two_level ? is_4_bit : is_8_bit) return "";
+  return fmt::format("{} scaling is for {}, got {}", name(format.scaling), is_two_level ? "e2m1" : "e4m3 and e5m2",
+                     info(format.format).name);
+}
+
+}  // namespace mantissa

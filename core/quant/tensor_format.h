@@ -1,0 +1,53 @@
+// TensorFormat: a low-precision format and the recipe of its scales. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/tensor/format.h"
+
+namespace mantissa {
+
+// How many values share a scale, and where it comes from; formulas in core/quant/scales.h.
+enum class Scaling : uint8_t {
+  kDelayed,   // a tensor; amaxes of steps before
+  kCurrent,   // a tensor; its own amax
+  kBlock,     // 128 values, or 128 x 128; a power of two
+  kMicro,     // 32 values; e8m0
+  kTwoLevel,  // 16 values, or 16 x 16, in e4m3, and a tensor
+};
+inline constexpr Scaling kAllScalings[] = {Scaling::kDelayed, Scaling::kCurrent, Scaling::kBlock, Scaling::kMicro,
+                                           Scaling::kTwoLevel};
+
+struct TensorFormat {
+  Format format = Format::kE4M3;  // e4m3, e5m2 or e2m1
+  Scaling scaling = Scaling::kCurrent;
+  bool operator==(const TensorFormat&) const = default;
+};
+
+// Values of a block along one dimension; 0: the tensor has one scale.
+constexpr int64_t block_length(Scaling scaling) {
+  switch (scaling) {
+    case Scaling::kDelayed:
+    case Scaling::kCurrent:
+      return 0;
+    case Scaling::kBlock:
+      return 128;
+    case Scaling::kMicro:
+      return 32;
+    case Scaling::kTwoLevel:
+      return 16;
+  }
+  return 0;
+}
+
+// As written in configurations: "delayed", "current", "block", "mxfp8", "nvfp4".
+std::string_view name(Scaling scaling);
+std::optional<Scaling> parse_scaling(std::string_view text);
+
+// Why the recipe has no such format; empty where it has: e2m1 goes with kTwoLevel, e4m3 and e5m2 with the others.
+std::string refusal(TensorFormat format);
+
+}  // namespace mantissa

@@ -1,0 +1,110 @@
+// Rounding of values by arithmetic against a search in the list of the format's values.
+#include "core/quant/narrow_format.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "core/tensor/philox.h"
+#include "tests/core/tensor/format_reference.h"
+
+namespace mantissa {
+namespace {
+
+using testing::FormatDefinition;
+using testing::FormatReference;
+using testing::TopExponent;
+
+FormatDefinition definition(Format format) {
+  if (format == Format::kE4M3) return {4, 3, 7, TopExponent::kNumbersAndOneNan};
+  if (format == Format::kE5M2) return {5, 2, 15};
+  return {2, 1, 1, TopExponent::kNumbers};
+}
+
+class NarrowRoundingTest : public ::testing::TestWithParam<Format> {
+ protected:
+  NarrowFormat format_ = narrow_format(GetParam());
+  FormatReference reference_{definition(GetParam())};
+
+  void expect_rounded(float value) const {
+    const float actual = round_to(format_, value);
+    if (std::isnan(value) || (std::isinf(value) && GetParam() != Format::kE5M2)) {
+      ASSERT_TRUE(std::isnan(actual)) << std::hexfloat << value;
+    } else if (std::isinf(value)) {
+      ASSERT_EQ(actual, value);
+    } else {
+      const uint32_t code = std::min(reference_.nearest(value), reference_.finite_count() - 1);
+      ASSERT_EQ(static_cast<double>(std::fabs(actual)), reference_.value(code)) << std::hexfloat << value;
+      ASSERT_EQ(std::signbit(actual), std::signbit(value)) << std::hexfloat << value;
+    }
+  }
+};
+
+TEST_P(NarrowRoundingTest, KnowsTheFormat) {
+  EXPECT_EQ(static_cast<double>(format_.max), reference_.max());
+  EXPECT_EQ(static_cast<double>(format_.min_normal), reference_.value(1u << format_.mantissa_bits));
+  EXPECT_EQ(format_.mantissa_bits, definition(GetParam()).mantissa_bits);
+  EXPECT_EQ(format_.has_infinity, info(GetParam()).has_infinity);
+}
+
+TEST_P(NarrowRoundingTest, RoundsEveryValueAndMidpointAndTheirNeighbours) {
+  for_each_boundary(reference_, [&](float value) { expect_rounded(value); });
+}
+
+TEST_P(NarrowRoundingTest, RoundsRandomBitPatterns) {
+  for (uint32_t block = 0; block < 100'000; ++block) {
+    for (const uint32_t bits : philox(3, {block, 0, 0, 0})) expect_rounded(std::bit_cast<float>(bits));
+  }
+}
+
+TEST_P(NarrowRoundingTest, DistancesAreThoseOfNeighbours) {
+  for (uint32_t code = 0; code + 1 < reference_.finite_count(); ++code) {
+    const auto middle = static_cast<float>(reference_.midpoint(code));
+    EXPECT_EQ(static_cast<double>(neighbour_distance(format_, middle)),
+              reference_.value(code + 1) - reference_.value(code));
+  }
+}
+
+// Between all neighbours: the words that round up are those below the fraction, and all others round down.
+TEST_P(NarrowRoundingTest, RoundsStochasticallyWithTheRightProbability) {
+  for (uint32_t code = 0; code + 1 < reference_.finite_count(); ++code) {
+    const double low = reference_.value(code), high = reference_.value(code + 1);
+    for (const double fraction : {0x1p-10, 0.25, 0.40625, 0.5, 0.96875}) {
+      const auto value = static_cast<float>(low + fraction * (high - low));
+      const auto last_up = static_cast<uint32_t>(fraction * 0x1p32) - 1;
+      for (const float sign : {1.0f, -1.0f}) {
+        for (const uint32_t word : {0u, last_up / 2, last_up}) {
+          ASSERT_EQ(round_stochastically_to(format_, sign * value, word), sign * static_cast<float>(high)) << value;
+        }
+        for (const uint32_t word : {last_up + 1, last_up + (0xffffffffu - last_up) / 2, 0xffffffffu}) {
+          ASSERT_EQ(round_stochastically_to(format_, sign * value, word), sign * static_cast<float>(low)) << value;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(NarrowRoundingTest, LeavesNothingToChanceWhereNothingIsRounded) {
+  for (const uint32_t word : {0u, 0x80000000u, 0xffffffffu}) {
+    for (uint32_t code = 0; code < reference_.finite_count(); ++code) {
+      const auto value = static_cast<float>(reference_.value(code));
+      ASSERT_EQ(round_stochastically_to(format_, value, word), value);
+      ASSERT_EQ(std::bit_cast<uint32_t>(round_stochastically_to(format_, -value, word)),
+                std::bit_cast<uint32_t>(-value));
+    }
+    EXPECT_EQ(round_stochastically_to(format_, 1e30f, word), format_.max);
+    EXPECT_EQ(round_stochastically_to(format_, -std::nextafterf(format_.max, 1e30f), word), -format_.max);
+    for (const float value : {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+                              std::numeric_limits<float>::quiet_NaN()}) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(round_stochastically_to(format_, value, word)),
+                std::bit_cast<uint32_t>(round_to(format_, value)));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, NarrowRoundingTest, ::testing::Values(Format::kE4M3, Format::kE5M2, Format::kE2M1),
+                         [](const auto& test) { return std::string(mantissa::info(test.param).name); });
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,25 @@
+// The contract of QuantizeArgs written out element by element: scales and codes are searched for in lists of all values
+// that a format has, and shared with the code under test is nothing but the contract's own fp32 products.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/backend/quantize_args.h"
+
+namespace mantissa::testing {
+
+struct QuantizeReference {
+  std::vector<float> values;  // what dst holds, before it is bf16
+  uint32_t amax = 0;          // as QuantizeRecord has them
+  int64_t non_finite = 0;
+};
+
+// src: (rows, columns). scale: of the tensor, where the recipe has one.
+QuantizeReference quantize_reference(const std::vector<float>& src, int64_t rows, int64_t columns, TensorFormat format,
+                                     BlockAxis axis, float scale);
+
+// The scale of a tensor of this amax by the recipe; 1 where it has none.
+float reference_tensor_scale(TensorFormat format, float amax);
+
+}  // namespace mantissa::testing

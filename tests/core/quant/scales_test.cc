@@ -1,0 +1,159 @@
+// Scales against their definitions, found by search in double.
+#include "core/quant/scales.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "core/quant/block_factors.h"
+#include "core/tensor/philox.h"
+#include "tests/core/tensor/format_reference.h"
+
+namespace mantissa {
+namespace {
+
+using testing::FormatReference;
+using testing::TopExponent;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kMaxima[] = {448.0f, 57344.0f, 6.0f};
+
+uint32_t bits(float value) { return std::bit_cast<uint32_t>(value); }
+
+// Magnitudes of all binades: each maximum times each power of two with both fp32 neighbours, the extremes, and random
+// ones.
+std::vector<float> magnitudes() {
+  std::vector<float> values{std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min(),
+                            std::nextafterf(std::numeric_limits<float>::min(), 0.0f),
+                            std::numeric_limits<float>::max()};
+  for (const float max : kMaxima) {
+    for (int exponent = -165; exponent < 128; ++exponent) {
+      const float value = std::ldexp(max, exponent);
+      for (const float near : {std::nextafterf(value, 0.0f), value, std::nextafterf(value, kInfinity)}) {
+        if (near > 0.0f && std::isfinite(near)) values.push_back(near);
+      }
+    }
+  }
+  for (uint32_t block = 0; block < 2'000; ++block) {
+    for (const uint32_t word : philox(5, {block, 0, 0, 0})) {
+      const float value = std::bit_cast<float>(word & 0x7fffffffu);
+      if (value > 0.0f && std::isfinite(value)) values.push_back(value);
+    }
+  }
+  return values;
+}
+
+// The largest e with amax * 2^e <= max.
+int headroom_by_search(float amax, float max) {
+  int exponent = -300;
+  while (std::ldexp(static_cast<double>(amax), exponent + 1) <= static_cast<double>(max)) ++exponent;
+  return exponent;
+}
+
+TEST(Scales, HeadroomIsTheLargestExponentThatFits) {
+  for (const float max : kMaxima) {
+    for (const float amax : magnitudes()) {
+      ASSERT_EQ(headroom_exponent(bits(amax), max), headroom_by_search(amax, max)) << std::hexfloat << amax;
+    }
+  }
+}
+
+TEST(Scales, BlocksHaveThatPowerOfTwoWithinItsLimit) {
+  for (const float max : kMaxima) {
+    for (const float amax : magnitudes()) {
+      const float scale = block_scale(bits(amax), max);
+      ASSERT_EQ(scale, std::ldexp(1.0f, std::min(headroom_by_search(amax, max), 126))) << std::hexfloat << amax;
+      ASSERT_EQ(std::fpclassify(1.0f / scale), FP_NORMAL);
+    }
+    EXPECT_EQ(block_scale(0, max), 1.0f);
+    EXPECT_TRUE(std::isnan(block_scale(bits(kInfinity), max)));
+    EXPECT_TRUE(std::isnan(block_scale(bits(std::nanf("")), max)));
+  }
+}
+
+TEST(Scales, EveryE8M0CodeIsItsPowerOfTwo) {
+  for (int code = 0; code < 255; ++code) {
+    const E8M0 scale{static_cast<uint8_t>(code)};
+    EXPECT_EQ(static_cast<double>(to_float(scale)), std::ldexp(1.0, code - 127)) << code;
+    EXPECT_EQ(static_cast<double>(multiplier_of(scale)), std::ldexp(1.0, 127 - code)) << code;
+  }
+  EXPECT_TRUE(std::isnan(to_float(kE8M0NaN)));
+  EXPECT_TRUE(std::isnan(multiplier_of(kE8M0NaN)));
+}
+
+TEST(Scales, MicroscalesAreTheSmallestThatSaturateNothing) {
+  for (const float max : kMaxima) {
+    for (const float amax : magnitudes()) {
+      int code = 0;
+      while (static_cast<double>(amax) > static_cast<double>(max) * std::ldexp(1.0, code - 127)) ++code;
+      ASSERT_EQ(microscale(bits(amax), max).code, code) << std::hexfloat << amax;
+    }
+    EXPECT_EQ(microscale(0, max).code, 0);
+    EXPECT_EQ(microscale(bits(kInfinity), max), kE8M0NaN);
+    EXPECT_EQ(microscale(bits(std::nanf("")), max), kE8M0NaN);
+  }
+}
+
+TEST(Scales, OfATensorIsTheQuotientWithinItsLimits) {
+  for (const float max : kMaxima) {
+    for (const int margin : {0, 1, -2, 7}) {
+      for (const float amax : magnitudes()) {
+        const float quotient = std::min(max / amax, 0x1p126f) * std::ldexp(1.0f, -margin);
+        ASSERT_EQ(tensor_scale(bits(amax), max, margin, 3.0f), std::max(quotient, 0x1p-126f)) << std::hexfloat << amax;
+      }
+      for (const uint32_t none : {0u, bits(kInfinity), bits(std::nanf(""))}) {
+        EXPECT_EQ(tensor_scale(none, max, margin, 3.0f), 3.0f);
+      }
+    }
+  }
+}
+
+TEST(Scales, TwoLevels) {
+  EXPECT_EQ(two_level_tensor_scale(bits(2688.0f)), 1.0f);
+  EXPECT_EQ(two_level_tensor_scale(bits(21.0f)), 128.0f);
+  EXPECT_EQ(two_level_tensor_scale(0), 1.0f);
+  EXPECT_EQ(two_level_tensor_scale(bits(kInfinity)), 1.0f);
+
+  const FormatReference e4m3({4, 3, 7, TopExponent::kNumbersAndOneNan});
+  for (const float tensor_amax : {1e-20f, 0.003f, 1.0f, 5.5f, 3e7f}) {
+    const float tensor = two_level_tensor_scale(bits(tensor_amax));
+    EXPECT_EQ(two_level_block_scale(bits(tensor_amax), tensor), 448.0f);
+    for (const float part : {0.0f, 1e-7f, 1e-5f, 0.001f, 0.1f, 0.37f, 0.9f}) {
+      const float amax = part * tensor_amax;
+      const float block = two_level_block_scale(bits(amax), tensor);
+      ASSERT_EQ(static_cast<double>(block), e4m3.value(e4m3.nearest(amax * tensor / 6.0f)));
+      const float multiplier = two_level_multiplier(block, tensor);
+      ASSERT_EQ(multiplier, block == 0.0f ? 0.0f : tensor / block);
+    }
+  }
+  EXPECT_TRUE(std::isnan(two_level_block_scale(bits(kInfinity), 1.0f)));
+  EXPECT_TRUE(std::isnan(two_level_block_scale(bits(std::nanf("")), 1.0f)));
+}
+
+// Whatever the recipe, what multiplies after undoes what multiplies before.
+TEST(Scales, FactorsOfABlockAreInverse) {
+  constexpr TensorFormat kFormats[] = {{Format::kE4M3, Scaling::kBlock},
+                                       {Format::kE5M2, Scaling::kBlock},
+                                       {Format::kE4M3, Scaling::kMicro},
+                                       {Format::kE5M2, Scaling::kMicro}};
+  for (const TensorFormat format : kFormats) {
+    for (const float amax : magnitudes()) {
+      const BlockFactors factors = block_factors(format, bits(amax), 1.0f);
+      ASSERT_EQ(static_cast<double>(factors.before) * static_cast<double>(factors.after), 1.0) << std::hexfloat << amax;
+      ASSERT_LE(static_cast<double>(amax) * factors.before, narrow_format(format.format).max) << std::hexfloat << amax;
+    }
+    EXPECT_EQ(block_factors(format, 0, 1.0f).before * 0.0f, 0.0f);
+    EXPECT_TRUE(std::isnan(block_factors(format, bits(kInfinity), 1.0f).before));
+  }
+  const BlockFactors nothing = block_factors({Format::kE2M1, Scaling::kTwoLevel}, 0, 128.0f);
+  EXPECT_EQ(nothing.before, 0.0f);
+  EXPECT_EQ(nothing.after, 0.0f);
+  const BlockFactors full = block_factors({Format::kE2M1, Scaling::kTwoLevel}, bits(21.0f), 128.0f);
+  EXPECT_EQ(full.after, 448.0f);
+  EXPECT_EQ(full.before, 128.0f / 448.0f);
+}
+
+}  // namespace
+}  // namespace mantissa
