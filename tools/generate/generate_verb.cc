@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "core/base/log.h"
+#include "core/base/run_reported.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/step_memory.h"
@@ -52,14 +52,7 @@ void generate(const GenerateRequest& request) {
 }  // namespace
 
 int generate_verb(const GenerateRequest& request) {
-  try {
-    generate(request);
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const std::exception& exception) {
-    spdlog::error("{}", exception.what());
-    const auto* error = dynamic_cast<const Error*>(&exception);
-    return static_cast<int>(error ? error->code() : ExitCode::kInternal);
-  }
+  return run_reported([&] { generate(request); });
 }
 
 }  // namespace mantissa
