@@ -4,6 +4,8 @@
 #include <cstdio>
 
 #include "core/base/log.h"
+#include "core/base/run_reported.h"
+#include "tools/analyze/formats_verb.h"
 #include "tools/config/config.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/train/launch.h"
@@ -14,17 +16,13 @@ namespace mantissa {
 namespace {
 
 int config_verb(const std::string& path, const std::vector<std::string>& overrides) {
-  try {
+  return run_reported([&] {
     const Config config = load_config(path, overrides);
     require_known_names(config);
     predict_memory_table(config, 1);  // what only the model can judge: patterns over its layers
     const std::string text = to_yaml(config);
     std::fwrite(text.data(), 1, text.size(), stdout);
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const Error& error) {
-    spdlog::error("{}", error.what());
-    return static_cast<int>(error.code());
-  }
+  });
 }
 
 int run(int argc, char** argv) {
@@ -53,6 +51,16 @@ int run(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   generate->add_option("--seed", request.sampling.seed, "the same seed gives the same text")->capture_default_str();
+  CLI::App* analyze = app.add_subcommand("analyze", "Measures what precision does; trains nothing");
+  analyze->require_subcommand(1);
+  CLI::App* formats = analyze->add_subcommand("formats", "Range and errors of number formats, speed of their products");
+  FormatsRequest formats_request;
+  formats->add_option("--device", formats_request.device, "a backend, or auto")->capture_default_str();
+  formats->add_option("--samples", formats_request.samples, "values tried for each size")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 26))
+      ->capture_default_str();
+  formats->add_flag("!--no-products", formats_request.products, "without the speed of products");
+  formats->add_option("--json", formats_request.json, "a file that the figures are written to as well");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -61,6 +69,7 @@ int run(int argc, char** argv) {
   }
   if (*train) return train_verb(path, overrides);
   if (*config) return config_verb(path, overrides);
+  if (*formats) return formats_verb(formats_request);
   return generate_verb(request);
 }
 

@@ -14,11 +14,7 @@ using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
 // Of a transformer's size, and a larger one for devices that it does not fill.
-struct Size {
-  int64_t m, n, k;
-  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
-};
-constexpr Size kSizes[] = {{1024, 3072, 768}, {8192, 4096, 4096}};
+constexpr ProductSize kSizes[] = {{1024, 3072, 768}, {8192, 4096, 4096}};
 constexpr double kLargeEnoughSeconds = 1e-3;
 constexpr double kBatchSeconds = 5e-3;  // long against starting work on a device and waiting for it
 constexpr double kBudgetSeconds = 0.15;
@@ -50,26 +46,31 @@ double seconds_of_each(Backend& backend, Stream& stream, const GemmArgs& args, i
 
 }  // namespace
 
+double measure_product_flops(Backend& backend, Stream& stream, DType dtype, ProductSize size) {
+  const Tensor a = backend.make_tensor(dtype, {size.m, size.k}, "GEMM peak"),
+               b = backend.make_tensor(dtype, {size.n, size.k}, "GEMM peak"),
+               c = backend.make_tensor(dtype, {size.m, size.n}, "GEMM peak");
+  fill_with_random_values(backend, a, 1, stream);
+  fill_with_random_values(backend, b, 2, stream);
+  const GemmArgs args{.a = a, .b = b, .c = c, .trans_b = Transpose::kYes};
+  seconds_of_each(backend, stream, args, 1);  // the first call builds the primitive, or chooses one
+  double best = seconds_of_each(backend, stream, args, 1);
+  const auto count = static_cast<int64_t>(std::clamp(std::ceil(kBatchSeconds / best), 1.0, 1000.0));
+  const auto begin = Clock::now();
+  do {
+    best = std::min(best, seconds_of_each(backend, stream, args, count));
+  } while (Seconds(Clock::now() - begin).count() < kBudgetSeconds);
+  return size.flops() / best;
+}
+
 double measure_gemm_flops(Backend& backend, Stream& stream, DType dtype) {
-  double best_flops = 0;
-  for (const Size& size : kSizes) {
-    const Tensor a = backend.make_tensor(dtype, {size.m, size.k}, "GEMM peak"),
-                 b = backend.make_tensor(dtype, {size.n, size.k}, "GEMM peak"),
-                 c = backend.make_tensor(dtype, {size.m, size.n}, "GEMM peak");
-    fill_with_random_values(backend, a, 1, stream);
-    fill_with_random_values(backend, b, 2, stream);
-    const GemmArgs args{.a = a, .b = b, .c = c, .trans_b = Transpose::kYes};
-    seconds_of_each(backend, stream, args, 1);  // the first call builds the primitive, or chooses one
-    double best = seconds_of_each(backend, stream, args, 1);
-    const auto count = static_cast<int64_t>(std::clamp(std::ceil(kBatchSeconds / best), 1.0, 1000.0));
-    const auto begin = Clock::now();
-    do {
-      best = std::min(best, seconds_of_each(backend, stream, args, count));
-    } while (Seconds(Clock::now() - begin).count() < kBudgetSeconds);
-    best_flops = std::max(best_flops, size.flops() / best);
-    if (best >= kLargeEnoughSeconds) break;
+  double best = 0;
+  for (const ProductSize& size : kSizes) {
+    const double flops = measure_product_flops(backend, stream, dtype, size);
+    best = std::max(best, flops);
+    if (size.flops() / flops >= kLargeEnoughSeconds) break;
   }
-  return best_flops;
+  return best;
 }
 
 }  // namespace mantissa

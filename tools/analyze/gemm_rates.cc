@@ -1,0 +1,43 @@
+#include "tools/analyze/gemm_rates.h"
+
+#include <fmt/format.h>
+
+#include "core/backend/gemm_peak.h"
+#include "core/backend/registry.h"
+#include "core/base/thread_team.h"
+#include "core/cpu/fma_peak.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int64_t kSizes[] = {256, 512, 1024, 2048};
+constexpr int64_t kLargeSizes[] = {4096, 8192};  // a CPU would take minutes
+
+}  // namespace
+
+GemmPeak gemm_peak(const DeviceChoice& device, DType dtype) {
+  if (device.backend == "cpu") {
+    const cpu::FmaPeak peak = cpu::measure_fma_peak(dtype, threads());
+    return {dtype, peak.flops, fmt::format("measured: {}, on registers, {} threads", peak.instruction, threads())};
+  }
+  const auto flops = find_backend(device.backend).datasheet_flops(device.index, dtype, Fp32Math::kFull);
+  return {dtype, flops, flops ? "data sheet" : "not known"};
+}
+
+std::vector<GemmRate> measure_gemm_rates(Backend& backend, Stream& stream, const GemmPeak& peak) {
+  std::vector<int64_t> sizes(std::begin(kSizes), std::end(kSizes));
+  if (backend.device().kind != Device::Kind::kCpu) {
+    sizes.insert(sizes.end(), std::begin(kLargeSizes), std::end(kLargeSizes));
+  }
+  std::vector<GemmRate> rates;
+  for (const int64_t aligned : sizes) {
+    for (const int64_t size : {aligned, aligned - 1}) {
+      GemmRate rate{peak.dtype, size, measure_product_flops(backend, stream, peak.dtype, {size, size, size}), {}};
+      if (peak.flops) rate.share_of_peak = rate.flops / *peak.flops;
+      rates.push_back(rate);
+    }
+  }
+  return rates;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,32 @@
+// How fast the device multiplies matrices, by dtype and size.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/backend/backend.h"
+#include "tools/train/device_choice.h"
+
+namespace mantissa {
+
+struct GemmRate {
+  DType dtype = DType::kF32;
+  int64_t size = 0;  // of a square product; multiples of 64 are aligned, others are odd
+  double flops = 0;  // FLOP/s
+  std::optional<double> share_of_peak{};
+};
+
+struct GemmPeak {
+  DType dtype = DType::kF32;
+  std::optional<double> flops{};
+  std::string source;  // "multiply-adds on registers, measured", "data sheet"
+};
+
+// What the device can do at most. A CPU's is measured; a GPU's is its data sheet's, where that is known.
+GemmPeak gemm_peak(const DeviceChoice& device, DType dtype);
+
+// Products of this dtype of aligned and odd sizes; larger ones on a GPU.
+std::vector<GemmRate> measure_gemm_rates(Backend& backend, Stream& stream, const GemmPeak& peak);
+
+}  // namespace mantissa
