@@ -13,7 +13,7 @@ Rows check_args(const QuantizeArgs& args) {
   check_dtype("quantize", "dst", args.dst, DType::kBF16);
   check_shape("quantize", "dst", "(R, C)", args.dst, args.src.shape());
   MANTISSA_CHECK(refusal(args.format).empty(), "[quantize] {}", refusal(args.format));
-  const bool needs_scale = args.format.scaling != Scaling::kBlock && args.format.scaling != Scaling::kMicro;
+  const bool needs_scale = has_tensor_scale(args.format.scaling);
   MANTISSA_CHECK(args.scale.defined() == needs_scale, "[quantize] {} scaling {} a tensor's scale, got {}",
                  name(args.format.scaling), needs_scale ? "needs" : "has not", needs_scale ? "none" : "one");
   if (needs_scale) {

@@ -43,6 +43,9 @@ constexpr int64_t block_length(Scaling scaling) {
   return 0;
 }
 
+// Whether the tensor as a whole has a scale; with kTwoLevel its blocks have scales besides.
+constexpr bool has_tensor_scale(Scaling scaling) { return scaling != Scaling::kBlock && scaling != Scaling::kMicro; }
+
 // As written in configurations: "delayed", "current", "block", "mxfp8", "nvfp4".
 std::string_view name(Scaling scaling);
 std::optional<Scaling> parse_scaling(std::string_view text);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/tensor/philox.h"
+#include "tools/train/quantiles.h"
 
 namespace mantissa {
 namespace {
@@ -42,12 +43,6 @@ double share(const std::vector<float>& values, const Predicate& predicate) {
 bool is_zero(float value) { return value == 0.0f; }
 bool is_not_finite(float value) { return !std::isfinite(value); }
 
-// The q-quantile of sorted values: the smallest that at least a share of q does not exceed.
-double quantile_of_sorted(const std::vector<double>& sorted, double q) {
-  const auto rank = static_cast<size_t>(std::ceil(q * static_cast<double>(sorted.size())));
-  return sorted[std::min(sorted.size() - 1, rank == 0 ? 0 : rank - 1)];
-}
-
 ErrorRow errors_of(int decade, const std::vector<float>& values, const std::vector<float>& stored) {
   ErrorRow row{.decade = decade, .zeros = share(stored, is_zero), .overflows = share(stored, is_not_finite)};
   std::vector<double> errors;
@@ -57,15 +52,10 @@ ErrorRow errors_of(int decade, const std::vector<float>& values, const std::vect
     errors.push_back(std::fabs(static_cast<double>(stored[i]) - values[i]) / values[i]);
     sum += errors.back();
   }
-  if (errors.empty()) {
-    row.mean = row.p95 = row.p99 = row.max = std::nan("");
-    return row;
-  }
-  std::sort(errors.begin(), errors.end());
-  row.mean = sum / static_cast<double>(errors.size());
-  row.p95 = quantile_of_sorted(errors, 0.95);
-  row.p99 = quantile_of_sorted(errors, 0.99);
-  row.max = errors.back();
+  row.mean = errors.empty() ? std::nan("") : sum / static_cast<double>(errors.size());
+  row.p95 = quantile(errors, 0.95);
+  row.p99 = quantile(errors, 0.99);
+  row.max = quantile(errors, 1.0);
   return row;
 }
 

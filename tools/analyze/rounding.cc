@@ -57,7 +57,7 @@ Rounding scaled(TensorFormat format, Backend& host) {
           .round = [format, &host](const Values& values) {
             const Shape shape{1, static_cast<int64_t>(values.size())};
             const float scale = scale_of(format, values);
-            const bool has_scale = format.scaling == Scaling::kCurrent || format.scaling == Scaling::kTwoLevel;
+            const bool has_scale = has_tensor_scale(format.scaling);
             const Tensor src = host.make_tensor(DType::kF32, shape, "rounded values");
             const Tensor dst = host.make_tensor(DType::kBF16, shape, "rounded values");
             const Tensor scales = has_scale ? host.make_tensor(DType::kF32, {1}, "scale") : Tensor();

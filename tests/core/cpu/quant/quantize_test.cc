@@ -68,7 +68,7 @@ void expect_contract(const std::vector<float>& values, int64_t rows, int64_t col
   const float scale = testing::reference_tensor_scale(format, amax_of(read));
   const QuantizeReference expected = testing::quantize_reference(read, rows, columns, format, axis, scale);
 
-  const bool has_scale = format.scaling != Scaling::kBlock && format.scaling != Scaling::kMicro;
+  const bool has_scale = has_tensor_scale(format.scaling);
   const Tensor dst = make_unwritten(DType::kBF16, {rows, columns});
   const Tensor record = make_record(QuantizeRecord{.non_finite = 5, .amax = 1});
   quantize({.src = src,
@@ -144,7 +144,7 @@ TEST(Quantize, GivesTheSameBitsOnAnySchedule) {
   const int64_t rows = 300, columns = 2304;
   const Tensor src = tensor_of(DType::kBF16, {rows, columns}, spread_values(rows * columns, 8));
   for (const TensorFormat format : kFormats) {
-    const bool has_scale = format.scaling != Scaling::kBlock && format.scaling != Scaling::kMicro;
+    const bool has_scale = has_tensor_scale(format.scaling);
     for (const BlockAxis axis : kAxes) {
       std::vector<std::byte> first;
       device_under_test().on_each_schedule([&] {
