@@ -8,6 +8,7 @@
 #include <dnnl.hpp>
 
 #include "core/base/thread_team.h"
+#include "core/cpu/gemm_bf16.h"
 
 namespace mantissa::cpu {
 namespace {
@@ -67,7 +68,7 @@ double measure_gemm_peak_flops(DType dtype) {
   MANTISSA_CHECK(is_floating(dtype), "[gemm_peak] expected a floating dtype, got {}", dtype);
   omp_set_num_threads(threads());  // oneDNN's
   const double fp32_flops = measure(dnnl::memory::data_type::f32);
-  if (dtype != DType::kBF16) return fp32_flops;
+  if (dtype != DType::kBF16 || !is_possible(Bf16Gemm::kLibrary)) return fp32_flops;
   return std::max(fp32_flops, measure(dnnl::memory::data_type::bf16));
 }
 
