@@ -41,11 +41,20 @@ Rows check_args(const SumContributionsArgs& args) {
                      args.contributions.dim(1) == args.out.numel(),
                  "[sum_contributions] contributions must have shape (ranks, n)=(>= 1, {}), got {}", args.out.numel(),
                  args.contributions.shape());
-  MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.contributions.dtype(),
-                 "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}",
-                 args.contributions.dtype(), args.accumulate);
+  const int64_t stride = args.stride();
+  MANTISSA_CHECK(stride >= args.out.numel() || args.ranks() == 1,
+                 "[sum_contributions] row_stride must be 0 or at least n={}, got {}", args.out.numel(), stride);
+  MANTISSA_CHECK(
+      args.rounded_to == DType::kF32 || (is_floating(args.rounded_to) && args.contributions.dtype() == DType::kF32),
+      "[sum_contributions] contributions of fp32 can be rounded to bf16 or fp16, got {} to {}",
+      args.contributions.dtype(), args.rounded_to);
+  MANTISSA_CHECK(args.rounded_to != DType::kF32 || args.scale_before == 1.0f,
+                 "[sum_contributions] scale_before={} without rounded_to, which it goes with", args.scale_before);
+  MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.added(),
+                 "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}", args.added(),
+                 args.accumulate);
   if (args.record.defined()) check_record<TensorStats>(kOp, "record", args.record);
-  return {args.contributions.dim(0), args.contributions.dim(1)};
+  return {args.ranks(), args.contributions.dim(1)};
 }
 
 }  // namespace mantissa

@@ -46,8 +46,8 @@ struct AddArgs {
 // bias_gradient (M) fp32, only with trans_a and without an activation: the column sums of a as well, as ColumnSumArgs
 // has them. The product that makes a linear layer's weight gradient reads the dy that the bias gradient is the sum of.
 //
-// b_cache: of b, from Backend::make_operand_cache(); nullptr for none. b must stay as it is until b_cache->forget(), and
-// the cache is this matrix's alone. Results are the same bits.
+// b_cache: of b, from Backend::make_operand_cache(); nullptr for none. b must stay as it is until b_cache->forget(),
+// and the cache is this matrix's alone. Results are the same bits.
 struct GemmArgs {
   Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
@@ -236,17 +236,26 @@ struct AdamWArgs {
   int64_t first_element = 0;
 };
 
-// out (n) = scale * (contributions[0] + contributions[1] + ...), in rank order. contributions (N, n) float.
-// accumulate fp32: the sum is kept in fp32 and rounded once to out's dtype; accumulate = the contributions' dtype:
-// rounded to it after every addition (what a native 16-bit reduction does).
-// record, undefined for none: tensor_stats() of out as it is stored is added to it as well, with the same bits. A CPU
-// examines each block of out when it has summed it, and reads it from its caches.
+// out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float, which begins
+// r * row_stride elements after row 0 (0: n, one row after the other). rounded_to a 16-bit dtype: the rows are fp32,
+// and c[r] is what cast() with scale_before would make of row r. accumulate fp32: the sum is kept in fp32 and rounded
+// once to out's dtype; accumulate = the dtype of c: rounded to it after every addition (what a native 16-bit reduction
+// does). record, undefined for none: tensor_stats() of out as it is stored is added to it as well, with the same bits.
+// A CPU examines each block of out when it has summed it, and reads it from its caches.
 struct SumContributionsArgs {
   Tensor contributions{}, out{};
+  int64_t row_stride = 0;
+  DType rounded_to = DType::kF32;  // fp32: no rounding
+  float scale_before = 1.0f;
   DType accumulate = DType::kF32;
   float scale = 1.0f;
   Tensor record{};           // as in TensorStatsArgs
   int64_t index_offset = 0;  // likewise
+
+  int64_t ranks() const { return contributions.dim(0); }
+  int64_t stride() const { return row_stride == 0 ? contributions.dim(1) : row_stride; }
+  // Of what is added.
+  DType added() const { return rounded_to == DType::kF32 ? contributions.dtype() : rounded_to; }
 };
 
 }  // namespace mantissa

@@ -1,6 +1,7 @@
 // out = scale (contributions[0] + contributions[1] + ...), in rank order. Accumulating in fp32, the sum is rounded
 // once, to out's dtype; accumulating in the contributions' dtype, it is rounded to that after every addition as well,
 // as native 16-bit reductions do. A block that has been summed is examined at once, while the caches hold it.
+// Contributions of fp32 that are to be added as 16-bit ones are rounded on the way: no pass over memory of its own.
 #include "core/cpu/sum_contributions.h"
 
 #include <optional>
@@ -20,42 +21,58 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 // The value that T would store.
 template <typename T>
 HWY_INLINE FloatVec round_to(FloatVec v) {
-  HWY_ALIGN T buffer[hn::MaxLanes(FloatTag())];
-  store(v, buffer);
-  return load(buffer);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const hn::RebindToUnsigned<FloatTag> du;
+    return hn::BitCast(FloatTag(), hn::And(bf16_in_upper_half(v), hn::Set(du, 0xffff0000u)));
+  } else {
+    HWY_ALIGN T buffer[hn::MaxLanes(FloatTag())];
+    store(v, buffer);
+    return load(buffer);
+  }
 }
 
-// Sum holds the running sum: fp32 or T. `stride` is the distance between two ranks' contributions.
-template <typename Sum, typename T, typename Out>
-void sum_block(const T* contributions, int64_t ranks, int64_t stride, int64_t n, float scale, Out* out) {
-  const auto factor = hn::Set(FloatTag(), scale);
+// T: of the rows; Added: of what is added, to which they are rounded if it is another; Sum: of the running sum, fp32 or
+// Added.
+template <typename Sum, typename Added, typename T, typename Out>
+void sum_block(const SumContributionsArgs& args, int64_t begin, int64_t n, Out* out) {
+  const T* const rows = args.contributions.data<T>() + begin;
+  const int64_t ranks = args.ranks(), stride = args.stride();
+  const auto before = hn::Set(FloatTag(), args.scale_before), after = hn::Set(FloatTag(), args.scale);
   for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-    auto sum = load(contributions + i, count);
-    for (int64_t rank = 1; rank < ranks; ++rank) {
-      sum = hn::Add(sum, load(contributions + rank * stride + i, count));
+    auto sum = hn::Zero(FloatTag());
+    for (int64_t rank = 0; rank < ranks; ++rank) {
+      auto term = load(rows + rank * stride + i, count);
+      if constexpr (!std::is_same_v<Added, T>) term = round_to<Added>(hn::Mul(term, before));
+      sum = rank == 0 ? term : hn::Add(sum, term);
       if constexpr (!std::is_same_v<Sum, float>) sum = round_to<Sum>(sum);
     }
-    store(hn::Mul(sum, factor), out + i, count);
+    store(hn::Mul(sum, after), out + i, count);
   });
 }
 
 // blocks: null for no statistics.
-void sum_contributions_kernel(const SumContributionsArgs& args, BlockStats* blocks) {
-  const int64_t n = args.out.numel();
-  const int64_t ranks = args.contributions.dim(0);
-  dispatch(args.contributions.dtype(), [&]<typename T>() {
-    dispatch(args.out.dtype(), [&]<typename Out>() {
-      const T* contributions = args.contributions.data<T>();
-      Out* out = args.out.data<Out>();
-      parallel_blocks(n, [&](int64_t begin, int64_t count) {
-        if (args.accumulate == DType::kF32) {
-          sum_block<float>(contributions + begin, ranks, n, count, args.scale, out + begin);
-        } else {
-          sum_block<T>(contributions + begin, ranks, n, count, args.scale, out + begin);
-        }
-        if (blocks != nullptr) (*blocks)[begin] = block_stats(out, begin, count);
-      });
+template <typename Added, typename T>
+void sum_rows(const SumContributionsArgs& args, BlockStats* blocks) {
+  dispatch(args.out.dtype(), [&]<typename Out>() {
+    Out* const out = args.out.data<Out>();
+    parallel_blocks(args.out.numel(), [&](int64_t begin, int64_t count) {
+      if (args.accumulate == DType::kF32) {
+        sum_block<float, Added, T>(args, begin, count, out + begin);
+      } else {
+        sum_block<Added, Added, T>(args, begin, count, out + begin);
+      }
+      if (blocks != nullptr) (*blocks)[begin] = block_stats(out, begin, count);
     });
+  });
+}
+
+void sum_contributions_kernel(const SumContributionsArgs& args, BlockStats* blocks) {
+  dispatch(args.contributions.dtype(), [&]<typename T>() {
+    if constexpr (std::is_same_v<T, float>) {
+      dispatch(args.rounded_to, [&]<typename Added>() { sum_rows<Added, float>(args, blocks); });
+    } else {
+      sum_rows<T, T>(args, blocks);
+    }
   });
 }
 

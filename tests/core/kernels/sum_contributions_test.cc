@@ -67,6 +67,63 @@ TEST(SumContributions, NarrowSumRoundsAfterEveryAddition) {
   });
 }
 
+// Rows that lie apart are added as if they lay one after the other, and rows that are rounded on the way as if cast()
+// had made them: the same bits, also of what rounding makes of values that overflow, are subnormal, or not numbers.
+TEST(SumContributions, RowsThatLieApartAndRoundOnTheWayGiveTheSameBits) {
+  constexpr int64_t kRanks = 3;
+  device_under_test().on_each_variant([] {
+    for (const int64_t n : {1, 17, 64, 16399}) {
+      for (const int64_t gap : {0, 1, 8}) {
+        const int64_t stride = n + gap;
+        std::vector<double> values = random_values(kRanks * stride, 5);
+        for (size_t i = 0; i < values.size(); i += 3) values[i] *= 0x1p-15;  // subnormal in fp16
+        values[static_cast<size_t>(n / 2)] = 1e5;                            // not in fp16
+        values[static_cast<size_t>(stride)] = NAN;
+        const Tensor apart = make_tensor(DType::kF32, {kRanks * stride}, values);
+        const Tensor rows = apart.slice(0, kRanks * n).view({kRanks, n});
+        for (const DType wire : kFloatDTypes) {
+          const float before = wire == DType::kF32 ? 1.0f : 4.0f;
+          const Tensor sent = make_unwritten(wire, {kRanks, n});
+          for (int64_t rank = 0; rank < kRanks; ++rank) {
+            cast({.src = apart.slice(rank * stride, n), .dst = sent.slice(rank * n, n), .scale = before});
+          }
+          for (const DType accumulate : {DType::kF32, wire}) {
+            for (const DType to : kFloatDTypes) {
+              const Tensor expected = make_unwritten(to, {n}), actual = make_unwritten(to, {n});
+              sum_contributions({.contributions = sent, .out = expected, .accumulate = accumulate, .scale = kScale});
+              sum_contributions({.contributions = rows,
+                                 .out = actual,
+                                 .row_stride = stride,
+                                 .rounded_to = wire,
+                                 .scale_before = before,
+                                 .accumulate = accumulate,
+                                 .scale = kScale});
+              EXPECT_EQ(bytes_of(actual), bytes_of(expected))
+                  << n << " " << gap << " " << name(wire) << " " << name(to);
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(SumContributions, RefusesWhatDoesNotGoTogether) {
+  const Tensor wide = make_tensor(DType::kF32, {2, 2}, {1, 2, 3, 4}), out = make_unwritten(DType::kF32, {2});
+  const Tensor narrow = make_tensor(DType::kBF16, {2, 2}, {1, 2, 3, 4});
+  const auto expect_refused = [](const SumContributionsArgs& args, const std::string& message) {
+    expect_contract_error([&] { sum_contributions(args); }, message);
+  };
+  expect_refused({.contributions = wide, .out = out, .row_stride = 1},
+                 "[sum_contributions] row_stride must be 0 or at least n=2, got 1");
+  expect_refused({.contributions = narrow, .out = out, .rounded_to = DType::kF16},
+                 "[sum_contributions] contributions of fp32 can be rounded to bf16 or fp16, got bf16 to fp16");
+  expect_refused({.contributions = wide, .out = out, .rounded_to = DType::kI32},
+                 "[sum_contributions] contributions of fp32 can be rounded to bf16 or fp16, got fp32 to i32");
+  expect_refused({.contributions = wide, .out = out, .scale_before = 2.0f},
+                 "[sum_contributions] scale_before=2 without rounded_to, which it goes with");
+}
+
 TEST(SumContributions, Fp32SumKeepsWhatANarrowOneLoses) {
   // 1 + 255 times 2^-9: each addend is half a unit of bf16's last place at 1, so the narrow sum stays at 1.
   std::vector<double> values(256, 0x1p-9);
