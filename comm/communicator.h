@@ -14,6 +14,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "comm/shared_rows.h"
+#include "core/base/check.h"
 #include "core/tensor/stream.h"
 #include "core/tensor/tensor.h"
 
@@ -74,6 +76,20 @@ class Communicator {
   virtual std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) {
     static_cast<void>(bytes), static_cast<void>(what);
     return nullptr;
+  }
+
+  // What every rank holds in the place that `mine` has in memory of allocate_shared(), to be read where it lies.
+  // Undefined rows, on all ranks, unless all ranks of the job share that memory. A local question. What a rank wrote
+  // before a meet() can be read after it; what the others are to read stays untouched until they have met again.
+  virtual SharedRows rows_of_all(const Tensor& mine) const {
+    static_cast<void>(mine);
+    return {};
+  }
+  // A collective that moves nothing: done when all ranks have come to it. Transports whose ranks never share memory do
+  // not have it: ContractError.
+  virtual std::unique_ptr<Work> meet(Stream& stream) {
+    static_cast<void>(stream);
+    throw ContractError("[meet] ranks of " + name() + " share no memory");
   }
 
   // Small host records, blocking: every rank's bytes in rank order (equal sizes). What every rank folds alike.

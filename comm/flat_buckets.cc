@@ -13,15 +13,22 @@ size_t total_bytes(const std::vector<Tensor>& tensors) {
   return bytes;
 }
 
-// One tensor for each bucket. Shared memory is taken at once: every block of it costs each rank of the node a mapping.
-std::vector<Tensor> make_buckets(const BucketLayout& layout, const std::function<DType(size_t)>& dtype_of,
-                                 Communicator* sender, Backend& backend, const char* what) {
-  std::vector<size_t> offsets = {0};  // multiples of 64 elements, like the buckets
+using DTypeOfBucket = std::function<DType(size_t bucket)>;
+
+// Where each bucket begins in memory for all of them, and where the last one ends: multiples of 64 elements.
+std::vector<size_t> offsets_of(const BucketLayout& layout, const DTypeOfBucket& dtype_of) {
+  std::vector<size_t> offsets = {0};
   for (size_t index = 0; index < layout.buckets().size(); ++index) {
-    offsets.push_back(offsets.back() +
-                      static_cast<size_t>(layout.buckets()[index].numel * size_bytes(dtype_of(index))));
+    const auto bytes = static_cast<size_t>(layout.buckets()[index].numel * size_bytes(dtype_of(index)));
+    offsets.push_back(offsets.back() + bytes);
   }
-  const auto shared = sender != nullptr ? allocate_sent(*sender, backend, offsets.back(), what) : nullptr;
+  return offsets;
+}
+
+// One tensor for each bucket: in `shared`, or of its own where that is null.
+std::vector<Tensor> make_buckets(const BucketLayout& layout, const DTypeOfBucket& dtype_of,
+                                 const std::shared_ptr<Storage>& shared, Backend& backend, const char* what) {
+  const std::vector<size_t> offsets = offsets_of(layout, dtype_of);
   std::vector<Tensor> tensors;
   for (size_t index = 0; index < layout.buckets().size(); ++index) {
     const DType dtype = dtype_of(index);
@@ -31,16 +38,38 @@ std::vector<Tensor> make_buckets(const BucketLayout& layout, const std::function
   return tensors;
 }
 
+// Taken at once: every block of shared memory costs each rank of the node a mapping.
+std::shared_ptr<Storage> share_buckets(const BucketLayout& layout, const DTypeOfBucket& dtype_of,
+                                       Communicator& communicator, const Backend& backend, const char* what) {
+  return allocate_sent(communicator, backend, offsets_of(layout, dtype_of).back(), what);
+}
+
+// What rank 0 has in the place of `mine`, if this rank can reach it; else null.
+std::shared_ptr<Storage> storage_of_rank_0(const std::shared_ptr<Storage>& mine, const Communicator* communicator) {
+  if (mine == nullptr) return nullptr;
+  const Tensor rows =
+      communicator->rows_of_all(Tensor(mine, DType::kU8, Shape{static_cast<int64_t>(mine->bytes())})).rows;
+  if (!rows.defined()) return nullptr;
+  return std::make_shared<Storage>(rows.raw(), mine->bytes(), mine->device(),
+                                   [kept = rows]() mutable { kept = Tensor(); });
+}
+
 }  // namespace
 
 FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend, const SentBuckets& sent)
     : parameters_(parameters), layout_(std::move(layout)) {
-  gradients_ = make_buckets(
-      layout_, [](size_t) { return DType::kF32; }, sent.gradients ? sent.communicator : nullptr, backend,
-      "gradient buckets");
-  weights_ = make_buckets(
-      layout_, [this](size_t bucket) { return layout_.buckets()[bucket].dtype; },
-      sent.weights ? sent.communicator : nullptr, backend, "weight buckets");
+  constexpr const char *kGradients = "gradient buckets", *kWeights = "weight buckets";
+  const DTypeOfBucket of_gradients = [](size_t) { return DType::kF32; };
+  const DTypeOfBucket of_weights = [this](size_t bucket) { return layout_.buckets()[bucket].dtype; };
+  std::shared_ptr<Storage> shared_gradients, shared_weights;
+  if (sent.gradients) shared_gradients = share_buckets(layout_, of_gradients, *sent.communicator, backend, kGradients);
+  if (sent.weights) shared_weights = share_buckets(layout_, of_weights, *sent.communicator, backend, kWeights);
+  if (auto common = storage_of_rank_0(shared_weights, sent.communicator)) {
+    shared_weights = std::move(common);
+    weights_in_common_ = true;
+  }
+  gradients_ = make_buckets(layout_, of_gradients, shared_gradients, backend, kGradients);
+  weights_ = make_buckets(layout_, of_weights, shared_weights, backend, kWeights);
   for (size_t index = 0; index < layout_.buckets().size(); ++index) {
     const BucketLayout::Bucket& bucket = layout_.buckets()[index];
     const Tensor &gradient = gradients_[index], &weight = weights_[index];
@@ -67,6 +96,9 @@ void FlatBuckets::bump_versions() {
 }
 
 size_t FlatBuckets::gradient_bytes() const { return total_bytes(gradients_); }
-size_t FlatBuckets::weight_bytes() const { return total_bytes(weights_); }
+size_t FlatBuckets::weight_bytes() const {
+  const size_t bytes = total_bytes(weights_);
+  return weights_in_common_ ? bytes / static_cast<size_t>(layout_.ranks()) : bytes;
+}
 
 }  // namespace mantissa

@@ -8,8 +8,9 @@
 
 namespace mantissa {
 
-// What of the buckets collectives send: it is allocated in memory that the ranks of a node share, where the transport
-// has such memory and the device computes in it.
+// What of the buckets other ranks are to have: it is allocated in memory that the ranks of a node share, where the
+// transport has such memory and the device computes in it. If all ranks of the job share it, there is one copy of the
+// weights for all of them.
 struct SentBuckets {
   Communicator* communicator = nullptr;
   bool gradients = false;
@@ -29,16 +30,20 @@ class FlatBuckets {
   const Tensor& weight(int bucket) const { return weights_.at(static_cast<size_t>(bucket)); }  // (numel) working dtype
   // The part of a bucket that is `rank`'s shard: (shard_numel).
   Tensor weight_shard(int bucket, int rank) const;
+  // Whether the weights are the same memory on all ranks: what one rank writes, all have, and nothing of it can be
+  // sent.
+  bool weights_in_common() const { return weights_in_common_; }
   // Every parameter's weight has changed.
   void bump_versions();
 
   size_t gradient_bytes() const;
-  size_t weight_bytes() const;
+  size_t weight_bytes() const;  // of weights in common: this rank's part
 
  private:
   ParameterSet& parameters_;
   BucketLayout layout_;
   std::vector<Tensor> gradients_, weights_;
+  bool weights_in_common_ = false;
 };
 
 }  // namespace mantissa

@@ -1,7 +1,5 @@
 #include "comm/gradient_reducer.h"
 
-#include "comm/sent_memory.h"
-
 namespace mantissa {
 namespace {
 
@@ -11,55 +9,30 @@ Tensor make_stats_records(Backend& backend, int count) {
   return backend.make_tensor(DType::kU8, Shape{count * kStatsBytes}, "gradient statistics");
 }
 
+FlatBuckets& laid_out_for(const Communicator& communicator, FlatBuckets& buckets) {
+  MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
+                 "[gradient_reducer] the buckets were laid out for {} ranks, the communicator has {}",
+                 buckets.layout().ranks(), communicator.size());
+  return buckets;
+}
+
 }  // namespace
 
 GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
                                  const ReducerConfig& config)
-    : buckets_(buckets),
+    : buckets_(laid_out_for(communicator, buckets)),
       communicator_(communicator),
       backend_(backend),
       compute_(compute),
       stream_(backend.create_stream()),
       config_(config),
-      plan_(plan_wire(buckets.layout(), config)),
+      buffers_(buckets, communicator, backend, config),
       no_stats_(make_stats_records(backend, buckets.size())),
       stats_(make_stats_records(backend, buckets.size())),
       states_(static_cast<size_t>(buckets.size())),
       landed_(static_cast<size_t>(buckets.parameters().size())) {
-  MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
-                 "[gradient_reducer] the buckets were laid out for {} ranks, the communicator has {}",
-                 buckets.layout().ranks(), communicator.size());
   const std::vector<TensorStats> empty(states_.size());
   backend.upload(empty.data(), no_stats_, compute);
-  constexpr const char* kWireBuffers = "gradient wire buffers";
-  if (config.wire != DType::kF32) window_ = allocate_sent(communicator, backend, plan_.window_bytes, kWireBuffers);
-  if (window_ == nullptr && plan_.window_bytes > 0) window_ = backend.allocate(plan_.window_bytes, kWireBuffers);
-  for (int index = 0; index < buckets_.size(); ++index) {
-    State& state = states_[static_cast<size_t>(index)];
-    const Tensor& gradient = buckets_.gradient(index);
-    if (alone()) {
-      state.result = gradient;
-      continue;
-    }
-    const WirePlan::Slot& slot = plan_.slots[static_cast<size_t>(index)];
-    const Shape shape = gradient.shape();
-    state.send = slot.send_bytes == 0 ? gradient : Tensor(window_, config_.wire, shape, slot.offset_bytes);
-    state.receive = Tensor(window_, config_.wire, shape, slot.offset_bytes + slot.send_bytes);
-    const bool sharded = config_.sharding == Sharding::kSharded;
-    const int64_t numel = sharded ? gradient.numel() / communicator_.size() : gradient.numel();
-    state.result = backend.make_tensor(DType::kF32, Shape{numel}, "summed gradient");
-  }
-  if (window_) registration_ = communicator.register_buffers(exchanged_buffers());
-}
-
-std::vector<Tensor> GradientReducer::exchanged_buffers() const {
-  std::vector<Tensor> buffers = {Tensor(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())})};
-  if (config_.wire != DType::kF32) return buffers;
-  for (const State& state : states_) {
-    buffers.push_back(state.send);
-    if (config_.sharding == Sharding::kReplicated) buffers.push_back(state.result);
-  }
-  return buffers;
 }
 
 void GradientReducer::begin() {
@@ -100,16 +73,21 @@ void GradientReducer::start_next() {
     ++completed_;
     return;
   }
-  const WirePlan::Slot& slot = plan_.slots[static_cast<size_t>(bucket)];
+  const WirePlan::Slot& slot = plan().slots[static_cast<size_t>(bucket)];
   for (int earlier = 0; earlier <= slot.blocker; ++earlier) complete(earlier);
-
   stream_->wait(*compute_.record());
-  if (slot.send_bytes > 0) {
-    backend_.cast({.src = buckets_.gradient(bucket), .dst = state.send, .scale = plan_.scale.before}, *stream_);
-  }
-  const Shape rows{communicator_.size(), state.send.numel() / communicator_.size()};
-  state.work = communicator_.all_to_all(state.send.view(rows), state.receive.view(rows), *stream_);
+  state.work = offer(bucket);
   state.phase = Phase::kScattering;
+}
+
+std::unique_ptr<Work> GradientReducer::offer(int bucket) {
+  if (in_place()) return communicator_.meet(*stream_);
+  const ReductionBuffers::Bucket& buffers = buffers_[bucket];
+  if (config_.wire != DType::kF32) {
+    backend_.cast({.src = buckets_.gradient(bucket), .dst = buffers.send, .scale = plan().scale.before}, *stream_);
+  }
+  const Shape& rows = buffers.contributions.rows.shape();
+  return communicator_.all_to_all(buffers.send.view(rows), buffers.receive.view(rows), *stream_);
 }
 
 void GradientReducer::progress() {
@@ -117,31 +95,35 @@ void GradientReducer::progress() {
   for (int bucket = 0; bucket < started_; ++bucket) {
     State& state = states_[static_cast<size_t>(bucket)];
     if (state.phase == Phase::kScattering && state.work->test()) sum(bucket);
+    // Who has not come to this meeting has not come to a later one.
+    if (state.phase == Phase::kScattering && in_place()) return;
     if (state.phase == Phase::kGathering) state.work->test();
   }
 }
 
 void GradientReducer::sum(int bucket) {
   State& state = states_[static_cast<size_t>(bucket)];
-  const int ranks = communicator_.size();
-  const int64_t shard = state.receive.numel() / ranks;
-  SumContributionsArgs args{.contributions = state.receive.view(Shape{ranks, shard}),
+  const SharedRows& contributions = buffers_[bucket].contributions;
+  SumContributionsArgs args{.contributions = contributions.rows,
+                            .row_stride = contributions.stride,
                             .accumulate = config_.accumulation == Accumulation::kFp32 ? DType::kF32 : config_.wire,
-                            .scale = plan_.scale.after};
+                            .scale = plan().scale.after};
+  if (in_place()) {
+    args.rounded_to = config_.wire;
+    args.scale_before = plan().scale.before;
+  }
   // What is stored is the result already, but for a replicated 16-bit sum: complete() scales that back in fp32.
   if (config_.sharding == Sharding::kSharded || config_.wire == DType::kF32) {
     args.record = record_of(bucket);
     args.index_offset = shard_begin(bucket);
   }
   if (config_.sharding == Sharding::kSharded) {
-    args.out = state.result;
+    args.out = buffers_[bucket].result;
     state.phase = Phase::kComplete;
     ++completed_;
   } else {
-    // What all ranks will hold is the sum in the wire dtype; the send buffer has served and takes it.
-    const Tensor& target = config_.wire == DType::kF32 ? state.result : state.send;
-    args.out = target.slice(communicator_.rank() * shard, shard);
-    args.scale *= plan_.scale.gather;
+    args.out = shard_of(gathered(bucket));
+    args.scale *= plan().scale.gather;
     state.phase = Phase::kSummed;
   }
   backend_.sum_contributions(args, *stream_);
@@ -150,11 +132,9 @@ void GradientReducer::sum(int bucket) {
 
 void GradientReducer::start_gather(int bucket) {
   State& state = states_[static_cast<size_t>(bucket)];
-  const int ranks = communicator_.size();
-  const Tensor& target = config_.wire == DType::kF32 ? state.result : state.send;
-  const int64_t shard = target.numel() / ranks;
-  state.work = communicator_.all_gather(target.slice(communicator_.rank() * shard, shard),
-                                        target.view(Shape{ranks, shard}), *stream_);
+  const Tensor& all = gathered(bucket);
+  const Tensor mine = shard_of(all);
+  state.work = communicator_.all_gather(mine, all.view({communicator_.size(), mine.numel()}), *stream_);
   state.phase = Phase::kGathering;
 }
 
@@ -174,7 +154,8 @@ void GradientReducer::complete(int bucket) {
     state.work->wait();
     state.work.reset();
     if (config_.wire != DType::kF32) {
-      backend_.cast({.src = state.send, .dst = state.result, .scale = 1.0f / plan_.scale.gather}, *stream_);
+      const Tensor& result = buffers_[bucket].result;
+      backend_.cast({.src = gathered(bucket), .dst = result, .scale = 1.0f / plan().scale.gather}, *stream_);
       examine(bucket, *stream_);
     }
     state.phase = Phase::kComplete;
@@ -195,6 +176,7 @@ void GradientReducer::finish() {
     if (state.phase == Phase::kSummed) start_gather(bucket);
   }
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) complete(bucket);
+  if (in_place()) communicator_.meet(*stream_)->wait();  // the gradients are this rank's own again
   if (!alone()) compute_.wait(*stream_->record());
   open_ = false;
 }
@@ -205,7 +187,7 @@ void GradientReducer::check_finished(const char* caller) const {
 
 const Tensor& GradientReducer::result(int bucket) const {
   check_finished("result");
-  return states_.at(static_cast<size_t>(bucket)).result;
+  return buffers_[bucket].result;
 }
 
 Tensor GradientReducer::result_shard(int bucket) const {
@@ -218,11 +200,19 @@ const Tensor& GradientReducer::stats() const {
   return stats_;
 }
 
-Tensor GradientReducer::shard_of_result(int bucket) const {
-  const Tensor& whole = states_.at(static_cast<size_t>(bucket)).result;
-  if (config_.sharding == Sharding::kSharded || alone()) return whole;
+const Tensor& GradientReducer::gathered(int bucket) const {
+  const ReductionBuffers::Bucket& buffers = buffers_[bucket];
+  return config_.wire == DType::kF32 ? buffers.result : buffers.send;
+}
+
+Tensor GradientReducer::shard_of(const Tensor& whole) const {
   const int64_t shard = whole.numel() / communicator_.size();
   return whole.slice(communicator_.rank() * shard, shard);
+}
+
+Tensor GradientReducer::shard_of_result(int bucket) const {
+  const Tensor& result = buffers_[bucket].result;
+  return config_.sharding == Sharding::kSharded ? result : shard_of(result);
 }
 
 int64_t GradientReducer::shard_begin(int bucket) const {
@@ -235,16 +225,9 @@ Tensor GradientReducer::record_of(int bucket) const { return stats_.slice(bucket
 Tensor GradientReducer::as_sent(const Tensor& gradient) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");
   if (alone() || config_.wire == DType::kF32) return gradient;
-  const Tensor sent(window_, config_.wire, gradient.shape());
-  backend_.cast({.src = gradient, .dst = sent, .scale = plan_.scale.before}, compute_);
+  const Tensor sent = buffers_.scratch(gradient.shape());
+  backend_.cast({.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
   return sent;
-}
-
-size_t GradientReducer::buffer_bytes() const {
-  size_t bytes = window_ ? window_->bytes() : 0;
-  if (alone()) return bytes;
-  for (const State& state : states_) bytes += state.result.size_bytes();
-  return bytes;
 }
 
 }  // namespace mantissa

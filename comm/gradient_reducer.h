@@ -7,7 +7,9 @@
 // Per bucket: cast to the wire dtype with a power-of-two scale (see wire_plan.h; fp32 goes out as it is, without a
 // copy), all-to-all of the shards, then each rank adds the contributions to its shard in rank order, in fp32 unless the
 // configuration asks for the wire dtype. One rounding per contribution, whatever the number of ranks, and the same sum
-// in every run. Replicated: the sums are then all-gathered in the wire dtype, so that every rank holds the same bits.
+// in every run. Where the gradients lie in memory that all ranks of the job share, nothing is sent: when all have
+// reached a bucket, each rank adds up its shard of it from their gradients, rounding them on the way to the same bits.
+// Replicated: the sums are then all-gathered in the wire dtype, so that every rank holds the same bits.
 // With one rank there is no wire: nothing is copied, nothing is rounded, the result is the gradient itself.
 //
 // What a step has to know of its gradients, whether they are finite and what their norm is, is found out bucket by
@@ -27,8 +29,7 @@
 
 #include "comm/communicator.h"
 #include "comm/flat_buckets.h"
-#include "comm/reducer_config.h"
-#include "comm/wire_plan.h"
+#include "comm/reduction_buffers.h"
 
 namespace mantissa {
 
@@ -57,15 +58,16 @@ class GradientReducer {
   const Tensor& stats() const;
 
   const ReducerConfig& config() const { return config_; }
-  const WirePlan& plan() const { return plan_; }
+  const WirePlan& plan() const { return buffers_.plan(); }
+  ContributionPath path() const { return buffers_.path(); }
   // How many buckets of the reduction under way, or of the last one, have started, and how many of them are complete.
   int started() const { return started_; }
   int completed() const { return completed_; }
-  // What this rank's gradient elements look like on the wire: a view into a scratch buffer that the next call or
+  // What this rank's gradient elements look like on the wire: perhaps a view into a buffer that the next call or
   // begin() overwrites. Between finish() and begin() only.
   Tensor as_sent(const Tensor& gradient);
   // Bytes of its wire buffers and summed gradients.
-  size_t buffer_bytes() const;
+  size_t buffer_bytes() const { return buffers_.bytes(); }
 
  private:
   enum class Phase : uint8_t { kWaiting, kScattering, kSummed, kGathering, kComplete };
@@ -73,18 +75,20 @@ class GradientReducer {
     Phase phase = Phase::kWaiting;
     int pending = 0;  // parameters whose gradients have not landed
     std::unique_ptr<Work> work;
-    Tensor send, receive;  // (numel) in the wire dtype; send is the gradient itself for an fp32 wire
-    Tensor result;
   };
 
   void check_finished(const char* caller) const;
   bool alone() const { return communicator_.size() == 1; }
-  // Those that collectives send and receive in.
-  std::vector<Tensor> exchanged_buffers() const;
+  bool in_place() const { return path() == ContributionPath::kInPlace; }
   void start_next();
+  // Lets the others have what they need of this rank's bucket. Done when this rank has what it needs of theirs.
+  std::unique_ptr<Work> offer(int bucket);
   void sum(int bucket);
   // Records what this rank's shard of the bucket's result holds, now that it is final.
   void examine(int bucket, Stream& stream);
+  // Replicated, what all ranks will hold: the sum in the wire dtype. The send buffer has served and takes it.
+  const Tensor& gathered(int bucket) const;
+  Tensor shard_of(const Tensor& whole) const;
   Tensor shard_of_result(int bucket) const;
   int64_t shard_begin(int bucket) const;  // flat index
   Tensor record_of(int bucket) const;
@@ -97,14 +101,12 @@ class GradientReducer {
   Stream& compute_;
   std::unique_ptr<Stream> stream_;  // of communication
   ReducerConfig config_;
-  WirePlan plan_;
-  std::shared_ptr<Storage> window_;  // of wire buffers; null for one rank
-  Tensor no_stats_, stats_;          // a TensorStats for each bucket: empty ones; those of this reduction
+  ReductionBuffers buffers_;
+  Tensor no_stats_, stats_;  // a TensorStats for each bucket: empty ones; those of this reduction
   std::vector<State> states_;
   std::vector<bool> landed_;  // by parameter
   bool open_ = false;
   int started_ = 0, completed_ = 0;
-  std::unique_ptr<Registration> registration_;  // the last member: goes before the buffers
 };
 
 }  // namespace mantissa

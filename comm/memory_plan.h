@@ -8,7 +8,7 @@
 namespace mantissa {
 
 struct StateMemory {
-  size_t weights = 0;    // working copies
+  size_t weights = 0;    // working copies; of one that ranks have in common, this rank's part
   size_t gradients = 0;  // fp32, local
   size_t masters = 0;
   size_t moments = 0;
@@ -17,7 +17,8 @@ struct StateMemory {
   bool operator==(const StateMemory&) const = default;
 };
 
-StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options);
+StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options,
+                           ContributionPath path = ContributionPath::kExchanged);
 StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
                            const ShardedOptimizer& optimizer);
 

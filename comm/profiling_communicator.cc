@@ -51,6 +51,9 @@ class ProfilingCommunicator final : public Communicator {
     return start("broadcast", others() > 0 ? bytes(data) : 0.0, stream,
                  [&] { return inner_.broadcast(data, root, stream); });
   }
+  std::unique_ptr<Work> meet(Stream& stream) override {
+    return start("meet", 0.0, stream, [&] { return inner_.meet(stream); });
+  }
 
   bool can_be_captured() const override { return inner_.can_be_captured(); }
   void watch_captured(Stream& stream) override { inner_.watch_captured(stream); }
@@ -62,6 +65,7 @@ class ProfilingCommunicator final : public Communicator {
     return inner_.allocate_shared(bytes, what);
   }
 
+  SharedRows rows_of_all(const Tensor& mine) const override { return inner_.rows_of_all(mine); }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     if (!profiler_.recording()) return inner_.all_gather_bytes(mine);
     const StepProfiler::Op op(profiler_, "all_gather_bytes", sent(static_cast<double>(mine.size()) * others()),

@@ -23,6 +23,8 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
   MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
                  "[sharded_optimizer] the buckets were laid out for {} ranks, the communicator has {}",
                  buckets.layout().ranks(), communicator.size());
+  MANTISSA_CHECK(sharding == Sharding::kSharded || !buckets.weights_in_common(),
+                 "[sharded_optimizer] replicated ranks write all weights each, and these have one copy in common");
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     const BucketLayout::Bucket& whole = buckets_.layout().buckets()[static_cast<size_t>(bucket)];
     const bool sharded = sharding_ == Sharding::kSharded;
@@ -69,6 +71,7 @@ void ShardedOptimizer::remake_weights() {
 
 void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& compute) {
   std::vector<std::unique_ptr<Work>> gathers;
+  if (buckets_.weights_in_common()) communicator_.meet(stream_)->wait();  // nobody computes with the old ones any more
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     compute(bucket);
     if (!gathers_weights()) continue;
@@ -78,6 +81,7 @@ void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& comp
     gathers.push_back(communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), *gather_stream_));
     for (const auto& gather : gathers) gather->test();  // keeps them moving while the next bucket is computed
   }
+  if (buckets_.weights_in_common()) communicator_.meet(stream_)->wait();  // all have written theirs
   for (const auto& gather : gathers) gather->wait();
   if (!gathers.empty()) stream_.wait(*gather_stream_->record());
   buckets_.bump_versions();

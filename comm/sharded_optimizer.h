@@ -1,7 +1,8 @@
 // ShardedOptimizer: AdamW with fp32 master weights. State exists for this rank's shard of every bucket only, or for
 // everything when replicated. A step updates master weights and moments from the summed gradients in one pass per
 // parameter piece, which also writes the working weight, and all-gathers the working weights of a bucket while the next
-// one is updated. Padding is neither updated nor saved.
+// one is updated. Where all ranks have one copy of the weights in common, each writes its shard of that, between two
+// meetings. Padding is neither updated nor saved.
 //
 // Where 16-bit weights are rounded stochastically (AdamWOptions::weight_rounding), the random words depend on seed,
 // update, parameter and element alone: weights are a function of masters and the number of updates, whoever computes
@@ -78,7 +79,9 @@ class ShardedOptimizer {
     std::vector<int64_t> loaded;  // elements, by segment
   };
 
-  bool gathers_weights() const { return sharding_ == Sharding::kSharded && communicator_.size() > 1; }
+  bool gathers_weights() const {
+    return sharding_ == Sharding::kSharded && communicator_.size() > 1 && !buckets_.weights_in_common();
+  }
   Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
   // The arguments that say which weights of `bucket` are to be written, and how they are rounded.
   AdamWArgs weight_arguments(int bucket, const Segment& segment, const Tensor& control) const;

@@ -27,20 +27,23 @@ WireScale wire_scale(const ReducerConfig& config, int ranks) {
   return {std::ldexp(1.0f, exponent), std::ldexp(1.0f, -exponent), std::ldexp(1.0f, -config.boost_log2)};
 }
 
-WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config) {
+WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config, ContributionPath path) {
   WirePlan plan;
   plan.scale = wire_scale(config, layout.ranks());
   plan.slots.resize(layout.buckets().size());
   if (layout.ranks() == 1) return plan;
 
   const auto wire_bytes = static_cast<size_t>(size_bytes(config.wire));
-  const size_t copies = config.wire == DType::kF32 ? 1 : 2;  // receive, or send and receive
+  const bool receives = path == ContributionPath::kExchanged;
+  const bool sends = config.wire != DType::kF32 && (receives || config.sharding == Sharding::kReplicated);
+  const size_t copies = (receives ? 1 : 0) + (sends ? 1 : 0);
   size_t largest = 0, all = 0;
   for (size_t index = 0; index < plan.slots.size(); ++index) {
     const BucketLayout::Bucket& bucket = layout.buckets()[index];
     WirePlan::Slot& slot = plan.slots[index];
-    slot.receive_bytes = static_cast<size_t>(bucket.numel) * wire_bytes;
-    slot.send_bytes = copies == 2 ? slot.receive_bytes : 0;
+    const size_t bytes = static_cast<size_t>(bucket.numel) * wire_bytes;
+    slot.receive_bytes = receives ? bytes : 0;
+    slot.send_bytes = sends ? bytes : 0;
     largest = std::max(largest, slot.send_bytes + slot.receive_bytes);
     all += slot.send_bytes + slot.receive_bytes;
     plan.result_bytes +=

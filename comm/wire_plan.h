@@ -10,7 +10,8 @@
 // and the sum by the inverse. Contributions that arrive boosted (ReducerConfig::boost_log2) are scaled down by that
 // power of two as well, and so is the sum where it is gathered in 16 bits (replicated).
 //
-// Buffers. All buckets share one window that holds the largest bucket and at least a few of ordinary size. Buckets
+// Buffers. Contributions that are read where they lie need none, but for what is gathered in 16 bits (replicated). Else
+// all buckets share one window that holds the largest bucket and at least a few of ordinary size. Buckets
 // start in order, so a bucket's place in the window is known beforehand, as is the last earlier bucket that must be
 // complete before the place is free again. One rank needs no buffers.
 #pragma once
@@ -21,6 +22,12 @@
 #include "comm/reducer_config.h"
 
 namespace mantissa {
+
+// How a rank comes to the others' contributions to its shards.
+enum class ContributionPath : uint8_t {
+  kExchanged,  // all-to-all in the wire dtype
+  kInPlace,    // from their fp32 gradients, in memory that the ranks share, rounding on the way
+};
 
 struct WireScale {
   float before = 1.0f;  // of a contribution
@@ -34,10 +41,10 @@ struct WirePlan {
   static constexpr int kBucketsInFlight = 4;  // of ordinary size that fit in the window
 
   struct Slot {
-    size_t send_bytes = 0;  // 0 for an fp32 wire, which sends the gradient itself
-    size_t receive_bytes = 0;
-    size_t offset_bytes = 0;  // of the send buffer in the window; the receive buffer follows it
-    int blocker = -1;         // last earlier bucket whose place overlaps; -1 for none
+    size_t send_bytes = 0;     // 0 where the gradient itself is sent, or nothing is
+    size_t receive_bytes = 0;  // 0 where contributions are read in place
+    size_t offset_bytes = 0;   // of the send buffer in the window; the receive buffer follows it
+    int blocker = -1;          // last earlier bucket whose place overlaps; -1 for none
   };
 
   WireScale scale;
@@ -46,6 +53,7 @@ struct WirePlan {
   std::vector<Slot> slots;  // by bucket
 };
 
-WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config);
+WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config,
+                   ContributionPath path = ContributionPath::kExchanged);
 
 }  // namespace mantissa

@@ -92,6 +92,20 @@ class MpiCommunicator : public Communicator {
     return storage;
   }
 
+  SharedRows rows_of_all(const Tensor& mine) const override {
+    return is_shared(mine) && local_size() == size() ? exchanges_->rows_of_all(mine) : SharedRows{};
+  }
+
+  std::unique_ptr<Work> meet(Stream&) override {
+    auto work = make_work("meet", context_, {});
+    if (exchanges_ != nullptr && exchanges_->shares_memory() && local_size() == size()) {
+      work->exchange(meeting_of(exchanges_->node()));
+    } else if (size() > 1) {
+      work->barrier();
+    }
+    return work;
+  }
+
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     return gather_bytes("all_gather_bytes", context_, mine);
   }

@@ -132,7 +132,7 @@ void MpiWork::rest(int looks) {
     check(MPI_Iprobe(MPI_ANY_SOURCE, kUnusedTag, context_.communicator, &found, MPI_STATUS_IGNORE));
     if (looks < kEager) return;
     // With other nodes a nap would hold up messages.
-    if (looks > kPatient && node_->size() == context_.size) return std::this_thread::sleep_for(kNap);
+    if (looks > kPatient && node_->node().size == context_.size) return std::this_thread::sleep_for(kNap);
   }
   std::this_thread::yield();
 }

@@ -1,16 +1,26 @@
 #include "comm/node/node_block.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 
+#include "comm/node/shared_file.h"
 #include "core/base/error.h"
 
 namespace mantissa {
 namespace {
 
+size_t whole_pages(size_t bytes) {
+  const size_t page = bytes >= kHugePageBytes ? kHugePageBytes : static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
 struct Outcome {
-  SharedMapping::Ticket ticket;
+  SharedFile::Ticket ticket;
   char failure[256] = {};  // empty: none
 
   // Runs f; what it throws becomes the failure.
@@ -37,26 +47,36 @@ std::vector<Outcome> gather(const NodeRanks& node, const Outcome& mine, std::str
 
 }  // namespace
 
+NodeBlock::NodeBlock(size_t bytes, const NodeRanks& node) : bytes_(bytes), distance_bytes_(whole_pages(bytes)) {
+  range_ = std::make_unique<AddressRange>(distance_bytes_ * static_cast<size_t>(node.size));
+}
+
 std::shared_ptr<NodeBlock> NodeBlock::share(const NodeRanks& node, size_t bytes, std::string& reason) {
   reason.clear();
-  const auto block = std::make_shared<NodeBlock>();
-  block->parts_.resize(static_cast<size_t>(node.size));
-  SharedMapping& own = block->parts_[static_cast<size_t>(node.rank)];
+  std::shared_ptr<NodeBlock> block;
+  std::optional<SharedFile> own;
   Outcome mine;
   mine.attempt([&] {
-    own = SharedMapping::create(bytes);
-    mine.ticket = own.ticket();
+    block.reset(new NodeBlock(bytes, node));
+    own.emplace(bytes, block->of_rank(node.rank));
+    mine.ticket = own->ticket();
   });
   const std::vector<Outcome> made = gather(node, mine, reason);
   if (!reason.empty()) return nullptr;
   mine.attempt([&] {
     for (int rank = 0; rank < node.size; ++rank) {
       if (rank == node.rank) continue;
-      block->parts_[static_cast<size_t>(rank)] = SharedMapping::open(made[static_cast<size_t>(rank)].ticket);
+      const SharedFile::Ticket& theirs = made[static_cast<size_t>(rank)].ticket;
+      if (theirs.bytes != bytes) {
+        throw CommError(
+            fmt::format("rank {} of this node asks for {} bytes of shared memory, rank {} for {}: all ranks "
+                        "must ask for the same",
+                        rank, theirs.bytes, node.rank, bytes));
+      }
+      map_shared_file(theirs, block->of_rank(rank));
     }
   });
   gather(node, mine, reason);  // after it all have opened all
-  own.seal();
   return reason.empty() ? block : nullptr;
 }
 

@@ -1,4 +1,5 @@
-// NodeBlock: one piece of memory of every rank of a node, each mapped by all of them.
+// NodeBlock: one piece of memory of every rank of a node, all mapped by each of them, side by side: what lies at the
+// same place of every piece lies at equal distances.
 #pragma once
 
 #include <functional>
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/node/shared_mapping.h"
+#include "comm/node/address_range.h"
 
 namespace mantissa {
 
@@ -25,11 +26,16 @@ class NodeBlock {
   // then what the first of these met.
   static std::shared_ptr<NodeBlock> share(const NodeRanks& node, size_t bytes, std::string& reason);
 
-  std::byte* of_rank(int rank) const { return parts_[static_cast<size_t>(rank)].data(); }
-  size_t bytes() const { return parts_.front().bytes(); }
+  std::byte* of_rank(int rank) const { return range_->data() + static_cast<size_t>(rank) * distance_bytes_; }
+  size_t bytes() const { return bytes_; }                    // of one rank's piece
+  size_t distance_bytes() const { return distance_bytes_; }  // from one rank's piece to the next: whole pages
+  size_t range_bytes() const { return range_->bytes(); }     // of all pieces
 
  private:
-  std::vector<SharedMapping> parts_;  // by rank
+  NodeBlock(size_t bytes, const NodeRanks& node);
+
+  size_t bytes_, distance_bytes_;
+  std::unique_ptr<AddressRange> range_;
 };
 
 }  // namespace mantissa

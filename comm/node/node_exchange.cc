@@ -24,6 +24,14 @@ void copy_bytes(const std::byte* from, std::byte* to, size_t bytes) {
 
 }  // namespace
 
+NodeExchangeRequest meeting_of(const NodeRanks& node) {
+  NodeExchangeRequest request{.kind = NodeExchangeKind::kMeeting, .buffers = {}, .rows = {}};
+  for (int rank = 0; rank < node.size; ++rank) {
+    if (rank != node.rank) request.rows.push_back({.source = rank});
+  }
+  return request;
+}
+
 NodeExchanges::NodeExchanges(NodeRanks node) : node_(std::move(node)) {
   auto memory = NodeBlock::share(node_, NodeBoard::bytes(), failure_);
   if (memory != nullptr) board_ = std::make_unique<NodeBoard>(std::move(memory), node_.rank, node_.size);
@@ -38,12 +46,26 @@ std::shared_ptr<Storage> NodeExchanges::allocate(size_t bytes) {
   return std::make_shared<Storage>(mine, bytes, Device{}, [memory]() mutable { memory.reset(); });
 }
 
+SharedRows NodeExchanges::rows_of_all(const Tensor& mine) const {
+  const Place place = locate(mine.raw(), mine.size_bytes());
+  if (place.memory == nullptr) return {};
+  const auto storage = std::make_shared<Storage>(place.memory->of_rank(0), place.memory->range_bytes(), Device{},
+                                                 [memory = place.memory]() mutable { memory.reset(); });
+  const auto distance = static_cast<int64_t>(place.memory->distance_bytes());
+  return {.rows = Tensor(storage, mine.dtype(), Shape{node_.size, mine.numel()}, place.post.offset_bytes),
+          .stride = distance / size_bytes(mine.dtype())};
+}
+
 NodeExchanges::Place NodeExchanges::locate(const std::byte* data, size_t bytes) const {
   for (size_t number = 0; number < blocks_.size(); ++number) {
     std::shared_ptr<NodeBlock> memory = blocks_[number].lock();
     if (memory == nullptr) continue;
+    if (data < memory->of_rank(0) || data >= memory->of_rank(0) + memory->range_bytes()) continue;
     const std::byte* const begin = memory->of_rank(node_.rank);
-    if (data < begin || data + bytes > begin + memory->bytes()) continue;
+    MANTISSA_CHECK(data >= begin && data + bytes <= begin + memory->bytes(),
+                   "[node_exchange] {} bytes of another rank's memory, or beyond this rank's {}: they can be read and "
+                   "written here, not exchanged",
+                   bytes, memory->bytes());
     return {.memory = std::move(memory),
             .post = {.block = static_cast<uint32_t>(number), .offset_bytes = static_cast<uint64_t>(data - begin)}};
   }
@@ -75,7 +97,7 @@ void NodeExchanges::advance() {
   // In order: a later number must not take the place of an earlier one that has become free in between.
   bool posts = true;
   for (auto exchange = under_way_.begin(); exchange != under_way_.end();) {
-    const bool waits_to_post = exchange->request.offer != nullptr && !exchange->posted;
+    const bool waits_to_post = exchange->request.posts() && !exchange->posted;
     if (waits_to_post && posts) posts = exchange->posted = board_->post(exchange->number, exchange->post);
     exchange = advance(*exchange) ? under_way_.erase(exchange) : exchange + 1;
   }
@@ -83,7 +105,6 @@ void NodeExchanges::advance() {
 
 bool NodeExchanges::advance(Exchange& exchange) {
   NodeExchangeRequest& request = exchange.request;
-  const bool offers = request.offer != nullptr;
   std::erase_if(request.rows, [&](const NodeExchangeRequest::Row& row) {
     const NodePost* const post = board_->find(exchange.number, row.source);
     if (post == nullptr) return false;
@@ -91,7 +112,8 @@ bool NodeExchanges::advance(Exchange& exchange) {
     board_->read(exchange.number, row.source);
     return true;
   });
-  return request.rows.empty() && (!offers || (exchange.posted && board_->is_read_by_all(exchange.number)));
+  if (!request.rows.empty() || (request.posts() && !exchange.posted)) return false;
+  return request.offer == nullptr || board_->is_read_by_all(exchange.number);
 }
 
 void NodeExchanges::copy(const Exchange& exchange, const NodeExchangeRequest::Row& row, const NodePost& post) const {
@@ -102,6 +124,7 @@ void NodeExchanges::copy(const Exchange& exchange, const NodeExchangeRequest::Ro
         "kind {} with {} bytes on rank {}",
         exchange.number, exchange.post.kind, exchange.post.bytes, node_.rank, post.kind, post.bytes, row.source));
   }
+  if (request.kind == NodeExchangeKind::kMeeting) return;
   const auto memory = post.block < blocks_.size() ? blocks_[post.block].lock() : nullptr;
   if (memory == nullptr) {
     throw CommError(

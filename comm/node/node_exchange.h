@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "comm/node/node_board.h"
+#include "comm/shared_rows.h"
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
 
-enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kBroadcast };
+// kMeeting: nothing is copied; it is done when all have come to it, and what they wrote before can be read.
+enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kBroadcast, kMeeting };
 
 struct NodeExchangeRequest {
   // `bytes` at `offset_bytes` of what rank `source` of the node offers go to `to`.
@@ -31,13 +33,17 @@ struct NodeExchangeRequest {
   size_t offer_bytes = 0;            // of those who offer: the same on all ranks
   size_t row_bytes = 0;
   std::vector<Row> rows;
+
+  bool posts() const { return offer != nullptr || kind == NodeExchangeKind::kMeeting; }
 };
+
+NodeExchangeRequest meeting_of(const NodeRanks& node);
 
 class NodeExchanges {
  public:
   // Collective.
   explicit NodeExchanges(NodeRanks node);
-  int size() const { return node_.size; }  // ranks of the node
+  const NodeRanks& node() const { return node_; }
   NodeExchanges(const NodeExchanges&) = delete;
   NodeExchanges& operator=(const NodeExchanges&) = delete;
 
@@ -45,8 +51,13 @@ class NodeExchanges {
   // where it cannot be had; failure() is why.
   std::shared_ptr<Storage> allocate(size_t bytes);
   const std::string& failure() const { return failure_; }
-  // Whether these bytes lie in such memory.
+  // Whether these bytes lie in this rank's part of such memory. ContractError if they lie in another's.
   bool holds(const std::byte* data, size_t bytes) const { return locate(data, bytes).memory != nullptr; }
+
+  // What all ranks hold in the place that `mine`, in such memory, has in this rank's. Undefined if `mine` lies
+  // elsewhere.
+  SharedRows rows_of_all(const Tensor& mine) const;
+  bool shares_memory() const { return board_ != nullptr; }
 
   // All ranks of the node start the same exchanges in the same order. Returns the number by which to ask for it.
   uint64_t start(NodeExchangeRequest request);

@@ -62,8 +62,9 @@ std::string to_text(const OpTimes& times, const Ceilings& ceilings) {
   for (const OpTime& row : times.rows()) text += line(row, times, ceilings);
   const auto steps = static_cast<double>(times.steps());
   for (const OpTime& whole : times.polled()) {
-    text += fmt::format("\n  {} in all phases: {:.3f} ms a step{}, {:.3f} MB sent", whole.op, whole.ms / steps,
-                        whole.beside ? " on its stream" : "", whole.work.bytes * 1e-6 / steps);
+    text += fmt::format("\n  {} in all phases: {:.3f} ms a step{}", whole.op, whole.ms / steps,
+                        whole.beside ? " on its stream" : "");
+    if (whole.work.bytes > 0.0) text += fmt::format(", {:.3f} MB sent", whole.work.bytes * 1e-6 / steps);
     if (const auto gb = rate(whole.work.bytes, whole.ms)) text += fmt::format(", {:.3f} GB/s", *gb);
   }
   text += "\n  ceilings:";

@@ -30,6 +30,8 @@ class BorrowedCommunicator : public Communicator {
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
     return inner_.allocate_shared(bytes, what);
   }
+  SharedRows rows_of_all(const Tensor& mine) const override { return inner_.rows_of_all(mine); }
+  std::unique_ptr<Work> meet(Stream& stream) override { return inner_.meet(stream); }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     return inner_.all_gather_bytes(mine);
   }

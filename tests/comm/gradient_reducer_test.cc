@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "core/tensor/philox.h"
 #include "tests/comm/rank_threads.h"
@@ -46,8 +48,9 @@ float expected_sum(const ReducerConfig& config, int ranks, int parameter, int64_
 TEST_P(ReducerTest, EveryElementIsTheDefinedSumOnEveryRankThatHoldsIt) {
   std::mutex mutex;
   std::map<std::pair<int, int64_t>, int> holders;
-  run_ranks(ranks(), [&](Communicator& communicator) {
+  run([&](Communicator& communicator) {
     TrainingRank rank(communicator, config());
+    EXPECT_EQ(rank.reducer->path(), path());
     for (int round = 0; round < 2; ++round) rank.reduce();  // the second time with buffers that are not fresh
     int64_t wrong = 0, elements = 0;
     std::map<std::pair<int, int64_t>, int> mine;
@@ -69,7 +72,7 @@ TEST_P(ReducerTest, EveryElementIsTheDefinedSumOnEveryRankThatHoldsIt) {
 }
 
 TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
-  run_ranks(ranks(), [&](Communicator& communicator) {
+  run([&](Communicator& communicator) {
     TrainingRank rank(communicator, config());
     rank.reduce();
     const bool wire = ranks() > 1 && config().wire != DType::kF32;
@@ -97,7 +100,7 @@ TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
 }
 
 TEST_P(ReducerTest, LocalGradientsAndPaddingStayAsTheyAre) {
-  run_ranks(ranks(), [&](Communicator& communicator) {
+  run([&](Communicator& communicator) {
     TrainingRank rank(communicator, config());
     rank.reduce();
     const BucketLayout& layout = rank.buckets->layout();
@@ -116,20 +119,88 @@ TEST_P(ReducerTest, LocalGradientsAndPaddingStayAsTheyAre) {
 }
 
 TEST_P(ReducerTest, RegistersWhatItExchangesForItsLife) {
-  run_ranks(ranks(), [&](Communicator& local) {
-    testing::RecordedRegistrations communicator(local);
+  const bool gathers = config().sharding == Sharding::kReplicated;
+  const bool exchanges = ranks() > 1 && (path() == ContributionPath::kExchanged || gathers);
+  run([&](Communicator& inner) {
+    testing::RecordedRegistrations communicator(inner);
     {
       TrainingRank rank(communicator, config());
-      EXPECT_EQ(communicator.registered() > 0, ranks() > 1);
+      EXPECT_EQ(communicator.registered() > 0, exchanges);
       rank.reduce();
-      EXPECT_EQ(communicator.inside() > 0, ranks() > 1);
+      EXPECT_EQ(communicator.inside() > 0, exchanges);
       EXPECT_EQ(communicator.outside(), 0);
     }
     EXPECT_EQ(communicator.registered(), 0u);
   });
 }
 
+TEST_P(ReducerTest, AsSentIsTheWireValue) {
+  run([&](Communicator& communicator) {
+    TrainingRank rank(communicator, config());
+    rank.reduce();
+    const Tensor sent = rank.reducer->as_sent(rank.parameters[3].gradient);
+    ASSERT_EQ(sent.dtype(), ranks() > 1 ? config().wire : DType::kF32);
+    const float before = wire_scale(config(), ranks()).before;
+    dispatch(sent.dtype(), [&]<typename T>() {
+      for (int64_t i = 0; i < sent.numel(); ++i) {
+        ASSERT_EQ(to_float(sent.data<T>()[i]),
+                  round_to(sent.dtype(), before * toy_gradient(communicator.rank(), 3, i)));
+      }
+    });
+  });
+}
+
+TEST_P(ReducerTest, BuffersAreWhatThePlanSays) {
+  run([&](Communicator& communicator) {
+    const TrainingRank rank(communicator, config());
+    EXPECT_EQ(rank.reducer->buffer_bytes(), rank.reducer->plan().window_bytes + rank.reducer->plan().result_bytes);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Wires, ReducerTest, testing::reducer_cases());
+
+// Rank 1 hears late that all have reached a bucket, and then reads: by that time rank 0 would have begun the next step,
+// if it did not wait at the end of finish().
+class LateRank final : public testing::NodeCommunicator {
+ public:
+  using NodeCommunicator::NodeCommunicator;
+  std::unique_ptr<Work> meet(Stream& stream) override {
+    return std::make_unique<LateWork>(NodeCommunicator::meet(stream), rank() == 1);
+  }
+
+ private:
+  class LateWork final : public Work {
+   public:
+    LateWork(std::unique_ptr<Work> work, bool late) : work_(std::move(work)), late_(late) {}
+    bool test() override { return !late_ && work_->test(); }
+    void wait() override {
+      work_->wait();
+      if (late_) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+
+   private:
+    const std::unique_ptr<Work> work_;
+    const bool late_;
+  };
+};
+
+TEST(Reducer, GradientsReadInPlaceAreOverwrittenOnlyWhenAllHaveReadThem) {
+  run_ranks(2, [](Communicator& local) {
+    LateRank communicator(local);
+    TrainingRank rank(communicator, {});
+    for (int step = 0; step < 3; ++step) {
+      const auto gradient = [step](int r, int parameter, int64_t element) {
+        return toy_gradient(r + 2 * step, parameter, element);
+      };
+      rank.reduce(gradient);
+      int64_t wrong = 0;
+      rank.for_each_result([&](int parameter, int64_t element, float value) {
+        wrong += value != expected_sum({}, 2, parameter, element, gradient);
+      });
+      EXPECT_EQ(wrong, 0) << "in step " << step;
+    }
+  });
+}
 
 // Big + 1 + 1, where 1 is half a unit in the last place of big in the wire dtype: added on the wire each 1 is lost
 // (ties go to even), in fp32 none. All values and both sums are exact in the wire dtype.
@@ -278,28 +349,6 @@ TEST(Reducer, RanksMayUseDifferentParameters) {
     rank.for_each_result([&](int parameter, int64_t element, float value) {
       ASSERT_EQ(value, parameter < 2 ? toy_gradient(parameter, parameter, element) : 0.0f);
     });
-  });
-}
-
-TEST(Reducer, AsSentIsTheWireValue) {
-  run_ranks(2, [](Communicator& communicator) {
-    TrainingRank rank(communicator, {.wire = DType::kF16});
-    rank.reduce();
-    const Tensor sent = rank.reducer->as_sent(rank.parameters[3].gradient);
-    ASSERT_EQ(sent.dtype(), DType::kF16);
-    for (int64_t i = 0; i < sent.numel(); ++i) {
-      const float expected = round_to(DType::kF16, 2.0f * toy_gradient(communicator.rank(), 3, i));  // before = 2
-      ASSERT_EQ(to_float(sent.data<Float16>()[i]), expected);
-    }
-  });
-}
-
-TEST(Reducer, BuffersAreWhatThePlanSays) {
-  run_ranks(3, [](Communicator& communicator) {
-    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-      const TrainingRank rank(communicator, {.wire = DType::kBF16, .sharding = sharding});
-      EXPECT_EQ(rank.reducer->buffer_bytes(), rank.reducer->plan().window_bytes + rank.reducer->plan().result_bytes);
-    }
   });
 }
 

@@ -2,6 +2,7 @@
 // that silently starts alone fails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -96,6 +97,28 @@ TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   for (int source = 0; source < expected_ranks; ++source) EXPECT_EQ(all.data<uint8_t>()[source * 100], 1 + source);
 }
 
+// Across nodes nothing can be read in place, and a meeting is one all the same.
+TEST(MpiCommunicator, RanksOfOneNodeReadEachOthersMemoryBetweenMeetings) {
+  for (const int ranks_per_node : {0, 2}) {
+    const auto communicator = create_mpi_communicator({.ranks_per_node = ranks_per_node});
+    SharedPlace place(*communicator);
+    const auto stream = place.create_stream();
+    const Tensor mine = place.make(DType::kF32, Shape{1000});
+    const SharedRows all = communicator->rows_of_all(mine);
+    const bool one_node = communicator->local_size() == expected_ranks && expected_ranks > 1;
+    ASSERT_EQ(all.rows.defined(), one_node);
+    for (int round = 0; round < 100; ++round) {
+      std::fill_n(mine.data<float>(), 1000, static_cast<float>(10 * round + communicator->rank()));
+      communicator->meet(*stream)->wait();
+      for (int source = 0; one_node && source < expected_ranks; ++source) {
+        const float* const row = all.rows.data<float>() + source * all.stride;
+        EXPECT_EQ(std::count(row, row + 1000, static_cast<float>(10 * round + source)), 1000);
+      }
+      communicator->meet(*stream)->wait();
+    }
+  }
+}
+
 TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
   EXPECT_THROW(create_mpi_communicator({.piece_bytes = size_t{1} << 31}), ContractError);
   EXPECT_THROW(create_mpi_communicator({.piece_bytes = 0}), ContractError);
@@ -105,6 +128,10 @@ TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
 // Some steps of toy training; the hash of the weights and the sum of squares of the last gradient.
 std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfig& config) {
   testing::TrainingRank rank(communicator, config);
+  const bool one_node = communicator.name() == "mpi" && communicator.local_size() == communicator.size();
+  const bool in_place = one_node && communicator.size() > 1;
+  EXPECT_EQ(rank.reducer->path(), in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged);
+  EXPECT_EQ(rank.buckets->weights_in_common(), in_place && config.sharding == Sharding::kSharded);
   VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
   ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, config.sharding, {});
   optimizer.initialize(5);

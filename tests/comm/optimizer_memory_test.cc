@@ -9,6 +9,7 @@
 
 #include "comm/memory_plan.h"
 #include "core/backend/registry.h"
+#include "tests/comm/node_ranks.h"
 #include "tests/comm/rank_threads.h"
 
 namespace mantissa {
@@ -109,35 +110,44 @@ TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
 
 // The memory table: what is allocated is what was predicted, for every mode. Padding is at most 64 * N elements a
 // bucket and 63 a parameter, some 1000 of 3 million.
+void expect_predicted_allocations(int ranks, DType first_moment, Sharding sharding, ContributionPath path) {
+  run_ranks(ranks, [&](Communicator& local) {
+    testing::NodeCommunicator node(local);
+    Communicator& communicator = path == ContributionPath::kInPlace ? node : local;
+    ParameterSet parameters;
+    for (int layer = 0; layer < 3; ++layer) {
+      parameters.add("matrix" + std::to_string(layer), {1000, 999}, {}).working_dtype = DType::kBF16;
+      parameters.add("vector" + std::to_string(layer), {999}, {}).working_dtype = DType::kBF16;
+    }
+    const auto backend = create_backend("cpu");
+    const auto stream = backend->create_stream();
+    const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
+    const AdamWOptions options{.first_moment = first_moment};
+    const BucketLayout layout(parameters, ranks);
+    const bool sharded = sharding == Sharding::kSharded, shares = path == ContributionPath::kInPlace;
+    FlatBuckets buckets(parameters, layout, *backend,
+                        {.communicator = &communicator, .gradients = shares, .weights = shares && sharded});
+    GradientReducer reducer(buckets, communicator, *backend, *stream, config);
+    EXPECT_EQ(reducer.path(), path);
+    ShardedOptimizer optimizer(buckets, communicator, *backend, *stream, sharding, options);
+    const StateMemory measured = measure_memory(buckets, reducer, optimizer);
+    EXPECT_EQ(measured, predict_memory(layout, config, options, path));
+    const double holders = sharded ? ranks : 1, copies = sharded && shares ? ranks : 1;
+    const double bytes = first_moment == DType::kF32 ? 12.0 : 10.0;
+    const auto elements = static_cast<double>(parameters.numel());
+    const double formula = bytes / holders * elements;
+    EXPECT_NEAR(static_cast<double>(measured.masters + measured.moments), formula, 0.02 * formula);
+    EXPECT_NEAR(static_cast<double>(measured.weights), 2.0 * elements / copies, 0.02 * formula);
+    EXPECT_NEAR(static_cast<double>(measured.gradients), 4.0 * elements, 0.02 * formula);
+  });
+}
+
 TEST(OptimizerMemory, AllocationsAreWhatWasPredicted) {
   for (const int ranks : {1, 2, 3, 5}) {
     for (const DType first_moment : {DType::kF32, DType::kBF16}) {
       for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-        run_ranks(ranks, [&](Communicator& communicator) {
-          ParameterSet parameters;
-          for (int layer = 0; layer < 3; ++layer) {
-            parameters.add("matrix" + std::to_string(layer), {1000, 999}, {}).working_dtype = DType::kBF16;
-            parameters.add("vector" + std::to_string(layer), {999}, {}).working_dtype = DType::kBF16;
-          }
-          const auto backend = create_backend("cpu");
-          const auto stream = backend->create_stream();
-          const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
-          const AdamWOptions options{.first_moment = first_moment};
-          const BucketLayout layout(parameters, ranks);
-          FlatBuckets buckets(parameters, layout, *backend);
-          GradientReducer reducer(buckets, communicator, *backend, *stream, config);
-          ShardedOptimizer optimizer(buckets, communicator, *backend, *stream, sharding, options);
-          const StateMemory measured = measure_memory(buckets, reducer, optimizer);
-          EXPECT_EQ(measured, predict_memory(layout, config, options));
-          const double holders = sharding == Sharding::kSharded ? ranks : 1;
-          const double bytes = first_moment == DType::kF32 ? 12.0 : 10.0;
-          const double formula = bytes / holders * static_cast<double>(parameters.numel());
-          EXPECT_NEAR(static_cast<double>(measured.masters + measured.moments), formula, 0.02 * formula);
-          EXPECT_NEAR(static_cast<double>(measured.weights), 2.0 * static_cast<double>(parameters.numel()),
-                      0.02 * formula);
-          EXPECT_NEAR(static_cast<double>(measured.gradients), 4.0 * static_cast<double>(parameters.numel()),
-                      0.02 * formula);
-        });
+        expect_predicted_allocations(ranks, first_moment, sharding, ContributionPath::kExchanged);
+        if (ranks > 1) expect_predicted_allocations(ranks, first_moment, sharding, ContributionPath::kInPlace);
       }
     }
   }

@@ -51,11 +51,10 @@ struct TrainingRank {
                int64_t capacity_bytes = kToyCapacityBytes)
       : communicator(given), backend(create_backend("cpu")), stream(backend->create_stream()) {
     add_toy_parameters(parameters, low);
-    buckets = std::make_unique<FlatBuckets>(parameters, BucketLayout(parameters, communicator.size(), capacity_bytes),
-                                            *backend,
-                                            SentBuckets{.communicator = &communicator,
-                                                        .gradients = config.wire == DType::kF32,
-                                                        .weights = config.sharding == Sharding::kSharded});
+    buckets = std::make_unique<FlatBuckets>(
+        parameters, BucketLayout(parameters, communicator.size(), capacity_bytes), *backend,
+        SentBuckets{
+            .communicator = &communicator, .gradients = true, .weights = config.sharding == Sharding::kSharded});
     reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
   }
 

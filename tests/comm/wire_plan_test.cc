@@ -71,6 +71,29 @@ TEST(WirePlan, ResultsAreShardsOrAll) {
             4 * static_cast<size_t>(layout.numel()));
 }
 
+// Only what is gathered in 16 bits has to be put somewhere.
+TEST(WirePlan, ContributionsReadInPlaceNeedNoWindow) {
+  ParameterSet parameters;
+  testing::add_toy_parameters(parameters);
+  const BucketLayout layout(parameters, 3, testing::kToyCapacityBytes);
+  for (const DType wire : {DType::kF32, DType::kBF16}) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      const ReducerConfig config{.wire = wire, .sharding = sharding};
+      const WirePlan plan = plan_wire(layout, config, ContributionPath::kInPlace);
+      const bool gathers = wire == DType::kBF16 && sharding == Sharding::kReplicated;
+      EXPECT_EQ(plan.window_bytes > 0, gathers);
+      EXPECT_EQ(plan.result_bytes, plan_wire(layout, config).result_bytes);
+      for (size_t bucket = 0; bucket < plan.slots.size(); ++bucket) {
+        EXPECT_EQ(plan.slots[bucket].receive_bytes, 0u);
+        EXPECT_EQ(plan.slots[bucket].send_bytes, gathers ? 2 * static_cast<size_t>(layout.buckets()[bucket].numel) : 0);
+        if (!gathers) {
+          EXPECT_EQ(plan.slots[bucket].blocker, -1);
+        }
+      }
+    }
+  }
+}
+
 // Two buckets that share bytes of the window must never be under way at once, and none may wait for more than it must.
 TEST(WirePlan, BlockersProtectEveryPlace) {
   int blocked = 0;

@@ -1,10 +1,12 @@
-// Times what a gradient bucket goes through between ranks: all-to-all of the shards, fp32 sum in rank order, all-gather
-// of the sums, in bf16. By turns through messages and through memory that the ranks of a node share.
+// Times what a gradient bucket goes through between ranks before its sum is there, with a bf16 wire, by turns:
 //
-//   mpirun -np 2 bazel-bin/tools/bench/collectives --mib 2
+//   messages       rounded to bf16, all-to-all of the shards by messages, fp32 sum in rank order
+//   shared memory  the same, the shards copied from memory that the ranks of a node share
+//   in place       summed where the other ranks' fp32 gradients lie, rounding on the way
 //
-// Prints lines "key: values". A round lasts from a barrier until the last rank is done; GB/s are the bytes that one
-// rank receives from others by its time.
+//   mpirun -np 2 bazel-bin/tools/bench/collectives --mib 4
+//
+// Prints lines "key: values". A round lasts from a barrier until the last rank is done.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -21,81 +23,113 @@ namespace mantissa {
 namespace {
 
 struct Request {
-  double mib = 2.0;  // of bf16 that a rank has
+  double mib = 4.0;  // of fp32 gradients that a rank has
   int rounds = 15, repeats = 10, threads = 1;
 };
 
-struct Bench {
-  Communicator& communicator;
-  Backend& backend;
-  Stream& stream;
-  int64_t shard;  // elements
+class Bench {
+ public:
+  Bench(Communicator& communicator, Backend& backend, Stream& stream, int64_t shard)
+      : communicator_(communicator),
+        backend_(backend),
+        stream_(stream),
+        shard_(shard),
+        gradient_(tensor(DType::kF32, shared(DType::kF32))),
+        receive_(tensor(DType::kBF16, nullptr)),
+        result_(backend.make_tensor(DType::kF32, {shard}, "a bench")),
+        rows_(communicator.rows_of_all(gradient_.slice(communicator.rank() * shard, shard))) {
+    backend.fill(gradient_, 1.0f, stream);
+  }
 
-  int ranks() const { return communicator.size(); }
-  Tensor tensor(const std::shared_ptr<Storage>& storage) const { return {storage, DType::kBF16, {ranks(), shard}}; }
-  Tensor private_tensor() const { return backend.make_tensor(DType::kBF16, {ranks(), shard}, "a bench"); }
+  std::shared_ptr<Storage> shared(DType dtype) const {
+    return communicator_.allocate_shared(static_cast<size_t>(ranks() * shard_ * size_bytes(dtype)), "a bench");
+  }
+  // (N, shard), in `storage` or, where that is null, in memory of its own.
+  Tensor tensor(DType dtype, const std::shared_ptr<Storage>& storage) const {
+    const Shape shape{ranks(), shard_};
+    return storage ? Tensor(storage, dtype, shape) : backend_.make_tensor(dtype, shape, "a bench");
+  }
+  bool reads_in_place() const { return rows_.rows.defined(); }
 
-  void reduce(const Tensor& send, const Tensor& receive) const {
-    communicator.all_to_all(send, receive, stream)->wait();
-    const Tensor mine = send.slice(communicator.rank() * shard, shard);
-    backend.sum_contributions({.contributions = receive, .out = mine, .scale = 1.0f / static_cast<float>(ranks())},
-                              stream);
-    communicator.all_gather(mine, send, stream)->wait();
+  void exchange(const Tensor& send) const {
+    backend_.cast({.src = gradient_, .dst = send}, stream_);
+    communicator_.all_to_all(send, receive_, stream_)->wait();
+    backend_.sum_contributions({.contributions = receive_, .out = result_}, stream_);
+  }
+
+  void sum_in_place() const {
+    communicator_.meet(stream_)->wait();
+    backend_.sum_contributions(
+        {.contributions = rows_.rows, .out = result_, .row_stride = rows_.stride, .rounded_to = DType::kBF16}, stream_);
+    communicator_.meet(stream_)->wait();
   }
 
   // Of the slowest rank, in ms a repetition.
-  double time(const Tensor& send, const Tensor& receive, int repeats) const {
-    communicator.barrier();
+  template <typename Reduce>
+  double time(int repeats, const Reduce& reduce) const {
+    communicator_.barrier();
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < repeats; ++i) reduce(send, receive);
+    for (int i = 0; i < repeats; ++i) reduce();
     const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-    const auto all = all_gather_records(communicator, ms / repeats);
+    const auto all = all_gather_records(communicator_, ms / repeats);
     return *std::max_element(all.begin(), all.end());
   }
 
-  void print(const char* key, const std::vector<double>& ms) const {
-    if (communicator.rank() != 0) return;
-    const double received = 2.0 * (ranks() - 1) * static_cast<double>(shard * size_bytes(DType::kBF16));
-    const double median = quantile(ms, 0.5);
-    std::printf("%s: median %.3f ms, min %.3f, max %.3f; %.2f GB/s\n", key, median, quantile(ms, 0.0),
-                quantile(ms, 1.0), received / median * 1e-6);
-  }
+ private:
+  int ranks() const { return communicator_.size(); }
+
+  Communicator& communicator_;
+  Backend& backend_;
+  Stream& stream_;
+  int64_t shard_;  // elements
+  Tensor gradient_, receive_, result_;
+  SharedRows rows_;
 };
+
+// `base`: of messages, round by round.
+void print(const char* key, const std::vector<double>& ms, const std::vector<double>& base) {
+  std::vector<double> ratios;
+  for (size_t round = 0; round < ms.size(); ++round) ratios.push_back(base[round] / ms[round]);
+  std::printf("%s: median %.3f ms, min %.3f, max %.3f; %.2f (%.2f - %.2f) times as fast as messages\n", key,
+              quantile(ms, 0.5), quantile(ms, 0.0), quantile(ms, 1.0), quantile(ratios, 0.5), quantile(ratios, 0.0),
+              quantile(ratios, 1.0));
+}
 
 void run(const Request& request) {
   const auto communicator = create_mpi_communicator();
   set_threads(request.threads);
   const auto backend = create_backend("cpu");
   const auto stream = backend->create_stream();
-  const auto elements = static_cast<int64_t>(request.mib * (1 << 20)) / size_bytes(DType::kBF16);
-  const Bench bench{*communicator, *backend, *stream, std::max<int64_t>(1, elements / communicator->size())};
-  const Tensor message_send = bench.private_tensor(), receive = bench.private_tensor();
-  const auto shared = communicator->allocate_shared(message_send.size_bytes(), "a bench");
-  backend->fill(message_send, 1.0f, *stream);
-  std::vector<double> messages, memory, ratios;
+  const auto elements = static_cast<int64_t>(request.mib * (1 << 20)) / size_bytes(DType::kF32);
+  const Bench bench(*communicator, *backend, *stream, std::max<int64_t>(1, elements / communicator->size()));
+  const auto storage = bench.shared(DType::kBF16);
+  const Tensor message_send = bench.tensor(DType::kBF16, nullptr), shared_send = bench.tensor(DType::kBF16, storage);
+  std::vector<double> messages, memory, in_place;
   for (int round = -1; round < request.rounds; ++round) {  // the first touches memory
-    const double by_messages = bench.time(message_send, receive, request.repeats);
-    const double by_memory = shared ? bench.time(bench.tensor(shared), receive, request.repeats) : by_messages;
+    const double by_messages = bench.time(request.repeats, [&] { bench.exchange(message_send); });
+    const double by_memory = bench.time(request.repeats, [&] { bench.exchange(shared_send); });
+    const double where_it_lies =
+        bench.reads_in_place() ? bench.time(request.repeats, [&] { bench.sum_in_place(); }) : 0.0;
     if (round < 0) continue;
     messages.push_back(by_messages);
     memory.push_back(by_memory);
-    ratios.push_back(by_messages / by_memory);
+    in_place.push_back(where_it_lies);
   }
-  bench.print("messages", messages);
-  if (shared) bench.print("shared memory", memory);
-  if (communicator->rank() == 0 && shared) {
-    std::printf("ratio: median %.2f, min %.2f, max %.2f\n", quantile(ratios, 0.5), quantile(ratios, 0.0),
-                quantile(ratios, 1.0));
-  }
+  if (communicator->rank() != 0) return;
+  print("messages", messages, messages);
+  if (storage) print("shared memory", memory, messages);
+  if (bench.reads_in_place()) print("in place", in_place, messages);
 }
 
 }  // namespace
 }  // namespace mantissa
 
 int main(int argc, char** argv) {
-  CLI::App app("Times the reduction of a gradient bucket through messages and through shared memory");
+  CLI::App app("Times the reduction of a gradient bucket by messages, through shared memory and in place");
   mantissa::Request request;
-  app.add_option("--mib", request.mib, "of bf16 that each rank has")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--mib", request.mib, "of fp32 gradients that each rank has")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_option("--rounds", request.rounds, "of each kind, by turns")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();

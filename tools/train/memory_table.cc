@@ -18,13 +18,13 @@ std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
 
 }  // namespace
 
-MemoryTable predict_memory_table(const Config& config, int ranks) {
+MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path) {
   const AutocastPolicy policy(config.precision.autocast());
   ParameterSet parameters;
   make_model(config, policy, parameters);
   const BucketLayout layout(parameters, ranks, config.comm.bucket_bytes());
   const StepMemory step = walk_step(config, packing_device(config, ranks).get());
-  return {.state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw),
+  return {.state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path),
           .activations = step.activations,
           .casts = step.casts,
           .packed = step.packed};

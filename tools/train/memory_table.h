@@ -17,7 +17,7 @@ struct MemoryTable {
 };
 
 // From the layout of the state and walk_step(), without allocating anything. ConfigError as walk_step().
-MemoryTable predict_memory_table(const Config& config, int ranks);
+MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged);
 MemoryTable measure_memory_table(const Session& session);
 
 // One line for each category, in MiB; with `measured` a second column and the difference.

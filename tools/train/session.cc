@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "comm/bucket_layout.h"
-#include "comm/node/shared_mapping.h"
 #include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
@@ -45,13 +44,13 @@ void require_agreement(Communicator& communicator, const Identity& mine) {
   }
 }
 
-// Gradients on an fp32 wire and gathered weights are sent from where they are computed. Weights move once a step and
-// are read by every product, which is slower in small pages.
+// What ranks of one node read where it lies, and gradients that an fp32 wire sends from there.
 SentBuckets sent_buckets(const Config& config, Communicator& communicator) {
   const ReducerConfig& reducer = config.comm.reducer;
+  const bool in_place = expected_path(config, communicator) == ContributionPath::kInPlace;
   return {.communicator = &communicator,
-          .gradients = reducer.wire == DType::kF32,
-          .weights = reducer.sharding == Sharding::kSharded && shared_memory_has_huge_pages()};
+          .gradients = in_place || reducer.wire == DType::kF32,
+          .weights = in_place && reducer.sharding == Sharding::kSharded};
 }
 
 const Config& checked(const Config& config, Communicator& communicator) {
@@ -113,6 +112,13 @@ bool Session::captures_steps() const {
 
 int gradient_boost_log2(int64_t ranks, int64_t micro_batches) {
   return std::bit_width(static_cast<uint64_t>(ranks * micro_batches)) - 1;
+}
+
+ContributionPath expected_path(const Config& config, const Communicator& communicator) {
+  const bool one_node = communicator.size() > 1 && communicator.local_size() == communicator.size();
+  const bool shares = one_node && communicator.name() == "mpi";
+  const bool on_host = shares && choose_device(config.device, communicator.local_rank()).backend == "cpu";
+  return on_host ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }
 
 ReducerConfig resolve_reducer(const Config& config, int ranks) {

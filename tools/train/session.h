@@ -54,6 +54,9 @@ struct Session {
 // exactly.
 int gradient_boost_log2(int64_t ranks, int64_t micro_batches);
 
+// How these ranks will come to each other's gradients, unless the system refuses them the memory for it.
+ContributionPath expected_path(const Config& config, const Communicator& communicator);
+
 // The configuration's reduction for this many ranks.
 ReducerConfig resolve_reducer(const Config& config, int ranks);
 

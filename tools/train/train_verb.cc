@@ -27,6 +27,13 @@ void announce(const Config& config, const Session& session, int threads) {
       "precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
       config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
       config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
+  if (session.ranks() == 1) return;
+  spdlog::info("between ranks: gradients {}, weights {}",
+               session.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
+                                                                    : "are exchanged shard by shard",
+               config.comm.reducer.sharding == Sharding::kReplicated ? "are updated by every rank"
+               : session.buckets.weights_in_common()                 ? "have one copy in common"
+                                                                     : "are gathered");
 }
 
 // An error that has been told: the exit code is left.
@@ -50,7 +57,8 @@ void train(const Config& config, Communicator& communicator) {
   const int threads = set_up_threads(config, communicator);
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
-  spdlog::info("memory of a rank, predicted:{}", to_text(predict_memory_table(config, communicator.size())));
+  spdlog::info("memory of a rank, predicted:{}",
+               to_text(predict_memory_table(config, communicator.size(), expected_path(config, communicator))));
   Session session(config, communicator);
   // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
   // hang.

@@ -162,7 +162,8 @@ void Trainer::report_profile() {
 }
 
 void Trainer::summarise() const {
-  const MemoryTable predicted = predict_memory_table(session_.config, session_.ranks());
+  const MemoryTable predicted =
+      predict_memory_table(session_.config, session_.ranks(), expected_path(session_.config, session_.communicator));
   const MemoryTable measured = measure_memory_table(session_);
   spdlog::info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
   spdlog::info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));

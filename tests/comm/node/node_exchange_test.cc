@@ -1,10 +1,14 @@
 #include "comm/node/node_exchange.h"
 
+#include "comm/node/shared_file.h"
+
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "core/base/error.h"
@@ -67,7 +71,11 @@ TEST(NodeExchange, MemoryIsZeroedAlignedAndRecognised) {
     EXPECT_TRUE(std::all_of(rank.send.raw(), rank.send.raw() + rank.send.size_bytes(),
                             [](std::byte byte) { return byte == std::byte{0}; }));
     EXPECT_TRUE(rank.exchanges.holds(rank.send.raw() + 1, 100'000));
-    EXPECT_FALSE(rank.exchanges.holds(rank.send.raw() + 1, 100'001));
+    EXPECT_THROW(rank.exchanges.holds(rank.send.raw() + 1, 100'001), ContractError);
+    SharedRows all = rank.exchanges.rows_of_all(rank.send);
+    const std::byte* const theirs = all.rows.raw() + (communicator.rank() + 1) % 3 * all.stride;
+    EXPECT_THROW(rank.exchanges.holds(theirs, 1), ContractError) << "another rank's";
+    all = {};  // it keeps the memory
     EXPECT_FALSE(rank.exchanges.holds(rank.receive.data(), 1));
     const std::byte* const before = rank.send.raw();
     rank.send = Tensor();
@@ -103,6 +111,56 @@ TEST(NodeExchange, IsNotDoneBeforeAllOthersHaveRead) {
     }
     communicator.barrier();
   });
+}
+
+TEST(NodeExchange, AMeetingIsDoneWhenAllHaveComeAndNotBefore) {
+  run_ranks(3, [](Communicator& communicator) {
+    Rank rank(communicator);
+    const bool late = communicator.rank() == 2;
+    uint64_t number = 0;
+    if (!late) number = rank.exchanges.start(meeting_of(rank.exchanges.node()));
+    for (int look = 0; !late && look < 1000; ++look) {
+      rank.exchanges.advance();
+      ASSERT_FALSE(rank.exchanges.done(number));
+    }
+    communicator.barrier();
+    if (late) number = rank.exchanges.start(meeting_of(rank.exchanges.node()));
+    EXPECT_EQ(late, rank.exchanges.done(number)) << "the last to come waits for nobody";
+    communicator.barrier();
+    rank.exchanges.advance();
+    EXPECT_TRUE(rank.exchanges.done(number));
+    communicator.barrier();
+  });
+}
+
+// Of sizes below, at and above whole pages of either kind.
+TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
+  for (const int64_t bytes : {100, 4096, 5000, 2 << 20, (2 << 20) + 40}) {
+    run_ranks(3, [bytes](Communicator& communicator) {
+      Rank rank(communicator, bytes);
+      const Tensor mine = rank.send.slice(8, bytes - 8);
+      const SharedRows all = rank.exchanges.rows_of_all(mine);
+      ASSERT_EQ(all.rows.shape(), Shape({3, bytes - 8}));
+      EXPECT_EQ(all.rows.raw() + communicator.rank() * all.stride, mine.raw());
+      const SharedRows words = rank.exchanges.rows_of_all(
+          Tensor(std::make_shared<Storage>(mine.raw(), 8, Device{}, nullptr), DType::kF32, Shape{2}));
+      EXPECT_EQ(4 * words.stride, all.stride);
+      for (int round = 0; round < 50; ++round) {
+        rank.fill(round * 3 + communicator.rank());
+        rank.finish(rank.exchanges.start(meeting_of(rank.exchanges.node())));
+        for (int source = 0; source < 3; ++source) {
+          const std::byte* const row = all.rows.raw() + source * all.stride;
+          EXPECT_EQ(std::count(row, row + bytes - 8, static_cast<std::byte>(round * 3 + source)), bytes - 8);
+        }
+        rank.finish(rank.exchanges.start(meeting_of(rank.exchanges.node())));
+      }
+      std::vector<std::byte> own(64);
+      const Tensor elsewhere(std::make_shared<Storage>(own.data(), own.size(), Device{}, nullptr), DType::kU8,
+                             Shape{64});
+      EXPECT_FALSE(rank.exchanges.rows_of_all(elsewhere).rows.defined());
+      communicator.barrier();
+    });
+  }
 }
 
 // As one rank after the other goes on: each reuses its buffer as soon as it may.
@@ -175,7 +233,7 @@ TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
     node.gather = [&, honest = node.gather](std::span<const std::byte> mine) {
       std::vector<std::byte> record(mine.begin(), mine.end());
       if (++gathers == 1 && communicator.rank() == 1) {
-        SharedMapping::Ticket ticket;
+        SharedFile::Ticket ticket;
         std::memcpy(&ticket, record.data(), sizeof(ticket));
         ++ticket.inode;
         std::memcpy(record.data(), &ticket, sizeof(ticket));
@@ -187,6 +245,45 @@ TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
     EXPECT_NE(reason.find("container"), std::string::npos) << reason;
     EXPECT_NE(NodeBlock::share(node, 4096, reason), nullptr) << reason;
     EXPECT_EQ(reason, "");
+  });
+}
+
+TEST(NodeExchange, RanksThatAskForDifferentSizesAreToldAndNothingIsMappedOver) {
+  run_ranks(3, [](Communicator& communicator) {
+    std::string reason;
+    const size_t bytes = communicator.rank() == 0 ? 4096 : size_t{64} << 20;
+    EXPECT_EQ(NodeBlock::share(node_of(communicator), bytes, reason), nullptr);
+    EXPECT_NE(reason.find("asks for"), std::string::npos) << reason;
+    EXPECT_NE(NodeBlock::share(node_of(communicator), 4096, reason), nullptr) << reason;
+  });
+}
+
+int mapped_files() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("memfd:mantissa") != std::string::npos;
+  return count;
+}
+
+// Blocks begin where huge pages do, so that the system can give them, and their memory goes with the last who holds it.
+TEST(NodeExchange, BlocksAreAlignedAndGivenBack) {
+  run_ranks(2, [](Communicator& communicator) {
+    for (const size_t bytes : {size_t{4096}, kHugePageBytes, 3 * kHugePageBytes + 64}) {
+      std::string reason;
+      auto block = NodeBlock::share(node_of(communicator), bytes, reason);
+      ASSERT_NE(block, nullptr) << reason;
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(block->of_rank(0)) % kHugePageBytes, 0u);
+      EXPECT_EQ(block->distance_bytes() % (bytes >= kHugePageBytes ? kHugePageBytes : 4096), 0u);
+      EXPECT_GE(block->distance_bytes(), bytes);
+      for (int rank = 0; rank < 2; ++rank) block->of_rank(rank)[bytes - 1] = std::byte{1};
+      communicator.barrier();
+      EXPECT_EQ(mapped_files(), 4);  // of both ranks, each of which has mapped both
+      communicator.barrier();
+      block.reset();
+      communicator.barrier();
+      EXPECT_EQ(mapped_files(), 0);
+      communicator.barrier();
+    }
   });
 }
 

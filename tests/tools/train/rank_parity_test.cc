@@ -48,6 +48,29 @@ TEST(RankParity, AccumulationInTheWireDtypeStaysClose) {
   EXPECT_LE(largest_difference(exact, wire), 8 * std::ldexp(1.0, -9));  // rounded again after each addition
 }
 
+// Ranks of one machine share memory, say so, and take the memory that was predicted for that.
+TEST(RankParity, RanksOfOneNodeShareGradientsAndWeights) {
+  const auto logged = [](const std::string& sharding) {
+    return SmallRun("one_node_" + sharding)
+        .train(2, {"train.steps=6", "comm.wire_dtype=bf16", "optimizer.sharding=" + sharding})
+        .output;
+  };
+  const std::string sharded = logged("sharded"), replicated = logged("replicated");
+  EXPECT_NE(sharded.find("gradients are summed where they lie, in shared memory, weights have one copy in common"),
+            std::string::npos)
+      << sharded;
+  EXPECT_NE(replicated.find("gradients are summed where they lie, in shared memory, weights are updated by every rank"),
+            std::string::npos)
+      << replicated;
+  for (const std::string& text : {sharded, replicated}) {
+    for (const char* category : {"weights", "gradients", "masters", "moments"}) {
+      const size_t line = text.find("\n  " + std::string(category), text.find("predicted and measured"));
+      ASSERT_NE(line, std::string::npos) << text;
+      EXPECT_NE(text.substr(line, text.find('\n', line + 1) - line).find(" +0.0 %"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST(RankParity, ReplicatedOptimizerEqualsShardedBitForBitOnAnFp32Wire) {
   const auto sharded = losses_of("sharded", 2, {"comm.wire_dtype=fp32", "optimizer.sharding=sharded"});
   const auto replicated = losses_of("replicated", 2, {"comm.wire_dtype=fp32", "optimizer.sharding=replicated"});
