@@ -2,48 +2,26 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <set>
-#include <thread>
 
-#include "comm/weight_hash.h"
 #include "core/tensor/philox.h"
 #include "tests/comm/borrowed_communicator.h"
-#include "tests/comm/node_ranks.h"
+#include "tests/comm/optimized_rank.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/comm/recorded_registrations.h"
-#include "tests/comm/training_rank.h"
 
 namespace mantissa {
 namespace {
 
+using testing::kOptions;
+using testing::kSeed;
+using testing::OptimizedRank;
 using testing::run_ranks;
 using testing::toy_gradient;
 using testing::TrainingRank;
-
-constexpr uint64_t kSeed = 11;
-const AdamWOptions kOptions{.beta2 = 0.95f, .weight_decay = 0.1f};
-
-struct OptimizedRank : TrainingRank {
-  OptimizedRank(Communicator& communicator, const ReducerConfig& config, const AdamWOptions& options = kOptions,
-                DType low = DType::kBF16, int64_t capacity_bytes = testing::kToyCapacityBytes)
-      : TrainingRank(communicator, config, low, capacity_bytes),
-        adamw(options),
-        optimizer(*buckets, communicator, *backend, *stream, config.sharding, options) {}
-
-  void step(const testing::GradientFunction& gradient = toy_gradient, double learning_rate = 1e-2,
-            double unscale = 1.0) {
-    reduce(gradient);
-    update(optimizer, adamw, learning_rate, unscale);
-  }
-  uint64_t hash() { return hash_weights(parameters, *backend, *stream); }
-
-  AdamWOptions adamw;
-  ShardedOptimizer optimizer;
-};
 
 // A gradient whose sum over any of 1 to 5 ranks is exact and the same: the k-th of `ranks` parts of a multiple of 60 /
 // 1024.
@@ -63,35 +41,8 @@ uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
   std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
   run_ranks(ranks, [&](Communicator& communicator) {
     OptimizedRank rank(communicator, config, options, low, capacity_bytes);
-    rank.optimizer.initialize(kSeed);
-    for (int step = 0; step < steps; ++step) {
-      rank.step(gradient(step), 1e-2 / (step + 1), 0.25);
-    }
+    hashes[static_cast<size_t>(communicator.rank())] = rank.hash_after(steps, gradient);
     EXPECT_EQ(rank.optimizer.applied_steps(), steps);
-    hashes[static_cast<size_t>(communicator.rank())] = rank.hash();
-  });
-  for (const uint64_t hash : hashes) EXPECT_EQ(hash, hashes[0]) << "ranks hold different weights";
-  return hashes[0];
-}
-
-// The same with ranks that share memory, which have one copy of the weights between them when sharded.
-uint64_t hash_in_common(int ranks, const ReducerConfig& config, int steps) {
-  std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
-  run_ranks(ranks, [&](Communicator& local) {
-    testing::NodeCommunicator communicator(local);
-    OptimizedRank rank(communicator, config);
-    rank.optimizer.initialize(kSeed);
-    for (int step = 0; step < steps; ++step) rank.step(toy_gradient, 1e-2 / (step + 1), 0.25);
-    hashes[static_cast<size_t>(communicator.rank())] = rank.hash();
-
-    EXPECT_EQ(rank.buckets->weights_in_common(), config.sharding == Sharding::kSharded);
-    std::byte& byte = rank.buckets->weight(0).raw()[0];
-    const std::byte before = byte;
-    communicator.barrier();
-    if (communicator.rank() == 0) byte = ~byte;
-    communicator.barrier();
-    EXPECT_EQ(byte != before, communicator.rank() == 0 || rank.buckets->weights_in_common());
-    communicator.barrier();
   });
   for (const uint64_t hash : hashes) EXPECT_EQ(hash, hashes[0]) << "ranks hold different weights";
   return hashes[0];
@@ -315,44 +266,6 @@ TEST(Optimizer, RanksAgreeOnSixteenBitWires) {
       }
     }
   }
-}
-
-TEST(Optimizer, OneCopyOfTheWeightsForAllRanksHoldsTheBitsOfOneForEach) {
-  for (const int ranks : {2, 3}) {
-    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-      const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
-      EXPECT_EQ(hash_in_common(ranks, config, 4), hash_after(ranks, config, 4, [](int) { return toy_gradient; }));
-    }
-  }
-}
-
-// Rank 1 goes on computing with the weights after rank 0 has begun to update: they must stay until it comes, too.
-TEST(Optimizer, WeightsInCommonStayUntilEveryRankUpdates) {
-  run_ranks(2, [](Communicator& local) {
-    testing::NodeCommunicator communicator(local);
-    OptimizedRank rank(communicator, {.wire = DType::kBF16});
-    rank.optimizer.initialize(kSeed);
-    for (int step = 0; step < 3; ++step) {
-      const uint64_t before = rank.hash();
-      rank.reduce();
-      if (communicator.rank() == 1) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-        EXPECT_EQ(rank.hash(), before);
-      }
-      rank.update(rank.optimizer, kOptions, 1e-2);
-      EXPECT_NE(rank.hash(), before);
-      communicator.barrier();
-    }
-  });
-}
-
-TEST(Optimizer, ReplicatedRanksMustHaveWeightsOfTheirOwn) {
-  run_ranks(2, [](Communicator& local) {
-    testing::NodeCommunicator communicator(local);
-    TrainingRank rank(communicator, {.sharding = Sharding::kSharded});
-    EXPECT_THROW(ShardedOptimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kReplicated, {}),
-                 ContractError);
-  });
 }
 
 TEST(Optimizer, TheHashSeesASingleBit) {
