@@ -1,5 +1,5 @@
 // Backend: the kernels and the memory of one device. One pure virtual per kernel; a backend that lacks one does not
-// compile. Arguments are described in kernel_args.h. Calls are ordered by the stream; operands must stay alive until
+// compile. Arguments are described in kernel_args.h and quantize_args.h. Calls are ordered by the stream; operands must stay alive until
 // the stream has passed them.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include "core/backend/attention_options.h"
 #include "core/backend/gemm_options.h"
 #include "core/backend/kernel_args.h"
+#include "core/backend/quantize_args.h"
 #include "core/backend/update_decision.h"
 #include "core/tensor/stream.h"
 
@@ -84,6 +85,11 @@ class Backend {
   virtual void decide_update(const DecideUpdateArgs& args, Stream& stream) = 0;
   virtual void adamw(const AdamWArgs& args, Stream& stream) = 0;
   virtual void sum_contributions(const SumContributionsArgs& args, Stream& stream) = 0;
+  virtual void amax(const AmaxArgs& args, Stream& stream) = 0;
+  virtual void tensor_scale(const TensorScaleArgs& args, Stream& stream) = 0;
+  virtual void quantize(const QuantizeArgs& args, Stream& stream) = 0;
+  virtual void hadamard(const HadamardArgs& args, Stream& stream) = 0;
+  virtual void delayed_scales(const DelayedScalesArgs& args, Stream& stream) = 0;
 
   // Allocates a zeroed tensor that lives outside of any arena.
   Tensor make_tensor(DType dtype, Shape shape, const char* what);

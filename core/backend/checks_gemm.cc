@@ -23,6 +23,16 @@ void check_bias_gradient(const GemmArgs& args, int64_t m) {
   check_shape("gemm", "bias_gradient", "(M)", args.bias_gradient, Shape{m});
   MANTISSA_CHECK(args.trans_a == Transpose::kYes && args.activation == GemmActivation::kNone,
                  "[gemm] bias_gradient needs a transposed a, and no activation");
+  MANTISSA_CHECK(!args.a_scale.defined() && !args.b_scale.defined(),
+                 "[gemm] bias_gradient adds up a as it is stored, which is not what a product with scales stands for");
+}
+
+void check_scale(const GemmArgs& args, const char* what, const Tensor& scale) {
+  if (!scale.defined()) return;
+  check_dtype("gemm", what, scale, DType::kF32);
+  check_numel("gemm", what, scale, 1);
+  MANTISSA_CHECK(args.activation == GemmActivation::kNone, "[gemm] {} divides a product without an activation only",
+                 what);
 }
 
 }  // namespace
@@ -57,6 +67,8 @@ GemmExtents check_args(const GemmArgs& args) {
   }
   check_activation(args);
   check_bias_gradient(args, e.m);
+  check_scale(args, "a_scale", args.a_scale);
+  check_scale(args, "b_scale", args.b_scale);
   return e;
 }
 

@@ -1,7 +1,31 @@
 // Entry checks of the kernels that round to low-precision formats.
 #include "core/backend/quantize_checks.h"
 
+#include "core/backend/update_decision.h"
+#include "core/quant/hadamard.h"
+
 namespace mantissa {
+namespace {
+
+void check_scale(const char* op, const Tensor& scale) {
+  check_dtype(op, "scale", scale, DType::kF32);
+  check_numel(op, "scale", scale, 1);
+}
+
+void check_stochastic(const StochasticArgs& args, Rows extents) {
+  if (args.elements_per_sample == 0) return;
+  const int64_t numel = extents.rows * extents.columns;
+  MANTISSA_CHECK(args.elements_per_sample > 0 && args.elements_per_sample % extents.columns == 0 &&
+                     numel % args.elements_per_sample == 0,
+                 "[quantize] src ({}, {}) must be whole samples of whole rows, got samples of {} elements",
+                 extents.rows, extents.columns, args.elements_per_sample);
+  MANTISSA_CHECK(args.elements_per_sample <= int64_t{4} << 32, "[quantize] a sample has at most 2^34 elements, got {}",
+                 args.elements_per_sample);
+  check_dtype("quantize", "step", args.step, DType::kI32);
+  check_numel("quantize", "step", args.step, 1);
+}
+
+}  // namespace
 
 void check_args(const AmaxArgs& args) {
   check_float("amax", "x", args.x);
@@ -16,12 +40,53 @@ Rows check_args(const QuantizeArgs& args) {
   const bool needs_scale = has_tensor_scale(args.format.scaling);
   MANTISSA_CHECK(args.scale.defined() == needs_scale, "[quantize] {} scaling {} a tensor's scale, got {}",
                  name(args.format.scaling), needs_scale ? "needs" : "has not", needs_scale ? "none" : "one");
-  if (needs_scale) {
-    check_dtype("quantize", "scale", args.scale, DType::kF32);
-    check_numel("quantize", "scale", args.scale, 1);
-  }
+  if (needs_scale) check_scale("quantize", args.scale);
   if (args.record.defined()) check_record<QuantizeRecord>("quantize", "record", args.record);
+  check_stochastic(args.stochastic, extents);
   return extents;
+}
+
+void check_args(const TensorScaleArgs& args) {
+  check_record<QuantizeRecord>("tensor_scale", "record", args.record);
+  check_scale("tensor_scale", args.scale);
+  MANTISSA_CHECK(args.max > 0.0f && is_finite(static_cast<double>(args.max)),
+                 "[tensor_scale] max must be a format's largest number, got {}", args.max);
+}
+
+Rows check_args(const HadamardArgs& args) {
+  const Rows extents = rows_of("hadamard", "x", args.x);
+  check_float("hadamard", "y", args.y);
+  check_shape("hadamard", "y", "(R, C)", args.y, args.x.shape());
+  MANTISSA_CHECK(extents.rows % kHadamardLength == 0, "[hadamard] x must have a multiple of {} rows, got {}",
+                 kHadamardLength, extents.rows);
+  MANTISSA_CHECK(args.x.raw() != args.y.raw(), "[hadamard] y must not be x");
+  return extents;
+}
+
+DelayedScalesExtents check_args(const DelayedScalesArgs& args) {
+  constexpr const char* kOp = "delayed_scales";
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(QuantizeRecord));
+  check_dtype(kOp, "scales", args.scales, DType::kF32);
+  const int64_t tensors = args.scales.numel();
+  check_dtype(kOp, "records", args.records, DType::kU8);
+  MANTISSA_CHECK(tensors > 0 && args.records.numel() > 0 && args.records.numel() % (tensors * kBytes) == 0,
+                 "[delayed_scales] records must hold those of {} tensors for every rank, {} bytes each, got {} bytes",
+                 tensors, kBytes, args.records.numel());
+  check_dtype(kOp, "mine", args.mine, DType::kU8);
+  check_numel(kOp, "mine", args.mine, tensors * kBytes);
+  MANTISSA_CHECK(args.mine.raw() != args.records.raw(), "[delayed_scales] mine must not be records");
+  check_dtype(kOp, "total", args.total, DType::kU8);
+  check_numel(kOp, "total", args.total, tensors * kBytes);
+  MANTISSA_CHECK(args.options.history > 0, "[delayed_scales] a history has at least one entry, got {}",
+                 args.options.history);
+  check_dtype(kOp, "history", args.history, DType::kI32);
+  check_shape(kOp, "history", "(S, history)", args.history, Shape{tensors, args.options.history});
+  check_dtype(kOp, "maxima", args.maxima, DType::kF32);
+  check_numel(kOp, "maxima", args.maxima, tensors);
+  check_dtype(kOp, "entries", args.entries, DType::kI32);
+  check_numel(kOp, "entries", args.entries, 1);
+  if (args.decision.defined()) check_record<UpdateDecision>(kOp, "decision", args.decision);
+  return {args.records.numel() / (tensors * kBytes), tensors};
 }
 
 }  // namespace mantissa

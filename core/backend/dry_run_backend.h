@@ -54,6 +54,11 @@ class DryRunBackend final : public Backend {
   void decide_update(const DecideUpdateArgs&, Stream&) override {}
   void adamw(const AdamWArgs&, Stream&) override {}
   void sum_contributions(const SumContributionsArgs&, Stream&) override {}
+  void amax(const AmaxArgs&, Stream&) override {}
+  void tensor_scale(const TensorScaleArgs&, Stream&) override {}
+  void quantize(const QuantizeArgs&, Stream&) override {}
+  void hadamard(const HadamardArgs&, Stream&) override {}
+  void delayed_scales(const DelayedScalesArgs&, Stream&) override {}
 
  private:
   Backend* const like_;

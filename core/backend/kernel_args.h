@@ -43,13 +43,19 @@ struct AddArgs {
 // rounded from; the product unrounded) and take tanh to within 2^-11, as PTX's tanh.approx does. Others run the kernels
 // of gemm and gelu one after the other, with their roundings.
 //
-// bias_gradient (M) fp32, only with trans_a and without an activation: the column sums of a as well, as ColumnSumArgs
-// has them. The product that makes a linear layer's weight gradient reads the dy that the bias gradient is the sum of.
+// bias_gradient (M) fp32, only with trans_a and without an activation or scales: the column sums of a as well, as
+// ColumnSumArgs has them. The product that makes a linear layer's weight gradient reads the dy that the bias gradient
+// is the sum of.
+//
+// a_scale, b_scale: (1) fp32, read when the kernel runs; undefined for 1. What the values of a and b were multiplied by
+// before they were rounded (QuantizeArgs): the product is divided by both, by the fp32 inverse of one and then of the
+// other or by the product of these inverses at once, before its bias is added and before it is accumulated or rounded.
+// Without an activation.
 //
 // b_cache: of b, from Backend::make_operand_cache(); nullptr for none. b must stay as it is until b_cache->forget(),
 // and the cache is this matrix's alone. Results are the same bits.
 struct GemmArgs {
-  Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{};
+  Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{}, a_scale{}, b_scale{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
   GradientMode mode = GradientMode::kWrite, bias_gradient_mode = GradientMode::kWrite;
   GemmActivation activation = GemmActivation::kNone;

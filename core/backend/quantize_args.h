@@ -1,9 +1,11 @@
 // Arguments of the kernels that round matrices to low-precision formats. As in kernel_args.h, float means fp32, bf16 or
-// fp16.
+// fp16, R = rows, C = channels.
 #pragma once
 
 #include <cstdint>
 
+#include "core/backend/kernel_args.h"
+#include "core/quant/delayed_scaling.h"
 #include "core/quant/tensor_format.h"
 #include "core/tensor/tensor.h"
 
@@ -17,10 +19,30 @@ struct QuantizeRecord {
   bool operator==(const QuantizeRecord&) const = default;
 };
 
-// Raises record.amax to the largest magnitude in x (float, any shape), and adds the number of its NaN and Inf.
+// The largest amax and the sum of the numbers of N records that begin `stride` records after each other.
+constexpr QuantizeRecord fold_records(const QuantizeRecord* records, int64_t count, int64_t stride) {
+  QuantizeRecord total;
+  for (int64_t i = 0; i < count; ++i) {
+    const QuantizeRecord& record = records[i * stride];
+    total.non_finite += record.non_finite;
+    if (total.amax < record.amax) total.amax = record.amax;
+  }
+  return total;
+}
+
+// The largest magnitude in x (float, any shape) and the number of its NaN and Inf: record's from now on (kWrite), or
+// record.amax is raised to it and the number is added (kAccumulate).
 struct AmaxArgs {
   Tensor x{};
   Tensor record{};  // bytes of one QuantizeRecord
+  GradientMode mode = GradientMode::kAccumulate;
+};
+
+// scale (1) fp32 = tensor_scale(record.amax, max, 0, 1): 1 where the amax is 0 or not finite.
+struct TensorScaleArgs {
+  Tensor record{};  // bytes of one QuantizeRecord
+  float max = 0.0f;
+  Tensor scale{};
 };
 
 // How the values that share a scale lie in a matrix. A product needs blocks along the dimension that it sums over.
@@ -30,6 +52,16 @@ enum class BlockAxis : uint8_t {
   kBoth,     // B x B
 };
 
+// Stochastic rounding of a matrix of whole samples: element e of global sample s = first_sample + local sample takes
+//   philox(seed, {e / 4, site, s, step})[e % 4],
+// as in DropoutArgs: ranks, shards, devices and threads play no part.
+struct StochasticArgs {
+  int64_t elements_per_sample = 0;  // 0: rounds to nearest, ties to even
+  uint64_t seed = 0;
+  Tensor step{};  // (1) i32, read when the kernel runs
+  uint32_t site = 0, first_sample = 0;
+};
+
 // dst = what a product of matrices in `format` multiplies, as numbers: of the code q of each element of src (R, C)
 // float,
 //   kDelayed, kCurrent   dst = q, and the product is to be divided by *scale; q = round(src * *scale)
@@ -37,16 +69,37 @@ enum class BlockAxis : uint8_t {
 //   kTwoLevel            dst = q * b, and the product is to be divided by *scale; b is the block's scale in e4m3,
 //                        q = round(src * (*scale / b))
 // dst (R, C) bf16 holds each exactly, but for magnitudes below 2^-126 (kMicro: blocks of amax below some 2^-108), which
-// are rounded to bf16. Blocks at the end may be shorter. Rounds to nearest, ties to even; what is beyond the range of
-// the format becomes its maximum; NaN and Inf stay visible as core/quant/narrow_format.h says, in their whole block
-// where blocks have scales.
-// scale: (1) fp32, from core/quant/scales.h; undefined for kBlock and kMicro. record: as in AmaxArgs, of src;
-// undefined for none.
+// are rounded to bf16. Blocks at the end may be shorter. Rounds to nearest, ties to even, or as `stochastic` says; what
+// is beyond the range of the format becomes its maximum; NaN and Inf stay visible as core/quant/narrow_format.h says,
+// in their whole block where blocks have scales.
+// scale: (1) fp32, from core/quant/scales.h; undefined for kBlock and kMicro. record: as in AmaxArgs with kAccumulate,
+// of src; undefined for none.
 struct QuantizeArgs {
   Tensor src{}, dst{};
   TensorFormat format{};
   BlockAxis axis = BlockAxis::kColumns;
   Tensor scale{}, record{};
+  StochasticArgs stochastic{};
+};
+
+// y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows, R a multiple of 16: of each column
+// and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4 with h the Sylvester-Hadamard matrix of +-1 and s the
+// signs of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2, 4, 8,
+// one rounding on store. y is not x.
+struct HadamardArgs {
+  Tensor x{}, y{};
+};
+
+// A step of delayed scaling of S tensors on N ranks: entries of every tensor's history are the largest amax of all
+// ranks, and scales are what next_delayed_scale() makes of it. Nothing but `mine` changes where `decision` says that the
+// step was held.
+//   records (N, S * sizeof(QuantizeRecord)) u8: of the ranks in order; mine (S * sizeof(QuantizeRecord)) u8: of this
+//   rank, emptied. total, likewise: the records of all ranks in one.
+//   history (S, options.history) i32, magnitude_bits(); scales (S) fp32; maxima (S) fp32, of the formats.
+//   entries (1) i32: entries so far, counted up. decision: bytes of an UpdateDecision; undefined: not held.
+struct DelayedScalesArgs {
+  Tensor records{}, mine{}, total{}, history{}, scales{}, maxima{}, entries{}, decision{};
+  DelayedScalingOptions options{};
 };
 
 }  // namespace mantissa

@@ -6,7 +6,15 @@
 
 namespace mantissa {
 
+struct DelayedScalesExtents {
+  int64_t ranks;
+  int64_t tensors;
+};
+
 void check_args(const AmaxArgs& args);
+void check_args(const TensorScaleArgs& args);
 Rows check_args(const QuantizeArgs& args);  // src
+Rows check_args(const HadamardArgs& args);  // x
+DelayedScalesExtents check_args(const DelayedScalesArgs& args);
 
 }  // namespace mantissa

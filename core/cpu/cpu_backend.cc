@@ -24,6 +24,10 @@
 #include "core/cpu/host_memory.h"
 #include "core/cpu/layer_norm.h"
 #include "core/cpu/packed_operand.h"
+#include "core/cpu/quant/amax.h"
+#include "core/cpu/quant/delayed_scales.h"
+#include "core/cpu/quant/hadamard.h"
+#include "core/cpu/quant/quantize.h"
 #include "core/cpu/rms_norm.h"
 #include "core/cpu/rope.h"
 #include "core/cpu/step_decision.h"
@@ -134,5 +138,10 @@ void CpuBackend::record_verdict(const RecordVerdictArgs& args, Stream&) { cpu::r
 void CpuBackend::decide_update(const DecideUpdateArgs& args, Stream&) { cpu::decide_update(args); }
 void CpuBackend::adamw(const AdamWArgs& args, Stream&) { cpu::adamw(args); }
 void CpuBackend::sum_contributions(const SumContributionsArgs& args, Stream&) { cpu::sum_contributions(args); }
+void CpuBackend::amax(const AmaxArgs& args, Stream&) { cpu::amax(args); }
+void CpuBackend::tensor_scale(const TensorScaleArgs& args, Stream&) { cpu::tensor_scale(args); }
+void CpuBackend::quantize(const QuantizeArgs& args, Stream&) { cpu::quantize(args); }
+void CpuBackend::hadamard(const HadamardArgs& args, Stream&) { cpu::hadamard(args); }
+void CpuBackend::delayed_scales(const DelayedScalesArgs& args, Stream&) { cpu::delayed_scales(args); }
 
 }  // namespace mantissa::cpu

@@ -21,7 +21,8 @@ struct GemmJob {
   const Tensor& product;  // where the product with its bias goes
   int64_t c_element_bytes;
   TileStore store;
-  bool direct;                   // tiles are stored by the micro-kernel
+  bool direct;                   // tiles are stored by the micro-kernel, which has no factors
+  float factors[2];              // of the product: the inverses of GemmArgs::a_scale and b_scale
   const float* bias = nullptr;   // (N)
   uint32_t* packed_b = nullptr;  // panels of a block, unless tasks pack their own
   float* sums = nullptr;         // of the tiles of a block of columns, where K is more than one block

@@ -39,23 +39,28 @@ bool takes_panels(const GemmJob& job, int64_t threads) {
          Cut{job.extents.n, job.kernel.columns()}.count() >= GemmTasks::kPerThread * threads;
 }
 
+float inverse_of(const Tensor& scale) { return scale.defined() ? 1.0f / *scale.data<float>() : 1.0f; }
+
 GemmJob make_job(const GemmArgs& args, const MicroKernel& kernel) {
   const GemmExtents e = check_args(args);
   const Tensor& product = args.activation == GemmActivation::kGelu ? args.aux : args.c;
+  const bool scaled = args.a_scale.defined() || args.b_scale.defined();
   const GemmOperand a{args.a.raw(), args.a.dim(1), args.a.dtype(), args.trans_a == Transpose::kYes, e.m, e.k};
-  return {.args = args,
-          .kernel = kernel,
-          .extents = e,
-          .a = a,
-          .b = {args.b.raw(), args.b.dim(1), args.b.dtype(), args.trans_b == Transpose::kNo, e.n, e.k},
-          .packs_rows = !a.has_rows_of(kernel.word),
-          .own_columns = false,
-          .product = product,
-          .c_element_bytes = static_cast<int64_t>(size_bytes(product.dtype())),
-          .store = args.mode == GradientMode::kAccumulate ? TileStore::kAddFp32
-                   : product.dtype() == DType::kBF16      ? TileStore::kBf16
-                                                          : TileStore::kFp32,
-          .direct = product.dtype() == DType::kF32 || (product.dtype() == DType::kBF16 && kernel.stores_bf16)};
+  return {
+      .args = args,
+      .kernel = kernel,
+      .extents = e,
+      .a = a,
+      .b = {args.b.raw(), args.b.dim(1), args.b.dtype(), args.trans_b == Transpose::kNo, e.n, e.k},
+      .packs_rows = !a.has_rows_of(kernel.word),
+      .own_columns = false,
+      .product = product,
+      .c_element_bytes = static_cast<int64_t>(size_bytes(product.dtype())),
+      .store = args.mode == GradientMode::kAccumulate ? TileStore::kAddFp32
+               : product.dtype() == DType::kBF16      ? TileStore::kBf16
+                                                      : TileStore::kFp32,
+      .direct = !scaled && (product.dtype() == DType::kF32 || (product.dtype() == DType::kBF16 && kernel.stores_bf16)),
+      .factors = {inverse_of(args.a_scale), inverse_of(args.b_scale)}};
 }
 
 class PackedGemm {

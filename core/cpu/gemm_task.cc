@@ -62,6 +62,7 @@ void store_part(const GemmJob& job, const float* tile, int64_t tile_stride, cons
               .stride = job.extents.n,
               .to = job.product.dtype(),
               .mode = job.args.mode,
+              .factors = {job.factors[0], job.factors[1]},
               .dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes});
 }
 

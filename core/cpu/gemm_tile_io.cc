@@ -10,6 +10,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
+HWY_INLINE FloatVec load_scaled(const StoreTileArgs& args, const float* tile, int64_t count) {
+  const FloatTag df;
+  return hn::Mul(hn::Mul(load(tile, count), hn::Set(df, args.factors[0])), hn::Set(df, args.factors[1]));
+}
+
 template <typename T>
 void round_tile(const StoreTileArgs& args) {
   T* dst = reinterpret_cast<T*>(args.dst);
@@ -17,11 +22,12 @@ void round_tile(const StoreTileArgs& args) {
   for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
     if (args.bias != nullptr) {
       for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-        store(hn::Add(load(tile + i, count), load(args.bias + i, count)), dst + i, count);
+        store(hn::Add(load_scaled(args, tile + i, count), load(args.bias + i, count)), dst + i, count);
       });
     } else {
-      for_each_vector(args.columns, [&](int64_t i, int64_t count)
-                                        MANTISSA_VECTOR_LAMBDA { store(load(tile + i, count), dst + i, count); });
+      for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        store(load_scaled(args, tile + i, count), dst + i, count);
+      });
     }
   }
 }
@@ -31,7 +37,7 @@ void add_tile(const StoreTileArgs& args) {
   const float* tile = args.tile;
   for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
     for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-      store(hn::Add(load(dst + i, count), load(tile + i, count)), dst + i, count);
+      store(hn::Add(load(dst + i, count), load_scaled(args, tile + i, count)), dst + i, count);
     });
   }
 }

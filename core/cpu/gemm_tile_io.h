@@ -13,7 +13,8 @@ namespace mantissa::cpu {
 // `scratch`.
 const float* bias_as_fp32(const Tensor& bias, DType c_dtype, Scratch& scratch);
 
-// dst rows at distance `stride` elements = round(tile + bias), or dst += tile with kAccumulate (dst is then fp32).
+// dst rows at distance `stride` elements = round(t + bias), or dst += t with kAccumulate (dst is then fp32), where t is
+// the tile times both factors, one after the other.
 struct StoreTileArgs {
   const float* tile;  // (rows, columns), rows at distance tile_stride
   int64_t tile_stride;
@@ -21,6 +22,7 @@ struct StoreTileArgs {
   int64_t rows, columns, stride;
   DType to;
   GradientMode mode;
+  float factors[2];
   std::byte* dst;
 };
 void store_tile(const StoreTileArgs& args);

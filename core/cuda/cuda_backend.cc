@@ -8,11 +8,13 @@
 #include "core/backend/registry.h"
 #include "core/cuda/adamw.h"
 #include "core/cuda/add.h"
+#include "core/cuda/amax.h"
 #include "core/cuda/attention.h"
 #include "core/cuda/cast.h"
 #include "core/cuda/column_sum.h"
 #include "core/cuda/cross_entropy.h"
 #include "core/cuda/datasheet_peaks.h"
+#include "core/cuda/delayed_scales.h"
 #include "core/cuda/device_choice.h"
 #include "core/cuda/dropout.h"
 #include "core/cuda/embedding.h"
@@ -20,8 +22,10 @@
 #include "core/cuda/gelu.h"
 #include "core/cuda/gemm.h"
 #include "core/cuda/graph.h"
+#include "core/cuda/hadamard.h"
 #include "core/cuda/layer_norm.h"
 #include "core/cuda/nvtx_ranges.h"
+#include "core/cuda/quantize.h"
 #include "core/cuda/rms_norm.h"
 #include "core/cuda/rope.h"
 #include "core/cuda/step_decision.h"
@@ -198,6 +202,15 @@ void CudaBackend::decide_update(const DecideUpdateArgs& args, Stream& stream) {
 void CudaBackend::adamw(const AdamWArgs& args, Stream& stream) { cuda::adamw(args, in_range(stream)); }
 void CudaBackend::sum_contributions(const SumContributionsArgs& args, Stream& stream) {
   cuda::sum_contributions(args, in_range(stream));
+}
+void CudaBackend::amax(const AmaxArgs& args, Stream& stream) { cuda::amax(args, in_range(stream)); }
+void CudaBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream) {
+  cuda::tensor_scale(args, in_range(stream));
+}
+void CudaBackend::quantize(const QuantizeArgs& args, Stream& stream) { cuda::quantize(args, in_range(stream)); }
+void CudaBackend::hadamard(const HadamardArgs& args, Stream& stream) { cuda::hadamard(args, in_range(stream)); }
+void CudaBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) {
+  cuda::delayed_scales(args, in_range(stream));
 }
 
 }  // namespace mantissa::cuda

@@ -96,11 +96,11 @@ TimedChoice measure_fastest(const GemmLaunch& launch, const std::vector<cublasLt
 }  // namespace
 
 cublasStatus_t GemmLaunch::run(const cublasLtMatmulAlgo_t& algorithm) const {
-  const float alpha = 1.0f;
-  const float beta = key.mode == GradientMode::kAccumulate ? 1.0f : 0.0f;  // with 0, c is not read
-  return library.matmul(handle, descriptors.operation(), &alpha, operands.b, descriptors.a(), operands.a,
-                        descriptors.b(), &beta, operands.c, descriptors.d(), operands.c, descriptors.d(), &algorithm,
-                        stream.gemm_workspace(), CudaStream::kGemmWorkspaceBytes, stream.handle());
+  const float usual[] = {1.0f, key.mode == GradientMode::kAccumulate ? 1.0f : 0.0f};
+  const float* const scalars = key.scaled ? operands.scalars : usual;  // alpha and beta: with 0, c is not read
+  return library.matmul(handle, descriptors.operation(), scalars, operands.b, descriptors.a(), operands.a,
+                        descriptors.b(), scalars + 1, operands.c, descriptors.d(), operands.c, descriptors.d(),
+                        &algorithm, stream.gemm_workspace(), CudaStream::kGemmWorkspaceBytes, stream.handle());
 }
 
 std::vector<cublasLtMatmulAlgo_t> proposed_algorithms(const GemmLaunch& launch) {

@@ -84,6 +84,10 @@ GemmDescriptors::GemmDescriptors(const CublasLt& library, const GemmKey& key)
   set(CUBLASLT_MATMUL_DESC_TRANSB, transform_b, "cublasLtMatmulDescSetAttribute(TRANSB)");
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue(key.epilogue)),
       "cublasLtMatmulDescSetAttribute(EPILOGUE)");
+  if (key.scaled) {
+    set(CUBLASLT_MATMUL_DESC_POINTER_MODE, static_cast<int32_t>(CUBLASLT_POINTER_MODE_DEVICE),
+        "cublasLtMatmulDescSetAttribute(POINTER_MODE)");
+  }
   if (uses_bias(key.epilogue)) {
     // D's type is the only one that 16-bit and fp32 products take (cublasLt.h, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE).
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(data_type(key.c_dtype)),

@@ -32,7 +32,8 @@ void gemm(const GemmArgs& args, CudaStream& stream) {
         [&](const ColumnSumArgs& sums) { column_sum(sums, stream); });
   }
   GemmArgs borrowed = args;
-  for (Tensor GemmArgs::*operand : {&GemmArgs::a, &GemmArgs::b, &GemmArgs::c, &GemmArgs::bias}) {
+  for (Tensor GemmArgs::*operand :
+       {&GemmArgs::a, &GemmArgs::b, &GemmArgs::c, &GemmArgs::bias, &GemmArgs::a_scale, &GemmArgs::b_scale}) {
     borrowed.*operand = borrow(args.*operand);
   }
   emulation::enqueue(stream.handle(), [borrowed] { cpu::gemm(borrowed); });

@@ -5,6 +5,9 @@
 // The library adds a bias of c's dtype only. Another one is converted first, as GemmArgs says. It also assumes that a
 // bias lies at a multiple of 16 bytes, which no preference can say otherwise: one that does not is copied.
 //
+// Scales of a and b make alpha, which the device alone knows: a kernel of one thread writes it to the workspace, with
+// beta, and the library reads both there. The bias is added to what alpha has multiplied.
+//
 // Operands are taken as they lie. Where the library has no algorithm for their addresses or strides (they need only be
 // aligned to an element), they are copied into aligned rows, which it always has one for.
 #include "core/cuda/gemm_multiply.h"
@@ -13,6 +16,7 @@
 #include "core/cuda/cast.h"
 #include "core/cuda/column_sum.h"
 #include "core/cuda/gelu.h"
+#include "core/cuda/gemm_scalars.h"
 #include "core/cuda/runtime.h"
 
 namespace mantissa::cuda {
@@ -84,13 +88,27 @@ size_t converted_bias_bytes(const GemmArgs& args) {
   return piece_bytes(static_cast<size_t>(args.bias.numel() * size_bytes(args.c.dtype())));
 }
 
+// What place_vectors() wants of the workspace.
+size_t vectors_bytes(const GemmArgs& args) {
+  return converted_bias_bytes(args) + (has_scales(args) ? kPieceAlignmentBytes : 0);
+}
+
+GemmVectors place_vectors(const GemmArgs& args, std::byte* workspace, CudaStream& stream) {
+  GemmVectors vectors{.bias = place_bias(args, workspace, stream)};
+  if (!has_scales(args)) return vectors;
+  auto* const scalars = reinterpret_cast<float*>(workspace + converted_bias_bytes(args));
+  write_scalars(args, scalars, stream);
+  vectors.scalars = scalars;
+  return vectors;
+}
+
 bool try_multiply_staged(GemmDevice& device, const GemmArgs& args, const GemmExtents& extents, CudaStream& stream) {
   StagedMatrix a(args.a), b(args.b), c(args.c);
   if (a.is_aligned() && b.is_aligned() && c.is_aligned()) return false;  // nothing would be different
-  const size_t bias_bytes = converted_bias_bytes(args);
+  const size_t before = vectors_bytes(args);
   // One request: the workspace may move when it grows, so that what was put there before is put there again.
-  std::byte* const workspace = stream.workspace(bias_bytes + a.bytes() + b.bytes() + c.bytes());
-  a.staged = workspace + bias_bytes;
+  std::byte* const workspace = stream.workspace(before + a.bytes() + b.bytes() + c.bytes());
+  a.staged = workspace + before;
   b.staged = a.staged + a.bytes();
   c.staged = b.staged + b.bytes();
   a.copy_in(stream);
@@ -98,7 +116,7 @@ bool try_multiply_staged(GemmDevice& device, const GemmArgs& args, const GemmExt
   if (args.mode == GradientMode::kAccumulate) c.copy_in(stream);
 
   GemmProblem problem =
-      gemm_problem(args, extents, place_bias(args, workspace, stream), stream.gemm_options().fp32_math);
+      gemm_problem(args, extents, place_vectors(args, workspace, stream), stream.gemm_options().fp32_math);
   problem.operands.a = a.staged;
   problem.operands.b = b.staged;
   problem.operands.c = c.staged;
@@ -122,10 +140,10 @@ void multiply(GemmDevice& device, const GemmArgs& args, CudaStream& stream) {
   }
   const bool is_plain = args.activation == GemmActivation::kNone;
   if (is_plain || (device.fuses_gelu() && has_epilogue(args))) {
-    const size_t bias_bytes = converted_bias_bytes(args);
-    std::byte* const converted = bias_bytes > 0 ? stream.workspace(bias_bytes) : nullptr;
+    const size_t bytes = vectors_bytes(args);
+    std::byte* const workspace = bytes > 0 ? stream.workspace(bytes) : nullptr;
     const GemmProblem problem =
-        gemm_problem(args, extents, place_bias(args, converted, stream), stream.gemm_options().fp32_math);
+        gemm_problem(args, extents, place_vectors(args, workspace, stream), stream.gemm_options().fp32_math);
     if (device.try_multiply(problem, stream)) return;
     if (is_plain && try_multiply_staged(device, args, extents, stream)) return;
     if (is_plain) throw CudaError(fmt::format("[gemm] cuBLASLt has no algorithm for {}", describe(problem.key)));

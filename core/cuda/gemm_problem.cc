@@ -48,20 +48,21 @@ uint32_t gemm_alignment(const void* address) {
 }
 
 std::string to_text(const GemmKey& key) {
-  return fmt::format("{} {} {} {} {} {} {} {} {}{} {} {} {} {} {} {} {} {}", key.m, key.n, key.k, key.a_stride,
+  return fmt::format("{} {} {} {} {} {} {} {} {}{} {} {} {}{} {} {} {} {} {}", key.m, key.n, key.k, key.a_stride,
                      key.b_stride, key.c_stride, name(key.dtype), name(key.c_dtype), letter_of(key.trans_a),
                      letter_of(key.trans_b), name_of(key.fp32_math), name_of(key.epilogue), name_of(key.mode),
-                     key.a_alignment, key.b_alignment, key.c_alignment, key.bias_alignment, key.aux_alignment);
+                     key.scaled ? " scaled" : "", key.a_alignment, key.b_alignment, key.c_alignment, key.bias_alignment,
+                     key.aux_alignment);
 }
 
 std::string describe(const GemmKey& key) {
   return fmt::format(
-      "{} x {} x {} (M x N x K), {} -> {}{}{}{}{}, epilogue {}, rows of a, b and c {}, {} and {} elements apart, "
+      "{} x {} x {} (M x N x K), {} -> {}{}{}{}{}{}, epilogue {}, rows of a, b and c {}, {} and {} elements apart, "
       "addresses multiples of {}, {} and {} bytes",
       key.m, key.n, key.k, key.dtype, key.c_dtype, key.fp32_math == Fp32Math::kTf32 ? " by TF32" : "",
       key.trans_a == Transpose::kYes ? ", a transposed" : "", key.trans_b == Transpose::kYes ? ", b transposed" : "",
-      key.mode == GradientMode::kAccumulate ? ", accumulated" : "", name_of(key.epilogue), key.a_stride, key.b_stride,
-      key.c_stride, key.a_alignment, key.b_alignment, key.c_alignment);
+      key.mode == GradientMode::kAccumulate ? ", accumulated" : "", key.scaled ? ", scaled" : "", name_of(key.epilogue),
+      key.a_stride, key.b_stride, key.c_stride, key.a_alignment, key.b_alignment, key.c_alignment);
 }
 
 void classify_addresses(GemmProblem& problem) {
@@ -72,7 +73,8 @@ void classify_addresses(GemmProblem& problem) {
   problem.key.aux_alignment = gemm_alignment(problem.operands.aux);
 }
 
-GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, void* bias, Fp32Math fp32_math) {
+GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const GemmVectors& vectors,
+                         Fp32Math fp32_math) {
   const DType dtype = args.a.dtype();
   GemmProblem problem{.key = {.m = extents.m,
                               .n = extents.n,
@@ -85,13 +87,15 @@ GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, void*
                               .trans_a = args.trans_a,
                               .trans_b = args.trans_b,
                               .fp32_math = dtype == DType::kF32 ? fp32_math : Fp32Math::kFull,
-                              .epilogue = epilogue_of(args.activation, bias != nullptr),
-                              .mode = args.mode},
+                              .epilogue = epilogue_of(args.activation, vectors.bias != nullptr),
+                              .mode = args.mode,
+                              .scaled = vectors.scalars != nullptr},
                       .operands = {.a = args.a.raw(),
                                    .b = args.b.raw(),
                                    .c = args.c.raw(),
-                                   .bias = bias,
-                                   .aux = args.aux.defined() ? args.aux.raw() : nullptr}};
+                                   .bias = vectors.bias,
+                                   .aux = args.aux.defined() ? args.aux.raw() : nullptr,
+                                   .scalars = vectors.scalars}};
   classify_addresses(problem);
   return problem;
 }

@@ -49,6 +49,7 @@ struct GemmKey {
   Fp32Math fp32_math = Fp32Math::kFull;  // kFull unless dtype is fp32
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   GradientMode mode = GradientMode::kWrite;
+  bool scaled = false;  // alpha and beta are read from device memory; else alpha is 1, beta 0 or 1
   uint32_t a_alignment = 0, b_alignment = 0, c_alignment = 0, bias_alignment = 0, aux_alignment = 0;
 
   auto operator<=>(const GemmKey&) const = default;
@@ -65,6 +66,7 @@ struct GemmOperands {
   void* c = nullptr;
   void* bias = nullptr;
   void* aux = nullptr;
+  const float* scalars = nullptr;  // alpha and beta on the device, where the product is scaled
 };
 
 struct GemmProblem {
@@ -72,8 +74,14 @@ struct GemmProblem {
   GemmOperands operands;
 };
 
-// `bias`: args.bias as c's dtype, wherever that lies; null where there is none.
-GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, void* bias, Fp32Math fp32_math);
+// What the library reads beside matrices, wherever it lies; null for what there is none of.
+struct GemmVectors {
+  void* bias = nullptr;            // args.bias as c's dtype
+  const float* scalars = nullptr;  // as in GemmOperands
+};
+
+GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const GemmVectors& vectors,
+                         Fp32Math fp32_math);
 
 // Sets the alignments from the addresses.
 void classify_addresses(GemmProblem& problem);

@@ -4,6 +4,7 @@
 
 #include "core/backend/kernel_checks.h"
 #include "core/cuda/device/device.h"
+#include "core/cuda/record_in.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -19,14 +20,6 @@ __global__ void decide_update_kernel(const VerdictRecord* records, int64_t ranks
   *decision = decided;
   *control = control_of(decided, *plan);
   if (!decided.applied()) *hold = 1;
-}
-
-// The address of a record in a tensor of bytes.
-template <typename Record>
-Record* record_in(const char* op, const Tensor& tensor) {
-  MANTISSA_CHECK(reinterpret_cast<uintptr_t>(tensor.raw()) % alignof(Record) == 0,
-                 "[{}] a record must lie at a multiple of {} bytes on a GPU", op, alignof(Record));
-  return reinterpret_cast<Record*>(tensor.raw());
 }
 
 }  // namespace

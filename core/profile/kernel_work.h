@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/backend/kernel_args.h"
+#include "core/backend/quantize_args.h"
 #include "core/backend/update_decision.h"
 
 namespace mantissa {
@@ -57,6 +58,12 @@ KernelWork work_of(const DecideUpdateArgs& args);
 // Master and moments are read and written, the gradient is read, the weight is written unless it is the master.
 KernelWork work_of(const AdamWArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
+KernelWork work_of(const AmaxArgs& args);
+KernelWork work_of(const TensorScaleArgs& args);
+KernelWork work_of(const QuantizeArgs& args);
+KernelWork work_of(const HadamardArgs& args);
+// Of the history: all of it.
+KernelWork work_of(const DelayedScalesArgs& args);
 
 // Within the device's memory, or over the link between host and device (Bound::kOther).
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst);

@@ -86,6 +86,17 @@ KernelWork work_of(const SumContributionsArgs& args) {
   return traffic(bytes_of(args.contributions, args.out) + 2.0 * bytes_of(args.record));
 }
 
+KernelWork work_of(const AmaxArgs& args) { return traffic(bytes_of(args.x, args.record)); }
+KernelWork work_of(const TensorScaleArgs& args) { return traffic(bytes_of(args.record, args.scale)); }
+KernelWork work_of(const QuantizeArgs& args) {
+  return traffic(bytes_of(args.src, args.dst, args.scale) + 2.0 * bytes_of(args.record));
+}
+KernelWork work_of(const HadamardArgs& args) { return traffic(bytes_of(args.x, args.y)); }
+KernelWork work_of(const DelayedScalesArgs& args) {
+  return traffic(bytes_of(args.records, args.mine, args.total, args.history, args.maxima) +
+                 2.0 * bytes_of(args.scales, args.entries));
+}
+
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst) {
   if (src.device().kind == dst.device().kind) return traffic(bytes_of(src, dst));
   return {.bytes = bytes_of(src), .bound = Bound::kOther};

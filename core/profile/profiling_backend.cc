@@ -104,5 +104,10 @@ void ProfilingBackend::adamw(const AdamWArgs& args, Stream& stream) { run(&Backe
 void ProfilingBackend::sum_contributions(const SumContributionsArgs& args, Stream& stream) {
   run(&Backend::sum_contributions, args, stream);
 }
+void ProfilingBackend::amax(const AmaxArgs& args, Stream& stream) { run(&Backend::amax, args, stream); }
+void ProfilingBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream) { run(&Backend::tensor_scale, args, stream); }
+void ProfilingBackend::quantize(const QuantizeArgs& args, Stream& stream) { run(&Backend::quantize, args, stream); }
+void ProfilingBackend::hadamard(const HadamardArgs& args, Stream& stream) { run(&Backend::hadamard, args, stream); }
+void ProfilingBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) { run(&Backend::delayed_scales, args, stream); }
 
 }  // namespace mantissa

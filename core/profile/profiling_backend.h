@@ -57,6 +57,11 @@ class ProfilingBackend final : public Backend {
   void decide_update(const DecideUpdateArgs& args, Stream& stream) override;
   void adamw(const AdamWArgs& args, Stream& stream) override;
   void sum_contributions(const SumContributionsArgs& args, Stream& stream) override;
+  void amax(const AmaxArgs& args, Stream& stream) override;
+  void tensor_scale(const TensorScaleArgs& args, Stream& stream) override;
+  void quantize(const QuantizeArgs& args, Stream& stream) override;
+  void hadamard(const HadamardArgs& args, Stream& stream) override;
+  void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
 
  private:
   // Hands a call on. Without a recording its work is not even counted.

@@ -27,14 +27,40 @@ class NarrowRounding {
   // As round_to().
   HWY_INLINE FloatVec operator()(FloatVec v) const {
     const FloatTag df;
+    const auto magnitude = limited(v);
+    const auto aligner = hn::Mul(binade(magnitude), hn::Set(df, power_of_two(23 - format_.mantissa_bits)));
+    return with_sign_and_non_finite(hn::Sub(hn::Add(magnitude, aligner), aligner), v);
+  }
+
+  // As round_stochastically_to().
+  HWY_INLINE FloatVec stochastic(FloatVec v, hn::Vec<hn::RebindToUnsigned<FloatTag>> words) const {
+    const FloatTag df;
     const IntTag di;
-    const auto infinity = hn::Set(di, static_cast<int32_t>(kInfinityBits));
-    const auto bits = magnitude_bits(v);
-    const auto magnitude = hn::Min(hn::BitCast(df, bits), hn::Set(df, format_.max));
-    const auto at_least = hn::Max(magnitude, hn::Set(df, format_.min_normal));
-    const auto binade = hn::BitCast(df, hn::And(hn::BitCast(di, at_least), infinity));
-    const auto aligner = hn::Mul(binade, hn::Set(df, power_of_two(23 - format_.mantissa_bits)));
-    const auto rounded = hn::Sub(hn::Add(magnitude, aligner), aligner);
+    const auto magnitude = limited(v);
+    const auto distance = hn::Mul(binade(magnitude), hn::Set(df, power_of_two(-format_.mantissa_bits)));
+    const auto places = hn::Div(magnitude, distance);
+    const auto whole = hn::ConvertTo(df, hn::ConvertTo(di, places));  // truncates
+    const auto fraction = hn::ConvertTo(di, hn::Mul(hn::Sub(places, whole), hn::Set(df, 0x1p31f)));
+    const auto up = hn::Lt(hn::BitCast(di, hn::ShiftRight<1>(words)), fraction);
+    const auto one = hn::IfThenElseZero(hn::RebindMask(df, up), hn::Set(df, 1.0f));
+    return with_sign_and_non_finite(hn::Mul(hn::Add(whole, one), distance), v);
+  }
+
+ private:
+  HWY_INLINE FloatVec limited(FloatVec v) const {
+    return hn::Min(hn::BitCast(FloatTag(), magnitude_bits(v)), hn::Set(FloatTag(), format_.max));
+  }
+  // Of the magnitude, or of the smallest normal number if that is larger.
+  HWY_INLINE FloatVec binade(FloatVec magnitude) const {
+    const auto at_least = hn::Max(magnitude, hn::Set(FloatTag(), format_.min_normal));
+    const auto infinity = hn::Set(IntTag(), static_cast<int32_t>(kInfinityBits));
+    return hn::BitCast(FloatTag(), hn::And(hn::BitCast(IntTag(), at_least), infinity));
+  }
+  // `rounded`, of v where that is finite, with its sign; else what becomes of v.
+  HWY_INLINE FloatVec with_sign_and_non_finite(FloatVec rounded, FloatVec v) const {
+    const FloatTag df;
+    const IntTag di;
+    const auto bits = magnitude_bits(v), infinity = hn::Set(di, static_cast<int32_t>(kInfinityBits));
     const auto sign = hn::And(hn::BitCast(di, v), hn::Set(di, INT32_MIN));
     const auto finite = hn::BitCast(df, hn::Or(hn::BitCast(di, rounded), sign));
     const auto nan = hn::Set(df, std::numeric_limits<float>::quiet_NaN());
@@ -43,7 +69,6 @@ class NarrowRounding {
     return hn::IfThenElse(hn::RebindMask(df, hn::Lt(bits, infinity)), finite, non_finite);
   }
 
- private:
   NarrowFormat format_;
 };
 

@@ -1,10 +1,11 @@
 // Rounding to low-precision formats: an element is read, multiplied, rounded in fp32 arithmetic and multiplied again,
 // its block's amax found first. Results do not depend on how blocks are divided over threads: maxima and counts do not
-// depend on order.
+// depend on order, random words belong to elements.
 #include "core/cpu/quant/quantize.h"
 
 #include "core/backend/quantize_checks.h"
 #include "core/cpu/quant/amax_record.h"
+#include "core/cpu/quant/stochastic_words.h"
 #include "core/quant/block_factors.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -34,21 +35,6 @@ void parallel_bands(Rows extents, int64_t height, const Body& body) {
 }
 
 template <typename T>
-void add_block(const T* x, int64_t n, QuantizeRecord* record) {
-  VectorAmax found;
-  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { found.add(load(x + i, count)); });
-  add_to(record, found.amax(), found.non_finite());
-}
-
-void amax_kernel(const AmaxArgs& args) {
-  dispatch(args.x.dtype(), [&]<typename T>() {
-    const T* x = args.x.data<T>();
-    parallel_blocks(args.x.numel(),
-                    [&](int64_t begin, int64_t n) { add_block(x + begin, n, amax_record(args.record)); });
-  });
-}
-
-template <typename T>
 class Quantizer {
  public:
   explicit Quantizer(const QuantizeArgs& args)
@@ -58,7 +44,8 @@ class Quantizer {
         dst_(args.dst.data<BFloat16>()),
         columns_(args.src.shape().last()),
         tensor_(args.scale.defined() ? *args.scale.data<float>() : 1.0f),
-        record_(amax_record(args.record)) {}
+        record_(amax_record(args.record)),
+        words_(args.stochastic) {}
 
   // Elements that have the tensor's scale.
   void run(int64_t begin, int64_t n) const {
@@ -67,7 +54,7 @@ class Quantizer {
     for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
       const auto v = load(src_ + begin + i, count);
       found.add(v);
-      store(round_(hn::Mul(v, scale)), dst_ + begin + i, count);
+      store(rounded(hn::Mul(v, scale), begin + i, count), dst_ + begin + i, count);
     });
     add_to(record_, found.amax(), found.non_finite());
   }
@@ -96,7 +83,7 @@ class Quantizer {
       const auto first = hn::Load(FloatTag(), before), second = hn::Load(FloatTag(), after);
       for (int64_t row = part.row; row < part.row_end; ++row) {
         const int64_t e = at(row, column);
-        store(hn::Mul(round_(hn::Mul(load(src_ + e, count), first)), second), dst_ + e, count);
+        store(hn::Mul(rounded(hn::Mul(load(src_ + e, count), first), e, count), second), dst_ + e, count);
       }
       add_to(record_, found.amax(), found.non_finite());
     });
@@ -104,6 +91,14 @@ class Quantizer {
 
  private:
   int64_t at(int64_t row, int64_t column) const { return row * columns_ + column; }
+
+  // v, of the elements of src from `element` on.
+  HWY_INLINE FloatVec rounded(FloatVec v, int64_t element, int64_t count) const {
+    if (!words_.given()) return round_(v);
+    HWY_ALIGN uint32_t words[hn::MaxLanes(FloatTag())] = {};
+    words_.fill(element, count, words);
+    return round_.stochastic(v, hn::Load(hn::RebindToUnsigned<FloatTag>(), words));
+  }
 
   void run_block(const Part& block) const {
     const int64_t width = block.column_end - block.column;
@@ -117,7 +112,8 @@ class Quantizer {
     for (int64_t row = block.row; row < block.row_end; ++row) {
       const int64_t e = at(row, block.column);
       for_each_vector(width, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-        store(hn::Mul(round_(hn::Mul(load(src_ + e + i, count), first)), second), dst_ + e + i, count);
+        const auto scaled = hn::Mul(load(src_ + e + i, count), first);
+        store(hn::Mul(rounded(scaled, e + i, count), second), dst_ + e + i, count);
       });
     }
     add_to(record_, found.amax(), found.non_finite());
@@ -130,6 +126,7 @@ class Quantizer {
   int64_t columns_;
   float tensor_;
   QuantizeRecord* record_;
+  StochasticWords words_;
 };
 
 void quantize_kernel(const QuantizeArgs& args, Rows extents) {
@@ -153,13 +150,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace mantissa::cpu {
 
-HWY_EXPORT(amax_kernel);
 HWY_EXPORT(quantize_kernel);
-
-void amax(const AmaxArgs& args) {
-  check_args(args);
-  HWY_DYNAMIC_DISPATCH(amax_kernel)(args);
-}
 
 void quantize(const QuantizeArgs& args) { HWY_DYNAMIC_DISPATCH(quantize_kernel)(args, check_args(args)); }
 

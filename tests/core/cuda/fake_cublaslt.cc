@@ -114,6 +114,23 @@ Aux aux_of(cublasLtMatmulDesc_t operation, const Matrix& d) {
   return aux;
 }
 
+// alpha or beta. What lies on the host is read when the product is queued, what lies on the device when it runs.
+struct Scalar {
+  const float* on_device = nullptr;
+  float on_host = 0;
+
+  Scalar(const void* address, cublasLtMatmulDesc_t operation) {
+    const auto mode = get<int32_t>(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE);
+    expect(mode == CUBLASLT_POINTER_MODE_HOST || mode == CUBLASLT_POINTER_MODE_DEVICE, "pointer mode");
+    if (mode == CUBLASLT_POINTER_MODE_DEVICE) {
+      on_device = static_cast<const float*>(address);
+    } else {
+      on_host = *static_cast<const float*>(address);
+    }
+  }
+  float value() const { return on_device != nullptr ? *on_device : on_host; }
+};
+
 bool divides(size_t alignment, const void* address, const Matrix& matrix) {
   return reinterpret_cast<uintptr_t>(address) % alignment == 0 && matrix.stride_bytes() % alignment == 0;
 }
@@ -213,7 +230,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
     expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) == d.type, "bias of D's type");
     if (reinterpret_cast<uintptr_t>(bias) % 16 != 0) now.aligned_bias = false;
   }
-  const float scale = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  const Scalar scale(alpha, operation), keep(beta, operation);
   const int number = static_cast<int>(algorithm->data[0]);
   const double duration_ms = now.duration_ms.at(algorithm->data[0]) * (now.products % 2 == 0 ? 1.0 + now.scatter : 1.0);
   ++now.products;
@@ -226,8 +243,8 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
         for (int64_t l = 0; l < k; ++l) {
           sum += load(trans_a ? a.at(l, i) : a.at(i, l), a.type) * load(trans_b ? b.at(j, l) : b.at(l, j), b.type);
         }
-        sum *= scale;
-        if (keep != 0) sum += keep * load(d.at(i, j), d.type);
+        sum *= scale.value();
+        if (keep.value() != 0) sum += keep.value() * load(d.at(i, j), d.type);
         if (bias != nullptr) sum += load(bias + static_cast<size_t>(i) * size_of(d.type), d.type);
         if (is_gelu) {
           store(aux.at(i, j, d.type), d.type, sum);

@@ -120,6 +120,27 @@ TEST_F(GemmChoice, NothingIsTimedInACapturedGraph) {
   destroy_graph(graph);
 }
 
+TEST_F(GemmChoice, ACapturedProductReadsItsScalesWhenItRuns) {
+  GemmDevice device(library_, "");
+  const Tensor a = make_tensor(DType::kF32, {2, 2}, {1, 2, 3, 4}), b = make_tensor(DType::kF32, {2, 2}, {1, 0, 0, 1});
+  const Tensor c = make_tensor(DType::kF32, {2, 2}, {10, 20, 30, 40});
+  const Tensor a_scale = make_tensor(DType::kF32, {1}, {1}), b_scale = make_tensor(DType::kF32, {1}, {0.5});
+  const GemmArgs args{
+      .a = a, .b = b, .c = c, .a_scale = a_scale, .b_scale = b_scale, .mode = GradientMode::kAccumulate};
+  multiply(device, args, stream_);  // takes the memory that a capture may not take
+  EXPECT_EQ(values_of(c, stream_), (std::vector<double>{12, 24, 36, 48}));
+  begin_capture(stream_.handle());
+  multiply(device, args, stream_);
+  const GraphHandle graph = end_capture(stream_.handle());
+  *a_scale.data<float>() = 4.0f;
+  launch_graph(graph, stream_.handle());
+  EXPECT_EQ(values_of(c, stream_), (std::vector<double>{12.5, 25, 37.5, 50}));
+  *b_scale.data<float>() = 0.25f;
+  launch_graph(graph, stream_.handle());
+  EXPECT_EQ(values_of(c, stream_), (std::vector<double>{13.5, 27, 40.5, 54}));
+  destroy_graph(graph);
+}
+
 TEST(Steady, TimesATenthApart) {
   EXPECT_TRUE(is_steady({0.0f, 0.0f}));
   EXPECT_TRUE(is_steady({1.0f, 1.05f, 1.09f}));

@@ -35,6 +35,7 @@ TEST(GemmProblem, DifferentKeysHaveDifferentTexts) {
   keys.emplace_back(key).trans_b = Transpose::kYes;
   keys.emplace_back(key).fp32_math = Fp32Math::kTf32;
   keys.emplace_back(key).mode = GradientMode::kAccumulate;
+  keys.emplace_back(key).scaled = true;
   for (const GemmEpilogue epilogue :
        {GemmEpilogue::kBias, GemmEpilogue::kGeluAux, GemmEpilogue::kGeluAuxBias, GemmEpilogue::kGeluGradient}) {
     keys.emplace_back(key).epilogue = epilogue;
@@ -61,6 +62,9 @@ TEST(GemmProblem, MessagesNameShapeDTypesAndAlignment) {
   EXPECT_EQ(describe(key),
             "8 x 50257 x 768 (M x N x K), bf16 -> fp32, b transposed, epilogue none, rows of a, b and c 768, 768 and "
             "50257 elements apart, addresses multiples of 16, 2 and 4 bytes");
+  GemmKey scaled = key;
+  scaled.scaled = true;
+  EXPECT_NE(describe(scaled).find(", b transposed, scaled, epilogue none"), std::string::npos) << describe(scaled);
 }
 
 }  // namespace

@@ -66,11 +66,16 @@ class GemmProducts : public ::testing::Test {
     std::optional<DType> bias{};
     GradientMode mode = GradientMode::kWrite;
     size_t offset = 0;  // in elements: of every operand
+    std::optional<double> a_scale{}, b_scale{};
   };
+
+  static Tensor make_scale(const std::optional<double>& scale) {
+    return scale ? make_tensor(DType::kF32, {1}, {*scale}) : Tensor();
+  }
 
   // Computes it and compares.
   void expect_right(GemmDevice& device, const Case& of) {
-    const auto [shape, dtype, c_dtype, bias_dtype, mode, offset] = of;
+    const auto [shape, dtype, c_dtype, bias_dtype, mode, offset, a_scale, b_scale] = of;
     const auto m = static_cast<int64_t>(shape.m), n = static_cast<int64_t>(shape.n), k = static_cast<int64_t>(shape.k);
     const std::vector<double> a = whole_numbers(shape.m * shape.k, 1), b = whole_numbers(shape.k * shape.n, 2),
                               bias = whole_numbers(shape.n, 3), before = whole_numbers(shape.m * shape.n, 4);
@@ -80,17 +85,21 @@ class GemmProducts : public ::testing::Test {
         .b = make_tensor(dtype, shape.trans_b ? Shape{n, k} : Shape{k, n}, b, offset),
         .c = make_tensor(c_dtype, {m, n}, accumulate ? before : std::vector<double>(before.size(), NAN), offset),
         .bias = bias_dtype ? make_tensor(*bias_dtype, {n}, bias, offset) : Tensor(),
+        .a_scale = make_scale(a_scale),
+        .b_scale = make_scale(b_scale),
         .trans_a = shape.trans_a ? Transpose::kYes : Transpose::kNo,
         .trans_b = shape.trans_b ? Transpose::kYes : Transpose::kNo,
         .mode = mode};
     multiply(device, args, stream_);
     std::vector<double> expected = reference::matmul(a, b, shape);
     for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i] /= a_scale.value_or(1.0) * b_scale.value_or(1.0);
       expected[i] += (accumulate ? before[i] : 0.0) + (bias_dtype ? bias[i % shape.n] : 0.0);
     }
     EXPECT_EQ(values_of(args.c, stream_), expected)
         << shape.m << "x" << shape.n << "x" << shape.k << " " << name(dtype) << " -> " << name(c_dtype) << ", offset "
-        << offset << (shape.trans_a ? " a^T" : "") << (shape.trans_b ? " b^T" : "") << (accumulate ? " +=" : "");
+        << offset << (shape.trans_a ? " a^T" : "") << (shape.trans_b ? " b^T" : "") << (accumulate ? " +=" : "")
+        << (a_scale ? " scaled a" : "") << (b_scale ? " scaled b" : "");
   }
 
   void expect_right_in_all_forms(GemmDevice& device, MatmulShape shape, size_t offset) {

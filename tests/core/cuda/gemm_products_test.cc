@@ -30,6 +30,35 @@ TEST_F(GemmProducts, OperandsThatTheLibraryRefusesAreStaged) {
   EXPECT_TRUE(state().aligned_bias);
 }
 
+// Powers of two: quotients are exact, too.
+TEST_F(GemmProducts, ScalesDivideTheProductAndNothingElse) {
+  const auto expect_all_right = [&](GemmDevice& device) {
+    for (const auto& [a, b] : std::initializer_list<std::pair<std::optional<double>, std::optional<double>>>{
+             {0.25, std::nullopt}, {std::nullopt, 2.0}, {0.5, 0.125}}) {
+      for (const DType dtype : kFloats) {
+        for (const size_t offset : {0, 1}) {
+          const Case of{.shape = {5, 7, 3, true, false}, .dtype = dtype, .offset = offset, .a_scale = a, .b_scale = b};
+          expect_right(device, of);
+          Case biased = of, sum = of;
+          biased.c_dtype = dtype;
+          biased.bias = DType::kF32;
+          expect_right(device, biased);
+          sum.mode = GradientMode::kAccumulate;
+          expect_right(device, sum);
+          expect_right(device, {.shape = of.shape, .dtype = dtype, .offset = offset});  // a problem of its own
+        }
+      }
+    }
+  };
+  expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
+  state().required_alignment = 16;  // staged
+  expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
+  state().required_alignment = 1;
+  state().duration_ms = {3, 1};  // products that are measured are not added
+  expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
+  EXPECT_EQ(state().last_algorithm(), 1);
+}
+
 TEST_F(GemmProducts, GeluIsAnEpilogue) {
   GemmDevice device(library_, "");
   for (const DType dtype : {DType::kBF16, DType::kF16}) {

@@ -73,5 +73,18 @@ inline void record_verdict(const RecordVerdictArgs& args) {
 inline void decide_update(const DecideUpdateArgs& args) {
   device_under_test().backend().decide_update(args, device_under_test().stream());
 }
+inline void amax(const AmaxArgs& args) { device_under_test().backend().amax(args, device_under_test().stream()); }
+inline void tensor_scale(const TensorScaleArgs& args) {
+  device_under_test().backend().tensor_scale(args, device_under_test().stream());
+}
+inline void quantize(const QuantizeArgs& args) {
+  device_under_test().backend().quantize(args, device_under_test().stream());
+}
+inline void hadamard(const HadamardArgs& args) {
+  device_under_test().backend().hadamard(args, device_under_test().stream());
+}
+inline void delayed_scales(const DelayedScalesArgs& args) {
+  device_under_test().backend().delayed_scales(args, device_under_test().stream());
+}
 
 }  // namespace mantissa::kernel_test

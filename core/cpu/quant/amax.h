@@ -1,0 +1,11 @@
+// The largest magnitudes of tensors, and the scales that follow from them.
+#pragma once
+
+#include "core/backend/quantize_args.h"
+
+namespace mantissa::cpu {
+
+void amax(const AmaxArgs& args);
+void tensor_scale(const TensorScaleArgs& args);
+
+}  // namespace mantissa::cpu
