@@ -35,6 +35,12 @@ DType dtype_of(Tape& tape, std::string_view name, DType x, const LinearParameter
   return linear_dtype(tape, x, *parameters.weight);
 }
 
+// Whether the linear layer `name` rounds the operands of its products.
+bool rounds_operands(Tape& tape, std::string_view name) {
+  const Tape::LayerGuard guard(tape, name);
+  return tape.linear_formats().any();
+}
+
 }  // namespace
 
 LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
@@ -100,7 +106,8 @@ Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
 Var FeedForward::gelu_between(Tape& tape, Var x) const {
   const GeluForm form = config_.activation == Activation::kGeluErf ? GeluForm::kErf : GeluForm::kTanh;
   const DType up = dtype_of(tape, "up", x.value.dtype(), up_), hidden = tape.compute_dtype(Op::kGelu, up, up);
-  if (tape.shows_every_op() || hidden != up || dtype_of(tape, "down", hidden, down_) != hidden) {
+  if (tape.shows_every_op() || rounds_operands(tape, "up") || rounds_operands(tape, "down") || hidden != up ||
+      dtype_of(tape, "down", hidden, down_) != hidden) {
     return run_linear(tape, "down", gelu(tape, run_linear(tape, "up", std::move(x), up_), form), down_);
   }
   GeluOutput y;
@@ -143,7 +150,8 @@ LossOutput Head::loss(Tape& tape, const Var& x, const Tensor& targets) const {
   // CPU cores, to save 190 MiB in fp32 beside the 800 MiB of the weight, its gradient and the optimizer's state.
   constexpr int64_t kChunkLogits = int64_t{1} << 26, kRowGranule = 128;
   const int64_t vocab = weight_->shape[0];
-  if (x.value.dim(0) * vocab <= kChunkLogits) return cross_entropy(tape, forward(tape, x), targets);
+  const bool is_small = x.value.dim(0) * vocab <= kChunkLogits;
+  if (is_small || rounds_operands(tape, "head")) return cross_entropy(tape, forward(tape, x), targets);
   const int64_t rows = std::max(kChunkLogits / vocab / kRowGranule * kRowGranule, kRowGranule);
   const Tape::LayerGuard guard(tape, "head");
   return linear_cross_entropy(tape, x, *weight_, targets, rows);

@@ -53,7 +53,7 @@ class FeedForward {
   Var forward(Tape& tape, Var x, int64_t samples) const;
 
  private:
-  // down(gelu(up(x))): gelu inside of the products where all three compute in one dtype.
+  // down(gelu(up(x))): gelu inside of the products where all three compute in one dtype and round no operands.
   Var gelu_between(Tape& tape, Var x) const;
 
   const ModelConfig& config_;
@@ -79,7 +79,8 @@ class Head {
   Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding);
   // x (R, C).
   Var forward(Tape& tape, const Var& x) const;
-  // Summed cross-entropy of targets (R). From some hundred MB of logits on, they are made by chunks of rows.
+  // Summed cross-entropy of targets (R). From some hundred MB of logits on, they are made by chunks of rows,
+  // unless the head rounds its operands.
   LossOutput loss(Tape& tape, const Var& x, const Tensor& targets) const;
 
  private:

@@ -40,4 +40,9 @@ DType compute_dtype(const Precision& precision, const AutocastState& scope, Op o
   return widest_input;
 }
 
+LinearFormats linear_formats(const Precision& precision, const AutocastState& scope) {
+  const bool as_configured = scope.enabled.value_or(precision.enabled) && !scope.dtype;
+  return as_configured ? precision.linear : LinearFormats();
+}
+
 }  // namespace mantissa

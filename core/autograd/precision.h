@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/autograd/linear_formats.h"
 #include "core/tensor/dtype.h"
 
 namespace mantissa {
@@ -41,6 +42,7 @@ struct Precision {
   DType low = DType::kF32;  // what kLow means
   std::array<CastRule, kOpCount> rules{};
   std::array<std::optional<DType>, kOpCount> forced{};  // a dtype named for the op, before any rule
+  LinearFormats linear{};                               // what linear layers round the operands of their products to
 };
 
 // The precision of each layer, by its path ("blocks.3.mlp"). References stay valid as long as the policy.
@@ -69,5 +71,8 @@ AutocastState& autocast_state();
 
 // The dtype in which `op` computes, given the layer's precision, the thread's scope and its first and widest input.
 DType compute_dtype(const Precision& precision, const AutocastState& scope, Op op, DType first, DType widest_input);
+
+// What a linear layer rounds its operands to. Nothing in a scope that switches autocast off or names a dtype.
+LinearFormats linear_formats(const Precision& precision, const AutocastState& scope);
 
 }  // namespace mantissa

@@ -35,6 +35,8 @@ DType Tape::compute_dtype(Op op, DType first, DType widest_input) const {
   return mantissa::compute_dtype(*precision_, autocast_state(), op, first, widest_input);
 }
 
+LinearFormats Tape::linear_formats() const { return mantissa::linear_formats(*precision_, autocast_state()); }
+
 Tensor Tape::cast(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
   Tensor copy = allocate(dtype, tensor.shape(), "cast");

@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "core/autograd/delayed_scales.h"
 #include "core/autograd/operand_caches.h"
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/recompute.h"
+#include "core/autograd/rounded_weights.h"
 #include "core/autograd/weight_cast_cache.h"
 #include "core/backend/backend.h"
 #include "core/tensor/arena.h"
@@ -45,6 +47,7 @@ struct RandomKey {
   uint64_t seed = 0;
   Tensor step{};              // (1) i32, on the device; needed where something is drawn
   uint32_t first_sample = 0;  // index of the micro-batch's first sample in the step's global batch
+  int64_t samples = 0;        // of the micro-batch; needed where gradients are rounded stochastically
 };
 
 // The first op whose output was not finite, found by TapeOptions::check_outputs.
@@ -63,6 +66,8 @@ struct TapeOptions {
   Tensor loss_gradient{};
   Recompute recompute = Recompute::kNone;
   OperandCaches* operand_caches = nullptr;           // of the weights, where several passes read them; nullptr: none
+  DelayedScales* delayed_scales = nullptr;           // nullptr: delayed scaling is done as current scaling
+  RoundedWeights* rounded_weights = nullptr;         // nullptr: weights are rounded again in every pass
   bool check_outputs = false;                        // examine every op's output; slow, for hunting a fault
   std::function<void(Parameter&)> gradient_ready{};  // after the last use of a parameter in the backward pass
   std::function<void()> between_nodes{};             // lets communication progress during the backward pass
@@ -116,6 +121,8 @@ class Tape {
     return arena_.allocate(dtype, shape, what);
   }
   DType compute_dtype(Op op, DType first, DType widest_input) const;
+  // What a linear layer here rounds the operands of its products to.
+  LinearFormats linear_formats() const;
   // `tensor` in `dtype`: itself, or a cast copy.
   Tensor cast(const Tensor& tensor, DType dtype);
   Tensor weight(const Parameter& parameter, DType dtype) { return casts_.get(parameter, dtype, stream_); }

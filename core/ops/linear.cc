@@ -2,6 +2,7 @@
 
 #include "core/autograd/saved_value.h"
 #include "core/ops/gelu.h"
+#include "core/ops/rounded_linear.h"
 
 namespace mantissa {
 namespace {
@@ -24,6 +25,12 @@ void check_shapes(const Tensor& x, const Parameter& weight, const Parameter* bia
   MANTISSA_CHECK(bias == nullptr || bias->shape == Shape{weight.shape[0]},
                  "[linear] bias of '{}' must have shape ({}), got {}", weight.name, weight.shape[0],
                  bias ? bias->shape : Shape{});
+}
+
+// With gelu inside of the products.
+void require_unrounded(const Tape& tape, const Parameter& weight) {
+  MANTISSA_CHECK(!tape.linear_formats().any(), "[linear] '{}' rounds its operands: gelu must be an op of its own",
+                 weight.name);
 }
 
 Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const Parameter* bias) {
@@ -76,6 +83,11 @@ DType linear_dtype(const Tape& tape, DType x, const Parameter& weight) {
 }
 
 Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
+  if (const LinearFormats formats = tape.linear_formats(); formats.any()) {
+    check_shapes(x.value, weight, bias);
+    const DType dtype = linear_dtype(tape, x.value.dtype(), weight);
+    return rounded_linear(tape, std::move(x), weight, bias, dtype, formats);
+  }
   const Operands operands = operands_of(tape, x.value, weight, bias);
   const SavedValue input(x, operands.input);
   const DType x_dtype = x.value.dtype();
@@ -86,6 +98,7 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
 }
 
 GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, GeluForm form) {
+  require_unrounded(tape, weight);
   const Operands operands = operands_of(tape, x.value, weight, bias);
   const SavedValue saved(x, operands.input);
   const DType x_dtype = x.value.dtype();
@@ -102,6 +115,7 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
 }
 
 Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
+  require_unrounded(tape, weight);
   const Operands operands = operands_of(tape, x.y.value, weight, bias);
   MANTISSA_CHECK(operands.input.dtype() == x.input.dtype(), "[linear] '{}' must compute in gelu's dtype {}, got {}",
                  weight.name, x.input.dtype(), operands.input.dtype());

@@ -7,15 +7,15 @@ namespace mantissa {
 
 // x (R, K); weight (N, K); bias (N) or nullptr. Returns (R, N) in the dtype that the layer's precision gives to linear
 // ops, to which x, weight and bias are cast; the product and the bias are added in fp32 and rounded once. Derivatives:
-// dx = dy W, dW = dy^T x (fp32, accumulated over micro-batches), db = column sums of dy. ContractError on shapes that
-// do not match.
+// dx = dy W, dW = dy^T x (fp32, accumulated over micro-batches), db = column sums of dy. Where the layer's precision
+// says so, operands are rounded first: rounded_linear(). ContractError on shapes that do not match.
 Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias);
 
 // The dtype in which linear() computes in the tape's layer with an x of this dtype.
 DType linear_dtype(const Tape& tape, DType x, const Parameter& weight);
 
 // gelu of a linear layer's result, as a linear layer takes it whose backward pass makes the gradient of gelu's input in
-// the product that makes that of its output otherwise.
+// the product that makes that of its output otherwise. Where operands are rounded gelu is an op of its own.
 struct GeluOutput {
   Var y;         // the value is gelu's output; the gradient that it takes is that of gelu's input
   Tensor input;  // (R, N)

@@ -58,6 +58,9 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
   MANTISSA_CHECK(x.value.shape().rank() == 2 && weight.shape.rank() == 2 && x.value.dim(1) == weight.shape[1],
                  "[linear_cross_entropy] '{}' has shape {} (V, K); x must have shape (R, K), got {}", weight.name,
                  weight.shape, x.value.shape());
+  MANTISSA_CHECK(!tape.linear_formats().any(),
+                 "[linear_cross_entropy] '{}' rounds its operands: linear and cross_entropy must be ops of their own",
+                 weight.name);
   MANTISSA_CHECK(chunk_rows > 0, "[linear_cross_entropy] a chunk must have rows, got {}", chunk_rows);
   MANTISSA_CHECK(!tape.training() || tape.options().loss_gradient.defined(),
                  "[linear_cross_entropy] the tape was made without a loss gradient");

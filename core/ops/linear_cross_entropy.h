@@ -10,7 +10,7 @@ namespace mantissa {
 // (V, K), targets (R) i32 in [0, V) or kIgnoreIndex. The loss gradient is known before the forward pass, so each
 // chunk's gradients are made while its logits are there: nothing is computed twice. In training, the weight's gradient
 // is therefore written by this call already. Sums over rows (the loss, the weight's gradient) are added up chunk by
-// chunk, in fp32.
+// chunk, in fp32. For a layer that rounds no operands.
 LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets, int64_t chunk_rows);
 
 }  // namespace mantissa

@@ -1,0 +1,133 @@
+#include "core/autograd/delayed_scales.h"
+
+#include <algorithm>
+
+#include "core/quant/narrow_format.h"
+
+namespace mantissa {
+namespace {
+
+constexpr auto kRecordBytes = static_cast<int64_t>(sizeof(QuantizeRecord));
+
+}  // namespace
+
+DelayedScales::DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy,
+                             const DelayedScalingOptions& options, Backend& backend, Stream& stream)
+    : options_(options), backend_(backend), stream_(stream) {
+  for (int index = 0; index < parameters.size(); ++index) {
+    const Parameter& parameter = parameters[index];
+    if (parameter.shape.rank() != 2) continue;
+    const LinearFormats& formats = policy.at(parameter.precision_layer()).linear;
+    for (const Product product : kAllProducts) {
+      for (const Role role : kAllRoles) {
+        const auto format = formats.at(product, role);
+        if (!format || format->scaling != Scaling::kDelayed) continue;
+        const Key key{&parameter, role, format->format};
+        if (slots_.try_emplace(key, tensors()).second) keys_.push_back(key);
+      }
+    }
+  }
+  if (empty()) {
+    calibrated_ = true;
+    return;
+  }
+  records_ = backend_.make_tensor(DType::kU8, {tensors() * kRecordBytes}, "amaxes");
+  totals_ = backend_.make_tensor(DType::kU8, {tensors() * kRecordBytes}, "amaxes");
+  history_ = backend_.make_tensor(DType::kI32, {tensors(), options_.history}, "amax history");
+  scales_ = backend_.make_tensor(DType::kF32, {tensors()}, "scales");
+  maxima_ = backend_.make_tensor(DType::kF32, {tensors()}, "maxima of formats");
+  entries_ = backend_.make_tensor(DType::kI32, {1}, "entries of the amax history");
+  std::vector<float> maxima;
+  for (const Key& key : keys_) maxima.push_back(narrow_format(std::get<Format>(key)).max);
+  backend_.upload(maxima.data(), maxima_, stream_);
+  backend_.fill(scales_, 1.0f, stream_);
+}
+
+DelayedScales::Slot DelayedScales::slot(const Parameter& weight, Role role, Format format) const {
+  const Key key{&weight, role, format};
+  const auto found = slots_.find(key);
+  MANTISSA_CHECK(found != slots_.end(), "[delayed_scales] the policy has no delayed scaling for {}", name_of(key));
+  const int64_t index = found->second;
+  return {.scale = scales_.slice(index, 1), .record = records_.slice(index * kRecordBytes, kRecordBytes)};
+}
+
+void DelayedScales::advance(const Tensor& all_records, const Tensor& decision) {
+  backend_.delayed_scales({.records = all_records,
+                           .mine = records_,
+                           .total = totals_,
+                           .history = history_,
+                           .scales = scales_,
+                           .maxima = maxima_,
+                           .entries = entries_,
+                           .decision = decision,
+                           .options = options_},
+                          stream_);
+  ++version_;
+}
+
+size_t DelayedScales::size_bytes() const {
+  size_t bytes = 0;
+  for (const Tensor* tensor : {&records_, &totals_, &history_, &scales_, &maxima_, &entries_}) {
+    if (tensor->defined()) bytes += tensor->size_bytes();
+  }
+  return bytes;
+}
+
+void DelayedScales::end_calibration() {
+  calibrating_ = false;
+  calibrated_ = true;
+}
+
+DelayedScales::State DelayedScales::state() const {
+  State state;
+  if (empty()) return state;
+  std::vector<int32_t> history(static_cast<size_t>(history_.numel()));
+  int32_t entries = 0;
+  state.scales.resize(keys_.size());
+  backend_.download(history_, history.data(), stream_);
+  backend_.download(scales_, state.scales.data(), stream_);
+  backend_.download(entries_, &entries, stream_);
+  state.entries = std::min<int64_t>(entries, options_.history);
+  for (int64_t tensor = 0; tensor < tensors(); ++tensor) {
+    state.names.push_back(name_of(keys_[static_cast<size_t>(tensor)]));
+    for (int64_t i = entries - state.entries; i < entries; ++i) {
+      state.amaxes.push_back(history[static_cast<size_t>(tensor * options_.history + i % options_.history)]);
+    }
+  }
+  return state;
+}
+
+void DelayedScales::load_state(const State& state) {
+  MANTISSA_CHECK(state.scales.size() == state.names.size() &&
+                     state.amaxes.size() == state.names.size() * static_cast<size_t>(state.entries),
+                 "[delayed_scales.load_state] {} names, {} scales and {} entries each do not go with {} amaxes",
+                 state.names.size(), state.scales.size(), state.entries, state.amaxes.size());
+  if (empty()) return;
+  std::vector<int32_t> history(static_cast<size_t>(history_.numel()));
+  std::vector<float> scales(keys_.size(), 1.0f);
+  const int64_t kept = std::min<int64_t>(state.entries, options_.history);
+  calibrated_ = state.entries > 0;
+  for (size_t tensor = 0; tensor < keys_.size(); ++tensor) {
+    const auto found = std::find(state.names.begin(), state.names.end(), name_of(keys_[tensor]));
+    if (found == state.names.end()) {
+      calibrated_ = false;
+      continue;
+    }
+    const auto saved = static_cast<size_t>(found - state.names.begin());
+    scales[tensor] = state.scales[saved];
+    const auto newest = state.amaxes.begin() + static_cast<int64_t>(saved + 1) * state.entries;
+    std::copy(newest - kept, newest, history.begin() + static_cast<int64_t>(tensor) * options_.history);
+  }
+  const auto entries = static_cast<int32_t>(kept);
+  backend_.upload(history.data(), history_, stream_);
+  backend_.upload(scales.data(), scales_, stream_);
+  backend_.upload(&entries, entries_, stream_);
+  ++version_;
+}
+
+std::string DelayedScales::name_of(const Key& key) const {
+  const auto& [parameter, role, format] = key;
+  return fmt::format("{}/{}/{}", parameter->name, name(role), info(format).name);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,152 @@
+#include "core/ops/rounded_operand.h"
+
+#include "core/base/error.h"
+#include "core/quant/narrow_format.h"
+#include "core/quant/scales.h"
+
+namespace mantissa {
+namespace {
+
+// How the values that share a scale lie. Square blocks of weights serve the forward and the backward product alike.
+BlockAxis axis_of(const OperandUse& use) {
+  const bool is_square = use.format->scaling == Scaling::kBlock || use.format->scaling == Scaling::kTwoLevel;
+  if (block_length(use.format->scaling) == 0) return BlockAxis::kColumns;  // all of them
+  if (use.role == Role::kWeight) {
+    if (is_square) return BlockAxis::kBoth;
+    return use.product == Product::kForward ? BlockAxis::kColumns : BlockAxis::kRows;
+  }
+  return use.product == Product::kWeightGradient ? BlockAxis::kRows : BlockAxis::kColumns;
+}
+
+// Multiples of `block` on both sides of `size`, as a text.
+std::string nearest_multiples(int64_t size, int64_t block) {
+  const int64_t below = size / block * block;
+  return below == 0 ? fmt::format("{}", block) : fmt::format("{} or {}", below, below + block);
+}
+
+void require_whole_blocks(const Parameter& weight, const Tensor& x, const OperandUse& use, BlockAxis axis) {
+  const int64_t block = block_length(use.format->scaling);
+  const auto check = [&](int64_t size, const char* what) {
+    if (block == 0 || size % block == 0) return;
+    throw ConfigError(fmt::format(
+        "layer '{}': the {} of {} has {} {}, and the recipe {} needs a multiple of {} there: give {}, a recipe of "
+        "smaller blocks (mxfp8: 32, nvfp4: 16) or of one scale a tensor (current, delayed: any size), or leave the "
+        "operand "
+        "unrounded by precision.layers: {{match: '{}', op: linear, dtype: low}}",
+        weight.precision_layer(), name(use.role), name(use.product), size, what, name(use.format->scaling), block,
+        nearest_multiples(size, block), weight.precision_layer()));
+  };
+  const char* const rows = use.role == Role::kWeight ? "channels" : "rows (train.micro_batch * model.context)";
+  if (axis != BlockAxis::kRows) check(x.dim(1), "channels");
+  if (axis != BlockAxis::kColumns) check(x.dim(0), rows);
+}
+
+StochasticArgs stochastic_args(const Tape& tape, const Tensor& x, const OperandUse& use) {
+  if (use.format->scaling != Scaling::kTwoLevel || use.role != Role::kGradient) return {};
+  const RandomKey& random = tape.options().random;
+  MANTISSA_CHECK(random.samples > 0 && random.step.defined(),
+                 "[rounded_operand] the tape was made without the number of samples or of the step, which stochastic "
+                 "rounding needs");
+  return {.elements_per_sample = x.numel() / random.samples,
+          .seed = random.seed,
+          .step = random.step,
+          .site = use.random_site,
+          .first_sample = random.first_sample};
+}
+
+// What the largest value of a tensor becomes.
+float tensor_max(TensorFormat format) {
+  return format.scaling == Scaling::kTwoLevel ? kTwoLevelMax : narrow_format(format.format).max;
+}
+
+DelayedScales* delayed_scales_of(const Tape& tape, const OperandUse& use) {
+  return use.format->scaling == Scaling::kDelayed ? tape.options().delayed_scales : nullptr;
+}
+
+// Rounds x into `room` and returns what became of it.
+RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use,
+                         const RoundedWeights::Room& room) {
+  Backend& backend = tape.backend();
+  QuantizeArgs args{.src = x,
+                    .dst = room.values,
+                    .format = *use.format,
+                    .axis = axis_of(use),
+                    .stochastic = stochastic_args(tape, x, use)};
+  if (DelayedScales* const delayed = delayed_scales_of(tape, use)) {
+    const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
+    args.scale = slot.scale;
+    if (tape.training() || use.role == Role::kWeight) args.record = slot.record;
+  } else if (has_tensor_scale(use.format->scaling)) {
+    backend.amax({.x = x, .record = room.record, .mode = GradientMode::kWrite}, tape.stream());
+    backend.tensor_scale({.record = room.record, .max = tensor_max(*use.format), .scale = room.scale}, tape.stream());
+    args.scale = room.scale;
+  }
+  backend.quantize(args, tape.stream());
+  return {.values = args.dst, .scale = args.scale};
+}
+
+// x unrounded, whose amax is entered: the first pass of delayed scaling. Undefined where this is none.
+Tensor calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
+  DelayedScales* const delayed = delayed_scales_of(tape, use);
+  if (delayed == nullptr || !delayed->calibrating()) return {};
+  const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
+  tape.backend().amax({.x = x, .record = slot.record}, tape.stream());
+  return tape.cast(x, use.values);
+}
+
+Tensor transformed(Tape& tape, const Tensor& x) {
+  Tensor y = tape.allocate(DType::kBF16, x.shape(), "transformed operand");
+  tape.backend().hadamard({.x = x, .y = y}, tape.stream());
+  return y;
+}
+
+}  // namespace
+
+bool is_transformed(const LinearFormats& formats, Product product) {
+  const auto x = formats.at(product, Role::kActivation), dy = formats.at(product, Role::kGradient);
+  return product == Product::kWeightGradient && x && dy && x->scaling == Scaling::kTwoLevel &&
+         dy->scaling == Scaling::kTwoLevel;
+}
+
+bool is_stochastic(const LinearFormats& formats, Product product, Role role) {
+  const auto format = formats.at(product, role);
+  return role == Role::kGradient && format && format->scaling == Scaling::kTwoLevel;
+}
+
+DType values_dtype(const LinearFormats& formats, Product product, DType compute) {
+  for (const Role role : kAllRoles) {
+    if (multiplies(product, role) && !formats.at(product, role) && compute != DType::kBF16) return DType::kF32;
+  }
+  return DType::kBF16;
+}
+
+RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
+  if (!use.format) return {.values = tape.cast(x, use.values), .scale = {}};
+  require_whole_blocks(weight, x, use, axis_of(use));
+  if (const Tensor plain = calibrate(tape, x, weight, use); plain.defined()) return {.values = plain, .scale = {}};
+  const Tensor source = use.transformed ? transformed(tape, x) : x;
+  RoundedWeights::Room room{
+      .values = tape.allocate(DType::kBF16, x.shape(), "rounded operand"), .scale = {}, .record = {}};
+  if (has_tensor_scale(use.format->scaling) && delayed_scales_of(tape, use) == nullptr) {
+    room.scale = tape.allocate(DType::kF32, {1}, "scale");
+    room.record = tape.allocate(DType::kU8, {static_cast<int64_t>(sizeof(QuantizeRecord))}, "amax");
+  }
+  RoundedMatrix made = round_into(tape, source, weight, use, room);
+  made.values = tape.cast(made.values, use.values);
+  return made;
+}
+
+RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use) {
+  RoundedWeights* const kept = tape.options().rounded_weights;
+  const DelayedScales* const delayed = use.format ? delayed_scales_of(tape, use) : nullptr;
+  const bool is_calibrating = delayed != nullptr && delayed->calibrating();
+  if (!use.format || kept == nullptr || is_calibrating) return round_operand(tape, copy, weight, use);
+  require_whole_blocks(weight, copy, use, axis_of(use));
+  RoundedMatrix made =
+      kept->get(weight, *use.format, axis_of(use), delayed != nullptr ? delayed->version() : 0,
+                [&](const RoundedWeights::Room& room) { return round_into(tape, copy, weight, use, room); });
+  made.values = tape.cast(made.values, use.values);
+  return made;
+}
+
+}  // namespace mantissa
