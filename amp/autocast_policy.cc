@@ -9,6 +9,9 @@
 namespace mantissa {
 namespace {
 
+// The layer of the logits, whose rounding reaches the loss at once: no recipe for the whole model is about it.
+constexpr std::string_view kHead = "head";
+
 constexpr std::pair<std::string_view, CastRule> kRules[] = {{"low", CastRule::kLow},
                                                             {"fp32", CastRule::kFp32},
                                                             {"widest", CastRule::kWidest},
@@ -50,6 +53,7 @@ const char* why_always_fp32(Op op) {
 
 std::string describe(const OpSetting& setting) {
   if (const auto* dtype = std::get_if<DType>(&setting)) return fmt::format("{}", *dtype);
+  if (const auto* recipe = std::get_if<Recipe>(&setting)) return name(*recipe);
   for (const auto& [rule_name, rule] : kRules) {
     if (rule == std::get<CastRule>(setting)) return std::string(rule_name);
   }
@@ -72,12 +76,49 @@ void require_floating(const OpSetting& setting, std::string_view where) {
   }
 }
 
+// Only linear layers have operands that are rounded. `where` as in require_effect().
+void require_linear(const OpSetting& setting, Op op, std::string_view where) {
+  if (op == Op::kLinear || !std::holds_alternative<Recipe>(setting)) return;
+  throw ConfigError(
+      fmt::format("[autocast] {}{}{} must be low, widest, as_given, fp32, bf16 or fp16, got {}: only "
+                  "linear layers round their operands to formats of 8 and 4 bits",
+                  name(op), where.empty() ? "" : " in layers matching ",
+                  where.empty() ? "" : fmt::format("'{}'", where), describe(setting)));
+}
+
+// What an override of products or roles may say.
+void require_operands(const LayerOverride& layer) {
+  if (!layer.names_operands()) return;
+  if (layer.op && *layer.op != Op::kLinear) {
+    throw ConfigError(
+        fmt::format("[autocast] '{}' names a product or a role of {}: only linear layers have them; "
+                    "give op: linear or any",
+                    layer.pattern, name(*layer.op)));
+  }
+  if (layer.product && layer.role && !multiplies(*layer.product, *layer.role)) {
+    throw ConfigError(
+        fmt::format("[autocast] '{}' names the {} of {}, which multiplies no such thing: fprop is of "
+                    "activations and weights, dgrad of gradients and weights, wgrad of gradients and "
+                    "activations",
+                    layer.pattern, name(*layer.role), name(*layer.product)));
+  }
+  if (!std::holds_alternative<Recipe>(layer.setting) && layer.setting != OpSetting(CastRule::kLow)) {
+    throw ConfigError(
+        fmt::format("[autocast] '{}' names a product or a role: expected a recipe, or low for what the "
+                    "layer computes in, got {}",
+                    layer.pattern, describe(layer.setting)));
+  }
+}
+
 // Writes an op's setting. fp32 is the rule and not a forced dtype, so that a scope of another dtype leaves it alone.
+// Operands that are rounded come from what the region computes in.
 void apply(const OpSetting& setting, Op op, Precision& precision) {
   const auto index = static_cast<size_t>(op);
   precision.forced[index].reset();
   if (const auto* rule = std::get_if<CastRule>(&setting)) {
     precision.rules[index] = *rule;
+  } else if (std::holds_alternative<Recipe>(setting)) {
+    precision.rules[index] = CastRule::kLow;
   } else if (std::get<DType>(setting) == DType::kF32) {
     precision.rules[index] = CastRule::kFp32;
   } else {
@@ -102,7 +143,11 @@ OpSetting require_op_setting(std::string_view text) {
     if (text == rule_name) return rule;
   }
   if (const std::optional<DType> dtype = parse_float_dtype(text)) return *dtype;
-  throw ConfigError(fmt::format("[autocast] expected low, widest, as_given, fp32, bf16 or fp16, got '{}'", text));
+  if (const std::optional<Recipe> recipe = parse_recipe(text)) return *recipe;
+  throw ConfigError(
+      fmt::format("[autocast] expected low, widest, as_given, fp32, bf16, fp16, or for linear layers delayed, current, "
+                  "block, mxfp8 or nvfp4, got '{}'",
+                  text));
 }
 
 AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config)) {
@@ -114,15 +159,19 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
     const OpSetting setting = config_.ops[static_cast<size_t>(index)].value_or(default_rule(op));
     require_floating(setting, name(op));
     require_effect(setting, op, "");
+    require_linear(setting, op, "");
     apply(setting, op, uniform_);
   }
   for (const LayerOverride& layer : config_.layers) {
     require_floating(layer.setting, layer.pattern);
+    require_operands(layer);
     if (layer.op) require_effect(layer.setting, *layer.op, layer.pattern);
-    if (!layer.op && !std::holds_alternative<DType>(layer.setting)) {
-      throw ConfigError(fmt::format("[autocast] '{}' names no op: expected a dtype, got a rule", layer.pattern));
+    if (layer.op) require_linear(layer.setting, *layer.op, layer.pattern);
+    if (!layer.op && !layer.names_operands() && std::holds_alternative<CastRule>(layer.setting)) {
+      throw ConfigError(
+          fmt::format("[autocast] '{}' names no op: expected a dtype or a recipe, got a rule", layer.pattern));
     }
-    overrides_.push_back({LayerPattern(layer.pattern), layer.op, layer.setting});
+    overrides_.push_back({LayerPattern(layer.pattern), layer});
   }
   std::stable_sort(overrides_.begin(), overrides_.end(), [](const Override& a, const Override& b) {
     return a.pattern.literal_length() < b.pattern.literal_length();
@@ -131,7 +180,6 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
 }
 
 const Precision& AutocastPolicy::at(std::string_view layer_path) const {
-  if (overrides_.empty()) return uniform_;
   const std::lock_guard lock(mutex_);
   const auto known = layers_.find(layer_path);
   if (known != layers_.end()) return known->second;
@@ -142,13 +190,14 @@ Precision AutocastPolicy::build(std::string_view layer_path) const {
   Precision precision = uniform_;
   bool low_is_named = false;
   for (size_t index = 0; index < overrides_.size(); ++index) {
-    const Override& override = overrides_[index];
-    if (!override.pattern.matches(layer_path)) continue;
+    const auto& [pattern, given] = overrides_[index];
+    if (!pattern.matches(layer_path)) continue;
     matched_[index] = true;
-    if (override.op) {
-      apply(override.setting, *override.op, precision);
-    } else {
-      precision.low = std::get<DType>(override.setting);
+    if (given.names_operands()) continue;
+    if (given.op) {
+      apply(given.setting, *given.op, precision);
+    } else if (const auto* dtype = std::get_if<DType>(&given.setting)) {
+      precision.low = *dtype;
       low_is_named = true;
     }
   }
@@ -158,7 +207,35 @@ Precision AutocastPolicy::build(std::string_view layer_path) const {
         precision.rules[index] = CastRule::kFp32;
     }
   }
+  precision.linear = build_linear(layer_path);
   return precision;
+}
+
+LinearFormats AutocastPolicy::build_linear(std::string_view layer_path) const {
+  LinearFormats formats;
+  const auto apply_to = [&formats](const OpSetting& setting, std::optional<Product> only_product,
+                                   std::optional<Role> only_role) {
+    const auto* const recipe = std::get_if<Recipe>(&setting);
+    for (const Product product : kAllProducts) {
+      for (const Role role : kAllRoles) {
+        if (only_product.value_or(product) != product || only_role.value_or(role) != role) continue;
+        formats.set(product, role, recipe ? std::optional(format_for(*recipe, role)) : std::nullopt);
+      }
+    }
+  };
+  // Overrides of one level, from the least specific to the most specific.
+  const auto apply_level = [&](const auto& is_of_level) {
+    for (const auto& [pattern, given] : overrides_) {
+      if (is_of_level(given) && pattern.matches(layer_path)) apply_to(given.setting, given.product, given.role);
+    }
+  };
+  if (config_.recipe && layer_path != kHead) apply_to(*config_.recipe, {}, {});
+  apply_level([](const LayerOverride& o) { return !o.op && !o.names_operands(); });
+  if (const auto& setting = config_.ops[static_cast<size_t>(Op::kLinear)]) apply_to(*setting, {}, {});
+  apply_level([](const LayerOverride& o) { return o.op == Op::kLinear && !o.names_operands(); });
+  apply_level([](const LayerOverride& o) { return o.names_operands() && !(o.product && o.role); });
+  apply_level([](const LayerOverride& o) { return o.product && o.role; });
+  return formats;
 }
 
 std::vector<std::string> AutocastPolicy::unmatched_patterns() const {

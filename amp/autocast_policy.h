@@ -17,6 +17,14 @@
 //   what `low` means in a layer: the most specific layer override that names no op, else AutocastConfig::dtype.
 // More specific is the pattern with more literal characters (LayerPattern::literal_length); of equals, the later one.
 // An override of a layer to fp32 without an op is final: no AutocastScope lowers that layer again.
+//
+// What linear layers round the operands of their products to is a setting of its own (a Recipe), of four levels. Each
+// operand has that of the highest level which says anything about it, and within a level of the most specific override:
+//   model     AutocastConfig::recipe, for all linear layers but the head
+//   layer     overrides without an op; a dtype means that nothing is rounded
+//   op        AutocastConfig::ops, then overrides of linear; all but a recipe mean that nothing is rounded
+//   operand   overrides of a product or a role, then those of both; `low` means that it is not rounded
+// What is not rounded is multiplied in the dtype that the layer computes in.
 #pragma once
 
 #include <array>
@@ -29,27 +37,34 @@
 #include <vector>
 
 #include "amp/layer_pattern.h"
+#include "amp/recipe.h"
 #include "core/autograd/precision.h"
 
 namespace mantissa {
 
-using OpSetting = std::variant<CastRule, DType>;
+using OpSetting = std::variant<CastRule, DType, Recipe>;
 
 struct LayerOverride {
-  std::string pattern;   // "blocks.*.mlp", see LayerPattern
-  std::optional<Op> op;  // nothing: the layer's low precision; the setting must then be a dtype
-  OpSetting setting;
+  std::string pattern;     // "blocks.*.mlp", see LayerPattern
+  std::optional<Op> op{};  // nothing: the layer's low precision; the setting must then be a dtype or a recipe
+  OpSetting setting{};
+  std::optional<Product> product{};  // of linear layers: this product's operands alone
+  std::optional<Role> role{};        // likewise: the operands of this role
+
+  // Whether it is about operands of linear layers.
+  bool names_operands() const { return product || role; }
 };
 
 struct AutocastConfig {
   bool enabled = true;  // false: every op computes in the widest of its inputs, whatever stands below
   DType dtype = DType::kBF16;
+  std::optional<Recipe> recipe{};                        // of linear layers
   std::array<std::optional<OpSetting>, kOpCount> ops{};  // by Op
   std::vector<LayerOverride> layers{};
 };
 
-// Parses an op's name, or its setting: "low", "widest", "as_given", "fp32", "bf16", "fp16". ConfigError with the list
-// of what is possible.
+// Parses an op's name, or its setting: "low", "widest", "as_given", "fp32", "bf16", "fp16", a recipe. ConfigError with
+// the list of what is possible.
 Op require_op(std::string_view name);
 OpSetting require_op_setting(std::string_view text);
 
@@ -66,10 +81,10 @@ class AutocastPolicy final : public PrecisionPolicy {
  private:
   struct Override {
     LayerPattern pattern;
-    std::optional<Op> op;
-    OpSetting setting;
+    LayerOverride given;
   };
   Precision build(std::string_view layer_path) const;
+  LinearFormats build_linear(std::string_view layer_path) const;
 
   AutocastConfig config_;
   std::vector<Override> overrides_;  // from the least specific to the most specific

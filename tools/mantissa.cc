@@ -10,6 +10,7 @@
 #include "tools/generate/generate_verb.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
+#include "tools/train/precision_table.h"
 #include "tools/train/train_verb.h"
 
 namespace mantissa {
@@ -20,7 +21,8 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     const Config config = load_config(path, overrides);
     require_known_names(config);
     predict_memory_table(config, 1);  // what only the model can judge: patterns over its layers
-    const std::string text = to_yaml(config);
+    const std::string text =
+        to_yaml(config) + "\n# What comes of precision: for this model\n" + precision_table(config, "# ");
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }

@@ -81,10 +81,17 @@ uint64_t hash_settings(const Config& config, Include include) {
 
 }  // namespace
 
-AutocastConfig PrecisionConfig::autocast() const {
-  const bool overridden =
-      !layers.empty() || std::any_of(ops.begin(), ops.end(), [](const auto& op) { return op.has_value(); });
-  return {.enabled = compute != DType::kF32 || overridden, .dtype = compute, .ops = ops, .layers = layers};
+AutocastConfig Config::autocast() const {
+  const PrecisionConfig& p = precision;
+  std::vector<LayerOverride> layers = overrides_of(p.pattern, model.layers, p.recipe, p.compute);
+  layers.insert(layers.end(), p.layers.begin(), p.layers.end());
+  const bool overridden = p.recipe || !layers.empty() ||
+                          std::any_of(p.ops.begin(), p.ops.end(), [](const auto& op) { return op.has_value(); });
+  return {.enabled = p.compute != DType::kF32 || overridden,
+          .dtype = p.compute,
+          .recipe = p.recipe,
+          .ops = p.ops,
+          .layers = std::move(layers)};
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {

@@ -10,6 +10,7 @@
 
 #include "amp/autocast_policy.h"
 #include "amp/grad_scaler.h"
+#include "amp/precision_pattern.h"
 #include "amp/working_dtype.h"
 #include "comm/reducer_config.h"
 #include "core/autograd/precision.h"
@@ -21,6 +22,7 @@
 #include "core/optim/adamw.h"
 #include "core/optim/clip.h"
 #include "core/optim/schedule.h"
+#include "core/quant/delayed_scaling.h"
 #include "core/tensor/dtype.h"
 #include "models/model_config.h"
 
@@ -76,12 +78,13 @@ struct OptimizerConfig {
 
 struct PrecisionConfig {
   DType compute = DType::kBF16;  // what "low" means
+  std::optional<Recipe> recipe;  // of linear layers' products
+  PatternOptions pattern;
+  DelayedScalingOptions delayed;
   WorkingWeights weights = WorkingWeights::kLow;
-  bool tf32 = false;                                   // fp32 products may be rounded to tf32 where a GPU has it
+  bool tf32 = false;                                   // operands of fp32 products are rounded to tf32
   std::array<std::optional<OpSetting>, kOpCount> ops;  // by Op; nothing: the op's default rule
   std::vector<LayerOverride> layers;                   // the most specific pattern wins
-
-  AutocastConfig autocast() const;
 };
 
 enum class ScalerChoice : uint8_t { kAuto, kNone, kStatic, kDynamic };
@@ -156,6 +159,9 @@ struct Config {
   CudaConfig cuda;
   TestConfig test;
   bool profile = false;  // times by operation and phase
+
+  // The precision of the model's layers: settings, then what the pattern stands for, then the layers' own.
+  AutocastConfig autocast() const;
 
   ConfigOrigins origins;  // where each setting that is not at its default was written; no part of the settings
 };

@@ -92,6 +92,14 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
 
 void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
   v.scalar("compute", choice_field(c.compute, names::kFloat));
+  v.scalar("recipe", optional_recipe_field(c.recipe));
+  v.scalar("pattern", choice_field(c.pattern.pattern, names::kPattern));
+  v.scalar("pattern_blocks", integer_field<int64_t>(c.pattern.blocks, 1, 10000));
+  v.section("delayed", [&] {
+    v.scalar("history", integer_field(c.delayed.history, 1, 1 << 16));
+    v.scalar("amax", choice_field(c.delayed.choice, names::kAmaxChoice));
+    v.scalar("margin", integer_field(c.delayed.margin, 0, 32));
+  });
   v.scalar("tf32", bool_field(c.tf32));
   v.scalar("weights", choice_field(c.weights, names::kWeights));
   v.section("ops", [&] {
@@ -102,6 +110,8 @@ void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
   v.list("layers", list_field(c.layers, [](ConfigVisitor& w, LayerOverride& layer) {
            w.scalar("match", text_field(layer.pattern));
            w.scalar("op", optional_op_field(layer.op));
+           w.scalar("product", optional_product_field(layer.product));
+           w.scalar("role", optional_role_field(layer.role));
            w.scalar("dtype", op_setting_field(layer.setting));
          }));
 }

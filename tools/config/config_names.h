@@ -37,6 +37,12 @@ inline constexpr Name<DType> kMoment[] = {{"fp32", DType::kF32}, {"bf16", DType:
 inline constexpr Name<WeightRounding> kRounding[] = {{"nearest", WeightRounding::kNearest},
                                                      {"stochastic", WeightRounding::kStochastic}};
 inline constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
+inline constexpr Name<PrecisionPattern> kPattern[] = {{"none", PrecisionPattern::kNone},
+                                                      {"all_low", PrecisionPattern::kAllLow},
+                                                      {"fp32_ends_low_core", PrecisionPattern::kFp32EndsLowCore},
+                                                      {"attention_high", PrecisionPattern::kAttentionHigh},
+                                                      {"first_last_k_high", PrecisionPattern::kFirstLastKHigh}};
+inline constexpr Name<AmaxChoice> kAmaxChoice[] = {{"max", AmaxChoice::kMax}, {"most_recent", AmaxChoice::kMostRecent}};
 inline constexpr Name<AttentionChoice> kAttention[] = {
     {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};
 inline constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection::kTimed},

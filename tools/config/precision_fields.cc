@@ -1,5 +1,7 @@
 #include "tools/config/precision_fields.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace mantissa {
@@ -10,19 +12,27 @@ const std::pair<std::string_view, OpSetting> kSettings[] = {
     {"low", CastRule::kLow}, {"fp32", DType::kF32},         {"bf16", DType::kBF16},
     {"fp16", DType::kF16},   {"widest", CastRule::kWidest}, {"as_given", CastRule::kAsGiven}};
 constexpr const char* kSettingWords = "low, fp32, bf16, fp16, widest, as_given";
+constexpr const char* kRecipeWords =
+    "delayed, current, block, mxfp8, nvfp4 (with a format: delayed:e5m2, and so current, block, mxfp8)";
 
 std::string setting_word(const OpSetting& setting) {
   if (setting == OpSetting(CastRule::kFp32)) return "fp32";
+  if (const auto* recipe = std::get_if<Recipe>(&setting)) return name(*recipe);
   for (const auto& [word, value] : kSettings) {
     if (value == setting) return std::string(word);
   }
   return "?";
 }
 
+std::optional<Recipe> parse_recipe_node(const ConfigNode& node) {
+  return node.kind == ConfigNode::Kind::kScalar ? parse_recipe(node.text) : std::nullopt;
+}
+
 std::optional<OpSetting> parse_setting(const ConfigNode& node) {
   for (const auto& [word, value] : kSettings) {
     if (node.kind == ConfigNode::Kind::kScalar && node.text == word) return value;
   }
+  if (const auto recipe = parse_recipe_node(node)) return *recipe;
   return std::nullopt;
 }
 
@@ -40,10 +50,25 @@ bool is_word(const ConfigNode& node, std::string_view word) {
   return node.kind == ConfigNode::Kind::kScalar && node.text == word;
 }
 
+// `nothing` for nothing, else a word that `parse` knows.
+template <typename T>
+ScalarField optional_field(std::optional<T>& target, const char* nothing, const std::string& words,
+                           std::optional<T> (*parse)(std::string_view text)) {
+  return {.expected = fmt::format("one of {}, {}", nothing, words),
+          .get = [&target, nothing] { return target ? std::string(name(*target)) : std::string(nothing); },
+          .set =
+              [&target, nothing, parse](const ConfigNode& node) {
+                const auto value = node.kind == ConfigNode::Kind::kScalar ? parse(node.text) : std::nullopt;
+                const bool known = value || is_word(node, nothing);
+                if (known) target = value;
+                return known;
+              }};
+}
+
 }  // namespace
 
 ScalarField op_setting_field(OpSetting& target) {
-  return {.expected = std::string("one of ") + kSettingWords,
+  return {.expected = std::string("one of ") + kSettingWords + ", " + kRecipeWords,
           .get = [&target] { return setting_word(target); },
           .set =
               [&target](const ConfigNode& node) {
@@ -54,7 +79,7 @@ ScalarField op_setting_field(OpSetting& target) {
 }
 
 ScalarField optional_op_setting_field(std::optional<OpSetting>& target) {
-  return {.expected = std::string("one of auto, ") + kSettingWords,
+  return {.expected = std::string("one of auto, ") + kSettingWords + ", " + kRecipeWords,
           .get = [&target] { return target ? setting_word(*target) : std::string("auto"); },
           .set =
               [&target](const ConfigNode& node) {
@@ -76,16 +101,18 @@ ScalarField op_field(Op& target) {
               }};
 }
 
-ScalarField optional_op_field(std::optional<Op>& target) {
-  return {.expected = "one of any, " + op_words(),
-          .get = [&target] { return target ? std::string(name(*target)) : std::string("any"); },
-          .set =
-              [&target](const ConfigNode& node) {
-                const auto op = parse_op_node(node);
-                const bool known = op || is_word(node, "any");
-                if (known) target = op;
-                return known;
-              }};
+ScalarField optional_op_field(std::optional<Op>& target) { return optional_field(target, "any", op_words(), parse_op); }
+
+ScalarField optional_recipe_field(std::optional<Recipe>& target) {
+  return optional_field(target, "none", kRecipeWords, parse_recipe);
+}
+
+ScalarField optional_product_field(std::optional<Product>& target) {
+  return optional_field(target, "any", "fprop, dgrad, wgrad", parse_product);
+}
+
+ScalarField optional_role_field(std::optional<Role>& target) {
+  return optional_field(target, "any", "activation, weight, gradient", parse_role);
 }
 
 }  // namespace mantissa

@@ -8,7 +8,12 @@
 
 namespace mantissa {
 
-// "auto" for nothing, else a rule or a dtype.
+// "none" for nothing, else a recipe.
+ScalarField optional_recipe_field(std::optional<Recipe>& target);
+// "any" for nothing.
+ScalarField optional_product_field(std::optional<Product>& target);
+ScalarField optional_role_field(std::optional<Role>& target);
+// "auto" for nothing, else a rule, a dtype or a recipe.
 ScalarField optional_op_setting_field(std::optional<OpSetting>& target);
 ScalarField op_setting_field(OpSetting& target);
 // "any" for nothing.

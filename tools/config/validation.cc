@@ -143,15 +143,34 @@ void check_rounding(const Config& c, Problems& p) {
               p.setting("optimizer.weight_rounding"), p.setting("precision.compute"));
 }
 
+bool names_delayed_scaling(const PrecisionConfig& c) {
+  const auto is_delayed = [](const OpSetting& setting) {
+    const auto* const recipe = std::get_if<Recipe>(&setting);
+    return recipe && recipe->scaling == Scaling::kDelayed;
+  };
+  const auto& linear = c.ops[static_cast<size_t>(Op::kLinear)];
+  return (c.recipe && is_delayed(*c.recipe)) || (linear && is_delayed(*linear)) ||
+         std::any_of(c.layers.begin(), c.layers.end(), [&](const auto& layer) { return is_delayed(layer.setting); });
+}
+
 void check_precision(const PrecisionConfig& c, Problems& p) {
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string element = fmt::format("precision.layers[{}]", i);
     p.run(p.setting(element + ".match"), [&] { LayerPattern pattern(c.layers[i].pattern); });
-    const bool names_dtype = std::holds_alternative<DType>(c.layers[i].setting);
-    p.refuse_if(!c.layers[i].op && !names_dtype,
-                "{} names no op, so it sets the layer's low precision: fp32, bf16 or fp16",
+    const LayerOverride& layer = c.layers[i];
+    p.refuse_if(!layer.op && !layer.names_operands() && std::holds_alternative<CastRule>(layer.setting),
+                "{} names no op, so it sets the layer's low precision: fp32, bf16 or fp16, or the recipe of its linear "
+                "layers: delayed, current, block, mxfp8 or nvfp4",
                 p.setting(element + ".dtype"));
   }
+  p.refuse_if(c.pattern.blocks != 1 && c.pattern.pattern != PrecisionPattern::kFirstLastKHigh,
+              "{} has no meaning with {}; remove it or set precision.pattern=first_last_k_high",
+              p.setting("precision.pattern_blocks"), p.setting("precision.pattern"));
+  p.refuse_if(c.delayed != DelayedScalingOptions() && !names_delayed_scaling(c),
+              "precision.delayed: {}, {} and {} have no meaning where nothing is scaled so; remove them or set "
+              "precision.recipe=delayed",
+              p.setting("precision.delayed.history"), p.setting("precision.delayed.amax"),
+              p.setting("precision.delayed.margin"));
 }
 
 void check_scaler(const Config& c, Problems& p) {
@@ -193,7 +212,7 @@ void validate(const Config& c) {
   problems.run("optimizer", [&] { validate(c.optimizer.adamw); });
   problems.run("optimizer", [&] { GradientClipper clipper(c.optimizer.clip); });
   problems.run("scaler", [&] { validate(c.scaler.scaler); });
-  problems.run("precision", [&] { AutocastPolicy policy(c.precision.autocast()); });
+  problems.run("precision", [&] { AutocastPolicy policy(c.autocast()); });
   problems.throw_if_any();
 }
 

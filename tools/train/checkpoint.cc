@@ -12,6 +12,7 @@ namespace mantissa {
 namespace {
 
 constexpr int kFormatVersion = 1;
+constexpr const char* kScalesFile = "scales.safetensors";
 
 // One rank's result of writing its files, as it travels to rank 0.
 struct WriteResult {
@@ -21,7 +22,7 @@ struct WriteResult {
     char name[96];
     uint64_t size_bytes;
     char hash[40];
-  } file[2] = {};
+  } file[3] = {};
   char error[400] = {};
 };
 
@@ -123,6 +124,8 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
   if (rank == 0) {
     files.push_back(write_model_file(folder, kModelFile, session_.runtime.parameters, *session_.runtime.backend,
                                      *session_.runtime.stream));
+    const DelayedScales& scales = *session_.runtime.delayed_scales;
+    if (!scales.empty()) files.push_back(write_scales_file(folder, kScalesFile, scales));
   }
   return files;
 }
@@ -184,6 +187,7 @@ nlohmann::json TrainingCheckpoints::resume() {
     }
     session_.clipper.restore(state.at("clip_norms").get<std::vector<double>>());
     load_optimizer(checkpoint);
+    load_scales(checkpoint);
     session_.next_step = state.at("next_step");
     if (state.at("data_fingerprint") != session_.data.fingerprint()) {
       spdlog::info("the data is not what the checkpoint was trained on: the order of samples changes from here");
@@ -229,6 +233,19 @@ void TrainingCheckpoints::load_optimizer(const Checkpoint& checkpoint) {
     }
   }
   session_.optimizer.end_load(checkpoint.state.at("applied_steps"));
+}
+
+void TrainingCheckpoints::load_scales(const Checkpoint& checkpoint) {
+  DelayedScales& scales = *session_.runtime.delayed_scales;
+  if (scales.empty()) return;
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (file.name == kScalesFile) scales.load_state(read_scales_file(checkpoint.folder + "/" + file.name));
+  }
+  if (!scales.calibrated()) {
+    spdlog::info(
+        "the checkpoint has no amaxes for some tensors that delayed scaling is new to: the next batch gives "
+        "them first ones");
+  }
 }
 
 }  // namespace mantissa

@@ -3,6 +3,7 @@
 //
 //   model.safetensors                   working weights by parameter name (rank 0)
 //   optimizer-00001-of-00002.safetensors  one rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v"
+//   scales.safetensors                  of delayed scaling, where there is any (rank 0)
 //   manifest.json                       step, applied steps, scaler, clipper, seed, configuration, data fingerprint
 //
 // Pieces name parameters and element ranges, so that any number of ranks, sharded or not, loads what any other saved.
@@ -40,6 +41,7 @@ class TrainingCheckpoints {
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
   void require_same_training(const Checkpoint& checkpoint) const;
   void load_optimizer(const Checkpoint& checkpoint);
+  void load_scales(const Checkpoint& checkpoint);
 
   Session& session_;
   CheckpointStore store_;

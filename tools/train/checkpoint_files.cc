@@ -1,13 +1,18 @@
 #include "tools/train/checkpoint_files.h"
 
+#include <array>
 #include <charconv>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "core/io/safetensors.h"
 
 namespace mantissa {
 namespace {
+
+constexpr const char* kScale = "/scale";
+constexpr const char* kAmaxes = "/amaxes";
 
 std::vector<std::byte> download(const Tensor& tensor, Backend& backend, Stream& stream) {
   std::vector<std::byte> bytes(tensor.size_bytes());
@@ -105,6 +110,52 @@ void load_optimizer_file(const std::string& path, ParameterSet& parameters, Shar
     }
     optimizer.load({.parameter = parameter->index, .begin = piece.begin, .master = master, .m = m, .v = v});
   }
+}
+
+CheckpointFile write_scales_file(const std::string& folder, const std::string& name, const DelayedScales& scales) {
+  const DelayedScales::State state = scales.state();
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, std::span<const std::byte>> values;
+  const auto add = [&](std::string key, DType dtype, auto tensor) {
+    values.emplace(key, std::as_bytes(tensor));
+    entries.push_back({.name = std::move(key),
+                       .dtype = std::string(safetensors_name(dtype)),
+                       .shape = {static_cast<int64_t>(tensor.size())}});
+  };
+  const auto length = static_cast<size_t>(state.entries);
+  for (size_t index = 0; index < state.names.size(); ++index) {
+    add(state.names[index] + kScale, DType::kF32, std::span(state.scales).subspan(index, 1));
+    add(state.names[index] + kAmaxes, DType::kI32, std::span(state.amaxes).subspan(index * length, length));
+  }
+  CheckpointFileWriter file(folder, name);
+  SafetensorsWriter writer(file, std::move(entries));
+  for (const SafetensorsEntry& entry : writer.order()) writer.append(entry.name, values.at(entry.name));
+  writer.finish();
+  return file.close();
+}
+
+DelayedScales::State read_scales_file(const std::string& path) {
+  const SafetensorsReader reader(path);
+  DelayedScales::State state;
+  for (const SafetensorsEntry& entry : reader.entries()) {
+    if (!entry.name.ends_with(kScale)) continue;
+    const std::string tensor = entry.name.substr(0, entry.name.size() - std::strlen(kScale));
+    const SafetensorsEntry& amaxes = reader.at(tensor + kAmaxes);
+    const auto length = static_cast<int64_t>(amaxes.size_bytes() / sizeof(int32_t));
+    if (!state.names.empty() && length != state.entries) {
+      throw CheckpointError(fmt::format("{}: '{}' holds {} amaxes, '{}' {}: all tensors of a run have as many", path,
+                                        amaxes.name, length, state.names.front() + kAmaxes, state.entries));
+    }
+    state.entries = length;
+    state.names.push_back(tensor);
+    float& scale = state.scales.emplace_back();
+    reader.read(entry.name, DType::kF32, std::array<int64_t, 1>{1}, std::as_writable_bytes(std::span(&scale, 1)));
+    const size_t begin = state.amaxes.size();
+    state.amaxes.resize(begin + static_cast<size_t>(length));
+    reader.read(amaxes.name, DType::kI32, std::array{length},
+                std::as_writable_bytes(std::span(state.amaxes).subspan(begin)));
+  }
+  return state;
 }
 
 CheckpointFile write_model_file(const std::string& folder, const std::string& name, const ParameterSet& parameters,

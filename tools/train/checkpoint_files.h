@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/sharded_optimizer.h"
+#include "core/autograd/delayed_scales.h"
 #include "core/io/checkpoint_file.h"
 
 namespace mantissa {
@@ -14,6 +15,12 @@ CheckpointFile write_optimizer_file(const std::string& folder, const std::string
 
 // Hands the file's pieces that this rank needs to the optimizer, between begin_load() and end_load().
 void load_optimizer_file(const std::string& path, ParameterSet& parameters, ShardedOptimizer& optimizer);
+
+// "<tensor>/scale" and "<tensor>/amaxes" of every tensor that delayed scaling knows.
+CheckpointFile write_scales_file(const std::string& folder, const std::string& name, const DelayedScales& scales);
+
+// CheckpointError naming a tensor whose numbers do not go together.
+DelayedScales::State read_scales_file(const std::string& path);
 
 // Every parameter's working weight under its name.
 CheckpointFile write_model_file(const std::string& folder, const std::string& name, const ParameterSet& parameters,

@@ -19,7 +19,7 @@ std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
 }  // namespace
 
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path) {
-  const AutocastPolicy policy(config.precision.autocast());
+  const AutocastPolicy policy(config.autocast());
   ParameterSet parameters;
   make_model(config, policy, parameters);
   const BucketLayout layout(parameters, ranks, config.comm.bucket_bytes());
@@ -33,7 +33,8 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
 MemoryTable measure_memory_table(const Session& session) {
   return {.state = measure_memory(session.buckets, session.reducer, session.optimizer),
           .activations = session.runtime.arena->peak_bytes(),
-          .casts = session.runtime.casts.size_bytes(),
+          .casts = session.runtime.casts.size_bytes() + session.runtime.rounded_weights.size_bytes() +
+                   session.runtime.delayed_scales->size_bytes(),
           .packed = session.runtime.operand_caches.size_bytes()};
 }
 

@@ -11,7 +11,7 @@ namespace mantissa {
 struct MemoryTable {
   StateMemory state;
   size_t activations = 0;  // peak of the step arena: activations, their gradients and temporaries
-  size_t casts = 0;        // low-precision copies of weights kept in another dtype
+  size_t casts = 0;        // low-precision copies of weights kept in another dtype, and their scales
   size_t packed = 0;       // copies of weights in the order of matrix products, for several micro-batches
   size_t total() const { return state.total() + activations + casts + packed; }
 };

@@ -21,10 +21,21 @@ std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& 
 ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes, StepProfiler* profiler)
     : backend(make_backend(config, device, profiler)),
       stream(backend->create_stream()),
-      policy(config.precision.autocast()),
+      policy(config.autocast()),
       model(make_model(config, policy, parameters)),
       casts(*backend),
       operand_caches(*backend),
+      rounded_weights(*backend),
       arena(std::make_unique<Arena>(backend->reserve(arena_bytes))) {}
+
+void ModelRuntime::keep_delayed_scales(const DelayedScalingOptions& options) {
+  delayed_scales = std::make_unique<DelayedScales>(parameters, policy, options, *backend, *stream);
+}
+
+Tape ModelRuntime::make_tape(TapeOptions options) {
+  options.rounded_weights = &rounded_weights;
+  options.delayed_scales = delayed_scales.get();
+  return Tape(*backend, *stream, *arena, policy, casts, std::move(options));
+}
 
 }  // namespace mantissa

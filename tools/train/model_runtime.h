@@ -20,7 +20,10 @@ struct ModelRuntime {
   ModelRuntime(const ModelRuntime&) = delete;
   ModelRuntime& operator=(const ModelRuntime&) = delete;
 
-  Tape make_tape(TapeOptions options) { return Tape(*backend, *stream, *arena, policy, casts, std::move(options)); }
+  // Delayed scaling from now on, as a training needs it; current scaling in its place otherwise.
+  void keep_delayed_scales(const DelayedScalingOptions& options);
+
+  Tape make_tape(TapeOptions options);
 
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Stream> stream;
@@ -29,6 +32,8 @@ struct ModelRuntime {
   std::unique_ptr<Model> model;
   WeightCastCache casts;
   OperandCaches operand_caches;
+  RoundedWeights rounded_weights;
+  std::unique_ptr<DelayedScales> delayed_scales;  // of a training
   std::unique_ptr<Arena> arena;
 };
 

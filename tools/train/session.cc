@@ -90,6 +90,11 @@ Communicator& outermost(Communicator& given, Communicator* staged, Communicator*
   return staged != nullptr ? *staged : given;
 }
 
+DelayedScales& keep_delayed_scales(ModelRuntime& runtime, const Config& config) {
+  runtime.keep_delayed_scales(config.precision.delayed);
+  return *runtime.delayed_scales;
+}
+
 void require_capturable(const Config& config, const Communicator& communicator) {
   if (communicator.size() > 1 && !communicator.can_be_captured()) {
     throw ConfigError(
@@ -143,6 +148,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
       optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
                 config.optimizer.adamw),
       verdicts(communicator, *runtime.backend, *runtime.stream),
+      amaxes(keep_delayed_scales(runtime, config), communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
   require_agreement(communicator, {.data = data.fingerprint()});

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "amp/grad_scaler.h"
+#include "comm/amax_exchange.h"
 #include "comm/communicator.h"
 #include "comm/flat_buckets.h"
 #include "comm/gradient_reducer.h"
@@ -42,6 +43,7 @@ struct Session {
   GradientReducer reducer;
   ShardedOptimizer optimizer;
   VerdictReduction verdicts;
+  AmaxExchange amaxes;
   GradScaler scaler;
   GradientClipper clipper;
 

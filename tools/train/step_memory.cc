@@ -23,13 +23,23 @@ void require_something_to_round(const Config& config, const ParameterSet& parame
       "in bf16 or fp16");
 }
 
+// After a pass.
+void require_matches(const AutocastPolicy& policy) {
+  const auto unmatched = policy.unmatched_patterns();
+  if (unmatched.empty()) return;
+  throw ConfigError(
+      fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
+                  "'blocks.*.attention' or 'head'",
+                  unmatched.front()));
+}
+
 // A model on a device that does nothing.
 class Walk {
  public:
   explicit Walk(const Config& config, Backend* packing = nullptr)
       : config_(config),
         backend_(packing),
-        policy_(config.precision.autocast()),
+        policy_(config.autocast()),
         model_(make_model(config, policy_, parameters_)) {
     for (int index = 0; index < parameters_.size(); ++index) {
       Parameter& parameter = parameters_[index];
@@ -42,8 +52,13 @@ class Walk {
   const AutocastPolicy& policy() const { return policy_; }
   const Model& model() const { return *model_; }
   size_t arena_bytes() const { return arena_.peak_bytes(); }
-  size_t cast_bytes() const { return casts_.size_bytes(); }
+  size_t cast_bytes() const {
+    return casts_.size_bytes() + rounded_weights_.size_bytes() + (scales_ ? scales_->size_bytes() : 0);
+  }
   size_t packed_bytes() const { return operand_caches_.size_bytes(); }
+
+  // What follows belongs to a training, which keeps the state of delayed scaling.
+  void keep_delayed_scales() { scales_.emplace(parameters_, policy_, config_.precision.delayed, backend_, *stream_); }
 
   void step(TapeOptions options = {}) {
     Tape tape = make_tape(std::move(options));
@@ -75,7 +90,10 @@ class Walk {
   Tape make_tape(TapeOptions options) {
     options.recompute = config_.train.recompute;
     options.operand_caches = &operand_caches_;
+    options.rounded_weights = &rounded_weights_;
+    options.delayed_scales = scales_ ? &*scales_ : nullptr;
     options.random.step = backend_.make_tensor(DType::kI32, {1}, "step number");
+    options.random.samples = config_.train.micro_batch;
     options.loss_gradient = backend_.make_tensor(DType::kF32, {1}, "loss gradient");
     return Tape(backend_, *stream_, arena_, policy_, casts_, std::move(options));
   }
@@ -90,6 +108,8 @@ class Walk {
   const std::unique_ptr<Model> model_;
   WeightCastCache casts_{backend_};
   OperandCaches operand_caches_{backend_};
+  RoundedWeights rounded_weights_{backend_};
+  std::optional<DelayedScales> scales_;
   Arena arena_{backend_.reserve(kArenaBytes)};
   Tensor tokens_;
 };
@@ -110,18 +130,30 @@ bool draws_samples(const Config& config, const Model& model) {
 
 StepMemory walk_step(const Config& config, Backend* packing) {
   Walk walk(config, packing);
+  walk.keep_delayed_scales();
   walk.step();
-  if (const auto unmatched = walk.policy().unmatched_patterns(); !unmatched.empty()) {
-    throw ConfigError(
-        fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
-                    "'blocks.*.attention' or 'head'",
-                    unmatched.front()));
-  }
+  require_matches(walk.policy());
   return {.activations = walk.arena_bytes(), .casts = walk.cast_bytes(), .packed = walk.packed_bytes()};
+}
+
+std::vector<PlacedOp> ops_of(const Config& config) {
+  std::vector<PlacedOp> ops;
+  Walk walk(config);
+  walk.step({.after_op = [&](std::string_view layer, std::string_view op_name, Tensor& output) {
+    const Op op = require_op(op_name);
+    const Precision& precision = walk.policy().at(layer);
+    ops.push_back({.layer = std::string(layer),
+                   .op = op,
+                   .compute = compute_dtype(precision, {}, op, output.dtype(), output.dtype()),
+                   .formats = op == Op::kLinear ? linear_formats(precision, {}) : LinearFormats()});
+  }});
+  require_matches(walk.policy());
+  return ops;
 }
 
 size_t training_arena_bytes(const Config& config) {
   Walk walk(config);
+  walk.keep_delayed_scales();
   walk.step();
   if (!config.test.activations.empty()) {
     walk.step({.after_op = [](std::string_view, std::string_view, Tensor&) {}});  // no op is part of another

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+#include <vector>
 
 #include "amp/autocast_policy.h"
 #include "models/model.h"
@@ -11,7 +13,7 @@ namespace mantissa {
 
 struct StepMemory {
   size_t activations = 0;  // peak of the arena: activations, their gradients and temporaries
-  size_t casts = 0;        // low-precision copies of weights that are kept in another dtype
+  size_t casts = 0;        // low-precision copies of weights that are kept in another dtype, and their scales
   size_t packed = 0;       // copies of weights in the order of matrix products
 };
 
@@ -23,6 +25,15 @@ bool draws_samples(const Config& config, const Model& model);
 // Of one micro-batch. Weights are packed as on `packing`; nullptr: not at all. ConfigError if a pattern of
 // precision.layers matches no layer that the walk met.
 StepMemory walk_step(const Config& config, Backend* packing = nullptr);
+// An op of the forward pass.
+struct PlacedOp {
+  std::string layer;
+  Op op = Op::kLinear;
+  DType compute = DType::kF32;
+  LinearFormats formats{};  // of linear layers
+};
+// In order, in training, each as an op of its own. ConfigError as walk_step().
+std::vector<PlacedOp> ops_of(const Config& config);
 // The arena of a training: of its steps, of evaluation and samples where the configuration has them, and of the search
 // for the op that made a loss non-finite.
 size_t training_arena_bytes(const Config& config);

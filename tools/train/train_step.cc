@@ -50,6 +50,7 @@ bool TrainStep::runs_ahead() const {
 
 TrainStep::Pending TrainStep::start(int64_t step) {
   const Range range(RangeKind::kPhase, "step");
+  calibrate();
   Session& s = session_;
   Backend& backend = *s.runtime.backend;
   Pending started;
@@ -66,12 +67,29 @@ TrainStep::Pending TrainStep::start(int64_t step) {
                                 s.clipper.threshold(), report.learning_rate);
   plan.step = step;
   s.verdicts.plan(plan);
-  started.seed = static_cast<float>(static_cast<double>(report.scale) * boost_ / static_cast<double>(report.tokens));
+  started.seed = seed_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.seed);
   queue();
   backend.copy(s.verdicts.decision(), decision_slot(step), *s.runtime.stream);
   started.decided = s.runtime.stream->record();
   return started;
+}
+
+float TrainStep::seed_of(float scale, int64_t tokens) const {
+  return static_cast<float>(static_cast<double>(scale) * boost_ / static_cast<double>(tokens));
+}
+
+void TrainStep::calibrate() {
+  Session& s = session_;
+  DelayedScales& scales = *s.runtime.delayed_scales;
+  if (scales.calibrated()) return;
+  const Range range(RangeKind::kPhase, "calibrate");
+  scales.begin_calibration();
+  work_.load(s.next_step);
+  work_.set_loss_gradient(seed_of(s.scaler.current_scale(), work_.count_global_tokens()));
+  work_.run();
+  s.amaxes.run({});
+  scales.end_calibration();
 }
 
 void TrainStep::queue() {
@@ -81,6 +99,7 @@ void TrainStep::queue() {
     {
       const Range range(RangeKind::kPhase, "decide");
       s.verdicts.decide(work_.losses(), s.reducer);
+      s.amaxes.run(s.verdicts.decision());
     }
     const Range range(RangeKind::kPhase, "update");
     s.optimizer.step(s.reducer, s.verdicts.control());

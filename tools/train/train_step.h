@@ -20,6 +20,9 @@ class TrainStep {
  public:
   explicit TrainStep(Session& session);
 
+  // Where delayed scaling has no amaxes yet: finds those of the next step's batch, in passes that do not round so and
+  // whose gradients are dropped. run() does it, too; evaluation before the first step needs it done. Collective.
+  void calibrate();
   // Starts the next step and returns what is known by now, in order: where the host waits, the report of this very
   // step; else that of the step before, if there was one. session.next_step counts the reports given. Collective.
   std::vector<StepReport> run();
@@ -42,6 +45,8 @@ class TrainStep {
   // Whether a step may be started before it is known what became of the one before.
   bool runs_ahead() const;
   Pending start(int64_t step);
+  // What the backward passes of the step start from.
+  float seed_of(float scale, int64_t tokens) const;
   // Queues what start() has planned: passes, reduction, decision, update. Where configured, it is captured the second
   // time, when all sizes are known and all choices made, and repeated from then on.
   void queue();

@@ -55,10 +55,11 @@ int report(const std::exception& exception, Communicator* communicator) {
 void train(const Config& config, Communicator& communicator) {
   validate_for_ranks(config, communicator.size());
   const int threads = set_up_threads(config, communicator);
+  // What the model refuses is refused before there is a folder.
+  const MemoryTable predicted = predict_memory_table(config, communicator.size(), expected_path(config, communicator));
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
-  spdlog::info("memory of a rank, predicted:{}",
-               to_text(predict_memory_table(config, communicator.size(), expected_path(config, communicator))));
+  spdlog::info("memory of a rank, predicted:{}", to_text(predicted));
   Session session(config, communicator);
   // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
   // hang.

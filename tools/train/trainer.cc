@@ -7,6 +7,7 @@
 #include "core/profile/range.h"
 #include "tools/generate/generator.h"
 #include "tools/train/memory_table.h"
+#include "tools/train/precision_table.h"
 #include "tools/train/speed_measurement.h"
 #include "tools/train/step_memory.h"
 
@@ -38,6 +39,9 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
     const auto rate = [](double flops) {
       return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
     };
+    if (const std::string rounding = rounding_summary(session.config); !rounding.empty()) {
+      spdlog::info("{}", rounding);
+    }
     spdlog::info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session.config.precision.compute,
                  rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
   }
@@ -47,6 +51,7 @@ void Trainer::run() {
   const Config& config = session_.config;
   const int64_t last =
       config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
+  if (session_.next_step < last) step_.calibrate();
   if (session_.next_step < last && session_.next_step == 0) evaluate();
   while (step_.next_to_start() < last) {
     take(step_.run());

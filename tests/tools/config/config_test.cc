@@ -107,7 +107,7 @@ TEST(Config, PrecisionOverridesReachTheAutocastPolicy) {
   const Config c = minimal_config(
       {"precision.ops.gelu=fp32", "precision.ops.attention=low",
        "precision.layers=[{match: \"blocks.*.mlp\", op: linear, dtype: fp32}, {match: blocks.1, dtype: fp16}]"});
-  const AutocastConfig autocast = c.precision.autocast();
+  const AutocastConfig autocast = c.autocast();
   EXPECT_TRUE(autocast.enabled);
   EXPECT_EQ(autocast.dtype, DType::kBF16);
   EXPECT_FALSE(autocast.ops[static_cast<size_t>(Op::kLinear)].has_value());
@@ -118,8 +118,8 @@ TEST(Config, PrecisionOverridesReachTheAutocastPolicy) {
   EXPECT_EQ(dtype("blocks.0.attention", Op::kLinear), DType::kBF16);
   EXPECT_EQ(dtype("blocks.0.mlp", Op::kLinear), DType::kF32);
   EXPECT_EQ(dtype("blocks.1.attention", Op::kAttention), DType::kF16);
-  EXPECT_FALSE(minimal_config({"precision.compute=fp32"}).precision.autocast().enabled);
-  EXPECT_TRUE(minimal_config({"precision.compute=fp32", "precision.ops.linear=bf16"}).precision.autocast().enabled);
+  EXPECT_FALSE(minimal_config({"precision.compute=fp32"}).autocast().enabled);
+  EXPECT_TRUE(minimal_config({"precision.compute=fp32", "precision.ops.linear=bf16"}).autocast().enabled);
 }
 
 TEST(Config, TheResolvedConfigurationReadsBackToItself) {
@@ -177,7 +177,24 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
               IsEmpty());
   EXPECT_THAT(training_differences(a, minimal_config({"precision.layers=[{match: x, dtype: fp32}]"})),
               ElementsAre("precision.layers[0].dtype: (absent) -> fp32", "precision.layers[0].match: (absent) -> x",
-                          "precision.layers[0].op: (absent) -> any"));
+                          "precision.layers[0].op: (absent) -> any", "precision.layers[0].product: (absent) -> any",
+                          "precision.layers[0].role: (absent) -> any"));
+}
+
+TEST(ConfigTest, RecipesOfLinearLayers) {
+  const Config c = minimal_config(
+      {"model.layers=4", "precision.recipe=delayed", "precision.pattern=first_last_k_high",
+       "precision.delayed.history=16", "precision.delayed.amax=most_recent", "precision.delayed.margin=1",
+       "precision.layers=[{match: blocks.1, product: wgrad, role: gradient, dtype: \"current:e4m3\"}]"});
+  EXPECT_EQ(c.precision.delayed,
+            (DelayedScalingOptions{.history = 16, .choice = AmaxChoice::kMostRecent, .margin = 1}));
+  const AutocastPolicy policy(c.autocast());
+  EXPECT_FALSE(policy.at("blocks.0.mlp.up").linear.any());
+  const LinearFormats& formats = policy.at("blocks.1.mlp.up").linear;
+  EXPECT_EQ(formats.at(Product::kWeightGradient, Role::kGradient), (TensorFormat{Format::kE4M3, Scaling::kCurrent}));
+  EXPECT_EQ(formats.at(Product::kInputGradient, Role::kGradient), (TensorFormat{Format::kE5M2, Scaling::kDelayed}));
+  EXPECT_EQ(flatten(parse_config(to_yaml(c), "printed")), flatten(c));
+  EXPECT_TRUE(minimal_config({"precision.compute=fp32", "precision.recipe=block"}).autocast().enabled);
 }
 
 }  // namespace

@@ -91,6 +91,17 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"optimizer.clip.mode=adaptive", "optimizer.clip.warmup=101"}, "is more than optimizer.clip.window = 100"},
         Case{{"precision.layers=[{match: \"a..b\", dtype: fp32}]"}, "precision.layers[0].match = a..b (command line: "},
         Case{{"precision.layers=[{match: a, dtype: widest}]"}, "names no op, so it sets the layer's low precision"},
+        Case{{"precision.recipe=fp8"}, "expected one of none, delayed, current, block, mxfp8, nvfp4"},
+        Case{{"precision.recipe=nvfp4:e4m3"}, "expected one of none, delayed, current, block, mxfp8, nvfp4"},
+        Case{{"precision.layers=[{match: a, op: gelu, dtype: mxfp8}]"}, "only linear layers round their operands"},
+        Case{{"precision.layers=[{match: a, role: weight, dtype: bf16}]"}, "expected a recipe, or low"},
+        Case{{"precision.pattern_blocks=2"},
+             "precision.pattern_blocks = 2 (command line: precision.pattern_blocks=2) has no meaning with "
+             "precision.pattern = none"},
+        Case{{"precision.pattern=first_last_k_high", "precision.pattern_blocks=50"}, "leave none of the model's"},
+        Case{{"precision.delayed.margin=1", "precision.recipe=block"},
+             "precision.delayed.margin = 1 (command line: precision.delayed.margin=1) have no meaning where nothing is "
+             "scaled so"},
         Case{{"precision.layers=[{match: a}]"},
              "precision.layers[0].dtype = low (default; command line: precision.layers=[{match: a}]) names no op"},
         Case{{"scaler.mode=static", "scaler.init_scale=0.5"}, "is below scaler.min_scale = 1.0"},

@@ -38,6 +38,15 @@ TEST(BadInput, StochasticRoundingWhereOverridesLeaveNothingToRound) {
                  {"optimizer.weight_rounding: stochastic has no meaning", "every working weight fp32"});
 }
 
+TEST(BadInput, SizesThatDoNotGoIntoTheBlocksOfAFormat) {
+  const SmallRun run("no_whole_blocks");
+  expect_refused(run.try_train(2, {"precision.recipe=block"}), 2,
+                 {"layer 'blocks.0.attention.qkv'", "has 32 channels", "needs a multiple of 128 there: give 128"});
+  expect_refused(run.try_train(1, {"precision.recipe=mxfp8", "model.context=20", "train.micro_batch=1"}), 2,
+                 {"has 20 rows (train.micro_batch * model.context)", "multiple of 32 there: give 32"});
+  EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
+}
+
 TEST(BadInput, MissingAndEmptyData) {
   const SmallRun run("missing_data");
   expect_refused(run.try_train(2, {"data.train=/nonexistent/*.txt"}), 3, {"/nonexistent/*.txt"});

@@ -43,6 +43,34 @@ TEST_P(ResumeOnRanks, TenStepsAndTenMoreEqualTwentyBitForBit) {
 INSTANTIATE_TEST_SUITE_P(Settings, ResumeOnRanks,
                          ::testing::Combine(::testing::Values(1, 2), ::testing::Values("nearest", "stochastic")));
 
+// Amax histories, the calibration before them, and the words of stochastic rounding.
+class ResumeWithRecipe : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
+
+TEST_P(ResumeWithRecipe, TenStepsAndTenMoreEqualTwentyBitForBit) {
+  const auto& [ranks, recipe] = GetParam();
+  const std::vector<std::string> settings = {"precision.recipe=" + recipe, "train.eval_interval=7"};
+  const std::string name = recipe + std::to_string(ranks);
+  const SmallRun straight("straight_" + name), halves("halves_" + name);
+  straight.train(ranks, settings);
+  halves.train(ranks, with(settings, {"train.stop_at_step=10"}));
+  halves.train(ranks, settings);
+  EXPECT_EQ(straight.losses(), halves.losses());
+  EXPECT_EQ(straight.hashes(20), halves.hashes(20));
+  EXPECT_EQ(straight.hashes(20).contains("scales.safetensors"), recipe == "delayed");
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, ResumeWithRecipe,
+                         ::testing::Combine(::testing::Values(1, 2), ::testing::Values("delayed", "nvfp4")));
+
+// A checkpoint from before knows no amaxes: the first batch gives them.
+TEST(Resume, IntoDelayedScaling) {
+  const SmallRun run("into_delayed");
+  run.train(2, {"train.stop_at_step=10"});
+  const Outcome outcome = run.train(2, {"precision.recipe=delayed", "checkpoint.allow_changes=true"});
+  EXPECT_NE(outcome.output.find("delayed scaling is new to"), std::string::npos) << outcome.output;
+  EXPECT_LT(run.losses().at(20), run.losses().at(10));
+}
+
 // fp32 throughout: only the order of sums differs, see RankParity.
 TEST(Resume, OnAnotherNumberOfRanks) {
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};

@@ -1,0 +1,63 @@
+#include "amp/precision_pattern.h"
+
+#include <fmt/format.h>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+// The layer as a whole and its linear layers in one dtype, whatever stands at the level of the op.
+void add_layer(std::vector<LayerOverride>& overrides, const std::string& pattern, DType dtype) {
+  overrides.push_back({.pattern = pattern, .setting = dtype});
+  for (const Op op : {Op::kLinear, Op::kAttention}) {
+    overrides.push_back({.pattern = pattern, .op = op, .setting = dtype});
+  }
+}
+
+}  // namespace
+
+std::vector<LayerOverride> overrides_of(const PatternOptions& options, int64_t model_blocks,
+                                        std::optional<Recipe> recipe, DType low) {
+  if (options.pattern != PrecisionPattern::kNone && !recipe && low == DType::kF32) {
+    throw ConfigError(
+        "precision.pattern has no meaning where everything computes in fp32: give precision.compute=bf16 or fp16, or a "
+        "precision.recipe");
+  }
+  const DType high = recipe ? low : DType::kF32;
+  std::vector<LayerOverride> overrides;
+  switch (options.pattern) {
+    case PrecisionPattern::kNone:
+      break;
+    case PrecisionPattern::kAllLow:
+      if (!recipe) {
+        throw ConfigError(
+            "precision.pattern: all_low has no effect without a recipe, since everything that can be is in "
+            "precision.compute already: give precision.recipe, or remove the pattern");
+      }
+      overrides.push_back({.pattern = "head", .op = Op::kLinear, .setting = *recipe});
+      break;
+    case PrecisionPattern::kFp32EndsLowCore:
+      add_layer(overrides, "token_embedding", DType::kF32);
+      add_layer(overrides, "head", DType::kF32);
+      break;
+    case PrecisionPattern::kAttentionHigh:
+      add_layer(overrides, "blocks.*.attention", high);
+      break;
+    case PrecisionPattern::kFirstLastKHigh:
+      if (2 * options.blocks >= model_blocks) {
+        throw ConfigError(
+            fmt::format("precision.pattern_blocks = {} at each end leave none of the model's {} blocks low: give at "
+                        "most {}, or a model of more layers",
+                        options.blocks, model_blocks, (model_blocks - 1) / 2));
+      }
+      for (int64_t block = 0; block < options.blocks; ++block) {
+        add_layer(overrides, fmt::format("blocks.{}", block), high);
+        add_layer(overrides, fmt::format("blocks.{}", model_blocks - 1 - block), high);
+      }
+      break;
+  }
+  return overrides;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,82 @@
+#include "amp/precision_pattern.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/testing/error_of.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int64_t kBlocks = 4;
+
+// As a configuration puts it together: a model of 4 blocks.
+AutocastPolicy policy_of(PatternOptions options, std::optional<Recipe> recipe, DType low = DType::kBF16) {
+  return AutocastPolicy({.dtype = low, .recipe = recipe, .layers = overrides_of(options, kBlocks, recipe, low)});
+}
+
+DType dtype_at(const AutocastPolicy& policy, std::string_view layer, Op op = Op::kLinear) {
+  return compute_dtype(policy.at(layer), {}, op, DType::kF32, DType::kF32);
+}
+
+bool rounds(const AutocastPolicy& policy, std::string_view layer) { return policy.at(layer).linear.any(); }
+
+constexpr Recipe kRecipe{Scaling::kCurrent};
+
+TEST(PrecisionPatternTest, AllLowRoundsTheHeadAsWell) {
+  const AutocastPolicy policy = policy_of({PrecisionPattern::kAllLow}, kRecipe);
+  EXPECT_TRUE(rounds(policy, "head"));
+  EXPECT_TRUE(rounds(policy, "blocks.0.mlp.up"));
+}
+
+TEST(PrecisionPatternTest, Fp32EndsLowCore) {
+  const AutocastPolicy policy = policy_of({PrecisionPattern::kFp32EndsLowCore}, kRecipe);
+  EXPECT_EQ(dtype_at(policy, "head"), DType::kF32);
+  EXPECT_EQ(dtype_at(policy, "blocks.0.mlp.up"), DType::kBF16);
+  EXPECT_TRUE(rounds(policy, "blocks.0.mlp.up"));
+  EXPECT_FALSE(rounds(policy, "head"));
+  EXPECT_EQ(dtype_at(policy_of({PrecisionPattern::kFp32EndsLowCore}, {}), "head"), DType::kF32);
+}
+
+TEST(PrecisionPatternTest, AttentionHighIsUnroundedOrFp32) {
+  const AutocastPolicy rounded = policy_of({PrecisionPattern::kAttentionHigh}, kRecipe);
+  EXPECT_FALSE(rounds(rounded, "blocks.2.attention.qkv"));
+  EXPECT_EQ(dtype_at(rounded, "blocks.2.attention.qkv"), DType::kBF16);
+  EXPECT_TRUE(rounds(rounded, "blocks.2.mlp.down"));
+  const AutocastPolicy plain = policy_of({PrecisionPattern::kAttentionHigh}, {});
+  EXPECT_EQ(dtype_at(plain, "blocks.2.attention.out"), DType::kF32);
+  EXPECT_EQ(dtype_at(plain, "blocks.2.attention", Op::kAttention), DType::kF32);
+  EXPECT_EQ(dtype_at(plain, "blocks.2.mlp.down"), DType::kBF16);
+}
+
+TEST(PrecisionPatternTest, FirstAndLastBlocksHigh) {
+  const AutocastPolicy policy = policy_of({PrecisionPattern::kFirstLastKHigh, 1}, kRecipe);
+  for (const char* layer : {"blocks.0.mlp.up", "blocks.0.attention.qkv", "blocks.3.mlp.down"}) {
+    EXPECT_FALSE(rounds(policy, layer)) << layer;
+  }
+  for (const char* layer : {"blocks.1.mlp.up", "blocks.2.attention.out"}) EXPECT_TRUE(rounds(policy, layer)) << layer;
+}
+
+// The level of the op is above that of the layer: a pattern holds there too.
+TEST(PrecisionPatternTest, HoldsWhereTheRecipeIsTheOps) {
+  AutocastConfig config{.layers = overrides_of({PrecisionPattern::kFirstLastKHigh, 1}, kBlocks, kRecipe, DType::kBF16)};
+  config.ops[static_cast<size_t>(Op::kLinear)] = OpSetting(kRecipe);
+  EXPECT_FALSE(rounds(AutocastPolicy(config), "blocks.0.mlp.up"));
+}
+
+TEST(PrecisionPatternTest, PatternsWithoutAnEffectAreRefused) {
+  using testing::error_of;
+  EXPECT_EQ(error_of([] {
+              policy_of({PrecisionPattern::kFirstLastKHigh, 2}, kRecipe);
+            }),
+            "precision.pattern_blocks = 2 at each end leave none of the model's 4 blocks low: give at most 1, or a "
+            "model of more layers");
+  EXPECT_EQ(error_of([] { policy_of({PrecisionPattern::kAllLow}, {}); }),
+            "precision.pattern: all_low has no effect without a recipe, since everything that can be is in "
+            "precision.compute already: give precision.recipe, or remove the pattern");
+  EXPECT_EQ(error_of([] { policy_of({PrecisionPattern::kAttentionHigh}, {}, DType::kF32); }),
+            "precision.pattern has no meaning where everything computes in fp32: give precision.compute=bf16 or fp16, "
+            "or a precision.recipe");
+}
+
+}  // namespace
+}  // namespace mantissa

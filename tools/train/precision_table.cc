@@ -1,0 +1,105 @@
+#include "tools/train/precision_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "tools/train/step_memory.h"
+
+namespace mantissa {
+namespace {
+
+// A block's number is taken out of its path, so that blocks can be compared.
+struct Row {
+  std::string before, after;  // of the number: "blocks.", ".mlp.up"
+  int64_t first = -1, last = -1;
+  std::string settings;  // the columns behind the path
+
+  std::string path() const {
+    if (first < 0) return before;
+    return first == last ? fmt::format("{}{}{}", before, first, after)
+                         : fmt::format("{}{}-{}{}", before, first, last, after);
+  }
+  bool is_like(const Row& row) const { return before == row.before && after == row.after && settings == row.settings; }
+  // Whether this row says all that `row` does, which is about one block at most.
+  bool covers(const Row& row) const { return is_like(row) && first <= row.first && row.first <= last; }
+  // Whether `row` is the same op of the block behind.
+  bool is_followed_by(const Row& row) const { return is_like(row) && first >= 0 && row.first == last + 1; }
+};
+
+std::string operand(const LinearFormats& formats, Product product, Role role, DType compute) {
+  const auto format = formats.at(product, role);
+  if (!format) return fmt::format("{}", compute);
+  return fmt::format("{}:{}", name(format->scaling), info(format->format).name);
+}
+
+std::string settings_of(const PlacedOp& placed) {
+  std::string text = fmt::format("{:<13} {}", name(placed.op), placed.compute);
+  if (!placed.formats.any()) return text;
+  text += std::string(3, ' ');
+  const auto cell = [&](Product product, Role first, Role second) {
+    text += fmt::format(" {:<27}", operand(placed.formats, product, first, placed.compute) + " x " +
+                                       operand(placed.formats, product, second, placed.compute));
+  };
+  cell(Product::kForward, Role::kActivation, Role::kWeight);
+  cell(Product::kInputGradient, Role::kGradient, Role::kWeight);
+  cell(Product::kWeightGradient, Role::kGradient, Role::kActivation);
+  return text.substr(0, text.find_last_not_of(' ') + 1);
+}
+
+Row row_of(const PlacedOp& placed) {
+  constexpr std::string_view kBlocks = "blocks.";
+  Row row{.before = placed.layer, .after = {}, .settings = settings_of(placed)};
+  if (!placed.layer.starts_with(kBlocks)) return row;
+  const char* const begin = placed.layer.data() + kBlocks.size();
+  const auto parsed = std::from_chars(begin, placed.layer.data() + placed.layer.size(), row.first);
+  if (parsed.ec != std::errc()) return row;
+  row.last = row.first;
+  row.before = kBlocks;
+  row.after = std::string(parsed.ptr);
+  return row;
+}
+
+}  // namespace
+
+std::string rounding_summary(const Config& config) {
+  int64_t layers = 0, rounding = 0;
+  std::set<std::string> scalings;
+  for (const PlacedOp& placed : ops_of(config)) {
+    if (placed.op != Op::kLinear) continue;
+    ++layers;
+    if (placed.formats.any()) ++rounding;
+    for (const Scaling scaling : kAllScalings) {
+      if (placed.formats.uses(scaling)) scalings.insert(std::string(name(scaling)));
+    }
+  }
+  if (rounding == 0) return "";
+  return fmt::format(
+      "{} of {} linear layers round operands of their products ({}), by emulation that is exact: rounded values are "
+      "multiplied as bf16 and summed in fp32",
+      rounding, layers, fmt::join(scalings, ", "));
+}
+
+std::string precision_table(const Config& config, std::string_view prefix) {
+  std::vector<Row> rows;
+  for (const PlacedOp& placed : ops_of(config)) {
+    const Row row = row_of(placed);
+    if (std::any_of(rows.begin(), rows.end(), [&](const Row& known) { return known.covers(row); })) continue;
+    const auto before =
+        std::find_if(rows.begin(), rows.end(), [&](const Row& known) { return known.is_followed_by(row); });
+    if (before != rows.end()) {
+      before->last = row.last;
+    } else {
+      rows.push_back(row);
+    }
+  }
+  std::string text = fmt::format("{}{:<28} {:<13} {:<7} {:<27} {:<27} {}\n", prefix, "layer", "op", "in", "fprop: x, W",
+                                 "dgrad: dy, W", "wgrad: dy, x");
+  for (const Row& row : rows) text += fmt::format("{}{:<28} {}\n", prefix, row.path(), row.settings);
+  return text;
+}
+
+}  // namespace mantissa

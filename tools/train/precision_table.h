@@ -1,0 +1,17 @@
+// The precision table: what every op of a model computes in, and what its linear layers round their operands to.
+#pragma once
+
+#include <string>
+
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+// A line for each op of the forward pass in order, blocks of equal settings in one. `prefix` begins every line.
+// ConfigError as walk_step().
+std::string precision_table(const Config& config, std::string_view prefix = "");
+
+// One line for the log: how many linear layers round operands, and how that is done. Empty where none does.
+std::string rounding_summary(const Config& config);
+
+}  // namespace mantissa
