@@ -6,7 +6,7 @@
 namespace mantissa {
 
 // How fp32 operands are multiplied. kTf32: rounded to 10 mantissa bits first and summed in fp32, for which tensor cores
-// are several times as fast. 16-bit operands do not depend on it.
+// are several times as fast; a CPU does the same by emulation. 16-bit operands do not depend on it.
 enum class Fp32Math : uint8_t { kFull, kTf32 };
 
 // Who chooses among the kernels that a library has for a product. They add in different orders.

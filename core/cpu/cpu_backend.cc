@@ -34,6 +34,7 @@
 #include "core/cpu/sum_contributions.h"
 #include "core/cpu/swiglu.h"
 #include "core/cpu/tensor_stats.h"
+#include "core/cpu/tf32.h"
 #include "hwy/highway.h"
 
 namespace mantissa::cpu {
@@ -111,7 +112,10 @@ void CpuBackend::fill(const Tensor& dst, float value, Stream&) { cpu::fill(dst, 
 
 void CpuBackend::cast(const CastArgs& args, Stream&) { cpu::cast(args); }
 void CpuBackend::add(const AddArgs& args, Stream&) { cpu::add(args); }
-void CpuBackend::gemm(const GemmArgs& args, Stream&) { cpu::gemm(args); }
+void CpuBackend::gemm(const GemmArgs& args, Stream&) {
+  const bool rounds = fp32_math_ == Fp32Math::kTf32 && args.a.defined() && args.a.dtype() == DType::kF32;
+  return rounds ? gemm_tf32(args) : cpu::gemm(args);
+}
 void CpuBackend::column_sum(const ColumnSumArgs& args, Stream&) { cpu::column_sum(args); }
 void CpuBackend::embedding_forward(const EmbeddingForwardArgs& args, Stream&) { cpu::embedding_forward(args); }
 void CpuBackend::embedding_backward(const EmbeddingBackwardArgs& args, Stream&) { cpu::embedding_backward(args); }

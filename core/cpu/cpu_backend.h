@@ -15,6 +15,7 @@ class CpuBackend final : public Backend {
   std::string describe() const override;
   std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<OperandCache> make_operand_cache() override;
+  void set_gemm_options(const GemmOptions& options) override { fp32_math_ = options.fp32_math; }
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
@@ -58,6 +59,7 @@ class CpuBackend final : public Backend {
 
  private:
   Device device_;
+  Fp32Math fp32_math_ = Fp32Math::kFull;
 };
 
 }  // namespace mantissa::cpu
