@@ -1,0 +1,89 @@
+// Codes of 8 bits for the moments of an optimizer: the dynamic maps, of 256 values from -1 to 1 (signed) and from 0 to
+// 1 (unsigned). A block of values shares its largest magnitude, absmax; a code stands for map(code) * absmax.
+//
+// The seven decades that end at 1, 0.1, ..., 1e-6 are each divided into intervals of one length, and the values of the
+// map are their middles: 64, 32, ..., 1 intervals of the signed map on either side of 0, twice as many of the unsigned
+// one, whose sign bit is free for it. Added are 0 and 1. So a relative error of some per cent holds over seven decades,
+// where equal steps would lose all values below 1/127 of the largest. The signed map has no -1: a block whose largest
+// magnitude is negative keeps -0.993 of it.
+//
+// A position counts the magnitudes of a map from 0 up; the largest is that of 1. Nearest means: the number of
+// thresholds, the middles between neighbours in fp32, that do not exceed the magnitude. Every value is one rounding of
+// an exact quotient, so that devices which compute the map have the bits of those which keep it as a table.
+//
+// Source: Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit Optimizers via Block-wise Quantization", ICLR 2022, and the
+// dynamic tree of Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016. Another rule than
+// theirs: a second moment that is not 0 never gets the code of 0. There its root would leave epsilon alone to divide a
+// first moment that is not 0 ("zero-point problem": Li, Chen, Zhu, "Memory Efficient Optimizers with 4-bit States",
+// NeurIPS 2023); the smallest code, 3.25e-7 of the largest, makes an update smaller instead.
+#pragma once
+
+#include <cstdint>
+
+namespace mantissa {
+
+// Elements of a parameter, from a multiple of this on, that share an absmax.
+inline constexpr int64_t kDynamicBlock = 256;
+
+enum class DynamicMap : uint8_t { kSigned, kUnsigned };
+
+// The position of 1.
+constexpr int last_position(DynamicMap map) { return map == DynamicMap::kSigned ? 128 : 255; }
+
+// position: in [0, last_position(map)].
+constexpr float dynamic_magnitude(DynamicMap map, int position) {
+  if (position == 0) return 0.0f;
+  if (position == last_position(map)) return 1.0f;
+  // Of decade i, from 0 for the smallest, interval k of n: 10^(i-6) (0.1 + 0.9 (k + 1/2) / n).
+  const int doubled = map == DynamicMap::kUnsigned ? 1 : 0;
+  const int counted = position + doubled;  // n + k
+  int n = 1, decade = -doubled, fifths = 5;
+  while (2 * n <= counted) {
+    n *= 2;
+    ++decade;
+  }
+  for (int i = decade; i < 6; ++i) fifths *= 5;
+  return static_cast<float>(2 * n + 9 * (2 * (counted - n) + 1)) / static_cast<float>((256 << doubled) * fifths);
+}
+
+// Between `position` and the next one: the smallest magnitude whose nearest position is that. position: in [0,
+// last_position(map)).
+constexpr float dynamic_threshold(DynamicMap map, int position) {
+  return 0.5f * (dynamic_magnitude(map, position) + dynamic_magnitude(map, position + 1));
+}
+
+// The code of a position: itself, or in two's complement with the value's sign. -128, which has no other meaning, is 1.
+constexpr uint8_t dynamic_code(DynamicMap map, int position, bool negative) {
+  if (map == DynamicMap::kUnsigned || !negative) return static_cast<uint8_t>(position);
+  return static_cast<uint8_t>(position < 128 ? -position : -127);
+}
+
+constexpr float dynamic_value(DynamicMap map, uint8_t code) {
+  if (map == DynamicMap::kUnsigned || code <= 128) return dynamic_magnitude(map, code);
+  return -dynamic_magnitude(map, 256 - code);
+}
+
+// Whether values of a block can be given codes. Where all are 0, or one is NaN or Inf, all codes are 0: the absmax then
+// makes all of the block 0, or NaN.
+constexpr bool has_codes(float absmax) { return absmax > 0.0f && absmax <= 3.40282347e38f; }
+
+// The nearest position of a magnitude in [0, 1]. thresholds (last_position(map)): dynamic_threshold() by position.
+constexpr int nearest_position(DynamicMap map, float magnitude, const float* thresholds) {
+  int position = 0;
+  for (int step = 128; step > 0; step /= 2) {
+    const int candidate = position + step;
+    if (candidate <= last_position(map) && magnitude >= thresholds[candidate - 1]) position = candidate;
+  }
+  return position;
+}
+
+// The code of a value in a block with this absmax.
+constexpr uint8_t encode_dynamic(DynamicMap map, float value, float absmax, const float* thresholds) {
+  if (!has_codes(absmax)) return 0;
+  const float magnitude = value < 0.0f ? -value : value;
+  const int position = nearest_position(map, magnitude / absmax, thresholds);
+  const bool lifted = map == DynamicMap::kUnsigned && position == 0 && magnitude > 0.0f;
+  return dynamic_code(map, lifted ? 1 : position, value < 0.0f);
+}
+
+}  // namespace mantissa
