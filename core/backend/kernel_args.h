@@ -217,29 +217,50 @@ struct UpdateControl {
   uint32_t update = 0;         // t: which update it is, from 1; chooses the random words of stochastic rounding
 };
 
-// How a 16-bit weight is made of its fp32 master.
+// How a 16-bit weight is made of its fp32 value.
 enum class WeightRounding : uint8_t {
   kNearest,     // ties to even
-  kStochastic,  // up or down at random so that the mean is the master: core/tensor/stochastic_rounding.h
+  kStochastic,  // up or down at random so that the mean is the value: core/tensor/stochastic_rounding.h
 };
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:
 //   g = gradient * multiplier; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
 //   w -= lr * weight_decay * w; w -= lr * (m / c1) / (sqrt(v / c2) + epsilon); weight = round(w).
-// gradient, master, v (n) fp32; m (n) fp32 or bf16; weight (n) float, may be undefined. An fp32 weight is the master.
-// With kStochastic, element i is element e = first_element + i of parameter number `parameter`, and is rounded by
-//   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, control.update})[e % 4]:
-// ranks, shards, devices and threads play no part. first_element is a multiple of 4.
-// Without gradient, m and v there is no update: the weight alone is written, as update number control.update rounded
-// it.
+// gradient (n) fp32. What an update rounds, it rounds when it stores it: it computes with the unrounded moments.
+//
+// The weights are one of
+//   master (n) fp32; weight (n) float, may be undefined. An fp32 weight is the master.
+//   weight (n) bf16, no master, kStochastic: rounded stochastically, so that updates below half a step are not lost.
+//   weight (n) bf16, no master, compensation c (n) bf16, kNearest: Kahan's summation, with D what the formula adds,
+//     u = D + c; weight' = bf16(weight + u); c = bf16(u - (weight' - weight)).
+// The moments are each one of
+//   (n) fp32;
+//   (n) bf16: m rounded to nearest, v stochastically, since at b2 = 0.999 it would never decay by rounding to nearest;
+//   (n) u8, with an absmax for each kDynamicBlock elements, (ceil(n / kDynamicBlock)) fp32: codes of
+//     core/quant/dynamic_map.h, of the signed map for m, of the unsigned one for v.
+//
+// Element i is element e = first_element + i of parameter number `parameter`. Its weight is rounded stochastically by
+//   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, control.update})[e % 4],
+// its v by the same of moment_key: ranks, shards, devices and threads play no part. first_element is a multiple of 4,
+// with u8 moments of kDynamicBlock.
+// Without gradient, m and v there is no update: the weight alone is written from the master, as update number
+// control.update rounded it.
 struct AdamWArgs {
   Tensor gradient{}, master{}, m{}, v{}, weight{};
+  Tensor compensation{};
+  Tensor m_absmax{}, v_absmax{};
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
   Tensor control{};  // bytes of one UpdateControl
   WeightRounding rounding = WeightRounding::kNearest;
-  uint64_t key = 0;
+  uint64_t key = 0, moment_key = 0;
   uint32_t parameter = 0;
   int64_t first_element = 0;
+
+  int64_t numel() const { return master.defined() ? master.numel() : weight.numel(); }
+  // Whether masters and second moments are fp32, and first moments float.
+  bool is_wide() const {
+    return master.defined() && (!v.defined() || v.dtype() == DType::kF32) && (!m.defined() || m.dtype() != DType::kU8);
+  }
 };
 
 // out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float, which begins

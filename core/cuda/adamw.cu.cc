@@ -1,8 +1,9 @@
 // AdamW with decoupled weight decay, one pass in fp32 that also writes the low-precision weight:
 //   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
-// A bf16 m is rounded when stored; the update itself uses the unrounded one. Fused multiply-adds are spelled out where
-// the CPU kernel has them, so that neither compiler nor vector width decides about the bits.
+// A bf16 m is rounded when stored; the update itself uses the unrounded one. State in fewer bits is updated by
+// core/cuda/adamw_blocks.cu.cc. Fused multiply-adds are spelled out where the CPU kernel has them, so that neither
+// compiler nor vector width decides about the bits.
 //
 // What drives the update is read from device memory: a verdict that was reached there predicates it, and the host does
 // not wait. So is the number of the update, by which a captured step rounds anew each time. Bound by memory: 28 bytes
@@ -15,6 +16,7 @@
 #include <type_traits>
 
 #include "core/backend/kernel_checks.h"
+#include "core/cuda/adamw_blocks.h"
 #include "core/cuda/device/elementwise.h"
 #include "core/cuda/weight_rounding.h"
 
@@ -149,6 +151,7 @@ void run_with(const AdamWArgs& args, const Rounding& rounding, CudaStream& strea
 
 void adamw(const AdamWArgs& args, CudaStream& stream) {
   check_args(args);
+  if (!args.is_wide()) return adamw_blocks(args, stream);
   dispatch(args.weight.defined() ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
     if constexpr (!std::is_same_v<W, float>) {
       if (args.rounding == WeightRounding::kStochastic) {

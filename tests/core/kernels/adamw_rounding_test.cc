@@ -245,7 +245,7 @@ TEST(AdamWRounding, NamesWhatIsWrong) {
   const Tensor master = make_tensor(DType::kF32, {8}, random_values(8, 2)), weight = make_unwritten(DType::kBF16, {8});
   expect_contract_error([&] { adamw(arguments(master, weight, {.first_element = 6})); },
                         "[adamw] first_element must be a multiple of 4");
-  expect_contract_error([&] { adamw(arguments(master, {}, {})); }, "there must be a weight to write");
+  expect_contract_error([&] { adamw(arguments(master, {}, {})); }, "there must be a master and a weight to write");
   AdamWArgs half = update_arguments(master, weight, {});
   half.m = {};
   expect_contract_error([&] { adamw(half); }, "[adamw] m must be given");

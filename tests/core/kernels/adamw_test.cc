@@ -131,7 +131,7 @@ TEST(AdamW, TheSameBitsOnEverySchedule) {
 
 TEST(AdamW, RefusesAFirstMomentInFp16) {
   const State state = make_state(3, DType::kF16, nullptr);
-  expect_contract_error([&] { update(state, kControl); }, "[adamw] m must be fp32 or bf16");
+  expect_contract_error([&] { update(state, kControl); }, "[adamw] m must be fp32 or bf16 (fp16 would underflow)");
 }
 
 }  // namespace
