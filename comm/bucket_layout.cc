@@ -10,25 +10,31 @@ int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit
 
 }  // namespace
 
-BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes)
+BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes,
+                           const AlignmentOf& alignment_of)
     : ranks_(ranks), capacity_bytes_(capacity_bytes) {
   MANTISSA_CHECK(parameters.size() > 0, "[bucket_layout] there are no parameters to lay out");
   MANTISSA_CHECK(ranks > 0, "[bucket_layout] the number of ranks must be positive, got {}", ranks);
   MANTISSA_CHECK(capacity_bytes > 0, "[bucket_layout] the capacity must be positive, got {} bytes", capacity_bytes);
   const int64_t capacity = capacity_bytes / static_cast<int64_t>(sizeof(float));
 
-  std::map<DType, size_t> open;  // the bucket that is being filled, by dtype
+  std::map<std::pair<DType, int64_t>, size_t> open;  // the bucket that is being filled, by dtype and alignment
   for (int index = parameters.size() - 1; index >= 0; --index) {
     const Parameter& parameter = parameters[index];
     const int64_t count = parameter.numel();
     MANTISSA_CHECK(count > 0, "[bucket_layout] parameter '{}' of shape {} is empty", parameter.name, parameter.shape);
-    const int64_t aligned = round_up(count, kAlignmentElements);
-    const auto found = open.find(parameter.working_dtype);
+    const int64_t alignment = alignment_of ? alignment_of(parameter) : kAlignmentElements;
+    MANTISSA_CHECK(alignment > 0 && alignment % kAlignmentElements == 0,
+                   "[bucket_layout] the alignment of '{}' must be a multiple of {} elements, got {}", parameter.name,
+                   kAlignmentElements, alignment);
+    const int64_t aligned = round_up(count, alignment);
+    const std::pair kind(parameter.working_dtype, alignment);
+    const auto found = open.find(kind);
     if (found == open.end() || buckets_[found->second].numel + aligned > capacity) {
-      open[parameter.working_dtype] = buckets_.size();
-      buckets_.push_back({.dtype = parameter.working_dtype, .segments = {}});
+      open[kind] = buckets_.size();
+      buckets_.push_back({.dtype = parameter.working_dtype, .alignment = alignment, .segments = {}});
     }
-    Bucket& bucket = buckets_[open[parameter.working_dtype]];
+    Bucket& bucket = buckets_[open[kind]];
     bucket.segments.push_back({.parameter = index, .begin = 0, .count = count, .offset = bucket.numel});
     bucket.numel += aligned;
   }
@@ -39,7 +45,7 @@ BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t ca
   places_.resize(static_cast<size_t>(parameters.size()));
   for (size_t index = 0; index < buckets_.size(); ++index) {
     Bucket& bucket = buckets_[index];
-    bucket.numel = round_up(bucket.numel, kAlignmentElements * ranks_);
+    bucket.numel = round_up(bucket.numel, bucket.alignment * ranks_);
     bucket.shard_numel = bucket.numel / ranks_;
     bucket.flat_begin = numel_;
     numel_ += bucket.numel;

@@ -2,15 +2,18 @@
 // arithmetic, no memory: the same on every rank.
 //
 // Parameters are laid out in reverse order of use, the order in which the backward pass finishes their gradients. A
-// bucket holds whole parameters of one working dtype; a parameter above the capacity gets a bucket of its own. Every
-// parameter starts at a multiple of 64 elements and a bucket's length is a multiple of 64 * ranks, so that all shards
-// are equally long and aligned. Buckets are ordered by the use of their earliest parameter, latest first: the order in
-// which they fill up, also when a bucket of small fp32 parameters spans the whole model beside many 16-bit ones.
+// bucket holds whole parameters of one working dtype and alignment; a parameter above the capacity gets a bucket of its
+// own. Every parameter starts at a multiple of the alignment, 64 elements unless something asks for more, and a
+// bucket's length is a multiple of alignment * ranks, so that all shards are equally long and aligned, and begin at a
+// multiple of the alignment in their parameter. Buckets are ordered by the use of their earliest parameter, latest
+// first: the order in which they fill up, also when a bucket of small fp32 parameters spans the whole model beside many
+// 16-bit ones.
 //
 // The flat index of an element is its position in the concatenation of all buckets, padding included.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -33,10 +36,15 @@ class BucketLayout {
   // Gradients of about a million elements: larger messages are slower in shared memory, smaller ones pay latency.
   static constexpr int64_t kDefaultCapacityBytes = int64_t{4} << 20;
 
+  // The elements of a parameter, from a multiple of their number on, that no two ranks share: a multiple of
+  // kAlignmentElements.
+  using AlignmentOf = std::function<int64_t(const Parameter& parameter)>;
+
   struct Bucket {
     DType dtype = DType::kF32;  // of the working weights
-    int64_t flat_begin = 0;     // flat index of its first element
-    int64_t numel = 0;          // padding included; ranks * shard_numel
+    int64_t alignment = kAlignmentElements;
+    int64_t flat_begin = 0;  // flat index of its first element
+    int64_t numel = 0;       // padding included; ranks * shard_numel
     int64_t shard_numel = 0;
     std::vector<Segment> segments;  // whole parameters by ascending offset in the bucket
   };
@@ -46,9 +54,11 @@ class BucketLayout {
     bool operator==(const Element&) const = default;
   };
 
-  // capacity_bytes counts fp32 gradients. Reads names, shapes and working dtypes only. ContractError if there is
-  // nothing to lay out, a parameter is empty, or ranks or capacity are not positive.
-  BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes = kDefaultCapacityBytes);
+  // capacity_bytes counts fp32 gradients; alignment_of: kAlignmentElements for all if there is none. Reads what
+  // parameters are, not what is bound to them. ContractError if there is nothing to lay out, a parameter is empty, or
+  // ranks, capacity or an alignment are not positive.
+  BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes = kDefaultCapacityBytes,
+               const AlignmentOf& alignment_of = {});
 
   int ranks() const { return ranks_; }
   int64_t capacity_bytes() const { return capacity_bytes_; }

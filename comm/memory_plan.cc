@@ -8,12 +8,13 @@ StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& conf
   const bool one_copy = path == ContributionPath::kInPlace && config.sharding == Sharding::kSharded;
   for (const BucketLayout::Bucket& bucket : layout.buckets()) {
     const auto whole = static_cast<size_t>(bucket.numel);
-    const auto state = config.sharding == Sharding::kSharded ? static_cast<size_t>(bucket.shard_numel) : whole;
+    const int64_t state = config.sharding == Sharding::kSharded ? bucket.shard_numel : bucket.numel;
     const size_t weights = whole * static_cast<size_t>(size_bytes(bucket.dtype));
     memory.weights += one_copy ? weights / static_cast<size_t>(layout.ranks()) : weights;
     memory.gradients += whole * sizeof(float);
-    memory.masters += state * sizeof(float);
-    memory.moments += state * (sizeof(float) + static_cast<size_t>(size_bytes(options.first_moment)));
+    const StateFormat format = state_format(bucket, options);
+    memory.masters += format.master_bytes(state);
+    memory.moments += format.moment_bytes(state);
   }
   const WirePlan plan = plan_wire(layout, config, path);
   memory.buffers = plan.window_bytes + plan.result_bytes;

@@ -10,7 +10,7 @@ namespace mantissa {
 struct StateMemory {
   size_t weights = 0;    // working copies; of one that ranks have in common, this rank's part
   size_t gradients = 0;  // fp32, local
-  size_t masters = 0;
+  size_t masters = 0;    // or the compensations in their place
   size_t moments = 0;
   size_t buffers = 0;  // wire buffers and summed gradients
   size_t total() const { return weights + gradients + masters + moments + buffers; }

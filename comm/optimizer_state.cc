@@ -2,25 +2,39 @@
 #include <algorithm>
 
 #include "comm/sharded_optimizer.h"
+#include "core/quant/dynamic_map.h"
 
 namespace mantissa {
 namespace {
 
-// Uploads `count` of the values from `first`, or zeros if there are none, in the dtype of `target`.
-void upload_values(std::span<const float> values, int64_t first, const Tensor& target, Backend& backend,
-                   Stream& stream) {
-  if (values.empty()) {
-    backend.fill(target, 0.0f, stream);
-    return;
+// Sizes of one piece's values must fit together, and codes begin with a block.
+void require_sizes(const StateValues& values, const Parameter& parameter) {
+  const size_t count = values.weights.size();
+  MANTISSA_CHECK(values.compensation.empty() || values.compensation.size() == count,
+                 "[sharded_optimizer.load] '{}' has {} weights, but {} compensations", parameter.name, count,
+                 values.compensation.size());
+  for (const MomentValues& moment : {values.m, values.v}) {
+    MANTISSA_CHECK(moment.empty() || moment.size() == count,
+                   "[sharded_optimizer.load] '{}' has {} weights, but {} values of a moment", parameter.name, count,
+                   moment.size());
+    if (moment.codes.empty()) continue;
+    const size_t blocks = (count + kDynamicBlock - 1) / kDynamicBlock;
+    if (moment.absmax.size() != blocks || values.begin % kDynamicBlock != 0) {
+      throw CheckpointError(
+          fmt::format("optimizer state: {} codes of '{}' from element {} with {} scales; expected whole blocks of {} "
+                      "elements with {}",
+                      count, parameter.name, values.begin, moment.absmax.size(), kDynamicBlock, blocks));
+    }
   }
-  const float* from = values.data() + first;
-  if (target.dtype() == DType::kF32) {
-    backend.upload(from, target, stream);
-    return;
-  }
-  std::vector<BFloat16> rounded(static_cast<size_t>(target.numel()));
-  std::transform(from, from + target.numel(), rounded.begin(), from_float<BFloat16>);
-  backend.upload(rounded.data(), target, stream);
+}
+
+// Values cannot become codes: the pieces of a checkpoint that holds none need not be whole blocks.
+void require_codes(const MomentValues& values, const Tensor& target, const char* which, const Parameter& parameter) {
+  if (target.dtype() != DType::kU8 || values.values.empty()) return;
+  throw CheckpointError(
+      fmt::format("the {} moment of '{}' is to be kept in 8 bits, and the checkpoint holds it in more: go on with "
+                  "optimizer.{}_moment as it was saved, or start the run anew in 8 bits",
+                  which, parameter.name, which));
 }
 
 // What loading reports to the other ranks.
@@ -36,23 +50,19 @@ struct LoadRecord {
 std::vector<StatePiece> ShardedOptimizer::pieces() const {
   std::vector<StatePiece> pieces;
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
-    const BucketState& state = states_[static_cast<size_t>(bucket)];
+    const StateTensors state = state_of(bucket);
     const int64_t shard = buckets_.layout().buckets()[static_cast<size_t>(bucket)].shard_numel;
     const int64_t begin = sharding_ == Sharding::kSharded ? 0 : communicator_.rank() * shard;
     for (const Segment& segment : buckets_.layout().shard_segments(bucket, communicator_.rank())) {
-      const int64_t offset = begin + segment.offset;
-      pieces.push_back({.parameter = &buckets_.parameters()[segment.parameter],
-                        .begin = segment.begin,
-                        .count = segment.count,
-                        .master = state.master.slice(offset, segment.count),
-                        .m = state.m.slice(offset, segment.count),
-                        .v = state.v.slice(offset, segment.count)});
+      pieces.push_back({state.slice(begin + segment.offset, segment.count), &buckets_.parameters()[segment.parameter],
+                        segment.begin, segment.count});
     }
   }
   return pieces;
 }
 
 void ShardedOptimizer::begin_load() {
+  await_readers_of_weights();
   for (BucketState& state : states_) state.loaded.assign(state.segments.size(), 0);
 }
 
@@ -64,20 +74,18 @@ bool ShardedOptimizer::needs(int parameter, int64_t begin, int64_t count) const 
 }
 
 void ShardedOptimizer::load(const StateValues& values) {
-  const auto count = static_cast<int64_t>(values.master.size());
+  const auto count = static_cast<int64_t>(values.weights.size());
   MANTISSA_CHECK(values.parameter >= 0 && values.parameter < buckets_.parameters().size(),
                  "[sharded_optimizer.load] there is no parameter {}", values.parameter);
   const Parameter& parameter = buckets_.parameters()[values.parameter];
-  for (const auto moment : {values.m, values.v}) {
-    MANTISSA_CHECK(moment.empty() || moment.size() == values.master.size(),
-                   "[sharded_optimizer.load] '{}' has {} masters, but {} values of a moment", parameter.name, count,
-                   moment.size());
-  }
+  require_sizes(values, parameter);
   if (values.begin < 0 || values.begin + count > parameter.numel()) {
     throw CheckpointError(fmt::format("optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}",
                                       values.begin, values.begin + count, parameter.name, parameter.shape));
   }
-  BucketState& state = states_[static_cast<size_t>(buckets_.layout().bucket_of(values.parameter))];
+  const int bucket = buckets_.layout().bucket_of(values.parameter);
+  const StateTensors whole = state_of(bucket);
+  BucketState& state = states_[static_cast<size_t>(bucket)];
   MANTISSA_CHECK(state.loaded.size() == state.segments.size(), "[sharded_optimizer.load] there was no begin_load()");
   for (size_t index = 0; index < state.segments.size(); ++index) {
     const Segment& segment = state.segments[index];
@@ -85,11 +93,13 @@ void ShardedOptimizer::load(const StateValues& values) {
     const int64_t first = std::max(segment.begin, values.begin);
     const int64_t last = std::min(segment.begin + segment.count, values.begin + count);
     if (first >= last) continue;
-    const int64_t offset = segment.offset + first - segment.begin;
+    require_codes(values.m, whole.m, "first", parameter);
+    require_codes(values.v, whole.v, "second", parameter);
     const int64_t source = first - values.begin;
-    upload_values(values.master, source, state.master.slice(offset, last - first), backend_, stream_);
-    upload_values(values.m, source, state.m.slice(offset, last - first), backend_, stream_);
-    upload_values(values.v, source, state.v.slice(offset, last - first), backend_, stream_);
+    const StateTensors target = whole.slice(segment.offset + first - segment.begin, last - first);
+    upload_weights(values.weights, values.compensation, source, target, backend_, stream_);
+    upload_moment(values.m, source, DynamicMap::kSigned, target.m, target.m_absmax, backend_, stream_);
+    upload_moment(values.v, source, DynamicMap::kUnsigned, target.v, target.v_absmax, backend_, stream_);
     state.loaded[index] += last - first;
   }
 }

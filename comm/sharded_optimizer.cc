@@ -3,10 +3,43 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/quant/dynamic_map.h"
+
 namespace mantissa {
 namespace {
 
-constexpr uint64_t kRoundingStream = 0x5e3b7d12c49f60a8u;  // keeps rounding apart from every other use of the seed
+// Keep the rounding of weights and that of second moments apart from each other and from every other use of the seed.
+constexpr uint64_t kRoundingStream = 0x5e3b7d12c49f60a8u, kMomentStream = 0xa91c04e7d2586b3fu;
+
+size_t bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.size_bytes() : 0; }
+
+// Moments in blocks need a layout that keeps blocks whole, and no other may have it.
+void require_alignment(const BucketLayout::Bucket& bucket, const ParameterSet& parameters,
+                       const AdamWOptions& options) {
+  const BucketLayout::AlignmentOf alignment_of = state_alignment(options);
+  for (const Segment& segment : bucket.segments) {
+    const Parameter& parameter = parameters[segment.parameter];
+    const int64_t needed = alignment_of ? alignment_of(parameter) : BucketLayout::kAlignmentElements;
+    MANTISSA_CHECK(bucket.alignment == needed,
+                   "[sharded_optimizer] the state of '{}' needs a layout in units of {} elements, got {}: lay buckets "
+                   "out with state_alignment()",
+                   parameter.name, needed, bucket.alignment);
+  }
+}
+
+StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backend) {
+  const auto make = [&](bool exists, DType dtype, int64_t count, const char* what) {
+    return exists ? backend.make_tensor(dtype, {count}, what) : Tensor();
+  };
+  const int64_t blocks = numel / kDynamicBlock;
+  return {.master = make(format.has_master, DType::kF32, numel, "master weights"),
+          .weight = {},
+          .compensation = make(format.has_compensation, DType::kBF16, numel, "compensations of weights"),
+          .m = backend.make_tensor(format.m, {numel}, "first moments"),
+          .v = backend.make_tensor(format.v, {numel}, "second moments"),
+          .m_absmax = make(format.m == DType::kU8, DType::kF32, blocks, "scales of first moments"),
+          .v_absmax = make(format.v == DType::kU8, DType::kF32, blocks, "scales of second moments")};
+}
 
 }  // namespace
 
@@ -27,13 +60,12 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
                  "[sharded_optimizer] replicated ranks write all weights each, and these have one copy in common");
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     const BucketLayout::Bucket& whole = buckets_.layout().buckets()[static_cast<size_t>(bucket)];
+    require_alignment(whole, buckets_.parameters(), options_);
     const bool sharded = sharding_ == Sharding::kSharded;
-    const Shape shape{sharded ? whole.shard_numel : whole.numel};
+    const int64_t numel = sharded ? whole.shard_numel : whole.numel;
     states_.push_back(
         {.segments = sharded ? buckets_.layout().shard_segments(bucket, communicator_.rank()) : whole.segments,
-         .master = backend_.make_tensor(DType::kF32, shape, "master weights"),
-         .m = backend_.make_tensor(options_.first_moment, shape, "first moments"),
-         .v = backend_.make_tensor(DType::kF32, shape, "second moments"),
+         .own = make_state(state_format(whole, options_), numel, backend_),
          .loaded = {}});
   }
   if (!gathers_weights()) return;
@@ -47,14 +79,28 @@ Tensor ShardedOptimizer::updated_weights(int bucket) const {
                                          : buckets_.weight(bucket);
 }
 
+StateTensors ShardedOptimizer::state_of(int bucket) const {
+  StateTensors state = states_[static_cast<size_t>(bucket)].own;
+  if (keeps_masters()) return state;
+  const Tensor weights = updated_weights(bucket);
+  (weights.dtype() == DType::kF32 ? state.master : state.weight) = weights;
+  return state;
+}
+
 AdamWArgs ShardedOptimizer::weight_arguments(int bucket, const Segment& segment, const Tensor& control) const {
-  return {.master = states_[static_cast<size_t>(bucket)].master.slice(segment.offset, segment.count),
-          .weight = updated_weights(bucket).slice(segment.offset, segment.count),
-          .control = control,
-          .rounding = options_.weight_rounding,
-          .key = options_.seed ^ kRoundingStream,
-          .parameter = static_cast<uint32_t>(segment.parameter),
-          .first_element = segment.begin};
+  const StateTensors state = state_of(bucket).slice(segment.offset, segment.count);
+  AdamWArgs args{.master = state.master,
+                 .weight = state.weight,
+                 .compensation = state.compensation,
+                 .control = control,
+                 .rounding = options_.weight_rounding,
+                 .key = options_.seed ^ kRoundingStream,
+                 .moment_key = options_.seed ^ kMomentStream,
+                 .parameter = static_cast<uint32_t>(segment.parameter),
+                 .first_element = segment.begin};
+  if (keeps_masters()) args.weight = updated_weights(bucket).slice(segment.offset, segment.count);
+  if (options_.master == MasterWeights::kNoneStochastic) args.rounding = WeightRounding::kStochastic;
+  return args;
 }
 
 void ShardedOptimizer::remake_weights() {
@@ -62,11 +108,16 @@ void ShardedOptimizer::remake_weights() {
   const Tensor control = backend_.make_record<UpdateControl>("update number");
   backend_.upload(&number, control, stream_);
   share_weights([&](int bucket) {
+    if (!keeps_masters()) return;
     for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
       backend_.adamw(weight_arguments(bucket, segment, control), stream_);
     }
   });
   stream_.synchronize();  // it reads the number
+}
+
+void ShardedOptimizer::await_readers_of_weights() {
+  if (!keeps_masters() && buckets_.weights_in_common()) communicator_.meet(stream_)->wait();
 }
 
 void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& compute) {
@@ -88,20 +139,22 @@ void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& comp
 }
 
 void ShardedOptimizer::initialize(uint64_t seed) {
-  constexpr int64_t kChunkElements = int64_t{1} << 20;
+  constexpr int64_t kChunkElements = int64_t{1} << 20;  // whole blocks
+  await_readers_of_weights();
   std::vector<float> values;
-  for (const BucketState& state : states_) {
-    for (const Segment& segment : state.segments) {
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
+    const StateTensors state = state_of(bucket);
+    for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
       const Parameter& parameter = buckets_.parameters()[segment.parameter];
       for (int64_t done = 0; done < segment.count; done += kChunkElements) {
         const int64_t count = std::min(kChunkElements, segment.count - done);
         values.resize(static_cast<size_t>(count));
         initial_values(parameter, seed, segment.begin + done, count, values.data());
-        backend_.upload(values.data(), state.master.slice(segment.offset + done, count), stream_);
+        upload_weights(values, {}, 0, state.slice(segment.offset + done, count), backend_, stream_);
       }
     }
-    backend_.fill(state.m, 0.0f, stream_);
-    backend_.fill(state.v, 0.0f, stream_);
+    upload_moment({}, 0, DynamicMap::kSigned, state.m, state.m_absmax, backend_, stream_);
+    upload_moment({}, 0, DynamicMap::kUnsigned, state.v, state.v_absmax, backend_, stream_);
   }
   applied_steps_ = 0;
   remake_weights();
@@ -111,14 +164,17 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
   MANTISSA_CHECK(reducer.config().sharding == sharding_,
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
   share_weights([&](int bucket) {
-    const BucketState& state = states_[static_cast<size_t>(bucket)];
+    const StateTensors all = state_of(bucket);
     const Tensor gradient = reducer.result(bucket);
-    for (const Segment& segment : state.segments) {
+    for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
       const bool decays = buckets_.parameters()[segment.parameter].decay == WeightDecay::kYes;
+      const StateTensors state = all.slice(segment.offset, segment.count);
       AdamWArgs args = weight_arguments(bucket, segment, control);
       args.gradient = gradient.slice(segment.offset, segment.count);
-      args.m = state.m.slice(segment.offset, segment.count);
-      args.v = state.v.slice(segment.offset, segment.count);
+      args.m = state.m;
+      args.v = state.v;
+      args.m_absmax = state.m_absmax;
+      args.v_absmax = state.v_absmax;
       args.beta1 = options_.beta1;
       args.beta2 = options_.beta2;
       args.epsilon = options_.epsilon;
@@ -130,13 +186,16 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
 
 size_t ShardedOptimizer::master_bytes() const {
   size_t bytes = 0;
-  for (const BucketState& state : states_) bytes += state.master.size_bytes();
+  for (const BucketState& state : states_) bytes += bytes_of(state.own.master) + bytes_of(state.own.compensation);
   return bytes;
 }
 
 size_t ShardedOptimizer::moment_bytes() const {
   size_t bytes = 0;
-  for (const BucketState& state : states_) bytes += state.m.size_bytes() + state.v.size_bytes();
+  for (const BucketState& state : states_) {
+    bytes += bytes_of(state.own.m) + bytes_of(state.own.v);
+    bytes += bytes_of(state.own.m_absmax) + bytes_of(state.own.v_absmax);
+  }
   return bytes;
 }
 

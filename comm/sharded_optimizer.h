@@ -1,13 +1,13 @@
-// ShardedOptimizer: AdamW with fp32 master weights. State exists for this rank's shard of every bucket only, or for
-// everything when replicated. A step updates master weights and moments from the summed gradients in one pass per
-// parameter piece, which also writes the working weight, and all-gathers the working weights of a bucket while the next
-// one is updated. Where all ranks have one copy of the weights in common, each writes its shard of that, between two
-// meetings. Padding is neither updated nor saved.
+// ShardedOptimizer: AdamW with fp32 master weights, or on the working weights themselves; state_format.h says how state
+// is kept. State exists for this rank's shard of every bucket only, or for everything when replicated. A step updates
+// weights and moments from the summed gradients in one pass per parameter piece, which also writes the working weight,
+// and all-gathers the working weights of a bucket while the next one is updated. Where all ranks have one copy of the
+// weights in common, each writes its shard of that, between two meetings. Padding is neither updated nor saved.
 //
 // Where 16-bit weights are rounded stochastically (AdamWOptions::weight_rounding), the random words depend on seed,
 // update, parameter and element alone: weights are a function of masters and the number of updates, whoever computes
 // them. So those that are made again after loading are those that the last update made, and initial ones count as
-// update 0.
+// update 0. Working weights that are their own state are what they are: initial and loaded ones are rounded to nearest.
 //
 // State is reached by (parameter, element range), independent of ranks, buckets and mode, for checkpoints that any
 // other layout can load.
@@ -19,25 +19,26 @@
 #include <vector>
 
 #include "comm/gradient_reducer.h"
+#include "comm/state_format.h"
+#include "comm/state_upload.h"
 #include "core/optim/adamw.h"
 
 namespace mantissa {
 
 // Elements [begin, begin + count) of one parameter: views of the state on the device.
-struct StatePiece {
+struct StatePiece : StateTensors {
   const Parameter* parameter = nullptr;
   int64_t begin = 0;
   int64_t count = 0;
-  Tensor master;  // (count) fp32
-  Tensor m;       // (count) fp32 or bf16
-  Tensor v;       // (count) fp32
 };
 
-// Values on the host for elements [begin, begin + master.size()) of one parameter. Empty moments are zeros.
+// Values on the host for elements [begin, begin + weights.size()) of one parameter.
 struct StateValues {
   int parameter = -1;
   int64_t begin = 0;
-  std::span<const float> master, m, v;
+  std::span<const float> weights{};       // masters, or weights that were their own state
+  std::span<const float> compensation{};  // of the latter, or empty
+  MomentValues m{}, v{};
 };
 
 class ShardedOptimizer {
@@ -61,23 +62,31 @@ class ShardedOptimizer {
   std::vector<StatePiece> pieces() const;
 
   // Loading: hand in pieces of any layout, in any order, at least those that this rank's state needs; what belongs to
-  // others is ignored. end_load() throws CheckpointError naming the parameter if elements are missing or came twice,
-  // then rebuilds the working weights. begin_load() and end_load() are collective.
+  // others is ignored. State is converted to this optimizer's formats as upload_weights() and upload_moment() say, and
+  // taken bit for bit where they are the same. end_load() throws CheckpointError naming the parameter if elements are
+  // missing or came twice, then rebuilds the working weights. begin_load() and end_load() are collective.
   void begin_load();
   void load(const StateValues& values);
   void end_load(int64_t applied_steps);
   // Whether any of the elements is part of this rank's state.
   bool needs(int parameter, int64_t begin, int64_t count) const;
 
+  // As allocated. Masters, or the compensations in their place.
   size_t master_bytes() const;
   size_t moment_bytes() const;
 
  private:
   struct BucketState {
     std::vector<Segment> segments;  // offsets count from the start of the state
-    Tensor master, m, v;
-    std::vector<int64_t> loaded;  // elements, by segment
+    StateTensors own;               // allocated here: without weights that are their own state
+    std::vector<int64_t> loaded;    // elements, by segment
   };
+
+  bool keeps_masters() const { return options_.master == MasterWeights::kF32; }
+  // Everything that an update of the bucket changes.
+  StateTensors state_of(int bucket) const;
+  // Before weights that are their own state are written outside of share_weights(). Collective.
+  void await_readers_of_weights();
 
   bool gathers_weights() const {
     return sharding_ == Sharding::kSharded && communicator_.size() > 1 && !buckets_.weights_in_common();

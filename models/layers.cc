@@ -121,9 +121,11 @@ Var FeedForward::gelu_between(Tape& tape, Var x) const {
 
 Embedding::Embedding(ParameterSet& parameters, const ModelConfig& config) : config_(config) {
   tokens_ = &parameters.add("token_embedding.weight", {config.vocab, config.width}, normal(config.init_stddev));
+  tokens_->role = ParameterRole::kEmbedding;
   if (config.position == Position::kLearned) {
     positions_ =
         &parameters.add("position_embedding.weight", {config.context, config.width}, normal(config.init_stddev));
+    positions_->role = ParameterRole::kEmbedding;
   }
 }
 

@@ -20,6 +20,10 @@ struct Init {
 };
 
 enum class WeightDecay : uint8_t { kNo, kYes };
+enum class ParameterRole : uint8_t {
+  kEmbedding,  // a table of which a step uses some rows, also where it is the head as well
+  kOther,
+};
 
 struct Parameter {
   std::string name;  // "blocks.3.mlp.up.weight": layer path, then role
@@ -27,6 +31,7 @@ struct Parameter {
   Shape shape;
   Init init;
   WeightDecay decay = WeightDecay::kNo;
+  ParameterRole role = ParameterRole::kOther;
   std::string
       consumer;  // layer path of the op whose precision decides working_dtype; empty: layer(). A tied head sets it
   DType working_dtype = DType::kF32;  // of `weight`; decided by the precision policy before the buffers are bound

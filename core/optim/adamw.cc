@@ -20,8 +20,16 @@ void validate(const AdamWOptions& options) {
   require(options.epsilon > 0.0f && std::isfinite(options.epsilon), "epsilon", options.epsilon, "a number above 0");
   require(options.weight_decay >= 0.0f && std::isfinite(options.weight_decay), "weight_decay", options.weight_decay,
           "a number of at least 0");
-  if (options.first_moment != DType::kF32 && options.first_moment != DType::kBF16) {
-    throw ConfigError(fmt::format("optimizer.first_moment: expected fp32 or bf16, got {}", options.first_moment));
+  if (options.first_moment == MomentFormat::kBF16Stochastic) {
+    throw ConfigError("optimizer.first_moment: expected fp32, bf16 or 8bit, got bf16_stochastic");
+  }
+  if (options.second_moment == MomentFormat::kBF16) {
+    throw ConfigError(fmt::format("optimizer.second_moment: {}", kWhyNoNearestSecondMoment));
+  }
+  if (options.master != MasterWeights::kF32 && options.weight_rounding == WeightRounding::kStochastic) {
+    throw ConfigError(
+        "optimizer.weight_rounding: stochastic says how weights are made of fp32 masters, which optimizer.master does "
+        "without");
   }
 }
 

@@ -7,19 +7,43 @@
 
 namespace mantissa {
 
+// How a moment is kept between updates, which compute in fp32 and round what they store.
+enum class MomentFormat : uint8_t {
+  kF32,
+  kBF16,            // rounded to nearest: of first moments only
+  kBF16Stochastic,  // of second moments only
+  kBlockwise8Bit,   // codes of core/quant/dynamic_map.h with an fp32 absmax for each block; fp32 for some parameters
+};
+
+// What weights are updated in where the working weights are bf16. Working weights in fp32 are their own masters unless
+// there are masters.
+enum class MasterWeights : uint8_t {
+  kF32,
+  kNoneStochastic,  // the working weights themselves, rounded stochastically
+  kKahan,           // the same with a compensation in bf16: see AdamWArgs
+};
+
 // Decay is decoupled and applies to parameters with WeightDecay::kYes only.
 struct AdamWOptions {
   float beta1 = 0.9f;
   float beta2 = 0.999f;
   float epsilon = 1e-8f;
   float weight_decay = 0.01f;
-  DType first_moment =
-      DType::kF32;  // fp32 or bf16; the second moment is fp32: in bf16 it would never decay at beta2 = 0.999
+  MomentFormat first_moment = MomentFormat::kF32, second_moment = MomentFormat::kF32;
+  MasterWeights master = MasterWeights::kF32;
   WeightRounding weight_rounding = WeightRounding::kNearest;  // of masters to 16-bit working weights
   uint64_t seed = 0;                                          // of stochastic rounding: the run's
+
+  bool has_blocks() const {
+    return first_moment == MomentFormat::kBlockwise8Bit || second_moment == MomentFormat::kBlockwise8Bit;
+  }
 };
 
-// ConfigError naming the value that is out of range.
+inline constexpr const char* kWhyNoNearestSecondMoment =
+    "a second moment in bf16 that is rounded to nearest never decays at beta2 = 0.999: an update takes 0.1 % of it, "
+    "which is less than half a step of bf16; give bf16_stochastic, 8bit or fp32";
+
+// ConfigError naming the value that is out of range, or the formats that have no meaning.
 void validate(const AdamWOptions& options);
 
 // The plan of the update that makes `applied_steps + 1` of them; see UpdatePlan for unscale and clip_threshold. Bias

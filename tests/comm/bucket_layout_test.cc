@@ -49,6 +49,33 @@ TEST(BucketLayout, ByHand) {
   EXPECT_TRUE(layout.shard_segments(2, 2).empty());  // padding only
 }
 
+TEST(BucketLayout, KeepsTheBlocksOfAParameterOnOneRank) {
+  constexpr int64_t kBlock = 256;
+  for (const int ranks : {1, 2, 3, 5}) {
+    ParameterSet parameters;
+    add(parameters, {2000, 64, 257, 100, 5000}, {3});
+    const BucketLayout layout(parameters, ranks, 1 << 20, [](const Parameter& parameter) {
+      return parameter.numel() > 256 ? kBlock : BucketLayout::kAlignmentElements;
+    });
+    ASSERT_EQ(layout.buckets().size(), 3u) << "of one dtype and alignment each";
+    for (int bucket = 0; bucket < 3; ++bucket) {
+      const int64_t alignment = layout.buckets()[static_cast<size_t>(bucket)].alignment;
+      int64_t found = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (const Segment& segment : layout.shard_segments(bucket, rank)) {
+          EXPECT_EQ(alignment == kBlock, parameters[segment.parameter].numel() > 256);
+          EXPECT_EQ(segment.begin % alignment, 0);
+          EXPECT_EQ(segment.offset % alignment, 0);
+          found += segment.count;
+        }
+      }
+      int64_t expected = 0;
+      for (const Segment& segment : layout.buckets()[static_cast<size_t>(bucket)].segments) expected += segment.count;
+      EXPECT_EQ(found, expected);
+    }
+  }
+}
+
 TEST(BucketLayout, AParameterAboveTheCapacityHasItsOwnBucket) {
   ParameterSet parameters;
   add(parameters, {64, 1000, 64});
@@ -141,6 +168,8 @@ TEST(BucketLayout, RefusesWhatCannotBeLaidOut) {
   EXPECT_THROW(BucketLayout(empty, 1), ContractError);
   EXPECT_THROW(BucketLayout(some, 0), ContractError);
   EXPECT_THROW(BucketLayout(some, 1, 0), ContractError);
+  EXPECT_THROW(BucketLayout(some, 1, 100, [](const Parameter&) { return 100; }), ContractError);
+  EXPECT_THROW(BucketLayout(some, 1, 100, [](const Parameter&) { return 0; }), ContractError);
   const BucketLayout layout(some, 1);
   EXPECT_THROW(layout.locate(-1), ContractError);
   EXPECT_THROW(layout.locate(64), ContractError);

@@ -7,6 +7,7 @@
 #include "tests/comm/node_ranks.h"
 #include "tests/comm/optimized_rank.h"
 #include "tests/comm/rank_threads.h"
+#include "tests/comm/state_formats.h"
 
 namespace mantissa {
 namespace {
@@ -30,15 +31,17 @@ void expect_common(OptimizedRank& rank, bool common) {
 TEST(CommonWeights, HoldTheBitsOfACopyForEachRank) {
   for (const int ranks : {2, 3}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-      run_ranks(ranks, [&](Communicator& local) {
-        const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
-        const auto gradient = [](int) { return toy_gradient; };
-        testing::NodeCommunicator node(local);
-        OptimizedRank alone(local, config), together(node, config);
-        EXPECT_EQ(together.hash_after(4, gradient), alone.hash_after(4, gradient));
-        expect_common(alone, false);
-        expect_common(together, sharding == Sharding::kSharded);
-      });
+      for (const testing::NamedState& state : testing::named_states()) {
+        run_ranks(ranks, [&](Communicator& local) {
+          const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
+          const auto gradient = [](int) { return toy_gradient; };
+          testing::NodeCommunicator node(local);
+          OptimizedRank alone(local, config, state.options), together(node, config, state.options);
+          EXPECT_EQ(together.hash_after(4, gradient), alone.hash_after(4, gradient));
+          expect_common(alone, false);
+          expect_common(together, sharding == Sharding::kSharded);
+        });
+      }
     }
   }
 }
@@ -60,6 +63,31 @@ TEST(CommonWeights, StayUntilEveryRankUpdates) {
       EXPECT_NE(rank.hash(), before);
       communicator.barrier();
     }
+  });
+}
+
+// Weights that are their own state are written when they are loaded: not before every rank has come to that.
+TEST(CommonWeights, StayUntilEveryRankLoads) {
+  run_ranks(2, [](Communicator& local) {
+    testing::NodeCommunicator communicator(local);
+    AdamWOptions options = testing::kOptions;
+    options.master = MasterWeights::kNoneStochastic;
+    OptimizedRank rank(communicator, {.wire = DType::kBF16}, options);
+    rank.optimizer.initialize(testing::kSeed);
+    const uint64_t before = rank.hash();
+    communicator.barrier();
+    if (communicator.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      EXPECT_EQ(rank.hash(), before);
+    }
+    rank.optimizer.begin_load();
+    for (int index = 0; index < rank.parameters.size(); ++index) {
+      const std::vector<float> ones(static_cast<size_t>(rank.parameters[index].numel()), 1.0f);
+      rank.optimizer.load({.parameter = index, .begin = 0, .weights = ones});
+    }
+    rank.optimizer.end_load(0);
+    EXPECT_NE(rank.hash(), before);
+    communicator.barrier();
   });
 }
 

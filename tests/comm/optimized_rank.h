@@ -14,7 +14,7 @@ const AdamWOptions kOptions{.beta2 = 0.95f, .weight_decay = 0.1f};
 struct OptimizedRank : TrainingRank {
   OptimizedRank(Communicator& communicator, const ReducerConfig& config, const AdamWOptions& options = kOptions,
                 DType low = DType::kBF16, int64_t capacity_bytes = kToyCapacityBytes)
-      : TrainingRank(communicator, config, low, capacity_bytes),
+      : TrainingRank(communicator, config, low, capacity_bytes, state_alignment(options)),
         adamw(options),
         optimizer(*buckets, communicator, *backend, *stream, config.sharding, options) {}
 

@@ -11,6 +11,7 @@
 #include "core/backend/registry.h"
 #include "tests/comm/node_ranks.h"
 #include "tests/comm/rank_threads.h"
+#include "tests/comm/state_formats.h"
 
 namespace mantissa {
 namespace {
@@ -41,7 +42,8 @@ struct MemoryRank {
   MemoryRank(Communicator& given, const ReducerConfig& reducer, const AdamWOptions& adamw)
       : communicator(given), config(reducer), options(adamw) {
     add_forty_matrices(parameters);
-    layout = std::make_unique<BucketLayout>(parameters, communicator.size());
+    layout = std::make_unique<BucketLayout>(parameters, communicator.size(), BucketLayout::kDefaultCapacityBytes,
+                                            state_alignment(options));
     buckets = std::make_unique<FlatBuckets>(parameters, *layout, *backend);
   }
   // Untouched pages take no memory: afterwards the growth is that of others.
@@ -89,6 +91,21 @@ TEST(OptimizerMemory, OneRankHoldsTwelveBytesAParameterAndAllAsPredicted) {
   });
 }
 
+// What narrow state is measured to take is what the system has given for it: 2 bytes of codes and 2 / 64 of scales.
+TEST(OptimizerMemory, WithoutMastersAndWithCodesOneRankHoldsTwoBytesAParameter) {
+  run_ranks(1, [](Communicator& communicator) {
+    const AdamWOptions options{.first_moment = MomentFormat::kBlockwise8Bit,
+                               .second_moment = MomentFormat::kBlockwise8Bit,
+                               .master = MasterWeights::kNoneStochastic};
+    MemoryRank rank(communicator, {}, options);
+    rank.touch_weights();
+    const double before = resident_bytes();
+    rank.make_optimizer();
+    const double formula = (2.0 + 2.0 / 64.0) * static_cast<double>(rank.parameters.numel());
+    EXPECT_NEAR(resident_bytes() - before, formula, 0.02 * formula);
+  });
+}
+
 // The growth of the process is that of all ranks together: one whole state.
 TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
   constexpr int kRanks = 4;
@@ -110,7 +127,8 @@ TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
 
 // The memory table: what is allocated is what was predicted, for every mode. Padding is at most 64 * N elements a
 // bucket and 63 a parameter, some 1000 of 3 million.
-void expect_predicted_allocations(int ranks, DType first_moment, Sharding sharding, ContributionPath path) {
+void expect_predicted_allocations(int ranks, const testing::NamedState& state, Sharding sharding,
+                                  ContributionPath path) {
   run_ranks(ranks, [&](Communicator& local) {
     testing::NodeCommunicator node(local);
     Communicator& communicator = path == ContributionPath::kInPlace ? node : local;
@@ -122,8 +140,8 @@ void expect_predicted_allocations(int ranks, DType first_moment, Sharding shardi
     const auto backend = create_backend("cpu");
     const auto stream = backend->create_stream();
     const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
-    const AdamWOptions options{.first_moment = first_moment};
-    const BucketLayout layout(parameters, ranks);
+    const AdamWOptions& options = state.options;
+    const BucketLayout layout(parameters, ranks, BucketLayout::kDefaultCapacityBytes, state_alignment(options));
     const bool sharded = sharding == Sharding::kSharded, shares = path == ContributionPath::kInPlace;
     FlatBuckets buckets(parameters, layout, *backend,
                         {.communicator = &communicator, .gradients = shares, .weights = shares && sharded});
@@ -133,21 +151,23 @@ void expect_predicted_allocations(int ranks, DType first_moment, Sharding shardi
     const StateMemory measured = measure_memory(buckets, reducer, optimizer);
     EXPECT_EQ(measured, predict_memory(layout, config, options, path));
     const double holders = sharded ? ranks : 1, copies = sharded && shares ? ranks : 1;
-    const double bytes = first_moment == DType::kF32 ? 12.0 : 10.0;
+    // A scale is 4 bytes for 256 codes. Vectors, a thousandth of all, are fp32.
+    const double codes = (options.first_moment == MomentFormat::kBlockwise8Bit ? 1.0 : 0.0) +
+                         (options.second_moment == MomentFormat::kBlockwise8Bit ? 1.0 : 0.0);
     const auto elements = static_cast<double>(parameters.numel());
-    const double formula = bytes / holders * elements;
-    EXPECT_NEAR(static_cast<double>(measured.masters + measured.moments), formula, 0.02 * formula);
-    EXPECT_NEAR(static_cast<double>(measured.weights), 2.0 * elements / copies, 0.02 * formula);
-    EXPECT_NEAR(static_cast<double>(measured.gradients), 4.0 * elements, 0.02 * formula);
+    const double formula = (state.bytes + codes * 4.0 / 256.0) / holders * elements;
+    EXPECT_NEAR(static_cast<double>(measured.masters + measured.moments), formula, 0.02 * formula) << state.name;
+    EXPECT_NEAR(static_cast<double>(measured.weights), 2.0 * elements / copies, 0.02 * 2.0 * elements);
+    EXPECT_NEAR(static_cast<double>(measured.gradients), 4.0 * elements, 0.02 * 4.0 * elements);
   });
 }
 
 TEST(OptimizerMemory, AllocationsAreWhatWasPredicted) {
   for (const int ranks : {1, 2, 3, 5}) {
-    for (const DType first_moment : {DType::kF32, DType::kBF16}) {
+    for (const testing::NamedState& state : testing::named_states()) {
       for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-        expect_predicted_allocations(ranks, first_moment, sharding, ContributionPath::kExchanged);
-        if (ranks > 1) expect_predicted_allocations(ranks, first_moment, sharding, ContributionPath::kInPlace);
+        expect_predicted_allocations(ranks, state, sharding, ContributionPath::kExchanged);
+        if (ranks > 1) expect_predicted_allocations(ranks, state, sharding, ContributionPath::kInPlace);
       }
     }
   }

@@ -1,28 +1,42 @@
 // Optimizer state that one layout saves and another one loads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <mutex>
 
 #include "comm/sharded_optimizer.h"
-#include "comm/weight_hash.h"
+#include "core/quant/dynamic_map.h"
+#include "tests/comm/optimized_rank.h"
 #include "tests/comm/rank_threads.h"
-#include "tests/comm/training_rank.h"
+#include "tests/comm/state_formats.h"
 
 namespace mantissa {
 namespace {
 
+using testing::kOptions;
+using testing::NamedState;
+using testing::OptimizedRank;
 using testing::run_ranks;
 using testing::toy_gradient;
 using testing::TrainingRank;
 
-const AdamWOptions kOptions{.beta2 = 0.95f, .weight_decay = 0.1f};
+struct SavedMoment {
+  std::vector<float> values;  // or codes with their scales
+  std::vector<uint8_t> codes;
+  std::vector<float> absmax;
+
+  MomentValues view() const { return {values, codes, absmax}; }
+};
 
 struct SavedPiece {
   int parameter;
   int64_t begin;
-  std::vector<float> master, m, v;
+  std::vector<float> weights, compensation;
+  SavedMoment m, v;
+
+  int64_t count() const { return static_cast<int64_t>(weights.size()); }
 };
 
 struct Layout {
@@ -31,6 +45,7 @@ struct Layout {
 };
 
 std::vector<float> widened(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
   std::vector<float> values(static_cast<size_t>(tensor.numel()));
   dispatch(tensor.dtype(), [&]<typename T>() {
     for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(tensor.data<T>()[i]);
@@ -38,19 +53,27 @@ std::vector<float> widened(const Tensor& tensor) {
   return values;
 }
 
+SavedMoment saved(const Tensor& moment, const Tensor& absmax) {
+  if (moment.dtype() != DType::kU8) return {widened(moment), {}, {}};
+  const auto* const codes = moment.data<uint8_t>();
+  return {{}, {codes, codes + moment.numel()}, widened(absmax)};
+}
+
 std::vector<SavedPiece> save(const ShardedOptimizer& optimizer) {
-  std::vector<SavedPiece> saved;
+  std::vector<SavedPiece> pieces;
   for (const StatePiece& piece : optimizer.pieces()) {
-    saved.push_back({piece.parameter->index, piece.begin, widened(piece.master), widened(piece.m), widened(piece.v)});
+    pieces.push_back({piece.parameter->index, piece.begin,
+                      widened(piece.master.defined() ? piece.master : piece.weight), widened(piece.compensation),
+                      saved(piece.m, piece.m_absmax), saved(piece.v, piece.v_absmax)});
   }
-  return saved;
+  return pieces;
 }
 
 void load(ShardedOptimizer& optimizer, const std::vector<SavedPiece>& pieces, int64_t applied_steps) {
   optimizer.begin_load();
   for (const SavedPiece& piece : pieces) {
-    if (!optimizer.needs(piece.parameter, piece.begin, static_cast<int64_t>(piece.master.size()))) continue;
-    optimizer.load({piece.parameter, piece.begin, piece.master, piece.m, piece.v});
+    if (!optimizer.needs(piece.parameter, piece.begin, piece.count())) continue;
+    optimizer.load({piece.parameter, piece.begin, piece.weights, piece.compensation, piece.m.view(), piece.v.view()});
   }
   optimizer.end_load(applied_steps);
 }
@@ -68,51 +91,141 @@ struct TrainingRun {
   uint64_t hash = 0;
 };
 TrainingRun train(const Layout& layout, const std::vector<SavedPiece>& start, int64_t applied, int steps,
-                  DType first_moment, WeightRounding rounding) {
+                  const AdamWOptions& options) {
   TrainingRun run;
   std::mutex mutex;
   run_ranks(layout.ranks, [&](Communicator& communicator) {
-    AdamWOptions options = kOptions;
-    options.first_moment = first_moment;
-    options.weight_rounding = rounding;
-    TrainingRank rank(communicator, {.wire = DType::kF32, .sharding = layout.sharding});
-    ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, layout.sharding, options);
-    optimizer.initialize(start.empty() ? 3 : 4);
-    if (!start.empty()) load(optimizer, start, applied);
+    OptimizedRank rank(communicator, {.wire = DType::kF32, .sharding = layout.sharding}, options);
+    rank.optimizer.initialize(start.empty() ? 3 : 4);
+    if (!start.empty()) load(rank.optimizer, start, applied);
     for (int step = 0; step < steps; ++step) {
       rank.reduce(shares(layout.ranks));
-      rank.update(optimizer, options, 1e-2);
+      rank.update(rank.optimizer, options, 1e-2);
     }
-    EXPECT_EQ(optimizer.applied_steps(), applied + steps);
+    EXPECT_EQ(rank.optimizer.applied_steps(), applied + steps);
     const std::lock_guard lock(mutex);
-    for (SavedPiece& piece : save(optimizer)) run.pieces.push_back(std::move(piece));
-    run.hash = hash_weights(rank.parameters, *rank.backend, *rank.stream);
+    for (SavedPiece& piece : save(rank.optimizer)) run.pieces.push_back(std::move(piece));
+    run.hash = rank.hash();
   });
   return run;
 }
 
-class ResumedState : public ::testing::TestWithParam<std::tuple<DType, WeightRounding>> {};
+std::vector<NamedState> resumed_states() {
+  std::vector<NamedState> states = testing::named_states();
+  states.push_back(states[0]);
+  states.back().name = "stochastic_weights";
+  states.back().options.weight_rounding = WeightRounding::kStochastic;
+  return states;
+}
+
+class ResumedState : public ::testing::TestWithParam<NamedState> {};
 
 TEST_P(ResumedState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
-  const auto [first_moment, rounding] = GetParam();
+  const AdamWOptions& options = GetParam().options;
   const Layout layouts[] = {{1, Sharding::kSharded}, {2, Sharding::kSharded},    {3, Sharding::kSharded},
                             {5, Sharding::kSharded}, {2, Sharding::kReplicated}, {3, Sharding::kReplicated}};
-  const uint64_t straight = train({1, Sharding::kSharded}, {}, 0, 4, first_moment, rounding).hash;
+  const uint64_t straight = train({1, Sharding::kSharded}, {}, 0, 4, options).hash;
   for (const Layout& first : {layouts[0], layouts[2], layouts[4]}) {
-    const TrainingRun half = train(first, {}, 0, 2, first_moment, rounding);
+    const TrainingRun half = train(first, {}, 0, 2, options);
     for (const Layout& second : layouts) {
-      EXPECT_EQ(train(second, half.pieces, 2, 0, first_moment, rounding).hash, half.hash)
+      EXPECT_EQ(train(second, half.pieces, 2, 0, options).hash, half.hash)
           << first.ranks << " ranks to " << second.ranks;
       if (second.ranks == 5) continue;  // fifths are not exact: only what is loaded is compared
-      EXPECT_EQ(train(second, half.pieces, 2, 2, first_moment, rounding).hash, straight)
+      EXPECT_EQ(train(second, half.pieces, 2, 2, options).hash, straight)
           << first.ranks << " ranks to " << second.ranks;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DTypes, ResumedState,
-                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16),
-                                            ::testing::Values(WeightRounding::kNearest, WeightRounding::kStochastic)));
+INSTANTIATE_TEST_SUITE_P(States, ResumedState, ::testing::ValuesIn(resumed_states()), testing::name_of);
+
+// The largest difference between the weights, with their compensations, of one rank's pieces of two layouts.
+double difference(std::vector<SavedPiece> a, std::vector<SavedPiece> b) {
+  for (std::vector<SavedPiece>* pieces : {&a, &b}) {
+    std::sort(pieces->begin(), pieces->end(),
+              [](const SavedPiece& x, const SavedPiece& y) { return x.parameter < y.parameter; });
+  }
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0.0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    EXPECT_EQ(a[i].weights.size(), b[i].weights.size());
+    for (size_t k = 0; k < std::min(a[i].weights.size(), b[i].weights.size()); ++k) {
+      const auto weight = [k](const SavedPiece& piece) {
+        return static_cast<double>(piece.weights[k]) +
+               (piece.compensation.empty() ? 0.0 : static_cast<double>(piece.compensation[k]));
+      };
+      largest = std::max(largest, std::abs(weight(a[i]) - weight(b[i])));
+    }
+  }
+  return largest;
+}
+
+TEST(ConvertedState, GoesFromEveryFormatToEveryOtherButIntoCodes) {
+  const std::vector<NamedState> states = testing::named_states();
+  const auto has_codes = [](const AdamWOptions& options, bool first) {
+    return (first ? options.first_moment : options.second_moment) == MomentFormat::kBlockwise8Bit;
+  };
+  for (const NamedState& from : states) {
+    const TrainingRun half = train({1, Sharding::kSharded}, {}, 0, 2, from.options);
+    for (const NamedState& to : states) {
+      SCOPED_TRACE(from.name + " to " + to.name);
+      bool refused = false;
+      for (const bool first : {true, false}) {
+        refused |= has_codes(to.options, first) && !has_codes(from.options, first);
+      }
+      if (refused) {
+        try {
+          train({1, Sharding::kSharded}, half.pieces, 2, 0, to.options);
+          ADD_FAILURE() << "expected a CheckpointError";
+        } catch (const CheckpointError& error) {
+          EXPECT_NE(std::string(error.what()).find(" is to be kept in 8 bits, and the checkpoint holds it in more"),
+                    std::string::npos)
+              << error.what();
+        }
+        continue;
+      }
+      const TrainingRun loaded = train({1, Sharding::kSharded}, half.pieces, 2, 0, to.options);
+      // Weights of up to 3: rounded to bf16 by 2^-8 of themselves at most, with a compensation by 2^-17, with a master
+      // by the rounding of a sum in fp32.
+      const double bound = to.options.master == MasterWeights::kNoneStochastic ? 0x1p-8
+                           : to.options.master == MasterWeights::kKahan        ? 0x1p-17
+                                                                               : 0x1p-24;
+      EXPECT_LE(difference(loaded.pieces, half.pieces), 4.0 * bound);
+    }
+  }
+}
+
+// The codes of a run in 8 bits as the values that they stand for.
+TEST(ConvertedState, CodesBecomeTheirValues) {
+  const std::vector<NamedState> states = testing::named_states();
+  const TrainingRun half = train({2, Sharding::kSharded}, {}, 0, 2, states[4].options);
+  ASSERT_EQ(states[4].name, "codes");
+  const TrainingRun loaded = train({1, Sharding::kSharded}, half.pieces, 2, 0, states[0].options);
+  const auto values_at = [](const std::vector<SavedPiece>& pieces, int parameter, bool first) {
+    std::vector<float> values;
+    for (int64_t at = 0; true;) {
+      const auto next = std::find_if(pieces.begin(), pieces.end(), [&](const SavedPiece& piece) {
+        return piece.parameter == parameter && piece.begin == at;
+      });
+      if (next == pieces.end()) return values;
+      const SavedMoment& moment = first ? next->m : next->v;
+      const DynamicMap map = first ? DynamicMap::kSigned : DynamicMap::kUnsigned;
+      for (size_t i = 0; i < next->weights.size(); ++i) {
+        values.push_back(moment.codes.empty() ? moment.values[i]
+                                              : dynamic_value(map, moment.codes[i]) * moment.absmax[i / kDynamicBlock]);
+      }
+      at += next->count();
+    }
+  };
+  bool had_codes = false;
+  for (const SavedPiece& piece : half.pieces) had_codes |= !piece.m.codes.empty() && !piece.v.codes.empty();
+  EXPECT_TRUE(had_codes);
+  for (int parameter = 0; parameter < 9; ++parameter) {
+    for (const bool first : {true, false}) {
+      EXPECT_EQ(values_at(loaded.pieces, parameter, first), values_at(half.pieces, parameter, first)) << parameter;
+    }
+  }
+}
 
 TEST(OptimizerState, EmptyMomentsAreZeros) {
   run_ranks(2, [](Communicator& communicator) {
@@ -124,15 +237,15 @@ TEST(OptimizerState, EmptyMomentsAreZeros) {
     optimizer.begin_load();
     for (int index = 0; index < rank.parameters.size(); ++index) {
       const std::vector<float> ones(static_cast<size_t>(rank.parameters[index].numel()), 1.0f);
-      optimizer.load({.parameter = index, .begin = 0, .master = ones, .m = {}, .v = {}});
+      optimizer.load({.parameter = index, .begin = 0, .weights = ones});
     }
     const uint64_t version = rank.parameters[0].version;
     optimizer.end_load(0);
     EXPECT_GT(rank.parameters[0].version, version);
     for (const SavedPiece& piece : save(optimizer)) {
-      EXPECT_EQ(piece.master, std::vector<float>(piece.master.size(), 1.0f));
-      EXPECT_EQ(piece.m, std::vector<float>(piece.master.size(), 0.0f));
-      EXPECT_EQ(piece.v, std::vector<float>(piece.master.size(), 0.0f));
+      EXPECT_EQ(piece.weights, std::vector<float>(piece.weights.size(), 1.0f));
+      EXPECT_EQ(piece.m.values, std::vector<float>(piece.weights.size(), 0.0f));
+      EXPECT_EQ(piece.v.values, std::vector<float>(piece.weights.size(), 0.0f));
     }
     for (const float value : widened(rank.parameters[0].weight)) ASSERT_EQ(value, 1.0f);
   });
@@ -153,7 +266,7 @@ void expect_refusal(Sharding sharding, const std::function<void(ShardedOptimizer
       if (index == 0 && communicator.rank() == 2) {
         spoil(optimizer, ones);
       } else {
-        optimizer.load({.parameter = index, .begin = 0, .master = ones, .m = ones, .v = ones});
+        optimizer.load({.parameter = index, .begin = 0, .weights = ones, .m = {.values = ones}, .v = {.values = ones}});
       }
     }
     try {
@@ -169,14 +282,14 @@ void expect_refusal(Sharding sharding, const std::function<void(ShardedOptimizer
 TEST_P(LoadFailure, MissingElementsAreRefusedOnAllRanks) {
   expect_refusal(GetParam(), [](ShardedOptimizer& optimizer, const std::vector<float>& ones) {
     const std::span<const float> most(ones.data(), ones.size() - 1);
-    optimizer.load({.parameter = 0, .begin = 0, .master = most, .m = most, .v = most});
+    optimizer.load({.parameter = 0, .begin = 0, .weights = most, .m = {.values = most}, .v = {.values = most}});
   });
 }
 
 TEST_P(LoadFailure, ElementsThatComeTwiceAreRefusedOnAllRanks) {
   expect_refusal(GetParam(), [](ShardedOptimizer& optimizer, const std::vector<float>& ones) {
     for (int twice = 0; twice < 2; ++twice) {
-      optimizer.load({.parameter = 0, .begin = 0, .master = ones, .m = ones, .v = ones});
+      optimizer.load({.parameter = 0, .begin = 0, .weights = ones, .m = {.values = ones}, .v = {.values = ones}});
     }
   });
 }
@@ -188,13 +301,20 @@ TEST(OptimizerState, MisuseIsRefused) {
     TrainingRank rank(communicator, {});
     ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kSharded, kOptions);
     const std::vector<float> two(2, 1.0f), three(3, 1.0f);
-    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = 0, .master = two, .m = {}, .v = {}}), ContractError);
+    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = 0, .weights = two}), ContractError);
     EXPECT_THROW(optimizer.end_load(0), ContractError);
     optimizer.begin_load();
-    EXPECT_THROW(optimizer.load({.parameter = 99, .begin = 0, .master = two, .m = {}, .v = {}}), ContractError);
-    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = 0, .master = two, .m = three, .v = {}}), ContractError);
-    EXPECT_THROW(optimizer.load({.parameter = 5, .begin = 0, .master = two, .m = {}, .v = {}}), CheckpointError);
-    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = -1, .master = two, .m = {}, .v = {}}), CheckpointError);
+    EXPECT_THROW(optimizer.load({.parameter = 99, .begin = 0, .weights = two}), ContractError);
+    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = 0, .weights = two, .m = {.values = three}}), ContractError);
+    EXPECT_THROW(optimizer.load({.parameter = 5, .begin = 0, .weights = two}), CheckpointError);
+    const std::vector<uint8_t> codes(300);
+    const std::vector<float> ones(300, 1.0f);
+    const MomentValues halves{{}, codes, two};
+    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = 64, .weights = ones, .m = halves}), CheckpointError);
+    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = 0, .weights = ones, .m = {{}, codes, three}}),
+                 CheckpointError);
+    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = 0, .weights = ones, .compensation = two}), ContractError);
+    EXPECT_THROW(optimizer.load({.parameter = 0, .begin = -1, .weights = two}), CheckpointError);
   });
 }
 

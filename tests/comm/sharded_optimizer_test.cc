@@ -12,6 +12,7 @@
 #include "tests/comm/optimized_rank.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/comm/recorded_registrations.h"
+#include "tests/comm/state_formats.h"
 
 namespace mantissa {
 namespace {
@@ -51,25 +52,96 @@ uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
 class OptimizerTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(OptimizerTest, ShardedAndReplicatedTrainAlikeBitForBitOnAnFp32Wire) {
-  const auto run = [&](Sharding sharding, DType first_moment) {
-    AdamWOptions options = kOptions;
-    options.first_moment = first_moment;
+  const auto run = [&](Sharding sharding, const AdamWOptions& options) {
     return hash_after(
         GetParam(), {.wire = DType::kF32, .sharding = sharding}, 5,
         [](int step) { return [step](int r, int p, int64_t e) { return toy_gradient(r + 10 * step, p, e); }; },
         options);
   };
-  for (const DType first_moment : {DType::kF32, DType::kBF16}) {
-    EXPECT_EQ(run(Sharding::kSharded, first_moment), run(Sharding::kReplicated, first_moment));
+  for (const testing::NamedState& state : testing::named_states()) {
+    EXPECT_EQ(run(Sharding::kSharded, state.options), run(Sharding::kReplicated, state.options)) << state.name;
   }
 }
 
 TEST_P(OptimizerTest, TheNumberOfRanksChangesNoBitWhenTheSumsAreExact) {
   const int ranks = GetParam();
-  const auto run = [](int n, DType wire) {
-    return hash_after(n, {.wire = wire}, 5, [n](int step) { return exact_parts(n, static_cast<uint32_t>(step)); });
+  const auto run = [](int n, const AdamWOptions& options, int64_t capacity_bytes = testing::kToyCapacityBytes) {
+    return hash_after(
+        n, {.wire = DType::kF32}, 5, [n](int step) { return exact_parts(n, static_cast<uint32_t>(step)); }, options,
+        DType::kBF16, capacity_bytes);
   };
-  EXPECT_EQ(run(ranks, DType::kF32), run(1, DType::kF32));
+  std::set<uint64_t> different;
+  for (const testing::NamedState& state : testing::named_states()) {
+    const uint64_t one = run(1, state.options);
+    EXPECT_EQ(run(ranks, state.options), one) << state.name;
+    EXPECT_EQ(run(ranks, state.options, 20000 * sizeof(float)), one) << state.name << ", other buckets";
+    different.insert(one);
+  }
+  EXPECT_EQ(different.size(), testing::named_states().size()) << "each rounds in its own way";
+}
+
+// Weights that are their own state, and second moments in bf16.
+TEST_P(OptimizerTest, StatesThatAreRoundedStochasticallyDependOnTheSeed) {
+  for (const testing::NamedState& state : testing::named_states()) {
+    const bool random = state.options.master == MasterWeights::kNoneStochastic ||
+                        state.options.second_moment == MomentFormat::kBF16Stochastic;
+    const auto run = [&](uint64_t seed) {
+      AdamWOptions options = state.options;
+      options.seed = seed;
+      return hash_after(
+          GetParam(), {.wire = DType::kF32}, 5, [](int step) { return exact_parts(1, static_cast<uint32_t>(step)); },
+          options);
+    };
+    EXPECT_EQ(run(kSeed) != run(kSeed + 1), random) << state.name;
+  }
+}
+
+TEST(Optimizer, StateInBlocksNeedsALayoutOfBlocks) {
+  run_ranks(1, [](Communicator& communicator) {
+    const TrainingRank whole(communicator, {}), blocks(communicator, {}, DType::kBF16, testing::kToyCapacityBytes,
+                                                       state_alignment(testing::named_states()[4].options));
+    const auto make = [&](const TrainingRank& rank, const AdamWOptions& options) {
+      ShardedOptimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kSharded, options);
+    };
+    EXPECT_NO_THROW(make(whole, kOptions));
+    EXPECT_THROW(make(blocks, kOptions), ContractError);
+    EXPECT_NO_THROW(make(blocks, testing::named_states()[4].options));
+    EXPECT_THROW(make(whole, testing::named_states()[4].options), ContractError);
+  });
+}
+
+TEST(Optimizer, WeightsInFp16NeedMasters) {
+  run_ranks(1, [](Communicator& communicator) {
+    for (const MasterWeights master : {MasterWeights::kNoneStochastic, MasterWeights::kKahan}) {
+      AdamWOptions options = kOptions;
+      options.master = master;
+      EXPECT_THROW(OptimizedRank(communicator, {}, options, DType::kF16), ConfigError);
+      EXPECT_NO_THROW(OptimizedRank(communicator, {}, options, DType::kF32));
+    }
+  });
+}
+
+// A small update of a weight that is its own state shows in time: a thousandth of a half step of bf16 each time.
+TEST(Optimizer, WeightsWithoutMastersMoveByLessThanAStep) {
+  run_ranks(1, [](Communicator& communicator) {
+    for (const MasterWeights master : {MasterWeights::kNoneStochastic, MasterWeights::kKahan}) {
+      AdamWOptions options{.weight_decay = 0.0f, .master = master};
+      OptimizedRank rank(communicator, {.wire = DType::kF32}, options);
+      rank.optimizer.initialize(kSeed);
+      const auto mean = [&] {
+        double sum = 0.0;
+        const Tensor& weight = rank.parameters[0].weight;
+        for (int64_t i = 0; i < weight.numel(); ++i) sum += static_cast<double>(to_float(weight.data<BFloat16>()[i]));
+        return sum / static_cast<double>(weight.numel());
+      };
+      const double before = mean();
+      constexpr int kSteps = 100;
+      constexpr double kRate = 1e-5;  // of updates whose m / sqrt(v) is 1; the weights are some 0.5
+      for (int step = 0; step < kSteps; ++step) rank.step([](int, int, int64_t) { return 1.0f; }, kRate);
+      // Weights without compensation show a mean that is off by 100 roundings of up to half of 2^-8 * 0.5 each.
+      EXPECT_NEAR(mean(), before - kSteps * kRate, 4.0 * 0x1p-10 * std::sqrt(100.0 / 6464.0));
+    }
+  });
 }
 
 // Neither ranks, nor who keeps the masters, nor buckets; initial weights included.
@@ -170,12 +242,19 @@ TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
   });
 }
 
-class SkippedStep : public ::testing::TestWithParam<std::tuple<int, Sharding, WeightRounding>> {};
+std::vector<testing::NamedState> skipped_states() {
+  std::vector<testing::NamedState> states = testing::named_states();
+  states.push_back(states[0]);
+  states.back().name = "stochastic_weights";
+  states.back().options.weight_rounding = WeightRounding::kStochastic;
+  return states;
+}
+
+class SkippedStep : public ::testing::TestWithParam<std::tuple<int, Sharding, testing::NamedState>> {};
 
 TEST_P(SkippedStep, TouchesNothing) {
-  const auto [ranks, sharding, rounding] = GetParam();
-  AdamWOptions options = kOptions;
-  options.weight_rounding = rounding;
+  const auto [ranks, sharding, state] = GetParam();
+  const AdamWOptions options = state.options;
   run_ranks(ranks, [&](Communicator& communicator) {
     OptimizedRank rank(communicator, {.sharding = sharding}, options);
     rank.optimizer.initialize(kSeed);
@@ -183,7 +262,9 @@ TEST_P(SkippedStep, TouchesNothing) {
     const auto snapshot = [&] {
       std::vector<std::byte> bytes;
       for (const StatePiece& piece : rank.optimizer.pieces()) {
-        for (const Tensor& tensor : {piece.master, piece.m, piece.v}) {
+        for (const Tensor& tensor :
+             {piece.master, piece.weight, piece.compensation, piece.m, piece.v, piece.m_absmax, piece.v_absmax}) {
+          if (!tensor.defined()) continue;
           bytes.insert(bytes.end(), tensor.raw(), tensor.raw() + tensor.size_bytes());
         }
       }
@@ -206,9 +287,13 @@ TEST_P(SkippedStep, TouchesNothing) {
 }
 
 TEST_P(OptimizerTest, PaddingStaysZero) {
-  for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
-    run_ranks(GetParam(), [&](Communicator& communicator) {
-      OptimizedRank rank(communicator, {.sharding = sharding});
+  for (const auto& [sharding, state] : {std::pair(Sharding::kSharded, 0),
+                                        {Sharding::kReplicated, 0},
+                                        {Sharding::kSharded, 9},
+                                        {Sharding::kReplicated, 9}}) {
+    const AdamWOptions options = testing::named_states()[static_cast<size_t>(state)].options;
+    run_ranks(GetParam(), [&, sharding = sharding](Communicator& communicator) {
+      OptimizedRank rank(communicator, {.sharding = sharding}, options);
       rank.optimizer.initialize(kSeed);
       for (int step = 0; step < 2; ++step) rank.step();
       int64_t wrong = 0, padding = 0;
@@ -253,7 +338,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OptimizerTest, ::testing::Values(1, 2, 3, 4, 5))
 INSTANTIATE_TEST_SUITE_P(Settings, SkippedStep,
                          ::testing::Combine(::testing::Values(1, 2, 3, 4, 5),
                                             ::testing::Values(Sharding::kSharded, Sharding::kReplicated),
-                                            ::testing::Values(WeightRounding::kNearest, WeightRounding::kStochastic)));
+                                            ::testing::ValuesIn(skipped_states())));
 
 TEST(Optimizer, RanksAgreeOnSixteenBitWires) {
   const auto gradient = [](int) { return toy_gradient; };

@@ -48,11 +48,11 @@ inline float toy_gradient(int rank, int parameter, int64_t element) {
 
 struct TrainingRank {
   TrainingRank(Communicator& given, const ReducerConfig& config, DType low = DType::kBF16,
-               int64_t capacity_bytes = kToyCapacityBytes)
+               int64_t capacity_bytes = kToyCapacityBytes, const BucketLayout::AlignmentOf& alignment_of = {})
       : communicator(given), backend(create_backend("cpu")), stream(backend->create_stream()) {
     add_toy_parameters(parameters, low);
     buckets = std::make_unique<FlatBuckets>(
-        parameters, BucketLayout(parameters, communicator.size(), capacity_bytes), *backend,
+        parameters, BucketLayout(parameters, communicator.size(), capacity_bytes, alignment_of), *backend,
         SentBuckets{
             .communicator = &communicator, .gradients = true, .weights = config.sharding == Sharding::kSharded});
     reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
