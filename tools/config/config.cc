@@ -41,8 +41,20 @@ void resolve_scaler_mode(Config& config) {
                                                                   : ScalerMode::kNone;
 }
 
+// A setting that has another name now: checkpoints keep the settings that they were trained with, and must stay
+// readable.
+void read_old_names(ConfigNode& root) {
+  for (ConfigMember& section : root.members) {
+    if (section.key != "optimizer" || section.value.find("first_moment") != nullptr) continue;
+    for (ConfigMember& member : section.value.members) {
+      if (member.key == "moment_dtype") member.key = "first_moment";
+    }
+  }
+}
+
 Config build(ConfigNode root, const std::vector<std::string>& overrides) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
+  read_old_names(root);
   Config config;
   config.origins = read_config(root, binding(config), config_synonyms());
   if (config.scaler.preset != kNoPreset) {

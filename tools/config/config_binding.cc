@@ -84,7 +84,9 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
   v.scalar("beta2", real_field(c.adamw.beta2, RealRange::below_one()));
   v.scalar("epsilon", real_field(c.adamw.epsilon, RealRange::above_zero()));
   v.scalar("weight_decay", real_field(c.adamw.weight_decay, RealRange::at_least_zero()));
-  v.scalar("moment_dtype", choice_field(c.adamw.first_moment, names::kMoment));
+  v.scalar("first_moment", choice_field(c.adamw.first_moment, names::kFirstMoment));
+  v.scalar("second_moment", choice_field(c.adamw.second_moment, names::kSecondMoment));
+  v.scalar("master", choice_field(c.adamw.master, names::kMaster));
   v.scalar("weight_rounding", choice_field(c.adamw.weight_rounding, names::kRounding));
   v.scalar("sharding", choice_field(sharding, names::kSharding));
   v.section("clip", [&] { bind_clip(v, c.clip); });

@@ -33,7 +33,16 @@ inline constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::
                                                     {"fixed", ClipOptions::Kind::kFixed},
                                                     {"adaptive", ClipOptions::Kind::kAdaptive}};
 inline constexpr Name<DType> kFloat[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
-inline constexpr Name<DType> kMoment[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}};
+inline constexpr Name<MomentFormat> kFirstMoment[] = {
+    {"fp32", MomentFormat::kF32}, {"bf16", MomentFormat::kBF16}, {"8bit", MomentFormat::kBlockwise8Bit}};
+// bf16 is read so that it can be refused with the reason.
+inline constexpr Name<MomentFormat> kSecondMoment[] = {{"fp32", MomentFormat::kF32},
+                                                       {"bf16_stochastic", MomentFormat::kBF16Stochastic},
+                                                       {"8bit", MomentFormat::kBlockwise8Bit},
+                                                       {"bf16", MomentFormat::kBF16}};
+inline constexpr Name<MasterWeights> kMaster[] = {{"fp32", MasterWeights::kF32},
+                                                  {"none_stochastic", MasterWeights::kNoneStochastic},
+                                                  {"kahan", MasterWeights::kKahan}};
 inline constexpr Name<WeightRounding> kRounding[] = {{"nearest", WeightRounding::kNearest},
                                                      {"stochastic", WeightRounding::kStochastic}};
 inline constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};

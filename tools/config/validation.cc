@@ -128,19 +128,37 @@ void check_optimizer(const Config& c, Problems& p) {
               p.setting("optimizer.clip.window"));
 }
 
+// Whether all working weights are fp32, as far as that is seen without the model and its layers.
+bool has_wide_weights(const PrecisionConfig& c) {
+  return c.weights == WorkingWeights::kFp32 ||
+         (c.compute == DType::kF32 && c.layers.empty() && !c.recipe && c.pattern.pattern == PrecisionPattern::kNone &&
+          !c.ops[static_cast<size_t>(Op::kLinear)]);
+}
+
 // What layer overrides come to is seen when the model is there: make_model().
-void check_rounding(const Config& c, Problems& p) {
-  if (c.optimizer.adamw.weight_rounding == WeightRounding::kNearest) return;
-  const PrecisionConfig& precision = c.precision;
-  p.refuse_if(precision.weights == WorkingWeights::kFp32,
+void check_states(const Config& c, Problems& p) {
+  const AdamWOptions& options = c.optimizer.adamw;
+  const bool wide = has_wide_weights(c.precision), has_masters = options.master == MasterWeights::kF32;
+  const char* const decides = c.precision.weights == WorkingWeights::kFp32 ? "precision.weights" : "precision.compute";
+  const bool stochastic = options.weight_rounding == WeightRounding::kStochastic;
+  p.refuse_if(options.second_moment == MomentFormat::kBF16, "{}: {}", p.setting("optimizer.second_moment"),
+              kWhyNoNearestSecondMoment);
+  p.refuse_if(stochastic && wide,
               "{} has no meaning with {}: working weights are the fp32 masters, and nothing is rounded; give "
-              "optimizer.weight_rounding=nearest or precision.weights=low",
-              p.setting("optimizer.weight_rounding"), p.setting("precision.weights"));
-  p.refuse_if(precision.weights == WorkingWeights::kLow && precision.compute == DType::kF32 &&
-                  precision.layers.empty() && !precision.ops[static_cast<size_t>(Op::kLinear)],
-              "{} has no meaning with {}: working weights are the fp32 masters, and nothing is rounded; give "
-              "optimizer.weight_rounding=nearest or precision.compute=bf16 or fp16",
-              p.setting("optimizer.weight_rounding"), p.setting("precision.compute"));
+              "optimizer.weight_rounding=nearest or working weights in bf16 or fp16 (precision.weights=low, "
+              "precision.compute)",
+              p.setting("optimizer.weight_rounding"), p.setting(decides));
+  p.refuse_if(stochastic && !has_masters,
+              "{} says how weights are made of fp32 masters, and with {} there are none; give "
+              "optimizer.weight_rounding=nearest",
+              p.setting("optimizer.weight_rounding"), p.setting("optimizer.master"));
+  p.refuse_if(!has_masters && wide,
+              "{} has no meaning with {}: it is about working weights in bf16; give optimizer.master=fp32 or working "
+              "weights in bf16 (precision.weights=low, precision.compute)",
+              p.setting("optimizer.master"), p.setting(decides));
+  p.refuse_if(!has_masters && c.precision.compute == DType::kF16,
+              "{} is about working weights in bf16, and {}; give optimizer.master=fp32 or precision.compute=bf16",
+              p.setting("optimizer.master"), p.setting("precision.compute"));
 }
 
 bool names_delayed_scaling(const PrecisionConfig& c) {
@@ -202,7 +220,7 @@ void validate(const Config& c) {
   check_train(c, problems);
   check_sample(c, problems);
   check_optimizer(c, problems);
-  check_rounding(c, problems);
+  check_states(c, problems);
   check_precision(c.precision, problems);
   check_scaler(c, problems);
   check_injection(c, problems);

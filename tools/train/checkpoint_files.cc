@@ -11,6 +11,11 @@
 namespace mantissa {
 namespace {
 
+// What a piece of optimizer state holds, by the end of its tensors' names.
+constexpr const char *kMaster = "/master", *kWeight = "/weight", *kCompensation = "/compensation";
+constexpr const char *kFirstMoment = "/m", *kFirstAbsmax = "/m_absmax";
+constexpr const char *kSecondMoment = "/v", *kSecondAbsmax = "/v_absmax";
+
 constexpr const char* kScale = "/scale";
 constexpr const char* kAmaxes = "/amaxes";
 
@@ -56,6 +61,28 @@ std::vector<float> as_floats(const SafetensorsReader& reader, const SafetensorsE
   });
 }
 
+std::vector<float> read_optional(const SafetensorsReader& reader, const std::string& name) {
+  const SafetensorsEntry* const entry = reader.find(name);
+  return entry == nullptr ? std::vector<float>() : as_floats(reader, *entry);
+}
+
+// Values, or codes with their scales.
+struct StoredMoment {
+  std::vector<float> values{};
+  std::vector<uint8_t> codes{};
+  std::vector<float> absmax{};
+
+  MomentValues view() const { return {values, codes, absmax}; }
+};
+
+StoredMoment read_moment(const SafetensorsReader& reader, const std::string& name, const std::string& absmax) {
+  const SafetensorsEntry& entry = reader.at(name);
+  if (parse_safetensors_dtype(entry.dtype) != DType::kU8) return {.values = as_floats(reader, entry)};
+  StoredMoment moment{.absmax = as_floats(reader, reader.at(absmax))};
+  for (const std::byte code : reader.bytes(entry)) moment.codes.push_back(static_cast<uint8_t>(code));
+  return moment;
+}
+
 // "blocks.0.mlp.up.weight/4096/master" without its last part, taken apart.
 struct PieceName {
   std::string parameter;
@@ -82,33 +109,48 @@ CheckpointFile write_optimizer_file(const std::string& folder, const std::string
   std::map<std::string, Tensor> tensors;
   for (const StatePiece& piece : optimizer.pieces()) {
     const std::string stem = fmt::format("{}/{}", piece.parameter->name, piece.begin);
-    tensors.emplace(stem + "/master", piece.master);
-    tensors.emplace(stem + "/m", piece.m);
-    tensors.emplace(stem + "/v", piece.v);
+    for (const auto& [role, tensor] : {std::pair(kMaster, piece.master),
+                                       {kWeight, piece.weight},
+                                       {kCompensation, piece.compensation},
+                                       {kFirstMoment, piece.m},
+                                       {kFirstAbsmax, piece.m_absmax},
+                                       {kSecondMoment, piece.v},
+                                       {kSecondAbsmax, piece.v_absmax}}) {
+      if (tensor.defined()) tensors.emplace(stem + role, tensor);
+    }
   }
   return write_tensors(folder, name, tensors, backend, stream);
 }
 
 void load_optimizer_file(const std::string& path, ParameterSet& parameters, ShardedOptimizer& optimizer) {
-  constexpr std::string_view kMaster = "/master";
   const SafetensorsReader reader(path);
   for (const SafetensorsEntry& entry : reader.entries()) {
-    if (!entry.name.ends_with(kMaster)) continue;
-    const std::string stem = entry.name.substr(0, entry.name.size() - kMaster.size());
+    const size_t slash = entry.name.rfind('/');
+    const std::string role = slash == std::string::npos ? "" : entry.name.substr(slash);
+    if (role != kMaster && role != kWeight) continue;
+    const std::string stem = entry.name.substr(0, slash);
     const PieceName piece = parse_piece(path, stem);
     const Parameter* parameter = parameters.find(piece.parameter);
     if (parameter == nullptr) {
       throw CheckpointError(fmt::format("{}: this model has no parameter '{}'", path, piece.parameter));
     }
-    const int64_t count = static_cast<int64_t>(entry.size_bytes() / sizeof(float));
-    if (!optimizer.needs(parameter->index, piece.begin, count)) continue;
-    const std::vector<float> master = as_floats(reader, entry), m = as_floats(reader, reader.at(stem + "/m")),
-                             v = as_floats(reader, reader.at(stem + "/v"));
-    if (m.size() != master.size() || v.size() != master.size()) {
-      throw CheckpointError(fmt::format("{}: '{}' has {} master weights, {} first and {} second moments", path, stem,
-                                        master.size(), m.size(), v.size()));
+    const std::vector<float> weights = as_floats(reader, entry);
+    if (!optimizer.needs(parameter->index, piece.begin, static_cast<int64_t>(weights.size()))) continue;
+    const std::vector<float> compensation = read_optional(reader, stem + kCompensation);
+    const StoredMoment m = read_moment(reader, stem + kFirstMoment, stem + kFirstAbsmax),
+                       v = read_moment(reader, stem + kSecondMoment, stem + kSecondAbsmax);
+    const size_t count = weights.size();
+    if (m.view().size() != count || v.view().size() != count ||
+        (!compensation.empty() && compensation.size() != count)) {
+      throw CheckpointError(fmt::format("{}: '{}' has {} weights, {} compensations, {} first and {} second moments",
+                                        path, stem, count, compensation.size(), m.view().size(), v.view().size()));
     }
-    optimizer.load({.parameter = parameter->index, .begin = piece.begin, .master = master, .m = m, .v = v});
+    optimizer.load({.parameter = parameter->index,
+                    .begin = piece.begin,
+                    .weights = weights,
+                    .compensation = compensation,
+                    .m = m.view(),
+                    .v = v.view()});
   }
 }
 

@@ -9,7 +9,7 @@
 
 namespace mantissa {
 
-// This rank's masters and moments. CheckpointError when the file cannot be written.
+// This rank's weights, with or without masters, and moments. CheckpointError when the file cannot be written.
 CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
                                     const ShardedOptimizer& optimizer, Backend& backend, Stream& stream);
 

@@ -22,16 +22,18 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
   const AutocastPolicy policy(config.autocast());
   ParameterSet parameters;
   make_model(config, policy, parameters);
-  const BucketLayout layout(parameters, ranks, config.comm.bucket_bytes());
+  const BucketLayout layout = lay_out(config, parameters, ranks);
   const StepMemory step = walk_step(config, packing_device(config, ranks).get());
-  return {.state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path),
+  return {.parameters = parameters.numel(),
+          .state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path),
           .activations = step.activations,
           .casts = step.casts,
           .packed = step.packed};
 }
 
 MemoryTable measure_memory_table(const Session& session) {
-  return {.state = measure_memory(session.buckets, session.reducer, session.optimizer),
+  return {.parameters = session.runtime.parameters.numel(),
+          .state = measure_memory(session.buckets, session.reducer, session.optimizer),
           .activations = session.runtime.arena->peak_bytes(),
           .casts = session.runtime.casts.size_bytes() + session.runtime.rounded_weights.size_bytes() +
                    session.runtime.delayed_scales->size_bytes(),
@@ -57,6 +59,9 @@ std::string to_text(const MemoryTable& predicted, const MemoryTable* measured) {
   row("buffers", predicted.state.buffers + predicted.casts, found.state.buffers + found.casts);
   if (predicted.packed + found.packed > 0) row("packed", predicted.packed, found.packed);
   row("total", predicted.total(), found.total());
+  const auto each = [&](size_t bytes) { return static_cast<double>(bytes) / static_cast<double>(found.parameters); };
+  text += fmt::format("\n  bytes a parameter: {:.2f} of weights, {:.2f} of masters, {:.2f} of moments",
+                      each(found.state.weights), each(found.state.masters), each(found.state.moments));
   return text;
 }
 

@@ -9,6 +9,7 @@
 namespace mantissa {
 
 struct MemoryTable {
+  int64_t parameters = 0;  // elements of the model, on whatever rank
   StateMemory state;
   size_t activations = 0;  // peak of the step arena: activations, their gradients and temporaries
   size_t casts = 0;        // low-precision copies of weights kept in another dtype, and their scales
@@ -20,7 +21,8 @@ struct MemoryTable {
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged);
 MemoryTable measure_memory_table(const Session& session);
 
-// One line for each category, in MiB; with `measured` a second column and the difference.
+// One line for each category, in MiB; with `measured` a second column and the difference. Then, of what was measured if
+// anything was, this rank's bytes of state for each parameter of the model.
 std::string to_text(const MemoryTable& predicted, const MemoryTable* measured = nullptr);
 
 }  // namespace mantissa

@@ -126,6 +126,10 @@ ContributionPath expected_path(const Config& config, const Communicator& communi
   return on_host ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }
 
+BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks) {
+  return BucketLayout(parameters, ranks, config.comm.bucket_bytes(), state_alignment(config.optimizer.adamw));
+}
+
 ReducerConfig resolve_reducer(const Config& config, int ranks) {
   ReducerConfig reducer = config.comm.reducer;
   reducer.boost_log2 = gradient_boost_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
@@ -142,8 +146,8 @@ Session::Session(const Config& given, Communicator& given_communicator)
       communicator(outermost(given_communicator, staged.get(), profiled.get())),
       data(config, runtime.model->objective()),
       injection(config.test, communicator.rank(), *runtime.backend, *runtime.stream),
-      buckets(runtime.parameters, BucketLayout(runtime.parameters, ranks(), config.comm.bucket_bytes()),
-              *runtime.backend, sent_buckets(config, communicator)),
+      buckets(runtime.parameters, lay_out(config, runtime.parameters, ranks()), *runtime.backend,
+              sent_buckets(config, communicator)),
       reducer(buckets, communicator, *runtime.backend, *runtime.stream, resolve_reducer(config, ranks())),
       optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
                 config.optimizer.adamw),

@@ -59,6 +59,9 @@ int gradient_boost_log2(int64_t ranks, int64_t micro_batches);
 // How these ranks will come to each other's gradients, unless the system refuses them the memory for it.
 ContributionPath expected_path(const Config& config, const Communicator& communicator);
 
+// The buckets of the configuration's parameters for this many ranks.
+BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks);
+
 // The configuration's reduction for this many ranks.
 ReducerConfig resolve_reducer(const Config& config, int ranks);
 

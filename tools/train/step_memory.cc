@@ -13,9 +13,15 @@ constexpr size_t kArenaBytes = size_t{1} << 46;  // address space that nobody to
 
 // Rounding that could have no effect is an error, as every setting without one.
 void require_something_to_round(const Config& config, const ParameterSet& parameters) {
-  if (config.optimizer.adamw.weight_rounding == WeightRounding::kNearest) return;
+  const AdamWOptions& options = config.optimizer.adamw;
+  if (options.weight_rounding == WeightRounding::kNearest && options.master == MasterWeights::kF32) return;
   for (int index = 0; index < parameters.size(); ++index) {
     if (parameters[index].working_dtype != DType::kF32) return;
+  }
+  if (options.master != MasterWeights::kF32) {
+    throw ConfigError(
+        "optimizer.master: none_stochastic and kahan are about working weights in bf16, and precision: settings make "
+        "all of them fp32; give optimizer.master=fp32, or let a linear layer compute in bf16");
   }
   throw ConfigError(
       "optimizer.weight_rounding: stochastic has no meaning where precision: settings make every working weight fp32, "

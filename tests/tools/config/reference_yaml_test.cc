@@ -97,6 +97,11 @@ TEST(ReferenceYaml, NamesEveryChoice) {
   }
 }
 
+TEST(ReferenceYaml, NamesEveryFormatOfOptimizerState) {
+  const std::string text = testing::read_file(kReference);
+  for (const char* word : {"bf16_stochastic", "8bit", "none_stochastic", "kahan"}) EXPECT_THAT(text, HasSubstr(word));
+}
+
 TEST(Configs, ThoseThatComeWithTheProgramAreValid) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("configs")) {

@@ -88,6 +88,19 @@ INSTANTIATE_TEST_SUITE_P(
              "meaning with precision.weights = fp32"},
         Case{{"optimizer.weight_rounding=stochastic", "precision.compute=fp32"},
              "has no meaning with precision.compute = fp32"},
+        Case{
+            {"optimizer.second_moment=bf16"},
+            "optimizer.second_moment = bf16 (command line: optimizer.second_moment=bf16): a second moment in bf16 that "
+            "is rounded to nearest never decays at beta2 = 0.999"},
+        Case{{"optimizer.first_moment=bf16_stochastic"}, "fp32, bf16, 8bit"},
+        Case{{"optimizer.master=none"}, "fp32, none_stochastic, kahan"},
+        Case{{"optimizer.master=kahan", "precision.weights=fp32"},
+             "optimizer.master = kahan (command line: optimizer.master=kahan) has no meaning with precision.weights"},
+        Case{{"optimizer.master=none_stochastic", "precision.compute=fp32"}, "has no meaning with precision.compute"},
+        Case{{"optimizer.master=kahan", "precision.compute=fp16"},
+             "is about working weights in bf16, and precision.compute = fp16"},
+        Case{{"optimizer.master=none_stochastic", "optimizer.weight_rounding=stochastic"},
+             "says how weights are made of fp32 masters, and with optimizer.master = none_stochastic"},
         Case{{"optimizer.clip.mode=adaptive", "optimizer.clip.warmup=101"}, "is more than optimizer.clip.window = 100"},
         Case{{"precision.layers=[{match: \"a..b\", dtype: fp32}]"}, "precision.layers[0].match = a..b (command line: "},
         Case{{"precision.layers=[{match: a, dtype: widest}]"}, "names no op, so it sets the layer's low precision"},
@@ -125,6 +138,22 @@ TEST(Validation, StochasticRoundingTakesTheSeedOfTheRun) {
   EXPECT_EQ(c.optimizer.adamw.weight_rounding, WeightRounding::kStochastic);
   EXPECT_EQ(c.optimizer.adamw.seed, 77u);
   EXPECT_EQ(minimal_config().optimizer.adamw.weight_rounding, WeightRounding::kNearest);
+}
+
+TEST(Validation, FormatsOfTheStateAreRead) {
+  const AdamWOptions adamw = minimal_config({"optimizer.first_moment=8bit", "optimizer.second_moment=bf16_stochastic",
+                                             "optimizer.master=kahan"})
+                                 .optimizer.adamw;
+  EXPECT_EQ(adamw.first_moment, MomentFormat::kBlockwise8Bit);
+  EXPECT_EQ(adamw.second_moment, MomentFormat::kBF16Stochastic);
+  EXPECT_EQ(adamw.master, MasterWeights::kKahan);
+}
+
+// Checkpoints hold the name that the setting had when they were written.
+TEST(Validation, TheFirstMomentIsReadUnderItsOldName) {
+  EXPECT_EQ(minimal_config({"optimizer.moment_dtype=bf16"}).optimizer.adamw.first_moment, MomentFormat::kBF16);
+  EXPECT_THAT(error_of({"optimizer.moment_dtype=bf16", "optimizer.first_moment=fp32"}),
+              HasSubstr("unknown key 'moment_dtype'"));
 }
 
 // Where overrides let some layers compute in 16 bits, it has a meaning.

@@ -1,0 +1,127 @@
+// Training with every format of optimizer state, on one rank and on two: it learns what state in fp32 learns, takes the
+// memory that was predicted, and goes on from a checkpoint as if it had not stopped.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+struct Format {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+std::vector<Format> formats() {
+  const std::string bf16_m = "optimizer.first_moment=bf16", bf16_v = "optimizer.second_moment=bf16_stochastic",
+                    codes_m = "optimizer.first_moment=8bit", codes_v = "optimizer.second_moment=8bit",
+                    no_master = "optimizer.master=none_stochastic", kahan = "optimizer.master=kahan";
+  return {{"bf16", {bf16_m, bf16_v}},
+          {"codes", {codes_m, codes_v}},
+          {"no_master", {no_master}},
+          {"no_master_bf16", {bf16_m, bf16_v, no_master}},
+          {"no_master_codes", {codes_m, codes_v, no_master}},
+          {"kahan", {kahan}},
+          {"kahan_codes", {codes_m, codes_v, kahan}},
+          {"kahan_mixed", {codes_m, bf16_v, kahan}}};
+}
+
+std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
+// A model whose matrices all have 4096 elements and more.
+const std::vector<std::string> kModel = {"model.width=64", "precision.compute=bf16"};
+
+void expect_as_predicted(const std::string& output) {
+  const size_t table = output.find("predicted and measured");
+  ASSERT_NE(table, std::string::npos) << output;
+  for (const char* category : {"weights", "gradients", "masters", "moments"}) {
+    const size_t line = output.find("\n  " + std::string(category), table);
+    ASSERT_NE(line, std::string::npos) << output;
+    const std::string text = output.substr(line, output.find('\n', line + 1) - line);
+    EXPECT_TRUE(text.find(" +0.0 %") != std::string::npos ||
+                text.find(" 0.0 MiB  measured        0.0 MiB") != std::string::npos)
+        << text;
+  }
+  EXPECT_NE(output.find("bytes a parameter: ", table), std::string::npos) << output;
+}
+
+class TrainedState : public ::testing::TestWithParam<std::tuple<int, size_t>> {};
+
+// The same batches from the same weights, 60 steps: bf16's steps of a weight, 0.4 % of it, and those of codes, up to 6
+// % of a small moment, cost less than the noise of the rate does. On 1 and 2 ranks the sums alone differ.
+TEST_P(TrainedState, LearnsAsStateInFp32Does) {
+  const auto& [ranks, index] = GetParam();
+  const Format format = formats()[index];
+  const std::vector<std::string> steps = with(kModel, {"train.steps=60"});
+  const SmallRun wide("wide" + std::to_string(ranks) + format.name), run(format.name + std::to_string(ranks));
+  wide.train(ranks, steps);
+  const Outcome outcome = run.train(ranks, with(steps, format.settings));
+  expect_as_predicted(outcome.output);
+  const auto expected = wide.losses(), found = run.losses();
+  ASSERT_EQ(found.size(), 60u);
+  EXPECT_LT(found.at(60), 0.6 * found.at(1)) << "it does learn";
+  EXPECT_NE(found, expected) << "the format is really used";
+  EXPECT_NEAR(found.at(60), expected.at(60), 0.03 * expected.at(60));
+}
+
+TEST_P(TrainedState, GoesOnBitForBitFromACheckpoint) {
+  const auto& [ranks, index] = GetParam();
+  const Format format = formats()[index];
+  const std::vector<std::string> settings = with(kModel, format.settings);
+  const SmallRun straight("straight_" + format.name + std::to_string(ranks)),
+      halves("halves_" + format.name + std::to_string(ranks));
+  straight.train(ranks, settings);
+  halves.train(ranks, with(settings, {"train.stop_at_step=10"}));
+  const Outcome second = halves.train(ranks, settings);
+  EXPECT_NE(second.output.find("resumed from"), std::string::npos) << second.output;
+  EXPECT_EQ(straight.losses(), halves.losses());
+  EXPECT_EQ(straight.hashes(20), halves.hashes(20));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, TrainedState,
+                         ::testing::Combine(::testing::Values(1, 2), ::testing::Range(size_t{0}, size_t{8})),
+                         [](const auto& info) {
+                           return formats()[std::get<1>(info.param)].name + "_" +
+                                  std::to_string(std::get<0>(info.param)) + "_ranks";
+                         });
+
+TEST(StateFormat, OfACheckpointIsConvertedButIntoCodes) {
+  const SmallRun run("converted");
+  const std::vector<std::string> changed = with(kModel, {"checkpoint.allow_changes=true"});
+  run.train(2, with(kModel, {"optimizer.first_moment=8bit", "optimizer.second_moment=8bit", "optimizer.master=kahan",
+                             "train.stop_at_step=5"}));
+  run.train(1, with(changed, {"train.stop_at_step=10"}));
+  run.train(2, with(changed, {"optimizer.first_moment=bf16", "optimizer.second_moment=bf16_stochastic",
+                              "optimizer.master=none_stochastic", "train.stop_at_step=15"}));
+  const Outcome refused = run.try_train(1, with(changed, {"optimizer.second_moment=8bit"}));
+  EXPECT_EQ(refused.exit_code, 4) << refused.output;
+  EXPECT_NE(refused.output.find("is to be kept in 8 bits, and the checkpoint holds it in more"), std::string::npos)
+      << refused.output;
+}
+
+TEST(StateFormat, ASecondMomentInBf16ToNearestIsRefusedWithTheReason) {
+  const Outcome refused = SmallRun("refused").try_train(1, {"optimizer.second_moment=bf16"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("never decays at beta2 = 0.999"), std::string::npos) << refused.output;
+}
+
+// What only the model can tell.
+TEST(StateFormat, WeightsInFp16OrAllInFp32NeedMasters) {
+  const std::vector<std::string> wide = {"optimizer.master=kahan", "precision.layers=[{match: \"**\", dtype: fp32}]"},
+                                 half = {"optimizer.master=kahan",
+                                         "precision.layers=[{match: \"blocks.0.mlp\", dtype: fp16}]"};
+  const Outcome of_wide = SmallRun("all_wide").try_train(1, wide), of_half = SmallRun("some_half").try_train(1, half);
+  EXPECT_EQ(of_wide.exit_code, 2) << of_wide.output;
+  EXPECT_NE(of_wide.output.find("settings make all of them fp32"), std::string::npos) << of_wide.output;
+  EXPECT_EQ(of_half.exit_code, 2) << of_half.output;
+  EXPECT_NE(of_half.output.find("only working weights in bf16 or fp32 can do without"), std::string::npos)
+      << of_half.output;
+}
+
+}  // namespace
+}  // namespace mantissa::testing
