@@ -1,0 +1,112 @@
+#include "core/quant/format_losses.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+// Where a rounding changes its outcome: at 2^exponent * (1 + fraction / 2^23).
+struct Threshold {
+  int exponent;
+  uint32_t fraction;
+};
+
+// The bin that begins at a threshold after the values are multiplied by 2^scale_exponent; the first or the one after
+// the last where the threshold is outside of all exponents.
+int bin_from(const Threshold& threshold, int scale_exponent) {
+  const int exponent = threshold.exponent - scale_exponent;
+  if (exponent < kMinExponent) return 0;
+  if (exponent > kMaxExponent) return kFiniteBins;
+  const int bin = fraction_bin(threshold.fraction);
+  MANTISSA_CHECK(threshold.fraction == 0 || bin != fraction_bin(threshold.fraction - 1),
+                 "[format_losses] no bin of a histogram begins at the fraction {:#x}: a format needs it in "
+                 "kFractionCuts",
+                 threshold.fraction);
+  return (exponent - kMinExponent) * kBinsPerExponent + bin;
+}
+
+int64_t sum(const ExponentHistogram& histogram, int begin, int end) {
+  return std::accumulate(histogram.counts + begin, histogram.counts + end, int64_t{0});
+}
+
+// From here on a value does not become 0: half of the smallest subnormal is a tie that does.
+Threshold least_nonzero(const FormatInfo& format) { return {std::ilogb(format.min_subnormal) - 1, 1}; }
+
+// From here on a value becomes a normal number: the tie between the largest subnormal and the smallest normal number,
+// which is even, does.
+Threshold least_normal(const FormatInfo& format) {
+  return {std::ilogb(format.min_normal) - 1, leading_ones(format.mantissa_bits)};
+}
+
+// From here on a value becomes more than the maximum. The tie does where the maximum is odd.
+Threshold least_overflow(const FormatInfo& format) {
+  const int exponent = std::ilogb(format.max);
+  const auto fraction = static_cast<uint32_t>(std::ldexp(format.max, 23 - exponent)) & 0x7fffffu;
+  const uint32_t last_place = 1u << (23 - format.mantissa_bits);
+  const bool is_odd = (fraction & last_place) != 0;
+  // fp32 itself has nothing between its maximum and the next power of two.
+  const uint32_t tie = last_place == 1 ? fraction + 1 : fraction + last_place / 2 + (is_odd ? 0 : 1);
+  return {exponent + static_cast<int>(tie >> 23), tie & 0x7fffffu};
+}
+
+double at_fraction(int exponent, uint32_t fraction) {
+  return std::ldexp(1.0 + static_cast<double>(fraction) * 0x1p-23, exponent);
+}
+
+MagnitudeRange range_of(int bin) {
+  const int exponent = kMinExponent + bin / kBinsPerExponent, within = bin % kBinsPerExponent;
+  const uint32_t first = within == 0 ? 0 : kFractionCuts[within - 1];
+  const uint32_t next = within == kBinsPerExponent - 1 ? 0x800000u : kFractionCuts[within];
+  return {at_fraction(exponent, first), at_fraction(exponent, next - 1)};
+}
+
+}  // namespace
+
+FormatLosses format_losses(const ExponentHistogram& histogram, Format format, int scale_exponent) {
+  const FormatInfo& f = info(format);
+  const int nonzero = bin_from(least_nonzero(f), scale_exponent), normal = bin_from(least_normal(f), scale_exponent),
+            overflow = bin_from(least_overflow(f), scale_exponent);
+  return {.elements = sum(histogram, 0, kHistogramBins),
+          .zeros = histogram.counts[kZeroBin],
+          .underflowed = sum(histogram, 0, nonzero),
+          .subnormal = sum(histogram, nonzero, normal),
+          .overflowed = sum(histogram, overflow, kFiniteBins),
+          .non_finite = histogram.counts[kInfinityBin] + histogram.counts[kNanBin]};
+}
+
+MagnitudeRange magnitude_percentile(const ExponentHistogram& histogram, double percentile) {
+  MANTISSA_CHECK(percentile >= 0.0 && percentile <= 100.0,
+                 "[magnitude_percentile] percentile must be between 0 and 100, got {}", percentile);
+  const int64_t elements = sum(histogram, 0, kHistogramBins);
+  if (elements == 0) return {};
+  const auto rank =
+      std::max<int64_t>(1, static_cast<int64_t>(std::ceil(percentile / 100.0 * static_cast<double>(elements))));
+  int64_t below = histogram.counts[kZeroBin];
+  if (rank <= below) return {};
+  const double amax = std::bit_cast<float>(histogram.amax);
+  for (int bin = 0; bin < kFiniteBins; ++bin) {
+    below += histogram.counts[bin];
+    if (rank > below) continue;
+    const MagnitudeRange range = range_of(bin);
+    return {range.at_least, std::min(range.at_most, amax)};
+  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return {kInfinity, kInfinity};
+}
+
+std::optional<StaticScale> recommended_scale(const ExponentHistogram& histogram, Format format,
+                                             const StaticScaleOptions& options) {
+  MANTISSA_CHECK(options.headroom > 0.0 && std::isfinite(options.headroom),
+                 "[recommended_scale] headroom must be a positive number, got {}", options.headroom);
+  const double magnitude = magnitude_percentile(histogram, options.percentile).at_most;
+  if (magnitude == 0.0 || !std::isfinite(magnitude)) return std::nullopt;
+  const int wanted = std::ilogb(info(format).max / (options.headroom * magnitude));
+  const int exponent = std::clamp(wanted, -126, 127);
+  return StaticScale{exponent, format_losses(histogram, format, exponent)};
+}
+
+}  // namespace mantissa
