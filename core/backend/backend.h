@@ -1,6 +1,6 @@
 // Backend: the kernels and the memory of one device. One pure virtual per kernel; a backend that lacks one does not
-// compile. Arguments are described in kernel_args.h and quantize_args.h. Calls are ordered by the stream; operands must stay alive until
-// the stream has passed them.
+// compile. Arguments are described in kernel_args.h, quantize_args.h and probe_args.h. Calls are ordered by the stream;
+// operands must stay alive until the stream has passed them.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,7 @@
 #include "core/backend/attention_options.h"
 #include "core/backend/gemm_options.h"
 #include "core/backend/kernel_args.h"
+#include "core/backend/probe_args.h"
 #include "core/backend/quantize_args.h"
 #include "core/backend/update_decision.h"
 #include "core/tensor/stream.h"
@@ -90,6 +91,7 @@ class Backend {
   virtual void quantize(const QuantizeArgs& args, Stream& stream) = 0;
   virtual void hadamard(const HadamardArgs& args, Stream& stream) = 0;
   virtual void delayed_scales(const DelayedScalesArgs& args, Stream& stream) = 0;
+  virtual void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) = 0;
 
   // Allocates a zeroed tensor that lives outside of any arena.
   Tensor make_tensor(DType dtype, Shape shape, const char* what);

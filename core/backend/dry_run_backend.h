@@ -59,6 +59,7 @@ class DryRunBackend final : public Backend {
   void quantize(const QuantizeArgs&, Stream&) override {}
   void hadamard(const HadamardArgs&, Stream&) override {}
   void delayed_scales(const DelayedScalesArgs&, Stream&) override {}
+  void exponent_histogram(const ExponentHistogramArgs&, Stream&) override {}
 
  private:
   Backend* const like_;

@@ -26,6 +26,7 @@
 #include "core/cpu/packed_operand.h"
 #include "core/cpu/quant/amax.h"
 #include "core/cpu/quant/delayed_scales.h"
+#include "core/cpu/quant/exponent_histogram.h"
 #include "core/cpu/quant/hadamard.h"
 #include "core/cpu/quant/quantize.h"
 #include "core/cpu/rms_norm.h"
@@ -147,5 +148,6 @@ void CpuBackend::tensor_scale(const TensorScaleArgs& args, Stream&) { cpu::tenso
 void CpuBackend::quantize(const QuantizeArgs& args, Stream&) { cpu::quantize(args); }
 void CpuBackend::hadamard(const HadamardArgs& args, Stream&) { cpu::hadamard(args); }
 void CpuBackend::delayed_scales(const DelayedScalesArgs& args, Stream&) { cpu::delayed_scales(args); }
+void CpuBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream&) { cpu::exponent_histogram(args); }
 
 }  // namespace mantissa::cpu

@@ -56,6 +56,7 @@ class CpuBackend final : public Backend {
   void quantize(const QuantizeArgs& args, Stream& stream) override;
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
+  void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
 
  private:
   Device device_;

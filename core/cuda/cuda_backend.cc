@@ -18,6 +18,7 @@
 #include "core/cuda/device_choice.h"
 #include "core/cuda/dropout.h"
 #include "core/cuda/embedding.h"
+#include "core/cuda/exponent_histogram.h"
 #include "core/cuda/fill.h"
 #include "core/cuda/gelu.h"
 #include "core/cuda/gemm.h"
@@ -211,6 +212,9 @@ void CudaBackend::quantize(const QuantizeArgs& args, Stream& stream) { cuda::qua
 void CudaBackend::hadamard(const HadamardArgs& args, Stream& stream) { cuda::hadamard(args, in_range(stream)); }
 void CudaBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) {
   cuda::delayed_scales(args, in_range(stream));
+}
+void CudaBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) {
+  cuda::exponent_histogram(args, in_range(stream));
 }
 
 }  // namespace mantissa::cuda

@@ -61,6 +61,7 @@ class CudaBackend final : public Backend {
   void quantize(const QuantizeArgs& args, Stream& stream) override;
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
+  void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
 
  private:
   const Device device_;

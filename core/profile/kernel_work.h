@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/backend/kernel_args.h"
+#include "core/backend/probe_args.h"
 #include "core/backend/quantize_args.h"
 #include "core/backend/update_decision.h"
 
@@ -64,6 +65,8 @@ KernelWork work_of(const QuantizeArgs& args);
 KernelWork work_of(const HadamardArgs& args);
 // Of the history: all of it.
 KernelWork work_of(const DelayedScalesArgs& args);
+// Of the record: all of it.
+KernelWork work_of(const ExponentHistogramArgs& args);
 
 // Within the device's memory, or over the link between host and device (Bound::kOther).
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst);

@@ -96,6 +96,9 @@ KernelWork work_of(const DelayedScalesArgs& args) {
   return traffic(bytes_of(args.records, args.mine, args.total, args.history, args.maxima) +
                  2.0 * bytes_of(args.scales, args.entries));
 }
+KernelWork work_of(const ExponentHistogramArgs& args) {
+  return traffic(bytes_of(args.x) + result_bytes(args.record, args.mode));
+}
 
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst) {
   if (src.device().kind == dst.device().kind) return traffic(bytes_of(src, dst));

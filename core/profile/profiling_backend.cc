@@ -109,5 +109,8 @@ void ProfilingBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream)
 void ProfilingBackend::quantize(const QuantizeArgs& args, Stream& stream) { run(&Backend::quantize, args, stream); }
 void ProfilingBackend::hadamard(const HadamardArgs& args, Stream& stream) { run(&Backend::hadamard, args, stream); }
 void ProfilingBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) { run(&Backend::delayed_scales, args, stream); }
+void ProfilingBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) {
+  run(&Backend::exponent_histogram, args, stream);
+}
 
 }  // namespace mantissa

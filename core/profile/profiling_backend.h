@@ -62,6 +62,7 @@ class ProfilingBackend final : public Backend {
   void quantize(const QuantizeArgs& args, Stream& stream) override;
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
+  void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
 
  private:
   // Hands a call on. Without a recording its work is not even counted.

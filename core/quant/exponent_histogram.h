@@ -15,6 +15,8 @@
 #include <bit>
 #include <cstdint>
 #include <iterator>
+#include <type_traits>
+#include <utility>
 
 #include "core/quant/narrow_format.h"
 
@@ -53,11 +55,14 @@ struct ExponentHistogram {
   bool operator==(const ExponentHistogram&) const = default;
 };
 
-// Which bin of its exponent a fraction belongs to.
+// Which bin of its exponent a fraction belongs to. The cuts are constants of the code: a GPU has no array of the
+// host's.
+template <size_t... Index>
+constexpr int fraction_bin(uint32_t fraction, std::index_sequence<Index...>) {
+  return ((fraction >= std::integral_constant<uint32_t, kFractionCuts[Index]>::value ? 1 : 0) + ...);
+}
 constexpr int fraction_bin(uint32_t fraction) {
-  int bin = 0;
-  for (const uint32_t cut : kFractionCuts) bin += fraction >= cut ? 1 : 0;
-  return bin;
+  return fraction_bin(fraction, std::make_index_sequence<std::size(kFractionCuts)>());
 }
 
 // The bin of a magnitude, as magnitude_bits().

@@ -86,5 +86,8 @@ inline void hadamard(const HadamardArgs& args) {
 inline void delayed_scales(const DelayedScalesArgs& args) {
   device_under_test().backend().delayed_scales(args, device_under_test().stream());
 }
+inline void exponent_histogram(const ExponentHistogramArgs& args) {
+  device_under_test().backend().exponent_histogram(args, device_under_test().stream());
+}
 
 }  // namespace mantissa::kernel_test

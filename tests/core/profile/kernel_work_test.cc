@@ -148,6 +148,13 @@ TEST(KernelWork, LossAndUpdate) {
       sizeof(TensorStats) + 4.0);
 }
 
+TEST(KernelWork, Probes) {
+  const Tensor x = bf16({6, 8}), bins = tensor(DType::kU8, {sizeof(ExponentHistogram)});
+  EXPECT_EQ(work_of(ExponentHistogramArgs{.x = x, .record = bins}).bytes, 96.0 + 2 * sizeof(ExponentHistogram));
+  EXPECT_EQ(work_of(ExponentHistogramArgs{.x = x, .record = bins, .mode = GradientMode::kWrite}).bytes,
+            96.0 + sizeof(ExponentHistogram));
+}
+
 TEST(KernelWork, CopiesBetweenHostAndDeviceAreBoundByTheirLink) {
   const Tensor host = f32({10});
   const Tensor device(std::make_shared<Storage>(host.raw(), 40, Device{Device::Kind::kCuda, 0}, nullptr), DType::kF32,

@@ -1,0 +1,11 @@
+// As kernel_checks.h, for probe_args.h.
+#pragma once
+
+#include "core/backend/check_args.h"
+#include "core/backend/probe_args.h"
+
+namespace mantissa {
+
+void check_args(const ExponentHistogramArgs& args);
+
+}  // namespace mantissa
