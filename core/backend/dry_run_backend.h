@@ -60,6 +60,7 @@ class DryRunBackend final : public Backend {
   void hadamard(const HadamardArgs&, Stream&) override {}
   void delayed_scales(const DelayedScalesArgs&, Stream&) override {}
   void exponent_histogram(const ExponentHistogramArgs&, Stream&) override {}
+  void update_stagnation(const UpdateStagnationArgs&, Stream&) override {}
 
  private:
   Backend* const like_;

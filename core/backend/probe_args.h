@@ -6,6 +6,7 @@
 
 #include "core/backend/kernel_args.h"
 #include "core/quant/exponent_histogram.h"
+#include "core/quant/update_stagnation.h"
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
@@ -15,6 +16,17 @@ namespace mantissa {
 struct ExponentHistogramArgs {
   Tensor x{};
   Tensor record{};  // bytes of one ExponentHistogram
+  GradientMode mode = GradientMode::kAccumulate;
+};
+
+// How many of the weights w (any shape) fp32 an update leaves where they are, in each of kStagnationFormats: those with
+// |dw| < ulp(w) / 2, see UpdateStagnation. The update is given by one of two, of weight's shape, the other undefined:
+//   delta    fp32: dw itself, before it is added;
+//   updated  fp32: the weights after it; dw = updated - weight, in fp32. Of fp32 itself this only tells that a weight
+//            did not change: what dw was before it was rounded away is lost.
+struct UpdateStagnationArgs {
+  Tensor weight{}, delta{}, updated{};
+  Tensor record{};  // bytes of one UpdateStagnation
   GradientMode mode = GradientMode::kAccumulate;
 };
 

@@ -7,5 +7,6 @@
 namespace mantissa {
 
 void check_args(const ExponentHistogramArgs& args);
+void check_args(const UpdateStagnationArgs& args);
 
 }  // namespace mantissa

@@ -29,6 +29,7 @@
 #include "core/cpu/quant/exponent_histogram.h"
 #include "core/cpu/quant/hadamard.h"
 #include "core/cpu/quant/quantize.h"
+#include "core/cpu/quant/update_stagnation.h"
 #include "core/cpu/rms_norm.h"
 #include "core/cpu/rope.h"
 #include "core/cpu/step_decision.h"
@@ -149,5 +150,6 @@ void CpuBackend::quantize(const QuantizeArgs& args, Stream&) { cpu::quantize(arg
 void CpuBackend::hadamard(const HadamardArgs& args, Stream&) { cpu::hadamard(args); }
 void CpuBackend::delayed_scales(const DelayedScalesArgs& args, Stream&) { cpu::delayed_scales(args); }
 void CpuBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream&) { cpu::exponent_histogram(args); }
+void CpuBackend::update_stagnation(const UpdateStagnationArgs& args, Stream&) { cpu::update_stagnation(args); }
 
 }  // namespace mantissa::cpu

@@ -57,6 +57,7 @@ class CpuBackend final : public Backend {
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
   void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
+  void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) override;
 
  private:
   Device device_;

@@ -34,6 +34,7 @@
 #include "core/cuda/sum_contributions.h"
 #include "core/cuda/swiglu.h"
 #include "core/cuda/tensor_stats.h"
+#include "core/cuda/update_stagnation.h"
 #include "core/profile/range.h"
 
 namespace mantissa::cuda {
@@ -215,6 +216,9 @@ void CudaBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) 
 }
 void CudaBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) {
   cuda::exponent_histogram(args, in_range(stream));
+}
+void CudaBackend::update_stagnation(const UpdateStagnationArgs& args, Stream& stream) {
+  cuda::update_stagnation(args, in_range(stream));
 }
 
 }  // namespace mantissa::cuda

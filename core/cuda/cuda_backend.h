@@ -62,6 +62,7 @@ class CudaBackend final : public Backend {
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
   void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
+  void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) override;
 
  private:
   const Device device_;

@@ -67,6 +67,7 @@ KernelWork work_of(const HadamardArgs& args);
 KernelWork work_of(const DelayedScalesArgs& args);
 // Of the record: all of it.
 KernelWork work_of(const ExponentHistogramArgs& args);
+KernelWork work_of(const UpdateStagnationArgs& args);
 
 // Within the device's memory, or over the link between host and device (Bound::kOther).
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst);

@@ -99,6 +99,9 @@ KernelWork work_of(const DelayedScalesArgs& args) {
 KernelWork work_of(const ExponentHistogramArgs& args) {
   return traffic(bytes_of(args.x) + result_bytes(args.record, args.mode));
 }
+KernelWork work_of(const UpdateStagnationArgs& args) {
+  return traffic(bytes_of(args.weight, args.delta, args.updated) + result_bytes(args.record, args.mode));
+}
 
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst) {
   if (src.device().kind == dst.device().kind) return traffic(bytes_of(src, dst));

@@ -112,5 +112,8 @@ void ProfilingBackend::delayed_scales(const DelayedScalesArgs& args, Stream& str
 void ProfilingBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) {
   run(&Backend::exponent_histogram, args, stream);
 }
+void ProfilingBackend::update_stagnation(const UpdateStagnationArgs& args, Stream& stream) {
+  run(&Backend::update_stagnation, args, stream);
+}
 
 }  // namespace mantissa

@@ -63,6 +63,7 @@ class ProfilingBackend final : public Backend {
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
   void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
+  void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) override;
 
  private:
   // Hands a call on. Without a recording its work is not even counted.

@@ -89,5 +89,8 @@ inline void delayed_scales(const DelayedScalesArgs& args) {
 inline void exponent_histogram(const ExponentHistogramArgs& args) {
   device_under_test().backend().exponent_histogram(args, device_under_test().stream());
 }
+inline void update_stagnation(const UpdateStagnationArgs& args) {
+  device_under_test().backend().update_stagnation(args, device_under_test().stream());
+}
 
 }  // namespace mantissa::kernel_test

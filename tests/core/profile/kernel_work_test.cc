@@ -149,10 +149,13 @@ TEST(KernelWork, LossAndUpdate) {
 }
 
 TEST(KernelWork, Probes) {
-  const Tensor x = bf16({6, 8}), bins = tensor(DType::kU8, {sizeof(ExponentHistogram)});
+  const Tensor x = bf16({6, 8}), w = f32({10}), bins = tensor(DType::kU8, {sizeof(ExponentHistogram)});
   EXPECT_EQ(work_of(ExponentHistogramArgs{.x = x, .record = bins}).bytes, 96.0 + 2 * sizeof(ExponentHistogram));
   EXPECT_EQ(work_of(ExponentHistogramArgs{.x = x, .record = bins, .mode = GradientMode::kWrite}).bytes,
             96.0 + sizeof(ExponentHistogram));
+  const Tensor record = tensor(DType::kU8, {sizeof(UpdateStagnation)});
+  EXPECT_EQ(work_of(UpdateStagnationArgs{.weight = w, .delta = w, .record = record}).bytes,
+            2 * 40.0 + 2 * sizeof(UpdateStagnation));
 }
 
 TEST(KernelWork, CopiesBetweenHostAndDeviceAreBoundByTheirLink) {
