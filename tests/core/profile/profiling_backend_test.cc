@@ -104,6 +104,19 @@ class NotingBackend final : public Backend {
   void sum_contributions(const SumContributionsArgs& args, Stream& stream) override {
     last_ = {"sum_contributions", &args, &stream};
   }
+  void amax(const AmaxArgs& args, Stream& stream) override { last_ = {"amax", &args, &stream}; }
+  void tensor_scale(const TensorScaleArgs& args, Stream& stream) override { last_ = {"tensor_scale", &args, &stream}; }
+  void quantize(const QuantizeArgs& args, Stream& stream) override { last_ = {"quantize", &args, &stream}; }
+  void hadamard(const HadamardArgs& args, Stream& stream) override { last_ = {"hadamard", &args, &stream}; }
+  void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override {
+    last_ = {"delayed_scales", &args, &stream};
+  }
+  void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override {
+    last_ = {"exponent_histogram", &args, &stream};
+  }
+  void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) override {
+    last_ = {"update_stagnation", &args, &stream};
+  }
 
  private:
   Call& last_;
@@ -153,7 +166,14 @@ TEST_F(ProfilingBackendTest, HandsOnEveryKernel) {
   expect_forwarded("decide_update", &Backend::decide_update);
   expect_forwarded("adamw", &Backend::adamw);
   expect_forwarded("sum_contributions", &Backend::sum_contributions);
-  EXPECT_EQ(forwarded_, 25);
+  expect_forwarded("amax", &Backend::amax);
+  expect_forwarded("tensor_scale", &Backend::tensor_scale);
+  expect_forwarded("quantize", &Backend::quantize);
+  expect_forwarded("hadamard", &Backend::hadamard);
+  expect_forwarded("delayed_scales", &Backend::delayed_scales);
+  expect_forwarded("exponent_histogram", &Backend::exponent_histogram);
+  expect_forwarded("update_stagnation", &Backend::update_stagnation);
+  EXPECT_EQ(forwarded_, 32);
 }
 
 TEST_F(ProfilingBackendTest, HandsOnEverythingElse) {
