@@ -3,7 +3,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "core/backend/registry.h"
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "core/cpu/adamw.h"
+#include "core/cuda/adamw.h"
+#include "tests/core/tensor/host_storage.h"
 #include "tests/reference/random_values.h"
 
 namespace mantissa {
@@ -22,10 +28,19 @@ struct Format {
   Weights weights;
 };
 
-// State on one device, from zero moments and random weights.
-class Device {
+using Kernel = std::function<void(const AdamWArgs&)>;
+
+Tensor make(DType dtype, int64_t numel) {
+  const auto bytes = static_cast<size_t>(numel * size_bytes(dtype));
+  const auto storage = testing::host_storage(bytes);
+  std::fill_n(storage->data(), bytes, std::byte{0});
+  return Tensor(storage, dtype, {numel});
+}
+
+// State that one device updates, from zero moments and random weights. An emulated GPU computes in the host's memory.
+class State {
  public:
-  Device(const char* name, const Format& format) : backend_(create_backend(name)), stream_(backend_->create_stream()) {
+  State(Kernel kernel, const Format& format) : kernel_(std::move(kernel)) {
     args_.weight_decay = 0.1f;
     args_.key = 11;
     args_.moment_key = 12;
@@ -39,57 +54,54 @@ class Device {
     args_.rounding = format.weights == Weights::kCompensated ? WeightRounding::kNearest : WeightRounding::kStochastic;
     if (format.weights == Weights::kMaster) args_.master = make(DType::kF32, kSize);
     if (format.weights == Weights::kCompensated) args_.compensation = make(DType::kBF16, kSize);
-    const auto values = floats(random_values(kSize, 2));
-    if (args_.master.defined()) {
-      backend_->upload(values.data(), args_.master, *stream_);
-    } else {
-      std::vector<BFloat16> rounded;
-      for (const float value : values) rounded.push_back(from_float<BFloat16>(value));
-      backend_->upload(rounded.data(), args_.weight, *stream_);
+    const auto values = random_values(kSize, 2);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const auto value = static_cast<float>(values[i]);
+      if (args_.master.defined()) {
+        args_.master.data<float>()[i] = value;
+      } else {
+        args_.weight.data<BFloat16>()[i] = from_float<BFloat16>(value);
+      }
     }
   }
 
   void update(uint32_t number) {
-    std::vector<float> gradient = floats(random_values(kSize, 100 + number));
-    for (size_t i = 0; i < gradient.size(); ++i) gradient[i] *= i % 7 == 0 ? 1e-4f : 1.0f;
-    backend_->upload(gradient.data(), args_.gradient, *stream_);
+    const auto gradient = random_values(kSize, 100 + number);
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      args_.gradient.data<float>()[i] = static_cast<float>(gradient[i] * (i % 7 == 0 ? 1e-4 : 1.0));
+    }
     UpdateControl control = kControl;
     control.update = number;
-    args_.control = backend_->make_record<UpdateControl>("control");
-    backend_->upload(&control, args_.control, *stream_);
-    backend_->adamw(args_, *stream_);
-    stream_->synchronize();
+    args_.control = make(DType::kU8, sizeof(control));
+    std::memcpy(args_.control.raw(), &control, sizeof(control));
+    kernel_(args_);
   }
 
-  std::vector<std::byte> bytes() {
+  std::vector<std::byte> bytes() const {
     std::vector<std::byte> all;
     for (const Tensor& tensor :
          {args_.master, args_.weight, args_.compensation, args_.m, args_.m_absmax, args_.v, args_.v_absmax}) {
-      if (!tensor.defined()) continue;
-      std::vector<std::byte> bytes(tensor.size_bytes());
-      backend_->download(tensor, bytes.data(), *stream_);
-      all.insert(all.end(), bytes.begin(), bytes.end());
+      if (tensor.defined()) all.insert(all.end(), tensor.raw(), tensor.raw() + tensor.size_bytes());
     }
     return all;
   }
 
  private:
-  static std::vector<float> floats(const std::vector<double>& values) {
-    return std::vector<float>(values.begin(), values.end());
-  }
-  Tensor make(DType dtype, int64_t numel) { return backend_->make_tensor(dtype, {numel}, "state"); }
-
-  std::unique_ptr<Backend> backend_;
-  std::unique_ptr<Stream> stream_;
+  Kernel kernel_;
   AdamWArgs args_;
 };
 
 TEST(AdamWDevices, AgreeBitForBit) {
+  cuda::CudaStream stream(std::make_shared<cuda::DeviceMemory>(0), cuda::device_properties(0));
+  const Kernel on_gpu = [&stream](const AdamWArgs& args) {
+    cuda::adamw(args, stream);
+    stream.synchronize();
+  };
   for (const Weights weights : {Weights::kMaster, Weights::kStochastic, Weights::kCompensated}) {
     for (const DType m : {DType::kF32, DType::kBF16, DType::kU8}) {
       for (const DType v : {DType::kF32, DType::kBF16, DType::kU8}) {
         const Format format{m, v, weights};
-        Device cpu("cpu", format), gpu("cuda", format);
+        State cpu(cpu::adamw, format), gpu(on_gpu, format);
         const std::vector<std::byte> start = cpu.bytes();
         EXPECT_EQ(gpu.bytes(), start);
         for (uint32_t number = 1; number <= 3; ++number) {
