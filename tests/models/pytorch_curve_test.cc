@@ -49,7 +49,7 @@ Curve train(const ReferenceFile& file, const AutocastConfig& autocast, WorkingWe
   optimizer.begin_load();
   for (int i = 0; i < test.parameters.size(); ++i) {
     const std::vector<float> initial = file.values("gpt/weight/" + test.parameters[i].name);
-    optimizer.load({.parameter = i, .begin = 0, .master = initial, .m = {}, .v = {}});
+    optimizer.load({.parameter = i, .begin = 0, .weights = initial});
   }
   optimizer.end_load(0);
 

@@ -63,13 +63,31 @@ TEST(AdamW, RefusesAPlanThatIsNoNumber) {
 TEST(AdamW, RefusesValuesOutOfRangeByName) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(refusal({}), "");
-  EXPECT_EQ(refusal({.beta1 = 0.0f, .beta2 = 0.0f, .weight_decay = 0.0f, .first_moment = DType::kBF16}), "");
+  EXPECT_EQ(refusal({.beta1 = 0.0f, .beta2 = 0.0f, .weight_decay = 0.0f, .first_moment = MomentFormat::kBF16}), "");
   EXPECT_NE(refusal({.beta1 = 1.0f}).find("optimizer.beta1"), std::string::npos);
   EXPECT_NE(refusal({.beta1 = nan}).find("optimizer.beta1"), std::string::npos);
   EXPECT_NE(refusal({.beta2 = -0.1f}).find("optimizer.beta2"), std::string::npos);
   EXPECT_NE(refusal({.epsilon = 0.0f}).find("optimizer.epsilon"), std::string::npos);
   EXPECT_NE(refusal({.weight_decay = nan}).find("optimizer.weight_decay"), std::string::npos);
-  EXPECT_NE(refusal({.first_moment = DType::kF16}).find("expected fp32 or bf16, got fp16"), std::string::npos);
+}
+
+TEST(AdamW, RefusesFormatsOfTheStateThatHaveNoMeaning) {
+  for (const MomentFormat first : {MomentFormat::kF32, MomentFormat::kBF16, MomentFormat::kBlockwise8Bit}) {
+    for (const MomentFormat second :
+         {MomentFormat::kF32, MomentFormat::kBF16Stochastic, MomentFormat::kBlockwise8Bit}) {
+      for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kNoneStochastic, MasterWeights::kKahan}) {
+        EXPECT_EQ(refusal({.first_moment = first, .second_moment = second, .master = master}), "");
+      }
+    }
+  }
+  const auto expect = [](const AdamWOptions& options, const char* text) {
+    EXPECT_NE(refusal(options).find(text), std::string::npos) << refusal(options);
+  };
+  expect({.first_moment = MomentFormat::kBF16Stochastic}, "optimizer.first_moment: expected fp32, bf16 or 8bit");
+  expect({.second_moment = MomentFormat::kBF16}, "optimizer.second_moment: a second moment in bf16");
+  expect({.second_moment = MomentFormat::kBF16}, "never decays at beta2 = 0.999");
+  expect({.master = MasterWeights::kKahan, .weight_rounding = WeightRounding::kStochastic},
+         "optimizer.weight_rounding: stochastic says how weights are made of fp32 masters");
 }
 
 }  // namespace
