@@ -56,7 +56,7 @@ KernelWork work_of(const CrossEntropyBackwardArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
 KernelWork work_of(const RecordVerdictArgs& args);
 KernelWork work_of(const DecideUpdateArgs& args);
-// Master and moments are read and written, the gradient is read, the weight is written unless it is the master.
+// What an update keeps is read and written, the gradient is read, a weight that is made of a master is written.
 KernelWork work_of(const AdamWArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
 KernelWork work_of(const AmaxArgs& args);

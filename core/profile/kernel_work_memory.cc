@@ -76,10 +76,12 @@ KernelWork work_of(const DecideUpdateArgs& args) {
 }
 
 KernelWork work_of(const AdamWArgs& args) {
-  const bool updates = args.gradient.defined();
-  const bool separate = args.weight.defined() && args.weight.raw() != args.master.raw();
-  const double state = updates ? 2.0 * bytes_of(args.master, args.m, args.v) : bytes_of(args.master);
-  return traffic(state + bytes_of(args.gradient) + (separate ? bytes_of(args.weight) : 0.0));
+  const bool separate = args.master.defined() && args.weight.defined() && args.weight.raw() != args.master.raw();
+  const double written = separate ? bytes_of(args.weight) : 0.0;
+  if (!args.gradient.defined()) return traffic(bytes_of(args.master) + written);
+  const Tensor& weights = args.master.defined() ? args.master : args.weight;
+  const double state = bytes_of(weights, args.compensation, args.m, args.v, args.m_absmax, args.v_absmax);
+  return traffic(2.0 * state + bytes_of(args.gradient) + written);
 }
 
 KernelWork work_of(const SumContributionsArgs& args) {

@@ -133,6 +133,12 @@ TEST(KernelWork, LossAndUpdate) {
   update.weight = master;  // an fp32 weight is the master
   EXPECT_EQ(work_of(update).bytes, 40.0 + 2 * (40 + 20 + 40));
   EXPECT_EQ(work_of(AdamWArgs{.master = master, .weight = weight}).bytes, 40.0 + 20);
+  const Tensor codes = tensor(DType::kU8, {10}), scale = f32({1});
+  AdamWArgs narrow{
+      .gradient = gradient, .m = codes, .v = codes, .weight = weight, .m_absmax = scale, .v_absmax = scale};
+  EXPECT_EQ(work_of(narrow).bytes, 40.0 + 2 * (20 + 10 + 10 + 4 + 4));
+  narrow.compensation = m;
+  EXPECT_EQ(work_of(narrow).bytes, 40.0 + 2 * (20 + 20 + 10 + 10 + 4 + 4));
   const Tensor record = tensor(DType::kU8, {sizeof(TensorStats)});
   EXPECT_EQ(work_of(TensorStatsArgs{.x = logits, .record = record}).bytes, 96.0 + 2 * sizeof(TensorStats));
   EXPECT_EQ(
