@@ -15,6 +15,8 @@ class AmaxExchange {
   // After the passes of a step on all ranks. decision: as DelayedScales::advance() has it. Collective.
   void run(const Tensor& decision);
 
+  size_t size_bytes() const { return gathered_.defined() ? gathered_.size_bytes() : 0; }
+
  private:
   DelayedScales& scales_;
   Communicator& communicator_;

@@ -9,6 +9,12 @@ namespace {
 
 constexpr auto kRecordBytes = static_cast<int64_t>(sizeof(QuantizeRecord));
 
+// Whether a linear layer may multiply by it. A table is read by rows, unless it is the head as well.
+bool is_linear(const Parameter& parameter) {
+  const bool is_table = parameter.role == ParameterRole::kEmbedding && parameter.consumer.empty();
+  return parameter.shape.rank() == 2 && !is_table;
+}
+
 }  // namespace
 
 DelayedScales::DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy,
@@ -16,7 +22,7 @@ DelayedScales::DelayedScales(const ParameterSet& parameters, const PrecisionPoli
     : options_(options), backend_(backend), stream_(stream) {
   for (int index = 0; index < parameters.size(); ++index) {
     const Parameter& parameter = parameters[index];
-    if (parameter.shape.rank() != 2) continue;
+    if (!is_linear(parameter)) continue;
     const LinearFormats& formats = policy.at(parameter.precision_layer()).linear;
     for (const Product product : kAllProducts) {
       for (const Role role : kAllRoles) {
@@ -74,8 +80,18 @@ size_t DelayedScales::size_bytes() const {
 }
 
 void DelayedScales::end_calibration() {
+  std::vector<QuantizeRecord> totals(keys_.size());
+  backend_.download(totals_, totals.data(), stream_);
   calibrating_ = false;
-  calibrated_ = true;
+  calibrated_ = std::all_of(totals.begin(), totals.end(),
+                            [](const QuantizeRecord& total) { return is_finite_magnitude(total.amax); });
+}
+
+void DelayedScales::forget_records() {
+  if (empty()) return;
+  const std::vector<QuantizeRecord> none(keys_.size());
+  backend_.upload(none.data(), records_, stream_);
+  ++version_;  // weights are rounded, and recorded, again
 }
 
 DelayedScales::State DelayedScales::state() const {

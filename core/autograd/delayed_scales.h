@@ -52,7 +52,7 @@ class DelayedScales {
   // it was not.
   void advance(const Tensor& all_records, const Tensor& decision);
   size_t size_bytes() const;
-  // Counts changes of scales.
+  // Counts changes of scales, and of records that are no longer there.
   uint64_t version() const { return version_; }
 
   // Whether every tensor has had an amax to start from.
@@ -60,8 +60,12 @@ class DelayedScales {
   // While it is on, linear layers record amaxes of such tensors and round none of them.
   bool calibrating() const { return calibrating_; }
   void begin_calibration() { calibrating_ = true; }
-  // After an advance().
+  // After an advance(). Where an amax was not finite, as where gradients overflow in 16 bits, another calibration is
+  // needed. Blocks.
   void end_calibration();
+  // Drops what this rank found since the last advance(): passes that are run again to examine a step are no part of the
+  // next one.
+  void forget_records();
 
   // Blocks.
   State state() const;

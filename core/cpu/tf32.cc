@@ -59,7 +59,6 @@ void gemm_tf32(const GemmArgs& args) {
   GemmArgs product = args;
   product.a = rounded_to_tf32(args.a, scratch_a);
   product.b = rounded_to_tf32(args.b, scratch_b);
-  product.b_cache = nullptr;
   gemm(product);
 }
 

@@ -6,8 +6,8 @@
 namespace mantissa::cpu {
 
 // gemm() of fp32 matrices a and b rounded to 10 mantissa bits, to nearest, ties to even, and summed in fp32. A NaN
-// stays one, and what rounds beyond the range becomes Inf. bias_gradient is the sum of a as it is. Nothing is kept in
-// b_cache.
+// stays one, and what rounds beyond the range becomes Inf. bias_gradient is the sum of a as it is. What b_cache
+// keeps is the rounded b.
 void gemm_tf32(const GemmArgs& args);
 
 }  // namespace mantissa::cpu

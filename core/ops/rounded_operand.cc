@@ -18,6 +18,15 @@ BlockAxis axis_of(const OperandUse& use) {
   return use.product == Product::kWeightGradient ? BlockAxis::kRows : BlockAxis::kColumns;
 }
 
+// Recipes whose blocks `size` goes into, as a text: "mxfp8, nvfp4, ".
+std::string recipes_for(int64_t size) {
+  std::string text;
+  for (const Scaling scaling : kAllScalings) {
+    if (block_length(scaling) > 0 && size % block_length(scaling) == 0) text += fmt::format("{}, ", name(scaling));
+  }
+  return text;
+}
+
 // Multiples of `block` on both sides of `size`, as a text.
 std::string nearest_multiples(int64_t size, int64_t block) {
   const int64_t below = size / block * block;
@@ -29,12 +38,11 @@ void require_whole_blocks(const Parameter& weight, const Tensor& x, const Operan
   const auto check = [&](int64_t size, const char* what) {
     if (block == 0 || size % block == 0) return;
     throw ConfigError(fmt::format(
-        "layer '{}': the {} of {} has {} {}, and the recipe {} needs a multiple of {} there: give {}, a recipe of "
-        "smaller blocks (mxfp8: 32, nvfp4: 16) or of one scale a tensor (current, delayed: any size), or leave the "
-        "operand "
-        "unrounded by precision.layers: {{match: '{}', op: linear, dtype: low}}",
+        "layer '{}': the {} of {} has {} {}, and the recipe {} needs a multiple of {} there: give {}, a recipe that "
+        "takes {} ({}current or delayed), or leave the operand unrounded by precision.layers: {{match: '{}', op: "
+        "linear, dtype: low}}",
         weight.precision_layer(), name(use.role), name(use.product), size, what, name(use.format->scaling), block,
-        nearest_multiples(size, block), weight.precision_layer()));
+        nearest_multiples(size, block), size, recipes_for(size), weight.precision_layer()));
   };
   const char* const rows = use.role == Role::kWeight ? "channels" : "rows (train.micro_batch * model.context)";
   if (axis != BlockAxis::kRows) check(x.dim(1), "channels");
@@ -74,6 +82,11 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
                     .stochastic = stochastic_args(tape, x, use)};
   if (DelayedScales* const delayed = delayed_scales_of(tape, use)) {
     const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
+    if (delayed->calibrating()) {
+      backend.amax({.x = x, .record = slot.record}, tape.stream());
+      backend.cast({.src = x, .dst = room.values}, tape.stream());
+      return {.values = room.values, .scale = {}};
+    }
     args.scale = slot.scale;
     if (tape.training() || use.role == Role::kWeight) args.record = slot.record;
   } else if (has_tensor_scale(use.format->scaling)) {
@@ -83,15 +96,6 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
   }
   backend.quantize(args, tape.stream());
   return {.values = args.dst, .scale = args.scale};
-}
-
-// x unrounded, whose amax is entered: the first pass of delayed scaling. Undefined where this is none.
-Tensor calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
-  DelayedScales* const delayed = delayed_scales_of(tape, use);
-  if (delayed == nullptr || !delayed->calibrating()) return {};
-  const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
-  tape.backend().amax({.x = x, .record = slot.record}, tape.stream());
-  return tape.cast(x, use.values);
 }
 
 Tensor transformed(Tape& tape, const Tensor& x) {
@@ -123,7 +127,6 @@ DType values_dtype(const LinearFormats& formats, Product product, DType compute)
 RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
   if (!use.format) return {.values = tape.cast(x, use.values), .scale = {}};
   require_whole_blocks(weight, x, use, axis_of(use));
-  if (const Tensor plain = calibrate(tape, x, weight, use); plain.defined()) return {.values = plain, .scale = {}};
   const Tensor source = use.transformed ? transformed(tape, x) : x;
   RoundedWeights::Room room{
       .values = tape.allocate(DType::kBF16, x.shape(), "rounded operand"), .scale = {}, .record = {}};
@@ -138,9 +141,8 @@ RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight
 
 RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use) {
   RoundedWeights* const kept = tape.options().rounded_weights;
-  const DelayedScales* const delayed = use.format ? delayed_scales_of(tape, use) : nullptr;
-  const bool is_calibrating = delayed != nullptr && delayed->calibrating();
-  if (!use.format || kept == nullptr || is_calibrating) return round_operand(tape, copy, weight, use);
+  if (!use.format || kept == nullptr) return round_operand(tape, copy, weight, use);
+  const DelayedScales* const delayed = delayed_scales_of(tape, use);
   require_whole_blocks(weight, copy, use, axis_of(use));
   RoundedMatrix made =
       kept->get(weight, *use.format, axis_of(use), delayed != nullptr ? delayed->version() : 0,

@@ -105,10 +105,14 @@ void ProfilingBackend::sum_contributions(const SumContributionsArgs& args, Strea
   run(&Backend::sum_contributions, args, stream);
 }
 void ProfilingBackend::amax(const AmaxArgs& args, Stream& stream) { run(&Backend::amax, args, stream); }
-void ProfilingBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream) { run(&Backend::tensor_scale, args, stream); }
+void ProfilingBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream) {
+  run(&Backend::tensor_scale, args, stream);
+}
 void ProfilingBackend::quantize(const QuantizeArgs& args, Stream& stream) { run(&Backend::quantize, args, stream); }
 void ProfilingBackend::hadamard(const HadamardArgs& args, Stream& stream) { run(&Backend::hadamard, args, stream); }
-void ProfilingBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) { run(&Backend::delayed_scales, args, stream); }
+void ProfilingBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) {
+  run(&Backend::delayed_scales, args, stream);
+}
 void ProfilingBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) {
   run(&Backend::exponent_histogram, args, stream);
 }

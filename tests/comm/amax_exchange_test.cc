@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
+#include "core/tensor/philox.h"
 #include "tests/comm/rank_threads.h"
 #include "tests/comm/training_rank.h"
 #include "tests/testing/precisions.h"

@@ -61,6 +61,7 @@ class Walk {
   size_t cast_bytes() const {
     return casts_.size_bytes() + rounded_weights_.size_bytes() + (scales_ ? scales_->size_bytes() : 0);
   }
+  size_t amax_bytes() const { return scales_ && !scales_->empty() ? scales_->records().size_bytes() : 0; }
   size_t packed_bytes() const { return operand_caches_.size_bytes(); }
 
   // What follows belongs to a training, which keeps the state of delayed scaling.
@@ -139,7 +140,10 @@ StepMemory walk_step(const Config& config, Backend* packing) {
   walk.keep_delayed_scales();
   walk.step();
   require_matches(walk.policy());
-  return {.activations = walk.arena_bytes(), .casts = walk.cast_bytes(), .packed = walk.packed_bytes()};
+  return {.activations = walk.arena_bytes(),
+          .casts = walk.cast_bytes(),
+          .amaxes = walk.amax_bytes(),
+          .packed = walk.packed_bytes()};
 }
 
 std::vector<PlacedOp> ops_of(const Config& config) {

@@ -14,6 +14,7 @@ namespace mantissa {
 struct StepMemory {
   size_t activations = 0;  // peak of the arena: activations, their gradients and temporaries
   size_t casts = 0;        // low-precision copies of weights that are kept in another dtype, and their scales
+  size_t amaxes = 0;       // of delayed scaling, as each rank gathers them of one rank
   size_t packed = 0;       // copies of weights in the order of matrix products
 };
 

@@ -50,7 +50,7 @@ bool TrainStep::runs_ahead() const {
 
 TrainStep::Pending TrainStep::start(int64_t step) {
   const Range range(RangeKind::kPhase, "step");
-  calibrate();
+  calibrate(step);
   Session& s = session_;
   Backend& backend = *s.runtime.backend;
   Pending started;
@@ -79,13 +79,14 @@ float TrainStep::seed_of(float scale, int64_t tokens) const {
   return static_cast<float>(static_cast<double>(scale) * boost_ / static_cast<double>(tokens));
 }
 
-void TrainStep::calibrate() {
+void TrainStep::calibrate(int64_t step) {
   Session& s = session_;
   DelayedScales& scales = *s.runtime.delayed_scales;
-  if (scales.calibrated()) return;
+  if (scales.calibrated() || calibrated_for_ == step) return;
+  calibrated_for_ = step;
   const Range range(RangeKind::kPhase, "calibrate");
   scales.begin_calibration();
-  work_.load(s.next_step);
+  work_.load(step);
   work_.set_loss_gradient(seed_of(s.scaler.current_scale(), work_.count_global_tokens()));
   work_.run();
   s.amaxes.run({});
@@ -174,6 +175,7 @@ void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
   } else if (!report.verdict.gradients_finite) {
     report.offender = s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);
   }
+  s.runtime.delayed_scales->forget_records();
   s.verdicts.release_hold();
 }
 

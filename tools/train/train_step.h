@@ -21,8 +21,9 @@ class TrainStep {
   explicit TrainStep(Session& session);
 
   // Where delayed scaling has no amaxes yet: finds those of the next step's batch, in passes that do not round so and
-  // whose gradients are dropped. run() does it, too; evaluation before the first step needs it done. Collective.
-  void calibrate();
+  // whose gradients are dropped. run() does it, too, and again for the step behind where they were not finite;
+  // evaluation before the first step needs it done. Collective.
+  void calibrate() { calibrate(next_to_start()); }
   // Starts the next step and returns what is known by now, in order: where the host waits, the report of this very
   // step; else that of the step before, if there was one. session.next_step counts the reports given. Collective.
   std::vector<StepReport> run();
@@ -45,6 +46,7 @@ class TrainStep {
   // Whether a step may be started before it is known what became of the one before.
   bool runs_ahead() const;
   Pending start(int64_t step);
+  void calibrate(int64_t step);
   // What the backward passes of the step start from.
   float seed_of(float scale, int64_t tokens) const;
   // Queues what start() has planned: passes, reduction, decision, update. Where configured, it is captured the second
@@ -62,6 +64,7 @@ class TrainStep {
   StepWork work_;
   double boost_;
   int64_t queued_ = 0;  // steps
+  int64_t calibrated_for_ = -1;
   std::unique_ptr<CapturedWork> captured_;
   Tensor decisions_;  // u8 of two UpdateDecisions, in staging memory: of the steps with even and with odd numbers
   std::optional<Pending> pending_;

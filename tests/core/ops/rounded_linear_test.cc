@@ -266,9 +266,8 @@ TEST_F(RoundedLinear, SizesThatAreNoWholeBlocksAreRefused) {
   const auto tape = host_.tape(policy, options());
   EXPECT_EQ(error_of([&] { linear(*tape, leaf(*tape, x_), narrow, nullptr); }),
             "layer 'blocks.0.mlp.up': the weight of fprop has 64 channels, and the recipe block needs a multiple of "
-            "128 there: give 128, a recipe of smaller blocks (mxfp8: 32, nvfp4: 16) or of one scale a tensor (current, "
-            "delayed: any size), or leave the operand unrounded by precision.layers: {match: 'blocks.0.mlp.up', op: "
-            "linear, dtype: low}");
+            "128 there: give 128, a recipe that takes 64 (mxfp8, nvfp4, current or delayed), or leave the operand "
+            "unrounded by precision.layers: {match: 'blocks.0.mlp.up', op: linear, dtype: low}");
 }
 
 TEST_F(RoundedLinear, DelayedScalingCalibratesThenUsesAmaxesOfBefore) {

@@ -1,8 +1,10 @@
 // Training with linear layers that round their operands to 8 and 4 bits, on one and several ranks.
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
+#include <cstring>
 
+#include "core/io/safetensors.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -63,15 +65,52 @@ TEST(Recipes, StochasticRoundingDoesNotDependOnTheNumberOfRanks) {
   EXPECT_NEAR(first_loss_after(2), first_loss_after(1), 1e-5);
 }
 
-// A step whose gradients overflow is skipped on all ranks, and its amaxes, which are not finite, do not stay.
-TEST(Recipes, OverflowDoesNotStayInTheAmaxHistory) {
-  SmallRun run("overflow_delayed");
+// Of every tensor's history: the number of entries, and how many of them are 0.
+struct Entries {
+  size_t entries = 0, empty = 0;
+};
+
+std::map<std::string, Entries> histories_of(const SmallRun& run, int64_t step) {
+  const SafetensorsReader file(run.checkpoint_folder(step) + "/scales.safetensors");
+  std::map<std::string, Entries> found;
+  for (const SafetensorsEntry& entry : file.entries()) {
+    if (!entry.name.ends_with("/amaxes")) continue;
+    std::vector<int32_t> amaxes(entry.size_bytes() / sizeof(int32_t));
+    std::memcpy(amaxes.data(), file.bytes(entry).data(), entry.size_bytes());
+    found[entry.name] = {amaxes.size(), static_cast<size_t>(std::count(amaxes.begin(), amaxes.end(), 0))};
+  }
+  return found;
+}
+
+constexpr const char* kBehindTheFault = "blocks.1.mlp.up.weight/activation/e4m3/amaxes";
+
+// Its amaxes, which are not finite, count as none, and those of its examination are no part of the next step's.
+TEST(Recipes, AFaultTakesOneEntryOfTheAmaxHistory) {
+  SmallRun run("fault_delayed");
   run.with_yaml("test:\n  activations: [{step: 5, rank: 1, layer: blocks.0.mlp.up, op: linear, value: inf}]\n");
-  const Outcome outcome = run.train(2, {"precision.recipe=delayed", "precision.delayed.amax=most_recent"});
+  const Outcome outcome = run.train(2, {"precision.recipe=delayed", "train.stop_at_step=8"});
   EXPECT_NE(outcome.output.find("step 5 SKIPPED"), std::string::npos) << outcome.output;
-  const auto losses = run.losses();
-  EXPECT_TRUE(std::isfinite(losses.at(6)));
-  EXPECT_LT(losses.at(20), losses.at(4));
+  const Entries behind = histories_of(run, 8).at(kBehindTheFault);
+  EXPECT_EQ(behind.entries, 9u) << "a calibration and 8 steps";
+  EXPECT_EQ(behind.empty, 1u);
+}
+
+// Without an amax to start from the calibration is repeated for the next step.
+TEST(Recipes, CalibrationIsRepeatedUntilItIsFinite) {
+  SmallRun run("fault_at_first");
+  run.with_yaml("test:\n  activations: [{step: 1, rank: 0, layer: blocks.0.mlp.up, op: linear, value: inf}]\n");
+  run.train(1, {"precision.recipe=delayed", "train.stop_at_step=4"});
+  const Entries behind = histories_of(run, 4).at(kBehindTheFault);
+  EXPECT_EQ(behind.entries, 6u) << "two calibrations and 4 steps";
+  EXPECT_EQ(behind.empty, 2u) << "the first calibration and the first step";
+}
+
+// A calibration takes the memory of any other pass.
+TEST(Recipes, CalibrationFitsWhereverAStepDoes) {
+  const std::vector<std::string> small = {"precision.recipe=delayed", "train.micro_batch=1", "train.steps=6"};
+  SmallRun("calibrate_fp32").train(1, with(small, {"precision.compute=fp32", "model.width=128"}));
+  SmallRun("calibrate_fp16").train(1, with(small, {"precision.compute=fp16", "model.width=128"}));
+  SmallRun("calibrate_full").train(2, with(small, {"train.recompute=full", "model.activation=swiglu"}));
 }
 
 TEST(Recipes, GenerationNeedsNoAmaxHistory) {
@@ -83,11 +122,15 @@ TEST(Recipes, GenerationNeedsNoAmaxHistory) {
 
 // The memory of rounded weights and scales is predicted.
 TEST(Recipes, MemoryIsPredicted) {
-  const std::string text = SmallRun("memory_mxfp8").train(2, with(kSizes, {"precision.recipe=mxfp8"})).output;
-  for (const char* category : {"activations", "buffers", "total"}) {
-    const size_t line = text.find("\n  " + std::string(category), text.find("predicted and measured"));
-    ASSERT_NE(line, std::string::npos) << text;
-    EXPECT_NE(text.substr(line, text.find('\n', line + 1) - line).find("+0.0 %"), std::string::npos) << text;
+  const std::vector<std::string> precisions[] = {
+      {"precision.recipe=mxfp8"}, {"precision.recipe=delayed"}, {"precision.compute=fp32", "precision.tf32=true"}};
+  for (const auto& precision : precisions) {
+    const std::string text = SmallRun("memory").train(2, with(kSizes, precision)).output;
+    for (const char* category : {"activations", "buffers", "total"}) {
+      const size_t line = text.find("\n  " + std::string(category), text.find("predicted and measured"));
+      ASSERT_NE(line, std::string::npos) << text;
+      EXPECT_NE(text.substr(line, text.find('\n', line + 1) - line).find("+0.0 %"), std::string::npos) << text;
+    }
   }
 }
 
