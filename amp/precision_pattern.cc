@@ -7,18 +7,17 @@
 namespace mantissa {
 namespace {
 
-// The layer as a whole and its linear layers in one dtype, whatever stands at the level of the op.
-void add_layer(std::vector<LayerOverride>& overrides, const std::string& pattern, DType dtype) {
+// The layer, and its linear layers where a recipe is theirs by name.
+void add_layer(std::vector<LayerOverride>& overrides, const PatternTarget& target, const std::string& pattern,
+               DType dtype) {
   overrides.push_back({.pattern = pattern, .setting = dtype});
-  for (const Op op : {Op::kLinear, Op::kAttention}) {
-    overrides.push_back({.pattern = pattern, .op = op, .setting = dtype});
-  }
+  if (target.recipe_is_the_ops) overrides.push_back({.pattern = pattern, .op = Op::kLinear, .setting = dtype});
 }
 
 }  // namespace
 
-std::vector<LayerOverride> overrides_of(const PatternOptions& options, int64_t model_blocks,
-                                        std::optional<Recipe> recipe, DType low) {
+std::vector<LayerOverride> overrides_of(const PatternOptions& options, const PatternTarget& target) {
+  const auto& [model_blocks, low, recipe, recipe_is_the_ops] = target;
   if (options.pattern != PrecisionPattern::kNone && !recipe && low == DType::kF32) {
     throw ConfigError(
         "precision.pattern has no meaning where everything computes in fp32: give precision.compute=bf16 or fp16, or a "
@@ -30,19 +29,20 @@ std::vector<LayerOverride> overrides_of(const PatternOptions& options, int64_t m
     case PrecisionPattern::kNone:
       break;
     case PrecisionPattern::kAllLow:
-      if (!recipe) {
+      if (!recipe || recipe_is_the_ops) {
         throw ConfigError(
-            "precision.pattern: all_low has no effect without a recipe, since everything that can be is in "
-            "precision.compute already: give precision.recipe, or remove the pattern");
+            "precision.pattern: all_low has no effect without precision.recipe, which leaves out the head: everything "
+            "is as low as precision.compute and precision.ops say already; give precision.recipe, or remove the "
+            "pattern");
       }
       overrides.push_back({.pattern = "head", .op = Op::kLinear, .setting = *recipe});
       break;
     case PrecisionPattern::kFp32EndsLowCore:
-      add_layer(overrides, "token_embedding", DType::kF32);
-      add_layer(overrides, "head", DType::kF32);
+      add_layer(overrides, target, "token_embedding", DType::kF32);
+      add_layer(overrides, target, "head", DType::kF32);
       break;
     case PrecisionPattern::kAttentionHigh:
-      add_layer(overrides, "blocks.*.attention", high);
+      add_layer(overrides, target, "blocks.*.attention", high);
       break;
     case PrecisionPattern::kFirstLastKHigh:
       if (2 * options.blocks >= model_blocks) {
@@ -52,8 +52,8 @@ std::vector<LayerOverride> overrides_of(const PatternOptions& options, int64_t m
                         options.blocks, model_blocks, (model_blocks - 1) / 2));
       }
       for (int64_t block = 0; block < options.blocks; ++block) {
-        add_layer(overrides, fmt::format("blocks.{}", block), high);
-        add_layer(overrides, fmt::format("blocks.{}", model_blocks - 1 - block), high);
+        add_layer(overrides, target, fmt::format("blocks.{}", block), high);
+        add_layer(overrides, target, fmt::format("blocks.{}", model_blocks - 1 - block), high);
       }
       break;
   }

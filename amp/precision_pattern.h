@@ -21,9 +21,17 @@ struct PatternOptions {
   int64_t blocks = 1;  // of kFirstLastKHigh: how many at each end
 };
 
-// Overrides for a model of so many blocks. What is high is not rounded: it computes in `low`, what "low" means, where
-// there is a recipe, and in fp32 where there is none. ConfigError if all blocks would be high.
-std::vector<LayerOverride> overrides_of(const PatternOptions& options, int64_t model_blocks,
-                                        std::optional<Recipe> recipe, DType low);
+// What a pattern is applied to.
+struct PatternTarget {
+  int64_t blocks = 0;              // of the model
+  DType low = DType::kBF16;        // what "low" means
+  std::optional<Recipe> recipe{};  // of the model or of linear layers
+  bool recipe_is_the_ops = false;  // AutocastConfig::ops names it, which is above the level of layers
+};
+
+// The pattern's overrides, at the level of layers unless the recipe's is above. What is high is not rounded: it
+// computes in `low` where there is a recipe, and in fp32 where there is none. ConfigError for a pattern without an
+// effect.
+std::vector<LayerOverride> overrides_of(const PatternOptions& options, const PatternTarget& target);
 
 }  // namespace mantissa

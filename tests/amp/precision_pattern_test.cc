@@ -11,7 +11,9 @@ constexpr int64_t kBlocks = 4;
 
 // As a configuration puts it together: a model of 4 blocks.
 AutocastPolicy policy_of(PatternOptions options, std::optional<Recipe> recipe, DType low = DType::kBF16) {
-  return AutocastPolicy({.dtype = low, .recipe = recipe, .layers = overrides_of(options, kBlocks, recipe, low)});
+  return AutocastPolicy({.dtype = low,
+                         .recipe = recipe,
+                         .layers = overrides_of(options, {.blocks = kBlocks, .low = low, .recipe = recipe})});
 }
 
 DType dtype_at(const AutocastPolicy& policy, std::string_view layer, Op op = Op::kLinear) {
@@ -56,9 +58,20 @@ TEST(PrecisionPatternTest, FirstAndLastBlocksHigh) {
   for (const char* layer : {"blocks.1.mlp.up", "blocks.2.attention.out"}) EXPECT_TRUE(rounds(policy, layer)) << layer;
 }
 
+// What a configuration says about a layer in a pattern's block has more literal characters.
+TEST(PrecisionPatternTest, LayersOfTheConfigurationWin) {
+  AutocastConfig config{.recipe = kRecipe};
+  config.layers = overrides_of({PrecisionPattern::kFirstLastKHigh, 1}, {.blocks = kBlocks, .recipe = kRecipe});
+  config.layers.push_back({.pattern = "blocks.0.mlp.up", .setting = Recipe{Scaling::kTwoLevel}});
+  EXPECT_TRUE(AutocastPolicy(config).at("blocks.0.mlp.up").linear.uses(Scaling::kTwoLevel));
+  EXPECT_FALSE(rounds(AutocastPolicy(config), "blocks.0.mlp.down"));
+}
+
 // The level of the op is above that of the layer: a pattern holds there too.
 TEST(PrecisionPatternTest, HoldsWhereTheRecipeIsTheOps) {
-  AutocastConfig config{.layers = overrides_of({PrecisionPattern::kFirstLastKHigh, 1}, kBlocks, kRecipe, DType::kBF16)};
+  AutocastConfig config;
+  config.layers = overrides_of({PrecisionPattern::kFirstLastKHigh, 1},
+                               {.blocks = kBlocks, .recipe = kRecipe, .recipe_is_the_ops = true});
   config.ops[static_cast<size_t>(Op::kLinear)] = OpSetting(kRecipe);
   EXPECT_FALSE(rounds(AutocastPolicy(config), "blocks.0.mlp.up"));
 }
@@ -71,8 +84,9 @@ TEST(PrecisionPatternTest, PatternsWithoutAnEffectAreRefused) {
             "precision.pattern_blocks = 2 at each end leave none of the model's 4 blocks low: give at most 1, or a "
             "model of more layers");
   EXPECT_EQ(error_of([] { policy_of({PrecisionPattern::kAllLow}, {}); }),
-            "precision.pattern: all_low has no effect without a recipe, since everything that can be is in "
-            "precision.compute already: give precision.recipe, or remove the pattern");
+            "precision.pattern: all_low has no effect without precision.recipe, which leaves out the head: everything "
+            "is as low as precision.compute and precision.ops say already; give precision.recipe, or remove the "
+            "pattern");
   EXPECT_EQ(error_of([] { policy_of({PrecisionPattern::kAttentionHigh}, {}, DType::kF32); }),
             "precision.pattern has no meaning where everything computes in fp32: give precision.compute=bf16 or fp16, "
             "or a precision.recipe");

@@ -95,7 +95,13 @@ uint64_t hash_settings(const Config& config, Include include) {
 
 AutocastConfig Config::autocast() const {
   const PrecisionConfig& p = precision;
-  std::vector<LayerOverride> layers = overrides_of(p.pattern, model.layers, p.recipe, p.compute);
+  const auto& linear = p.ops[static_cast<size_t>(Op::kLinear)];
+  const auto* const ops_recipe = linear ? std::get_if<Recipe>(&*linear) : nullptr;
+  std::vector<LayerOverride> layers =
+      overrides_of(p.pattern, {.blocks = model.layers,
+                               .low = p.compute,
+                               .recipe = ops_recipe ? std::optional(*ops_recipe) : p.recipe,
+                               .recipe_is_the_ops = ops_recipe != nullptr});
   layers.insert(layers.end(), p.layers.begin(), p.layers.end());
   const bool overridden = p.recipe || !layers.empty() ||
                           std::any_of(p.ops.begin(), p.ops.end(), [](const auto& op) { return op.has_value(); });

@@ -161,16 +161,6 @@ void check_states(const Config& c, Problems& p) {
               p.setting("optimizer.master"), p.setting("precision.compute"));
 }
 
-bool names_delayed_scaling(const PrecisionConfig& c) {
-  const auto is_delayed = [](const OpSetting& setting) {
-    const auto* const recipe = std::get_if<Recipe>(&setting);
-    return recipe && recipe->scaling == Scaling::kDelayed;
-  };
-  const auto& linear = c.ops[static_cast<size_t>(Op::kLinear)];
-  return (c.recipe && is_delayed(*c.recipe)) || (linear && is_delayed(*linear)) ||
-         std::any_of(c.layers.begin(), c.layers.end(), [&](const auto& layer) { return is_delayed(layer.setting); });
-}
-
 void check_precision(const PrecisionConfig& c, Problems& p) {
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string element = fmt::format("precision.layers[{}]", i);
@@ -184,11 +174,6 @@ void check_precision(const PrecisionConfig& c, Problems& p) {
   p.refuse_if(c.pattern.blocks != 1 && c.pattern.pattern != PrecisionPattern::kFirstLastKHigh,
               "{} has no meaning with {}; remove it or set precision.pattern=first_last_k_high",
               p.setting("precision.pattern_blocks"), p.setting("precision.pattern"));
-  p.refuse_if(c.delayed != DelayedScalingOptions() && !names_delayed_scaling(c),
-              "precision.delayed: {}, {} and {} have no meaning where nothing is scaled so; remove them or set "
-              "precision.recipe=delayed",
-              p.setting("precision.delayed.history"), p.setting("precision.delayed.amax"),
-              p.setting("precision.delayed.margin"));
 }
 
 void check_scaler(const Config& c, Problems& p) {

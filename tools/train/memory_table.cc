@@ -2,6 +2,7 @@
 
 #include "core/backend/registry.h"
 #include "tools/train/device_choice.h"
+#include "tools/train/precision_effects.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
@@ -23,11 +24,12 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
   ParameterSet parameters;
   make_model(config, policy, parameters);
   const BucketLayout layout = lay_out(config, parameters, ranks);
+  require_effects(config);
   const StepMemory step = walk_step(config, packing_device(config, ranks).get());
   return {.parameters = parameters.numel(),
           .state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path),
           .activations = step.activations,
-          .casts = step.casts,
+          .casts = step.casts + static_cast<size_t>(ranks) * step.amaxes,
           .packed = step.packed};
 }
 
@@ -36,7 +38,7 @@ MemoryTable measure_memory_table(const Session& session) {
           .state = measure_memory(session.buckets, session.reducer, session.optimizer),
           .activations = session.runtime.arena->peak_bytes(),
           .casts = session.runtime.casts.size_bytes() + session.runtime.rounded_weights.size_bytes() +
-                   session.runtime.delayed_scales->size_bytes(),
+                   session.runtime.delayed_scales->size_bytes() + session.amaxes.size_bytes(),
           .packed = session.runtime.operand_caches.size_bytes()};
 }
 

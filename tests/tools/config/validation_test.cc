@@ -112,9 +112,6 @@ INSTANTIATE_TEST_SUITE_P(
              "precision.pattern_blocks = 2 (command line: precision.pattern_blocks=2) has no meaning with "
              "precision.pattern = none"},
         Case{{"precision.pattern=first_last_k_high", "precision.pattern_blocks=50"}, "leave none of the model's"},
-        Case{{"precision.delayed.margin=1", "precision.recipe=block"},
-             "precision.delayed.margin = 1 (command line: precision.delayed.margin=1) have no meaning where nothing is "
-             "scaled so"},
         Case{{"precision.layers=[{match: a}]"},
              "precision.layers[0].dtype = low (default; command line: precision.layers=[{match: a}]) names no op"},
         Case{{"scaler.mode=static", "scaler.init_scale=0.5"}, "is below scaler.min_scale = 1.0"},
