@@ -83,16 +83,16 @@ struct QuantizeArgs {
 };
 
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows, R a multiple of 16: of each column
-// and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4 with h the Sylvester-Hadamard matrix of +-1 and s the
-// signs of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2, 4, 8,
-// one rounding on store. y is not x.
+// and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4 with h the Sylvester-Hadamard matrix of +-1 and s
+// the signs of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2,
+// 4, 8, one rounding on store. y is not x.
 struct HadamardArgs {
   Tensor x{}, y{};
 };
 
 // A step of delayed scaling of S tensors on N ranks: entries of every tensor's history are the largest amax of all
-// ranks, and scales are what next_delayed_scale() makes of it. Nothing but `mine` changes where `decision` says that the
-// step was held.
+// ranks, and scales are what next_delayed_scale() makes of it. Nothing but `mine` changes where `decision` says that
+// the step was held.
 //   records (N, S * sizeof(QuantizeRecord)) u8: of the ranks in order; mine (S * sizeof(QuantizeRecord)) u8: of this
 //   rank, emptied. total, likewise: the records of all ranks in one.
 //   history (S, options.history) i32, magnitude_bits(); scales (S) fp32; maxima (S) fp32, of the formats.

@@ -4,12 +4,12 @@
 #include <cmath>
 
 #include "amp/autocast_policy.h"
-#include "core/base/thread_team.h"
 #include "amp/working_dtype.h"
 #include "comm/local/local_communicator.h"
 #include "comm/sharded_optimizer.h"
 #include "comm/staged/staged_communicator.h"
 #include "comm/verdict_reduction.h"
+#include "core/base/thread_team.h"
 #include "core/optim/clip.h"
 #include "tests/models/reference_file.h"
 #include "tests/models/rounding_bounds.h"

@@ -2,9 +2,9 @@
 // core/io/checkpoint_store.h's business.
 //
 //   model.safetensors                   working weights by parameter name (rank 0)
-//   optimizer-00001-of-00002.safetensors  one rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v"; without a
-//                                       master ".../weight" and perhaps ".../compensation"; of moments that are codes
-//                                       ".../m_absmax" and ".../v_absmax"
+//   optimizer-00001-of-00002.safetensors  one rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v";
+//                                       without a master ".../weight" and perhaps ".../compensation"; of moments that
+//                                       are codes ".../m_absmax" and ".../v_absmax"
 //   scales.safetensors                  of delayed scaling, where there is any (rank 0)
 //   manifest.json                       step, applied steps, scaler, clipper, seed, configuration, data fingerprint
 //
