@@ -134,8 +134,10 @@ void load_optimizer_file(const std::string& path, ParameterSet& parameters, Shar
     if (parameter == nullptr) {
       throw CheckpointError(fmt::format("{}: this model has no parameter '{}'", path, piece.parameter));
     }
+    // Pieces of other ranks are not read: there are as many files as ranks.
+    const int64_t elements = static_cast<int64_t>(entry.size_bytes()) / safetensors_item_bytes(entry.dtype).value_or(1);
+    if (!optimizer.needs(parameter->index, piece.begin, elements)) continue;
     const std::vector<float> weights = as_floats(reader, entry);
-    if (!optimizer.needs(parameter->index, piece.begin, static_cast<int64_t>(weights.size()))) continue;
     const std::vector<float> compensation = read_optional(reader, stem + kCompensation);
     const StoredMoment m = read_moment(reader, stem + kFirstMoment, stem + kFirstAbsmax),
                        v = read_moment(reader, stem + kSecondMoment, stem + kSecondAbsmax);
