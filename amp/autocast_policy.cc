@@ -177,9 +177,12 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
     return a.pattern.literal_length() < b.pattern.literal_length();
   });
   matched_.resize(overrides_.size());
+  const auto& linear = config_.ops[static_cast<size_t>(Op::kLinear)];
+  is_uniform_ = overrides_.empty() && !config_.recipe && !(linear && std::holds_alternative<Recipe>(*linear));
 }
 
 const Precision& AutocastPolicy::at(std::string_view layer_path) const {
+  if (is_uniform_) return uniform_;  // a pass asks at every layer: no lock
   const std::lock_guard lock(mutex_);
   const auto known = layers_.find(layer_path);
   if (known != layers_.end()) return known->second;

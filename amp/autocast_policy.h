@@ -88,7 +88,8 @@ class AutocastPolicy final : public PrecisionPolicy {
 
   AutocastConfig config_;
   std::vector<Override> overrides_;  // from the least specific to the most specific
-  Precision uniform_;                // of every layer that no override matches
+  Precision uniform_;                // of every layer that no override matches, but for linear formats
+  bool is_uniform_ = false;          // nothing depends on the layer
   // Ranks may be threads that share a policy.
   mutable std::mutex mutex_;
   mutable std::map<std::string, Precision, std::less<>> layers_;  // built when first asked for

@@ -8,7 +8,6 @@
 
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -45,8 +44,6 @@ class DelayedScales {
 
   // (S * sizeof(QuantizeRecord)) u8: what this rank found since the last advance().
   const Tensor& records() const { return records_; }
-  // Likewise, of all ranks, at the last advance().
-  const Tensor& totals() const { return totals_; }
   // Ends a step: enters the amaxes of all ranks' records() (N, ...), a copy in rank order, empties this rank's, and
   // makes the next step's scales. decision: bytes of an UpdateDecision that says whether the step was held; undefined:
   // it was not.
