@@ -1,0 +1,20 @@
+// Analyses to be drawn, made up but of the shape and size that real ones have.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace mantissa::testing {
+
+// Complete: a GPT of 4 blocks with delayed scaling on two ranks, at two checkpoints of 8 batches. 16 linear layers.
+nlohmann::json small_analysis();
+
+// 200 layers whose names are hostile to markup, at two checkpoints; most numbers are null, some lists and records are
+// empty, null or too short, and a tensor exists at one checkpoint only.
+nlohmann::json nasty_analysis();
+
+// Names that nasty_analysis() uses.
+inline constexpr const char* kHostileTitle =
+    R"(</script><script>window.smuggled = 1</script><!-- "quoted" & 'single' {{script}} <b>)";
+inline constexpr const char* kHostileLayer = R"(blocks.0."mlp"</script><img src=x onerror="window.smuggled = 2">)";
+
+}  // namespace mantissa::testing
