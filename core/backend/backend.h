@@ -93,6 +93,8 @@ class Backend {
   virtual void delayed_scales(const DelayedScalesArgs& args, Stream& stream) = 0;
   virtual void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) = 0;
   virtual void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) = 0;
+  virtual void rounding_losses(const RoundingLossesArgs& args, Stream& stream) = 0;
+  virtual void compare(const CompareArgs& args, Stream& stream) = 0;
 
   // Allocates a zeroed tensor that lives outside of any arena.
   Tensor make_tensor(DType dtype, Shape shape, const char* what);

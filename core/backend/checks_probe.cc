@@ -21,4 +21,26 @@ void check_args(const UpdateStagnationArgs& args) {
   check_record<UpdateStagnation>(kOp, "record", args.record);
 }
 
+Rows check_args(const RoundingLossesArgs& args) {
+  constexpr const char* kOp = "rounding_losses";
+  const Rows extents = rows_of(kOp, "src", args.src);
+  MANTISSA_CHECK(refusal(args.format).empty(), "[rounding_losses] {}", refusal(args.format));
+  const bool needs_scale = has_tensor_scale(args.format.scaling);
+  MANTISSA_CHECK(args.scale.defined() == needs_scale, "[rounding_losses] {} scaling {} a tensor's scale, got {}",
+                 name(args.format.scaling), needs_scale ? "needs" : "has not", needs_scale ? "none" : "one");
+  if (needs_scale) {
+    check_dtype(kOp, "scale", args.scale, DType::kF32);
+    check_numel(kOp, "scale", args.scale, 1);
+  }
+  check_record<FormatLosses>(kOp, "record", args.record);
+  return extents;
+}
+
+void check_args(const CompareArgs& args) {
+  check_float("compare", "x", args.x);
+  check_dtype("compare", "reference", args.reference, DType::kF32);
+  check_numel("compare", "reference", args.reference, args.x.numel());
+  check_record<ErrorSums>("compare", "record", args.record);
+}
+
 }  // namespace mantissa

@@ -61,6 +61,8 @@ class DryRunBackend final : public Backend {
   void delayed_scales(const DelayedScalesArgs&, Stream&) override {}
   void exponent_histogram(const ExponentHistogramArgs&, Stream&) override {}
   void update_stagnation(const UpdateStagnationArgs&, Stream&) override {}
+  void rounding_losses(const RoundingLossesArgs&, Stream&) override {}
+  void compare(const CompareArgs&, Stream&) override {}
 
  private:
   Backend* const like_;

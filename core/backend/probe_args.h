@@ -5,7 +5,10 @@
 #include <cstdint>
 
 #include "core/backend/kernel_args.h"
+#include "core/backend/quantize_args.h"
+#include "core/quant/error_sums.h"
 #include "core/quant/exponent_histogram.h"
+#include "core/quant/format_losses.h"
 #include "core/quant/update_stagnation.h"
 #include "core/tensor/tensor.h"
 
@@ -27,6 +30,25 @@ struct ExponentHistogramArgs {
 struct UpdateStagnationArgs {
   Tensor weight{}, delta{}, updated{};
   Tensor record{};  // bytes of one UpdateStagnation
+  GradientMode mode = GradientMode::kAccumulate;
+};
+
+// What quantize() does to the values of src (R, C) float, counted as by rounding to nearest: the record's from now on
+// (kWrite), or added. format, axis and scale are those of QuantizeArgs.
+struct RoundingLossesArgs {
+  Tensor src{};
+  TensorFormat format{};
+  BlockAxis axis = BlockAxis::kColumns;
+  Tensor scale{};
+  Tensor record{};  // bytes of one FormatLosses
+  GradientMode mode = GradientMode::kAccumulate;
+};
+
+// How far x (float, any shape) is from reference (fp32, as many elements): the record's sums from now on (kWrite), or
+// added. Each device adds in an order of its own, the same in every run.
+struct CompareArgs {
+  Tensor x{}, reference{};
+  Tensor record{};  // bytes of one ErrorSums
   GradientMode mode = GradientMode::kAccumulate;
 };
 

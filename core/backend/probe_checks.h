@@ -8,5 +8,7 @@ namespace mantissa {
 
 void check_args(const ExponentHistogramArgs& args);
 void check_args(const UpdateStagnationArgs& args);
+Rows check_args(const RoundingLossesArgs& args);
+void check_args(const CompareArgs& args);
 
 }  // namespace mantissa

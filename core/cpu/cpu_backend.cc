@@ -24,11 +24,13 @@
 #include "core/cpu/host_memory.h"
 #include "core/cpu/layer_norm.h"
 #include "core/cpu/packed_operand.h"
+#include "core/cpu/quant/compare.h"
 #include "core/cpu/quant/amax.h"
 #include "core/cpu/quant/delayed_scales.h"
 #include "core/cpu/quant/exponent_histogram.h"
 #include "core/cpu/quant/hadamard.h"
 #include "core/cpu/quant/quantize.h"
+#include "core/cpu/quant/rounding_losses.h"
 #include "core/cpu/quant/update_stagnation.h"
 #include "core/cpu/rms_norm.h"
 #include "core/cpu/rope.h"
@@ -151,5 +153,7 @@ void CpuBackend::hadamard(const HadamardArgs& args, Stream&) { cpu::hadamard(arg
 void CpuBackend::delayed_scales(const DelayedScalesArgs& args, Stream&) { cpu::delayed_scales(args); }
 void CpuBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream&) { cpu::exponent_histogram(args); }
 void CpuBackend::update_stagnation(const UpdateStagnationArgs& args, Stream&) { cpu::update_stagnation(args); }
+void CpuBackend::rounding_losses(const RoundingLossesArgs& args, Stream&) { cpu::rounding_losses(args); }
+void CpuBackend::compare(const CompareArgs& args, Stream&) { cpu::compare(args); }
 
 }  // namespace mantissa::cpu

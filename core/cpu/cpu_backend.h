@@ -58,6 +58,8 @@ class CpuBackend final : public Backend {
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
   void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
   void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) override;
+  void rounding_losses(const RoundingLossesArgs& args, Stream& stream) override;
+  void compare(const CompareArgs& args, Stream& stream) override;
 
  private:
   Device device_;

@@ -12,6 +12,7 @@
 #include "core/cuda/attention.h"
 #include "core/cuda/cast.h"
 #include "core/cuda/column_sum.h"
+#include "core/cuda/compare.h"
 #include "core/cuda/cross_entropy.h"
 #include "core/cuda/datasheet_peaks.h"
 #include "core/cuda/delayed_scales.h"
@@ -29,6 +30,7 @@
 #include "core/cuda/quantize.h"
 #include "core/cuda/rms_norm.h"
 #include "core/cuda/rope.h"
+#include "core/cuda/rounding_losses.h"
 #include "core/cuda/step_decision.h"
 #include "core/cuda/stream_timer.h"
 #include "core/cuda/sum_contributions.h"
@@ -220,5 +222,9 @@ void CudaBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream& 
 void CudaBackend::update_stagnation(const UpdateStagnationArgs& args, Stream& stream) {
   cuda::update_stagnation(args, in_range(stream));
 }
+void CudaBackend::rounding_losses(const RoundingLossesArgs& args, Stream& stream) {
+  cuda::rounding_losses(args, in_range(stream));
+}
+void CudaBackend::compare(const CompareArgs& args, Stream& stream) { cuda::compare(args, in_range(stream)); }
 
 }  // namespace mantissa::cuda

@@ -63,6 +63,8 @@ class CudaBackend final : public Backend {
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;
   void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) override;
   void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) override;
+  void rounding_losses(const RoundingLossesArgs& args, Stream& stream) override;
+  void compare(const CompareArgs& args, Stream& stream) override;
 
  private:
   const Device device_;

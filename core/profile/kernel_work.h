@@ -68,6 +68,9 @@ KernelWork work_of(const DelayedScalesArgs& args);
 // Of the record: all of it.
 KernelWork work_of(const ExponentHistogramArgs& args);
 KernelWork work_of(const UpdateStagnationArgs& args);
+// Blocks are read twice.
+KernelWork work_of(const RoundingLossesArgs& args);
+KernelWork work_of(const CompareArgs& args);
 
 // Within the device's memory, or over the link between host and device (Bound::kOther).
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst);

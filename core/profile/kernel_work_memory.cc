@@ -104,6 +104,13 @@ KernelWork work_of(const ExponentHistogramArgs& args) {
 KernelWork work_of(const UpdateStagnationArgs& args) {
   return traffic(bytes_of(args.weight, args.delta, args.updated) + result_bytes(args.record, args.mode));
 }
+KernelWork work_of(const RoundingLossesArgs& args) {
+  const double passes = block_length(args.format.scaling) > 0 ? 2.0 : 1.0;
+  return traffic(passes * bytes_of(args.src) + bytes_of(args.scale) + result_bytes(args.record, args.mode));
+}
+KernelWork work_of(const CompareArgs& args) {
+  return traffic(bytes_of(args.x, args.reference) + result_bytes(args.record, args.mode));
+}
 
 KernelWork work_of_copy(const Tensor& src, const Tensor& dst) {
   if (src.device().kind == dst.device().kind) return traffic(bytes_of(src, dst));

@@ -119,5 +119,9 @@ void ProfilingBackend::exponent_histogram(const ExponentHistogramArgs& args, Str
 void ProfilingBackend::update_stagnation(const UpdateStagnationArgs& args, Stream& stream) {
   run(&Backend::update_stagnation, args, stream);
 }
+void ProfilingBackend::rounding_losses(const RoundingLossesArgs& args, Stream& stream) {
+  run(&Backend::rounding_losses, args, stream);
+}
+void ProfilingBackend::compare(const CompareArgs& args, Stream& stream) { run(&Backend::compare, args, stream); }
 
 }  // namespace mantissa

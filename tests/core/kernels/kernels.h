@@ -92,5 +92,11 @@ inline void exponent_histogram(const ExponentHistogramArgs& args) {
 inline void update_stagnation(const UpdateStagnationArgs& args) {
   device_under_test().backend().update_stagnation(args, device_under_test().stream());
 }
+inline void rounding_losses(const RoundingLossesArgs& args) {
+  device_under_test().backend().rounding_losses(args, device_under_test().stream());
+}
+inline void compare(const CompareArgs& args) {
+  device_under_test().backend().compare(args, device_under_test().stream());
+}
 
 }  // namespace mantissa::kernel_test

@@ -164,6 +164,21 @@ TEST(KernelWork, Probes) {
             2 * 40.0 + 2 * sizeof(UpdateStagnation));
 }
 
+TEST(KernelWork, ComparisonsReadTheirOperands) {
+  const Tensor x = f32({4, 6}), losses = tensor(DType::kU8, {sizeof(FormatLosses)});
+  EXPECT_EQ(work_of(RoundingLossesArgs{.src = x, .format = {Format::kE4M3, Scaling::kBlock}, .record = losses}).bytes,
+            2 * 96.0 + 2 * sizeof(FormatLosses));
+  EXPECT_EQ(work_of(RoundingLossesArgs{.src = x,
+                                       .format = {Format::kE4M3, Scaling::kDelayed},
+                                       .scale = f32({1}),
+                                       .record = losses,
+                                       .mode = GradientMode::kWrite})
+                .bytes,
+            96.0 + 4.0 + sizeof(FormatLosses));
+  const Tensor sums = tensor(DType::kU8, {sizeof(ErrorSums)});
+  EXPECT_EQ(work_of(CompareArgs{.x = x, .reference = x, .record = sums}).bytes, 2 * 96.0 + 2 * sizeof(ErrorSums));
+}
+
 TEST(KernelWork, CopiesBetweenHostAndDeviceAreBoundByTheirLink) {
   const Tensor host = f32({10});
   const Tensor device(std::make_shared<Storage>(host.raw(), 40, Device{Device::Kind::kCuda, 0}, nullptr), DType::kF32,

@@ -117,6 +117,10 @@ class NotingBackend final : public Backend {
   void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) override {
     last_ = {"update_stagnation", &args, &stream};
   }
+  void rounding_losses(const RoundingLossesArgs& args, Stream& stream) override {
+    last_ = {"rounding_losses", &args, &stream};
+  }
+  void compare(const CompareArgs& args, Stream& stream) override { last_ = {"compare", &args, &stream}; }
 
  private:
   Call& last_;
@@ -173,7 +177,9 @@ TEST_F(ProfilingBackendTest, HandsOnEveryKernel) {
   expect_forwarded("delayed_scales", &Backend::delayed_scales);
   expect_forwarded("exponent_histogram", &Backend::exponent_histogram);
   expect_forwarded("update_stagnation", &Backend::update_stagnation);
-  EXPECT_EQ(forwarded_, 32);
+  expect_forwarded("rounding_losses", &Backend::rounding_losses);
+  expect_forwarded("compare", &Backend::compare);
+  EXPECT_EQ(forwarded_, 34);
 }
 
 TEST_F(ProfilingBackendTest, HandsOnEverythingElse) {
