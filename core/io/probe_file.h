@@ -11,6 +11,7 @@
 //   int64   8 bytes a row
 //   text    u32 number of texts that no group before had, u32 length and bytes of each; a row is a u32: the number of
 //           its text, from 0, in order of first appearance
+//   bytes   a u32 a row, the number of its bytes; then the bytes of all rows
 // A group whose last bytes are missing is being written or was cut: it does not count. Anything else that does not fit
 // its hash is damage.
 #pragma once
@@ -26,8 +27,8 @@
 
 namespace mantissa {
 
-enum class ProbeType : uint8_t { kF32 = 1, kI64 = 2, kText = 3 };
-std::string_view name(ProbeType type);  // "fp32", "int64", "text"
+enum class ProbeType : uint8_t { kF32 = 1, kI64 = 2, kText = 3, kBytes = 4 };
+std::string_view name(ProbeType type);  // "fp32", "int64", "text", "bytes"
 
 struct ProbeColumn {
   std::string name;
@@ -36,7 +37,8 @@ struct ProbeColumn {
 };
 
 // A group's values of one column, by row; the alternative is the column's type.
-using ProbeValues = std::variant<std::vector<float>, std::vector<int64_t>, std::vector<std::string>>;
+using ProbeValues = std::variant<std::vector<float>, std::vector<int64_t>, std::vector<std::string>,
+                                 std::vector<std::vector<std::byte>>>;
 
 class ProbeFileWriter {
  public:
@@ -93,6 +95,7 @@ class ProbeFile {
   std::vector<float> floats(std::string_view column) const;
   std::vector<int64_t> integers(std::string_view column) const;
   std::vector<std::string> texts(std::string_view column) const;
+  std::vector<std::vector<std::byte>> bytes(std::string_view column) const;
 
  private:
   friend class ProbeFileWriter;

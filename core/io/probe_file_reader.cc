@@ -62,7 +62,7 @@ uint64_t ProbeFile::read_header() {
   Cursor cursor(bytes.subspan(kHeaderStartBytes, hashed - kHeaderStartBytes), file_.path());
   for (uint32_t left = cursor.take<uint32_t>(); left > 0; --left) {
     const auto type = cursor.take<uint8_t>();
-    if (type < static_cast<uint8_t>(ProbeType::kF32) || type > static_cast<uint8_t>(ProbeType::kText)) {
+    if (type < static_cast<uint8_t>(ProbeType::kF32) || type > static_cast<uint8_t>(ProbeType::kBytes)) {
       throw DataError(
           fmt::format("{}: a column has type {}, expected 1 (fp32), 2 (int64) or 3 (text): the file was "
                       "made by another version of this program",
@@ -111,8 +111,9 @@ ProbeFile::Group ProbeFile::parse_group(std::span<const std::byte> payload, uint
   Cursor cursor(payload, file_.path());
   for (const ProbeColumn& column : columns_) {
     const auto bytes = cursor.take_bytes(cursor.take<uint32_t>());
+    const bool is_number = column.type == ProbeType::kF32 || column.type == ProbeType::kI64;
     const size_t value_bytes = column.type == ProbeType::kF32 ? sizeof(float) : sizeof(int64_t);
-    if (column.type != ProbeType::kText && bytes.size() != rows * value_bytes) {
+    if (is_number && bytes.size() != rows * value_bytes) {
       throw DataError(
           fmt::format("{}: column '{}' of {} rows needs {} bytes, got {}: the file was made by another "
                       "version of this program",
@@ -161,6 +162,21 @@ std::vector<std::string> ProbeFile::texts(std::string_view column) const {
                         file_.path(), column, dictionary.size(), number));
       }
       values.push_back(dictionary[number]);
+    }
+  }
+  return values;
+}
+
+std::vector<std::vector<std::byte>> ProbeFile::bytes(std::string_view column) const {
+  const size_t index = index_of(column, ProbeType::kBytes);
+  std::vector<std::vector<std::byte>> values;
+  for (const Group& group : groups_) {
+    Cursor cursor(group.columns[index], file_.path());
+    std::vector<uint32_t> sizes(group.rows);
+    for (uint32_t& size : sizes) size = cursor.take<uint32_t>();
+    for (const uint32_t size : sizes) {
+      const auto taken = cursor.take_bytes(size);
+      values.emplace_back(taken.begin(), taken.end());
     }
   }
   return values;

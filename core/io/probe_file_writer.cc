@@ -38,7 +38,7 @@ size_t rows_of(const ProbeValues& values) {
 }
 
 ProbeType type_of(const ProbeValues& values) {
-  constexpr ProbeType kTypes[] = {ProbeType::kF32, ProbeType::kI64, ProbeType::kText};
+  constexpr ProbeType kTypes[] = {ProbeType::kF32, ProbeType::kI64, ProbeType::kText, ProbeType::kBytes};
   return kTypes[values.index()];
 }
 
@@ -65,6 +65,8 @@ std::string_view name(ProbeType type) {
       return "int64";
     case ProbeType::kText:
       return "text";
+    case ProbeType::kBytes:
+      return "bytes";
   }
   return "?";
 }
@@ -139,6 +141,11 @@ void ProbeFileWriter::encode(const ProbeValues& values, Dictionary& dictionary, 
   const auto put_numbers = [&](const auto& list) { put_bytes(list.data(), list.size() * sizeof(list[0]), to); };
   if (const auto* const floats = std::get_if<std::vector<float>>(&values)) return put_numbers(*floats);
   if (const auto* const integers = std::get_if<std::vector<int64_t>>(&values)) return put_numbers(*integers);
+  if (const auto* const lists = std::get_if<std::vector<std::vector<std::byte>>>(&values)) {
+    for (const auto& list : *lists) put(static_cast<uint32_t>(list.size()), to);
+    for (const auto& list : *lists) put_bytes(list.data(), list.size(), to);
+    return;
+  }
   std::vector<std::byte> added;
   std::vector<uint32_t> numbers;
   uint32_t added_count = 0;

@@ -102,6 +102,20 @@ TEST(ProbeFile, KeepsEveryBit) {
   EXPECT_EQ(file.rows_of_group(1), 0);
 }
 
+TEST(ProbeFile, KeepsBytesOfAnyLength) {
+  const TempFolder folder;
+  const std::string path = folder.file("bytes");
+  const std::vector<std::vector<std::byte>> first = {{}, {std::byte{0}, std::byte{255}}, {std::byte{7}}},
+                                            second = {std::vector<std::byte>(1000, std::byte{3})};
+  ProbeFileWriter writer(path, {{"b", ProbeType::kBytes}, {"i", ProbeType::kI64}});
+  writer.append({first, Integers{1, 2, 3}});
+  writer.append({second, Integers{4}});
+  const ProbeFile file(path);
+  EXPECT_EQ(file.bytes("b"), (std::vector<std::vector<std::byte>>{first[0], first[1], first[2], second[0]}));
+  EXPECT_EQ(file.integers("i"), (Integers{1, 2, 3, 4}));
+  EXPECT_THROW(file.texts("b"), DataError) << "of another type";
+}
+
 // The layout that probe_file.h promises to other programs, byte by byte but for the checksums.
 TEST(ProbeFile, IsLaidOutAsDescribed) {
   const TempFolder folder;
