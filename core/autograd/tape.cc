@@ -10,7 +10,8 @@ Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy
       policy_(policy),
       casts_(casts),
       options_(std::move(options)),
-      precision_(&policy.at("")) {}
+      precision_(&policy.at("")),
+      search_(backend, stream) {}
 
 Tape::~Tape() {
   const auto give_back = [](const Node& node) {
@@ -46,10 +47,8 @@ Tensor Tape::cast(const Tensor& tensor, DType dtype) {
 
 Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
                  Backward backward) {
-  if (!is_second_run_) {
-    if (options_.after_op) options_.after_op(layer_, name(op), output);
-    if (options_.check_outputs) check_output(op, output);
-  }
+  if (!is_second_run_ && options_.after_op) options_.after_op(layer_, name(op), output);
+  if (options_.check_outputs) return examine(op, std::move(output), inputs, parameters);
   if (!training()) return Var{std::move(output)};
   if (is_recording()) return push_node(std::move(output), inputs, parameters, std::move(backward));
   for (const Var& input : inputs) {
@@ -72,6 +71,15 @@ Var Tape::push_node(Tensor output, const std::vector<Var>& inputs, const std::ve
   slots_.push_back({output.dtype(), output.shape(), {}});
   for (Parameter* parameter : parameters) ++parameter->pending_uses;
   nodes_.push_back({slot, parameters, std::move(backward)});
+  return Var{std::move(output), slot};
+}
+
+Var Tape::examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
+  std::vector<int> read;
+  for (const Var& input : inputs) read.push_back(input.slot);
+  const int slot = static_cast<int>(slots_.size());
+  slots_.push_back({output.dtype(), output.shape(), {}});
+  search_.examine(op, layer_, output, slot, read, parameters);
   return Var{std::move(output), slot};
 }
 
@@ -111,7 +119,8 @@ GradientTarget Tape::gradient_target(Parameter& parameter) {
 }
 
 void Tape::backward(const Var& loss) {
-  MANTISSA_CHECK(training(), "[tape.backward] the tape was made for evaluation");
+  MANTISSA_CHECK(training() && !options_.check_outputs,
+                 "[tape.backward] the tape was made for evaluation, or to examine outputs");
   MANTISSA_CHECK(!spent_, "[tape.backward] called twice on one tape");
   MANTISSA_CHECK(loss.slot >= 0 && loss.value.numel() == 1, "[tape.backward] expected a recorded loss of one element");
   MANTISSA_CHECK(options_.loss_gradient.defined(), "[tape.backward] the tape was made without a loss gradient");
@@ -129,16 +138,6 @@ void Tape::backward(const Var& loss) {
       if (--parameter->pending_uses == 0 && options_.gradient_ready) options_.gradient_ready(*parameter);
     }
     if (options_.between_nodes) options_.between_nodes();
-  }
-}
-
-void Tape::check_output(Op op, const Tensor& output) {
-  if (first_non_finite_ || !is_floating(output.dtype())) return;
-  const Tensor record = backend_.make_stats(stream_);
-  backend_.tensor_stats({.x = output, .record = record}, stream_);
-  const TensorStats stats = backend_.read_stats(record, stream_);
-  if (stats.first_bad != TensorStats::kNone) {
-    first_non_finite_ = NonFiniteOp{std::string(name(op)), layer_, stats, output.shape()};
   }
 }
 

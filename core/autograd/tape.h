@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "core/autograd/delayed_scales.h"
+#include "core/autograd/fault_search.h"
 #include "core/autograd/operand_caches.h"
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
+#include "core/autograd/product_observer.h"
 #include "core/autograd/recompute.h"
 #include "core/autograd/rounded_weights.h"
 #include "core/autograd/weight_cast_cache.h"
@@ -50,14 +52,6 @@ struct RandomKey {
   int64_t samples = 0;        // of the micro-batch; needed where gradients are rounded stochastically
 };
 
-// The first op whose output was not finite, found by TapeOptions::check_outputs.
-struct NonFiniteOp {
-  std::string op;     // "gelu"
-  std::string layer;  // "blocks.3.mlp"
-  TensorStats stats;
-  Shape shape;
-};
-
 struct TapeOptions {
   TapeMode mode = TapeMode::kTraining;
   RandomKey random{};
@@ -68,7 +62,8 @@ struct TapeOptions {
   OperandCaches* operand_caches = nullptr;           // of the weights, where several passes read them; nullptr: none
   DelayedScales* delayed_scales = nullptr;           // nullptr: delayed scaling is done as current scaling
   RoundedWeights* rounded_weights = nullptr;         // nullptr: weights are rounded again in every pass
-  bool check_outputs = false;                        // examine every op's output; slow, for hunting a fault
+  ProductObserver* observer = nullptr;               // of linear layers' products; nullptr: none
+  bool check_outputs = false;                        // examine every op's output; slow, and no backward pass follows
   std::function<void(Parameter&)> gradient_ready{};  // after the last use of a parameter in the backward pass
   std::function<void()> between_nodes{};             // lets communication progress during the backward pass
   std::function<void(std::string_view layer, std::string_view op, Tensor& output)>
@@ -107,7 +102,7 @@ class Tape {
   // kernel then do it one by one.
   bool shows_every_op() const { return options_.check_outputs || options_.after_op != nullptr; }
   // Whether recompute() drops what a segment makes.
-  bool recomputes() const { return training() && options_.recompute == Recompute::kFull; }
+  bool recomputes() const { return training() && !options_.check_outputs && options_.recompute == Recompute::kFull; }
   // segment(input), of which nothing but `input` is kept if recomputes(): the backward pass runs the segment a second
   // time, with the layer path, the autocast scope and the random sites of the first, and then takes its derivative.
   // Hooks see the ops of the first run only. `segment` must be good for a second call until then, and read no value
@@ -129,6 +124,15 @@ class Tape {
   // For products by weight(parameter, dtype).
   OperandCache* operand_cache(const Parameter& parameter, DType dtype) const {
     return options_.operand_caches ? options_.operand_caches->get(parameter, dtype) : nullptr;
+  }
+  // Whether products are to be shown to an observer. What they read must then be at hand unrounded.
+  bool is_observed() const { return options_.observer != nullptr; }
+  // Shows a product, once it has been queued, if there is an observer. Those of a forward pass that is made again have
+  // been shown.
+  void show_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
+                    DType result) const {
+    if (!is_observed() || (product == Product::kForward && is_second_run_)) return;
+    options_.observer->on_product(weight, product, a, b, result);
   }
   // A number for this op's random choices, the same in every run of the same model.
   uint32_t next_random_site() { return random_sites_++; }
@@ -152,11 +156,11 @@ class Tape {
   GradientTarget gradient_target(Parameter& parameter);
 
   // Runs the backward pass from a loss, whose op scales its gradient by options().loss_gradient. The tape is empty
-  // afterwards. ContractError on a second call, or if the tape was made for evaluation.
+  // afterwards. ContractError on a second call, or if the tape was made for evaluation or to examine outputs.
   void backward(const Var& loss);
 
   // What check_outputs found first, if anything.
-  const std::optional<NonFiniteOp>& first_non_finite() const { return first_non_finite_; }
+  const std::optional<NonFiniteOp>& first_non_finite() const { return search_.found(); }
   size_t size() const { return nodes_.size(); }
 
  private:
@@ -176,7 +180,8 @@ class Tape {
 
   Var push_node(Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
                 Backward backward);
-  void check_output(Op op, const Tensor& output);
+  // As push_node(), for a tape that examines: nothing is kept of the op but the output's place among the others.
+  Var examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
   Position position() const { return {layer_, random_sites_, autocast_state()}; }
   void go_to(const Position& position);
 
@@ -200,7 +205,7 @@ class Tape {
   std::vector<Parameter*>* dropped_parameters_ = nullptr;  // uses of a segment that is not recorded now, else nullptr
   bool is_second_run_ = false;                             // of a segment
   bool spent_ = false;
-  std::optional<NonFiniteOp> first_non_finite_;
+  FaultSearch search_;
 };
 
 }  // namespace mantissa

@@ -42,6 +42,11 @@ Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const
           .kernel_cache = tape.operand_cache(weight, dtype)};
 }
 
+// Shows a product whose operands are not rounded.
+void show(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b, DType result) {
+  tape.show_product(weight, product, {.given = a, .multiplied = a}, {.given = b, .multiplied = b}, result);
+}
+
 // The gradient of a linear layer's input.
 using InputGradient = std::function<Tensor(Tape& tape, const Tensor& dy)>;
 
@@ -55,23 +60,26 @@ Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter&
                        if (slot >= 0) t.give_gradient(Var{{}, slot}, input_gradient(t, dy));
                        const GradientTarget d_weight = t.gradient_target(weight);
                        const GradientTarget d_bias = bias ? t.gradient_target(*bias) : GradientTarget{};
+                       const Tensor x = input.get(t);
                        t.backend().gemm({.a = dy,
-                                         .b = input.get(t),
+                                         .b = x,
                                          .c = d_weight.tensor,
                                          .bias_gradient = d_bias.tensor,
                                          .trans_a = Transpose::kYes,
                                          .mode = d_weight.mode,
                                          .bias_gradient_mode = d_bias.mode},
                                         t.stream());
+                       show(t, weight, Product::kWeightGradient, dy, x, DType::kF32);
                      });
 }
 
 // dx = dy W: in fp32 for an fp32 x (a residual stream) although the product is of 16-bit numbers.
-InputGradient plain_gradient(const Operands& operands, DType x_dtype) {
-  return [kernel = operands.kernel, cache = operands.kernel_cache, shape = operands.input.shape(), x_dtype](
+InputGradient plain_gradient(const Operands& operands, const Parameter& weight, DType x_dtype) {
+  return [kernel = operands.kernel, cache = operands.kernel_cache, shape = operands.input.shape(), &weight, x_dtype](
              Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), shape, "gradient");
     t.backend().gemm({.a = dy, .b = kernel, .c = dx, .b_cache = cache}, t.stream());
+    show(t, weight, Product::kInputGradient, dy, kernel, dx.dtype());
     return dx;
   };
 }
@@ -94,7 +102,8 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   x.value = Tensor();  // the backward pass needs the cast input only
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   tape.backend().gemm(operands.product(y), tape.stream());
-  return record_linear(tape, y, input, weight, bias, x.slot, plain_gradient(operands, x_dtype));
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y.dtype());
+  return record_linear(tape, y, input, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
 }
 
 GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, GeluForm form) {
@@ -110,7 +119,8 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
   product.activation = GemmActivation::kGelu;
   product.form = form;
   tape.backend().gemm(product, tape.stream());
-  Var made = record_linear(tape, y, saved, weight, bias, x.slot, plain_gradient(operands, x_dtype));
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y.dtype());
+  Var made = record_linear(tape, y, saved, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
   return {tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); }), input, form};
 }
 
@@ -121,8 +131,9 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                  weight.name, x.input.dtype(), operands.input.dtype());
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   tape.backend().gemm(operands.product(y), tape.stream());
-  const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, input = x.input, form = x.form](
-                                  Tape& t, const Tensor& dy) {
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y.dtype());
+  const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, input = x.input, form = x.form,
+                               &weight](Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
     t.backend().gemm({.a = dy,
                       .b = kernel,
@@ -132,6 +143,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                       .form = form,
                       .b_cache = cache},
                      t.stream());
+    show(t, weight, Product::kInputGradient, dy, kernel, dx.dtype());
     return dx;
   };
   return record_linear(tape, y, SavedValue(x.y, operands.input), weight, bias, x.y.slot, input_gradient);

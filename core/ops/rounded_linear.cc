@@ -28,6 +28,27 @@ struct Layer {
   RoundedMatrix weight_operand(Tape& tape, Product product) const {
     return round_weight(tape, weight, tape.weight(weight, dtype), use(product, Role::kWeight));
   }
+
+  // Shows a product of `a` and `b`, made of the operands of these roles.
+  struct Shown {
+    Role role;
+    Tensor given;
+    RoundedMatrix made;
+  };
+  void show(const Tape& tape, Product product, const Shown& a, const Shown& b, DType result) const {
+    if (tape.is_observed()) tape.show_product(weight, product, observed(product, a), observed(product, b), result);
+  }
+
+ private:
+  ObservedOperand observed(Product product, const Shown& shown) const {
+    const OperandUse how = use(product, shown.role);
+    return {.given = shown.given,
+            .multiplied = shown.made.values,
+            .scale = shown.made.scale,
+            .format = how.format,
+            .axis = how.format ? axis_of(how) : BlockAxis::kColumns,
+            .transformed = how.transformed};
+  }
 };
 
 Layer make_layer(Tape& tape, Parameter& weight, Parameter* bias, DType dtype, const LinearFormats& formats) {
@@ -49,19 +70,22 @@ Tensor multiply(Tape& tape, GemmArgs product, const RoundedMatrix& a, const Roun
   return tape.cast(product.c, dtype);
 }
 
-// x as the weight gradient reads it: rounded already where the forward product reads the same, else the value itself.
+// x as the weight gradient reads it: rounded already where the forward product reads the same and nobody asks for the
+// value, else the value itself.
 class SavedInput {
  public:
-  SavedInput(const Layer& layer, const Var& x, const Tensor& value, const RoundedMatrix& forward) {
-    if (!x.remake && is_same(layer)) {
+  SavedInput(const Layer& layer, const Var& x, const Tensor& value, const RoundedMatrix& forward, bool needs_value) {
+    if (!needs_value && !x.remake && is_same(layer)) {
       rounded_ = forward;
     } else {
       value_.emplace(x, value);
     }
   }
 
-  RoundedMatrix get(Tape& tape, const Layer& layer) const {
-    return value_ ? layer.operand(tape, Product::kWeightGradient, Role::kActivation, value_->get(tape)) : rounded_;
+  // Undefined where only what it was rounded to is kept.
+  Tensor value(Tape& tape) const { return value_ ? value_->get(tape) : Tensor(); }
+  RoundedMatrix operand(Tape& tape, const Layer& layer, const Tensor& value) const {
+    return value.defined() ? layer.operand(tape, Product::kWeightGradient, Role::kActivation, value) : rounded_;
   }
 
  private:
@@ -78,9 +102,10 @@ class SavedInput {
 };
 
 void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& input, const Tensor& dy) {
+  constexpr Product kProduct = Product::kWeightGradient;
   const GradientTarget d_weight = tape.gradient_target(layer.weight);
-  const RoundedMatrix a = layer.operand(tape, Product::kWeightGradient, Role::kGradient, dy),
-                      b = input.get(tape, layer);
+  const Tensor x = input.value(tape);
+  const RoundedMatrix a = layer.operand(tape, kProduct, Role::kGradient, dy), b = input.operand(tape, layer, x);
   tape.backend().gemm({.a = a.values,
                        .b = b.values,
                        .c = d_weight.tensor,
@@ -89,9 +114,20 @@ void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& inpu
                        .trans_a = Transpose::kYes,
                        .mode = d_weight.mode},
                       tape.stream());
+  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kActivation, x, b}, DType::kF32);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
   tape.backend().column_sum({.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
+}
+
+// dx = dy W, in `dtype`.
+Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape shape, DType dtype) {
+  constexpr Product kProduct = Product::kInputGradient;
+  const RoundedMatrix a = layer.operand(tape, kProduct, Role::kGradient, dy), b = layer.weight_operand(tape, kProduct);
+  Tensor dx = multiply(tape, {}, a, b, shape, dtype, "gradient");
+  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kWeight, tape.weight(layer.weight, layer.dtype), b},
+             dtype);
+  return dx;
 }
 
 }  // namespace
@@ -102,23 +138,24 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
   const Shape x_shape = x.value.shape(), y_shape{x_shape[0], weight.shape[0]};
   const Tensor value = tape.cast(x.value, dtype);
   const RoundedMatrix a = layer.operand(tape, Product::kForward, Role::kActivation, value);
+  const RoundedMatrix b = layer.weight_operand(tape, Product::kForward);
   const Tensor y = multiply(tape, {.bias = bias ? tape.weight(*bias, dtype) : Tensor(), .trans_b = Transpose::kYes}, a,
-                            layer.weight_operand(tape, Product::kForward), y_shape, dtype, "activation");
-  const SavedInput input(layer, x, value, a);
+                            b, y_shape, dtype, "activation");
+  layer.show(tape, Product::kForward, {Role::kActivation, value, a}, {Role::kWeight, tape.weight(weight, dtype), b},
+             dtype);
+  const SavedInput input(layer, x, value, a, tape.is_observed());
   const int slot = x.slot;
   x.value = Tensor();
   std::vector<Parameter*> parameters{&weight};
   if (bias) parameters.push_back(bias);
-  return tape.record(
-      Op::kLinear, y, {Var{{}, slot}}, parameters, [layer, input, slot, x_dtype, x_shape](Tape& t, const Tensor& dy) {
-        if (slot >= 0) {
-          const DType d_input = x_dtype == DType::kF32 ? DType::kF32 : dy.dtype();
-          t.give_gradient(Var{{}, slot},
-                          multiply(t, {}, layer.operand(t, Product::kInputGradient, Role::kGradient, dy),
-                                   layer.weight_operand(t, Product::kInputGradient), x_shape, d_input, "gradient"));
-        }
-        accumulate_gradients(t, layer, input, dy);
-      });
+  return tape.record(Op::kLinear, y, {Var{{}, slot}}, parameters,
+                     [layer, input, slot, x_dtype, x_shape](Tape& t, const Tensor& dy) {
+                       if (slot >= 0) {
+                         const DType d_input = x_dtype == DType::kF32 ? DType::kF32 : dy.dtype();
+                         t.give_gradient(Var{{}, slot}, input_gradient(t, layer, dy, x_shape, d_input));
+                       }
+                       accumulate_gradients(t, layer, input, dy);
+                     });
 }
 
 }  // namespace mantissa

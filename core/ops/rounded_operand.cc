@@ -7,17 +7,6 @@
 namespace mantissa {
 namespace {
 
-// How the values that share a scale lie. Square blocks of weights serve the forward and the backward product alike.
-BlockAxis axis_of(const OperandUse& use) {
-  const bool is_square = use.format->scaling == Scaling::kBlock || use.format->scaling == Scaling::kTwoLevel;
-  if (block_length(use.format->scaling) == 0) return BlockAxis::kColumns;  // all of them
-  if (use.role == Role::kWeight) {
-    if (is_square) return BlockAxis::kBoth;
-    return use.product == Product::kForward ? BlockAxis::kColumns : BlockAxis::kRows;
-  }
-  return use.product == Product::kWeightGradient ? BlockAxis::kRows : BlockAxis::kColumns;
-}
-
 // Recipes whose blocks `size` goes into, as a text: "mxfp8, nvfp4, ".
 std::string recipes_for(int64_t size) {
   std::string text;
@@ -105,6 +94,17 @@ Tensor transformed(Tape& tape, const Tensor& x) {
 }
 
 }  // namespace
+
+BlockAxis axis_of(const OperandUse& use) {
+  const bool is_square = use.format->scaling == Scaling::kBlock || use.format->scaling == Scaling::kTwoLevel;
+  if (block_length(use.format->scaling) == 0) return BlockAxis::kColumns;  // all of them
+  if (use.role == Role::kWeight) {
+    // Square blocks serve the forward and the backward product alike.
+    if (is_square) return BlockAxis::kBoth;
+    return use.product == Product::kForward ? BlockAxis::kColumns : BlockAxis::kRows;
+  }
+  return use.product == Product::kWeightGradient ? BlockAxis::kRows : BlockAxis::kColumns;
+}
 
 bool is_transformed(const LinearFormats& formats, Product product) {
   const auto x = formats.at(product, Role::kActivation), dy = formats.at(product, Role::kGradient);

@@ -17,6 +17,8 @@ struct OperandUse {
   uint32_t random_site = 0;              // of stochastic rounding
 };
 
+// How the values of the operand that share a scale lie.
+BlockAxis axis_of(const OperandUse& use);
 // Whether both operands of the product are rounded so that a Hadamard transform goes before: weight gradients in nvfp4.
 bool is_transformed(const LinearFormats& formats, Product product);
 // Whether the operand is rounded stochastically: gradients in nvfp4.

@@ -11,8 +11,16 @@ namespace {
 // A culprit as it travels between ranks.
 struct Culprit {
   int32_t found = 0;
-  char text[252] = {};
+  char text[1020] = {};
 };
+
+std::string describe(const NonFiniteOp& bad, size_t micro_batch) {
+  std::string text = fmt::format(
+      "op {} of layer '{}' made {} NaN and {} Inf in its output {}, first at element {} (micro-batch {})", bad.op,
+      bad.layer, bad.stats.nan_count, bad.stats.inf_count, bad.shape, bad.stats.first_bad, micro_batch);
+  for (size_t i = 0; i < bad.inputs.size(); ++i) text += (i == 0 ? "; made of " : ", ") + to_text(bad.inputs[i]);
+  return text;
+}
 
 }  // namespace
 
@@ -65,12 +73,13 @@ void StepWork::set_loss_gradient(float value) {
   session_.runtime.backend->upload(&value, loss_gradient_, *session_.runtime.stream);
 }
 
-void StepWork::run() {
+void StepWork::run(ProductObserver* observer) {
   Session& s = session_;
   Backend& backend = *s.runtime.backend;
   s.runtime.parameters.forget_gradients();
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     TapeOptions options = tape_options(index);
+    options.observer = index == 0 ? observer : nullptr;
     if (index + 1 == first_samples_.size()) {  // gradients are complete after the last one: reduce as they land
       s.reducer.begin();
       options.gradient_ready = [&s, this](Parameter& parameter) {
@@ -122,9 +131,7 @@ std::string StepWork::find_culprit() {
     forward(tape, index);
     if (const auto& bad = tape.first_non_finite()) {
       mine.found = 1;
-      const std::string text = fmt::format(
-          "op {} of layer '{}' made {} NaN and {} Inf in its output {}, first at element {} (micro-batch {})", bad->op,
-          bad->layer, bad->stats.nan_count, bad->stats.inf_count, bad->shape, bad->stats.first_bad, index);
+      const std::string text = describe(*bad, index);
       std::strncpy(mine.text, text.c_str(), sizeof(mine.text) - 1);
     }
   }

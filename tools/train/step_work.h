@@ -19,8 +19,9 @@ class StepWork {
   // What the gradients of the summed loss start from.
   void set_loss_gradient(float value);
   // Queues forward and backward passes and the reduction. All that differs between steps is read by the device from
-  // memory which load() and set_loss_gradient() wrote, so that a captured run can be repeated. Collective.
-  void run();
+  // memory which load() and set_loss_gradient() wrote, so that a captured run can be repeated. `observer`, if any, is
+  // shown the products of the first micro-batch. Collective.
+  void run(ProductObserver* observer = nullptr);
   // (micro-batches) fp32, on the device: what run() found for each, summed over its tokens.
   const Tensor& losses() const { return losses_; }
 

@@ -167,18 +167,13 @@ TEST_F(RecomputeTest, HooksSeeEveryOpOnce) {
   const auto pass = [&](Recompute recompute) {
     std::vector<std::string> seen;
     TapeOptions options;
-    options.check_outputs = true;
     options.after_op = [&](std::string_view layer, std::string_view op, Tensor&) {
       seen.push_back(fmt::format("{} of {}", op, layer));
     };
     const auto tape = this->tape(recompute, std::move(options));
     const Var x = tape->recompute(leaf(*tape, parameters_[0]), four_times);
     const Var loss = weighted_sum(*tape, x, Values(kElements, 1.0f));
-    host_.backend().fill(parameters_[0].weight, INFINITY, host_.stream());  // no output of the second run is examined
-    host_.backend().fill(x.value, INFINITY, host_.stream());
     tape->backward(loss);
-    host_.initialize(parameters_, 1);
-    EXPECT_FALSE(tape->first_non_finite().has_value());
     return seen;
   };
   const auto kept = pass(Recompute::kNone);

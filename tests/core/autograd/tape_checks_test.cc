@@ -66,6 +66,41 @@ TEST_F(TapeChecks, NamesTheFirstOpAndLayerOfANaN) {
   EXPECT_EQ(found->stats.inf_count, 0);
 }
 
+TEST_F(TapeChecks, TellsWhatTheOpWasMadeOf) {
+  weight_.weight = host_.tensor({0, -3, 0.25f}, {3});
+  const auto tape = host_.tape(fp32_, inject("blocks.1", NAN));
+  forward(*tape);
+  ASSERT_TRUE(tape->first_non_finite().has_value());
+  const auto& inputs = tape->first_non_finite()->inputs;
+  ASSERT_EQ(inputs.size(), 1u);
+  EXPECT_EQ(inputs[0].name, "gelu of 'blocks.0'");
+  EXPECT_EQ(inputs[0].largest, 6.0f);
+  EXPECT_EQ(inputs[0].smallest, 0.5f);
+  EXPECT_EQ(inputs[0].zeros, 1);
+  EXPECT_EQ(inputs[0].non_finite, 0);
+  EXPECT_EQ(to_text(inputs[0]), "gelu of 'blocks.0' (fp32, magnitudes 0.5 to 6, 1 of 3 zero)");
+}
+
+TEST_F(TapeChecks, RangesOfParametersTellOfTheirNaN) {
+  weight_.weight = host_.tensor({NAN, -INFINITY, 0.375f}, {3});
+  TapeOptions options;
+  options.check_outputs = true;
+  const auto tape = host_.tape(fp32_, std::move(options));
+  forward(*tape);
+  ASSERT_TRUE(tape->first_non_finite().has_value());
+  const auto& inputs = tape->first_non_finite()->inputs;
+  ASSERT_EQ(inputs.size(), 1u);
+  EXPECT_EQ(to_text(inputs[0]), "parameter 'w.weight' (fp32, magnitudes 0.25 to 0.375, 2 of 3 NaN or Inf)");
+}
+
+TEST_F(TapeChecks, NoBackwardPassFollows) {
+  TapeOptions options;
+  options.check_outputs = true;
+  const auto tape = host_.tape(fp32_, std::move(options));
+  const Var x = forward(*tape);
+  EXPECT_THROW(tape->backward(x), ContractError);
+}
+
 TEST_F(TapeChecks, TellsInfFromNaN) {
   const auto tape = host_.tape(fp32_, inject("blocks.0", -INFINITY));
   forward(*tape);

@@ -1,0 +1,34 @@
+// ProductObserver: is shown what the linear layers of a pass multiply, as they multiply it.
+#pragma once
+
+#include <optional>
+
+#include "core/autograd/linear_formats.h"
+#include "core/autograd/parameter.h"
+#include "core/backend/quantize_args.h"
+
+namespace mantissa {
+
+// A matrix as the layer has it, rows first: x (R, K), W (N, K), dy (R, N). Good until the call returns, as far as the
+// stream is concerned.
+struct ObservedOperand {
+  Tensor given{};       // before it is rounded, in the dtype that the layer computes in
+  Tensor multiplied{};  // what the product reads; `given` where nothing is rounded
+  Tensor scale{};       // (1) fp32, which the product is divided by; undefined: 1
+  // How it was rounded; nothing: not at all.
+  std::optional<TensorFormat> format{};
+  BlockAxis axis = BlockAxis::kColumns;
+  bool transformed = false;  // by the Hadamard transform along the rows, before it was rounded
+};
+
+class ProductObserver {
+ public:
+  virtual ~ProductObserver() = default;
+  // `weight` names the layer. a, b: x and W of fprop, dy and W of dgrad, dy and x of wgrad. `result`: the dtype that
+  // the product is stored in, before any bias, activation function or earlier contribution is added to it. May queue
+  // work on the pass's stream, but take no memory of its arena.
+  virtual void on_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
+                          DType result) = 0;
+};
+
+}  // namespace mantissa
