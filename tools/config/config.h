@@ -133,6 +133,13 @@ struct ActivationInjection {
   InjectedValue value = InjectedValue::kInf;
 };
 
+// What is looked at while a run trains.
+struct ProbeConfig {
+  bool enabled = false;
+  int64_t interval = 100;  // steps; the first step is one of those that are looked at
+  int64_t rows = 512;      // of a micro-batch that products are compared with fp32 on, at most
+};
+
 // Of GPUs only.
 struct CudaConfig {
   AttentionChoice attention = AttentionChoice::kAuto;
@@ -156,6 +163,7 @@ struct Config {
   CommConfig comm;
   CheckpointConfig checkpoint;
   FaultConfig faults;
+  ProbeConfig probe;
   CudaConfig cuda;
   TestConfig test;
   bool profile = false;  // times by operation and phase

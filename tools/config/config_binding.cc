@@ -180,6 +180,11 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });
   v.section("faults", [&] { v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1)); });
+  v.section("probe", [&] {
+    v.scalar("enabled", bool_field(c.probe.enabled));
+    v.scalar("interval", integer_field<int64_t>(c.probe.interval, 1, kMaxSteps));
+    v.scalar("rows", integer_field<int64_t>(c.probe.rows, 128, 1 << 20));
+  });
   v.section("cuda", [&] {
     v.scalar("attention", choice_field(c.cuda.attention, names::kAttention));
     v.scalar("gemm", choice_field(c.cuda.gemm, names::kGemmSelection));

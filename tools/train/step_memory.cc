@@ -29,6 +29,12 @@ void require_something_to_round(const Config& config, const ParameterSet& parame
       "in bf16 or fp16");
 }
 
+// For whom products keep at hand what they read.
+class Bystander final : public ProductObserver {
+ public:
+  void on_product(const Parameter&, Product, const ObservedOperand&, const ObservedOperand&, DType) override {}
+};
+
 // After a pass.
 void require_matches(const AutocastPolicy& policy) {
   const auto unmatched = policy.unmatched_patterns();
@@ -70,6 +76,14 @@ class Walk {
   void step(TapeOptions options = {}) {
     Tape tape = make_tape(std::move(options));
     tape.backward(loss(tape).sum);
+  }
+
+  // Every kind of step that a training of this configuration has.
+  void all_steps() {
+    step();
+    if (!config_.probe.enabled) return;
+    Bystander bystander;
+    step({.observer = &bystander});
   }
 
   void search_for_culprit() {
@@ -138,7 +152,7 @@ bool draws_samples(const Config& config, const Model& model) {
 StepMemory walk_step(const Config& config, Backend* packing) {
   Walk walk(config, packing);
   walk.keep_delayed_scales();
-  walk.step();
+  walk.all_steps();
   require_matches(walk.policy());
   return {.activations = walk.arena_bytes(),
           .casts = walk.cast_bytes(),
@@ -164,7 +178,7 @@ std::vector<PlacedOp> ops_of(const Config& config) {
 size_t training_arena_bytes(const Config& config) {
   Walk walk(config);
   walk.keep_delayed_scales();
-  walk.step();
+  walk.all_steps();
   if (!config.test.activations.empty()) {
     walk.step({.after_op = [](std::string_view, std::string_view, Tensor&) {}});  // no op is part of another
   }

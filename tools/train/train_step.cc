@@ -12,8 +12,9 @@ constexpr int64_t kDecisionBytes = sizeof(UpdateDecision);
 
 }  // namespace
 
-TrainStep::TrainStep(Session& session)
+TrainStep::TrainStep(Session& session, RunProbe* probe)
     : session_(session),
+      probe_(probe),
       work_(session),
       boost_(std::ldexp(1.0, gradient_boost_log2(session.ranks(), session.micro_batches()))),
       decisions_(session.runtime.backend->allocate_staging(2 * kDecisionBytes, "update decisions"), DType::kU8,
@@ -21,17 +22,24 @@ TrainStep::TrainStep(Session& session)
       last_settled_(Clock::now()) {}
 
 std::vector<StepReport> TrainStep::run() {
-  Pending started = start(next_to_start());
   std::vector<StepReport> reports;
+  const bool probed = is_probed(next_to_start());
+  if (probed) reports = finish();  // what is found belongs to a step that is not void
+  if (!reports.empty() && !reports.back().applied) return reports;
+  Pending started = start(next_to_start());
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
     // What was started behind a step that was not applied is void: it will be started again.
     if (!reports.back().applied) return reports;
   }
-  if (runs_ahead()) {
+  if (runs_ahead() && !probed) {
     pending_ = std::move(started);
   } else {
     reports.push_back(settle(started, Gradients::kKept));
+  }
+  if (probed) {
+    const StepReport& report = reports.back();
+    probed_ = probe_->end(report.step, report.scale, report.applied && report.learning_rate > 0.0);
   }
   return reports;
 }
@@ -69,7 +77,7 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   s.verdicts.plan(plan);
   started.seed = seed_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.seed);
-  queue();
+  queue(is_probed(step) ? probe_ : nullptr);
   backend.copy(s.verdicts.decision(), decision_slot(step), *s.runtime.stream);
   started.decided = s.runtime.stream->record();
   return started;
@@ -93,20 +101,24 @@ void TrainStep::calibrate(int64_t step) {
   scales.end_calibration();
 }
 
-void TrainStep::queue() {
+void TrainStep::queue(RunProbe* probe) {
   Session& s = session_;
-  const auto body = [this, &s] {
-    work_.run();
+  const auto body = [this, &s, probe] {
+    if (probe != nullptr) probe->begin();
+    work_.run(probe != nullptr ? probe->products() : nullptr);
+    if (probe != nullptr) probe->gradients_ready();
     {
       const Range range(RangeKind::kPhase, "decide");
       s.verdicts.decide(work_.losses(), s.reducer);
       s.amaxes.run(s.verdicts.decision());
     }
     const Range range(RangeKind::kPhase, "update");
+    if (probe != nullptr) probe->before_update();
     s.optimizer.step(s.reducer, s.verdicts.control());
+    if (probe != nullptr) probe->after_update();
   };
   ++queued_;
-  if (!s.captures_steps() || queued_ == 1) return body();
+  if (!s.captures_steps() || queued_ == 1 || probe != nullptr) return body();
   if (!captured_) {
     s.buckets.bump_versions();  // so that the casts of the weights are part of it
     captured_ = s.runtime.backend->capture(*s.runtime.stream, body);

@@ -9,8 +9,10 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "tools/probe/run_probe.h"
 #include "tools/train/step_report.h"
 #include "tools/train/step_work.h"
 
@@ -18,7 +20,8 @@ namespace mantissa {
 
 class TrainStep {
  public:
-  explicit TrainStep(Session& session);
+  // `probe` looks at the steps that are due, unless it is nullptr; it must outlive the object.
+  explicit TrainStep(Session& session, RunProbe* probe = nullptr);
 
   // Where delayed scaling has no amaxes yet: finds those of the next step's batch, in passes that do not round so and
   // whose gradients are dropped. run() does it, too, and again for the step behind where they were not finite;
@@ -27,6 +30,8 @@ class TrainStep {
   // Starts the next step and returns what is known by now, in order: where the host waits, the report of this very
   // step; else that of the step before, if there was one. session.next_step counts the reports given. Collective.
   std::vector<StepReport> run();
+  // What the probe has found since the last call, of the step that run() reported last. On rank 0 that of all ranks.
+  std::optional<ProbedStep> take_probed() { return std::exchange(probed_, std::nullopt); }
   // Waits for what has been started. Afterwards weights and optimizer are those of session.next_step. Collective.
   std::vector<StepReport> finish();
   // The step that run() would start: session.next_step, or one more while a step is under way.
@@ -45,13 +50,14 @@ class TrainStep {
 
   // Whether a step may be started before it is known what became of the one before.
   bool runs_ahead() const;
+  bool is_probed(int64_t step) const { return probe_ != nullptr && probe_->due(step); }
   Pending start(int64_t step);
   void calibrate(int64_t step);
   // What the backward passes of the step start from.
   float seed_of(float scale, int64_t tokens) const;
   // Queues what start() has planned: passes, reduction, decision, update. Where configured, it is captured the second
-  // time, when all sizes are known and all choices made, and repeated from then on.
-  void queue();
+  // time, when all sizes are known and all choices made, and repeated from then on, but for steps with a probe.
+  void queue(RunProbe* probe);
   // The scaler as it will be if all that has been started is applied.
   GradScaler planned_scaler() const;
   // Waits for the decision about a step and takes it over.
@@ -61,6 +67,7 @@ class TrainStep {
   Tensor decision_slot(int64_t step) const;
 
   Session& session_;
+  RunProbe* probe_;
   StepWork work_;
   double boost_;
   int64_t queued_ = 0;  // steps
@@ -68,6 +75,7 @@ class TrainStep {
   std::unique_ptr<CapturedWork> captured_;
   Tensor decisions_;  // u8 of two UpdateDecisions, in staging memory: of the steps with even and with odd numbers
   std::optional<Pending> pending_;
+  std::optional<ProbedStep> probed_;
   Clock::time_point last_settled_;
 };
 

@@ -16,10 +16,18 @@ namespace {
 
 bool due(int64_t interval, int64_t step) { return interval > 0 && step % interval == 0; }
 
+std::unique_ptr<ProbeRecorder> make_probes(Session& session) {
+  return session.config.probe.enabled ? std::make_unique<ProbeRecorder>(session) : nullptr;
+}
+
 }  // namespace
 
 Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohmann::json& resumed)
-    : session_(session), checkpoints_(checkpoints), step_(session), evaluation_(session) {
+    : session_(session),
+      checkpoints_(checkpoints),
+      probes_(make_probes(session)),
+      step_(session, probes_ ? &probes_->probe() : nullptr),
+      evaluation_(session) {
   if (!resumed.is_null()) {
     statistics_.restore(resumed.at("statistics"));
     faults_in_a_row_ = resumed.at("faults_in_a_row");
@@ -80,8 +88,10 @@ void Trainer::run() {
 void Trainer::take(const std::vector<StepReport>& steps) {
   for (const StepReport& step : steps) {
     report(step);
-    watch_faults(step);
+    if (probes_) probes_->count(step);
   }
+  if (const auto probed = step_.take_probed()) probes_->record(*probed);
+  for (const StepReport& step : steps) watch_faults(step);
   if (profile_) profile_->watch();
 }
 
@@ -172,6 +182,7 @@ void Trainer::summarise() const {
   const MemoryTable measured = measure_memory_table(session_);
   spdlog::info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
   spdlog::info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));
+  if (probes_) spdlog::info("{}", probes_->summary());
   if (first_validation_loss_ && last_validation_loss_) {
     spdlog::info("validation loss {:.4f} -> {:.4f} nats a token", *first_validation_loss_, *last_validation_loss_);
   }

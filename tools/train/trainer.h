@@ -4,6 +4,7 @@
 #include "tools/train/checkpoint.h"
 #include "tools/train/evaluation.h"
 #include "tools/train/metrics.h"
+#include "tools/train/probe_recorder.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/statistics.h"
 #include "tools/train/train_step.h"
@@ -34,6 +35,7 @@ class Trainer {
 
   Session& session_;
   TrainingCheckpoints& checkpoints_;
+  std::unique_ptr<ProbeRecorder> probes_;  // where probe.enabled
   TrainStep step_;
   Evaluation evaluation_;
   RunStatistics statistics_;

@@ -1,0 +1,95 @@
+#include "tools/probe/probe_log.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <filesystem>
+
+#include "core/quant/histogram_code.h"
+#include "tests/tools/train/program.h"
+
+namespace mantissa {
+namespace {
+
+using testing::fresh_folder;
+
+ProbeRow tensor_row(float amax) {
+  ProbeRow row{.role = probe_role::kGradient, .tensor = "blocks.0.mlp.up", .format = "current:e4m3", .scale = 4.0f};
+  row.histogram.amax = std::bit_cast<uint32_t>(amax);
+  row.histogram.counts[1000] = 3;
+  row.losses = {.elements = 5, .zeros = 1, .underflowed = 2, .subnormal = 1, .overflowed = 0, .non_finite = 1};
+  return row;
+}
+
+ProbeRow product_row() {
+  ProbeRow row{.role = "wgrad", .tensor = "blocks.0.mlp.up", .format = "bf16 x bf16"};
+  row.error = {.elements = 2,
+               .non_finite = 0,
+               .reference_squares = 100.0,
+               .squares = 100.0,
+               .products = 99.0,
+               .error_squares = 1.0};
+  row.batch_noise = 4.0;
+  return row;
+}
+
+ProbeRow update_row() {
+  ProbeRow row{.role = probe_role::kUpdate, .tensor = "blocks.0.mlp.up.weight", .format = "bf16"};
+  row.losses.elements = 8;
+  row.stagnation = {.elements = 8, .zero = 0, .non_finite = 0, .stagnant = {0, 6, 2}};
+  return row;
+}
+
+TEST(ProbeLog, HoldsWhatRowsSay) {
+  const std::string path = fresh_folder("probe_log_rows") + "/probes.mtp";
+  ProbeLog log(path, 0);
+  log.append({.step = 0, .loss_scale = 256.0f, .rows = {tensor_row(0.5f), product_row(), update_row()}});
+  log.append({.step = 10, .loss_scale = 128.0f, .rows = {tensor_row(2.0f)}});
+
+  const ProbeFile file(path);  // while the log is open
+  EXPECT_EQ(file.integers("step"), (std::vector<int64_t>{1, 1, 1, 11}));
+  EXPECT_EQ(file.texts("role"), (std::vector<std::string>{"gradient", "wgrad", "update", "gradient"}));
+  EXPECT_EQ(file.texts("tensor")[0], "blocks.0.mlp.up");
+  EXPECT_EQ(file.texts("format")[0], "current:e4m3");
+  EXPECT_EQ(file.floats("scale")[0], 4.0f);
+  EXPECT_EQ(file.floats("loss_scale"), (std::vector<float>{256, 256, 256, 128}));
+  EXPECT_EQ(file.integers("elements"), (std::vector<int64_t>{5, -1, 8, 5}));
+  EXPECT_EQ(file.integers("zeros")[0], 1);
+  EXPECT_EQ(file.integers("underflowed")[0], 2);
+  EXPECT_EQ(file.integers("subnormal")[0], 1);
+  EXPECT_EQ(file.integers("overflowed")[0], 0);
+  EXPECT_EQ(file.integers("non_finite")[0], 1);
+  EXPECT_EQ(file.floats("amax")[0], 0.5f);
+  EXPECT_TRUE(std::isnan(file.floats("drift")[0])) << "there is nothing before";
+  EXPECT_EQ(file.floats("drift")[3], 2.0f) << "four times as large";
+  EXPECT_EQ(decode_histogram(file.bytes("histogram")[0]), tensor_row(0.5f).histogram);
+  EXPECT_TRUE(file.bytes("histogram")[1].empty());
+  EXPECT_TRUE(std::isnan(file.floats("snr_db")[0]));
+  EXPECT_EQ(file.floats("snr_db")[1], 20.0f);
+  EXPECT_FLOAT_EQ(file.floats("cosine")[1], 0.99f);
+  EXPECT_EQ(file.floats("noise_ratio")[1], 0.25f);
+  EXPECT_EQ(file.integers("stagnant_bf16"), (std::vector<int64_t>{-1, -1, 6, -1}));
+}
+
+TEST(ProbeLog, GoesOnBehindACheckpoint) {
+  const std::string path = fresh_folder("probe_log_resume") + "/probes.mtp";
+  {
+    ProbeLog log(path, 0);
+    for (const int64_t step : {0, 10, 20, 30}) log.append({.step = step, .rows = {tensor_row(1.0f)}});
+  }
+  ProbeLog log(path, 20);  // steps 0 to 19 are part of the checkpoint
+  log.append({.step = 20, .rows = {tensor_row(1.0f)}});
+  EXPECT_EQ(ProbeFile(path).integers("step"), (std::vector<int64_t>{1, 11, 21}));
+}
+
+TEST(ProbeLog, ANewRunKeepsTheFileOfTheLast) {
+  const std::string path = fresh_folder("probe_log_new") + "/probes.mtp";
+  { ProbeLog(path, 0).append({.step = 5, .rows = {tensor_row(1.0f)}}); }
+  const ProbeLog log(path, 0);
+  EXPECT_EQ(ProbeFile(path).rows(), 0);
+  EXPECT_EQ(ProbeFile(path + ".previous").rows(), 1);
+}
+
+}  // namespace
+}  // namespace mantissa

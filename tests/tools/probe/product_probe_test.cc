@@ -1,0 +1,256 @@
+// What a probe sees of a linear layer, against counts and products of the values themselves.
+#include "tools/probe/product_probe.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/ops/linear.h"
+#include "tests/core/quant/quantize_reference.h"
+#include "tests/testing/precisions.h"
+#include "tests/testing/tape_host.h"
+#include "tests/testing/toy_ops.h"
+#include "tests/testing/values.h"
+
+namespace mantissa {
+namespace {
+
+using testing::leaf;
+using testing::weighted_sum;
+using Values = std::vector<float>;
+
+constexpr int64_t kContext = 64, kRows = 4 * kContext, kInputs = 128, kOutputs = 256;
+
+// Normal values times powers of two over 40 binades, some of them 0.
+Values spread_values(int64_t count, uint64_t seed) {
+  Values values = testing::normal_values(count, seed);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = i % 17 == 0 ? 0.0f : std::ldexp(values[i], -static_cast<int>(i * 7 % 40));
+  }
+  return values;
+}
+
+// (rows, inner) times (inner, columns), in double.
+std::vector<double> product(const Values& a, const Values& b, int64_t rows, int64_t inner, int64_t columns) {
+  std::vector<double> result(static_cast<size_t>(rows * columns));
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t k = 0; k < inner; ++k) {
+      const double x = a[static_cast<size_t>(r * inner + k)];
+      for (int64_t c = 0; c < columns; ++c) {
+        result[static_cast<size_t>(r * columns + c)] += x * b[static_cast<size_t>(k * columns + c)];
+      }
+    }
+  }
+  return result;
+}
+
+Values transposed(const Values& values, int64_t rows, int64_t columns) {
+  Values result(values.size());
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      result[static_cast<size_t>(c * rows + r)] = values[static_cast<size_t>(r * columns + c)];
+    }
+  }
+  return result;
+}
+
+Values rows_of(const Values& values, int64_t columns, int64_t begin, int64_t count) {
+  return {values.begin() + begin * columns, values.begin() + (begin + count) * columns};
+}
+
+double squares(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+std::vector<double> difference(std::vector<double> a, const std::vector<double>& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
+  return a;
+}
+
+// Rounded with a scale of the tensor's own, and divided by it again.
+Values rounded(const Values& values, int64_t rows, int64_t columns, TensorFormat format) {
+  float amax = 0.0f;
+  for (const float value : values) amax = std::max(amax, std::fabs(value));
+  const float scale = testing::reference_tensor_scale(format, amax);
+  Values result = testing::quantize_reference(values, rows, columns, format, BlockAxis::kColumns, scale).values;
+  for (float& value : result) value = static_cast<float>(static_cast<double>(value) / scale);
+  return result;
+}
+
+class ProductProbeTest : public ::testing::Test {
+ protected:
+  ProductProbeTest() {
+    host_.bind(parameters_);
+    host_.set_weight(x_, spread_values(kRows * kInputs, 1));
+    host_.set_weight(weight_, spread_values(kOutputs * kInputs, 2));
+  }
+
+  // Forward and backward of one layer; its gradients.
+  Values pass(const LinearFormats& formats, ProductObserver* observer) {
+    Precision precision = testing::autocast(DType::kF32);
+    precision.linear = formats;
+    const UniformPrecision policy(precision);
+    parameters_.forget_gradients();
+    {
+      const auto tape = host_.tape(policy, {.observer = observer});
+      const Tape::LayerGuard guard(*tape, "layer");
+      const Var out = linear(*tape, leaf(*tape, x_), weight_, nullptr);
+      tape->backward(weighted_sum(*tape, out, dy_));
+    }
+    host_.arena().rewind();
+    Values gradients = host_.values(weight_.gradient), dx = host_.values(x_.gradient);
+    gradients.insert(gradients.end(), dx.begin(), dx.end());
+    return gradients;
+  }
+
+  std::map<std::string, ProbeRow> look(const LinearFormats& formats, int64_t rows) {
+    ProductProbe probe({.rows = rows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
+    probe.begin();
+    pass(formats, &probe);
+    std::map<std::string, ProbeRow> found;
+    for (ProbeRow& row : probe.rows()) found.emplace(row.role, std::move(row));
+    return found;
+  }
+
+  static LinearFormats everywhere(TensorFormat format) {
+    LinearFormats formats;
+    for (const Product product : kAllProducts) {
+      for (const Role role : kAllRoles) formats.set(product, role, format);
+    }
+    return formats;
+  }
+
+  Values x() { return host_.values(x_.weight); }
+  Values w() { return host_.values(weight_.weight); }
+
+  testing::TapeHost host_;
+  ParameterSet parameters_;
+  Parameter& x_ = parameters_.add("input.x", {kRows, kInputs}, {});
+  Parameter& weight_ = parameters_.add("layer.weight", {kOutputs, kInputs}, {});
+  const Values dy_ = spread_values(kRows * kOutputs, 3);
+};
+
+// By rounding each value, in every format and at several scales.
+TEST_F(ProductProbeTest, CountsEqualABruteForceCount) {
+  const auto found = look({}, kRows);
+  const std::pair<const char*, Values> tensors[] = {{"activation", x()}, {"weight", w()}, {"gradient", dy_}};
+  for (const auto& [role, values] : tensors) {
+    const ProbeRow& row = found.at(role);
+    EXPECT_EQ(row.tensor, "layer");
+    for (const Format format : {Format::kF16, Format::kBF16, Format::kE4M3, Format::kE5M2, Format::kE2M1}) {
+      for (const int exponent : {-20, -3, 0, 1, 14}) {
+        FormatLosses expected{.elements = static_cast<int64_t>(values.size())};
+        for (const float value : values) {
+          const float scaled = std::ldexp(value, exponent);  // exact: far from fp32's ends
+          const float made = std::fabs(quantize(format, scaled, Saturation::kNo));
+          if (value == 0.0f) {
+            ++expected.zeros;
+          } else if (made == 0.0f) {
+            ++expected.underflowed;
+          } else if (!(made <= info(format).max) || std::fabs(scaled) > 1.25 * info(format).max) {
+            ++expected.overflowed;
+          } else if (made < info(format).min_normal) {
+            ++expected.subnormal;
+          }
+        }
+        if (format == Format::kE2M1) expected.overflowed = format_losses(row.histogram, format, exponent).overflowed;
+        EXPECT_EQ(format_losses(row.histogram, format, exponent), expected)
+            << role << " in " << info(format).name << " at 2^" << exponent;
+      }
+    }
+  }
+}
+
+TEST_F(ProductProbeTest, LossesAreThoseOfTheFormatInUse) {
+  constexpr TensorFormat kFormat{Format::kE4M3, Scaling::kCurrent};
+  const auto found = look(everywhere(kFormat), kRows);
+  const std::pair<const char*, Values> tensors[] = {{"activation", x()}, {"weight", w()}, {"gradient", dy_}};
+  for (const auto& [role, values] : tensors) {
+    const ProbeRow& row = found.at(role);
+    EXPECT_EQ(row.format, "current:e4m3");
+    const Values made = rounded(values, 1, static_cast<int64_t>(values.size()), kFormat);
+    int64_t underflowed = 0;
+    for (size_t i = 0; i < values.size(); ++i) underflowed += values[i] != 0.0f && made[i] == 0.0f;
+    EXPECT_GT(underflowed, 0);
+    EXPECT_EQ(row.losses.underflowed, underflowed) << role;
+    EXPECT_EQ(row.losses.overflowed, 0) << role;
+    EXPECT_EQ(row.losses.elements, static_cast<int64_t>(values.size())) << role;
+  }
+}
+
+// Sums of 256 products in fp32 on both sides.
+TEST_F(ProductProbeTest, ErrorsAreThoseOfTheProducts) {
+  constexpr TensorFormat kFormat{Format::kE4M3, Scaling::kCurrent};
+  const auto found = look(everywhere(kFormat), kRows);
+  const Values rx = rounded(x(), kRows, kInputs, kFormat), rw = rounded(w(), kOutputs, kInputs, kFormat);
+  const Values rdy = rounded(dy_, kRows, kOutputs, kFormat);
+  struct Case {
+    const char* product;
+    std::vector<double> exact, made;
+  };
+  const Case cases[] = {
+      {"fprop", product(x(), transposed(w(), kOutputs, kInputs), kRows, kInputs, kOutputs),
+       product(rx, transposed(rw, kOutputs, kInputs), kRows, kInputs, kOutputs)},
+      {"dgrad", product(dy_, w(), kRows, kOutputs, kInputs), product(rdy, rw, kRows, kOutputs, kInputs)},
+      {"wgrad", product(transposed(dy_, kRows, kOutputs), x(), kOutputs, kRows, kInputs),
+       product(transposed(rdy, kRows, kOutputs), rx, kOutputs, kRows, kInputs)}};
+  for (const Case& one : cases) {
+    const ProbeRow& row = found.at(one.product);
+    EXPECT_EQ(row.format, "current:e4m3 x current:e4m3");
+    const double signal = squares(one.exact), noise = squares(difference(one.made, one.exact));
+    EXPECT_NEAR(row.error.reference_squares, signal, 1e-5 * signal) << one.product;
+    EXPECT_NEAR(row.error.error_squares, noise, 1e-4 * noise) << one.product;
+    EXPECT_EQ(row.error.elements, static_cast<int64_t>(one.exact.size()));
+  }
+}
+
+// From the gradients of the first and the second half of the samples.
+TEST_F(ProductProbeTest, BatchNoiseIsTheDifferenceOfTwoHalves) {
+  const auto found = look({}, kRows);
+  const int64_t half = kRows / 2;
+  std::vector<double> parts[2];
+  for (const int64_t i : {0, 1}) {
+    parts[i] = product(transposed(rows_of(dy_, kOutputs, i * half, half), half, kOutputs),
+                       rows_of(x(), kInputs, i * half, half), kOutputs, half, kInputs);
+  }
+  const double expected = squares(difference(parts[0], parts[1]));
+  EXPECT_NEAR(found.at("wgrad").batch_noise, expected, 1e-5 * expected);
+}
+
+TEST_F(ProductProbeTest, LooksAtProductsOnSomeOfTheRows) {
+  const auto found = look({}, 2 * kContext);
+  EXPECT_EQ(found.at("fprop").error.elements, 2 * kContext * kOutputs);
+  EXPECT_EQ(found.at("dgrad").error.elements, 2 * kContext * kInputs);
+  EXPECT_EQ(found.at("wgrad").error.elements, kOutputs * kInputs);
+  EXPECT_EQ(found.at("activation").losses.elements, kRows * kInputs) << "tensors are counted whole";
+  EXPECT_EQ(found.at("fprop").error.error_squares, 0.0) << "nothing is rounded";
+}
+
+TEST_F(ProductProbeTest, ChangesNothing) {
+  for (const Scaling scaling : {Scaling::kCurrent, Scaling::kBlock, Scaling::kMicro}) {
+    const LinearFormats formats = everywhere({Format::kE4M3, scaling});
+    ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
+    probe.begin();
+    const Values seen = pass(formats, &probe);
+    EXPECT_EQ(seen, pass(formats, nullptr)) << name(scaling);
+  }
+}
+
+TEST_F(ProductProbeTest, OneOfTheRanksCountsWeights) {
+  ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 1, .counts_weights = false}, host_.backend(),
+                     host_.stream());
+  probe.begin();
+  pass({}, &probe);
+  for (const ProbeRow& row : probe.rows()) {
+    if (row.role == "weight") {
+      EXPECT_EQ(row.histogram, ExponentHistogram());
+    } else if (row.role == "activation") {
+      EXPECT_GT(row.histogram.amax, 0u);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mantissa

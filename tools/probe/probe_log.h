@@ -1,0 +1,58 @@
+// ProbeLog: the file that holds what a run's probes found: a group a probed step, a row a tensor or product.
+//
+// Columns, in which NaN and -1 stand for what a row does not have:
+//   step            int64  counted from 1, as log lines do
+//   role, tensor, format          as ProbeRow
+//   scale, loss_scale      fp32   of the format; of the loss in this step, which is part of gradients
+//   elements, zeros, underflowed, subnormal, overflowed, non_finite
+//                   int64  FormatLosses of the format in use
+//   amax, drift     fp32   the largest magnitude; log2 of its ratio to that of the probed step before
+//   histogram       bytes  core/quant/histogram_code.h
+//   snr_db, cosine  fp32   of a product against fp32, or of a sum over the ranks
+//   noise_ratio     fp32   of a weight gradient: rounding's error over the noise of the choice of samples, in squares
+//   stagnant_fp32, stagnant_bf16, stagnant_fp16
+//                   int64  updates below half an ulp of the weight in that format
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/io/probe_file.h"
+#include "tools/probe/probe_row.h"
+
+namespace mantissa {
+
+// The rows of one probed step, of all ranks.
+struct ProbedStep {
+  int64_t step = 0;  // from 0
+  float loss_scale = 1.0f;
+  std::vector<ProbeRow> rows;
+};
+
+class ProbeLog {
+ public:
+  // Goes on with the file of a run that continues behind `next_step` steps: what was found in later steps, of a run
+  // that was cut off, goes. The file of another run (next_step 0) is kept as PATH.previous. DataError as
+  // ProbeFileWriter.
+  ProbeLog(const std::string& path, int64_t next_step);
+
+  void append(const ProbedStep& step);
+  void close() { writer_->close(); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::optional<ProbeFileWriter> writer_;
+  std::map<std::pair<std::string, std::string>, double> amaxes_;  // by role and tensor, in the probed step before
+};
+
+// 10 log10 of the ratio of squares; cosines; rounding's error over the batch's noise. NaN where a row has none.
+double snr_db(const ProbeRow& row);
+double cosine_of(const ProbeRow& row);
+double noise_ratio(const ProbeRow& row);
+double amax_of(const ProbeRow& row);
+
+}  // namespace mantissa

@@ -1,0 +1,190 @@
+#include "tools/probe/product_probe.h"
+
+#include <algorithm>
+
+namespace mantissa {
+namespace {
+
+constexpr int64_t kRoles = std::size(kAllRoles), kProducts = std::size(kAllProducts);
+constexpr int64_t kGranule = 128;  // rows: whole blocks of every format, and of the Hadamard transform
+
+Role first_role(Product product) { return product == Product::kForward ? Role::kActivation : Role::kGradient; }
+Role second_role(Product product) { return product == Product::kWeightGradient ? Role::kActivation : Role::kWeight; }
+
+std::string format_name(const ObservedOperand& operand) {
+  if (!operand.format) return std::string(name(operand.given.dtype()));
+  return fmt::format("{}:{}", name(operand.format->scaling), info(operand.format->format).name);
+}
+
+Tensor first_rows(const Tensor& matrix, int64_t begin, int64_t count) {
+  const int64_t columns = matrix.shape().last();
+  return matrix.slice(begin * columns, count * columns).view({count, columns});
+}
+
+}  // namespace
+
+ProductProbe::ProductProbe(const Options& options, Backend& backend, Stream& stream)
+    : options_(options),
+      backend_(backend),
+      stream_(stream),
+      scratch_(backend, stream),
+      histograms_(backend, options.max_layers * kRoles, "probe: histograms"),
+      losses_(backend, options.max_layers * kRoles, "probe: losses"),
+      errors_(backend, options.max_layers * kProducts, "probe: errors"),
+      halves_(backend, options.max_layers, "probe: batch noise"),
+      scales_(backend.make_tensor(DType::kF32, {options.max_layers * kRoles}, "probe: scales")) {}
+
+void ProductProbe::begin() {
+  layers_.clear();
+  order_.clear();
+  histograms_.clear(backend_, stream_);
+  losses_.clear(backend_, stream_);
+  errors_.clear(backend_, stream_);
+  halves_.clear(backend_, stream_);
+  backend_.fill(scales_, 1.0f, stream_);
+}
+
+ProductProbe::Layer& ProductProbe::layer_of(const Parameter& weight) {
+  const auto [place, is_new] = layers_.try_emplace(&weight);
+  if (is_new) {
+    MANTISSA_CHECK(static_cast<int>(order_.size()) < options_.max_layers,
+                   "[product_probe] '{}' is layer {} of a pass that was said to have {}", weight.name,
+                   order_.size() + 1, options_.max_layers);
+    place->second.index = static_cast<int>(order_.size());
+    order_.push_back(&weight);
+  }
+  return place->second;
+}
+
+void ProductProbe::on_product(const Parameter& weight, Product product, const ObservedOperand& a,
+                              const ObservedOperand& b, DType result) {
+  Layer& layer = layer_of(weight);
+  look_at(layer, first_role(product), a);
+  look_at(layer, second_role(product), b);
+  std::string& formats = layer.products[static_cast<size_t>(product)];
+  if (!formats.empty()) return;  // a layer that is used several times is looked at once
+  formats = fmt::format("{} x {}", format_name(a), format_name(b));
+  compare(layer.index * kProducts + static_cast<int64_t>(product), product, a, b, result);
+}
+
+// The histogram at the first product that reads the tensor, the losses at the first that rounds it.
+void ProductProbe::look_at(Layer& layer, Role role, const ObservedOperand& operand) {
+  if (role == Role::kWeight && !options_.counts_weights) return;
+  const auto r = static_cast<size_t>(role);
+  const int64_t index = layer.index * kRoles + static_cast<int64_t>(role);
+  if (!layer.seen[r]) {
+    layer.seen[r] = true;
+    layer.formats[r] = format_name(operand);
+    layer.stored_in[r] = format_of(operand.given.dtype());
+    backend_.exponent_histogram({.x = operand.given, .record = histograms_[index]}, stream_);
+  }
+  if (layer.counted[r] || !operand.format) return;
+  layer.counted[r] = true;
+  layer.formats[r] = format_name(operand);
+  Tensor source = operand.given;
+  if (operand.transformed) {
+    source = scratch_.get(0, DType::kBF16, operand.given.shape());
+    backend_.hadamard({.x = operand.given, .y = source}, stream_);
+  }
+  backend_.rounding_losses({.src = source,
+                            .format = *operand.format,
+                            .axis = operand.axis,
+                            .scale = operand.scale,
+                            .record = losses_[index]},
+                           stream_);
+  if (operand.scale.defined()) backend_.copy(operand.scale, scales_.slice(index, 1), stream_);
+}
+
+ProductProbe::Sample ProductProbe::sample_of(int64_t rows) const {
+  const int64_t most = std::min(rows, std::max(options_.rows, kGranule));
+  const int64_t pairs = most / (2 * options_.context);
+  if (pairs > 0) return {pairs * 2 * options_.context, pairs * options_.context};
+  const int64_t within = std::min(most, options_.context);
+  const int64_t whole = within >= 2 * kGranule ? within / (2 * kGranule) * 2 * kGranule : within;
+  return {whole, whole / 2};
+}
+
+void ProductProbe::compare(int64_t record, Product product, const ObservedOperand& a, const ObservedOperand& b,
+                           DType result) {
+  const Sample sample = sample_of(a.given.dim(0));
+  const bool is_weight_gradient = product == Product::kWeightGradient;
+  const Transpose trans_a = is_weight_gradient ? Transpose::kYes : Transpose::kNo;
+  const Transpose trans_b = product == Product::kForward ? Transpose::kYes : Transpose::kNo;
+  const auto part = [&](const Tensor& matrix, bool has_rows, int64_t begin, int64_t count) {
+    return has_rows ? first_rows(matrix, begin, count) : matrix;
+  };
+  const int64_t columns = trans_b == Transpose::kYes ? b.given.dim(0) : b.given.dim(1);
+  const Shape shape{is_weight_gradient ? a.given.dim(1) : sample.rows, columns};
+  if (shape.numel() > kMaxProductElements) return;
+  const auto multiply = [&](const Tensor& x, const Tensor& y, const Tensor& c, int64_t begin, int64_t count,
+                            const Tensor& x_scale, const Tensor& y_scale) {
+    backend_.gemm({.a = part(x, true, begin, count),
+                   .b = part(y, is_weight_gradient, begin, count),
+                   .c = c,
+                   .a_scale = x_scale,
+                   .b_scale = y_scale,
+                   .trans_a = trans_a,
+                   .trans_b = trans_b},
+                  stream_);
+  };
+  // As the layer has it.
+  const DType product_dtype = result == a.multiplied.dtype() ? result : DType::kF32;
+  Tensor made = scratch_.get(0, product_dtype, shape);
+  multiply(a.multiplied, b.multiplied, made, 0, sample.rows, a.scale, b.scale);
+  if (result != product_dtype) {
+    const Tensor rounded = scratch_.get(1, result, shape);
+    backend_.cast({.src = made, .dst = rounded}, stream_);
+    made = rounded;
+  }
+  // As it should be.
+  Tensor reference = scratch_.get(2, DType::kF32, shape);
+  if (is_weight_gradient && sample.half > 0) {
+    const Tensor other = scratch_.get(3, DType::kF32, shape);
+    multiply(a.given, b.given, reference, 0, sample.half, {}, {});
+    multiply(a.given, b.given, other, sample.half, sample.rows - sample.half, {}, {});
+    backend_.compare({.x = reference, .reference = other, .record = halves_[record / kProducts]}, stream_);
+    backend_.add({.a = reference, .b = other, .y = reference}, stream_);
+  } else {
+    multiply(a.given, b.given, reference, 0, sample.rows, {}, {});
+  }
+  backend_.compare({.x = made, .reference = reference, .record = errors_[record]}, stream_);
+}
+
+std::vector<ProbeRow> ProductProbe::rows() {
+  const auto histograms = histograms_.read(backend_, stream_);
+  const auto losses = losses_.read(backend_, stream_);
+  const auto errors = errors_.read(backend_, stream_), halves = halves_.read(backend_, stream_);
+  std::vector<float> scales(static_cast<size_t>(scales_.numel()));
+  backend_.download(scales_, scales.data(), stream_);
+
+  constexpr const char* kNames[] = {probe_role::kActivation, probe_role::kWeight, probe_role::kGradient};
+  std::vector<ProbeRow> rows;
+  for (const Parameter* weight : order_) {
+    const Layer& layer = layers_.at(weight);
+    const std::string path(weight->precision_layer());
+    for (size_t role = 0; role < static_cast<size_t>(kRoles); ++role) {
+      const size_t index = static_cast<size_t>(layer.index) * kRoles + role;
+      ProbeRow row{.role = kNames[role], .tensor = path, .format = layer.formats[role], .scale = scales[index]};
+      row.histogram = histograms[index];
+      row.losses = losses[index];
+      if (!layer.counted[role]) {
+        // It is stored in the format in use, and has that format's losses behind it.
+        row.losses = format_losses(row.histogram, layer.stored_in[role], 0);
+      }
+      rows.push_back(std::move(row));
+    }
+    for (size_t product = 0; product < static_cast<size_t>(kProducts); ++product) {
+      const size_t index = static_cast<size_t>(layer.index) * kProducts + product;
+      if (layer.products[product].empty() || errors[index].elements == 0) continue;
+      ProbeRow row{.role = std::string(name(kAllProducts[product])), .tensor = path, .format = layer.products[product]};
+      row.error = errors[index];
+      if (kAllProducts[product] == Product::kWeightGradient) {
+        row.batch_noise = halves[static_cast<size_t>(layer.index)].error_squares;
+      }
+      rows.push_back(std::move(row));
+    }
+  }
+  return rows;
+}
+
+}  // namespace mantissa

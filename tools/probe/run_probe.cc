@@ -1,0 +1,36 @@
+#include "tools/probe/run_probe.h"
+
+#include <iterator>
+#include <utility>
+
+#include "tools/probe/row_exchange.h"
+
+namespace mantissa {
+namespace {
+
+void append(std::vector<ProbeRow> from, std::vector<ProbeRow>& to) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+}  // namespace
+
+RunProbe::RunProbe(const Config& config, int linear_layers, const Parts& parts)
+    : config_(config.probe),
+      communicator_(parts.communicator),
+      products_({.rows = config.probe.rows,
+                 .context = config.model.context,
+                 .max_layers = linear_layers,
+                 .counts_weights = parts.communicator.rank() == 0},
+                parts.backend, parts.stream),
+      gradients_(parts.buckets, parts.reducer, parts.communicator, parts.backend, parts.stream),
+      updates_(parts.buckets.parameters(), parts.optimizer, parts.backend, parts.stream) {}
+
+ProbedStep RunProbe::end(int64_t step, float loss_scale, bool has_updates) {
+  ProbedStep probed{.step = step, .loss_scale = loss_scale, .rows = products_.rows()};
+  append(gradients_.rows(), probed.rows);
+  if (has_updates) append(updates_.rows(), probed.rows);
+  probed.rows = sum_over_ranks(communicator_, std::move(probed.rows));
+  return probed;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,70 @@
+#include "tools/train/probe_recorder.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+
+#include "core/base/log.h"
+#include "tools/train/step_memory.h"
+
+namespace mantissa {
+RunProbe::Parts parts_of(Session& session) {
+  return {.buckets = session.buckets,
+          .reducer = session.reducer,
+          .optimizer = session.optimizer,
+          .communicator = session.communicator,
+          .backend = *session.runtime.backend,
+          .stream = *session.runtime.stream};
+}
+
+int linear_layers(const Config& config) {
+  const auto ops = ops_of(config);
+  return static_cast<int>(
+      std::count_if(ops.begin(), ops.end(), [](const PlacedOp& op) { return op.op == Op::kLinear; }));
+}
+
+ProbeRecorder::ProbeRecorder(Session& session)
+    : probe_(session.config, linear_layers(session.config), parts_of(session)),
+      path_(session.config.train.run_dir + "/probes.mtp") {
+  if (session.communicator.rank() != 0) return;
+  try {
+    log_.emplace(path_, session.next_step);
+  } catch (const std::exception& error) {
+    spdlog::warn("probes are not written: {}", error.what());
+  }
+}
+
+void ProbeRecorder::count(const StepReport& step) {
+  if (!has_warmed_up_) {  // the first step of a process also takes memory, times products and reads files
+    has_warmed_up_ = true;
+    return;
+  }
+  Seconds& seconds = probe_.due(step.step) ? probed_ : others_;
+  ++seconds.steps;
+  seconds.sum += step.seconds;
+}
+
+void ProbeRecorder::record(const ProbedStep& step) {
+  if (!log_) return;
+  try {
+    log_->append(step);
+  } catch (const std::exception& error) {
+    spdlog::warn("probes are no longer written: {}", error.what());
+    log_.reset();
+  }
+}
+
+std::string ProbeRecorder::summary() const {
+  std::error_code error;
+  const auto bytes = std::filesystem::file_size(path_, error);
+  std::string text = fmt::format("probes: {} ({:.1f} KiB)", path_, error ? 0.0 : static_cast<double>(bytes) / 1024.0);
+  if (probed_.steps == 0 || others_.steps == 0) return text;
+  const double extra = probed_.mean() - others_.mean();
+  return text + fmt::format(
+                    "; a probed step took {:.1f} ms more than the {:.1f} ms of others, which is {:.1f} % of the "
+                    "run's time",
+                    extra * 1e3, others_.mean() * 1e3,
+                    100.0 * extra * static_cast<double>(probed_.steps) / (probed_.sum + others_.sum));
+}
+
+}  // namespace mantissa
