@@ -6,6 +6,8 @@
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
 #include "tools/analyze/formats_verb.h"
+#include "tools/analyze/model_verb.h"
+#include "tools/analyze/probes_verb.h"
 #include "tools/config/config.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/train/launch.h"
@@ -63,6 +65,27 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   formats->add_flag("!--no-products", formats_request.products, "without the speed of products");
   formats->add_option("--json", formats_request.json, "a file that the figures are written to as well");
+  CLI::App* probes = analyze->add_subcommand("probes", "What a run's probes have found, as comma-separated values");
+  ProbesRequest probes_request;
+  probes->add_option("run", probes_request.run, "run folder, or its probe file")->required();
+  probes->add_option("--role", probes_request.role, "rows of this role: activation, weight, gradient, wgrad, ...");
+  probes->add_option("--tensor", probes_request.tensor, "rows of tensors whose name contains this");
+  probes->add_option("--step", probes_request.step, "rows of this step; 0: all")->check(CLI::NonNegativeNumber);
+  probes->add_option("--format", probes_request.format, "what this format would lose besides: fp16, bf16, e4m3, ...");
+  probes->add_option("--exponent", probes_request.exponent, "at a scale of two to this power")
+      ->check(CLI::Range(-300, 300))
+      ->capture_default_str();
+  CLI::App* model =
+      analyze->add_subcommand("model", "What precision does to a model, layer by layer; under mpirun too");
+  ModelRequest model_request;
+  ModelOutputs model_outputs;
+  model->add_option("target", model_request.target, "a configuration, or a run folder")->required();
+  model->add_option("overrides", model_request.overrides, "settings that replace the target's: precision.recipe=mxfp8");
+  model->add_option("--batches", model_request.batches, "steps from each point of the training")
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
+      ->capture_default_str();
+  model->add_option("--html", model_outputs.html, "a file for the report as a page, which needs no network");
+  model->add_option("--json", model_outputs.json, "a file that the figures are written to as well");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -72,6 +95,8 @@ int run(int argc, char** argv) {
   if (*train) return train_verb(path, overrides);
   if (*config) return config_verb(path, overrides);
   if (*formats) return formats_verb(formats_request);
+  if (*probes) return probes_verb(probes_request);
+  if (*model) return model_verb(model_request, model_outputs);
   return generate_verb(request);
 }
 

@@ -1,11 +1,10 @@
 #include "tools/train/train_verb.h"
 
-#include <chrono>
 #include <optional>
-#include <thread>
 
 #include "core/base/log.h"
 #include "tools/config/validation.h"
+#include "tools/train/job.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/run_folder.h"
@@ -36,22 +35,6 @@ void announce(const Config& config, const Session& session, int threads) {
                                                                      : "are gathered");
 }
 
-// An error that has been told: the exit code is left.
-struct Reported {
-  int code;
-};
-
-// Tells an error; several ranks do not return from here. Gives the exit code.
-int report(const std::exception& exception, Communicator* communicator) {
-  const auto* error = dynamic_cast<const Error*>(&exception);
-  const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
-  // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
-  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-  spdlog::error("{}", exception.what());
-  if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
-  return code;
-}
-
 void train(const Config& config, Communicator& communicator) {
   validate_for_ranks(config, communicator.size());
   const int threads = set_up_threads(config, communicator);
@@ -72,26 +55,14 @@ void train(const Config& config, Communicator& communicator) {
     if (folder) folder->write_config(config);  // only now: a start that was refused leaves the run as it was
     trainer.emplace(session, *checkpoints, resumed).run();
   } catch (const std::exception& exception) {
-    throw Reported{report(exception, &communicator)};
+    leave_job(exception, communicator);
   }
 }
 
 }  // namespace
 
 int train_verb(const std::string& config_path, const std::vector<std::string>& overrides) {
-  std::unique_ptr<Communicator> communicator;
-  try {
-    const Config config = load_config(config_path, overrides);
-    require_known_names(config);
-    communicator = start_communicator(config.comm.backend, config.device);
-    start_logging(communicator->rank(), communicator->size());
-    train(config, *communicator);
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const Reported& reported) {
-    return reported.code;
-  } catch (const std::exception& exception) {
-    return report(exception, communicator.get());
-  }
+  return run_job([&] { return load_config(config_path, overrides); }, train);
 }
 
 }  // namespace mantissa

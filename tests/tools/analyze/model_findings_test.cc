@@ -1,0 +1,128 @@
+// Findings from prepared rows: what the loss scale should be, against a search by rounding every gradient.
+#include "tools/analyze/model_findings.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "core/tensor/format.h"
+#include "core/tensor/philox.h"
+
+namespace mantissa {
+namespace {
+
+std::vector<float> prepared_gradients(double centre, double spread) {
+  std::vector<float> values;
+  for (uint32_t i = 0; i < 20000; ++i) {
+    const PhiloxCounter words = philox(3, {i, 0, 0, 0});
+    double sum = -2.0;  // of four uniform numbers: a bell of unit width, about
+    for (const uint32_t word : words) sum += static_cast<double>(word) * 0x1p-32;
+    values.push_back(static_cast<float>((words[0] & 1 ? -1.0 : 1.0) * std::exp2(centre + spread * sum)));
+  }
+  return values;
+}
+
+ProbeRow row_of(const std::vector<float>& values) {
+  ProbeRow row{.role = probe_role::kGradient, .tensor = "layer", .format = "fp32"};
+  for (const float value : values) {
+    ++row.histogram.counts[histogram_bin(magnitude_bits(value))];
+    if (std::isfinite(value)) row.histogram.amax = std::max(row.histogram.amax, magnitude_bits(value));
+  }
+  row.losses = format_losses(row.histogram, Format::kF32, 0);
+  return row;
+}
+
+ProbedStep step_of(const std::vector<float>& values, int64_t step = 0, float loss_scale = 1.0f) {
+  std::vector<float> scaled = values;
+  for (float& value : scaled) value *= loss_scale;
+  return {.step = step, .loss_scale = loss_scale, .rows = {row_of(scaled)}};
+}
+
+struct Counted {
+  int64_t zeros = 0, infinite = 0;
+};
+
+// By rounding each one to fp16.
+Counted in_fp16(const std::vector<float>& values, int exponent) {
+  Counted counted;
+  for (const float value : values) {
+    const float made = quantize(Format::kF16, std::ldexp(value, exponent), Saturation::kNo);
+    counted.zeros += made == 0.0f;
+    counted.infinite += std::isinf(made);
+  }
+  return counted;
+}
+
+// The largest scale at which nothing overflows, even four times as large: the fewest underflows there are.
+int best_scale(const std::vector<float>& values, double headroom) {
+  for (int exponent = 60;; --exponent) {
+    std::vector<float> larger = values;
+    for (float& value : larger) value *= static_cast<float>(headroom);
+    if (in_fp16(larger, exponent).infinite == 0) return exponent;
+  }
+}
+
+TEST(ModelFindings, RecommendsTheScaleThatASearchFinds) {
+  for (const auto& [centre, spread] : {std::pair{-20.0, 2.0}, {-30.0, 6.0}, {-12.0, 10.0}}) {
+    const std::vector<float> gradients = prepared_gradients(centre, spread);
+    const CheckpointFindings found = findings_of({step_of(gradients)}, {step_of(gradients)});
+    ASSERT_TRUE(found.loss_scale.recommended.has_value());
+    const int exponent = found.loss_scale.recommended->exponent;
+    EXPECT_NEAR(exponent, best_scale(gradients, found.loss_scale.options.headroom), 1);
+    const Counted trained = in_fp16(gradients, exponent);
+    EXPECT_EQ(trained.infinite, 0);
+    EXPECT_EQ(found.loss_scale.recommended->losses.overflowed, 0);
+    EXPECT_EQ(found.loss_scale.recommended->losses.underflowed, trained.zeros) << "as predicted";
+  }
+}
+
+TEST(ModelFindings, TheCurveIsWhatRoundingGivesAtEveryScale) {
+  const std::vector<float> gradients = prepared_gradients(-14.0, 8.0);
+  const LossScaleFindings found = findings_of({step_of(gradients)}, {step_of(gradients)}).loss_scale;
+  for (int exponent = LossScaleFindings::kMinExponent; exponent <= LossScaleFindings::kMaxExponent; exponent += 4) {
+    const FormatLosses& losses = found.losses.at(static_cast<size_t>(exponent - LossScaleFindings::kMinExponent));
+    const Counted counted = in_fp16(gradients, exponent);
+    EXPECT_EQ(losses.underflowed, counted.zeros) << exponent;
+    EXPECT_EQ(losses.overflowed, counted.infinite) << exponent;
+  }
+}
+
+// Steps with other loss scales say the same of the gradients.
+TEST(ModelFindings, TakesTheLossScaleOut) {
+  const std::vector<float> gradients = prepared_gradients(-16.0, 4.0);
+  const auto once = findings_of({}, {step_of(gradients), step_of(gradients, 1)}).loss_scale;
+  const auto scaled = findings_of({}, {step_of(gradients, 0, 1024.0f), step_of(gradients, 1, 0.5f)}).loss_scale;
+  EXPECT_EQ(scaled.losses, once.losses);
+  ASSERT_TRUE(scaled.recommended.has_value());
+  EXPECT_EQ(scaled.recommended->exponent, once.recommended->exponent);
+}
+
+TEST(ModelFindings, NothingIsRecommendedForNothing) {
+  EXPECT_FALSE(findings_of({}, {step_of(std::vector<float>(10, 0.0f))}).loss_scale.recommended.has_value());
+  EXPECT_FALSE(findings_of({}, {step_of({1.0f, INFINITY})}).loss_scale.recommended.has_value());
+}
+
+TEST(ModelFindings, AddsUpTheSteps) {
+  const CheckpointFindings found = findings_of({step_of({1.0f, 0.0f}, 4), step_of({3.0f, 2.0f, NAN}, 5)}, {});
+  EXPECT_EQ(found.steps, (std::vector<int64_t>{5, 6}));
+  ASSERT_EQ(found.tensors.size(), 1u);
+  EXPECT_EQ(found.tensors[0].losses.elements, 5);
+  EXPECT_EQ(found.tensors[0].losses.zeros, 1);
+  EXPECT_EQ(found.tensors[0].losses.non_finite, 1);
+  EXPECT_EQ(found.tensors[0].amaxes, (std::vector<double>{1.0, 3.0}));
+}
+
+TEST(ModelFindings, NoiseCostsAShareOfTheBatch) {
+  ProbeRow row{.role = "wgrad", .tensor = "layer", .format = "bf16 x bf16"};
+  row.error = {
+      .elements = 4, .non_finite = 0, .reference_squares = 9.0, .squares = 9.0, .products = 9.0, .error_squares = 1.0};
+  row.batch_noise = 3.0;
+  const CheckpointFindings found = findings_of({{.step = 0, .rows = {row}}, {.step = 1, .rows = {row}}}, {});
+  ASSERT_EQ(found.products.size(), 1u);
+  EXPECT_DOUBLE_EQ(found.products[0].noise_ratio().value(), 1.0 / 3.0);
+  EXPECT_DOUBLE_EQ(found.products[0].equivalent_batch_loss().value(), 0.25) << "as noisy as three quarters of it";
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,92 @@
+// `mantissa analyze model` as a user runs it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+nlohmann::json read_json(const std::string& path) { return nlohmann::json::parse(read_file(path)); }
+
+// Everything below a folder, with its size and time.
+std::map<std::string, std::pair<uintmax_t, std::filesystem::file_time_type>> contents(const std::string& folder) {
+  std::map<std::string, std::pair<uintmax_t, std::filesystem::file_time_type>> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    const bool is_file = entry.is_regular_file();
+    found[entry.path()] = {is_file ? entry.file_size() : 0, entry.last_write_time()};
+  }
+  return found;
+}
+
+class ModelVerb : public ::testing::TestWithParam<int> {};
+
+TEST_P(ModelVerb, AnalysesARunFromItsFirstWeightsAndItsCheckpoint) {
+  const int ranks = GetParam();
+  const SmallRun run(fmt::format("analyze_run_{}", ranks));
+  run.train(ranks, {"train.steps=20", "train.stop_at_step=10", "precision.recipe=current"});
+  const auto before = contents(run.run_dir());
+  const std::string json = run.folder() + "/report.json", html = run.folder() + "/report.html";
+  const Outcome outcome =
+      run_program(ranks, {"analyze", "model", run.run_dir(), "--batches", "3", "--json", json, "--html", html});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(contents(run.run_dir()), before) << "the run is left as it was";
+  EXPECT_NE(outcome.output.find("early: weights of step 0, 3 batches"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("late: weights of step 10, 3 batches"), std::string::npos);
+  EXPECT_NE(outcome.output.find("blocks.1.mlp.down"), std::string::npos);
+
+  const nlohmann::json report = read_json(json);
+  EXPECT_EQ(report.at("setting").at("ranks"), ranks);
+  ASSERT_EQ(report.at("checkpoints").size(), 2u);
+  const nlohmann::json& late = report.at("checkpoints")[1];
+  EXPECT_EQ(late.at("steps"), (std::vector<int>{11, 12, 13}));
+  EXPECT_EQ(late.at("products").size(), 9u * 3u);
+  EXPECT_EQ(late.at("wire").empty(), ranks == 1);
+  EXPECT_LT(late.at("loss").get<double>(), report.at("checkpoints")[0].at("loss").get<double>());
+  const std::string page = read_file(html);
+  EXPECT_NE(page.find("blocks.1.mlp.down"), std::string::npos);
+  EXPECT_NE(page.find("</html>"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(OneAndTwo, ModelVerb, ::testing::Values(1, 2));
+
+// A static scale that was recommended: no step overflows, and no more underflows than predicted.
+TEST(AnalyzeModel, TrainingWithTheRecommendedScaleNeverOverflows) {
+  const SmallRun run("analyze_scale");
+  const std::string json = run.folder() + "/report.json";
+  const std::vector<std::string> fp16 = {"precision.compute=fp16", "train.steps=40"};
+  const auto analyse = [&](const std::string& target) {
+    const Outcome outcome =
+        run_program(0, {"analyze", "model", target, fp16[0], fp16[1], "--batches", "6", "--json", json});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_json(json).at("checkpoints");
+  };
+  run.train(1, {fp16[0], fp16[1], "checkpoint.interval=40"});  // with a dynamic scale, for a late checkpoint
+  int exponent = 100;
+  for (const auto& point : analyse(run.run_dir())) {
+    const nlohmann::json& recommended = point.at("loss_scale").at("recommended");
+    EXPECT_EQ(recommended.at("overflow"), 0.0);
+    exponent = std::min(exponent, recommended.at("exponent").get<int>());
+  }
+  const SmallRun scaled("analyze_scaled");
+  scaled.train(1, {fp16[0], fp16[1], "scaler.mode=static", fmt::format("scaler.init_scale={}", 1LL << exponent),
+                   fmt::format("scaler.max_scale={}", 1LL << exponent)});
+  const auto steps = scaled.records("step");
+  ASSERT_EQ(steps.size(), 40u);
+  for (const auto& step : steps) EXPECT_FALSE(step.contains("skip_reason")) << step;
+}
+
+TEST(AnalyzeModel, RefusesWhatIsNeitherAConfigurationNorARun) {
+  const SmallRun run("analyze_refuses");
+  EXPECT_EQ(run_program(0, {"analyze", "model", run.folder() + "/nothing.yaml"}).exit_code, 2);
+  const Outcome empty = run_program(0, {"analyze", "model", run.folder()});
+  EXPECT_EQ(empty.exit_code, 4) << empty.output;
+  const Outcome page = run_program(0, {"analyze", "model", run.config_path(), "--html", "/nowhere/page.html"});
+  EXPECT_EQ(page.exit_code, 2) << page.output;
+  EXPECT_NE(page.output.find("--html: /nowhere/page.html: expected a file that can be written"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

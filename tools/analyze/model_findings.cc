@@ -1,0 +1,112 @@
+#include "tools/analyze/model_findings.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/autograd/linear_formats.h"
+
+namespace mantissa {
+namespace {
+
+// Things in the order of their first appearance.
+template <typename T>
+class Ordered {
+ public:
+  T& at(const std::string& role, const std::string& tensor) {
+    const auto [place, is_new] = places_.try_emplace({role, tensor}, things_.size());
+    if (is_new) things_.emplace_back();
+    return things_[place->second];
+  }
+  std::vector<T> take() { return std::move(things_); }
+
+ private:
+  std::map<std::pair<std::string, std::string>, size_t> places_;
+  std::vector<T> things_;
+};
+
+bool is_product(const std::string& role) { return parse_product(role).has_value(); }
+
+void add(TensorFindings& found, const ProbeRow& row) {
+  found.role = row.role, found.tensor = row.tensor, found.format = row.format;
+  found.scale = row.scale;
+  found.amaxes.push_back(amax_of(row));
+  ProbeRow sum{.role = {}, .tensor = {}, .format = {}};
+  sum.histogram = found.histogram, sum.losses = found.losses, sum.stagnation = found.stagnation;
+  sum.error = found.error;
+  add(sum, row);
+  found.histogram = sum.histogram, found.losses = sum.losses, found.stagnation = sum.stagnation;
+  found.error = sum.error;
+}
+
+void add(ProductFindings& found, const ProbeRow& row) {
+  found.product = row.role, found.tensor = row.tensor, found.formats = row.format;
+  found.snr_db.push_back(snr_db(row));
+  found.cosine.push_back(cosine_of(row));
+  found.error += row.error;
+  found.batch_noise += row.batch_noise;
+}
+
+LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps) {
+  LossScaleFindings found;
+  ProbeRow unscaled{.role = {}, .tensor = {}, .format = {}};
+  for (const ProbedStep& step : steps) {
+    for (const ProbeRow& row : step.rows) {
+      if (row.role != probe_role::kGradient) continue;
+      ProbeRow one{.role = {}, .tensor = {}, .format = {}};
+      one.histogram = shifted(row.histogram, -std::ilogb(step.loss_scale));
+      add(unscaled, one);
+    }
+  }
+  for (int exponent = LossScaleFindings::kMinExponent; exponent <= LossScaleFindings::kMaxExponent; ++exponent) {
+    found.losses.push_back(format_losses(unscaled.histogram, Format::kF16, exponent));
+  }
+  found.recommended = recommended_scale(unscaled.histogram, Format::kF16, found.options);
+  return found;
+}
+
+}  // namespace
+
+std::optional<double> ProductFindings::noise_ratio() const {
+  if (batch_noise == 0.0 || error.non_finite > 0) return std::nullopt;
+  return error.error_squares / batch_noise;
+}
+
+std::optional<double> ProductFindings::equivalent_batch_loss() const {
+  const auto ratio = noise_ratio();
+  return ratio ? std::make_optional(*ratio / (1.0 + *ratio)) : std::nullopt;
+}
+
+ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents) {
+  ExponentHistogram result;
+  for (int bin = kFiniteBins; bin < kHistogramBins; ++bin) result.counts[bin] = histogram.counts[bin];
+  for (int bin = 0; bin < kFiniteBins; ++bin) {
+    const int to = std::clamp(bin / kBinsPerExponent + exponents, 0, kMaxExponent - kMinExponent);
+    result.counts[to * kBinsPerExponent + bin % kBinsPerExponent] += histogram.counts[bin];
+  }
+  const double amax = std::ldexp(static_cast<double>(std::bit_cast<float>(histogram.amax)), exponents);
+  result.amax = std::bit_cast<uint32_t>(static_cast<float>(amax));
+  return result;
+}
+
+CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes) {
+  CheckpointFindings found;
+  Ordered<TensorFindings> tensors;
+  Ordered<ProductFindings> products;
+  for (const ProbedStep& step : steps) {
+    found.steps.push_back(step.step + 1);
+    for (const ProbeRow& row : step.rows) {
+      if (is_product(row.role)) {
+        add(products.at(row.role, row.tensor), row);
+      } else {
+        add(tensors.at(row.role, row.tensor), row);
+      }
+    }
+  }
+  found.tensors = tensors.take();
+  found.products = products.take();
+  found.loss_scale = loss_scales(magnitudes);
+  return found;
+}
+
+}  // namespace mantissa

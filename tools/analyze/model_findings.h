@@ -1,0 +1,64 @@
+// ModelFindings: what probed steps say of a model at one point of its training, put together over the steps.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/probe/probe_log.h"
+
+namespace mantissa {
+
+// A tensor over the steps. Counts are sums, so shares are means.
+struct TensorFindings {
+  std::string role, tensor, format;
+  double scale = 1.0;  // in the last step
+  ExponentHistogram histogram{};
+  FormatLosses losses{};
+  UpdateStagnation stagnation{};
+  ErrorSums error{};           // of what is on the wire
+  std::vector<double> amaxes;  // by step
+};
+
+struct ProductFindings {
+  std::string product, tensor, formats;
+  std::vector<double> snr_db, cosine;  // by step
+  ErrorSums error{};
+  double batch_noise = 0.0;
+
+  // Rounding's error over the noise of the choice of samples, both as squares; nothing where that is not known.
+  std::optional<double> noise_ratio() const;
+  // The share of the batch that the error takes away: with it, a batch of B samples is as noisy as one of
+  // B / (1 + ratio) without. 1 - 1 / (1 + ratio).
+  std::optional<double> equivalent_batch_loss() const;
+};
+
+// What becomes of the gradients of activations in fp16 at a loss scale.
+struct LossScaleFindings {
+  static constexpr int kMinExponent = -8, kMaxExponent = 40;
+  std::vector<FormatLosses> losses;  // at scales 2^kMinExponent, ...
+  // Of all gradients, since one that overflows takes its step with it; what they may grow by beyond those counted.
+  StaticScaleOptions options{.percentile = 100.0, .headroom = 4.0};
+  std::optional<StaticScale> recommended;  // nothing: there is nothing to scale, or too much of it is not finite
+};
+
+struct CheckpointFindings {
+  std::string name;            // "early", "late"
+  int64_t step = 0;            // that the weights are of
+  std::vector<int64_t> steps;  // probed, from 1
+  std::vector<TensorFindings> tensors;
+  std::vector<ProductFindings> products;
+  LossScaleFindings loss_scale;
+  double loss = 0.0;  // in the first of the steps, nats a token
+  int64_t skipped = 0;
+};
+
+// The largest and smallest counts move by whole exponents; what would leave the range stays at its ends.
+ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents);
+
+// `steps` as they were trained, of which findings are made; `magnitudes` those whose gradients are counted for the loss
+// scale: the same, or steps of the same batches in a compute dtype that loses none of them.
+CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes);
+
+}  // namespace mantissa

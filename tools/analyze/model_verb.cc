@@ -1,0 +1,64 @@
+#include "tools/analyze/model_verb.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "tools/analyze/model_report.h"
+#include "tools/analyze/page/model_page.h"
+#include "tools/config/validation.h"
+#include "tools/train/job.h"
+#include "tools/train/launch.h"
+#include "tools/train/memory_table.h"
+
+namespace mantissa {
+namespace {
+
+// A file that is opened before anything is computed, so that a path which cannot be written is found out at once.
+class OutputFile {
+ public:
+  OutputFile(const char* option, const std::string& path) : option_(option), path_(path) {
+    if (path.empty()) return;
+    file_.open(path);
+    if (!file_) throw ConfigError(fmt::format("{}: {}: expected a file that can be written", option, path));
+  }
+  void write(const std::string& text) {
+    file_ << text;
+    file_.close();
+    if (!file_) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
+    spdlog::info("written: {}", path_);
+  }
+  bool is_wanted() const { return !path_.empty(); }
+
+ private:
+  const char* option_;
+  const std::string path_;
+  std::ofstream file_;
+};
+
+void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Config& config,
+             Communicator& communicator) {
+  const bool leads = communicator.rank() == 0;
+  OutputFile html("--html", leads ? outputs.html : ""), json("--json", leads ? outputs.json : "");
+  validate_for_ranks(config, communicator.size());
+  set_up_threads(config, communicator);
+  predict_memory_table(config, communicator.size(), expected_path(config, communicator));  // what the model refuses
+  const ModelAnalysis analysis = analyze_model(request, config, communicator);
+  if (!leads) return;
+  const std::string text = to_text(analysis);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  const nlohmann::json data = to_json(analysis);
+  if (json.is_wanted()) json.write(data.dump(1) + "\n");
+  if (html.is_wanted()) html.write(model_page(data));
+}
+
+}  // namespace
+
+int model_verb(const ModelRequest& request, const ModelOutputs& outputs) {
+  return run_job(
+      [&] { return configuration_of(request); },
+      [&](const Config& config, Communicator& communicator) { analyze(request, outputs, config, communicator); });
+}
+
+}  // namespace mantissa

@@ -1,0 +1,21 @@
+// `mantissa analyze probes`: what a run's probes have found, as comma-separated values, also while the run goes on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace mantissa {
+
+struct ProbesRequest {
+  std::string run;           // a run folder, or a probe file
+  std::string role, tensor;  // rows of this role, of tensors whose name contains this; empty: all
+  int64_t step = 0;          // rows of this step; 0: all
+  // Another format whose losses are told besides, at a scale of 2^exponent; empty: none.
+  std::string format;
+  int exponent = 0;
+};
+
+// Prints a line of names, then a line a row, to standard output. Returns the exit code.
+int probes_verb(const ProbesRequest& request);
+
+}  // namespace mantissa
