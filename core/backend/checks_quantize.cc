@@ -12,6 +12,14 @@ void check_scale(const char* op, const Tensor& scale) {
   check_numel(op, "scale", scale, 1);
 }
 
+void check_codes(const char* op, const Tensor& codes, const Tensor& values, Format format, const Tensor& scale) {
+  check_dtype(op, "codes", codes, DType::kU8);
+  check_numel(op, "codes", codes, values.numel());
+  MANTISSA_CHECK(format == Format::kE4M3 || format == Format::kE5M2, "[{}] codes are e4m3 or e5m2, got {}", op,
+                 info(format).name);
+  check_scale(op, scale);
+}
+
 void check_stochastic(const StochasticArgs& args, Rows extents) {
   if (args.elements_per_sample == 0) return;
   const int64_t numel = extents.rows * extents.columns;
@@ -44,6 +52,16 @@ Rows check_args(const QuantizeArgs& args) {
   if (args.record.defined()) check_record<QuantizeRecord>("quantize", "record", args.record);
   check_stochastic(args.stochastic, extents);
   return extents;
+}
+
+void check_args(const ToCodesArgs& args) {
+  check_float("to_codes", "src", args.src);
+  check_codes("to_codes", args.codes, args.src, args.format, args.scale);
+}
+
+void check_args(const FromCodesArgs& args) {
+  check_float("from_codes", "dst", args.dst);
+  check_codes("from_codes", args.codes, args.dst, args.format, args.scale);
 }
 
 void check_args(const TensorScaleArgs& args) {

@@ -82,6 +82,21 @@ struct QuantizeArgs {
   StochasticArgs stochastic{};
 };
 
+// codes (n) u8 of e4m3 or e5m2 = round(src * *scale), src (n) float, scale (1) fp32: what QuantizeArgs makes with
+// the scale of a tensor, to nearest, as core/quant/narrow_codes.h counts it.
+struct ToCodesArgs {
+  Tensor src{}, codes{};
+  Format format = Format::kE4M3;
+  Tensor scale{};
+};
+
+// dst (n) float = value of codes (n) / *scale: unscaled_value_of(), rounded on store.
+struct FromCodesArgs {
+  Tensor codes{}, dst{};
+  Format format = Format::kE4M3;
+  Tensor scale{};
+};
+
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows, R a multiple of 16: of each column
 // and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4 with h the Sylvester-Hadamard matrix of +-1 and s
 // the signs of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2,

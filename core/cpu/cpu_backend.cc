@@ -26,6 +26,7 @@
 #include "core/cpu/packed_operand.h"
 #include "core/cpu/quant/compare.h"
 #include "core/cpu/quant/amax.h"
+#include "core/cpu/quant/codes.h"
 #include "core/cpu/quant/delayed_scales.h"
 #include "core/cpu/quant/exponent_histogram.h"
 #include "core/cpu/quant/hadamard.h"
@@ -149,6 +150,8 @@ void CpuBackend::sum_contributions(const SumContributionsArgs& args, Stream&) { 
 void CpuBackend::amax(const AmaxArgs& args, Stream&) { cpu::amax(args); }
 void CpuBackend::tensor_scale(const TensorScaleArgs& args, Stream&) { cpu::tensor_scale(args); }
 void CpuBackend::quantize(const QuantizeArgs& args, Stream&) { cpu::quantize(args); }
+void CpuBackend::to_codes(const ToCodesArgs& args, Stream&) { cpu::to_codes(args); }
+void CpuBackend::from_codes(const FromCodesArgs& args, Stream&) { cpu::from_codes(args); }
 void CpuBackend::hadamard(const HadamardArgs& args, Stream&) { cpu::hadamard(args); }
 void CpuBackend::delayed_scales(const DelayedScalesArgs& args, Stream&) { cpu::delayed_scales(args); }
 void CpuBackend::exponent_histogram(const ExponentHistogramArgs& args, Stream&) { cpu::exponent_histogram(args); }

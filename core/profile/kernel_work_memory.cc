@@ -93,6 +93,8 @@ KernelWork work_of(const TensorScaleArgs& args) { return traffic(bytes_of(args.r
 KernelWork work_of(const QuantizeArgs& args) {
   return traffic(bytes_of(args.src, args.dst, args.scale) + 2.0 * bytes_of(args.record));
 }
+KernelWork work_of(const ToCodesArgs& args) { return traffic(bytes_of(args.src, args.codes, args.scale)); }
+KernelWork work_of(const FromCodesArgs& args) { return traffic(bytes_of(args.codes, args.dst, args.scale)); }
 KernelWork work_of(const HadamardArgs& args) { return traffic(bytes_of(args.x, args.y)); }
 KernelWork work_of(const DelayedScalesArgs& args) {
   return traffic(bytes_of(args.records, args.mine, args.total, args.history, args.maxima) +

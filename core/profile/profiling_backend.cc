@@ -109,6 +109,10 @@ void ProfilingBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream)
   run(&Backend::tensor_scale, args, stream);
 }
 void ProfilingBackend::quantize(const QuantizeArgs& args, Stream& stream) { run(&Backend::quantize, args, stream); }
+void ProfilingBackend::to_codes(const ToCodesArgs& args, Stream& stream) { run(&Backend::to_codes, args, stream); }
+void ProfilingBackend::from_codes(const FromCodesArgs& args, Stream& stream) {
+  run(&Backend::from_codes, args, stream);
+}
 void ProfilingBackend::hadamard(const HadamardArgs& args, Stream& stream) { run(&Backend::hadamard, args, stream); }
 void ProfilingBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) {
   run(&Backend::delayed_scales, args, stream);
