@@ -3,7 +3,7 @@
 namespace mantissa {
 
 StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options,
-                           ContributionPath path) {
+                           ContributionPath path, const CodedWeights& coded) {
   StateMemory memory;
   const bool one_copy = path == ContributionPath::kInPlace && config.sharding == Sharding::kSharded;
   for (const BucketLayout::Bucket& bucket : layout.buckets()) {
@@ -18,16 +18,20 @@ StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& conf
   }
   const WirePlan plan = plan_wire(layout, config, path);
   memory.buffers = plan.window_bytes + plan.result_bytes;
+  if (one_copy || layout.ranks() == 1 || config.sharding != Sharding::kSharded) return memory;
+  const GatherPlan gather = plan_gather(layout, coded);
+  memory.weights += gather.shard_bytes;
+  memory.buffers += GatherPlan::kSlots * gather.slot_bytes;
   return memory;
 }
 
 StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
                            const ShardedOptimizer& optimizer) {
-  return {.weights = buckets.weight_bytes(),
+  return {.weights = buckets.weight_bytes() + optimizer.unrounded_bytes(),
           .gradients = buckets.gradient_bytes(),
           .masters = optimizer.master_bytes(),
           .moments = optimizer.moment_bytes(),
-          .buffers = reducer.buffer_bytes()};
+          .buffers = reducer.buffer_bytes() + optimizer.gather_bytes()};
 }
 
 }  // namespace mantissa

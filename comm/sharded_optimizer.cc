@@ -44,7 +44,7 @@ StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backe
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
-                                   Sharding sharding, const AdamWOptions& options)
+                                   Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded)
     : buckets_(buckets),
       communicator_(communicator),
       backend_(backend),
@@ -69,12 +69,18 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
          .loaded = {}});
   }
   if (!gathers_weights()) return;
-  std::vector<Tensor> weights;
-  for (int bucket = 0; bucket < buckets_.size(); ++bucket) weights.push_back(buckets_.weight(bucket));
-  registration_ = communicator.register_buffers(weights);
+  std::vector<Tensor> sent;
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) sent.push_back(buckets_.weight(bucket));
+  if (!coded.weights.empty()) {
+    coded_ = std::make_unique<CodedGather>(buckets, communicator, backend, stream, *gather_stream_, coded.weights,
+                                           *coded.scales);
+    for (const Tensor& rows : coded_->buffers()) sent.push_back(rows);
+  }
+  registration_ = communicator.register_buffers(sent);
 }
 
 Tensor ShardedOptimizer::updated_weights(int bucket) const {
+  if (has_codes(bucket)) return coded_->shard(bucket);
   return sharding_ == Sharding::kSharded ? buckets_.weight_shard(bucket, communicator_.rank())
                                          : buckets_.weight(bucket);
 }
@@ -107,7 +113,8 @@ void ShardedOptimizer::remake_weights() {
   const UpdateControl number{.update = static_cast<uint32_t>(applied_steps_)};
   const Tensor control = backend_.make_record<UpdateControl>("update number");
   backend_.upload(&number, control, stream_);
-  share_weights([&](int bucket) {
+  // As they are: what scales there are is not known to be those of the next pass.
+  share_weights(Form::kStored, [&](int bucket) {
     if (!keeps_masters()) return;
     for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
       backend_.adamw(weight_arguments(bucket, segment, control), stream_);
@@ -120,19 +127,31 @@ void ShardedOptimizer::await_readers_of_weights() {
   if (!keeps_masters() && buckets_.weights_in_common()) communicator_.meet(stream_)->wait();
 }
 
-void ShardedOptimizer::share_weights(const std::function<void(int bucket)>& compute) {
+std::unique_ptr<Work> ShardedOptimizer::gather_stored(int bucket) {
+  const Tensor mine = buckets_.weight_shard(bucket, communicator_.rank());
+  if (has_codes(bucket)) backend_.copy(coded_->shard(bucket), mine, stream_);
+  const Shape rows{communicator_.size(), mine.numel()};
+  gather_stream_->wait(*stream_.record());
+  return communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), *gather_stream_);
+}
+
+void ShardedOptimizer::share_weights(Form form, const std::function<void(int bucket)>& compute) {
   std::vector<std::unique_ptr<Work>> gathers;
   if (buckets_.weights_in_common()) communicator_.meet(stream_)->wait();  // nobody computes with the old ones any more
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     compute(bucket);
     if (!gathers_weights()) continue;
-    const Tensor mine = updated_weights(bucket);
-    const Shape rows{communicator_.size(), mine.numel()};
-    gather_stream_->wait(*stream_.record());
-    gathers.push_back(communicator_.all_gather(mine, buckets_.weight(bucket).view(rows), *gather_stream_));
-    for (const auto& gather : gathers) gather->test();  // keeps them moving while the next bucket is computed
+    if (form == Form::kCodes && has_codes(bucket)) {
+      coded_->send(bucket);
+    } else {
+      gathers.push_back(gather_stored(bucket));
+    }
+    // Keeps them moving while the next bucket is computed.
+    for (const auto& gather : gathers) gather->test();
+    if (coded_) coded_->progress();
   }
   if (buckets_.weights_in_common()) communicator_.meet(stream_)->wait();  // all have written theirs
+  if (coded_) coded_->finish();
   for (const auto& gather : gathers) gather->wait();
   if (!gathers.empty()) stream_.wait(*gather_stream_->record());
   buckets_.bump_versions();
@@ -163,7 +182,7 @@ void ShardedOptimizer::initialize(uint64_t seed) {
 void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
   MANTISSA_CHECK(reducer.config().sharding == sharding_,
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
-  share_weights([&](int bucket) {
+  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored, [&](int bucket) {
     const StateTensors all = state_of(bucket);
     const Tensor gradient = reducer.result(bucket);
     for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
@@ -182,6 +201,10 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
       backend_.adamw(args, stream_);
     }
   });
+}
+
+void ShardedOptimizer::restore_weights() {
+  if (coded_) share_weights(Form::kStored, [](int) {});
 }
 
 size_t ShardedOptimizer::master_bytes() const {

@@ -2,7 +2,8 @@
 // is kept. State exists for this rank's shard of every bucket only, or for everything when replicated. A step updates
 // weights and moments from the summed gradients in one pass per parameter piece, which also writes the working weight,
 // and all-gathers the working weights of a bucket while the next one is updated. Where all ranks have one copy of the
-// weights in common, each writes its shard of that, between two meetings. Padding is neither updated nor saved.
+// weights in common, each writes its shard of that, between two meetings. Padding is neither updated nor saved. Weights
+// that are rounded to eight bits anyway may travel as codes of these: see coded_gather.h.
 //
 // Where 16-bit weights are rounded stochastically (AdamWOptions::weight_rounding), the random words depend on seed,
 // update, parameter and element alone: weights are a function of masters and the number of updates, whoever computes
@@ -18,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
 #include "comm/state_format.h"
 #include "comm/state_upload.h"
@@ -41,19 +43,32 @@ struct StateValues {
   MomentValues m{}, v{};
 };
 
+// Weights that are gathered as codes, and the scales that they are rounded with. None where ranks gather nothing.
+struct CodedGatherOptions {
+  CodedWeights weights{};
+  DelayedScales* scales = nullptr;
+};
+
 class ShardedOptimizer {
  public:
-  // Everything passed by reference must outlive the optimizer.
+  // Everything passed by reference must outlive the optimizer, and so must coded.scales.
   ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
-                   Sharding sharding, const AdamWOptions& options);
+                   Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {});
 
   // Masters and working weights from the parameters' initial values, the same for every rank count; moments and the
   // count of applied steps zero. Collective.
   void initialize(uint64_t seed);
 
+  // Before the amaxes of a step are gathered: records those of the weights that passes cannot, having codes of them.
+  void record_amaxes() {
+    if (coded_) coded_->record_amaxes();
+  }
   // Queues one update from reducer.result(), after reducer.finish(). control: u8 of one UpdateControl, on the device
   // and the same on every rank (VerdictReduction::control()); where it says not to apply, nothing changes. Collective.
   void step(const GradientReducer& reducer, const Tensor& control);
+  // Working weights as they were before they were rounded to codes, on every rank: for who keeps them. The next pass
+  // rounds them to what it would have read. Nothing changes where none travel so. Collective.
+  void restore_weights();
   // Updates that are known to have been applied: counted by whoever reads the decisions.
   int64_t applied_steps() const { return applied_steps_; }
   void count_applied_step() { ++applied_steps_; }
@@ -74,8 +89,13 @@ class ShardedOptimizer {
   // As allocated. Masters, or the compensations in their place.
   size_t master_bytes() const;
   size_t moment_bytes() const;
+  // Of weights that are gathered as codes: this rank's shards before they are rounded, and what is sent and received.
+  size_t unrounded_bytes() const { return coded_ ? coded_->shard_bytes() : 0; }
+  size_t gather_bytes() const { return coded_ ? coded_->buffer_bytes() : 0; }
 
  private:
+  enum class Form : uint8_t { kStored, kCodes };  // of weights on their way
+
   struct BucketState {
     std::vector<Segment> segments;  // offsets count from the start of the state
     StateTensors own;               // allocated here: without weights that are their own state
@@ -91,13 +111,16 @@ class ShardedOptimizer {
   bool gathers_weights() const {
     return sharding_ == Sharding::kSharded && communicator_.size() > 1 && !buckets_.weights_in_common();
   }
+  bool has_codes(int bucket) const { return coded_ && coded_->takes(bucket); }
   Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
   // The arguments that say which weights of `bucket` are to be written, and how they are rounded.
   AdamWArgs weight_arguments(int bucket, const Segment& segment, const Tensor& control) const;
   // The weights of this rank's masters, as update number applied_steps() rounded them.
   void remake_weights();
-  // Shares what this rank has computed of every bucket; `compute` runs before a bucket is sent.
-  void share_weights(const std::function<void(int bucket)>& compute);
+  // Shares what this rank has computed of every bucket, in codes where there are such; `compute` runs before a bucket
+  // is sent.
+  void share_weights(Form form, const std::function<void(int bucket)>& compute);
+  std::unique_ptr<Work> gather_stored(int bucket);
 
   FlatBuckets& buckets_;
   Communicator& communicator_;
@@ -108,6 +131,7 @@ class ShardedOptimizer {
   AdamWOptions options_;
   std::vector<BucketState> states_;
   int64_t applied_steps_ = 0;
+  std::unique_ptr<CodedGather> coded_;          // where anything is gathered so
   std::unique_ptr<Registration> registration_;  // of the weights that are gathered
 };
 

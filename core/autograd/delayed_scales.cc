@@ -54,7 +54,9 @@ DelayedScales::Slot DelayedScales::slot(const Parameter& weight, Role role, Form
   const auto found = slots_.find(key);
   MANTISSA_CHECK(found != slots_.end(), "[delayed_scales] the policy has no delayed scaling for {}", name_of(key));
   const int64_t index = found->second;
-  return {.scale = scales_.slice(index, 1), .record = records_.slice(index * kRecordBytes, kRecordBytes)};
+  return {.scale = scales_.slice(index, 1),
+          .record = records_.slice(index * kRecordBytes, kRecordBytes),
+          .left = role == Role::kWeight && left_.contains(&weight)};
 }
 
 void DelayedScales::advance(const Tensor& all_records, const Tensor& decision) {

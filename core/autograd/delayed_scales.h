@@ -8,6 +8,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -24,6 +25,8 @@ class DelayedScales {
   struct Slot {
     Tensor scale;   // (1) fp32
     Tensor record;  // bytes of one QuantizeRecord: to be raised by what this step rounds
+    // Whether somebody else raises the record, who has the tensor as it was before: passes do not.
+    bool left = false;
   };
   // Of all tensors, on the host.
   struct State {
@@ -41,6 +44,9 @@ class DelayedScales {
   bool empty() const { return keys_.empty(); }
   // ContractError if the policy did not scale this tensor so.
   Slot slot(const Parameter& weight, Role role, Format format) const;
+
+  // Passes have this weight rounded already, and leave its records to who has it unrounded.
+  void leave_record_of(const Parameter& weight) { left_.insert(&weight); }
 
   // (S * sizeof(QuantizeRecord)) u8: what this rank found since the last advance().
   const Tensor& records() const { return records_; }
@@ -81,6 +87,7 @@ class DelayedScales {
   Stream& stream_;
   std::vector<Key> keys_;
   std::map<Key, int64_t> slots_;
+  std::set<const Parameter*> left_;
   Tensor records_, totals_, history_, scales_, maxima_, entries_;
   uint64_t version_ = 0;
   bool calibrated_ = false;

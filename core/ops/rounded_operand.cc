@@ -72,12 +72,12 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
   if (DelayedScales* const delayed = delayed_scales_of(tape, use)) {
     const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
     if (delayed->calibrating()) {
-      backend.amax({.x = x, .record = slot.record}, tape.stream());
+      if (!slot.left) backend.amax({.x = x, .record = slot.record}, tape.stream());
       backend.cast({.src = x, .dst = room.values}, tape.stream());
       return {.values = room.values, .scale = {}};
     }
     args.scale = slot.scale;
-    if (tape.training() || use.role == Role::kWeight) args.record = slot.record;
+    if (!slot.left && (tape.training() || use.role == Role::kWeight)) args.record = slot.record;
   } else if (has_tensor_scale(use.format->scaling)) {
     backend.amax({.x = x, .record = room.record, .mode = GradientMode::kWrite}, tape.stream());
     backend.tensor_scale({.record = room.record, .max = tensor_max(*use.format), .scale = room.scale}, tape.stream());

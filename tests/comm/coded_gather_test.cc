@@ -1,0 +1,238 @@
+// Weights that travel as codes of eight bits: products read the same numbers as without, ranks hold the same weights.
+#include "comm/coded_gather.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "comm/memory_plan.h"
+#include "tests/comm/borrowed_communicator.h"
+#include "tests/comm/coded_rank.h"
+#include "tests/comm/rank_threads.h"
+#include "tests/comm/recorded_registrations.h"
+
+namespace mantissa {
+namespace {
+
+using testing::CodedRank;
+using testing::CodedRun;
+using testing::gradient_of;
+using testing::run_ranks;
+
+UpdateDecision decision_of(StepOutcome outcome, bool held = false) {
+  UpdateDecision decision;
+  decision.outcome = outcome;
+  decision.held = held;
+  return decision;
+}
+
+// What a rank has seen of some steps: after the calibration, an update, one that overflows and the one behind it, which
+// is held and then made again, and two more.
+struct Seen {
+  std::vector<std::vector<BFloat16>> operands;  // of each pass
+  std::vector<DelayedScales::State> scales;     // after each
+  std::vector<uint64_t> weights;
+  std::vector<std::vector<float>> state;  // masters, or weights that are their own, of this rank, at the end
+};
+
+std::vector<float> widened(const Tensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.numel()));
+  dispatch(tensor.dtype(), [&]<typename T>() {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = to_float(tensor.data<T>()[i]);
+  });
+  return values;
+}
+
+Seen train(CodedRank& rank) {
+  Seen seen;
+  const auto note = [&] {
+    seen.scales.push_back(rank.scales.state());
+    seen.weights.push_back(rank.hash());
+  };
+  rank.optimizer.initialize(5);
+  rank.calibrate();
+  note();
+  int step = 0;
+  const UpdateDecision clean, overflow = decision_of(StepOutcome::kGradientOverflow),
+                              held = decision_of(StepOutcome::kClean, true);
+  for (const UpdateDecision& decision : {clean, overflow, held, clean, clean}) {
+    seen.operands.push_back(rank.pass());
+    if (step == 3) {  // the step is examined: its passes run once more, and are no part of the next amaxes
+      rank.scales.forget_records();
+      seen.operands.push_back(rank.pass());
+    }
+    rank.finish_step(gradient_of(step++), decision);
+    note();
+  }
+  seen.operands.push_back(rank.pass());
+  for (const StatePiece& piece : rank.optimizer.pieces()) {
+    seen.state.push_back(widened(piece.master.defined() ? piece.master : piece.weight));
+  }
+  return seen;
+}
+
+std::vector<Seen> train(int ranks, const CodedRun& run) {
+  std::vector<Seen> seen(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& communicator) {
+    CodedRank rank(communicator, run);
+    ASSERT_EQ(rank.coded.size(), static_cast<size_t>(rank.parameters.size()));
+    seen[static_cast<size_t>(communicator.rank())] = train(rank);
+  });
+  return seen;
+}
+
+void expect_same_training(int ranks, CodedRun run) {
+  const std::vector<Seen> coded = train(ranks, run);
+  run.gather = WeightGather::kWorking;
+  const std::vector<Seen> working = train(ranks, run);
+  for (size_t rank = 0; rank < coded.size(); ++rank) {
+    ASSERT_FALSE(coded[rank].operands.empty());
+    EXPECT_EQ(coded[rank].weights, coded[0].weights) << "all ranks hold the same weights";
+    EXPECT_TRUE(coded[rank].operands == working[rank].operands);
+    EXPECT_TRUE(coded[rank].scales == working[rank].scales);
+    EXPECT_TRUE(coded[rank].state == working[rank].state);
+    // The numbers that are stored are others: something is rounded.
+    EXPECT_EQ(coded[rank].weights.back() == working[rank].weights.back(), ranks == 1);
+    EXPECT_EQ(coded[rank].weights[0], working[rank].weights[0]) << "initial weights are as they are";
+    EXPECT_EQ(coded[rank].weights[3], coded[rank].weights[2]) << "a step that is held changes nothing";
+    EXPECT_NE(coded[rank].operands[0], coded[rank].operands[1]) << "there is something to see";
+  }
+}
+
+class CodedGatherOnRanks : public ::testing::TestWithParam<int> {};
+
+TEST_P(CodedGatherOnRanks, LeavesEveryOperandAsItIs) {
+  for (const Format format : {Format::kE4M3, Format::kE5M2}) {
+    for (const AmaxChoice choice : {AmaxChoice::kMax, AmaxChoice::kMostRecent}) {
+      expect_same_training(GetParam(), {.format = format, .delayed = {.history = 2, .choice = choice}});
+    }
+  }
+}
+
+// The scale is too large for the next weights, so that they saturate, or so small that most of them are subnormal.
+TEST_P(CodedGatherOnRanks, LeavesOperandsThatSaturateOrVanishAsTheyAre) {
+  expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 0}});
+  expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 13}});
+}
+
+TEST_P(CodedGatherOnRanks, WorksWithEveryWayToKeepWeights) {
+  CodedRun run;
+  run.adamw.weight_rounding = WeightRounding::kStochastic;
+  expect_same_training(GetParam(), run);
+  run.adamw.weight_rounding = WeightRounding::kNearest;
+  for (const MasterWeights master : {MasterWeights::kNoneStochastic, MasterWeights::kKahan}) {
+    run.adamw.master = master;
+    expect_same_training(GetParam(), run);
+  }
+  run.adamw.first_moment = run.adamw.second_moment = MomentFormat::kBlockwise8Bit;
+  expect_same_training(GetParam(), run);
+}
+
+TEST_P(CodedGatherOnRanks, TakesTheMemoryThatIsPlanned) {
+  run_ranks(GetParam(), [](Communicator& communicator) {
+    for (const WeightGather gather : {WeightGather::kWorking, WeightGather::kF8}) {
+      CodedRank rank(communicator, {.gather = gather});
+      const CodedWeights coded = gather == WeightGather::kF8 ? rank.coded : CodedWeights();
+      const StateMemory measured = measure_memory(*rank.buckets, *rank.reducer, rank.optimizer);
+      EXPECT_EQ(predict_memory(rank.buckets->layout(), rank.reducer->config(), rank.options,
+                               ContributionPath::kExchanged, coded),
+                measured);
+      EXPECT_EQ(rank.optimizer.gather_bytes() > 0, gather == WeightGather::kF8 && communicator.size() > 1);
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(OneToFour, CodedGatherOnRanks, ::testing::Values(1, 2, 3, 4));
+
+// Counts what a rank hands to gathers.
+class CountedGathers final : public testing::BorrowedCommunicator {
+ public:
+  using BorrowedCommunicator::BorrowedCommunicator;
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    bytes += send.size_bytes();
+    return BorrowedCommunicator::all_gather(send, recv, stream);
+  }
+  size_t bytes = 0;
+};
+
+size_t bytes_of_a_step(Communicator& local, const CodedRun& run, GatherPlan* plan) {
+  CountedGathers communicator(local);
+  CodedRank rank(communicator, run, int64_t{1} << 14);
+  *plan = plan_gather(rank.buckets->layout(), run.gather == WeightGather::kF8 ? rank.coded : CodedWeights());
+  rank.optimizer.initialize(5);
+  rank.calibrate();
+  rank.pass();
+  communicator.bytes = 0;
+  rank.finish_step(gradient_of(0));
+  return communicator.bytes - static_cast<size_t>(rank.scales.records().numel());
+}
+
+TEST(CodedGather, SendsHalfOfTheBytesOfWhatIsCoded) {
+  run_ranks(2, [](Communicator& local) {
+    GatherPlan stored, coded;
+    const size_t as_stored = bytes_of_a_step(local, {.gather = WeightGather::kWorking}, &stored);
+    const size_t in_codes = bytes_of_a_step(local, {}, &coded);
+    EXPECT_EQ(as_stored, stored.stored_bytes);
+    EXPECT_EQ(stored.sent_bytes, stored.stored_bytes);
+    EXPECT_EQ(coded.stored_bytes, stored.stored_bytes);
+    EXPECT_EQ(in_codes, coded.sent_bytes);
+    // up.weight, 65 x 64, and down.weight, 64 x 67, have buckets of their own, of 4224 and 4352 places with what fills
+    // them up: of each, a rank sends half, a byte an element less.
+    EXPECT_EQ(as_stored - in_codes, size_t{2112 + 2176});
+  });
+}
+
+// A full gather before the scales are known: a pass that looks for amaxes reads weights as they are.
+TEST(CodedGather, WaitsForTheCalibration) {
+  std::vector<uint64_t> hashes(2);
+  for (const WeightGather gather : {WeightGather::kWorking, WeightGather::kF8}) {
+    run_ranks(2, [&](Communicator& communicator) {
+      CodedRank rank(communicator, {.gather = gather});
+      rank.optimizer.initialize(5);
+      rank.pass();
+      rank.finish_step(gradient_of(0));
+      if (communicator.rank() == 1) hashes[static_cast<size_t>(gather)] = rank.hash();
+    });
+  }
+  EXPECT_EQ(hashes[0], hashes[1]);
+}
+
+// For a checkpoint, in the middle of a training: the weights are those of a training without codes, and so are the steps
+// behind it.
+TEST(CodedGather, WeightsCanBeHadAsTheyWereBefore) {
+  for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kNoneStochastic}) {
+    std::vector<uint64_t> hashes[2];
+    for (const WeightGather gather : {WeightGather::kWorking, WeightGather::kF8}) {
+      run_ranks(3, [&](Communicator& communicator) {
+        CodedRun run{.gather = gather};
+        run.adamw.master = master;
+        CodedRank rank(communicator, run);
+        rank.optimizer.initialize(5);
+        rank.calibrate();
+        for (int step = 0; step < 3; ++step) {
+          rank.pass();
+          rank.finish_step(gradient_of(step));
+          rank.optimizer.restore_weights();
+          if (communicator.rank() == 1) hashes[static_cast<size_t>(gather)].push_back(rank.hash());
+        }
+      });
+    }
+    EXPECT_EQ(hashes[0], hashes[1]);
+    ASSERT_EQ(hashes[0].size(), 3u);
+    EXPECT_NE(hashes[0][0], hashes[0][2]);
+  }
+}
+
+TEST(CodedGather, ItsBuffersAreRegistered) {
+  run_ranks(2, [](Communicator& local) {
+    const auto registered_with = [&](WeightGather gather) {
+      testing::RecordedRegistrations communicator(local);
+      const CodedRank rank(communicator, {.gather = gather});
+      return communicator.registered();
+    };
+    EXPECT_EQ(registered_with(WeightGather::kF8), registered_with(WeightGather::kWorking) + GatherPlan::kSlots);
+  });
+}
+
+}  // namespace
+}  // namespace mantissa
