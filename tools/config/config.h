@@ -13,6 +13,7 @@
 #include "amp/precision_pattern.h"
 #include "amp/working_dtype.h"
 #include "comm/reducer_config.h"
+#include "comm/weight_gather.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/recompute.h"
 #include "core/backend/attention_options.h"
@@ -98,6 +99,7 @@ struct ScalerSettings {
 struct CommConfig {
   std::string backend = "auto";  // auto: mpi when started by mpirun or srun, else local
   ReducerConfig reducer;
+  WeightGather gather = WeightGather::kWorking;
   double bucket_mib = 4.0;  // of fp32 gradients
 
   int64_t bucket_bytes() const { return static_cast<int64_t>(bucket_mib * 1024 * 1024); }

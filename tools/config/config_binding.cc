@@ -140,6 +140,7 @@ void bind_comm(ConfigVisitor& v, CommConfig& c) {
   v.scalar("backend", text_field(c.backend));
   v.scalar("wire_dtype", choice_field(c.reducer.wire, names::kFloat));
   v.scalar("accumulate", choice_field(c.reducer.accumulation, names::kAccumulation));
+  v.scalar("gather", choice_field(c.gather, names::kGather));
   v.scalar("bucket_mib", real_field(c.bucket_mib, {.min = kMinBucketMib, .max = 65536.0}));
 }
 

@@ -58,6 +58,7 @@ inline constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection
                                                          {"deterministic", GemmSelection::kDeterministic}};
 inline constexpr Name<Sharding> kSharding[] = {{"sharded", Sharding::kSharded}, {"replicated", Sharding::kReplicated}};
 inline constexpr Name<Accumulation> kAccumulation[] = {{"fp32", Accumulation::kFp32}, {"wire", Accumulation::kWire}};
+inline constexpr Name<WeightGather> kGather[] = {{"working", WeightGather::kWorking}, {"fp8", WeightGather::kF8}};
 inline constexpr Name<ScalerChoice> kScalerMode[] = {{"auto", ScalerChoice::kAuto},
                                                      {"none", ScalerChoice::kNone},
                                                      {"static", ScalerChoice::kStatic},

@@ -161,6 +161,22 @@ void check_states(const Config& c, Problems& p) {
               p.setting("optimizer.master"), p.setting("precision.compute"));
 }
 
+// Which weights are rounded so is seen when the model is there: require_gather_effect().
+void check_gather(const Config& c, Problems& p) {
+  if (c.comm.gather == WeightGather::kWorking) return;
+  p.refuse_if(
+      c.comm.reducer.sharding == Sharding::kReplicated,
+      "{} has no meaning with {}: every rank updates all weights, and none are sent; give comm.gather=working or "
+      "optimizer.sharding=sharded",
+      p.setting("comm.gather"), p.setting("optimizer.sharding"));
+  p.refuse_if(has_wide_weights(c.precision),
+              "{} has no meaning with {}: it is about working weights in bf16 that are rounded to 8 bits; give "
+              "comm.gather=working, or precision.recipe=delayed with working weights in bf16 (precision.weights=low, "
+              "precision.compute=bf16)",
+              p.setting("comm.gather"),
+              p.setting(c.precision.weights == WorkingWeights::kFp32 ? "precision.weights" : "precision.compute"));
+}
+
 void check_precision(const PrecisionConfig& c, Problems& p) {
   for (size_t i = 0; i < c.layers.size(); ++i) {
     const std::string element = fmt::format("precision.layers[{}]", i);
@@ -206,6 +222,7 @@ void validate(const Config& c) {
   check_sample(c, problems);
   check_optimizer(c, problems);
   check_states(c, problems);
+  check_gather(c, problems);
   check_precision(c.precision, problems);
   check_scaler(c, problems);
   check_injection(c, problems);
@@ -227,6 +244,11 @@ void validate_for_ranks(const Config& c, int ranks) {
       "{} is not a multiple of ranks × micro-batch = {} × {} = {}; every rank must get the same number of whole "
       "micro-batches: change {}, train.global_batch or the number of ranks",
       p.setting("train.global_batch"), ranks, c.train.micro_batch, per_round, p.setting("train.micro_batch"));
+  p.refuse_if(
+      ranks == 1 && c.comm.gather != WeightGather::kWorking,
+      "{} is about weights on their way between ranks, and there is one rank; give comm.gather=working or start "
+      "several ranks",
+      p.setting("comm.gather"));
   for (size_t i = 0; i < c.test.gradients.size(); ++i) {
     const std::string rank = fmt::format("test.gradients[{}].rank", i);
     p.refuse_if(c.test.gradients[i].rank >= ranks, "{}, but there are {} ranks", p.setting(rank), ranks);

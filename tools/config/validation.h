@@ -8,7 +8,7 @@ namespace mantissa {
 // ConfigError that lists every problem, naming keys, values, where they were written, and what to do.
 void validate(const Config& config);
 
-// What depends on the number of ranks: batch sizes, and ranks named in injected faults.
+// What depends on the number of ranks: batch sizes, what travels between ranks, and ranks named in injected faults.
 void validate_for_ranks(const Config& config, int ranks);
 
 }  // namespace mantissa

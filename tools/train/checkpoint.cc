@@ -65,6 +65,7 @@ TrainingCheckpoints::TrainingCheckpoints(Session& session)
 bool TrainingCheckpoints::save(const nlohmann::json& extra) {
   Communicator& communicator = session_.communicator;
   const int64_t step = session_.next_step;
+  session_.optimizer.restore_weights();
   WriteResult mine{.ok = 1};
   const auto guarded = [&mine](const auto& write) {
     try {

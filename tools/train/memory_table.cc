@@ -2,6 +2,7 @@
 
 #include "core/backend/registry.h"
 #include "tools/train/device_choice.h"
+#include "tools/train/gathered_codes.h"
 #include "tools/train/precision_effects.h"
 #include "tools/train/step_memory.h"
 
@@ -25,9 +26,11 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
   make_model(config, policy, parameters);
   const BucketLayout layout = lay_out(config, parameters, ranks);
   require_effects(config);
+  const CodedWeights coded = gathered_codes(config, parameters, policy);
+  require_gather_effect(config, layout, path, coded);
   const StepMemory step = walk_step(config, packing_device(config, ranks).get());
   return {.parameters = parameters.numel(),
-          .state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path),
+          .state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path, coded),
           .activations = step.activations,
           .casts = step.casts + static_cast<size_t>(ranks) * step.amaxes,
           .packed = step.packed};

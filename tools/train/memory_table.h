@@ -17,8 +17,8 @@ struct MemoryTable {
   size_t total() const { return state.total() + activations + casts + packed; }
 };
 
-// From the layout of the state and walk_step(), without allocating anything. ConfigError as walk_step()
-// and require_effects().
+// From the layout of the state and walk_step(), without allocating anything. ConfigError as walk_step(),
+// require_effects() and require_gather_effect().
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged);
 MemoryTable measure_memory_table(const Session& session);
 

@@ -7,6 +7,7 @@
 #include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
+#include "tools/train/gathered_codes.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
@@ -149,10 +150,12 @@ Session::Session(const Config& given, Communicator& given_communicator)
       buckets(runtime.parameters, lay_out(config, runtime.parameters, ranks()), *runtime.backend,
               sent_buckets(config, communicator)),
       reducer(buckets, communicator, *runtime.backend, *runtime.stream, resolve_reducer(config, ranks())),
-      optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
-                config.optimizer.adamw),
-      verdicts(communicator, *runtime.backend, *runtime.stream),
       amaxes(keep_delayed_scales(runtime, config), communicator, *runtime.backend, *runtime.stream),
+      optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
+                config.optimizer.adamw,
+                {.weights = gathered_codes(config, runtime.parameters, runtime.policy),
+                 .scales = runtime.delayed_scales.get()}),
+      verdicts(communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
   require_agreement(communicator, {.data = data.fingerprint()});

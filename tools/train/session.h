@@ -41,9 +41,9 @@ struct Session {
   FaultInjection injection;
   FlatBuckets buckets;
   GradientReducer reducer;
+  AmaxExchange amaxes;
   ShardedOptimizer optimizer;
   VerdictReduction verdicts;
-  AmaxExchange amaxes;
   GradScaler scaler;
   GradientClipper clipper;
 

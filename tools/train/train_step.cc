@@ -97,6 +97,7 @@ void TrainStep::calibrate(int64_t step) {
   work_.load(step);
   work_.set_loss_gradient(seed_of(s.scaler.current_scale(), work_.count_global_tokens()));
   work_.run();
+  s.optimizer.record_amaxes();
   s.amaxes.run({});
   scales.end_calibration();
 }
@@ -110,6 +111,7 @@ void TrainStep::queue(RunProbe* probe) {
     {
       const Range range(RangeKind::kPhase, "decide");
       s.verdicts.decide(work_.losses(), s.reducer);
+      s.optimizer.record_amaxes();
       s.amaxes.run(s.verdicts.decision());
     }
     const Range range(RangeKind::kPhase, "update");
@@ -117,8 +119,8 @@ void TrainStep::queue(RunProbe* probe) {
     s.optimizer.step(s.reducer, s.verdicts.control());
     if (probe != nullptr) probe->after_update();
   };
-  ++queued_;
-  if (!s.captures_steps() || queued_ == 1 || probe != nullptr) return body();
+  if (s.runtime.delayed_scales->calibrated()) ++queued_;  // before, weights may travel in another form
+  if (!s.captures_steps() || queued_ <= 1 || probe != nullptr) return body();
   if (!captured_) {
     s.buckets.bump_versions();  // so that the casts of the weights are part of it
     captured_ = s.runtime.backend->capture(*s.runtime.stream, body);

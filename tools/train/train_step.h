@@ -56,7 +56,8 @@ class TrainStep {
   // What the backward passes of the step start from.
   float seed_of(float scale, int64_t tokens) const;
   // Queues what start() has planned: passes, reduction, decision, update. Where configured, it is captured the second
-  // time, when all sizes are known and all choices made, and repeated from then on, but for steps with a probe.
+  // time after the calibration, when all sizes are known and all choices made, and repeated from then on, but for steps
+  // with a probe.
   void queue(RunProbe* probe);
   // The scaler as it will be if all that has been started is applied.
   GradScaler planned_scaler() const;
@@ -70,7 +71,7 @@ class TrainStep {
   RunProbe* probe_;
   StepWork work_;
   double boost_;
-  int64_t queued_ = 0;  // steps
+  int64_t queued_ = 0;  // steps since there are scales to round with
   int64_t calibrated_for_ = -1;
   std::unique_ptr<CapturedWork> captured_;
   Tensor decisions_;  // u8 of two UpdateDecisions, in staging memory: of the steps with even and with odd numbers

@@ -4,6 +4,7 @@
 
 #include "core/base/log.h"
 #include "tools/config/validation.h"
+#include "tools/train/gathered_codes.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
@@ -33,6 +34,8 @@ void announce(const Config& config, const Session& session, int threads) {
                config.comm.reducer.sharding == Sharding::kReplicated ? "are updated by every rank"
                : session.buckets.weights_in_common()                 ? "have one copy in common"
                                                                      : "are gathered");
+  if (const std::string gather = gather_summary(config, session.buckets, session.runtime.policy); !gather.empty())
+    spdlog::info("{}", gather);
 }
 
 void train(const Config& config, Communicator& communicator) {

@@ -90,9 +90,11 @@ TEST(Codes, LeaveTheOperandOfAProductAsItIs) {
         to_codes({.src = weight, .codes = codes, .format = format, .scale = scale});
         from_codes({.codes = codes, .dst = gathered, .format = format, .scale = scale});
         const auto operand = [&](const Tensor& of) {
-          const Tensor dst = make_unwritten(DType::kBF16, {rows, columns});
-          quantize({.src = of, .dst = dst, .format = {format, Scaling::kDelayed}, .scale = scale});
-          return bytes_of(dst);
+          std::vector<uint32_t> bits;
+          for (const float value : stored(of)) {
+            bits.push_back(std::bit_cast<uint32_t>(round_to(narrow_format(format), value * scale_value)));
+          }
+          return bits;
         };
         EXPECT_EQ(operand(gathered), operand(weight)) << info(format).name << ", scale " << scale_value;
       }

@@ -113,6 +113,23 @@ TEST(Recipes, CalibrationFitsWhereverAStepDoes) {
   SmallRun("calibrate_full").train(2, with(small, {"train.recompute=full", "model.activation=swiglu"}));
 }
 
+// Ranks whose node has one copy of the weights send none: comm.gather changes nothing, and the log says so. One rank is
+// told before it starts.
+TEST(Recipes, NothingIsGatheredAsCodesWhereWeightsAreInCommon) {
+  const std::vector<std::string> settings = {"precision.recipe=delayed", "train.stop_at_step=3"};
+  const SmallRun working("common_working"), coded("common_coded");
+  working.train(2, settings);
+  const Outcome outcome = coded.train(2, with(settings, {"comm.gather=fp8"}));
+  EXPECT_NE(outcome.output.find("comm.gather = fp8 changes nothing here: weights have one copy in common"),
+            std::string::npos)
+      << outcome.output;
+  EXPECT_EQ(coded.hashes(3), working.hashes(3));
+  const SmallRun alone("common_alone");
+  const Outcome refused = alone.try_train(1, with(settings, {"comm.gather=fp8"}));
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_NE(refused.output.find("there is one rank"), std::string::npos) << refused.output;
+}
+
 TEST(Recipes, GenerationNeedsNoAmaxHistory) {
   const SmallRun run("generate_delayed");
   run.train(1, {"precision.recipe=delayed"});
