@@ -28,13 +28,30 @@ void require_sizes(const StateValues& values, const Parameter& parameter) {
   }
 }
 
-// Values cannot become codes: the pieces of a checkpoint that holds none need not be whole blocks.
-void require_codes(const MomentValues& values, const Tensor& target, const char* which, const Parameter& parameter) {
-  if (target.dtype() != DType::kU8 || values.values.empty()) return;
-  throw CheckpointError(
-      fmt::format("the {} moment of '{}' is to be kept in 8 bits, and the checkpoint holds it in more: go on with "
-                  "optimizer.{}_moment as it was saved, or start the run anew in 8 bits",
-                  which, parameter.name, which));
+// One moment of a segment, and which of its elements have come as which values.
+struct MomentLoad {
+  const Tensor &moment, &absmax;  // of the segment
+  DynamicMap map;
+  const MomentValues& values;
+  int64_t source, first, count;  // `count` elements: from `source` in the values, from `first` in the segment
+};
+
+// Values on their way to codes are collected in `blocks`.
+void load_moment(const MomentLoad& load, MomentBlocks& blocks, Backend& backend, Stream& stream) {
+  if (load.moment.dtype() == DType::kU8 && !load.values.values.empty()) {
+    const auto values = load.values.values.subspan(static_cast<size_t>(load.source), static_cast<size_t>(load.count));
+    return blocks.add(values, load.first, load.map, load.moment, load.absmax, backend, stream);
+  }
+  StateTensors segment;
+  segment.m = load.moment;
+  segment.m_absmax = load.absmax;
+  const StateTensors part = segment.slice(load.first, load.count);
+  upload_moment(load.values, load.source, load.map, part.m, part.m_absmax, backend, stream);
+}
+
+StateTensors without_moments(StateTensors state) {
+  state.m = state.v = state.m_absmax = state.v_absmax = Tensor();
+  return state;
 }
 
 // What loading reports to the other ranks.
@@ -63,7 +80,11 @@ std::vector<StatePiece> ShardedOptimizer::pieces() const {
 
 void ShardedOptimizer::begin_load() {
   await_readers_of_weights();
-  for (BucketState& state : states_) state.loaded.assign(state.segments.size(), 0);
+  for (BucketState& state : states_) {
+    state.loaded.assign(state.segments.size(), 0);
+    state.m_blocks.assign(state.segments.size(), {});
+    state.v_blocks.assign(state.segments.size(), {});
+  }
 }
 
 bool ShardedOptimizer::needs(int parameter, int64_t begin, int64_t count) const {
@@ -93,13 +114,14 @@ void ShardedOptimizer::load(const StateValues& values) {
     const int64_t first = std::max(segment.begin, values.begin);
     const int64_t last = std::min(segment.begin + segment.count, values.begin + count);
     if (first >= last) continue;
-    require_codes(values.m, whole.m, "first", parameter);
-    require_codes(values.v, whole.v, "second", parameter);
-    const int64_t source = first - values.begin;
-    const StateTensors target = whole.slice(segment.offset + first - segment.begin, last - first);
-    upload_weights(values.weights, values.compensation, source, target, backend_, stream_);
-    upload_moment(values.m, source, DynamicMap::kSigned, target.m, target.m_absmax, backend_, stream_);
-    upload_moment(values.v, source, DynamicMap::kUnsigned, target.v, target.v_absmax, backend_, stream_);
+    const int64_t source = first - values.begin, inside = first - segment.begin, part = last - first;
+    const StateTensors target = whole.slice(segment.offset, segment.count);
+    upload_weights(values.weights, values.compensation, source, without_moments(target).slice(inside, part), backend_,
+                   stream_);
+    load_moment({target.m, target.m_absmax, DynamicMap::kSigned, values.m, source, inside, part}, state.m_blocks[index],
+                backend_, stream_);
+    load_moment({target.v, target.v_absmax, DynamicMap::kUnsigned, values.v, source, inside, part},
+                state.v_blocks[index], backend_, stream_);
     state.loaded[index] += last - first;
   }
 }
@@ -123,7 +145,11 @@ void ShardedOptimizer::end_load(int64_t applied_steps) {
                                       buckets_.parameters()[records[rank].parameter].name, rank, records[rank].expected,
                                       records[rank].loaded));
   }
-  for (BucketState& state : states_) state.loaded.clear();
+  for (BucketState& state : states_) {
+    state.loaded.clear();
+    state.m_blocks.clear();
+    state.v_blocks.clear();
+  }
   applied_steps_ = applied_steps;
   remake_weights();
 }

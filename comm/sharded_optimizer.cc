@@ -66,7 +66,9 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
     states_.push_back(
         {.segments = sharded ? buckets_.layout().shard_segments(bucket, communicator_.rank()) : whole.segments,
          .own = make_state(state_format(whole, options_), numel, backend_),
-         .loaded = {}});
+         .loaded = {},
+         .m_blocks = {},
+         .v_blocks = {}});
   }
   if (!gathers_weights()) return;
   std::vector<Tensor> sent;

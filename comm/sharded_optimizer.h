@@ -21,6 +21,7 @@
 
 #include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
+#include "comm/moment_blocks.h"
 #include "comm/state_format.h"
 #include "comm/state_upload.h"
 #include "core/optim/adamw.h"
@@ -77,9 +78,10 @@ class ShardedOptimizer {
   std::vector<StatePiece> pieces() const;
 
   // Loading: hand in pieces of any layout, in any order, at least those that this rank's state needs; what belongs to
-  // others is ignored. State is converted to this optimizer's formats as upload_weights() and upload_moment() say, and
-  // taken bit for bit where they are the same. end_load() throws CheckpointError naming the parameter if elements are
-  // missing or came twice, then rebuilds the working weights. begin_load() and end_load() are collective.
+  // others is ignored. State is converted to this optimizer's formats as upload_weights(), upload_moment() and
+  // MomentBlocks say, and taken bit for bit where they are the same. end_load() throws CheckpointError naming the
+  // parameter if elements are missing or came twice, then rebuilds the working weights. begin_load() and end_load() are
+  // collective.
   void begin_load();
   void load(const StateValues& values);
   void end_load(int64_t applied_steps);
@@ -97,9 +99,10 @@ class ShardedOptimizer {
   enum class Form : uint8_t { kStored, kCodes };  // of weights on their way
 
   struct BucketState {
-    std::vector<Segment> segments;  // offsets count from the start of the state
-    StateTensors own;               // allocated here: without weights that are their own state
-    std::vector<int64_t> loaded;    // elements, by segment
+    std::vector<Segment> segments;                 // offsets count from the start of the state
+    StateTensors own;                              // allocated here: without weights that are their own state
+    std::vector<int64_t> loaded;                   // elements, by segment
+    std::vector<MomentBlocks> m_blocks, v_blocks;  // of what is being loaded, by segment
   };
 
   bool keeps_masters() const { return options_.master == MasterWeights::kF32; }

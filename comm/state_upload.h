@@ -26,7 +26,7 @@ void upload_weights(std::span<const float> values, std::span<const float> compen
                     const StateTensors& target, Backend& backend, Stream& stream);
 
 // The same elements as a moment of `map` in `target`, (n) of fp32, bf16 (rounded to nearest: once, and updates round
-// stochastically from there) or u8 with `absmax`, which takes codes or nothing.
+// stochastically from there) or u8 with `absmax`, which takes codes or nothing: values become codes in MomentBlocks.
 void upload_moment(const MomentValues& values, int64_t first, DynamicMap map, const Tensor& target,
                    const Tensor& absmax, Backend& backend, Stream& stream);
 

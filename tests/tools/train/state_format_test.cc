@@ -90,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, TrainedState,
                                   std::to_string(std::get<0>(info.param)) + "_ranks";
                          });
 
-TEST(StateFormat, OfACheckpointIsConvertedButIntoCodes) {
+TEST(StateFormat, OfACheckpointIsConverted) {
   const SmallRun run("converted");
   const std::vector<std::string> changed = with(kModel, {"checkpoint.allow_changes=true"});
   run.train(2, with(kModel, {"optimizer.first_moment=8bit", "optimizer.second_moment=8bit", "optimizer.master=kahan",
@@ -98,10 +98,8 @@ TEST(StateFormat, OfACheckpointIsConvertedButIntoCodes) {
   run.train(1, with(changed, {"train.stop_at_step=10"}));
   run.train(2, with(changed, {"optimizer.first_moment=bf16", "optimizer.second_moment=bf16_stochastic",
                               "optimizer.master=none_stochastic", "train.stop_at_step=15"}));
-  const Outcome refused = run.try_train(1, with(changed, {"optimizer.second_moment=8bit"}));
-  EXPECT_EQ(refused.exit_code, 4) << refused.output;
-  EXPECT_NE(refused.output.find("is to be kept in 8 bits, and the checkpoint holds it in more"), std::string::npos)
-      << refused.output;
+  run.train(3, with(changed, {"optimizer.first_moment=8bit", "optimizer.second_moment=8bit"}));
+  EXPECT_LT(run.losses().at(20), run.losses().at(1));
 }
 
 TEST(StateFormat, ASecondMomentInBf16ToNearestIsRefusedWithTheReason) {
