@@ -24,11 +24,11 @@ struct ObservedOperand {
 class ProductObserver {
  public:
   virtual ~ProductObserver() = default;
-  // `weight` names the layer. a, b: x and W of fprop, dy and W of dgrad, dy and x of wgrad. `result`: the dtype that
-  // the product is stored in, before any bias, activation function or earlier contribution is added to it. May queue
-  // work on the pass's stream, but take no memory of its arena.
+  // `weight` names the layer. a, b: x and W of fprop, dy and W of dgrad, dy and x of wgrad. `result`: y, dx or dW as
+  // the layer has it, with bias and activation function, or earlier contributions, in it. May queue work on the pass's
+  // stream, but take no memory of its arena.
   virtual void on_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
-                          DType result) = 0;
+                          const Tensor& result) = 0;
 };
 
 }  // namespace mantissa

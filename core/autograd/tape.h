@@ -130,7 +130,7 @@ class Tape {
   // Shows a product, once it has been queued, if there is an observer. Those of a forward pass that is made again have
   // been shown.
   void show_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
-                    DType result) const {
+                    const Tensor& result) const {
     if (!is_observed() || (product == Product::kForward && is_second_run_)) return;
     options_.observer->on_product(weight, product, a, b, result);
   }

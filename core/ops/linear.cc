@@ -43,7 +43,8 @@ Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const
 }
 
 // Shows a product whose operands are not rounded.
-void show(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b, DType result) {
+void show(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
+          const Tensor& result) {
   tape.show_product(weight, product, {.given = a, .multiplied = a}, {.given = b, .multiplied = b}, result);
 }
 
@@ -69,7 +70,7 @@ Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter&
                                          .mode = d_weight.mode,
                                          .bias_gradient_mode = d_bias.mode},
                                         t.stream());
-                       show(t, weight, Product::kWeightGradient, dy, x, DType::kF32);
+                       show(t, weight, Product::kWeightGradient, dy, x, d_weight.tensor);
                      });
 }
 
@@ -79,7 +80,7 @@ InputGradient plain_gradient(const Operands& operands, const Parameter& weight, 
              Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), shape, "gradient");
     t.backend().gemm({.a = dy, .b = kernel, .c = dx, .b_cache = cache}, t.stream());
-    show(t, weight, Product::kInputGradient, dy, kernel, dx.dtype());
+    show(t, weight, Product::kInputGradient, dy, kernel, dx);
     return dx;
   };
 }
@@ -102,7 +103,7 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   x.value = Tensor();  // the backward pass needs the cast input only
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   tape.backend().gemm(operands.product(y), tape.stream());
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y.dtype());
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y);
   return record_linear(tape, y, input, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
 }
 
@@ -119,7 +120,7 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
   product.activation = GemmActivation::kGelu;
   product.form = form;
   tape.backend().gemm(product, tape.stream());
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y.dtype());
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y);
   Var made = record_linear(tape, y, saved, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
   return {tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); }), input, form};
 }
@@ -131,7 +132,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                  weight.name, x.input.dtype(), operands.input.dtype());
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   tape.backend().gemm(operands.product(y), tape.stream());
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y.dtype());
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y);
   const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, input = x.input, form = x.form,
                                &weight](Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
@@ -143,7 +144,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                       .form = form,
                       .b_cache = cache},
                      t.stream());
-    show(t, weight, Product::kInputGradient, dy, kernel, dx.dtype());
+    show(t, weight, Product::kInputGradient, dy, kernel, dx);
     return dx;
   };
   return record_linear(tape, y, SavedValue(x.y, operands.input), weight, bias, x.y.slot, input_gradient);

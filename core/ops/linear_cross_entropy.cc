@@ -21,7 +21,7 @@ struct Operands {
 
 // Shows a product of the first chunk, whose operands are not rounded: it stands for the others.
 void show(const Tape& tape, int64_t begin, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
-          DType result) {
+          const Tensor& result) {
   if (begin > 0) return;
   tape.show_product(weight, product, {.given = a, .multiplied = a}, {.given = b, .multiplied = b}, result);
 }
@@ -35,7 +35,7 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
   const Tensor targets = all.targets.slice(begin, count), lse = all.lse.slice(begin, count);
   backend.gemm({.a = input, .b = all.kernel, .c = logits, .trans_b = Transpose::kYes, .b_cache = all.kernel_cache},
                stream);
-  show(tape, begin, weight, Product::kForward, input, all.kernel, logits.dtype());
+  show(tape, begin, weight, Product::kForward, input, all.kernel, logits);
   backend.cross_entropy_forward({.logits = logits,
                                  .targets = targets,
                                  .losses = all.losses.slice(begin, count),
@@ -53,12 +53,12 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
   if (all.d_input.defined()) {
     backend.gemm({.a = logits, .b = all.kernel, .c = rows_of(all.d_input, begin, count), .b_cache = all.kernel_cache},
                  stream);
-    show(tape, begin, weight, Product::kInputGradient, logits, all.kernel, all.d_input.dtype());
+    show(tape, begin, weight, Product::kInputGradient, logits, all.kernel, rows_of(all.d_input, begin, count));
   }
   const GradientTarget d_weight = tape.gradient_target(weight);
   backend.gemm({.a = logits, .b = input, .c = d_weight.tensor, .trans_a = Transpose::kYes, .mode = d_weight.mode},
                stream);
-  show(tape, begin, weight, Product::kWeightGradient, logits, input, d_weight.tensor.dtype());
+  show(tape, begin, weight, Product::kWeightGradient, logits, input, d_weight.tensor);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct Layer {
     Tensor given;
     RoundedMatrix made;
   };
-  void show(const Tape& tape, Product product, const Shown& a, const Shown& b, DType result) const {
+  void show(const Tape& tape, Product product, const Shown& a, const Shown& b, const Tensor& result) const {
     if (tape.is_observed()) tape.show_product(weight, product, observed(product, a), observed(product, b), result);
   }
 
@@ -114,7 +114,7 @@ void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& inpu
                        .trans_a = Transpose::kYes,
                        .mode = d_weight.mode},
                       tape.stream());
-  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kActivation, x, b}, DType::kF32);
+  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kActivation, x, b}, d_weight.tensor);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
   tape.backend().column_sum({.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
@@ -125,8 +125,7 @@ Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape sh
   constexpr Product kProduct = Product::kInputGradient;
   const RoundedMatrix a = layer.operand(tape, kProduct, Role::kGradient, dy), b = layer.weight_operand(tape, kProduct);
   Tensor dx = multiply(tape, {}, a, b, shape, dtype, "gradient");
-  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kWeight, tape.weight(layer.weight, layer.dtype), b},
-             dtype);
+  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kWeight, tape.weight(layer.weight, layer.dtype), b}, dx);
   return dx;
 }
 
@@ -141,8 +140,7 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
   const RoundedMatrix b = layer.weight_operand(tape, Product::kForward);
   const Tensor y = multiply(tape, {.bias = bias ? tape.weight(*bias, dtype) : Tensor(), .trans_b = Transpose::kYes}, a,
                             b, y_shape, dtype, "activation");
-  layer.show(tape, Product::kForward, {Role::kActivation, value, a}, {Role::kWeight, tape.weight(weight, dtype), b},
-             dtype);
+  layer.show(tape, Product::kForward, {Role::kActivation, value, a}, {Role::kWeight, tape.weight(weight, dtype), b}, y);
   const SavedInput input(layer, x, value, a, tape.is_observed());
   const int slot = x.slot;
   x.value = Tensor();

@@ -50,6 +50,7 @@ Config in_fp32(Config config) {
   config.precision.compute = DType::kF32;
   config.optimizer.adamw.master = MasterWeights::kF32;
   config.optimizer.adamw.weight_rounding = WeightRounding::kNearest;
+  config.comm.gather = WeightGather::kWorking;
   return config;
 }
 

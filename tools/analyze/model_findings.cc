@@ -52,7 +52,7 @@ LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps) {
   ProbeRow unscaled{.role = {}, .tensor = {}, .format = {}};
   for (const ProbedStep& step : steps) {
     for (const ProbeRow& row : step.rows) {
-      if (row.role != probe_role::kGradient) continue;
+      if (row.role != probe_role::kGradient && row.role != probe_role::kInputGradient) continue;
       ProbeRow one{.role = {}, .tensor = {}, .format = {}};
       one.histogram = shifted(row.histogram, -std::ilogb(step.loss_scale));
       add(unscaled, one);

@@ -34,12 +34,13 @@ struct Kinds {
 };
 
 bool is_rounded(const TensorFindings& found) {
-  return found.role != probe_role::kUpdate && found.role != probe_role::kParameterGradient;
+  return found.role == probe_role::kActivation || found.role == probe_role::kWeight ||
+         found.role == probe_role::kGradient || found.role == probe_role::kWire;
 }
 
 bool is_scaled_by_the_loss(const TensorFindings& found) {
-  return found.role == probe_role::kGradient || found.role == probe_role::kParameterGradient ||
-         found.role == probe_role::kWire;
+  return found.role == probe_role::kGradient || found.role == probe_role::kInputGradient ||
+         found.role == probe_role::kParameterGradient || found.role == probe_role::kWire;
 }
 
 void judge(const TensorFindings& found, Kinds& kinds) {

@@ -16,6 +16,8 @@ namespace probe_role {
 inline constexpr const char* kActivation = "activation";                 // x of a linear layer
 inline constexpr const char* kWeight = "weight";                         // W
 inline constexpr const char* kGradient = "gradient";                     // dy
+inline constexpr const char* kOutput = "output";                         // y, with bias and activation function
+inline constexpr const char* kInputGradient = "input gradient";          // dx
 inline constexpr const char* kParameterGradient = "parameter gradient";  // summed over the ranks, fp32
 inline constexpr const char* kUpdate = "update";                         // what AdamW adds to a weight
 inline constexpr const char* kWire = "wire";  // a parameter's gradient as ranks send it, before it is rounded

@@ -5,7 +5,7 @@
 namespace mantissa {
 namespace {
 
-constexpr int64_t kRoles = std::size(kAllRoles), kProducts = std::size(kAllProducts);
+constexpr int64_t kProducts = std::size(kAllProducts);
 constexpr int64_t kGranule = 128;  // rows: whole blocks of every format, and of the Hadamard transform
 
 Role first_role(Product product) { return product == Product::kForward ? Role::kActivation : Role::kGradient; }
@@ -28,11 +28,11 @@ ProductProbe::ProductProbe(const Options& options, Backend& backend, Stream& str
       backend_(backend),
       stream_(stream),
       scratch_(backend, stream),
-      histograms_(backend, options.max_layers * kRoles, "probe: histograms"),
-      losses_(backend, options.max_layers * kRoles, "probe: losses"),
+      histograms_(backend, options.max_layers * kTensors, "probe: histograms"),
+      losses_(backend, options.max_layers * kTensors, "probe: losses"),
       errors_(backend, options.max_layers * kProducts, "probe: errors"),
       halves_(backend, options.max_layers, "probe: batch noise"),
-      scales_(backend.make_tensor(DType::kF32, {options.max_layers * kRoles}, "probe: scales")) {}
+      scales_(backend.make_tensor(DType::kF32, {options.max_layers * kTensors}, "probe: scales")) {}
 
 void ProductProbe::begin() {
   layers_.clear();
@@ -57,35 +57,43 @@ ProductProbe::Layer& ProductProbe::layer_of(const Parameter& weight) {
 }
 
 void ProductProbe::on_product(const Parameter& weight, Product product, const ObservedOperand& a,
-                              const ObservedOperand& b, DType result) {
+                              const ObservedOperand& b, const Tensor& result) {
   Layer& layer = layer_of(weight);
   look_at(layer, first_role(product), a);
   look_at(layer, second_role(product), b);
+  if (product == Product::kForward) take_histogram(layer, kOutput, result, std::string(name(result.dtype())));
+  if (product == Product::kInputGradient) {
+    take_histogram(layer, kInputGradient, result, std::string(name(result.dtype())));
+  }
   std::string& formats = layer.products[static_cast<size_t>(product)];
   if (!formats.empty()) return;  // a layer that is used several times is looked at once
   formats = fmt::format("{} x {}", format_name(a), format_name(b));
-  compare(layer.index * kProducts + static_cast<int64_t>(product), product, a, b, result);
+  compare(layer.index * kProducts + static_cast<int64_t>(product), product, a, b, result.dtype());
+}
+
+ProductProbe::Seen& ProductProbe::take_histogram(Layer& layer, int tensor, const Tensor& values,
+                                                 const std::string& format) {
+  Seen& seen = layer.tensors[tensor];
+  if (seen.histogram) return seen;
+  seen = {.histogram = true, .losses = false, .stored_in = format_of(values.dtype()), .format = format};
+  backend_.exponent_histogram({.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
+  return seen;
 }
 
 // The histogram at the first product that reads the tensor, the losses at the first that rounds it.
 void ProductProbe::look_at(Layer& layer, Role role, const ObservedOperand& operand) {
   if (role == Role::kWeight && !options_.counts_weights) return;
-  const auto r = static_cast<size_t>(role);
-  const int64_t index = layer.index * kRoles + static_cast<int64_t>(role);
-  if (!layer.seen[r]) {
-    layer.seen[r] = true;
-    layer.formats[r] = format_name(operand);
-    layer.stored_in[r] = format_of(operand.given.dtype());
-    backend_.exponent_histogram({.x = operand.given, .record = histograms_[index]}, stream_);
-  }
-  if (layer.counted[r] || !operand.format) return;
-  layer.counted[r] = true;
-  layer.formats[r] = format_name(operand);
+  const int tensor = static_cast<int>(role);
+  Seen& seen = take_histogram(layer, tensor, operand.given, format_name(operand));
+  if (seen.losses || !operand.format) return;
+  seen.losses = true;
+  seen.format = format_name(operand);
   Tensor source = operand.given;
   if (operand.transformed) {
     source = scratch_.get(0, DType::kBF16, operand.given.shape());
     backend_.hadamard({.x = operand.given, .y = source}, stream_);
   }
+  const int64_t index = layer.index * kTensors + tensor;
   backend_.rounding_losses({.src = source,
                             .format = *operand.format,
                             .axis = operand.axis,
@@ -157,20 +165,19 @@ std::vector<ProbeRow> ProductProbe::rows() {
   std::vector<float> scales(static_cast<size_t>(scales_.numel()));
   backend_.download(scales_, scales.data(), stream_);
 
-  constexpr const char* kNames[] = {probe_role::kActivation, probe_role::kWeight, probe_role::kGradient};
+  constexpr const char* kNames[kTensors] = {probe_role::kActivation, probe_role::kWeight, probe_role::kGradient,
+                                            probe_role::kOutput, probe_role::kInputGradient};
   std::vector<ProbeRow> rows;
   for (const Parameter* weight : order_) {
     const Layer& layer = layers_.at(weight);
     const std::string path(weight->precision_layer());
-    for (size_t role = 0; role < static_cast<size_t>(kRoles); ++role) {
-      const size_t index = static_cast<size_t>(layer.index) * kRoles + role;
-      ProbeRow row{.role = kNames[role], .tensor = path, .format = layer.formats[role], .scale = scales[index]};
+    for (size_t tensor = 0; tensor < kTensors; ++tensor) {
+      const Seen& seen = layer.tensors[tensor];
+      const size_t index = static_cast<size_t>(layer.index) * kTensors + tensor;
+      ProbeRow row{.role = kNames[tensor], .tensor = path, .format = seen.format, .scale = scales[index]};
       row.histogram = histograms[index];
-      row.losses = losses[index];
-      if (!layer.counted[role]) {
-        // It is stored in the format in use, and has that format's losses behind it.
-        row.losses = format_losses(row.histogram, layer.stored_in[role], 0);
-      }
+      // What no product rounds is stored in the format in use, and has that format's losses behind it.
+      row.losses = seen.losses ? losses[index] : format_losses(row.histogram, seen.stored_in, 0);
       rows.push_back(std::move(row));
     }
     for (size_t product = 0; product < static_cast<size_t>(kProducts); ++product) {

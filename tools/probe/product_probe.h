@@ -1,8 +1,9 @@
 // ProductProbe: looks at the operands and the products of the linear layers of one pass.
 //
-// Of each layer it takes the histograms of x, W and dy, what the formats in use lose of them, and for each product the
-// error against fp32: the unrounded operands multiplied and summed in fp32. Products are looked at on some of the rows:
-// those of the first whole samples, an even number of them where there are two, or of the first sample's beginning.
+// Of each layer it takes the histograms of x, W, dy, y and dx, what the formats in use lose of the first three, and for
+// each product the error against fp32: the unrounded operands multiplied and summed in fp32. Products are looked at on
+// some of the rows: those of the first whole samples, an even number of them where there are two, or of the first
+// sample's beginning.
 #pragma once
 
 #include <map>
@@ -26,24 +27,29 @@ class ProductProbe final : public ProductObserver {
   // Products with more elements than this are not compared: the memory for it would be that of a large model's head.
   static constexpr int64_t kMaxProductElements = int64_t{1} << 26;
 
+  // Tensors of a layer: those of kAllRoles, then y and dx.
+  static constexpr int kOutput = std::size(kAllRoles), kInputGradient = kOutput + 1, kTensors = kInputGradient + 1;
+
   ProductProbe(const Options& options, Backend& backend, Stream& stream);
 
   // Before a pass.
   void begin();
   void on_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
-                  DType result) override;
-  // What passes since begin() have shown, layer by layer: of each three tensors and its products. Blocks.
+                  const Tensor& result) override;
+  // What passes since begin() have shown, layer by layer: of each its tensors and its products. Blocks.
   std::vector<ProbeRow> rows();
 
  private:
+  // A tensor of a layer: what is known of it besides its counts.
+  struct Seen {
+    bool histogram = false, losses = false;  // whether they have been taken
+    Format stored_in = Format::kF32;
+    std::string format;  // in use
+  };
   struct Layer {
     int index = 0;
-    bool seen[std::size(kAllRoles)] = {};     // whether the role's histogram has been taken
-    bool counted[std::size(kAllRoles)] = {};  // whether losses of the format in use have been
-    Format stored_in[std::size(kAllRoles)] = {};
-    std::string formats[std::size(kAllRoles)];
+    Seen tensors[kTensors] = {};
     std::string products[std::size(kAllProducts)];  // formats of the operands; empty: not seen
-    bool compared[std::size(kAllProducts)] = {};
   };
   // The rows that products are looked at on, and those of each of the two halves.
   struct Sample {
@@ -52,7 +58,9 @@ class ProductProbe final : public ProductObserver {
 
   Layer& layer_of(const Parameter& weight);
   Sample sample_of(int64_t rows) const;
+  Seen& take_histogram(Layer& layer, int tensor, const Tensor& values, const std::string& format);
   void look_at(Layer& layer, Role role, const ObservedOperand& operand);
+  // result: the dtype that the product is stored in.
   void compare(int64_t record, Product product, const ObservedOperand& a, const ObservedOperand& b, DType result);
 
   Options options_;
@@ -64,7 +72,7 @@ class ProductProbe final : public ProductObserver {
   DeviceRecords<ExponentHistogram> histograms_;
   DeviceRecords<FormatLosses> losses_;
   DeviceRecords<ErrorSums> errors_, halves_;
-  Tensor scales_;  // (layers * roles) fp32
+  Tensor scales_;  // (layers * tensors) fp32
 };
 
 }  // namespace mantissa

@@ -32,7 +32,7 @@ void require_something_to_round(const Config& config, const ParameterSet& parame
 // For whom products keep at hand what they read.
 class Bystander final : public ProductObserver {
  public:
-  void on_product(const Parameter&, Product, const ObservedOperand&, const ObservedOperand&, DType) override {}
+  void on_product(const Parameter&, Product, const ObservedOperand&, const ObservedOperand&, const Tensor&) override {}
 };
 
 // After a pass.

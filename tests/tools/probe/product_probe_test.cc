@@ -180,6 +180,16 @@ TEST_F(ProductProbeTest, LossesAreThoseOfTheFormatInUse) {
   }
 }
 
+TEST_F(ProductProbeTest, SeesWhatTheProductsMade) {
+  const auto found = look({}, kRows);
+  float amax = 0.0f;
+  for (const float value : host_.values(x_.gradient)) amax = std::max(amax, std::fabs(value));
+  EXPECT_EQ(found.at("input gradient").histogram.amax, magnitude_bits(amax));
+  EXPECT_EQ(found.at("input gradient").losses.elements, kRows * kInputs);
+  EXPECT_EQ(found.at("output").losses.elements, kRows * kOutputs);
+  EXPECT_EQ(found.at("output").format, "fp32");
+}
+
 // Sums of 256 products in fp32 on both sides.
 TEST_F(ProductProbeTest, ErrorsAreThoseOfTheProducts) {
   constexpr TensorFormat kFormat{Format::kE4M3, Scaling::kCurrent};

@@ -60,8 +60,8 @@ TEST_P(ProbesOnRanks, FindEveryRoleInTheStepsThatAreDue) {
   EXPECT_EQ(std::set<int64_t>(steps.begin(), steps.end()), (std::set<int64_t>{1, 4, 7}));
 
   const auto roles = file.texts("role");
-  std::set<std::string> expected = {"activation", "weight", "gradient", "parameter gradient",
-                                    "update",     "fprop",  "dgrad",    "wgrad"};
+  std::set<std::string> expected = {"activation",         "weight", "gradient", "output", "input gradient",
+                                    "parameter gradient", "update", "fprop",    "dgrad",  "wgrad"};
   if (ranks > 1) expected.insert("wire");  // one rank sends nothing
   EXPECT_EQ(std::set<std::string>(roles.begin(), roles.end()), expected);
 
