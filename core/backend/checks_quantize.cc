@@ -33,6 +33,26 @@ void check_stochastic(const StochasticArgs& args, Rows extents) {
   check_numel("quantize", "step", args.step, 1);
 }
 
+void check_codes(const char* what, const char* dimensions, const Tensor& codes, const Shape& shape) {
+  if (!codes.defined()) return;
+  check_dtype("quantize", what, codes, DType::kU8);
+  check_shape("quantize", what, dimensions, codes, shape);
+}
+
+void check_results(const QuantizeArgs& args, Rows extents) {
+  if (!args.makes_codes()) {
+    check_dtype("quantize", "dst", args.dst, DType::kBF16);
+    check_shape("quantize", "dst", "(R, C)", args.dst, args.src.shape());
+    return;
+  }
+  MANTISSA_CHECK(!args.dst.defined(), "[quantize] dst and codes were both given: one of them is made");
+  check_codes("codes", "(R, C)", args.codes, Shape{extents.rows, extents.columns});
+  check_codes("transposed_codes", "(C, R)", args.transposed_codes, Shape{extents.columns, extents.rows});
+  MANTISSA_CHECK(block_length(args.format.scaling) == 0, "[quantize] codes are made with one scale a tensor, got {}",
+                 name(args.format.scaling));
+  MANTISSA_CHECK(args.stochastic.elements_per_sample == 0, "[quantize] codes are rounded to nearest");
+}
+
 }  // namespace
 
 void check_args(const AmaxArgs& args) {
@@ -42,9 +62,8 @@ void check_args(const AmaxArgs& args) {
 
 Rows check_args(const QuantizeArgs& args) {
   const Rows extents = rows_of("quantize", "src", args.src);
-  check_dtype("quantize", "dst", args.dst, DType::kBF16);
-  check_shape("quantize", "dst", "(R, C)", args.dst, args.src.shape());
   MANTISSA_CHECK(refusal(args.format).empty(), "[quantize] {}", refusal(args.format));
+  check_results(args, extents);
   const bool needs_scale = has_tensor_scale(args.format.scaling);
   MANTISSA_CHECK(args.scale.defined() == needs_scale, "[quantize] {} scaling {} a tensor's scale, got {}",
                  name(args.format.scaling), needs_scale ? "needs" : "has not", needs_scale ? "none" : "one");

@@ -74,12 +74,19 @@ struct StochasticArgs {
 // in their whole block where blocks have scales.
 // scale: (1) fp32, from core/quant/scales.h; undefined for kBlock and kMicro. record: as in AmaxArgs with kAccumulate,
 // of src; undefined for none.
+//
+// In place of dst, of kDelayed and kCurrent rounded to nearest: codes (R, C) u8 and transposed_codes (C, R) u8, either
+// of which may be undefined, hold the codes of q themselves (core/tensor/format.h), which products of u8 operands read
+// (GemmArgs). The sign and the payload of a NaN are the device's own.
 struct QuantizeArgs {
   Tensor src{}, dst{};
   TensorFormat format{};
   BlockAxis axis = BlockAxis::kColumns;
   Tensor scale{}, record{};
   StochasticArgs stochastic{};
+  Tensor codes{}, transposed_codes{};
+
+  bool makes_codes() const { return codes.defined() || transposed_codes.defined(); }
 };
 
 // codes (n) u8 of e4m3 or e5m2 = round(src * *scale), src (n) float, scale (1) fp32: what QuantizeArgs makes with

@@ -9,6 +9,7 @@
 #include "core/backend/quantize_checks.h"
 #include "core/cuda/device/any_floats.h"
 #include "core/cuda/narrow_rounding.h"
+#include "core/cuda/quantize_codes.h"
 #include "core/cuda/quantize_tile.h"
 #include "core/cuda/record_in.h"
 
@@ -118,6 +119,7 @@ void run(const QuantizeArgs& args, Rows extents, const From& src, const Rounding
 void quantize(const QuantizeArgs& args, CudaStream& stream) {
   const Rows extents = check_args(args);
   if (extents.rows == 0) return;
+  if (args.makes_codes()) return quantize_to_codes(args, extents, stream);
   const bool vectors = all_aligned(args.src.raw(), args.dst.raw()) && extents.columns % kLaneColumns == 0;
   if (args.stochastic.elements_per_sample != 0) {
     const NarrowStochastic rounding{.seed = args.stochastic.seed,

@@ -41,8 +41,11 @@ class Quantizer {
       : round_(args.format.format),
         format_(args.format),
         src_(args.src.data<T>()),
-        dst_(args.dst.data<BFloat16>()),
+        dst_(args.makes_codes() ? nullptr : args.dst.data<BFloat16>()),
+        codes_(args.codes.defined() ? args.codes.data<uint8_t>() : nullptr),
+        transposed_codes_(args.transposed_codes.defined() ? args.transposed_codes.data<uint8_t>() : nullptr),
         columns_(args.src.shape().last()),
+        rows_(args.src.numel() / columns_),
         tensor_(args.scale.defined() ? *args.scale.data<float>() : 1.0f),
         record_(amax_record(args.record)),
         words_(args.stochastic) {}
@@ -55,6 +58,20 @@ class Quantizer {
       const auto v = load(src_ + begin + i, count);
       found.add(v);
       store(rounded(hn::Mul(v, scale), begin + i, count), dst_ + begin + i, count);
+    });
+    add_to(record_, found.amax(), found.non_finite());
+  }
+
+  // Their codes, one by one: a CPU multiplies none, and makes them for others only.
+  void run_codes(int64_t begin, int64_t n) const {
+    const auto scale = hn::Set(FloatTag(), tensor_);
+    HWY_ALIGN float values[hn::MaxLanes(FloatTag())];
+    VectorAmax found;
+    for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const auto v = load(src_ + begin + i, count);
+      found.add(v);
+      hn::Store(round_(hn::Mul(v, scale)), FloatTag(), values);
+      for (int64_t lane = 0; lane < count; ++lane) store_code(begin + i + lane, values[lane]);
     });
     add_to(record_, found.amax(), found.non_finite());
   }
@@ -92,6 +109,13 @@ class Quantizer {
  private:
   int64_t at(int64_t row, int64_t column) const { return row * columns_ + column; }
 
+  // value: one that the format has.
+  void store_code(int64_t element, float value) const {
+    const auto code = static_cast<uint8_t>(encode(format_.format, value, Saturation::kNo));
+    if (codes_ != nullptr) codes_[element] = code;
+    if (transposed_codes_ != nullptr) transposed_codes_[element % columns_ * rows_ + element / columns_] = code;
+  }
+
   // v, of the elements of src from `element` on.
   HWY_INLINE FloatVec rounded(FloatVec v, int64_t element, int64_t count) const {
     if (!words_.given()) return round_(v);
@@ -123,7 +147,9 @@ class Quantizer {
   TensorFormat format_;
   const T* src_;
   BFloat16* dst_;
-  int64_t columns_;
+  uint8_t* codes_;
+  uint8_t* transposed_codes_;
+  int64_t columns_, rows_;
   float tensor_;
   QuantizeRecord* record_;
   StochasticWords words_;
@@ -133,7 +159,9 @@ void quantize_kernel(const QuantizeArgs& args, Rows extents) {
   dispatch(args.src.dtype(), [&]<typename T>() {
     const Quantizer<T> quantizer(args);
     const int64_t length = block_length(args.format.scaling);
-    if (length == 0) {
+    if (args.makes_codes()) {
+      parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run_codes(begin, count); });
+    } else if (length == 0) {
       parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run(begin, count); });
     } else if (args.axis == BlockAxis::kRows) {
       parallel_bands(extents, length, [&](const Part& part) { quantizer.run_columns(part); });

@@ -64,6 +64,23 @@ float reference_tensor_scale(TensorFormat format, float amax) {
   return static_cast<float>(max) / amax;
 }
 
+std::vector<std::optional<uint8_t>> code_reference(const std::vector<float>& src, Format format, float scale) {
+  const FormatReference list = list_of(format);
+  std::vector<std::optional<uint8_t>> codes;
+  for (const float given : src) {
+    const float value = given * scale;
+    const uint32_t sign = std::signbit(value) ? 0x80u : 0u;
+    if (std::isnan(value) || (std::isinf(value) && format == Format::kE4M3)) {
+      codes.emplace_back();
+    } else if (std::isinf(value)) {
+      codes.emplace_back(sign | list.finite_count());  // behind the largest number
+    } else {
+      codes.emplace_back(sign | std::min(list.nearest(value), list.finite_count() - 1));
+    }
+  }
+  return codes;
+}
+
 QuantizeReference quantize_reference(const std::vector<float>& src, int64_t rows, int64_t columns, TensorFormat format,
                                      BlockAxis axis, float scale) {
   QuantizeReference result;

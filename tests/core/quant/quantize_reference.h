@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/backend/quantize_args.h"
@@ -18,6 +19,10 @@ struct QuantizeReference {
 // src: (rows, columns). scale: of the tensor, where the recipe has one.
 QuantizeReference quantize_reference(const std::vector<float>& src, int64_t rows, int64_t columns, TensorFormat format,
                                      BlockAxis axis, float scale);
+
+// The codes of values times a tensor's scale in e4m3 or e5m2, counted in the same lists; nothing for a NaN, whose code
+// is any of the format's.
+std::vector<std::optional<uint8_t>> code_reference(const std::vector<float>& src, Format format, float scale);
 
 // The scale of a tensor of this amax by the recipe; 1 where it has none.
 float reference_tensor_scale(TensorFormat format, float amax);
