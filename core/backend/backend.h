@@ -10,6 +10,7 @@
 #include "core/backend/attention_options.h"
 #include "core/backend/gemm_options.h"
 #include "core/backend/kernel_args.h"
+#include "core/backend/narrow_units.h"
 #include "core/backend/probe_args.h"
 #include "core/backend/quantize_args.h"
 #include "core/backend/update_decision.h"
@@ -34,6 +35,11 @@ class Backend {
   virtual void set_gemm_options(const GemmOptions&) {}
   // Who computes attention on the streams that are made from now on. Likewise.
   virtual void set_attention_choice(AttentionChoice) {}
+  // Which products of 8-bit operands gemm() takes as codes, under the present GemmOptions; asked before operands are
+  // rounded.
+  virtual NarrowUnits narrow_units() const { return NarrowUnits::kNone; }
+  // Whose they are, or why there are none, for the log: "cuBLASLt 13.1.0, compute capability 9.0".
+  virtual std::string describe_narrow_units() const { return "this device has no units for them"; }
   // For a matrix that several products will read as GemmArgs::b. nullptr on a device that would gain nothing by it.
   virtual std::unique_ptr<OperandCache> make_operand_cache() { return nullptr; }
   // Records what `body` queues on `stream`, and on streams that it joins to it by events, instead of running it. The

@@ -1,5 +1,6 @@
 // Entry checks of matrix multiplication.
 #include "core/backend/kernel_checks.h"
+#include "core/backend/narrow_units.h"
 
 namespace mantissa {
 namespace {
@@ -35,6 +36,34 @@ void check_scale(const GemmArgs& args, const char* what, const Tensor& scale) {
                  what);
 }
 
+bool is_code_format(Format format) { return format == Format::kE4M3 || format == Format::kE5M2; }
+
+void check_codes(const GemmArgs& args, const GemmExtents& e) {
+  MANTISSA_CHECK(is_code_format(args.a_format) && is_code_format(args.b_format) &&
+                     !(args.a_format == Format::kE5M2 && args.b_format == Format::kE5M2),
+                 "[gemm] codes must be of e4m3 or e5m2, and not both of e5m2, got {} and {}", info(args.a_format).name,
+                 info(args.b_format).name);
+  MANTISSA_CHECK(args.trans_a == Transpose::kNo && args.trans_b == Transpose::kYes,
+                 "[gemm] codes must lie as (M, K) and (N, K), with trans_b alone");
+  MANTISSA_CHECK(e.m % kNarrowMultiple == 0 && e.n % kNarrowMultiple == 0 && e.k % kNarrowMultiple == 0,
+                 "[gemm] M, N and K of codes must be multiples of {}, got {}, {} and {}", kNarrowMultiple, e.m, e.n,
+                 e.k);
+  MANTISSA_CHECK(is_floating(args.c.dtype()), "[gemm] c must be floating, got {}", args.c.dtype());
+  MANTISSA_CHECK(!args.bias.defined() || args.c.dtype() != DType::kF32,
+                 "[gemm] a bias is added to a product of codes in 16 bits only, got c in fp32");
+  MANTISSA_CHECK(args.activation == GemmActivation::kNone && !args.bias_gradient.defined() && args.b_cache == nullptr,
+                 "[gemm] a product of codes has no activation, bias_gradient or b_cache");
+}
+
+void check_dtypes(const GemmArgs& args, const GemmExtents& e) {
+  MANTISSA_CHECK(args.a.dtype() == args.b.dtype() && (is_floating(args.a.dtype()) || args.a.dtype() == DType::kU8),
+                 "[gemm] a and b must have one floating dtype, or be codes, got {} and {}", args.a.dtype(),
+                 args.b.dtype());
+  if (args.a.dtype() == DType::kU8) return check_codes(args, e);
+  MANTISSA_CHECK(args.c.dtype() == DType::kF32 || args.c.dtype() == args.a.dtype(),
+                 "[gemm] c must be fp32 or {} as a and b, got {}", args.a.dtype(), args.c.dtype());
+}
+
 }  // namespace
 
 GemmExtents check_args(const GemmArgs& args) {
@@ -51,10 +80,7 @@ GemmExtents check_args(const GemmArgs& args) {
                  args.a.shape());
   MANTISSA_CHECK(args.b.shape() == shape_b, "[gemm] b must have shape {} for c {} and a {}, got {}", shape_b,
                  args.c.shape(), args.a.shape(), args.b.shape());
-  MANTISSA_CHECK(is_floating(args.a.dtype()) && args.a.dtype() == args.b.dtype(),
-                 "[gemm] a and b must have one floating dtype, got {} and {}", args.a.dtype(), args.b.dtype());
-  MANTISSA_CHECK(args.c.dtype() == DType::kF32 || args.c.dtype() == args.a.dtype(),
-                 "[gemm] c must be fp32 or {} as a and b, got {}", args.a.dtype(), args.c.dtype());
+  check_dtypes(args, e);
   if (args.mode == GradientMode::kAccumulate) {
     MANTISSA_CHECK(args.c.dtype() == DType::kF32, "[gemm] c must be fp32 to accumulate into it, got {}",
                    args.c.dtype());

@@ -8,12 +8,15 @@ namespace mantissa {
 
 class DryRunBackend final : public Backend {
  public:
-  // Operands are cached as `like` would, which must outlive the object; not at all with nullptr.
-  explicit DryRunBackend(Backend* like = nullptr) : like_(like) {}
+  // Operands are cached as `like` would, which must outlive the object; not at all with nullptr. Products of 8-bit
+  // operands are multiplied by `units`.
+  explicit DryRunBackend(Backend* like = nullptr, NarrowUnits units = NarrowUnits::kNone)
+      : like_(like), units_(units) {}
 
   Device device() const override { return {}; }
   std::string describe() const override { return "dry run"; }
   std::unique_ptr<Stream> create_stream() override;
+  NarrowUnits narrow_units() const override { return units_; }
   std::unique_ptr<OperandCache> make_operand_cache() override { return like_ ? like_->make_operand_cache() : nullptr; }
 
   // These give address space that must not be read: pointers into it only mark places.
@@ -68,6 +71,7 @@ class DryRunBackend final : public Backend {
 
  private:
   Backend* const like_;
+  const NarrowUnits units_;
   size_t allocated_bytes_ = 0;
 };
 

@@ -19,9 +19,13 @@ enum class Fp32Math : uint8_t { kFull, kTf32 };
 // version give the same bits in every process and on every machine.
 enum class GemmSelection : uint8_t { kTimed, kDeterministic };
 
+// Whether products of 8-bit operands use a device's units for them (Backend::narrow_units()). kEmulated: nowhere.
+enum class NarrowMath : uint8_t { kAuto, kEmulated };
+
 struct GemmOptions {
   Fp32Math fp32_math = Fp32Math::kFull;
   GemmSelection selection = GemmSelection::kTimed;
+  NarrowMath narrow_math = NarrowMath::kAuto;
   bool operator==(const GemmOptions&) const = default;
 };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "core/backend/operand_cache.h"
+#include "core/tensor/format.h"
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
@@ -54,6 +55,12 @@ struct AddArgs {
 //
 // b_cache: of b, from Backend::make_operand_cache(); nullptr for none. b must stay as it is until b_cache->forget(),
 // and the cache is this matrix's alone. Results are the same bits.
+//
+// On a device whose Backend::narrow_units() multiply them, a and b may both be u8: codes (core/tensor/format.h) of
+// a_format and b_format, which are e4m3 or e5m2 and not both e5m2. What is summed over lies along the rows of both: a
+// is stored (M, K), b (N, K), with trans_b alone. M, N and K are multiples of 16. c is of any float dtype, and fp32
+// where it is accumulated; bias only with a c of 16 bits; no activation, bias_gradient or b_cache. Products are exact;
+// their sum is that of the device's units, which may keep fewer bits than fp32 between additions (docs/precision.md).
 struct GemmArgs {
   Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{}, a_scale{}, b_scale{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
@@ -61,6 +68,7 @@ struct GemmArgs {
   GemmActivation activation = GemmActivation::kNone;
   GeluForm form = GeluForm::kTanh;
   OperandCache* b_cache = nullptr;
+  Format a_format = Format::kE4M3, b_format = Format::kE4M3;  // of u8 operands
 };
 
 // out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.

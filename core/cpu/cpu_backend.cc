@@ -118,6 +118,7 @@ void CpuBackend::fill(const Tensor& dst, float value, Stream&) { cpu::fill(dst, 
 void CpuBackend::cast(const CastArgs& args, Stream&) { cpu::cast(args); }
 void CpuBackend::add(const AddArgs& args, Stream&) { cpu::add(args); }
 void CpuBackend::gemm(const GemmArgs& args, Stream&) {
+  MANTISSA_CHECK(!args.a.defined() || args.a.dtype() != DType::kU8, "[gemm] a CPU multiplies no codes");
   const bool rounds = fp32_math_ == Fp32Math::kTf32 && args.a.defined() && args.a.dtype() == DType::kF32;
   return rounds ? gemm_tf32(args) : cpu::gemm(args);
 }

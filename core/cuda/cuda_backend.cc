@@ -103,6 +103,15 @@ std::string CudaBackend::describe() const {
                      describe_gemm());
 }
 
+NarrowUnits CudaBackend::narrow_units() const {
+  return gemm_options_.narrow_math == NarrowMath::kEmulated ? NarrowUnits::kNone : cuda::narrow_units(properties_);
+}
+
+std::string CudaBackend::describe_narrow_units() const {
+  return gemm_options_.narrow_math == NarrowMath::kEmulated ? "cuda.narrow_math = emulated"
+                                                            : cuda::describe_narrow_units(properties_);
+}
+
 std::unique_ptr<Stream> CudaBackend::create_stream() {
   auto stream = std::make_unique<CudaStream>(memory_, properties_);
   stream->set_gemm_options(gemm_options_);

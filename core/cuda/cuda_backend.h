@@ -20,6 +20,8 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body) override;
   void set_gemm_options(const GemmOptions& options) override { gemm_options_ = options; }
+  NarrowUnits narrow_units() const override;
+  std::string describe_narrow_units() const override;
   void set_attention_choice(AttentionChoice choice) override { attention_choice_ = choice; }
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "core/backend/kernel_args.h"
+#include "core/backend/narrow_units.h"
+#include "core/cuda/runtime.h"
 #include "core/cuda/stream.h"
 
 namespace mantissa::cuda {
@@ -15,5 +17,10 @@ std::string gemm_unusable_reason();
 
 // Library and version, for the log.
 std::string describe_gemm();
+
+// The products of codes that gemm() takes on a device with these properties.
+NarrowUnits narrow_units(const DeviceProperties& device);
+// Whose they are, or why there are none: as Backend::describe_narrow_units().
+std::string describe_narrow_units(const DeviceProperties& device);
 
 }  // namespace mantissa::cuda

@@ -97,7 +97,8 @@ TimedChoice measure_fastest(const GemmLaunch& launch, const std::vector<cublasLt
 
 cublasStatus_t GemmLaunch::run(const cublasLtMatmulAlgo_t& algorithm) const {
   const float usual[] = {1.0f, key.mode == GradientMode::kAccumulate ? 1.0f : 0.0f};
-  const float* const scalars = key.scaled ? operands.scalars : usual;  // alpha and beta: with 0, c is not read
+  const bool on_device = key.scaled && !is_of_codes(key);
+  const float* const scalars = on_device ? operands.scalars : usual;  // alpha and beta: with 0, c is not read
   return library.matmul(handle, descriptors.operation(), scalars, operands.b, descriptors.a(), operands.a,
                         descriptors.b(), scalars + 1, operands.c, descriptors.d(), operands.c, descriptors.d(),
                         &algorithm, stream.gemm_workspace(), CudaStream::kGemmWorkspaceBytes, stream.handle());

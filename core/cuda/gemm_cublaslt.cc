@@ -55,4 +55,17 @@ std::string describe_gemm() {
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
+// 8-bit floats came with compute capability 8.9.
+NarrowUnits narrow_units(const DeviceProperties& device) {
+  return std::pair(device.major, device.minor) >= std::pair(8, 9) ? NarrowUnits::kTensorScaled : NarrowUnits::kNone;
+}
+
+std::string describe_narrow_units(const DeviceProperties& device) {
+  if (narrow_units(device) == NarrowUnits::kNone) {
+    return fmt::format("compute capability {}.{} has no units for them, 8.9 and newer ones have", device.major,
+                       device.minor);
+  }
+  return fmt::format("{}, compute capability {}.{}", describe_gemm(), device.major, device.minor);
+}
+
 }  // namespace mantissa::cuda

@@ -1,6 +1,7 @@
 #include "core/cuda/gemm_descriptor.h"
 
 #include "core/base/check.h"
+#include "core/cuda/gemm_scalars.h"
 #include "core/cuda/runtime.h"
 
 namespace mantissa::cuda {
@@ -17,6 +18,11 @@ cudaDataType_t data_type(DType dtype) {
     default:
       throw ContractError(fmt::format("[gemm] expected a floating dtype, got {}", dtype));
   }
+}
+
+cudaDataType_t operand_type(const GemmKey& key, Format format) {
+  if (!is_of_codes(key)) return data_type(key.dtype);
+  return format == Format::kE4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
 }
 
 // Always sums in fp32. FAST_TF32 only where it was asked for: by itself the library does not round fp32 operands.
@@ -52,13 +58,13 @@ void GemmDescriptors::set(cublasLtMatmulDescAttributes_t attribute, const Value&
   check_cublaslt(library_, library_.set_operation(operation_.get(), attribute, &value, sizeof(value)), what, key_);
 }
 
-GemmDescriptors::Owned<cublasLtMatrixLayoutOpaque_t> GemmDescriptors::layout(DType dtype, int64_t rows, int64_t columns,
-                                                                             int64_t stride) {
+GemmDescriptors::Owned<cublasLtMatrixLayoutOpaque_t> GemmDescriptors::layout(cudaDataType_t type, int64_t rows,
+                                                                             int64_t columns, int64_t stride) {
   cublasLtMatrixLayout_t made = nullptr;
-  check_cublaslt(library_,
-                 library_.create_layout(&made, data_type(dtype), static_cast<uint64_t>(rows),
-                                        static_cast<uint64_t>(columns), stride),
-                 "cublasLtMatrixLayoutCreate", key_);
+  check_cublaslt(
+      library_,
+      library_.create_layout(&made, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
+      "cublasLtMatrixLayoutCreate", key_);
   return {made, library_.destroy_layout};
 }
 
@@ -71,9 +77,9 @@ GemmDescriptors::GemmDescriptors(const CublasLt& library, const GemmKey& key)
       d_(nullptr, library.destroy_layout) {
   const bool trans_a = key.trans_a == Transpose::kYes, trans_b = key.trans_b == Transpose::kYes;
   // Column-major rows and columns of what is stored: our row length first.
-  a_ = layout(key.dtype, trans_b ? key.k : key.n, trans_b ? key.n : key.k, key.b_stride);
-  b_ = layout(key.dtype, trans_a ? key.m : key.k, trans_a ? key.k : key.m, key.a_stride);
-  d_ = layout(key.c_dtype, key.n, key.m, key.c_stride);
+  a_ = layout(operand_type(key, key.b_format), trans_b ? key.k : key.n, trans_b ? key.n : key.k, key.b_stride);
+  b_ = layout(operand_type(key, key.a_format), trans_a ? key.m : key.k, trans_a ? key.k : key.m, key.a_stride);
+  d_ = layout(data_type(key.c_dtype), key.n, key.m, key.c_stride);
 
   cublasLtMatmulDesc_t made = nullptr;
   check_cublaslt(library_, library_.create_operation(&made, compute_type(key), CUDA_R_32F), "cublasLtMatmulDescCreate",
@@ -84,12 +90,16 @@ GemmDescriptors::GemmDescriptors(const CublasLt& library, const GemmKey& key)
   set(CUBLASLT_MATMUL_DESC_TRANSB, transform_b, "cublasLtMatmulDescSetAttribute(TRANSB)");
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<uint32_t>(epilogue(key.epilogue)),
       "cublasLtMatmulDescSetAttribute(EPILOGUE)");
-  if (key.scaled) {
+  if (is_of_codes(key)) {
+    // Sums of few bits go to fp32 registers every so often.
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{0}, "cublasLtMatmulDescSetAttribute(FAST_ACCUM)");
+  } else if (key.scaled) {
     set(CUBLASLT_MATMUL_DESC_POINTER_MODE, static_cast<int32_t>(CUBLASLT_POINTER_MODE_DEVICE),
         "cublasLtMatmulDescSetAttribute(POINTER_MODE)");
   }
   if (uses_bias(key.epilogue)) {
-    // D's type is the only one that 16-bit and fp32 products take (cublasLt.h, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE).
+    // D's type is the only one that 16-bit and fp32 products take, and those of codes with a D of 16 bits (cublasLt.h,
+    // CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE).
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(data_type(key.c_dtype)),
         "cublasLtMatmulDescSetAttribute(BIAS_DATA_TYPE)");
   }
@@ -105,6 +115,12 @@ void GemmDescriptors::set_addresses(const GemmOperands& operands) {
   if (uses_aux(key_.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux,
         "cublasLtMatmulDescSetAttribute(EPILOGUE_AUX_POINTER)");
+  }
+  if (is_of_codes(key_) && key_.scaled) {
+    // The library multiplies by what lies there.
+    const float* const b_inverse = operands.scalars + kInverseScaleStride;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_inverse, "cublasLtMatmulDescSetAttribute(A_SCALE_POINTER)");
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.scalars, "cublasLtMatmulDescSetAttribute(B_SCALE_POINTER)");
   }
 }
 

@@ -33,7 +33,7 @@ class GemmDescriptors {
 
   template <typename Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value, const char* what);
-  Owned<cublasLtMatrixLayoutOpaque_t> layout(DType dtype, int64_t rows, int64_t columns, int64_t stride);
+  Owned<cublasLtMatrixLayoutOpaque_t> layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride);
 
   const CublasLt& library_;
   const GemmKey key_;

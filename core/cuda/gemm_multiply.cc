@@ -6,7 +6,8 @@
 // bias lies at a multiple of 16 bytes, which no preference can say otherwise: one that does not is copied.
 //
 // Scales of a and b make alpha, which the device alone knows: a kernel of one thread writes it to the workspace, with
-// beta, and the library reads both there. The bias is added to what alpha has multiplied.
+// beta, and the library reads both there. The bias is added to what alpha has multiplied. Of codes, the library takes a
+// factor for either operand instead: the inverses of the scales.
 //
 // Operands are taken as they lie. Where the library has no algorithm for their addresses or strides (they need only be
 // aligned to an element), they are copied into aligned rows, which it always has one for.
@@ -97,7 +98,11 @@ GemmVectors place_vectors(const GemmArgs& args, std::byte* workspace, CudaStream
   GemmVectors vectors{.bias = place_bias(args, workspace, stream)};
   if (!has_scales(args)) return vectors;
   auto* const scalars = reinterpret_cast<float*>(workspace + converted_bias_bytes(args));
-  write_scalars(args, scalars, stream);
+  if (args.a.dtype() == DType::kU8) {
+    write_inverse_scales(args, scalars, stream);
+  } else {
+    write_scalars(args, scalars, stream);
+  }
   vectors.scalars = scalars;
   return vectors;
 }
@@ -146,7 +151,10 @@ void multiply(GemmDevice& device, const GemmArgs& args, CudaStream& stream) {
         gemm_problem(args, extents, place_vectors(args, workspace, stream), stream.gemm_options().fp32_math);
     if (device.try_multiply(problem, stream)) return;
     if (is_plain && try_multiply_staged(device, args, extents, stream)) return;
-    if (is_plain) throw CudaError(fmt::format("[gemm] cuBLASLt has no algorithm for {}", describe(problem.key)));
+    if (is_plain) {
+      throw CudaError(fmt::format("[gemm] cuBLASLt has no algorithm for {}{}", describe(problem.key),
+                                  is_of_codes(problem.key) ? "; cuda.narrow_math=emulated does without" : ""));
+    }
   }
   gemm_in_steps(
       args, [&](const GemmArgs& product) { multiply(device, product, stream); },

@@ -24,6 +24,12 @@ GemmEpilogue epilogue_of(GemmActivation activation, bool has_bias) {
   throw ContractError(fmt::format("[gemm] unknown activation {}", static_cast<int>(activation)));
 }
 
+// What is multiplied, apart from the sizes: "bf16", "e4m3 e5m2".
+std::string name_of_operands(const GemmKey& key, std::string_view between) {
+  if (!is_of_codes(key)) return std::string(name(key.dtype));
+  return fmt::format("{}{}{}", info(key.a_format).name, between, info(key.b_format).name);
+}
+
 }  // namespace
 
 bool uses_bias(GemmEpilogue epilogue) {
@@ -49,7 +55,7 @@ uint32_t gemm_alignment(const void* address) {
 
 std::string to_text(const GemmKey& key) {
   return fmt::format("{} {} {} {} {} {} {} {} {}{} {} {} {}{} {} {} {} {} {}", key.m, key.n, key.k, key.a_stride,
-                     key.b_stride, key.c_stride, name(key.dtype), name(key.c_dtype), letter_of(key.trans_a),
+                     key.b_stride, key.c_stride, name_of_operands(key, "*"), name(key.c_dtype), letter_of(key.trans_a),
                      letter_of(key.trans_b), name_of(key.fp32_math), name_of(key.epilogue), name_of(key.mode),
                      key.scaled ? " scaled" : "", key.a_alignment, key.b_alignment, key.c_alignment, key.bias_alignment,
                      key.aux_alignment);
@@ -59,8 +65,9 @@ std::string describe(const GemmKey& key) {
   return fmt::format(
       "{} x {} x {} (M x N x K), {} -> {}{}{}{}{}{}, epilogue {}, rows of a, b and c {}, {} and {} elements apart, "
       "addresses multiples of {}, {} and {} bytes",
-      key.m, key.n, key.k, key.dtype, key.c_dtype, key.fp32_math == Fp32Math::kTf32 ? " by TF32" : "",
-      key.trans_a == Transpose::kYes ? ", a transposed" : "", key.trans_b == Transpose::kYes ? ", b transposed" : "",
+      key.m, key.n, key.k, name_of_operands(key, " x "), key.c_dtype,
+      key.fp32_math == Fp32Math::kTf32 ? " by TF32" : "", key.trans_a == Transpose::kYes ? ", a transposed" : "",
+      key.trans_b == Transpose::kYes ? ", b transposed" : "",
       key.mode == GradientMode::kAccumulate ? ", accumulated" : "", key.scaled ? ", scaled" : "", name_of(key.epilogue),
       key.a_stride, key.b_stride, key.c_stride, key.a_alignment, key.b_alignment, key.c_alignment);
 }
@@ -84,6 +91,8 @@ GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const
                               .c_stride = args.c.dim(1),
                               .dtype = dtype,
                               .c_dtype = args.c.dtype(),
+                              .a_format = dtype == DType::kU8 ? args.a_format : Format::kE4M3,
+                              .b_format = dtype == DType::kU8 ? args.b_format : Format::kE4M3,
                               .trans_a = args.trans_a,
                               .trans_b = args.trans_b,
                               .fp32_math = dtype == DType::kF32 ? fp32_math : Fp32Math::kFull,

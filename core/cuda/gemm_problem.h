@@ -9,6 +9,7 @@
 #include "core/backend/gemm_options.h"
 #include "core/backend/kernel_args.h"
 #include "core/backend/kernel_checks.h"
+#include "core/tensor/format.h"
 
 namespace mantissa::cuda {
 
@@ -45,15 +46,20 @@ struct GemmKey {
   // From one row to the next as stored, in elements.
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
   DType dtype = DType::kF32, c_dtype = DType::kF32;
+  Format a_format = Format::kE4M3, b_format = Format::kE4M3;  // of codes (dtype u8); else always these
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
   Fp32Math fp32_math = Fp32Math::kFull;  // kFull unless dtype is fp32
   GemmEpilogue epilogue = GemmEpilogue::kNone;
   GradientMode mode = GradientMode::kWrite;
-  bool scaled = false;  // alpha and beta are read from device memory; else alpha is 1, beta 0 or 1
+  // Codes: their inverse scales are read from device memory. Other operands: alpha and beta are; else alpha is 1, beta
+  // 0 or 1.
+  bool scaled = false;
   uint32_t a_alignment = 0, b_alignment = 0, c_alignment = 0, bias_alignment = 0, aux_alignment = 0;
 
   auto operator<=>(const GemmKey&) const = default;
 };
+
+inline bool is_of_codes(const GemmKey& key) { return key.dtype == DType::kU8; }
 
 // The key on one line, different for different keys.
 std::string to_text(const GemmKey& key);
@@ -66,7 +72,7 @@ struct GemmOperands {
   void* c = nullptr;
   void* bias = nullptr;
   void* aux = nullptr;
-  const float* scalars = nullptr;  // alpha and beta on the device, where the product is scaled
+  const float* scalars = nullptr;  // on the device, where the product is scaled: see core/cuda/gemm_scalars.h
 };
 
 struct GemmProblem {

@@ -1,5 +1,5 @@
-// The two numbers of a product that GEMM libraries call alpha and beta, in device memory: where the product is divided
-// by scales that the device alone knows.
+// Numbers of a product in device memory, where it is divided by scales that the device alone knows: what GEMM libraries
+// call alpha and beta, or, of a product of codes, the inverses of both scales.
 #pragma once
 
 #include "core/backend/kernel_args.h"
@@ -11,5 +11,9 @@ inline bool has_scales(const GemmArgs& args) { return args.a_scale.defined() || 
 
 // scalars[0] = alpha = 1 / a_scale * 1 / b_scale, scalars[1] = beta = 1 with kAccumulate, else 0.
 void write_scalars(const GemmArgs& args, float* scalars, CudaStream& stream);
+
+// scalars[0] = 1 / a_scale, scalars[kInverseScaleStride] = 1 / b_scale: each at a multiple of 16 bytes.
+constexpr int kInverseScaleStride = 4;
+void write_inverse_scales(const GemmArgs& args, float* scalars, CudaStream& stream);
 
 }  // namespace mantissa::cuda

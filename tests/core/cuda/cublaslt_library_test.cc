@@ -45,5 +45,30 @@ TEST(CublasLtLibrary, TakesTheDescriptorsOfEveryKindOfProduct) {
   }
 }
 
+TEST(CublasLtLibrary, TakesTheDescriptorsOfProductsOfCodes) {
+  for (const auto& [a, b] :
+       {std::pair(Format::kE4M3, Format::kE4M3), {Format::kE5M2, Format::kE4M3}, {Format::kE4M3, Format::kE5M2}}) {
+    for (const DType c_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const GemmKey key{.m = 32,
+                        .n = 16,
+                        .k = 48,
+                        .a_stride = 48,
+                        .b_stride = 48,
+                        .c_stride = 16,
+                        .dtype = DType::kU8,
+                        .c_dtype = c_dtype,
+                        .a_format = a,
+                        .b_format = b,
+                        .trans_b = Transpose::kYes,
+                        .epilogue = c_dtype == DType::kF32 ? GemmEpilogue::kNone : GemmEpilogue::kBias,
+                        .scaled = true};
+      GemmDescriptors descriptors(cublaslt(), key);
+      float values[8] = {};
+      descriptors.set_addresses({.a = values, .b = values, .c = values, .bias = values, .scalars = values});
+      EXPECT_NE(descriptors.operation(), nullptr);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mantissa::cuda

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <stdexcept>
 
 #include "core/cuda/emulation/stream_queue.h"
+#include "core/tensor/format.h"
 #include "core/tensor/half.h"
 #include "tests/reference/gelu.h"
 
@@ -58,7 +60,9 @@ Value get(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribu
   return value;
 }
 
-size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+bool is_code(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+
+size_t size_of(cudaDataType type) { return type == CUDA_R_32F ? 4 : is_code(type) ? 1 : 2; }
 
 struct Matrix {
   std::byte* data = nullptr;
@@ -80,7 +84,19 @@ struct Matrix {
   }
 };
 
+// Of all codes.
+const std::array<float, 256>& values_of(cudaDataType type) {
+  const auto list = [](Format format) {
+    std::array<float, 256> values{};
+    for (uint32_t code = 0; code < 256; ++code) values[code] = decode(format, code);
+    return values;
+  };
+  static const std::array<float, 256> e4m3 = list(Format::kE4M3), e5m2 = list(Format::kE5M2);
+  return type == CUDA_R_8F_E4M3 ? e4m3 : e5m2;
+}
+
 float load(const std::byte* from, cudaDataType type) {
+  if (is_code(type)) return values_of(type)[static_cast<size_t>(*from)];
   if (type == CUDA_R_32F) return *reinterpret_cast<const float*>(from);
   if (type == CUDA_R_16BF) return to_float(*reinterpret_cast<const BFloat16*>(from));
   return to_float(*reinterpret_cast<const Float16*>(from));
@@ -130,6 +146,37 @@ struct Scalar {
   }
   float value() const { return on_device != nullptr ? *on_device : on_host; }
 };
+
+// The factor of an operand of codes, which is read when the product runs; 1 where there is none.
+struct Factor {
+  const float* address = nullptr;
+
+  Factor(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute)
+      : address(static_cast<const float*>(get<const void*>(operation, attribute))) {
+    expect(reinterpret_cast<uintptr_t>(address) % 16 == 0, "address of a factor");
+  }
+  float value() const { return address != nullptr ? *address : 1.0f; }
+};
+
+// What the library's documentation asks of products of 8-bit operands before compute capability 10.
+void expect_takes_codes(cublasLtMatmulDesc_t operation, const Matrix& a, const Matrix& b, const Matrix& d) {
+  expect(is_code(a.type) && is_code(b.type), "codes on both sides");
+  expect(a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3, "not e5m2 on both sides");
+  expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_TRANSA) == CUBLAS_OP_T &&
+             get<int32_t>(operation, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_N,
+         "TN");
+  expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) == CUBLAS_COMPUTE_32F, "compute type");
+  for (const auto attribute : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
+    expect(get<int32_t>(operation, attribute) == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, "scale mode");
+  }
+  for (const Matrix& matrix : {a, b, d}) {
+    expect(matrix.rows % 16 == 0 && matrix.columns % 16 == 0, "sizes of codes");
+    expect(reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0 && matrix.stride_bytes() % 16 == 0, "rows of codes");
+  }
+  const auto epilogue = get<uint32_t>(operation, CUBLASLT_MATMUL_DESC_EPILOGUE);
+  expect(epilogue == CUBLASLT_EPILOGUE_DEFAULT || (epilogue == CUBLASLT_EPILOGUE_BIAS && d.type != CUDA_R_32F),
+         "epilogue of codes");
+}
 
 bool divides(size_t alignment, const void* address, const Matrix& matrix) {
   return reinterpret_cast<uintptr_t>(address) % alignment == 0 && matrix.stride_bytes() % alignment == 0;
@@ -206,7 +253,17 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
   expect(reinterpret_cast<uintptr_t>(workspace) % 256 == 0 && workspace_bytes >= now.workspace_bytes, "workspace");
   expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_SCALE_TYPE) == CUDA_R_32F, "scale type");
   const Matrix a(a_data, a_layout), b(b_data, b_layout), d(d_data, d_layout);
-  expect(a.type == b.type && (d.type == a.type || d.type == CUDA_R_32F), "types");
+  const bool of_codes = is_code(a.type) || is_code(b.type);
+  if (of_codes) {
+    expect_takes_codes(operation, a, b, d);
+    now.fast_accumulation = get<int8_t>(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM) != 0;
+    now.code_types.push_back({a.type, b.type});
+  } else {
+    expect(a.type == b.type && (d.type == a.type || d.type == CUDA_R_32F), "types");
+  }
+  const Factor a_factor(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER),
+      b_factor(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
+  expect(of_codes || (a_factor.address == nullptr && b_factor.address == nullptr), "factors of codes only");
   for (const auto& [address, matrix] : {std::pair{a_data, a}, std::pair{b_data, b}, std::pair{c_data, d}}) {
     expect(divides(now.required_alignment, address, matrix), "aligned as required");
   }
@@ -243,7 +300,8 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
         for (int64_t l = 0; l < k; ++l) {
           sum += load(trans_a ? a.at(l, i) : a.at(i, l), a.type) * load(trans_b ? b.at(j, l) : b.at(l, j), b.type);
         }
-        sum *= scale.value();
+        sum *= a_factor.value();
+        sum *= b_factor.value() * scale.value();
         if (keep.value() != 0) sum += keep.value() * load(d.at(i, j), d.type);
         if (bias != nullptr) sum += load(bias + static_cast<size_t>(i) * size_of(d.type), d.type);
         if (is_gelu) {

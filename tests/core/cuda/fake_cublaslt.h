@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/gemm_library.h"
@@ -28,7 +29,9 @@ struct State {
   uint32_t reduction_schemes = 0;
   uint64_t workspace_bytes = 0;
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_16F;
-  bool aligned_bias = true;  // of all products
+  bool aligned_bias = true;                                         // of all products
+  bool fast_accumulation = true;                                    // of the last product of codes
+  std::vector<std::pair<cudaDataType, cudaDataType>> code_types{};  // of each such product's A and B
 };
 State& state();
 

@@ -40,6 +40,9 @@ TEST(GemmProblem, DifferentKeysHaveDifferentTexts) {
        {GemmEpilogue::kBias, GemmEpilogue::kGeluAux, GemmEpilogue::kGeluAuxBias, GemmEpilogue::kGeluGradient}) {
     keys.emplace_back(key).epilogue = epilogue;
   }
+  keys.emplace_back(key).dtype = DType::kU8;
+  keys.emplace_back(keys.back()).a_format = Format::kE5M2;
+  keys.emplace_back(keys[keys.size() - 2]).b_format = Format::kE5M2;
   std::set<std::string> texts;
   for (const GemmKey& each : keys) texts.insert(to_text(each));
   EXPECT_EQ(texts.size(), keys.size());
@@ -65,6 +68,10 @@ TEST(GemmProblem, MessagesNameShapeDTypesAndAlignment) {
   GemmKey scaled = key;
   scaled.scaled = true;
   EXPECT_NE(describe(scaled).find(", b transposed, scaled, epilogue none"), std::string::npos) << describe(scaled);
+  GemmKey codes = key;
+  codes.dtype = DType::kU8;
+  codes.a_format = Format::kE5M2;
+  EXPECT_NE(describe(codes).find("(M x N x K), e5m2 x e4m3 -> fp32, "), std::string::npos) << describe(codes);
 }
 
 }  // namespace

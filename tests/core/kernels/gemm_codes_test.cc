@@ -1,0 +1,245 @@
+// Products of codes against those of the numbers that they stand for, which the same device multiplies as bf16: native
+// against emulated.
+//
+// How far they may be apart, for a sum of exact products p:
+//   Emulated: fp32 sums, at most one unit of the last place off in each addition: k * 2^-23 * sum |p|.
+//   Native: units of compute capability 8.9 and 9.0 add the 32 products of an instruction to their accumulator with
+//   some 14 bits: all are aligned to the largest of them and cut off 13 bits below its leading one, and so is what
+//   comes of it (measured by DeepSeek-V3's authors, technical report 2024, section 3.3.2). With A the accumulator, an
+//   instruction is off by at most
+//       2^-13 * (33 * max(|p|, |A before|) + |A after|).
+//   Without fast accumulation, which is how the library is asked, sums of 128 products go to fp32 registers and A
+//   begins at 0 again. Devices with more bits, the emulated GPU among them, are within the same bound.
+// A scale costs two roundings more, c of 16 bits its own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/backend/narrow_units.h"
+#include "tests/core/kernels/gemm_problem.h"
+#include "tests/core/kernels/kernels.h"
+#include "tests/core/kernels/repeated_work.h"
+#include "tests/testing/values.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+constexpr double kUnitEpsilon = 0x1p-13;
+constexpr int64_t kInstruction = 32, kPromotion = 128;
+
+// A matrix of numbers that a format has.
+struct Codes {
+  Format format;
+  Shape shape;
+  std::vector<uint8_t> codes;
+  std::vector<double> values;
+
+  Codes(Format of, Shape extents, uint64_t seed) : format(of), shape(extents) {
+    for (const float value : testing::normal_values(extents.numel(), seed, 30.0f)) {
+      const auto code = static_cast<uint8_t>(encode(format, value, Saturation::kYes));
+      codes.push_back(code);
+      values.push_back(decode(format, code));
+    }
+  }
+  Tensor as_codes() const {
+    const Tensor tensor = make_unwritten(DType::kU8, shape);
+    write_bytes(tensor, codes.data());
+    return tensor;
+  }
+  Tensor as_values() const { return make_tensor(DType::kBF16, shape, values); }
+};
+
+struct Bound {
+  double native = 0.0, emulated = 0.0;
+};
+
+// Of the sum of row i of a times row j of b.
+Bound bound_of(const Codes& a, const Codes& b, int64_t i, int64_t j) {
+  const int64_t k = a.shape[1];
+  Bound bound;
+  double magnitude = 0.0;
+  for (int64_t chunk = 0; chunk < k; chunk += kPromotion) {
+    double sum = 0.0, error = 0.0;
+    for (int64_t group = chunk; group < std::min(k, chunk + kPromotion); group += kInstruction) {
+      const double before = std::abs(sum) + error;
+      double largest = before;
+      for (int64_t l = group; l < std::min(k, group + kInstruction); ++l) {
+        const double p = a.values[static_cast<size_t>(i * k + l)] * b.values[static_cast<size_t>(j * k + l)];
+        sum += p;
+        magnitude += std::abs(p);
+        largest = std::max(largest, std::abs(p));
+      }
+      error += kUnitEpsilon * (33.0 * largest + std::abs(sum) + error);
+    }
+    bound.native += error;
+  }
+  const double in_fp32 = static_cast<double>(k) * 0x1p-23 * magnitude;
+  bound.native += in_fp32;
+  bound.emulated = in_fp32;
+  return bound;
+}
+
+struct CodeProduct {
+  int64_t m, n, k;
+  Format a_format, b_format;
+  DType c_dtype = DType::kF32;
+  bool scaled = false;
+  bool biased = false;
+  GradientMode mode = GradientMode::kWrite;
+};
+
+constexpr float kScaleA = 0.37f, kScaleB = 11.3f;
+
+// The product by codes and the one by values, of the same operands.
+void expect_native_is_emulated(const CodeProduct& of) {
+  SCOPED_TRACE(fmt::format("{} x {} x {}, {} * {} -> {}{}{}{}", of.m, of.n, of.k, info(of.a_format).name,
+                           info(of.b_format).name, of.c_dtype, of.scaled ? ", scaled" : "",
+                           of.biased ? ", with bias" : "",
+                           of.mode == GradientMode::kAccumulate ? ", accumulated" : ""));
+  const Codes a(of.a_format, {of.m, of.k}, 1), b(of.b_format, {of.n, of.k}, 2);
+  const std::vector<float> before = testing::normal_values(of.m * of.n, 3, 100.0f),
+                           bias = testing::normal_values(of.n, 4);
+  GemmArgs native{.a = a.as_codes(),
+                  .b = b.as_codes(),
+                  .c = make_tensor(of.c_dtype, {of.m, of.n}, {before.begin(), before.end()}),
+                  .bias = of.biased ? make_tensor(of.c_dtype, {of.n}, {bias.begin(), bias.end()}) : Tensor(),
+                  .a_scale = of.scaled ? make_elements<float>({kScaleA}) : Tensor(),
+                  .b_scale = of.scaled ? make_elements<float>({kScaleB}) : Tensor(),
+                  .trans_b = Transpose::kYes,
+                  .mode = of.mode,
+                  .a_format = of.a_format,
+                  .b_format = of.b_format};
+  GemmArgs emulated = native;
+  emulated.a = a.as_values(), emulated.b = b.as_values();
+  emulated.c = make_tensor(DType::kF32, {of.m, of.n}, {before.begin(), before.end()});
+  gemm(native);
+  gemm(emulated);
+  const std::vector<double> found = values_of(native.c), expected = values_of(emulated.c);
+  const double divisor = of.scaled ? double{kScaleA} * double{kScaleB} : 1.0;
+  for (int64_t i = 0; i < of.m; ++i) {
+    for (int64_t j = 0; j < of.n; ++j) {
+      const auto at = static_cast<size_t>(i * of.n + j);
+      const Bound bound = bound_of(a, b, i, j);
+      // Scales, the additions of c and bias, and the last rounding.
+      const double magnitude = std::abs(expected[at]) + std::abs(static_cast<double>(before[at])) + 4.0;
+      const double rest = 8 * 0x1p-23 * magnitude + 0.5 * limits(of.c_dtype).epsilon * (std::abs(found[at]) * 1.01);
+      ASSERT_NEAR(found[at], expected[at], (bound.native + bound.emulated) / divisor + rest) << i << ", " << j;
+    }
+  }
+}
+
+// A device that does not says why.
+bool multiplies_codes() {
+  const Backend& backend = device_under_test().backend();
+  if (backend.narrow_units() != NarrowUnits::kNone) return true;
+  EXPECT_NE(backend.describe_narrow_units().find("has no units for them"), std::string::npos);
+  return false;
+}
+
+constexpr std::pair<Format, Format> kPairs[] = {
+    {Format::kE4M3, Format::kE4M3}, {Format::kE5M2, Format::kE4M3}, {Format::kE4M3, Format::kE5M2}};
+
+TEST(GemmCodes, NativeProductsAreTheEmulatedOnes) {
+  if (!multiplies_codes()) return;
+  size_t index = 0;
+  for (const auto& [m, n, k] :
+       {std::tuple{16, 16, 16}, {16, 32, 48}, {48, 16, 128}, {128, 64, 144}, {64, 128, 1024}, {256, 144, 4096}}) {
+    for (const auto& [a_format, b_format] : kPairs) {
+      for (const DType c_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        if (!device_under_test().takes_case(index++)) continue;
+        // Beyond fp16's range without scales.
+        if (c_dtype != DType::kF16) expect_native_is_emulated({m, n, k, a_format, b_format, c_dtype});
+        expect_native_is_emulated({m, n, k, a_format, b_format, c_dtype, true, c_dtype != DType::kF32});
+      }
+      if (!device_under_test().takes_case(index++)) continue;
+      expect_native_is_emulated({m, n, k, a_format, b_format, DType::kF32, true, false, GradientMode::kAccumulate});
+    }
+  }
+}
+
+// One term is enough to see it; another row and column do not.
+TEST(GemmCodes, WhatIsNotFiniteStaysVisible) {
+  if (!multiplies_codes()) return;
+  for (const auto& [format, code] : {std::pair(Format::kE4M3, 0x7f), {Format::kE5M2, 0x7c}, {Format::kE5M2, 0x7e}}) {
+    Codes a(format, {16, 32}, 1);
+    a.codes[33] = static_cast<uint8_t>(code);  // row 1
+    const Codes b(Format::kE4M3, {16, 32}, 2);
+    const GemmArgs args{.a = a.as_codes(),
+                        .b = b.as_codes(),
+                        .c = make_unwritten(DType::kF32, {16, 16}),
+                        .trans_b = Transpose::kYes,
+                        .a_format = format};
+    gemm(args);
+    const std::vector<double> c = values_of(args.c);
+    for (size_t i = 0; i < c.size(); ++i) EXPECT_EQ(std::isfinite(c[i]), i / 16 != 1) << i;
+  }
+}
+
+TEST(GemmCodes, ScalesAreReadWhenTheProductRuns) {
+  if (!multiplies_codes()) return;
+  const Codes a(Format::kE4M3, {16, 16}, 1), b(Format::kE4M3, {16, 16}, 2);
+  const Tensor a_scale = make_elements<float>({1.0f}), b_scale = make_elements<float>({1.0f});
+  const GemmArgs args{.a = a.as_codes(),
+                      .b = b.as_codes(),
+                      .c = make_unwritten(DType::kF32, {16, 16}),
+                      .a_scale = a_scale,
+                      .b_scale = b_scale,
+                      .trans_b = Transpose::kYes};
+  RepeatedWork work([&] { gemm(args); });
+  work.run();
+  const std::vector<double> once = values_of(args.c);
+  for (const Tensor& scale : {a_scale, b_scale}) {
+    const float four = 4.0f, one = 1.0f;
+    write_bytes(scale, &four);
+    work.run();
+    const std::vector<double> divided = values_of(args.c);
+    for (size_t i = 0; i < once.size(); ++i) ASSERT_EQ(divided[i], once[i] / 4.0);
+    write_bytes(scale, &one);
+  }
+}
+
+TEST(GemmCodes, RefuseWhatTheUnitsDoNotTake) {
+  if (!multiplies_codes()) return;
+  const Tensor codes = make_unwritten(DType::kU8, {16, 32}), c = make_unwritten(DType::kBF16, {16, 16});
+  const GemmArgs good{.a = codes, .b = codes, .c = c, .trans_b = Transpose::kYes};
+  const auto expect_refused = [&](auto&& change, const std::string& text) {
+    GemmArgs args = good;
+    change(args);
+    expect_contract_error([&] { gemm(args); }, "[gemm] " + text);
+  };
+  expect_refused([](GemmArgs& args) { args.a_format = args.b_format = Format::kE5M2; },
+                 "codes must be of e4m3 or e5m2");
+  expect_refused([](GemmArgs& args) { args.a_format = Format::kBF16; }, "codes must be of e4m3 or e5m2");
+  expect_refused(
+      [](GemmArgs& args) {
+        args.b = make_unwritten(DType::kBF16, {16, 32});
+      },
+      "a and b must have one floating dtype, or be codes, got u8 and bf16");
+  expect_refused(
+      [](GemmArgs& args) {
+        args.b = make_unwritten(DType::kU8, {32, 16});
+        args.trans_b = Transpose::kNo;
+      },
+      "codes must lie as (M, K) and (N, K)");
+  expect_refused(
+      [](GemmArgs& args) {
+        args.a = make_unwritten(DType::kU8, {8, 32});
+        args.c = make_unwritten(DType::kBF16, {8, 16});
+      },
+      "M, N and K of codes must be multiples of 16, got 8, 16 and 32");
+  expect_refused(
+      [](GemmArgs& args) {
+        args.c = make_unwritten(DType::kF32, {16, 16});
+        args.bias = make_unwritten(DType::kF32, {16});
+      },
+      "a bias is added to a product of codes in 16 bits only");
+  expect_refused(
+      [](GemmArgs& args) {
+        args.activation = GemmActivation::kGelu;
+        args.aux = make_unwritten(DType::kBF16, {16, 16});
+      },
+      "a product of codes has no activation");
+}
+
+}  // namespace
+}  // namespace mantissa::kernel_test
