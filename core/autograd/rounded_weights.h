@@ -10,23 +10,37 @@
 
 namespace mantissa {
 
-// A matrix as a product multiplies it: see QuantizeArgs.
+// A matrix (R, C) as products multiply it, see QuantizeArgs: values, or, where the device multiplies these, codes.
 struct RoundedMatrix {
-  Tensor values;  // bf16
-  Tensor scale;   // (1) fp32, which the product is to be divided by; undefined for none
+  Tensor values{};            // bf16, or fp32
+  Tensor codes{};             // (R, C) u8
+  Tensor transposed_codes{};  // (C, R) u8
+  Tensor scale{};             // (1) fp32, which the product is to be divided by; undefined for none
+};
+
+enum class RoundedForm : uint8_t {
+  kValues,
+  kCodes,  // as they lie and transposed
 };
 
 class RoundedWeights {
  public:
   explicit RoundedWeights(Backend& backend) : backend_(backend) {}
 
-  // What a weight is rounded into: RoundedMatrix::values, and room for a scale of its own and the record of its amax.
+  // What a weight is rounded into: the values or codes, room for a scale of its own, and the record of its amax.
   struct Room {
-    Tensor values, scale, record;
+    RoundedMatrix matrix{};
+    Tensor record{};
   };
-  // The parameter's weight rounded to `format` along `axis`, by `round`, which returns what it made, unless the
+  struct Key {
+    const Parameter* parameter = nullptr;
+    TensorFormat format{};
+    BlockAxis axis = BlockAxis::kColumns;
+    RoundedForm form = RoundedForm::kValues;
+  };
+  // The parameter's weight rounded to the format along the axis, by `round`, which returns what it made, unless the
   // parameter and the scales of its format are those of the last time.
-  const RoundedMatrix& get(const Parameter& parameter, TensorFormat format, BlockAxis axis, uint64_t scales_version,
+  const RoundedMatrix& get(const Key& key, uint64_t scales_version,
                            const std::function<RoundedMatrix(const Room& room)>& round);
 
   size_t size_bytes() const;
@@ -37,8 +51,10 @@ class RoundedWeights {
     Room room;
     RoundedMatrix made;
   };
+  Room make_room(const Key& key);
+
   Backend& backend_;
-  std::map<std::tuple<const Parameter*, Format, Scaling, BlockAxis>, Entry> entries_;
+  std::map<std::tuple<const Parameter*, Format, Scaling, BlockAxis, RoundedForm>, Entry> entries_;
 };
 
 }  // namespace mantissa

@@ -12,6 +12,7 @@ struct Layer {
   Parameter* bias;
   DType dtype;  // that it computes in
   LinearFormats formats;
+  CodeProducts codes;
   uint32_t random_sites[std::size(kAllProducts)];
 
   OperandUse use(Product product, Role role) const {
@@ -20,7 +21,8 @@ struct Layer {
             .format = formats.at(product, role),
             .values = values_dtype(formats, product, dtype),
             .transformed = is_transformed(formats, product),
-            .random_site = random_sites[static_cast<size_t>(product)]};
+            .random_site = random_sites[static_cast<size_t>(product)],
+            .codes = codes.layouts(product, role)};
   }
   RoundedMatrix operand(Tape& tape, Product product, Role role, const Tensor& x) const {
     return round_operand(tape, x, weight, use(product, role));
@@ -51,8 +53,16 @@ struct Layer {
   }
 };
 
-Layer make_layer(Tape& tape, Parameter& weight, Parameter* bias, DType dtype, const LinearFormats& formats) {
-  Layer layer{.weight = weight, .bias = bias, .dtype = dtype, .formats = formats, .random_sites = {}};
+Layer make_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, DType dtype,
+                 const LinearFormats& formats) {
+  const LayerExtents extents{
+      .rows = rows, .inputs = weight.shape[1], .outputs = weight.shape[0], .dtype = dtype, .has_bias = bias != nullptr};
+  Layer layer{.weight = weight,
+              .bias = bias,
+              .dtype = dtype,
+              .formats = formats,
+              .codes = CodeProducts(tape, formats, extents),
+              .random_sites = {}};
   for (const Product product : kAllProducts) {
     if (!is_stochastic(formats, product, Role::kGradient)) continue;
     layer.random_sites[static_cast<size_t>(product)] = tape.next_random_site();
@@ -60,12 +70,10 @@ Layer make_layer(Tape& tape, Parameter& weight, Parameter* bias, DType dtype, co
   return layer;
 }
 
-// a * b as `product` has them, in `dtype`. A product's result has its operands' dtype or is fp32.
-Tensor multiply(Tape& tape, GemmArgs product, const RoundedMatrix& a, const RoundedMatrix& b, Shape shape, DType dtype,
-                const char* what) {
-  product.a = a.values, product.a_scale = a.scale;
-  product.b = b.values, product.b_scale = b.scale;
-  product.c = tape.allocate(dtype == a.values.dtype() ? dtype : DType::kF32, shape, what);
+// The product in `dtype`. Of values its result has their dtype or is fp32, of codes it has any.
+Tensor multiply(Tape& tape, GemmArgs product, Shape shape, DType dtype, const char* what) {
+  const bool has_dtype = product.a.dtype() == DType::kU8 || product.a.dtype() == dtype;
+  product.c = tape.allocate(has_dtype ? dtype : DType::kF32, shape, what);
   tape.backend().gemm(product, tape.stream());
   return tape.cast(product.c, dtype);
 }
@@ -77,6 +85,7 @@ class SavedInput {
   SavedInput(const Layer& layer, const Var& x, const Tensor& value, const RoundedMatrix& forward, bool needs_value) {
     if (!needs_value && !x.remake && is_same(layer)) {
       rounded_ = forward;
+      rounded_.codes = Tensor();  // it reads the others
     } else {
       value_.emplace(x, value);
     }
@@ -89,57 +98,63 @@ class SavedInput {
   }
 
  private:
-  // One scale a tensor: then the axis does not matter.
+  // One scale a tensor: then the axis does not matter. Codes for both were made together.
   static bool is_same(const Layer& layer) {
     const auto forward = layer.use(Product::kForward, Role::kActivation),
                backward = layer.use(Product::kWeightGradient, Role::kActivation);
     return forward.format && block_length(forward.format->scaling) == 0 && forward.format == backward.format &&
-           forward.values == backward.values && !backward.transformed;
+           forward.values == backward.values && !backward.transformed && forward.codes.any() == backward.codes.any();
   }
 
   RoundedMatrix rounded_;
   std::optional<SavedValue> value_;
 };
 
-void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& input, const Tensor& dy) {
+// The gradient of the layer's input. dy becomes codes for both products that read it in one pass, where both do:
+// `shared` holds those of the other product then.
+Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape shape, DType dtype,
+                      std::optional<RoundedMatrix>& shared) {
+  constexpr Product kProduct = Product::kInputGradient;
+  OperandUse use = layer.use(kProduct, Role::kGradient);
+  if (layer.codes.shares(Role::kGradient)) use.codes.transposed = true;
+  const RoundedMatrix a = round_operand(tape, dy, layer.weight, use), b = layer.weight_operand(tape, kProduct);
+  if (layer.codes.shares(Role::kGradient)) shared = {.transposed_codes = a.transposed_codes, .scale = a.scale};
+  Tensor dx = multiply(tape, rounded_product(kProduct, layer.formats, a, b), shape, dtype, "gradient");
+  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kWeight, tape.weight(layer.weight, layer.dtype), b}, dx);
+  return dx;
+}
+
+void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& input, const Tensor& dy,
+                          const std::optional<RoundedMatrix>& rounded_dy) {
   constexpr Product kProduct = Product::kWeightGradient;
   const GradientTarget d_weight = tape.gradient_target(layer.weight);
   const Tensor x = input.value(tape);
-  const RoundedMatrix a = layer.operand(tape, kProduct, Role::kGradient, dy), b = input.operand(tape, layer, x);
-  tape.backend().gemm({.a = a.values,
-                       .b = b.values,
-                       .c = d_weight.tensor,
-                       .a_scale = a.scale,
-                       .b_scale = b.scale,
-                       .trans_a = Transpose::kYes,
-                       .mode = d_weight.mode},
-                      tape.stream());
+  const RoundedMatrix a = rounded_dy ? *rounded_dy : layer.operand(tape, kProduct, Role::kGradient, dy),
+                      b = input.operand(tape, layer, x);
+  GemmArgs product = rounded_product(kProduct, layer.formats, a, b);
+  product.c = d_weight.tensor;
+  product.mode = d_weight.mode;
+  tape.backend().gemm(product, tape.stream());
   layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kActivation, x, b}, d_weight.tensor);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
   tape.backend().column_sum({.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
 }
 
-// dx = dy W, in `dtype`.
-Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape shape, DType dtype) {
-  constexpr Product kProduct = Product::kInputGradient;
-  const RoundedMatrix a = layer.operand(tape, kProduct, Role::kGradient, dy), b = layer.weight_operand(tape, kProduct);
-  Tensor dx = multiply(tape, {}, a, b, shape, dtype, "gradient");
-  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kWeight, tape.weight(layer.weight, layer.dtype), b}, dx);
-  return dx;
-}
-
 }  // namespace
 
 Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType dtype, const LinearFormats& formats) {
-  const Layer layer = make_layer(tape, weight, bias, dtype, formats);
+  const Layer layer = make_layer(tape, x.value.dim(0), weight, bias, dtype, formats);
   const DType x_dtype = x.value.dtype();
   const Shape x_shape = x.value.shape(), y_shape{x_shape[0], weight.shape[0]};
   const Tensor value = tape.cast(x.value, dtype);
-  const RoundedMatrix a = layer.operand(tape, Product::kForward, Role::kActivation, value);
-  const RoundedMatrix b = layer.weight_operand(tape, Product::kForward);
-  const Tensor y = multiply(tape, {.bias = bias ? tape.weight(*bias, dtype) : Tensor(), .trans_b = Transpose::kYes}, a,
-                            b, y_shape, dtype, "activation");
+  OperandUse use = layer.use(Product::kForward, Role::kActivation);
+  const bool keeps_rounded = tape.is_recording() && !x.remake && !tape.is_observed();
+  if (keeps_rounded && layer.codes.shares(Role::kActivation)) use.codes.transposed = true;
+  const RoundedMatrix a = round_operand(tape, value, weight, use), b = layer.weight_operand(tape, Product::kForward);
+  GemmArgs product = rounded_product(Product::kForward, formats, a, b);
+  if (bias) product.bias = tape.weight(*bias, dtype);
+  const Tensor y = multiply(tape, product, y_shape, dtype, "activation");
   layer.show(tape, Product::kForward, {Role::kActivation, value, a}, {Role::kWeight, tape.weight(weight, dtype), b}, y);
   const SavedInput input(layer, x, value, a, tape.is_observed());
   const int slot = x.slot;
@@ -148,11 +163,12 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
   if (bias) parameters.push_back(bias);
   return tape.record(Op::kLinear, y, {Var{{}, slot}}, parameters,
                      [layer, input, slot, x_dtype, x_shape](Tape& t, const Tensor& dy) {
+                       std::optional<RoundedMatrix> rounded_dy;
                        if (slot >= 0) {
                          const DType d_input = x_dtype == DType::kF32 ? DType::kF32 : dy.dtype();
-                         t.give_gradient(Var{{}, slot}, input_gradient(t, layer, dy, x_shape, d_input));
+                         t.give_gradient(Var{{}, slot}, input_gradient(t, layer, dy, x_shape, d_input, rounded_dy));
                        }
-                       accumulate_gradients(t, layer, input, dy);
+                       accumulate_gradients(t, layer, input, dy, rounded_dy);
                      });
 }
 

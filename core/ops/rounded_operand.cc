@@ -60,31 +60,43 @@ DelayedScales* delayed_scales_of(const Tape& tape, const OperandUse& use) {
   return use.format->scaling == Scaling::kDelayed ? tape.options().delayed_scales : nullptr;
 }
 
-// Rounds x into `room` and returns what became of it.
+// Rounds x into `room` and returns what became of it: its matrix, with the scale that was used.
 RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use,
                          const RoundedWeights::Room& room) {
   Backend& backend = tape.backend();
   QuantizeArgs args{.src = x,
-                    .dst = room.values,
+                    .dst = room.matrix.values,
                     .format = *use.format,
                     .axis = axis_of(use),
-                    .stochastic = stochastic_args(tape, x, use)};
+                    .stochastic = stochastic_args(tape, x, use),
+                    .codes = room.matrix.codes,
+                    .transposed_codes = room.matrix.transposed_codes};
   if (DelayedScales* const delayed = delayed_scales_of(tape, use)) {
     const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
-    if (delayed->calibrating()) {
-      if (!slot.left) backend.amax({.x = x, .record = slot.record}, tape.stream());
-      backend.cast({.src = x, .dst = room.values}, tape.stream());
-      return {.values = room.values, .scale = {}};
-    }
     args.scale = slot.scale;
     if (!slot.left && (tape.training() || use.role == Role::kWeight)) args.record = slot.record;
   } else if (has_tensor_scale(use.format->scaling)) {
     backend.amax({.x = x, .record = room.record, .mode = GradientMode::kWrite}, tape.stream());
-    backend.tensor_scale({.record = room.record, .max = tensor_max(*use.format), .scale = room.scale}, tape.stream());
-    args.scale = room.scale;
+    const Tensor& scale = room.matrix.scale;
+    backend.tensor_scale({.record = room.record, .max = tensor_max(*use.format), .scale = scale}, tape.stream());
+    args.scale = scale;
   }
   backend.quantize(args, tape.stream());
-  return {.values = args.dst, .scale = args.scale};
+  RoundedMatrix made = room.matrix;
+  made.scale = args.scale;
+  return made;
+}
+
+// x while there is no scale for it yet, in bf16.
+RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
+  const DelayedScales::Slot slot = delayed_scales_of(tape, use)->slot(weight, use.role, use.format->format);
+  if (!slot.left) tape.backend().amax({.x = x, .record = slot.record}, tape.stream());
+  return {.values = tape.cast(tape.cast(x, DType::kBF16), use.values)};
+}
+
+RoundedMatrix in_values_dtype(Tape& tape, RoundedMatrix made, const OperandUse& use) {
+  if (made.values.defined()) made.values = tape.cast(made.values, use.values);
+  return made;
 }
 
 Tensor transformed(Tape& tape, const Tensor& x) {
@@ -125,30 +137,38 @@ DType values_dtype(const LinearFormats& formats, Product product, DType compute)
 }
 
 RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
-  if (!use.format) return {.values = tape.cast(x, use.values), .scale = {}};
+  if (!use.format) return {.values = tape.cast(x, use.values)};
   require_whole_blocks(weight, x, use, axis_of(use));
+  if (is_calibrating(tape, *use.format)) return calibrate(tape, x, weight, use);
   const Tensor source = use.transformed ? transformed(tape, x) : x;
-  RoundedWeights::Room room{
-      .values = tape.allocate(DType::kBF16, x.shape(), "rounded operand"), .scale = {}, .record = {}};
+  RoundedWeights::Room room;
+  if (use.codes.plain) room.matrix.codes = tape.allocate(DType::kU8, x.shape(), "codes");
+  if (use.codes.transposed) {
+    room.matrix.transposed_codes = tape.allocate(DType::kU8, {x.dim(1), x.dim(0)}, "transposed codes");
+  }
+  if (!use.codes.any()) room.matrix.values = tape.allocate(DType::kBF16, x.shape(), "rounded operand");
   if (has_tensor_scale(use.format->scaling) && delayed_scales_of(tape, use) == nullptr) {
-    room.scale = tape.allocate(DType::kF32, {1}, "scale");
+    room.matrix.scale = tape.allocate(DType::kF32, {1}, "scale");
     room.record = tape.allocate(DType::kU8, {static_cast<int64_t>(sizeof(QuantizeRecord))}, "amax");
   }
-  RoundedMatrix made = round_into(tape, source, weight, use, room);
-  made.values = tape.cast(made.values, use.values);
-  return made;
+  return in_values_dtype(tape, round_into(tape, source, weight, use, room), use);
 }
 
 RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use) {
   RoundedWeights* const kept = tape.options().rounded_weights;
-  if (!use.format || kept == nullptr) return round_operand(tape, copy, weight, use);
+  if (!use.format || kept == nullptr || is_calibrating(tape, *use.format)) {
+    return round_operand(tape, copy, weight, use);
+  }
   const DelayedScales* const delayed = delayed_scales_of(tape, use);
   require_whole_blocks(weight, copy, use, axis_of(use));
-  RoundedMatrix made =
-      kept->get(weight, *use.format, axis_of(use), delayed != nullptr ? delayed->version() : 0,
+  const RoundedWeights::Key key{.parameter = &weight,
+                                .format = *use.format,
+                                .axis = axis_of(use),
+                                .form = use.codes.any() ? RoundedForm::kCodes : RoundedForm::kValues};
+  const RoundedMatrix& made =
+      kept->get(key, delayed != nullptr ? delayed->version() : 0,
                 [&](const RoundedWeights::Room& room) { return round_into(tape, copy, weight, use, room); });
-  made.values = tape.cast(made.values, use.values);
-  return made;
+  return in_values_dtype(tape, made, use);
 }
 
 }  // namespace mantissa

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "core/autograd/tape.h"
+#include "core/ops/code_products.h"
 
 namespace mantissa {
 
@@ -15,6 +15,7 @@ struct OperandUse {
   DType values = DType::kBF16;           // of the result: bf16 or fp32, the same for both operands of a product
   bool transformed = false;              // by the Hadamard transform along the rows, as must be the other operand
   uint32_t random_site = 0;              // of stochastic rounding
+  CodeLayouts codes{};                   // wanted in place of values; none: values
 };
 
 // How the values of the operand that share a scale lie.
@@ -30,7 +31,7 @@ DType values_dtype(const LinearFormats& formats, Product product, DType compute)
 // x (R, C) as the product multiplies it. `weight` names the layer. ConfigError where x's sizes do not go into the
 // format's blocks.
 RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use);
-// The weight itself, of which `copy` is that of the layer's dtype.
+// The weight itself, of which `copy` is that of the layer's dtype. Kept codes are made in both layouts.
 RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use);
 
 }  // namespace mantissa

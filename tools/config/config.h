@@ -146,6 +146,7 @@ struct ProbeConfig {
 struct CudaConfig {
   AttentionChoice attention = AttentionChoice::kAuto;
   GemmSelection gemm = GemmSelection::kTimed;
+  NarrowMath narrow_math = NarrowMath::kAuto;
   bool graph = false;  // capture the step
 };
 

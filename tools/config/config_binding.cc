@@ -189,6 +189,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("cuda", [&] {
     v.scalar("attention", choice_field(c.cuda.attention, names::kAttention));
     v.scalar("gemm", choice_field(c.cuda.gemm, names::kGemmSelection));
+    v.scalar("narrow_math", choice_field(c.cuda.narrow_math, names::kNarrowMath));
     v.scalar("graph", bool_field(c.cuda.graph));
   });
   v.scalar("profile", bool_field(c.profile));

@@ -56,6 +56,7 @@ inline constexpr Name<AttentionChoice> kAttention[] = {
     {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};
 inline constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection::kTimed},
                                                          {"deterministic", GemmSelection::kDeterministic}};
+inline constexpr Name<NarrowMath> kNarrowMath[] = {{"auto", NarrowMath::kAuto}, {"emulated", NarrowMath::kEmulated}};
 inline constexpr Name<Sharding> kSharding[] = {{"sharded", Sharding::kSharded}, {"replicated", Sharding::kReplicated}};
 inline constexpr Name<Accumulation> kAccumulation[] = {{"fp32", Accumulation::kFp32}, {"wire", Accumulation::kWire}};
 inline constexpr Name<WeightGather> kGather[] = {{"working", WeightGather::kWorking}, {"fp8", WeightGather::kF8}};

@@ -33,7 +33,8 @@ void generate(const GenerateRequest& request) {
   const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.run));
   const Config config =
       parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
-  ModelRuntime runtime(config, choose_device(config.device, 0), generation_arena_bytes(config));
+  ModelRuntime runtime(config, choose_device(config.device, 0),
+                       [&](NarrowUnits units) { return generation_arena_bytes(config, units); });
   read_model_file(checkpoint.folder + "/" + kModelFile, runtime.parameters, *runtime.backend, *runtime.stream);
   const bool bytes = config.data.format == DataFormat::kBytes;
   const auto print = [](const std::string& text) {

@@ -17,9 +17,11 @@ struct MemoryTable {
   size_t total() const { return state.total() + activations + casts + packed; }
 };
 
-// From the layout of the state and walk_step(), without allocating anything. ConfigError as walk_step(),
+// From the layout of the state and walk_step(), without allocating anything. `units`: the device's; a prediction
+// without them, where the device is not known yet, is of emulation, which keeps more. ConfigError as walk_step(),
 // require_effects() and require_gather_effect().
-MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged);
+MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
+                                 NarrowUnits units = NarrowUnits::kNone);
 MemoryTable measure_memory_table(const Session& session);
 
 // One line for each category, in MiB; with `measured` a second column and the difference. Then, of what was measured if

@@ -9,8 +9,9 @@ namespace {
 
 std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& device, StepProfiler* profiler) {
   auto backend = create_backend(device.backend, device.index);
-  backend->set_gemm_options(
-      {.fp32_math = config.precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull, .selection = config.cuda.gemm});
+  backend->set_gemm_options({.fp32_math = config.precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull,
+                             .selection = config.cuda.gemm,
+                             .narrow_math = config.cuda.narrow_math});
   backend->set_attention_choice(config.cuda.attention);
   if (profiler != nullptr) return std::make_unique<ProfilingBackend>(std::move(backend), *profiler);
   return backend;
@@ -18,7 +19,8 @@ std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& 
 
 }  // namespace
 
-ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes, StepProfiler* profiler)
+ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, const ArenaBytes& arena_bytes,
+                           StepProfiler* profiler)
     : backend(make_backend(config, device, profiler)),
       stream(backend->create_stream()),
       policy(config.autocast()),
@@ -26,7 +28,7 @@ ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, siz
       casts(*backend),
       operand_caches(*backend),
       rounded_weights(*backend),
-      arena(std::make_unique<Arena>(backend->reserve(arena_bytes))) {}
+      arena(std::make_unique<Arena>(backend->reserve(arena_bytes(backend->narrow_units())))) {}
 
 void ModelRuntime::keep_delayed_scales(const DelayedScalingOptions& options) {
   delayed_scales = std::make_unique<DelayedScales>(parameters, policy, options, *backend, *stream);

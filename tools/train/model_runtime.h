@@ -1,6 +1,7 @@
 // ModelRuntime: a model on its device, ready to run forward passes: what training and generation have in common.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "amp/autocast_policy.h"
@@ -14,9 +15,11 @@
 namespace mantissa {
 
 struct ModelRuntime {
-  // The arena's size is that of the passes to come: see step_memory.h. A profiler, which must outlive the object, is
-  // told of every call of the backend.
-  ModelRuntime(const Config& config, const DeviceChoice& device, size_t arena_bytes, StepProfiler* profiler = nullptr);
+  // The arena's size, which may depend on what the device multiplies itself, is that of the passes to come: see
+  // step_memory.h. A profiler, which must outlive the object, is told of every call of the backend.
+  using ArenaBytes = std::function<size_t(NarrowUnits units)>;
+  ModelRuntime(const Config& config, const DeviceChoice& device, const ArenaBytes& arena_bytes,
+               StepProfiler* profiler = nullptr);
   ModelRuntime(const ModelRuntime&) = delete;
   ModelRuntime& operator=(const ModelRuntime&) = delete;
 

@@ -48,9 +48,9 @@ void require_matches(const AutocastPolicy& policy) {
 // A model on a device that does nothing.
 class Walk {
  public:
-  explicit Walk(const Config& config, Backend* packing = nullptr)
+  explicit Walk(const Config& config, Backend* packing = nullptr, NarrowUnits units = NarrowUnits::kNone)
       : config_(config),
-        backend_(packing),
+        backend_(packing, units),
         policy_(config.autocast()),
         model_(make_model(config, policy_, parameters_)) {
     for (int index = 0; index < parameters_.size(); ++index) {
@@ -62,6 +62,17 @@ class Walk {
   }
 
   const AutocastPolicy& policy() const { return policy_; }
+  // Of a linear layer whose result is `output`.
+  LayerExtents extents_of(std::string_view layer, const Tensor& output) const {
+    LayerExtents extents{.rows = output.dim(0), .outputs = output.dim(1), .dtype = output.dtype()};
+    for (int index = 0; index < parameters_.size(); ++index) {
+      const Parameter& parameter = parameters_[index];
+      if (parameter.precision_layer() != layer) continue;
+      if (parameter.shape.rank() == 2) extents.inputs = parameter.shape[1];
+      if (parameter.shape.rank() == 1) extents.has_bias = true;
+    }
+    return extents;
+  }
   const Model& model() const { return *model_; }
   size_t arena_bytes() const { return arena_.peak_bytes(); }
   size_t cast_bytes() const {
@@ -78,8 +89,13 @@ class Walk {
     tape.backward(loss(tape).sum);
   }
 
-  // Every kind of step that a training of this configuration has.
+  // Every kind of step that a training of this configuration has. Delayed scaling has the first batch to itself.
   void all_steps() {
+    if (!scales_->empty()) {
+      scales_->begin_calibration();
+      step();
+      scales_->end_calibration();
+    }
     step();
     if (!config_.probe.enabled) return;
     Bystander bystander;
@@ -149,8 +165,8 @@ bool draws_samples(const Config& config, const Model& model) {
          config.data.format == DataFormat::kBytes;
 }
 
-StepMemory walk_step(const Config& config, Backend* packing) {
-  Walk walk(config, packing);
+StepMemory walk_step(const Config& config, Backend* packing, NarrowUnits units) {
+  Walk walk(config, packing, units);
   walk.keep_delayed_scales();
   walk.all_steps();
   require_matches(walk.policy());
@@ -169,14 +185,15 @@ std::vector<PlacedOp> ops_of(const Config& config) {
     ops.push_back({.layer = std::string(layer),
                    .op = op,
                    .compute = compute_dtype(precision, {}, op, output.dtype(), output.dtype()),
-                   .formats = op == Op::kLinear ? linear_formats(precision, {}) : LinearFormats()});
+                   .formats = op == Op::kLinear ? linear_formats(precision, {}) : LinearFormats(),
+                   .extents = op == Op::kLinear ? walk.extents_of(layer, output) : LayerExtents()});
   }});
   require_matches(walk.policy());
   return ops;
 }
 
-size_t training_arena_bytes(const Config& config) {
-  Walk walk(config);
+size_t training_arena_bytes(const Config& config, NarrowUnits units) {
+  Walk walk(config, nullptr, units);
   walk.keep_delayed_scales();
   walk.all_steps();
   if (!config.test.activations.empty()) {
@@ -188,8 +205,8 @@ size_t training_arena_bytes(const Config& config) {
   return walk.arena_bytes();
 }
 
-size_t generation_arena_bytes(const Config& config) {
-  Walk walk(config);
+size_t generation_arena_bytes(const Config& config, NarrowUnits units) {
+  Walk walk(config, nullptr, units);
   walk.generation();
   return walk.arena_bytes();
 }

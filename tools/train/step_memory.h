@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "amp/autocast_policy.h"
+#include "core/backend/narrow_units.h"
+#include "core/ops/code_products.h"
 #include "models/model.h"
 #include "tools/config/config.h"
 
@@ -21,25 +23,28 @@ struct StepMemory {
 // Whether a training shows texts that the model continues: where the model is causal and the data are bytes.
 bool draws_samples(const Config& config, const Model& model);
 
-// All that follows is exact for any model and precision, and touches no memory.
+// All that follows is exact for any model and precision on a device that multiplies products of 8-bit operands by
+// `units`, and touches no memory.
 
 // Of one micro-batch. Weights are packed as on `packing`; nullptr: not at all. ConfigError if a pattern of
 // precision.layers matches no layer that the walk met.
-StepMemory walk_step(const Config& config, Backend* packing = nullptr);
+StepMemory walk_step(const Config& config, Backend* packing = nullptr, NarrowUnits units = NarrowUnits::kNone);
 // An op of the forward pass.
 struct PlacedOp {
   std::string layer;
   Op op = Op::kLinear;
   DType compute = DType::kF32;
-  LinearFormats formats{};  // of linear layers
+  // Of linear layers. inputs is 0 where the layer has no weight of its own.
+  LinearFormats formats{};
+  LayerExtents extents{};
 };
 // In order, in training, each as an op of its own. ConfigError as walk_step().
 std::vector<PlacedOp> ops_of(const Config& config);
 // The arena of a training: of its steps, of evaluation and samples where the configuration has them, and of the search
 // for the op that made a loss non-finite.
-size_t training_arena_bytes(const Config& config);
+size_t training_arena_bytes(const Config& config, NarrowUnits units);
 // The arena of a program that only continues texts. ConfigError as require_causal().
-size_t generation_arena_bytes(const Config& config);
+size_t generation_arena_bytes(const Config& config, NarrowUnits units);
 
 // Registers the model's parameters and gives each its working dtype. Allocates nothing.
 std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters);
