@@ -1,10 +1,10 @@
 #include "tools/train/precision_table.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <set>
 
 #include "tools/train/step_memory.h"
@@ -63,24 +63,57 @@ Row row_of(const PlacedOp& placed) {
   return row;
 }
 
+// Products of layers that round operands so.
+struct ProductCount {
+  int64_t all = 0, native = 0;
+};
+
+void count_product(const PlacedOp& placed, Product product, NarrowUnits units,
+                   std::map<Scaling, ProductCount>& counts) {
+  const bool native = multiplies_codes(units, placed.formats, product, placed.extents);
+  std::set<Scaling> scalings;
+  for (const Role role : kAllRoles) {
+    if (const auto format = placed.formats.at(product, role)) scalings.insert(format->scaling);
+  }
+  for (const Scaling scaling : scalings) {
+    ++counts[scaling].all;
+    if (native) ++counts[scaling].native;
+  }
+}
+
 }  // namespace
 
-std::string rounding_summary(const Config& config) {
+std::string rounding_summary(const Config& config, const Backend& backend) {
+  const NarrowUnits units = backend.narrow_units();
   int64_t layers = 0, rounding = 0;
-  std::set<std::string> scalings;
+  std::map<Scaling, ProductCount> counts;
   for (const PlacedOp& placed : ops_of(config)) {
     if (placed.op != Op::kLinear) continue;
     ++layers;
-    if (placed.formats.any()) ++rounding;
-    for (const Scaling scaling : kAllScalings) {
-      if (placed.formats.uses(scaling)) scalings.insert(std::string(name(scaling)));
-    }
+    if (!placed.formats.any()) continue;
+    ++rounding;
+    for (const Product product : kAllProducts) count_product(placed, product, units, counts);
   }
   if (rounding == 0) return "";
-  return fmt::format(
-      "{} of {} linear layers round operands of their products ({}), by emulation that is exact: rounded values are "
-      "multiplied as bf16 and summed in fp32",
-      rounding, layers, fmt::join(scalings, ", "));
+  std::string text = fmt::format("{} of {} linear layers round operands of their products", rounding, layers);
+  bool emulates = false;
+  for (const auto& [scaling, count] : counts) {
+    text += fmt::format("; {}: ", name(scaling));
+    if (count.native > 0) {
+      text += fmt::format("{} of {} products native ({})", count.native, count.all, backend.describe_narrow_units());
+      if (count.native < count.all) text += ", the others emulated (sizes, operands or a bias that it does not take)";
+    } else if (units == NarrowUnits::kNone) {
+      text += fmt::format("emulated ({})", backend.describe_narrow_units());
+    } else if (!takes(units, scaling)) {
+      text += "emulated (this program has native products for scales of whole tensors only)";
+    } else {
+      text +=
+          fmt::format("emulated (sizes, operands or a bias that {} does not take)", backend.describe_narrow_units());
+    }
+    emulates |= count.native < count.all;
+  }
+  if (emulates) text += "; emulation is exact: rounded values are multiplied as bf16 and summed in fp32";
+  return text;
 }
 
 std::string precision_table(const Config& config, std::string_view prefix) {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/backend/backend.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
@@ -11,7 +12,8 @@ namespace mantissa {
 // ConfigError as walk_step().
 std::string precision_table(const Config& config, std::string_view prefix = "");
 
-// One line for the log: how many linear layers round operands, and how that is done. Empty where none does.
-std::string rounding_summary(const Config& config);
+// One line for the log: how many linear layers round operands, and for each recipe among them whether the device
+// multiplies codes, and by what, or why that is emulated. Empty where none rounds.
+std::string rounding_summary(const Config& config, const Backend& backend);
 
 }  // namespace mantissa

@@ -47,7 +47,7 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
     const auto rate = [](double flops) {
       return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
     };
-    if (const std::string rounding = rounding_summary(session.config); !rounding.empty()) {
+    if (const std::string rounding = rounding_summary(session.config, *session.runtime.backend); !rounding.empty()) {
       spdlog::info("{}", rounding);
     }
     spdlog::info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session.config.precision.compute,
@@ -178,7 +178,8 @@ void Trainer::report_profile() {
 
 void Trainer::summarise() const {
   const MemoryTable predicted =
-      predict_memory_table(session_.config, session_.ranks(), expected_path(session_.config, session_.communicator));
+      predict_memory_table(session_.config, session_.ranks(), expected_path(session_.config, session_.communicator),
+                           session_.runtime.backend->narrow_units());
   const MemoryTable measured = measure_memory_table(session_);
   spdlog::info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
   spdlog::info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));

@@ -1,0 +1,69 @@
+// What the log says of rounded operands: native or emulated, by recipe, and why.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/backend/dry_run_backend.h"
+#include "tests/tools/config/minimal.h"
+#include "tools/train/precision_table.h"
+#include "tools/train/step_memory.h"
+
+namespace mantissa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+using Settings = std::vector<std::string>;
+
+std::string summary(Settings settings, NarrowUnits units) {
+  settings.insert(settings.begin(), {"model.layers=2", "precision.compute=bf16"});
+  return rounding_summary(testing::minimal_config(settings), DryRunBackend(nullptr, units));
+}
+
+TEST(RoundingSummary, IsEmptyWhereNothingIsRounded) { EXPECT_EQ(summary({}, NarrowUnits::kTensorScaled), ""); }
+
+// 4 linear layers in each of 2 blocks, with 3 products each; the head is not rounded.
+TEST(RoundingSummary, SaysWhatIsNative) {
+  for (const std::string recipe : {"delayed", "current"}) {
+    EXPECT_THAT(summary({"precision.recipe=" + recipe}, NarrowUnits::kTensorScaled),
+                AllOf(HasSubstr("8 of 9 linear layers round operands of their products; " + recipe +
+                                ": 24 of 24 products native ("),
+                      Not(HasSubstr("emula"))));
+  }
+}
+
+TEST(RoundingSummary, SaysWhyTheRestIsEmulated) {
+  EXPECT_THAT(summary({"precision.recipe=delayed"}, NarrowUnits::kNone),
+              HasSubstr("; delayed: emulated (this device has no units for them); emulation is exact"));
+  EXPECT_THAT(summary({"precision.recipe=mxfp8"}, NarrowUnits::kTensorScaled),
+              HasSubstr("; mxfp8: emulated (this program has native products for scales of whole tensors only)"));
+  // One layer's weights stay as they are in the forward pass: a product of 24.
+  EXPECT_THAT(summary({"precision.recipe=current",
+                       "precision.layers=[{match: blocks.0.mlp.up, product: fprop, role: weight, dtype: low}]"},
+                      NarrowUnits::kTensorScaled),
+              HasSubstr("; current: 23 of 24 products native"));
+  // 3 rows of 36 tokens are no multiple of 16, and all products have rows.
+  EXPECT_THAT(summary({"precision.recipe=current", "model.context=36", "train.micro_batch=3", "train.global_batch=3"},
+                      NarrowUnits::kTensorScaled),
+              HasSubstr("; current: emulated (sizes, operands or a bias that"));
+  // A bias in fp32 goes with no native product; gradients have none.
+  EXPECT_THAT(summary({"precision.recipe=current", "precision.compute=fp32"}, NarrowUnits::kTensorScaled),
+              HasSubstr("; current: 16 of 24 products native"));
+}
+
+// Codes of x are half of its values in bf16, and nothing else that is kept grows.
+TEST(RoundingSummary, NativeProductsKeepLess) {
+  for (const std::string recipe : {"delayed", "current"}) {
+    const Config config =
+        testing::minimal_config({"model.layers=4", "precision.compute=bf16", "precision.recipe=" + recipe});
+    EXPECT_LE(walk_step(config, nullptr, NarrowUnits::kTensorScaled).activations, walk_step(config).activations);
+    EXPECT_EQ(walk_step(config, nullptr, NarrowUnits::kTensorScaled).casts, walk_step(config).casts) << recipe;
+  }
+  const Config config =
+      testing::minimal_config({"model.layers=4", "precision.compute=bf16", "precision.recipe=current"});
+  EXPECT_LT(walk_step(config, nullptr, NarrowUnits::kTensorScaled).activations, walk_step(config).activations);
+}
+
+}  // namespace
+}  // namespace mantissa
