@@ -53,7 +53,7 @@ json to_json(const GemmFindings& gemm) {
   for (const GemmRate& rate : gemm.rates) {
     rates.push_back({{"size", rate.size}, {"flops", rate.flops}, {"share_of_peak", number(rate.share_of_peak)}});
   }
-  return {{"dtype", std::string(name(gemm.peak.dtype))},
+  return {{"dtype", std::string(operand_name(gemm.peak.dtype))},
           {"peak_flops", number(gemm.peak.flops)},
           {"peak_source", gemm.peak.source},
           {"products", rates}};

@@ -81,7 +81,7 @@ std::string gemm_table(const FormatsReport& report) {
   if (report.gemm.empty()) return "";
   std::string text = "\nProducts of square matrices, second operand transposed; odd sizes are not aligned\n";
   for (const GemmFindings& gemm : report.gemm) {
-    text += fmt::format("\n  {:<10}{:>12}{:>12}    peak {}\n", name(gemm.peak.dtype), "GFLOP/s", "% of peak",
+    text += fmt::format("\n  {:<10}{:>12}{:>12}    peak {}\n", operand_name(gemm.peak.dtype), "GFLOP/s", "% of peak",
                         gemm.peak.flops ? fmt::format("{:.1f} GFLOP/s, {}", *gemm.peak.flops * 1e-9, gemm.peak.source)
                                         : gemm.peak.source);
     for (const GemmRate& rate : gemm.rates) {

@@ -55,7 +55,9 @@ FormatsReport analyze_formats(const FormatsRequest& request) {
     report.formats.push_back(analyze(rounding, request.samples));
   }
   if (!request.products) return report;
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+  std::vector<DType> dtypes{DType::kF32, DType::kBF16, DType::kF16};
+  if (device->narrow_units() != NarrowUnits::kNone) dtypes.push_back(DType::kU8);
+  for (const DType dtype : dtypes) {
     const GemmPeak peak = gemm_peak(choice, dtype);
     report.gemm.push_back({peak, measure_gemm_rates(*device, *stream, peak)});
   }

@@ -15,6 +15,8 @@ constexpr int64_t kLargeSizes[] = {4096, 8192};  // a CPU would take minutes
 
 }  // namespace
 
+std::string_view operand_name(DType dtype) { return dtype == DType::kU8 ? "e4m3" : name(dtype); }
+
 GemmPeak gemm_peak(const DeviceChoice& device, DType dtype) {
   if (device.backend == "cpu") {
     const cpu::FmaPeak peak = cpu::measure_fma_peak(dtype, threads());
@@ -32,6 +34,7 @@ std::vector<GemmRate> measure_gemm_rates(Backend& backend, Stream& stream, const
   std::vector<GemmRate> rates;
   for (const int64_t aligned : sizes) {
     for (const int64_t size : {aligned, aligned - 1}) {
+      if (peak.dtype == DType::kU8 && size % kNarrowMultiple != 0) continue;
       GemmRate rate{peak.dtype, size, measure_product_flops(backend, stream, peak.dtype, {size, size, size}), {}};
       if (peak.flops) rate.share_of_peak = rate.flops / *peak.flops;
       rates.push_back(rate);

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/backend/backend.h"
@@ -26,7 +27,11 @@ struct GemmPeak {
 // What the device can do at most. A CPU's is measured; a GPU's is its data sheet's, where that is known.
 GemmPeak gemm_peak(const DeviceChoice& device, DType dtype);
 
-// Products of this dtype of aligned and odd sizes; larger ones on a GPU.
+// "bf16", "e4m3" for codes (u8).
+std::string_view operand_name(DType dtype);
+
+// Products of this dtype of aligned and odd sizes; larger ones on a GPU. Codes, which the device must multiply, have
+// aligned sizes only.
 std::vector<GemmRate> measure_gemm_rates(Backend& backend, Stream& stream, const GemmPeak& peak);
 
 }  // namespace mantissa

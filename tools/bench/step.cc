@@ -3,6 +3,7 @@
 //
 //   step configs/gpt_small_bf16.yaml model.context=256 --sequences 2
 //   step configs/gpt_small_bf16.yaml --recompute all
+//   step configs/gpt_small_bf16.yaml --products
 //
 // Prints lines "key: values", for people, tools/bench/gpu and tools/bench/peers. A round is timed as a whole, from an
 // idle device to an idle device, so that a GPU's steps follow each other as they do in training. With profile=true a
@@ -24,6 +25,7 @@
 #include "models/model.h"
 #include "tools/bench/export_start.h"
 #include "tools/bench/paced_rounds.h"
+#include "tools/bench/product_rates.h"
 #include "tools/bench/random_tokens.h"
 #include "tools/bench/recompute_rounds.h"
 #include "tools/config/validation.h"
@@ -45,6 +47,7 @@ struct Request {
   int warm_up = 3, steps = 1, rounds = 6, phase_steps = 0;
   bool paced = false;
   bool compares_recompute = false;
+  bool products = false;
   std::string export_path;
 };
 
@@ -249,6 +252,10 @@ int run(const Request& request) {
   std::unique_ptr<Communicator> communicator;
   try {
     const Config config = bench_config(request);
+    if (request.products) {
+      print_product_rates(config);
+      return static_cast<int>(ExitCode::kOk);
+    }
     communicator = start_communicator(config.comm.backend, config.device);
     start_logging(communicator->rank(), communicator->size());
     run_rank(request, config, *communicator);
@@ -305,6 +312,10 @@ int main(int argc, char** argv) {
       "after the warm-up, a round for each line 'round' on standard input, until 'end'; no ceilings, no phases");
   app.add_option("--export", request.export_path,
                  "writes initial weights and the batches of the warm-up here and measures nothing");
+  app.add_flag(
+      "--products", request.products,
+      "times products of square matrices in bf16, and of codes of 8 bits where the device multiplies these; no "
+      "steps");
   app.add_option("--recompute", "times the settings of train.recompute by turns; no ceilings, no phases")
       ->check(CLI::IsMember({"all"}))
       ->each([&request](const std::string&) { request.compares_recompute = true; })

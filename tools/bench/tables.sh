@@ -29,6 +29,38 @@ largest_difference() {
 }
 gib() { calculate "$1 / 2^30" %.2f; }
 
+# What the lines "products_KIND: size FLOP/s share ..." of step --products in $work/out say, by size.
+print_products() {
+  printf '\n## Products of square matrices\n\nTFLOP/s, and per cent of the peak (of a GPU by its data sheet); the second operand is transposed; e4m3: codes of 8 bits, scaled.\n\n'
+  awk '
+    /^products_/ {
+      kind = $1; sub(/^products_/, "", kind); sub(/:$/, "", kind); kinds[++k] = kind
+      for (i = 2; i < NF; i += 3) {
+        if (!($i in known)) { known[$i] = 1; sizes[++n] = $i }
+        rate[kind, $i] = $(i + 1); share[kind, $i] = $(i + 2)
+      }
+    }
+    END {
+      head = "| size |"; rule = "|---|"
+      for (j = 1; j <= k; j++) { head = head " " kinds[j] ", TFLOP/s | % of peak |"; rule = rule "---|---|" }
+      if (k == 2) { head = head " " kinds[2] " / " kinds[1] " |"; rule = rule "---|" }
+      print head; print rule
+      for (i = 1; i <= n; i++) {
+        row = "| " sizes[i] " |"
+        for (j = 1; j <= k; j++) {
+          at = kinds[j] SUBSEP sizes[i]
+          row = row (at in rate ? sprintf(" %.2f |", rate[at] / 1e12) : " |") \
+                    (at in rate && share[at] > 0 ? sprintf(" %.1f |", 100 * share[at]) : " |")
+        }
+        if (k == 2) {
+          a = kinds[1] SUBSEP sizes[i]; b = kinds[2] SUBSEP sizes[i]
+          row = row (a in rate && b in rate ? sprintf(" %.2f |", rate[b] / rate[a]) : " |")
+        }
+        print row
+      }
+    }' "$work/out"
+}
+
 # All that is told of a model.
 print_model() {
   local program flops='' tokens peak sheet seconds

@@ -25,6 +25,8 @@ TEST(DatasheetPeaks, TensorCoresTakeSixteenBitsAndTf32) {
   EXPECT_EQ(datasheet_flops(h100, DType::kF16, Fp32Math::kTf32), 989.4e12);
   EXPECT_EQ(datasheet_flops(h100, DType::kF32, Fp32Math::kTf32), 494.7e12);
   EXPECT_FALSE(datasheet_flops(h100, DType::kF32, Fp32Math::kFull));
+  EXPECT_EQ(datasheet_flops(h100, DType::kU8, Fp32Math::kFull), 1978.9e12);
+  EXPECT_FALSE(datasheet_flops("NVIDIA A100-SXM4-80GB", DType::kU8, Fp32Math::kFull)) << "it multiplies no codes";
   EXPECT_FALSE(datasheet_flops("another GPU", DType::kBF16, Fp32Math::kFull));
 }
 
