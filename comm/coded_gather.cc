@@ -3,6 +3,16 @@
 #include <algorithm>
 
 namespace mantissa {
+namespace {
+
+// n elements in rows of up to 128: their codes do not depend on how they lie.
+Shape as_matrix(int64_t n) {
+  int64_t columns = 128;
+  while (n % columns != 0) columns /= 2;
+  return {n / columns, columns};
+}
+
+}  // namespace
 
 CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
                          Stream& gather, const CodedWeights& coded, DelayedScales& scales)
@@ -61,10 +71,11 @@ void CodedGather::send(int bucket) {
       continue;
     }
     const Parameter& parameter = buckets_.parameters()[piece.parameter];
-    backend_.to_codes({.src = src,
-                       .codes = row,
-                       .format = *piece.format,
-                       .scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale},
+    const Shape shape = as_matrix(piece.count);
+    backend_.quantize({.src = src.view(shape),
+                       .format = {*piece.format, Scaling::kDelayed},
+                       .scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale,
+                       .codes = row.view(shape)},
                       compute_);
   }
   const Tensor rows(slot.rows, DType::kU8, Shape{ranks, plan.row_bytes});

@@ -13,7 +13,7 @@ namespace mantissa {
 // stream is concerned.
 struct ObservedOperand {
   Tensor given{};       // before it is rounded, in the dtype that the layer computes in
-  Tensor multiplied{};  // what the product reads; `given` where nothing is rounded
+  Tensor multiplied{};  // what the product reads; `given` where nothing is rounded, undefined where it reads codes
   Tensor scale{};       // (1) fp32, which the product is divided by; undefined: 1
   // How it was rounded; nothing: not at all.
   std::optional<TensorFormat> format{};

@@ -95,7 +95,6 @@ class Backend {
   virtual void amax(const AmaxArgs& args, Stream& stream) = 0;
   virtual void tensor_scale(const TensorScaleArgs& args, Stream& stream) = 0;
   virtual void quantize(const QuantizeArgs& args, Stream& stream) = 0;
-  virtual void to_codes(const ToCodesArgs& args, Stream& stream) = 0;
   virtual void from_codes(const FromCodesArgs& args, Stream& stream) = 0;
   virtual void hadamard(const HadamardArgs& args, Stream& stream) = 0;
   virtual void delayed_scales(const DelayedScalesArgs& args, Stream& stream) = 0;

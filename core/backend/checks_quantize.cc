@@ -73,11 +73,6 @@ Rows check_args(const QuantizeArgs& args) {
   return extents;
 }
 
-void check_args(const ToCodesArgs& args) {
-  check_float("to_codes", "src", args.src);
-  check_codes("to_codes", args.codes, args.src, args.format, args.scale);
-}
-
 void check_args(const FromCodesArgs& args) {
   check_float("from_codes", "dst", args.dst);
   check_codes("from_codes", args.codes, args.dst, args.format, args.scale);

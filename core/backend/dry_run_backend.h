@@ -60,7 +60,6 @@ class DryRunBackend final : public Backend {
   void amax(const AmaxArgs&, Stream&) override {}
   void tensor_scale(const TensorScaleArgs&, Stream&) override {}
   void quantize(const QuantizeArgs&, Stream&) override {}
-  void to_codes(const ToCodesArgs&, Stream&) override {}
   void from_codes(const FromCodesArgs&, Stream&) override {}
   void hadamard(const HadamardArgs&, Stream&) override {}
   void delayed_scales(const DelayedScalesArgs&, Stream&) override {}

@@ -89,15 +89,8 @@ struct QuantizeArgs {
   bool makes_codes() const { return codes.defined() || transposed_codes.defined(); }
 };
 
-// codes (n) u8 of e4m3 or e5m2 = round(src * *scale), src (n) float, scale (1) fp32: what QuantizeArgs makes with
-// the scale of a tensor, to nearest, as core/quant/narrow_codes.h counts it.
-struct ToCodesArgs {
-  Tensor src{}, codes{};
-  Format format = Format::kE4M3;
-  Tensor scale{};
-};
-
-// dst (n) float = value of codes (n) / *scale: unscaled_value_of(), rounded on store.
+// dst (n) float = value of codes (n) / *scale, with codes of e4m3 or e5m2 as QuantizeArgs::codes has them, scale (1)
+// fp32: unscaled_value_of() of core/quant/narrow_codes.h, rounded on store.
 struct FromCodesArgs {
   Tensor codes{}, dst{};
   Format format = Format::kE4M3;

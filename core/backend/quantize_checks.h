@@ -14,7 +14,6 @@ struct DelayedScalesExtents {
 void check_args(const AmaxArgs& args);
 void check_args(const TensorScaleArgs& args);
 Rows check_args(const QuantizeArgs& args);  // src
-void check_args(const ToCodesArgs& args);
 void check_args(const FromCodesArgs& args);
 Rows check_args(const HadamardArgs& args);  // x
 DelayedScalesExtents check_args(const DelayedScalesArgs& args);

@@ -151,7 +151,6 @@ void CpuBackend::sum_contributions(const SumContributionsArgs& args, Stream&) { 
 void CpuBackend::amax(const AmaxArgs& args, Stream&) { cpu::amax(args); }
 void CpuBackend::tensor_scale(const TensorScaleArgs& args, Stream&) { cpu::tensor_scale(args); }
 void CpuBackend::quantize(const QuantizeArgs& args, Stream&) { cpu::quantize(args); }
-void CpuBackend::to_codes(const ToCodesArgs& args, Stream&) { cpu::to_codes(args); }
 void CpuBackend::from_codes(const FromCodesArgs& args, Stream&) { cpu::from_codes(args); }
 void CpuBackend::hadamard(const HadamardArgs& args, Stream&) { cpu::hadamard(args); }
 void CpuBackend::delayed_scales(const DelayedScalesArgs& args, Stream&) { cpu::delayed_scales(args); }

@@ -54,7 +54,6 @@ class CpuBackend final : public Backend {
   void amax(const AmaxArgs& args, Stream& stream) override;
   void tensor_scale(const TensorScaleArgs& args, Stream& stream) override;
   void quantize(const QuantizeArgs& args, Stream& stream) override;
-  void to_codes(const ToCodesArgs& args, Stream& stream) override;
   void from_codes(const FromCodesArgs& args, Stream& stream) override;
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;

@@ -1,5 +1,5 @@
-// codes = round(src * scale), dst = round(value of codes / scale); fp32 in between. Bound by memory: three bytes an
-// element of 16 bits, sixteen elements at a time where addresses allow it.
+// dst = round(value of codes / scale), fp32 in between. Bound by memory: three bytes an element of 16 bits, sixteen
+// elements at a time where addresses allow it.
 #include "core/cuda/codes.h"
 
 #include "core/backend/quantize_checks.h"
@@ -8,25 +8,6 @@
 
 namespace mantissa::cuda {
 namespace {
-
-template <typename T>
-struct ToCodes {
-  const T* src;
-  uint8_t* codes;
-  NarrowFormat format;
-  const float* scale;
-
-  template <int Width>
-  __device__ void apply(int64_t i) const {
-    float values[Width];
-    load<Width>(src + i, values);
-    const float factor = *scale;
-    Vector<uint8_t, Width> packed;
-#pragma unroll
-    for (int k = 0; k < Width; ++k) packed.values[k] = code_of(format, round_to(format, values[k] * factor));
-    *reinterpret_cast<Vector<uint8_t, Width>*>(codes + i) = packed;
-  }
-};
 
 template <typename T>
 struct FromCodes {
@@ -47,16 +28,6 @@ struct FromCodes {
 };
 
 }  // namespace
-
-void to_codes(const ToCodesArgs& args, CudaStream& stream) {
-  check_args(args);
-  dispatch(args.src.dtype(), [&]<typename T>() {
-    const ToCodes<T> operation{args.src.data<T>(), args.codes.data<uint8_t>(), narrow_format(args.format),
-                               args.scale.data<float>()};
-    run_elementwise<kVectorWidth<uint8_t>>(operation, args.src.numel(), alignment_of(operation.src, operation.codes),
-                                           stream);
-  });
-}
 
 void from_codes(const FromCodesArgs& args, CudaStream& stream) {
   check_args(args);

@@ -1,4 +1,4 @@
-// Tensors as codes of eight bits, and back.
+// What codes of eight bits stand for.
 #pragma once
 
 #include "core/backend/quantize_args.h"
@@ -6,7 +6,6 @@
 
 namespace mantissa::cuda {
 
-void to_codes(const ToCodesArgs& args, CudaStream& stream);
 void from_codes(const FromCodesArgs& args, CudaStream& stream);
 
 }  // namespace mantissa::cuda

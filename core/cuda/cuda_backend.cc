@@ -222,7 +222,6 @@ void CudaBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream) {
   cuda::tensor_scale(args, in_range(stream));
 }
 void CudaBackend::quantize(const QuantizeArgs& args, Stream& stream) { cuda::quantize(args, in_range(stream)); }
-void CudaBackend::to_codes(const ToCodesArgs& args, Stream& stream) { cuda::to_codes(args, in_range(stream)); }
 void CudaBackend::from_codes(const FromCodesArgs& args, Stream& stream) { cuda::from_codes(args, in_range(stream)); }
 void CudaBackend::hadamard(const HadamardArgs& args, Stream& stream) { cuda::hadamard(args, in_range(stream)); }
 void CudaBackend::delayed_scales(const DelayedScalesArgs& args, Stream& stream) {

@@ -61,7 +61,6 @@ class CudaBackend final : public Backend {
   void amax(const AmaxArgs& args, Stream& stream) override;
   void tensor_scale(const TensorScaleArgs& args, Stream& stream) override;
   void quantize(const QuantizeArgs& args, Stream& stream) override;
-  void to_codes(const ToCodesArgs& args, Stream& stream) override;
   void from_codes(const FromCodesArgs& args, Stream& stream) override;
   void hadamard(const HadamardArgs& args, Stream& stream) override;
   void delayed_scales(const DelayedScalesArgs& args, Stream& stream) override;

@@ -62,7 +62,6 @@ KernelWork work_of(const SumContributionsArgs& args);
 KernelWork work_of(const AmaxArgs& args);
 KernelWork work_of(const TensorScaleArgs& args);
 KernelWork work_of(const QuantizeArgs& args);
-KernelWork work_of(const ToCodesArgs& args);
 KernelWork work_of(const FromCodesArgs& args);
 KernelWork work_of(const HadamardArgs& args);
 // Of the history: all of it.

@@ -94,7 +94,6 @@ KernelWork work_of(const QuantizeArgs& args) {
   return traffic(bytes_of(args.src, args.dst, args.codes, args.transposed_codes, args.scale) +
                  2.0 * bytes_of(args.record));
 }
-KernelWork work_of(const ToCodesArgs& args) { return traffic(bytes_of(args.src, args.codes, args.scale)); }
 KernelWork work_of(const FromCodesArgs& args) { return traffic(bytes_of(args.codes, args.dst, args.scale)); }
 KernelWork work_of(const HadamardArgs& args) { return traffic(bytes_of(args.x, args.y)); }
 KernelWork work_of(const DelayedScalesArgs& args) {

@@ -109,7 +109,6 @@ void ProfilingBackend::tensor_scale(const TensorScaleArgs& args, Stream& stream)
   run(&Backend::tensor_scale, args, stream);
 }
 void ProfilingBackend::quantize(const QuantizeArgs& args, Stream& stream) { run(&Backend::quantize, args, stream); }
-void ProfilingBackend::to_codes(const ToCodesArgs& args, Stream& stream) { run(&Backend::to_codes, args, stream); }
 void ProfilingBackend::from_codes(const FromCodesArgs& args, Stream& stream) {
   run(&Backend::from_codes, args, stream);
 }

@@ -103,6 +103,15 @@ void ProductProbe::look_at(Layer& layer, Role role, const ObservedOperand& opera
   if (operand.scale.defined()) backend_.copy(operand.scale, scales_.slice(index, 1), stream_);
 }
 
+Tensor ProductProbe::numbers_of(const ObservedOperand& operand, int place) {
+  if (operand.multiplied.defined()) return operand.multiplied;
+  Tensor numbers = scratch_.get(place, DType::kBF16, operand.given.shape());
+  backend_.quantize(
+      {.src = operand.given, .dst = numbers, .format = *operand.format, .axis = operand.axis, .scale = operand.scale},
+      stream_);
+  return numbers;
+}
+
 ProductProbe::Sample ProductProbe::sample_of(int64_t rows) const {
   const int64_t most = std::min(rows, std::max(options_.rows, kGranule));
   const int64_t pairs = most / (2 * options_.context);
@@ -136,9 +145,10 @@ void ProductProbe::compare(int64_t record, Product product, const ObservedOperan
                   stream_);
   };
   // As the layer has it.
-  const DType product_dtype = result == a.multiplied.dtype() ? result : DType::kF32;
+  const Tensor x = numbers_of(a, 4), y = numbers_of(b, 5);
+  const DType product_dtype = result == x.dtype() ? result : DType::kF32;
   Tensor made = scratch_.get(0, product_dtype, shape);
-  multiply(a.multiplied, b.multiplied, made, 0, sample.rows, a.scale, b.scale);
+  multiply(x, y, made, 0, sample.rows, a.scale, b.scale);
   if (result != product_dtype) {
     const Tensor rounded = scratch_.get(1, result, shape);
     backend_.cast({.src = made, .dst = rounded}, stream_);

@@ -60,6 +60,8 @@ class ProductProbe final : public ProductObserver {
   Sample sample_of(int64_t rows) const;
   Seen& take_histogram(Layer& layer, int tensor, const Tensor& values, const std::string& format);
   void look_at(Layer& layer, Role role, const ObservedOperand& operand);
+  // What the product multiplies; where it reads codes, the numbers that these stand for, in a place of the scratch.
+  Tensor numbers_of(const ObservedOperand& operand, int place);
   // result: the dtype that the product is stored in.
   void compare(int64_t record, Product product, const ObservedOperand& a, const ObservedOperand& b, DType result);
 

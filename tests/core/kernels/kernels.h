@@ -80,9 +80,6 @@ inline void tensor_scale(const TensorScaleArgs& args) {
 inline void quantize(const QuantizeArgs& args) {
   device_under_test().backend().quantize(args, device_under_test().stream());
 }
-inline void to_codes(const ToCodesArgs& args) {
-  device_under_test().backend().to_codes(args, device_under_test().stream());
-}
 inline void from_codes(const FromCodesArgs& args) {
   device_under_test().backend().from_codes(args, device_under_test().stream());
 }
