@@ -39,7 +39,9 @@ def _options(kwargs):
     return kwargs
 
 def mantissa_cc_library(name, **kwargs):
-    native.cc_library(name = name, **_options(kwargs))
+    # linkstatic: no shared library beside the archive. Nothing uses one, and without position-independent code (.bazelrc) it
+    # could not be linked.
+    native.cc_library(name = name, linkstatic = True, **_options(kwargs))
 
 def mantissa_cc_binary(name, **kwargs):
     native.cc_binary(name = name, **_options(kwargs))
