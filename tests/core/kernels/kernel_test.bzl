@@ -23,12 +23,8 @@ def seeded_faults_test(name, kernel, size = "medium"):
     mantissa_cc_test(
         name = name,
         size = size,
-        srcs = ["seeded_faults_test.cc"],
         data = [program],
         env = {"MANTISSA_FAULTY_PROGRAM": "$(rootpath %s)" % program},
         tags = ["no-sanitize"],
-        deps = [
-            ":faulty_program",
-            "@fmt",
-        ],
+        deps = [":seeded_faults"],
     )
