@@ -34,7 +34,7 @@ void from_codes(const FromCodesArgs& args, CudaStream& stream) {
   dispatch(args.dst.dtype(), [&]<typename T>() {
     const FromCodes<T> operation{args.codes.data<uint8_t>(), args.dst.data<T>(), narrow_format(args.format),
                                  args.scale.data<float>()};
-    run_elementwise<kVectorWidth<uint8_t>>(operation, args.dst.numel(), alignment_of(operation.codes, operation.dst),
+    run_elementwise<kVectorWidth<T, uint8_t>>(operation, args.dst.numel(), alignment_of(operation.codes, operation.dst),
                                            stream);
   });
 }

@@ -56,7 +56,7 @@ json tensor_json(const TensorFindings& found) {
           {"format", found.format},
           {"scale_exponent", number(std::log2(found.scale))},
           {"elements", losses.elements},
-          {"zeros", share(losses.zeros, losses.elements)},
+          {"zeros", losses.zeros},
           {"underflow", share(losses.underflowed, losses.elements)},
           {"subnormal", share(losses.subnormal, losses.elements)},
           {"saturated", share(losses.overflowed, losses.elements)},

@@ -13,9 +13,9 @@ cuda_library(name, srcs, hdrs, deps, copts, nvcc_copts, may_spill, ...)
     cc_library whose sources `*.cu.cc` are compiled by nvcc, one action each; all others go to the host compiler. Links the CUDA
     runtime. Only where CUDA_AVAILABLE. `copts` are for the host compiler, also below nvcc; `nvcc_copts` for nvcc itself.
     Device code is not linked across files: a __device__ function that several files use is inline, in a header.
-    A second target, name_cubins, is built with `//...` only: the device code for each architecture that the toolkit knows, whatever
-    the flag below says. A kernel that spills registers is an error there, except those in `may_spill`, a dictionary from a
-    source to architectures.
+    A kernel that spills registers is an error, except those in `may_spill`, a dictionary from a source to architectures.
+    A second target, name_cubins, is built by `tools/test --slow` (tag every-arch): the device code for each architecture that
+    the toolkit knows, whatever the flag below says.
 
 Both take the attributes of cc_library. `srcs` must be a plain list (no select), because the suffix decides who compiles.
 Warnings are errors, nvcc's as well. nvcc gets the project's own options, not those of sanitizers: its objects link into
@@ -145,20 +145,28 @@ def _compile(ctx, source, suffix, archs, options):
     )
     return compiled
 
-def _nvcc_objects_impl(ctx):
-    archs = ctx.attr._archs[CudaArchsInfo].names
-    return [DefaultInfo(files = depset([_compile(ctx, source, ".o", archs, ["-c"]) for source in ctx.files.srcs]))]
-
 # What spills depends on ptxas: with another than this, code is compiled all the same.
 _SPILLS_CHECKED_WITH = "13.0."
+
+def _spill_options(ctx, source, archs):
+    """Makes a kernel that spills an error, except where it may."""
+    allowed = ctx.attr.may_spill.get(source.basename, [])
+    if not CUDA_VERSION.startswith(_SPILLS_CHECKED_WITH) or [arch for arch in archs if arch in allowed]:
+        return []
+    return ["-Xptxas=-warn-spills,-Werror"]
+
+def _nvcc_objects_impl(ctx):
+    archs = ctx.attr._archs[CudaArchsInfo].names
+    objects = []
+    for source in ctx.files.srcs:
+        objects.append(_compile(ctx, source, ".o", archs, ["-c"] + _spill_options(ctx, source, archs)))
+    return [DefaultInfo(files = depset(objects))]
 
 def _nvcc_cubins_impl(ctx):
     cubins = []
     for source in ctx.files.srcs:
         for arch in [arch for arch in _ARCHS if _is_known_to_nvcc(arch)]:
-            options = ["-cubin"]
-            if CUDA_VERSION.startswith(_SPILLS_CHECKED_WITH) and arch not in ctx.attr.may_spill.get(source.basename, []):
-                options.append("-Xptxas=-warn-spills,-Werror")
+            options = ["-cubin"] + _spill_options(ctx, source, [arch])
             cubins.append(_compile(ctx, source, ".%s.cubin" % arch, [arch], options))
     return [DefaultInfo(files = depset(cubins))]
 
@@ -168,6 +176,7 @@ _NVCC_RULE = {
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
+        "may_spill": attr.string_list_dict(),
         "nvcc_copts": attr.string_list(),
         "srcs": attr.label_list(allow_files = [".cu.cc"]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
@@ -186,7 +195,7 @@ _nvcc_objects = rule(
 
 _nvcc_cubins = rule(
     implementation = _nvcc_cubins_impl,
-    **_with_attrs(_NVCC_RULE, may_spill = attr.string_list_dict())
+    **_NVCC_RULE
 )
 
 def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts = [], may_spill = {}, **kwargs):
@@ -204,14 +213,15 @@ def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts =
             # The runtime's headers come with nvcc: no need to hand them to the sandbox once more.
             "deps": deps,
             "hdrs": hdrs + [source for source in others if source.endswith(".h")],
+            "may_spill": may_spill,
             "nvcc_copts": nvcc_copts,
             "srcs": kernels,
-            "tags": kwargs.get("tags", []),
             "testonly": kwargs.get("testonly", False),
             "visibility": ["//visibility:private"],
         }
-        _nvcc_objects(name = name + "_nvcc", **shared)
-        _nvcc_cubins(name = name + "_cubins", may_spill = may_spill, **shared)
+        tags = kwargs.get("tags", [])
+        _nvcc_objects(name = name + "_nvcc", tags = tags, **shared)
+        _nvcc_cubins(name = name + "_cubins", tags = tags + ["every-arch"], **shared)
         others = others + [":%s_nvcc" % name]
     mantissa_cc_library(
         name = name,

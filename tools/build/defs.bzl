@@ -20,6 +20,7 @@ Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
     no-sanitize  left out of the sanitizer runs
     slow         left out of tools/test; run by tools/test --slow, or by its name
+    every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
     gpu          needs a GPU: built by tools/test, run by tools/gpu_check
     manual       left out of `//...` by Bazel
 """
