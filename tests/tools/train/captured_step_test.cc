@@ -77,8 +77,8 @@ TEST(CapturedStep, GivesEveryBitOfAnEagerOneOnEveryRank) {
 TEST(CapturedStep, GathersWeightsAsCodes) {
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);
   const SmallRun run("captured_codes");
-  const std::vector<std::string> working = {"cuda.gemm=deterministic", "train.steps=4", "precision.recipe=delayed",
-                                            "precision.delayed.history=2"};
+  const std::vector<std::string> working = {"cuda.gemm=deterministic", "train.steps=4", "optimizer.warmup_steps=1",
+                                            "precision.recipe=delayed", "precision.delayed.history=2"};
   std::vector<std::string> coded = working, captured = working;
   coded.push_back("comm.gather=fp8");
   captured.insert(captured.end(), {"comm.gather=fp8", "cuda.graph=true"});
