@@ -102,11 +102,37 @@ void require_operands(const LayerOverride& layer) {
                     "activations",
                     layer.pattern, name(*layer.role), name(*layer.product)));
   }
-  if (!std::holds_alternative<Recipe>(layer.setting) && layer.setting != OpSetting(CastRule::kLow)) {
+  if (layer.setting && !std::holds_alternative<Recipe>(*layer.setting) && *layer.setting != OpSetting(CastRule::kLow)) {
     throw ConfigError(
         fmt::format("[autocast] '{}' names a product or a role: expected a recipe, or low for what the "
                     "layer computes in, got {}",
-                    layer.pattern, describe(layer.setting)));
+                    layer.pattern, describe(*layer.setting)));
+  }
+}
+
+// What an override of products of fp32 numbers may name, and that an override says anything.
+void require_fp32_products(const LayerOverride& layer) {
+  if (!layer.fp32_products) {
+    if (layer.setting) return;
+    throw ConfigError(
+        fmt::format("[autocast] '{}' says nothing: expected a dtype, a rule, a recipe or how fp32 products "
+                    "are made",
+                    layer.pattern));
+  }
+  if (layer.op.value_or(Op::kLinear) == Op::kLinear && !layer.names_operands()) return;
+  throw ConfigError(
+      fmt::format("[autocast] '{}' sets fp32_products of {}: they are set for linear layers, all three "
+                  "products at once; give op: linear or any, and no product or role",
+                  layer.pattern, layer.names_operands() ? "single products or roles" : name(*layer.op)));
+}
+
+void require_layer_setting(const LayerOverride& layer, const OpSetting& setting) {
+  require_floating(setting, layer.pattern);
+  if (layer.op) require_effect(setting, *layer.op, layer.pattern);
+  if (layer.op) require_linear(setting, *layer.op, layer.pattern);
+  if (!layer.op && !layer.names_operands() && std::holds_alternative<CastRule>(setting)) {
+    throw ConfigError(
+        fmt::format("[autocast] '{}' names no op: expected a dtype or a recipe, got a rule", layer.pattern));
   }
 }
 
@@ -154,6 +180,7 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
   require_floating(config_.dtype, "dtype");
   uniform_.enabled = config_.enabled;
   uniform_.low = config_.dtype;
+  uniform_.fp32_products = config_.fp32_products;
   for (int index = 0; index < kOpCount; ++index) {
     const Op op = static_cast<Op>(index);
     const OpSetting setting = config_.ops[static_cast<size_t>(index)].value_or(default_rule(op));
@@ -163,14 +190,9 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
     apply(setting, op, uniform_);
   }
   for (const LayerOverride& layer : config_.layers) {
-    require_floating(layer.setting, layer.pattern);
+    require_fp32_products(layer);
     require_operands(layer);
-    if (layer.op) require_effect(layer.setting, *layer.op, layer.pattern);
-    if (layer.op) require_linear(layer.setting, *layer.op, layer.pattern);
-    if (!layer.op && !layer.names_operands() && std::holds_alternative<CastRule>(layer.setting)) {
-      throw ConfigError(
-          fmt::format("[autocast] '{}' names no op: expected a dtype or a recipe, got a rule", layer.pattern));
-    }
+    if (layer.setting) require_layer_setting(layer, *layer.setting);
     overrides_.push_back({LayerPattern(layer.pattern), layer});
   }
   std::stable_sort(overrides_.begin(), overrides_.end(), [](const Override& a, const Override& b) {
@@ -196,10 +218,10 @@ Precision AutocastPolicy::build(std::string_view layer_path) const {
     const auto& [pattern, given] = overrides_[index];
     if (!pattern.matches(layer_path)) continue;
     matched_[index] = true;
-    if (given.names_operands()) continue;
+    if (!given.setting || given.names_operands()) continue;
     if (given.op) {
-      apply(given.setting, *given.op, precision);
-    } else if (const auto* dtype = std::get_if<DType>(&given.setting)) {
+      apply(*given.setting, *given.op, precision);
+    } else if (const auto* dtype = std::get_if<DType>(&*given.setting)) {
       precision.low = *dtype;
       low_is_named = true;
     }
@@ -211,7 +233,18 @@ Precision AutocastPolicy::build(std::string_view layer_path) const {
     }
   }
   precision.linear = build_linear(layer_path);
+  precision.fp32_products = build_fp32_products(layer_path);
   return precision;
+}
+
+Fp32Products AutocastPolicy::build_fp32_products(std::string_view layer_path) const {
+  Fp32Products products = config_.fp32_products;
+  for (const std::optional<Op> level : {std::optional<Op>(), std::optional(Op::kLinear)}) {
+    for (const auto& [pattern, given] : overrides_) {
+      if (given.op == level && given.fp32_products && pattern.matches(layer_path)) products = *given.fp32_products;
+    }
+  }
+  return products;
 }
 
 LinearFormats AutocastPolicy::build_linear(std::string_view layer_path) const {
@@ -229,7 +262,8 @@ LinearFormats AutocastPolicy::build_linear(std::string_view layer_path) const {
   // Overrides of one level, from the least specific to the most specific.
   const auto apply_level = [&](const auto& is_of_level) {
     for (const auto& [pattern, given] : overrides_) {
-      if (is_of_level(given) && pattern.matches(layer_path)) apply_to(given.setting, given.product, given.role);
+      if (!given.setting || !is_of_level(given) || !pattern.matches(layer_path)) continue;
+      apply_to(*given.setting, given.product, given.role);
     }
   };
   if (config_.recipe && layer_path != kHead) apply_to(*config_.recipe, {}, {});

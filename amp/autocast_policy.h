@@ -25,6 +25,10 @@
 //   op        AutocastConfig::ops, then overrides of linear; all but a recipe mean that nothing is rounded
 //   operand   overrides of a product or a role, then those of both; `low` means that it is not rounded
 // What is not rounded is multiplied in the dtype that the layer computes in.
+//
+// How linear layers that compute in fp32 make their products (Fp32Products) is a third setting, of a whole layer: that
+// of the most specific override of linear that names it, else of the most specific one without an op, else
+// AutocastConfig::fp32_products. It reaches the head as well, and no AutocastScope changes it.
 #pragma once
 
 #include <array>
@@ -47,9 +51,10 @@ using OpSetting = std::variant<CastRule, DType, Recipe>;
 struct LayerOverride {
   std::string pattern;     // "blocks.*.mlp", see LayerPattern
   std::optional<Op> op{};  // nothing: the layer's low precision; the setting must then be a dtype or a recipe
-  OpSetting setting{};
-  std::optional<Product> product{};  // of linear layers: this product's operands alone
-  std::optional<Role> role{};        // likewise: the operands of this role
+  std::optional<OpSetting> setting{};           // nothing: only fp32_products are set
+  std::optional<Product> product{};             // of linear layers: this product's operands alone
+  std::optional<Role> role{};                   // likewise: the operands of this role
+  std::optional<Fp32Products> fp32_products{};  // of linear layers
 
   // Whether it is about operands of linear layers.
   bool names_operands() const { return product || role; }
@@ -59,6 +64,7 @@ struct AutocastConfig {
   bool enabled = true;  // false: every op computes in the widest of its inputs, whatever stands below
   DType dtype = DType::kBF16;
   std::optional<Recipe> recipe{};                        // of linear layers
+  Fp32Products fp32_products = Fp32Products::kFp32;      // of linear layers
   std::array<std::optional<OpSetting>, kOpCount> ops{};  // by Op
   std::vector<LayerOverride> layers{};
 };
@@ -85,6 +91,7 @@ class AutocastPolicy final : public PrecisionPolicy {
   };
   Precision build(std::string_view layer_path) const;
   LinearFormats build_linear(std::string_view layer_path) const;
+  Fp32Products build_fp32_products(std::string_view layer_path) const;
 
   AutocastConfig config_;
   std::vector<Override> overrides_;  // from the least specific to the most specific

@@ -27,6 +27,11 @@ std::optional<Role> parse_role(std::string_view text) {
   return std::nullopt;
 }
 
+bool LinearFormats::rounds(Product product) const {
+  return std::all_of(std::begin(kAllRoles), std::end(kAllRoles),
+                     [&](Role role) { return !multiplies(product, role) || at(product, role); });
+}
+
 bool LinearFormats::uses(Scaling scaling) const {
   return std::any_of(formats_.begin(), formats_.end(),
                      [scaling](const auto& format) { return format && format->scaling == scaling; });

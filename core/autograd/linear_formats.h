@@ -47,6 +47,8 @@ class LinearFormats {
   void set(Product product, Role role, std::optional<TensorFormat> format) {
     if (multiplies(product, role)) formats_[index(product, role)] = format;
   }
+  // Whether both operands of the product are rounded.
+  bool rounds(Product product) const;
   // Whether any operand is rounded.
   bool any() const { return *this != LinearFormats(); }
   // Whether any operand is rounded so.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/autograd/fp32_products.h"
 #include "core/autograd/linear_formats.h"
 #include "core/tensor/dtype.h"
 
@@ -43,6 +44,7 @@ struct Precision {
   std::array<CastRule, kOpCount> rules{};
   std::array<std::optional<DType>, kOpCount> forced{};  // a dtype named for the op, before any rule
   LinearFormats linear{};                               // what linear layers round the operands of their products to
+  Fp32Products fp32_products = Fp32Products::kFp32;     // of linear layers that compute in fp32, in any scope
 };
 
 // The precision of each layer, by its path ("blocks.3.mlp"). References stay valid as long as the policy.

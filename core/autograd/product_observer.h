@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "core/autograd/fp32_products.h"
 #include "core/autograd/linear_formats.h"
 #include "core/autograd/parameter.h"
 #include "core/backend/quantize_args.h"
@@ -21,14 +22,20 @@ struct ObservedOperand {
   bool transformed = false;  // by the Hadamard transform along the rows, before it was rounded
 };
 
+struct ObservedProduct {
+  const Parameter& weight;  // names the layer
+  Product product = Product::kForward;
+  ObservedOperand a{}, b{};  // x and W of fprop, dy and W of dgrad, dy and x of wgrad
+  Tensor
+      result{};  // y, dx or dW as the layer has it, with bias and activation function, or earlier contributions, in it
+  Fp32Products fp32_products = Fp32Products::kFp32;  // how it is made, where a and b are fp32
+};
+
 class ProductObserver {
  public:
   virtual ~ProductObserver() = default;
-  // `weight` names the layer. a, b: x and W of fprop, dy and W of dgrad, dy and x of wgrad. `result`: y, dx or dW as
-  // the layer has it, with bias and activation function, or earlier contributions, in it. May queue work on the pass's
-  // stream, but take no memory of its arena.
-  virtual void on_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
-                          const Tensor& result) = 0;
+  // May queue work on the pass's stream, but take no memory of its arena.
+  virtual void on_product(const ObservedProduct& shown) = 0;
 };
 
 }  // namespace mantissa

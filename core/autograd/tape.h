@@ -118,6 +118,8 @@ class Tape {
   DType compute_dtype(Op op, DType first, DType widest_input) const;
   // What a linear layer here rounds the operands of its products to.
   LinearFormats linear_formats() const;
+  // How a linear layer here makes products of fp32 matrices.
+  Fp32Products fp32_products() const { return precision_->fp32_products; }
   // `tensor` in `dtype`: itself, or a cast copy.
   Tensor cast(const Tensor& tensor, DType dtype);
   Tensor weight(const Parameter& parameter, DType dtype) { return casts_.get(parameter, dtype, stream_); }
@@ -129,10 +131,9 @@ class Tape {
   bool is_observed() const { return options_.observer != nullptr; }
   // Shows a product, once it has been queued, if there is an observer. Those of a forward pass that is made again have
   // been shown.
-  void show_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
-                    const Tensor& result) const {
-    if (!is_observed() || (product == Product::kForward && is_second_run_)) return;
-    options_.observer->on_product(weight, product, a, b, result);
+  void show_product(const ObservedProduct& shown) const {
+    if (!is_observed() || (shown.product == Product::kForward && is_second_run_)) return;
+    options_.observer->on_product(shown);
   }
   // A number for this op's random choices, the same in every run of the same model.
   uint32_t next_random_site() { return random_sites_++; }

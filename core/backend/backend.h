@@ -68,6 +68,7 @@ class Backend {
   virtual void fill(const Tensor& dst, float value, Stream& stream) = 0;
 
   virtual void cast(const CastArgs& args, Stream& stream) = 0;
+  virtual void split(const SplitArgs& args, Stream& stream) = 0;
   virtual void add(const AddArgs& args, Stream& stream) = 0;
   virtual void gemm(const GemmArgs& args, Stream& stream) = 0;
   virtual void column_sum(const ColumnSumArgs& args, Stream& stream) = 0;

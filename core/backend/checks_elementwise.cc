@@ -34,6 +34,15 @@ void check_args(const CastArgs& args) {
   check_numel("cast", "dst", args.dst, args.src.numel());
 }
 
+void check_args(const SplitArgs& args) {
+  constexpr const char* kNames[] = {"parts[0]", "parts[1]", "parts[2]"};
+  check_dtype("split", "x", args.x, DType::kF32);
+  for (int part = 0; part < args.count(); ++part) {
+    check_dtype("split", kNames[part], args.parts[part], DType::kBF16);
+    check_numel("split", kNames[part], args.parts[part], args.x.numel());
+  }
+}
+
 void check_args(const AddArgs& args) {
   check_float("add", "a", args.a);
   check_float("add", "b", args.b);

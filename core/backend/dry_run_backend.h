@@ -31,6 +31,7 @@ class DryRunBackend final : public Backend {
   void fill(const Tensor&, float, Stream&) override {}
 
   void cast(const CastArgs&, Stream&) override {}
+  void split(const SplitArgs&, Stream&) override {}
   void add(const AddArgs&, Stream&) override {}
   void gemm(const GemmArgs& args, Stream&) override {
     if (args.b_cache != nullptr) args.b_cache->plan(args);

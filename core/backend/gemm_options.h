@@ -23,7 +23,6 @@ enum class GemmSelection : uint8_t { kTimed, kDeterministic };
 enum class NarrowMath : uint8_t { kAuto, kEmulated };
 
 struct GemmOptions {
-  Fp32Math fp32_math = Fp32Math::kFull;
   GemmSelection selection = GemmSelection::kTimed;
   NarrowMath narrow_math = NarrowMath::kAuto;
   bool operator==(const GemmOptions&) const = default;

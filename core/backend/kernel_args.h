@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "core/backend/gemm_options.h"
 #include "core/backend/operand_cache.h"
 #include "core/tensor/format.h"
 #include "core/tensor/tensor.h"
@@ -25,6 +26,24 @@ enum class Rotation : uint8_t { kForward, kInverse };
 struct CastArgs {
   Tensor src{}, dst{};
   float scale = 1.0f;
+};
+
+// The number of bf16 parts that hold all 24 bits of an fp32 number.
+inline constexpr int kMostParts = 3;
+
+// x (fp32, any shape) as the sum of bf16 tensors of its numel, two or three (parts[2] is undefined for two):
+//   parts[0] = bf16(x), parts[1] = bf16(x - parts[0]), parts[2] = bf16(x - parts[0] - parts[1])
+// each rounded to nearest, ties to even; the differences are exact in fp32. Two parts leave out at most 2^-17 |x|,
+// three nothing, but for what lies below bf16's smallest number, 2^-133: at most half of that. A finite x that would
+// round to Inf gives its part bf16's largest number instead, and the parts that follow hold the rest, of which two
+// parts may leave out 2^111. An x that is not finite is the last part, and 0 in the others: products leave out those of
+// the last parts with all but the first (see core/ops/fp32_product.h), so that an Inf meets one part of a finite
+// number, not one that may be 0, and stays Inf.
+struct SplitArgs {
+  Tensor x{};
+  Tensor parts[kMostParts]{};
+
+  int count() const { return parts[2].defined() ? 3 : 2; }
 };
 
 // y = a + b, float dtypes may differ; y may be a or b.
@@ -69,6 +88,7 @@ struct GemmArgs {
   GeluForm form = GeluForm::kTanh;
   OperandCache* b_cache = nullptr;
   Format a_format = Format::kE4M3, b_format = Format::kE4M3;  // of u8 operands
+  Fp32Math fp32_math = Fp32Math::kFull;  // of fp32 a and b
 };
 
 // out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.

@@ -17,6 +17,7 @@ void check_copy_args(const Tensor& src, const Tensor& dst);
 void check_fill_args(const Tensor& dst, float value);
 
 void check_args(const CastArgs& args);
+void check_args(const SplitArgs& args);
 void check_args(const AddArgs& args);
 GemmExtents check_args(const GemmArgs& args);
 Rows check_args(const ColumnSumArgs& args);          // x

@@ -24,9 +24,9 @@
 #include "core/cpu/host_memory.h"
 #include "core/cpu/layer_norm.h"
 #include "core/cpu/packed_operand.h"
-#include "core/cpu/quant/compare.h"
 #include "core/cpu/quant/amax.h"
 #include "core/cpu/quant/codes.h"
+#include "core/cpu/quant/compare.h"
 #include "core/cpu/quant/delayed_scales.h"
 #include "core/cpu/quant/exponent_histogram.h"
 #include "core/cpu/quant/hadamard.h"
@@ -35,6 +35,7 @@
 #include "core/cpu/quant/update_stagnation.h"
 #include "core/cpu/rms_norm.h"
 #include "core/cpu/rope.h"
+#include "core/cpu/split.h"
 #include "core/cpu/step_decision.h"
 #include "core/cpu/sum_contributions.h"
 #include "core/cpu/swiglu.h"
@@ -116,11 +117,11 @@ void CpuBackend::download(const Tensor& src, void* host, Stream&) {
 void CpuBackend::fill(const Tensor& dst, float value, Stream&) { cpu::fill(dst, value); }
 
 void CpuBackend::cast(const CastArgs& args, Stream&) { cpu::cast(args); }
+void CpuBackend::split(const SplitArgs& args, Stream&) { cpu::split(args); }
 void CpuBackend::add(const AddArgs& args, Stream&) { cpu::add(args); }
 void CpuBackend::gemm(const GemmArgs& args, Stream&) {
   MANTISSA_CHECK(!args.a.defined() || args.a.dtype() != DType::kU8, "[gemm] a CPU multiplies no codes");
-  const bool rounds = fp32_math_ == Fp32Math::kTf32 && args.a.defined() && args.a.dtype() == DType::kF32;
-  return rounds ? gemm_tf32(args) : cpu::gemm(args);
+  return asks_for_tf32(args) ? gemm_tf32(args) : cpu::gemm(args);
 }
 void CpuBackend::column_sum(const ColumnSumArgs& args, Stream&) { cpu::column_sum(args); }
 void CpuBackend::embedding_forward(const EmbeddingForwardArgs& args, Stream&) { cpu::embedding_forward(args); }

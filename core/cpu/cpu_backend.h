@@ -15,7 +15,6 @@ class CpuBackend final : public Backend {
   std::string describe() const override;
   std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<OperandCache> make_operand_cache() override;
-  void set_gemm_options(const GemmOptions& options) override { fp32_math_ = options.fp32_math; }
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
@@ -27,6 +26,7 @@ class CpuBackend final : public Backend {
   void fill(const Tensor& dst, float value, Stream& stream) override;
 
   void cast(const CastArgs& args, Stream& stream) override;
+  void split(const SplitArgs& args, Stream& stream) override;
   void add(const AddArgs& args, Stream& stream) override;
   void gemm(const GemmArgs& args, Stream& stream) override;
   void column_sum(const ColumnSumArgs& args, Stream& stream) override;
@@ -64,7 +64,6 @@ class CpuBackend final : public Backend {
 
  private:
   Device device_;
-  Fp32Math fp32_math_ = Fp32Math::kFull;
 };
 
 }  // namespace mantissa::cpu

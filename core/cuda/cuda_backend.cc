@@ -32,6 +32,7 @@
 #include "core/cuda/rms_norm.h"
 #include "core/cuda/rope.h"
 #include "core/cuda/rounding_losses.h"
+#include "core/cuda/split.h"
 #include "core/cuda/step_decision.h"
 #include "core/cuda/stream_timer.h"
 #include "core/cuda/sum_contributions.h"
@@ -157,6 +158,7 @@ void CudaBackend::download(const Tensor& src, void* host, Stream& stream) {
 
 void CudaBackend::fill(const Tensor& dst, float value, Stream& stream) { cuda::fill(dst, value, in_range(stream)); }
 void CudaBackend::cast(const CastArgs& args, Stream& stream) { cuda::cast(args, in_range(stream)); }
+void CudaBackend::split(const SplitArgs& args, Stream& stream) { cuda::split(args, in_range(stream)); }
 void CudaBackend::add(const AddArgs& args, Stream& stream) { cuda::add(args, in_range(stream)); }
 void CudaBackend::gemm(const GemmArgs& args, Stream& stream) { cuda::gemm(args, in_range(stream)); }
 void CudaBackend::column_sum(const ColumnSumArgs& args, Stream& stream) { cuda::column_sum(args, in_range(stream)); }

@@ -3,6 +3,7 @@
 #include "core/backend/gemm_steps.h"
 #include "core/backend/kernel_checks.h"
 #include "core/cpu/gemm.h"
+#include "core/cpu/tf32.h"
 #include "core/cuda/column_sum.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/cuda/gelu.h"
@@ -42,6 +43,7 @@ void multiply(GemmArgs args) {
     args.a = decoded(args.a, args.a_format, dtype);
     args.b = decoded(args.b, args.b_format, dtype);
   }
+  if (cpu::asks_for_tf32(args)) return cpu::gemm_tf32(args);
   cpu::gemm(args);
 }
 

@@ -120,8 +120,7 @@ bool try_multiply_staged(GemmDevice& device, const GemmArgs& args, const GemmExt
   b.copy_in(stream);
   if (args.mode == GradientMode::kAccumulate) c.copy_in(stream);
 
-  GemmProblem problem =
-      gemm_problem(args, extents, place_vectors(args, workspace, stream), stream.gemm_options().fp32_math);
+  GemmProblem problem = gemm_problem(args, extents, place_vectors(args, workspace, stream));
   problem.operands.a = a.staged;
   problem.operands.b = b.staged;
   problem.operands.c = c.staged;
@@ -147,8 +146,7 @@ void multiply(GemmDevice& device, const GemmArgs& args, CudaStream& stream) {
   if (is_plain || (device.fuses_gelu() && has_epilogue(args))) {
     const size_t bytes = vectors_bytes(args);
     std::byte* const workspace = bytes > 0 ? stream.workspace(bytes) : nullptr;
-    const GemmProblem problem =
-        gemm_problem(args, extents, place_vectors(args, workspace, stream), stream.gemm_options().fp32_math);
+    const GemmProblem problem = gemm_problem(args, extents, place_vectors(args, workspace, stream));
     if (device.try_multiply(problem, stream)) return;
     if (is_plain && try_multiply_staged(device, args, extents, stream)) return;
     if (is_plain) {

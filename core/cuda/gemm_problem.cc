@@ -80,8 +80,7 @@ void classify_addresses(GemmProblem& problem) {
   problem.key.aux_alignment = gemm_alignment(problem.operands.aux);
 }
 
-GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const GemmVectors& vectors,
-                         Fp32Math fp32_math) {
+GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const GemmVectors& vectors) {
   const DType dtype = args.a.dtype();
   GemmProblem problem{.key = {.m = extents.m,
                               .n = extents.n,
@@ -95,7 +94,7 @@ GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const
                               .b_format = dtype == DType::kU8 ? args.b_format : Format::kE4M3,
                               .trans_a = args.trans_a,
                               .trans_b = args.trans_b,
-                              .fp32_math = dtype == DType::kF32 ? fp32_math : Fp32Math::kFull,
+                              .fp32_math = dtype == DType::kF32 ? args.fp32_math : Fp32Math::kFull,
                               .epilogue = epilogue_of(args.activation, vectors.bias != nullptr),
                               .mode = args.mode,
                               .scaled = vectors.scalars != nullptr},

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <string>
 
-#include "core/backend/gemm_options.h"
 #include "core/backend/kernel_args.h"
 #include "core/backend/kernel_checks.h"
 #include "core/tensor/format.h"
@@ -86,8 +85,7 @@ struct GemmVectors {
   const float* scalars = nullptr;  // as in GemmOperands
 };
 
-GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const GemmVectors& vectors,
-                         Fp32Math fp32_math);
+GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const GemmVectors& vectors);
 
 // Sets the alignments from the addresses.
 void classify_addresses(GemmProblem& problem);

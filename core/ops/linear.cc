@@ -1,6 +1,7 @@
 #include "core/ops/linear.h"
 
 #include "core/autograd/saved_value.h"
+#include "core/ops/fp32_product.h"
 #include "core/ops/gelu.h"
 #include "core/ops/rounded_linear.h"
 
@@ -11,6 +12,7 @@ namespace {
 struct Operands {
   Tensor input, kernel, bias;
   OperandCache* kernel_cache;
+  Fp32Products products;
 
   GemmArgs product(const Tensor& y) const {
     return {.a = input, .b = kernel, .c = y, .bias = bias, .trans_b = Transpose::kYes, .b_cache = kernel_cache};
@@ -39,13 +41,19 @@ Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const
   return {.input = tape.cast(x, dtype),
           .kernel = tape.weight(weight, dtype),
           .bias = bias ? tape.weight(*bias, dtype) : Tensor(),
-          .kernel_cache = tape.operand_cache(weight, dtype)};
+          .kernel_cache = tape.operand_cache(weight, dtype),
+          .products = tape.fp32_products()};
 }
 
 // Shows a product whose operands are not rounded.
 void show(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
-          const Tensor& result) {
-  tape.show_product(weight, product, {.given = a, .multiplied = a}, {.given = b, .multiplied = b}, result);
+          const Tensor& result, Fp32Products products) {
+  tape.show_product({.weight = weight,
+                     .product = product,
+                     .a = {.given = a, .multiplied = a},
+                     .b = {.given = b, .multiplied = b},
+                     .result = result,
+                     .fp32_products = products});
 }
 
 // The gradient of a linear layer's input.
@@ -57,30 +65,31 @@ Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter&
   std::vector<Parameter*> parameters{&weight};
   if (bias) parameters.push_back(bias);
   return tape.record(Op::kLinear, std::move(output), {Var{{}, slot}}, parameters,
-                     [slot, input, &weight, bias, input_gradient](Tape& t, Tensor dy) {
+                     [slot, input, &weight, bias, input_gradient, products = tape.fp32_products()](Tape& t, Tensor dy) {
                        if (slot >= 0) t.give_gradient(Var{{}, slot}, input_gradient(t, dy));
                        const GradientTarget d_weight = t.gradient_target(weight);
                        const GradientTarget d_bias = bias ? t.gradient_target(*bias) : GradientTarget{};
                        const Tensor x = input.get(t);
-                       t.backend().gemm({.a = dy,
-                                         .b = x,
-                                         .c = d_weight.tensor,
-                                         .bias_gradient = d_bias.tensor,
-                                         .trans_a = Transpose::kYes,
-                                         .mode = d_weight.mode,
-                                         .bias_gradient_mode = d_bias.mode},
-                                        t.stream());
-                       show(t, weight, Product::kWeightGradient, dy, x, d_weight.tensor);
+                       multiply(t,
+                                {.a = dy,
+                                 .b = x,
+                                 .c = d_weight.tensor,
+                                 .bias_gradient = d_bias.tensor,
+                                 .trans_a = Transpose::kYes,
+                                 .mode = d_weight.mode,
+                                 .bias_gradient_mode = d_bias.mode},
+                                products);
+                       show(t, weight, Product::kWeightGradient, dy, x, d_weight.tensor, products);
                      });
 }
 
 // dx = dy W: in fp32 for an fp32 x (a residual stream) although the product is of 16-bit numbers.
 InputGradient plain_gradient(const Operands& operands, const Parameter& weight, DType x_dtype) {
-  return [kernel = operands.kernel, cache = operands.kernel_cache, shape = operands.input.shape(), &weight, x_dtype](
-             Tape& t, const Tensor& dy) {
+  return [kernel = operands.kernel, cache = operands.kernel_cache, products = operands.products,
+          shape = operands.input.shape(), &weight, x_dtype](Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), shape, "gradient");
-    t.backend().gemm({.a = dy, .b = kernel, .c = dx, .b_cache = cache}, t.stream());
-    show(t, weight, Product::kInputGradient, dy, kernel, dx);
+    multiply(t, {.a = dy, .b = kernel, .c = dx, .b_cache = cache}, products);
+    show(t, weight, Product::kInputGradient, dy, kernel, dx, products);
     return dx;
   };
 }
@@ -102,8 +111,8 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   const DType x_dtype = x.value.dtype();
   x.value = Tensor();  // the backward pass needs the cast input only
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
-  tape.backend().gemm(operands.product(y), tape.stream());
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y);
+  multiply(tape, operands.product(y), operands.products);
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
   return record_linear(tape, y, input, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
 }
 
@@ -119,8 +128,8 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
   product.aux = input;
   product.activation = GemmActivation::kGelu;
   product.form = form;
-  tape.backend().gemm(product, tape.stream());
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y);
+  multiply(tape, product, operands.products);
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
   Var made = record_linear(tape, y, saved, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
   return {tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); }), input, form};
 }
@@ -131,20 +140,21 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
   MANTISSA_CHECK(operands.input.dtype() == x.input.dtype(), "[linear] '{}' must compute in gelu's dtype {}, got {}",
                  weight.name, x.input.dtype(), operands.input.dtype());
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
-  tape.backend().gemm(operands.product(y), tape.stream());
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y);
-  const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, input = x.input, form = x.form,
-                               &weight](Tape& t, const Tensor& dy) {
+  multiply(tape, operands.product(y), operands.products);
+  show(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
+  const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, products = operands.products,
+                               input = x.input, form = x.form, &weight](Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
-    t.backend().gemm({.a = dy,
-                      .b = kernel,
-                      .c = dx,
-                      .aux = input,
-                      .activation = GemmActivation::kGeluGradient,
-                      .form = form,
-                      .b_cache = cache},
-                     t.stream());
-    show(t, weight, Product::kInputGradient, dy, kernel, dx);
+    multiply(t,
+             {.a = dy,
+              .b = kernel,
+              .c = dx,
+              .aux = input,
+              .activation = GemmActivation::kGeluGradient,
+              .form = form,
+              .b_cache = cache},
+             products);
+    show(t, weight, Product::kInputGradient, dy, kernel, dx, products);
     return dx;
   };
   return record_linear(tape, y, SavedValue(x.y, operands.input), weight, bias, x.y.slot, input_gradient);

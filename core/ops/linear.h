@@ -7,8 +7,9 @@ namespace mantissa {
 
 // x (R, K); weight (N, K); bias (N) or nullptr. Returns (R, N) in the dtype that the layer's precision gives to linear
 // ops, to which x, weight and bias are cast; the product and the bias are added in fp32 and rounded once. Derivatives:
-// dx = dy W, dW = dy^T x (fp32, accumulated over micro-batches), db = column sums of dy. Where the layer's precision
-// says so, operands are rounded first: rounded_linear(). ContractError on shapes that do not match.
+// dx = dy W, dW = dy^T x (fp32, accumulated over micro-batches), db = column sums of dy. Products of fp32
+// numbers are made as the layer's precision says: core/ops/fp32_product.h. Where it says so, operands are rounded
+// first: rounded_linear(). ContractError on shapes that do not match.
 Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias);
 
 // The dtype in which linear() computes in the tape's layer with an x of this dtype.

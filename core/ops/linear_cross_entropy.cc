@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/ops/fp32_product.h"
+
 namespace mantissa {
 namespace {
 
@@ -14,16 +16,21 @@ Tensor rows_of(const Tensor& matrix, int64_t begin, int64_t count) {
 struct Operands {
   Tensor input, kernel, targets;  // (R, K), (V, K), (R)
   OperandCache* kernel_cache;
+  Fp32Products products;
   Tensor logits;       // (chunk rows, V)
   Tensor losses, lse;  // (R)
   Tensor d_input;      // (R, K); undefined in evaluation
 };
 
-// Shows a product of the first chunk, whose operands are not rounded: it stands for the others.
-void show(const Tape& tape, int64_t begin, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
-          const Tensor& result) {
-  if (begin > 0) return;
-  tape.show_product(weight, product, {.given = a, .multiplied = a}, {.given = b, .multiplied = b}, result);
+// Shows a product whose operands are not rounded. That of the first chunk stands for the others.
+void show(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
+          const Tensor& result, Fp32Products products) {
+  tape.show_product({.weight = weight,
+                     .product = product,
+                     .a = {.given = a, .multiplied = a},
+                     .b = {.given = b, .multiplied = b},
+                     .result = result,
+                     .fp32_products = products});
 }
 
 // One chunk: its losses and, in training, its gradients.
@@ -33,9 +40,9 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
   Stream& stream = tape.stream();
   const Tensor input = rows_of(all.input, begin, count), logits = rows_of(all.logits, 0, count);
   const Tensor targets = all.targets.slice(begin, count), lse = all.lse.slice(begin, count);
-  backend.gemm({.a = input, .b = all.kernel, .c = logits, .trans_b = Transpose::kYes, .b_cache = all.kernel_cache},
-               stream);
-  show(tape, begin, weight, Product::kForward, input, all.kernel, logits);
+  multiply(tape, {.a = input, .b = all.kernel, .c = logits, .trans_b = Transpose::kYes, .b_cache = all.kernel_cache},
+           all.products);
+  if (begin == 0) show(tape, weight, Product::kForward, input, all.kernel, logits, all.products);
   backend.cross_entropy_forward({.logits = logits,
                                  .targets = targets,
                                  .losses = all.losses.slice(begin, count),
@@ -51,14 +58,14 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
                                   .ignore_index = kIgnoreIndex},
                                  stream);
   if (all.d_input.defined()) {
-    backend.gemm({.a = logits, .b = all.kernel, .c = rows_of(all.d_input, begin, count), .b_cache = all.kernel_cache},
-                 stream);
-    show(tape, begin, weight, Product::kInputGradient, logits, all.kernel, rows_of(all.d_input, begin, count));
+    const Tensor d_input = rows_of(all.d_input, begin, count);
+    multiply(tape, {.a = logits, .b = all.kernel, .c = d_input, .b_cache = all.kernel_cache}, all.products);
+    if (begin == 0) show(tape, weight, Product::kInputGradient, logits, all.kernel, d_input, all.products);
   }
   const GradientTarget d_weight = tape.gradient_target(weight);
-  backend.gemm({.a = logits, .b = input, .c = d_weight.tensor, .trans_a = Transpose::kYes, .mode = d_weight.mode},
-               stream);
-  show(tape, begin, weight, Product::kWeightGradient, logits, input, d_weight.tensor);
+  multiply(tape, {.a = logits, .b = input, .c = d_weight.tensor, .trans_a = Transpose::kYes, .mode = d_weight.mode},
+           all.products);
+  if (begin == 0) show(tape, weight, Product::kWeightGradient, logits, input, d_weight.tensor, all.products);
 }
 
 }  // namespace
@@ -87,6 +94,7 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
                .kernel = tape.weight(weight, dtype),
                .targets = targets,
                .kernel_cache = tape.operand_cache(weight, dtype),
+               .products = tape.fp32_products(),
                .logits = {},
                .losses = tape.allocate(DType::kF32, {rows}),
                .lse = tape.allocate(DType::kF32, {rows}),

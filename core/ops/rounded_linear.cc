@@ -1,6 +1,7 @@
 #include "core/ops/rounded_linear.h"
 
 #include "core/autograd/saved_value.h"
+#include "core/ops/fp32_product.h"
 #include "core/ops/rounded_operand.h"
 
 namespace mantissa {
@@ -13,6 +14,7 @@ struct Layer {
   DType dtype;  // that it computes in
   LinearFormats formats;
   CodeProducts codes;
+  Fp32Products products;  // of operands that are not rounded
   uint32_t random_sites[std::size(kAllProducts)];
 
   OperandUse use(Product product, Role role) const {
@@ -38,7 +40,13 @@ struct Layer {
     RoundedMatrix made;
   };
   void show(const Tape& tape, Product product, const Shown& a, const Shown& b, const Tensor& result) const {
-    if (tape.is_observed()) tape.show_product(weight, product, observed(product, a), observed(product, b), result);
+    if (!tape.is_observed()) return;
+    tape.show_product({.weight = weight,
+                       .product = product,
+                       .a = observed(product, a),
+                       .b = observed(product, b),
+                       .result = result,
+                       .fp32_products = products});
   }
 
  private:
@@ -62,6 +70,7 @@ Layer make_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, D
               .dtype = dtype,
               .formats = formats,
               .codes = CodeProducts(tape, formats, extents),
+              .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32,
               .random_sites = {}};
   for (const Product product : kAllProducts) {
     if (!is_stochastic(formats, product, Role::kGradient)) continue;
@@ -71,10 +80,10 @@ Layer make_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, D
 }
 
 // The product in `dtype`. Of values its result has their dtype or is fp32, of codes it has any.
-Tensor multiply(Tape& tape, GemmArgs product, Shape shape, DType dtype, const char* what) {
+Tensor multiply(Tape& tape, const Layer& layer, GemmArgs product, Shape shape, DType dtype, const char* what) {
   const bool has_dtype = product.a.dtype() == DType::kU8 || product.a.dtype() == dtype;
   product.c = tape.allocate(has_dtype ? dtype : DType::kF32, shape, what);
-  tape.backend().gemm(product, tape.stream());
+  multiply(tape, product, layer.products);
   return tape.cast(product.c, dtype);
 }
 
@@ -119,7 +128,7 @@ Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape sh
   if (layer.codes.shares(Role::kGradient)) use.codes.transposed = true;
   const RoundedMatrix a = round_operand(tape, dy, layer.weight, use), b = layer.weight_operand(tape, kProduct);
   if (layer.codes.shares(Role::kGradient)) shared = {.transposed_codes = a.transposed_codes, .scale = a.scale};
-  Tensor dx = multiply(tape, rounded_product(kProduct, layer.formats, a, b), shape, dtype, "gradient");
+  Tensor dx = multiply(tape, layer, rounded_product(kProduct, layer.formats, a, b), shape, dtype, "gradient");
   layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kWeight, tape.weight(layer.weight, layer.dtype), b}, dx);
   return dx;
 }
@@ -134,7 +143,7 @@ void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& inpu
   GemmArgs product = rounded_product(kProduct, layer.formats, a, b);
   product.c = d_weight.tensor;
   product.mode = d_weight.mode;
-  tape.backend().gemm(product, tape.stream());
+  multiply(tape, product, layer.products);
   layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kActivation, x, b}, d_weight.tensor);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
@@ -154,7 +163,7 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
   const RoundedMatrix a = round_operand(tape, value, weight, use), b = layer.weight_operand(tape, Product::kForward);
   GemmArgs product = rounded_product(Product::kForward, formats, a, b);
   if (bias) product.bias = tape.weight(*bias, dtype);
-  const Tensor y = multiply(tape, product, y_shape, dtype, "activation");
+  const Tensor y = multiply(tape, layer, product, y_shape, dtype, "activation");
   layer.show(tape, Product::kForward, {Role::kActivation, value, a}, {Role::kWeight, tape.weight(weight, dtype), b}, y);
   const SavedInput input(layer, x, value, a, tape.is_observed());
   const int slot = x.slot;

@@ -32,6 +32,7 @@ KernelWork work_of(const AttentionForwardArgs& args);
 KernelWork work_of(const AttentionBackwardArgs& args);
 
 KernelWork work_of(const CastArgs& args);
+KernelWork work_of(const SplitArgs& args);
 KernelWork work_of(const AddArgs& args);
 KernelWork work_of(const ColumnSumArgs& args);
 // Of the tables: the rows that tokens name (R rows are read, though one may be named twice) and one position table.

@@ -17,6 +17,9 @@ double row_bytes(const Tensor& table, int64_t rows) {
 }  // namespace
 
 KernelWork work_of(const CastArgs& args) { return traffic(bytes_of(args.src, args.dst)); }
+KernelWork work_of(const SplitArgs& args) {
+  return traffic(bytes_of(args.x, args.parts[0], args.parts[1], args.parts[2]));
+}
 KernelWork work_of(const AddArgs& args) { return traffic(bytes_of(args.a, args.b, args.y)); }
 KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }
 

@@ -42,6 +42,7 @@ void ProfilingBackend::fill(const Tensor& dst, float value, Stream& stream) {
 }
 
 void ProfilingBackend::cast(const CastArgs& args, Stream& stream) { run(&Backend::cast, args, stream); }
+void ProfilingBackend::split(const SplitArgs& args, Stream& stream) { run(&Backend::split, args, stream); }
 void ProfilingBackend::add(const AddArgs& args, Stream& stream) { run(&Backend::add, args, stream); }
 void ProfilingBackend::gemm(const GemmArgs& args, Stream& stream) { run(&Backend::gemm, args, stream); }
 void ProfilingBackend::column_sum(const ColumnSumArgs& args, Stream& stream) {

@@ -35,6 +35,7 @@ class ProfilingBackend final : public Backend {
   void fill(const Tensor& dst, float value, Stream& stream) override;
 
   void cast(const CastArgs& args, Stream& stream) override;
+  void split(const SplitArgs& args, Stream& stream) override;
   void add(const AddArgs& args, Stream& stream) override;
   void gemm(const GemmArgs& args, Stream& stream) override;
   void column_sum(const ColumnSumArgs& args, Stream& stream) override;

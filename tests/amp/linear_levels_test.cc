@@ -122,5 +122,64 @@ TEST(LinearLevels, SettingsWithoutAMeaningAreRefused) {
             "round their operands to formats of 8 and 4 bits");
 }
 
+Fp32Products products_at(const AutocastConfig& config, std::string_view layer) {
+  return AutocastPolicy(config).at(layer).fp32_products;
+}
+
+TEST(LinearLevels, Fp32ProductsOfTheModelReachEveryLayer) {
+  EXPECT_EQ(products_at({}, "head"), Fp32Products::kFp32);
+  const AutocastConfig config{.fp32_products = Fp32Products::kBf16x6};
+  for (const char* layer : {"blocks.0.mlp.up", "head"}) EXPECT_EQ(products_at(config, layer), Fp32Products::kBf16x6);
+}
+
+TEST(LinearLevels, Fp32ProductsOfTheMostSpecificOverrideWin) {
+  AutocastConfig config{.fp32_products = Fp32Products::kBf16x3};
+  config.layers = {{.pattern = "blocks.0.mlp", .fp32_products = Fp32Products::kTf32},
+                   {.pattern = "blocks", .fp32_products = Fp32Products::kBf16x6},
+                   {.pattern = "blocks.1", .op = Op::kLinear, .fp32_products = Fp32Products::kFp32},
+                   {.pattern = "blocks.1.mlp", .fp32_products = Fp32Products::kTf32},
+                   {.pattern = "blocks.2", .fp32_products = Fp32Products::kTf32},
+                   {.pattern = "blocks.2", .fp32_products = Fp32Products::kBf16x3}};
+  EXPECT_EQ(products_at(config, "head"), Fp32Products::kBf16x3);
+  EXPECT_EQ(products_at(config, "blocks.0.mlp.up"), Fp32Products::kTf32) << "more literal characters";
+  EXPECT_EQ(products_at(config, "blocks.0.attention.qkv"), Fp32Products::kBf16x6);
+  EXPECT_EQ(products_at(config, "blocks.1.mlp.up"), Fp32Products::kFp32) << "the op is above the layer";
+  EXPECT_EQ(products_at(config, "blocks.2.mlp.up"), Fp32Products::kBf16x3) << "of equals the later one";
+}
+
+// Each of the two settings of an override leaves the other alone.
+TEST(LinearLevels, Fp32ProductsAndDtypesAreSettingsApart) {
+  AutocastConfig config{.dtype = DType::kBF16, .recipe = kMx};
+  config.layers = {{.pattern = "a", .setting = DType::kF32, .fp32_products = Fp32Products::kTf32},
+                   {.pattern = "a.b", .fp32_products = Fp32Products::kBf16x6},
+                   {.pattern = "c", .fp32_products = Fp32Products::kBf16x6}};
+  const AutocastPolicy policy(config);
+  const auto compute = [&](const char* layer) {
+    return compute_dtype(policy.at(layer), {}, Op::kLinear, DType::kF32, DType::kF32);
+  };
+  EXPECT_EQ(compute("a.b"), DType::kF32) << "of the override that says so";
+  EXPECT_EQ(policy.at("a.b").fp32_products, Fp32Products::kBf16x6);
+  EXPECT_EQ(policy.at("a.b").linear, LinearFormats());
+  EXPECT_EQ(compute("c"), DType::kBF16);
+  EXPECT_EQ(policy.at("c").linear, all_of(kMx));
+}
+
+TEST(LinearLevels, Fp32ProductsAreOfWholeLinearLayers) {
+  const auto refusal = [](LayerOverride layer) {
+    AutocastConfig config;
+    config.layers = {std::move(layer)};
+    return error_of([&] { AutocastPolicy policy(config); });
+  };
+  EXPECT_EQ(
+      refusal({.pattern = "a", .op = Op::kGelu, .fp32_products = Fp32Products::kTf32}),
+      "[autocast] 'a' sets fp32_products of gelu: they are set for linear layers, all three products at once; give "
+      "op: linear or any, and no product or role");
+  EXPECT_EQ(refusal({.pattern = "a", .setting = kMx, .product = kFprop, .fp32_products = Fp32Products::kTf32}),
+            "[autocast] 'a' sets fp32_products of single products or roles: they are set for linear layers, all three "
+            "products at once; give op: linear or any, and no product or role");
+  EXPECT_EQ(refusal({.pattern = "a"}),
+            "[autocast] 'a' says nothing: expected a dtype, a rule, a recipe or how fp32 products are made");
+}
+
 }  // namespace
 }  // namespace mantissa

@@ -28,7 +28,7 @@ bool uses_fp16(const PrecisionConfig& precision) {
   return precision.compute == DType::kF16 ||
          std::any_of(precision.ops.begin(), precision.ops.end(), [&](const auto& op) { return op && is_fp16(*op); }) ||
          std::any_of(precision.layers.begin(), precision.layers.end(),
-                     [&](const LayerOverride& layer) { return is_fp16(layer.setting); });
+                     [&](const LayerOverride& layer) { return layer.setting && is_fp16(*layer.setting); });
 }
 
 void resolve_scaler_mode(Config& config) {
@@ -48,6 +48,19 @@ void read_old_names(ConfigNode& root) {
     if (section.key != "optimizer" || section.value.find("first_moment") != nullptr) continue;
     for (ConfigMember& member : section.value.members) {
       if (member.key == "moment_dtype") member.key = "first_moment";
+    }
+  }
+}
+
+// Likewise, but an error in what people write: `tf32: true` said of every product what fp32_products says of each
+// layer.
+void read_old_tf32(ConfigNode& root) {
+  for (ConfigMember& section : root.members) {
+    if (section.key != "precision" || section.value.find("fp32_products") != nullptr) continue;
+    for (ConfigMember& member : section.value.members) {
+      if (member.key != "tf32") continue;
+      member.key = "fp32_products";
+      member.value.text = member.value.text == "true" ? "tf32" : "fp32";
     }
   }
 }
@@ -108,6 +121,7 @@ AutocastConfig Config::autocast() const {
   return {.enabled = p.compute != DType::kF32 || overridden,
           .dtype = p.compute,
           .recipe = p.recipe,
+          .fp32_products = p.fp32_products,
           .ops = p.ops,
           .layers = std::move(layers)};
 }
@@ -117,7 +131,9 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 }
 
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides) {
-  return build(parse_config_text(yaml, source), overrides);
+  ConfigNode root = parse_config_text(yaml, source);
+  read_old_tf32(root);
+  return build(std::move(root), overrides);
 }
 
 std::string to_yaml(const Config& config) {

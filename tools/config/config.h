@@ -83,7 +83,7 @@ struct PrecisionConfig {
   PatternOptions pattern;
   DelayedScalingOptions delayed;
   WorkingWeights weights = WorkingWeights::kLow;
-  bool tf32 = false;                                   // operands of fp32 products are rounded to tf32
+  Fp32Products fp32_products = Fp32Products::kFp32;    // of linear layers
   std::array<std::optional<OpSetting>, kOpCount> ops;  // by Op; nothing: the op's default rule
   std::vector<LayerOverride> layers;                   // the most specific pattern wins
 };

@@ -102,7 +102,7 @@ void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
     v.scalar("amax", choice_field(c.delayed.choice, names::kAmaxChoice));
     v.scalar("margin", integer_field(c.delayed.margin, 0, 32));
   });
-  v.scalar("tf32", bool_field(c.tf32));
+  v.scalar("fp32_products", fp32_products_field(c.fp32_products));
   v.scalar("weights", choice_field(c.weights, names::kWeights));
   v.section("ops", [&] {
     for (int op = 0; op < kOpCount; ++op) {
@@ -114,7 +114,8 @@ void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
            w.scalar("op", optional_op_field(layer.op));
            w.scalar("product", optional_product_field(layer.product));
            w.scalar("role", optional_role_field(layer.role));
-           w.scalar("dtype", op_setting_field(layer.setting));
+           w.scalar("dtype", optional_op_setting_field(layer.setting));
+           w.scalar("fp32_products", optional_fp32_products_field(layer.fp32_products));
          }));
 }
 
@@ -227,6 +228,7 @@ ConfigSynonyms config_synonyms() {
           {"batch_size", "train.global_batch"},
           {"out_dir", "train.run_dir"},
           {"dtype", "precision.compute"},
+          {"tf32", "precision.fp32_products"},
           {"sharded", "optimizer.sharding"},
           {"loss_scale", "scaler.init_scale"},
           {"bucket_size_mb", "comm.bucket_mib"},

@@ -15,6 +15,8 @@ constexpr const char* kSettingWords = "low, fp32, bf16, fp16, widest, as_given";
 constexpr const char* kRecipeWords =
     "delayed, current, block, mxfp8, nvfp4 (with a format: delayed:e5m2, and so current, block, mxfp8)";
 
+constexpr const char* kFp32ProductsWords = "fp32, tf32, bf16x3, bf16x6";
+
 std::string setting_word(const OpSetting& setting) {
   if (setting == OpSetting(CastRule::kFp32)) return "fp32";
   if (const auto* recipe = std::get_if<Recipe>(&setting)) return name(*recipe);
@@ -67,17 +69,6 @@ ScalarField optional_field(std::optional<T>& target, const char* nothing, const 
 
 }  // namespace
 
-ScalarField op_setting_field(OpSetting& target) {
-  return {.expected = std::string("one of ") + kSettingWords + ", " + kRecipeWords,
-          .get = [&target] { return setting_word(target); },
-          .set =
-              [&target](const ConfigNode& node) {
-                const auto setting = parse_setting(node);
-                if (setting) target = *setting;
-                return setting.has_value();
-              }};
-}
-
 ScalarField optional_op_setting_field(std::optional<OpSetting>& target) {
   return {.expected = std::string("one of auto, ") + kSettingWords + ", " + kRecipeWords,
           .get = [&target] { return target ? setting_word(*target) : std::string("auto"); },
@@ -113,6 +104,22 @@ ScalarField optional_product_field(std::optional<Product>& target) {
 
 ScalarField optional_role_field(std::optional<Role>& target) {
   return optional_field(target, "any", "activation, weight, gradient", parse_role);
+}
+
+ScalarField fp32_products_field(Fp32Products& target) {
+  return {.expected = std::string("one of ") + kFp32ProductsWords,
+          .get = [&target] { return std::string(name(target)); },
+          .set =
+              [&target](const ConfigNode& node) {
+                const auto products =
+                    node.kind == ConfigNode::Kind::kScalar ? parse_fp32_products(node.text) : std::nullopt;
+                if (products) target = *products;
+                return products.has_value();
+              }};
+}
+
+ScalarField optional_fp32_products_field(std::optional<Fp32Products>& target) {
+  return optional_field(target, "auto", kFp32ProductsWords, parse_fp32_products);
 }
 
 }  // namespace mantissa

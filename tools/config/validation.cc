@@ -182,10 +182,13 @@ void check_precision(const PrecisionConfig& c, Problems& p) {
     const std::string element = fmt::format("precision.layers[{}]", i);
     p.run(p.setting(element + ".match"), [&] { LayerPattern pattern(c.layers[i].pattern); });
     const LayerOverride& layer = c.layers[i];
-    p.refuse_if(!layer.op && !layer.names_operands() && std::holds_alternative<CastRule>(layer.setting),
-                "{} names no op, so it sets the layer's low precision: fp32, bf16 or fp16, or the recipe of its linear "
-                "layers: delayed, current, block, mxfp8 or nvfp4",
-                p.setting(element + ".dtype"));
+    p.refuse_if(!layer.setting && !layer.fp32_products, "{} and {}: the override says nothing; give one of them",
+                p.setting(element + ".dtype"), p.setting(element + ".fp32_products"));
+    p.refuse_if(
+        !layer.op && !layer.names_operands() && layer.setting && std::holds_alternative<CastRule>(*layer.setting),
+        "{} names no op, so it sets the layer's low precision: fp32, bf16 or fp16, or the recipe of its linear "
+        "layers: delayed, current, block, mxfp8 or nvfp4",
+        p.setting(element + ".dtype"));
   }
   p.refuse_if(c.pattern.blocks != 1 && c.pattern.pattern != PrecisionPattern::kFirstLastKHigh,
               "{} has no meaning with {}; remove it or set precision.pattern=first_last_k_high",

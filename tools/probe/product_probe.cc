@@ -56,19 +56,17 @@ ProductProbe::Layer& ProductProbe::layer_of(const Parameter& weight) {
   return place->second;
 }
 
-void ProductProbe::on_product(const Parameter& weight, Product product, const ObservedOperand& a,
-                              const ObservedOperand& b, const Tensor& result) {
-  Layer& layer = layer_of(weight);
-  look_at(layer, first_role(product), a);
-  look_at(layer, second_role(product), b);
-  if (product == Product::kForward) take_histogram(layer, kOutput, result, std::string(name(result.dtype())));
-  if (product == Product::kInputGradient) {
-    take_histogram(layer, kInputGradient, result, std::string(name(result.dtype())));
-  }
-  std::string& formats = layer.products[static_cast<size_t>(product)];
+void ProductProbe::on_product(const ObservedProduct& shown) {
+  Layer& layer = layer_of(shown.weight);
+  look_at(layer, first_role(shown.product), shown.a);
+  look_at(layer, second_role(shown.product), shown.b);
+  const std::string stored_in(name(shown.result.dtype()));
+  if (shown.product == Product::kForward) take_histogram(layer, kOutput, shown.result, stored_in);
+  if (shown.product == Product::kInputGradient) take_histogram(layer, kInputGradient, shown.result, stored_in);
+  std::string& formats = layer.products[static_cast<size_t>(shown.product)];
   if (!formats.empty()) return;  // a layer that is used several times is looked at once
-  formats = fmt::format("{} x {}", format_name(a), format_name(b));
-  compare(layer.index * kProducts + static_cast<int64_t>(product), product, a, b, result.dtype());
+  formats = fmt::format("{} x {}", format_name(shown.a), format_name(shown.b));
+  compare(layer.index * kProducts + static_cast<int64_t>(shown.product), shown);
 }
 
 ProductProbe::Seen& ProductProbe::take_histogram(Layer& layer, int tensor, const Tensor& values,
@@ -121,8 +119,10 @@ ProductProbe::Sample ProductProbe::sample_of(int64_t rows) const {
   return {whole, whole / 2};
 }
 
-void ProductProbe::compare(int64_t record, Product product, const ObservedOperand& a, const ObservedOperand& b,
-                           DType result) {
+void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
+  const ObservedOperand &a = shown.a, &b = shown.b;
+  const Product product = shown.product;
+  const DType result = shown.result.dtype();
   const Sample sample = sample_of(a.given.dim(0));
   const bool is_weight_gradient = product == Product::kWeightGradient;
   const Transpose trans_a = is_weight_gradient ? Transpose::kYes : Transpose::kNo;
@@ -132,23 +132,26 @@ void ProductProbe::compare(int64_t record, Product product, const ObservedOperan
   };
   const int64_t columns = trans_b == Transpose::kYes ? b.given.dim(0) : b.given.dim(1);
   const Shape shape{is_weight_gradient ? a.given.dim(1) : sample.rows, columns};
-  if (shape.numel() > kMaxProductElements) return;
+  const bool is_split = shown.fp32_products == Fp32Products::kBf16x3 || shown.fp32_products == Fp32Products::kBf16x6;
+  if (shape.numel() > kMaxProductElements || is_split) return;
   const auto multiply = [&](const Tensor& x, const Tensor& y, const Tensor& c, int64_t begin, int64_t count,
-                            const Tensor& x_scale, const Tensor& y_scale) {
+                            const Tensor& x_scale, const Tensor& y_scale, Fp32Math math) {
     backend_.gemm({.a = part(x, true, begin, count),
                    .b = part(y, is_weight_gradient, begin, count),
                    .c = c,
                    .a_scale = x_scale,
                    .b_scale = y_scale,
                    .trans_a = trans_a,
-                   .trans_b = trans_b},
+                   .trans_b = trans_b,
+                   .fp32_math = math},
                   stream_);
   };
   // As the layer has it.
   const Tensor x = numbers_of(a, 4), y = numbers_of(b, 5);
   const DType product_dtype = result == x.dtype() ? result : DType::kF32;
   Tensor made = scratch_.get(0, product_dtype, shape);
-  multiply(x, y, made, 0, sample.rows, a.scale, b.scale);
+  multiply(x, y, made, 0, sample.rows, a.scale, b.scale,
+           shown.fp32_products == Fp32Products::kTf32 ? Fp32Math::kTf32 : Fp32Math::kFull);
   if (result != product_dtype) {
     const Tensor rounded = scratch_.get(1, result, shape);
     backend_.cast({.src = made, .dst = rounded}, stream_);
@@ -158,12 +161,12 @@ void ProductProbe::compare(int64_t record, Product product, const ObservedOperan
   Tensor reference = scratch_.get(2, DType::kF32, shape);
   if (is_weight_gradient && sample.half > 0) {
     const Tensor other = scratch_.get(3, DType::kF32, shape);
-    multiply(a.given, b.given, reference, 0, sample.half, {}, {});
-    multiply(a.given, b.given, other, sample.half, sample.rows - sample.half, {}, {});
+    multiply(a.given, b.given, reference, 0, sample.half, {}, {}, Fp32Math::kFull);
+    multiply(a.given, b.given, other, sample.half, sample.rows - sample.half, {}, {}, Fp32Math::kFull);
     backend_.compare({.x = reference, .reference = other, .record = halves_[record / kProducts]}, stream_);
     backend_.add({.a = reference, .b = other, .y = reference}, stream_);
   } else {
-    multiply(a.given, b.given, reference, 0, sample.rows, {}, {});
+    multiply(a.given, b.given, reference, 0, sample.rows, {}, {}, Fp32Math::kFull);
   }
   backend_.compare({.x = made, .reference = reference, .record = errors_[record]}, stream_);
 }

@@ -25,6 +25,7 @@ class ProductProbe final : public ProductObserver {
     bool counts_weights = true;  // one of the ranks, since they all have the same
   };
   // Products with more elements than this are not compared: the memory for it would be that of a large model's head.
+  // Nor are products of fp32 numbers that are made of several in bf16.
   static constexpr int64_t kMaxProductElements = int64_t{1} << 26;
 
   // Tensors of a layer: those of kAllRoles, then y and dx.
@@ -34,8 +35,7 @@ class ProductProbe final : public ProductObserver {
 
   // Before a pass.
   void begin();
-  void on_product(const Parameter& weight, Product product, const ObservedOperand& a, const ObservedOperand& b,
-                  const Tensor& result) override;
+  void on_product(const ObservedProduct& shown) override;
   // What passes since begin() have shown, layer by layer: of each its tensors and its products. Blocks.
   std::vector<ProbeRow> rows();
 
@@ -62,8 +62,7 @@ class ProductProbe final : public ProductObserver {
   void look_at(Layer& layer, Role role, const ObservedOperand& operand);
   // What the product multiplies; where it reads codes, the numbers that these stand for, in a place of the scratch.
   Tensor numbers_of(const ObservedOperand& operand, int place);
-  // result: the dtype that the product is stored in.
-  void compare(int64_t record, Product product, const ObservedOperand& a, const ObservedOperand& b, DType result);
+  void compare(int64_t record, const ObservedProduct& shown);
 
   Options options_;
   Backend& backend_;

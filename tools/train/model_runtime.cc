@@ -9,9 +9,7 @@ namespace {
 
 std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& device, StepProfiler* profiler) {
   auto backend = create_backend(device.backend, device.index);
-  backend->set_gemm_options({.fp32_math = config.precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull,
-                             .selection = config.cuda.gemm,
-                             .narrow_math = config.cuda.narrow_math});
+  backend->set_gemm_options({.selection = config.cuda.gemm, .narrow_math = config.cuda.narrow_math});
   backend->set_attention_choice(config.cuda.attention);
   if (profiler != nullptr) return std::make_unique<ProfilingBackend>(std::move(backend), *profiler);
   return backend;

@@ -38,11 +38,16 @@ std::string operand(const LinearFormats& formats, Product product, Role role, DT
 
 std::string settings_of(const PlacedOp& placed) {
   std::string text = fmt::format("{:<13} {}", name(placed.op), placed.compute);
-  if (!placed.formats.any()) return text;
+  const bool multiplies_specially = placed.multiplies_fp32() && placed.fp32_products != Fp32Products::kFp32;
+  if (!placed.formats.any() && !multiplies_specially) return text;
   text += std::string(3, ' ');
   const auto cell = [&](Product product, Role first, Role second) {
-    text += fmt::format(" {:<27}", operand(placed.formats, product, first, placed.compute) + " x " +
-                                       operand(placed.formats, product, second, placed.compute));
+    std::string factors = operand(placed.formats, product, first, placed.compute) + " x " +
+                          operand(placed.formats, product, second, placed.compute);
+    if (multiplies_specially && placed.multiplies_fp32(product)) {
+      factors += fmt::format(" by {}", name(placed.fp32_products));
+    }
+    text += fmt::format(" {:<27}", factors);
   };
   cell(Product::kForward, Role::kActivation, Role::kWeight);
   cell(Product::kInputGradient, Role::kGradient, Role::kWeight);
@@ -114,6 +119,19 @@ std::string rounding_summary(const Config& config, const Backend& backend) {
   }
   if (emulates) text += "; emulation is exact: rounded values are multiplied as bf16 and summed in fp32";
   return text;
+}
+
+std::string fp32_products_summary(const Config& config) {
+  int64_t layers = 0;
+  std::map<Fp32Products, int64_t> counts;
+  for (const PlacedOp& placed : ops_of(config)) {
+    if (placed.op != Op::kLinear) continue;
+    ++layers;
+    if (placed.multiplies_fp32() && placed.fp32_products != Fp32Products::kFp32) ++counts[placed.fp32_products];
+  }
+  std::vector<std::string> parts;
+  for (const auto& [products, count] : counts) parts.push_back(fmt::format("{} by {}", count, name(products)));
+  return parts.empty() ? "" : fmt::format("fp32 products of {} linear layers: {}", layers, fmt::join(parts, ", "));
 }
 
 std::string precision_table(const Config& config, std::string_view prefix) {

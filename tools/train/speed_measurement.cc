@@ -26,14 +26,24 @@ double measured_flops(Session& session) {
   }
 }
 
+// What the data sheet promises of products as the model has them made; 0: nothing.
+double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision) {
+  const auto promised = [&](DType dtype, Fp32Math math) {
+    return backend.datasheet_flops(index, dtype, math).value_or(0.0);
+  };
+  const Fp32Products products = precision.fp32_products;
+  if (precision.compute == DType::kF32 && bf16_products(products) > 0) {
+    return promised(DType::kBF16, Fp32Math::kFull) / bf16_products(products);
+  }
+  return promised(precision.compute, products == Fp32Products::kTf32 ? Fp32Math::kTf32 : Fp32Math::kFull);
+}
+
 RankPeaks my_peaks(Session& session) {
-  const PrecisionConfig& precision = session.config.precision;
   const BackendEntry& backend = find_backend(session.device.backend);
   const int index = session.device.index;
-  const Fp32Math math = precision.tf32 ? Fp32Math::kTf32 : Fp32Math::kFull;
   session.communicator.barrier();  // so that ranks of one device measure what they leave each other
   return {.gemm = measured_flops(session),
-          .datasheet = backend.datasheet_flops(index, precision.compute, math).value_or(0.0),
+          .datasheet = promised_flops(backend, index, session.config.precision),
           .claim = make_gpu_claim(this_node(), backend.device_identity(index), index, backend.device_count())};
 }
 

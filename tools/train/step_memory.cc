@@ -32,7 +32,7 @@ void require_something_to_round(const Config& config, const ParameterSet& parame
 // For whom products keep at hand what they read.
 class Bystander final : public ProductObserver {
  public:
-  void on_product(const Parameter&, Product, const ObservedOperand&, const ObservedOperand&, const Tensor&) override {}
+  void on_product(const ObservedProduct&) override {}
 };
 
 // After a pass.
@@ -186,7 +186,8 @@ std::vector<PlacedOp> ops_of(const Config& config) {
                    .op = op,
                    .compute = compute_dtype(precision, {}, op, output.dtype(), output.dtype()),
                    .formats = op == Op::kLinear ? linear_formats(precision, {}) : LinearFormats(),
-                   .extents = op == Op::kLinear ? walk.extents_of(layer, output) : LayerExtents()});
+                   .extents = op == Op::kLinear ? walk.extents_of(layer, output) : LayerExtents(),
+                   .fp32_products = precision.fp32_products});
   }});
   require_matches(walk.policy());
   return ops;

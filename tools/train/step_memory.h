@@ -1,6 +1,7 @@
 // What passes through the model need beyond the training state, learnt by walking them without computing.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -37,6 +38,14 @@ struct PlacedOp {
   // Of linear layers. inputs is 0 where the layer has no weight of its own.
   LinearFormats formats{};
   LayerExtents extents{};
+  Fp32Products fp32_products = Fp32Products::kFp32;  // of those of its products that multiply fp32 numbers
+
+  bool multiplies_fp32(Product product) const {
+    return op == Op::kLinear && compute == DType::kF32 && !formats.rounds(product);
+  }
+  bool multiplies_fp32() const {
+    return std::any_of(std::begin(kAllProducts), std::end(kAllProducts), [&](Product p) { return multiplies_fp32(p); });
+  }
 };
 // In order, in training, each as an op of its own. ConfigError as walk_step().
 std::vector<PlacedOp> ops_of(const Config& config);

@@ -50,6 +50,9 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
     if (const std::string rounding = rounding_summary(session.config, *session.runtime.backend); !rounding.empty()) {
       spdlog::info("{}", rounding);
     }
+    if (const std::string products = fp32_products_summary(session.config); !products.empty()) {
+      spdlog::info("{}", products);
+    }
     spdlog::info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session.config.precision.compute,
                  rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
   }

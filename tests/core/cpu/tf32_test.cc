@@ -33,10 +33,13 @@ class Tf32 : public ::testing::Test {
   }
   std::vector<float> product(const std::vector<float>& a, const std::vector<float>& b) {
     const Tensor c = backend_.make_tensor(DType::kF32, {kM, kN}, "test");
-    backend_.gemm({.a = tensor(a, {kM, kK}), .b = tensor(b, {kN, kK}), .c = c, .trans_b = Transpose::kYes}, *stream_);
+    backend_.gemm(
+        {.a = tensor(a, {kM, kK}), .b = tensor(b, {kN, kK}), .c = c, .trans_b = Transpose::kYes, .fp32_math = math_},
+        *stream_);
     return values(c);
   }
 
+  Fp32Math math_ = Fp32Math::kFull;
   CpuBackend backend_{0};
   std::unique_ptr<Stream> stream_ = backend_.create_stream();
 };
@@ -45,7 +48,7 @@ TEST_F(Tf32, OperandsAreRoundedAndNothingElse) {
   const auto a = testing::normal_values(kM * kK, 1), b = testing::normal_values(kN * kK, 2);
   const auto full = product(a, b), expected = product(rounded(a), rounded(b));
   EXPECT_NE(full, expected);
-  backend_.set_gemm_options({.fp32_math = Fp32Math::kTf32});
+  math_ = Fp32Math::kTf32;
   EXPECT_EQ(product(a, b), expected);
 }
 
@@ -73,8 +76,8 @@ TEST_F(Tf32, RoundsAsTheFormatDoes) {
   cases.insert(cases.end(), random.begin(), random.end());
   const auto count = static_cast<int64_t>(cases.size());
   const Tensor c = backend_.make_tensor(DType::kF32, {count, 1}, "test");
-  backend_.set_gemm_options({.fp32_math = Fp32Math::kTf32});
-  backend_.gemm({.a = tensor(cases, {count, 1}), .b = tensor({1.0f}, {1, 1}), .c = c}, *stream_);
+  math_ = Fp32Math::kTf32;
+  backend_.gemm({.a = tensor(cases, {count, 1}), .b = tensor({1.0f}, {1, 1}), .c = c, .fp32_math = math_}, *stream_);
   const auto found = values(c), expected = rounded(cases);
   for (size_t i = 0; i < cases.size(); ++i) {
     if (std::isnan(expected[i])) {
@@ -94,12 +97,13 @@ TEST_F(Tf32, BiasGradientsAreOfUnroundedNumbers) {
                    .b = tensor(x, {kK, kN}),
                    .c = c,
                    .bias_gradient = bias,
-                   .trans_a = Transpose::kYes},
+                   .trans_a = Transpose::kYes,
+                   .fp32_math = math_},
                   *stream_);
     return values(bias);
   };
   const auto full = run();
-  backend_.set_gemm_options({.fp32_math = Fp32Math::kTf32});
+  math_ = Fp32Math::kTf32;
   EXPECT_LT(testing::relative_error(run(), full), kK * 0x1p-24);
 }
 
@@ -111,11 +115,11 @@ TEST_F(Tf32, SixteenBitOperandsDoNotDependOnIt) {
     const Tensor c = backend_.make_tensor(DType::kF32, {kM, kN}, "test");
     backend_.cast({.src = tensor(wide, {kM, kK}), .dst = a}, *stream_);
     backend_.cast({.src = tensor(other, {kN, kK}), .dst = b}, *stream_);
-    backend_.gemm({.a = a, .b = b, .c = c, .trans_b = Transpose::kYes}, *stream_);
+    backend_.gemm({.a = a, .b = b, .c = c, .trans_b = Transpose::kYes, .fp32_math = math_}, *stream_);
     return values(c);
   };
   const auto full = run();
-  backend_.set_gemm_options({.fp32_math = Fp32Math::kTf32});
+  math_ = Fp32Math::kTf32;
   EXPECT_EQ(run(), full);
 }
 

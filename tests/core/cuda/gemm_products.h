@@ -67,6 +67,7 @@ class GemmProducts : public ::testing::Test {
     GradientMode mode = GradientMode::kWrite;
     size_t offset = 0;  // in elements: of every operand
     std::optional<double> a_scale{}, b_scale{};
+    Fp32Math fp32_math = Fp32Math::kFull;
   };
 
   static Tensor make_scale(const std::optional<double>& scale) {
@@ -75,7 +76,7 @@ class GemmProducts : public ::testing::Test {
 
   // Computes it and compares.
   void expect_right(GemmDevice& device, const Case& of) {
-    const auto [shape, dtype, c_dtype, bias_dtype, mode, offset, a_scale, b_scale] = of;
+    const auto [shape, dtype, c_dtype, bias_dtype, mode, offset, a_scale, b_scale, fp32_math] = of;
     const auto m = static_cast<int64_t>(shape.m), n = static_cast<int64_t>(shape.n), k = static_cast<int64_t>(shape.k);
     const std::vector<double> a = whole_numbers(shape.m * shape.k, 1), b = whole_numbers(shape.k * shape.n, 2),
                               bias = whole_numbers(shape.n, 3), before = whole_numbers(shape.m * shape.n, 4);
@@ -89,7 +90,8 @@ class GemmProducts : public ::testing::Test {
         .b_scale = make_scale(b_scale),
         .trans_a = shape.trans_a ? Transpose::kYes : Transpose::kNo,
         .trans_b = shape.trans_b ? Transpose::kYes : Transpose::kNo,
-        .mode = mode};
+        .mode = mode,
+        .fp32_math = fp32_math};
     multiply(device, args, stream_);
     std::vector<double> expected = reference::matmul(a, b, shape);
     for (size_t i = 0; i < expected.size(); ++i) {

@@ -128,10 +128,9 @@ TEST_F(GemmProducts, Tf32OnlyWhereItIsAskedForAndOnlyForFp32) {
   GemmDevice device(library_, "");
   expect_right(device, {});
   EXPECT_EQ(state().compute_type, CUBLAS_COMPUTE_32F);
-  stream_.set_gemm_options({.fp32_math = Fp32Math::kTf32});
-  expect_right(device, {});
+  expect_right(device, {.fp32_math = Fp32Math::kTf32});
   EXPECT_EQ(state().compute_type, CUBLAS_COMPUTE_32F_FAST_TF32);
-  expect_right(device, {.dtype = DType::kBF16});
+  expect_right(device, {.dtype = DType::kBF16, .fp32_math = Fp32Math::kTf32});
   EXPECT_EQ(state().compute_type, CUBLAS_COMPUTE_32F);
 }
 

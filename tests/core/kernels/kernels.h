@@ -9,6 +9,7 @@ inline void fill(const Tensor& dst, float value) {
   device_under_test().backend().fill(dst, value, device_under_test().stream());
 }
 inline void cast(const CastArgs& args) { device_under_test().backend().cast(args, device_under_test().stream()); }
+inline void split(const SplitArgs& args) { device_under_test().backend().split(args, device_under_test().stream()); }
 inline void add(const AddArgs& args) { device_under_test().backend().add(args, device_under_test().stream()); }
 inline void gemm(const GemmArgs& args) { device_under_test().backend().gemm(args, device_under_test().stream()); }
 inline void column_sum(const ColumnSumArgs& args) {

@@ -50,6 +50,7 @@ class NotingBackend final : public Backend {
   void fill(const Tensor& dst, float, Stream& stream) override { last_ = {"fill", &dst, &stream}; }
 
   void cast(const CastArgs& args, Stream& stream) override { last_ = {"cast", &args, &stream}; }
+  void split(const SplitArgs& args, Stream& stream) override { last_ = {"split", &args, &stream}; }
   void add(const AddArgs& args, Stream& stream) override { last_ = {"add", &args, &stream}; }
   void gemm(const GemmArgs& args, Stream& stream) override { last_ = {"gemm", &args, &stream}; }
   void column_sum(const ColumnSumArgs& args, Stream& stream) override { last_ = {"column_sum", &args, &stream}; }
@@ -149,6 +150,7 @@ class ProfilingBackendTest : public ::testing::Test {
 // A kernel that is new must be added to ProfilingBackend, which would not compile, and here.
 TEST_F(ProfilingBackendTest, HandsOnEveryKernel) {
   expect_forwarded("cast", &Backend::cast);
+  expect_forwarded("split", &Backend::split);
   expect_forwarded("add", &Backend::add);
   expect_forwarded("gemm", &Backend::gemm);
   expect_forwarded("column_sum", &Backend::column_sum);
@@ -183,7 +185,7 @@ TEST_F(ProfilingBackendTest, HandsOnEveryKernel) {
   expect_forwarded("update_stagnation", &Backend::update_stagnation);
   expect_forwarded("rounding_losses", &Backend::rounding_losses);
   expect_forwarded("compare", &Backend::compare);
-  EXPECT_EQ(forwarded_, 35);
+  EXPECT_EQ(forwarded_, 36);
 }
 
 TEST_F(ProfilingBackendTest, HandsOnEverythingElse) {

@@ -175,10 +175,11 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
   const Config named = minimal_config({"data.validation=[v.txt]"});
   EXPECT_THAT(training_differences(named, minimal_config({"data.validation=[moved.txt]", "train.eval_interval=0"})),
               IsEmpty());
-  EXPECT_THAT(training_differences(a, minimal_config({"precision.layers=[{match: x, dtype: fp32}]"})),
-              ElementsAre("precision.layers[0].dtype: (absent) -> fp32", "precision.layers[0].match: (absent) -> x",
-                          "precision.layers[0].op: (absent) -> any", "precision.layers[0].product: (absent) -> any",
-                          "precision.layers[0].role: (absent) -> any"));
+  EXPECT_THAT(
+      training_differences(a, minimal_config({"precision.layers=[{match: x, dtype: fp32}]"})),
+      ElementsAre("precision.layers[0].dtype: (absent) -> fp32", "precision.layers[0].fp32_products: (absent) -> auto",
+                  "precision.layers[0].match: (absent) -> x", "precision.layers[0].op: (absent) -> any",
+                  "precision.layers[0].product: (absent) -> any", "precision.layers[0].role: (absent) -> any"));
 }
 
 TEST(ConfigTest, RecipesOfLinearLayers) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "core/base/error.h"
 #include "tests/core/io/temp_folder.h"
 #include "tests/tools/config/minimal.h"
@@ -113,7 +115,16 @@ INSTANTIATE_TEST_SUITE_P(
              "precision.pattern = none"},
         Case{{"precision.pattern=first_last_k_high", "precision.pattern_blocks=50"}, "leave none of the model's"},
         Case{{"precision.layers=[{match: a}]"},
-             "precision.layers[0].dtype = low (default; command line: precision.layers=[{match: a}]) names no op"},
+             "precision.layers[0].dtype = auto (default; command line: precision.layers=[{match: a}]) and "
+             "precision.layers[0].fp32_products = auto (default; command line: precision.layers=[{match: a}]): the "
+             "override says nothing"},
+        Case{{"precision.layers=[{match: a, op: gelu, fp32_products: tf32}]"}, "sets fp32_products of gelu"},
+        Case{{"precision.layers=[{match: a, role: weight, dtype: mxfp8, fp32_products: tf32}]"},
+             "sets fp32_products of single products or roles"},
+        Case{{"precision.fp32_products=bf16x9"}, "expected one of fp32, tf32, bf16x3, bf16x6"},
+        Case{{"precision.tf32=true"},
+             "unknown key 'tf32' in section 'precision'; here it is called "
+             "precision.fp32_products"},
         Case{{"scaler.mode=static", "scaler.init_scale=0.5"}, "is below scaler.min_scale = 1.0"},
         Case{{"scaler.mode=dynamic", "scaler.max_scale=100"},
              "scaler.init_scale = 65536.0 (default) is above scaler.max_scale"},
@@ -151,6 +162,32 @@ TEST(Validation, TheFirstMomentIsReadUnderItsOldName) {
   EXPECT_EQ(minimal_config({"optimizer.moment_dtype=bf16"}).optimizer.adamw.first_moment, MomentFormat::kBF16);
   EXPECT_THAT(error_of({"optimizer.moment_dtype=bf16", "optimizer.first_moment=fp32"}),
               HasSubstr("unknown key 'moment_dtype'"));
+}
+
+// Likewise, but people are told the new name.
+TEST(Validation, CheckpointsMaySayTf32) {
+  const auto kept = [](const char* precision) {
+    return parse_config(std::string("data:\n  train: [a.txt]\nprecision:\n  ") + precision, "kept").precision;
+  };
+  EXPECT_EQ(kept("tf32: true\n").fp32_products, Fp32Products::kTf32);
+  EXPECT_EQ(kept("tf32: false\n").fp32_products, Fp32Products::kFp32);
+  EXPECT_THAT(error_of({"precision.tf32=true"}), HasSubstr("here it is called precision.fp32_products"));
+  const testing::TempFolder folder;
+  std::ofstream(folder.file("a.yaml")) << "data:\n  train: [a.txt]\nprecision:\n  tf32: true\n";
+  EXPECT_THAT(testing::message_of<ConfigError>([&] { load_config(folder.file("a.yaml")); }),
+              HasSubstr("a.yaml:4:3: unknown key 'tf32' in section 'precision'; here it is called "
+                        "precision.fp32_products"));
+}
+
+TEST(Validation, Fp32ProductsAreReadForTheModelAndForLayers) {
+  const PrecisionConfig c =
+      minimal_config({"precision.fp32_products=bf16x3",
+                      "precision.layers=[{match: a, fp32_products: tf32}, {match: b, dtype: fp32}]"})
+          .precision;
+  EXPECT_EQ(c.fp32_products, Fp32Products::kBf16x3);
+  EXPECT_EQ(c.layers[0].fp32_products, Fp32Products::kTf32);
+  EXPECT_FALSE(c.layers[0].setting);
+  EXPECT_FALSE(c.layers[1].fp32_products);
 }
 
 // Where overrides let some layers compute in 16 bits, it has a meaning.

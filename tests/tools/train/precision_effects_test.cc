@@ -52,5 +52,43 @@ TEST(PrecisionEffects, DelayedScalingThatNothingUsesIsRefused) {
               HasSubstr("precision.delayed has no meaning where nothing is scaled so"));
 }
 
+TEST(PrecisionEffects, Fp32ProductsThatChangeSomethingAreAccepted) {
+  for (const char* products : {"tf32", "bf16x3", "bf16x6"}) {
+    const std::string model = std::string("precision.fp32_products=") + products;
+    EXPECT_EQ(refusal({"precision.compute=fp32", model}), kNothing);
+    EXPECT_EQ(refusal({"precision.layers=[{match: head, dtype: fp32}]", model}), kNothing);
+    EXPECT_EQ(refusal({std::string("precision.layers=[{match: blocks.*.mlp, dtype: fp32, fp32_products: ") + products +
+                       "}]"}),
+              kNothing);
+  }
+  EXPECT_EQ(refusal({"precision.compute=fp32", "precision.fp32_products=tf32",
+                     "precision.layers=[{match: \"**.attention\", fp32_products: fp32}]"}),
+            kNothing);
+  EXPECT_EQ(refusal({"precision.compute=fp32", "precision.fp32_products=tf32",
+                     "precision.layers=[{match: \"**\", role: weight, dtype: mxfp8}]"}),
+            kNothing)
+      << "weight gradients multiply fp32 numbers";
+}
+
+TEST(PrecisionEffects, Fp32ProductsWithoutFp32NumbersAreRefused) {
+  EXPECT_THAT(refusal({"precision.fp32_products=tf32"}),
+              HasSubstr("precision.fp32_products = tf32 has no effect: no linear layer multiplies fp32 numbers; remove "
+                        "it, or set precision.compute=fp32"));
+  EXPECT_THAT(refusal({"precision.compute=fp32", "precision.recipe=current", "precision.pattern=all_low",
+                       "precision.fp32_products=bf16x6"}),
+              HasSubstr("no linear layer multiplies fp32 numbers"));
+  EXPECT_THAT(refusal({"precision.compute=fp32", "precision.fp32_products=bf16x6",
+                       "precision.layers=[{match: \"**\", fp32_products: tf32}]"}),
+              HasSubstr("precision.layers decides about every linear layer that multiplies fp32 numbers"));
+  for (const char* layer : {"{match: token_embedding, fp32_products: tf32}", "{match: blocks.0, fp32_products: tf32}",
+                            "{match: head, dtype: bf16, fp32_products: tf32}"}) {
+    EXPECT_THAT(refusal({std::string("precision.layers=[{match: head, dtype: fp32}, ") + layer + "]"}),
+                HasSubstr("precision.layers[1], which matches"))
+        << layer;
+  }
+  EXPECT_THAT(refusal({"precision.compute=fp32", "precision.layers=[{match: blocks, fp32_products: fp32}]"}),
+              HasSubstr("has fp32_products without effect"));
+}
+
 }  // namespace
 }  // namespace mantissa

@@ -140,7 +140,11 @@ TEST(Recipes, GenerationNeedsNoAmaxHistory) {
 // The memory of rounded weights and scales is predicted.
 TEST(Recipes, MemoryIsPredicted) {
   const std::vector<std::string> precisions[] = {
-      {"precision.recipe=mxfp8"}, {"precision.recipe=delayed"}, {"precision.compute=fp32", "precision.tf32=true"}};
+      {"precision.recipe=mxfp8"},
+      {"precision.recipe=delayed"},
+      {"precision.compute=fp32", "precision.fp32_products=tf32"},
+      {"precision.compute=fp32", "precision.fp32_products=bf16x3"},
+      {"precision.layers=[{match: \"blocks.*.mlp\", dtype: fp32, fp32_products: bf16x6}]"}};
   for (const auto& precision : precisions) {
     const std::string text = SmallRun("memory").train(2, with(kSizes, precision)).output;
     for (const char* category : {"activations", "buffers", "total"}) {
@@ -163,6 +167,48 @@ TEST(Recipes, ConfigPrintsWhatBecomesOfTheLayers) {
         "\n# head                         linear        bf16\n",
         "\n# blocks.0-3.attention         attention     bf16\n"}) {
     EXPECT_NE(outcome.output.find(line), std::string::npos) << line << "\nnot in\n" << outcome.output;
+  }
+}
+
+TEST(Recipes, ConfigPrintsHowFp32ProductsAreMade) {
+  const SmallRun run("config_products");
+  const Outcome outcome = run_program(
+      0,
+      {"config", run.config_path(), "precision.compute=fp32", "precision.fp32_products=bf16x6",
+       "precision.layers=[{match: \"blocks.*.attention\", fp32_products: fp32}, {match: head, fp32_products: tf32}]"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  for (const char* line :
+       {"\n# blocks.0-1.mlp.up            linear        fp32    fp32 x fp32 by bf16x6       fp32 x fp32 "
+        "by bf16x6       fp32 x fp32 by bf16x6\n",
+        "\n# blocks.0-1.attention.qkv     linear        fp32\n",
+        "\n# head                         linear        fp32    fp32 x fp32 by tf32 "}) {
+    EXPECT_NE(outcome.output.find(line), std::string::npos) << line << "\nnot in\n" << outcome.output;
+  }
+}
+
+// A step's gradient depends on 9 products of the forward pass and on as many behind them. Where each is off by a part e
+// of itself, so is by 18 e what a step learns; beside that stands the order of sums.
+TEST(Recipes, Fp32ProductsLearnWhatFp32Does) {
+  const auto losses_with = [](const char* products) {
+    const SmallRun run(std::string("products_") + products);
+    const Outcome outcome =
+        run.train(1, {"precision.compute=fp32", std::string("precision.fp32_products=") + products, "train.steps=30"});
+    if (std::string(products) != "fp32") {
+      EXPECT_NE(outcome.output.find(std::string("fp32 products of 9 linear layers: 9 by ") + products),
+                std::string::npos)
+          << outcome.output;
+    }
+    return run.losses();
+  };
+  const auto plain = losses_with("fp32");
+  const double learnt = plain.at(1) - plain.at(30);
+  ASSERT_GT(learnt, 0.2 * plain.at(1)) << "there is something to learn";
+  for (const auto& [products, error] : {std::pair("tf32", 0x1p-10), {"bf16x3", 0x1p-15}, {"bf16x6", 0x1p-24}}) {
+    const auto found = losses_with(products);
+    EXPECT_NE(found, plain) << products;
+    for (const auto& [step, loss] : found) {
+      EXPECT_NEAR(loss, plain.at(step), 18 * error * learnt + 1e-5) << products << ", step " << step;
+    }
   }
 }
 

@@ -49,6 +49,13 @@ TEST(SpeedMeasurement, SumsThePeaksOfAllRanks) {
 TEST(SpeedMeasurement, ADataSheetIsForADtypeAndForOneRank) {
   EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=bf16"})[0].datasheet_flops, 3e12);
   EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=fp32"})[0].datasheet_flops, 0.0);
+  for (const auto& [products, parts] : {std::pair("bf16x3", 3), std::pair("bf16x6", 6)}) {
+    EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=fp32",
+                          std::string("precision.fp32_products=") + products})[0]
+                  .datasheet_flops,
+              3e12 / parts)
+        << "so many products of bf16 make one";
+  }
   EXPECT_EQ(measure(2, {"device=cpu_with_datasheet", "precision.compute=bf16"})[0].datasheet_flops, 0.0);
 }
 
