@@ -72,11 +72,12 @@ void CodedGather::send(int bucket) {
     }
     const Parameter& parameter = buckets_.parameters()[piece.parameter];
     const Shape shape = as_matrix(piece.count);
-    backend_.quantize({.src = src.view(shape),
-                       .format = {*piece.format, Scaling::kDelayed},
-                       .scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale,
-                       .codes = row.view(shape)},
-                      compute_);
+    QuantizeArgs args;
+    args.src = src.view(shape);
+    args.format = {*piece.format, Scaling::kDelayed};
+    args.scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale;
+    args.codes = row.view(shape);
+    backend_.quantize(args, compute_);
   }
   const Tensor rows(slot.rows, DType::kU8, Shape{ranks, plan.row_bytes});
   gather_.wait(*compute_.record());

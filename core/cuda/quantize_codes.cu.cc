@@ -14,7 +14,7 @@
 namespace mantissa::cuda {
 namespace {
 
-constexpr int kRowsOfWarp = 8, kCodesOfWord = 4;
+constexpr int kRowsOfWarp = 8, kCodesOfWord = 4, kBlocksAtOnce = 4;
 // Of the tile, turned over: a column's rows are words, and one more keeps columns on different banks.
 constexpr int kColumnWords = kTileWarps * kRowsOfWarp / kCodesOfWord, kColumnStride = kColumnWords + 1;
 constexpr size_t kSharedWords = kTileColumns * kColumnStride + kTileWarps;  // the last for the record
@@ -49,14 +49,22 @@ __device__ __forceinline__ void store_codes(uint8_t* to, uint32_t word, int64_t 
   }
 }
 
+// With four blocks to a multiprocessor there are registers enough: left to itself, ptxas takes fewer and spills.
 // Width: of the elements that are read at once. kWhole: words of codes are stored at once.
 template <int Width, bool kWhole, typename From>
-__global__ void __launch_bounds__(kTileThreads) quantize_codes_kernel(CodeOperands<From> p) {
+__global__ void __launch_bounds__(kTileThreads, kBlocksAtOnce) quantize_codes_kernel(CodeOperands<From> p) {
   using Tile = WarpTile<kRowsOfWarp, Width>;
   Tile tile(blockIdx.x, p.columns);
   tile.load_from(p.src, p.rows, p.columns);
-  const float scale = *p.scale;
   uint32_t* const turned = shared_memory<uint32_t>();
+  if (p.record != nullptr) {  // first: then no register holds what has become a code
+    uint32_t amax = 0;
+#pragma unroll
+    for (int r = 0; r < kRowsOfWarp; ++r) amax = MaxBits()(amax, tile.amax_of_row(r));
+    add_to_record(
+        p.record, amax, [&] { return tile.count_non_finite(); }, turned + kTileColumns * kColumnStride);
+  }
+  const float scale = *p.scale;
   const int first = static_cast<int>(threadIdx.x) % kLanes * kLaneColumns;  // column of the tile
   const int word_row = static_cast<int>(threadIdx.x) / kLanes * kRowsOfWarp / kCodesOfWord;
 
@@ -83,6 +91,7 @@ __global__ void __launch_bounds__(kTileThreads) quantize_codes_kernel(CodeOperan
   if (p.transposed != nullptr) {
     __syncthreads();
     const int64_t row_of_tile = tile.row - word_row * kCodesOfWord, column_of_tile = tile.column - first;
+#pragma unroll 2
     for (int i = static_cast<int>(threadIdx.x); i < kTileColumns * kColumnWords; i += kTileThreads) {
       const int64_t column = column_of_tile + i / kColumnWords;
       const int64_t row = row_of_tile + i % kColumnWords * kCodesOfWord;
@@ -91,12 +100,6 @@ __global__ void __launch_bounds__(kTileThreads) quantize_codes_kernel(CodeOperan
                           turned[i / kColumnWords * kColumnStride + i % kColumnWords], p.rows - row);
     }
   }
-  if (p.record == nullptr) return;
-  uint32_t amax = 0;
-#pragma unroll
-  for (int r = 0; r < kRowsOfWarp; ++r) amax = MaxBits()(amax, tile.amax_of_row(r));
-  add_to_record(
-      p.record, amax, [&] { return tile.count_non_finite(); }, turned + kTileColumns * kColumnStride);
 }
 
 template <int Width, bool kWhole, typename From>

@@ -3,13 +3,14 @@
 # (--steps 7) 10, 30 and 20 ms. With OUT_OF_MEMORY_AT memory ends at that micro-batch and above, and with BROKEN nothing
 # works; the probe (--steps 1) always does.
 set -euo pipefail
-micro_batch='' steps='' phases=0 graph=no export_to=''
+micro_batch='' steps='' phases=0 graph=no export_to='' products=no
 while [[ $# -gt 0 ]]; do
   case "$1" in
     --micro-batch) micro_batch=$2 && shift ;;
     --steps) steps=$2 && shift ;;
     --phases) phases=$2 && shift ;;
     --export) export_to=$2 && shift ;;
+    --products) products=yes ;;
     cuda.graph=true) graph=yes ;;
   esac
   shift
@@ -25,6 +26,11 @@ fi
 if [[ $steps != 1 && $micro_batch -ge ${OUT_OF_MEMORY_AT:-1000} ]]; then
   echo "step: [cuda] GPU 0 is out of memory: 'step arena' needs 1.0 MiB" >&2
   exit 1
+fi
+if [[ $products == yes ]]; then
+  echo "products_bf16: 256 1e12 0.1 255 5e11 0.05 512 4e12 0.4"
+  echo "products_e4m3: 256 2e12 0.1 512 6e12 0"
+  exit 0
 fi
 case $steps,$micro_batch in
   7,*)
