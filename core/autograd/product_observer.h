@@ -29,6 +29,7 @@ struct ObservedProduct {
   Tensor
       result{};  // y, dx or dW as the layer has it, with bias and activation function, or earlier contributions, in it
   Fp32Products fp32_products = Fp32Products::kFp32;  // how it is made, where a and b are fp32
+  bool is_first = true;                              // of the pieces that a layer makes this product in, row by row
 };
 
 class ProductObserver {

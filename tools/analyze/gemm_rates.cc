@@ -10,8 +10,9 @@
 namespace mantissa {
 namespace {
 
-constexpr int64_t kSizes[] = {256, 512, 1024, 2048};
-constexpr int64_t kLargeSizes[] = {4096, 8192};  // a CPU would take minutes
+constexpr int64_t kSizes[] = {256, 512, 1024, 2048, 4096, 8192};
+// What a product of the next size may take, by the rate of the last: slow devices stop before it takes minutes.
+constexpr double kMaxSeconds = 1.0;
 
 }  // namespace
 
@@ -27,12 +28,10 @@ GemmPeak gemm_peak(const DeviceChoice& device, DType dtype) {
 }
 
 std::vector<GemmRate> measure_gemm_rates(Backend& backend, Stream& stream, const GemmPeak& peak) {
-  std::vector<int64_t> sizes(std::begin(kSizes), std::end(kSizes));
-  if (backend.device().kind != Device::Kind::kCpu) {
-    sizes.insert(sizes.end(), std::begin(kLargeSizes), std::end(kLargeSizes));
-  }
   std::vector<GemmRate> rates;
-  for (const int64_t aligned : sizes) {
+  for (const int64_t aligned : kSizes) {
+    const auto elements = static_cast<double>(aligned);
+    if (!rates.empty() && 2.0 * elements * elements * elements > kMaxSeconds * rates.back().flops) break;
     for (const int64_t size : {aligned, aligned - 1}) {
       if (peak.dtype == DType::kU8 && size % kNarrowMultiple != 0) continue;
       GemmRate rate{peak.dtype, size, measure_product_flops(backend, stream, peak.dtype, {size, size, size}), {}};

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "comm/communicator.h"
 #include "core/base/log.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
+#include "tools/train/step_memory.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -31,6 +33,28 @@ std::vector<Point> points_of(const std::string& target) {
   return {early, {"late", newest}};
 }
 
+// Rank 0 chooses: a run that is still training makes checkpoints, and removes some.
+std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
+  struct Choice {
+    int64_t points = 0;
+    char names[2][16] = {}, checkpoints[2][4096] = {};
+  };
+  Choice mine;
+  if (communicator.rank() == 0) {
+    for (const Point& point : points_of(target)) {
+      const auto index = static_cast<size_t>(mine.points++);
+      point.name.copy(mine.names[index], sizeof(mine.names[index]) - 1);
+      point.checkpoint.copy(mine.checkpoints[index], sizeof(mine.checkpoints[index]) - 1);
+    }
+  }
+  const Choice chosen = all_gather_records(communicator, mine)[0];
+  std::vector<Point> points;
+  for (int64_t index = 0; index < chosen.points; ++index) {
+    points.push_back({chosen.names[index], chosen.checkpoints[index]});
+  }
+  return points;
+}
+
 // Of a training that is looked at and leaves nothing behind.
 Config analysed(Config config, const Point& point) {
   config.probe.enabled = true;
@@ -41,6 +65,7 @@ Config analysed(Config config, const Point& point) {
   config.train.sample_tokens = 0;
   config.profile = false;
   config.cuda.graph = false;
+  config.comm.gather = WeightGather::kWorking;  // the same bits, and weights are seen before they are rounded
   return config;
 }
 
@@ -50,15 +75,19 @@ Config in_fp32(Config config) {
   config.precision.compute = DType::kF32;
   config.optimizer.adamw.master = MasterWeights::kF32;
   config.optimizer.adamw.weight_rounding = WeightRounding::kNearest;
-  config.comm.gather = WeightGather::kWorking;
   return config;
+}
+
+// Whether any layer's gradients are stored in fp16.
+bool stores_fp16(const Config& config) {
+  const auto ops = ops_of(config);
+  return std::any_of(ops.begin(), ops.end(), [](const PlacedOp& op) { return op.compute == DType::kF16; });
 }
 
 struct Trained {
   std::vector<ProbedStep> steps;
   int64_t first_step = 0;
   double first_loss = 0.0;
-  int64_t skipped = 0;
 };
 
 Trained train(const Config& config, int64_t batches, Communicator& communicator) {
@@ -72,7 +101,6 @@ Trained train(const Config& config, int64_t batches, Communicator& communicator)
   while (static_cast<int64_t>(trained.steps.size()) < batches) {
     for (const StepReport& report : step.run()) {
       if (report.step == trained.first_step) trained.first_loss = report.loss;
-      trained.skipped += report.applied ? 0 : 1;
     }
     if (auto probed = step.take_probed()) trained.steps.push_back(std::move(*probed));
   }
@@ -94,16 +122,20 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
                          .ranks = communicator.size(),
                          .batches = request.batches,
                          .checkpoints = {}};
-  for (const Point& point : points_of(request.target)) {
+  for (const Point& point : agreed_points(request.target, communicator)) {
     const Config as_configured = analysed(config, point);
     const Trained trained = train(as_configured, request.batches, communicator);
-    const bool loses_magnitudes = config.precision.compute == DType::kF16;
-    const Trained exact = loses_magnitudes ? train(in_fp32(as_configured), request.batches, communicator) : Trained();
-    CheckpointFindings found = findings_of(trained.steps, loses_magnitudes ? exact.steps : trained.steps);
+    CheckpointFindings found;
+    if (stores_fp16(config)) {
+      const Trained exact = train(in_fp32(as_configured), request.batches, communicator);
+      found = findings_of(trained.steps, exact.steps);
+      take_magnitudes(findings_of(exact.steps, {}), found);
+    } else {
+      found = findings_of(trained.steps, trained.steps);
+    }
     found.name = point.name;
     found.step = trained.first_step;
     found.loss = trained.first_loss;
-    found.skipped = trained.skipped;
     analysis.checkpoints.push_back(std::move(found));
   }
   return analysis;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "core/autograd/linear_formats.h"
 
@@ -24,6 +25,8 @@ class Ordered {
   std::map<std::pair<std::string, std::string>, size_t> places_;
   std::vector<T> things_;
 };
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 bool is_product(const std::string& role) { return parse_product(role).has_value(); }
 
@@ -47,13 +50,28 @@ void add(ProductFindings& found, const ProbeRow& row) {
   found.batch_noise += row.batch_noise;
 }
 
+// Of a step that was skipped.
+void pass_over(TensorFindings& found, const ProbeRow& row) {
+  found.role = row.role, found.tensor = row.tensor, found.format = row.format;
+  found.amaxes.push_back(kUnknown);
+  found.non_finite_when_skipped += row.losses.non_finite;
+}
+
+void pass_over(ProductFindings& found, const ProbeRow& row) {
+  found.product = row.role, found.tensor = row.tensor, found.formats = row.format;
+  found.snr_db.push_back(kUnknown);
+  found.cosine.push_back(kUnknown);
+}
+
 LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps) {
   LossScaleFindings found;
   ProbeRow unscaled{.role = {}, .tensor = {}, .format = {}};
   for (const ProbedStep& step : steps) {
+    if (!step.applied) continue;
     for (const ProbeRow& row : step.rows) {
       if (row.role != probe_role::kGradient && row.role != probe_role::kInputGradient) continue;
       ProbeRow one{.role = {}, .tensor = {}, .format = {}};
+      // Of a scale that is no power of two at least what it is: the recommendation is one lower at most.
       one.histogram = shifted(row.histogram, -std::ilogb(step.loss_scale));
       add(unscaled, one);
     }
@@ -95,11 +113,14 @@ CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::
   Ordered<ProductFindings> products;
   for (const ProbedStep& step : steps) {
     found.steps.push_back(step.step + 1);
+    if (!step.applied) ++found.skipped;
     for (const ProbeRow& row : step.rows) {
       if (is_product(row.role)) {
-        add(products.at(row.role, row.tensor), row);
+        ProductFindings& product = products.at(row.role, row.tensor);
+        step.applied ? add(product, row) : pass_over(product, row);
       } else {
-        add(tensors.at(row.role, row.tensor), row);
+        TensorFindings& tensor = tensors.at(row.role, row.tensor);
+        step.applied ? add(tensor, row) : pass_over(tensor, row);
       }
     }
   }
@@ -107,6 +128,17 @@ CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::
   found.products = products.take();
   found.loss_scale = loss_scales(magnitudes);
   return found;
+}
+
+void take_magnitudes(const CheckpointFindings& exact, CheckpointFindings& found) {
+  for (TensorFindings& tensor : found.tensors) {
+    if (tensor.format != info(Format::kF16).name) continue;
+    for (const TensorFindings& other : exact.tensors) {
+      if (other.role != tensor.role || other.tensor != tensor.tensor) continue;
+      tensor.histogram = other.histogram;
+      tensor.losses = format_losses(other.histogram, Format::kF16, 0);
+    }
+  }
 }
 
 }  // namespace mantissa

@@ -1,6 +1,7 @@
 #include "tools/analyze/model_verb.h"
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "core/base/error.h"
@@ -15,23 +16,34 @@
 namespace mantissa {
 namespace {
 
-// A file that is opened before anything is computed, so that a path which cannot be written is found out at once.
+// A file that is begun before anything is computed, so that a path which cannot be written is found out at once, and
+// that takes the place of an older one when it is complete.
 class OutputFile {
  public:
   OutputFile(const char* option, const std::string& path) : option_(option), path_(path) {
     if (path.empty()) return;
-    file_.open(path);
+    file_.open(partial());
     if (!file_) throw ConfigError(fmt::format("{}: {}: expected a file that can be written", option, path));
   }
+  ~OutputFile() {
+    if (std::error_code ignored; is_wanted()) std::filesystem::remove(partial(), ignored);
+  }
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  bool is_wanted() const { return !path_.empty(); }
   void write(const std::string& text) {
     file_ << text;
     file_.close();
-    if (!file_) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
+    std::error_code failed;
+    if (file_) std::filesystem::rename(partial(), path_, failed);
+    if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
     spdlog::info("written: {}", path_);
   }
-  bool is_wanted() const { return !path_.empty(); }
 
  private:
+  std::string partial() const { return path_ + ".partial"; }
+
   const char* option_;
   const std::string path_;
   std::ofstream file_;
@@ -49,7 +61,8 @@ void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Con
   const std::string text = to_text(analysis);
   std::fwrite(text.data(), 1, text.size(), stdout);
   const nlohmann::json data = to_json(analysis);
-  if (json.is_wanted()) json.write(data.dump(1) + "\n");
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // paths need not be UTF-8
+  if (json.is_wanted()) json.write(data.dump(1, ' ', false, kReplace) + "\n");
   if (html.is_wanted()) html.write(model_page(data));
 }
 

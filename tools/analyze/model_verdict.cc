@@ -30,34 +30,40 @@ double share_of_nonzero(const FormatLosses& losses, int64_t count) {
 
 // What of a checkpoint's findings asks for attention.
 struct Kinds {
-  Kind non_finite, overflowed_gradients, saturated, underflowed, noisy, costly, stagnant;
+  Kind non_finite, overflowed_gradients, saturated, underflowed, underflowed_gradients, subnormal, noisy, costly,
+      stagnant;
 };
 
+// What is stored or multiplied in the format in use; of parameter gradients and updates that says nothing.
 bool is_rounded(const TensorFindings& found) {
-  return found.role == probe_role::kActivation || found.role == probe_role::kWeight ||
-         found.role == probe_role::kGradient || found.role == probe_role::kWire;
+  return found.role != probe_role::kUpdate && found.role != probe_role::kParameterGradient;
 }
 
-bool is_scaled_by_the_loss(const TensorFindings& found) {
-  return found.role == probe_role::kGradient || found.role == probe_role::kInputGradient ||
-         found.role == probe_role::kParameterGradient || found.role == probe_role::kWire;
+// e2m1 has three bits: of normal values a tenth is below half of its smallest number.
+double underflow_threshold(const TensorFindings& found) {
+  return found.format.ends_with(info(Format::kE2M1).name) ? kUnderflowShareE2M1 : kUnderflowShare;
 }
 
 void judge(const TensorFindings& found, Kinds& kinds) {
   const std::string what = fmt::format("{} of '{}'", found.role, found.tensor);
   const FormatLosses& losses = found.losses;
-  if (losses.non_finite > 0) {
-    Kind& kind = is_scaled_by_the_loss(found) ? kinds.overflowed_gradients : kinds.non_finite;
-    kind.add(static_cast<double>(losses.non_finite),
-             fmt::format("{}: {} of {} values", what, losses.non_finite, losses.elements));
+  const bool is_gradient = has_loss_scale(found.role);
+  if (const int64_t bad = losses.non_finite + found.non_finite_when_skipped; bad > 0) {
+    Kind& kind = is_gradient ? kinds.overflowed_gradients : kinds.non_finite;
+    kind.add(static_cast<double>(bad), fmt::format("{}: {} values", what, bad));
   }
-  if (is_rounded(found)) {
-    if (const double share = share_of_nonzero(losses, losses.overflowed); share > kSaturatedShare) {
-      kinds.saturated.add(share, fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, found.format));
-    }
-    if (const double share = share_of_nonzero(losses, losses.underflowed); share > kUnderflowShare) {
-      kinds.underflowed.add(share, fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, found.format));
-    }
+  if (!is_rounded(found)) return;
+  const auto told = [&](double share) { return fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, found.format); };
+  if (const double share = share_of_nonzero(losses, losses.overflowed); share > kSaturatedShare) {
+    kinds.saturated.add(share, told(share));
+  }
+  if (const double share = share_of_nonzero(losses, losses.underflowed); share > underflow_threshold(found)) {
+    (is_gradient ? kinds.underflowed_gradients : kinds.underflowed).add(share, told(share));
+  }
+  // Formats of 8 and 4 bits have most of their numbers there.
+  if (const double share = share_of_nonzero(losses, losses.subnormal);
+      found.format == info(Format::kF16).name && share > kSubnormalShare) {
+    kinds.subnormal.add(share, told(share));
   }
 }
 
@@ -149,8 +155,12 @@ ModelVerdict verdict_of(const ModelAnalysis& analysis) {
     tell(kinds.saturated, "values beyond the range", where,
          "A larger precision.delayed.margin, or a format with more range for that role", VerdictLevel::kAttention,
          verdict);
-    tell(kinds.underflowed, "values that become 0", where,
-         "A larger loss scale for gradients, or smaller blocks (precision.recipe)", VerdictLevel::kAttention, verdict);
+    tell(kinds.underflowed_gradients, "gradients that become 0", where,
+         "A larger loss scale (scaler), or smaller blocks (precision.recipe)", VerdictLevel::kAttention, verdict);
+    tell(kinds.underflowed, "values that become 0", where, "A recipe with smaller blocks (precision.recipe), or bf16",
+         VerdictLevel::kAttention, verdict);
+    tell(kinds.subnormal, "values with few bits, below fp16's smallest normal number", where,
+         "A larger loss scale for gradients (scaler), or bf16", VerdictLevel::kAttention, verdict);
     tell(kinds.noisy, "products with little signal", where, "Keep that layer in bf16 (precision.layers)",
          VerdictLevel::kAttention, verdict);
     tell(kinds.costly, "weight gradients whose rounding costs batch", where,
@@ -159,7 +169,7 @@ ModelVerdict verdict_of(const ModelAnalysis& analysis) {
          "A larger learning rate: these weights no longer move", VerdictLevel::kAttention, verdict);
     if (checkpoint.skipped > 0) {
       verdict.level = std::max(verdict.level, VerdictLevel::kAttention);
-      verdict.lines.push_back(fmt::format("{}: {} of {} steps were skipped for gradients that were not finite", where,
+      verdict.lines.push_back(fmt::format("{}: {} of {} steps were skipped, for values that were not finite", where,
                                           checkpoint.skipped, checkpoint.steps.size()));
     }
   }

@@ -19,9 +19,11 @@ struct ModelVerdict {
 // Thresholds, above or below which a finding is one:
 inline constexpr double kSaturatedShare = 1e-4;  // of a tensor's values that are not 0, in its format
 inline constexpr double kUnderflowShare = 0.01;  // of a tensor's values that are not 0, in its format
-inline constexpr double kLowSnrDb = 10.0;        // of a product: noise of a third of the signal's size
-inline constexpr double kBatchLossShare = 0.1;   // of the batch, by rounding's noise
-inline constexpr double kStagnantShare = 0.5;    // of a parameter's updates, in the format that its weights have
+inline constexpr double kUnderflowShareE2M1 = 0.25;
+inline constexpr double kSubnormalShare = 0.5;  // likewise, in fp16
+inline constexpr double kLowSnrDb = 10.0;       // of a product: noise of a third of the signal's size
+inline constexpr double kBatchLossShare = 0.1;  // of the batch, by rounding's noise
+inline constexpr double kStagnantShare = 0.5;   // of a parameter's updates, in the format that its weights have
 
 ModelVerdict verdict_of(const ModelAnalysis& analysis);
 

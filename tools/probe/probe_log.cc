@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <limits>
 
+#include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/quant/histogram_code.h"
 
 namespace mantissa {
@@ -97,6 +99,11 @@ double noise_ratio(const ProbeRow& row) {
   return row.error.error_squares / row.batch_noise;
 }
 
+bool has_loss_scale(const std::string& role) {
+  return role == probe_role::kGradient || role == probe_role::kInputGradient ||
+         role == probe_role::kParameterGradient || role == probe_role::kWire;
+}
+
 double amax_of(const ProbeRow& row) {
   return row.losses.elements > 0 ? static_cast<double>(std::bit_cast<float>(row.histogram.amax)) : kNone;
 }
@@ -104,8 +111,12 @@ double amax_of(const ProbeRow& row) {
 ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
   const std::vector<ProbeColumn> columns = columns_of_log();
   if (next_step > 0 && std::filesystem::exists(path)) {
-    writer_.emplace(ProbeFileWriter::resume(path, columns, groups_before(path, next_step)));
-    return;
+    try {
+      writer_.emplace(ProbeFileWriter::resume(path, columns, groups_before(path, next_step)));
+      return;
+    } catch (const DataError& error) {
+      spdlog::warn("{}; it is kept as {}.previous", error.what(), path);
+    }
   }
   if (std::filesystem::exists(path)) std::filesystem::rename(path, path + ".previous");
   writer_.emplace(path, columns);
@@ -114,7 +125,7 @@ ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
 void ProbeLog::append(const ProbedStep& step) {
   Group group;
   for (const ProbeRow& row : step.rows) {
-    const double amax = amax_of(row);
+    const double amax = amax_of(row) / (has_loss_scale(row.role) ? static_cast<double>(step.loss_scale) : 1.0);
     double drift = kNone;
     if (!std::isnan(amax)) {
       const auto [before, is_new] = amaxes_.try_emplace({row.role, row.tensor}, amax);

@@ -6,11 +6,10 @@
 //   scale, loss_scale      fp32   of the format; of the loss in this step, which is part of gradients
 //   elements, zeros, underflowed, subnormal, overflowed, non_finite
 //                   int64  FormatLosses of the format in use
-//   amax, drift     fp32   the largest magnitude; log2 of its ratio to that of the probed step before
-//   histogram       bytes  core/quant/histogram_code.h
-//   snr_db, cosine  fp32   of a product against fp32, or of a sum over the ranks
-//   noise_ratio     fp32   of a weight gradient: rounding's error over the noise of the choice of samples, in squares
-//   stagnant_fp32, stagnant_bf16, stagnant_fp16
+//   amax, drift     fp32   the largest magnitude; log2 of its ratio to that of the probed step before, without loss
+//   scales histogram       bytes  core/quant/histogram_code.h snr_db, cosine  fp32   of a product against fp32, or of a
+//   sum over the ranks noise_ratio     fp32   of a weight gradient: rounding's error over the noise of the choice of
+//   samples, in squares stagnant_fp32, stagnant_bf16, stagnant_fp16
 //                   int64  updates below half an ulp of the weight in that format
 #pragma once
 
@@ -29,6 +28,8 @@ namespace mantissa {
 struct ProbedStep {
   int64_t step = 0;  // from 0
   float loss_scale = 1.0f;
+  bool applied = true;   // else some gradients were not finite
+  double seconds = 0.0;  // that reading and exchanging the rows took, on this rank
   std::vector<ProbeRow> rows;
 };
 
@@ -54,5 +55,7 @@ double snr_db(const ProbeRow& row);
 double cosine_of(const ProbeRow& row);
 double noise_ratio(const ProbeRow& row);
 double amax_of(const ProbeRow& row);
+// Whether such tensors hold the gradients of the scaled loss.
+bool has_loss_scale(const std::string& role);
 
 }  // namespace mantissa

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "core/quant/hadamard.h"
+
 namespace mantissa {
 namespace {
 
 constexpr int64_t kProducts = std::size(kAllProducts);
-constexpr int64_t kGranule = 128;  // rows: whole blocks of every format, and of the Hadamard transform
 
 Role first_role(Product product) { return product == Product::kForward ? Role::kActivation : Role::kGradient; }
 Role second_role(Product product) { return product == Product::kWeightGradient ? Role::kActivation : Role::kWeight; }
@@ -58,6 +59,7 @@ ProductProbe::Layer& ProductProbe::layer_of(const Parameter& weight) {
 
 void ProductProbe::on_product(const ObservedProduct& shown) {
   Layer& layer = layer_of(shown.weight);
+  if (!shown.is_first) return look_at_more(layer, shown);
   look_at(layer, first_role(shown.product), shown.a);
   look_at(layer, second_role(shown.product), shown.b);
   const std::string stored_in(name(shown.result.dtype()));
@@ -67,6 +69,22 @@ void ProductProbe::on_product(const ObservedProduct& shown) {
   if (!formats.empty()) return;  // a layer that is used several times is looked at once
   formats = fmt::format("{} x {}", format_name(shown.a), format_name(shown.b));
   compare(layer.index * kProducts + static_cast<int64_t>(shown.product), shown);
+}
+
+// Further rows of x, y, dy and dx; the first ones stand for them in the comparison of products.
+void ProductProbe::look_at_more(const Layer& layer, const ObservedProduct& shown) {
+  const auto count = [&](int tensor, const Tensor& values) {
+    backend_.exponent_histogram({.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
+  };
+  switch (shown.product) {
+    case Product::kForward:
+      count(static_cast<int>(Role::kActivation), shown.a.given);
+      return count(kOutput, shown.result);
+    case Product::kInputGradient:
+      return count(kInputGradient, shown.result);
+    case Product::kWeightGradient:
+      return count(static_cast<int>(Role::kGradient), shown.a.given);
+  }
 }
 
 ProductProbe::Seen& ProductProbe::take_histogram(Layer& layer, int tensor, const Tensor& values,
@@ -110,20 +128,20 @@ Tensor ProductProbe::numbers_of(const ObservedOperand& operand, int place) {
   return numbers;
 }
 
-ProductProbe::Sample ProductProbe::sample_of(int64_t rows) const {
-  const int64_t most = std::min(rows, std::max(options_.rows, kGranule));
-  const int64_t pairs = most / (2 * options_.context);
-  if (pairs > 0) return {pairs * 2 * options_.context, pairs * options_.context};
-  const int64_t within = std::min(most, options_.context);
-  const int64_t whole = within >= 2 * kGranule ? within / (2 * kGranule) * 2 * kGranule : within;
-  return {whole, whole / 2};
+ProductProbe::Sample ProductProbe::sample_of(int64_t rows, bool in_groups) const {
+  const int64_t unit = in_groups ? kHadamardLength : 1;
+  const int64_t pair = 2 * options_.context;
+  for (int64_t pairs = std::max<int64_t>(1, options_.rows / pair); pairs > 0 && pair <= rows; --pairs) {
+    if (pairs * pair <= rows && pairs * pair % unit == 0) return {pairs * pair, pairs * options_.context};
+  }
+  return {std::min(rows, options_.rows / unit * unit), 0};
 }
 
 void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
   const ObservedOperand &a = shown.a, &b = shown.b;
   const Product product = shown.product;
   const DType result = shown.result.dtype();
-  const Sample sample = sample_of(a.given.dim(0));
+  const Sample sample = sample_of(a.given.dim(0), a.transformed);
   const bool is_weight_gradient = product == Product::kWeightGradient;
   const Transpose trans_a = is_weight_gradient ? Transpose::kYes : Transpose::kNo;
   const Transpose trans_b = product == Product::kForward ? Transpose::kYes : Transpose::kNo;
@@ -132,8 +150,7 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
   };
   const int64_t columns = trans_b == Transpose::kYes ? b.given.dim(0) : b.given.dim(1);
   const Shape shape{is_weight_gradient ? a.given.dim(1) : sample.rows, columns};
-  const bool is_split = shown.fp32_products == Fp32Products::kBf16x3 || shown.fp32_products == Fp32Products::kBf16x6;
-  if (shape.numel() > kMaxProductElements || is_split) return;
+  if (shape.numel() > kMaxProductElements) return;
   const auto multiply = [&](const Tensor& x, const Tensor& y, const Tensor& c, int64_t begin, int64_t count,
                             const Tensor& x_scale, const Tensor& y_scale, Fp32Math math) {
     backend_.gemm({.a = part(x, true, begin, count),
@@ -148,6 +165,8 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
   };
   // As the layer has it.
   const Tensor x = numbers_of(a, 4), y = numbers_of(b, 5);
+  const bool is_split = shown.fp32_products == Fp32Products::kBf16x3 || shown.fp32_products == Fp32Products::kBf16x6;
+  if (is_split && x.dtype() == DType::kF32) return;
   const DType product_dtype = result == x.dtype() ? result : DType::kF32;
   Tensor made = scratch_.get(0, product_dtype, shape);
   multiply(x, y, made, 0, sample.rows, a.scale, b.scale,

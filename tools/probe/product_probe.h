@@ -2,8 +2,7 @@
 //
 // Of each layer it takes the histograms of x, W, dy, y and dx, what the formats in use lose of the first three, and for
 // each product the error against fp32: the unrounded operands multiplied and summed in fp32. Products are looked at on
-// some of the rows: those of the first whole samples, an even number of them where there are two, or of the first
-// sample's beginning.
+// some of the rows: on an even number of whole samples, two at least, or where there is one sample on its beginning.
 #pragma once
 
 #include <map>
@@ -19,7 +18,7 @@ namespace mantissa {
 class ProductProbe final : public ProductObserver {
  public:
   struct Options {
-    int64_t rows = 512;          // at most, that products are looked at on
+    int64_t rows = 512;          // that products are looked at on, or those of two samples if these are more
     int64_t context = 1;         // rows of a sample
     int max_layers = 0;          // that the passes have
     bool counts_weights = true;  // one of the ranks, since they all have the same
@@ -51,14 +50,15 @@ class ProductProbe final : public ProductObserver {
     Seen tensors[kTensors] = {};
     std::string products[std::size(kAllProducts)];  // formats of the operands; empty: not seen
   };
-  // The rows that products are looked at on, and those of each of the two halves.
+  // The rows that products are looked at on, and those of each half of the samples; 0: there is one sample.
   struct Sample {
     int64_t rows, half;
   };
 
   Layer& layer_of(const Parameter& weight);
-  Sample sample_of(int64_t rows) const;
+  Sample sample_of(int64_t rows, bool in_groups) const;
   Seen& take_histogram(Layer& layer, int tensor, const Tensor& values, const std::string& format);
+  void look_at_more(const Layer& layer, const ObservedProduct& shown);
   void look_at(Layer& layer, Role role, const ObservedOperand& operand);
   // What the product multiplies; where it reads codes, the numbers that these stand for, in a place of the scratch.
   Tensor numbers_of(const ObservedOperand& operand, int place);

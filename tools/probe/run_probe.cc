@@ -1,5 +1,6 @@
 #include "tools/probe/run_probe.h"
 
+#include <chrono>
 #include <iterator>
 #include <utility>
 
@@ -25,11 +26,13 @@ RunProbe::RunProbe(const Config& config, int linear_layers, const Parts& parts)
       gradients_(parts.buckets, parts.reducer, parts.communicator, parts.backend, parts.stream),
       updates_(parts.buckets.parameters(), parts.optimizer, parts.backend, parts.stream) {}
 
-ProbedStep RunProbe::end(int64_t step, float loss_scale, bool has_updates) {
-  ProbedStep probed{.step = step, .loss_scale = loss_scale, .rows = products_.rows()};
+ProbedStep RunProbe::end(int64_t step, float loss_scale, bool applied, double learning_rate) {
+  const auto begin = std::chrono::steady_clock::now();
+  ProbedStep probed{.step = step, .loss_scale = loss_scale, .applied = applied, .rows = products_.rows()};
   append(gradients_.rows(), probed.rows);
-  if (has_updates) append(updates_.rows(), probed.rows);
+  if (applied && learning_rate > 0.0) append(updates_.rows(), probed.rows);
   probed.rows = sum_over_ranks(communicator_, std::move(probed.rows));
+  probed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return probed;
 }
 

@@ -38,9 +38,9 @@ class RunProbe {
   void gradients_ready() { gradients_.look(); }
   void before_update() { updates_.before(); }
   void after_update() { updates_.after(); }
-  // What the step has shown, on all ranks; has_updates: whether it was applied, with a learning rate that is not 0.
+  // What the step has shown, on all ranks. There are updates where it was applied with a learning rate that is not 0.
   // Blocks; collective.
-  ProbedStep end(int64_t step, float loss_scale, bool has_updates);
+  ProbedStep end(int64_t step, float loss_scale, bool applied, double learning_rate);
 
  private:
   const ProbeConfig config_;

@@ -45,19 +45,22 @@ void ProbeRecorder::count(const StepReport& step) {
 }
 
 void ProbeRecorder::record(const ProbedStep& step) {
-  if (!log_) return;
+  const auto begin = std::chrono::steady_clock::now();
   try {
-    log_->append(step);
+    if (log_) log_->append(step);
   } catch (const std::exception& error) {
     spdlog::warn("probes are no longer written: {}", error.what());
     log_.reset();
   }
+  if (probed_.steps == 0) return;  // the first step of the process
+  probed_.sum += step.seconds + std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
 std::string ProbeRecorder::summary() const {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path_, error);
   std::string text = fmt::format("probes: {} ({:.1f} KiB)", path_, error ? 0.0 : static_cast<double>(bytes) / 1024.0);
+  if (!log_) text = "probes: not written to the end, see above";
   if (probed_.steps == 0 || others_.steps == 0) return text;
   const double extra = probed_.mean() - others_.mean();
   return text + fmt::format(

@@ -39,7 +39,7 @@ std::vector<StepReport> TrainStep::run() {
   }
   if (probed) {
     const StepReport& report = reports.back();
-    probed_ = probe_->end(report.step, report.scale, report.applied && report.learning_rate > 0.0);
+    probed_ = probe_->end(report.step, report.scale, report.applied, report.learning_rate);
   }
   return reports;
 }

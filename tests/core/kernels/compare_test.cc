@@ -50,7 +50,7 @@ TEST(Compare, SumsSquaresProductsAndErrors) {
     for (const Placement placement : kPlacements) {
       const PlacementScope scope(placement);
       for (const DType dtype : kFloatDTypes) {
-        for (const int64_t n : {0, 1, 17, 63, 255, 257, 16385, 70001}) {
+        for (const int64_t n : {0, 1, 17, 63, 255, 257, 12288, 16385, 70001}) {
           const Tensor x = make_tensor(dtype, {n}, random_values(n, 1));
           const Tensor reference = make_tensor(DType::kF32, {n}, random_values(n, 2));
           expect_sums(compared(x, reference), expected_sums(values_of(x), values_of(reference)));

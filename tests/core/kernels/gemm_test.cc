@@ -201,7 +201,7 @@ TEST(Gemm, RefusesWhatDoesNotFit) {
       [&] {
         gemm({.a = a, .b = zeros(DType::kF16, {3, 4}), .c = c, .bias = {}});
       },
-      "[gemm] a and b must have one floating dtype, got bf16 and fp16");
+      "[gemm] a and b must have one floating dtype, or be codes, got bf16 and fp16");
   expect_contract_error(
       [&] {
         gemm({.a = a, .b = b, .c = zeros(DType::kF16, {2, 4}), .bias = {}});

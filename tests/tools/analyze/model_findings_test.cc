@@ -54,7 +54,7 @@ Counted in_fp16(const std::vector<float>& values, int exponent) {
   return counted;
 }
 
-// The largest scale at which nothing overflows, even four times as large: the fewest underflows there are.
+// The largest scale at which nothing overflows, even `headroom` times as large: the fewest underflows there are.
 int best_scale(const std::vector<float>& values, double headroom) {
   for (int exponent = 60;; --exponent) {
     std::vector<float> larger = values;
@@ -111,6 +111,37 @@ TEST(ModelFindings, AddsUpTheSteps) {
   EXPECT_EQ(found.tensors[0].losses.zeros, 1);
   EXPECT_EQ(found.tensors[0].losses.non_finite, 1);
   EXPECT_EQ(found.tensors[0].amaxes, (std::vector<double>{1.0, 3.0}));
+}
+
+// Its gradients are no gradients of the model.
+TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
+  ProbedStep skipped = step_of({1024.0f, INFINITY, NAN}, 1);
+  skipped.applied = false;
+  ProbeRow product{.role = "wgrad", .tensor = "layer", .format = "bf16 x bf16"};
+  product.error = {.elements = 1, .non_finite = 1};
+  skipped.rows.push_back(product);
+  const auto clean = step_of({1.0f, 0.5f});
+  const CheckpointFindings found = findings_of({skipped, clean}, {skipped, clean});
+  EXPECT_EQ(found.skipped, 1);
+  ASSERT_EQ(found.tensors.size(), 1u);
+  EXPECT_EQ(found.tensors[0].losses, findings_of({clean}, {}).tensors[0].losses);
+  EXPECT_EQ(found.tensors[0].non_finite_when_skipped, 2);
+  EXPECT_EQ(found.tensors[0].amaxes.size(), 2u);
+  ASSERT_EQ(found.products.size(), 1u);
+  EXPECT_EQ(found.products[0].error, ErrorSums());
+  ASSERT_TRUE(found.loss_scale.recommended.has_value());
+  EXPECT_EQ(found.loss_scale.recommended->exponent, findings_of({}, {clean}).loss_scale.recommended->exponent);
+}
+
+// What is stored in fp16 has lost its small values before anybody counts.
+TEST(ModelFindings, TakesWhatFp16LosesFromMagnitudesThatHaveAll) {
+  ProbedStep stored = step_of({1.0f, 0.0f, 0.0f});
+  stored.rows[0].format = "fp16";
+  CheckpointFindings found = findings_of({stored}, {});
+  take_magnitudes(findings_of({step_of({1.0f, 0x1p-26f, 0x1p-20f})}, {}), found);
+  EXPECT_EQ(found.tensors[0].losses.underflowed, 1);
+  EXPECT_EQ(found.tensors[0].losses.subnormal, 1);
+  EXPECT_EQ(found.tensors[0].losses.zeros, 0);
 }
 
 TEST(ModelFindings, NoiseCostsAShareOfTheBatch) {

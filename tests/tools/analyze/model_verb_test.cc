@@ -78,11 +78,31 @@ TEST(AnalyzeModel, TrainingWithTheRecommendedScaleNeverOverflows) {
   for (const auto& step : steps) EXPECT_FALSE(step.contains("skip_reason")) << step;
 }
 
+// In fp16 without a loss scale gradients are lost before a probe sees them.
+TEST(AnalyzeModel, SeesWhatFp16Loses) {
+  const SmallRun run("analyze_fp16");
+  const auto verdict = [&](const std::string& scale) {
+    const std::string json = run.folder() + "/report.json";
+    const Outcome outcome =
+        run_program(0, {"analyze", "model", run.config_path(), "precision.compute=fp16", "scaler.mode=static",
+                        "scaler.min_scale=0.001", "scaler.init_scale=" + scale, "--batches", "2", "--json", json});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_json(json).at("verdict").dump();
+  };
+  EXPECT_NE(verdict("0.015625").find("gradients that become 0"), std::string::npos);
+  EXPECT_EQ(verdict("65536").find("gradients that become 0"), std::string::npos);
+}
+
 TEST(AnalyzeModel, RefusesWhatIsNeitherAConfigurationNorARun) {
   const SmallRun run("analyze_refuses");
   EXPECT_EQ(run_program(0, {"analyze", "model", run.folder() + "/nothing.yaml"}).exit_code, 2);
   const Outcome empty = run_program(0, {"analyze", "model", run.folder()});
   EXPECT_EQ(empty.exit_code, 4) << empty.output;
+  write_file(run.folder() + "/kept.html", "kept");
+  const Outcome refused =
+      run_program(0, {"analyze", "model", run.config_path(), "model.heads=5", "--html", run.folder() + "/kept.html"});
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_EQ(read_file(run.folder() + "/kept.html"), "kept") << "an older report stays until there is a new one";
   const Outcome page = run_program(0, {"analyze", "model", run.config_path(), "--html", "/nowhere/page.html"});
   EXPECT_EQ(page.exit_code, 2) << page.output;
   EXPECT_NE(page.output.find("--html: /nowhere/page.html: expected a file that can be written"), std::string::npos);

@@ -62,7 +62,7 @@ TEST(ProbeLog, HoldsWhatRowsSay) {
   EXPECT_EQ(file.integers("non_finite")[0], 1);
   EXPECT_EQ(file.floats("amax")[0], 0.5f);
   EXPECT_TRUE(std::isnan(file.floats("drift")[0])) << "there is nothing before";
-  EXPECT_EQ(file.floats("drift")[3], 2.0f) << "four times as large";
+  EXPECT_EQ(file.floats("drift")[3], 3.0f) << "four times as large at half the loss scale";
   EXPECT_EQ(decode_histogram(file.bytes("histogram")[0]), tensor_row(0.5f).histogram);
   EXPECT_TRUE(file.bytes("histogram")[1].empty());
   EXPECT_TRUE(std::isnan(file.floats("snr_db")[0]));
@@ -81,6 +81,23 @@ TEST(ProbeLog, GoesOnBehindACheckpoint) {
   ProbeLog log(path, 20);  // steps 0 to 19 are part of the checkpoint
   log.append({.step = 20, .rows = {tensor_row(1.0f)}});
   EXPECT_EQ(ProbeFile(path).integers("step"), (std::vector<int64_t>{1, 11, 21}));
+}
+
+TEST(ProbeLog, BeginsAnewWhereTheFileIsDamaged) {
+  const std::string path = fresh_folder("probe_log_damaged") + "/probes.mtp";
+  testing::write_file(path, "mtprobe1\x04");
+  ProbeLog log(path, 20);
+  log.append({.step = 20, .rows = {tensor_row(1.0f)}});
+  EXPECT_EQ(ProbeFile(path).integers("step"), std::vector<int64_t>{21});
+  EXPECT_EQ(testing::read_file(path + ".previous"), "mtprobe1\x04");
+}
+
+TEST(ProbeLog, DriftOfGradientsLeavesTheLossScaleOut) {
+  const std::string path = fresh_folder("probe_log_drift") + "/probes.mtp";
+  ProbeLog log(path, 0);
+  log.append({.step = 0, .loss_scale = 64.0f, .rows = {tensor_row(1.0f)}});
+  log.append({.step = 1, .loss_scale = 32.0f, .rows = {tensor_row(1.0f)}});
+  EXPECT_EQ(ProbeFile(path).floats("drift")[1], 1.0f);
 }
 
 TEST(ProbeLog, ANewRunKeepsTheFileOfTheLast) {

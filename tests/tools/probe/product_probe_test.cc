@@ -94,7 +94,8 @@ class ProductProbeTest : public ::testing::Test {
     const UniformPrecision policy(precision);
     parameters_.forget_gradients();
     {
-      const auto tape = host_.tape(policy, {.observer = observer});
+      const auto tape =
+          host_.tape(policy, {.random = {.seed = 5, .step = host_.step(0), .samples = 4}, .observer = observer});
       const Tape::LayerGuard guard(*tape, "layer");
       const Var out = linear(*tape, leaf(*tape, x_), weight_, nullptr);
       tape->backward(weighted_sum(*tape, out, dy_));
@@ -236,6 +237,73 @@ TEST_F(ProductProbeTest, LooksAtProductsOnSomeOfTheRows) {
   EXPECT_EQ(found.at("wgrad").error.elements, kOutputs * kInputs);
   EXPECT_EQ(found.at("activation").losses.elements, kRows * kInputs) << "tensors are counted whole";
   EXPECT_EQ(found.at("fprop").error.error_squares, 0.0) << "nothing is rounded";
+}
+
+// Halves of one sample are no two draws of samples.
+TEST_F(ProductProbeTest, OneSampleHasNoBatchNoise) {
+  ProductProbe probe({.rows = kRows, .context = kRows, .max_layers = 1}, host_.backend(), host_.stream());
+  probe.begin();
+  pass({}, &probe);
+  for (const ProbeRow& row : probe.rows()) EXPECT_EQ(row.batch_noise, 0.0) << row.role;
+}
+
+// Two samples at least, whatever the number of rows.
+TEST_F(ProductProbeTest, LooksAtTwoSamplesWhereThereAreTwo) {
+  ProductProbe probe({.rows = 1, .context = kRows / 2, .max_layers = 1}, host_.backend(), host_.stream());
+  probe.begin();
+  pass({}, &probe);
+  for (const ProbeRow& row : probe.rows()) {
+    if (row.role == "fprop") {
+      EXPECT_EQ(row.error.elements, kRows * kOutputs);
+    }
+  }
+}
+
+// The Hadamard transform mixes 16 rows: a product of some of them would be of nothing that there is.
+TEST_F(ProductProbeTest, TakesWholeGroupsOfTransformedRows) {
+  const LinearFormats formats = everywhere({Format::kE2M1, Scaling::kTwoLevel});
+  const auto ratio = [&](int64_t context, int64_t rows) {
+    ProductProbe probe({.rows = rows, .context = context, .max_layers = 1}, host_.backend(), host_.stream());
+    probe.begin();
+    pass(formats, &probe);
+    for (const ProbeRow& row : probe.rows()) {
+      if (row.role == "wgrad") return row.error.error_squares / row.error.reference_squares;
+    }
+    return 0.0;
+  };
+  const double whole = ratio(32, 192);
+  EXPECT_GT(whole, 0.0);
+  // 18 * 2 * 5 = 180 rows would cut a group; 18 * 2 * 4 = 144 do not.
+  EXPECT_LT(ratio(18, 190), 2.0 * whole);
+}
+
+// A head that is made chunk by chunk.
+TEST_F(ProductProbeTest, CountsWhatComesInPieces) {
+  ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
+  probe.begin();
+  const Tensor x = x_.weight, w = weight_.weight, y = host_.tensor(dy_, {kRows, kOutputs});
+  for (const bool is_first : {true, false, false}) {
+    probe.on_product({.weight = weight_,
+                      .product = Product::kForward,
+                      .a = {.given = x, .multiplied = x},
+                      .b = {.given = w, .multiplied = w},
+                      .result = y,
+                      .is_first = is_first});
+  }
+  for (const ProbeRow& row : probe.rows()) {
+    if (row.role == "activation") {
+      EXPECT_EQ(row.losses.elements, 3 * kRows * kInputs);
+    }
+    if (row.role == "output") {
+      EXPECT_EQ(row.losses.elements, 3 * kRows * kOutputs);
+    }
+    if (row.role == "weight") {
+      EXPECT_EQ(row.losses.elements, kOutputs * kInputs);
+    }
+    if (row.role == "fprop") {
+      EXPECT_EQ(row.error.elements, kRows * kOutputs);
+    }
+  }
 }
 
 TEST_F(ProductProbeTest, ChangesNothing) {
