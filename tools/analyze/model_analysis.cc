@@ -65,7 +65,6 @@ Config analysed(Config config, const Point& point) {
   config.train.sample_tokens = 0;
   config.profile = false;
   config.cuda.graph = false;
-  config.comm.gather = WeightGather::kWorking;  // the same bits, and weights are seen before they are rounded
   return config;
 }
 
@@ -110,10 +109,17 @@ Trained train(const Config& config, int64_t batches, Communicator& communicator)
 }  // namespace
 
 Config configuration_of(const ModelRequest& request) {
-  if (!is_run(request.target)) return load_config(request.target, request.overrides);
-  const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
-  return parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json",
-                      request.overrides);
+  Config config;
+  if (is_run(request.target)) {
+    const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
+    config = parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json",
+                          request.overrides);
+  } else {
+    config = load_config(request.target, request.overrides);
+  }
+  // The same bits on any number of ranks, and weights are seen before they are rounded.
+  config.comm.gather = WeightGather::kWorking;
+  return config;
 }
 
 ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, Communicator& communicator) {

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 
+#include "core/ops/code_products.h"
 #include "core/quant/hadamard.h"
 
 namespace mantissa {
 namespace {
 
 constexpr int64_t kProducts = std::size(kAllProducts);
-
-Role first_role(Product product) { return product == Product::kForward ? Role::kActivation : Role::kGradient; }
-Role second_role(Product product) { return product == Product::kWeightGradient ? Role::kActivation : Role::kWeight; }
 
 std::string format_name(const ObservedOperand& operand) {
   if (!operand.format) return std::string(name(operand.given.dtype()));
@@ -60,8 +58,9 @@ ProductProbe::Layer& ProductProbe::layer_of(const Parameter& weight) {
 void ProductProbe::on_product(const ObservedProduct& shown) {
   Layer& layer = layer_of(shown.weight);
   if (!shown.is_first) return look_at_more(layer, shown);
-  look_at(layer, first_role(shown.product), shown.a);
-  look_at(layer, second_role(shown.product), shown.b);
+  const ProductRoles roles = roles_of(shown.product);
+  look_at(layer, roles.a, shown.a);
+  look_at(layer, roles.b, shown.b);
   const std::string stored_in(name(shown.result.dtype()));
   if (shown.product == Product::kForward) take_histogram(layer, kOutput, shown.result, stored_in);
   if (shown.product == Product::kInputGradient) take_histogram(layer, kInputGradient, shown.result, stored_in);

@@ -93,6 +93,14 @@ TEST(AnalyzeModel, SeesWhatFp16Loses) {
   EXPECT_EQ(verdict("65536").find("gradients that become 0"), std::string::npos);
 }
 
+// On one rank nothing is gathered, and training would refuse the setting.
+TEST(AnalyzeModel, TakesARunWhoseWeightsWereGatheredInEightBits) {
+  const SmallRun run("analyze_gathered");
+  const Outcome outcome = run_program(
+      0, {"analyze", "model", run.config_path(), "precision.recipe=delayed", "comm.gather=fp8", "--batches", "1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
 TEST(AnalyzeModel, RefusesWhatIsNeitherAConfigurationNorARun) {
   const SmallRun run("analyze_refuses");
   EXPECT_EQ(run_program(0, {"analyze", "model", run.folder() + "/nothing.yaml"}).exit_code, 2);
