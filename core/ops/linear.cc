@@ -4,6 +4,7 @@
 #include "core/ops/fp32_product.h"
 #include "core/ops/gelu.h"
 #include "core/ops/rounded_linear.h"
+#include "core/ops/show_product.h"
 
 namespace mantissa {
 namespace {
@@ -45,17 +46,6 @@ Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const
           .products = tape.fp32_products()};
 }
 
-// Shows a product whose operands are not rounded.
-void show(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
-          const Tensor& result, Fp32Products products) {
-  tape.show_product({.weight = weight,
-                     .product = product,
-                     .a = {.given = a, .multiplied = a},
-                     .b = {.given = b, .multiplied = b},
-                     .result = result,
-                     .fp32_products = products});
-}
-
 // The gradient of a linear layer's input.
 using InputGradient = std::function<Tensor(Tape& tape, const Tensor& dy)>;
 
@@ -79,7 +69,7 @@ Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter&
                                  .mode = d_weight.mode,
                                  .bias_gradient_mode = d_bias.mode},
                                 products);
-                       show(t, weight, Product::kWeightGradient, dy, x, d_weight.tensor, products);
+                       show_unrounded(t, weight, Product::kWeightGradient, dy, x, d_weight.tensor, products);
                      });
 }
 
@@ -89,7 +79,7 @@ InputGradient plain_gradient(const Operands& operands, const Parameter& weight, 
           shape = operands.input.shape(), &weight, x_dtype](Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), shape, "gradient");
     multiply(t, {.a = dy, .b = kernel, .c = dx, .b_cache = cache}, products);
-    show(t, weight, Product::kInputGradient, dy, kernel, dx, products);
+    show_unrounded(t, weight, Product::kInputGradient, dy, kernel, dx, products);
     return dx;
   };
 }
@@ -112,7 +102,7 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   x.value = Tensor();  // the backward pass needs the cast input only
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   multiply(tape, operands.product(y), operands.products);
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
+  show_unrounded(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
   return record_linear(tape, y, input, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
 }
 
@@ -129,7 +119,7 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
   product.activation = GemmActivation::kGelu;
   product.form = form;
   multiply(tape, product, operands.products);
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
+  show_unrounded(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
   Var made = record_linear(tape, y, saved, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
   return {tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); }), input, form};
 }
@@ -141,7 +131,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
                  weight.name, x.input.dtype(), operands.input.dtype());
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   multiply(tape, operands.product(y), operands.products);
-  show(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
+  show_unrounded(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
   const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, products = operands.products,
                                input = x.input, form = x.form, &weight](Tape& t, const Tensor& dy) {
     Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
@@ -154,7 +144,7 @@ Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
               .form = form,
               .b_cache = cache},
              products);
-    show(t, weight, Product::kInputGradient, dy, kernel, dx, products);
+    show_unrounded(t, weight, Product::kInputGradient, dy, kernel, dx, products);
     return dx;
   };
   return record_linear(tape, y, SavedValue(x.y, operands.input), weight, bias, x.y.slot, input_gradient);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/ops/fp32_product.h"
+#include "core/ops/show_product.h"
 
 namespace mantissa {
 namespace {
@@ -22,18 +23,6 @@ struct Operands {
   Tensor d_input;      // (R, K); undefined in evaluation
 };
 
-// Shows a product whose operands are not rounded.
-void show(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
-          const Tensor& result, Fp32Products products, bool is_first) {
-  tape.show_product({.weight = weight,
-                     .product = product,
-                     .a = {.given = a, .multiplied = a},
-                     .b = {.given = b, .multiplied = b},
-                     .result = result,
-                     .fp32_products = products,
-                     .is_first = is_first});
-}
-
 // One chunk: its losses and, in training, its gradients.
 void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, const Tensor& loss_sum,
                Parameter& weight) {
@@ -43,7 +32,7 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
   const Tensor targets = all.targets.slice(begin, count), lse = all.lse.slice(begin, count);
   multiply(tape, {.a = input, .b = all.kernel, .c = logits, .trans_b = Transpose::kYes, .b_cache = all.kernel_cache},
            all.products);
-  show(tape, weight, Product::kForward, input, all.kernel, logits, all.products, begin == 0);
+  show_unrounded(tape, weight, Product::kForward, input, all.kernel, logits, all.products, begin == 0);
   backend.cross_entropy_forward({.logits = logits,
                                  .targets = targets,
                                  .losses = all.losses.slice(begin, count),
@@ -61,12 +50,12 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
   if (all.d_input.defined()) {
     const Tensor d_input = rows_of(all.d_input, begin, count);
     multiply(tape, {.a = logits, .b = all.kernel, .c = d_input, .b_cache = all.kernel_cache}, all.products);
-    show(tape, weight, Product::kInputGradient, logits, all.kernel, d_input, all.products, begin == 0);
+    show_unrounded(tape, weight, Product::kInputGradient, logits, all.kernel, d_input, all.products, begin == 0);
   }
   const GradientTarget d_weight = tape.gradient_target(weight);
   multiply(tape, {.a = logits, .b = input, .c = d_weight.tensor, .trans_a = Transpose::kYes, .mode = d_weight.mode},
            all.products);
-  show(tape, weight, Product::kWeightGradient, logits, input, d_weight.tensor, all.products, begin == 0);
+  show_unrounded(tape, weight, Product::kWeightGradient, logits, input, d_weight.tensor, all.products, begin == 0);
 }
 
 }  // namespace
