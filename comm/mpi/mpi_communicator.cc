@@ -86,8 +86,8 @@ class MpiCommunicator : public Communicator {
     if (exchanges_ == nullptr) return nullptr;
     auto storage = exchanges_->allocate(bytes);
     if (storage == nullptr && bytes > 0 && !std::exchange(told_, true) && local_rank() == 0) {
-      spdlog::warn("the {} ranks of this node cannot share memory for {} and exchange by messages, which is slower: {}",
-                   local_size(), what, exchanges_->failure());
+      log_warn("the {} ranks of this node cannot share memory for {} and exchange by messages, which is slower: {}",
+               local_size(), what, exchanges_->failure());
     }
     return storage;
   }

@@ -1,9 +1,9 @@
 #include "comm/nccl/deadline.h"
 
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 
 namespace mantissa {
 
@@ -11,8 +11,8 @@ Deadline::Deadline(std::chrono::milliseconds limit, const std::string& message)
     : thread_([this, limit, message] {
         std::unique_lock lock(mutex_);
         if (ended_.wait_for(lock, limit, [this] { return is_met_; })) return;
-        spdlog::critical("{}", message);
-        spdlog::default_logger()->flush();
+        log_error("{}", message);
+        flush_log();
         _exit(static_cast<int>(ExitCode::kComm));
       }) {}
 

@@ -50,8 +50,8 @@ void forbid_blocking() {
   constexpr const char* kVariable = "NCCL_COMM_BLOCKING";
   const char* given = std::getenv(kVariable);
   if (given != nullptr && std::string_view(given) != "0") {
-    spdlog::warn("{}={} is taken as 0: with NCCL calls that block, a rank that fails would hold up the others for ever",
-                 kVariable, given);
+    log_warn("{}={} is taken as 0: with NCCL calls that block, a rank that fails would hold up the others for ever",
+             kVariable, given);
   }
   setenv(kVariable, "0", 1);
 }

@@ -1,7 +1,7 @@
 #include "comm/nccl/nccl_connection.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
+#include "core/base/log.h"
 
 #include <algorithm>
 #include <exception>
@@ -78,7 +78,7 @@ NcclConnection::~NcclConnection() {
   const Deadline guard = deadline("ncclCommDestroy", "the end of the program");
   const ncclResult_t result = api_.comm_destroy(std::exchange(comm_, nullptr));
   if (result != ncclSuccess) {
-    spdlog::warn("[nccl] {}: NCCL does not end as it should: {}", who(), api_.get_error_string(result));
+    log_warn("[nccl] {}: NCCL does not end as it should: {}", who(), api_.get_error_string(result));
   }
 }
 
@@ -141,7 +141,7 @@ void NcclConnection::abort(Lock& lock, const std::string& reason) {
   failure_ = reason;
   launching_.reset();
   // Now, not later: the thread that will throw it may be waiting for something else, and so may the abort.
-  spdlog::error("{}", reason);
+  log_error("{}", reason);
   const bool is_watchdog = watchdog_.get_id() == std::this_thread::get_id();
   if (!has_captured_ || is_watchdog) abort_communicator(lock);
 }
@@ -255,7 +255,7 @@ void* NcclConnection::register_buffer(void* data, size_t bytes) {
   void* handle = nullptr;
   const ncclResult_t result = api_.comm_register(comm_, data, bytes, &handle);
   if (result == ncclSuccess) return handle;  // null where NCCL_LOCAL_REGISTER=0 forbids it
-  spdlog::warn("[nccl] {}: a buffer of {} bytes is not registered: {}", who(), bytes, describe(result));
+  log_warn("[nccl] {}: a buffer of {} bytes is not registered: {}", who(), bytes, describe(result));
   return nullptr;
 }
 
@@ -274,7 +274,7 @@ void NcclConnection::deregister(const std::vector<void*>& handles) noexcept {
     if (comm_ == nullptr || !running_.empty()) return;
     for (void* const handle : handles) {
       const ncclResult_t result = api_.comm_deregister(comm_, handle);
-      if (result != ncclSuccess) spdlog::warn("[nccl] {}: a buffer stays registered: {}", who(), describe(result));
+      if (result != ncclSuccess) log_warn("[nccl] {}: a buffer stays registered: {}", who(), describe(result));
     }
   } catch (const std::exception&) {
     // The connection has failed, or CUDA has: whoever asks next is told.

@@ -2,6 +2,7 @@
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
 
 namespace mantissa {
 namespace {
@@ -22,6 +23,20 @@ class Prefix final : public spdlog::custom_flag_formatter {
   std::string rank_;
 };
 
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
 }  // namespace
 
 void start_logging(int rank, int ranks) {
@@ -33,5 +48,13 @@ void start_logging(int rank, int ranks) {
   logger->flush_on(spdlog::level::info);
   spdlog::set_default_logger(std::move(logger));
 }
+
+bool is_logged(LogLevel level) { return spdlog::should_log(to_spdlog(level)); }
+
+void log_line(LogLevel level, std::string_view line) {
+  spdlog::default_logger_raw()->log(to_spdlog(level), spdlog::string_view_t(line.data(), line.size()));
+}
+
+void flush_log() { spdlog::default_logger()->flush(); }
 
 }  // namespace mantissa

@@ -1,12 +1,49 @@
 // Logging through spdlog: information from rank 0 only, warnings and errors from every rank with its number.
+//
+// spdlog itself is behind these functions: in each file that named it, its headers and what they make of one call took
+// a compiler longer than the rest of the file.
 #pragma once
 
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
 
 namespace mantissa {
 
 // Sets up the default spdlog logger of this process: call once the rank is known. Writes to standard error; lines of a
 // job of several ranks carry "[rank r]" when they are warnings or worse.
 void start_logging(int rank, int ranks);
+
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+
+// Whether lines of this level are written.
+bool is_logged(LogLevel level);
+void log_line(LogLevel level, std::string_view line);
+// Returns when what was logged has been written.
+void flush_log();
+
+template <typename... Args>
+void log_at(LogLevel level, fmt::string_view format, const Args&... args) {
+  if (is_logged(level)) log_line(level, fmt::vformat(format, fmt::make_format_args(args...)));
+}
+
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::kDebug, format, args...);
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::kInfo, format, args...);
+}
+template <typename... Args>
+void log_warn(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::kWarning, format, args...);
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_at(LogLevel::kError, format, args...);
+}
 
 }  // namespace mantissa

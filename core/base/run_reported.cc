@@ -10,7 +10,7 @@ int run_reported(const std::function<void()>& body) {
     body();
     return static_cast<int>(ExitCode::kOk);
   } catch (const std::exception& exception) {
-    spdlog::error("{}", exception.what());
+    log_error("{}", exception.what());
     const auto* error = dynamic_cast<const Error*>(&exception);
     return static_cast<int>(error ? error->code() : ExitCode::kInternal);
   }

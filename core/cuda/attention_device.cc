@@ -121,7 +121,7 @@ bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const Atten
     entries_.erase(found);
     refuse(key, reason);
   }
-  spdlog::warn("[attention] cuDNN is not used for the {}: {}", describe(key), reason);
+  log_warn("[attention] cuDNN is not used for the {}: {}", describe(key), reason);
   return false;
 }
 
@@ -139,7 +139,7 @@ AttentionDevice::Entry AttentionDevice::make_entry(AttentionChoice choice, const
     reason = error.what();
   }
   if (choice == AttentionChoice::kCudnn) refuse(key, reason);
-  spdlog::info("[attention] our kernels compute the {}: {}", describe(key), reason);
+  log_info("[attention] our kernels compute the {}: {}", describe(key), reason);
   return {};
 }
 
@@ -149,7 +149,7 @@ AttentionEngine* AttentionDevice::engine(AttentionChoice choice) {
       engine_ = open_();
     } catch (const Error& error) {
       missing_ = error.what();
-      if (choice == AttentionChoice::kAuto) spdlog::info("[attention] our kernels compute it: {}", missing_);
+      if (choice == AttentionChoice::kAuto) log_info("[attention] our kernels compute it: {}", missing_);
     }
     open_ = nullptr;
   }

@@ -153,8 +153,8 @@ std::optional<TimedChoice> fastest_algorithm(const GemmLaunch& launch,
     elsewhere.operands.c = sums->data();
     fastest = measure_fastest(elsewhere, algorithms);
   } catch (const OutOfDeviceMemory&) {
-    spdlog::warn("[gemm] no device memory is left to compare algorithms in: the library's first choice is taken for {}",
-                 describe(launch.key));
+    log_warn("[gemm] no device memory is left to compare algorithms in: the library's first choice is taken for {}",
+             describe(launch.key));
   }
   launch.stream.synchronize();  // the memory goes back to the device
   return fastest;

@@ -151,7 +151,7 @@ void GemmCache::read() {
     }
   }
   if (ignored > 0 && !std::exchange(warned_of_damage_, true)) {
-    spdlog::warn("[gemm] {}: {} line(s) are damaged and ignored", path_, ignored);
+    log_warn("[gemm] {}: {} line(s) are damaged and ignored", path_, ignored);
   }
 }
 
@@ -189,8 +189,8 @@ void GemmCache::write() {
 
 void GemmCache::warn_of_writing(const std::string& reason) {
   if (std::exchange(warned_of_writing_, true)) return;
-  spdlog::warn("[gemm] which algorithms are fastest cannot be kept, and other runs may differ in the last bits: {}",
-               reason);
+  log_warn("[gemm] which algorithms are fastest cannot be kept, and other runs may differ in the last bits: {}",
+           reason);
 }
 
 }  // namespace mantissa::cuda

@@ -66,8 +66,8 @@ cublasLtMatmulAlgo_t GemmDevice::choose_by_time(const GemmLaunch& launch,
     if (!fastest) return proposals.front();
   }
   if (!fastest->is_steady) {
-    spdlog::debug("[gemm] times scatter by more than {:.0f} %: the library's first choice is taken for {}",
-                  100 * kSteadySpread, describe(launch.key));
+    log_debug("[gemm] times scatter by more than {:.0f} %: the library's first choice is taken for {}",
+              100 * kSteadySpread, describe(launch.key));
   }
   // Whatever it is, it is kept: a later run that measured again could choose another one, which adds in another order.
   const cublasLtMatmulAlgo_t ours = fastest->is_steady ? proposals[fastest->index] : proposals.front();

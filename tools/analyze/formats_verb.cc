@@ -47,7 +47,7 @@ void run(const FormatsRequest& request) {
 
 FormatsReport analyze_formats(const FormatsRequest& request) {
   const DeviceChoice choice = choose_device(request.device, 0);
-  if (!choice.reason.empty()) spdlog::info("device {}: {}", choice.backend, choice.reason);
+  if (!choice.reason.empty()) log_info("device {}: {}", choice.backend, choice.reason);
   const std::unique_ptr<Backend> device = create_backend(choice.backend, choice.index), host = create_backend("cpu");
   const std::unique_ptr<Stream> stream = device->create_stream();
   FormatsReport report{.device = device->describe(), .samples = request.samples};

@@ -24,8 +24,7 @@ std::vector<Point> points_of(const std::string& target) {
   if (!is_run(target)) return {{"early", "none"}};
   const std::string newest = find_checkpoint_folder(target);
   const int64_t last = open_checkpoint(newest).step;
-  const CheckpointStore store(checkpoint_root(target),
-                              {.warn = [](const std::string& text) { spdlog::warn("{}", text); }});
+  const CheckpointStore store(checkpoint_root(target), {.warn = [](const std::string& text) { log_warn("{}", text); }});
   Point early{"early", "none"};
   if (const auto steps = store.steps(); !steps.empty() && 2 * steps.back() <= last) {
     early.checkpoint = store.folder(steps.back());

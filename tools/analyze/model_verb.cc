@@ -38,7 +38,7 @@ class OutputFile {
     std::error_code failed;
     if (file_) std::filesystem::rename(partial(), path_, failed);
     if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
-    spdlog::info("written: {}", path_);
+    log_info("written: {}", path_);
   }
 
  private:

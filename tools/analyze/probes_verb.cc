@@ -88,7 +88,7 @@ Table read(const ProbeFile& file, const ProbesRequest& request) {
 
 void print(const ProbesRequest& request) {
   const ProbeFile file(file_of(request.run));
-  if (!file.note().empty()) spdlog::info("{}", file.note());
+  if (!file.note().empty()) log_info("{}", file.note());
   const Table table = read(file, request);
   const auto steps = file.integers("step");
   const auto roles = file.texts("role"), tensors = file.texts("tensor");

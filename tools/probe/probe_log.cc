@@ -115,7 +115,7 @@ ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
       writer_.emplace(ProbeFileWriter::resume(path, columns, groups_before(path, next_step)));
       return;
     } catch (const DataError& error) {
-      spdlog::warn("{}; it is kept as {}.previous", error.what(), path);
+      log_warn("{}; it is kept as {}.previous", error.what(), path);
     }
   }
   if (std::filesystem::exists(path)) std::filesystem::rename(path, path + ".previous");

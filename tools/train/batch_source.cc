@@ -16,8 +16,8 @@ std::shared_ptr<const TokenData> open_data(const Config& config, const std::vect
   auto data = std::make_shared<const TokenData>(
       TokenDataOptions{.files = files, .layout = config.data.token_layout(), .vocab = config.model.vocab});
   if (!data->skipped_empty_files().empty()) {
-    spdlog::info("data: {} empty files skipped, the first is {}", data->skipped_empty_files().size(),
-                 data->skipped_empty_files().front());
+    log_info("data: {} empty files skipped, the first is {}", data->skipped_empty_files().size(),
+             data->skipped_empty_files().front());
   }
   return data;
 }

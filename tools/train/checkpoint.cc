@@ -28,7 +28,7 @@ struct WriteResult {
 
 void copy_text(char* out, size_t capacity, const std::string& text) { std::strncpy(out, text.c_str(), capacity - 1); }
 
-void warn(const std::string& text) { spdlog::warn("{}", text); }
+void warn(const std::string& text) { log_warn("{}", text); }
 
 // The folder that rank 0 chose, for all ranks.
 struct Folder {
@@ -93,8 +93,8 @@ bool TrainingCheckpoints::save(const nlohmann::json& extra) {
   for (size_t rank = 0; rank < all.size() && committed; ++rank) {
     committed = all[rank].ok;
     if (!committed && communicator.rank() == 0) {
-      spdlog::warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; older checkpoints are untouched",
-                   step, rank, all[rank].error);
+      log_warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; older checkpoints are untouched", step,
+               rank, all[rank].error);
     }
     for (int32_t index = 0; index < all[rank].files; ++index) {
       const auto& file = all[rank].file[index];
@@ -109,8 +109,8 @@ bool TrainingCheckpoints::save(const nlohmann::json& extra) {
         store_.commit(step, model_fingerprint(session_.config), files, state(extra));
       } catch (const std::exception& error) {
         committed = 0;
-        spdlog::warn("checkpoint of step {} not saved: {}. Training goes on; older checkpoints are untouched", step,
-                     error.what());
+        log_warn("checkpoint of step {} not saved: {}. Training goes on; older checkpoints are untouched", step,
+                 error.what());
       }
     }
   }
@@ -183,18 +183,18 @@ nlohmann::json TrainingCheckpoints::resume() {
                                                          .clean_steps = scaler.at("clean_steps"),
                                                          .hysteresis_left = scaler.at("hysteresis_left")});
     if (!scaler_kept) {
-      spdlog::info("the checkpoint's loss scaler was in mode '{}', this run's is in '{}': it starts afresh", mode,
-                   name(session_.scaler.config().mode));
+      log_info("the checkpoint's loss scaler was in mode '{}', this run's is in '{}': it starts afresh", mode,
+               name(session_.scaler.config().mode));
     }
     session_.clipper.restore(state.at("clip_norms").get<std::vector<double>>());
     load_optimizer(checkpoint);
     load_scales(checkpoint);
     session_.next_step = state.at("next_step");
     if (state.at("data_fingerprint") != session_.data.fingerprint()) {
-      spdlog::info("the data is not what the checkpoint was trained on: the order of samples changes from here");
+      log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
     }
-    spdlog::info("resumed from {} at step {} (saved by {} ranks)", checkpoint.folder, session_.next_step,
-                 state.at("ranks").get<int>());
+    log_info("resumed from {} at step {} (saved by {} ranks)", checkpoint.folder, session_.next_step,
+             state.at("ranks").get<int>());
     return state.at("run");
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(fmt::format("{}/{}: {}", checkpoint.folder, kManifestName, error.what()));
@@ -223,7 +223,7 @@ void TrainingCheckpoints::require_same_training(const Checkpoint& checkpoint) co
                     "checkpoint.allow_changes=true to go on with the new ones",
                     checkpoint.folder, fmt::join(differences, "\n  ")));
   }
-  spdlog::info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
+  log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
 }
 
 void TrainingCheckpoints::load_optimizer(const Checkpoint& checkpoint) {
@@ -243,7 +243,7 @@ void TrainingCheckpoints::load_scales(const Checkpoint& checkpoint) {
     if (file.name == kScalesFile) scales.load_state(read_scales_file(checkpoint.folder + "/" + file.name));
   }
   if (!scales.calibrated()) {
-    spdlog::info(
+    log_info(
         "the checkpoint has no amaxes for some tensors that delayed scaling is new to: the next batch gives "
         "them first ones");
   }

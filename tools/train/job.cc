@@ -21,7 +21,7 @@ int report(const std::exception& exception, Communicator* communicator) {
   const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
   // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
   if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-  spdlog::error("{}", exception.what());
+  log_error("{}", exception.what());
   if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
   return code;
 }

@@ -91,7 +91,7 @@ int set_up_threads(const Config& config, Communicator& communicator) {
   set_threads(count);
   const auto may_pin = all_gather_records(communicator, int{wants_pinned_threads(config, communicator)});
   if (std::find(may_pin.begin(), may_pin.end(), 0) != may_pin.end()) return count;
-  if (const std::string line = pin_threads(communicator, node, count); !line.empty()) spdlog::info("{}", line);
+  if (const std::string line = pin_threads(communicator, node, count); !line.empty()) log_info("{}", line);
   return count;
 }
 

@@ -65,7 +65,7 @@ void MetricsFile::write(const nlohmann::json& record) {
   file_ << record.dump() << '\n' << std::flush;
   if (!file_ && !warned_) {
     warned_ = true;
-    spdlog::warn("metrics cannot be written to {}: training goes on without them", path_);
+    log_warn("metrics cannot be written to {}: training goes on without them", path_);
   }
 }
 

@@ -30,7 +30,7 @@ ProbeRecorder::ProbeRecorder(Session& session)
   try {
     log_.emplace(path_, session.next_step);
   } catch (const std::exception& error) {
-    spdlog::warn("probes are not written: {}", error.what());
+    log_warn("probes are not written: {}", error.what());
   }
 }
 
@@ -49,7 +49,7 @@ void ProbeRecorder::record(const ProbedStep& step) {
   try {
     if (log_) log_->append(step);
   } catch (const std::exception& error) {
-    spdlog::warn("probes are no longer written: {}", error.what());
+    log_warn("probes are no longer written: {}", error.what());
     log_.reset();
   }
   if (probed_.steps == 0) return;  // the first step of the process

@@ -37,7 +37,7 @@ std::optional<double> measured(const char* what, Measure measure) {
   try {
     return measure();
   } catch (const Error& error) {
-    spdlog::warn("the {} was not measured: {}", what, error.what());
+    log_warn("the {} was not measured: {}", what, error.what());
     return std::nullopt;
   }
 }
@@ -62,7 +62,7 @@ std::string heading(const std::vector<RankProfile>& ranks, const Session& sessio
 
 RunProfile::RunProfile(Session& session, std::string folder) : session_(session), folder_(std::move(folder)) {
   if (session.config.cuda.graph && session.communicator.rank() == 0) {
-    spdlog::warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
+    log_warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
   }
   if (folder_.empty()) return;
   std::error_code ignored;
@@ -83,7 +83,7 @@ void RunProfile::write(const std::string& path, const std::string& text) const {
   std::ofstream file(partial);
   file << text << std::flush;
   if (file) std::filesystem::rename(partial, path, error);
-  if (!file || error) spdlog::warn("the profile could not be written to {}", path);
+  if (!file || error) log_warn("the profile could not be written to {}", path);
 }
 
 void RunProfile::write_trace() {

@@ -16,26 +16,26 @@ namespace {
 
 void announce(const Config& config, const Session& session, int threads) {
   if (config.device == "auto" && !session.device.reason.empty()) {
-    spdlog::info("device: auto takes the {}: {}", session.device.backend, session.device.reason);
+    log_info("device: auto takes the {}: {}", session.device.backend, session.device.reason);
   }
-  spdlog::info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
-               config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
-               session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
-  spdlog::info("data: {} files, {} training tokens in {} windows, {} validation tokens", session.data.files(),
-               session.data.train_tokens(), session.data.train_windows(), session.data.validation_tokens());
-  spdlog::info(
+  log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
+           config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
+           session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
+  log_info("data: {} files, {} training tokens in {} windows, {} validation tokens", session.data.files(),
+           session.data.train_tokens(), session.data.train_windows(), session.data.validation_tokens());
+  log_info(
       "precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
       config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
       config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
   if (session.ranks() == 1) return;
-  spdlog::info("between ranks: gradients {}, weights {}",
-               session.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
-                                                                    : "are exchanged shard by shard",
-               config.comm.reducer.sharding == Sharding::kReplicated ? "are updated by every rank"
-               : session.buckets.weights_in_common()                 ? "have one copy in common"
-                                                                     : "are gathered");
+  log_info("between ranks: gradients {}, weights {}",
+           session.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
+                                                                : "are exchanged shard by shard",
+           config.comm.reducer.sharding == Sharding::kReplicated ? "are updated by every rank"
+           : session.buckets.weights_in_common()                 ? "have one copy in common"
+                                                                 : "are gathered");
   if (const std::string gather = gather_summary(config, session.buckets, session.runtime.policy); !gather.empty())
-    spdlog::info("{}", gather);
+    log_info("{}", gather);
 }
 
 void train(const Config& config, Communicator& communicator) {
@@ -45,7 +45,7 @@ void train(const Config& config, Communicator& communicator) {
   const MemoryTable predicted = predict_memory_table(config, communicator.size(), expected_path(config, communicator));
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
-  spdlog::info("memory of a rank, predicted:{}", to_text(predicted));
+  log_info("memory of a rank, predicted:{}", to_text(predicted));
   Session session(config, communicator);
   // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
   // hang.

@@ -48,13 +48,13 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohm
       return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
     };
     if (const std::string rounding = rounding_summary(session.config, *session.runtime.backend); !rounding.empty()) {
-      spdlog::info("{}", rounding);
+      log_info("{}", rounding);
     }
     if (const std::string products = fp32_products_summary(session.config); !products.empty()) {
-      spdlog::info("{}", products);
+      log_info("{}", products);
     }
-    spdlog::info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session.config.precision.compute,
-                 rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
+    log_info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session.config.precision.compute,
+             rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
   }
 }
 
@@ -109,15 +109,15 @@ void Trainer::report(const StepReport& step) {
     const std::string scale = step.next_scale != step.scale
                                   ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
                                   : fmt::format("scale {:g} ({})", step.scale, name(step.event));
-    spdlog::warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
+    log_warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
   } else if (step.event == ScalerEvent::kGrew) {
-    spdlog::info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
-                 session_.scaler.config().growth_interval);
+    log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
+             session_.scaler.config().growth_interval);
   }
   metrics_->write(record);
   const TrainConfig& train = session_.config.train;
   if (due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
-    spdlog::info("{}", step_line(step, train.steps, speed_, memory));
+    log_info("{}", step_line(step, train.steps, speed_, memory));
   }
 }
 
@@ -141,8 +141,8 @@ void Trainer::evaluate() {
   const double loss = evaluation_.run();
   (first_validation_loss_ ? last_validation_loss_ : first_validation_loss_) = loss;
   if (!leader()) return;
-  spdlog::info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", session_.next_step,
-               loss, loss / std::log(2.0), std::exp(loss));
+  log_info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", session_.next_step, loss,
+           loss / std::log(2.0), std::exp(loss));
   metrics_->write({{"event", "validation"}, {"step", session_.next_step}, {"loss", number(loss)}});
 }
 
@@ -154,7 +154,7 @@ void Trainer::sample() {
   Generator(session_.runtime, config.model)
       .run(byte_tokens(config.train.sample_prompt), {.tokens = config.train.sample_tokens, .seed = config.train.seed},
            [&text](int32_t token) { text += byte_text(token); });
-  spdlog::info("step {} | sample after {:?}:\n{}", session_.next_step, config.train.sample_prompt, text);
+  log_info("step {} | sample after {:?}:\n{}", session_.next_step, config.train.sample_prompt, text);
 }
 
 bool Trainer::save() {
@@ -166,8 +166,7 @@ bool Trainer::save() {
   if (!checkpoints_.save(run)) return false;
   saved_step_ = session_.next_step;
   if (leader()) {
-    spdlog::info("step {} | checkpoint saved to {}", session_.next_step,
-                 checkpoint_root(session_.config.train.run_dir));
+    log_info("step {} | checkpoint saved to {}", session_.next_step, checkpoint_root(session_.config.train.run_dir));
     metrics_->write({{"event", "checkpoint"}, {"step", session_.next_step}});
   }
   return true;
@@ -176,7 +175,7 @@ bool Trainer::save() {
 void Trainer::report_profile() {
   if (!profile_) return;
   const std::string text = profile_->finish();
-  if (leader()) spdlog::info("profile: {}", text);
+  if (leader()) log_info("profile: {}", text);
 }
 
 void Trainer::summarise() const {
@@ -184,14 +183,14 @@ void Trainer::summarise() const {
       predict_memory_table(session_.config, session_.ranks(), expected_path(session_.config, session_.communicator),
                            session_.runtime.backend->narrow_units());
   const MemoryTable measured = measure_memory_table(session_);
-  spdlog::info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
-  spdlog::info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));
-  if (probes_) spdlog::info("{}", probes_->summary());
+  log_info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
+  log_info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));
+  if (probes_) log_info("{}", probes_->summary());
   if (first_validation_loss_ && last_validation_loss_) {
-    spdlog::info("validation loss {:.4f} -> {:.4f} nats a token", *first_validation_loss_, *last_validation_loss_);
+    log_info("validation loss {:.4f} -> {:.4f} nats a token", *first_validation_loss_, *last_validation_loss_);
   }
-  spdlog::info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(session_.config.train.run_dir),
-               session_.config.train.run_dir);
+  log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(session_.config.train.run_dir),
+           session_.config.train.run_dir);
 }
 
 }  // namespace mantissa

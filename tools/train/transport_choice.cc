@@ -80,8 +80,8 @@ std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> hos
   if (!std::all_of(ranks.begin(), ranks.end(), on_gpu)) return host;  // ranks on different devices are refused later
   if (const std::string obstacle = why_not(ranks, reason); !obstacle.empty()) {
     if (host->rank() == 0) {
-      spdlog::warn("comm.backend: auto takes {}, which is slower, because gradients go through host memory: {}",
-                   host->name(), obstacle);
+      log_warn("comm.backend: auto takes {}, which is slower, because gradients go through host memory: {}",
+               host->name(), obstacle);
     }
     return host;
   }
