@@ -27,13 +27,24 @@
 // largest fp32 number are no exception. A sum within 2^-7 of that number may overflow, since a1 b1 may be above a b.
 #pragma once
 
+#include <functional>
+
 #include "core/autograd/tape.h"
 
 namespace mantissa {
 
-// Backend::gemm(args) on the tape's stream; where a and b are fp32, as `products` says. Parts are in the arena for as
-// long as the call lasts: 4 or 6 bytes an element of a and b. c is fp32 where they are. args.b_cache is used for kFp32
-// only.
-void multiply(Tape& tape, GemmArgs args, Fp32Products products);
+// Where a product is made. make_part gives a bf16 tensor of a shape, for a part of an operand, whose memory is not used
+// for anything else on the stream while the tensor lives.
+struct ProductDevice {
+  Backend& backend;
+  Stream& stream;
+  std::function<Tensor(const Shape& shape)> make_part;
+};
+
+// Backend::gemm(args); where a and b are fp32, as `products` says, with 4 or 6 bytes an element of a and b in parts. c
+// is fp32 where they are. args.b_cache is used for kFp32 only.
+void multiply(const ProductDevice& device, GemmArgs args, Fp32Products products);
+// On the tape's stream; parts are in its arena for as long as the call lasts.
+void multiply(Tape& tape, const GemmArgs& args, Fp32Products products);
 
 }  // namespace mantissa

@@ -3,12 +3,14 @@
 #include <algorithm>
 
 #include "core/ops/code_products.h"
+#include "core/ops/fp32_product.h"
 #include "core/quant/hadamard.h"
 
 namespace mantissa {
 namespace {
 
 constexpr int64_t kProducts = std::size(kAllProducts);
+constexpr int kFirstPart = 6;  // place of the parts of operands that one product is made of several
 
 std::string format_name(const ObservedOperand& operand) {
   if (!operand.format) return std::string(name(operand.given.dtype()));
@@ -67,6 +69,9 @@ void ProductProbe::on_product(const ObservedProduct& shown) {
   std::string& formats = layer.products[static_cast<size_t>(shown.product)];
   if (!formats.empty()) return;  // a layer that is used several times is looked at once
   formats = fmt::format("{} x {}", format_name(shown.a), format_name(shown.b));
+  if (shown.fp32_products != Fp32Products::kFp32 && shown.a.given.dtype() == DType::kF32 && !shown.a.format) {
+    formats += fmt::format(" by {}", name(shown.fp32_products));
+  }
   compare(layer.index * kProducts + static_cast<int64_t>(shown.product), shown);
 }
 
@@ -150,26 +155,25 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
   const int64_t columns = trans_b == Transpose::kYes ? b.given.dim(0) : b.given.dim(1);
   const Shape shape{is_weight_gradient ? a.given.dim(1) : sample.rows, columns};
   if (shape.numel() > kMaxProductElements) return;
-  const auto multiply = [&](const Tensor& x, const Tensor& y, const Tensor& c, int64_t begin, int64_t count,
-                            const Tensor& x_scale, const Tensor& y_scale, Fp32Math math) {
-    backend_.gemm({.a = part(x, true, begin, count),
-                   .b = part(y, is_weight_gradient, begin, count),
-                   .c = c,
-                   .a_scale = x_scale,
-                   .b_scale = y_scale,
-                   .trans_a = trans_a,
-                   .trans_b = trans_b,
-                   .fp32_math = math},
-                  stream_);
+  const auto product_of = [&](const Tensor& x, const Tensor& y, const Tensor& c, int64_t begin, int64_t count) {
+    return GemmArgs{.a = part(x, true, begin, count),
+                    .b = part(y, is_weight_gradient, begin, count),
+                    .c = c,
+                    .trans_a = trans_a,
+                    .trans_b = trans_b};
   };
   // As the layer has it.
   const Tensor x = numbers_of(a, 4), y = numbers_of(b, 5);
-  const bool is_split = shown.fp32_products == Fp32Products::kBf16x3 || shown.fp32_products == Fp32Products::kBf16x6;
-  if (is_split && x.dtype() == DType::kF32) return;
   const DType product_dtype = result == x.dtype() ? result : DType::kF32;
   Tensor made = scratch_.get(0, product_dtype, shape);
-  multiply(x, y, made, 0, sample.rows, a.scale, b.scale,
-           shown.fp32_products == Fp32Products::kTf32 ? Fp32Math::kTf32 : Fp32Math::kFull);
+  GemmArgs as_made = product_of(x, y, made, 0, sample.rows);
+  as_made.a_scale = a.scale;
+  as_made.b_scale = b.scale;
+  int place = kFirstPart;
+  multiply({.backend = backend_,
+            .stream = stream_,
+            .make_part = [&](const Shape& of) { return scratch_.get(place++, DType::kBF16, of); }},
+           as_made, shown.fp32_products);
   if (result != product_dtype) {
     const Tensor rounded = scratch_.get(1, result, shape);
     backend_.cast({.src = made, .dst = rounded}, stream_);
@@ -179,12 +183,12 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
   Tensor reference = scratch_.get(2, DType::kF32, shape);
   if (is_weight_gradient && sample.half > 0) {
     const Tensor other = scratch_.get(3, DType::kF32, shape);
-    multiply(a.given, b.given, reference, 0, sample.half, {}, {}, Fp32Math::kFull);
-    multiply(a.given, b.given, other, sample.half, sample.rows - sample.half, {}, {}, Fp32Math::kFull);
+    backend_.gemm(product_of(a.given, b.given, reference, 0, sample.half), stream_);
+    backend_.gemm(product_of(a.given, b.given, other, sample.half, sample.rows - sample.half), stream_);
     backend_.compare({.x = reference, .reference = other, .record = halves_[record / kProducts]}, stream_);
     backend_.add({.a = reference, .b = other, .y = reference}, stream_);
   } else {
-    multiply(a.given, b.given, reference, 0, sample.rows, {}, {}, Fp32Math::kFull);
+    backend_.gemm(product_of(a.given, b.given, reference, 0, sample.rows), stream_);
   }
   backend_.compare({.x = made, .reference = reference, .record = errors_[record]}, stream_);
 }

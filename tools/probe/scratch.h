@@ -10,7 +10,7 @@ namespace mantissa {
 
 class Scratch {
  public:
-  static constexpr int kPlaces = 6;  // tensors at once
+  static constexpr int kPlaces = 12;  // tensors at once
 
   Scratch(Backend& backend, Stream& stream) : backend_(backend), stream_(stream) {}
 

@@ -88,9 +88,10 @@ class ProductProbeTest : public ::testing::Test {
   }
 
   // Forward and backward of one layer; its gradients.
-  Values pass(const LinearFormats& formats, ProductObserver* observer) {
+  Values pass(const LinearFormats& formats, ProductObserver* observer, Fp32Products products = Fp32Products::kFp32) {
     Precision precision = testing::autocast(DType::kF32);
     precision.linear = formats;
+    precision.fp32_products = products;
     const UniformPrecision policy(precision);
     parameters_.forget_gradients();
     {
@@ -106,10 +107,11 @@ class ProductProbeTest : public ::testing::Test {
     return gradients;
   }
 
-  std::map<std::string, ProbeRow> look(const LinearFormats& formats, int64_t rows) {
+  std::map<std::string, ProbeRow> look(const LinearFormats& formats, int64_t rows,
+                                       Fp32Products products = Fp32Products::kFp32) {
     ProductProbe probe({.rows = rows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
     probe.begin();
-    pass(formats, &probe);
+    pass(formats, &probe, products);
     std::map<std::string, ProbeRow> found;
     for (ProbeRow& row : probe.rows()) found.emplace(row.role, std::move(row));
     return found;
@@ -215,6 +217,38 @@ TEST_F(ProductProbeTest, ErrorsAreThoseOfTheProducts) {
     EXPECT_NEAR(row.error.error_squares, noise, 1e-4 * noise) << one.product;
     EXPECT_EQ(row.error.elements, static_cast<int64_t>(one.exact.size()));
   }
+}
+
+// Of fp32 operands in bf16 parts.
+TEST_F(ProductProbeTest, ErrorsOfSplitProductsAreThoseOfTheirParts) {
+  const auto part = [](const Values& values) {
+    Values parts;
+    for (const float value : values) parts.push_back(to_float(from_float<BFloat16>(value)));
+    return parts;
+  };
+  const auto rest = [](Values values, const Values& parts) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] -= parts[i];  // exact
+    return values;
+  };
+  const Values x1 = part(x()), x2 = part(rest(x(), x1)), w1 = part(w()), w2 = part(rest(w(), w1));
+  const auto of = [](const Values& a, const Values& b) {
+    return product(a, transposed(b, kOutputs, kInputs), kRows, kInputs, kOutputs);
+  };
+  const std::vector<double> exact = of(x(), w()), parts[] = {of(x1, w2), of(x2, w1)};
+  std::vector<double> made = of(x1, w1);
+  for (const auto& summand : parts) {
+    for (size_t i = 0; i < made.size(); ++i) made[i] += summand[i];
+  }
+  const double signal = squares(exact), noise = squares(difference(made, exact));
+
+  // The sums round, and the reference's do, by 2^-24 of what the parts leave out about 2^-17 of: 2^-7 of the error, and
+  // twice that of its square.
+  const ProbeRow three = look({}, kRows, Fp32Products::kBf16x3).at("fprop");
+  EXPECT_EQ(three.format, "fp32 x fp32 by bf16x3");
+  EXPECT_NEAR(three.error.error_squares, noise, 0x1p-6 * noise);
+  const ProbeRow six = look({}, kRows, Fp32Products::kBf16x6).at("fprop");
+  EXPECT_EQ(six.error.elements, three.error.elements);
+  EXPECT_LT(six.error.error_squares, 0x1p-40 * signal);
 }
 
 // From the gradients of the first and the second half of the samples.
