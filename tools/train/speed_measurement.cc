@@ -4,7 +4,6 @@
 
 #include "comm/gpu_claim.h"
 #include "core/backend/gemm_peak.h"
-#include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 
@@ -21,21 +20,9 @@ double measured_flops(Session& session) {
   try {
     return measure_gemm_flops(*session.runtime.backend, *session.runtime.stream, session.config.precision.compute);
   } catch (const Error& error) {
-    spdlog::warn("the GEMM peak was not measured: {}", error.what());
+    log_warn("the GEMM peak was not measured: {}", error.what());
     return 0.0;
   }
-}
-
-// What the data sheet promises of products as the model has them made; 0: nothing.
-double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision) {
-  const auto promised = [&](DType dtype, Fp32Math math) {
-    return backend.datasheet_flops(index, dtype, math).value_or(0.0);
-  };
-  const Fp32Products products = precision.fp32_products;
-  if (precision.compute == DType::kF32 && bf16_products(products) > 0) {
-    return promised(DType::kBF16, Fp32Math::kFull) / bf16_products(products);
-  }
-  return promised(precision.compute, products == Fp32Products::kTf32 ? Fp32Math::kTf32 : Fp32Math::kFull);
 }
 
 RankPeaks my_peaks(Session& session) {
@@ -48,6 +35,17 @@ RankPeaks my_peaks(Session& session) {
 }
 
 }  // namespace
+
+double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision) {
+  const auto promised = [&](DType dtype, Fp32Math math) {
+    return backend.datasheet_flops(index, dtype, math).value_or(0.0);
+  };
+  const Fp32Products products = precision.fp32_products;
+  if (precision.compute == DType::kF32 && bf16_products(products) > 0) {
+    return promised(DType::kBF16, Fp32Math::kFull) / bf16_products(products);
+  }
+  return promised(precision.compute, products == Fp32Products::kTf32 ? Fp32Math::kTf32 : Fp32Math::kFull);
+}
 
 SpeedContext measure_speed_context(Session& session) {
   const Config& config = session.config;

@@ -38,25 +38,29 @@ std::vector<SpeedContext> measure(int ranks, const std::vector<std::string>& set
 }
 
 TEST(SpeedMeasurement, SumsThePeaksOfAllRanks) {
-  const auto found = measure(2, {"device=cpu"});
+  const auto found = measure(2, {"device=cpu_with_datasheet", "precision.compute=bf16"});
   EXPECT_GT(found[0].gemm_peak_flops, 1e8);
   EXPECT_EQ(found[0].gemm_peak_flops, found[1].gemm_peak_flops);
-  EXPECT_EQ(found[0].datasheet_flops, 0.0);
+  EXPECT_EQ(found[0].datasheet_flops, 0.0) << "each of two ranks would be promised the only device";
   EXPECT_EQ(found[0].tokens_per_step, 12 * 32);
   EXPECT_GT(found[0].flops_per_step, 0.0);
 }
 
-TEST(SpeedMeasurement, ADataSheetIsForADtypeAndForOneRank) {
+TEST(SpeedMeasurement, OneRankHasTheDataSheetOfItsDevice) {
   EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=bf16"})[0].datasheet_flops, 3e12);
-  EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=fp32"})[0].datasheet_flops, 0.0);
-  for (const auto& [products, parts] : {std::pair("bf16x3", 3), std::pair("bf16x6", 6)}) {
-    EXPECT_EQ(measure(1, {"device=cpu_with_datasheet", "precision.compute=fp32",
-                          std::string("precision.fp32_products=") + products})[0]
-                  .datasheet_flops,
-              3e12 / parts)
-        << "so many products of bf16 make one";
-  }
-  EXPECT_EQ(measure(2, {"device=cpu_with_datasheet", "precision.compute=bf16"})[0].datasheet_flops, 0.0);
+}
+
+TEST(PromisedFlops, AreOfTheDtypeAndTheProductsThatMakeOne) {
+  const auto promised = [](DType compute, Fp32Products products) {
+    PrecisionConfig precision;
+    precision.compute = compute;
+    precision.fp32_products = products;
+    return promised_flops(find_backend("cpu_with_datasheet"), 0, precision);
+  };
+  EXPECT_EQ(promised(DType::kBF16, Fp32Products::kFp32), 3e12);
+  EXPECT_EQ(promised(DType::kF32, Fp32Products::kFp32), 0.0);
+  EXPECT_EQ(promised(DType::kF32, Fp32Products::kBf16x3), 3e12 / 3);
+  EXPECT_EQ(promised(DType::kF32, Fp32Products::kBf16x6), 3e12 / 6);
 }
 
 }  // namespace
