@@ -2,8 +2,6 @@
 // the number of elements alone: the same bits in every run. Bound by memory: both operands are read once.
 #include "core/cuda/compare.h"
 
-#include <cfloat>
-
 #include "core/backend/probe_checks.h"
 #include "core/cuda/device/elementwise.h"
 #include "core/cuda/record_in.h"
@@ -34,19 +32,7 @@ __global__ void __launch_bounds__(kThreads) compare_chunks_kernel(const T* x, co
   const int64_t begin = blockIdx.x * chunk_elements;
   const int64_t end = std::min(begin + chunk_elements, numel);
   ErrorSums sums;
-  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
-    const double value = widen(x[i]), expected = reference[i];
-    const double error = value - expected;
-    ++sums.elements;
-    if (!(fabs(error) <= DBL_MAX)) {
-      ++sums.non_finite;
-      continue;
-    }
-    sums.reference_squares += expected * expected;
-    sums.squares += value * value;
-    sums.products += value * expected;
-    sums.error_squares += error * error;
-  }
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) sums.add(widen(x[i]), reference[i]);
   sums = sum_of_block(sums);
   if (threadIdx.x == 0) chunks[blockIdx.x] = sums;
 }

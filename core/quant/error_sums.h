@@ -17,6 +17,19 @@ struct ErrorSums {
   double error_squares = 0.0;  // (x - r)^2
   bool operator==(const ErrorSums&) const = default;
 
+  constexpr void add(double value, double reference) {
+    const double error = value - reference;
+    ++elements;
+    if (!(error <= std::numeric_limits<double>::max() && error >= std::numeric_limits<double>::lowest())) {
+      ++non_finite;
+      return;
+    }
+    reference_squares += reference * reference;
+    squares += value * value;
+    products += value * reference;
+    error_squares += error * error;
+  }
+
   constexpr ErrorSums& operator+=(const ErrorSums& other) {
     elements += other.elements;
     non_finite += other.non_finite;

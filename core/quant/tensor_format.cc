@@ -27,6 +27,8 @@ std::optional<Scaling> parse_scaling(std::string_view text) {
   return std::nullopt;
 }
 
+std::string name(TensorFormat format) { return fmt::format("{}:{}", name(format.scaling), info(format.format).name); }
+
 std::string refusal(TensorFormat format) {
   const bool is_two_level = format.scaling == Scaling::kTwoLevel;
   const bool is_4_bit = format.format == Format::kE2M1;

@@ -49,6 +49,7 @@ constexpr bool has_tensor_scale(Scaling scaling) { return scaling != Scaling::kB
 // As written in configurations: "delayed", "current", "block", "mxfp8", "nvfp4".
 std::string_view name(Scaling scaling);
 std::optional<Scaling> parse_scaling(std::string_view text);
+std::string name(TensorFormat format);  // "delayed:e4m3"
 
 // Why the recipe has no such format; empty where it has: e2m1 goes with kTwoLevel, e4m3 and e5m2 with the others.
 std::string refusal(TensorFormat format);

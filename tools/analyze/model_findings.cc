@@ -30,19 +30,14 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 bool is_product(const std::string& role) { return parse_product(role).has_value(); }
 
-void add(TensorFindings& found, const ProbeRow& row) {
+void add_step(TensorFindings& found, const ProbeRow& row) {
   found.role = row.role, found.tensor = row.tensor, found.format = row.format;
   found.scale = row.scale;
   found.amaxes.push_back(amax_of(row));
-  ProbeRow sum{.role = {}, .tensor = {}, .format = {}};
-  sum.histogram = found.histogram, sum.losses = found.losses, sum.stagnation = found.stagnation;
-  sum.error = found.error;
-  add(sum, row);
-  found.histogram = sum.histogram, found.losses = sum.losses, found.stagnation = sum.stagnation;
-  found.error = sum.error;
+  add(found, row);
 }
 
-void add(ProductFindings& found, const ProbeRow& row) {
+void add_step(ProductFindings& found, const ProbeRow& row) {
   found.product = row.role, found.tensor = row.tensor, found.formats = row.format;
   found.snr_db.push_back(snr_db(row));
   found.cosine.push_back(cosine_of(row));
@@ -65,12 +60,12 @@ void pass_over(ProductFindings& found, const ProbeRow& row) {
 
 LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps) {
   LossScaleFindings found;
-  ProbeRow unscaled{.role = {}, .tensor = {}, .format = {}};
+  ProbeRow unscaled;
   for (const ProbedStep& step : steps) {
     if (!step.applied) continue;
     for (const ProbeRow& row : step.rows) {
       if (row.role != probe_role::kGradient && row.role != probe_role::kInputGradient) continue;
-      ProbeRow one{.role = {}, .tensor = {}, .format = {}};
+      ProbeRow one;
       // Of a scale that is no power of two at least what it is: the recommendation is one lower at most.
       one.histogram = shifted(row.histogram, -std::ilogb(step.loss_scale));
       add(unscaled, one);
@@ -117,10 +112,10 @@ CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::
     for (const ProbeRow& row : step.rows) {
       if (is_product(row.role)) {
         ProductFindings& product = products.at(row.role, row.tensor);
-        step.applied ? add(product, row) : pass_over(product, row);
+        step.applied ? add_step(product, row) : pass_over(product, row);
       } else {
         TensorFindings& tensor = tensors.at(row.role, row.tensor);
-        step.applied ? add(tensor, row) : pass_over(tensor, row);
+        step.applied ? add_step(tensor, row) : pass_over(tensor, row);
       }
     }
   }

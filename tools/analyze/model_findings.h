@@ -10,14 +10,8 @@
 
 namespace mantissa {
 
-// A tensor over the steps. Counts are sums, so shares are means.
-struct TensorFindings {
-  std::string role, tensor, format;
-  double scale = 1.0;  // in the last step
-  ExponentHistogram histogram{};
-  FormatLosses losses{};
-  UpdateStagnation stagnation{};
-  ErrorSums error{};           // of what is on the wire
+// A tensor over the steps. Counts are sums, so shares are means; the scale is that of the last step.
+struct TensorFindings : ProbeRow {
   std::vector<double> amaxes;  // by step; NaN where it was skipped
   int64_t non_finite_when_skipped = 0;
 };

@@ -13,8 +13,7 @@ constexpr int64_t kProducts = std::size(kAllProducts);
 constexpr int kFirstPart = 6;  // place of the parts of operands that one product is made of several
 
 std::string format_name(const ObservedOperand& operand) {
-  if (!operand.format) return std::string(name(operand.given.dtype()));
-  return fmt::format("{}:{}", name(operand.format->scaling), info(operand.format->format).name);
+  return operand.format ? name(*operand.format) : std::string(name(operand.given.dtype()));
 }
 
 Tensor first_rows(const Tensor& matrix, int64_t begin, int64_t count) {

@@ -32,8 +32,7 @@ struct Row {
 
 std::string operand(const LinearFormats& formats, Product product, Role role, DType compute) {
   const auto format = formats.at(product, role);
-  if (!format) return fmt::format("{}", compute);
-  return fmt::format("{}:{}", name(format->scaling), info(format->format).name);
+  return format ? name(*format) : fmt::format("{}", compute);
 }
 
 std::string settings_of(const PlacedOp& placed) {

@@ -2,7 +2,6 @@
 // plain loops do.
 #include "core/cpu/quant/compare.h"
 
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -15,19 +14,8 @@ namespace {
 
 template <typename T>
 ErrorSums compare_block(const T* x, const float* reference, int64_t n) {
-  ErrorSums sums{.elements = n};
-  for (int64_t i = 0; i < n; ++i) {
-    const double value = to_float(x[i]), expected = reference[i];
-    const double error = value - expected;
-    if (!std::isfinite(error)) {
-      ++sums.non_finite;
-      continue;
-    }
-    sums.reference_squares += expected * expected;
-    sums.squares += value * value;
-    sums.products += value * expected;
-    sums.error_squares += error * error;
-  }
+  ErrorSums sums;
+  for (int64_t i = 0; i < n; ++i) sums.add(to_float(x[i]), reference[i]);
   return sums;
 }
 
