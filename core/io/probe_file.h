@@ -89,6 +89,8 @@ class ProbeFile {
   int64_t rows_of_group(int64_t group) const { return groups_.at(static_cast<size_t>(group)).rows; }
   // What follows the groups and is not among them, and why, naming the file; empty where they are all there is.
   const std::string& note() const { return note_; }
+  // Whether that is damage, and not a group that is being written or was cut.
+  bool is_damaged() const { return is_damaged_; }
 
   // A column's values in all groups, by row. DataError, with the columns there are, for an unknown name or another
   // type.
@@ -119,6 +121,7 @@ class ProbeFile {
   uint64_t header_bytes_ = 0;
   int64_t rows_ = 0;
   std::string note_;
+  bool is_damaged_ = false;
 };
 
 }  // namespace mantissa

@@ -79,6 +79,7 @@ void ProbeFile::read_groups(uint64_t begin, Damage damage) {
     const auto rest = bytes.subspan(begin);
     const size_t number = groups_.size();
     const auto damaged = [&](const char* what) {
+      is_damaged_ = true;
       note_ = fmt::format(
           "{}: the {} of group {}, at byte {}, does not fit its checksum: the file is damaged; the {} "
           "groups before it are intact",

@@ -77,9 +77,14 @@ std::vector<ProbeColumn> columns_of_log() {
   return group.columns();
 }
 
-// Groups of steps below next_step.
-int64_t groups_before(const std::string& path, int64_t next_step) {
+// Groups of steps below next_step, with which the file of a run that starts again begins. A damaged one is copied
+// first: there may be intact groups behind the damage, which goes.
+int64_t groups_to_keep(const std::string& path, int64_t next_step) {
   const ProbeFile file(path, ProbeFile::Damage::kReadUpToIt);
+  if (file.is_damaged()) {
+    std::filesystem::copy_file(path, path + ".previous", std::filesystem::copy_options::overwrite_existing);
+    log_warn("{}; the run goes on behind those, and the whole file is kept as {}.previous", file.note(), path);
+  }
   const std::vector<int64_t> steps = file.integers("step");
   int64_t row = 0;
   for (int64_t group = 0; group < file.groups(); row += file.rows_of_group(group), ++group) {
@@ -112,7 +117,7 @@ ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
   const std::vector<ProbeColumn> columns = columns_of_log();
   if (next_step > 0 && std::filesystem::exists(path)) {
     try {
-      writer_.emplace(ProbeFileWriter::resume(path, columns, groups_before(path, next_step)));
+      writer_.emplace(ProbeFileWriter::resume(path, columns, groups_to_keep(path, next_step)));
       return;
     } catch (const DataError& error) {
       log_warn("{}; it is kept as {}.previous", error.what(), path);

@@ -1,16 +1,22 @@
 // ProbeLog: the file that holds what a run's probes found: a group a probed step, a row a tensor or product.
 //
 // Columns, in which NaN and -1 stand for what a row does not have:
-//   step            int64  counted from 1, as log lines do
-//   role, tensor, format          as ProbeRow
-//   scale, loss_scale      fp32   of the format; of the loss in this step, which is part of gradients
+// clang-format off
+//   step                    int64  counted from 1, as log lines do
+//   role, tensor, format    text   as ProbeRow
+//   scale                   fp32   of the format
+//   loss_scale              fp32   of the loss in this step, which is part of gradients, as is gradient_boost_log2()
 //   elements, zeros, underflowed, subnormal, overflowed, non_finite
-//                   int64  FormatLosses of the format in use
-//   amax, drift     fp32   the largest magnitude; log2 of its ratio to that of the probed step before, without loss
-//   scales histogram       bytes  core/quant/histogram_code.h snr_db, cosine  fp32   of a product against fp32, or of a
-//   sum over the ranks noise_ratio     fp32   of a weight gradient: rounding's error over the noise of the choice of
-//   samples, in squares stagnant_fp32, stagnant_bf16, stagnant_fp16
-//                   int64  updates below half an ulp of the weight in that format
+//                           int64  FormatLosses of the format in use
+//   amax                    fp32   the largest magnitude
+//   drift                   fp32   log2 of its ratio to that of the probed step before, without loss scales
+//   histogram               bytes  core/quant/histogram_code.h
+//   snr_db, cosine          fp32   of a product against fp32, or of a sum over the ranks
+//   noise_ratio             fp32   of a weight gradient: rounding's error over the noise of the choice of samples, in
+//                                  squares
+//   stagnant_fp32, stagnant_bf16, stagnant_fp16
+//                           int64  updates below half an ulp of the weight in that format
+// clang-format on
 #pragma once
 
 #include <cstdint>

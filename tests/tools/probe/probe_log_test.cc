@@ -92,6 +92,25 @@ TEST(ProbeLog, BeginsAnewWhereTheFileIsDamaged) {
   EXPECT_EQ(testing::read_file(path + ".previous"), "mtprobe1\x04");
 }
 
+TEST(ProbeLog, KeepsAFileWithADamagedGroup) {
+  const std::string path = fresh_folder("probe_log_damaged_group") + "/probes.mtp";
+  size_t first_bytes = 0;
+  {
+    ProbeLog log(path, 0);
+    for (int64_t step = 0; step < 3; ++step) {
+      log.append({.step = step, .rows = {tensor_row(1.0f)}});
+      if (step == 0) first_bytes = testing::read_file(path).size();
+    }
+  }
+  std::string bytes = testing::read_file(path);
+  bytes[first_bytes + 20] ^= 1;  // in the second group
+  testing::write_file(path, bytes);
+  ProbeLog log(path, 20);
+  log.append({.step = 20, .rows = {tensor_row(1.0f)}});
+  EXPECT_EQ(ProbeFile(path).integers("step"), (std::vector<int64_t>{1, 21}));
+  EXPECT_EQ(testing::read_file(path + ".previous"), bytes);
+}
+
 TEST(ProbeLog, DriftOfGradientsLeavesTheLossScaleOut) {
   const std::string path = fresh_folder("probe_log_drift") + "/probes.mtp";
   ProbeLog log(path, 0);
