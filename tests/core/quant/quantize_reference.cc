@@ -65,10 +65,15 @@ float reference_tensor_scale(TensorFormat format, float amax) {
 }
 
 std::vector<std::optional<uint8_t>> code_reference(const std::vector<float>& src, Format format, float scale) {
+  return code_reference(src, format, std::vector<float>(src.size(), scale));
+}
+
+std::vector<std::optional<uint8_t>> code_reference(const std::vector<float>& src, Format format,
+                                                   const std::vector<float>& multipliers) {
   const FormatReference list = list_of(format);
   std::vector<std::optional<uint8_t>> codes;
-  for (const float given : src) {
-    const float value = given * scale;
+  for (size_t i = 0; i < src.size(); ++i) {
+    const float value = src[i] * multipliers[i];
     const uint32_t sign = std::signbit(value) ? 0x80u : 0u;
     if (std::isnan(value) || (std::isinf(value) && format == Format::kE4M3)) {
       codes.emplace_back();
@@ -81,10 +86,51 @@ std::vector<std::optional<uint8_t>> code_reference(const std::vector<float>& src
   return codes;
 }
 
+ScaleOrder scale_order_reference(BlockScaleLayout layout, int64_t rows, int64_t columns) {
+  ScaleOrder order{.place = std::vector<int64_t>(static_cast<size_t>(rows * columns), -1)};
+  // The next element is the scale of rows [row, row + height) and columns [column, column + width), if there are such.
+  const auto next = [&](int64_t row, int64_t height, int64_t column, int64_t width) {
+    for (int64_t r = row; r < std::min(rows, row + height); ++r) {
+      for (int64_t c = column; c < std::min(columns, column + width); ++c) {
+        order.place[static_cast<size_t>(r * columns + c)] = order.total;
+      }
+    }
+    ++order.total;
+  };
+  switch (layout) {
+    case BlockScaleLayout::kRowBlocks128:
+      for (int64_t column = 0; column < columns; column += 128) {
+        for (int64_t row = 0; row < rows; ++row) next(row, 1, column, 128);
+      }
+      break;
+    case BlockScaleLayout::kSquareBlocks128:
+      for (int64_t row = 0; row < rows; row += 128) {
+        for (int64_t group = 0; group < columns; group += 512) {
+          for (int64_t column = group; column < group + 512; column += 128) next(row, 128, column, 128);
+        }
+      }
+      break;
+    case BlockScaleLayout::kMicroTiles:
+      for (int64_t top = 0; top < rows; top += 128) {
+        for (int64_t left = 0; left < columns; left += 128) {
+          for (int64_t row = top; row < top + 32; ++row) {
+            for (int64_t part = 0; part < 128; part += 32) {
+              for (int64_t column = left; column < left + 128; column += 32) next(row + part, 1, column, 32);
+            }
+          }
+        }
+      }
+      break;
+  }
+  return order;
+}
+
 QuantizeReference quantize_reference(const std::vector<float>& src, int64_t rows, int64_t columns, TensorFormat format,
                                      BlockAxis axis, float scale) {
   QuantizeReference result;
   result.values.resize(src.size());
+  result.multipliers.resize(src.size());
+  result.inverse_scales.resize(src.size());
   const FormatReference list = list_of(format.format);
   for (const float value : src) {
     result.amax = std::max(result.amax, std::bit_cast<uint32_t>(std::fabs(value)));
@@ -113,6 +159,8 @@ QuantizeReference quantize_reference(const std::vector<float>& src, int64_t rows
       }
       each([&](size_t i) {
         result.values[i] = nearest_value(list, format.format, src[i] * factors.before) * factors.after;
+        result.multipliers[i] = factors.before;
+        result.inverse_scales[i] = factors.after;
       });
     }
   }
