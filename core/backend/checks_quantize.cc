@@ -39,18 +39,48 @@ void check_codes(const char* what, const char* dimensions, const Tensor& codes, 
   check_shape("quantize", what, dimensions, codes, shape);
 }
 
+// extents: of the matrix of codes.
+void check_code_scales(const char* what, const Tensor& scales, const Tensor& codes, const QuantizeArgs& args,
+                       Rows extents) {
+  const Scaling scaling = args.format.scaling;
+  const bool have_scales = codes.defined() && !has_tensor_scale(scaling);
+  MANTISSA_CHECK(have_scales || !scales.defined(),
+                 "[quantize] {} go with their codes in block or mxfp8 scaling, and were given without", what);
+  if (!have_scales) return;
+  check_dtype("quantize", what, scales, scaling == Scaling::kMicro ? DType::kU8 : DType::kF32);
+  const BlockScaleLayout layout = block_scale_layout(scaling, args.axis);
+  check_shape("quantize", what, "(block_scale_count)", scales,
+              Shape{block_scale_count(layout, extents.rows, extents.columns)});
+}
+
+// A product sums along the rows of codes and of transposed_codes, and so lie their blocks.
+void check_blocks_of_codes(const QuantizeArgs& args) {
+  const auto scaling = name(args.format.scaling);
+  MANTISSA_CHECK(args.format.scaling != Scaling::kTwoLevel, "[quantize] {} scaling makes no codes of 8 bits", scaling);
+  if (block_length(args.format.scaling) == 0) return;
+  MANTISSA_CHECK(args.format.scaling == Scaling::kBlock || args.axis != BlockAxis::kBoth,
+                 "[quantize] {} codes have blocks within a row or a column (axis kColumns or kRows), got kBoth",
+                 scaling);
+  MANTISSA_CHECK(args.axis != BlockAxis::kRows || !args.codes.defined(),
+                 "[quantize] {} codes need blocks within a row (axis kColumns), got kRows", scaling);
+  MANTISSA_CHECK(args.axis != BlockAxis::kColumns || !args.transposed_codes.defined(),
+                 "[quantize] {} transposed_codes need blocks within a column (axis kRows), got kColumns", scaling);
+}
+
 void check_results(const QuantizeArgs& args, Rows extents) {
-  if (!args.makes_codes()) {
+  const Rows transposed{extents.columns, extents.rows};
+  if (args.makes_codes()) {
+    MANTISSA_CHECK(!args.dst.defined(), "[quantize] dst and codes were both given: one of them is made");
+    check_codes("codes", "(R, C)", args.codes, Shape{extents.rows, extents.columns});
+    check_codes("transposed_codes", "(C, R)", args.transposed_codes, Shape{transposed.rows, transposed.columns});
+    check_blocks_of_codes(args);
+    MANTISSA_CHECK(args.stochastic.elements_per_sample == 0, "[quantize] codes are rounded to nearest");
+  } else {
     check_dtype("quantize", "dst", args.dst, DType::kBF16);
     check_shape("quantize", "dst", "(R, C)", args.dst, args.src.shape());
-    return;
   }
-  MANTISSA_CHECK(!args.dst.defined(), "[quantize] dst and codes were both given: one of them is made");
-  check_codes("codes", "(R, C)", args.codes, Shape{extents.rows, extents.columns});
-  check_codes("transposed_codes", "(C, R)", args.transposed_codes, Shape{extents.columns, extents.rows});
-  MANTISSA_CHECK(block_length(args.format.scaling) == 0, "[quantize] codes are made with one scale a tensor, got {}",
-                 name(args.format.scaling));
-  MANTISSA_CHECK(args.stochastic.elements_per_sample == 0, "[quantize] codes are rounded to nearest");
+  check_code_scales("code_scales", args.code_scales, args.codes, args, extents);
+  check_code_scales("transposed_code_scales", args.transposed_code_scales, args.transposed_codes, args, transposed);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "core/backend/kernel_args.h"
+#include "core/quant/block_scale_layout.h"
 #include "core/quant/delayed_scaling.h"
 #include "core/quant/tensor_format.h"
 #include "core/tensor/tensor.h"
@@ -52,6 +53,12 @@ enum class BlockAxis : uint8_t {
   kBoth,     // B x B
 };
 
+// Of the scales beside codes of kBlock or kMicro.
+constexpr BlockScaleLayout block_scale_layout(Scaling scaling, BlockAxis axis) {
+  if (scaling == Scaling::kMicro) return BlockScaleLayout::kMicroTiles;
+  return axis == BlockAxis::kBoth ? BlockScaleLayout::kSquareBlocks128 : BlockScaleLayout::kRowBlocks128;
+}
+
 // Stochastic rounding of a matrix of whole samples: element e of global sample s = first_sample + local sample takes
 //   philox(seed, {e / 4, site, s, step})[e % 4],
 // as in DropoutArgs: ranks, shards, devices and threads play no part.
@@ -75,9 +82,16 @@ struct StochasticArgs {
 // scale: (1) fp32, from core/quant/scales.h; undefined for kBlock and kMicro. record: as in AmaxArgs with kAccumulate,
 // of src; undefined for none.
 //
-// In place of dst, of kDelayed and kCurrent rounded to nearest: codes (R, C) u8 and transposed_codes (C, R) u8, either
-// of which may be undefined, hold the codes of q themselves (core/tensor/format.h), which products of u8 operands read
-// (GemmArgs). The sign and the payload of a NaN are the device's own.
+// In place of dst, rounded to nearest: codes (R, C) u8 and transposed_codes (C, R) u8 hold the codes of q themselves
+// (core/tensor/format.h), which products of u8 operands read (GemmArgs). Either may be undefined. The sign and the
+// payload of a NaN are the device's own. Blocks must lie along the rows of a matrix of codes, over which a product
+// sums:
+//   kDelayed, kCurrent   both may be given; `axis` plays no part
+//   kBlock               codes with kColumns, transposed_codes with kRows, either or both with kBoth
+//   kMicro               codes with kColumns, transposed_codes with kRows
+// code_scales, of kBlock (fp32) and kMicro (u8, codes of e8m0), exactly where codes are given: 1/s of each block, a
+// power of two or NaN, in a tensor of rank 1 with the elements of block_scale_layout(), whose padding becomes 0.
+// transposed_code_scales: likewise, of transposed_codes.
 struct QuantizeArgs {
   Tensor src{}, dst{};
   TensorFormat format{};
@@ -85,6 +99,7 @@ struct QuantizeArgs {
   Tensor scale{}, record{};
   StochasticArgs stochastic{};
   Tensor codes{}, transposed_codes{};
+  Tensor code_scales{}, transposed_code_scales{};
 
   bool makes_codes() const { return codes.defined() || transposed_codes.defined(); }
 };

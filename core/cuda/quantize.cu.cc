@@ -9,6 +9,7 @@
 #include "core/backend/quantize_checks.h"
 #include "core/cuda/device/any_floats.h"
 #include "core/cuda/narrow_rounding.h"
+#include "core/cuda/quantize_block_codes.h"
 #include "core/cuda/quantize_codes.h"
 #include "core/cuda/quantize_tile.h"
 #include "core/cuda/record_in.h"
@@ -106,10 +107,9 @@ void run(const QuantizeArgs& args, Rows extents, const From& src, const Rounding
       .scale = args.scale.defined() ? args.scale.data<float>() : nullptr,
       .record = args.record.defined() ? record_in<QuantizeRecord>("quantize", args.record) : nullptr};
   with_tiles(block_length(args.format.scaling), args.axis, [&]<BlockAxis kAxis, int kRows>() {
-    constexpr int kTileRows = WarpTile<kRows, Width>::kTileRows;
-    const int64_t down = (p.rows + kTileRows - 1) / kTileRows, across = (p.columns + kTileColumns - 1) / kTileColumns;
-    const LaunchShape shape{
-        .grid = static_cast<unsigned>(down * across), .block = kTileThreads, .shared_bytes = kSharedBytes<kAxis>};
+    const LaunchShape shape{.grid = WarpTile<kRows, Width>::count(p.rows, p.columns),
+                            .block = kTileThreads,
+                            .shared_bytes = kSharedBytes<kAxis>};
     launch(quantize_kernel<kAxis, kRows, Width, From, Rounding>, shape, stream.handle(), p, rounding);
   });
 }
@@ -119,7 +119,10 @@ void run(const QuantizeArgs& args, Rows extents, const From& src, const Rounding
 void quantize(const QuantizeArgs& args, CudaStream& stream) {
   const Rows extents = check_args(args);
   if (extents.rows == 0) return;
-  if (args.makes_codes()) return quantize_to_codes(args, extents, stream);
+  if (args.makes_codes()) {
+    if (block_length(args.format.scaling) == 0) return quantize_to_codes(args, extents, stream);
+    return quantize_to_block_codes(args, extents, stream);
+  }
   const bool vectors = all_aligned(args.src.raw(), args.dst.raw()) && extents.columns % kLaneColumns == 0;
   if (args.stochastic.elements_per_sample != 0) {
     const NarrowStochastic rounding{.seed = args.stochastic.seed,

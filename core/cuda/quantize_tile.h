@@ -19,12 +19,23 @@ struct WarpTile {
   float values[kRows][kLaneColumns];
   int64_t row, column;  // the first of the calling lane
 
+  // Of a matrix.
+  static unsigned count(int64_t rows, int64_t columns) {
+    return static_cast<unsigned>((rows + kTileRows - 1) / kTileRows * ((columns + kTileColumns - 1) / kTileColumns));
+  }
+
   // Tiles are numbered row by row.
   __device__ __forceinline__ WarpTile(int64_t tile, int64_t columns) {
     const int64_t across = (columns + kTileColumns - 1) / kTileColumns;
     const int warp = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
     row = tile / across * kTileRows + warp * kRows;
     column = tile % across * kTileColumns + lane * kLaneColumns;
+  }
+
+  // Of the tile.
+  __device__ __forceinline__ int64_t first_row() const { return row - static_cast<int>(threadIdx.x) / kLanes * kRows; }
+  __device__ __forceinline__ int64_t first_column() const {
+    return column - static_cast<int>(threadIdx.x) % kLanes * kLaneColumns;
   }
 
   // What the matrix has not is 0.
@@ -94,19 +105,21 @@ __device__ __forceinline__ uint32_t max_over_lanes(uint32_t amax, int lanes) {
   return amax;
 }
 
-// Each of a lane's amaxes becomes the largest of this lane in all warps. scratch: shared memory for one of every thread
-// each.
-template <int kCount>
+// Each of a lane's amaxes becomes the largest of this lane in kWarps neighbouring warps, all unless given. scratch:
+// shared memory for one of every thread each.
+template <int kWarps = kTileWarps, int kCount>
 __device__ __forceinline__ void max_over_warps(uint32_t (&amaxes)[kCount], uint32_t* scratch) {
-  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  // Of the first of these warps.
+  const int thread =
+      static_cast<int>(threadIdx.x) / (kWarps * kLanes) * (kWarps * kLanes) + static_cast<int>(threadIdx.x) % kLanes;
 #pragma unroll
   for (int k = 0; k < kCount; ++k) scratch[k * kTileThreads + static_cast<int>(threadIdx.x)] = amaxes[k];
   __syncthreads();
 #pragma unroll
   for (int k = 0; k < kCount; ++k) {
 #pragma unroll
-    for (int warp = 0; warp < kTileWarps; ++warp) {
-      amaxes[k] = MaxBits()(amaxes[k], scratch[k * kTileThreads + warp * kLanes + lane]);
+    for (int warp = 0; warp < kWarps; ++warp) {
+      amaxes[k] = MaxBits()(amaxes[k], scratch[k * kTileThreads + warp * kLanes + thread]);
     }
   }
 }

@@ -94,7 +94,8 @@ KernelWork work_of(const SumContributionsArgs& args) {
 KernelWork work_of(const AmaxArgs& args) { return traffic(bytes_of(args.x, args.record)); }
 KernelWork work_of(const TensorScaleArgs& args) { return traffic(bytes_of(args.record, args.scale)); }
 KernelWork work_of(const QuantizeArgs& args) {
-  return traffic(bytes_of(args.src, args.dst, args.codes, args.transposed_codes, args.scale) +
+  return traffic(bytes_of(args.src, args.dst, args.codes, args.transposed_codes, args.code_scales,
+                          args.transposed_code_scales, args.scale) +
                  2.0 * bytes_of(args.record));
 }
 KernelWork work_of(const FromCodesArgs& args) { return traffic(bytes_of(args.codes, args.dst, args.scale)); }

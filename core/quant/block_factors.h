@@ -35,4 +35,9 @@ constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float t
   return {};
 }
 
+// What a block of kMicro stores: the code of BlockFactors::after, which is a power of two from 2^-127 on or NaN.
+constexpr E8M0 micro_scale_of(float after) {
+  return {static_cast<uint8_t>(std::bit_cast<uint32_t>(after) >> 23 & 0xffu)};
+}
+
 }  // namespace mantissa

@@ -3,6 +3,8 @@
 // depend on order, random words belong to elements.
 #include "core/cpu/quant/quantize.h"
 
+#include <cstring>
+
 #include "core/backend/quantize_checks.h"
 #include "core/cpu/quant/amax_record.h"
 #include "core/cpu/quant/stochastic_words.h"
@@ -44,6 +46,9 @@ class Quantizer {
         dst_(args.makes_codes() ? nullptr : args.dst.data<BFloat16>()),
         codes_(args.codes.defined() ? args.codes.data<uint8_t>() : nullptr),
         transposed_codes_(args.transposed_codes.defined() ? args.transposed_codes.data<uint8_t>() : nullptr),
+        code_scales_(args.code_scales.defined() ? args.code_scales.raw() : nullptr),
+        transposed_code_scales_(args.transposed_code_scales.defined() ? args.transposed_code_scales.raw() : nullptr),
+        scale_layout_(block_scale_layout(args.format.scaling, args.axis)),
         columns_(args.src.shape().last()),
         rows_(args.src.numel() / columns_),
         tensor_(args.scale.defined() ? *args.scale.data<float>() : 1.0f),
@@ -62,16 +67,14 @@ class Quantizer {
     add_to(record_, found.amax(), found.non_finite());
   }
 
-  // Their codes, one by one: a CPU multiplies none, and makes them for others only.
+  // Their codes.
   void run_codes(int64_t begin, int64_t n) const {
     const auto scale = hn::Set(FloatTag(), tensor_);
-    HWY_ALIGN float values[hn::MaxLanes(FloatTag())];
     VectorAmax found;
     for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
       const auto v = load(src_ + begin + i, count);
       found.add(v);
-      hn::Store(round_(hn::Mul(v, scale)), FloatTag(), values);
-      for (int64_t lane = 0; lane < count; ++lane) store_code(begin + i + lane, values[lane]);
+      store_codes(begin + i, round_(hn::Mul(v, scale)), count);
     });
     add_to(record_, found.amax(), found.non_finite());
   }
@@ -96,11 +99,12 @@ class Quantizer {
       for (int64_t lane = 0; lane < count; ++lane) {
         const BlockFactors factors = block_factors(format_, amaxes[lane], tensor_);
         before[lane] = factors.before, after[lane] = factors.after;
+        store_scale(part.row, column + lane, factors.after);
       }
       const auto first = hn::Load(FloatTag(), before), second = hn::Load(FloatTag(), after);
       for (int64_t row = part.row; row < part.row_end; ++row) {
         const int64_t e = at(row, column);
-        store(hn::Mul(rounded(hn::Mul(load(src_ + e, count), first), e, count), second), dst_ + e, count);
+        store_scaled(e, rounded(hn::Mul(load(src_ + e, count), first), e, count), second, count);
       }
       add_to(record_, found.amax(), found.non_finite());
     });
@@ -109,11 +113,42 @@ class Quantizer {
  private:
   int64_t at(int64_t row, int64_t column) const { return row * columns_ + column; }
 
-  // value: one that the format has.
-  void store_code(int64_t element, float value) const {
-    const auto code = static_cast<uint8_t>(encode(format_.format, value, Saturation::kNo));
-    if (codes_ != nullptr) codes_[element] = code;
-    if (transposed_codes_ != nullptr) transposed_codes_[element % columns_ * rows_ + element / columns_] = code;
+  bool makes_codes() const { return codes_ != nullptr || transposed_codes_ != nullptr; }
+
+  // Of values that the format has, from `element` on. One by one: a CPU makes codes for others to multiply only.
+  HWY_INLINE void store_codes(int64_t element, FloatVec v, int64_t count) const {
+    HWY_ALIGN float values[hn::MaxLanes(FloatTag())];
+    hn::Store(v, FloatTag(), values);
+    for (int64_t lane = 0; lane < count; ++lane, ++element) {
+      const auto code = static_cast<uint8_t>(encode(format_.format, values[lane], Saturation::kNo));
+      if (codes_ != nullptr) codes_[element] = code;
+      if (transposed_codes_ != nullptr) transposed_codes_[element % columns_ * rows_ + element / columns_] = code;
+    }
+  }
+
+  // v * after, or the codes of v, from `element` on.
+  HWY_INLINE void store_scaled(int64_t element, FloatVec v, FloatVec after, int64_t count) const {
+    if (makes_codes()) return store_codes(element, v, count);
+    store(hn::Mul(v, after), dst_ + element, count);
+  }
+
+  // Of the block that begins here, beside its codes.
+  void store_scale(int64_t row, int64_t column, float after) const {
+    const int64_t length = block_length(format_.scaling);
+    if (code_scales_ != nullptr) {
+      store_scale(code_scales_, block_scale_index(scale_layout_, rows_, columns_, row, column / length), after);
+    }
+    if (transposed_code_scales_ != nullptr) {
+      store_scale(transposed_code_scales_, block_scale_index(scale_layout_, columns_, rows_, column, row / length),
+                  after);
+    }
+  }
+  void store_scale(std::byte* to, int64_t index, float after) const {
+    if (format_.scaling == Scaling::kMicro) {
+      to[index] = std::byte{micro_scale_of(after).code};
+    } else {
+      reinterpret_cast<float*>(to)[index] = after;
+    }
   }
 
   // v, of the elements of src from `element` on.
@@ -132,12 +167,13 @@ class Quantizer {
       for_each_vector(width, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { found.add(load(src + i, count)); });
     }
     const BlockFactors factors = block_factors(format_, found.amax(), tensor_);
+    store_scale(block.row, block.column, factors.after);
     const auto first = hn::Set(FloatTag(), factors.before), second = hn::Set(FloatTag(), factors.after);
     for (int64_t row = block.row; row < block.row_end; ++row) {
       const int64_t e = at(row, block.column);
       for_each_vector(width, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
         const auto scaled = hn::Mul(load(src_ + e + i, count), first);
-        store(hn::Mul(rounded(scaled, e + i, count), second), dst_ + e + i, count);
+        store_scaled(e + i, rounded(scaled, e + i, count), second, count);
       });
     }
     add_to(record_, found.amax(), found.non_finite());
@@ -149,17 +185,27 @@ class Quantizer {
   BFloat16* dst_;
   uint8_t* codes_;
   uint8_t* transposed_codes_;
+  std::byte* code_scales_;
+  std::byte* transposed_code_scales_;
+  BlockScaleLayout scale_layout_;
   int64_t columns_, rows_;
   float tensor_;
   QuantizeRecord* record_;
   StochasticWords words_;
 };
 
+// Padding stays so.
+void clear(const Tensor& scales) {
+  if (scales.defined()) std::memset(scales.raw(), 0, scales.size_bytes());
+}
+
 void quantize_kernel(const QuantizeArgs& args, Rows extents) {
+  clear(args.code_scales);
+  clear(args.transposed_code_scales);
   dispatch(args.src.dtype(), [&]<typename T>() {
     const Quantizer<T> quantizer(args);
     const int64_t length = block_length(args.format.scaling);
-    if (args.makes_codes()) {
+    if (length == 0 && args.makes_codes()) {
       parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run_codes(begin, count); });
     } else if (length == 0) {
       parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run(begin, count); });

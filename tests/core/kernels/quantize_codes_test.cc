@@ -188,12 +188,8 @@ TEST(QuantizeCodes, RefuseWhatDoesNotFit) {
         args.transposed_codes = make_unwritten(DType::kU8, {4, 8});
       },
       "transposed_codes must have shape (C, R)");
-  expect_refused(
-      [](QuantizeArgs& args) {
-        args.format.scaling = Scaling::kBlock;
-        args.scale = Tensor();
-      },
-      "codes are made with one scale a tensor, got block");
+  expect_refused([](QuantizeArgs& args) { args.code_scales = make_unwritten(DType::kF32, {4}); },
+                 "code_scales go with their codes in block or mxfp8 scaling, and were given without");
   expect_refused([](QuantizeArgs& args) { args.stochastic = {.elements_per_sample = 8, .step = make_indices({1})}; },
                  "codes are rounded to nearest");
 }
