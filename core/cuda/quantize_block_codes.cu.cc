@@ -87,25 +87,43 @@ __device__ __forceinline__ void store_square_scale(std::byte* to, int64_t rows, 
   }
 }
 
-// The multipliers of the tile's rows, of the blocks that the calling lane is in. Every eight lanes, of which a block
-// has eight or all, divide its rows: a lane makes two factors instead of sixteen.
+// The largest of each of eight amaxes over eight neighbouring lanes: in each of them one, of number lane % 8. In every
+// round a lane hands over the half that it does not end with: seven exchanges instead of 24.
+__device__ __forceinline__ uint32_t max_of_own(uint32_t (&amaxes)[8]) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int half = 4; half > 0; half /= 2) {
+    const bool upper = (lane & half) != 0;
+#pragma unroll
+    for (int i = 0; i < half; ++i) {
+      const uint32_t kept = upper ? amaxes[i + half] : amaxes[i], given = upper ? amaxes[i] : amaxes[i + half];
+      amaxes[i] = MaxBits()(kept, __shfl_xor_sync(kAllLanes, given, half));
+    }
+  }
+  return amaxes[0];
+}
+
+// The multipliers of the tile's rows, of the blocks that the calling lane is in. Eight lanes, which a block of 32 has
+// and one of 128 four times, divide its rows: a lane makes two factors instead of sixteen.
 template <typename Tile>
 __device__ __forceinline__ void factors_of_rows(const Tile& tile, TensorFormat format, uint32_t* staged,
                                                 float (&before)[kRowsOfWarp]) {
   constexpr int kSharers = 8;
   const int warp = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int lanes = static_cast<int>(block_length(format.scaling)) / kLaneColumns;  // of a block's width
+  const bool whole_warp = format.scaling == Scaling::kBlock;
 #pragma unroll
   for (int first = 0; first < kRowsOfWarp; first += kSharers) {
-    uint32_t mine = 0;
+    uint32_t amaxes[kSharers];
 #pragma unroll
-    for (int r = 0; r < kSharers; ++r) {
-      const uint32_t amax = max_over_lanes(tile.amax_of_row(first + r), lanes);
-      if (lane % kSharers == r) mine = amax;
+    for (int r = 0; r < kSharers; ++r) amaxes[r] = tile.amax_of_row(first + r);
+    uint32_t mine = max_of_own(amaxes);
+    if (whole_warp) {
+      mine = MaxBits()(mine, __shfl_xor_sync(kAllLanes, mine, kSharers));
+      mine = MaxBits()(mine, __shfl_xor_sync(kAllLanes, mine, 2 * kSharers));
     }
     const BlockFactors factors = block_factors(format, mine, 1.0f);
-    if (lane % lanes < kSharers) {
-      stage_scale(staged, format.scaling, warp * kRowsOfWarp + first + lane % kSharers, lane / lanes, factors.after);
+    if (!whole_warp || lane < kSharers) {
+      stage_scale(staged, format.scaling, warp * kRowsOfWarp + first + lane % kSharers, lane / kSharers, factors.after);
     }
 #pragma unroll
     for (int r = 0; r < kSharers; ++r) before[first + r] = __shfl_sync(kAllLanes, factors.before, r, kSharers);
