@@ -26,8 +26,8 @@ template <typename From>
 struct BlockCodeOperands {
   From src;
   CodeMatrices to;
-  std::byte* scales;             // null where to.codes is
-  std::byte* transposed_scales;  // null where to.transposed is
+  std::byte* scales;             // beside to.codes; null where that is
+  std::byte* transposed_scales;  // beside to.transposed; likewise
   TensorFormat format;
   QuantizeRecord* record;  // null: there is none
 };

@@ -154,6 +154,20 @@ TEST(KernelWork, LossAndUpdate) {
       sizeof(TensorStats) + 4.0);
 }
 
+TEST(KernelWork, CodesAndTheirScales) {
+  const Tensor src = bf16({6, 8}), codes = tensor(DType::kU8, {6, 8}), turned = tensor(DType::kU8, {8, 6});
+  const Tensor scales = f32({4}), record = tensor(DType::kU8, {sizeof(QuantizeRecord)});
+  EXPECT_EQ(work_of(QuantizeArgs{.src = src,
+                                 .axis = BlockAxis::kBoth,
+                                 .record = record,
+                                 .codes = codes,
+                                 .transposed_codes = turned,
+                                 .code_scales = scales,
+                                 .transposed_code_scales = scales})
+                .bytes,
+            96.0 + 2 * 48 + 2 * 16 + 2 * sizeof(QuantizeRecord));
+}
+
 TEST(KernelWork, Probes) {
   const Tensor x = bf16({6, 8}), w = f32({10}), bins = tensor(DType::kU8, {sizeof(ExponentHistogram)});
   EXPECT_EQ(work_of(ExponentHistogramArgs{.x = x, .record = bins}).bytes, 96.0 + 2 * sizeof(ExponentHistogram));
