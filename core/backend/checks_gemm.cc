@@ -36,6 +36,36 @@ void check_scale(const GemmArgs& args, const char* what, const Tensor& scale) {
                  what);
 }
 
+void check_block_scales(const char* what, const Tensor& scales, BlockScaleLayout layout, const Tensor& codes) {
+  check_dtype("gemm", what, scales, layout == BlockScaleLayout::kMicroTiles ? DType::kU8 : DType::kF32);
+  check_shape("gemm", what, "(block_scale_count)", scales,
+              Shape{block_scale_count(layout, codes.dim(0), codes.dim(1))});
+  constexpr uintptr_t kAlignmentBytes = 16;
+  MANTISSA_CHECK(reinterpret_cast<uintptr_t>(scales.raw()) % kAlignmentBytes == 0,
+                 "[gemm] {} must lie at a multiple of {} bytes", what, kAlignmentBytes);
+}
+
+void check_block_scales(const GemmArgs& args, int64_t k) {
+  MANTISSA_CHECK(args.a_block_scales.defined() == args.b_block_scales.defined(),
+                 "[gemm] a and b must both have scales of blocks, or neither, got those of {} alone",
+                 args.a_block_scales.defined() ? "a" : "b");
+  if (!args.has_block_scales()) return;
+  MANTISSA_CHECK(args.a.dtype() == DType::kU8, "[gemm] scales of blocks belong to codes, got a and b in {}",
+                 args.a.dtype());
+  MANTISSA_CHECK(!args.a_scale.defined() && !args.b_scale.defined(),
+                 "[gemm] a product with scales of blocks has no a_scale or b_scale");
+  MANTISSA_CHECK(block_length(args.a_layout) == block_length(args.b_layout),
+                 "[gemm] a and b must have blocks of one length, got {} and {}", block_length(args.a_layout),
+                 block_length(args.b_layout));
+  MANTISSA_CHECK(k % block_length(args.a_layout) == 0, "[gemm] K must be a multiple of blocks of {}, got {}",
+                 block_length(args.a_layout), k);
+  constexpr BlockScaleLayout kSquare = BlockScaleLayout::kSquareBlocks128;
+  MANTISSA_CHECK(args.a_layout != kSquare || args.b_layout != kSquare,
+                 "[gemm] a and b must not both have square blocks");
+  check_block_scales("a_block_scales", args.a_block_scales, args.a_layout, args.a);
+  check_block_scales("b_block_scales", args.b_block_scales, args.b_layout, args.b);
+}
+
 bool is_code_format(Format format) { return format == Format::kE4M3 || format == Format::kE5M2; }
 
 void check_codes(const GemmArgs& args, const GemmExtents& e) {
@@ -95,6 +125,7 @@ GemmExtents check_args(const GemmArgs& args) {
   check_bias_gradient(args, e.m);
   check_scale(args, "a_scale", args.a_scale);
   check_scale(args, "b_scale", args.b_scale);
+  check_block_scales(args, e.k);
   return e;
 }
 

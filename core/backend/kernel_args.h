@@ -9,6 +9,7 @@
 
 #include "core/backend/gemm_options.h"
 #include "core/backend/operand_cache.h"
+#include "core/quant/block_scale_layout.h"
 #include "core/tensor/format.h"
 #include "core/tensor/tensor.h"
 
@@ -80,6 +81,11 @@ struct AddArgs {
 // is stored (M, K), b (N, K), with trans_b alone. M, N and K are multiples of 16. c is of any float dtype, and fp32
 // where it is accumulated; bias only with a c of 16 bits; no activation, bias_gradient or b_cache. Products are exact;
 // their sum is that of the device's units, which may keep fewer bits than fp32 between additions (docs/precision.md).
+//
+// a_block_scales, b_block_scales: of u8 operands, both or neither, and without a_scale and b_scale. What each block of
+// codes is multiplied by, the inverse of QuantizeArgs' multiplier, read when the kernel runs: (block_scale_count) of
+// fp32, with kMicroTiles u8 codes of e8m0, that lie as a_layout and b_layout say, from an address that is a multiple of
+// 16 bytes. Both operands have blocks of one length, which K is a multiple of, and not both have square ones.
 struct GemmArgs {
   Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{}, a_scale{}, b_scale{};
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
@@ -88,7 +94,11 @@ struct GemmArgs {
   GeluForm form = GeluForm::kTanh;
   OperandCache* b_cache = nullptr;
   Format a_format = Format::kE4M3, b_format = Format::kE4M3;  // of u8 operands
-  Fp32Math fp32_math = Fp32Math::kFull;  // of fp32 a and b
+  Fp32Math fp32_math = Fp32Math::kFull;                       // of fp32 a and b
+  Tensor a_block_scales{}, b_block_scales{};
+  BlockScaleLayout a_layout = BlockScaleLayout::kRowBlocks128, b_layout = BlockScaleLayout::kRowBlocks128;
+
+  bool has_block_scales() const { return a_block_scales.defined(); }
 };
 
 // out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.

@@ -46,6 +46,23 @@ cublasLtEpilogue_t epilogue(GemmEpilogue epilogue) {
   throw ContractError(fmt::format("[gemm] unknown epilogue {}", static_cast<int>(epilogue)));
 }
 
+// How the factors of codes lie (cublasLtMatmulMatrixScale_t). As numbers, like the attribute that holds them: headers
+// before CUDA 12.8 and 12.9 lack the names, and libraries that lack the modes are not asked for them (narrow_units.h).
+const auto kScaleModeOfA = static_cast<cublasLtMatmulDescAttributes_t>(31),
+           kScaleModeOfB = static_cast<cublasLtMatmulDescAttributes_t>(32);
+
+int32_t scale_mode(BlockScaleLayout layout) {
+  switch (layout) {
+    case BlockScaleLayout::kRowBlocks128:
+      return 4;  // VEC128_32F
+    case BlockScaleLayout::kSquareBlocks128:
+      return 5;  // BLK128x128_32F
+    case BlockScaleLayout::kMicroTiles:
+      return 2;  // VEC32_UE8M0
+  }
+  throw ContractError(fmt::format("[gemm] unknown layout {} of block scales", static_cast<int>(layout)));
+}
+
 }  // namespace
 
 void check_cublaslt(const CublasLt& library, cublasStatus_t status, const char* call, const GemmKey& key) {
@@ -97,6 +114,10 @@ GemmDescriptors::GemmDescriptors(const CublasLt& library, const GemmKey& key)
     set(CUBLASLT_MATMUL_DESC_POINTER_MODE, static_cast<int32_t>(CUBLASLT_POINTER_MODE_DEVICE),
         "cublasLtMatmulDescSetAttribute(POINTER_MODE)");
   }
+  if (key.a_blocks && key.b_blocks) {
+    set(kScaleModeOfA, scale_mode(*key.b_blocks), "cublasLtMatmulDescSetAttribute(A_SCALE_MODE)");
+    set(kScaleModeOfB, scale_mode(*key.a_blocks), "cublasLtMatmulDescSetAttribute(B_SCALE_MODE)");
+  }
   if (uses_bias(key.epilogue)) {
     // D's type is the only one that 16-bit and fp32 products take, and those of codes with a D of 16 bits (cublasLt.h,
     // CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE).
@@ -108,6 +129,11 @@ GemmDescriptors::GemmDescriptors(const CublasLt& library, const GemmKey& key)
   }
 }
 
+void GemmDescriptors::set_factors(const void* of_a, const void* of_b) {
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_b, "cublasLtMatmulDescSetAttribute(A_SCALE_POINTER)");
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_a, "cublasLtMatmulDescSetAttribute(B_SCALE_POINTER)");
+}
+
 void GemmDescriptors::set_addresses(const GemmOperands& operands) {
   if (uses_bias(key_.epilogue)) {
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias, "cublasLtMatmulDescSetAttribute(BIAS_POINTER)");
@@ -116,11 +142,12 @@ void GemmDescriptors::set_addresses(const GemmOperands& operands) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, operands.aux,
         "cublasLtMatmulDescSetAttribute(EPILOGUE_AUX_POINTER)");
   }
-  if (is_of_codes(key_) && key_.scaled) {
-    // The library multiplies by what lies there.
-    const float* const b_inverse = operands.scalars + kInverseScaleStride;
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b_inverse, "cublasLtMatmulDescSetAttribute(A_SCALE_POINTER)");
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.scalars, "cublasLtMatmulDescSetAttribute(B_SCALE_POINTER)");
+  if (!is_of_codes(key_)) return;
+  // The library multiplies by what lies there.
+  if (key_.a_blocks && key_.b_blocks) {
+    set_factors(operands.a_block_scales, operands.b_block_scales);
+  } else if (key_.scaled) {
+    set_factors(operands.scalars, operands.scalars + kInverseScaleStride);
   }
 }
 

@@ -33,6 +33,8 @@ class GemmDescriptors {
 
   template <typename Value>
   void set(cublasLtMatmulDescAttributes_t attribute, const Value& value, const char* what);
+  // What our a and our b are multiplied by.
+  void set_factors(const void* of_a, const void* of_b);
   Owned<cublasLtMatrixLayoutOpaque_t> layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t stride);
 
   const CublasLt& library_;

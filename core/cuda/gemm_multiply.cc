@@ -7,7 +7,7 @@
 //
 // Scales of a and b make alpha, which the device alone knows: a kernel of one thread writes it to the workspace, with
 // beta, and the library reads both there. The bias is added to what alpha has multiplied. Of codes, the library takes a
-// factor for either operand instead: the inverses of the scales.
+// factor for either operand instead: the inverses of the scales. Factors of blocks it reads where they lie.
 //
 // Operands are taken as they lie. Where the library has no algorithm for their addresses or strides (they need only be
 // aligned to an element), they are copied into aligned rows, which it always has one for.

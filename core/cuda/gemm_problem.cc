@@ -24,11 +24,31 @@ GemmEpilogue epilogue_of(GemmActivation activation, bool has_bias) {
   throw ContractError(fmt::format("[gemm] unknown activation {}", static_cast<int>(activation)));
 }
 
-// What is multiplied, apart from the sizes: "bf16", "e4m3 e5m2".
+const char* name_of(std::optional<BlockScaleLayout> blocks) {
+  if (!blocks) return "";
+  switch (*blocks) {
+    case BlockScaleLayout::kRowBlocks128:
+      return "/1x128";
+    case BlockScaleLayout::kSquareBlocks128:
+      return "/128x128";
+    case BlockScaleLayout::kMicroTiles:
+      break;
+  }
+  return "/1x32";
+}
+
+// What is multiplied, apart from the sizes: "bf16", "e4m3*e5m2", "e4m3/1x128*e4m3/128x128".
 std::string name_of_operands(const GemmKey& key, std::string_view between) {
   if (!is_of_codes(key)) return std::string(name(key.dtype));
-  return fmt::format("{}{}{}", info(key.a_format).name, between, info(key.b_format).name);
+  return fmt::format("{}{}{}{}{}", info(key.a_format).name, name_of(key.a_blocks), between, info(key.b_format).name,
+                     name_of(key.b_blocks));
 }
+
+std::optional<BlockScaleLayout> layout_of(const Tensor& block_scales, BlockScaleLayout layout) {
+  return block_scales.defined() ? std::optional(layout) : std::nullopt;
+}
+
+const void* address_of(const Tensor& block_scales) { return block_scales.defined() ? block_scales.raw() : nullptr; }
 
 }  // namespace
 
@@ -92,6 +112,8 @@ GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const
                               .c_dtype = args.c.dtype(),
                               .a_format = dtype == DType::kU8 ? args.a_format : Format::kE4M3,
                               .b_format = dtype == DType::kU8 ? args.b_format : Format::kE4M3,
+                              .a_blocks = layout_of(args.a_block_scales, args.a_layout),
+                              .b_blocks = layout_of(args.b_block_scales, args.b_layout),
                               .trans_a = args.trans_a,
                               .trans_b = args.trans_b,
                               .fp32_math = dtype == DType::kF32 ? args.fp32_math : Fp32Math::kFull,
@@ -103,7 +125,9 @@ GemmProblem gemm_problem(const GemmArgs& args, const GemmExtents& extents, const
                                    .c = args.c.raw(),
                                    .bias = vectors.bias,
                                    .aux = args.aux.defined() ? args.aux.raw() : nullptr,
-                                   .scalars = vectors.scalars}};
+                                   .scalars = vectors.scalars,
+                                   .a_block_scales = address_of(args.a_block_scales),
+                                   .b_block_scales = address_of(args.b_block_scales)}};
   classify_addresses(problem);
   return problem;
 }

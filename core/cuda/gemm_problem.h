@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/backend/kernel_args.h"
@@ -46,6 +47,7 @@ struct GemmKey {
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
   DType dtype = DType::kF32, c_dtype = DType::kF32;
   Format a_format = Format::kE4M3, b_format = Format::kE4M3;  // of codes (dtype u8); else always these
+  std::optional<BlockScaleLayout> a_blocks{}, b_blocks{};     // of codes: how scales of their blocks lie; else nothing
   Transpose trans_a = Transpose::kNo, trans_b = Transpose::kNo;
   Fp32Math fp32_math = Fp32Math::kFull;  // kFull unless dtype is fp32
   GemmEpilogue epilogue = GemmEpilogue::kNone;
@@ -72,6 +74,8 @@ struct GemmOperands {
   void* bias = nullptr;
   void* aux = nullptr;
   const float* scalars = nullptr;  // on the device, where the product is scaled: see core/cuda/gemm_scalars.h
+  const void* a_block_scales = nullptr;
+  const void* b_block_scales = nullptr;
 };
 
 struct GemmProblem {

@@ -19,7 +19,8 @@ KernelWork work_of(const GemmArgs& args) {
   const auto m = static_cast<double>(args.c.dim(0)), n = static_cast<double>(args.c.dim(1));
   const auto k = static_cast<double>(args.a.dim(args.trans_a == Transpose::kYes ? 0 : 1));
   return {.flops = 2.0 * m * n * k,
-          .bytes = bytes_of(args.a, args.b, args.bias, args.aux) + result_bytes(args.c, args.mode),
+          .bytes = bytes_of(args.a, args.b, args.bias, args.aux, args.a_block_scales, args.b_block_scales) +
+                   result_bytes(args.c, args.mode),
           .dtype = args.a.dtype()};
 }
 

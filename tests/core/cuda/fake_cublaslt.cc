@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 
@@ -102,6 +104,17 @@ float load(const std::byte* from, cudaDataType type) {
   return to_float(*reinterpret_cast<const Float16*>(from));
 }
 
+// The numbers at at(line, 0), at(line, 1) ... of each line, one after the other.
+template <typename At>
+std::vector<float> lines(const Matrix& matrix, int64_t count, int64_t length, const At& at) {
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(count * length));
+  for (int64_t line = 0; line < count; ++line) {
+    for (int64_t l = 0; l < length; ++l) values.push_back(load(at(line, l), matrix.type));
+  }
+  return values;
+}
+
 void store(std::byte* to, cudaDataType type, float value) {
   if (type == CUDA_R_32F) {
     *reinterpret_cast<float*>(to) = value;
@@ -147,16 +160,64 @@ struct Scalar {
   float value() const { return on_device != nullptr ? *on_device : on_host; }
 };
 
-// The factor of an operand of codes, which is read when the product runs; 1 where there is none.
-struct Factor {
-  const float* address = nullptr;
+// The factors of an operand of codes, which are read when the product runs; 1 where there are none. Its columns, each
+// as long as what is summed over, are the library's "outer" dimension.
+struct Factors {
+  const void* address = nullptr;
+  cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  int64_t length = 0, outer = 0;
 
-  Factor(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute)
-      : address(static_cast<const float*>(get<const void*>(operation, attribute))) {
-    expect(reinterpret_cast<uintptr_t>(address) % 16 == 0, "address of a factor");
+  Factors(cublasLtMatmulDesc_t operation, const Matrix& operand, cublasLtMatmulDescAttributes_t pointer,
+          cublasLtMatmulDescAttributes_t scale_mode)
+      : address(get<const void*>(operation, pointer)),
+        mode(static_cast<cublasLtMatmulMatrixScale_t>(get<int32_t>(operation, scale_mode))),
+        length(operand.rows),
+        outer(operand.columns) {
+    expect(reinterpret_cast<uintptr_t>(address) % 16 == 0, "address of factors");
+    expect(!is_blocks() || address != nullptr, "factors of blocks");
   }
-  float value() const { return address != nullptr ? *address : 1.0f; }
+  bool is_blocks() const { return mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
+  // Elements that share one.
+  int64_t block() const { return !is_blocks() ? length : mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 ? 32 : 128; }
+  // As the chapters on scaling factors layouts of the library's documentation have them.
+  float value(int64_t column, int64_t row) const {
+    if (address == nullptr) return 1.0f;
+    const auto* const numbers = static_cast<const float*>(address);
+    const int64_t inner = row / block();
+    switch (mode) {
+      case CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F:
+        return numbers[inner * outer + column];
+      case CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F: {
+        const int64_t blocks = (length + 127) / 128, stride = (blocks + 3) / 4 * 4;
+        return numbers[column / 128 * stride + inner];
+      }
+      case CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0: {
+        const int64_t stride = (length + 127) / 128 * 4;
+        const int64_t tile = (inner / 4 * 4 + column / 128 * stride) * 128;
+        const int64_t within = column % 128;
+        const auto code = static_cast<const uint8_t*>(address)[tile + within % 32 * 16 + within / 32 * 4 + inner % 4];
+        return code == 0xff ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127);
+      }
+      default:
+        return numbers[0];
+    }
+  }
 };
+
+bool is_of_128(cublasLtMatmulMatrixScale_t mode) {
+  return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+}
+
+// Its table of supported combinations.
+void expect_takes_modes(cublasLtMatmulMatrixScale_t a, cublasLtMatmulMatrixScale_t b) {
+  if (is_of_128(a) || is_of_128(b)) {
+    expect(is_of_128(a) && is_of_128(b), "blocks of 128 on both sides");
+    expect(a != CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F || a != b, "not square blocks on both sides");
+  } else {
+    expect(a == b, "one scale mode");
+    expect(a == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F || a == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0, "scale mode");
+  }
+}
 
 // What the library's documentation asks of products of 8-bit operands before compute capability 10.
 void expect_takes_codes(cublasLtMatmulDesc_t operation, const Matrix& a, const Matrix& b, const Matrix& d) {
@@ -166,9 +227,6 @@ void expect_takes_codes(cublasLtMatmulDesc_t operation, const Matrix& a, const M
              get<int32_t>(operation, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_N,
          "TN");
   expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) == CUBLAS_COMPUTE_32F, "compute type");
-  for (const auto attribute : {CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_DESC_B_SCALE_MODE}) {
-    expect(get<int32_t>(operation, attribute) == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, "scale mode");
-  }
   for (const Matrix& matrix : {a, b, d}) {
     expect(matrix.rows % 16 == 0 && matrix.columns % 16 == 0, "sizes of codes");
     expect(reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0 && matrix.stride_bytes() % 16 == 0, "rows of codes");
@@ -261,9 +319,11 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
   } else {
     expect(a.type == b.type && (d.type == a.type || d.type == CUDA_R_32F), "types");
   }
-  const Factor a_factor(operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER),
-      b_factor(operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER);
-  expect(of_codes || (a_factor.address == nullptr && b_factor.address == nullptr), "factors of codes only");
+  const Factors a_factors(operation, a, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_A_SCALE_MODE),
+      b_factors(operation, b, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_MODE);
+  expect(of_codes || (a_factors.address == nullptr && b_factors.address == nullptr), "factors of codes only");
+  expect_takes_modes(a_factors.mode, b_factors.mode);
+  if (of_codes) now.scale_modes.push_back({a_factors.mode, b_factors.mode});
   for (const auto& [address, matrix] : {std::pair{a_data, a}, std::pair{b_data, b}, std::pair{c_data, d}}) {
     expect(divides(now.required_alignment, address, matrix), "aligned as required");
   }
@@ -287,6 +347,7 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
     expect(get<int32_t>(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE) == d.type, "bias of D's type");
     if (reinterpret_cast<uintptr_t>(bias) % 16 != 0) now.aligned_bias = false;
   }
+  const int64_t block = of_codes ? a_factors.block() : k;
   const Scalar scale(alpha, operation), keep(beta, operation);
   const int number = static_cast<int>(algorithm->data[0]);
   const double duration_ms = now.duration_ms.at(algorithm->data[0]) * (now.products % 2 == 0 ? 1.0 + now.scatter : 1.0);
@@ -294,14 +355,22 @@ cublasStatus_t matmul(cublasLtHandle_t, cublasLtMatmulDesc_t operation, const vo
   now.ran.push_back(number);
   emulation::enqueue(stream, [=] {
     emulation::take_time(duration_ms);
+    const std::vector<float> a_rows = lines(a, m, k,
+                                            [&](int64_t i, int64_t l) { return trans_a ? a.at(l, i) : a.at(i, l); }),
+                             b_columns = lines(b, n, k,
+                                               [&](int64_t j, int64_t l) { return trans_b ? b.at(j, l) : b.at(l, j); });
     for (int64_t j = 0; j < n; ++j) {
       for (int64_t i = 0; i < m; ++i) {
         float sum = 0;
-        for (int64_t l = 0; l < k; ++l) {
-          sum += load(trans_a ? a.at(l, i) : a.at(i, l), a.type) * load(trans_b ? b.at(j, l) : b.at(l, j), b.type);
+        for (int64_t begin = 0; begin < k; begin += block) {
+          float part = 0;
+          for (int64_t l = begin; l < std::min(k, begin + block); ++l) {
+            part += a_rows[static_cast<size_t>(i * k + l)] * b_columns[static_cast<size_t>(j * k + l)];
+          }
+          part *= a_factors.value(i, begin);
+          sum += part * b_factors.value(j, begin);
         }
-        sum *= a_factor.value();
-        sum *= b_factor.value() * scale.value();
+        sum *= scale.value();
         if (keep.value() != 0) sum += keep.value() * load(d.at(i, j), d.type);
         if (bias != nullptr) sum += load(bias + static_cast<size_t>(i) * size_of(d.type), d.type);
         if (is_gelu) {

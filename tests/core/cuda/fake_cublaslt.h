@@ -32,6 +32,7 @@ struct State {
   bool aligned_bias = true;                                         // of all products
   bool fast_accumulation = true;                                    // of the last product of codes
   std::vector<std::pair<cudaDataType, cudaDataType>> code_types{};  // of each such product's A and B
+  std::vector<std::pair<cublasLtMatmulMatrixScale_t, cublasLtMatmulMatrixScale_t>> scale_modes{};  // likewise
 };
 State& state();
 

@@ -43,6 +43,11 @@ TEST(GemmProblem, DifferentKeysHaveDifferentTexts) {
   keys.emplace_back(key).dtype = DType::kU8;
   keys.emplace_back(keys.back()).a_format = Format::kE5M2;
   keys.emplace_back(keys[keys.size() - 2]).b_format = Format::kE5M2;
+  for (const BlockScaleLayout layout :
+       {BlockScaleLayout::kRowBlocks128, BlockScaleLayout::kSquareBlocks128, BlockScaleLayout::kMicroTiles}) {
+    keys.emplace_back(keys.back()).a_blocks = layout;
+    keys.emplace_back(keys.back()).b_blocks = layout;
+  }
   std::set<std::string> texts;
   for (const GemmKey& each : keys) texts.insert(to_text(each));
   EXPECT_EQ(texts.size(), keys.size());

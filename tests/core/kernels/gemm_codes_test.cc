@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "core/backend/narrow_units.h"
 #include "tests/core/kernels/gemm_problem.h"
@@ -27,19 +28,50 @@ namespace {
 constexpr double kUnitEpsilon = 0x1p-13;
 constexpr int64_t kInstruction = 32, kPromotion = 128;
 
-// A matrix of numbers that a format has.
+using Layout = BlockScaleLayout;
+
+// A matrix of numbers that a format has, times powers of two where its blocks have scales.
 struct Codes {
   Format format;
   Shape shape;
   std::vector<uint8_t> codes;
   std::vector<double> values;
+  std::optional<Layout> layout;
+  std::vector<int> exponents{};  // of the scales of blocks, padding included
 
-  Codes(Format of, Shape extents, uint64_t seed) : format(of), shape(extents) {
+  Codes(Format of, Shape extents, uint64_t seed, std::optional<Layout> blocks = {})
+      : format(of), shape(extents), layout(blocks) {
+    if (layout) {
+      for (int64_t i = 0; i < block_scale_count(*layout, shape[0], shape[1]); ++i) {
+        exponents.push_back(static_cast<int>((i * 5 + i / 7) % 7) - 10);
+      }
+    }
     for (const float value : testing::normal_values(extents.numel(), seed, 30.0f)) {
       const auto code = static_cast<uint8_t>(encode(format, value, Saturation::kYes));
+      const auto index = static_cast<int64_t>(codes.size());
       codes.push_back(code);
-      values.push_back(decode(format, code));
+      values.push_back(std::ldexp(decode(format, code), exponent(index / shape[1], index % shape[1])));
     }
+  }
+  size_t scale_index(int64_t row, int64_t column) const {
+    return static_cast<size_t>(block_scale_index(*layout, shape[0], shape[1], row, column / block_length(*layout)));
+  }
+  int exponent(int64_t row, int64_t column) const { return layout ? exponents[scale_index(row, column)] : 0; }
+  // Of blocks; undefined for none. The scale at `nan` is no number.
+  Tensor as_scales(std::optional<size_t> nan = {}) const {
+    if (!layout) return {};
+    if (*layout == Layout::kMicroTiles) {
+      std::vector<uint8_t> e8m0;
+      for (const int exponent : exponents) e8m0.push_back(static_cast<uint8_t>(exponent + 127));
+      if (nan) e8m0[*nan] = 0xff;
+      const Tensor scales = make_unwritten(DType::kU8, {static_cast<int64_t>(e8m0.size())});
+      write_bytes(scales, e8m0.data());
+      return scales;
+    }
+    std::vector<float> scales;
+    for (const int exponent : exponents) scales.push_back(std::ldexp(1.0f, exponent));
+    if (nan) scales[*nan] = NAN;
+    return make_elements<float>(scales);
   }
   Tensor as_codes() const {
     const Tensor tensor = make_unwritten(DType::kU8, shape);
@@ -86,17 +118,20 @@ struct CodeProduct {
   bool scaled = false;
   bool biased = false;
   GradientMode mode = GradientMode::kWrite;
+  std::optional<Layout> a_layout{}, b_layout{};
 };
 
 constexpr float kScaleA = 0.37f, kScaleB = 11.3f;
 
 // The product by codes and the one by values, of the same operands.
 void expect_native_is_emulated(const CodeProduct& of) {
-  SCOPED_TRACE(fmt::format("{} x {} x {}, {} * {} -> {}{}{}{}", of.m, of.n, of.k, info(of.a_format).name,
-                           info(of.b_format).name, of.c_dtype, of.scaled ? ", scaled" : "",
-                           of.biased ? ", with bias" : "",
-                           of.mode == GradientMode::kAccumulate ? ", accumulated" : ""));
-  const Codes a(of.a_format, {of.m, of.k}, 1), b(of.b_format, {of.n, of.k}, 2);
+  SCOPED_TRACE(fmt::format(
+      "{} x {} x {}, {} * {} -> {}{}{}{}{}", of.m, of.n, of.k, info(of.a_format).name, info(of.b_format).name,
+      of.c_dtype, of.scaled ? ", scaled" : "", of.biased ? ", with bias" : "",
+      of.mode == GradientMode::kAccumulate ? ", accumulated" : "",
+      of.a_layout ? fmt::format(", blocks {} * {}", static_cast<int>(*of.a_layout), static_cast<int>(*of.b_layout))
+                  : ""));
+  const Codes a(of.a_format, {of.m, of.k}, 1, of.a_layout), b(of.b_format, {of.n, of.k}, 2, of.b_layout);
   const std::vector<float> before = testing::normal_values(of.m * of.n, 3, 100.0f),
                            bias = testing::normal_values(of.n, 4);
   GemmArgs native{.a = a.as_codes(),
@@ -108,9 +143,14 @@ void expect_native_is_emulated(const CodeProduct& of) {
                   .trans_b = Transpose::kYes,
                   .mode = of.mode,
                   .a_format = of.a_format,
-                  .b_format = of.b_format};
+                  .b_format = of.b_format,
+                  .a_block_scales = a.as_scales(),
+                  .b_block_scales = b.as_scales(),
+                  .a_layout = of.a_layout.value_or(Layout::kRowBlocks128),
+                  .b_layout = of.b_layout.value_or(Layout::kRowBlocks128)};
   GemmArgs emulated = native;
   emulated.a = a.as_values(), emulated.b = b.as_values();
+  emulated.a_block_scales = emulated.b_block_scales = Tensor();
   emulated.c = make_tensor(DType::kF32, {of.m, of.n}, {before.begin(), before.end()});
   gemm(native);
   gemm(emulated);
@@ -154,6 +194,91 @@ TEST(GemmCodes, NativeProductsAreTheEmulatedOnes) {
       if (!device_under_test().takes_case(index++)) continue;
       expect_native_is_emulated({m, n, k, a_format, b_format, DType::kF32, true, false, GradientMode::kAccumulate});
     }
+  }
+}
+
+// Layouts of the scales of blocks in a and b, as layers have them, that the device takes.
+std::vector<std::pair<Layout, Layout>> block_pairs() {
+  const NarrowUnits units = device_under_test().backend().narrow_units();
+  std::vector<std::pair<Layout, Layout>> pairs;
+  if (takes(units, Scaling::kBlock)) {
+    pairs = {{Layout::kRowBlocks128, Layout::kSquareBlocks128},
+             {Layout::kRowBlocks128, Layout::kRowBlocks128},
+             {Layout::kSquareBlocks128, Layout::kRowBlocks128}};
+  }
+  if (takes(units, Scaling::kMicro)) pairs.emplace_back(Layout::kMicroTiles, Layout::kMicroTiles);
+  return pairs;
+}
+
+// Scales are powers of two, which cost no rounding; the bound is that of the numbers with their scales, because blocks
+// of 128 are what is promoted.
+TEST(GemmCodes, NativeProductsOfBlocksAreTheEmulatedOnes) {
+  size_t index = 0;
+  for (const auto& [a_layout, b_layout] : block_pairs()) {
+    for (const auto& [m, n, k] : {std::tuple{128, 128, 128}, {256, 144, 384}, {144, 256, 1024}, {16, 128, 4096}}) {
+      for (const auto& [a_format, b_format] : kPairs) {
+        CodeProduct of{.m = m,
+                       .n = n,
+                       .k = k,
+                       .a_format = a_format,
+                       .b_format = b_format,
+                       .a_layout = a_layout,
+                       .b_layout = b_layout};
+        for (const DType c_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+          if (!device_under_test().takes_case(index++)) continue;
+          of.c_dtype = c_dtype, of.biased = c_dtype != DType::kF32;
+          expect_native_is_emulated(of);
+        }
+        if (!device_under_test().takes_case(index++)) continue;
+        of.c_dtype = DType::kF32, of.biased = false, of.mode = GradientMode::kAccumulate;
+        expect_native_is_emulated(of);
+      }
+    }
+  }
+}
+
+// Where a block of a has a scale that is no number, which is what becomes of NaN and Inf: its rows, and no others.
+TEST(GemmCodes, ScalesOfBlocksThatAreNoNumbersStayVisible) {
+  for (const auto& [a_layout, b_layout] : block_pairs()) {
+    const Codes a(Format::kE4M3, {256, 256}, 1, a_layout), b(Format::kE4M3, {128, 256}, 2, b_layout);
+    const GemmArgs args{.a = a.as_codes(),
+                        .b = b.as_codes(),
+                        .c = make_unwritten(DType::kF32, {256, 128}),
+                        .trans_b = Transpose::kYes,
+                        .a_block_scales = a.as_scales(a.scale_index(130, 200)),
+                        .b_block_scales = b.as_scales(),
+                        .a_layout = a_layout,
+                        .b_layout = b_layout};
+    gemm(args);
+    const std::vector<double> c = values_of(args.c);
+    for (size_t i = 0; i < c.size(); ++i) {
+      const auto row = static_cast<int64_t>(i / 128);
+      ASSERT_EQ(std::isfinite(c[i]), a.scale_index(row, 200) != a.scale_index(130, 200))
+          << static_cast<int>(a_layout) << " row " << row;
+    }
+  }
+}
+
+TEST(GemmCodes, ScalesOfBlocksAreReadWhenTheProductRuns) {
+  for (const auto& [a_layout, b_layout] : block_pairs()) {
+    const Codes a(Format::kE4M3, {16, 128}, 1, a_layout), b(Format::kE4M3, {128, 128}, 2, b_layout);
+    Codes doubled = a;
+    for (int& exponent : doubled.exponents) ++exponent;
+    const GemmArgs args{.a = a.as_codes(),
+                        .b = b.as_codes(),
+                        .c = make_unwritten(DType::kF32, {16, 128}),
+                        .trans_b = Transpose::kYes,
+                        .a_block_scales = a.as_scales(),
+                        .b_block_scales = b.as_scales(),
+                        .a_layout = a_layout,
+                        .b_layout = b_layout};
+    RepeatedWork work([&] { gemm(args); });
+    work.run();
+    const std::vector<double> once = values_of(args.c);
+    device_under_test().backend().copy(doubled.as_scales(), args.a_block_scales, device_under_test().stream());
+    work.run();
+    const std::vector<double> twice = values_of(args.c);
+    for (size_t i = 0; i < once.size(); ++i) ASSERT_EQ(twice[i], 2.0 * once[i]);
   }
 }
 
@@ -239,6 +364,51 @@ TEST(GemmCodes, RefuseWhatTheUnitsDoNotTake) {
         args.aux = make_unwritten(DType::kBF16, {16, 16});
       },
       "a product of codes has no activation");
+}
+
+TEST(GemmCodes, RefuseScalesOfBlocksThatDoNotFit) {
+  if (!multiplies_codes()) return;
+  const auto codes = [](int64_t rows, int64_t columns) { return make_unwritten(DType::kU8, {rows, columns}); };
+  const auto scales = [](DType dtype, int64_t count) { return make_unwritten(dtype, {count}); };
+  const GemmArgs good{.a = codes(16, 256),
+                      .b = codes(128, 256),
+                      .c = make_unwritten(DType::kBF16, {16, 128}),
+                      .trans_b = Transpose::kYes,
+                      .a_block_scales = scales(DType::kF32, 32),
+                      .b_block_scales = scales(DType::kF32, 4),
+                      .b_layout = Layout::kSquareBlocks128};
+  const auto expect_refused = [&](auto&& change, const std::string& text) {
+    GemmArgs args = good;
+    change(args);
+    expect_contract_error([&] { gemm(args); }, "[gemm] " + text);
+  };
+  expect_refused([](GemmArgs& args) { args.b_block_scales = {}; },
+                 "a and b must both have scales of blocks, or neither, got those of a alone");
+  expect_refused([](GemmArgs& args) { args.a_block_scales = {}; },
+                 "a and b must both have scales of blocks, or neither, got those of b alone");
+  expect_refused([](GemmArgs& args) { args.a_scale = make_elements<float>({1.0f}); },
+                 "a product with scales of blocks has no a_scale or b_scale");
+  expect_refused([](GemmArgs& args) { args.a_layout = Layout::kMicroTiles; },
+                 "a and b must have blocks of one length, got 32 and 128");
+  expect_refused([](GemmArgs& args) { args.a_layout = Layout::kSquareBlocks128; },
+                 "a and b must not both have square blocks");
+  expect_refused([&](GemmArgs& args) { args.a_block_scales = scales(DType::kF32, 16); },
+                 "a_block_scales must have shape (block_scale_count)=(32), got (16)");
+  expect_refused([&](GemmArgs& args) { args.b_block_scales = scales(DType::kU8, 4); }, "b_block_scales must be fp32");
+  expect_refused([&](GemmArgs& args) { args.a = codes(16, 144), args.b = codes(128, 144); },
+                 "K must be a multiple of blocks of 128, got 144");
+  expect_refused(
+      [](GemmArgs& args) {
+        args.a = make_unwritten(DType::kBF16, {16, 256}), args.b = make_unwritten(DType::kBF16, {128, 256});
+      },
+      "scales of blocks belong to codes, got a and b in bf16");
+  expect_refused(
+      [](GemmArgs& args) {
+        const Tensor longer = make_unwritten(DType::kF32, {36});
+        args.a_block_scales =
+            Tensor(std::make_shared<Storage>(longer.raw() + 4, 128, longer.device(), nullptr), DType::kF32, {32});
+      },
+      "a_block_scales must lie at a multiple of 16 bytes");
 }
 
 }  // namespace
