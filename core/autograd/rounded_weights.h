@@ -16,11 +16,21 @@ struct RoundedMatrix {
   Tensor codes{};             // (R, C) u8
   Tensor transposed_codes{};  // (C, R) u8
   Tensor scale{};             // (1) fp32, which the product is to be divided by; undefined for none
+  // What blocks of codes are multiplied by, of kBlock and kMicro; see QuantizeArgs.
+  Tensor code_scales{}, transposed_code_scales{};
+  BlockScaleLayout layout = BlockScaleLayout::kRowBlocks128;  // of these
 };
+
+// Of the scales beside codes (rows, columns). None where the tensor has one scale.
+struct CodeScalesExtent {
+  DType dtype = DType::kF32;
+  int64_t count = 0;
+};
+CodeScalesExtent code_scales_extent(TensorFormat format, BlockAxis axis, int64_t rows, int64_t columns);
 
 enum class RoundedForm : uint8_t {
   kValues,
-  kCodes,  // as they lie and transposed
+  kCodes,  // as they lie and transposed; blocks of values within rows, or columns: as they lie, or transposed
 };
 
 class RoundedWeights {
@@ -52,6 +62,7 @@ class RoundedWeights {
     RoundedMatrix made;
   };
   Room make_room(const Key& key);
+  void make_codes(const Key& key, RoundedMatrix& matrix);
 
   Backend& backend_;
   std::map<std::tuple<const Parameter*, Format, Scaling, BlockAxis, RoundedForm>, Entry> entries_;

@@ -55,9 +55,8 @@ std::string describe_gemm() {
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-// 8-bit floats came with compute capability 8.9.
 NarrowUnits narrow_units(const DeviceProperties& device) {
-  return std::pair(device.major, device.minor) >= std::pair(8, 9) ? NarrowUnits::kTensorScaled : NarrowUnits::kNone;
+  return cublaslt_narrow_units(device.major, device.minor, cublaslt().version());
 }
 
 std::string describe_narrow_units(const DeviceProperties& device) {

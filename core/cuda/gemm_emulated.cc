@@ -123,7 +123,8 @@ std::string gemm_unusable_reason() { return ""; }
 
 std::string describe_gemm() { return "GEMM on the host"; }
 
-NarrowUnits narrow_units(const DeviceProperties&) { return NarrowUnits::kTensorScaled; }
+// Of every GPU at once.
+NarrowUnits narrow_units(const DeviceProperties&) { return NarrowUnits::kAll; }
 
 std::string describe_narrow_units(const DeviceProperties&) { return describe_gemm(); }
 

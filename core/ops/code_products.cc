@@ -55,7 +55,8 @@ CodeLayouts CodeProducts::layouts(Product product, Role role) const {
 bool CodeProducts::shares(Role role) const {
   const Product first = role == Role::kActivation ? Product::kForward : Product::kInputGradient;
   const Product second = Product::kWeightGradient;
-  return has(first) && has(second) && formats_.at(first, role) == formats_.at(second, role);
+  const auto format = formats_.at(first, role);
+  return has(first) && has(second) && format == formats_.at(second, role) && block_length(format->scaling) == 0;
 }
 
 GemmArgs rounded_product(Product product, const LinearFormats& formats, const RoundedMatrix& a,
@@ -68,8 +69,12 @@ GemmArgs rounded_product(Product product, const LinearFormats& formats, const Ro
     args.trans_b = product == Product::kForward ? Transpose::kYes : Transpose::kNo;
     return args;
   }
-  args.a = sums_over_rows(product, a_role) ? a.transposed_codes : a.codes;
-  args.b = sums_over_rows(product, b_role) ? b.transposed_codes : b.codes;
+  const bool transposes_a = sums_over_rows(product, a_role), transposes_b = sums_over_rows(product, b_role);
+  args.a = transposes_a ? a.transposed_codes : a.codes;
+  args.b = transposes_b ? b.transposed_codes : b.codes;
+  args.a_block_scales = transposes_a ? a.transposed_code_scales : a.code_scales;
+  args.b_block_scales = transposes_b ? b.transposed_code_scales : b.code_scales;
+  args.a_layout = a.layout, args.b_layout = b.layout;
   args.trans_b = Transpose::kYes;
   args.a_format = formats.at(product, a_role)->format;
   args.b_format = formats.at(product, b_role)->format;

@@ -50,7 +50,8 @@ class CodeProducts {
   // What the product reads of an operand: codes in which what it sums over lies along the rows. Nothing where it
   // multiplies values.
   CodeLayouts layouts(Product product, Role role) const;
-  // Whether both products that read x (kActivation), or dy (kGradient), read codes of the same rounding.
+  // Whether both products that read x (kActivation), or dy (kGradient), read codes of the same rounding. They do not
+  // where blocks have scales: those lie along what a product sums over.
   bool shares(Role role) const;
 
  private:

@@ -70,7 +70,9 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
                     .axis = axis_of(use),
                     .stochastic = stochastic_args(tape, x, use),
                     .codes = room.matrix.codes,
-                    .transposed_codes = room.matrix.transposed_codes};
+                    .transposed_codes = room.matrix.transposed_codes,
+                    .code_scales = room.matrix.code_scales,
+                    .transposed_code_scales = room.matrix.transposed_code_scales};
   if (DelayedScales* const delayed = delayed_scales_of(tape, use)) {
     const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
     args.scale = slot.scale;
@@ -96,6 +98,23 @@ RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, co
 
 RoundedMatrix in_values_dtype(Tape& tape, RoundedMatrix made, const OperandUse& use) {
   if (made.values.defined()) made.values = tape.cast(made.values, use.values);
+  return made;
+}
+
+RoundedMatrix allocate_codes(Tape& tape, const Tensor& x, const OperandUse& use) {
+  const auto allocate_scales = [&](const Tensor& codes) {
+    const CodeScalesExtent extent = code_scales_extent(*use.format, axis_of(use), codes.dim(0), codes.dim(1));
+    return extent.count > 0 ? tape.allocate(extent.dtype, {extent.count}, "scales of codes") : Tensor();
+  };
+  RoundedMatrix made{.layout = block_scale_layout(use.format->scaling, axis_of(use))};
+  if (use.codes.plain) {
+    made.codes = tape.allocate(DType::kU8, x.shape(), "codes");
+    made.code_scales = allocate_scales(made.codes);
+  }
+  if (use.codes.transposed) {
+    made.transposed_codes = tape.allocate(DType::kU8, {x.dim(1), x.dim(0)}, "transposed codes");
+    made.transposed_code_scales = allocate_scales(made.transposed_codes);
+  }
   return made;
 }
 
@@ -142,10 +161,7 @@ RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight
   if (is_calibrating(tape, *use.format)) return calibrate(tape, x, weight, use);
   const Tensor source = use.transformed ? transformed(tape, x) : x;
   RoundedWeights::Room room;
-  if (use.codes.plain) room.matrix.codes = tape.allocate(DType::kU8, x.shape(), "codes");
-  if (use.codes.transposed) {
-    room.matrix.transposed_codes = tape.allocate(DType::kU8, {x.dim(1), x.dim(0)}, "transposed codes");
-  }
+  if (use.codes.any()) room.matrix = allocate_codes(tape, x, use);
   if (!use.codes.any()) room.matrix.values = tape.allocate(DType::kBF16, x.shape(), "rounded operand");
   if (has_tensor_scale(use.format->scaling) && delayed_scales_of(tape, use) == nullptr) {
     room.matrix.scale = tape.allocate(DType::kF32, {1}, "scale");

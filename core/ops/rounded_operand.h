@@ -31,7 +31,8 @@ DType values_dtype(const LinearFormats& formats, Product product, DType compute)
 // x (R, C) as the product multiplies it. `weight` names the layer. ConfigError where x's sizes do not go into the
 // format's blocks.
 RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use);
-// The weight itself, of which `copy` is that of the layer's dtype. Kept codes are made in both layouts.
+// The weight itself, of which `copy` is that of the layer's dtype. Kept codes are made in every
+// layout that their blocks allow.
 RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use);
 
 }  // namespace mantissa

@@ -85,6 +85,25 @@ void count_product(const PlacedOp& placed, Product product, NarrowUnits units,
   }
 }
 
+// Of a device with units for other scales.
+std::string why_not_taken(Scaling scaling, const Backend& backend) {
+  switch (scaling) {
+    case Scaling::kBlock:
+      return fmt::format(
+          "{} does not take scales of blocks of 128; cuBLASLt 12.9 and newer does on compute capability 9.0",
+          backend.describe_narrow_units());
+    case Scaling::kMicro:
+      return fmt::format(
+          "{} does not take scales of blocks of 32; cuBLASLt 12.8 and newer does on compute capability 10.x",
+          backend.describe_narrow_units());
+    case Scaling::kDelayed:
+    case Scaling::kCurrent:
+    case Scaling::kTwoLevel:
+      break;
+  }
+  return "this program has no native products for it";
+}
+
 }  // namespace
 
 std::string rounding_summary(const Config& config, const Backend& backend) {
@@ -109,7 +128,7 @@ std::string rounding_summary(const Config& config, const Backend& backend) {
     } else if (units == NarrowUnits::kNone) {
       text += fmt::format("emulated ({})", backend.describe_narrow_units());
     } else if (!takes(units, scaling)) {
-      text += "emulated (this program has native products for scales of whole tensors only)";
+      text += fmt::format("emulated ({})", why_not_taken(scaling, backend));
     } else {
       text +=
           fmt::format("emulated (sizes, operands or a bias that {} does not take)", backend.describe_narrow_units());

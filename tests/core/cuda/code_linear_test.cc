@@ -17,7 +17,9 @@ using testing::leaf;
 using testing::weighted_sum;
 using Values = std::vector<float>;
 
-constexpr int64_t kRows = 32, kInputs = 64, kOutputs = 32;
+struct Extents {
+  int64_t rows = 32, inputs = 64, outputs = 32;
+};
 
 // Multiples of `step` from -14 to 14, both of which occur: the scale of e4m3 is 32 then, that of e5m2 4096. With a step
 // of 1 they have the four bits of e4m3, with a step of 2 the three of e5m2: nothing is rounded, and sums are exact.
@@ -30,9 +32,10 @@ Values whole(int64_t count, uint64_t seed, float step) {
 
 class CodeLinear : public GemmProducts {
  protected:
-  CodeLinear() : device_(library_, "") {
+  explicit CodeLinear(Extents extents = {}) : extents_(extents), device_(library_, "") {
     replace_emulated_gemm([this](const GemmArgs& args, CudaStream& stream) {
       if (args.a.dtype() == DType::kU8) ++products_of_codes_;
+      stream.set_gemm_options({.selection = selection_});
       multiply(device_, args, stream);
     });
     host_.bind(parameters_);
@@ -47,21 +50,22 @@ class CodeLinear : public GemmProducts {
     LinearFormats formats{};
     DType dtype = DType::kBF16;
     bool biased = true;
+    bool keeps_weights = true;
     DelayedScales* scales = nullptr;
     TapeMode mode = TapeMode::kTraining;
   };
 
   void set_whole_numbers() {
-    host_.set_weight(x_, whole(kRows * kInputs, 1, 1.0f));
-    host_.set_weight(weight_, whole(kOutputs * kInputs, 2, 1.0f));
-    host_.set_weight(bias_, whole(kOutputs, 3, 1.0f));
-    dy_ = whole(kRows * kOutputs, 4, 2.0f);
+    host_.set_weight(x_, whole(extents_.rows * extents_.inputs, 1, 1.0f));
+    host_.set_weight(weight_, whole(extents_.outputs * extents_.inputs, 2, 1.0f));
+    host_.set_weight(bias_, whole(extents_.outputs, 3, 1.0f));
+    dy_ = whole(extents_.rows * extents_.outputs, 4, 2.0f);
   }
   void set_random_numbers() {
-    host_.set_weight(x_, testing::normal_values(kRows * kInputs, 1));
-    host_.set_weight(weight_, testing::normal_values(kOutputs * kInputs, 2, 0.05f));
-    host_.set_weight(bias_, testing::normal_values(kOutputs, 3));
-    dy_ = testing::normal_values(kRows * kOutputs, 4, 1e-4f);
+    host_.set_weight(x_, testing::normal_values(extents_.rows * extents_.inputs, 1));
+    host_.set_weight(weight_, testing::normal_values(extents_.outputs * extents_.inputs, 2, 0.05f));
+    host_.set_weight(bias_, testing::normal_values(extents_.outputs, 3));
+    dy_ = testing::normal_values(extents_.rows * extents_.outputs, 4, 1e-4f);
   }
 
   Result run(const Layer& layer, NarrowMath math) {
@@ -73,7 +77,8 @@ class CodeLinear : public GemmProducts {
     products_of_codes_ = 0;
     Result result;
     {
-      const auto tape = host_.tape(policy, {.delayed_scales = layer.scales, .rounded_weights = &rounded_weights_});
+      const auto tape = host_.tape(policy, {.delayed_scales = layer.scales,
+                                            .rounded_weights = layer.keeps_weights ? &rounded_weights_ : nullptr});
       const Var out = linear(*tape, leaf(*tape, x_), weight_, layer.biased ? &bias_ : nullptr);
       result.y = host_.values(out.value);
       tape->backward(weighted_sum(*tape, out, dy_));
@@ -85,11 +90,11 @@ class CodeLinear : public GemmProducts {
     return result;
   }
 
-  static LinearFormats formats(Scaling scaling) {
+  static LinearFormats formats(Scaling scaling, Format of_gradients = Format::kE5M2) {
     LinearFormats formats;
     for (const Product product : kAllProducts) {
       for (const Role role : kAllRoles) {
-        formats.set(product, role, TensorFormat{role == Role::kGradient ? Format::kE5M2 : Format::kE4M3, scaling});
+        formats.set(product, role, TensorFormat{role == Role::kGradient ? of_gradients : Format::kE4M3, scaling});
       }
     }
     return formats;
@@ -101,14 +106,16 @@ class CodeLinear : public GemmProducts {
     scales.advance(all, {});
   }
 
+  const Extents extents_;
   GemmDevice device_;
   int products_of_codes_ = 0;
+  GemmSelection selection_ = GemmSelection::kTimed;
   testing::TapeHost host_;
   RoundedWeights rounded_weights_{host_.backend()};
   ParameterSet parameters_;
-  Parameter& x_ = parameters_.add("x", {kRows, kInputs}, {Init::Kind::kNormal, 1.0f});
-  Parameter& weight_ = parameters_.add("up.weight", {kOutputs, kInputs}, {Init::Kind::kNormal, 1.0f});
-  Parameter& bias_ = parameters_.add("up.bias", {kOutputs}, {});
+  Parameter& x_ = parameters_.add("x", {extents_.rows, extents_.inputs}, {Init::Kind::kNormal, 1.0f});
+  Parameter& weight_ = parameters_.add("up.weight", {extents_.outputs, extents_.inputs}, {Init::Kind::kNormal, 1.0f});
+  Parameter& bias_ = parameters_.add("up.bias", {extents_.outputs}, {});
   Values dy_;
 };
 
@@ -214,7 +221,7 @@ TEST_F(CodeLinear, ProductsThatTheUnitsDoNotTakeAreEmulated) {
 
 TEST_F(CodeLinear, SizesThatTheUnitsDoNotTakeAreEmulated) {
   ParameterSet parameters;
-  Parameter& odd = parameters.add("down.weight", {kOutputs + 8, kInputs}, {Init::Kind::kNormal, 1.0f});
+  Parameter& odd = parameters.add("down.weight", {extents_.outputs + 8, extents_.inputs}, {Init::Kind::kNormal, 1.0f});
   host_.bind(parameters);
   set_whole_numbers();
   host_.set_weight(odd, whole(odd.numel(), 5, 1.0f));
@@ -226,10 +233,142 @@ TEST_F(CodeLinear, SizesThatTheUnitsDoNotTakeAreEmulated) {
   EXPECT_EQ(products_of_codes_, 0);
 }
 
+// Layers whose blocks have scales: of more rows, inputs and outputs than a block has, in some direction.
+class BlockCodeLinear : public CodeLinear {
+ protected:
+  explicit BlockCodeLinear(Scaling scaling, Extents extents) : CodeLinear(extents), scaling_(scaling) {
+    selection_ = GemmSelection::kDeterministic;  // to measure products of this size by a scalar library takes long
+  }
+
+  void expect_same_bits(const Layer& layer, int products_of_codes) {
+    const Result native = run(layer, NarrowMath::kAuto);
+    EXPECT_EQ(products_of_codes_, products_of_codes) << name(layer.dtype);
+    const Result emulated = run(layer, NarrowMath::kEmulated);
+    EXPECT_EQ(products_of_codes_, 0);
+    EXPECT_EQ(native, emulated) << name(scaling_) << " " << name(layer.dtype) << (layer.biased ? " with bias" : "");
+  }
+
+  // Their roundings are those of emulation, and so is every bit of a sum that is exact.
+  void expect_whole_numbers_the_same() {
+    set_whole_numbers();
+    const LinearFormats e4m3 = formats(scaling_, Format::kE4M3);
+    expect_same_bits({.formats = e4m3}, 3);
+    expect_same_bits({.formats = e4m3, .biased = false, .keeps_weights = false}, 3);
+    expect_same_bits({.formats = e4m3, .dtype = DType::kF16}, 3);
+    expect_same_bits({.formats = e4m3, .dtype = DType::kF32, .biased = false}, 3);
+    // The library adds no bias of fp32 to such a product.
+    expect_same_bits({.formats = e4m3, .dtype = DType::kF32}, 2);
+    expect_same_bits({.formats = formats(scaling_, Format::kE5M2)}, 3);
+  }
+
+  // Sums of at most 256 products in fp32 in another order, and where results have 16 bits their rounding.
+  void expect_random_numbers_close() {
+    set_random_numbers();
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const Layer layer{.formats = formats(scaling_, Format::kE4M3), .dtype = dtype, .biased = false};
+      const Result native = run(layer, NarrowMath::kAuto);
+      EXPECT_EQ(products_of_codes_, 3);
+      const Result emulated = run(layer, NarrowMath::kEmulated);
+      const double sums = 256 * 0x1p-23, rounding = dtype == DType::kF32 ? 0.0 : 0x1p-8;
+      EXPECT_LT(testing::relative_error(native.y, emulated.y), sums + rounding);
+      EXPECT_LT(testing::relative_error(native.dx, emulated.dx), sums + rounding);
+      EXPECT_LT(testing::relative_error(native.dw, emulated.dw), sums);
+    }
+  }
+
+  // A product with an operand that is not rounded, or rounded with scales of another kind; the layer's others are not.
+  void expect_others_emulated() {
+    set_whole_numbers();
+    const TensorFormat tensor{Format::kE4M3, Scaling::kCurrent};
+    for (const Product product : kAllProducts) {
+      for (const Role role : kAllRoles) {
+        if (!multiplies(product, role)) continue;
+        for (const std::optional<TensorFormat> format : {std::optional<TensorFormat>(), std::optional(tensor)}) {
+          Layer layer{.formats = formats(scaling_, Format::kE4M3)};
+          layer.formats.set(product, role, format);
+          expect_same_bits(layer, 2);
+        }
+      }
+    }
+  }
+
+  // A weight that changes is rounded anew.
+  void expect_new_weights_read() {
+    set_random_numbers();
+    const Layer layer{.formats = formats(scaling_, Format::kE4M3), .dtype = DType::kF32, .biased = false};
+    const Result before = run(layer, NarrowMath::kAuto);
+    host_.set_weight(weight_, testing::normal_values(weight_.numel(), 7, 0.05f));
+    const Result after = run(layer, NarrowMath::kAuto);
+    EXPECT_NE(before.y, after.y);
+    EXPECT_NE(before.dx, after.dx);
+    EXPECT_EQ(before.dw, after.dw);
+  }
+
+  const Scaling scaling_;
+};
+
+class BlockLinear : public BlockCodeLinear {
+ protected:
+  BlockLinear() : BlockCodeLinear(Scaling::kBlock, {.rows = 128, .inputs = 256, .outputs = 128}) {}
+};
+class MicroLinear : public BlockCodeLinear {
+ protected:
+  MicroLinear() : BlockCodeLinear(Scaling::kMicro, {.rows = 160, .inputs = 96, .outputs = 192}) {}
+};
+
+TEST_F(BlockLinear, WholeNumbersGiveTheSameBits) { expect_whole_numbers_the_same(); }
+TEST_F(MicroLinear, WholeNumbersGiveTheSameBits) { expect_whole_numbers_the_same(); }
+TEST_F(BlockLinear, RandomNumbersDifferByTheOrderOfSumsAlone) { expect_random_numbers_close(); }
+TEST_F(MicroLinear, RandomNumbersDifferByTheOrderOfSumsAlone) { expect_random_numbers_close(); }
+TEST_F(BlockLinear, ProductsThatTheUnitsDoNotTakeAreEmulated) { expect_others_emulated(); }
+TEST_F(MicroLinear, ProductsThatTheUnitsDoNotTakeAreEmulated) { expect_others_emulated(); }
+TEST_F(BlockLinear, NewWeightsAreRounded) { expect_new_weights_read(); }
+TEST_F(MicroLinear, NewWeightsAreRounded) { expect_new_weights_read(); }
+
+// A scale of each operand's mode, in the order of the library: fprop, dgrad, wgrad.
+TEST_F(BlockLinear, WeightsHaveSquareBlocks) {
+  set_whole_numbers();
+  run({.formats = formats(scaling_, Format::kE4M3)}, NarrowMath::kAuto);
+  constexpr auto kSquare = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F, kRow = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  const decltype(state().scale_modes) expected{{kSquare, kRow}, {kSquare, kRow}, {kRow, kRow}};
+  EXPECT_EQ(state().scale_modes, expected);
+}
+
+// Both layouts of codes; of scales 1 x 2 and 2 x 1 square blocks, padded to 4 side by side.
+TEST_F(BlockLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
+  set_random_numbers();
+  run({.formats = formats(scaling_)}, NarrowMath::kAuto);
+  EXPECT_EQ(rounded_weights_.size_bytes(),
+            2u * 128 * 256 + (4 + 2 * 4) * sizeof(float) + sizeof(float) + sizeof(QuantizeRecord));
+}
+
+// One layout for each of two roundings, whose scales fill tiles of 128 x 4: 2 x 1 of them, and 1 x 2.
+TEST_F(MicroLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
+  set_random_numbers();
+  run({.formats = formats(scaling_)}, NarrowMath::kAuto);
+  EXPECT_EQ(rounded_weights_.size_bytes(),
+            2u * 192 * 96 + (2 + 2) * 512 + 2 * (sizeof(float) + sizeof(QuantizeRecord)));
+}
+
+// Whole blocks, but 24 rows, which are no multiple of 16; the weight gradient sums over rows and is not rounded.
+class RaggedMicroLinear : public BlockCodeLinear {
+ protected:
+  RaggedMicroLinear() : BlockCodeLinear(Scaling::kMicro, {.rows = 24, .inputs = 64, .outputs = 32}) {}
+};
+
+TEST_F(RaggedMicroLinear, IsEmulated) {
+  set_whole_numbers();
+  Layer layer{.formats = formats(scaling_, Format::kE4M3)};
+  layer.formats.set(Product::kWeightGradient, Role::kActivation, std::nullopt);
+  layer.formats.set(Product::kWeightGradient, Role::kGradient, std::nullopt);
+  expect_same_bits(layer, 0);
+}
+
 TEST_F(CodeLinear, KeptWeightsAreTwoBytesAnElement) {
   set_random_numbers();
   run({.formats = formats(Scaling::kCurrent)}, NarrowMath::kAuto);
-  EXPECT_EQ(rounded_weights_.size_bytes(), 2u * kOutputs * kInputs + sizeof(float) + sizeof(QuantizeRecord));
+  EXPECT_EQ(rounded_weights_.size_bytes(),
+            2u * extents_.outputs * extents_.inputs + sizeof(float) + sizeof(QuantizeRecord));
 }
 
 }  // namespace

@@ -244,6 +244,7 @@ TEST_F(RoundedLinear, TheTransformSpreadsOutliersOfWeightGradients) {
 }
 
 TEST_F(RoundedLinear, WeightsAreRoundedOncePerVersion) {
+  host_.backend().set_gemm_options({.narrow_math = NarrowMath::kEmulated});
   const LinearFormats formats = same_everywhere({Format::kE4M3, Scaling::kMicro});
   const Result before = run(formats);
   const size_t bytes = rounded_weights_.size_bytes();

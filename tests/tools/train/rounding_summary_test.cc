@@ -25,8 +25,13 @@ TEST(RoundingSummary, IsEmptyWhereNothingIsRounded) { EXPECT_EQ(summary({}, Narr
 
 // 4 linear layers in each of 2 blocks, with 3 products each; the head is not rounded.
 TEST(RoundingSummary, SaysWhatIsNative) {
-  for (const std::string recipe : {"delayed", "current"}) {
-    EXPECT_THAT(summary({"precision.recipe=" + recipe}, NarrowUnits::kTensorScaled),
+  for (const auto& [recipe, units] : {std::pair<std::string, NarrowUnits>{"delayed", NarrowUnits::kTensorScaled},
+                                      {"current", NarrowUnits::kTensorScaled},
+                                      {"current", NarrowUnits::kBlockScaled},
+                                      {"current", NarrowUnits::kMicroScaled},
+                                      {"block", NarrowUnits::kBlockScaled},
+                                      {"mxfp8", NarrowUnits::kMicroScaled}}) {
+    EXPECT_THAT(summary({"precision.recipe=" + recipe}, units),
                 AllOf(HasSubstr("8 of 9 linear layers round operands of their products; " + recipe +
                                 ": 24 of 24 products native ("),
                       Not(HasSubstr("emula"))));
@@ -36,8 +41,20 @@ TEST(RoundingSummary, SaysWhatIsNative) {
 TEST(RoundingSummary, SaysWhyTheRestIsEmulated) {
   EXPECT_THAT(summary({"precision.recipe=delayed"}, NarrowUnits::kNone),
               HasSubstr("; delayed: emulated (this device has no units for them); emulation is exact"));
-  EXPECT_THAT(summary({"precision.recipe=mxfp8"}, NarrowUnits::kTensorScaled),
-              HasSubstr("; mxfp8: emulated (this program has native products for scales of whole tensors only)"));
+  // What describes a device here is why it has no units.
+  const std::string no_units = "this device has no units for them does not take scales of blocks of ";
+  for (const NarrowUnits units : {NarrowUnits::kTensorScaled, NarrowUnits::kBlockScaled}) {
+    EXPECT_THAT(summary({"precision.recipe=mxfp8"}, units),
+                HasSubstr("; mxfp8: emulated (" + no_units +
+                          "32; cuBLASLt 12.8 and newer does on compute capability 10.x); emulation is exact"));
+  }
+  for (const NarrowUnits units : {NarrowUnits::kTensorScaled, NarrowUnits::kMicroScaled}) {
+    EXPECT_THAT(summary({"precision.recipe=block"}, units),
+                HasSubstr("; block: emulated (" + no_units +
+                          "128; cuBLASLt 12.9 and newer does on compute capability 9.0); emulation is exact"));
+  }
+  EXPECT_THAT(summary({"precision.recipe=nvfp4"}, NarrowUnits::kAll),
+              HasSubstr("; nvfp4: emulated (this program has no native products for it); emulation is exact"));
   // One layer's weights stay as they are in the forward pass: a product of 24.
   EXPECT_THAT(summary({"precision.recipe=current",
                        "precision.layers=[{match: blocks.0.mlp.up, product: fprop, role: weight, dtype: low}]"},
@@ -50,6 +67,26 @@ TEST(RoundingSummary, SaysWhyTheRestIsEmulated) {
   // A bias in fp32 goes with no native product; gradients have none.
   EXPECT_THAT(summary({"precision.recipe=current", "precision.compute=fp32"}, NarrowUnits::kTensorScaled),
               HasSubstr("; current: 16 of 24 products native"));
+}
+
+// Weights in blocks of 32 are rounded twice, into a layout of codes each where emulation has as many values; those in
+// blocks of 128 once. Beside them lie scales.
+TEST(RoundingSummary, NativeProductsOfBlocksKeepCodesOfWeights) {
+  const auto memory_of = [](const std::string& recipe, NarrowUnits units) {
+    const Config config =
+        testing::minimal_config({"model.layers=4", "precision.compute=bf16", "precision.recipe=" + recipe});
+    return walk_step(config, nullptr, units);
+  };
+  const StepMemory micro = memory_of("mxfp8", NarrowUnits::kMicroScaled),
+                   micro_emulated = memory_of("mxfp8", NarrowUnits::kNone);
+  EXPECT_GT(micro.casts, micro_emulated.casts / 2);
+  EXPECT_LT(micro.casts, micro_emulated.casts * 6 / 10);
+  EXPECT_LE(micro.activations, micro_emulated.activations);
+  const StepMemory block = memory_of("block", NarrowUnits::kBlockScaled),
+                   block_emulated = memory_of("block", NarrowUnits::kNone);
+  EXPECT_GT(block.casts, block_emulated.casts);
+  EXPECT_LT(block.casts, block_emulated.casts * 101 / 100);
+  EXPECT_LE(block.activations, block_emulated.activations);
 }
 
 // Codes of x are half of its values in bf16, and nothing else that is kept grows.
