@@ -45,6 +45,12 @@ std::vector<LayerOverride> overrides_of(const PatternOptions& options, const Pat
       add_layer(overrides, target, "blocks.*.attention", high);
       break;
     case PrecisionPattern::kFirstLastKHigh:
+      if (model_blocks < 3) {
+        throw ConfigError(
+            fmt::format("precision.pattern: first_last_k_high keeps at least one block at each end high, and none of "
+                        "the model's {} would be low: give model.layers of at least 3, or another precision.pattern",
+                        model_blocks));
+      }
       if (2 * options.blocks >= model_blocks) {
         throw ConfigError(
             fmt::format("precision.pattern_blocks = {} at each end leave none of the model's {} blocks low: give at "

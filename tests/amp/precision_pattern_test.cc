@@ -1,5 +1,6 @@
 #include "amp/precision_pattern.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/testing/error_of.h"
@@ -83,6 +84,15 @@ TEST(PrecisionPatternTest, PatternsWithoutAnEffectAreRefused) {
             }),
             "precision.pattern_blocks = 2 at each end leave none of the model's 4 blocks low: give at most 1, or a "
             "model of more layers");
+  for (const int64_t blocks : {1, 2}) {
+    EXPECT_EQ(error_of([&] {
+                overrides_of({PrecisionPattern::kFirstLastKHigh, 1}, {.blocks = blocks, .recipe = kRecipe});
+              }),
+              fmt::format("precision.pattern: first_last_k_high keeps at least one block at each end high, and none of "
+                          "the model's {} would be low: give model.layers of at least 3, or another precision.pattern",
+                          blocks));
+  }
+  EXPECT_NO_THROW(overrides_of({PrecisionPattern::kFirstLastKHigh, 1}, {.blocks = 3, .recipe = kRecipe}));
   EXPECT_EQ(error_of([] { policy_of({PrecisionPattern::kAllLow}, {}); }),
             "precision.pattern: all_low has no effect without precision.recipe, which leaves out the head: everything "
             "is as low as precision.compute and precision.ops say already; give precision.recipe, or remove the "
