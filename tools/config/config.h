@@ -120,7 +120,7 @@ struct FaultConfig {
 enum class InjectedValue : uint8_t { kInf, kNan };
 
 struct GradientInjection {
-  int64_t step = 0;
+  int64_t step = 1;  // the first is 1
   int rank = 0;
   std::string parameter;
   int64_t element = 0;
@@ -128,9 +128,9 @@ struct GradientInjection {
 };
 
 struct ActivationInjection {
-  int64_t step = 0;
+  int64_t step = 1;  // the first is 1
   int rank = 0;
-  std::string layer;  // path: "blocks.1.mlp"
+  std::string layer;  // path: "blocks.1.mlp.up"
   Op op = Op::kLinear;
   InjectedValue value = InjectedValue::kInf;
 };

@@ -154,14 +154,14 @@ void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {
 
 void bind_test(ConfigVisitor& v, TestConfig& c) {
   v.list("gradients", list_field(c.gradients, [](ConfigVisitor& w, GradientInjection& fault) {
-           w.scalar("step", integer_field<int64_t>(fault.step, 0));
+           w.scalar("step", integer_field<int64_t>(fault.step, 1));
            w.scalar("rank", integer_field(fault.rank, 0));
            w.scalar("parameter", text_field(fault.parameter));
            w.scalar("element", integer_field<int64_t>(fault.element, 0));
            w.scalar("value", choice_field(fault.value, names::kInjected));
          }));
   v.list("activations", list_field(c.activations, [](ConfigVisitor& w, ActivationInjection& fault) {
-           w.scalar("step", integer_field<int64_t>(fault.step, 0));
+           w.scalar("step", integer_field<int64_t>(fault.step, 1));
            w.scalar("rank", integer_field(fault.rank, 0));
            w.scalar("layer", text_field(fault.layer));
            w.scalar("op", op_field(fault.op));

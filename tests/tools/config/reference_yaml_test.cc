@@ -1,8 +1,10 @@
 // configs/reference.yaml says what the binding says: every key, with its default and a comment, and nothing else. The
 // other configurations that come with the program are valid.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <sstream>
@@ -11,6 +13,7 @@
 #include "core/io/config_reader.h"
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config_binding.h"
+#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
@@ -83,6 +86,26 @@ TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
     const std::string entry = example ? key + ": " : key + ": " + value;
     EXPECT_TRUE(text.find("#   - " + entry) != std::string::npos || text.find("#     " + entry) != std::string::npos)
         << kReference << " does not show " << path << ": " << value;
+  }
+}
+
+// Where it says that faults can be planted, such ops run.
+TEST(ReferenceYaml, ItsExamplesOfActivationsExist) {
+  std::istringstream lines(testing::read_file(kReference));
+  std::string line, path_line;
+  while (std::getline(lines, line)) {
+    if (line.find("# path: ") != std::string::npos) path_line = line.substr(line.find("# path: ")) + "; ";
+  }
+  const Config config = load_config("configs/gpt_small_bf16.yaml", {"model.layers=1"});
+  for (const auto& [layer, op] : {std::pair{"blocks.0.mlp.up", Op::kLinear}, std::pair{"blocks.0.mlp", Op::kGelu},
+                                  std::pair{"blocks.0.attention", Op::kAttention}}) {
+    const std::string shown =
+        op == Op::kLinear ? ": " + std::string(layer) + ";" : fmt::format(" {} ({})", layer, name(op));
+    EXPECT_THAT(path_line, HasSubstr(shown));
+    const auto ops = ops_of(config);
+    EXPECT_TRUE(std::any_of(ops.begin(), ops.end(),
+                            [&](const PlacedOp& placed) { return placed.layer == layer && placed.op == op; }))
+        << name(op) << " of " << layer;
   }
 }
 

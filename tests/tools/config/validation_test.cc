@@ -128,6 +128,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"scaler.mode=static", "scaler.init_scale=0.5"}, "is below scaler.min_scale = 1.0"},
         Case{{"scaler.mode=dynamic", "scaler.max_scale=100"},
              "scaler.init_scale = 65536.0 (default) is above scaler.max_scale"},
+        Case{{"test.gradients=[{step: 0, parameter: a}]"}, "test.gradients[0].step: expected an integer >= 1, got '0'"},
+        Case{{"test.activations=[{step: 0, layer: a}]"}, "test.activations[0].step: expected an integer >= 1, got '0'"},
         Case{{"test.gradients=[{step: 1}]"}, "test.gradients[0].parameter = \"\" (default; command line: "},
         Case{{"test.activations=[{step: 1}]"}, "test.activations[0].layer = \"\" (default; command line: "}));
 
@@ -217,6 +219,13 @@ TEST(Validation, BatchMustDivideAmongTheRanks) {
   EXPECT_THAT(message_of<ConfigError>([&] { validate_for_ranks(c, 4); }),
               HasSubstr("train.global_batch = 12 (command line: train.global_batch=12) is not a multiple of ranks × "
                         "micro-batch = 4 × 2 = 8"));
+}
+
+// Steps count from 1: a fault in step 0 would never come.
+TEST(Validation, InjectedFaultsAreInTheFirstStepUnlessTheySayOtherwise) {
+  const Config c = minimal_config({"test.gradients=[{parameter: a}]", "test.activations=[{layer: a}]"});
+  EXPECT_EQ(c.test.gradients[0].step, 1);
+  EXPECT_EQ(c.test.activations[0].step, 1);
 }
 
 TEST(Validation, InjectedFaultsNameRanksThatExist) {
