@@ -33,12 +33,10 @@ bool uses_fp16(const PrecisionConfig& precision) {
 
 void resolve_scaler_mode(Config& config) {
   ScalerSettings& settings = config.scaler;
-  if (settings.mode == ScalerChoice::kAuto) {
-    settings.mode = uses_fp16(config.precision) ? ScalerChoice::kDynamic : ScalerChoice::kNone;
-  }
-  settings.scaler.mode = settings.mode == ScalerChoice::kDynamic  ? ScalerMode::kDynamic
-                         : settings.mode == ScalerChoice::kStatic ? ScalerMode::kStatic
-                                                                  : ScalerMode::kNone;
+  const bool needs_scale = settings.mode == ScalerChoice::kAuto && uses_fp16(config.precision);
+  settings.scaler.mode = settings.mode == ScalerChoice::kStatic                   ? ScalerMode::kStatic
+                         : settings.mode == ScalerChoice::kDynamic || needs_scale ? ScalerMode::kDynamic
+                                                                                  : ScalerMode::kNone;
 }
 
 // A setting that has another name now: checkpoints keep the settings that they were trained with, and must stay
@@ -95,6 +93,13 @@ bool sets_tail_aside(const Config& config) {
   return config.train.eval_interval > 0 && config.data.validation.empty() && config.data.validation_fraction > 0.0;
 }
 
+// Path to value, with what `auto` comes to: checkpoints of before it was kept have that.
+std::map<std::string, std::string> resolved_settings(const Config& config) {
+  auto settings = flatten(config);
+  settings["scaler.mode"] = name(config.scaler.scaler.mode);
+  return settings;
+}
+
 template <typename Include>
 uint64_t hash_settings(const Config& config, Include include) {
   std::string text;
@@ -138,7 +143,9 @@ Config parse_config(const std::string& yaml, const std::string& source, const st
 
 std::string to_yaml(const Config& config) {
   Config copy = config;
-  return write_config(binding(copy));
+  const std::string text = write_config(binding(copy));
+  if (config.scaler.mode != ScalerChoice::kAuto) return text;
+  return text + fmt::format("# scaler.mode: auto is {} with this precision\n", name(config.scaler.scaler.mode));
 }
 
 uint64_t fingerprint(const Config& config) {
@@ -167,7 +174,7 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
     const bool decides_on_tail = path == "data.validation" || path == "train.eval_interval";
     return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || !starts_with_any(path, kFree);
   };
-  auto before = flatten(saved), after = flatten(now);
+  auto before = resolved_settings(saved), after = resolved_settings(now);
   std::vector<std::string> differences;
   for (const auto& [path, value] : before) after.try_emplace(path, "(absent)");
   for (const auto& [path, value] : after) {

@@ -92,7 +92,7 @@ enum class ScalerChoice : uint8_t { kAuto, kNone, kStatic, kDynamic };
 
 struct ScalerSettings {
   std::string preset = "none";              // the values that the keys start from
-  ScalerChoice mode = ScalerChoice::kAuto;  // after load_config: never kAuto, and the same as scaler.mode
+  ScalerChoice mode = ScalerChoice::kAuto;  // as given; after load_config scaler.mode is what it comes to
   ScalerConfig scaler;
 };
 
@@ -183,7 +183,8 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
 // The same for text in memory, as checkpoints keep it.
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides = {});
 
-// All settings with their resolved values; parse_config() reads it back to the same.
+// All settings. parse_config() reads it back to the same: what is `auto` stays so and follows other settings that are
+// given later, and a comment says what it comes to.
 std::string to_yaml(const Config& config);
 
 // Of every setting, equal for equal settings: what ranks compare at the start.
@@ -191,8 +192,8 @@ uint64_t fingerprint(const Config& config);
 // Of the model section: a checkpoint belongs to one model.
 std::string model_fingerprint(const Config& config);
 
-// "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs. Others, such as intervals,
-// paths and injected faults, may change between the parts of a run.
+// "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs, with `auto` taken for what it
+// comes to. Others, such as intervals, paths and injected faults, may change between the parts of a run.
 std::vector<std::string> training_differences(const Config& saved, const Config& now);
 
 }  // namespace mantissa

@@ -197,7 +197,7 @@ void check_precision(const PrecisionConfig& c, Problems& p) {
 
 void check_scaler(const Config& c, Problems& p) {
   const ScalerConfig& s = c.scaler.scaler;
-  if (c.scaler.mode == ScalerChoice::kNone) return;
+  if (s.mode == ScalerMode::kNone) return;
   p.refuse_if(s.init_scale < s.min_scale, "{} is below {}", p.setting("scaler.init_scale"),
               p.setting("scaler.min_scale"));
   p.refuse_if(s.init_scale > s.max_scale, "{} is above {}", p.setting("scaler.init_scale"),

@@ -17,6 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::message_of;
 using testing::minimal_config;
+using ::testing::Not;
 using testing::TempFolder;
 
 TEST(Config, LoadsAFileAndOverrides) {
@@ -73,11 +74,7 @@ TEST(Config, TotalStepsOfTheScheduleFollowTrainSteps) {
 }
 
 TEST(Config, ScalerModeFollowsThePrecision) {
-  const auto mode = [](std::vector<std::string> overrides) {
-    const Config c = minimal_config(overrides);
-    EXPECT_NE(c.scaler.mode, ScalerChoice::kAuto);
-    return c.scaler.scaler.mode;
-  };
+  const auto mode = [](std::vector<std::string> overrides) { return minimal_config(overrides).scaler.scaler.mode; };
   EXPECT_EQ(mode({}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp32"}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp16"}), ScalerMode::kDynamic);
@@ -86,6 +83,27 @@ TEST(Config, ScalerModeFollowsThePrecision) {
   EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=none"}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=static"}), ScalerMode::kStatic);
   EXPECT_EQ(mode({"scaler.mode=dynamic"}), ScalerMode::kDynamic);
+}
+
+// What is written is read again with other settings: a run's config.yaml, and the configuration in its checkpoints.
+TEST(Config, TheScalerModeFollowsThePrecisionAfterItWasWrittenToo) {
+  const Config bf16 = minimal_config(), fp16 = minimal_config({"precision.compute=fp16"});
+  EXPECT_THAT(to_yaml(bf16), HasSubstr("# scaler.mode: auto is none with this precision\n"));
+  EXPECT_THAT(to_yaml(fp16), HasSubstr("# scaler.mode: auto is dynamic with this precision\n"));
+  EXPECT_EQ(parse_config(to_yaml(bf16), "run", {"precision.compute=fp16"}).scaler.scaler.mode, ScalerMode::kDynamic);
+  EXPECT_EQ(parse_config(to_yaml(fp16), "run", {"precision.compute=bf16"}).scaler.scaler.mode, ScalerMode::kNone);
+  const Config chosen = minimal_config({"scaler.mode=none"});
+  EXPECT_THAT(to_yaml(chosen), Not(HasSubstr("# scaler.mode")));
+  EXPECT_EQ(parse_config(to_yaml(chosen), "run", {"precision.compute=fp16"}).scaler.scaler.mode, ScalerMode::kNone);
+}
+
+// Checkpoints of before `auto` was kept have what it came to.
+TEST(Config, TheScalerModeIsComparedAsItIsResolved) {
+  const Config bf16 = minimal_config(), fp16 = minimal_config({"precision.compute=fp16"});
+  EXPECT_THAT(training_differences(minimal_config({"scaler.mode=none"}), bf16), IsEmpty());
+  EXPECT_THAT(training_differences(minimal_config({"precision.compute=fp16", "scaler.mode=dynamic"}), fp16), IsEmpty());
+  EXPECT_THAT(training_differences(bf16, fp16),
+              ElementsAre("precision.compute: bf16 -> fp16", "scaler.mode: none -> dynamic"));
 }
 
 TEST(Config, APresetGivesValuesAndKeysWin) {
