@@ -32,23 +32,64 @@ ValueRange FaultSearch::range_of(std::string name, const Tensor& tensor) {
   return range;
 }
 
-void FaultSearch::examine(Op op, const std::string& layer, const Tensor& output, int slot,
-                          const std::vector<int>& inputs, const std::vector<Parameter*>& parameters) {
-  if (found_ || !is_floating(output.dtype())) return;
+std::optional<NonFiniteOp> FaultSearch::judge(const SearchedOp& op, const Tensor& made) {
   const Tensor record = backend_.make_stats(stream_);
-  backend_.tensor_stats({.x = output, .record = record}, stream_);
+  backend_.tensor_stats({.x = made, .record = record}, stream_);
   const TensorStats stats = backend_.read_stats(record, stream_);
-  if (stats.first_bad == TensorStats::kNone) {
-    ranges_.emplace(slot, range_of(fmt::format("{} of '{}'", name(op), layer), output));
-    return;
+  if (stats.first_bad == TensorStats::kNone) return std::nullopt;
+  return NonFiniteOp{.pass = Pass::kForward,
+                     .op = std::string(name(op.op)),
+                     .layer = op.layer,
+                     .made = "its output",
+                     .stats = stats,
+                     .shape = made.shape(),
+                     .inputs = inputs_of(op),
+                     .incoming = {}};
+}
+
+std::vector<ValueRange> FaultSearch::inputs_of(const SearchedOp& op) {
+  std::vector<ValueRange> inputs;
+  for (const int input : op.inputs) {
+    if (const auto range = ranges_.find(input); range != ranges_.end()) inputs.push_back(range->second);
   }
-  found_ = NonFiniteOp{std::string(name(op)), layer, stats, output.shape(), {}};
-  for (const int input : inputs) {
-    if (const auto range = ranges_.find(input); range != ranges_.end()) found_->inputs.push_back(range->second);
+  for (const Parameter* parameter : op.parameters) {
+    inputs.push_back(range_of(fmt::format("parameter '{}'", parameter->name), parameter->weight));
   }
-  for (const Parameter* parameter : parameters) {
-    found_->inputs.push_back(range_of(fmt::format("parameter '{}'", parameter->name), parameter->weight));
-  }
+  return inputs;
+}
+
+void FaultSearch::examine(const SearchedOp& op, const Tensor& output) {
+  if (found_ || !is_floating(output.dtype())) return;
+  found_ = judge(op, output);
+  if (!found_) remember(op, output);
+}
+
+void FaultSearch::remember(const SearchedOp& op, const Tensor& output) {
+  if (found_ || op.slot < 0 || !is_floating(output.dtype())) return;
+  ranges_.emplace(op.slot, range_of(fmt::format("{} of '{}'", name(op.op), op.layer), output));
+}
+
+void FaultSearch::enter_backward(const SearchedOp& op, const Tensor& d_out) {
+  if (found_) return;
+  incoming_ = range_of(fmt::format("gradient of {} of '{}'", name(op.op), op.layer), d_out);
+}
+
+void FaultSearch::examine_gradient(const SearchedOp& op, int input, const Tensor& gradient) {
+  const auto range = ranges_.find(input);
+  examine_gradient(op, range != ranges_.end() ? range->second.name : std::string("an input"), gradient);
+}
+
+void FaultSearch::examine_gradient(const SearchedOp& op, const Parameter& parameter) {
+  examine_gradient(op, fmt::format("parameter '{}'", parameter.name), parameter.gradient);
+}
+
+void FaultSearch::examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient) {
+  if (found_) return;
+  found_ = judge(op, gradient);
+  if (!found_) return;
+  found_->pass = Pass::kBackward;
+  found_->made = fmt::format("the gradient of {}", of);
+  found_->incoming = incoming_;
 }
 
 }  // namespace mantissa

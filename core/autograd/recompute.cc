@@ -53,14 +53,19 @@ Var Tape::recompute(Var input, Segment segment) {
     const DroppedRun run(*this, parameters);
     output = segment(*this, Var{input.value}).value;
   }
-  return push_node(std::move(output), {input}, parameters,
-                   [begin, input, segment = std::move(segment)](Tape& tape, Tensor d_out) {
-                     const SecondRun run(tape, begin);
-                     const Var again = segment(tape, input);
-                     MANTISSA_CHECK(again.slot >= 0 && again.slot != input.slot,
-                                    "[tape.recompute] a segment must return a value that its own ops made");
-                     tape.slots_[static_cast<size_t>(again.slot)].gradient = std::move(d_out);
-                   });
+  Var made = push_node(std::move(output), {input}, parameters,
+                       [begin, input, segment = std::move(segment)](Tape& tape, Tensor d_out) {
+                         const SecondRun run(tape, begin);
+                         const Var again = segment(tape, input);
+                         MANTISSA_CHECK(again.slot >= 0 && again.slot != input.slot,
+                                        "[tape.recompute] a segment must return a value that its own ops made");
+                         tape.slots_[static_cast<size_t>(again.slot)].gradient = std::move(d_out);
+                       });
+  if (options_.check_gradients) {  // those who read it know it by the op that made it
+    last_dropped_.slot = made.slot;
+    search_.remember(last_dropped_, made.value);
+  }
+  return made;
 }
 
 Var Tape::remakeable(Var y, Remake remake) const {

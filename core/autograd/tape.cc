@@ -50,7 +50,14 @@ Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std
   if (!is_second_run_ && options_.after_op) options_.after_op(layer_, name(op), output);
   if (options_.check_outputs) return examine(op, std::move(output), inputs, parameters);
   if (!training()) return Var{std::move(output)};
-  if (is_recording()) return push_node(std::move(output), inputs, parameters, std::move(backward));
+  if (is_recording()) {
+    Var made = push_node(std::move(output), inputs, parameters, std::move(backward));
+    if (made.slot >= 0 && shows_gradients()) {
+      nodes_.back().source = searched(op, made.slot, inputs, parameters);
+      if (options_.check_gradients) search_.remember(*nodes_.back().source, made.value);
+    }
+    return made;
+  }
   for (const Var& input : inputs) {
     MANTISSA_CHECK(input.slot < 0,
                    "[tape.recompute] a segment must read no value that takes a gradient but its input; op {} of layer "
@@ -58,6 +65,7 @@ Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std
                    name(op), layer_);
   }
   dropped_parameters_->insert(dropped_parameters_->end(), parameters.begin(), parameters.end());
+  if (options_.check_gradients) last_dropped_ = searched(op, -1, inputs, parameters);
   return Var{std::move(output)};
 }
 
@@ -75,12 +83,41 @@ Var Tape::push_node(Tensor output, const std::vector<Var>& inputs, const std::ve
 }
 
 Var Tape::examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
-  std::vector<int> read;
-  for (const Var& input : inputs) read.push_back(input.slot);
   const int slot = static_cast<int>(slots_.size());
   slots_.push_back({output.dtype(), output.shape(), {}});
-  search_.examine(op, layer_, output, slot, read, parameters);
+  search_.examine(searched(op, slot, inputs, parameters), output);
   return Var{std::move(output), slot};
+}
+
+SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs,
+                          const std::vector<Parameter*>& parameters) const {
+  SearchedOp result{.op = op, .layer = layer_, .slot = slot, .inputs = {}, .parameters = parameters};
+  for (const Var& input : inputs) result.inputs.push_back(input.slot);
+  return result;
+}
+
+void Tape::show_incoming(const SearchedOp& op, const Tensor& d_out) {
+  if (options_.check_gradients) search_.enter_backward(op, d_out);
+}
+
+void Tape::plant_fault(const SearchedOp& op) {
+  if (!options_.after_backward) return;
+  for (const int input : op.inputs) {
+    if (input < 0 || !slots_[static_cast<size_t>(input)].gradient.defined()) continue;
+    return options_.after_backward(op.layer, name(op.op), slots_[static_cast<size_t>(input)].gradient);
+  }
+}
+
+void Tape::examine_gradients(const SearchedOp& op) {
+  if (!options_.check_gradients) return;
+  for (const int input : op.inputs) {
+    if (input < 0) continue;
+    const Tensor& gradient = slots_[static_cast<size_t>(input)].gradient;
+    if (gradient.defined()) search_.examine_gradient(op, input, gradient);
+  }
+  for (const Parameter* parameter : op.parameters) {
+    if (parameter->gradient_written) search_.examine_gradient(op, *parameter);
+  }
 }
 
 GradientTarget Tape::gradient_target(const Var& input) {
@@ -131,12 +168,20 @@ void Tape::backward(const Var& loss) {
         std::move(nodes_.back());  // stays until its backward has run: if that throws, ~Tape() gives its uses back
     nodes_.pop_back();
     Tensor d_out = std::move(slots_[static_cast<size_t>(running_.slot)].gradient);
-    if (d_out.defined()) running_.backward(*this, std::move(d_out));
+    std::optional<SearchedOp> shown;
+    if (d_out.defined()) {
+      shown = std::move(running_.source);
+      if (shown) show_incoming(*shown, d_out);
+      running_.backward(*this, std::move(d_out));
+      if (shown) plant_fault(*shown);
+    }
     const std::vector<Parameter*> parameters = std::move(running_.parameters);
     running_ = {};  // frees the activations it holds before anybody is told
     for (Parameter* parameter : parameters) {
       if (--parameter->pending_uses == 0 && options_.gradient_ready) options_.gradient_ready(*parameter);
     }
+    if (shown) examine_gradients(*shown);
+    if (search_.found()) return;
     if (options_.between_nodes) options_.between_nodes();
   }
 }

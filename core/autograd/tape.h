@@ -64,10 +64,13 @@ struct TapeOptions {
   RoundedWeights* rounded_weights = nullptr;         // nullptr: weights are rounded again in every pass
   ProductObserver* observer = nullptr;               // of linear layers' products; nullptr: none
   bool check_outputs = false;                        // examine every op's output; slow, and no backward pass follows
+  bool check_gradients = false;                      // examine what every op's backward function makes; slow
   std::function<void(Parameter&)> gradient_ready{};  // after the last use of a parameter in the backward pass
   std::function<void()> between_nodes{};             // lets communication progress during the backward pass
   std::function<void(std::string_view layer, std::string_view op, Tensor& output)>
       after_op{};  // test-only: fault injection
+  // Test-only as well: after the op's backward function, the gradient of its first input that takes one.
+  std::function<void(std::string_view layer, std::string_view op, Tensor& gradient)> after_backward{};
 };
 
 class Tape {
@@ -98,9 +101,11 @@ class Tape {
   const TapeOptions& options() const { return options_; }
   bool training() const { return options_.mode == TapeMode::kTraining; }
   const std::string& layer() const { return layer_; }
-  // Whether somebody looks at every op's output (check_outputs, after_op). Ops that do the work of several in one
-  // kernel then do it one by one.
-  bool shows_every_op() const { return options_.check_outputs || options_.after_op != nullptr; }
+  // Whether somebody looks at every op's output (check_outputs, after_op, after_backward). Ops that do the work of
+  // several in one kernel then do it one by one. For check_gradients they do not: it needs the memory of a step.
+  bool shows_every_op() const {
+    return options_.check_outputs || options_.after_op != nullptr || options_.after_backward != nullptr;
+  }
   // Whether recompute() drops what a segment makes.
   bool recomputes() const { return training() && !options_.check_outputs && options_.recompute == Recompute::kFull; }
   // segment(input), of which nothing but `input` is kept if recomputes(): the backward pass runs the segment a second
@@ -157,10 +162,11 @@ class Tape {
   GradientTarget gradient_target(Parameter& parameter);
 
   // Runs the backward pass from a loss, whose op scales its gradient by options().loss_gradient. The tape is empty
-  // afterwards. ContractError on a second call, or if the tape was made for evaluation or to examine outputs.
+  // afterwards; with check_gradients the pass ends behind the first op that made a NaN or Inf. ContractError on a
+  // second call, or if the tape was made for evaluation or to examine outputs.
   void backward(const Var& loss);
 
-  // What check_outputs found first, if anything.
+  // What check_outputs or check_gradients found first, if anything.
   const std::optional<NonFiniteOp>& first_non_finite() const { return search_.found(); }
   size_t size() const { return nodes_.size(); }
 
@@ -169,6 +175,7 @@ class Tape {
     int slot = -1;
     std::vector<Parameter*> parameters;
     Backward backward;
+    std::optional<SearchedOp> source{};  // where shows_gradients(); not of a segment
   };
   // What ops read of the tape and the thread besides their inputs.
   struct Position {
@@ -183,6 +190,12 @@ class Tape {
                 Backward backward);
   // As push_node(), for a tape that examines: nothing is kept of the op but the output's place among the others.
   Var examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
+  bool shows_gradients() const { return options_.check_gradients || options_.after_backward != nullptr; }
+  SearchedOp searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) const;
+  // Before and after the backward function of `op`: for options().after_backward and options().check_gradients.
+  void show_incoming(const SearchedOp& op, const Tensor& d_out);
+  void plant_fault(const SearchedOp& op);
+  void examine_gradients(const SearchedOp& op);
   Position position() const { return {layer_, random_sites_, autocast_state()}; }
   void go_to(const Position& position);
 
@@ -204,6 +217,7 @@ class Tape {
   std::vector<Slot> slots_;
   uint32_t random_sites_ = 0;
   std::vector<Parameter*>* dropped_parameters_ = nullptr;  // uses of a segment that is not recorded now, else nullptr
+  SearchedOp last_dropped_;                                // of such a segment, where shows_gradients()
   bool is_second_run_ = false;                             // of a segment
   bool spent_ = false;
   FaultSearch search_;

@@ -118,6 +118,7 @@ struct FaultConfig {
 
 // Faults to inject, for tests of fault handling only.
 enum class InjectedValue : uint8_t { kInf, kNan };
+enum class InjectedPass : uint8_t { kForward, kBackward };
 
 struct GradientInjection {
   int64_t step = 1;  // the first is 1
@@ -132,6 +133,7 @@ struct ActivationInjection {
   int rank = 0;
   std::string layer;  // path: "blocks.1.mlp.up"
   Op op = Op::kLinear;
+  InjectedPass pass = InjectedPass::kForward;  // backward: into the gradient that the op gives its first input
   InjectedValue value = InjectedValue::kInf;
 };
 

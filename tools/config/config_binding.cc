@@ -165,6 +165,7 @@ void bind_test(ConfigVisitor& v, TestConfig& c) {
            w.scalar("rank", integer_field(fault.rank, 0));
            w.scalar("layer", text_field(fault.layer));
            w.scalar("op", op_field(fault.op));
+           w.scalar("pass", choice_field(fault.pass, names::kInjectedPass));
            w.scalar("value", choice_field(fault.value, names::kInjected));
          }));
 }

@@ -68,5 +68,7 @@ inline constexpr Name<HysteresisRefill> kRefill[] = {{"growth", HysteresisRefill
                                                      {"clean_step", HysteresisRefill::kOnCleanStep}};
 inline constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault}, {"clamp", FloorPolicy::kClamp}};
 inline constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
+inline constexpr Name<InjectedPass> kInjectedPass[] = {{"forward", InjectedPass::kForward},
+                                                       {"backward", InjectedPass::kBackward}};
 
 }  // namespace mantissa::config_names

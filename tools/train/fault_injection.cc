@@ -15,14 +15,16 @@ void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) const
   }
 }
 
-std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection::on_output(int64_t step) const {
-  const bool planned = std::any_of(config_.activations.begin(), config_.activations.end(),
-                                   [&](const ActivationInjection& fault) { return due(fault, step); });
+std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection::on_op(int64_t step,
+                                                                                       InjectedPass pass) const {
+  const bool planned =
+      std::any_of(config_.activations.begin(), config_.activations.end(),
+                  [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); });
   if (!planned) return nullptr;
-  return [this, step](std::string_view layer, std::string_view op, Tensor& output) {
+  return [this, step, pass](std::string_view layer, std::string_view op, Tensor& made) {
     for (const ActivationInjection& fault : config_.activations) {
-      if (!due(fault, step) || layer != fault.layer || op != name(fault.op)) continue;
-      overwrite(output, 0, fault.value);
+      if (fault.pass != pass || !due(fault, step) || layer != fault.layer || op != name(fault.op)) continue;
+      overwrite(made, 0, fault.value);
       injected_.insert(&fault);
     }
   };

@@ -15,8 +15,10 @@ class FaultInjection {
   // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
   // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
   void on_gradient(int64_t step, const Parameter& parameter) const;
-  // Overwrites the first element of an op's output; a hook for TapeOptions::after_op, empty if nothing is planned.
-  std::function<void(std::string_view layer, std::string_view op, Tensor& output)> on_output(int64_t step) const;
+  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
+  // empty if nothing is planned.
+  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step,
+                                                                                       InjectedPass pass) const;
 
   // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
   void require_injected(int64_t step) const;

@@ -4,18 +4,53 @@
 
 namespace mantissa {
 
+namespace {
+
+// "gradient blocks.0.mlp.up.weight[7] is Inf on rank 1".
+std::string describe(const Offender& offender, const ParameterSet& parameters) {
+  const char* kind = offender.is_nan ? "NaN" : "Inf";
+  const Parameter& parameter = parameters[offender.parameter];
+  if (offender.rank < 0) {
+    return fmt::format("gradient {}[{}] is {} after summing over ranks, each rank's own was finite", parameter.name,
+                       offender.element, kind);
+  }
+  return fmt::format("gradient {}[{}] is {} on rank {}", parameter.name, offender.element, kind, offender.rank);
+}
+
+}  // namespace
+
 std::string StepReport::skip_reason(const ParameterSet& parameters) const {
   if (applied) return "";
-  if (culprit) return fmt::format("the loss is not finite: {}", *culprit);
-  if (!offender)
-    return fmt::format("the gradient is not finite after unscaling: the loss scale {:g} is too small", scale);
-  const char* kind = offender->is_nan ? "NaN" : "Inf";
-  const Parameter& parameter = parameters[offender->parameter];
-  if (offender->rank < 0) {
-    return fmt::format("gradient {}[{}] is {} after summing over ranks, each rank's own was finite", parameter.name,
-                       offender->element, kind);
+  if (!verdict.loss_finite) {
+    return fmt::format("the loss is not finite: {}",
+                       culprit.value_or("every op's output was finite when the batch was run again; the loss itself "
+                                        "overflowed in its sum"));
   }
-  return fmt::format("gradient {}[{}] is {} on rank {}", parameter.name, offender->element, kind, offender->rank);
+  if (!offender) {
+    return fmt::format("the gradient is not finite after unscaling: the loss scale {:g} is too small", scale);
+  }
+  const std::string where = describe(*offender, parameters);
+  const std::string scaled = scale == 1.0f ? std::string() : fmt::format(" with the loss scale {:g}", scale);
+  if (culprit) return fmt::format("the gradient is not finite{}: {}; {}", scaled, *culprit, where);
+  return fmt::format("{}{}; every op of the backward pass made finite gradients when the batch was run again", where,
+                     scaled);
+}
+
+std::string StepReport::advice(const ScalerConfig& scaler) const {
+  constexpr const char* kPrecision = "a lower optimizer.lr, or fp32 for the layer named (precision.layers)";
+  if (!verdict.loss_finite || scale == 1.0f) return fmt::format("try {}", kPrecision);
+  if (verdict.gradients_finite) {
+    return fmt::format("the loss scale {:g} is too small: raise {}", scale,
+                       scaler.mode == ScalerMode::kDynamic ? "scaler.min_scale" : "scaler.init_scale");
+  }
+  if (scaler.mode == ScalerMode::kDynamic) {
+    return fmt::format("the loss scale cannot go below {:g}: lower scaler.min_scale; if that does not help, try {}",
+                       scale, kPrecision);
+  }
+  return fmt::format(
+      "the loss scale {:g} may be too large: lower scaler.init_scale, or give scaler.mode=dynamic; if that does not "
+      "help, try {}",
+      scale, kPrecision);
 }
 
 }  // namespace mantissa

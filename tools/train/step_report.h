@@ -23,12 +23,16 @@ struct StepReport {
   ScalerEvent event = ScalerEvent::kUnchanged;
   bool applied = true;
   Verdict verdict;
-  std::optional<Offender> offender;    // of non-finite gradients
-  std::optional<std::string> culprit;  // of a non-finite loss: the first op whose output was not finite
+  std::optional<Offender> offender;  // of non-finite gradients
+  // Of a loss or gradients that are not finite: the first op that made something that was not, and of what; nothing if
+  // every op's work was finite.
+  std::optional<std::string> culprit;
   double seconds = 0.0;
 
   // Why the step was skipped, in one line; empty when it was applied.
   std::string skip_reason(const ParameterSet& parameters) const;
+  // What to change where steps like this, a skipped one, end a run.
+  std::string advice(const ScalerConfig& scaler) const;
 };
 
 }  // namespace mantissa

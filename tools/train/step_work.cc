@@ -15,10 +15,16 @@ struct Culprit {
 };
 
 std::string describe(const NonFiniteOp& bad, size_t micro_batch) {
+  const bool is_backward = bad.pass == Pass::kBackward;
   std::string text = fmt::format(
-      "op {} of layer '{}' made {} NaN and {} Inf in its output {}, first at element {} (micro-batch {})", bad.op,
-      bad.layer, bad.stats.nan_count, bad.stats.inf_count, bad.shape, bad.stats.first_bad, micro_batch);
-  for (size_t i = 0; i < bad.inputs.size(); ++i) text += (i == 0 ? "; made of " : ", ") + to_text(bad.inputs[i]);
+      "{}op {} of layer '{}' made {} NaN and {} Inf in {} {}, first at element {} "
+      "(micro-batch {})",
+      is_backward ? "the backward pass of " : "", bad.op, bad.layer, bad.stats.nan_count, bad.stats.inf_count, bad.made,
+      bad.shape, bad.stats.first_bad, micro_batch);
+  if (bad.incoming) text += "; made of the " + to_text(*bad.incoming);
+  for (size_t i = 0; i < bad.inputs.size(); ++i) {
+    text += (i > 0 ? ", " : is_backward ? "; the op's inputs: " : "; made of ") + to_text(bad.inputs[i]);
+  }
   return text;
 }
 
@@ -119,27 +125,44 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
           .loss_gradient = loss_gradient_,
           .recompute = session_.config.train.recompute,
           .operand_caches = keeps_packed ? &session_.runtime.operand_caches : nullptr,
-          .after_op = session_.injection.on_output(step_)};
+          .after_op = session_.injection.on_op(step_, InjectedPass::kForward),
+          .after_backward = session_.injection.on_op(step_, InjectedPass::kBackward)};
 }
 
-std::string StepWork::find_culprit() {
+std::optional<std::string> StepWork::find_culprit(Pass pass) {
   Culprit mine;
-  for (size_t index = 0; index < first_samples_.size() && !mine.found; ++index) {
-    TapeOptions options = tape_options(index);
-    options.check_outputs = true;
-    Tape tape = session_.runtime.make_tape(std::move(options));
-    forward(tape, index);
-    if (const auto& bad = tape.first_non_finite()) {
-      mine.found = 1;
-      const std::string text = describe(*bad, index);
-      std::strncpy(mine.text, text.c_str(), sizeof(mine.text) - 1);
-    }
+  if (const std::optional<std::string> text = find_own_culprit(pass)) {
+    mine.found = 1;
+    std::strncpy(mine.text, text->c_str(), sizeof(mine.text) - 1);
   }
   const auto all = all_gather_records(session_.communicator, mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].found) return fmt::format("{} on rank {}", all[rank].text, rank);
   }
-  return "every op's output was finite when the batch was run again; the loss itself overflowed in its sum";
+  return std::nullopt;
+}
+
+std::optional<std::string> StepWork::find_own_culprit(Pass pass) {
+  for (size_t index = 0; index < first_samples_.size(); ++index) {
+    TapeOptions options = tape_options(index);
+    options.check_outputs = true;
+    Tape tape = session_.runtime.make_tape(std::move(options));
+    forward(tape, index);
+    if (const auto& bad = tape.first_non_finite()) return describe(*bad, index);
+  }
+  if (pass == Pass::kForward) return std::nullopt;
+  session_.runtime.parameters.forget_gradients();
+  for (size_t index = 0; index < first_samples_.size(); ++index) {
+    TapeOptions options = tape_options(index);
+    options.check_gradients = true;
+    if (index + 1 == first_samples_.size()) {
+      options.gradient_ready = [this](Parameter& parameter) { session_.injection.on_gradient(step_, parameter); };
+    }
+    Tape tape = session_.runtime.make_tape(std::move(options));
+    tape.backward(forward(tape, index).sum);
+    if (const auto& bad = tape.first_non_finite()) return describe(*bad, index);
+  }
+  return std::nullopt;
 }
 
 }  // namespace mantissa

@@ -1,6 +1,7 @@
 // StepWork: the passes of one step, from samples to summed gradients.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,13 @@ class StepWork {
   // (micro-batches) fp32, on the device: what run() found for each, summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
-  // Runs this rank's forward passes once more with every op checked; the first op whose output was not finite, on the
-  // first rank that has one. Slow; collective.
-  std::string find_culprit();
+  // Runs this rank's forward passes once more with every op checked, and for kBackward, if these are finite, the
+  // backward passes, too, whose gradients replace those of run(): the first op that made something that was not finite,
+  // and of what, on the first rank that has one. Nothing if all was finite. Slow; collective.
+  std::optional<std::string> find_culprit(Pass pass);
 
  private:
+  std::optional<std::string> find_own_culprit(Pass pass);
   LossOutput forward(Tape& tape, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
 

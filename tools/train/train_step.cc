@@ -185,9 +185,11 @@ void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
     work_.run();
   }
   if (!report.verdict.loss_finite) {
-    report.culprit = work_.find_culprit();
+    report.culprit = work_.find_culprit(Pass::kForward);
   } else if (!report.verdict.gradients_finite) {
-    report.offender = s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);
+    report.offender =
+        s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);  // needs the gradients as they are
+    report.culprit = work_.find_culprit(Pass::kBackward);
   }
   s.runtime.delayed_scales->forget_records();
   s.verdicts.release_hold();

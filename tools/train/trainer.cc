@@ -130,9 +130,8 @@ void Trainer::watch_faults(const StepReport& step) {
   if (leader()) summarise();
   report_profile();
   throw FaultError(fmt::format(
-      "stopped after {} faults in a row, the last in step {}: {}. Starting again goes on behind that step; try a lower "
-      "optimizer.lr, or fp32 for the layer named (precision.layers)",
-      faults, step.step + 1, step.skip_reason(session_.runtime.parameters)));
+      "stopped after {} faults in a row, the last in step {}: {}. Starting again goes on behind that step; {}", faults,
+      step.step + 1, step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
 }
 
 void Trainer::evaluate() {

@@ -29,9 +29,14 @@ TEST(Overflow, InjectedInfIsSkippedByAllRanksAndTheScaleHalvesThenDoubles) {
   EXPECT_EQ(steps[9].at("next_scale"), 4096);
 
   EXPECT_NE(
-      outcome.output.find("step 4 SKIPPED: gradient blocks.1.mlp.up.weight[77] is Inf on rank 1; scale 2048 -> 1024; "
-                          "weights unchanged on all ranks"),
+      outcome.output.find("step 4 SKIPPED: the gradient is not finite with the loss scale 2048: the backward pass "
+                          "of op linear of layer 'blocks.1.mlp.up' made 0 NaN and 1 Inf in the gradient of "
+                          "parameter 'blocks.1.mlp.up.weight' (128, 32), first at element 77 (micro-batch 2); "),
       std::string::npos)
+      << outcome.output;
+  EXPECT_NE(outcome.output.find(" on rank 1; gradient blocks.1.mlp.up.weight[77] is Inf on rank 1; scale 2048 -> 1024; "
+                                "weights unchanged on all ranks"),
+            std::string::npos)
       << outcome.output;
   EXPECT_NE(outcome.output.find("9 done, 1 skipped"), std::string::npos) << outcome.output;
 
@@ -121,6 +126,25 @@ TEST(Overflow, AScaleWithoutAFloorEndsInSkipsNotInAnError) {
       run.train(1, {"precision.compute=fp16", "scaler.preset=pytorch", "scaler.init_scale=1e-42", "train.steps=5"});
   for (const auto& step : run.records("step")) EXPECT_EQ(step.at("applied"), false) << step;
   EXPECT_NE(outcome.output.find("the loss scale"), std::string::npos) << outcome.output;
+}
+
+// The batch's forward pass is finite: the backward pass is hunted for the op that cannot hold the scale.
+TEST(Overflow, AScaleThatIsTooLargeIsNamedWithItsOp) {
+  for (const int ranks : {1, 2}) {
+    const SmallRun run("scale_" + std::to_string(ranks));
+    const Outcome outcome = run.try_train(
+        ranks, {"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=1e12", "scaler.max_scale=1e12"});
+    EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+    for (const char* part :
+         {"the gradient is not finite with the loss scale 1e+12: the backward pass of op cross_entropy of layer ''",
+          " Inf in the gradient of linear of 'head' (",
+          "; made of the gradient of cross_entropy of '' (fp32, magnitudes ", "; the op's inputs: linear of 'head' (",
+          " on rank 0; ",
+          "Starting again goes on behind that step; the loss scale 1e+12 may be too large: lower scaler.init_scale, or "
+          "give scaler.mode=dynamic; "}) {
+      EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
+    }
+  }
 }
 
 // A scale that cannot be lowered further makes overflow a fault.
