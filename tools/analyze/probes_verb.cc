@@ -2,26 +2,47 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 #include <vector>
 
+#include "core/autograd/linear_formats.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
 #include "core/io/probe_file.h"
 #include "core/quant/format_losses.h"
 #include "core/quant/histogram_code.h"
+#include "tools/probe/probe_row.h"
 
 namespace mantissa {
 namespace {
 
 std::string file_of(const std::string& run) {
   const std::string path = std::filesystem::is_directory(run) ? run + "/probes.mtp" : run;
-  if (std::filesystem::exists(path)) return path;
-  throw DataError(fmt::format(
-      "{}: expected a probe file, as a run with probe.enabled=true leaves in its folder: there is none", path));
+  if (std::filesystem::is_regular_file(path)) return path;
+  throw DataError(fmt::format("{}: expected a probe file, as a run with probe.enabled=true leaves in its folder: {}",
+                              path, std::filesystem::exists(path) ? "this is no file" : "there is none"));
+}
+
+// A role that the file merely has no rows of (no wire on one rank) is none that is written wrongly.
+void require_role(const std::string& role) {
+  std::vector<std::string> known(std::begin(probe_role::kAll), std::end(probe_role::kAll));
+  for (const Product product : kAllProducts) known.emplace_back(name(product));
+  if (role.empty() || std::find(known.begin(), known.end(), role) != known.end()) return;
+  throw ConfigError(fmt::format("--role: expected one of {}, got '{}'", fmt::join(known, ", "), role));
+}
+
+ProbeFile open_probes(const std::string& run) {
+  const std::string path = file_of(run);
+  try {
+    return ProbeFile(path);
+  } catch (const std::system_error& error) {
+    throw DataError(fmt::format("{}: expected a probe file that can be read: {}", path, error.code().message()));
+  }
 }
 
 std::optional<Format> parse_format(const std::string& text) {
@@ -87,7 +108,8 @@ Table read(const ProbeFile& file, const ProbesRequest& request) {
 }
 
 void print(const ProbesRequest& request) {
-  const ProbeFile file(file_of(request.run));
+  require_role(request.role);
+  const ProbeFile file = open_probes(request.run);
   if (!file.note().empty()) log_info("{}", file.note());
   const Table table = read(file, request);
   const auto steps = file.integers("step");

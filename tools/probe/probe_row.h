@@ -21,6 +21,8 @@ inline constexpr const char* kInputGradient = "input gradient";          // dx
 inline constexpr const char* kParameterGradient = "parameter gradient";  // summed over the ranks, fp32
 inline constexpr const char* kUpdate = "update";                         // what AdamW adds to a weight
 inline constexpr const char* kWire = "wire";  // a parameter's gradient as ranks send it, before it is rounded
+inline constexpr const char* kAll[] = {kActivation,        kWeight, kGradient, kOutput, kInputGradient,
+                                       kParameterGradient, kUpdate, kWire};
 }  // namespace probe_role
 
 struct ProbeRow {

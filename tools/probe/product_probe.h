@@ -24,7 +24,6 @@ class ProductProbe final : public ProductObserver {
     bool counts_weights = true;  // one of the ranks, since they all have the same
   };
   // Products with more elements than this are not compared: the memory for it would be that of a large model's head.
-  // Nor are products of fp32 numbers that are made of several in bf16.
   static constexpr int64_t kMaxProductElements = int64_t{1} << 26;
 
   // Tensors of a layer: those of kAllRoles, then y and dx.

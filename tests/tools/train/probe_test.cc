@@ -110,7 +110,17 @@ TEST(Probes, ArePrintedAsCommaSeparatedValues) {
   EXPECT_EQ(lines(some.output), 1 + 2 * 2) << some.output;
   EXPECT_NE(some.output.find(",fp16_underflowed,"), std::string::npos);
   EXPECT_EQ(print({"--format", "fp12"}).exit_code, 2);
+  const Outcome unknown = print({"--role", "nonsense"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_NE(unknown.output.find("--role: expected one of activation, weight, gradient, "), std::string::npos);
+  EXPECT_NE(unknown.output.find("wgrad, got 'nonsense'"), std::string::npos) << unknown.output;
+  const Outcome absent = print({"--role", "wire"});
+  EXPECT_EQ(absent.exit_code, 0) << "a role, of which one rank has no rows";
+  EXPECT_EQ(lines(absent.output), 1);
   EXPECT_EQ(run_program(0, {"analyze", "probes", run.folder()}).exit_code, 3);
+  const Outcome device = run_program(0, {"analyze", "probes", "/dev/null"});
+  EXPECT_EQ(device.exit_code, 3) << device.output;
+  EXPECT_NE(device.output.find("/dev/null: expected a probe file"), std::string::npos) << device.output;
 }
 
 TEST(Probes, GoOnBehindACheckpoint) {
