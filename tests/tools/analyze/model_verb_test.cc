@@ -116,5 +116,30 @@ TEST(AnalyzeModel, RefusesWhatIsNeitherAConfigurationNorARun) {
   EXPECT_NE(page.output.find("--html: /nowhere/page.html: expected a file that can be written"), std::string::npos);
 }
 
+// Before anything is computed: the report that only a complete analysis prints is not there.
+TEST(AnalyzeModel, RefusesAFolderAsAFileAtOnce) {
+  const SmallRun run("analyze_folder");
+  for (const std::string option : {"--html", "--json"}) {
+    const Outcome outcome =
+        run_program(0, {"analyze", "model", run.config_path(), "--batches", "1", option, run.folder()});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(
+                  fmt::format("{}: {}: expected a file that can be written, got a folder", option, run.folder())),
+              std::string::npos)
+        << outcome.output;
+    EXPECT_EQ(outcome.output.find("early: weights of step 0"), std::string::npos) << outcome.output;
+  }
+}
+
+TEST(AnalyzeModel, WritesToWhatIsNoFileAsItIs) {
+  const SmallRun run("analyze_device");
+  const std::string link = run.folder() + "/link";
+  std::filesystem::create_symlink("/dev/stdout", link);  // here a pipe
+  const Outcome outcome = run_program(0, {"analyze", "model", run.config_path(), "--batches", "1", "--json", link});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("\"checkpoints\": ["), std::string::npos) << outcome.output;
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+}
+
 }  // namespace
 }  // namespace mantissa::testing
