@@ -86,15 +86,28 @@ struct Trained {
   std::vector<ProbedStep> steps;
   int64_t first_step = 0;
   double first_loss = 0.0;
+  std::optional<double> learning_rate_instead;
 };
 
-Trained train(const Config& config, int64_t batches, Communicator& communicator) {
-  Session session(config, communicator);
+// Of a schedule that has come to 0 after so many steps, the last rate that it had.
+std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_t applied_steps) {
+  if (learning_rate(schedule, applied_steps) > 0.0) return std::nullopt;
+  for (int64_t step = applied_steps; step > 0; --step) {
+    if (const double rate = learning_rate(schedule, step - 1); rate > 0.0) return rate;
+  }
+  return std::nullopt;
+}
+
+Trained train(Config config, int64_t batches, Communicator& communicator) {
+  Session session(config, communicator);  // which reads the schedule of this very object
   TrainingCheckpoints checkpoints(session);
   checkpoints.resume();
+  ScheduleOptions& schedule = config.optimizer.schedule;
+  const auto instead = last_learning_rate(schedule, session.optimizer.applied_steps());
+  if (instead) schedule = {.kind = ScheduleKind::kConstant, .peak = *instead, .final_rate = *instead};
   RunProbe probe(config, linear_layers(config), parts_of(session));
   TrainStep step(session, &probe);
-  Trained trained{.steps = {}, .first_step = session.next_step};
+  Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = instead};
   step.calibrate();
   while (static_cast<int64_t>(trained.steps.size()) < batches) {
     for (const StepReport& report : step.run()) {
@@ -141,6 +154,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
     found.name = point.name;
     found.step = trained.first_step;
     found.loss = trained.first_loss;
+    found.learning_rate_instead = trained.learning_rate_instead;
     analysis.checkpoints.push_back(std::move(found));
   }
   return analysis;

@@ -48,6 +48,9 @@ struct CheckpointFindings {
   LossScaleFindings loss_scale;
   double loss = 0.0;  // in the first of the steps, nats a token
   int64_t skipped = 0;
+  // Where the schedule has come to 0: what the steps were trained with, the last learning rate that was not. With 0
+  // there are no updates to look at.
+  std::optional<double> learning_rate_instead{};
 };
 
 // The largest and smallest counts move by whole exponents; what would leave the range stays at its ends.

@@ -112,6 +112,7 @@ json checkpoint_json(const CheckpointFindings& found) {
           {"steps", found.steps},
           {"loss", number(found.loss)},
           {"skipped", found.skipped},
+          {"learning_rate_instead_of_0", optional(found.learning_rate_instead)},
           {"tensors", tensors},
           {"products", products},
           {"wire", wire},

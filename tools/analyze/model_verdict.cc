@@ -167,6 +167,12 @@ ModelVerdict verdict_of(const ModelAnalysis& analysis) {
          "Keep wgrad of that layer in bf16 (precision.layers with product: wgrad)", VerdictLevel::kAttention, verdict);
     tell(kinds.stagnant, "updates below half an ulp of fp32 masters", where,
          "A larger learning rate: these weights no longer move", VerdictLevel::kAttention, verdict);
+    if (checkpoint.learning_rate_instead) {
+      verdict.lines.push_back(
+          fmt::format("{}: the schedule has come to a learning rate of 0 there, so these batches were trained with the "
+                      "last that it had, {:.3g}",
+                      where, *checkpoint.learning_rate_instead));
+    }
     if (checkpoint.skipped > 0) {
       verdict.level = std::max(verdict.level, VerdictLevel::kAttention);
       verdict.lines.push_back(fmt::format("{}: {} of {} steps were skipped, for values that were not finite", where,

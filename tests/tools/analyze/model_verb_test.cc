@@ -101,6 +101,27 @@ TEST(AnalyzeModel, TakesARunWhoseWeightsWereGatheredInEightBits) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 
+// A cosine to 0 has come to its end: with a learning rate of 0 there would be no updates to look at.
+TEST(AnalyzeModel, LooksAtUpdatesOfAFinishedRun) {
+  const SmallRun run("analyze_finished");
+  run.train(1, {"train.steps=8", "optimizer.final_lr=0"});
+  const std::string json = run.folder() + "/report.json";
+  const Outcome outcome = run_program(0, {"analyze", "model", run.run_dir(), "--batches", "2", "--json", json});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("late (step 8): the schedule has come to a learning rate of 0 there"),
+            std::string::npos)
+      << outcome.output;
+  const nlohmann::json points = read_json(json).at("checkpoints");
+  EXPECT_TRUE(points[0].at("learning_rate_instead_of_0").is_null());
+  const double last = run.records("step").back().at("lr").get<double>();
+  EXPECT_GT(last, 0.0);
+  EXPECT_DOUBLE_EQ(points[1].at("learning_rate_instead_of_0").get<double>(), last);
+  int64_t updates = 0;
+  for (const auto& one : points[1].at("tensors"))
+    updates += one.at("role") == "update" && !one.at("stagnant").is_null();
+  EXPECT_GT(updates, 0);
+}
+
 TEST(AnalyzeModel, RefusesWhatIsNeitherAConfigurationNorARun) {
   const SmallRun run("analyze_refuses");
   EXPECT_EQ(run_program(0, {"analyze", "model", run.folder() + "/nothing.yaml"}).exit_code, 2);
