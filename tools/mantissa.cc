@@ -84,6 +84,14 @@ int run(int argc, char** argv) {
   model->add_option("--batches", model_request.batches, "steps from each point of the training")
       ->check(CLI::Range(int64_t{1}, int64_t{10000}))
       ->capture_default_str();
+  model
+      ->add_option("--percentile", model_request.loss_scale.percentile,
+                   "per cent of the gradients that the recommended loss scale keeps from overflow")
+      ->capture_default_str();
+  model
+      ->add_option("--headroom", model_request.loss_scale.headroom,
+                   "factor that gradients may grow by before they overflow at that scale")
+      ->capture_default_str();
   model->add_option("--html", model_outputs.html, "a file for the report as a page, which needs no network");
   model->add_option("--json", model_outputs.json, "a file that the figures are written to as well");
   try {

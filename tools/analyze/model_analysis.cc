@@ -146,10 +146,10 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
     CheckpointFindings found;
     if (stores_fp16(config)) {
       const Trained exact = train(in_fp32(as_configured), request.batches, communicator);
-      found = findings_of(trained.steps, exact.steps);
+      found = findings_of(trained.steps, exact.steps, request.loss_scale);
       take_magnitudes(findings_of(exact.steps, {}), found);
     } else {
-      found = findings_of(trained.steps, trained.steps);
+      found = findings_of(trained.steps, trained.steps, request.loss_scale);
     }
     found.name = point.name;
     found.step = trained.first_step;

@@ -16,6 +16,7 @@ struct ModelRequest {
   std::string target;  // a configuration, or a run folder
   std::vector<std::string> overrides;
   int64_t batches = 8;  // steps from each point
+  StaticScaleOptions loss_scale = kLossScaleOptions;
 };
 
 struct ModelAnalysis {

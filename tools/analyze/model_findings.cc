@@ -58,23 +58,38 @@ void pass_over(ProductFindings& found, const ProbeRow& row) {
   found.cosine.push_back(kUnknown);
 }
 
-LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps) {
-  LossScaleFindings found;
-  ProbeRow unscaled;
+// The gradients of activations of a step, with its loss scale taken out.
+ProbeRow unscaled_gradients(const ProbedStep& step) {
+  ProbeRow all;
+  for (const ProbeRow& row : step.rows) {
+    if (row.role != probe_role::kGradient && row.role != probe_role::kInputGradient) continue;
+    ProbeRow one;
+    // Of a scale that is no power of two at least what it is: the recommendation is one lower at most.
+    one.histogram = shifted(row.histogram, -std::ilogb(step.loss_scale));
+    add(all, one);
+  }
+  return all;
+}
+
+LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const StaticScaleOptions& options) {
+  LossScaleFindings found{.losses = {}, .options = options};
+  std::vector<ProbeRow> by_step;
+  ProbeRow all;
   for (const ProbedStep& step : steps) {
-    if (!step.applied) continue;
-    for (const ProbeRow& row : step.rows) {
-      if (row.role != probe_role::kGradient && row.role != probe_role::kInputGradient) continue;
-      ProbeRow one;
-      // Of a scale that is no power of two at least what it is: the recommendation is one lower at most.
-      one.histogram = shifted(row.histogram, -std::ilogb(step.loss_scale));
-      add(unscaled, one);
+    if (!step.applied) {
+      ++found.skipped;
+      continue;
     }
+    add(all, by_step.emplace_back(unscaled_gradients(step)));
   }
   for (int exponent = LossScaleFindings::kMinExponent; exponent <= LossScaleFindings::kMaxExponent; ++exponent) {
-    found.losses.push_back(format_losses(unscaled.histogram, Format::kF16, exponent));
+    found.losses.push_back(format_losses(all.histogram, Format::kF16, exponent));
   }
-  found.recommended = recommended_scale(unscaled.histogram, Format::kF16, found.options);
+  found.recommended = recommended_scale(all.histogram, Format::kF16, options);
+  if (!found.recommended) return found;
+  for (const ProbeRow& step : by_step) {
+    found.by_step.push_back(format_losses(step.histogram, Format::kF16, found.recommended->exponent));
+  }
   return found;
 }
 
@@ -90,6 +105,12 @@ std::optional<double> ProductFindings::equivalent_batch_loss() const {
   return ratio ? std::make_optional(*ratio / (1.0 + *ratio)) : std::nullopt;
 }
 
+double LossScaleFindings::largest_underflow() const {
+  double largest = 0.0;
+  for (const FormatLosses& step : by_step) largest = std::max(largest, step.share(step.underflowed));
+  return largest;
+}
+
 ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents) {
   ExponentHistogram result;
   for (int bin = kFiniteBins; bin < kHistogramBins; ++bin) result.counts[bin] = histogram.counts[bin];
@@ -102,7 +123,8 @@ ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents) {
   return result;
 }
 
-CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes) {
+CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes,
+                               const StaticScaleOptions& options) {
   CheckpointFindings found;
   Ordered<TensorFindings> tensors;
   Ordered<ProductFindings> products;
@@ -121,7 +143,7 @@ CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::
   }
   found.tensors = tensors.take();
   found.products = products.take();
-  found.loss_scale = loss_scales(magnitudes);
+  found.loss_scale = loss_scales(magnitudes, options);
   return found;
 }
 

@@ -29,14 +29,23 @@ struct ProductFindings {
   std::optional<double> equivalent_batch_loss() const;
 };
 
+// How a static loss scale is chosen unless somebody asks for another. Of all gradients, since one that overflows takes
+// its step with it. The headroom is for what these batches have not shown: in a small GPT the largest gradient of one
+// step in 40 was 8 times that of any of the 20 before it.
+inline constexpr StaticScaleOptions kLossScaleOptions{.percentile = 100.0, .headroom = 16.0};
+
 // What becomes of the gradients of activations in fp16 at a loss scale.
 struct LossScaleFindings {
   static constexpr int kMinExponent = -8, kMaxExponent = 40;
   std::vector<FormatLosses> losses;  // at scales 2^kMinExponent, ...
-  // Of all gradients, since one that overflows takes its step with it. The headroom is for what these batches have not
-  // shown: in a small GPT the largest gradient of one step in 40 was 8 times that of any of the 20 before it.
-  StaticScaleOptions options{.percentile = 100.0, .headroom = 16.0};
-  std::optional<StaticScale> recommended;  // nothing: there is nothing to scale, or too much of it is not finite
+  StaticScaleOptions options = kLossScaleOptions;
+  std::optional<StaticScale> recommended{};  // nothing: there is nothing to scale, or too much of it is not finite
+  std::vector<FormatLosses> by_step{};       // at the recommended scale: of each step that was not skipped
+  int64_t skipped = 0;                       // steps whose gradients do not count
+
+  // What to expect of a single step at the recommended scale: the largest share of any of these; the shares of
+  // `recommended` are means. 0 where nothing is recommended.
+  double largest_underflow() const;
 };
 
 struct CheckpointFindings {
@@ -45,12 +54,14 @@ struct CheckpointFindings {
   std::vector<int64_t> steps;  // probed, from 1
   std::vector<TensorFindings> tensors;
   std::vector<ProductFindings> products;
-  LossScaleFindings loss_scale;
+  LossScaleFindings loss_scale{};
   double loss = 0.0;  // in the first of the steps, nats a token
   int64_t skipped = 0;
   // Where the schedule has come to 0: what the steps were trained with, the last learning rate that was not. With 0
   // there are no updates to look at.
   std::optional<double> learning_rate_instead{};
+
+  int64_t applied() const { return static_cast<int64_t>(steps.size()) - skipped; }
 };
 
 // The largest and smallest counts move by whole exponents; what would leave the range stays at its ends.
@@ -59,7 +70,8 @@ ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents);
 // `steps` as they were trained, of which findings are made; `magnitudes` those whose gradients are counted for the loss
 // scale: the same, or steps of the same batches in a compute dtype that loses none of them. Of steps that were skipped
 // only what was not finite counts: their gradients are no gradients of the model.
-CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes);
+CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes,
+                               const StaticScaleOptions& options = kLossScaleOptions);
 
 // What is stored in fp16 has lost its small values before a probe sees it: those tensors' counts become what fp16 loses
 // of `exact`, the same steps in fp32 at the same loss scale.

@@ -88,13 +88,21 @@ json loss_scale_json(const LossScaleFindings& found) {
   json recommended = nullptr;
   if (found.recommended) {
     const FormatLosses& losses = found.recommended->losses;
+    json by_step = json::array();
+    for (const FormatLosses& step : found.by_step) by_step.push_back(share(step.underflowed, step.elements));
     recommended = {{"exponent", found.recommended->exponent},
                    {"percentile", found.options.percentile},
                    {"headroom", found.options.headroom},
                    {"underflow", share(losses.underflowed, losses.elements)},
+                   {"underflow_by_step", by_step},
+                   {"underflow_largest", found.largest_underflow()},
                    {"overflow", share(losses.overflowed, losses.elements)}};
   }
-  return {{"exponents", exponents}, {"underflow", underflow}, {"overflow", overflow}, {"recommended", recommended}};
+  return {{"exponents", exponents},
+          {"underflow", underflow},
+          {"overflow", overflow},
+          {"skipped", found.skipped},
+          {"recommended", recommended}};
 }
 
 json checkpoint_json(const CheckpointFindings& found) {

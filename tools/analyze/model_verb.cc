@@ -1,5 +1,6 @@
 #include "tools/analyze/model_verb.h"
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -75,11 +76,26 @@ void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Con
   if (html.is_wanted()) html.write(model_page(data));
 }
 
+// NaN is neither.
+void validate(const StaticScaleOptions& options) {
+  if (!(options.percentile > 0.0 && options.percentile <= 100.0)) {
+    throw ConfigError(fmt::format("--percentile: expected a number above 0, at most 100, got {}", options.percentile));
+  }
+  if (!(options.headroom > 0.0 && std::isfinite(options.headroom))) {
+    throw ConfigError(fmt::format("--headroom: expected a positive number, got {}", options.headroom));
+  }
+}
+
+Config valid_configuration_of(const ModelRequest& request) {
+  validate(request.loss_scale);
+  return configuration_of(request);
+}
+
 }  // namespace
 
 int model_verb(const ModelRequest& request, const ModelOutputs& outputs) {
   return run_job(
-      [&] { return configuration_of(request); },
+      [&] { return valid_configuration_of(request); },
       [&](const Config& config, Communicator& communicator) { analyze(request, outputs, config, communicator); });
 }
 

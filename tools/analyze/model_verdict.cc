@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/analyze/loss_scale_line.h"
+
 namespace mantissa {
 namespace {
 
@@ -106,24 +108,6 @@ void tell(const Kind& kind, const char* what, const std::string& where, const ch
                                       kind.count() == 1 ? "" : "s", kind.worst(), advice));
 }
 
-void tell_loss_scale(const ModelAnalysis& analysis, ModelVerdict& verdict) {
-  int exponent = LossScaleFindings::kMaxExponent;
-  const FormatLosses* losses = nullptr;
-  for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
-    const auto& recommended = checkpoint.loss_scale.recommended;
-    if (!recommended || recommended->exponent > exponent) continue;
-    exponent = recommended->exponent;
-    losses = &recommended->losses;
-  }
-  if (losses == nullptr) return;
-  verdict.lines.push_back(
-      fmt::format("In fp16 the gradients of activations take a static loss scale of 2^{}: {:.3g} % of them then "
-                  "underflow, {:.3g} % "
-                  "overflow (the largest one has a factor of {:g} left)",
-                  exponent, 100.0 * losses->share(losses->underflowed), 100.0 * losses->share(losses->overflowed),
-                  LossScaleFindings().options.headroom));
-}
-
 }  // namespace
 
 std::string_view name(VerdictLevel level) {
@@ -183,7 +167,7 @@ ModelVerdict verdict_of(const ModelAnalysis& analysis) {
                                           "Some tensors lose more than they need to",
                                           "Some values are not finite: this precision does not hold the model"};
   verdict.lines.insert(verdict.lines.begin(), kConclusions[static_cast<size_t>(verdict.level)]);
-  tell_loss_scale(analysis, verdict);
+  if (std::string line = loss_scale_line(analysis); !line.empty()) verdict.lines.push_back(std::move(line));
   return verdict;
 }
 

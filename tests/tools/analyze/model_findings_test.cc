@@ -77,6 +77,48 @@ TEST(ModelFindings, RecommendsTheScaleThatASearchFinds) {
   }
 }
 
+// The default headroom of 16 gives away four powers of two on purpose, and rounding down up to one more: never above
+// the scale at which the largest of these gradients only just fits.
+TEST(ModelFindings, TheDefaultHeadroomStaysWithinFivePowersBelowTheOptimum) {
+  const double room = std::log2(kLossScaleOptions.headroom);
+  for (const double spread : {0.5, 3.0, 9.0}) {
+    for (int quarter = 0; quarter < 8; ++quarter) {
+      const std::vector<float> gradients = prepared_gradients(-18.0 + 0.25 * quarter, spread);
+      const CheckpointFindings found = findings_of({}, {step_of(gradients, 0, 1024.0f)});
+      ASSERT_TRUE(found.loss_scale.recommended.has_value());
+      const int below = best_scale(gradients, 1.0) - found.loss_scale.recommended->exponent;
+      EXPECT_GE(below, 0) << spread << " " << quarter;
+      EXPECT_LE(below, room + 1.0) << spread << " " << quarter;
+    }
+  }
+}
+
+TEST(ModelFindings, PercentileAndHeadroomAreTheFormulas) {
+  std::vector<float> gradients(1000, 0x1p-10f);
+  gradients[0] = 1.0f;
+  const auto exponent = [&](const StaticScaleOptions& options) {
+    return findings_of({}, {step_of(gradients)}, options).loss_scale.recommended.value().exponent;
+  };
+  EXPECT_EQ(exponent({.percentile = 100.0, .headroom = 1.0}), 15) << "floor(log2(65504))";
+  EXPECT_EQ(exponent({.percentile = 100.0, .headroom = 8.0}), 12);
+  EXPECT_EQ(exponent({.percentile = 99.0, .headroom = 1.0}), 25) << "the largest one is outside";
+}
+
+// A single step differs from the mean: the largest one is told beside it.
+TEST(ModelFindings, PredictsEveryStep) {
+  const std::vector<float> wide = prepared_gradients(-20.0, 12.0), narrow = prepared_gradients(-12.0, 3.0);
+  const LossScaleFindings found = findings_of({}, {step_of(wide, 0, 256.0f), step_of(narrow, 1, 256.0f)}).loss_scale;
+  ASSERT_TRUE(found.recommended.has_value());
+  ASSERT_EQ(found.by_step.size(), 2u);
+  const int64_t zeros[] = {in_fp16(wide, found.recommended->exponent).zeros,
+                           in_fp16(narrow, found.recommended->exponent).zeros};
+  EXPECT_EQ(found.by_step[0].underflowed, zeros[0]);
+  EXPECT_EQ(found.by_step[1].underflowed, zeros[1]);
+  EXPECT_EQ(found.recommended->losses.underflowed, zeros[0] + zeros[1]);
+  EXPECT_GT(zeros[0], zeros[1]);
+  EXPECT_EQ(found.largest_underflow(), static_cast<double>(zeros[0]) / static_cast<double>(wide.size()));
+}
+
 TEST(ModelFindings, TheCurveIsWhatRoundingGivesAtEveryScale) {
   const std::vector<float> gradients = prepared_gradients(-14.0, 8.0);
   const LossScaleFindings found = findings_of({step_of(gradients)}, {step_of(gradients)}).loss_scale;
@@ -131,6 +173,8 @@ TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
   EXPECT_EQ(found.products[0].error, ErrorSums());
   ASSERT_TRUE(found.loss_scale.recommended.has_value());
   EXPECT_EQ(found.loss_scale.recommended->exponent, findings_of({}, {clean}).loss_scale.recommended->exponent);
+  EXPECT_EQ(found.loss_scale.skipped, 1);
+  EXPECT_EQ(found.loss_scale.by_step.size(), 1u);
 }
 
 // What is stored in fp16 has lost its small values before anybody counts.

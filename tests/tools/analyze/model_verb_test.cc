@@ -2,8 +2,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
+#include "core/io/probe_file.h"
+#include "core/quant/format_losses.h"
+#include "core/quant/histogram_code.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -52,7 +57,67 @@ TEST_P(ModelVerb, AnalysesARunFromItsFirstWeightsAndItsCheckpoint) {
 
 INSTANTIATE_TEST_SUITE_P(OneAndTwo, ModelVerb, ::testing::Values(1, 2));
 
-// A static scale that was recommended: no step overflows, and no more underflows than predicted.
+// By step: gradients of activations that a training's probes saw, and what fp16 loses of them at the loss scale that
+// was at work.
+std::vector<FormatLosses> losses_in_fp16(const SmallRun& run) {
+  const ProbeFile file(run.run_dir() + "/probes.mtp");
+  const auto steps = file.integers("step");
+  const auto roles = file.texts("role");
+  const auto histograms = file.bytes("histogram");
+  std::vector<FormatLosses> found(static_cast<size_t>(*std::max_element(steps.begin(), steps.end())));
+  for (size_t row = 0; row < steps.size(); ++row) {
+    if (roles[row] != "gradient" && roles[row] != "input gradient") continue;
+    const FormatLosses one = format_losses(decode_histogram(histograms[row]), Format::kF16, 0);
+    FormatLosses& step = found[static_cast<size_t>(steps[row] - 1)];
+    step.elements += one.elements;
+    step.underflowed += one.underflowed;
+    step.overflowed += one.overflowed + one.non_finite;
+  }
+  return found;
+}
+
+// The batches that were analysed, from the same weights, with the recommended scale. Powers of two multiply fp32
+// numbers exactly, so that in fp32 each step has the very counts that were predicted of it. In fp16 the same scale
+// overflows nowhere.
+TEST_P(ModelVerb, PredictsWhatTrainingWithTheRecommendedScaleLoses) {
+  const int ranks = GetParam();
+  const std::vector<std::string> common = {"comm.wire_dtype=fp32", "train.steps=20"};
+  const SmallRun run(fmt::format("analyze_predicts_{}", ranks));
+  const std::string json = run.folder() + "/report.json";
+  const Outcome outcome = run_program(ranks, {"analyze", "model", run.config_path(), common[0], common[1],
+                                              "precision.compute=fp16", "--batches", "6", "--json", json});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const nlohmann::json recommended = read_json(json).at("checkpoints")[0].at("loss_scale").at("recommended");
+  const auto scale = std::ldexp(1.0, recommended.at("exponent").get<int>());
+  const auto predicted = recommended.at("underflow_by_step").get<std::vector<double>>();
+  ASSERT_EQ(predicted.size(), 6u);
+
+  for (const std::string compute : {"fp32", "fp16"}) {
+    const SmallRun trained(fmt::format("analyze_predicted_{}_{}", compute, ranks));
+    trained.train(ranks,
+                  {common[0], common[1], "train.stop_at_step=6", "precision.compute=" + compute, "scaler.mode=static",
+                   fmt::format("scaler.init_scale={}", scale), "probe.enabled=true", "probe.interval=1"});
+    const auto records = trained.records("step");
+    ASSERT_EQ(records.size(), 6u);
+    for (const auto& step : records) EXPECT_FALSE(step.contains("skip_reason")) << step;
+    const std::vector<FormatLosses> found = losses_in_fp16(trained);
+    ASSERT_EQ(found.size(), predicted.size());
+    FormatLosses all;
+    for (size_t step = 0; step < found.size(); ++step) {
+      EXPECT_EQ(found[step].overflowed, 0) << step;
+      all.elements += found[step].elements;
+      all.underflowed += found[step].underflowed;
+      if (compute == "fp16") continue;
+      EXPECT_EQ(found[step].share(found[step].underflowed), predicted[step]) << step;
+      EXPECT_LE(found[step].share(found[step].underflowed), recommended.at("underflow_largest").get<double>());
+    }
+    if (compute == "fp16") continue;
+    EXPECT_GT(all.underflowed, 0) << "else nothing was compared";
+    EXPECT_EQ(all.share(all.underflowed), recommended.at("underflow").get<double>());
+  }
+}
+
+// With a late checkpoint, and for longer than was analysed.
 TEST(AnalyzeModel, TrainingWithTheRecommendedScaleNeverOverflows) {
   const SmallRun run("analyze_scale");
   const std::string json = run.folder() + "/report.json";
@@ -120,6 +185,31 @@ TEST(AnalyzeModel, LooksAtUpdatesOfAFinishedRun) {
   for (const auto& one : points[1].at("tensors"))
     updates += one.at("role") == "update" && !one.at("stagnant").is_null();
   EXPECT_GT(updates, 0);
+}
+
+TEST(AnalyzeModel, TakesThePercentileAndTheHeadroomOfTheLossScale) {
+  const SmallRun run("analyze_options");
+  const std::string json = run.folder() + "/report.json";
+  const auto recommended = [&](const std::string& percentile, const std::string& headroom) {
+    const Outcome outcome = run_program(0, {"analyze", "model", run.config_path(), "--batches", "1", "--json", json,
+                                            "--percentile", percentile, "--headroom", headroom});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return read_json(json).at("checkpoints")[0].at("loss_scale").at("recommended");
+  };
+  const auto usual = recommended("100", "16"), close = recommended("100", "1"), inner = recommended("99.5", "1");
+  EXPECT_EQ(close.at("exponent").get<int>(), usual.at("exponent").get<int>() + 4);
+  EXPECT_GT(inner.at("exponent").get<int>(), close.at("exponent").get<int>());
+  EXPECT_EQ(inner.at("percentile"), 99.5);
+  EXPECT_EQ(inner.at("headroom"), 1.0);
+  EXPECT_GT(inner.at("overflow").get<double>(), 0.0) << "half a per cent is outside";
+  for (const auto& [option, value] : std::map<std::string, std::vector<std::string>>{
+           {"--percentile", {"0", "-1", "100.5", "nan"}}, {"--headroom", {"0", "-2", "inf", "nan"}}}) {
+    for (const std::string& wrong : value) {
+      const Outcome refused = run_program(0, {"analyze", "model", run.config_path(), option, wrong});
+      EXPECT_EQ(refused.exit_code, 2) << option << " " << wrong;
+      EXPECT_NE(refused.output.find(option + ": expected a"), std::string::npos) << refused.output;
+    }
+  }
 }
 
 TEST(AnalyzeModel, RefusesWhatIsNeitherAConfigurationNorARun) {

@@ -1,0 +1,15 @@
+// The verdict's sentence about a static loss scale for fp16.
+#pragma once
+
+#include <string>
+
+#include "tools/analyze/model_analysis.h"
+
+namespace mantissa {
+
+// The smallest of the scales that are recommended at the checkpoints, since a run has one; what it costs, whether the
+// configuration allows it, and how many steps it rests on where most were skipped. Empty where there is nothing to
+// scale.
+std::string loss_scale_line(const ModelAnalysis& analysis);
+
+}  // namespace mantissa
