@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tools/analyze/loss_scale_line.h"
+#include "tools/analyze/model_advice.h"
 
 namespace mantissa {
 namespace {
@@ -25,16 +26,46 @@ class Kind {
   std::string what_;
 };
 
-double share_of_nonzero(const FormatLosses& losses, int64_t count) {
-  const int64_t nonzero = losses.elements - losses.zeros;
-  return nonzero == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(nonzero);
-}
+// What of a checkpoint's findings asks for attention: by the problem, and by what helps, which differs between layers
+// and roles of different formats.
+class Findings {
+ public:
+  Findings(const CheckpointFindings& checkpoint, const Config& config) : checkpoint_(checkpoint), config_(config) {}
 
-// What of a checkpoint's findings asks for attention.
-struct Kinds {
-  Kind non_finite, overflowed_gradients, saturated, underflowed, underflowed_gradients, subnormal, noisy, costly,
-      stagnant;
+  void add(Problem problem, const std::string& role, const std::string& tensor, const std::string& format, double value,
+           std::string what) {
+    auto& kinds = kinds_[static_cast<size_t>(problem)];
+    std::string helps = advice(problem, {role, format, stored_in(tensor)}, config_);
+    auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& one) { return one.first == helps; });
+    if (place == kinds.end()) place = kinds.emplace(place, std::move(helps), Kind());
+    place->second.add(value, std::move(what));
+  }
+  // In order of their first appearance.
+  const std::vector<std::pair<std::string, Kind>>& of(Problem problem) const {
+    return kinds_[static_cast<size_t>(problem)];
+  }
+  int64_t steps() const { return checkpoint_.applied(); }
+
+ private:
+  // What a layer's products are stored in; of a parameter what layers compute in unless they are told otherwise.
+  std::string stored_in(const std::string& tensor) const {
+    for (const TensorFindings& one : checkpoint_.tensors) {
+      if (one.role == probe_role::kOutput && one.tensor == tensor) return one.format;
+    }
+    return std::string(name(config_.precision.compute));
+  }
+
+  const CheckpointFindings& checkpoint_;
+  const Config& config_;
+  std::vector<std::pair<std::string, Kind>> kinds_[kProblems];
 };
+
+// 0 where a step has so few of them that their share says nothing.
+double share_of_nonzero(const FormatLosses& losses, int64_t count, int64_t steps) {
+  const int64_t nonzero = losses.elements - losses.zeros;
+  const bool counts = nonzero > 0 && count >= kLeastElements * std::max<int64_t>(1, steps);
+  return counts ? static_cast<double>(count) / static_cast<double>(nonzero) : 0.0;
+}
 
 // What is stored or multiplied in the format in use; of parameter gradients and updates that says nothing.
 bool is_rounded(const TensorFindings& found) {
@@ -46,37 +77,38 @@ double underflow_threshold(const TensorFindings& found) {
   return found.format.ends_with(info(Format::kE2M1).name) ? kUnderflowShareE2M1 : kUnderflowShare;
 }
 
-void judge(const TensorFindings& found, Kinds& kinds) {
+void judge(const TensorFindings& found, Findings& findings) {
   const std::string what = fmt::format("{} of '{}'", found.role, found.tensor);
   const FormatLosses& losses = found.losses;
   const bool is_gradient = has_loss_scale(found.role);
+  const auto add = [&](Problem problem, double value, std::string told) {
+    findings.add(problem, found.role, found.tensor, found.format, value, std::move(told));
+  };
   if (const int64_t bad = losses.non_finite + found.non_finite_when_skipped; bad > 0) {
-    Kind& kind = is_gradient ? kinds.overflowed_gradients : kinds.non_finite;
-    kind.add(static_cast<double>(bad), fmt::format("{}: {} values", what, bad));
+    add(is_gradient ? Problem::kNonFiniteGradients : Problem::kNonFinite, static_cast<double>(bad),
+        fmt::format("{}: {} values", what, bad));
   }
   if (!is_rounded(found)) return;
-  const auto told = [&](double share) { return fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, found.format); };
-  if (const double share = share_of_nonzero(losses, losses.overflowed); share > kSaturatedShare) {
-    kinds.saturated.add(share, told(share));
-  }
-  if (const double share = share_of_nonzero(losses, losses.underflowed); share > underflow_threshold(found)) {
-    (is_gradient ? kinds.underflowed_gradients : kinds.underflowed).add(share, told(share));
-  }
+  const auto add_share = [&](Problem problem, int64_t count, double threshold) {
+    const double share = share_of_nonzero(losses, count, findings.steps());
+    if (share > threshold) add(problem, share, fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, found.format));
+  };
+  add_share(Problem::kSaturated, losses.overflowed, kSaturatedShare);
+  add_share(is_gradient ? Problem::kUnderflowedGradients : Problem::kUnderflowed, losses.underflowed,
+            underflow_threshold(found));
   // Formats of 8 and 4 bits have most of their numbers there.
-  if (const double share = share_of_nonzero(losses, losses.subnormal);
-      found.format == info(Format::kF16).name && share > kSubnormalShare) {
-    kinds.subnormal.add(share, told(share));
-  }
+  if (found.format == info(Format::kF16).name) add_share(Problem::kSubnormal, losses.subnormal, kSubnormalShare);
 }
 
-void judge(const ProductFindings& found, Kinds& kinds) {
+void judge(const ProductFindings& found, Findings& findings) {
   const double snr = signal_to_noise_db(found.error);
   if (snr < kLowSnrDb) {
-    kinds.noisy.add(-snr, fmt::format("{} of '{}' ({}): {:.1f} dB", found.product, found.tensor, found.formats, snr));
+    findings.add(Problem::kNoisyProduct, found.product, found.tensor, found.formats, -snr,
+                 fmt::format("{} of '{}' ({}): {:.1f} dB", found.product, found.tensor, found.formats, snr));
   }
   if (const auto loss = found.equivalent_batch_loss(); loss && *loss > kBatchLossShare) {
-    kinds.costly.add(*loss,
-                     fmt::format("'{}' ({}): {:.0f} % of the batch", found.tensor, found.formats, 100.0 * *loss));
+    findings.add(Problem::kCostlyProduct, found.product, found.tensor, found.formats, *loss,
+                 fmt::format("'{}' ({}): {:.0f} % of the batch", found.tensor, found.formats, 100.0 * *loss));
   }
 }
 
@@ -91,21 +123,50 @@ double stagnant_share(const UpdateStagnation& found, int format) {
 }
 
 // Weights without masters round stochastically, or keep what they do not show yet: nothing is lost there.
-void judge_stagnation(const TensorFindings& found, const Config& config, Kinds& kinds) {
+void judge_stagnation(const TensorFindings& found, const Config& config, Findings& findings) {
   constexpr int kF32 = 0;  // of kStagnationFormats
   if (found.role != probe_role::kUpdate || !has_fp32_masters(found, config)) return;
   const double share = stagnant_share(found.stagnation, kF32);
   if (share > kStagnantShare) {
-    kinds.stagnant.add(share, fmt::format("'{}': {:.0f} % of the updates", found.tensor, 100.0 * share));
+    findings.add(Problem::kStagnant, found.role, found.tensor, found.format, share,
+                 fmt::format("'{}': {:.0f} % of the updates", found.tensor, 100.0 * share));
   }
 }
 
-void tell(const Kind& kind, const char* what, const std::string& where, const char* advice, VerdictLevel level,
-          ModelVerdict& verdict) {
-  if (kind.count() == 0) return;
-  verdict.level = std::max(verdict.level, level);
-  verdict.lines.push_back(fmt::format("{}: {} in {} place{}, the worst is {}. {}", where, what, kind.count(),
-                                      kind.count() == 1 ? "" : "s", kind.worst(), advice));
+const char* headline(Problem problem) {
+  switch (problem) {
+    case Problem::kNonFinite:
+      return "NaN or Inf";
+    case Problem::kNonFiniteGradients:
+      return "gradients of NaN or Inf";
+    case Problem::kSaturated:
+      return "values beyond the range";
+    case Problem::kUnderflowedGradients:
+      return "gradients that become 0";
+    case Problem::kUnderflowed:
+      return "values that become 0";
+    case Problem::kSubnormal:
+      return "values with few bits, below fp16's smallest normal number";
+    case Problem::kNoisyProduct:
+      return "products with little signal";
+    case Problem::kCostlyProduct:
+      return "weight gradients whose rounding costs batch";
+    case Problem::kStagnant:
+      return "updates below half an ulp of fp32 masters";
+  }
+  return "?";
+}
+
+void tell(const Findings& findings, const std::string& where, ModelVerdict& verdict) {
+  for (int index = 0; index < kProblems; ++index) {
+    const auto problem = static_cast<Problem>(index);
+    for (const auto& [helps, kind] : findings.of(problem)) {
+      verdict.level =
+          std::max(verdict.level, problem == Problem::kNonFinite ? VerdictLevel::kBad : VerdictLevel::kAttention);
+      verdict.lines.push_back(fmt::format("{}: {} in {} place{}, the worst is {}. {}", where, headline(problem),
+                                          kind.count(), kind.count() == 1 ? "" : "s", kind.worst(), helps));
+    }
+  }
 }
 
 }  // namespace
@@ -125,32 +186,14 @@ std::string_view name(VerdictLevel level) {
 ModelVerdict verdict_of(const ModelAnalysis& analysis) {
   ModelVerdict verdict;
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
-    Kinds kinds;
+    Findings findings(checkpoint, analysis.config);
     for (const TensorFindings& found : checkpoint.tensors) {
-      judge(found, kinds);
-      judge_stagnation(found, analysis.config, kinds);
+      judge(found, findings);
+      judge_stagnation(found, analysis.config, findings);
     }
-    for (const ProductFindings& found : checkpoint.products) judge(found, kinds);
+    for (const ProductFindings& found : checkpoint.products) judge(found, findings);
     const std::string where = fmt::format("{} (step {})", checkpoint.name, checkpoint.step);
-    tell(kinds.non_finite, "NaN or Inf", where, "Give that layer fp32 or bf16 (precision.layers)", VerdictLevel::kBad,
-         verdict);
-    tell(kinds.overflowed_gradients, "gradients of NaN or Inf", where,
-         "A dynamic loss scale skips such steps and comes down (scaler.mode)", VerdictLevel::kAttention, verdict);
-    tell(kinds.saturated, "values beyond the range", where,
-         "A larger precision.delayed.margin, or a format with more range for that role", VerdictLevel::kAttention,
-         verdict);
-    tell(kinds.underflowed_gradients, "gradients that become 0", where,
-         "A larger loss scale (scaler), or smaller blocks (precision.recipe)", VerdictLevel::kAttention, verdict);
-    tell(kinds.underflowed, "values that become 0", where, "A recipe with smaller blocks (precision.recipe), or bf16",
-         VerdictLevel::kAttention, verdict);
-    tell(kinds.subnormal, "values with few bits, below fp16's smallest normal number", where,
-         "A larger loss scale for gradients (scaler), or bf16", VerdictLevel::kAttention, verdict);
-    tell(kinds.noisy, "products with little signal", where, "Keep that layer in bf16 (precision.layers)",
-         VerdictLevel::kAttention, verdict);
-    tell(kinds.costly, "weight gradients whose rounding costs batch", where,
-         "Keep wgrad of that layer in bf16 (precision.layers with product: wgrad)", VerdictLevel::kAttention, verdict);
-    tell(kinds.stagnant, "updates below half an ulp of fp32 masters", where,
-         "A larger learning rate: these weights no longer move", VerdictLevel::kAttention, verdict);
+    tell(findings, where, verdict);
     if (checkpoint.learning_rate_instead) {
       verdict.lines.push_back(
           fmt::format("{}: the schedule has come to a learning rate of 0 there, so these batches were trained with the "

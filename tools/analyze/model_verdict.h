@@ -17,6 +17,7 @@ struct ModelVerdict {
 };
 
 // Thresholds, above or below which a finding is one:
+inline constexpr int64_t kLeastElements = 10;    // of a tensor in a step, on average: fewer are no share to speak of
 inline constexpr double kSaturatedShare = 1e-4;  // of a tensor's values that are not 0, in its format
 inline constexpr double kUnderflowShare = 0.01;  // of a tensor's values that are not 0, in its format
 inline constexpr double kUnderflowShareE2M1 = 0.25;

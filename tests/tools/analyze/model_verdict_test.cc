@@ -1,0 +1,194 @@
+// The verdict on prepared findings: what is one, and that the advice changes something where it was found.
+#include "tools/analyze/model_verdict.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+namespace mantissa {
+namespace {
+
+constexpr int64_t kSteps = 4;
+
+TensorFindings tensor_of(const std::string& role, const std::string& format, const FormatLosses& losses,
+                         const std::string& layer = "blocks.0.mlp.up") {
+  TensorFindings found;
+  found.role = role, found.tensor = layer, found.format = format;
+  found.losses = losses;
+  return found;
+}
+
+ProductFindings product_of(const std::string& product, const std::string& formats, const ErrorSums& error,
+                           double batch_noise = 0.0) {
+  ProductFindings found;
+  found.product = product, found.tensor = "blocks.0.mlp.up", found.formats = formats;
+  found.error = error, found.batch_noise = batch_noise;
+  return found;
+}
+
+struct Setting {
+  DType compute = DType::kBF16;
+  ScalerChoice scaler = ScalerChoice::kNone;
+  int32_t margin = 0;
+};
+
+// Of a layer whose products are stored in what the setting computes in.
+ModelAnalysis analysis_of(const Setting& setting, std::vector<TensorFindings> tensors,
+                          std::vector<ProductFindings> products = {}) {
+  ModelAnalysis analysis;
+  analysis.config.precision.compute = setting.compute;
+  analysis.config.precision.delayed.margin = setting.margin;
+  analysis.config.scaler.mode = setting.scaler;
+  tensors.push_back(tensor_of(probe_role::kOutput, std::string(name(setting.compute)), {.elements = 1}));
+  analysis.checkpoints.push_back({.name = "early",
+                                  .steps = std::vector<int64_t>(kSteps, 1),
+                                  .tensors = std::move(tensors),
+                                  .products = std::move(products)});
+  return analysis;
+}
+
+std::string told(const ModelAnalysis& analysis) {
+  return fmt::format("{}\n", fmt::join(verdict_of(analysis).lines, "\n"));
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+constexpr FormatLosses kHalfUnderflows{.elements = 8192, .underflowed = 4096};
+constexpr FormatLosses kHalfOverflows{.elements = 8192, .overflowed = 4096};
+constexpr FormatLosses kMostSubnormal{.elements = 8192, .subnormal = 8000};
+constexpr FormatLosses kSomeBad{.elements = 8192, .non_finite = 3};
+// 3 dB.
+constexpr ErrorSums kNoisy{
+    .elements = 4, .non_finite = 0, .reference_squares = 2.0, .squares = 2.0, .products = 2.0, .error_squares = 1.0};
+
+struct Case {
+  std::string role, format;
+  FormatLosses losses;
+  Setting setting;
+  std::string expected, unwanted;
+};
+
+TEST(ModelVerdict, AdviceFitsTheFormatInUse) {
+  const Setting bf16, fp16{.compute = DType::kF16, .scaler = ScalerChoice::kDynamic},
+      static_fp16{.compute = DType::kF16, .scaler = ScalerChoice::kStatic}, plain_fp16{.compute = DType::kF16};
+  const Case cases[] = {
+      {"activation", "fp16", kHalfOverflows, fp16, "bf16 or fp32 for that layer", "margin"},
+      {"gradient", "fp16", kHalfOverflows, static_fp16, "A smaller scaler.init_scale", "margin"},
+      {"activation", "nvfp4:e2m1", kHalfOverflows, bf16, "with role: activation and dtype: low", "margin"},
+      {"activation", "delayed:e4m3", kHalfOverflows, bf16, "A larger precision.delayed.margin, or e5m2", "recipe"},
+      {"gradient", "delayed:e5m2", kHalfOverflows, bf16, "A larger precision.delayed.margin, or that role in bf16", ""},
+      {"weight", "current:e4m3", kHalfOverflows, bf16, "dtype: current:e5m2", "margin"},
+      {"activation", "fp16", kHalfUnderflows, fp16, "bf16 for that layer", "recipe"},
+      {"gradient", "fp16", kHalfUnderflows, fp16, "A larger loss scale", "recipe"},
+      {"gradient", "fp16", kHalfUnderflows, plain_fp16, "Loss scaling (scaler.mode=dynamic)", "recipe"},
+      {"gradient", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.layers)", "or bf16"},
+      {"activation", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.layers)", "recipe"},
+      {"gradient", "delayed:e5m2", kHalfUnderflows, bf16, "Smaller blocks (precision.recipe=block or mxfp8)", "margin"},
+      {"gradient", "delayed:e5m2", kHalfUnderflows, {.margin = 2}, "A smaller precision.delayed.margin", "scaler"},
+      {"activation", "block:e4m3", kHalfUnderflows, bf16, "Smaller blocks (precision.recipe=mxfp8)", "=block"},
+      {"gradient", "mxfp8:e4m3", kHalfUnderflows, bf16, "dtype: mxfp8:e5m2", "maller blocks"},
+      {"gradient", "nvfp4:e2m1", kHalfUnderflows, bf16, "8 bits for these (precision.recipe=mxfp8)", "maller blocks"},
+      {"wire", "fp16", kHalfUnderflows, fp16, "bf16 or fp32 (comm.wire_dtype)", "precision"},
+      {"wire", "bf16", kHalfUnderflows, fp16, "in fp32 (comm.wire_dtype)", "precision"},
+      {"gradient", "fp16", kMostSubnormal, fp16, "A larger loss scale", "recipe"},
+      {"weight", "fp16", kMostSubnormal, fp16, "bf16 for that layer", "loss scale"},
+      {"activation", "fp16", kSomeBad, fp16, "bf16 or fp32 for that layer", "optimizer"},
+      {"activation", "delayed:e4m3", kSomeBad, bf16, "optimizer.lr", "bf16 or fp32"},
+      {"gradient", "fp16", kSomeBad, fp16, "The dynamic loss scale skips such steps", "scaler.mode"},
+      {"gradient", "fp16", kSomeBad, plain_fp16, "scaler.init_scale below 1", "dynamic"},
+      {"gradient", "bf16", kSomeBad, bf16, "optimizer.lr", "scaler"},
+  };
+  for (const Case& one : cases) {
+    const std::string text = told(analysis_of(one.setting, {tensor_of(one.role, one.format, one.losses)}));
+    EXPECT_TRUE(has(text, one.expected)) << one.role << " " << one.format << ": " << text;
+    EXPECT_TRUE(one.unwanted.empty() || !has(text, one.unwanted)) << one.role << " " << one.format << ": " << text;
+  }
+}
+
+TEST(ModelVerdict, AdviceOnProductsFitsTheirOperands) {
+  const Setting bf16, fp16{.compute = DType::kF16, .scaler = ScalerChoice::kDynamic}, fp32{.compute = DType::kF32};
+  const auto verdict = [](const Setting& setting, const std::string& product, const std::string& formats) {
+    return told(analysis_of(setting, {}, {product_of(product, formats, kNoisy)}));
+  };
+  EXPECT_TRUE(has(verdict(bf16, "fprop", "nvfp4:e2m1 x nvfp4:e2m1"), "Keep that layer in bf16 (precision.layers)"));
+  EXPECT_TRUE(has(verdict(fp16, "fprop", "block:e4m3 x block:e4m3"), "Keep that layer in fp16 (precision.layers)"));
+  const std::string already = verdict(bf16, "fprop", "bf16 x bf16");
+  EXPECT_TRUE(has(already, "It is in bf16 already: fp32 for that layer (precision.layers)")) << already;
+  EXPECT_FALSE(has(already, "Keep that layer"));
+  EXPECT_TRUE(has(verdict(fp16, "dgrad", "fp16 x fp16"), "A larger loss scale (scaler), or fp32 for that layer"));
+  EXPECT_FALSE(has(verdict(fp16, "fprop", "fp16 x fp16"), "loss scale"));
+  EXPECT_TRUE(has(verdict(fp32, "fprop", "fp32 x fp32 by tf32"), "fp32_products: fp32"));
+  EXPECT_TRUE(has(verdict(fp32, "fprop", "fp32 x fp32"), "It is in fp32 already"));
+  const auto costly = [](const Setting& setting, const std::string& formats) {
+    ErrorSums error = kNoisy;
+    error.reference_squares = error.squares = error.products = 100.0;
+    return told(analysis_of(setting, {}, {product_of("wgrad", formats, error, 2.0)}));
+  };
+  const std::string rounded = costly(bf16, "current:e5m2 x current:e4m3");
+  EXPECT_TRUE(has(rounded, "Keep wgrad of that layer in bf16 (precision.layers with product: wgrad and dtype: low)"))
+      << rounded;
+  EXPECT_TRUE(has(costly(bf16, "bf16 x bf16"), "It is in bf16 already"));
+}
+
+// Other formats, other advice: a line each, and of equal ones a line together.
+TEST(ModelVerdict, LayersOfOtherFormatsHaveLinesOfTheirOwn) {
+  const ModelVerdict verdict =
+      verdict_of(analysis_of({}, {tensor_of("activation", "delayed:e4m3", kHalfOverflows, "a"),
+                                  tensor_of("activation", "delayed:e4m3", kHalfOverflows, "b"),
+                                  tensor_of("activation", "nvfp4:e2m1", kHalfOverflows, "c")}));
+  ASSERT_EQ(verdict.lines.size(), 3u);
+  EXPECT_TRUE(has(verdict.lines[1], "in 2 places")) << verdict.lines[1];
+  EXPECT_TRUE(has(verdict.lines[2], "'c'")) << verdict.lines[2];
+}
+
+// One in 4096 is above the threshold of shares, and says nothing.
+TEST(ModelVerdict, AFewElementsAreNoShare) {
+  const auto level = [](int64_t elements, int64_t overflowed) {
+    return verdict_of(
+               analysis_of({}, {tensor_of("weight", "delayed:e4m3", {.elements = elements, .overflowed = overflowed})}))
+        .level;
+  };
+  EXPECT_EQ(level(4096 * kSteps, 1 * kSteps), VerdictLevel::kGood);
+  EXPECT_EQ(level(4096 * kSteps, kLeastElements * kSteps - 1), VerdictLevel::kGood);
+  EXPECT_EQ(level(4096 * kSteps, kLeastElements * kSteps), VerdictLevel::kAttention);
+  EXPECT_EQ(level(4096 * kSteps * 100, kLeastElements * kSteps), VerdictLevel::kGood) << "below the share";
+}
+
+ModelAnalysis with_scale(int exponent, int64_t counted, int64_t skipped) {
+  ModelAnalysis analysis = analysis_of({}, {});
+  CheckpointFindings& found = analysis.checkpoints[0];
+  found.loss_scale.recommended = StaticScale{exponent, {.elements = 1000, .underflowed = 10}};
+  found.loss_scale.by_step.assign(static_cast<size_t>(counted), {.elements = 500, .underflowed = 1});
+  found.loss_scale.by_step.front().underflowed = 10;
+  found.loss_scale.skipped = skipped;
+  return analysis;
+}
+
+TEST(ModelVerdict, TellsTheMeanAndTheLargestUnderflow) {
+  const std::string text = told(with_scale(10, 4, 0));
+  EXPECT_TRUE(has(text, "static loss scale of 2^10: 1 % of them then underflow, in one step up to 2 %")) << text;
+  EXPECT_TRUE(has(text, "the largest one has a factor of 16 left")) << text;
+  EXPECT_FALSE(has(text, "scaler.m")) << text;
+  EXPECT_FALSE(has(text, "rests on")) << text;
+  ModelAnalysis other = with_scale(10, 4, 0);
+  other.checkpoints[0].loss_scale.options = {.percentile = 99.5, .headroom = 2.0};
+  EXPECT_TRUE(has(told(other), "99.5 % of them have a factor of 2 left")) << told(other);
+}
+
+TEST(ModelVerdict, AScaleThatTheScalerDoesNotAllowIsSaidToBe) {
+  const std::string below = told(with_scale(-3, 4, 0));
+  EXPECT_TRUE(has(below, "scaler.min_scale = 1 does not allow that: lower it to 0.125")) << below;
+  ModelAnalysis above = with_scale(20, 4, 0);
+  above.config.scaler.scaler.max_scale = 65536.0f;
+  EXPECT_TRUE(has(told(above), "scaler.max_scale = 65536 does not allow that: raise it to 1.04858e+06")) << told(above);
+}
+
+TEST(ModelVerdict, SaysWhenAScaleRestsOnFewSteps) {
+  EXPECT_TRUE(has(told(with_scale(10, 1, 3)), "this rests on 1 of 4 steps"));
+  EXPECT_FALSE(has(told(with_scale(10, 3, 1)), "rests on"));
+  ModelAnalysis none = analysis_of({}, {});
+  none.checkpoints[0].loss_scale.skipped = kSteps;
+  EXPECT_TRUE(has(told(none), "No loss scale for fp16 is recommended, since every step was skipped"));
+}
+
+}  // namespace
+}  // namespace mantissa
