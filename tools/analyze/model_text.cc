@@ -115,7 +115,8 @@ std::string to_text(const ModelAnalysis& analysis) {
   std::string text;
   for (const std::string& line : verdict.lines) text += line + ".\n";
   for (const CheckpointFindings& found : analysis.checkpoints) text += checkpoint_text(found);
-  return text;
+  return text +
+         "\nSNR is against the same operands before the recipe rounds them: what it cost to store them is not in it.\n";
 }
 
 }  // namespace mantissa

@@ -41,6 +41,7 @@ TEST_P(ModelVerb, AnalysesARunFromItsFirstWeightsAndItsCheckpoint) {
   EXPECT_NE(outcome.output.find("early: weights of step 0, 3 batches"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("late: weights of step 10, 3 batches"), std::string::npos);
   EXPECT_NE(outcome.output.find("blocks.1.mlp.down"), std::string::npos);
+  EXPECT_NE(outcome.output.find("SNR is against the same operands before the recipe rounds them"), std::string::npos);
 
   const nlohmann::json report = read_json(json);
   EXPECT_EQ(report.at("setting").at("ranks"), ranks);
