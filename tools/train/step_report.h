@@ -24,8 +24,8 @@ struct StepReport {
   bool applied = true;
   Verdict verdict;
   std::optional<Offender> offender;  // of non-finite gradients
-  // Of a loss or gradients that are not finite: the first op that made something that was not, and of what; nothing if
-  // every op's work was finite.
+  // Of a loss that is not finite, or gradients in a step that is a fault: the first op that made something that was
+  // not, and of what; nothing if every op's work was finite.
   std::optional<std::string> culprit;
   double seconds = 0.0;
 

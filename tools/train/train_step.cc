@@ -161,14 +161,14 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   s.scaler.scale();
   s.scaler.unscale();
   report.applied = s.scaler.step(decision.outcome);
+  report.event = s.scaler.update();
+  report.next_scale = s.scaler.current_scale();
   if (report.applied) {
     s.clipper.record(report.grad_norm);
     s.optimizer.count_applied_step();
   } else {
     explain(report, step.seed, gradients);
   }
-  report.event = s.scaler.update();
-  report.next_scale = s.scaler.current_scale();
   ++s.next_step;
   const auto now = Clock::now();
   report.seconds = std::chrono::duration<double>(now - std::max(step.started, last_settled_)).count();
@@ -189,7 +189,8 @@ void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
   } else if (!report.verdict.gradients_finite) {
     report.offender =
         s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);  // needs the gradients as they are
-    report.culprit = work_.find_culprit(Pass::kBackward);
+    // A dynamic scale that overflows now and then is at work as it should be: no hunt, which takes longer than a step.
+    if (is_fault(report.event)) report.culprit = work_.find_culprit(Pass::kBackward);
   }
   s.runtime.delayed_scales->forget_records();
   s.verdicts.release_hold();

@@ -29,15 +29,10 @@ TEST(Overflow, InjectedInfIsSkippedByAllRanksAndTheScaleHalvesThenDoubles) {
   EXPECT_EQ(steps[9].at("next_scale"), 4096);
 
   EXPECT_NE(
-      outcome.output.find("step 4 SKIPPED: the gradient is not finite with the loss scale 2048: the backward pass "
-                          "of op linear of layer 'blocks.1.mlp.up' made 0 NaN and 1 Inf in the gradient of "
-                          "parameter 'blocks.1.mlp.up.weight' (128, 32), first at element 77 (micro-batch 2); "),
+      outcome.output.find("step 4 SKIPPED: gradient blocks.1.mlp.up.weight[77] is Inf on rank 1; scale 2048 -> 1024; "
+                          "weights unchanged on all ranks"),
       std::string::npos)
-      << outcome.output;
-  EXPECT_NE(outcome.output.find(" on rank 1; gradient blocks.1.mlp.up.weight[77] is Inf on rank 1; scale 2048 -> 1024; "
-                                "weights unchanged on all ranks"),
-            std::string::npos)
-      << outcome.output;
+      << outcome.output << "\nNothing is hunted: the scale can go down.";
   EXPECT_NE(outcome.output.find("9 done, 1 skipped"), std::string::npos) << outcome.output;
 
   // Weights and optimizer state of both ranks are untouched by the skipped step, and by it only.

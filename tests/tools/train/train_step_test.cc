@@ -136,9 +136,15 @@ TEST(TrainStep, FaultInABackwardPassIsFound) {
     run.with_yaml(fmt::format(
         "test: {{activations: [{{step: 2, rank: {}, layer: blocks.1.mlp, op: gelu, pass: backward, value: nan}}]}}\n",
         bad));
-    for (const char* setting : {"train.recompute=none", "train.recompute=selective", "train.recompute=full",
-                                "precision.compute=fp16", "precision.recipe=delayed"}) {
-      const auto views = run_ranks(run, ranks, 3, {setting});
+    const std::vector<std::vector<std::string>> all_settings = {
+        {"train.recompute=none"},
+        {"train.recompute=selective"},
+        {"train.recompute=full"},
+        {"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=64"},
+        {"precision.recipe=delayed"}};
+    for (const std::vector<std::string>& settings : all_settings) {
+      const std::string& setting = settings.front();
+      const auto views = run_ranks(run, ranks, 3, settings);
       for (const RankView& view : views) {
         EXPECT_TRUE(view.reports[1].verdict.loss_finite) << setting;
         EXPECT_FALSE(view.reports[1].applied) << setting;
