@@ -105,11 +105,7 @@ TEST(GpuTraining, AnOverflowIsSkippedReportedAndLeavesTheRunAsOnTheCpu) {
     }
   }
   EXPECT_FALSE(gpu[1].at("applied").get<bool>());
-  const std::string reason = gpu[1].at("skip_reason");
-  EXPECT_NE(reason.find("the backward pass of op linear of layer 'blocks.0.mlp.up' made 0 NaN and 1 Inf"),
-            std::string::npos)
-      << reason;
-  EXPECT_TRUE(reason.ends_with("gradient blocks.0.mlp.up.weight[7] is Inf on rank 1")) << reason;
+  EXPECT_EQ(gpu[1].at("skip_reason"), "gradient blocks.0.mlp.up.weight[7] is Inf on rank 1");
 }
 
 TEST(GpuTraining, AFaultyLossNamesItsOpAndStopsTheRun) {
