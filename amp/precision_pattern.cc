@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/base/error.h"
+#include "core/base/meaningless_settings.h"
 
 namespace mantissa {
 namespace {
@@ -19,7 +19,8 @@ void add_layer(std::vector<LayerOverride>& overrides, const PatternTarget& targe
 std::vector<LayerOverride> overrides_of(const PatternOptions& options, const PatternTarget& target) {
   const auto& [model_blocks, low, recipe, recipe_is_the_ops] = target;
   if (options.pattern != PrecisionPattern::kNone && !recipe && low == DType::kF32) {
-    throw ConfigError(
+    throw MeaninglessSettings(
+        {"precision.pattern"},
         "precision.pattern has no meaning where everything computes in fp32: give precision.compute=bf16 or fp16, or a "
         "precision.recipe");
   }
@@ -30,7 +31,8 @@ std::vector<LayerOverride> overrides_of(const PatternOptions& options, const Pat
       break;
     case PrecisionPattern::kAllLow:
       if (!recipe || recipe_is_the_ops) {
-        throw ConfigError(
+        throw MeaninglessSettings(
+            {"precision.pattern"},
             "precision.pattern: all_low has no effect without precision.recipe, which leaves out the head: everything "
             "is as low as precision.compute and precision.ops say already; give precision.recipe, or remove the "
             "pattern");

@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "core/base/log.h"
+#include "tools/analyze/run_settings.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/step_memory.h"
@@ -124,7 +125,7 @@ Config configuration_of(const ModelRequest& request) {
   Config config;
   if (is_run(request.target)) {
     const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
-    config = parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json",
+    config = run_settings(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json",
                           request.overrides);
   } else {
     config = load_config(request.target, request.overrides);

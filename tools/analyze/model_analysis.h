@@ -27,8 +27,8 @@ struct ModelAnalysis {
   std::vector<CheckpointFindings> checkpoints;  // the early one first
 };
 
-// The configuration of a target: of a run, that of its newest checkpoint; with the overrides, and with weights that are
-// gathered as they are. ConfigError, CheckpointError.
+// The configuration of a target: of a run, that of its newest checkpoint; with the overrides (see run_settings()), and
+// with weights that are gathered as they are. ConfigError, CheckpointError.
 Config configuration_of(const ModelRequest& request);
 
 // Of a configuration there is one point, its first weights; of a run its newest checkpoint, and the oldest if that is

@@ -135,9 +135,11 @@ Config load_config(const std::string& path, const std::vector<std::string>& over
   return build(parse_config_file(path), overrides);
 }
 
-Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides) {
+Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides,
+                    const std::vector<std::string>& left_out) {
   ConfigNode root = parse_config_text(yaml, source);
   read_old_tf32(root);
+  for (const std::string& path : left_out) remove_setting(root, path);
   return build(std::move(root), overrides);
 }
 

@@ -182,8 +182,10 @@ struct Config {
 // Reads, applies "key.sub=value" overrides, resolves what depends on other settings, and validates all that does not
 // depend on the number of ranks. ConfigError otherwise.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
-// The same for text in memory, as checkpoints keep it.
-Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides = {});
+// The same for text in memory, as checkpoints keep it. `left_out`: what is first taken out of the text, one after the
+// other, such as "precision.delayed" or "precision.layers[2]" (as remove_setting()).
+Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides = {},
+                    const std::vector<std::string>& left_out = {});
 
 // All settings. parse_config() reads it back to the same: what is `auto` stays so and follows other settings that are
 // given later, and a comment says what it comes to.

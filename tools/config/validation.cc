@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "amp/layer_pattern.h"
-#include "core/base/error.h"
+#include "core/base/meaningless_settings.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
@@ -26,18 +26,31 @@ class Problems {
     if (impossible) problems_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
+  // For a setting that says nothing beside the others.
+  template <typename... Args>
+  void refuse_meaningless_if(bool is_meaningless, const char* path, fmt::format_string<Args...> format,
+                             Args&&... args) {
+    if (is_meaningless) meaningless_.emplace_back(path);
+    refuse_if(is_meaningless, format, std::forward<Args>(args)...);
+  }
+
   // Runs a component's own check of its options.
   template <typename Check>
   void run(std::string_view where, Check check) {
     try {
       check();
+    } catch (const MeaninglessSettings& error) {
+      meaningless_.insert(meaningless_.end(), error.paths().begin(), error.paths().end());
+      problems_.push_back(fmt::format("{}: {}", where, error.what()));
     } catch (const ConfigError& error) {
       problems_.push_back(fmt::format("{}: {}", where, error.what()));
     }
   }
 
   void throw_if_any() const {
-    if (!problems_.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));
+    const std::string message = fmt::format("{}", fmt::join(problems_, "\n"));
+    if (!meaningless_.empty()) throw MeaninglessSettings(meaningless_, message);
+    if (!problems_.empty()) throw ConfigError(message);
   }
 
  private:
@@ -51,6 +64,7 @@ class Problems {
   std::map<std::string, std::string> values_;
   const ConfigOrigins& origins_;
   std::vector<std::string> problems_;
+  std::vector<std::string> meaningless_;  // paths
 };
 
 void check_model(const ModelConfig& c, Problems& p) {
@@ -68,9 +82,9 @@ void check_model(const ModelConfig& c, Problems& p) {
 void check_data(const Config& c, Problems& p) {
   p.refuse_if(c.data.train.empty(), "{}: name the training files, such as data.train=[text/**/*.txt]",
               p.setting("data.train"));
-  p.refuse_if(c.data.format == DataFormat::kBytes && c.data.layout != TokenLayout::kAuto,
-              "{} has no meaning with {}; remove it or set data.format=tokens", p.setting("data.layout"),
-              p.setting("data.format"));
+  p.refuse_meaningless_if(c.data.format == DataFormat::kBytes && c.data.layout != TokenLayout::kAuto, "data.layout",
+                          "{} has no meaning with {}; remove it or set data.format=tokens", p.setting("data.layout"),
+                          p.setting("data.format"));
   p.refuse_if(c.data.mask_token >= c.model.vocab, "{} is outside of the vocabulary of {}; -1 means its last token",
               p.setting("data.mask_token"), p.setting("model.vocab"));
   p.refuse_if(
@@ -114,8 +128,9 @@ void check_optimizer(const Config& c, Problems& p) {
               p.setting("train.steps"));
   p.refuse_if(decays && s.decay_steps == 0, "{} needs optimizer.decay_steps > 0, the length of its cool-down",
               p.setting("optimizer.schedule"));
-  p.refuse_if(!decays && s.decay_steps > 0, "{} has no meaning with {}; remove it or set optimizer.schedule=wsd",
-              p.setting("optimizer.decay_steps"), p.setting("optimizer.schedule"));
+  p.refuse_meaningless_if(!decays && s.decay_steps > 0, "optimizer.decay_steps",
+                          "{} has no meaning with {}; remove it or set optimizer.schedule=wsd",
+                          p.setting("optimizer.decay_steps"), p.setting("optimizer.schedule"));
   p.refuse_if(decays && s.warmup_steps <= s.total_steps && s.warmup_steps + s.decay_steps > s.total_steps,
               "{} and {} together are more than {}", p.setting("optimizer.warmup_steps"),
               p.setting("optimizer.decay_steps"), p.setting("train.steps"));
@@ -143,38 +158,42 @@ void check_states(const Config& c, Problems& p) {
   const bool stochastic = options.weight_rounding == WeightRounding::kStochastic;
   p.refuse_if(options.second_moment == MomentFormat::kBF16, "{}: {}", p.setting("optimizer.second_moment"),
               kWhyNoNearestSecondMoment);
-  p.refuse_if(stochastic && wide,
-              "{} has no meaning with {}: working weights are the fp32 masters, and nothing is rounded; give "
-              "optimizer.weight_rounding=nearest or working weights in bf16 or fp16 (precision.weights=low, "
-              "precision.compute)",
-              p.setting("optimizer.weight_rounding"), p.setting(decides));
-  p.refuse_if(stochastic && !has_masters,
-              "{} says how weights are made of fp32 masters, and with {} there are none; give "
-              "optimizer.weight_rounding=nearest",
-              p.setting("optimizer.weight_rounding"), p.setting("optimizer.master"));
-  p.refuse_if(!has_masters && wide,
-              "{} has no meaning with {}: it is about working weights in bf16; give optimizer.master=fp32 or working "
-              "weights in bf16 (precision.weights=low, precision.compute)",
-              p.setting("optimizer.master"), p.setting(decides));
-  p.refuse_if(!has_masters && c.precision.compute == DType::kF16,
-              "{} is about working weights in bf16, and {}; give optimizer.master=fp32 or precision.compute=bf16",
-              p.setting("optimizer.master"), p.setting("precision.compute"));
+  p.refuse_meaningless_if(
+      stochastic && wide, "optimizer.weight_rounding",
+      "{} has no meaning with {}: working weights are the fp32 masters, and nothing is rounded; give "
+      "optimizer.weight_rounding=nearest or working weights in bf16 or fp16 (precision.weights=low, "
+      "precision.compute)",
+      p.setting("optimizer.weight_rounding"), p.setting(decides));
+  p.refuse_meaningless_if(stochastic && !has_masters, "optimizer.weight_rounding",
+                          "{} says how weights are made of fp32 masters, and with {} there are none; give "
+                          "optimizer.weight_rounding=nearest",
+                          p.setting("optimizer.weight_rounding"), p.setting("optimizer.master"));
+  p.refuse_meaningless_if(
+      !has_masters && wide, "optimizer.master",
+      "{} has no meaning with {}: it is about working weights in bf16; give optimizer.master=fp32 or working "
+      "weights in bf16 (precision.weights=low, precision.compute)",
+      p.setting("optimizer.master"), p.setting(decides));
+  p.refuse_meaningless_if(
+      !has_masters && c.precision.compute == DType::kF16, "optimizer.master",
+      "{} is about working weights in bf16, and {}; give optimizer.master=fp32 or precision.compute=bf16",
+      p.setting("optimizer.master"), p.setting("precision.compute"));
 }
 
 // Which weights are rounded so is seen when the model is there: require_gather_effect().
 void check_gather(const Config& c, Problems& p) {
   if (c.comm.gather == WeightGather::kWorking) return;
-  p.refuse_if(
-      c.comm.reducer.sharding == Sharding::kReplicated,
+  p.refuse_meaningless_if(
+      c.comm.reducer.sharding == Sharding::kReplicated, "comm.gather",
       "{} has no meaning with {}: every rank updates all weights, and none are sent; give comm.gather=working or "
       "optimizer.sharding=sharded",
       p.setting("comm.gather"), p.setting("optimizer.sharding"));
-  p.refuse_if(has_wide_weights(c.precision),
-              "{} has no meaning with {}: it is about working weights in bf16 that are rounded to 8 bits; give "
-              "comm.gather=working, or precision.recipe=delayed with working weights in bf16 (precision.weights=low, "
-              "precision.compute=bf16)",
-              p.setting("comm.gather"),
-              p.setting(c.precision.weights == WorkingWeights::kFp32 ? "precision.weights" : "precision.compute"));
+  p.refuse_meaningless_if(
+      has_wide_weights(c.precision), "comm.gather",
+      "{} has no meaning with {}: it is about working weights in bf16 that are rounded to 8 bits; give "
+      "comm.gather=working, or precision.recipe=delayed with working weights in bf16 (precision.weights=low, "
+      "precision.compute=bf16)",
+      p.setting("comm.gather"),
+      p.setting(c.precision.weights == WorkingWeights::kFp32 ? "precision.weights" : "precision.compute"));
 }
 
 void check_precision(const PrecisionConfig& c, Problems& p) {
@@ -190,9 +209,10 @@ void check_precision(const PrecisionConfig& c, Problems& p) {
         "layers: delayed, current, block, mxfp8 or nvfp4",
         p.setting(element + ".dtype"));
   }
-  p.refuse_if(c.pattern.blocks != 1 && c.pattern.pattern != PrecisionPattern::kFirstLastKHigh,
-              "{} has no meaning with {}; remove it or set precision.pattern=first_last_k_high",
-              p.setting("precision.pattern_blocks"), p.setting("precision.pattern"));
+  p.refuse_meaningless_if(c.pattern.blocks != 1 && c.pattern.pattern != PrecisionPattern::kFirstLastKHigh,
+                          "precision.pattern_blocks",
+                          "{} has no meaning with {}; remove it or set precision.pattern=first_last_k_high",
+                          p.setting("precision.pattern_blocks"), p.setting("precision.pattern"));
 }
 
 void check_scaler(const Config& c, Problems& p) {

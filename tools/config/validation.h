@@ -5,7 +5,8 @@
 
 namespace mantissa {
 
-// ConfigError that lists every problem, naming keys, values, where they were written, and what to do.
+// ConfigError that lists every problem, naming keys, values, where they were written, and what to do;
+// MeaninglessSettings if some are settings that say nothing beside the others.
 void validate(const Config& config);
 
 // What depends on the number of ranks: batch sizes, what travels between ranks, and ranks named in injected faults.

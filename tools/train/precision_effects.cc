@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/base/error.h"
+#include "core/base/meaningless_settings.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
@@ -49,7 +49,8 @@ void require_effects_of_products(const Config& config, const Layers& layers) {
     AutocastConfig without = given;
     without.fp32_products = Fp32Products::kFp32;
     if (products_of(without, layers) == found) {
-      throw ConfigError(
+      throw MeaninglessSettings(
+          {"precision.fp32_products"},
           fmt::format("precision.fp32_products = {} has no effect: {}; remove it{}", name(precision.fp32_products),
                       found.empty() ? "no linear layer multiplies fp32 numbers"
                                     : "precision.layers decides about every linear layer that multiplies fp32 numbers",
@@ -64,11 +65,14 @@ void require_effects_of_products(const Config& config, const Layers& layers) {
     layer.fp32_products.reset();
     if (!layer.setting) without.layers.erase(without.layers.begin() + static_cast<int64_t>(of_pattern + i));
     if (products_of(without, layers) != found) continue;
-    throw ConfigError(fmt::format(
-        "precision.layers[{}], which matches '{}', has fp32_products without effect: no linear layer that it matches "
-        "multiplies fp32 numbers, or they are multiplied so without it; remove it, make it more specific, or give the "
-        "layers dtype: fp32",
-        i, precision.layers[i].pattern));
+    const std::string element = fmt::format("precision.layers[{}]", i);
+    throw MeaninglessSettings({precision.layers[i].setting ? element + ".fp32_products" : element},
+                              fmt::format("precision.layers[{}], which matches '{}', has fp32_products without effect: "
+                                          "no linear layer that it matches "
+                                          "multiplies fp32 numbers, or they are multiplied so without it; remove it, "
+                                          "make it more specific, or give the "
+                                          "layers dtype: fp32",
+                                          i, precision.layers[i].pattern));
   }
 }
 
@@ -83,10 +87,12 @@ void require_effects(const Config& config) {
     AutocastConfig without = given;
     without.recipe.reset();
     if (formats_of(without, layers) == found) {
-      throw ConfigError(fmt::format(
-          "precision.recipe = {} has no effect: precision.ops.linear or precision.layers decide about every linear "
-          "layer; remove one of them",
-          name(*precision.recipe)));
+      throw MeaninglessSettings(
+          {"precision.recipe"},
+          fmt::format(
+              "precision.recipe = {} has no effect: precision.ops.linear or precision.layers decide about every linear "
+              "layer; remove one of them",
+              name(*precision.recipe)));
     }
   }
   const size_t of_pattern = given.layers.size() - precision.layers.size();
@@ -95,17 +101,20 @@ void require_effects(const Config& config) {
     AutocastConfig without = given;
     without.layers.erase(without.layers.begin() + static_cast<int64_t>(of_pattern + i));
     if (formats_of(without, layers) != found) continue;
-    throw ConfigError(fmt::format(
-        "precision.layers[{}], which matches '{}', changes no operand: linear layers are named like 'blocks.0.mlp.up', "
-        "'blocks.*.attention.qkv' or 'head', and more specific settings win (see precision.layers in "
-        "configs/reference.yaml); remove it, or make it more specific",
-        i, precision.layers[i].pattern));
+    throw MeaninglessSettings(
+        {fmt::format("precision.layers[{}]", i)},
+        fmt::format("precision.layers[{}], which matches '{}', changes no operand: linear layers are named like "
+                    "'blocks.0.mlp.up', "
+                    "'blocks.*.attention.qkv' or 'head', and more specific settings win (see precision.layers in "
+                    "configs/reference.yaml); remove it, or make it more specific",
+                    i, precision.layers[i].pattern));
   }
   require_effects_of_products(config, layers);
   const bool scales_so =
       std::any_of(found.begin(), found.end(), [](const LinearFormats& f) { return f.uses(Scaling::kDelayed); });
   if (precision.delayed != DelayedScalingOptions() && !scales_so) {
-    throw ConfigError(
+    throw MeaninglessSettings(
+        {"precision.delayed"},
         "precision.delayed has no meaning where nothing is scaled so: remove it, or set precision.recipe=delayed");
   }
 }

@@ -5,8 +5,8 @@
 
 namespace mantissa {
 
-// ConfigError naming a recipe, an override or a setting of delayed scaling that changes no operand of any linear layer,
-// or fp32_products that change no product: who wrote it believes that it does. Walks the model.
+// MeaninglessSettings naming a recipe, an override or a setting of delayed scaling that changes no operand of any
+// linear layer, or fp32_products that change no product: who wrote it believes that it does. Walks the model.
 void require_effects(const Config& config);
 
 }  // namespace mantissa

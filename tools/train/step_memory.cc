@@ -4,6 +4,7 @@
 
 #include "amp/working_dtype.h"
 #include "core/backend/dry_run_backend.h"
+#include "core/base/meaningless_settings.h"
 #include "tools/generate/next_logits.h"
 
 namespace mantissa {
@@ -19,11 +20,13 @@ void require_something_to_round(const Config& config, const ParameterSet& parame
     if (parameters[index].working_dtype != DType::kF32) return;
   }
   if (options.master != MasterWeights::kF32) {
-    throw ConfigError(
+    throw MeaninglessSettings(
+        {"optimizer.master"},
         "optimizer.master: none_stochastic and kahan are about working weights in bf16, and precision: settings make "
         "all of them fp32; give optimizer.master=fp32, or let a linear layer compute in bf16");
   }
-  throw ConfigError(
+  throw MeaninglessSettings(
+      {"optimizer.weight_rounding"},
       "optimizer.weight_rounding: stochastic has no meaning where precision: settings make every working weight fp32, "
       "as the masters are: nothing is rounded; give optimizer.weight_rounding=nearest, or let a linear layer compute "
       "in bf16 or fp16");
