@@ -159,6 +159,25 @@ TEST(AnalyzeModel, SeesWhatFp16Loses) {
   EXPECT_EQ(verdict("65536").find("gradients that become 0"), std::string::npos);
 }
 
+// The run's settings beside others that its user did not have.
+TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
+  const SmallRun run("analyze_other");
+  run.train(1, {"train.steps=2", "precision.recipe=delayed", "precision.delayed.history=16"});
+  const auto analyse = [&](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), {"analyze", "model", run.run_dir(), "--batches", "1"});
+    return run_program(0, settings);
+  };
+  const Outcome other = analyse({"precision.recipe=mxfp8"});
+  EXPECT_EQ(other.exit_code, 0) << other.output;
+  EXPECT_NE(other.output.find("are left out: precision.delayed"), std::string::npos) << other.output;
+  const Outcome given = analyse({"precision.recipe=mxfp8", "precision.delayed.margin=1"});
+  EXPECT_EQ(given.exit_code, 2) << given.output;
+  // The run was trained without a loss scale, as bf16 needs none.
+  const Outcome fp16 = analyse({"precision.compute=fp16"});
+  EXPECT_EQ(fp16.exit_code, 0) << fp16.output;
+  EXPECT_NE(fp16.output.find("in mode 'none', this run's is in 'dynamic'"), std::string::npos) << fp16.output;
+}
+
 // On one rank nothing is gathered, and training would refuse the setting.
 TEST(AnalyzeModel, TakesARunWhoseWeightsWereGatheredInEightBits) {
   const SmallRun run("analyze_gathered");
