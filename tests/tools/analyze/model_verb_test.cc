@@ -162,7 +162,8 @@ TEST(AnalyzeModel, SeesWhatFp16Loses) {
 // The run's settings beside others that its user did not have.
 TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
   const SmallRun run("analyze_other");
-  run.train(1, {"train.steps=2", "precision.recipe=delayed", "precision.delayed.history=16"});
+  run.train(1,
+            {"train.steps=2", "optimizer.warmup_steps=1", "precision.recipe=delayed", "precision.delayed.history=16"});
   const auto analyse = [&](std::vector<std::string> settings) {
     settings.insert(settings.begin(), {"analyze", "model", run.run_dir(), "--batches", "1"});
     return run_program(0, settings);
