@@ -9,6 +9,7 @@
 #include "tools/analyze/model_verb.h"
 #include "tools/analyze/probes_verb.h"
 #include "tools/config/config.h"
+#include "tools/config/precision_phases.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
@@ -22,9 +23,13 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
   return run_reported([&] {
     const Config config = load_config(path, overrides);
     require_known_names(config);
-    predict_memory_table(config, 1);  // what only the model can judge: patterns over its layers
-    const std::string text =
-        to_yaml(config) + "\n# What comes of precision: for this model\n" + precision_table(config, "# ");
+    predict_memory_tables(config, 1);  // what only the model can judge: patterns over its layers
+    std::string text = to_yaml(config);
+    for (int phase = 0; phase < phase_count(config); ++phase) {
+      text += fmt::format("\n# What comes of precision: for this model{}\n",
+                          phase == 0 ? "" : fmt::format(", after step {}", phase_begin(config, phase)));
+      text += precision_table(in_phase(config, phase), "# ");
+    }
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }

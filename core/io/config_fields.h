@@ -108,18 +108,23 @@ ScalarField choice_field(Enum& target, const std::pair<std::string_view, Enum> (
               }};
 }
 
-// A list of sections; bind(visitor, element) binds the members of one element.
-template <typename T, typename Bind>
-ListField list_field(std::vector<T>& target, Bind bind) {
+// A list of sections; bind(visitor, element) binds the members of one element, which make() has made.
+template <typename T, typename Bind, typename Make>
+ListField list_field(std::vector<T>& target, Bind bind, Make make) {
   return {.clear = [&target] { target.clear(); },
-          .append = [&target] { target.emplace_back(); },
+          .append = [&target, make] { target.push_back(make()); },
           .size = [&target] { return target.size(); },
           .bind = [&target, bind](size_t index, ConfigVisitor& visitor) { bind(visitor, target[index]); },
           .bind_default =
-              [bind](ConfigVisitor& visitor) {
-                T element{};
+              [bind, make](ConfigVisitor& visitor) {
+                T element = make();
                 bind(visitor, element);
               }};
+}
+
+template <typename T, typename Bind>
+ListField list_field(std::vector<T>& target, Bind bind) {
+  return list_field(target, bind, [] { return T{}; });
 }
 
 }  // namespace mantissa

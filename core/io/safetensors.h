@@ -50,12 +50,15 @@ class SafetensorsWriter {
   size_t next_ = 0;
 };
 
-// Maps a file and checks all of its header: CheckpointError naming file and tensor for anything that does not fit.
+// Maps a file, or takes bytes in memory, and checks all of the header: CheckpointError naming file and tensor for
+// anything that does not fit.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
+  // `name` stands for the file's in errors; `bytes` must outlive the reader.
+  SafetensorsReader(std::string name, std::span<const std::byte> bytes);
 
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return path_; }
   const SafetensorsMetadata& metadata() const { return metadata_; }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of the data
   const SafetensorsEntry* find(std::string_view name) const;                 // nullptr if there is none
@@ -67,11 +70,14 @@ class SafetensorsReader {
   void read(std::string_view name, DType dtype, std::span<const int64_t> shape, std::span<std::byte> out) const;
 
  private:
+  void parse();
   void parse_header(std::string_view text);
   void check_layout() const;
   [[noreturn]] void fail(const std::string& why) const;
 
-  MappedFile file_;
+  std::string path_;
+  std::optional<MappedFile> file_;
+  std::span<const std::byte> bytes_;  // of all
   size_t data_offset_ = 0;
   SafetensorsMetadata metadata_;
   std::vector<SafetensorsEntry> entries_;

@@ -39,19 +39,28 @@ json parse_unique(std::string_view text) {
 
 }  // namespace
 
-SafetensorsReader::SafetensorsReader(const std::string& path) : file_(map_file(path)) {
-  const auto bytes = file_.bytes();
+SafetensorsReader::SafetensorsReader(const std::string& path)
+    : path_(path), file_(map_file(path)), bytes_(file_->bytes()) {
+  parse();
+}
+
+SafetensorsReader::SafetensorsReader(std::string name, std::span<const std::byte> bytes)
+    : path_(std::move(name)), bytes_(bytes) {
+  parse();
+}
+
+void SafetensorsReader::parse() {
   uint64_t length = 0;
-  if (bytes.size() < kLengthBytes)
-    fail(fmt::format("truncated: a header length needs 8 bytes, the file has {}", bytes.size()));
-  std::memcpy(&length, bytes.data(), kLengthBytes);
+  if (bytes_.size() < kLengthBytes)
+    fail(fmt::format("truncated: a header length needs 8 bytes, the file has {}", bytes_.size()));
+  std::memcpy(&length, bytes_.data(), kLengthBytes);
   if (length > kMaxHeaderBytes)
     fail(fmt::format("the header length {} is above the format's limit {}", length, kMaxHeaderBytes));
-  if (length > bytes.size() - kLengthBytes) {
-    fail(fmt::format("truncated: the header needs {} bytes, the file has {}", kLengthBytes + length, bytes.size()));
+  if (length > bytes_.size() - kLengthBytes) {
+    fail(fmt::format("truncated: the header needs {} bytes, the file has {}", kLengthBytes + length, bytes_.size()));
   }
   data_offset_ = kLengthBytes + length;
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, length);
+  const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + kLengthBytes, length);
   if (!text.starts_with('{')) fail("the header does not start with '{'");
   try {
     parse_header(text);
@@ -105,7 +114,7 @@ void SafetensorsReader::parse_header(std::string_view text) {
 }
 
 void SafetensorsReader::check_layout() const {
-  const uint64_t data_bytes = file_.bytes().size() - data_offset_;
+  const uint64_t data_bytes = bytes_.size() - data_offset_;
   uint64_t end = 0;
   for (const SafetensorsEntry& entry : entries_) {
     if (entry.begin != end) {
@@ -120,9 +129,7 @@ void SafetensorsReader::check_layout() const {
   if (end != data_bytes) fail(fmt::format("{} bytes follow the last tensor", data_bytes - end));
 }
 
-void SafetensorsReader::fail(const std::string& why) const {
-  throw CheckpointError(fmt::format("{}: {}", file_.path(), why));
-}
+void SafetensorsReader::fail(const std::string& why) const { throw CheckpointError(fmt::format("{}: {}", path_, why)); }
 
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   const auto it = by_name_.find(name);
@@ -136,7 +143,7 @@ const SafetensorsEntry& SafetensorsReader::at(std::string_view name) const {
 }
 
 std::span<const std::byte> SafetensorsReader::bytes(const SafetensorsEntry& entry) const {
-  return file_.bytes().subspan(data_offset_ + entry.begin, entry.size_bytes());
+  return bytes_.subspan(data_offset_ + entry.begin, entry.size_bytes());
 }
 
 void SafetensorsReader::read(std::string_view name, DType dtype, std::span<const int64_t> shape,

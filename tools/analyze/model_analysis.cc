@@ -6,6 +6,7 @@
 #include "comm/communicator.h"
 #include "core/base/log.h"
 #include "tools/analyze/run_settings.h"
+#include "tools/config/precision_phases.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/step_memory.h"
@@ -17,6 +18,7 @@ namespace {
 // Where a training starts: from a checkpoint's folder, or ("none") from the first weights.
 struct Point {
   std::string name, checkpoint;
+  int64_t step = 0;
 };
 
 bool is_run(const std::string& target) { return std::filesystem::is_directory(target); }
@@ -29,20 +31,23 @@ std::vector<Point> points_of(const std::string& target) {
   Point early{"early", "none"};
   if (const auto steps = store.steps(); !steps.empty() && 2 * steps.back() <= last) {
     early.checkpoint = store.folder(steps.back());
+    early.step = steps.back();
   }
-  return {early, {"late", newest}};
+  return {early, {"late", newest, last}};
 }
 
 // Rank 0 chooses: a run that is still training makes checkpoints, and removes some.
 std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
   struct Choice {
     int64_t points = 0;
+    int64_t steps[2] = {};
     char names[2][16] = {}, checkpoints[2][4096] = {};
   };
   Choice mine;
   if (communicator.rank() == 0) {
     for (const Point& point : points_of(target)) {
       const auto index = static_cast<size_t>(mine.points++);
+      mine.steps[index] = point.step;
       point.name.copy(mine.names[index], sizeof(mine.names[index]) - 1);
       point.checkpoint.copy(mine.checkpoints[index], sizeof(mine.checkpoints[index]) - 1);
     }
@@ -50,13 +55,14 @@ std::vector<Point> agreed_points(const std::string& target, Communicator& commun
   const Choice chosen = all_gather_records(communicator, mine)[0];
   std::vector<Point> points;
   for (int64_t index = 0; index < chosen.points; ++index) {
-    points.push_back({chosen.names[index], chosen.checkpoints[index]});
+    points.push_back({chosen.names[index], chosen.checkpoints[index], chosen.steps[index]});
   }
   return points;
 }
 
-// Of a training that is looked at and leaves nothing behind.
-Config analysed(Config config, const Point& point) {
+// Of a training that is looked at and leaves nothing behind, in the precision that it has there.
+Config analysed(const Config& run, const Point& point) {
+  Config config = at_step(run, point.step);
   config.probe.enabled = true;
   config.probe.interval = 1;
   config.checkpoint.resume = point.checkpoint;
@@ -101,8 +107,8 @@ std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_
 
 Trained train(Config config, int64_t batches, Communicator& communicator) {
   Session session(config, communicator);  // which reads the schedule of this very object
-  TrainingCheckpoints checkpoints(session);
-  checkpoints.resume();
+  TrainingCheckpoints checkpoints(session, config);
+  if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
   ScheduleOptions& schedule = config.optimizer.schedule;
   const auto instead = last_learning_rate(schedule, session.optimizer.applied_steps());
   if (instead) schedule = {.kind = ScheduleKind::kConstant, .peak = *instead, .final_rate = *instead};
@@ -119,14 +125,35 @@ Trained train(Config config, int64_t batches, Communicator& communicator) {
   return trained;
 }
 
+bool changes_precision(const std::vector<std::string>& overrides) {
+  return std::any_of(overrides.begin(), overrides.end(), [](const std::string& assignment) {
+    return assignment.starts_with("precision.") && !assignment.starts_with("precision.schedule");
+  });
+}
+
+// The settings that a run was saved with. Another precision takes the place of the one that the run has come to, and of
+// those that it would have come to.
+std::string saved_settings(const Checkpoint& checkpoint, const std::string& source,
+                           const std::vector<std::string>& overrides) {
+  const auto yaml = checkpoint.state.at("config").get<std::string>();
+  if (!changes_precision(overrides)) return yaml;
+  const Config saved = parse_config(yaml, source);
+  if (saved.precision_schedule.empty()) return yaml;
+  log_info(
+      "precision.schedule of the run is left out beside the precision that is given; other settings are those of "
+      "step {}",
+      checkpoint.step);
+  return to_yaml(at_step(saved, checkpoint.step));
+}
+
 }  // namespace
 
 Config configuration_of(const ModelRequest& request) {
   Config config;
   if (is_run(request.target)) {
     const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
-    config = run_settings(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json",
-                          request.overrides);
+    const std::string source = checkpoint.folder + "/manifest.json";
+    config = run_settings(saved_settings(checkpoint, source, request.overrides), source, request.overrides);
   } else {
     config = load_config(request.target, request.overrides);
   }
@@ -136,16 +163,17 @@ Config configuration_of(const ModelRequest& request) {
 }
 
 ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, Communicator& communicator) {
+  const std::vector<Point> points = agreed_points(request.target, communicator);
   ModelAnalysis analysis{.title = request.target,
-                         .config = config,
+                         .config = at_step(config, points.back().step),
                          .ranks = communicator.size(),
                          .batches = request.batches,
                          .checkpoints = {}};
-  for (const Point& point : agreed_points(request.target, communicator)) {
+  for (const Point& point : points) {
     const Config as_configured = analysed(config, point);
     const Trained trained = train(as_configured, request.batches, communicator);
     CheckpointFindings found;
-    if (stores_fp16(config)) {
+    if (stores_fp16(as_configured)) {
       const Trained exact = train(in_fp32(as_configured), request.batches, communicator);
       found = findings_of(trained.steps, exact.steps, request.loss_scale);
       take_magnitudes(findings_of(exact.steps, {}), found);
@@ -153,6 +181,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
       found = findings_of(trained.steps, trained.steps, request.loss_scale);
     }
     found.name = point.name;
+    found.config = as_configured;
     found.step = trained.first_step;
     found.loss = trained.first_loss;
     found.learning_rate_instead = trained.learning_rate_instead;

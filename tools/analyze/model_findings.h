@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/config/config.h"
 #include "tools/probe/probe_log.h"
 
 namespace mantissa {
@@ -49,6 +50,7 @@ struct LossScaleFindings {
 };
 
 struct CheckpointFindings {
+  Config config{};             // that the steps were trained with
   std::string name;            // "early", "late"
   int64_t step = 0;            // that the weights are of
   std::vector<int64_t> steps;  // probed, from 1

@@ -65,7 +65,7 @@ void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Con
   OutputFile html("--html", leads ? outputs.html : ""), json("--json", leads ? outputs.json : "");
   validate_for_ranks(config, communicator.size());
   set_up_threads(config, communicator);
-  predict_memory_table(config, communicator.size(), expected_path(config, communicator));  // what the model refuses
+  predict_memory_tables(config, communicator.size(), expected_path(config, communicator));  // what the model refuses
   const ModelAnalysis analysis = analyze_model(request, config, communicator);
   if (!leads) return;
   const std::string text = to_text(analysis);

@@ -30,7 +30,7 @@ class Kind {
 // and roles of different formats.
 class Findings {
  public:
-  Findings(const CheckpointFindings& checkpoint, const Config& config) : checkpoint_(checkpoint), config_(config) {}
+  explicit Findings(const CheckpointFindings& checkpoint) : checkpoint_(checkpoint), config_(checkpoint.config) {}
 
   void add(Problem problem, const std::string& role, const std::string& tensor, const std::string& format, double value,
            std::string what) {
@@ -186,10 +186,10 @@ std::string_view name(VerdictLevel level) {
 ModelVerdict verdict_of(const ModelAnalysis& analysis) {
   ModelVerdict verdict;
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
-    Findings findings(checkpoint, analysis.config);
+    Findings findings(checkpoint);
     for (const TensorFindings& found : checkpoint.tensors) {
       judge(found, findings);
-      judge_stagnation(found, analysis.config, findings);
+      judge_stagnation(found, checkpoint.config, findings);
     }
     for (const ProductFindings& found : checkpoint.products) judge(found, findings);
     const std::string where = fmt::format("{} (step {})", checkpoint.name, checkpoint.step);

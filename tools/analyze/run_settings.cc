@@ -6,6 +6,7 @@
 
 #include "core/base/log.h"
 #include "core/base/meaningless_settings.h"
+#include "tools/config/precision_phases.h"
 #include "tools/train/launch.h"
 #include "tools/train/precision_effects.h"
 
@@ -45,7 +46,7 @@ Config run_settings(const std::string& yaml, const std::string& source, const st
     try {
       Config config = parse_config(yaml, source, overrides, left_out);
       require_known_names(config);
-      require_effects(config);
+      for (int phase = 0; phase < phase_count(config); ++phase) require_effects(in_phase(config, phase));
       if (!names.empty()) {
         log_info("of the run's settings these say nothing beside those given here, and are left out: {}",
                  fmt::join(names, ", "));

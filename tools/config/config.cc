@@ -11,7 +11,7 @@
 #include "core/base/error.h"
 #include "core/io/config_writer.h"
 #include "tools/config/config_binding.h"
-#include "tools/config/validation.h"
+#include "tools/config/precision_phases.h"
 
 namespace mantissa {
 namespace {
@@ -22,21 +22,12 @@ ConfigBinding binding(Config& config) {
   return [&config](ConfigVisitor& visitor) { bind_config(visitor, config); };
 }
 
-// Whether any op of any layer may compute in fp16.
-bool uses_fp16(const PrecisionConfig& precision) {
-  const auto is_fp16 = [](const OpSetting& setting) { return setting == OpSetting(DType::kF16); };
-  return precision.compute == DType::kF16 ||
-         std::any_of(precision.ops.begin(), precision.ops.end(), [&](const auto& op) { return op && is_fp16(*op); }) ||
+// Of ops and of overrides of layers.
+template <typename Is>
+bool has_setting(const PrecisionConfig& precision, Is is) {
+  return std::any_of(precision.ops.begin(), precision.ops.end(), [&](const auto& op) { return op && is(*op); }) ||
          std::any_of(precision.layers.begin(), precision.layers.end(),
-                     [&](const LayerOverride& layer) { return layer.setting && is_fp16(*layer.setting); });
-}
-
-void resolve_scaler_mode(Config& config) {
-  ScalerSettings& settings = config.scaler;
-  const bool needs_scale = settings.mode == ScalerChoice::kAuto && uses_fp16(config.precision);
-  settings.scaler.mode = settings.mode == ScalerChoice::kStatic                   ? ScalerMode::kStatic
-                         : settings.mode == ScalerChoice::kDynamic || needs_scale ? ScalerMode::kDynamic
-                                                                                  : ScalerMode::kNone;
+                     [&](const LayerOverride& layer) { return layer.setting && is(*layer.setting); });
 }
 
 // A setting that has another name now: checkpoints keep the settings that they were trained with, and must stay
@@ -77,10 +68,10 @@ Config build(ConfigNode root, const std::vector<std::string>& overrides) {
     }
     read_config(root, binding(config));
   }
-  resolve_scaler_mode(config);
+  config.resolve_scaler_mode();
   config.optimizer.schedule.total_steps = config.train.steps;
   config.optimizer.adamw.seed = config.train.seed;
-  validate(config);
+  validate_phases(config);
   return config;
 }
 
@@ -110,6 +101,31 @@ uint64_t hash_settings(const Config& config, Include include) {
 }
 
 }  // namespace
+
+bool PrecisionConfig::uses_fp16() const {
+  return compute == DType::kF16 ||
+         has_setting(*this, [](const OpSetting& setting) { return setting == OpSetting(DType::kF16); });
+}
+
+bool PrecisionConfig::uses_delayed_scaling() const {
+  return (recipe && recipe->scaling == Scaling::kDelayed) || has_setting(*this, [](const OpSetting& setting) {
+           const auto* const own = std::get_if<Recipe>(&setting);
+           return own != nullptr && own->scaling == Scaling::kDelayed;
+         });
+}
+
+bool PrecisionConfig::keeps_weights_wide() const {
+  return weights == WorkingWeights::kFp32 ||
+         (compute == DType::kF32 && layers.empty() && !recipe && pattern.pattern == PrecisionPattern::kNone &&
+          !ops[static_cast<size_t>(Op::kLinear)]);
+}
+
+void Config::resolve_scaler_mode() {
+  const bool needs_scale = scaler.mode == ScalerChoice::kAuto && precision.uses_fp16();
+  scaler.scaler.mode = scaler.mode == ScalerChoice::kStatic                   ? ScalerMode::kStatic
+                       : scaler.mode == ScalerChoice::kDynamic || needs_scale ? ScalerMode::kDynamic
+                                                                              : ScalerMode::kNone;
+}
 
 AutocastConfig Config::autocast() const {
   const PrecisionConfig& p = precision;

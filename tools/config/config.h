@@ -86,6 +86,20 @@ struct PrecisionConfig {
   Fp32Products fp32_products = Fp32Products::kFp32;    // of linear layers
   std::array<std::optional<OpSetting>, kOpCount> ops;  // by Op; nothing: the op's default rule
   std::vector<LayerOverride> layers;                   // the most specific pattern wins
+
+  // What is seen without the model and its layers. Whether any op of any layer may compute in fp16; whether a recipe of
+  // any operand is delayed; whether all working weights are fp32.
+  bool uses_fp16() const;
+  bool uses_delayed_scaling() const;
+  bool keeps_weights_wide() const;
+};
+
+// A change of precision on the way: `precision` holds from the step after that many on, or after the one that ends with
+// that many tokens. One of the two is given, the other 0.
+struct PrecisionPhase {
+  int64_t after_step = 0;
+  int64_t after_tokens = 0;  // positions of training samples, whether their loss counts or not
+  PrecisionConfig precision;
 };
 
 enum class ScalerChoice : uint8_t { kAuto, kNone, kStatic, kDynamic };
@@ -163,7 +177,8 @@ struct Config {
   DataConfig data;
   TrainConfig train;
   OptimizerConfig optimizer;
-  PrecisionConfig precision;
+  PrecisionConfig precision;                       // where the schedule begins; see precision_phases.h
+  std::vector<PrecisionPhase> precision_schedule;  // in the order of steps
   ScalerSettings scaler;
   CommConfig comm;
   CheckpointConfig checkpoint;
@@ -175,6 +190,8 @@ struct Config {
 
   // The precision of the model's layers: settings, then what the pattern stands for, then the layers' own.
   AutocastConfig autocast() const;
+  // scaler.scaler.mode as scaler.mode and the precision say.
+  void resolve_scaler_mode();
 
   ConfigOrigins origins;  // where each setting that is not at its default was written; no part of the settings
 };

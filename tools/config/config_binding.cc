@@ -92,7 +92,7 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
   v.section("clip", [&] { bind_clip(v, c.clip); });
 }
 
-void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
+void bind_precision_settings(ConfigVisitor& v, PrecisionConfig& c) {
   v.scalar("compute", choice_field(c.compute, names::kFloat));
   v.scalar("recipe", optional_recipe_field(c.recipe));
   v.scalar("pattern", choice_field(c.pattern.pattern, names::kPattern));
@@ -117,6 +117,19 @@ void bind_precision(ConfigVisitor& v, PrecisionConfig& c) {
            w.scalar("dtype", optional_op_setting_field(layer.setting));
            w.scalar("fp32_products", optional_fp32_products_field(layer.fp32_products));
          }));
+}
+
+// Phases name what they change of the settings themselves.
+void bind_precision(ConfigVisitor& v, PrecisionConfig& c, std::vector<PrecisionPhase>& schedule) {
+  bind_precision_settings(v, c);
+  v.list("schedule", list_field(
+                         schedule,
+                         [](ConfigVisitor& w, PrecisionPhase& phase) {
+                           w.scalar("after_step", integer_field<int64_t>(phase.after_step, 0, kMaxSteps));
+                           w.scalar("after_tokens", integer_field<int64_t>(phase.after_tokens, 0));
+                           bind_precision_settings(w, phase.precision);
+                         },
+                         [&c] { return PrecisionPhase{.precision = c}; }));
 }
 
 void bind_scaler(ConfigVisitor& v, ScalerSettings& c) {
@@ -178,7 +191,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("data", [&] { bind_data(v, c.data); });
   v.section("train", [&] { bind_train(v, c.train); });
   v.section("optimizer", [&] { bind_optimizer(v, c.optimizer, c.comm.reducer.sharding); });
-  v.section("precision", [&] { bind_precision(v, c.precision); });
+  v.section("precision", [&] { bind_precision(v, c.precision, c.precision_schedule); });
   v.section("scaler", [&] { bind_scaler(v, c.scaler); });
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });

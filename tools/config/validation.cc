@@ -143,17 +143,10 @@ void check_optimizer(const Config& c, Problems& p) {
               p.setting("optimizer.clip.window"));
 }
 
-// Whether all working weights are fp32, as far as that is seen without the model and its layers.
-bool has_wide_weights(const PrecisionConfig& c) {
-  return c.weights == WorkingWeights::kFp32 ||
-         (c.compute == DType::kF32 && c.layers.empty() && !c.recipe && c.pattern.pattern == PrecisionPattern::kNone &&
-          !c.ops[static_cast<size_t>(Op::kLinear)]);
-}
-
 // What layer overrides come to is seen when the model is there: make_model().
 void check_states(const Config& c, Problems& p) {
   const AdamWOptions& options = c.optimizer.adamw;
-  const bool wide = has_wide_weights(c.precision), has_masters = options.master == MasterWeights::kF32;
+  const bool wide = c.precision.keeps_weights_wide(), has_masters = options.master == MasterWeights::kF32;
   const char* const decides = c.precision.weights == WorkingWeights::kFp32 ? "precision.weights" : "precision.compute";
   const bool stochastic = options.weight_rounding == WeightRounding::kStochastic;
   p.refuse_if(options.second_moment == MomentFormat::kBF16, "{}: {}", p.setting("optimizer.second_moment"),
@@ -188,7 +181,7 @@ void check_gather(const Config& c, Problems& p) {
       "optimizer.sharding=sharded",
       p.setting("comm.gather"), p.setting("optimizer.sharding"));
   p.refuse_meaningless_if(
-      has_wide_weights(c.precision), "comm.gather",
+      c.precision.keeps_weights_wide(), "comm.gather",
       "{} has no meaning with {}: it is about working weights in bf16 that are rounded to 8 bits; give "
       "comm.gather=working, or precision.recipe=delayed with working weights in bf16 (precision.weights=low, "
       "precision.compute=bf16)",

@@ -7,6 +7,7 @@
 
 #include "core/base/log.h"
 #include "tools/train/checkpoint_files.h"
+#include "tools/train/training_state.h"
 
 namespace mantissa {
 namespace {
@@ -33,7 +34,9 @@ void warn(const std::string& text) { log_warn("{}", text); }
 // The folder that rank 0 chose, for all ranks.
 struct Folder {
   int32_t found = 0;
-  char path[1020] = {};
+  int32_t unused = 0;
+  int64_t step = 0;
+  char path[1008] = {};
 };
 
 }  // namespace
@@ -55,10 +58,37 @@ std::string find_checkpoint_folder(const std::string& path) {
                   path, kManifestName));
 }
 
-TrainingCheckpoints::TrainingCheckpoints(Session& session)
+std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator) {
+  const std::string& choice = config.checkpoint.resume;
+  if (choice == "none") return std::nullopt;
+  Folder folder;
+  const auto choose = [&folder](const Checkpoint& checkpoint) {
+    folder.found = 1;
+    folder.step = checkpoint.step;
+    copy_text(folder.path, sizeof(folder.path), checkpoint.folder);
+  };
+  if (communicator.rank() == 0) {
+    CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
+    if (choice != "auto") {
+      choose(open_checkpoint(find_checkpoint_folder(choice)));
+    } else if (store.recover(); const auto latest = store.latest_valid()) {
+      choose(*latest);
+    } else if (!store.steps().empty()) {
+      throw CheckpointError(fmt::format(
+          "{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
+          "checkpoint.resume=none to start from the beginning, or another train.run_dir",
+          checkpoint_root(config.train.run_dir), store.steps().size()));
+    }
+  }
+  folder = all_gather_records(communicator, folder)[0];
+  if (!folder.found) return std::nullopt;
+  return ResumePoint{.folder = folder.path, .step = folder.step};
+}
+
+TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
     : session_(session),
-      store_(checkpoint_root(session.config.train.run_dir),
-             {.keep_last = session.config.checkpoint.keep_last, .warn = warn}) {
+      run_(run),
+      store_(checkpoint_root(run.train.run_dir), {.keep_last = run.checkpoint.keep_last, .warn = warn}) {
   if (session.communicator.rank() == 0) store_.recover();
 }
 
@@ -132,64 +162,25 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
 }
 
 nlohmann::json TrainingCheckpoints::state(const nlohmann::json& extra) const {
-  const GradScaler::State scaler = session_.scaler.state();
-  return {{"format_version", kFormatVersion},
-          {"next_step", session_.next_step},
-          {"applied_steps", session_.optimizer.applied_steps()},
-          {"seed", session_.config.train.seed},
-          {"ranks", session_.ranks()},
-          {"data_fingerprint", session_.data.fingerprint()},
-          {"scaler",
-           {{"mode", name(scaler.mode)},
-            {"scale", scaler.scale},
-            {"clean_steps", scaler.clean_steps},
-            {"hysteresis_left", scaler.hysteresis_left}}},
-          {"clip_norms", session_.clipper.state()},
-          {"config", to_yaml(session_.config)},
-          {"run", extra}};
+  nlohmann::json state = to_json(state_of(session_));
+  state.update({{"format_version", kFormatVersion},
+                {"seed", session_.config.train.seed},
+                {"ranks", session_.ranks()},
+                {"data_fingerprint", session_.data.fingerprint()},
+                {"config", to_yaml(run_)},
+                {"run", extra}});
+  return state;
 }
 
-nlohmann::json TrainingCheckpoints::resume() {
-  const std::string& choice = session_.config.checkpoint.resume;
-  if (choice == "none") return nullptr;
-  Folder folder;
-  if (session_.communicator.rank() == 0) {  // rank 0 decides, so that no two ranks resume from different checkpoints
-    if (choice != "auto") {
-      folder.found = 1;
-      copy_text(folder.path, sizeof(folder.path), find_checkpoint_folder(choice));
-    } else if (const auto latest = store_.latest_valid()) {
-      folder.found = 1;
-      copy_text(folder.path, sizeof(folder.path), latest->folder);
-    } else if (!store_.steps().empty()) {
-      throw CheckpointError(fmt::format(
-          "{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
-          "checkpoint.resume=none to start from the beginning, or another train.run_dir",
-          checkpoint_root(session_.config.train.run_dir), store_.steps().size()));
-    }
-  }
-  folder = all_gather_records(session_.communicator, folder)[0];
-  if (!folder.found) return nullptr;
-
-  const Checkpoint checkpoint = open_checkpoint(folder.path);
+nlohmann::json TrainingCheckpoints::resume(const ResumePoint& point) {
+  const Checkpoint checkpoint = open_checkpoint(point.folder);
   try {
     require_same_training(checkpoint);
     const nlohmann::json& state = checkpoint.state;
-    const nlohmann::json& scaler = state.at("scaler");
-    const std::string mode = scaler.at("mode");
-    const bool scaler_kept = session_.scaler.load_state({.mode = mode == "dynamic"  ? ScalerMode::kDynamic
-                                                                 : mode == "static" ? ScalerMode::kStatic
-                                                                                    : ScalerMode::kNone,
-                                                         .scale = scaler.at("scale"),
-                                                         .clean_steps = scaler.at("clean_steps"),
-                                                         .hysteresis_left = scaler.at("hysteresis_left")});
-    if (!scaler_kept) {
-      log_info("the checkpoint's loss scaler was in mode '{}', this run's is in '{}': it starts afresh", mode,
-               name(session_.scaler.config().mode));
-    }
-    session_.clipper.restore(state.at("clip_norms").get<std::vector<double>>());
-    load_optimizer(checkpoint);
+    const TrainingState training = training_state_from(state);
+    load_optimizer(checkpoint, training.applied_steps);
     load_scales(checkpoint);
-    session_.next_step = state.at("next_step");
+    continue_from(training, session_);
     if (state.at("data_fingerprint") != session_.data.fingerprint()) {
       log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
     }
@@ -209,15 +200,15 @@ void TrainingCheckpoints::require_same_training(const Checkpoint& checkpoint) co
   }
   const Config saved =
       parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName);
-  const auto differences = training_differences(saved, session_.config);
-  if (checkpoint.model_fingerprint != model_fingerprint(session_.config)) {
+  const auto differences = training_differences(saved, run_);
+  if (checkpoint.model_fingerprint != model_fingerprint(run_)) {
     throw CheckpointError(
         fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
                     "with, or another train.run_dir",
                     checkpoint.folder, fmt::join(differences, "\n  ")));
   }
   if (differences.empty()) return;
-  if (!session_.config.checkpoint.allow_changes) {
+  if (!run_.checkpoint.allow_changes) {
     throw ConfigError(
         fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
                     "checkpoint.allow_changes=true to go on with the new ones",
@@ -226,14 +217,15 @@ void TrainingCheckpoints::require_same_training(const Checkpoint& checkpoint) co
   log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
 }
 
-void TrainingCheckpoints::load_optimizer(const Checkpoint& checkpoint) {
+void TrainingCheckpoints::load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps) {
   session_.optimizer.begin_load();
   for (const CheckpointFile& file : checkpoint.files) {
     if (file.name.starts_with("optimizer-")) {
-      load_optimizer_file(checkpoint.folder + "/" + file.name, session_.runtime.parameters, session_.optimizer);
+      load_optimizer_pieces(SafetensorsReader(checkpoint.folder + "/" + file.name), session_.runtime.parameters,
+                            session_.optimizer);
     }
   }
-  session_.optimizer.end_load(checkpoint.state.at("applied_steps"));
+  session_.optimizer.end_load(applied_steps);
 }
 
 void TrainingCheckpoints::load_scales(const Checkpoint& checkpoint) {

@@ -11,6 +11,9 @@
 // Pieces name parameters and element ranges, so that any number of ranks, sharded or not, loads what any other saved.
 #pragma once
 
+#include <optional>
+#include <string>
+
 #include "core/io/checkpoint_store.h"
 #include "tools/train/session.h"
 
@@ -25,27 +28,39 @@ std::string checkpoint_root(const std::string& run_dir);
 // CheckpointError that says what was expected otherwise.
 std::string find_checkpoint_folder(const std::string& path);
 
+// A checkpoint to go on from.
+struct ResumePoint {
+  std::string folder;
+  int64_t step = 0;  // steps done
+};
+
+// The checkpoint that checkpoint.resume means, or nothing where the run starts from the beginning. Rank 0 decides, so
+// that no two ranks resume from different ones. CheckpointError where it means one and there is none. Collective.
+std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator);
+
 class TrainingCheckpoints {
  public:
-  explicit TrainingCheckpoints(Session& session);
+  // `run`: the configuration that is saved, and compared with that of a checkpoint, with its schedule of precision; the
+  // session's is that of a phase. It must outlive the object.
+  TrainingCheckpoints(Session& session, const Config& run);
 
   // Saves session.next_step; `extra` is kept in the manifest under "run". Returns false after a warning when a file
   // could not be written: older checkpoints stay and training may go on. Collective.
   bool save(const nlohmann::json& extra);
 
-  // Resumes as checkpoint.resume says; returns the manifest's "run" entry, or null when the run starts from the
-  // beginning. CheckpointError for a checkpoint that is damaged or of another model, ConfigError for changed settings
-  // that shape the training. Collective.
-  nlohmann::json resume();
+  // Goes on from a checkpoint; returns the manifest's "run" entry. CheckpointError for a checkpoint that is damaged or
+  // of another model, ConfigError for changed settings that shape the training. Collective.
+  nlohmann::json resume(const ResumePoint& point);
 
  private:
   nlohmann::json state(const nlohmann::json& extra) const;
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
   void require_same_training(const Checkpoint& checkpoint) const;
-  void load_optimizer(const Checkpoint& checkpoint);
+  void load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps);
   void load_scales(const Checkpoint& checkpoint);
 
   Session& session_;
+  const Config& run_;
   CheckpointStore store_;
 };
 

@@ -25,21 +25,18 @@ std::vector<std::byte> download(const Tensor& tensor, Backend& backend, Stream& 
   return bytes;
 }
 
-CheckpointFile write_tensors(const std::string& folder, const std::string& name,
-                             const std::map<std::string, Tensor>& tensors, Backend& backend, Stream& stream) {
+void write_tensors(ByteSink& sink, const std::map<std::string, Tensor>& tensors, Backend& backend, Stream& stream) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [key, tensor] : tensors) {
     std::vector<int64_t> shape;
     for (int axis = 0; axis < tensor.shape().rank(); ++axis) shape.push_back(tensor.dim(axis));
     entries.push_back({.name = key, .dtype = std::string(safetensors_name(tensor.dtype())), .shape = std::move(shape)});
   }
-  CheckpointFileWriter file(folder, name);
-  SafetensorsWriter writer(file, std::move(entries));
+  SafetensorsWriter writer(sink, std::move(entries));
   for (const SafetensorsEntry& entry : writer.order()) {
     writer.append(entry.name, download(tensors.at(entry.name), backend, stream));
   }
   writer.finish();
-  return file.close();
 }
 
 // Values of a stored tensor as fp32.
@@ -104,10 +101,9 @@ PieceName parse_piece(const std::string& path, std::string_view stem) {
 
 }  // namespace
 
-CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
-                                    const ShardedOptimizer& optimizer, Backend& backend, Stream& stream) {
+void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream) {
   std::map<std::string, Tensor> tensors;
-  for (const StatePiece& piece : optimizer.pieces()) {
+  for (const StatePiece& piece : pieces) {
     const std::string stem = fmt::format("{}/{}", piece.parameter->name, piece.begin);
     for (const auto& [role, tensor] : {std::pair(kMaster, piece.master),
                                        {kWeight, piece.weight},
@@ -119,11 +115,18 @@ CheckpointFile write_optimizer_file(const std::string& folder, const std::string
       if (tensor.defined()) tensors.emplace(stem + role, tensor);
     }
   }
-  return write_tensors(folder, name, tensors, backend, stream);
+  write_tensors(sink, tensors, backend, stream);
 }
 
-void load_optimizer_file(const std::string& path, ParameterSet& parameters, ShardedOptimizer& optimizer) {
-  const SafetensorsReader reader(path);
+CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
+                                    const ShardedOptimizer& optimizer, Backend& backend, Stream& stream) {
+  CheckpointFileWriter file(folder, name);
+  write_optimizer_pieces(file, optimizer.pieces(), backend, stream);
+  return file.close();
+}
+
+void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer) {
+  const std::string& path = reader.path();
   for (const SafetensorsEntry& entry : reader.entries()) {
     const size_t slash = entry.name.rfind('/');
     const std::string role = slash == std::string::npos ? "" : entry.name.substr(slash);
@@ -207,7 +210,9 @@ CheckpointFile write_model_file(const std::string& folder, const std::string& na
   std::map<std::string, Tensor> tensors;
   for (int index = 0; index < parameters.size(); ++index)
     tensors.emplace(parameters[index].name, parameters[index].weight);
-  return write_tensors(folder, name, tensors, backend, stream);
+  CheckpointFileWriter file(folder, name);
+  write_tensors(file, tensors, backend, stream);
+  return file.close();
 }
 
 void read_model_file(const std::string& path, ParameterSet& parameters, Backend& backend, Stream& stream) {

@@ -2,19 +2,24 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "comm/sharded_optimizer.h"
 #include "core/autograd/delayed_scales.h"
 #include "core/io/checkpoint_file.h"
+#include "core/io/safetensors.h"
 
 namespace mantissa {
 
-// This rank's weights, with or without masters, and moments. CheckpointError when the file cannot be written.
+// Pieces of weights, with or without masters, and moments, as safetensors.
+void write_optimizer_pieces(ByteSink& sink, const std::vector<StatePiece>& pieces, Backend& backend, Stream& stream);
+
+// Hands those that this rank needs to the optimizer, between begin_load() and end_load().
+void load_optimizer_pieces(const SafetensorsReader& reader, ParameterSet& parameters, ShardedOptimizer& optimizer);
+
+// All that this rank is to save. CheckpointError when the file cannot be written.
 CheckpointFile write_optimizer_file(const std::string& folder, const std::string& name,
                                     const ShardedOptimizer& optimizer, Backend& backend, Stream& stream);
-
-// Hands the file's pieces that this rank needs to the optimizer, between begin_load() and end_load().
-void load_optimizer_file(const std::string& path, ParameterSet& parameters, ShardedOptimizer& optimizer);
 
 // "<tensor>/scale" and "<tensor>/amaxes" of every tensor that delayed scaling knows.
 CheckpointFile write_scales_file(const std::string& folder, const std::string& name, const DelayedScales& scales);

@@ -1,6 +1,7 @@
 #include "tools/train/memory_table.h"
 
 #include "core/backend/registry.h"
+#include "tools/config/precision_phases.h"
 #include "tools/train/device_choice.h"
 #include "tools/train/gathered_codes.h"
 #include "tools/train/precision_effects.h"
@@ -34,6 +35,19 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
           .activations = step.activations,
           .casts = step.casts + static_cast<size_t>(ranks) * step.amaxes,
           .packed = step.packed};
+}
+
+std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, ContributionPath path) {
+  std::vector<MemoryTable> tables;
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    try {
+      tables.push_back(predict_memory_table(in_phase(config, phase), ranks, path));
+    } catch (const ConfigError& error) {
+      if (phase == 0) throw;
+      throw ConfigError(fmt::format("{}: {}", phase_name(config, phase), error.what()));
+    }
+  }
+  return tables;
 }
 
 MemoryTable measure_memory_table(const Session& session) {

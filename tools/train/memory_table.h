@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "comm/memory_plan.h"
 #include "tools/train/session.h"
@@ -22,6 +23,9 @@ struct MemoryTable {
 // require_effects() and require_gather_effect().
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
                                  NarrowUnits units = NarrowUnits::kNone);
+// Likewise of every phase of precision.schedule. ConfigError names the phase.
+std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks,
+                                               ContributionPath path = ContributionPath::kExchanged);
 MemoryTable measure_memory_table(const Session& session);
 
 // One line for each category, in MiB; with `measured` a second column and the difference. Then, of what was measured if

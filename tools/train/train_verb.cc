@@ -1,14 +1,17 @@
 #include "tools/train/train_verb.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "core/base/log.h"
+#include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/train/gathered_codes.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/run_folder.h"
+#include "tools/train/state_handover.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -38,27 +41,66 @@ void announce(const Config& config, const Session& session, int threads) {
     log_info("{}", gather);
 }
 
-void train(const Config& config, Communicator& communicator) {
-  validate_for_ranks(config, communicator.size());
-  const int threads = set_up_threads(config, communicator);
-  // What the model refuses is refused before there is a folder.
-  const MemoryTable predicted = predict_memory_table(config, communicator.size(), expected_path(config, communicator));
-  std::optional<RunFolder> folder;
-  if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
-  log_info("memory of a rank, predicted:{}", to_text(predicted));
+// What one phase of a training hands on to the next.
+struct Handover {
+  HeldState held;
+  nlohmann::json trainer;
+};
+
+// Where a training comes from: a phase before, a checkpoint, or neither.
+struct Origin {
+  std::optional<Handover> before{};
+  std::optional<ResumePoint> checkpoint{};
+};
+
+// Trains one phase. Nothing where the training ends with it.
+std::optional<Handover> train_phase(const Config& run, int phase, const Origin& origin, int threads,
+                                    const RunFolder* folder, Communicator& communicator) {
+  const Config config = in_phase(run, phase);
   Session session(config, communicator);
   // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
   // hang.
   std::optional<TrainingCheckpoints> checkpoints;
   std::optional<Trainer> trainer;
   try {
-    announce(config, session, threads);
-    checkpoints.emplace(session);
-    const nlohmann::json resumed = checkpoints->resume();
-    if (folder) folder->write_config(config);  // only now: a start that was refused leaves the run as it was
-    trainer.emplace(session, *checkpoints, resumed).run();
+    checkpoints.emplace(session, run);
+    TrainerStart start;
+    if (origin.before) {
+      origin.before->held.hand_over(session);
+      start.state = origin.before->trainer;
+      start.by_switch = {.cause = phase_path(phase),
+                         .changes = training_differences(in_phase(run, phase - 1), config)};
+    } else {
+      announce(config, session, threads);
+      if (origin.checkpoint) start.state = checkpoints->resume(*origin.checkpoint);
+      if (folder != nullptr) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
+    }
+    trainer.emplace(session, *checkpoints, start);
+    const int64_t last = Trainer::last_step(run), end = std::min(phase_end(run, phase), last);
+    trainer->run(end);
+    if (end == last) {
+      trainer->finish();
+      return std::nullopt;
+    }
+    trainer->leave();
+    return Handover{.held = HeldState(session), .trainer = trainer->state()};
   } catch (const std::exception& exception) {
     leave_job(exception, communicator);
+  }
+}
+
+void train(const Config& config, Communicator& communicator) {
+  validate_for_ranks(config, communicator.size());
+  const int threads = set_up_threads(config, communicator);
+  // What the model refuses, in any phase, is refused before there is a folder.
+  const auto predicted = predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
+  std::optional<RunFolder> folder;
+  if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
+  Origin origin{.checkpoint = find_resume_point(config, communicator)};
+  int phase = phase_at(config, origin.checkpoint ? origin.checkpoint->step : 0);
+  log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
+  while ((origin.before = train_phase(config, phase, origin, threads, folder ? &*folder : nullptr, communicator))) {
+    ++phase;
   }
 }
 

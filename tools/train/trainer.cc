@@ -1,5 +1,7 @@
 #include "tools/train/trainer.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <utility>
 
@@ -22,49 +24,62 @@ std::unique_ptr<ProbeRecorder> make_probes(Session& session) {
 
 }  // namespace
 
-Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohmann::json& resumed)
+Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const TrainerStart& start)
     : session_(session),
       checkpoints_(checkpoints),
       probes_(make_probes(session)),
       step_(session, probes_ ? &probes_->probe() : nullptr),
       evaluation_(session) {
-  if (!resumed.is_null()) {
-    statistics_.restore(resumed.at("statistics"));
-    faults_in_a_row_ = resumed.at("faults_in_a_row");
-    if (!resumed.at("first_validation_loss").is_null()) first_validation_loss_ = resumed.at("first_validation_loss");
-    saved_step_ = session.next_step;
+  if (const nlohmann::json& state = start.state; !state.is_null()) {
+    statistics_.restore(state.at("statistics"));
+    faults_in_a_row_ = state.at("faults_in_a_row");
+    if (!state.at("first_validation_loss").is_null()) first_validation_loss_ = state.at("first_validation_loss");
+    if (!start.by_switch) saved_step_ = session.next_step;
   }
   speed_ = measure_speed_context(session);
   if (session.profiler) profile_.emplace(session, session.config.train.run_dir);
-  if (leader()) {
-    metrics_.emplace(session.config.train.run_dir + "/metrics.jsonl", session.next_step);
-    metrics_->write({{"event", "start"},
-                     {"next_step", session.next_step + 1},
-                     {"ranks", session.ranks()},
-                     {"flops_per_token", training_flops_per_token(session.config.model)},
-                     {"gemm_peak_flops", known(speed_.gemm_peak_flops)},
-                     {"datasheet_flops", known(speed_.datasheet_flops)}});
-    const auto rate = [](double flops) {
-      return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
-    };
-    if (const std::string rounding = rounding_summary(session.config, *session.runtime.backend); !rounding.empty()) {
-      log_info("{}", rounding);
-    }
-    if (const std::string products = fp32_products_summary(session.config); !products.empty()) {
-      log_info("{}", products);
-    }
-    log_info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session.config.precision.compute,
-             rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
-  }
+  if (leader()) announce(start);
 }
 
-void Trainer::run() {
+void Trainer::announce(const TrainerStart& start) {
+  metrics_.emplace(session_.config.train.run_dir + "/metrics.jsonl", session_.next_step);
+  if (start.by_switch) {
+    log_info("step {}: {} changes the precision from the next step on:\n  {}", session_.next_step,
+             start.by_switch->cause, fmt::join(start.by_switch->changes, "\n  "));
+    metrics_->write({{"event", "precision"},
+                     {"step", session_.next_step},
+                     {"cause", start.by_switch->cause},
+                     {"changes", start.by_switch->changes}});
+  }
+  metrics_->write({{"event", "start"},
+                   {"next_step", session_.next_step + 1},
+                   {"ranks", session_.ranks()},
+                   {"flops_per_token", training_flops_per_token(session_.config.model)},
+                   {"gemm_peak_flops", known(speed_.gemm_peak_flops)},
+                   {"datasheet_flops", known(speed_.datasheet_flops)}});
+  const auto rate = [](double flops) {
+    return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
+  };
+  if (const std::string rounding = rounding_summary(session_.config, *session_.runtime.backend); !rounding.empty()) {
+    log_info("{}", rounding);
+  }
+  if (const std::string products = fp32_products_summary(session_.config); !products.empty()) {
+    log_info("{}", products);
+  }
+  log_info("{} GEMM peak of all ranks: measured {}, by data sheet {}", session_.config.precision.compute,
+           rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
+}
+
+int64_t Trainer::last_step(const Config& config) {
+  return config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
+}
+
+void Trainer::run(int64_t end) {
   const Config& config = session_.config;
-  const int64_t last =
-      config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
-  if (session_.next_step < last) step_.calibrate();
-  if (session_.next_step < last && session_.next_step == 0) evaluate();
-  while (step_.next_to_start() < last) {
+  const int64_t last = last_step(config);
+  if (session_.next_step < end) step_.calibrate();
+  if (session_.next_step < end && session_.next_step == 0) evaluate();
+  while (step_.next_to_start() < end) {
     take(step_.run());
     const int64_t started = step_.next_to_start();
     const bool evaluation_due = due(config.train.eval_interval, started) && started < last;
@@ -77,15 +92,23 @@ void Trainer::run() {
     if (save_due) save();
   }
   take(step_.finish());
+}
+
+void Trainer::finish() {
   evaluate();
   const bool saved = saved_step_ == session_.next_step || save();
   sample();
   if (leader()) summarise();
-  report_profile();  // last, since what it measures takes memory
+  leave();  // last, since what a profile measures takes memory
   if (!saved) {
     throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
-                                      session_.next_step, checkpoint_root(config.train.run_dir)));
+                                      session_.next_step, checkpoint_root(session_.config.train.run_dir)));
   }
+}
+
+void Trainer::leave() {
+  if (probes_ && leader()) log_info("{}", probes_->summary());
+  report_profile();
 }
 
 void Trainer::take(const std::vector<StepReport>& steps) {
@@ -128,7 +151,7 @@ void Trainer::watch_faults(const StepReport& step) {
   const int faults = std::exchange(faults_in_a_row_, 0);
   save();  // the weights are those of the last step that was applied
   if (leader()) summarise();
-  report_profile();
+  leave();
   throw FaultError(fmt::format(
       "stopped after {} faults in a row, the last in step {}: {}. Starting again goes on behind that step; {}", faults,
       step.step + 1, step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
@@ -156,13 +179,15 @@ void Trainer::sample() {
   log_info("step {} | sample after {:?}:\n{}", session_.next_step, config.train.sample_prompt, text);
 }
 
+nlohmann::json Trainer::state() const {
+  return {{"statistics", statistics_.state()},
+          {"faults_in_a_row", faults_in_a_row_},
+          {"first_validation_loss", first_validation_loss_ ? number(*first_validation_loss_) : nullptr}};
+}
+
 bool Trainer::save() {
   const Range range(RangeKind::kPhase, "checkpoint");
-  const nlohmann::json run = {
-      {"statistics", statistics_.state()},
-      {"faults_in_a_row", faults_in_a_row_},
-      {"first_validation_loss", first_validation_loss_ ? number(*first_validation_loss_) : nullptr}};
-  if (!checkpoints_.save(run)) return false;
+  if (!checkpoints_.save(state())) return false;
   saved_step_ = session_.next_step;
   if (leader()) {
     log_info("step {} | checkpoint saved to {}", session_.next_step, checkpoint_root(session_.config.train.run_dir));
@@ -184,7 +209,6 @@ void Trainer::summarise() const {
   const MemoryTable measured = measure_memory_table(session_);
   log_info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
   log_info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));
-  if (probes_) log_info("{}", probes_->summary());
   if (first_validation_loss_ && last_validation_loss_) {
     log_info("validation loss {:.4f} -> {:.4f} nats a token", *first_validation_loss_, *last_validation_loss_);
   }

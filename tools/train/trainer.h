@@ -1,6 +1,10 @@
 // Trainer: the loop and nothing else.
 #pragma once
 
+#include <optional>
+#include <string>
+#include <vector>
+
 #include "tools/train/checkpoint.h"
 #include "tools/train/evaluation.h"
 #include "tools/train/metrics.h"
@@ -11,14 +15,36 @@
 
 namespace mantissa {
 
+// Why a session goes on with the training of another.
+struct PrecisionSwitch {
+  std::string cause;                 // "precision.schedule[0]"
+  std::vector<std::string> changes;  // "precision.compute: fp32 -> bf16"
+};
+
+// What a trainer goes on from: nothing, what a checkpoint gave, or what another trainer had come to.
+struct TrainerStart {
+  nlohmann::json state{};  // that of Trainer::state(), or null
+  std::optional<PrecisionSwitch> by_switch{};
+};
+
 class Trainer {
  public:
-  // `session` is fresh or resumed; `checkpoints` may have resumed it and then gives `resumed`, its "run" entry.
-  Trainer(Session& session, TrainingCheckpoints& checkpoints, const nlohmann::json& resumed);
+  // `session` and `checkpoints` have come as far as `start` says.
+  Trainer(Session& session, TrainingCheckpoints& checkpoints, const TrainerStart& start);
 
-  // Trains up to train.steps (or train.stop_at_step), with evaluation, samples and checkpoints on the way. FaultError
-  // after faults.max_consecutive faults in a row. Collective.
-  void run();
+  // The step that the training of this configuration ends at, for now: train.steps, or train.stop_at_step.
+  static int64_t last_step(const Config& config);
+
+  // Trains up to step `end`, with evaluation, samples and checkpoints on the way. FaultError after
+  // faults.max_consecutive faults in a row. Collective.
+  void run(int64_t end);
+  // At last_step(): evaluates, saves and tells what there was. CheckpointError where nothing could be saved.
+  // Collective.
+  void finish();
+  // Before another session goes on: tells what this one alone knows. Collective.
+  void leave();
+  // What a trainer of another session needs.
+  nlohmann::json state() const;
 
  private:
   bool leader() const { return session_.communicator.rank() == 0; }
@@ -30,6 +56,7 @@ class Trainer {
   void report(const StepReport& step);
   // Counts faults in a row and stops the run when there are too many.
   void watch_faults(const StepReport& step);
+  void announce(const TrainerStart& start);
   void report_profile();
   void summarise() const;
 

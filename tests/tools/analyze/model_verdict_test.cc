@@ -39,7 +39,8 @@ ModelAnalysis analysis_of(const Setting& setting, std::vector<TensorFindings> te
   analysis.config.precision.delayed.margin = setting.margin;
   analysis.config.scaler.mode = setting.scaler;
   tensors.push_back(tensor_of(probe_role::kOutput, std::string(name(setting.compute)), {.elements = 1}));
-  analysis.checkpoints.push_back({.name = "early",
+  analysis.checkpoints.push_back({.config = analysis.config,
+                                  .name = "early",
                                   .steps = std::vector<int64_t>(kSteps, 1),
                                   .tensors = std::move(tensors),
                                   .products = std::move(products)});

@@ -90,8 +90,8 @@ Trained train(const SmallRun& run, int ranks, int steps, std::vector<std::string
   run_ranks(ranks, [&](Communicator& communicator) {
     RankView& view = trained.ranks[static_cast<size_t>(communicator.rank())];
     Session session(config, communicator);
-    TrainingCheckpoints checkpoints(session);
-    checkpoints.resume();
+    TrainingCheckpoints checkpoints(session, config);
+    if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
     TrainStep step(session);
     while (session.next_step < steps) {
       for (const StepReport& report : step.run()) {

@@ -1,0 +1,144 @@
+#include "tools/config/precision_phases.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "tools/config/config_binding.h"
+#include "tools/config/validation.h"
+
+namespace mantissa {
+namespace {
+
+const PrecisionPhase& entry_of(const Config& config, int phase) {
+  return config.precision_schedule[static_cast<size_t>(phase - 1)];
+}
+
+// Where the settings of the phase were written, by the names that they have in its own configuration.
+ConfigOrigins origins_of(const Config& config, int phase) {
+  const std::string prefix = phase_path(phase) + ".";
+  ConfigOrigins origins = config.origins;
+  for (const auto& [path, origin] : config.origins) {
+    if (path.starts_with(prefix)) origins["precision." + path.substr(prefix.size())] = origin;
+  }
+  return origins;
+}
+
+// What speaks of rounding that some phases do not have.
+void leave_out_meaningless(Config& phase) {
+  const bool delayed = phase.precision.uses_delayed_scaling();
+  if (!delayed) phase.precision.delayed = {};
+  if (!delayed || phase.precision.keeps_weights_wide()) phase.comm.gather = WeightGather::kWorking;
+  if (phase.precision.keeps_weights_wide()) phase.optimizer.adamw.weight_rounding = WeightRounding::kNearest;
+}
+
+std::string moment(const PrecisionPhase& entry) {
+  return entry.after_tokens > 0 ? fmt::format("after_tokens = {}", entry.after_tokens)
+                                : fmt::format("after_step = {}", entry.after_step);
+}
+
+void validate_moments(const Config& config, int phase) {
+  const PrecisionPhase& entry = entry_of(config, phase);
+  const std::string name = phase_name(config, phase);
+  if ((entry.after_step > 0) == (entry.after_tokens > 0)) {
+    throw ConfigError(
+        fmt::format("{}: after_step = {} and after_tokens = {}: give one of them, above 0; until then the settings of "
+                    "`precision` itself hold",
+                    name, entry.after_step, entry.after_tokens));
+  }
+  if (phase_begin(config, phase) <= phase_begin(config, phase - 1)) {
+    throw ConfigError(fmt::format("{}: {} comes at step {}, not behind that of {}, at step {}: write phases in order",
+                                  name, moment(entry), phase_begin(config, phase), phase_name(config, phase - 1),
+                                  phase_begin(config, phase - 1)));
+  }
+}
+
+// That settings of all phases have a meaning in one of them.
+void require_meaning(const Config& config) {
+  bool delayed = false, narrow = false;
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    const PrecisionConfig precision = in_phase(config, phase).precision;
+    delayed |= precision.uses_delayed_scaling();
+    narrow |= !precision.keeps_weights_wide();
+  }
+  const auto refuse = [](const char* setting, const char* needs) {
+    throw ConfigError(
+        fmt::format("{} has no meaning in any phase of precision.schedule, none of which has {}: "
+                    "remove it",
+                    setting, needs));
+  };
+  if (!delayed && config.precision.delayed != DelayedScalingOptions()) refuse("precision.delayed", "delayed scaling");
+  if (!delayed && config.comm.gather == WeightGather::kF8) refuse("comm.gather = fp8", "delayed scaling");
+  if (!narrow && config.optimizer.adamw.weight_rounding == WeightRounding::kStochastic) {
+    refuse("optimizer.weight_rounding = stochastic", "working weights of 16 bits");
+  }
+}
+
+}  // namespace
+
+int phase_count(const Config& config) { return static_cast<int>(config.precision_schedule.size()) + 1; }
+
+int phase_at(const Config& config, int64_t steps) {
+  int phase = 0;
+  while (phase + 1 < phase_count(config) && phase_begin(config, phase + 1) <= steps) ++phase;
+  return phase;
+}
+
+int64_t phase_begin(const Config& config, int phase) {
+  if (phase == 0) return 0;
+  const PrecisionPhase& entry = entry_of(config, phase);
+  if (entry.after_tokens == 0) return entry.after_step;
+  const int64_t step_tokens = config.train.global_batch * config.model.context;
+  return entry.after_tokens / step_tokens + (entry.after_tokens % step_tokens != 0 ? 1 : 0);
+}
+
+int64_t phase_end(const Config& config, int phase) {
+  return phase + 1 < phase_count(config) ? std::min(phase_begin(config, phase + 1), config.train.steps)
+                                         : config.train.steps;
+}
+
+Config in_phase(const Config& config, int phase) {
+  Config own = config;
+  own.precision_schedule.clear();
+  if (config.precision_schedule.empty()) return own;
+  if (phase > 0) {
+    own.precision = entry_of(config, phase).precision;
+    own.origins = origins_of(config, phase);
+  }
+  leave_out_meaningless(own);
+  own.resolve_scaler_mode();
+  return own;
+}
+
+Config at_step(const Config& config, int64_t steps) { return in_phase(config, phase_at(config, steps)); }
+
+std::string phase_path(int phase) {
+  return phase == 0 ? "precision" : fmt::format("precision.schedule[{}]", phase - 1);
+}
+
+std::string phase_name(const Config& config, int phase) {
+  const auto origin = config.origins.find(phase_path(phase));
+  return origin == config.origins.end() ? phase_path(phase) : fmt::format("{} ({})", phase_path(phase), origin->second);
+}
+
+void validate_phases(const Config& config) {
+  validate(in_phase(config, 0));
+  for (int phase = 1; phase < phase_count(config); ++phase) {
+    validate_moments(config, phase);
+    const std::string name = phase_name(config, phase);
+    const Config own = in_phase(config, phase);
+    try {
+      validate(own);
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("{}: {}", name, error.what()));
+    }
+    if (flatten(own) == flatten(in_phase(config, phase - 1))) {
+      throw ConfigError(fmt::format("{} changes nothing of {}: remove it, or give it another precision", name,
+                                    phase_name(config, phase - 1)));
+    }
+  }
+  if (phase_count(config) > 1) require_meaning(config);
+}
+
+}  // namespace mantissa

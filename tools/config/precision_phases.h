@@ -1,0 +1,30 @@
+// The phases of a training: precision.schedule divides its steps into stretches of one precision each. Phase 0 has the
+// settings of `precision` themselves, phase i those of precision.schedule[i - 1]. Who trains works with the
+// configuration of a phase, which has no schedule.
+#pragma once
+
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+int phase_count(const Config& config);
+// The phase of the step that comes after `steps` steps.
+int phase_at(const Config& config, int64_t steps);
+// The steps that have been done when a phase begins, and when it ends: where the next one begins, or train.steps.
+int64_t phase_begin(const Config& config, int phase);
+int64_t phase_end(const Config& config, int phase);
+
+// The configuration with the precision of a phase. A scaler.mode that is auto is what this precision needs. What is
+// about rounding that this phase does not have (optimizer.weight_rounding, comm.gather) is left out.
+Config in_phase(const Config& config, int phase);
+Config at_step(const Config& config, int64_t steps);
+
+// "precision.schedule[0]", or "precision" for phase 0; and with where it was written, for errors.
+std::string phase_path(int phase);
+std::string phase_name(const Config& config, int phase);
+
+// validate() of every phase, and problems of the schedule itself. ConfigError that names the phase, MeaninglessSettings
+// about the first.
+void validate_phases(const Config& config);
+
+}  // namespace mantissa

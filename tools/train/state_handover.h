@@ -1,0 +1,32 @@
+// HeldState: a training's state on the host, between the session that it comes from and the one that goes on with it in
+// another precision. The two do not exist at the same time: a device has room for one.
+//
+// Pieces are in the form in which checkpoints hold them, so that a training that is handed over has the bits of one
+// that was saved and resumed.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "tools/train/training_state.h"
+
+namespace mantissa {
+
+class HeldState {
+ public:
+  // Copies this rank's share. Collective.
+  explicit HeldState(Session& session);
+
+  // Into a session of the same model, data and ranks. Every rank is shown the pieces of all, one by one, since another
+  // precision has other shards: no more than one piece of each is in memory besides those that are held. Collective.
+  void hand_over(Session& session) const;
+
+  const TrainingState& numbers() const { return numbers_; }
+
+ private:
+  TrainingState numbers_;
+  DelayedScales::State scales_;
+  std::vector<std::vector<std::byte>> pieces_;
+};
+
+}  // namespace mantissa
