@@ -1,6 +1,7 @@
 #include "core/autograd/delayed_scales.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "core/quant/narrow_format.h"
 
@@ -13,6 +14,17 @@ constexpr auto kRecordBytes = static_cast<int64_t>(sizeof(QuantizeRecord));
 bool is_linear(const Parameter& parameter) {
   const bool is_table = parameter.role == ParameterRole::kEmbedding && parameter.consumer.empty();
   return parameter.shape.rank() == 2 && !is_table;
+}
+
+// Within the normal numbers.
+float normal(double scale) {
+  const double limit = power_of_two(kMaxScaleExponent);
+  return static_cast<float>(std::clamp(scale, 1.0 / limit, limit));
+}
+
+// An amax as magnitude_bits(), of values `ratio` times as large; 0, which is none, stays.
+int32_t times(int32_t amax, double ratio) {
+  return std::bit_cast<int32_t>(static_cast<float>(std::bit_cast<float>(amax) * ratio));
 }
 
 }  // namespace
@@ -115,7 +127,7 @@ DelayedScales::State DelayedScales::state() const {
   return state;
 }
 
-void DelayedScales::load_state(const State& state) {
+void DelayedScales::load_state(const State& state, double gradient_ratio) {
   MANTISSA_CHECK(state.scales.size() == state.names.size() &&
                      state.amaxes.size() == state.names.size() * static_cast<size_t>(state.entries),
                  "[delayed_scales.load_state] {} names, {} scales and {} entries each do not go with {} amaxes",
@@ -132,9 +144,11 @@ void DelayedScales::load_state(const State& state) {
       continue;
     }
     const auto saved = static_cast<size_t>(found - state.names.begin());
-    scales[tensor] = state.scales[saved];
+    const double ratio = std::get<Role>(keys_[tensor]) == Role::kGradient ? gradient_ratio : 1.0;
+    scales[tensor] = normal(state.scales[saved] / ratio);
     const auto newest = state.amaxes.begin() + static_cast<int64_t>(saved + 1) * state.entries;
-    std::copy(newest - kept, newest, history.begin() + static_cast<int64_t>(tensor) * options_.history);
+    std::transform(newest - kept, newest, history.begin() + static_cast<int64_t>(tensor) * options_.history,
+                   [ratio](int32_t amax) { return times(amax, ratio); });
   }
   const auto entries = static_cast<int32_t>(kept);
   backend_.upload(history.data(), history_, stream_);

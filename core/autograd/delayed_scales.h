@@ -73,8 +73,9 @@ class DelayedScales {
   // Blocks.
   State state() const;
   // Continues from a saved state, whatever the length of its histories; tensors that it does not know keep what they
-  // have. The result needs a calibration if there are such. ContractError if the sizes do not go together.
-  void load_state(const State& state);
+  // have. The result needs a calibration if there are such. Amaxes of gradients are those of `gradient_ratio` times the
+  // gradients that were seen: of another loss scale. ContractError if the sizes do not go together.
+  void load_state(const State& state, double gradient_ratio = 1.0);
 
  private:
   using Key = std::tuple<const Parameter*, Role, Format>;

@@ -7,7 +7,6 @@
 
 #include "core/base/log.h"
 #include "tools/train/checkpoint_files.h"
-#include "tools/train/training_state.h"
 
 namespace mantissa {
 namespace {
@@ -179,8 +178,8 @@ nlohmann::json TrainingCheckpoints::resume(const ResumePoint& point) {
     const nlohmann::json& state = checkpoint.state;
     const TrainingState training = training_state_from(state);
     load_optimizer(checkpoint, training.applied_steps);
-    load_scales(checkpoint);
     continue_from(training, session_);
+    load_scales(checkpoint, training);
     if (state.at("data_fingerprint") != session_.data.fingerprint()) {
       log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
     }
@@ -228,11 +227,12 @@ void TrainingCheckpoints::load_optimizer(const Checkpoint& checkpoint, int64_t a
   session_.optimizer.end_load(applied_steps);
 }
 
-void TrainingCheckpoints::load_scales(const Checkpoint& checkpoint) {
-  DelayedScales& scales = *session_.runtime.delayed_scales;
+void TrainingCheckpoints::load_scales(const Checkpoint& checkpoint, const TrainingState& training) {
+  const DelayedScales& scales = *session_.runtime.delayed_scales;
   if (scales.empty()) return;
   for (const CheckpointFile& file : checkpoint.files) {
-    if (file.name == kScalesFile) scales.load_state(read_scales_file(checkpoint.folder + "/" + file.name));
+    if (file.name != kScalesFile) continue;
+    continue_scales(training, read_scales_file(checkpoint.folder + "/" + file.name), session_);
   }
   if (!scales.calibrated()) {
     log_info(

@@ -15,7 +15,7 @@
 #include <string>
 
 #include "core/io/checkpoint_store.h"
-#include "tools/train/session.h"
+#include "tools/train/training_state.h"
 
 namespace mantissa {
 
@@ -57,7 +57,7 @@ class TrainingCheckpoints {
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
   void require_same_training(const Checkpoint& checkpoint) const;
   void load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps);
-  void load_scales(const Checkpoint& checkpoint);
+  void load_scales(const Checkpoint& checkpoint, const TrainingState& training);
 
   Session& session_;
   const Config& run_;

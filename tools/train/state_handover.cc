@@ -65,9 +65,8 @@ void HeldState::hand_over(Session& session) const {
     }
   }
   optimizer.end_load(numbers_.applied_steps);
-  DelayedScales& scales = *session.runtime.delayed_scales;
-  if (!scales.empty() && !scales_.names.empty()) scales.load_state(scales_);
   continue_from(numbers_, session);
+  if (!session.runtime.delayed_scales->empty() && !scales_.names.empty()) continue_scales(numbers_, scales_, session);
 }
 
 }  // namespace mantissa

@@ -102,6 +102,36 @@ TEST_F(DelayedScalesTest, AShorterHistoryKeepsTheNewestAndALongerOneAll) {
   EXPECT_EQ(longer.state().scales[0], 448.0f);
 }
 
+// Gradients of a loss scale 2^16 times as large need a scale that much smaller, from the first step on.
+TEST_F(DelayedScalesTest, AnotherLossScaleMovesGradientsAlone) {
+  DelayedScales saved = make(2), loaded = make(2);
+  advance(saved, 2);
+  advance(saved, 3);
+  const DelayedScales::State before = saved.state();
+  loaded.load_state(before, 65536.0);
+  const DelayedScales::State after = loaded.state();
+  for (size_t tensor = 0; tensor < before.names.size(); ++tensor) {
+    const bool is_gradient = before.names[tensor].find("/gradient/") != std::string::npos;
+    const float ratio = is_gradient ? 65536.0f : 1.0f;
+    EXPECT_EQ(after.scales[tensor], before.scales[tensor] / ratio) << before.names[tensor];
+    for (size_t entry = 2 * tensor; entry < 2 * tensor + 2; ++entry) {
+      EXPECT_EQ(std::bit_cast<float>(after.amaxes[entry]), std::bit_cast<float>(before.amaxes[entry]) * ratio);
+    }
+  }
+  EXPECT_TRUE(loaded.calibrated());
+}
+
+// A scale stays a normal number, and no amax stays none.
+TEST_F(DelayedScalesTest, AnotherLossScaleLeavesScalesNormal) {
+  DelayedScales saved = make(1), loaded = make(1);
+  advance(saved, -100);
+  DelayedScales::State state = saved.state();
+  state.amaxes[1] = 0;
+  loaded.load_state(state, std::ldexp(1.0, -100));
+  EXPECT_EQ(loaded.state().scales[1], std::ldexp(1.0f, 126));
+  EXPECT_EQ(loaded.state().amaxes[1], 0);
+}
+
 TEST_F(DelayedScalesTest, TensorsThatTheStateDoesNotKnowAskForACalibration) {
   DelayedScales saved = make(2);
   advance(saved, 3);
