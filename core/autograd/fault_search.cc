@@ -14,6 +14,19 @@ std::string to_text(const ValueRange& range) {
   return text + ")";
 }
 
+namespace {
+
+std::string kind_of(const SearchedOp& op) {
+  return op.number == 1 ? std::string(name(op.op)) : fmt::format("{} (number {})", name(op.op), op.number);
+}
+
+std::string place_of(const SearchedOp& op) {
+  return op.layer.empty() ? fmt::format("{} of the model", kind_of(op))
+                          : fmt::format("{} of '{}'", kind_of(op), op.layer);
+}
+
+}  // namespace
+
 ValueRange FaultSearch::range_of(std::string name, const Tensor& tensor) {
   const Tensor record = backend_.make_record<ExponentHistogram>("magnitudes of an op's output");
   backend_.exponent_histogram({.x = tensor, .record = record}, stream_);
@@ -38,7 +51,7 @@ std::optional<NonFiniteOp> FaultSearch::judge(const SearchedOp& op, const Tensor
   const TensorStats stats = backend_.read_stats(record, stream_);
   if (stats.first_bad == TensorStats::kNone) return std::nullopt;
   return NonFiniteOp{.pass = Pass::kForward,
-                     .op = std::string(name(op.op)),
+                     .op = kind_of(op),
                      .layer = op.layer,
                      .made = "its output",
                      .stats = stats,
@@ -66,12 +79,12 @@ void FaultSearch::examine(const SearchedOp& op, const Tensor& output) {
 
 void FaultSearch::remember(const SearchedOp& op, const Tensor& output) {
   if (found_ || op.slot < 0 || !is_floating(output.dtype())) return;
-  ranges_.emplace(op.slot, range_of(fmt::format("{} of '{}'", name(op.op), op.layer), output));
+  ranges_.emplace(op.slot, range_of(place_of(op), output));
 }
 
 void FaultSearch::enter_backward(const SearchedOp& op, const Tensor& d_out) {
   if (found_) return;
-  incoming_ = range_of(fmt::format("gradient of {} of '{}'", name(op.op), op.layer), d_out);
+  incoming_ = range_of("gradient of " + place_of(op), d_out);
 }
 
 void FaultSearch::examine_gradient(const SearchedOp& op, int input, const Tensor& gradient) {

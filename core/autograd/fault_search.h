@@ -31,8 +31,8 @@ enum class Pass : uint8_t { kForward, kBackward };
 // of a parameter.
 struct NonFiniteOp {
   Pass pass = Pass::kForward;
-  std::string op;     // "gelu"
-  std::string layer;  // "blocks.3.mlp"
+  std::string op;     // "gelu", "add (number 2)": of the ops of that kind in its layer
+  std::string layer;  // "blocks.3.mlp"; empty: the model itself
   std::string made;   // "its output", or "the gradient of layer_norm of 'blocks.0.norm'": of the op that made the input
   TensorStats stats;
   Shape shape;
@@ -44,6 +44,7 @@ struct NonFiniteOp {
 struct SearchedOp {
   Op op = Op::kLinear;
   std::string layer;
+  int number = 1;           // among the ops of its kind in the layer, in the order of the forward pass
   int slot = -1;            // of its output
   std::vector<int> inputs;  // slots of what it has read
   std::vector<Parameter*> parameters;

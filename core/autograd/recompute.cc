@@ -24,6 +24,7 @@ class Tape::SecondRun {
   SecondRun(Tape& tape, const Position& begin) : tape_(tape), here_(tape.position()) {
     tape_.go_to(begin);
     tape_.is_second_run_ = true;
+    tape_.searched_.clear();  // a layer is in one segment, whose ops are counted once more
   }
   ~SecondRun() {
     tape_.is_second_run_ = false;

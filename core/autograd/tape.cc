@@ -89,9 +89,13 @@ Var Tape::examine(Op op, Tensor output, const std::vector<Var>& inputs, const st
   return Var{std::move(output), slot};
 }
 
-SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs,
-                          const std::vector<Parameter*>& parameters) const {
-  SearchedOp result{.op = op, .layer = layer_, .slot = slot, .inputs = {}, .parameters = parameters};
+SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
+  SearchedOp result{.op = op,
+                    .layer = layer_,
+                    .number = ++searched_[{layer_, op}],
+                    .slot = slot,
+                    .inputs = {},
+                    .parameters = parameters};
   for (const Var& input : inputs) result.inputs.push_back(input.slot);
   return result;
 }

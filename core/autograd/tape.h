@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -191,7 +192,7 @@ class Tape {
   // As push_node(), for a tape that examines: nothing is kept of the op but the output's place among the others.
   Var examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
   bool shows_gradients() const { return options_.check_gradients || options_.after_backward != nullptr; }
-  SearchedOp searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) const;
+  SearchedOp searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
   // Before and after the backward function of `op`: for options().after_backward and options().check_gradients.
   void show_incoming(const SearchedOp& op, const Tensor& d_out);
   void plant_fault(const SearchedOp& op);
@@ -219,6 +220,7 @@ class Tape {
   std::vector<Parameter*>* dropped_parameters_ = nullptr;  // uses of a segment that is not recorded now, else nullptr
   SearchedOp last_dropped_;                                // of such a segment, where shows_gradients()
   bool is_second_run_ = false;                             // of a segment
+  std::map<std::pair<std::string, Op>, int> searched_;     // ops by layer and kind, where they are told apart
   bool spent_ = false;
   FaultSearch search_;
 };

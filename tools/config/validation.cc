@@ -223,7 +223,9 @@ void check_injection(const Config& c, Problems& p) {
                 p.setting(fmt::format("test.gradients[{}].parameter", i)));
   }
   for (size_t i = 0; i < c.test.activations.size(); ++i) {
-    p.refuse_if(c.test.activations[i].layer.empty(), "{} names no layer",
+    // The loss is no layer's.
+    const ActivationInjection& fault = c.test.activations[i];
+    p.refuse_if(fault.layer.empty() && fault.op != Op::kCrossEntropy, "{} names no layer",
                 p.setting(fmt::format("test.activations[{}].layer", i)));
   }
 }

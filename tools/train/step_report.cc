@@ -32,7 +32,7 @@ std::string StepReport::skip_reason(const ParameterSet& parameters) const {
   const std::string where = describe(*offender, parameters);
   const std::string scaled = scale == 1.0f ? std::string() : fmt::format(" with the loss scale {:g}", scale);
   if (culprit) return fmt::format("the gradient is not finite{}: {}; {}", scaled, *culprit, where);
-  if (!is_fault(event)) return where;
+  if (!hunted) return where;
   return fmt::format("{}{}; every op of the backward pass made finite gradients when the batch was run again", where,
                      scaled);
 }

@@ -24,8 +24,9 @@ struct StepReport {
   bool applied = true;
   Verdict verdict;
   std::optional<Offender> offender;  // of non-finite gradients
-  // Of a loss that is not finite, or gradients in a step that is a fault: the first op that made something that was
-  // not, and of what; nothing if every op's work was finite.
+  bool hunted = false;               // whether the op that made such gradients was looked for
+  // Of a loss that is not finite, or of gradients that were hunted: the first op that made something that was not, and
+  // of what; nothing if every op's work was finite.
   std::optional<std::string> culprit;
   double seconds = 0.0;
 

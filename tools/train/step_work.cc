@@ -16,11 +16,11 @@ struct Culprit {
 
 std::string describe(const NonFiniteOp& bad, size_t micro_batch) {
   const bool is_backward = bad.pass == Pass::kBackward;
-  std::string text = fmt::format(
-      "{}op {} of layer '{}' made {} NaN and {} Inf in {} {}, first at element {} "
-      "(micro-batch {})",
-      is_backward ? "the backward pass of " : "", bad.op, bad.layer, bad.stats.nan_count, bad.stats.inf_count, bad.made,
-      bad.shape, bad.stats.first_bad, micro_batch);
+  std::string text =
+      fmt::format("{}op {} of {} made {} NaN and {} Inf in {} {}, first at element {} (micro-batch {})",
+                  is_backward ? "the backward pass of " : "", bad.op,
+                  bad.layer.empty() ? std::string("the model") : fmt::format("layer '{}'", bad.layer),
+                  bad.stats.nan_count, bad.stats.inf_count, bad.made, bad.shape, bad.stats.first_bad, micro_batch);
   if (bad.incoming) text += "; made of the " + to_text(*bad.incoming);
   for (size_t i = 0; i < bad.inputs.size(); ++i) {
     text += (i > 0 ? ", " : is_backward ? "; the op's inputs: " : "; made of ") + to_text(bad.inputs[i]);

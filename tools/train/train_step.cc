@@ -169,11 +169,18 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   } else {
     explain(report, step.seed, gradients);
   }
+  clean_scale_ = report.applied ? report.scale : 0.0f;
   ++s.next_step;
   const auto now = Clock::now();
   report.seconds = std::chrono::duration<double>(now - std::max(step.started, last_settled_)).count();
   last_settled_ = now;
   return report;
+}
+
+bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
+  // A dynamic scale that has just grown, or comes down from its first value, overflows as it should; a hunt takes
+  // longer than a step. Where the same scale was good enough one step before, it need not be the scale.
+  return is_fault(report.event) || report.event == ScalerEvent::kHeldAtFloor || report.scale == clean_scale_;
 }
 
 void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
@@ -189,8 +196,8 @@ void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
   } else if (!report.verdict.gradients_finite) {
     report.offender =
         s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);  // needs the gradients as they are
-    // A dynamic scale that overflows now and then is at work as it should be: no hunt, which takes longer than a step.
-    if (is_fault(report.event)) report.culprit = work_.find_culprit(Pass::kBackward);
+    report.hunted = is_worth_a_hunt(report);
+    if (report.hunted) report.culprit = work_.find_culprit(Pass::kBackward);
   }
   s.runtime.delayed_scales->forget_records();
   s.verdicts.release_hold();

@@ -63,6 +63,8 @@ class TrainStep {
   GradScaler planned_scaler() const;
   // Waits for the decision about a step and takes it over.
   StepReport settle(const Pending& step, Gradients gradients);
+  // Of a step whose gradients are not finite: whether the op that made them so is looked for.
+  bool is_worth_a_hunt(const StepReport& report) const;
   // Finds out why a step was not applied, and lets updates happen again.
   void explain(StepReport& report, float seed, Gradients gradients);
   Tensor decision_slot(int64_t step) const;
@@ -73,6 +75,7 @@ class TrainStep {
   double boost_;
   int64_t queued_ = 0;  // steps since there are scales to round with
   int64_t calibrated_for_ = -1;
+  float clean_scale_ = 0.0f;  // loss scale of the step before, where that was applied; else 0
   std::unique_ptr<CapturedWork> captured_;
   Tensor decisions_;  // u8 of two UpdateDecisions, in staging memory: of the steps with even and with odd numbers
   std::optional<Pending> pending_;

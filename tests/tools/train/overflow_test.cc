@@ -1,4 +1,5 @@
 // What a non-finite gradient or loss does to a run of several ranks.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/tools/train/program.h"
@@ -131,10 +132,10 @@ TEST(Overflow, AScaleThatIsTooLargeIsNamedWithItsOp) {
         ranks, {"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=1e12", "scaler.max_scale=1e12"});
     EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
     for (const char* part :
-         {"the gradient is not finite with the loss scale 1e+12: the backward pass of op cross_entropy of layer ''",
+         {"the gradient is not finite with the loss scale 1e+12: the backward pass of op cross_entropy of the model",
           " Inf in the gradient of linear of 'head' (",
-          "; made of the gradient of cross_entropy of '' (fp32, magnitudes ", "; the op's inputs: linear of 'head' (",
-          " on rank 0; ",
+          "; made of the gradient of cross_entropy of the model (fp32, magnitudes ",
+          "; the op's inputs: linear of 'head' (", " on rank 0; ",
           "Starting again goes on behind that step; the loss scale 1e+12 may be too large: lower scaler.init_scale, or "
           "give scaler.mode=dynamic; "}) {
       EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
@@ -158,6 +159,58 @@ test:
   ASSERT_EQ(steps.size(), 2u) << outcome.output;
   EXPECT_EQ(steps[0].at("next_scale"), 1.0);
   EXPECT_NE(outcome.output.find("gradient final_norm.weight[1] is NaN on rank 1"), std::string::npos) << outcome.output;
+}
+
+// The same scale was good enough one step before: it need not be the scale, and the op is looked for. It goes down all
+// the same.
+TEST(Overflow, ANaNUnderAScaleThatWasGoodEnoughIsHunted) {
+  for (const int ranks : {1, 2}) {
+    SmallRun run("hunted" + std::to_string(ranks));
+    const Outcome outcome = run.with_yaml(fmt::format(R"(
+test:
+  activations: [{{step: 3, rank: {}, layer: blocks.1.mlp.up, op: linear, pass: backward, value: nan}}]
+)",
+                                                      ranks - 1))
+                                .train(ranks, {"precision.compute=fp16", "scaler.init_scale=1024", "train.steps=5"});
+    EXPECT_NE(outcome.output.find("step 3 SKIPPED: the gradient is not finite with the loss scale 1024: the backward "
+                                  "pass of op linear of layer 'blocks.1.mlp.up' made 1 NaN"),
+              std::string::npos)
+        << outcome.output;
+    EXPECT_NE(outcome.output.find("scale 1024 -> 512"), std::string::npos) << outcome.output;
+  }
+}
+
+// Where overflow at the floor is no fault, it is examined like one.
+TEST(Overflow, AtAFloorThatClampsTheOpIsNamed) {
+  SmallRun run("clamped");
+  const Outcome outcome = run.with_yaml(R"(
+test:
+  activations: [{step: 1, rank: 0, layer: blocks.0.mlp, op: gelu, pass: backward, value: nan}]
+)")
+                              .train(1, {"precision.compute=fp16", "scaler.init_scale=1", "scaler.floor=clamp",
+                                         "train.steps=5", "faults.max_consecutive=1"});
+  EXPECT_NE(outcome.output.find("the backward pass of op gelu of layer 'blocks.0.mlp' made 1 NaN"), std::string::npos)
+      << outcome.output;
+}
+
+// The loss belongs to no layer, and a block adds twice.
+TEST(Overflow, OpsThatShareALayerAreToldApart) {
+  SmallRun run("told_apart");
+  const Outcome outcome = run.with_yaml(R"(
+test:
+  activations:
+    - {step: 2, rank: 0, layer: "", op: cross_entropy, value: nan}
+    - {step: 4, rank: 0, layer: blocks.1, op: add, pass: backward, value: nan}
+)")
+                              .train(1, {"train.steps=5"});
+  EXPECT_NE(outcome.output.find("step 2 SKIPPED: the loss is not finite: op cross_entropy of the model made 1 NaN"),
+            std::string::npos)
+      << outcome.output;
+  EXPECT_NE(
+      outcome.output.find("the backward pass of op add (number 2) of layer 'blocks.1' made 1 NaN and 0 Inf in the "
+                          "gradient of add of 'blocks.1'"),
+      std::string::npos)
+      << outcome.output;
 }
 
 }  // namespace
