@@ -200,7 +200,8 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
   });
   matched_.resize(overrides_.size());
   const auto& linear = config_.ops[static_cast<size_t>(Op::kLinear)];
-  is_uniform_ = overrides_.empty() && !config_.recipe && !(linear && std::holds_alternative<Recipe>(*linear));
+  is_uniform_ = overrides_.empty() && config_.lifts.empty() && !config_.recipe &&
+                !(linear && std::holds_alternative<Recipe>(*linear));
 }
 
 const Precision& AutocastPolicy::at(std::string_view layer_path) const {
@@ -234,6 +235,9 @@ Precision AutocastPolicy::build(std::string_view layer_path) const {
   }
   precision.linear = build_linear(layer_path);
   precision.fp32_products = build_fp32_products(layer_path);
+  if (const auto lifted = config_.lifts.find(layer_path); lifted != config_.lifts.end()) {
+    lift(precision, lifted->second);
+  }
   return precision;
 }
 

@@ -40,6 +40,7 @@
 #include <variant>
 #include <vector>
 
+#include "amp/layer_lifts.h"
 #include "amp/layer_pattern.h"
 #include "amp/recipe.h"
 #include "core/autograd/precision.h"
@@ -67,6 +68,7 @@ struct AutocastConfig {
   Fp32Products fp32_products = Fp32Products::kFp32;      // of linear layers
   std::array<std::optional<OpSetting>, kOpCount> ops{};  // by Op
   std::vector<LayerOverride> layers{};
+  LayerLifts lifts{};  // above all of these
 };
 
 // Parses an op's name, or its setting: "low", "widest", "as_given", "fp32", "bf16", "fp16", a recipe. ConfigError with

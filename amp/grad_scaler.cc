@@ -136,7 +136,7 @@ ScalerEvent GradScaler::on_clean_step() {
 
 ScalerEvent GradScaler::on_overflow() {
   const ScalerEvent at_floor =
-      config_.floor_policy == FloorPolicy::kFault ? ScalerEvent::kAtFloorFault : ScalerEvent::kHeldAtFloor;
+      config_.floor_policy == FloorPolicy::kClamp ? ScalerEvent::kHeldAtFloor : ScalerEvent::kAtFloorFault;
   if (config_.mode != ScalerMode::kDynamic) return at_floor;
   state_.clean_steps = -config_.growth_delay;
   if (state_.hysteresis_left > 1) {

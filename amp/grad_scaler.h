@@ -34,6 +34,8 @@ enum class HysteresisRefill : uint8_t {
 enum class FloorPolicy : uint8_t {
   kClamp,  // one more skipped step
   kFault,  // a fault, which the trainer counts
+  kLift,   // the same, after which the trainer gives the layer that overflowed more precision
+  kBf16,   // the same, after which it computes in bf16 what computes in fp16
 };
 
 struct ScalerConfig {

@@ -25,6 +25,9 @@ std::string place_of(const SearchedOp& op) {
                           : fmt::format("{} of '{}'", kind_of(op), op.layer);
 }
 
+// Other ops compute in what they are given, or in fp32.
+bool has_own_dtype(Op op) { return op == Op::kLinear || op == Op::kAttention; }
+
 }  // namespace
 
 ValueRange FaultSearch::range_of(std::string name, const Tensor& tensor) {
@@ -57,7 +60,8 @@ std::optional<NonFiniteOp> FaultSearch::judge(const SearchedOp& op, const Tensor
                      .stats = stats,
                      .shape = made.shape(),
                      .inputs = inputs_of(op),
-                     .incoming = {}};
+                     .incoming = {},
+                     .stored_by = {}};
 }
 
 std::vector<ValueRange> FaultSearch::inputs_of(const SearchedOp& op) {
@@ -71,14 +75,28 @@ std::vector<ValueRange> FaultSearch::inputs_of(const SearchedOp& op) {
   return inputs;
 }
 
+std::vector<std::string> FaultSearch::stored_by(const SearchedOp& op, const std::vector<int>& inputs) const {
+  if (has_own_dtype(op.op)) return {op.layer};
+  std::vector<std::string> layers;
+  for (const int input : inputs) {
+    if (const auto layer = lowered_.find(input); layer != lowered_.end()) layers.push_back(layer->second);
+  }
+  return layers;
+}
+
 void FaultSearch::examine(const SearchedOp& op, const Tensor& output) {
   if (found_ || !is_floating(output.dtype())) return;
   found_ = judge(op, output);
-  if (!found_) remember(op, output);
+  if (found_) {
+    found_->stored_by = stored_by(op, op.inputs);
+  } else {
+    remember(op, output);
+  }
 }
 
 void FaultSearch::remember(const SearchedOp& op, const Tensor& output) {
   if (found_ || op.slot < 0 || !is_floating(output.dtype())) return;
+  if (has_own_dtype(op.op)) lowered_.emplace(op.slot, op.layer);
   ranges_.emplace(op.slot, range_of(place_of(op), output));
 }
 
@@ -89,20 +107,22 @@ void FaultSearch::enter_backward(const SearchedOp& op, const Tensor& d_out) {
 
 void FaultSearch::examine_gradient(const SearchedOp& op, int input, const Tensor& gradient) {
   const auto range = ranges_.find(input);
-  examine_gradient(op, range != ranges_.end() ? range->second.name : std::string("an input"), gradient);
+  examine_gradient(op, range != ranges_.end() ? range->second.name : std::string("an input"), gradient, {input});
 }
 
 void FaultSearch::examine_gradient(const SearchedOp& op, const Parameter& parameter) {
-  examine_gradient(op, fmt::format("parameter '{}'", parameter.name), parameter.gradient);
+  examine_gradient(op, fmt::format("parameter '{}'", parameter.name), parameter.gradient, {});
 }
 
-void FaultSearch::examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient) {
+void FaultSearch::examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient,
+                                   const std::vector<int>& inputs) {
   if (found_) return;
   found_ = judge(op, gradient);
   if (!found_) return;
   found_->pass = Pass::kBackward;
   found_->made = fmt::format("the gradient of {}", of);
   found_->incoming = incoming_;
+  found_->stored_by = stored_by(op, inputs);
 }
 
 }  // namespace mantissa

@@ -38,6 +38,9 @@ struct NonFiniteOp {
   Shape shape;
   std::vector<ValueRange> inputs;      // outputs of other ops, then parameters
   std::optional<ValueRange> incoming;  // the gradient of the op's output, in a backward pass
+  // The layers whose precision the tensor has: that of a linear op or of attention itself, else of those that the op
+  // has read (in a backward pass: whose gradient it made).
+  std::vector<std::string> stored_by;
 };
 
 // An op as a tape knows it. A slot names the output of an op; negative ones name nothing.
@@ -71,11 +74,14 @@ class FaultSearch {
   // What was made, if it is not finite.
   std::optional<NonFiniteOp> judge(const SearchedOp& op, const Tensor& made);
   std::vector<ValueRange> inputs_of(const SearchedOp& op);
-  void examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient);
+  void examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient,
+                        const std::vector<int>& inputs);
+  std::vector<std::string> stored_by(const SearchedOp& op, const std::vector<int>& inputs) const;
 
   Backend& backend_;
   Stream& stream_;
-  std::map<int, ValueRange> ranges_;  // of outputs, by slot
+  std::map<int, ValueRange> ranges_;    // of outputs, by slot
+  std::map<int, std::string> lowered_;  // layers of linear ops and attention, by the slot of their output
   std::optional<ValueRange> incoming_;
   std::optional<NonFiniteOp> found_;
 };

@@ -144,7 +144,8 @@ AutocastConfig Config::autocast() const {
           .recipe = p.recipe,
           .fp32_products = p.fp32_products,
           .ops = p.ops,
-          .layers = std::move(layers)};
+          .layers = std::move(layers),
+          .lifts = lifts};
 }
 
 Config load_config(const std::string& path, const std::vector<std::string>& overrides) {

@@ -10,6 +10,7 @@
 
 #include "amp/autocast_policy.h"
 #include "amp/grad_scaler.h"
+#include "amp/precision_fallback.h"
 #include "amp/precision_pattern.h"
 #include "amp/working_dtype.h"
 #include "comm/reducer_config.h"
@@ -179,6 +180,7 @@ struct Config {
   OptimizerConfig optimizer;
   PrecisionConfig precision;                       // where the schedule begins; see precision_phases.h
   std::vector<PrecisionPhase> precision_schedule;  // in the order of steps
+  FallbackOptions precision_fallback;
   ScalerSettings scaler;
   CommConfig comm;
   CheckpointConfig checkpoint;
@@ -193,6 +195,7 @@ struct Config {
   // scaler.scaler.mode as scaler.mode and the precision say.
   void resolve_scaler_mode();
 
+  LayerLifts lifts;       // what precision.fallback has come to in a run; no part of the settings
   ConfigOrigins origins;  // where each setting that is not at its default was written; no part of the settings
 };
 

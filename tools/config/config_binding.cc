@@ -120,8 +120,14 @@ void bind_precision_settings(ConfigVisitor& v, PrecisionConfig& c) {
 }
 
 // Phases name what they change of the settings themselves.
-void bind_precision(ConfigVisitor& v, PrecisionConfig& c, std::vector<PrecisionPhase>& schedule) {
+void bind_precision(ConfigVisitor& v, PrecisionConfig& c, std::vector<PrecisionPhase>& schedule,
+                    FallbackOptions& fallback) {
   bind_precision_settings(v, c);
+  v.section("fallback", [&] {
+    v.scalar("overflows", integer_field(fallback.overflows, 0));
+    v.scalar("window", integer_field<int64_t>(fallback.window, 1, kMaxSteps));
+    v.scalar("clean_steps", integer_field<int64_t>(fallback.clean_steps, 1, kMaxSteps));
+  });
   v.list("schedule", list_field(
                          schedule,
                          [](ConfigVisitor& w, PrecisionPhase& phase) {
@@ -191,7 +197,7 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("data", [&] { bind_data(v, c.data); });
   v.section("train", [&] { bind_train(v, c.train); });
   v.section("optimizer", [&] { bind_optimizer(v, c.optimizer, c.comm.reducer.sharding); });
-  v.section("precision", [&] { bind_precision(v, c.precision, c.precision_schedule); });
+  v.section("precision", [&] { bind_precision(v, c.precision, c.precision_schedule, c.precision_fallback); });
   v.section("scaler", [&] { bind_scaler(v, c.scaler); });
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });

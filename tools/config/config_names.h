@@ -66,7 +66,10 @@ inline constexpr Name<ScalerChoice> kScalerMode[] = {{"auto", ScalerChoice::kAut
                                                      {"dynamic", ScalerChoice::kDynamic}};
 inline constexpr Name<HysteresisRefill> kRefill[] = {{"growth", HysteresisRefill::kOnGrowth},
                                                      {"clean_step", HysteresisRefill::kOnCleanStep}};
-inline constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault}, {"clamp", FloorPolicy::kClamp}};
+inline constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault},
+                                               {"clamp", FloorPolicy::kClamp},
+                                               {"lift", FloorPolicy::kLift},
+                                               {"bf16", FloorPolicy::kBf16}};
 inline constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
 inline constexpr Name<InjectedPass> kInjectedPass[] = {{"forward", InjectedPass::kForward},
                                                        {"backward", InjectedPass::kBackward}};

@@ -113,6 +113,22 @@ Config in_phase(const Config& config, int phase) {
 
 Config at_step(const Config& config, int64_t steps) { return in_phase(config, phase_at(config, steps)); }
 
+Config with_lifts(Config phase, const PrecisionFallback& fallback) {
+  phase.lifts = fallback.lifts();
+  if (!fallback.leaves_fp16()) return phase;
+  const auto leave = [](DType& dtype) {
+    if (dtype == DType::kF16) dtype = DType::kBF16;
+  };
+  leave(phase.precision.compute);
+  const auto leave_setting = [&](std::optional<OpSetting>& setting) {
+    if (auto* dtype = setting ? std::get_if<DType>(&*setting) : nullptr) leave(*dtype);
+  };
+  for (auto& op : phase.precision.ops) leave_setting(op);
+  for (LayerOverride& layer : phase.precision.layers) leave_setting(layer.setting);
+  phase.resolve_scaler_mode();
+  return phase;
+}
+
 std::string phase_path(int phase) {
   return phase == 0 ? "precision" : fmt::format("precision.schedule[{}]", phase - 1);
 }

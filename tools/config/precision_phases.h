@@ -19,6 +19,9 @@ int64_t phase_end(const Config& config, int phase);
 Config in_phase(const Config& config, int phase);
 Config at_step(const Config& config, int64_t steps);
 
+// The configuration of a phase with the layers lifted that precision.fallback has lifted.
+Config with_lifts(Config phase, const PrecisionFallback& fallback);
+
 // "precision.schedule[0]", or "precision" for phase 0; and with where it was written, for errors.
 std::string phase_path(int phase);
 std::string phase_name(const Config& config, int phase);

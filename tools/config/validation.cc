@@ -250,6 +250,7 @@ void validate(const Config& c) {
   problems.run("optimizer", [&] { validate(c.optimizer.adamw); });
   problems.run("optimizer", [&] { GradientClipper clipper(c.optimizer.clip); });
   problems.run("scaler", [&] { validate(c.scaler.scaler); });
+  problems.run("precision.fallback", [&] { validate(c.precision_fallback); });
   problems.run("precision", [&] { AutocastPolicy policy(c.autocast()); });
   problems.throw_if_any();
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "core/base/log.h"
+#include "core/io/checkpoint_manifest.h"
 #include "tools/train/checkpoint_files.h"
 
 namespace mantissa {
@@ -81,7 +82,11 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   }
   folder = all_gather_records(communicator, folder)[0];
   if (!folder.found) return std::nullopt;
-  return ResumePoint{.folder = folder.path, .step = folder.step};
+  try {
+    return ResumePoint{.folder = folder.path, .step = folder.step, .run = read_manifest(folder.path).state.at("run")};
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError(fmt::format("{}/{}: {}", folder.path, kManifestName, error.what()));
+  }
 }
 
 TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
@@ -171,7 +176,7 @@ nlohmann::json TrainingCheckpoints::state(const nlohmann::json& extra) const {
   return state;
 }
 
-nlohmann::json TrainingCheckpoints::resume(const ResumePoint& point) {
+void TrainingCheckpoints::resume(const ResumePoint& point) {
   const Checkpoint checkpoint = open_checkpoint(point.folder);
   try {
     require_same_training(checkpoint);
@@ -185,7 +190,6 @@ nlohmann::json TrainingCheckpoints::resume(const ResumePoint& point) {
     }
     log_info("resumed from {} at step {} (saved by {} ranks)", checkpoint.folder, session_.next_step,
              state.at("ranks").get<int>());
-    return state.at("run");
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(fmt::format("{}/{}: {}", checkpoint.folder, kManifestName, error.what()));
   }

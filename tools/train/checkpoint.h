@@ -31,7 +31,8 @@ std::string find_checkpoint_folder(const std::string& path);
 // A checkpoint to go on from.
 struct ResumePoint {
   std::string folder;
-  int64_t step = 0;  // steps done
+  int64_t step = 0;    // steps done
+  nlohmann::json run;  // the manifest's "run" entry, see TrainingCheckpoints::save()
 };
 
 // The checkpoint that checkpoint.resume means, or nothing where the run starts from the beginning. Rank 0 decides, so
@@ -48,9 +49,9 @@ class TrainingCheckpoints {
   // could not be written: older checkpoints stay and training may go on. Collective.
   bool save(const nlohmann::json& extra);
 
-  // Goes on from a checkpoint; returns the manifest's "run" entry. CheckpointError for a checkpoint that is damaged or
+  // Goes on from a checkpoint. CheckpointError for a checkpoint that is damaged or
   // of another model, ConfigError for changed settings that shape the training. Collective.
-  nlohmann::json resume(const ResumePoint& point);
+  void resume(const ResumePoint& point);
 
  private:
   nlohmann::json state(const nlohmann::json& extra) const;

@@ -26,9 +26,12 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
   ParameterSet parameters;
   make_model(config, policy, parameters);
   const BucketLayout layout = lay_out(config, parameters, ranks);
-  require_effects(config);
   const CodedWeights coded = gathered_codes(config, parameters, policy);
-  require_gather_effect(config, layout, path, coded);
+  // Lifts may leave nothing of what a setting is about: that is no mistake of who wrote it.
+  if (config.lifts.empty()) {
+    require_effects(config);
+    require_gather_effect(config, layout, path, coded);
+  }
   const StepMemory step = walk_step(config, packing_device(config, ranks).get(), units);
   return {.parameters = parameters.numel(),
           .state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path, coded),

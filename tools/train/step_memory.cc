@@ -15,6 +15,7 @@ constexpr size_t kArenaBytes = size_t{1} << 46;  // address space that nobody to
 // Rounding that could have no effect is an error, as every setting without one.
 void require_something_to_round(const Config& config, const ParameterSet& parameters) {
   const AdamWOptions& options = config.optimizer.adamw;
+  if (!config.lifts.empty()) return;  // what is left to round may go back to what it was
   if (options.weight_rounding == WeightRounding::kNearest && options.master == MasterWeights::kF32) return;
   for (int index = 0; index < parameters.size(); ++index) {
     if (parameters[index].working_dtype != DType::kF32) return;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "amp/grad_scaler.h"
 #include "comm/verdict_reduction.h"
@@ -28,6 +29,7 @@ struct StepReport {
   // Of a loss that is not finite, or of gradients that were hunted: the first op that made something that was not, and
   // of what; nothing if every op's work was finite.
   std::optional<std::string> culprit;
+  std::vector<std::string> overflowed_layers{};  // whose precision that had
   double seconds = 0.0;
 
   // Why the step was skipped, in one line; empty when it was applied.

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <span>
+#include <sstream>
 
 #include "core/profile/range.h"
 
@@ -12,7 +13,24 @@ namespace {
 struct Culprit {
   int32_t found = 0;
   char text[1020] = {};
+  char layers[512] = {};  // a line each
 };
+
+// As many whole lines as there is room for.
+std::string lines(const std::vector<std::string>& texts, size_t room) {
+  std::string joined;
+  for (const std::string& text : texts) {
+    if (joined.size() + text.size() + 1 <= room) joined += text + "\n";
+  }
+  return joined;
+}
+
+std::vector<std::string> from_lines(const std::string& joined) {
+  std::vector<std::string> texts;
+  std::istringstream stream(joined);
+  for (std::string text; std::getline(stream, text);) texts.push_back(text);
+  return texts;
+}
 
 std::string describe(const NonFiniteOp& bad, size_t micro_batch) {
   const bool is_backward = bad.pass == Pass::kBackward;
@@ -27,6 +45,8 @@ std::string describe(const NonFiniteOp& bad, size_t micro_batch) {
   }
   return text;
 }
+
+FoundOp found_op(const NonFiniteOp& bad, size_t micro_batch) { return {describe(bad, micro_batch), bad.stored_by}; }
 
 }  // namespace
 
@@ -129,26 +149,28 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
           .after_backward = session_.injection.on_op(step_, InjectedPass::kBackward)};
 }
 
-std::optional<std::string> StepWork::find_culprit(Pass pass) {
+std::optional<FoundOp> StepWork::find_culprit(Pass pass) {
   Culprit mine;
-  if (const std::optional<std::string> text = find_own_culprit(pass)) {
+  if (const std::optional<FoundOp> own = find_own_culprit(pass)) {
     mine.found = 1;
-    std::strncpy(mine.text, text->c_str(), sizeof(mine.text) - 1);
+    std::strncpy(mine.text, own->text.c_str(), sizeof(mine.text) - 1);
+    lines(own->stored_by, sizeof(mine.layers) - 1).copy(mine.layers, sizeof(mine.layers) - 1);
   }
   const auto all = all_gather_records(session_.communicator, mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].found) return fmt::format("{} on rank {}", all[rank].text, rank);
+    if (!all[rank].found) continue;
+    return FoundOp{fmt::format("{} on rank {}", all[rank].text, rank), from_lines(all[rank].layers)};
   }
   return std::nullopt;
 }
 
-std::optional<std::string> StepWork::find_own_culprit(Pass pass) {
+std::optional<FoundOp> StepWork::find_own_culprit(Pass pass) {
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     TapeOptions options = tape_options(index);
     options.check_outputs = true;
     Tape tape = session_.runtime.make_tape(std::move(options));
     forward(tape, index);
-    if (const auto& bad = tape.first_non_finite()) return describe(*bad, index);
+    if (const auto& bad = tape.first_non_finite()) return found_op(*bad, index);
   }
   if (pass == Pass::kForward) return std::nullopt;
   session_.runtime.parameters.forget_gradients();
@@ -160,7 +182,7 @@ std::optional<std::string> StepWork::find_own_culprit(Pass pass) {
     }
     Tape tape = session_.runtime.make_tape(std::move(options));
     tape.backward(forward(tape, index).sum);
-    if (const auto& bad = tape.first_non_finite()) return describe(*bad, index);
+    if (const auto& bad = tape.first_non_finite()) return found_op(*bad, index);
   }
   return std::nullopt;
 }

@@ -9,6 +9,12 @@
 
 namespace mantissa {
 
+// An op that made something that was not finite.
+struct FoundOp {
+  std::string text;                    // what it made, and of what
+  std::vector<std::string> stored_by;  // layers: NonFiniteOp::stored_by
+};
+
 class StepWork {
  public:
   explicit StepWork(Session& session);
@@ -29,10 +35,11 @@ class StepWork {
   // Runs this rank's forward passes once more with every op checked, and for kBackward, if these are finite, the
   // backward passes, too, whose gradients replace those of run(): the first op that made something that was not finite,
   // and of what, on the first rank that has one. Nothing if all was finite. Slow; collective.
-  std::optional<std::string> find_culprit(Pass pass);
+  std::optional<FoundOp> find_culprit(Pass pass);
 
  private:
-  std::optional<std::string> find_own_culprit(Pass pass);
+  // On this rank, in the micro-batch that the text names.
+  std::optional<FoundOp> find_own_culprit(Pass pass);
   LossOutput forward(Tape& tape, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
 

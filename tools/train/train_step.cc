@@ -185,6 +185,11 @@ bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
 
 void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
   Session& s = session_;
+  const auto blame = [&report](std::optional<FoundOp> found) {
+    if (!found) return;
+    report.culprit = std::move(found->text);
+    report.overflowed_layers = std::move(found->stored_by);
+  };
   if (gradients == Gradients::kOverwritten) {
     s.runtime.stream->synchronize();  // the step behind has run: its gradients give way
     work_.load(report.step);
@@ -192,12 +197,12 @@ void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
     work_.run();
   }
   if (!report.verdict.loss_finite) {
-    report.culprit = work_.find_culprit(Pass::kForward);
+    blame(work_.find_culprit(Pass::kForward));
   } else if (!report.verdict.gradients_finite) {
     report.offender =
         s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);  // needs the gradients as they are
     report.hunted = is_worth_a_hunt(report);
-    if (report.hunted) report.culprit = work_.find_culprit(Pass::kBackward);
+    if (report.hunted) blame(work_.find_culprit(Pass::kBackward));
   }
   s.runtime.delayed_scales->forget_records();
   s.verdicts.release_hold();

@@ -41,22 +41,33 @@ void announce(const Config& config, const Session& session, int threads) {
     log_info("{}", gather);
 }
 
-// What one phase of a training hands on to the next.
+// What one session hands on to the next.
 struct Handover {
   HeldState held;
   nlohmann::json trainer;
+  PrecisionSwitch why;
+
+  int64_t step() const { return held.numbers().next_step; }
 };
 
-// Where a training comes from: a phase before, a checkpoint, or neither.
+// Where a training comes from: a session before, a checkpoint, or neither.
 struct Origin {
   std::optional<Handover> before{};
   std::optional<ResumePoint> checkpoint{};
+
+  int64_t step() const { return before ? before->step() : checkpoint ? checkpoint->step : 0; }
+  nlohmann::json trainer() const { return before ? before->trainer : checkpoint ? checkpoint->run : nlohmann::json(); }
 };
 
-// Trains one phase. Nothing where the training ends with it.
-std::optional<Handover> train_phase(const Config& run, int phase, const Origin& origin, int threads,
-                                    const RunFolder* folder, Communicator& communicator) {
-  const Config config = in_phase(run, phase);
+PrecisionSwitch switch_to(const Config& run, int phase) {
+  return {.cause = phase_path(phase), .changes = training_differences(in_phase(run, phase - 1), in_phase(run, phase))};
+}
+
+// Trains in one precision. Nothing where the training ends with it.
+std::optional<Handover> train_on(const Config& run, const Origin& origin, int threads, const RunFolder* folder,
+                                 Communicator& communicator) {
+  const int phase = phase_at(run, origin.step());
+  const Config config = with_lifts(in_phase(run, phase), fallback_from(run, origin.trainer()));
   Session session(config, communicator);
   // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
   // hang.
@@ -64,26 +75,25 @@ std::optional<Handover> train_phase(const Config& run, int phase, const Origin& 
   std::optional<Trainer> trainer;
   try {
     checkpoints.emplace(session, run);
-    TrainerStart start;
+    TrainerStart start{.state = origin.trainer()};
     if (origin.before) {
       origin.before->held.hand_over(session);
-      start.state = origin.before->trainer;
-      start.by_switch = {.cause = phase_path(phase),
-                         .changes = training_differences(in_phase(run, phase - 1), config)};
+      start.by_switch = origin.before->why;
     } else {
       announce(config, session, threads);
-      if (origin.checkpoint) start.state = checkpoints->resume(*origin.checkpoint);
+      if (origin.checkpoint) checkpoints->resume(*origin.checkpoint);
       if (folder != nullptr) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
     }
     trainer.emplace(session, *checkpoints, start);
     const int64_t last = Trainer::last_step(run), end = std::min(phase_end(run, phase), last);
-    trainer->run(end);
-    if (end == last) {
+    std::optional<PrecisionSwitch> why = trainer->run(end);
+    if (session.next_step >= last) {
       trainer->finish();
       return std::nullopt;
     }
     trainer->leave();
-    return Handover{.held = HeldState(session), .trainer = trainer->state()};
+    if (!why) why = switch_to(run, phase + 1);
+    return Handover{.held = HeldState(session), .trainer = trainer->state(), .why = std::move(*why)};
   } catch (const std::exception& exception) {
     leave_job(exception, communicator);
   }
@@ -97,10 +107,8 @@ void train(const Config& config, Communicator& communicator) {
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
   Origin origin{.checkpoint = find_resume_point(config, communicator)};
-  int phase = phase_at(config, origin.checkpoint ? origin.checkpoint->step : 0);
-  log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
-  while ((origin.before = train_phase(config, phase, origin, threads, folder ? &*folder : nullptr, communicator))) {
-    ++phase;
+  log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase_at(config, origin.step()))]));
+  while ((origin.before = train_on(config, origin, threads, folder ? &*folder : nullptr, communicator))) {
   }
 }
 

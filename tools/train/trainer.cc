@@ -29,7 +29,8 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const Train
       checkpoints_(checkpoints),
       probes_(make_probes(session)),
       step_(session, probes_ ? &probes_->probe() : nullptr),
-      evaluation_(session) {
+      evaluation_(session),
+      fallback_(fallback_from(session.config, start.state)) {
   if (const nlohmann::json& state = start.state; !state.is_null()) {
     statistics_.restore(state.at("statistics"));
     faults_in_a_row_ = state.at("faults_in_a_row");
@@ -74,13 +75,15 @@ int64_t Trainer::last_step(const Config& config) {
   return config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
 }
 
-void Trainer::run(int64_t end) {
+std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
   const Config& config = session_.config;
   const int64_t last = last_step(config);
   if (session_.next_step < end) step_.calibrate();
   if (session_.next_step < end && session_.next_step == 0) evaluate();
   while (step_.next_to_start() < end) {
-    take(step_.run());
+    watch_returns(step_.next_to_start());
+    if (!switch_) take(step_.run());
+    if (switch_) break;
     const int64_t started = step_.next_to_start();
     const bool evaluation_due = due(config.train.eval_interval, started) && started < last;
     const bool sample_due = due(config.train.sample_interval, started) && started < last;
@@ -92,6 +95,7 @@ void Trainer::run(int64_t end) {
     if (save_due) save();
   }
   take(step_.finish());
+  return std::exchange(switch_, std::nullopt);
 }
 
 void Trainer::finish() {
@@ -117,7 +121,10 @@ void Trainer::take(const std::vector<StepReport>& steps) {
     if (probes_) probes_->count(step);
   }
   if (const auto probed = step_.take_probed()) probes_->record(*probed);
-  for (const StepReport& step : steps) watch_faults(step);
+  for (const StepReport& step : steps) {
+    watch_overflows(step);
+    watch_faults(step);
+  }
   if (profile_) profile_->watch();
 }
 
@@ -144,9 +151,48 @@ void Trainer::report(const StepReport& step) {
   }
 }
 
+void Trainer::watch_returns(int64_t step) {
+  if (!fallback_.is_due(step)) return;
+  take(step_.finish());  // a step under way may still overflow
+  for (const std::string& layer : fallback_.settle(step)) {
+    if (!switch_) switch_.emplace();
+    switch_->cause = "precision.fallback.clean_steps";
+    switch_->changes.push_back(layer == PrecisionFallback::kWholeModel
+                                   ? std::string("what was fp16 computes in fp16 again")
+                                   : fmt::format("layer '{}' goes back by a level", layer));
+  }
+}
+
+void Trainer::watch_overflows(const StepReport& step) {
+  if (step.applied) return;
+  const bool at_floor = step.event == ScalerEvent::kAtFloorFault;
+  const FloorPolicy policy = session_.scaler.config().floor_policy;
+  for (const std::string& layer : step.overflowed_layers) {
+    const int room = lift_room(session_.runtime.policy.at(layer));
+    const bool lifts = at_floor && policy == FloorPolicy::kLift ? fallback_.lift_now(step.step, layer, room)
+                                                                : fallback_.overflowed(step.step, layer, room);
+    if (!lifts) continue;
+    lift(layer, fmt::format("overflow of layer '{}' in step {}", layer, step.step + 1));
+  }
+  if (!at_floor || policy != FloorPolicy::kBf16 || !session_.config.precision.uses_fp16()) return;
+  fallback_.leave_fp16(step.step);
+  switch_ = {.cause = fmt::format("scaler.floor = bf16 after step {}", step.step + 1),
+             .changes = {"what was fp16 computes in bf16"}};
+}
+
+void Trainer::lift(const std::string& layer, const std::string& cause) {
+  const Precision before = session_.runtime.policy.at(layer);
+  Precision after = before;
+  mantissa::lift(after, 1);
+  if (!switch_) switch_.emplace();
+  switch_->cause += (switch_->cause.empty() ? "" : ", ") + cause;
+  switch_->changes.push_back(fmt::format("layer '{}': {} -> {}", layer, describe_lift(before), describe_lift(after)));
+}
+
 void Trainer::watch_faults(const StepReport& step) {
-  // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss.
-  faults_in_a_row_ = is_fault(step.event) ? faults_in_a_row_ + 1 : 0;
+  // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss. In another precision they may
+  // be none.
+  faults_in_a_row_ = is_fault(step.event) && !switch_ ? faults_in_a_row_ + 1 : 0;
   if (faults_in_a_row_ < session_.config.faults.max_consecutive) return;
   const int faults = std::exchange(faults_in_a_row_, 0);
   save();  // the weights are those of the last step that was applied
@@ -182,6 +228,7 @@ void Trainer::sample() {
 nlohmann::json Trainer::state() const {
   return {{"statistics", statistics_.state()},
           {"faults_in_a_row", faults_in_a_row_},
+          {"fallback", to_json(fallback_.state())},
           {"first_validation_loss", first_validation_loss_ ? number(*first_validation_loss_) : nullptr}};
 }
 

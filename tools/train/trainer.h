@@ -7,6 +7,7 @@
 
 #include "tools/train/checkpoint.h"
 #include "tools/train/evaluation.h"
+#include "tools/train/fallback_state.h"
 #include "tools/train/metrics.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/run_profile.h"
@@ -35,9 +36,9 @@ class Trainer {
   // The step that the training of this configuration ends at, for now: train.steps, or train.stop_at_step.
   static int64_t last_step(const Config& config);
 
-  // Trains up to step `end`, with evaluation, samples and checkpoints on the way. FaultError after
-  // faults.max_consecutive faults in a row. Collective.
-  void run(int64_t end);
+  // Trains up to step `end`, with evaluation, samples and checkpoints on the way, or until the precision has to change
+  // for another reason, which it returns. FaultError after faults.max_consecutive faults in a row. Collective.
+  std::optional<PrecisionSwitch> run(int64_t end);
   // At last_step(): evaluates, saves and tells what there was. CheckpointError where nothing could be saved.
   // Collective.
   void finish();
@@ -54,6 +55,11 @@ class Trainer {
   bool save();
   void take(const std::vector<StepReport>& steps);
   void report(const StepReport& step);
+  // Whether layers go back, before a step.
+  void watch_returns(int64_t step);
+  // Whether layers are lifted, after one.
+  void watch_overflows(const StepReport& step);
+  void lift(const std::string& layer, const std::string& cause);
   // Counts faults in a row and stops the run when there are too many.
   void watch_faults(const StepReport& step);
   void announce(const TrainerStart& start);
@@ -70,6 +76,8 @@ class Trainer {
   SpeedContext speed_;
   std::optional<RunProfile> profile_;
   int faults_in_a_row_ = 0;
+  PrecisionFallback fallback_;
+  std::optional<PrecisionSwitch> switch_;  // that is to come
   int64_t saved_step_ = -1;
   std::optional<double> first_validation_loss_, last_validation_loss_;
 };
