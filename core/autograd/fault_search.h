@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/autograd/parameter.h"
+#include "core/autograd/pass.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
 
@@ -24,8 +25,6 @@ struct ValueRange {
 
 // "layer_norm of 'blocks.0.norm' (bf16, magnitudes 0.000122 to 3.5, 2 of 64 zero)".
 std::string to_text(const ValueRange& range);
-
-enum class Pass : uint8_t { kForward, kBackward };
 
 // The first op that made something that was not finite: its output, or in a backward pass the gradient of an input or
 // of a parameter.

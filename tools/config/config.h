@@ -15,6 +15,7 @@
 #include "amp/working_dtype.h"
 #include "comm/reducer_config.h"
 #include "comm/weight_gather.h"
+#include "core/autograd/pass.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/recompute.h"
 #include "core/backend/attention_options.h"
@@ -133,7 +134,6 @@ struct FaultConfig {
 
 // Faults to inject, for tests of fault handling only.
 enum class InjectedValue : uint8_t { kInf, kNan };
-enum class InjectedPass : uint8_t { kForward, kBackward };
 
 struct GradientInjection {
   int64_t step = 1;  // the first is 1
@@ -148,7 +148,7 @@ struct ActivationInjection {
   int rank = 0;
   std::string layer;  // path: "blocks.1.mlp.up"
   Op op = Op::kLinear;
-  InjectedPass pass = InjectedPass::kForward;  // backward: into the gradient that the op gives its first input
+  Pass pass = Pass::kForward;  // backward: into the gradient that the op gives its first input
   InjectedValue value = InjectedValue::kInf;
 };
 

@@ -71,7 +71,7 @@ inline constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault},
                                                {"lift", FloorPolicy::kLift},
                                                {"bf16", FloorPolicy::kBf16}};
 inline constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
-inline constexpr Name<InjectedPass> kInjectedPass[] = {{"forward", InjectedPass::kForward},
-                                                       {"backward", InjectedPass::kBackward}};
+inline constexpr Name<Pass> kInjectedPass[] = {{"forward", Pass::kForward},
+                                                       {"backward", Pass::kBackward}};
 
 }  // namespace mantissa::config_names

@@ -18,7 +18,7 @@ class FaultInjection {
   // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
   // empty if nothing is planned.
   std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step,
-                                                                                       InjectedPass pass) const;
+                                                                                       Pass pass) const;
 
   // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
   void require_injected(int64_t step) const;

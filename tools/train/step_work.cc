@@ -145,8 +145,8 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
           .loss_gradient = loss_gradient_,
           .recompute = session_.config.train.recompute,
           .operand_caches = keeps_packed ? &session_.runtime.operand_caches : nullptr,
-          .after_op = session_.injection.on_op(step_, InjectedPass::kForward),
-          .after_backward = session_.injection.on_op(step_, InjectedPass::kBackward)};
+          .after_op = session_.injection.on_op(step_, Pass::kForward),
+          .after_backward = session_.injection.on_op(step_, Pass::kBackward)};
 }
 
 std::optional<FoundOp> StepWork::find_culprit(Pass pass) {
