@@ -34,19 +34,20 @@ std::string wire_in_more(const FormatInUse& format) {
 }
 
 std::string larger_loss_scale(const Config& config) {
-  return config.scaler.mode == ScalerChoice::kNone ? "Loss scaling (scaler.mode=dynamic)"
-                                                   : "A larger loss scale (scaler)";
+  return config.scaler.scaler.mode == ScalerMode::kNone ? "Loss scaling (scaler.mode=dynamic)"
+                                                        : "A larger loss scale (scaler)";
 }
 
 std::string smaller_loss_scale(const Config& config) {
-  switch (config.scaler.mode) {
-    case ScalerChoice::kNone:
+  switch (config.scaler.scaler.mode) {
+    case ScalerMode::kNone:
       return "A loss scale below 1 (scaler.mode=static, scaler.min_scale and scaler.init_scale below 1)";
-    case ScalerChoice::kStatic:
+    case ScalerMode::kStatic:
       return "A smaller scaler.init_scale, or scaler.mode=dynamic, which skips such steps and comes down";
-    default:
+    case ScalerMode::kDynamic:
       return "The dynamic loss scale skips such steps and comes down: a smaller scaler.init_scale saves them";
   }
+  return "";
 }
 
 std::string for_non_finite(const Situation& at) {
@@ -55,7 +56,7 @@ std::string for_non_finite(const Situation& at) {
 
 // A loss scale, or where none is at work and the format has fp32's range, what fp32 would not cure either.
 std::string for_non_finite_gradients(const Situation& at, const Config& config) {
-  const bool is_scaled = config.scaler.mode != ScalerChoice::kNone;
+  const bool is_scaled = config.scaler.scaler.mode != ScalerMode::kNone;
   return is_scaled || at.stored_in == "fp16" || at.format == "fp16" ? smaller_loss_scale(config) : kNoMoreRange;
 }
 

@@ -26,7 +26,8 @@ struct Situation {
   std::string stored_in;  // the dtype that the layer computes in: "bf16"
 };
 
-// A sentence without its full stop.
+// A sentence without its full stop. Of `config` it counts what scaler.mode comes to, which `auto` leaves to the
+// precision.
 std::string advice(Problem problem, const Situation& situation, const Config& config);
 
 }  // namespace mantissa

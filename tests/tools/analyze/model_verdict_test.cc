@@ -27,7 +27,7 @@ ProductFindings product_of(const std::string& product, const std::string& format
 
 struct Setting {
   DType compute = DType::kBF16;
-  ScalerChoice scaler = ScalerChoice::kNone;
+  ScalerChoice scaler = ScalerChoice::kAuto;
   int32_t margin = 0;
 };
 
@@ -38,6 +38,7 @@ ModelAnalysis analysis_of(const Setting& setting, std::vector<TensorFindings> te
   analysis.config.precision.compute = setting.compute;
   analysis.config.precision.delayed.margin = setting.margin;
   analysis.config.scaler.mode = setting.scaler;
+  analysis.config.resolve_scaler_mode();
   tensors.push_back(tensor_of(probe_role::kOutput, std::string(name(setting.compute)), {.elements = 1}));
   analysis.checkpoints.push_back({.config = analysis.config,
                                   .name = "early",
@@ -69,8 +70,9 @@ struct Case {
 };
 
 TEST(ModelVerdict, AdviceFitsTheFormatInUse) {
-  const Setting bf16, fp16{.compute = DType::kF16, .scaler = ScalerChoice::kDynamic},
-      static_fp16{.compute = DType::kF16, .scaler = ScalerChoice::kStatic}, plain_fp16{.compute = DType::kF16};
+  const Setting bf16, auto_fp16{.compute = DType::kF16}, fp16{.compute = DType::kF16, .scaler = ScalerChoice::kDynamic},
+      static_fp16{.compute = DType::kF16, .scaler = ScalerChoice::kStatic},
+      plain_fp16{.compute = DType::kF16, .scaler = ScalerChoice::kNone};
   const Case cases[] = {
       {"activation", "fp16", kHalfOverflows, fp16, "bf16 or fp32 for that layer", "margin"},
       {"gradient", "fp16", kHalfOverflows, static_fp16, "A smaller scaler.init_scale", "margin"},
@@ -80,8 +82,10 @@ TEST(ModelVerdict, AdviceFitsTheFormatInUse) {
       {"weight", "current:e4m3", kHalfOverflows, bf16, "dtype: current:e5m2", "margin"},
       {"activation", "fp16", kHalfUnderflows, fp16, "bf16 for that layer", "recipe"},
       {"gradient", "fp16", kHalfUnderflows, fp16, "A larger loss scale", "recipe"},
+      {"gradient", "fp16", kHalfUnderflows, auto_fp16, "A larger loss scale", "recipe"},
       {"gradient", "fp16", kHalfUnderflows, plain_fp16, "Loss scaling (scaler.mode=dynamic)", "recipe"},
       {"gradient", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.layers)", "or bf16"},
+      {"gradient", "bf16", kHalfUnderflows, bf16, "Loss scaling (scaler.mode=dynamic)", "larger loss scale"},
       {"activation", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.layers)", "recipe"},
       {"gradient", "delayed:e5m2", kHalfUnderflows, bf16, "Smaller blocks (precision.recipe=block or mxfp8)", "margin"},
       {"gradient", "delayed:e5m2", kHalfUnderflows, {.margin = 2}, "A smaller precision.delayed.margin", "scaler"},
@@ -95,6 +99,7 @@ TEST(ModelVerdict, AdviceFitsTheFormatInUse) {
       {"activation", "fp16", kSomeBad, fp16, "bf16 or fp32 for that layer", "optimizer"},
       {"activation", "delayed:e4m3", kSomeBad, bf16, "optimizer.lr", "bf16 or fp32"},
       {"gradient", "fp16", kSomeBad, fp16, "The dynamic loss scale skips such steps", "scaler.mode"},
+      {"gradient", "fp16", kSomeBad, auto_fp16, "The dynamic loss scale skips such steps", "scaler.mode"},
       {"gradient", "fp16", kSomeBad, plain_fp16, "scaler.init_scale below 1", "dynamic"},
       {"gradient", "bf16", kSomeBad, bf16, "optimizer.lr", "scaler"},
   };
