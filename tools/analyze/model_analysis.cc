@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "amp/grad_scaler.h"
 #include "comm/communicator.h"
 #include "core/base/log.h"
 #include "tools/analyze/run_settings.h"
@@ -105,7 +106,14 @@ std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_
   return std::nullopt;
 }
 
-Trained train(Config config, int64_t batches, Communicator& communicator) {
+// The loss scale of one step, whatever becomes of that.
+GradScaler fixed_scale(float scale) {
+  return GradScaler({.mode = ScalerMode::kStatic, .init_scale = scale, .min_scale = 0.0f});
+}
+
+// With `scales_of`, steps from the same point, each at the loss scale that it had there.
+Trained train(Config config, int64_t batches, Communicator& communicator,
+              const std::vector<ProbedStep>* scales_of = nullptr) {
   Session session(config, communicator);  // which reads the schedule of this very object
   TrainingCheckpoints checkpoints(session, config);
   if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
@@ -117,6 +125,7 @@ Trained train(Config config, int64_t batches, Communicator& communicator) {
   Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = instead};
   step.calibrate();
   while (static_cast<int64_t>(trained.steps.size()) < batches) {
+    if (scales_of != nullptr) session.scaler = fixed_scale(scales_of->at(trained.steps.size()).loss_scale);
     for (const StepReport& report : step.run()) {
       if (report.step == trained.first_step) trained.first_loss = report.loss;
     }
@@ -174,9 +183,9 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
     const Trained trained = train(as_configured, request.batches, communicator);
     CheckpointFindings found;
     if (stores_fp16(as_configured)) {
-      const Trained exact = train(in_fp32(as_configured), request.batches, communicator);
+      Trained exact = train(in_fp32(as_configured), request.batches, communicator, &trained.steps);
       found = findings_of(trained.steps, exact.steps, request.loss_scale);
-      take_magnitudes(findings_of(exact.steps, {}), found);
+      take_magnitudes(trained.steps, std::move(exact.steps), found);
     } else {
       found = findings_of(trained.steps, trained.steps, request.loss_scale);
     }

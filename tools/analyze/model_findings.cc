@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/autograd/linear_formats.h"
+#include "core/base/check.h"
 
 namespace mantissa {
 namespace {
@@ -147,10 +148,19 @@ CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::
   return found;
 }
 
-void take_magnitudes(const CheckpointFindings& exact, CheckpointFindings& found) {
+void take_magnitudes(const std::vector<ProbedStep>& steps, std::vector<ProbedStep> exact, CheckpointFindings& found) {
+  MANTISSA_CHECK(steps.size() == exact.size(), "[take_magnitudes] expected {} steps, got {}", steps.size(),
+                 exact.size());
+  for (size_t i = 0; i < steps.size(); ++i) {
+    MANTISSA_CHECK(steps[i].step == exact[i].step && steps[i].loss_scale == exact[i].loss_scale,
+                   "[take_magnitudes] expected step {} at a loss scale of {}, got step {} at {}", steps[i].step,
+                   steps[i].loss_scale, exact[i].step, exact[i].loss_scale);
+    if (!steps[i].applied) exact[i].applied = false;
+  }
+  const CheckpointFindings counted = findings_of(exact, {});
   for (TensorFindings& tensor : found.tensors) {
     if (tensor.format != info(Format::kF16).name) continue;
-    for (const TensorFindings& other : exact.tensors) {
+    for (const TensorFindings& other : counted.tensors) {
       if (other.role != tensor.role || other.tensor != tensor.tensor) continue;
       tensor.histogram = other.histogram;
       tensor.losses = format_losses(other.histogram, Format::kF16, 0);

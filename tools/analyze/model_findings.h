@@ -75,8 +75,9 @@ ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents);
 CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes,
                                const StaticScaleOptions& options = kLossScaleOptions);
 
-// What is stored in fp16 has lost its small values before a probe sees it: those tensors' counts become what fp16 loses
-// of `exact`, the same steps in fp32 at the same loss scale.
-void take_magnitudes(const CheckpointFindings& exact, CheckpointFindings& found);
+// What is stored in fp16 has lost its small values before a probe sees it: those tensors' counts in `found`, which is
+// made of `steps`, become what fp16 loses of `exact`, the same steps in fp32 at the same loss scales. A step that was
+// skipped in either does not count: of no step, no count.
+void take_magnitudes(const std::vector<ProbedStep>& steps, std::vector<ProbedStep> exact, CheckpointFindings& found);
 
 }  // namespace mantissa

@@ -182,10 +182,31 @@ TEST(ModelFindings, TakesWhatFp16LosesFromMagnitudesThatHaveAll) {
   ProbedStep stored = step_of({1.0f, 0.0f, 0.0f});
   stored.rows[0].format = "fp16";
   CheckpointFindings found = findings_of({stored}, {});
-  take_magnitudes(findings_of({step_of({1.0f, 0x1p-26f, 0x1p-20f})}, {}), found);
+  take_magnitudes({stored}, {step_of({1.0f, 0x1p-26f, 0x1p-20f})}, found);
   EXPECT_EQ(found.tensors[0].losses.underflowed, 1);
   EXPECT_EQ(found.tensors[0].losses.subnormal, 1);
   EXPECT_EQ(found.tensors[0].losses.zeros, 0);
+}
+
+// In fp32 a step that overflows in fp16 does not: its magnitudes were at a scale that no update was made with.
+TEST(ModelFindings, TakesNoMagnitudesOfStepsThatWereSkipped) {
+  std::vector<ProbedStep> stored = {step_of({INFINITY, 1.0f}, 0, 0x1p20f), step_of({1.0f, 0.5f}, 1, 0x1p10f)};
+  const std::vector<ProbedStep> exact = {step_of({1.0f, 0x1p-19f}, 0, 0x1p20f),
+                                         step_of({0x1p-9f, 0x1p-36f}, 1, 0x1p10f)};
+  for (ProbedStep& step : stored) step.rows[0].format = "fp16";
+  stored[0].applied = false;
+  CheckpointFindings found = findings_of(stored, {});
+  take_magnitudes(stored, exact, found);
+  EXPECT_EQ(found.tensors[0].losses, (FormatLosses{.elements = 2, .underflowed = 1}));
+  EXPECT_EQ(found.tensors[0].non_finite_when_skipped, 1) << "as it was in fp16";
+
+  stored[1].applied = false;
+  found = findings_of(stored, {});
+  take_magnitudes(stored, exact, found);
+  EXPECT_EQ(found.tensors[0].losses, FormatLosses());
+  EXPECT_EQ(found.tensors[0].histogram, ExponentHistogram());
+  stored[1].loss_scale = 1.0f;
+  EXPECT_THROW(take_magnitudes(stored, exact, found), ContractError) << "another loss scale says something else";
 }
 
 TEST(ModelFindings, NoiseCostsAShareOfTheBatch) {
