@@ -59,6 +59,10 @@ std::string layer_line(const CheckpointFindings& found, const std::string& layer
 }
 
 std::string update_line(const CheckpointFindings& found) {
+  if (found.config.optimizer.adamw.master == MasterWeights::kNoneStochastic) {
+    return "  updates: not known, since weights without masters that are rounded stochastically keep no other trace of "
+           "them\n";
+  }
   UpdateStagnation all;
   for (const TensorFindings& one : found.tensors) {
     if (one.role != probe_role::kUpdate) continue;

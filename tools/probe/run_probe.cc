@@ -24,7 +24,8 @@ RunProbe::RunProbe(const Config& config, int linear_layers, const Parts& parts)
                  .counts_weights = parts.communicator.rank() == 0},
                 parts.backend, parts.stream),
       gradients_(parts.buckets, parts.reducer, parts.communicator, parts.backend, parts.stream),
-      updates_(parts.buckets.parameters(), parts.optimizer, parts.backend, parts.stream) {}
+      updates_(parts.buckets.parameters(), parts.optimizer, config.optimizer.adamw.master, parts.backend,
+               parts.stream) {}
 
 ProbedStep RunProbe::end(int64_t step, float loss_scale, bool applied, double learning_rate) {
   const auto begin = std::chrono::steady_clock::now();

@@ -38,8 +38,8 @@ class RunProbe {
   void gradients_ready() { gradients_.look(); }
   void before_update() { updates_.before(); }
   void after_update() { updates_.after(); }
-  // What the step has shown, on all ranks. There are updates where it was applied with a learning rate that is not 0.
-  // Blocks; collective.
+  // What the step has shown, on all ranks. There are updates where it was applied with a learning rate that is not 0,
+  // of the parameters of which UpdateProbe knows them. Blocks; collective.
   ProbedStep end(int64_t step, float loss_scale, bool applied, double learning_rate);
 
  private:

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "tools/analyze/model_report.h"
+
 namespace mantissa {
 namespace {
 
@@ -194,6 +196,17 @@ TEST(ModelVerdict, SaysWhenAScaleRestsOnFewSteps) {
   ModelAnalysis none = analysis_of({}, {});
   none.checkpoints[0].loss_scale.skipped = kSteps;
   EXPECT_TRUE(has(told(none), "No loss scale for fp16 is recommended, since every step was skipped"));
+}
+
+// Where only the rounded weight is kept an update cannot be told from its rounding.
+TEST(ModelText, GivesNoFigureOfUpdatesThatAreNotKnown) {
+  TensorFindings update = tensor_of(probe_role::kUpdate, "fp32", {.elements = 8}, "norm");
+  update.stagnation = {.elements = 8, .zero = 0, .non_finite = 0, .stagnant = {0, 4, 2}};
+  ModelAnalysis analysis = analysis_of({}, {update});
+  EXPECT_TRUE(has(to_text(analysis), "updates below half an ulp of the weight: 0 % in fp32, 50 % in bf16"));
+  analysis.checkpoints[0].config.optimizer.adamw.master = MasterWeights::kNoneStochastic;
+  EXPECT_TRUE(has(to_text(analysis), "updates: not known, since weights without masters")) << to_text(analysis);
+  EXPECT_FALSE(has(to_text(analysis), "half an ulp"));
 }
 
 }  // namespace
