@@ -94,7 +94,7 @@ struct Trained {
   std::vector<ProbedStep> steps;
   int64_t first_step = 0;
   double first_loss = 0.0;
-  std::optional<double> learning_rate_instead;
+  std::optional<LearningRateInstead> learning_rate_instead;
 };
 
 // Of a schedule that has come to 0 after so many steps, the last rate that it had.
@@ -118,14 +118,16 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   TrainingCheckpoints checkpoints(session, config);
   if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
   ScheduleOptions& schedule = config.optimizer.schedule;
-  const auto instead = last_learning_rate(schedule, session.optimizer.applied_steps());
-  if (instead) schedule = {.kind = ScheduleKind::kConstant, .peak = *instead, .final_rate = *instead};
   RunProbe probe(config, linear_layers(config), parts_of(session));
   TrainStep step(session, &probe);
-  Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = instead};
+  Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = {}};
   step.calibrate();
   while (static_cast<int64_t>(trained.steps.size()) < batches) {
     if (scales_of != nullptr) session.scaler = fixed_scale(scales_of->at(trained.steps.size()).loss_scale);
+    if (const auto instead = last_learning_rate(schedule, session.optimizer.applied_steps())) {
+      schedule = {.kind = ScheduleKind::kConstant, .peak = *instead, .final_rate = *instead};
+      trained.learning_rate_instead = {.rate = *instead, .from_step = session.next_step + 1};
+    }
     for (const StepReport& report : step.run()) {
       if (report.step == trained.first_step) trained.first_loss = report.loss;
     }

@@ -49,6 +49,11 @@ struct LossScaleFindings {
   double largest_underflow() const;
 };
 
+struct LearningRateInstead {
+  double rate = 0.0;
+  int64_t from_step = 0;  // from 1
+};
+
 struct CheckpointFindings {
   Config config{};             // that the steps were trained with
   std::string name;            // "early", "late"
@@ -59,9 +64,9 @@ struct CheckpointFindings {
   LossScaleFindings loss_scale{};
   double loss = 0.0;  // in the first of the steps, nats a token
   int64_t skipped = 0;
-  // Where the schedule has come to 0: what the steps were trained with, the last learning rate that was not. With 0
-  // there are no updates to look at.
-  std::optional<double> learning_rate_instead{};
+  // Where the schedule comes to 0: what the steps were trained with from there on, the last learning rate that was not.
+  // With 0 there are no updates to look at.
+  std::optional<LearningRateInstead> learning_rate_instead{};
 
   int64_t applied() const { return static_cast<int64_t>(steps.size()) - skipped; }
 };

@@ -106,6 +106,7 @@ json loss_scale_json(const LossScaleFindings& found) {
 }
 
 json checkpoint_json(const CheckpointFindings& found) {
+  const auto& instead = found.learning_rate_instead;
   json tensors = json::array(), products = json::array(), wire = json::array();
   for (const TensorFindings& one : found.tensors) {
     tensors.push_back(tensor_json(one));
@@ -120,7 +121,8 @@ json checkpoint_json(const CheckpointFindings& found) {
           {"steps", found.steps},
           {"loss", number(found.loss)},
           {"skipped", found.skipped},
-          {"learning_rate_instead_of_0", optional(found.learning_rate_instead)},
+          {"learning_rate_instead_of_0", instead ? number(instead->rate) : json(nullptr)},
+          {"learning_rate_instead_of_0_from_step", instead ? json(instead->from_step) : json(nullptr)},
           {"tensors", tensors},
           {"products", products},
           {"wire", wire},

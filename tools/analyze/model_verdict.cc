@@ -157,6 +157,13 @@ const char* headline(Problem problem) {
   return "?";
 }
 
+// Of a schedule that has a learning rate of 0 in some of the steps; and which those are.
+std::string coming_to_zero(const CheckpointFindings& checkpoint) {
+  const int64_t from = checkpoint.learning_rate_instead->from_step;
+  if (from == checkpoint.step + 1) return "has come to a learning rate of 0 there, so these batches";
+  return fmt::format("comes to a learning rate of 0 in step {}, so the batches from there on", from);
+}
+
 void tell(const Findings& findings, const std::string& where, ModelVerdict& verdict) {
   for (int index = 0; index < kProblems; ++index) {
     const auto problem = static_cast<Problem>(index);
@@ -195,10 +202,8 @@ ModelVerdict verdict_of(const ModelAnalysis& analysis) {
     const std::string where = fmt::format("{} (step {})", checkpoint.name, checkpoint.step);
     tell(findings, where, verdict);
     if (checkpoint.learning_rate_instead) {
-      verdict.lines.push_back(
-          fmt::format("{}: the schedule has come to a learning rate of 0 there, so these batches were trained with the "
-                      "last that it had, {:.3g}",
-                      where, *checkpoint.learning_rate_instead));
+      verdict.lines.push_back(fmt::format("{}: the schedule {} were trained with the last that it had, {:.3g}", where,
+                                          coming_to_zero(checkpoint), checkpoint.learning_rate_instead->rate));
     }
     if (checkpoint.skipped > 0) {
       verdict.level = std::max(verdict.level, VerdictLevel::kAttention);

@@ -208,6 +208,29 @@ TEST(AnalyzeModel, LooksAtUpdatesOfAFinishedRun) {
   EXPECT_GT(updates, 0);
 }
 
+// One step is left of the schedule, and three are looked at.
+TEST(AnalyzeModel, LooksAtUpdatesOfARunThatIsNearlyFinished) {
+  const SmallRun run("analyze_nearly_finished");
+  run.train(1, {"train.steps=8", "optimizer.final_lr=0", "train.stop_at_step=7"});
+  const std::string json = run.folder() + "/report.json";
+  const Outcome outcome = run_program(0, {"analyze", "model", run.run_dir(), "--batches", "3", "--json", json});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("late (step 7): the schedule comes to a learning rate of 0 in step 9, so the batches "
+                                "from there on were trained with the last that it had"),
+            std::string::npos)
+      << outcome.output;
+  const nlohmann::json points = read_json(json).at("checkpoints");
+  EXPECT_TRUE(points[0].at("learning_rate_instead_of_0_from_step").is_null());
+  EXPECT_EQ(points[1].at("learning_rate_instead_of_0_from_step"), 9);
+  int64_t updates = 0;
+  for (const auto& one : points[1].at("tensors")) {
+    if (one.at("role") != "update") continue;
+    ++updates;
+    EXPECT_EQ(one.at("amax_by_step").size(), 3u) << one.at("layer");
+  }
+  EXPECT_GT(updates, 0);
+}
+
 TEST(AnalyzeModel, TakesThePercentileAndTheHeadroomOfTheLossScale) {
   const SmallRun run("analyze_options");
   const std::string json = run.folder() + "/report.json";
