@@ -138,11 +138,13 @@ CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::
         step.applied ? add_step(product, row) : pass_over(product, row);
       } else {
         TensorFindings& tensor = tensors.at(row.role, row.tensor);
+        tensor.amaxes.resize(found.steps.size() - 1, kUnknown);  // a skipped step has no update
         step.applied ? add_step(tensor, row) : pass_over(tensor, row);
       }
     }
   }
   found.tensors = tensors.take();
+  for (TensorFindings& tensor : found.tensors) tensor.amaxes.resize(found.steps.size(), kUnknown);
   found.products = products.take();
   found.loss_scale = loss_scales(magnitudes, options);
   return found;

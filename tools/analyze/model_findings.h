@@ -13,7 +13,7 @@ namespace mantissa {
 
 // A tensor over the steps. Counts are sums, so shares are means; the scale is that of the last step.
 struct TensorFindings : ProbeRow {
-  std::vector<double> amaxes;  // by step; NaN where it was skipped
+  std::vector<double> amaxes;  // one for each of the steps; NaN where it was skipped
   int64_t non_finite_when_skipped = 0;
 };
 

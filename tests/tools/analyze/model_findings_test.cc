@@ -177,6 +177,26 @@ TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
   EXPECT_EQ(found.loss_scale.by_step.size(), 1u);
 }
 
+// Which has no rows of updates.
+TEST(ModelFindings, MagnitudesByStepAreInLineWithTheSteps) {
+  std::vector<ProbedStep> steps;
+  for (int64_t step = 0; step < 4; ++step) {
+    steps.push_back(step_of({2.0f}, step));
+    steps.back().applied = step == 1 || step == 2;
+    if (!steps.back().applied) continue;
+    steps.back().rows.push_back(row_of({static_cast<float>(step)}));
+    steps.back().rows.back().role = probe_role::kUpdate;
+  }
+  const CheckpointFindings found = findings_of(steps, {});
+  ASSERT_EQ(found.tensors.size(), 2u);
+  const std::vector<double>& amaxes = found.tensors[1].amaxes;
+  ASSERT_EQ(amaxes.size(), 4u);
+  EXPECT_TRUE(std::isnan(amaxes[0]) && std::isnan(amaxes[3]));
+  EXPECT_EQ(amaxes[1], 1.0);
+  EXPECT_EQ(amaxes[2], 2.0);
+  EXPECT_EQ(found.tensors[0].amaxes.size(), 4u);
+}
+
 // What is stored in fp16 has lost its small values before anybody counts.
 TEST(ModelFindings, TakesWhatFp16LosesFromMagnitudesThatHaveAll) {
   ProbedStep stored = step_of({1.0f, 0.0f, 0.0f});
