@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tools/analyze/model_report.h"
 
@@ -35,8 +36,8 @@ const ProductFindings* find_product(const CheckpointFindings& found, Product pro
 std::string tensor_cells(const CheckpointFindings& found, const char* role, const std::string& layer) {
   const TensorFindings* const one = find(found, role, layer);
   if (one == nullptr) return fmt::format("{:>9} {:>7} {:>7}", "-", "-", "-");
-  double amax = 0.0;
-  for (const double of_step : one->amaxes) amax = std::fmax(amax, of_step);  // which passes NaN over
+  double amax = std::numeric_limits<double>::quiet_NaN();
+  for (const double of_step : one->amaxes) amax = std::fmax(amax, of_step);  // NaN: of no step
   return fmt::format("{:>9} {:>7} {:>7}", number(amax, "{:.2e}"),
                      per_cent(one->losses.underflowed, one->losses.elements),
                      per_cent(one->losses.overflowed + one->losses.non_finite, one->losses.elements));

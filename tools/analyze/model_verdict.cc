@@ -176,6 +176,26 @@ void tell(const Findings& findings, const std::string& where, ModelVerdict& verd
   }
 }
 
+// The line that comes first. Where no step was applied there are no counts to judge by, but for Inf and NaN.
+std::string conclusion(const ModelAnalysis& analysis, VerdictLevel level) {
+  const auto& points = analysis.checkpoints;
+  const bool has_counts = std::any_of(points.begin(), points.end(), [](const CheckpointFindings& one) {
+    return one.steps.empty() || one.applied() > 0;
+  });
+  switch (level) {
+    case VerdictLevel::kGood:
+      return "Nothing here asks for another precision";
+    case VerdictLevel::kAttention:
+      return has_counts ? "Some tensors lose more than they need to"
+                        : "No step could be used, since all were skipped: nothing can be said of what tensors lose";
+    case VerdictLevel::kBad:
+      return has_counts
+                 ? "Some values are not finite: this precision does not hold the model"
+                 : "No step could be used, since some values are not finite: this precision does not hold the model";
+  }
+  return "?";
+}
+
 }  // namespace
 
 std::string_view name(VerdictLevel level) {
@@ -211,10 +231,7 @@ ModelVerdict verdict_of(const ModelAnalysis& analysis) {
                                           checkpoint.skipped, checkpoint.steps.size()));
     }
   }
-  constexpr const char* kConclusions[] = {"Nothing here asks for another precision",
-                                          "Some tensors lose more than they need to",
-                                          "Some values are not finite: this precision does not hold the model"};
-  verdict.lines.insert(verdict.lines.begin(), kConclusions[static_cast<size_t>(verdict.level)]);
+  verdict.lines.insert(verdict.lines.begin(), conclusion(analysis, verdict.level));
   if (std::string line = loss_scale_line(analysis); !line.empty()) verdict.lines.push_back(std::move(line));
   return verdict;
 }

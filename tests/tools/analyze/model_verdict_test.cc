@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tools/analyze/model_report.h"
 
 namespace mantissa {
@@ -161,6 +163,24 @@ TEST(ModelVerdict, AFewElementsAreNoShare) {
   EXPECT_EQ(level(4096 * kSteps * 100, kLeastElements * kSteps), VerdictLevel::kGood) << "below the share";
 }
 
+TEST(ModelVerdict, SaysFirstThatNoStepCouldBeUsed) {
+  TensorFindings gradient = tensor_of("gradient", "bf16", {}), activation = tensor_of("activation", "bf16", {});
+  gradient.non_finite_when_skipped = 3;
+  ModelAnalysis analysis = analysis_of({}, {gradient});
+  analysis.checkpoints[0].skipped = kSteps - 1;
+  EXPECT_EQ(verdict_of(analysis).lines[0], "Some tensors lose more than they need to");
+  analysis.checkpoints[0].skipped = kSteps;
+  EXPECT_EQ(verdict_of(analysis).lines[0],
+            "No step could be used, since all were skipped: nothing can be said of what tensors lose");
+  EXPECT_EQ(verdict_of(analysis).level, VerdictLevel::kAttention);
+  activation.non_finite_when_skipped = 1;
+  analysis.checkpoints[0].tensors.push_back(activation);
+  EXPECT_TRUE(verdict_of(analysis).lines[0].starts_with("No step could be used, since some values are not finite"));
+  EXPECT_EQ(verdict_of(analysis).level, VerdictLevel::kBad);
+  analysis.checkpoints.push_back(analysis_of({}, {}).checkpoints[0]);
+  EXPECT_TRUE(verdict_of(analysis).lines[0].starts_with("Some values are not finite")) << "the other has counts";
+}
+
 ModelAnalysis with_scale(int exponent, int64_t counted, int64_t skipped) {
   ModelAnalysis analysis = analysis_of({}, {});
   CheckpointFindings& found = analysis.checkpoints[0];
@@ -207,6 +227,15 @@ TEST(ModelText, GivesNoFigureOfUpdatesThatAreNotKnown) {
   analysis.checkpoints[0].config.optimizer.adamw.master = MasterWeights::kNoneStochastic;
   EXPECT_TRUE(has(to_text(analysis), "updates: not known, since weights without masters")) << to_text(analysis);
   EXPECT_FALSE(has(to_text(analysis), "half an ulp"));
+}
+
+TEST(ModelText, AMagnitudeOfNoStepIsNotZero) {
+  TensorFindings skipped = tensor_of(probe_role::kActivation, "bf16", {}, "skipped"),
+                 zero = tensor_of(probe_role::kActivation, "bf16", {.elements = 4, .zeros = 4}, "zero");
+  skipped.amaxes = {NAN, NAN}, zero.amaxes = {NAN, 0.0};
+  const std::string text = to_text(analysis_of({}, {skipped, zero}));
+  EXPECT_TRUE(has(text, "  skipped |         -       -       - |")) << text;
+  EXPECT_TRUE(has(text, "  zero    |  0.00e+00       0       0 |")) << text;
 }
 
 }  // namespace
