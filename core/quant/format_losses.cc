@@ -64,6 +64,14 @@ MagnitudeRange range_of(int bin) {
   return {at_fraction(exponent, first), at_fraction(exponent, next - 1)};
 }
 
+// ceil(percentile * elements / 100). A decimal number such as 99.9 is no double: the nearest one, the product and the
+// quotient are each off by half an ulp at most, so that what comes out within 2 ulps of a whole number is that number.
+int64_t nearest_rank(double percentile, int64_t elements) {
+  const double position = percentile * static_cast<double>(elements) / 100.0, whole = std::nearbyint(position);
+  const double error = 2.0 * std::numeric_limits<double>::epsilon() * position;
+  return static_cast<int64_t>(std::fabs(position - whole) <= error ? whole : std::ceil(position));
+}
+
 }  // namespace
 
 FormatLosses format_losses(const ExponentHistogram& histogram, Format format, int scale_exponent) {
@@ -83,8 +91,7 @@ MagnitudeRange magnitude_percentile(const ExponentHistogram& histogram, double p
                  "[magnitude_percentile] percentile must be between 0 and 100, got {}", percentile);
   const int64_t elements = sum(histogram, 0, kHistogramBins);
   if (elements == 0) return {};
-  const auto rank =
-      std::max<int64_t>(1, static_cast<int64_t>(std::ceil(percentile / 100.0 * static_cast<double>(elements))));
+  const int64_t rank = std::max<int64_t>(1, nearest_rank(percentile, elements));
   int64_t below = histogram.counts[kZeroBin];
   if (rank <= below) return {};
   const double amax = std::bit_cast<float>(histogram.amax);

@@ -8,8 +8,8 @@
 namespace mantissa {
 
 // The smallest of the scales that are recommended at the checkpoints, since a run has one; what it costs, whether the
-// configuration allows it, and how many steps it rests on where most were skipped. Empty where there is nothing to
-// scale.
+// configuration allows it, and how many steps it rests on where most were skipped. Where none is recommended, why;
+// empty where no gradients were seen.
 std::string loss_scale_line(const ModelAnalysis& analysis);
 
 }  // namespace mantissa

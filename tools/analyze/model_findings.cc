@@ -72,6 +72,12 @@ ProbeRow unscaled_gradients(const ProbedStep& step) {
   return all;
 }
 
+double headroom_left(const ExponentHistogram& histogram, int exponent, const StaticScaleOptions& options) {
+  const double scaled = std::ldexp(magnitude_percentile(histogram, options.percentile).at_most, exponent);
+  const double left = info(Format::kF16).max / scaled;
+  return left >= options.headroom && left < 2.0 * options.headroom ? options.headroom : left;
+}
+
 LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const StaticScaleOptions& options) {
   LossScaleFindings found{.losses = {}, .options = options};
   std::vector<ProbeRow> by_step;
@@ -88,6 +94,7 @@ LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const Static
   }
   found.recommended = recommended_scale(all.histogram, Format::kF16, options);
   if (!found.recommended) return found;
+  found.headroom = headroom_left(all.histogram, found.recommended->exponent, options);
   for (const ProbeRow& step : by_step) {
     found.by_step.push_back(format_losses(step.histogram, Format::kF16, found.recommended->exponent));
   }

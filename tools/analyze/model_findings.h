@@ -41,8 +41,11 @@ struct LossScaleFindings {
   std::vector<FormatLosses> losses;  // at scales 2^kMinExponent, ...
   StaticScaleOptions options = kLossScaleOptions;
   std::optional<StaticScale> recommended{};  // nothing: there is nothing to scale, or too much of it is not finite
-  std::vector<FormatLosses> by_step{};       // at the recommended scale: of each step that was not skipped
-  int64_t skipped = 0;                       // steps whose gradients do not count
+  // What the percentile may grow by at that scale: as asked for, where rounding down leaves up to twice that; but
+  // exactly what is left where the formula's scale is no normal fp32 number, and the nearest is recommended.
+  double headroom = 0.0;
+  std::vector<FormatLosses> by_step{};  // at the recommended scale: of each step that was not skipped
+  int64_t skipped = 0;                  // steps whose gradients do not count
 
   // What to expect of a single step at the recommended scale: the largest share of any of these; the shares of
   // `recommended` are means. 0 where nothing is recommended.

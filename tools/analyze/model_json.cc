@@ -92,7 +92,7 @@ json loss_scale_json(const LossScaleFindings& found) {
     for (const FormatLosses& step : found.by_step) by_step.push_back(share(step.underflowed, step.elements));
     recommended = {{"exponent", found.recommended->exponent},
                    {"percentile", found.options.percentile},
-                   {"headroom", found.options.headroom},
+                   {"headroom", found.headroom},
                    {"underflow", share(losses.underflowed, losses.elements)},
                    {"underflow_by_step", by_step},
                    {"underflow_largest", found.largest_underflow()},

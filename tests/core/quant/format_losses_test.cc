@@ -178,6 +178,23 @@ TEST(MagnitudePercentile, HoldsTheElementOfNearestRank) {
   EXPECT_EQ(magnitude_percentile(histogram, 100.0).at_most, magnitudes.back());
 }
 
+// In doubles 99.9 / 100 * 1000 is above 999, and so are others.
+TEST(MagnitudePercentile, CountsRanksOfDecimalPercentilesExactly) {
+  for (const int64_t elements : {int64_t{1000}, int64_t{2000}, int64_t{10'000}, int64_t{1'000'000'000}}) {
+    for (int64_t thousandths = 1; thousandths <= 100'000; thousandths += 7) {
+      const int64_t rank = (thousandths * elements + 99'999) / 100'000;
+      ExponentHistogram histogram{};
+      histogram.counts[histogram_bin(magnitude_bits(1.0f))] = rank;
+      histogram.counts[histogram_bin(magnitude_bits(2.0f))] = elements - rank;
+      histogram.amax = magnitude_bits(2.0f);
+      const double percentile = static_cast<double>(thousandths) / 1000.0;
+      ASSERT_EQ(magnitude_percentile(histogram, percentile).at_least, 1.0) << percentile << " of " << elements;
+      --histogram.counts[histogram_bin(magnitude_bits(1.0f))];
+      ASSERT_EQ(magnitude_percentile(histogram, percentile).at_least, 2.0) << percentile << " of " << elements;
+    }
+  }
+}
+
 TEST(MagnitudePercentile, PutsWhatIsNotFiniteAboveAllNumbers) {
   const ExponentHistogram histogram = histogram_of({1.0f, 2.0f, NAN, kInfinity});
   EXPECT_EQ(magnitude_percentile(histogram, 50.0).at_most, 2.0);

@@ -104,6 +104,17 @@ TEST(ModelFindings, PercentileAndHeadroomAreTheFormulas) {
   EXPECT_EQ(exponent({.percentile = 99.0, .headroom = 1.0}), 25) << "the largest one is outside";
 }
 
+// Beyond the scales that fp32 has, the headroom is what the last one leaves.
+TEST(ModelFindings, TellsTheHeadroomThatIsLeft) {
+  const auto left = [](float gradient, double headroom) {
+    const auto found = findings_of({}, {step_of({gradient})}, {.percentile = 100.0, .headroom = headroom}).loss_scale;
+    return std::pair(found.recommended.value().exponent, found.headroom);
+  };
+  EXPECT_EQ(left(1.0f, 16.0), std::pair(11, 16.0));
+  EXPECT_EQ(left(0x1p-100f, 0x1p-64), std::pair(127, 65504.0 * 0x1p-27)) << "more than was asked for";
+  EXPECT_EQ(left(0x1p100f, 0x1p64), std::pair(-126, 65504.0 * 0x1p26)) << "less";
+}
+
 // A single step differs from the mean: the largest one is told beside it.
 TEST(ModelFindings, PredictsEveryStep) {
   const std::vector<float> wide = prepared_gradients(-20.0, 12.0), narrow = prepared_gradients(-12.0, 3.0);

@@ -184,7 +184,8 @@ TEST(ModelVerdict, SaysFirstThatNoStepCouldBeUsed) {
 ModelAnalysis with_scale(int exponent, int64_t counted, int64_t skipped) {
   ModelAnalysis analysis = analysis_of({}, {});
   CheckpointFindings& found = analysis.checkpoints[0];
-  found.loss_scale.recommended = StaticScale{exponent, {.elements = 1000, .underflowed = 10}};
+  found.loss_scale.recommended = StaticScale{.exponent = exponent, .losses = {.elements = 1000, .underflowed = 10}};
+  found.loss_scale.headroom = 16.0;
   found.loss_scale.by_step.assign(static_cast<size_t>(counted), {.elements = 500, .underflowed = 1});
   found.loss_scale.by_step.front().underflowed = 10;
   found.loss_scale.skipped = skipped;
@@ -198,8 +199,9 @@ TEST(ModelVerdict, TellsTheMeanAndTheLargestUnderflow) {
   EXPECT_FALSE(has(text, "scaler.m")) << text;
   EXPECT_FALSE(has(text, "rests on")) << text;
   ModelAnalysis other = with_scale(10, 4, 0);
-  other.checkpoints[0].loss_scale.options = {.percentile = 99.5, .headroom = 2.0};
-  EXPECT_TRUE(has(told(other), "99.5 % of them have a factor of 2 left")) << told(other);
+  other.checkpoints[0].loss_scale.options = {.percentile = 99.5, .headroom = 4.0};
+  other.checkpoints[0].loss_scale.headroom = 2.0;
+  EXPECT_TRUE(has(told(other), "99.5 % of them have a factor of 2 left")) << "what is left: " << told(other);
 }
 
 TEST(ModelVerdict, AScaleThatTheScalerDoesNotAllowIsSaidToBe) {
@@ -208,6 +210,25 @@ TEST(ModelVerdict, AScaleThatTheScalerDoesNotAllowIsSaidToBe) {
   ModelAnalysis above = with_scale(20, 4, 0);
   above.config.scaler.scaler.max_scale = 65536.0f;
   EXPECT_TRUE(has(told(above), "scaler.max_scale = 65536 does not allow that: raise it to 1.04858e+06")) << told(above);
+}
+
+TEST(ModelVerdict, SaysWhyNoScaleIsRecommended) {
+  const auto line = [](const FormatLosses& gradients, double percentile) {
+    ModelAnalysis analysis = analysis_of({}, {});
+    analysis.checkpoints[0].loss_scale.losses = {gradients};
+    analysis.checkpoints[0].loss_scale.options.percentile = percentile;
+    return told(analysis);
+  };
+  EXPECT_TRUE(has(line({.elements = 100, .zeros = 100}, 100.0), "since all gradients of activations are 0"));
+  const std::string zero = line({.elements = 100, .zeros = 5}, 1e-9);
+  EXPECT_TRUE(has(zero,
+                  "since 5 % of the gradients of activations are 0, and so is their percentile 1e-09: give a "
+                  "larger --percentile"))
+      << zero;
+  EXPECT_TRUE(has(line({.elements = 100, .zeros = 5, .non_finite = 2}, 99.0),
+                  "since 2 % of the gradients of activations are not finite"));
+  EXPECT_TRUE(has(line({.elements = 100, .zeros = 5, .non_finite = 2}, 3.0), "are 0, and so is their percentile 3"));
+  EXPECT_FALSE(has(line({}, 100.0), "No loss scale")) << "there were no gradients";
 }
 
 TEST(ModelVerdict, SaysWhenAScaleRestsOnFewSteps) {
