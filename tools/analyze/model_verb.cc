@@ -1,6 +1,5 @@
 #include "tools/analyze/model_verb.h"
 
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -81,13 +80,33 @@ void validate(const StaticScaleOptions& options) {
   if (!(options.percentile > 0.0 && options.percentile <= 100.0)) {
     throw ConfigError(fmt::format("--percentile: expected a number above 0, at most 100, got {}", options.percentile));
   }
-  if (!(options.headroom > 0.0 && std::isfinite(options.headroom))) {
-    throw ConfigError(fmt::format("--headroom: expected a positive number, got {}", options.headroom));
+  // Beyond, no scale in fp32 leaves what is asked for.
+  constexpr double kLargestHeadroom = 0x1p64;
+  if (!(options.headroom >= 1.0 / kLargestHeadroom && options.headroom <= kLargestHeadroom)) {
+    throw ConfigError(
+        fmt::format("--headroom: expected a number from 2^-64 to 2^64, which is from {:.3g} to {:.3g}, got {}",
+                    1.0 / kLargestHeadroom, kLargestHeadroom, options.headroom));
   }
 }
 
-Config valid_configuration_of(const ModelRequest& request) {
+// Two reports cannot be one file, whatever ways lead to it; what is there and is no file takes both in turn.
+void validate(const ModelOutputs& outputs) {
+  if (outputs.html.empty() || outputs.json.empty()) return;
+  std::error_code ignored;
+  if (std::filesystem::is_other(outputs.json, ignored)) return;
+  const auto real = [](const std::string& path) {
+    std::error_code failed;
+    const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
+    return failed ? std::filesystem::path(path) : whole;
+  };
+  if (real(outputs.json) != real(outputs.html)) return;
+  throw ConfigError(fmt::format("--json {} and --html {}: expected two files, got one: name another for one of them",
+                                outputs.json, outputs.html));
+}
+
+Config valid_configuration_of(const ModelRequest& request, const ModelOutputs& outputs) {
   validate(request.loss_scale);
+  validate(outputs);
   return configuration_of(request);
 }
 
@@ -95,7 +114,7 @@ Config valid_configuration_of(const ModelRequest& request) {
 
 int model_verb(const ModelRequest& request, const ModelOutputs& outputs) {
   return run_job(
-      [&] { return valid_configuration_of(request); },
+      [&] { return valid_configuration_of(request, outputs); },
       [&](const Config& config, Communicator& communicator) { analyze(request, outputs, config, communicator); });
 }
 

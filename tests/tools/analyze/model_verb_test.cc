@@ -246,8 +246,9 @@ TEST(AnalyzeModel, TakesThePercentileAndTheHeadroomOfTheLossScale) {
   EXPECT_EQ(inner.at("percentile"), 99.5);
   EXPECT_EQ(inner.at("headroom"), 1.0);
   EXPECT_GT(inner.at("overflow").get<double>(), 0.0) << "half a per cent is outside";
-  for (const auto& [option, value] : std::map<std::string, std::vector<std::string>>{
-           {"--percentile", {"0", "-1", "100.5", "nan"}}, {"--headroom", {"0", "-2", "inf", "nan"}}}) {
+  for (const auto& [option, value] :
+       std::map<std::string, std::vector<std::string>>{{"--percentile", {"0", "-1", "100.5", "nan"}},
+                                                       {"--headroom", {"0", "-2", "inf", "nan", "1e300", "1e-300"}}}) {
     for (const std::string& wrong : value) {
       const Outcome refused = run_program(0, {"analyze", "model", run.config_path(), option, wrong});
       EXPECT_EQ(refused.exit_code, 2) << option << " " << wrong;
@@ -284,6 +285,25 @@ TEST(AnalyzeModel, RefusesAFolderAsAFileAtOnce) {
         << outcome.output;
     EXPECT_EQ(outcome.output.find("early: weights of step 0"), std::string::npos) << outcome.output;
   }
+}
+
+TEST(AnalyzeModel, RefusesOneFileForBothReportsAtOnce) {
+  const SmallRun run("analyze_one_file");
+  const std::string folder = run.folder();
+  std::filesystem::create_directory(folder + "/sub");
+  write_file(folder + "/kept", "kept");
+  std::filesystem::create_symlink(folder + "/kept", folder + "/link");
+  const std::pair<std::string, std::string> same[] = {
+      {"/new", "/new"}, {"/new", "/sub/../new"}, {"/kept", "/./kept"}, {"/kept", "/link"}};
+  for (const auto& [json, html] : same) {
+    const Outcome outcome = run_program(
+        0, {"analyze", "model", run.config_path(), "--batches", "1", "--json", folder + json, "--html", folder + html});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("expected two files, got one"), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find("early: weights of step 0"), std::string::npos) << outcome.output;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder + "/new"));
+  EXPECT_EQ(read_file(folder + "/kept"), "kept");
 }
 
 TEST(AnalyzeModel, WritesToWhatIsNoFileAsItIs) {
