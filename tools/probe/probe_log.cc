@@ -77,13 +77,21 @@ std::vector<ProbeColumn> columns_of_log() {
   return group.columns();
 }
 
+// Where the file of another run or a damaged one is kept, of which there may be several.
+std::string free_previous(const std::string& path) {
+  std::string kept = path + ".previous";
+  for (int number = 2; std::filesystem::exists(kept); ++number) kept = fmt::format("{}.previous.{}", path, number);
+  return kept;
+}
+
 // Groups of steps below next_step, with which the file of a run that starts again begins. A damaged one is copied
 // first: there may be intact groups behind the damage, which goes.
 int64_t groups_to_keep(const std::string& path, int64_t next_step) {
   const ProbeFile file(path, ProbeFile::Damage::kReadUpToIt);
   if (file.is_damaged()) {
-    std::filesystem::copy_file(path, path + ".previous", std::filesystem::copy_options::overwrite_existing);
-    log_warn("{}; the run goes on behind those, and the whole file is kept as {}.previous", file.note(), path);
+    const std::string kept = free_previous(path);
+    std::filesystem::copy_file(path, kept);
+    log_warn("{}; the run goes on behind those, and the whole file is kept as {}", file.note(), kept);
   }
   const std::vector<int64_t> steps = file.integers("step");
   int64_t row = 0;
@@ -120,10 +128,10 @@ ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
       writer_.emplace(ProbeFileWriter::resume(path, columns, groups_to_keep(path, next_step)));
       return;
     } catch (const DataError& error) {
-      log_warn("{}; it is kept as {}.previous", error.what(), path);
+      log_warn("{}; it is kept as {}", error.what(), free_previous(path));
     }
   }
-  if (std::filesystem::exists(path)) std::filesystem::rename(path, path + ".previous");
+  if (std::filesystem::exists(path)) std::filesystem::rename(path, free_previous(path));
   writer_.emplace(path, columns);
 }
 

@@ -42,7 +42,8 @@ struct ProbedStep {
 class ProbeLog {
  public:
   // Goes on with the file of a run that continues behind `next_step` steps: what was found in later steps, of a run
-  // that was cut off, goes. The file of another run (next_step 0) is kept as PATH.previous. DataError as
+  // that was cut off, goes. The file of another run (next_step 0), and one that is damaged, is kept as PATH.previous,
+  // or where that is there already as the first of PATH.previous.2, PATH.previous.3, ... that is not. DataError as
   // ProbeFileWriter.
   ProbeLog(const std::string& path, int64_t next_step);
 

@@ -111,6 +111,30 @@ TEST(ProbeLog, KeepsAFileWithADamagedGroup) {
   EXPECT_EQ(testing::read_file(path + ".previous"), bytes);
 }
 
+// Whatever made them so: nothing that was kept is written over.
+TEST(ProbeLog, KeepsEveryFileThatItTakesThePlaceOf) {
+  const std::string path = fresh_folder("probe_log_kept") + "/probes.mtp";
+  for (const std::string damaged : {"first", "second"}) {
+    testing::write_file(path, damaged);
+    ProbeLog(path, 20).append({.step = 20, .rows = {tensor_row(1.0f)}});
+  }
+  std::string bytes = testing::read_file(path);
+  {
+    ProbeLog log(path, 30);
+    log.append({.step = 30, .rows = {tensor_row(1.0f)}});
+  }
+  std::string group = testing::read_file(path);
+  group[bytes.size() + 20] ^= 1;
+  testing::write_file(path, group);
+  { const ProbeLog log(path, 40); }
+  { const ProbeLog log(path, 0); }
+  EXPECT_EQ(testing::read_file(path + ".previous"), "first");
+  EXPECT_EQ(testing::read_file(path + ".previous.2"), "second");
+  EXPECT_EQ(testing::read_file(path + ".previous.3"), group) << "a group was damaged";
+  EXPECT_EQ(testing::read_file(path + ".previous.4"), bytes) << "a run began anew";
+  EXPECT_FALSE(std::filesystem::exists(path + ".previous.5"));
+}
+
 TEST(ProbeLog, DriftOfGradientsLeavesTheLossScaleOut) {
   const std::string path = fresh_folder("probe_log_drift") + "/probes.mtp";
   ProbeLog log(path, 0);
