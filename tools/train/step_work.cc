@@ -1,9 +1,9 @@
 #include "tools/train/step_work.h"
 
-#include <cstring>
 #include <span>
 #include <sstream>
 
+#include "core/base/fixed_text.h"
 #include "core/profile/range.h"
 
 namespace mantissa {
@@ -153,7 +153,7 @@ std::optional<FoundOp> StepWork::find_culprit(Pass pass) {
   Culprit mine;
   if (const std::optional<FoundOp> own = find_own_culprit(pass)) {
     mine.found = 1;
-    std::strncpy(mine.text, own->text.c_str(), sizeof(mine.text) - 1);
+    copy_text(own->text, mine.text);
     lines(own->stored_by, sizeof(mine.layers) - 1).copy(mine.layers, sizeof(mine.layers) - 1);
   }
   const auto all = all_gather_records(session_.communicator, mine);
