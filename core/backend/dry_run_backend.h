@@ -1,12 +1,13 @@
 // DryRunBackend: runs no kernel and touches no memory, so that a model's forward and backward pass can be walked
-// through to learn how much memory a step will take, exactly and before anything is allocated.
+// through to learn how much memory a step will take, exactly and before anything is allocated. Who wants to know more of
+// a walk derives from it.
 #pragma once
 
 #include "core/backend/backend.h"
 
 namespace mantissa {
 
-class DryRunBackend final : public Backend {
+class DryRunBackend : public Backend {
  public:
   // Operands are cached as `like` would, which must outlive the object; not at all with nullptr. Products of 8-bit
   // operands are multiplied by `units`.
