@@ -1,12 +1,10 @@
 #include "tools/analyze/model_verb.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "core/base/error.h"
-#include "core/base/log.h"
 #include "tools/analyze/model_report.h"
+#include "tools/analyze/output_file.h"
 #include "tools/analyze/page/model_page.h"
 #include "tools/config/validation.h"
 #include "tools/train/job.h"
@@ -15,48 +13,6 @@
 
 namespace mantissa {
 namespace {
-
-// A file that is begun before anything is computed, so that a path which cannot be written is found out at once, and
-// that takes the place of an older one when it is complete. What is there and is no file (/dev/stdout, a pipe) is
-// written to as it is: another in its place would be no longer the same thing.
-class OutputFile {
- public:
-  OutputFile(const char* option, const std::string& path) : option_(option), path_(path), begun_as_(path) {
-    if (path.empty()) return;
-    std::error_code ignored;
-    const auto status = std::filesystem::status(path, ignored);
-    if (std::filesystem::is_directory(status)) {
-      throw ConfigError(
-          fmt::format("{}: {}: expected a file that can be written, got a folder: name a file in it", option, path));
-    }
-    if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) begun_as_ += ".partial";
-    file_.open(begun_as_);
-    if (!file_) throw ConfigError(fmt::format("{}: {}: expected a file that can be written", option, path));
-  }
-  ~OutputFile() {
-    if (std::error_code ignored; replaces()) std::filesystem::remove(begun_as_, ignored);
-  }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-
-  bool is_wanted() const { return !path_.empty(); }
-  void write(const std::string& text) {
-    file_ << text;
-    file_.close();
-    std::error_code failed;
-    if (file_ && replaces()) std::filesystem::rename(begun_as_, path_, failed);
-    if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
-    log_info("written: {}", path_);
-  }
-
- private:
-  bool replaces() const { return begun_as_ != path_; }
-
-  const char* option_;
-  const std::string path_;
-  std::string begun_as_;
-  std::ofstream file_;
-};
 
 void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Config& config,
              Communicator& communicator) {

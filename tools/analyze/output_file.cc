@@ -1,0 +1,38 @@
+#include "tools/analyze/output_file.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+
+namespace mantissa {
+
+OutputFile::OutputFile(const char* option, const std::string& path) : option_(option), path_(path), begun_as_(path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  const auto status = std::filesystem::status(path, ignored);
+  if (std::filesystem::is_directory(status)) {
+    throw ConfigError(
+        fmt::format("{}: {}: expected a file that can be written, got a folder: name a file in it", option, path));
+  }
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) begun_as_ += ".partial";
+  file_.open(begun_as_);
+  if (!file_) throw ConfigError(fmt::format("{}: {}: expected a file that can be written", option, path));
+}
+
+OutputFile::~OutputFile() {
+  if (std::error_code ignored; replaces()) std::filesystem::remove(begun_as_, ignored);
+}
+
+void OutputFile::write(const std::string& text) {
+  file_ << text;
+  file_.close();
+  std::error_code failed;
+  if (file_ && replaces()) std::filesystem::rename(begun_as_, path_, failed);
+  if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
+  log_info("written: {}", path_);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,34 @@
+// OutputFile: a report that a verb writes to a file.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+namespace mantissa {
+
+// A file that is begun before anything is computed, so that a path which cannot be written is found out at once, and
+// that takes the place of an older one when it is complete. What is there and is no file (/dev/stdout, a pipe) is
+// written to as it is: another in its place would be no longer the same thing.
+class OutputFile {
+ public:
+  // `option` is of static storage and named in errors: "--json". An empty path: no file. ConfigError for a folder, and
+  // for what cannot be written.
+  OutputFile(const char* option, const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  bool is_wanted() const { return !path_.empty(); }
+  // Once. ConfigError if it cannot be written to its end.
+  void write(const std::string& text);
+
+ private:
+  bool replaces() const { return begun_as_ != path_; }
+
+  const char* option_;
+  const std::string path_;
+  std::string begun_as_;
+  std::ofstream file_;
+};
+
+}  // namespace mantissa
