@@ -5,6 +5,7 @@
 
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
+#include "tools/advise/advise_verb.h"
 #include "tools/analyze/formats_verb.h"
 #include "tools/analyze/model_verb.h"
 #include "tools/analyze/probes_verb.h"
@@ -99,6 +100,21 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   model->add_option("--html", model_outputs.html, "a file for the report as a page, which needs no network");
   model->add_option("--json", model_outputs.json, "a file that the figures are written to as well");
+  CLI::App* advise =
+      app.add_subcommand("advise", "Predicts the speed of a model's training by precision, and says which to take");
+  AdviseRequest advise_request;
+  advise->add_option("config", advise_request.config, "YAML file")->required();
+  advise->add_option("overrides", advise_request.overrides, "settings that replace the file's: precision.recipe=mxfp8");
+  advise->add_option("--hardware", advise_request.hardware,
+                     "a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it the one "
+                     "that is here, measured");
+  advise->add_option("--ranks", advise_request.ranks, "devices of one node, each a rank")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  advise->add_option("--formats", advise_request.formats, "of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  advise->add_option("--json", advise_request.json, "a file that the figures are written to as well");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -110,6 +126,7 @@ int run(int argc, char** argv) {
   if (*formats) return formats_verb(formats_request);
   if (*probes) return probes_verb(probes_request);
   if (*model) return model_verb(model_request, model_outputs);
+  if (*advise) return advise_verb(advise_request);
   return generate_verb(request);
 }
 

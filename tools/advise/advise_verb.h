@@ -1,0 +1,21 @@
+// `mantissa advise`: how fast a model would train in which precision, on a device that need not be there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace mantissa {
+
+struct AdviseRequest {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string hardware;  // of find_hardware(); empty: the present device
+  int ranks = 1;
+  std::vector<std::string> formats;  // see candidates_of()
+  std::string json;                  // a file; empty: none
+};
+
+// Prints the advice to standard output and writes the file. Returns the exit code.
+int advise_verb(const AdviseRequest& request);
+
+}  // namespace mantissa

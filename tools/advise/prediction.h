@@ -1,0 +1,69 @@
+// Prediction: the time of a step, from the time of each of its calls and what goes over the links.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "tools/advise/hardware.h"
+#include "tools/advise/work/step_walk.h"
+
+namespace mantissa {
+
+// Calls of one op in one phase that run in one format.
+struct OpCost {
+  std::string_view phase, op;
+  ProductFormat format = ProductFormat::kF32;  // of the products; fp32 where there are none
+  int64_t calls = 0;
+  double flops = 0, bytes = 0;
+  double fp32_flops = 0, fp32_bytes = 0;  // of these, in fp32
+  double seconds = 0;
+  double memory_bound_seconds = 0;  // of those calls whose bytes take longer than their FLOP
+};
+
+struct Prediction {
+  std::vector<OpCost> ops;  // by falling time
+  double kernel_seconds = 0;
+  double sent_bytes = 0;       // by a rank to others
+  double sent_seconds = 0;     // over the link
+  double exposed_seconds = 0;  // of these, what no kernel hides
+  double joules = 0;           // of a rank; 0: not known
+
+  double step_seconds() const { return kernel_seconds + exposed_seconds; }
+};
+
+// How long a call takes.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  struct Cost {
+    double seconds = 0;
+    bool memory_bound = false;
+    double joules = 0;  // 0: not known
+  };
+  virtual Cost cost(const KernelCall& call) const = 0;
+  virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity where nothing limits it
+};
+
+// The roofline (Williams, Waterman, Patterson, "Roofline", CACM 2009): max(FLOP / rate, bytes / bandwidth), with the
+// peaks of a data sheet: no step is faster. Energy: FLOP at the peak's full power, bytes of memory.
+class Roofline final : public CostModel {
+ public:
+  explicit Roofline(const Hardware& hardware) : hardware_(hardware) {}
+  // ContractError for a product that units_for() has nothing for.
+  Cost cost(const KernelCall& call) const override;
+  double link_bandwidth() const override { return hardware_.link_bandwidth; }
+
+ private:
+  const Hardware& hardware_;
+};
+
+// Gradients travel beside the backward pass, updated weights beside the update; of either, what takes longer counts.
+Prediction predict(const StepCalls& step, const CostModel& model);
+
+// The most that a format can gain, if what it touches took no time (Amdahl 1967): the fp32 step's time over the time of
+// what stays fp32 in the other step. Of an op that share is the part of its FLOP that still multiplies fp32 numbers, or
+// without products of its bytes that are still fp32; all of what was never fp32. What goes over links stays.
+double speedup_bound(const Prediction& fp32, const Prediction& other);
+
+}  // namespace mantissa
