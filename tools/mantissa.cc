@@ -114,6 +114,11 @@ int run(int argc, char** argv) {
   advise->add_option("--formats", advise_request.formats, "of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4")
       ->delimiter(',')
       ->allow_extra_args(false);
+  advise
+      ->add_option("--rounds", advise_request.rounds,
+                   "of timing kernels and steps by turns, on the device that is here")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   advise->add_option("--json", advise_request.json, "a file that the figures are written to as well");
   try {
     app.parse(argc, argv);

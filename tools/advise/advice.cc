@@ -182,14 +182,13 @@ Advice advise(const std::string& model, const Config& config, const std::vector<
   advice.tokens_per_step = config.train.global_batch * config.model.context;
   for (const Candidate& candidate : candidates) advice.evaluations.push_back(evaluate(candidate, ranks, target));
   auto& all = advice.evaluations;
-  const auto find_fp32 = [](const std::vector<Evaluation>& list) {
-    return std::find_if(list.begin(), list.end(), [](const Evaluation& found) { return found.name == "fp32"; });
-  };
+  const auto is_fp32 = [](const auto& one) { return one.name == "fp32"; };
   Evaluation fp32;
-  if (const auto found = find_fp32(all); found != all.end()) {
+  if (const auto found = std::find_if(all.begin(), all.end(), is_fp32); found != all.end()) {
     fp32 = *found;
   } else {
-    fp32 = evaluate(candidates_of(config, {"fp32"}).back(), ranks, target);
+    const std::vector<Candidate> plain = candidates_of(config, {"fp32"});
+    fp32 = evaluate(*std::find_if(plain.begin(), plain.end(), is_fp32), ranks, target);
   }
   for (Evaluation& found : all) {
     advice.parameters = std::max(advice.parameters, found.memory.parameters);

@@ -15,7 +15,7 @@ namespace mantissa {
 // A device that steps are predicted for.
 struct Target {
   std::string title;
-  const CostModel* costs = nullptr;
+  CostModel* costs = nullptr;
   const Hardware* hardware = nullptr;  // of the table; nullptr: the device that is present
   NarrowUnits narrow_units = NarrowUnits::kNone;
   Backend* packing = nullptr;  // as walk_calls() has it

@@ -2,8 +2,9 @@
 
 #include <cstdio>
 
+#include "core/base/error.h"
 #include "core/base/run_reported.h"
-#include "tools/advise/advice.h"
+#include "tools/advise/device/present_device.h"
 #include "tools/analyze/output_file.h"
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
@@ -11,24 +12,43 @@
 namespace mantissa {
 namespace {
 
+Advice advise_hardware(const AdviseRequest& request, const Config& config, const std::vector<Candidate>& candidates) {
+  const Hardware& hardware = find_hardware(request.hardware);
+  Roofline roofline(hardware);
+  return advise(request.config, config, candidates, request.ranks,
+                {.title = std::string(hardware.title),
+                 .costs = &roofline,
+                 .hardware = &hardware,
+                 .narrow_units = hardware.narrow_units,
+                 .memory_bytes = hardware.memory_bytes});
+}
+
 void run(const AdviseRequest& request) {
   const Config config = load_config(request.config, request.overrides);
   require_known_names(config);
+  if (request.hardware.empty() && request.ranks > 1) {
+    throw ConfigError(fmt::format(
+        "--ranks: one rank of this device is measured, got {}: name the devices of several ranks by --hardware",
+        request.ranks));
+  }
   validate_for_ranks(config, request.ranks);
-  const Hardware& hardware = find_hardware(request.hardware);
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
   OutputFile json("--json", request.json);
-  const Roofline roofline(hardware);
-  const Advice advice = advise(request.config, config, candidates, request.ranks,
-                               {.title = std::string(hardware.title),
-                                .costs = &roofline,
-                                .hardware = &hardware,
-                                .narrow_units = hardware.narrow_units,
-                                .memory_bytes = hardware.memory_bytes});
-  const std::string text = to_text(advice);
+  std::string text;
+  nlohmann::json data;
+  if (request.hardware.empty()) {
+    const PresentAdvice found = advise_present_device(request.config, config, candidates, request.rounds);
+    text = to_text(found.advice) + to_text(found.comparison);
+    data = to_json(found.advice);
+    data["comparison"] = to_json(found.comparison);
+  } else {
+    const Advice found = advise_hardware(request, config, candidates);
+    text = to_text(found);
+    data = to_json(found);
+  }
   std::fwrite(text.data(), 1, text.size(), stdout);
   constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // paths need not be UTF-8
-  if (json.is_wanted()) json.write(to_json(advice).dump(1, ' ', false, kReplace) + "\n");
+  if (json.is_wanted()) json.write(data.dump(1, ' ', false, kReplace) + "\n");
 }
 
 }  // namespace

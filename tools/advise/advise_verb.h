@@ -12,6 +12,7 @@ struct AdviseRequest {
   std::string hardware;  // of find_hardware(); empty: the present device
   int ranks = 1;
   std::vector<std::string> formats;  // see candidates_of()
+  int rounds = 5;                    // of measurement, on the present device
   std::string json;                  // a file; empty: none
 };
 

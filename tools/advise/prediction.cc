@@ -57,13 +57,21 @@ CostModel::Cost Roofline::cost(const KernelCall& call) const {
   return cost;
 }
 
-Prediction predict(const StepCalls& step, const CostModel& model) {
+std::vector<CostModel::Cost> Roofline::costs(const StepCalls& step) {
+  std::vector<Cost> costs;
+  for (const KernelCall& call : step.calls) costs.push_back(cost(call));
+  return costs;
+}
+
+Prediction predict(const StepCalls& step, CostModel& model) {
   Prediction prediction;
+  const std::vector<CostModel::Cost> costs = model.costs(step);
   std::map<std::tuple<std::string_view, std::string_view, ProductFormat>, OpCost> sums;
-  for (const KernelCall& call : step.calls) {
+  for (size_t index = 0; index < step.calls.size(); ++index) {
+    const KernelCall& call = step.calls[index];
+    const CostModel::Cost& cost = costs[index];
     const bool multiplies = call.work.flops > 0.0;
     const ProductFormat format = multiplies ? call.format : ProductFormat::kF32;
-    const CostModel::Cost cost = model.cost(call);
     OpCost& sum = sums[{call.phase, call.op, format}];
     sum.phase = call.phase;
     sum.op = call.op;

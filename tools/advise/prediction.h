@@ -32,7 +32,7 @@ struct Prediction {
   double step_seconds() const { return kernel_seconds + exposed_seconds; }
 };
 
-// How long a call takes.
+// How long calls take.
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -41,7 +41,8 @@ class CostModel {
     bool memory_bound = false;
     double joules = 0;  // 0: not known
   };
-  virtual Cost cost(const KernelCall& call) const = 0;
+  // Of each call of the step.
+  virtual std::vector<Cost> costs(const StepCalls& step) = 0;
   virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity where nothing limits it
 };
 
@@ -51,7 +52,8 @@ class Roofline final : public CostModel {
  public:
   explicit Roofline(const Hardware& hardware) : hardware_(hardware) {}
   // ContractError for a product that units_for() has nothing for.
-  Cost cost(const KernelCall& call) const override;
+  Cost cost(const KernelCall& call) const;
+  std::vector<Cost> costs(const StepCalls& step) override;
   double link_bandwidth() const override { return hardware_.link_bandwidth; }
 
  private:
@@ -59,7 +61,7 @@ class Roofline final : public CostModel {
 };
 
 // Gradients travel beside the backward pass, updated weights beside the update; of either, what takes longer counts.
-Prediction predict(const StepCalls& step, const CostModel& model);
+Prediction predict(const StepCalls& step, CostModel& model);
 
 // The most that a format can gain, if what it touches took no time (Amdahl 1967): the fp32 step's time over the time of
 // what stays fp32 in the other step. Of an op that share is the part of its FLOP that still multiplies fp32 numbers, or
