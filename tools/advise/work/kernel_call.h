@@ -31,7 +31,7 @@ struct Operand {
 
 struct KernelCall {
   std::string_view phase, op;  // "backward", "gemm"
-  KernelWork work;
+  KernelWork work{};
   ProductFormat format = ProductFormat::kF32;  // of what is multiplied; says nothing where work.flops is 0
   std::string variant;                         // what its time depends on beside its operands: "nt gelu"
   std::vector<Operand> operands;               // of the arguments, in their order

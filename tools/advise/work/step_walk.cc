@@ -42,6 +42,7 @@ class Walk {
     step_number_ = backend_.make_tensor(DType::kI32, {1}, "step number");
     loss_gradient_ = backend_.make_tensor(DType::kF32, {1}, "loss gradient");
     losses_ = backend_.make_tensor(DType::kF32, {micro_batches_}, "losses");
+    decision_ = backend_.make_record<UpdateDecision>("update decision");
   }
 
   // As TrainStep::calibrate().
@@ -70,6 +71,8 @@ class Walk {
     amaxes_.run(verdicts_.decision());
     enter("update");
     optimizer_.step(reducer_, verdicts_.control());
+    enter("step");
+    backend_.copy(verdicts_.decision(), decision_, *stream_);
     enter("");
   }
 
@@ -89,6 +92,7 @@ class Walk {
     parameters_.forget_gradients();
     for (int64_t index = 0; index < micro_batches_; ++index) {
       TapeOptions options = tape_options();
+      enter("step");
       if (index + 1 == micro_batches_) {
         reducer_.begin();
         options.gradient_ready = [this](Parameter& parameter) { reducer_.ready(parameter); };
@@ -98,6 +102,7 @@ class Walk {
       Tape tape(backend_, *stream_, arena_, policy_, casts_, std::move(options));
       const Tensor tokens = tokens_.slice(index * tokens_.dim(1), tokens_.dim(1));
       const LossOutput output = model_->loss(tape, tokens, tokens, config_.model.context);
+      enter("step");
       backend_.copy(output.sum.value, losses_.slice(index, 1), *stream_);
       enter("backward");
       tape.backward(output.sum);
@@ -138,7 +143,7 @@ class Walk {
   Arena arena_{backend_.reserve(kArenaBytes)};
   int64_t micro_batches_ = 0;
   bool packs_ = false;
-  Tensor tokens_, step_number_, loss_gradient_, losses_;
+  Tensor tokens_, step_number_, loss_gradient_, losses_, decision_;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace mantissa {
 
 struct StepCalls {
-  std::vector<KernelCall> calls;  // of one rank, in order; phases "forward", "backward", "reduce", "decide", "update"
+  std::vector<KernelCall> calls;  // of one rank, in order, with the phases that a profile of it has
   // Bytes that a rank sends to others, by phase: gradients ("backward", "reduce"), records, updated weights ("update").
   std::map<std::string_view, double> sent_bytes;
 
