@@ -25,10 +25,11 @@ struct Target {
 enum class Support : uint8_t {
   kNative,       // the device multiplies the format by units of its own
   kEmulated,     // by wider ones
+  kMeasured,     // the device is here, and how it does it plays no part
   kUnavailable,  // not at all, or at no rate that is known
   kRefused,      // the model cannot be trained so
 };
-std::string_view name(Support support);  // "natively", "emulated", "not available", "refused"
+std::string_view name(Support support);  // "natively", "emulated", "measured", "not available", ...
 
 struct Evaluation {
   std::string name;
@@ -41,7 +42,7 @@ struct Evaluation {
   double speedup = 0.0;  // fp32's step by this one; 0: not known
   double bound = 0.0;    // see speedup_bound(); 0: not known
 
-  bool runs() const { return support == Support::kNative || support == Support::kEmulated; }
+  bool runs() const { return support != Support::kUnavailable && support != Support::kRefused; }
 };
 
 struct Advice {

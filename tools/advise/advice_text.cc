@@ -39,21 +39,38 @@ std::string row(const Evaluation& found, const Advice& advice) {
 }
 
 std::string ops_text(const Evaluation& found) {
-  std::string text = fmt::format("\nwhere the time of a step in {} goes:\n{:<10}{:<24}{:>7}{:>12}{:>8}{:>13}{:>11}",
-                                 found.name, "phase", "operation", "calls", "ms", "%", "GFLOP", "MB");
+  std::string text = fmt::format("\nwhere the time of a step in {} goes:\n{:<10}{:<24}{:>7}{:>12}{:>8}{:>12}{:>10}",
+                                 found.name, "phase", "operation", "calls", "ms", "%", "GFLOP/s", "GB/s");
   const double step = found.prediction.step_seconds();
   size_t shown = 0;
   for (const OpCost& cost : found.prediction.ops) {
     if (++shown > kOpsShown) break;
     const std::string op = cost.flops > 0.0 ? fmt::format("{} {}", cost.op, name(cost.format)) : std::string(cost.op);
-    text +=
-        fmt::format("\n{:<10}{:<24}{:>7}{:>12.4f}{:>8.1f}{}{:>11.2f}", cost.phase, op, cost.calls, 1e3 * cost.seconds,
-                    100.0 * cost.seconds / step, column(13, 3, cost.flops * 1e-9), cost.bytes * 1e-6);
+    text += fmt::format("\n{:<10}{:<24}{:>7}{:>12.4f}{:>8.1f}", cost.phase, op, cost.calls, 1e3 * cost.seconds,
+                        100.0 * cost.seconds / step);
+    text += column(12, 1, cost.flops / cost.seconds * 1e-9) + column(10, 2, cost.bytes / cost.seconds * 1e-9);
   }
   if (found.prediction.exposed_seconds > 0.0) {
     text += fmt::format("\n{:<10}{:<24}{:>7}{:>12.4f}{:>8.1f}", "", "waiting for links", "",
                         1e3 * found.prediction.exposed_seconds, 100.0 * found.prediction.exposed_seconds / step);
   }
+  return text + "\n";
+}
+
+std::string memory_text(const Evaluation& found) {
+  const MemoryTable& memory = found.memory;
+  std::string text = fmt::format("\nmemory of a rank in {}, MiB:", found.name);
+  const auto add = [&](const char* category, size_t bytes) {
+    text += fmt::format(" {} {:.1f},", category, static_cast<double>(bytes) / kMib);
+  };
+  add("weights", memory.state.weights);
+  add("gradients", memory.state.gradients);
+  add("masters", memory.state.masters);
+  add("moments", memory.state.moments);
+  add("activations", memory.activations);
+  add("buffers", memory.state.buffers + memory.casts);
+  if (memory.packed > 0) add("packed", memory.packed);
+  text.pop_back();
   return text + "\n";
 }
 
@@ -70,7 +87,8 @@ std::string to_text(const Advice& advice) {
   text += "\n";
   for (const Evaluation& found : advice.evaluations) text += fmt::format("\n{}: {}", found.name, found.reason);
   text += "\n";
-  if (advice.evaluations.front().runs()) text += ops_text(advice.evaluations.front());
+  const Evaluation& best = advice.evaluations.front();
+  if (best.runs()) text += ops_text(best) + memory_text(best);
   if (advice.hardware) text += hardware_text(*advice.hardware);
   if (advice.hardware) {
     text +=

@@ -3,9 +3,11 @@
 #include <cstdio>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/base/run_reported.h"
 #include "tools/advise/device/present_device.h"
 #include "tools/analyze/output_file.h"
+#include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
 
@@ -24,7 +26,20 @@ Advice advise_hardware(const AdviseRequest& request, const Config& config, const
 }
 
 void run(const AdviseRequest& request) {
-  const Config config = load_config(request.config, request.overrides);
+  if (launcher_size() > 1) {
+    throw ConfigError(
+        "advise: expected to be started alone, got a job of several processes: --ranks and --hardware say "
+        "what a step of several ranks is predicted on");
+  }
+  const Config given = load_config(request.config, request.overrides);
+  Config config = in_phase(given, 0);
+  if (phase_count(given) > 1) {
+    log_info("precision.schedule: this is about its first phase; settings of a later one can be given in its place");
+  }
+  if (!request.hardware.empty()) {  // what this program and machine have plays no part
+    config.device = "auto";
+    config.comm.backend = "auto";
+  }
   require_known_names(config);
   if (request.hardware.empty() && request.ranks > 1) {
     throw ConfigError(fmt::format(

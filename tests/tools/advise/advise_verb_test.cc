@@ -123,6 +123,7 @@ TEST(Advise, MeasuresTheDeviceThatIsHere) {
   double predicted = 0.0;
   for (const auto& op : comparison.at("ops")) predicted += op.at("predicted_seconds").get<double>();
   EXPECT_NEAR(predicted, comparison.at("predicted_seconds").get<double>(), 1e-9);
+  EXPECT_EQ(precision(report, "fp32").at("runs"), "measured");
   EXPECT_GT(precision(report, "fp32").at("step_seconds").get<double>(), 0.0);
   EXPECT_NE(outcome.output.find("predicted against measured, bf16: "), std::string::npos) << outcome.output;
 }
@@ -142,6 +143,16 @@ TEST(Advise, RefusesWhatItCannotDo) {
   refused({"--ranks", "2"}, "--ranks: one rank of this device is measured, got 2");
   refused({"--hardware", "t4", "--json", "/nowhere/report.json"}, "--json: /nowhere/report.json");
   refused({"--hardware", "t4", "model.heads=5"}, "model.heads");
+  const Outcome job = run_program(2, {"advise", config, "--hardware", "t4"});
+  EXPECT_EQ(job.exit_code, 2) << job.output;
+  EXPECT_NE(job.output.find("advise: expected to be started alone"), std::string::npos) << job.output;
+}
+
+// A configuration for GPUs is looked at where there is none.
+TEST(Advise, NeedsNothingOfTheHardwareHere) {
+  const nlohmann::json report = advise(fresh_folder("advise_gpu"),
+                                       {"--hardware", "a100", "--formats", "bf16", "device=cuda", "comm.backend=nccl"});
+  EXPECT_EQ(precision(report, "bf16").at("runs"), "natively");
 }
 
 }  // namespace

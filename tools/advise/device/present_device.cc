@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/base/error.h"
 #include "tools/advise/device/cache_model.h"
 #include "tools/advise/device/measured_costs.h"
 #include "tools/advise/device/measured_steps.h"
@@ -19,11 +18,6 @@ constexpr double kMostSteps = 50;      // in a round
 
 PresentAdvice advise_present_device(const std::string& model, const Config& config,
                                     const std::vector<Candidate>& candidates, int rounds) {
-  if (launcher_size() > 1) {
-    throw ConfigError(
-        "advise: one rank of this device is measured: start it alone, not under mpirun or srun; several ranks of a "
-        "device are predicted with --hardware and --ranks");
-  }
   const auto communicator = start_communicator("local", config.device);
   set_up_threads(config, *communicator);
   const auto configured =

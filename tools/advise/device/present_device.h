@@ -13,7 +13,7 @@ struct PresentAdvice {
 
 // Kernels of the configured step and the step itself are timed by turns in `rounds` rounds, so that whatever changes on
 // the machine meets both; kernels that only other candidates call, once. One rank, on its own. ConfigError as for a
-// training, and in a job of several processes.
+// training.
 PresentAdvice advise_present_device(const std::string& model, const Config& config,
                                     const std::vector<Candidate>& candidates, int rounds);
 
