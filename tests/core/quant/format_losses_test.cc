@@ -190,6 +190,7 @@ TEST(MagnitudePercentile, CountsRanksOfDecimalPercentilesExactly) {
       const double percentile = static_cast<double>(thousandths) / 1000.0;
       ASSERT_EQ(magnitude_percentile(histogram, percentile).at_least, 1.0) << percentile << " of " << elements;
       --histogram.counts[histogram_bin(magnitude_bits(1.0f))];
+      ++histogram.counts[histogram_bin(magnitude_bits(2.0f))];
       ASSERT_EQ(magnitude_percentile(histogram, percentile).at_least, 2.0) << percentile << " of " << elements;
     }
   }
