@@ -176,7 +176,7 @@ TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
   // The run was trained without a loss scale, as bf16 needs none.
   const Outcome fp16 = analyse({"precision.compute=fp16"});
   EXPECT_EQ(fp16.exit_code, 0) << fp16.output;
-  EXPECT_NE(fp16.output.find("in mode 'none', this run's is in 'dynamic'"), std::string::npos) << fp16.output;
+  EXPECT_NE(fp16.output.find("in mode 'none' and is in 'dynamic' now"), std::string::npos) << fp16.output;
 }
 
 // On one rank nothing is gathered, and training would refuse the setting.
