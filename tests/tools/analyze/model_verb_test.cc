@@ -119,30 +119,35 @@ TEST_P(ModelVerb, PredictsWhatTrainingWithTheRecommendedScaleLoses) {
 }
 
 // With a late checkpoint, and for longer than was analysed.
-TEST(AnalyzeModel, TrainingWithTheRecommendedScaleNeverOverflows) {
-  const SmallRun run("analyze_scale");
+class RecommendedScale : public ::testing::TestWithParam<int> {};
+
+TEST_P(RecommendedScale, NeverOverflowsInTraining) {
+  const int ranks = GetParam();
+  const SmallRun run(fmt::format("analyze_scale{}", ranks));
   const std::string json = run.folder() + "/report.json";
   const std::vector<std::string> fp16 = {"precision.compute=fp16", "train.steps=40"};
   const auto analyse = [&](const std::string& target) {
     const Outcome outcome =
-        run_program(0, {"analyze", "model", target, fp16[0], fp16[1], "--batches", "6", "--json", json});
+        run_program(ranks, {"analyze", "model", target, fp16[0], fp16[1], "--batches", "6", "--json", json});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return read_json(json).at("checkpoints");
   };
-  run.train(1, {fp16[0], fp16[1], "checkpoint.interval=40"});  // with a dynamic scale, for a late checkpoint
+  run.train(ranks, {fp16[0], fp16[1], "checkpoint.interval=40"});  // with a dynamic scale, for a late checkpoint
   int exponent = 100;
   for (const auto& point : analyse(run.run_dir())) {
     const nlohmann::json& recommended = point.at("loss_scale").at("recommended");
     EXPECT_EQ(recommended.at("overflow"), 0.0);
     exponent = std::min(exponent, recommended.at("exponent").get<int>());
   }
-  const SmallRun scaled("analyze_scaled");
-  scaled.train(1, {fp16[0], fp16[1], "scaler.mode=static", fmt::format("scaler.init_scale={}", 1LL << exponent),
-                   fmt::format("scaler.max_scale={}", 1LL << exponent)});
+  const SmallRun scaled(fmt::format("analyze_scaled{}", ranks));
+  scaled.train(ranks, {fp16[0], fp16[1], "scaler.mode=static", fmt::format("scaler.init_scale={}", 1LL << exponent),
+                       fmt::format("scaler.max_scale={}", 1LL << exponent)});
   const auto steps = scaled.records("step");
   ASSERT_EQ(steps.size(), 40u);
   for (const auto& step : steps) EXPECT_FALSE(step.contains("skip_reason")) << step;
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, RecommendedScale, ::testing::Values(1, 2));
 
 // In fp16 without a loss scale gradients are lost before a probe sees them.
 TEST(AnalyzeModel, SeesWhatFp16Loses) {
