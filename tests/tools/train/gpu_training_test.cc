@@ -105,7 +105,12 @@ TEST(GpuTraining, AnOverflowIsSkippedReportedAndLeavesTheRunAsOnTheCpu) {
     }
   }
   EXPECT_FALSE(gpu[1].at("applied").get<bool>());
-  EXPECT_EQ(gpu[1].at("skip_reason"), "gradient blocks.0.mlp.up.weight[7] is Inf on rank 1");
+  // The scale was good enough one step before, so that the op is looked for, too.
+  const auto reason = gpu[1].at("skip_reason").get<std::string>();
+  EXPECT_NE(reason.find("the backward pass of op linear of layer 'blocks.0.mlp.up' made 0 NaN and 1 Inf"),
+            std::string::npos)
+      << reason;
+  EXPECT_TRUE(reason.ends_with("gradient blocks.0.mlp.up.weight[7] is Inf on rank 1")) << reason;
 }
 
 TEST(GpuTraining, AFaultyLossNamesItsOpAndStopsTheRun) {
