@@ -17,8 +17,7 @@ class FaultInjection {
   void on_gradient(int64_t step, const Parameter& parameter) const;
   // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
   // empty if nothing is planned.
-  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step,
-                                                                                       Pass pass) const;
+  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step, Pass pass) const;
 
   // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
   void require_injected(int64_t step) const;

@@ -55,7 +55,7 @@ SentBuckets sent_buckets(const Config& config, Communicator& communicator) {
 }
 
 const Config& checked(const Config& config, Communicator& communicator) {
-  require_agreement(communicator, {.config = fingerprint(config)});
+  require_same_configuration(config, communicator);
   return config;
 }
 
@@ -114,6 +114,10 @@ void require_capturable(const Config& config, const Communicator& communicator) 
 
 bool Session::captures_steps() const {
   return config.cuda.graph && !config.profile && runtime.backend->device().kind == Device::Kind::kCuda;
+}
+
+void require_same_configuration(const Config& config, Communicator& communicator) {
+  require_agreement(communicator, {.config = fingerprint(config)});
 }
 
 int gradient_boost_log2(int64_t ranks, int64_t micro_batches) {

@@ -50,6 +50,9 @@ struct Session {
   int64_t next_step = 0;  // steps done, skipped ones included: the data cursor
 };
 
+// CommError naming a rank that was started with another configuration than rank 0. Collective.
+void require_same_configuration(const Config& config, Communicator& communicator);
+
 // log2 of the gradient boost. Backward passes run with the gradient of the mean over one micro-batch of one rank, so
 // that the gradients of 16-bit activations keep their magnitude whatever the number of ranks and micro-batches: this
 // power of two, at most ranks * micro-batches, above the gradient of the global mean. Unscaling takes it out again,

@@ -100,6 +100,7 @@ std::optional<Handover> train_on(const Config& run, const Origin& origin, int th
 }
 
 void train(const Config& config, Communicator& communicator) {
+  require_same_configuration(config, communicator);  // the whole schedule; sessions see one phase of it
   validate_for_ranks(config, communicator.size());
   const int threads = set_up_threads(config, communicator);
   // What the model refuses, in any phase, is refused before there is a folder.

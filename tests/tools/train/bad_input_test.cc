@@ -93,10 +93,11 @@ TEST(BadInput, RanksWithDifferentConfigurations) {
 
 TEST(BadInput, RanksThatDifferInWhereTheyWriteOrResume) {
   for (const char* setting :
-       {"train.run_dir=elsewhere$OMPI_COMM_WORLD_RANK", "checkpoint.resume=none$OMPI_COMM_WORLD_RANK"}) {
+       {"train.run_dir=elsewhere$OMPI_COMM_WORLD_RANK", "checkpoint.resume=none$OMPI_COMM_WORLD_RANK",
+        "precision.schedule=[{after_step: 1$OMPI_COMM_WORLD_RANK, compute: fp32}]"}) {
     const SmallRun run("different_places");
     const std::string script = run.folder() + "/start.sh";
-    write_file(script, "exec tools/mantissa train " + run.config_path() + " " + setting + "\n");
+    write_file(script, "exec tools/mantissa train " + run.config_path() + " \"" + setting + "\"\n");
     expect_refused(run_under_mpirun(2, "bash " + script), 6,
                    {"rank 1 was started with another configuration than rank 0"});
   }
