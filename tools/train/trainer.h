@@ -33,7 +33,7 @@ class Trainer {
   // `session` and `checkpoints` have come as far as `start` says.
   Trainer(Session& session, TrainingCheckpoints& checkpoints, const TrainerStart& start);
 
-  // The step that the training of this configuration ends at, for now: train.steps, or train.stop_at_step.
+  // The step that this start of the program ends at: train.steps, or train.stop_at_step where that is given.
   static int64_t last_step(const Config& config);
 
   // Trains up to step `end`, with evaluation, samples and checkpoints on the way, or until the precision has to change
