@@ -80,10 +80,10 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
   const int64_t last = last_step(config);
   if (session_.next_step < end) step_.calibrate();
   if (session_.next_step < end && session_.next_step == 0) evaluate();
-  while (step_.next_to_start() < end) {
+  while (step_.next_to_start() < end && !switch_) {
     watch_returns(step_.next_to_start());
-    if (!switch_) take(step_.run());
-    if (switch_) break;
+    if (switch_) break;  // before the step
+    take(step_.run());
     const int64_t started = step_.next_to_start();
     const bool evaluation_due = due(config.train.eval_interval, started) && started < last;
     const bool sample_due = due(config.train.sample_interval, started) && started < last;

@@ -30,7 +30,9 @@ class Fallback : public ::testing::TestWithParam<int> {};
 TEST_P(Fallback, LiftsTheLayerAloneAndGoesBackAfterCleanSteps) {
   const int ranks = GetParam();
   SmallRun run("lifted" + std::to_string(ranks));
-  const Outcome outcome = run.with_yaml(overflows_in("blocks.1.mlp.up", ranks)).train(ranks, kFallback);
+  const Outcome outcome = run.with_yaml(overflows_in("blocks.1.mlp.up", ranks))
+                              .train(ranks, with(kFallback, {"checkpoint.interval=5", "checkpoint.keep_last=0"}));
+  EXPECT_TRUE(run.has_checkpoint(5)) << "what is due behind the step that lifts a layer is done";
   const auto switches = run.records("precision");
   ASSERT_EQ(switches.size(), 2u) << outcome.output;
   EXPECT_EQ(switches[0].at("step"), 5);
