@@ -6,9 +6,9 @@
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
 #include "tools/advise/device/present_device.h"
-#include "tools/analyze/output_file.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/report/output_file.h"
 #include "tools/train/launch.h"
 
 namespace mantissa {
@@ -62,8 +62,7 @@ void run(const AdviseRequest& request) {
     data = to_json(found);
   }
   std::fwrite(text.data(), 1, text.size(), stdout);
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // paths need not be UTF-8
-  if (json.is_wanted()) json.write(data.dump(1, ' ', false, kReplace) + "\n");
+  if (json.is_wanted()) json.write(data);
 }
 
 }  // namespace

@@ -4,9 +4,9 @@
 
 #include "core/base/error.h"
 #include "tools/analyze/model_report.h"
-#include "tools/analyze/output_file.h"
 #include "tools/analyze/page/model_page.h"
 #include "tools/config/validation.h"
+#include "tools/report/output_file.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
@@ -26,8 +26,7 @@ void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Con
   const std::string text = to_text(analysis);
   std::fwrite(text.data(), 1, text.size(), stdout);
   const nlohmann::json data = to_json(analysis);
-  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;  // paths need not be UTF-8
-  if (json.is_wanted()) json.write(data.dump(1, ' ', false, kReplace) + "\n");
+  if (json.is_wanted()) json.write(data);
   if (html.is_wanted()) html.write(model_page(data));
 }
 
@@ -45,24 +44,9 @@ void validate(const StaticScaleOptions& options) {
   }
 }
 
-// Two reports cannot be one file, whatever ways lead to it; what is there and is no file takes both in turn.
-void validate(const ModelOutputs& outputs) {
-  if (outputs.html.empty() || outputs.json.empty()) return;
-  std::error_code ignored;
-  if (std::filesystem::is_other(outputs.json, ignored)) return;
-  const auto real = [](const std::string& path) {
-    std::error_code failed;
-    const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
-    return failed ? std::filesystem::path(path) : whole;
-  };
-  if (real(outputs.json) != real(outputs.html)) return;
-  throw ConfigError(fmt::format("--json {} and --html {}: expected two files, got one: name another for one of them",
-                                outputs.json, outputs.html));
-}
-
 Config valid_configuration_of(const ModelRequest& request, const ModelOutputs& outputs) {
   validate(request.loss_scale);
-  validate(outputs);
+  require_two_files(outputs.json, outputs.html);
   return configuration_of(request);
 }
 

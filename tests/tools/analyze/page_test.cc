@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 
-#include "tests/tools/analyze/page_browser.h"
+#include "tests/tools/report/page_browser.h"
 #include "tests/tools/analyze/page_fixtures.h"
 #include "tools/analyze/page/model_page.h"
 

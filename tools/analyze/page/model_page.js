@@ -12,6 +12,10 @@ const matchesRole = (role) => filters.role === '' || role === filters.role;
 const shownCheckpoints = () =>
     checkpoints.filter((checkpoint) => filters.checkpoint === '' || String(checkpoint.index) === filters.checkpoint);
 const shownRecords = (item) => shownCheckpoints().map((checkpoint) => item.at[checkpoint.index]);
+// How checkpoints are told apart in charts of one mark each: the first is hollow, the last is full.
+const checkpointMark = (index) => (index === checkpoints.length - 1 ? 'last' : 'first');
+const checkpointLegend = () => shownCheckpoints().map(
+    (c) => swatch(checkpointMark(c.index), `${c.name}${numberOf(c.step) === null ? '' : ` (step ${count(c.step)})`}`));
 const nothingMatches = (what) =>
     absent(`The filters leave no ${what}. Clear the layers' filter, or choose another role or checkpoint.`);
 
@@ -80,18 +84,9 @@ function startFilters() {
   }
 }
 
-// Charts are drawn for the width that there is.
-let drawnWidth = window.innerWidth;
-let waiting = 0;
-window.addEventListener('resize', () => {
-  if (window.innerWidth === drawnWidth) return;
-  drawnWidth = window.innerWidth;
-  clearTimeout(waiting);
-  waiting = setTimeout(drawPanels, 100);
-});
-
 drawHead();
 drawVerdict();
 document.body.append(unknownPattern());
 startFilters();
 drawPanels();
+redrawOnResize(drawPanels);

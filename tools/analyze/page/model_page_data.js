@@ -1,10 +1,5 @@
-'use strict';
 // The analysis, brought into the shape that the panels draw: a list of tensors, products and parameters in the order of
 // the model, each with its record at every checkpoint (null where there is none). Everything may be absent or null.
-
-const listOf = (value) => (Array.isArray(value) ? value : []);
-const numberOf = (value) => (typeof value === 'number' && Number.isFinite(value) ? value : null);
-const textOf = (value) => (value === null || value === undefined ? '' : String(value));
 
 const analysis = JSON.parse(document.getElementById('analysis').textContent) || {};
 const setting = analysis.setting || {};
@@ -43,26 +38,9 @@ const wireParameters = matched('wire', (w) => ({layer: textOf(w.parameter) || 'n
 const kRoleOrder = ['activation', 'weight', 'gradient', 'parameter gradient', 'update', 'wire'];
 const kProductOrder = ['fprop', 'dgrad', 'wgrad'];
 
-// The values that occur, the known ones first and in their order.
-function inOrder(values, known) {
-  const present = [...new Set(values)];
-  return [...known.filter((value) => present.includes(value)), ...present.filter((value) => !known.includes(value))];
-}
-
 const roles = inOrder(tensors.map((tensor) => tensor.role), kRoleOrder);
 const productKinds = inOrder(products.map((product) => product.product), kProductOrder);
 const layerNames = [...new Set([...tensors, ...products].map((item) => item.layer))];
-
-function median(values) {
-  const sorted = values.map(numberOf).filter((value) => value !== null).sort((a, b) => a - b);
-  if (sorted.length === 0) return null;
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-}
-
-// Of numbers and nulls; null if there are only nulls.
-const largest = (values) => values.reduce((a, b) => (b === null || (a !== null && a >= b) ? a : b), null);
-const smallest = (values) => values.reduce((a, b) => (b === null || (a !== null && a <= b) ? a : b), null);
 
 // The format of an element of "delayed:e4m3", "e4m3 block", "mxfp8", "nvfp4": null for one whose limits are not given.
 function elementFormat(name) {

@@ -1,12 +1,10 @@
-// The texts that a page is put together from; written by embed.sh at build time.
+// The texts that the page is put together from.
 #pragma once
 
-#include <string_view>
+#include "tools/report/page/page_document.h"
 
 namespace mantissa {
 
-extern const std::string_view kPageHtml;  // with {{style}}, {{analysis}} and {{script}}, each once
-extern const std::string_view kPageCss;
-extern const std::string_view kPageScript;
+extern const PageSources kModelPage;
 
 }  // namespace mantissa

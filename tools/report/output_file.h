@@ -4,6 +4,8 @@
 #include <fstream>
 #include <string>
 
+#include <nlohmann/json.hpp>
+
 namespace mantissa {
 
 // A file that is begun before anything is computed, so that a path which cannot be written is found out at once, and
@@ -21,6 +23,8 @@ class OutputFile {
   bool is_wanted() const { return !path_.empty(); }
   // Once. ConfigError if it cannot be written to its end.
   void write(const std::string& text);
+  // Indented, with a line feed behind it. Bytes that are no UTF-8, as paths may have, become U+FFFD.
+  void write(const nlohmann::json& data);
 
  private:
   bool replaces() const { return begun_as_ != path_; }
@@ -30,5 +34,9 @@ class OutputFile {
   std::string begun_as_;
   std::ofstream file_;
 };
+
+// ConfigError where --json and --html lead to one file, whatever ways they take; either may be empty. What is there and
+// is no file (/dev/stdout) takes both in turn.
+void require_two_files(const std::string& json, const std::string& html);
 
 }  // namespace mantissa

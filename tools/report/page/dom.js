@@ -92,7 +92,14 @@ function facetGrid(body, facets, least_px, draw, name) {
   body.append(name ? scrolling(name, grid) : grid);
 }
 
-// How checkpoints are told apart in charts of one mark each: the first is hollow, the last is full.
-const checkpointMark = (index) => (index === checkpoints.length - 1 ? 'last' : 'first');
-const checkpointLegend = () => shownCheckpoints().map(
-    (c) => swatch(checkpointMark(c.index), `${c.name}${numberOf(c.step) === null ? '' : ` (step ${count(c.step)})`}`));
+// Charts are drawn for the width that there is.
+function redrawOnResize(draw) {
+  let drawnWidth = window.innerWidth;
+  let waiting = 0;
+  window.addEventListener('resize', () => {
+    if (window.innerWidth === drawnWidth) return;
+    drawnWidth = window.innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(draw, 100);
+  });
+}

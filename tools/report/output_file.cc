@@ -1,4 +1,4 @@
-#include "tools/analyze/output_file.h"
+#include "tools/report/output_file.h"
 
 #include <fmt/format.h>
 
@@ -33,6 +33,24 @@ void OutputFile::write(const std::string& text) {
   if (file_ && replaces()) std::filesystem::rename(begun_as_, path_, failed);
   if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
   log_info("written: {}", path_);
+}
+
+void OutputFile::write(const nlohmann::json& data) {
+  write(data.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+void require_two_files(const std::string& json, const std::string& html) {
+  if (html.empty() || json.empty()) return;
+  std::error_code ignored;
+  if (std::filesystem::is_other(json, ignored)) return;
+  const auto real = [](const std::string& path) {
+    std::error_code failed;
+    const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
+    return failed ? std::filesystem::path(path) : whole;
+  };
+  if (real(json) != real(html)) return;
+  throw ConfigError(
+      fmt::format("--json {} and --html {}: expected two files, got one: name another for one of them", json, html));
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tests/tools/analyze/page_browser.h"
+#include "tests/tools/report/page_browser.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kProbe = "tests/tools/analyze/page_probe.js";
+constexpr const char* kProbe = "tests/tools/report/page_probe.js";
 
 // The page with the probe as its last script.
 std::string probed(const Page& page) {
