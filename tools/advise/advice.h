@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/advise/candidates.h"
 #include "tools/advise/prediction.h"
+#include "tools/experiment/candidates.h"
 #include "tools/train/memory_table.h"
 
 namespace mantissa {

@@ -20,8 +20,15 @@ std::vector<std::string> candidate_names();
 
 // The configuration with each of these precisions in place of its own, whose settings they replace all, and first, as
 // "as configured", the configuration itself unless it is one of them. Settings of the optimizer and of what travels
-// that mean nothing beside a precision take their defaults. `names`: some of candidate_names(), empty for all;
-// ConfigError for others.
+// that mean nothing beside a precision take their defaults. `names`: some of candidate_names(), or "fp8" for "delayed"
+// and "fp4" for "nvfp4"; empty for all; ConfigError for others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
+
+// Only those that are asked for, in that order and by the names that they were asked for by: as above, "configured" for
+// the configuration itself, or NAME=FILE for the section `precision` of a YAML file, of which nothing else is taken.
+// Uniform ones have no fallback (precision.fallback): it is they that are looked at. ConfigError, which names `option`,
+// for others and for one that is there twice. Whether the model bears a precision is not looked at.
+std::vector<Candidate> chosen_candidates(const Config& config, const std::vector<std::string>& names,
+                                         const char* option);
 
 }  // namespace mantissa

@@ -1,0 +1,74 @@
+// TrainingRecord: a training from its first step to its last in this process, as a result to be compared with others.
+// Nothing is written.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tools/config/config.h"
+#include "tools/train/memory_table.h"
+
+namespace mantissa {
+
+class Communicator;
+
+enum class StepResult : uint8_t {
+  kApplied,
+  kOverflow,  // skipped: gradients that were not finite, as a loss scale too large makes them
+  kFault,     // skipped: a loss that was not finite, or overflow that no lower loss scale can cure
+};
+
+std::string_view name(StepResult result);  // "applied", "overflow", "fault"
+
+struct TrainedStep {
+  double loss = 0.0;       // nats a token; not finite after a fault
+  double grad_norm = 0.0;  // unscaled, before clipping; not finite where the step was skipped
+  float scale = 1.0f;      // of the loss
+  StepResult result = StepResult::kApplied;
+  double seconds = 0.0;  // of the slowest rank
+};
+
+struct ValidationLoss {
+  int64_t step = 0;   // steps done
+  double loss = 0.0;  // nats a token
+};
+
+// The same on all ranks.
+struct TrainingRecord {
+  std::vector<TrainedStep> steps;          // from the first on
+  std::vector<ValidationLoss> validation;  // before the first step, at train.eval_interval, and behind the last step
+  std::string failure{};                   // why the training is no success; empty: it is one
+  int64_t tokens_per_step = 0;             // positions of the global batch
+  MemoryTable memory{};                    // of rank 0, as measured, in the last phase of the precision
+  size_t peak_memory_bytes = 0;            // of the device: the most at once on any rank
+  double sent_bytes = 0.0;                 // in a step, by a rank to others, where no two share memory
+
+  // It came to its last step, with a finite loss and not without an update.
+  bool succeeded() const { return failure.empty(); }
+  // The last validation loss; without validation text the mean of the last tenth of the steps' losses. NaN where
+  // nothing was trained.
+  double final_loss() const;
+  // Of the steps behind the first two, which also take memory and make kernels, where there are more. NaN without
+  // steps.
+  double median_step_seconds() const;
+  double tokens_per_second() const { return static_cast<double>(tokens_per_step) / median_step_seconds(); }
+  double skipped_share(StepResult kind) const;  // of all steps
+  int64_t scale_changes() const;
+  float smallest_scale() const;
+};
+
+// What can be told before anything is trained: ConfigError for settings that are impossible, that the model refuses, or
+// that these ranks cannot share, and for precision.fallback and the floors of a loss scale that change the precision of
+// layers (scaler.floor: lift, bf16), which only `mantissa train` follows.
+void require_trainable(const Config& config, const Communicator& communicator);
+
+// From the first weights up to Trainer::last_step(), through the phases of precision.schedule; checkpoints, samples,
+// probes and profiles of the configuration are left out. Where train.eval_interval is 0 and there is validation text
+// (or data.validation_fraction, whose tail is then set aside), validation is at the beginning and the end. A training
+// that ends early, by faults.max_consecutive faults in a row, is a result and no error; errors are what
+// require_trainable() refuses, unreadable data and failing ranks. Collective, with the same configuration on all ranks.
+TrainingRecord run_training(const Config& config, Communicator& communicator);
+
+}  // namespace mantissa
