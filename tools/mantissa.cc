@@ -9,6 +9,7 @@
 #include "tools/analyze/formats_verb.h"
 #include "tools/analyze/model_verb.h"
 #include "tools/analyze/probes_verb.h"
+#include "tools/compare/compare_verb.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/generate/generate_verb.h"
@@ -120,6 +121,29 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   advise->add_option("--json", advise_request.json, "a file that the figures are written to as well");
+  CLI::App* compare =
+      app.add_subcommand("compare", "Trains a model in several precisions and says which differ; under mpirun too");
+  CompareRequest compare_request;
+  compare->add_option("config", compare_request.config, "YAML file")->required();
+  compare->add_option("overrides", compare_request.overrides, "settings that replace the file's: optimizer.lr=3e-4");
+  compare
+      ->add_option("--precisions", compare_request.precisions,
+                   "of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 (delayed), fp4 (nvfp4), configured, "
+                   "and NAME=FILE for the precision section of a file")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  compare->add_option("--seeds", compare_request.seeds, "runs of each precision, with train.seed and those behind it")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}))
+      ->capture_default_str();
+  compare->add_option("--steps", compare_request.steps, "of each run, in place of train.steps")
+      ->check(CLI::PositiveNumber);
+  compare->add_option("--baseline", compare_request.baseline,
+                      "the precision that others are compared with; fp32 where it is there, else the first");
+  compare->add_option("--margin", compare_request.margin,
+                      "difference of losses, in nats, that is none; without it what seeds change");
+  compare->add_option("--html", compare_request.html, "a file for the report as a page, which needs no network");
+  compare->add_option("--json", compare_request.json, "a file that the figures are written to as well");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -132,6 +156,7 @@ int run(int argc, char** argv) {
   if (*probes) return probes_verb(probes_request);
   if (*model) return model_verb(model_request, model_outputs);
   if (*advise) return advise_verb(advise_request);
+  if (*compare) return compare_verb(compare_request);
   return generate_verb(request);
 }
 

@@ -42,8 +42,9 @@ struct TrainingRecord {
   std::string failure{};                   // why the training is no success; empty: it is one
   int64_t tokens_per_step = 0;             // positions of the global batch
   MemoryTable memory{};                    // of rank 0, as measured, in the last phase of the precision
-  size_t peak_memory_bytes = 0;            // of the device: the most at once on any rank
-  double sent_bytes = 0.0;                 // in a step, by a rank to others, where no two share memory
+  // The most on any rank and in any phase: the total of the table; of a GPU all that was taken from it.
+  size_t peak_memory_bytes = 0;
+  double sent_bytes = 0.0;  // in a step, by a rank to others, where no two share memory
 
   // It came to its last step, with a finite loss and not without an update.
   bool succeeded() const { return failure.empty(); }

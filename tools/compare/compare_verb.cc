@@ -1,0 +1,65 @@
+#include "tools/compare/compare_verb.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "tools/analyze/formats_verb.h"
+#include "tools/compare/comparison_report.h"
+#include "tools/compare/gradient_underflow.h"
+#include "tools/compare/page/comparison_page.h"
+#include "tools/report/output_file.h"
+#include "tools/train/job.h"
+#include "tools/train/launch.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int64_t kProbedSteps = 8;          // whose gradients are looked at
+constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
+
+Config configuration_of(const CompareRequest& request) {
+  require_two_files(request.json, request.html);
+  if (request.margin && !(*request.margin >= 0.0 && std::isfinite(*request.margin))) {
+    throw ConfigError(fmt::format("--margin: expected a number of nats, 0 or more, got {}", *request.margin));
+  }
+  std::vector<std::string> overrides = request.overrides;
+  if (request.steps > 0) overrides.push_back(fmt::format("train.steps={}", request.steps));
+  Config config = load_config(request.config, overrides);
+  if (request.steps > 0) config.train.stop_at_step = 0;
+  return config;
+}
+
+void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
+  const bool leads = communicator.rank() == 0;
+  OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+  set_up_threads(config, communicator);
+  const PrecisionComparison comparison = compare_precisions(
+      {.title = request.config, .seeds = request.seeds, .baseline = request.baseline, .margin = request.margin}, config,
+      chosen_candidates(config, request.precisions, "--precisions"), communicator);
+  const bool wants_files = !request.html.empty() || !request.json.empty();
+  GradientUnderflow underflow;
+  if (wants_files) underflow = measure_gradient_underflow(request.config, config, kProbedSteps, communicator);
+  if (!leads) return;
+  const std::string text = to_text(comparison);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+  if (!wants_files) return;
+  nlohmann::json data = to_json(comparison);
+  data["gradients"] = to_json(underflow);
+  data["device_formats"] = to_json(analyze_formats({.device = config.device, .samples = kFormatSamples, .json = {}}));
+  if (json.is_wanted()) json.write(data);
+  if (html.is_wanted()) html.write(comparison_page(data));
+}
+
+}  // namespace
+
+int compare_verb(const CompareRequest& request) {
+  return run_job([&] { return configuration_of(request); },
+                 [&](const Config& config, Communicator& communicator) { compare(request, config, communicator); });
+}
+
+}  // namespace mantissa
