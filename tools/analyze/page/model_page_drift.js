@@ -14,23 +14,6 @@ function movement(tensor) {
   return values.length ? Math.max(...values) / Math.min(...values) : 1;
 }
 
-// Through the values of one checkpoint, broken where there is none; one alone is a dot.
-function pathOf(values, columns, x, y) {
-  let path = '';
-  let open = false;
-  columns.forEach((column) => {
-    const value = numberOf(values[column.index]);
-    if (value === null) {
-      open = false;
-      return;
-    }
-    const point = `${at(x(column))},${at(y.place(value))}`;
-    path += open ? `L${point}` : `M${point}h0`;
-    open = true;
-  });
-  return path;
-}
-
 function driftChart(role, width) {
   const drawn = tensors.filter(
       (tensor) =>

@@ -9,7 +9,7 @@ page_sources(name, constant, header, html, styles, scripts)
 
 _SHARED = "//tools/report/page:"
 _STYLES = [_SHARED + "base.css"]
-_SCRIPTS = [_SHARED + script for script in ["values.js", "dom.js", "scale.js"]]
+_SCRIPTS = [_SHARED + script for script in ["values.js", "dom.js", "scale.js", "loss_scale.js"]]
 
 def _locations(labels):
     return " ".join(["$(location %s)" % label for label in labels])

@@ -64,3 +64,21 @@ function bottomLabels(scale, y, right) {
 }
 const leftLabels = (scale, x) =>
     scale.ticks.map((tick) => svg('text', {class: 'soft', x, y: at(tick.at + 4), 'text-anchor': 'end'}, tick.text));
+
+// A line through values, those of `columns` by their index, broken where there is none; one alone is a dot. `x` places a
+// column, the scale `y` a value.
+function pathOf(values, columns, x, y) {
+  let path = '';
+  let open = false;
+  columns.forEach((column) => {
+    const value = numberOf(values[column.index]);
+    if (value === null) {
+      open = false;
+      return;
+    }
+    const point = `${at(x(column))},${at(y.place(value))}`;
+    path += open ? `L${point}` : `M${point}h0`;
+    open = true;
+  });
+  return path;
+}
