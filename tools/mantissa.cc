@@ -144,6 +144,7 @@ int run(int argc, char** argv) {
                       "difference of losses, in nats, that is none; without it what seeds change");
   compare->add_option("--html", compare_request.html, "a file for the report as a page, which needs no network");
   compare->add_option("--json", compare_request.json, "a file that the figures are written to as well");
+  compare->add_flag("!--no-products", compare_request.products, "without the speed of products in these files");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -16,6 +16,7 @@ struct CompareRequest {
   std::string baseline;          // see ComparisonOptions
   std::optional<double> margin;  // likewise
   std::string json, html;        // files; empty: none
+  bool products = true;          // measure the device's GEMM rates for them
 };
 
 // Several ranks under mpirun or srun. Rank 0 prints the report to standard output and writes the files, for which it

@@ -23,13 +23,22 @@ function facts() {
     // Numbers that a chart could not place would be drawn nowhere, without a word.
     misplaced: attributes(section).filter((one) => /NaN|Infinity|undefined|null/.test(one.value)).length,
   });
+  // Of charts: text that is too small to read, or that their edge cuts.
+  const is_cut = (text) => {
+    const [inner, outer] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
+    return inner.width > 0 && (inner.left < outer.left - 1 || inner.right > outer.right + 1 ||
+                               inner.top < outer.top - 1 || inner.bottom > outer.bottom + 1);
+  };
+  const texts = [...document.querySelectorAll('svg text')];
   return {
+    small_texts: texts.filter((text) => parseFloat(getComputedStyle(text).fontSize) < 11).map((text) => text.textContent),
+    cut_texts: texts.filter(is_cut).map((text) => text.textContent),
     width: window.innerWidth,
     scroll_width: Math.max(root.scrollWidth, document.body.scrollWidth),
     title: document.title,
     heading: document.querySelector('h1').textContent,
     setting: document.getElementById('setting').textContent,
-    result: document.getElementById('filter-result').textContent,
+    result: document.getElementById('filter-result') ? document.getElementById('filter-result').textContent : '',
     smuggled: window.smuggled === undefined ? null : window.smuggled,
     foreign: document.querySelectorAll('img, iframe, object, embed, link, b:not(.legend b), i:not([class])').length,
     panels: [...document.querySelectorAll('section')].map(panel),
