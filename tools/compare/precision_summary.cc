@@ -1,6 +1,7 @@
 #include "tools/compare/precision_summary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "tools/train/quantiles.h"
@@ -34,9 +35,10 @@ void add_times(const std::vector<TrainingRecord>& runs, const std::vector<Traini
                PrecisionSummary& found) {
   std::vector<double> seconds, ratios;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
-    if (runs[seed].steps.empty()) continue;
-    seconds.push_back(runs[seed].median_step_seconds());
-    if (!baseline[seed].steps.empty()) ratios.push_back(seconds.back() / baseline[seed].median_step_seconds());
+    const double ours = runs[seed].median_step_seconds(), theirs = baseline[seed].median_step_seconds();
+    if (std::isnan(ours)) continue;
+    seconds.push_back(ours);
+    if (!std::isnan(theirs)) ratios.push_back(ours / theirs);
   }
   found.step_seconds = spread_of(seconds);
   found.time_ratio = spread_of(ratios);

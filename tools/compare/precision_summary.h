@@ -20,7 +20,7 @@ struct PrecisionSummary {
   int64_t runs = 0, succeeded = 0;
   std::string failure{};                            // of the first run that failed
   double overflow_share = 0.0, fault_share = 0.0;   // of the steps of all runs
-  std::optional<Spread> step_seconds{};             // of the runs' medians; of runs that have steps
+  std::optional<Spread> step_seconds{};             // of the runs' medians; of runs that applied steps
   std::optional<Spread> time_ratio{};               // of medians, to the baseline's with the same seed
   std::optional<double> tokens_per_second{};        // at the mean of these medians
   std::optional<MeanDifference> loss{};             // final, of the runs that succeeded

@@ -168,7 +168,7 @@ double TrainingRecord::final_loss() const {
 double TrainingRecord::median_step_seconds() const {
   std::vector<double> seconds;
   for (size_t step = steps.size() > kWarmUpSteps ? kWarmUpSteps : 0; step < steps.size(); ++step) {
-    seconds.push_back(steps[step].seconds);
+    if (steps[step].result == StepResult::kApplied) seconds.push_back(steps[step].seconds);
   }
   return quantile(std::move(seconds), 0.5);
 }

@@ -51,8 +51,8 @@ struct TrainingRecord {
   // The last validation loss; without validation text the mean of the last tenth of the steps' losses. NaN where
   // nothing was trained.
   double final_loss() const;
-  // Of the steps behind the first two, which also take memory and make kernels, where there are more. NaN without
-  // steps.
+  // Of the steps that were applied, behind the first two, which also take memory and make kernels, where there are more:
+  // one that is skipped may be run again to find out why. NaN where there are none.
   double median_step_seconds() const;
   double tokens_per_second() const { return static_cast<double>(tokens_per_step) / median_step_seconds(); }
   double skipped_share(StepResult kind) const;  // of all steps

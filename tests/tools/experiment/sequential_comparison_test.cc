@@ -88,14 +88,19 @@ Rates simulate(double mean, const SequentialOptions& options) {
   return rates;
 }
 
-// What is said of D = 0 is wrong if it is better or worse, at whatever pair one stops; without the share of the error
-// for each look it would be some three times as often.
+// What is said of D = 0 is wrong if it is better or worse, at whatever pair one stops. With intervals of 95 % at every
+// look, as if each were the only one, it would be wrong too often.
 TEST(SequentialComparison, OfNoDifferenceAnswersAreSeldomWrong) {
   const SequentialOptions options{.margin = 0.0, .level = 0.95, .first_look = 3, .max_pairs = 20};
   const Rates rates = simulate(0.0, options);
   EXPECT_LE(rates.better + rates.worse, 0.05);
   EXPECT_GT(rates.better + rates.worse, 0.0) << "else nothing was tried";
   EXPECT_NEAR(rates.better, rates.worse, 0.01);
+  SequentialOptions careless = options;
+  careless.level = 1.0 - 0.05 * static_cast<double>(options.looks());
+  EXPECT_NEAR(careless.level_of_look(), 0.95, 1e-12);
+  const Rates often = simulate(0.0, careless);
+  EXPECT_GT(often.better + often.worse, 0.15);
 }
 
 // At the margin "equal" is nearly wrong, and "better" is wrong.

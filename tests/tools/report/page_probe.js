@@ -26,12 +26,14 @@ function facts() {
   // Of charts: text that is too small to read, or that their edge cuts.
   const is_cut = (text) => {
     const [inner, outer] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
-    return inner.width > 0 && (inner.left < outer.left - 1 || inner.right > outer.right + 1 ||
-                               inner.top < outer.top - 1 || inner.bottom > outer.bottom + 1);
+    return inner.width > 0 &&
+        (inner.left < outer.left - 1 || inner.right > outer.right + 1 || inner.top < outer.top - 1 ||
+         inner.bottom > outer.bottom + 1);
   };
   const texts = [...document.querySelectorAll('svg text')];
   return {
-    small_texts: texts.filter((text) => parseFloat(getComputedStyle(text).fontSize) < 11).map((text) => text.textContent),
+    small_texts:
+        texts.filter((text) => parseFloat(getComputedStyle(text).fontSize) < 11).map((text) => text.textContent),
     cut_texts: texts.filter(is_cut).map((text) => text.textContent),
     width: window.innerWidth,
     scroll_width: Math.max(root.scrollWidth, document.body.scrollWidth),

@@ -1,16 +1,20 @@
 // Charts that several panels draw: lines with bands, and bars with names.
 
-const seriesLegend = (list) => list.map((precision) => html(
-    'span', {}, html('i', {class: 'key', style: `background: ${colorOf(precision.index)}`}), precision.name));
+const seriesLegend = (list) => list.map(
+    (precision) =>
+        html('span', {}, html('i', {class: 'key', style: `background: ${colorOf(precision.index)}`}), precision.name));
 
 const lineLegend = (list) => list.map((one) => {
-  const line = svg('line', {class: 'curve', x1: 1, x2: 29, y1: 5, y2: 5, stroke: colorOf(one.index), 'stroke-dasharray': dashOf(one.index)});
-  return html('span', {}, svg('svg', {class: 'line-key', width: 30, height: 10, 'aria-hidden': 'true'}, line), one.name);
+  const line = svg(
+      'line',
+      {class: 'curve', x1: 1, x2: 29, y1: 5, y2: 5, stroke: colorOf(one.index), 'stroke-dasharray': dashOf(one.index)});
+  return html(
+      'span', {}, svg('svg', {class: 'line-key', width: 30, height: 10, 'aria-hidden': 'true'}, line), one.name);
 });
 
 // A line chart. series: {index, name, points: [{x, mean, low, high}]}; a point without a mean breaks the line.
-// options: {title, xTitle, xText, xLog, text, log, least (that is not 0 to log), zero (is shown), room (above and below),
-// dots, height}
+// options: {title, xTitle, xText, xLog, text, log, least (that is not 0 to log), zero (is shown), room (above and
+// below), dots, height}
 function lineChart(series, options, width) {
   const title = html('h3', {}, options.title);
   const points = series.flatMap((one) => one.points.filter((point) => numberOf(point.mean) !== null));
@@ -21,7 +25,8 @@ function lineChart(series, options, width) {
   const count = (right - left) / 70;
   const x = options.xLog ? logScale(xs, left + 8, right - 8, count, plain) :
                            linearScale(Math.min(...xs), Math.max(...xs), left, right, count, options.xText || plain);
-  const ends = points.flatMap((point) => [point.low, point.mean, point.high].filter((value) => numberOf(value) !== null));
+  const ends =
+      points.flatMap((point) => [point.low, point.mean, point.high].filter((value) => numberOf(value) !== null));
   if (options.zero) ends.push(0);
   if (options.room) ends.push(Math.min(...ends) - options.room, Math.max(...ends) + options.room);
   const text = options.text || plain;
@@ -51,7 +56,8 @@ function lineChart(series, options, width) {
     if (!options.dots) continue;
     for (const point of one.points.filter((candidate) => numberOf(candidate.mean) !== null)) {
       chart.append(
-          svg('circle', {class: 'dot', cx: at(x.place(point.x)), cy: at(y.place(point.mean)), r: 3, fill: colorOf(one.index)},
+          svg('circle',
+              {class: 'dot', cx: at(x.place(point.x)), cy: at(y.place(point.mean)), r: 3, fill: colorOf(one.index)},
               tooltip(`${one.name}: ${text(point.mean)} at ${plain(point.x)}`)));
     }
   }
@@ -66,11 +72,13 @@ function barChart(rows, options, width) {
   const names = Math.min(0.3 * width, longestName_px(rows.map((row) => row.name)) + 10);
   const texts = 6.6 * Math.max(0, ...rows.map((row) => row.text.length)) + 10;
   const [left, right] = [names, Math.max(names + 60, width - texts)];
-  const values = rows.flatMap((row) => [row.value, ...listOf(row.runs)]).map(numberOf).filter((value) => value !== null);
+  const values =
+      rows.flatMap((row) => [row.value, ...listOf(row.runs)]).map(numberOf).filter((value) => value !== null);
   const least = Math.min(0, ...values);
   const most = numberOf(options.most) ?? Math.max(0, ...values);
   const height = rows.length * kRow + 36;
-  const x = linearScale(least, most > least ? most : least + 1, left, right, (right - left) / 70, options.xText || plain);
+  const x =
+      linearScale(least, most > least ? most : least + 1, left, right, (right - left) / 70, options.xText || plain);
   const chart = svg(
       'svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': options.title},
       ...verticalGrid(x, 2, rows.length * kRow + 2), ...bottomLabels(x, rows.length * kRow + 16, width),
@@ -84,16 +92,20 @@ function barChart(rows, options, width) {
       for (const part of row.parts || [{value, color: colorOf(row.index), name: row.name}]) {
         const [from, to] = [x.place(begin), x.place(begin + part.value)];
         begin += part.value;
-        chart.append(
-            svg('rect', {class: 'mark', x: at(Math.min(from, to)), y, width: at(Math.abs(to - from)), height: 18, fill: part.color},
-                tooltip(part.text || `${part.name}: ${row.text}`)));
+        chart.append(svg(
+            'rect',
+            {class: 'mark', x: at(Math.min(from, to)), y, width: at(Math.abs(to - from)), height: 18, fill: part.color},
+            tooltip(part.text || `${part.name}: ${row.text}`)));
       }
     }
     for (const run of listOf(row.runs).map(numberOf).filter((one) => one !== null))
       chart.append(svg('circle', {class: 'run', cx: at(x.place(run)), cy: y + 9, r: 3}));
-    const ends = [value === null ? 0 : Math.max(0, value), ...listOf(row.runs).map(numberOf).filter((one) => one !== null)];
+    const ends =
+        [value === null ? 0 : Math.max(0, value), ...listOf(row.runs).map(numberOf).filter((one) => one !== null)];
     chart.append(svg('text', {class: 'value', x: at(x.place(Math.max(...ends)) + 9), y: y + 13}, row.text));
   });
-  if (least < 0) chart.append(svg('line', {class: 'zero', x1: at(x.place(0)), x2: at(x.place(0)), y1: 2, y2: rows.length * kRow + 2}));
+  if (least < 0)
+    chart.append(
+        svg('line', {class: 'zero', x1: at(x.place(0)), x2: at(x.place(0)), y1: 2, y2: rows.length * kRow + 2}));
   return [title, chart];
 }

@@ -9,7 +9,9 @@ const kCategories = [
   ['buffers', 'var(--series-5)'],
   ['packed', 'var(--series-0)'],
 ];
-const kCategoryNames = {packed: 'packed operands'};
+const kCategoryNames = {
+  packed: 'packed operands'
+};
 
 function drawCost(body, legend) {
   if (trained.length === 0) return body.append(nothingTrained());
@@ -35,7 +37,8 @@ function drawCost(body, legend) {
     return {name: precision.name, index: precision.index, value: total, text: mebibytes(total * 2 ** 20), parts};
   });
   legend.append(...kCategories.map(
-      ([key, color]) => html('span', {}, html('i', {class: 'key', style: `background: ${color}`}), kCategoryNames[key] || key)));
+      ([key, color]) =>
+          html('span', {}, html('i', {class: 'key', style: `background: ${color}`}), kCategoryNames[key] || key)));
   facetGrid(
       body,
       [
@@ -57,7 +60,8 @@ function savings(key, of) {
 
 function drawSaving(body, legend) {
   if (trained.length === 0) return body.append(nothingTrained());
-  if (!baseline || others.length === 0) return body.append(absent('There is nothing beside the baseline to compare with it.'));
+  if (!baseline || others.length === 0)
+    return body.append(absent('There is nothing beside the baseline to compare with it.'));
   legend.append(...seriesLegend(others), html('span', {}, `100 %: nothing is left of what ${baseline.name} takes`));
   const percent = (value) => `${Math.round(100 * value)} %`.replace('-', '−');
   const options = (title) => ({title, xText: percent, xTitle: 'saved'});

@@ -18,12 +18,12 @@ function drawCurves(body, legend) {
   if (trained.length === 0) return body.append(nothingTrained());
   const losses = allSteps('loss');
   const every = Math.max(1, ...losses.map((one) => one.every));
-  legend.append(
-      ...lineLegend(trained), ...(every > 1 ? [html('span', {}, `a point of a line: ${every} steps`)] : []));
+  legend.append(...lineLegend(trained), ...(every > 1 ? [html('span', {}, `a point of a line: ${every} steps`)] : []));
   const loss = {title: 'Training loss, nats a token', xTitle: 'step'};
   const facets = [{series: losses, options: loss}];
   if (baseline && others.length) {
-    const series = others.map((precision) => seriesOf(precision, pairedRuns(precision, 'loss')));
+    const paired = others.map((precision) => seriesOf(precision, pairedRuns(precision, 'loss')));
+    const series = paired.filter((one) => one.points.length);
     const title = `Difference to ${baseline.name} with the same seed, nats`;
     facets.push({series, options: {title, xTitle: 'step', zero: true}});
   }
@@ -45,7 +45,8 @@ function drawSuccess(body, legend) {
     return {name: precision.name, index: precision.index, value, text: `${count(succeeded)} of ${count(runs)}`};
   });
   const skipped = trained.map((precision) => {
-    const [overflow, fault] = [precision.summary.overflow_share, precision.summary.fault_share].map((one) => numberOf(one) ?? 0);
+    const [overflow, fault] =
+        [precision.summary.overflow_share, precision.summary.fault_share].map((one) => numberOf(one) ?? 0);
     const both = fault > 0 ? `${share(overflow)} overflow, ${share(fault)} faults` : share(overflow);
     const parts = [
       {value: overflow, color: colorOf(precision.index), name: 'overflow', text: `overflow: ${share(overflow)}`},
@@ -65,7 +66,8 @@ function drawSuccess(body, legend) {
 
 function drawScales(body, legend) {
   if (trained.length === 0) return body.append(nothingTrained());
-  const scaled = trained.filter((precision) => precision.runs.some((run) => listOf(stepsOf(run).scale).some((scale) => scale !== 1)));
+  const scaled = trained.filter(
+      (precision) => precision.runs.some((run) => listOf(stepsOf(run).scale).some((scale) => scale !== 1)));
   legend.append(...lineLegend(trained));
   const norms = {series: allSteps('grad_norm'), options: {title: 'Gradient norm', xTitle: 'step', log: true}};
   const exponents = (run) => listOf(stepsOf(run).scale).map((scale) => (scale > 0 ? Math.log2(scale) : null));

@@ -6,7 +6,20 @@ const setting = comparison.setting || {};
 // A precision has one colour on the whole page, and a format that of the precision which it is.
 const kSeries = 8;
 const kOwnColors = {
-  fp32: 0, bf16: 1, fp16: 2, fp8: 3, delayed: 3, current: 3, e4m3: 3, mxfp8: 4, e5m2: 4, nvfp4: 5, fp4: 5, e2m1: 5, tf32: 6, block: 7,
+  fp32: 0,
+  bf16: 1,
+  fp16: 2,
+  fp8: 3,
+  delayed: 3,
+  current: 3,
+  e4m3: 3,
+  mxfp8: 4,
+  e5m2: 4,
+  nvfp4: 5,
+  fp4: 5,
+  e2m1: 5,
+  tf32: 6,
+  block: 7,
 };
 const colorOf = (index) => `var(--series-${index})`;
 const kDashes = [null, '7 4', '2 3', '10 3 2 3', '4 2', '12 4', '1 4', '6 2 1 2'];
@@ -67,11 +80,11 @@ function curveOf(runs) {
   return {points, every};
 }
 
-// Candidate minus baseline, of runs with the same seed.
+// Candidate minus baseline, of runs with the same seed that both succeeded.
 function pairedRuns(precision, series) {
   return precision.runs.flatMap((run) => {
     const twin = baseline && baseline.runs.find((other) => other.seed === run.seed);
-    if (!twin) return [];
+    if (!twin || run.failure || twin.failure) return [];
     const [ours, theirs] = [listOf(stepsOf(run)[series]), listOf(stepsOf(twin)[series])];
     return [ours.slice(0, theirs.length).map((value, step) => {
       const [a, b] = [numberOf(value), numberOf(theirs[step])];

@@ -1,4 +1,4 @@
-// The head of the page, the verdict with the intervals of the loss, and the table of all figures.
+// The head of the page, and the verdict with the intervals of the loss.
 
 function drawHead() {
   const title = textOf(comparison.title) || 'Comparison of precisions';
@@ -78,66 +78,41 @@ function drawVerdict(body) {
   const margin = numberOf(setting.margin) ?? 0;
   const level = numberOf(setting.level) === null ? '' : `${figure(100 * setting.level, 2)} % `;
   how.append(
-      `The final loss of each precision less that of ${baseline ? baseline.name : 'the baseline'} with the same seed, in nats a ` +
-      `token, with its ${level}interval: to the left is better. Within ±${figure(margin, 2)} (shaded) losses count as equal: ` +
-      `${setting.margin_is_given ? 'as given.' : 'that is the standard deviation of the baseline over seeds, what chance changes anyway.'}`);
+      `The final loss of each precision less that of ${
+          baseline ? baseline.name : 'the baseline'} with the same seed, in nats a ` +
+      `token, with its ${level}interval: to the left is better. Within ±${
+          figure(margin, 2)} (shaded) losses count as equal: ` +
+      `${
+          setting.margin_is_given ?
+              'as given.' :
+              'that is the standard deviation of the baseline over seeds, what chance changes anyway.'}`);
   const differences = trained.map(differenceOf).filter((one) => one && numberOf(one.mean) !== null);
-  const reach = 1.08 * Math.max(
-      1e-9, 1.2 * margin,
-      ...differences.flatMap((one) => (one.interval ? [one.interval.low, one.interval.high] : [one.mean])).map(Math.abs));
-  const width = Math.max(200, Math.min(460, body.clientWidth - 640));
+  const reach = 1.08 *
+      Math.max(
+          1e-9, 1.2 * margin,
+          ...differences.flatMap((one) => (one.interval ? [one.interval.low, one.interval.high] : [one.mean]))
+              .map(Math.abs));
+  const width = Math.max(200, Math.min(720, body.clientWidth - 540));
   const x = linearScale(-reach, reach, 8, width - 8, 4, (value) => figure(value, 2).replace('-', '−'));
   const digits = Math.max(2, Math.min(6, 2 - Math.floor(Math.log10(reach))));
   const rows = precisions.map((precision) => {
     const difference = differenceOf(precision);
     const interval = difference && difference.interval;
-    const text = !difference || numberOf(difference.mean) === null ? '–' :
+    const text = !difference || numberOf(difference.mean) === null ?
+        '–' :
         `${signed(difference.mean, digits)}${
             interval ? ` (${signed(interval.low, digits)} to ${signed(interval.high, digits)})` : ''}`;
     return html(
         'tr', {}, nameCell(precision), html('td', {class: 'text'}, badge(precision)), html('td', {}, text),
-        html('td', {}, intervalChart(difference, x, width, margin, precision)),
-        html('td', {class: 'reason'}, reasonOf(precision)));
+        html('td', {}, intervalChart(difference, x, width, margin, precision)));
   });
   const axis = svg('svg', {width, height: 18, viewBox: `0 0 ${width} 18`}, ...bottomLabels(x, 12, width));
   const head = html(
       'tr', {}, html('th', {class: 'name'}, 'Precision'), html('th', {class: 'text'}, 'Verdict'),
-      html('th', {}, 'Difference of the final loss'), html('th', {}, axis), html('th', {class: 'text'}, ''));
+      html('th', {}, 'Difference of the final loss'), html('th', {}, axis));
   body.append(html('div', {class: 'table'}, html('table', {}, html('thead', {}, head), html('tbody', {}, ...rows))));
-}
-
-function spreadText(value, text) {
-  if (!value || numberOf(value.mean) === null) return '–';
-  return `${text(value.mean)} (${text(value.low)} – ${text(value.high)})`;
-}
-
-function intervalText(found, digits) {
-  if (!found || numberOf(found.mean) === null) return '–';
-  if (!found.interval) return found.mean.toFixed(digits);
-  return `${found.mean.toFixed(digits)} (${found.interval.low.toFixed(digits)} – ${found.interval.high.toFixed(digits)})`;
-}
-
-const kColumns = [
-  ['Success', (s) => `${count(s.succeeded)} of ${count(s.runs)}`],
-  ['Skipped', (s) => share((numberOf(s.overflow_share) ?? 0) + (numberOf(s.fault_share) ?? 0))],
-  ['Final loss', (s) => intervalText(s.final_loss, 4)],
-  ['Step', (s) => milliseconds(s.step_seconds && s.step_seconds.mean)],
-  ['Times baseline', (s) => spreadText(s.time_ratio, (value) => value.toFixed(2))],
-  ['Tokens/s', (s) => (numberOf(s.tokens_per_second) === null ? '–' : count(Math.round(s.tokens_per_second)))],
-  ['Grad norm', (s) => figure(s.grad_norm, 3)],
-  ['Loss scale: least, last, changes', (s) => `${scaleText(s.smallest_scale)}, ${scaleText(s.last_scale)}, ${figure(s.scale_changes, 2)}`],
-  ['Peak memory', (s) => mebibytes(s.peak_memory_bytes)],
-  ['Sent a step', (s) => (s.sent_bytes === 0 ? '0' : mebibytes(s.sent_bytes))],
-];
-
-function drawFigures(body) {
-  if (trained.length === 0) return body.append(nothingTrained());
-  const rows = precisions.map((precision) => {
-    const cells = precision.runs.length ?
-        kColumns.map(([, text]) => html('td', {}, text(precision.summary))) :
-        [html('td', {class: 'reason', colspan: kColumns.length}, `not trained: ${textOf(precision.refusal)}`)];
-    return html('tr', {}, nameCell(precision), ...cells);
-  });
-  const head = html('tr', {}, html('th', {class: 'name'}, 'Precision'), ...kColumns.map(([name]) => html('th', {}, name)));
-  body.append(html('div', {class: 'table'}, html('table', {}, html('thead', {}, head), html('tbody', {}, ...rows))));
+  for (const precision of precisions) {
+    const reason = reasonOf(precision);
+    if (reason) body.append(html('p', {class: 'note'}, html('strong', {}, `${precision.name}: `), reason));
+  }
 }

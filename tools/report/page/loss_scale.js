@@ -1,10 +1,10 @@
 // What becomes of gradients at each loss scale, and the scale that is recommended.
 
 const kLeastShareOfCurve = 1e-9;  // one element of a thousand million: less is none to a curve
-const kShareAlwaysShown = 1e-4;    // so that a chart without losses has an axis
+const kShareAlwaysShown = 1e-4;   // so that a chart without losses has an axis
 
-// curve: exponents, underflow, overflow, recommended {exponent, percentile, headroom, underflow, overflow}. `reason`, if
-// given, stands in place of the sentence about the recommended scale.
+// curve: exponents, underflow, overflow, recommended {exponent, percentile, headroom, underflow, overflow}. `reason`,
+// if given, stands in place of the sentence about the recommended scale.
 function lossScaleChart(name, curve, width, reason) {
   const title = html('h3', {}, name);
   const exponents = curve ? listOf(curve.exponents) : [];
@@ -18,8 +18,8 @@ function lossScaleChart(name, curve, width, reason) {
   const lines =
       [['underflow', listOf(curve.underflow).map(numberOf)], ['overflow', listOf(curve.overflow).map(numberOf)]];
   const y = logScale(
-      [1, kShareAlwaysShown, ...lines.flatMap(([, values]) => values.filter((value) => value !== null))], bottom, top, 7, share,
-      kLeastShareOfCurve);
+      [1, kShareAlwaysShown, ...lines.flatMap(([, values]) => values.filter((value) => value !== null))], bottom, top,
+      7, share, kLeastShareOfCurve);
   const chart =
       svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`}, ...horizontalGrid(y, left, right),
           ...leftLabels(y, left - 6), ...bottomLabels(x, height - 6, width));

@@ -65,8 +65,8 @@ function bottomLabels(scale, y, right) {
 const leftLabels = (scale, x) =>
     scale.ticks.map((tick) => svg('text', {class: 'soft', x, y: at(tick.at + 4), 'text-anchor': 'end'}, tick.text));
 
-// A line through values, those of `columns` by their index, broken where there is none; one alone is a dot. `x` places a
-// column, the scale `y` a value.
+// A line through values, those of `columns` by their index, broken where there is none; one alone is a dot. `x` places
+// a column, the scale `y` a value.
 function pathOf(values, columns, x, y) {
   let path = '';
   let open = false;
