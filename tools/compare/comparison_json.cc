@@ -44,7 +44,7 @@ json to_json(const PrecisionSummary& found) {
           {"smallest_scale", number(found.smallest_scale)},
           {"last_scale", number(found.last_scale)},
           {"scale_changes", found.scale_changes},
-          {"peak_memory_bytes", found.peak_memory_bytes},
+          {"peak_memory_bytes", number(found.peak_memory_bytes)},
           {"memory_ratio", number(found.memory_ratio)},
           {"sent_bytes", found.sent_bytes}};
 }
@@ -114,7 +114,7 @@ nlohmann::json to_json(const PrecisionComparison& comparison) {
             {"device", comparison.device},
             {"ranks", comparison.ranks},
             {"seeds", comparison.seeds},
-            {"steps", comparison.precisions[comparison.baseline].runs.front().steps.size()},
+            {"steps", comparison.steps},
             {"level", comparison.options.level},
             {"margin", number(margin_of(comparison))},
             {"margin_is_given", comparison.options.margin.has_value()}}},

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tools/compare/comparison_report.h"
 #include "tools/compare/precision_summary.h"
@@ -46,6 +47,13 @@ std::string why(const PrecisionSummary& found) {
     return fmt::format("{} of {} runs failed: {}", found.runs - found.succeeded, found.runs, found.failure);
   }
   return found.runs < 2 ? "one run each says nothing of chance: give more --seeds" : "";
+}
+
+// Loss scales are powers of two as a rule.
+std::string scale_text(float scale) {
+  int exponent = 0;
+  const bool is_power = std::frexp(scale, &exponent) == 0.5f;
+  return is_power && scale >= 1024.0f ? fmt::format("2^{}", exponent - 1) : fmt::format("{:g}", scale);
 }
 
 // On the first line of a reason, which may have several.
@@ -96,18 +104,19 @@ Row figures(const std::string& name, const PrecisionSummary& found) {
           known(found.tokens_per_second, [](double rate) { return fmt::format("{:.0f}", rate); }),
           known(found.loss, [](const MeanDifference& loss) { return interval_text(loss, "{:.4f}"); }),
           known(found.grad_norm, [](double norm) { return fmt::format("{:.3g}", norm); }),
-          fmt::format("{:g} / {:g} / {:.3g}", found.smallest_scale, found.last_scale, found.scale_changes),
-          fmt::format("{:.1f} ({:+.0f} %)", static_cast<double>(found.peak_memory_bytes) / kMib,
-                      100.0 * (found.memory_ratio - 1.0)),
+          found.last_scale ? fmt::format("{} / {} / {:.3g}", scale_text(*found.smallest_scale),
+                                         scale_text(*found.last_scale), found.scale_changes)
+                           : "-",
+          known(found.peak_memory_bytes, [](double bytes) { return fmt::format("{:.1f}", bytes / kMib); }) +
+              (found.memory_ratio ? fmt::format(" ({:+.0f} %)", 100.0 * (*found.memory_ratio - 1.0)) : ""),
           fmt::format("{:.2f}", found.sent_bytes / kMib)};
 }
 
 }  // namespace
 
 std::string to_text(const PrecisionComparison& comparison) {
-  const auto& runs = comparison.precisions[comparison.baseline].runs;
   std::string text = fmt::format("{}: {} precisions, {} seeds, {} steps, {} rank{}, {}\n", comparison.options.title,
-                                 comparison.precisions.size(), comparison.seeds.size(), runs.front().steps.size(),
+                                 comparison.precisions.size(), comparison.seeds.size(), comparison.steps,
                                  comparison.ranks, comparison.ranks == 1 ? "" : "s", comparison.device);
   text += verdict_text(comparison);
   std::vector<Row> rows = {{"precision", "success", "skipped", "step ms", "times baseline", "tokens/s", "final loss",

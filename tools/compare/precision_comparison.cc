@@ -9,6 +9,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "tools/train/device_choice.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa {
 namespace {
@@ -52,6 +53,7 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
                                  .config = config,
                                  .ranks = communicator.size(),
                                  .device = description(config, communicator),
+                                 .steps = Trainer::last_step(config),
                                  .seeds = {},
                                  .precisions = {}};
   for (int64_t seed = 0; seed < options.seeds; ++seed) {

@@ -40,6 +40,7 @@ struct PrecisionComparison {
   Config config;  // as given
   int ranks = 1;
   std::string device;  // as the backend describes itself
+  int64_t steps = 0;   // of a run that succeeds
   std::vector<uint64_t> seeds;
   size_t baseline = 0;
   std::vector<PrecisionRuns> precisions;  // in the order in which they were asked for

@@ -25,10 +25,10 @@ std::vector<double> final_losses(const std::vector<TrainingRecord>& runs) {
   return losses;
 }
 
-size_t peak_of(const std::vector<TrainingRecord>& runs) {
+std::optional<double> peak_of(const std::vector<TrainingRecord>& runs) {
   size_t peak = 0;
   for (const TrainingRecord& run : runs) peak = std::max(peak, run.peak_memory_bytes);
-  return peak;
+  return peak > 0 ? std::optional(static_cast<double>(peak)) : std::nullopt;
 }
 
 void add_times(const std::vector<TrainingRecord>& runs, const std::vector<TrainingRecord>& baseline,
@@ -50,14 +50,13 @@ void add_times(const std::vector<TrainingRecord>& runs, const std::vector<Traini
 void add_steps(const std::vector<TrainingRecord>& runs, PrecisionSummary& found) {
   std::vector<double> norms;
   double steps = 0.0, overflows = 0.0, faults = 0.0, changes = 0.0;
-  found.smallest_scale = runs.front().smallest_scale();
   for (const TrainingRecord& run : runs) {
     const auto count = static_cast<double>(run.steps.size());
     steps += count;
     overflows += count * run.skipped_share(StepResult::kOverflow);
     faults += count * run.skipped_share(StepResult::kFault);
     changes += static_cast<double>(run.scale_changes());
-    found.smallest_scale = std::min(found.smallest_scale, run.smallest_scale());
+    if (count > 0) found.smallest_scale = std::min(found.smallest_scale.value_or(HUGE_VALF), run.smallest_scale());
     for (const TrainedStep& step : run.steps) {
       if (step.result == StepResult::kApplied) norms.push_back(step.grad_norm);
     }
@@ -114,7 +113,8 @@ PrecisionSummary summary_of(const PrecisionComparison& comparison, size_t precis
   add_steps(runs, found);
   add_losses(comparison, runs, baseline, found);
   found.peak_memory_bytes = peak_of(runs);
-  found.memory_ratio = static_cast<double>(found.peak_memory_bytes) / static_cast<double>(peak_of(baseline));
+  const std::optional<double> theirs = peak_of(baseline);
+  if (found.peak_memory_bytes && theirs) found.memory_ratio = *found.peak_memory_bytes / *theirs;
   found.sent_bytes = runs.front().sent_bytes;
   return found;
 }

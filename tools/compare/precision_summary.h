@@ -26,11 +26,11 @@ struct PrecisionSummary {
   std::optional<MeanDifference> loss{};             // final, of the runs that succeeded
   std::optional<MeanDifference> loss_difference{};  // to the baseline's, of the seeds with which both did
   ComparisonVerdict verdict = ComparisonVerdict::kInconclusive;
-  std::optional<double> grad_norm{};               // the median of the steps that were applied, in all runs
-  float smallest_scale = 1.0f, last_scale = 1.0f;  // of the loss; over all runs, and of the first
-  double scale_changes = 0.0;                      // in a run, on average
-  size_t peak_memory_bytes = 0;                    // of any run
-  double memory_ratio = 1.0;                       // to the baseline's
+  std::optional<double> grad_norm{};                    // the median of the steps that were applied, in all runs
+  std::optional<float> smallest_scale{}, last_scale{};  // of the loss; over all runs, and of the first
+  double scale_changes = 0.0;                           // in a run, on average
+  std::optional<double> peak_memory_bytes{};            // of any run
+  std::optional<double> memory_ratio{};                 // to the baseline's
   double sent_bytes = 0.0;
 };
 

@@ -52,6 +52,24 @@ class Run {
   }
 
   TrainingRecord run() {
+    try {
+      train_phases();
+      if (!ended()) judge();
+    } catch (const ConfigError&) {
+      throw;
+    } catch (const Error& error) {
+      // What the device has no memory for. Of several ranks some may have had it, and wait for the others.
+      if (communicator_.size() > 1 || error.code() != ExitCode::kConfig) throw;
+      record_.failure = error.what();
+    }
+    agree();
+    return std::move(record_);
+  }
+
+ private:
+  bool ended() const { return !record_.failure.empty(); }
+
+  void train_phases() {
     std::optional<HeldState> held;
     for (int phase = 0; phase < phase_count(config_) && phase_begin(config_, phase) < last_ && !ended(); ++phase) {
       const Config own = in_phase(config_, phase);
@@ -61,13 +79,7 @@ class Run {
       record_.sent_bytes = walk_calls(own, communicator_.size(), session.runtime.backend->narrow_units()).sent();
       held.emplace(session);
     }
-    if (!ended()) judge();
-    agree();
-    return std::move(record_);
   }
-
- private:
-  bool ended() const { return !record_.failure.empty(); }
 
   void train(Session& session, int64_t end) {
     TrainStep step(session);

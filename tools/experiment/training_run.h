@@ -42,7 +42,8 @@ struct TrainingRecord {
   std::string failure{};                   // why the training is no success; empty: it is one
   int64_t tokens_per_step = 0;             // positions of the global batch
   MemoryTable memory{};                    // of rank 0, as measured, in the last phase of the precision
-  // The most on any rank and in any phase: the total of the table; of a GPU all that was taken from it.
+  // The most on any rank and in any phase: the total of the table; of a GPU all that was taken from it. 0 where nothing
+  // was trained.
   size_t peak_memory_bytes = 0;
   double sent_bytes = 0.0;  // in a step, by a rank to others, where no two share memory
 
@@ -51,8 +52,8 @@ struct TrainingRecord {
   // The last validation loss; without validation text the mean of the last tenth of the steps' losses. NaN where
   // nothing was trained.
   double final_loss() const;
-  // Of the steps that were applied, behind the first two, which also take memory and make kernels, where there are more:
-  // one that is skipped may be run again to find out why. NaN where there are none.
+  // Of the steps that were applied, behind the first two, which also take memory and make kernels, where there are
+  // more: one that is skipped may be run again to find out why. NaN where there are none.
   double median_step_seconds() const;
   double tokens_per_second() const { return static_cast<double>(tokens_per_step) / median_step_seconds(); }
   double skipped_share(StepResult kind) const;  // of all steps

@@ -105,6 +105,18 @@ TEST(PrecisionSummary, TimesAreComparedSeedBySeed) {
   EXPECT_DOUBLE_EQ(*summary.grad_norm, 2.0);
 }
 
+// As where the device has no memory for it.
+TEST(PrecisionSummary, OfARunThatNeverBeganNothingIsKnown) {
+  const auto found = comparison({run(2.0)}, {TrainingRecord{.steps = {}, .validation = {}, .failure = "no memory"}});
+  const PrecisionSummary summary = summary_of(found, 1);
+  EXPECT_EQ(summary.verdict, V::kWorse);
+  EXPECT_FALSE(summary.step_seconds || summary.time_ratio || summary.tokens_per_second || summary.grad_norm);
+  EXPECT_FALSE(summary.peak_memory_bytes || summary.memory_ratio || summary.smallest_scale || summary.last_scale);
+  EXPECT_EQ(summary_of(found, 0).memory_ratio, 1.0);
+  EXPECT_NE(to_text(found).find("bf16: 1 of 1 runs failed: no memory"), std::string::npos);
+  EXPECT_EQ(to_json(found).at("precisions")[1].at("summary").at("peak_memory_bytes"), nullptr);
+}
+
 TEST(ComparisonReport, TellsFailuresAndRefusals) {
   PrecisionComparison found = comparison({run(2.0), run(2.1)}, {failed(), run(2.1)});
   found.precisions.push_back({.name = "nvfp4", .config = found.config, .refusal = "blocks of 16\nmore"});

@@ -34,7 +34,8 @@ function drawCost(body, legend) {
       return {value: bytes / 2 ** 20, color, name, text: `${precision.name}, ${name}: ${mebibytes(bytes)}`};
     });
     const total = parts.reduce((sum, part) => sum + part.value, 0);
-    return {name: precision.name, index: precision.index, value: total, text: mebibytes(total * 2 ** 20), parts};
+    const [value, text] = total > 0 ? [total, mebibytes(total * 2 ** 20)] : [null, '–'];
+    return {name: precision.name, index: precision.index, value, text, parts};
   });
   legend.append(...kCategories.map(
       ([key, color]) =>
