@@ -37,7 +37,7 @@ TEST(Stability, StochasticRoundingIsAmplifiedNearTheEdge) {
       std::printf("%-5s lr lambda %.2f variance %.4f delta^2 predicted %.4f ratio %.3f\n",
                   std::string(info(format).name).c_str(), rate, squares / std::pow(spacing(format), 2),
                   predicted / std::pow(spacing(format), 2), squares / predicted);
-      EXPECT_NEAR(squares / predicted, 1, 0.25);
+      EXPECT_NEAR(squares / predicted, 1, 0.1);
     }
   }
 }

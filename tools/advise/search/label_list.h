@@ -11,8 +11,7 @@ namespace mantissa {
 struct PlanLabel {
   uint64_t paid = 0;  // open shared costs, by slot
   std::array<double, 3> sums{};
-  double value = 0;  // for the bound
-  int parent = 0;    // place in the list of the unit before
+  int parent = 0;  // place in the list of the unit before
   int option = 0;
   int parent_turn = 0;  // of the parent among its list, plan by plan; with the option it is this label's turn
 

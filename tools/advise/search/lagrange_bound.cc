@@ -1,87 +1,76 @@
 #include "tools/advise/search/lagrange_bound.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace mantissa {
-namespace {
 
-struct Amount {
-  double limited = 0;
-  double least = 0;
-  double value(double lambda) const { return least + lambda * limited; }
-};
-using Amounts = std::vector<std::vector<Amount>>;  // by unit and option, with their parts of shared costs
-
-Amounts amounts_of(const PlanUnits& units, const PlanGoal& goal) {
+LagrangeBound::LagrangeBound(const PlanUnits& units, const OpenCosts& open_costs, const PlanGoal& goal)
+    : open_costs_(open_costs), steps_(units.size()), rest_(units.size() + 1, {0.0}) {
   const auto [limited, least, third] = goal.quantities();
-  Amounts amounts(units.size());
   for (int u = 0; u < units.size(); ++u) {
-    for (const PlanTotals& option : units.units()[u].options) {
-      amounts[u].push_back({quantity(option, limited), quantity(option, least)});
+    for (const uint64_t paid : open_costs.sets(u)) {
+      auto& steps = steps_[u].emplace_back();
+      for (int option = 0; option < units.options(u); ++option) {
+        const OpenCosts::Step step = open_costs.step(u, option, paid);
+        steps.push_back({quantity(step.cost, limited), quantity(step.cost, least), place(u + 1, step.paid)});
+      }
     }
+    rest_[u].resize(steps_[u].size());
   }
-  for (const UnitSharedCost& shared : units.shared_costs()) {
-    int payers = 0, last = -1;
-    for (const PlanChoice& payer : shared.payers) {
-      payers += payer.decision != last;
-      last = payer.decision;
-    }
-    for (const auto& [unit, option] : shared.payers) {
-      amounts[unit][option].limited += quantity(shared.cost, limited) / payers;
-      amounts[unit][option].least += quantity(shared.cost, least) / payers;
-    }
-  }
-  return amounts;
-}
-
-UnitPlan least_values(const Amounts& amounts, double lambda) {
-  UnitPlan plan;
-  for (const auto& options : amounts) {
-    const auto by_value = [&](const Amount& a, const Amount& b) { return a.value(lambda) < b.value(lambda); };
-    plan.push_back(static_cast<int>(std::ranges::min_element(options, by_value) - options.begin()));
-  }
-  return plan;
-}
-
-}  // namespace
-
-LagrangeBound::LagrangeBound(const PlanUnits& units, const PlanGoal& goal) {
-  const Amounts amounts = amounts_of(units, goal);
-  // The bound is concave in lambda, and its slope is what the plan of the least values exceeds the limit by.
+  // The bound is concave in lambda, and its slope is what the plan of the least value exceeds the limit by.
   const auto exceeds = [&](double lambda) {
-    const UnitPlan plan = least_values(amounts, lambda);
+    const UnitPlan plan = minimise(lambda);
     const PlanTotals totals = units.evaluate(plan);
-    if (goal.is_met(totals) && (plan_.empty() || rank(goal, totals) < rank(goal, units.evaluate(plan_)))) plan_ = plan;
-    double limited = 0;
-    for (int u = 0; u < units.size(); ++u) limited += amounts[u][plan[u]].limited;
-    return limited > goal.limit;
+    if (!goal.is_met(totals)) return true;
+    if (plan_.empty() || rank(goal, totals) < rank(goal, units.evaluate(plan_))) plan_ = plan;
+    return false;
   };
   double low = 0, high = 0;
   if (exceeds(0)) {
     high = 1e-30;  // seconds, bytes and nats are many orders of magnitude apart
     while (high < 1e60 && exceeds(high)) {
       low = high;
-      high *= 4;
+      high *= 16;
     }
     for (int i = 0; i < 60; ++i) {
       const double middle = 0.5 * (low + high);
       (exceeds(middle) ? low : high) = middle;
     }
   }
-  const double lambda = high < 1e60 ? high : 0;  // any is valid: the second where the budget cannot be met by parts
-  budget_value_ = lambda * goal.tolerated();
-  values_.resize(units.size());
-  rest_.assign(units.size() + 1, 0);
-  for (int u = units.size() - 1; u >= 0; --u) {
-    for (const Amount& amount : amounts[u]) values_[u].push_back(amount.value(lambda));
-    rest_[u] = rest_[u + 1] + std::ranges::min(values_[u]);
-  }
+  lambda_ = high < 1e60 ? high : 0;  // any is valid, 0 where the budget cannot be met
+  budget_value_ = lambda_ * goal.tolerated();
+  minimise(lambda_);
 }
 
-double LagrangeBound::least(double value, int unit) const {
-  const double rounding = 1e-12 * (value + rest_[unit] + budget_value_);
-  return value + rest_[unit] - budget_value_ - rounding;
+UnitPlan LagrangeBound::minimise(double lambda) {
+  const auto value = [&](size_t unit, const Step& step) {
+    return step.least + lambda * step.limited + rest_[unit + 1][step.next];
+  };
+  for (size_t u = steps_.size(); u-- > 0;) {
+    for (size_t s = 0; s < steps_[u].size(); ++s) {
+      rest_[u][s] = value(u, steps_[u][s].front());
+      for (const Step& step : steps_[u][s]) rest_[u][s] = std::min(rest_[u][s], value(u, step));
+    }
+  }
+  UnitPlan plan;
+  int set = 0;
+  for (size_t u = 0; u < steps_.size(); ++u) {
+    const auto& steps = steps_[u][set];
+    const auto step = std::ranges::min_element(steps, {}, [&](const Step& step) { return value(u, step); });
+    plan.push_back(static_cast<int>(step - steps.begin()));
+    set = step->next;
+  }
+  return plan;
+}
+
+int LagrangeBound::place(int unit, uint64_t paid) const {
+  const auto& sets = open_costs_.sets(unit);
+  return static_cast<int>(std::ranges::lower_bound(sets, paid) - sets.begin());
+}
+
+double LagrangeBound::least(double limited_sum, double least_sum, int unit, uint64_t paid) const {
+  const double value = least_sum + lambda_ * limited_sum + rest_[unit][place(unit, paid)];
+  return value - budget_value_ - 1e-12 * (value + budget_value_);
 }
 
 }  // namespace mantissa

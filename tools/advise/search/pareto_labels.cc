@@ -1,13 +1,9 @@
 #include "tools/advise/search/pareto_labels.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "core/base/error.h"
 #include "tools/advise/search/label_list.h"
-#include "tools/advise/search/open_costs.h"
 
 namespace mantissa {
 namespace {
@@ -19,7 +15,8 @@ struct Step {
 
 class Search {
  public:
-  Search(const PlanUnits& units, const LabelSearch& search) : units_(units), search_(search), open_costs_(units) {
+  Search(const PlanUnits& units, const OpenCosts& open_costs, const LabelSearch& search)
+      : units_(units), open_costs_(open_costs), search_(search) {
     rest_.assign(units.size() + 1, 0);
     for (int u = units.size() - 1; u >= 0; --u) {
       double least = std::numeric_limits<double>::infinity();
@@ -49,30 +46,23 @@ class Search {
     for (size_t i = 0; i < labels.size(); ++i) {
       for (int option = 0; option < units_.options(u); ++option) {
         PlanLabel label = labels[i];
-        add(label, units_.units()[u].options[option]);
-        for (const int shared : units_.paid_by(u, option)) {
-          if ((label.paid & open_costs_.bit(shared)) == 0) add(label, units_.shared_costs()[shared].cost);
-          label.paid |= open_costs_.bit(shared);
-        }
-        label.paid &= ~open_costs_.closing(u);
+        const OpenCosts::Step step = open_costs_.step(u, option, label.paid);
+        for (int k = 0; k < 3; ++k) label.sums[k] += quantity(step.cost, search_.order[k]);
+        label.paid = step.paid;
         label.parent = static_cast<int>(i);
         label.parent_turn = turns[i];
         label.option = option;
-        if (search_.bound != nullptr) label.value += search_.bound->value(u, option);
         if (can_be_best(label, u + 1)) result.push_back(label);
       }
     }
     return result;
   }
 
-  void add(PlanLabel& label, const PlanTotals& totals) const {
-    for (int k = 0; k < 3; ++k) label.sums[k] += quantity(totals, search_.order[k]);
-  }
-
   bool can_be_best(const PlanLabel& label, int next) const {
     // Sums of the rest in another order may be off by their last bits.
     if ((label.sums[0] + rest_[next]) * (1 - 1e-13) > search_.limit) return false;
-    return search_.bound == nullptr || search_.bound->least(label.value, next) <= search_.incumbent;
+    return search_.bound == nullptr ||
+           search_.bound->least(label.sums[0], label.sums[1], next, label.paid) <= search_.incumbent;
   }
 
   std::vector<PlanLabel> reduced(std::vector<PlanLabel> labels) {
@@ -86,13 +76,6 @@ class Search {
     for (auto& group : groups) {
       drop_dominated(group, search_.criteria);
       kept += static_cast<int64_t>(group.size());
-    }
-    const auto sets = static_cast<int64_t>(groups.size());
-    if (sets > search_.most_labels) {
-      throw ConfigError(
-          fmt::format("[plan] shared costs overlap in {} ways at a time, and the search keeps {} labels; "
-                      "leave out the smallest, or keep more labels",
-                      sets, search_.most_labels));
     }
     if (kept > search_.most_labels) thin_all(groups);
     std::vector<PlanLabel> result;
@@ -130,8 +113,8 @@ class Search {
   }
 
   const PlanUnits& units_;
+  const OpenCosts& open_costs_;
   const LabelSearch& search_;
-  OpenCosts open_costs_;
   std::vector<double> rest_;              // the least of the first sum from a unit on, without shared costs
   std::vector<std::vector<Step>> steps_;  // by unit
   LabelList list_;
@@ -139,10 +122,12 @@ class Search {
 
 }  // namespace
 
-LabelList undominated_plans(const PlanUnits& units, const LabelSearch& search) { return Search(units, search).run(); }
+LabelList undominated_plans(const PlanUnits& units, const OpenCosts& open_costs, const LabelSearch& search) {
+  return Search(units, open_costs, search).run();
+}
 
-UnitPlan least_budget_plan(const PlanUnits& units, const PlanGoal& goal) {
-  return undominated_plans(units, {.order = goal.quantities(), .criteria = 1}).plans.front();
+UnitPlan least_budget_plan(const PlanUnits& units, const OpenCosts& open_costs, const PlanGoal& goal) {
+  return undominated_plans(units, open_costs, {.order = goal.quantities(), .criteria = 1}).plans.front();
 }
 
 }  // namespace mantissa

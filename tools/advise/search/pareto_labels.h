@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "tools/advise/search/lagrange_bound.h"
+#include "tools/advise/search/open_costs.h"
 #include "tools/advise/search/plan_units.h"
 
 namespace mantissa {
@@ -31,7 +32,8 @@ struct LabelSearch {
   int criteria = 2;
   int64_t most_labels = 1 << 16;
   double limit = std::numeric_limits<double>::infinity();  // of the first; labels beyond are dropped
-  // Labels that cannot come to plans as good as `incumbent` are dropped, where there is a bound.
+  // Labels that cannot come to plans as good as `incumbent` are dropped, where there is a bound. It is for a goal whose
+  // quantities are `order`.
   const LagrangeBound* bound = nullptr;
   double incumbent = std::numeric_limits<double>::infinity();
 };
@@ -41,11 +43,10 @@ struct LabelList {
   std::array<double, 2> gaps{};   // of the second and the third sum; 0: exact
 };
 
-// ConfigError where more than 64 shared costs are open at a time, or where sets of them alone are more than
-// most_labels.
-LabelList undominated_plans(const PlanUnits& units, const LabelSearch& search);
+// One label of each set of paid costs stays, be most_labels as it may.
+LabelList undominated_plans(const PlanUnits& units, const OpenCosts& open_costs, const LabelSearch& search);
 
 // The plan that needs least of the limited quantity, of those the best. Exact.
-UnitPlan least_budget_plan(const PlanUnits& units, const PlanGoal& goal);
+UnitPlan least_budget_plan(const PlanUnits& units, const OpenCosts& open_costs, const PlanGoal& goal);
 
 }  // namespace mantissa

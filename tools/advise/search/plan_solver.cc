@@ -10,6 +10,7 @@
 #include "tools/advise/search/evolution.h"
 #include "tools/advise/search/greedy.h"
 #include "tools/advise/search/knapsack.h"
+#include "tools/advise/search/open_costs.h"
 #include "tools/advise/search/pareto_labels.h"
 #include "tools/advise/search/top_k.h"
 
@@ -18,7 +19,7 @@ namespace mantissa {
 SearchResult PlanSolver::solve(const PlanProblem& problem, const PlanGoal& goal) const {
   check_goal(goal);
   const PlanUnits units(problem);
-  const UnitPlan nearest = least_budget_plan(units, goal);
+  const UnitPlan nearest = least_budget_plan(units, OpenCosts(units), goal);
   SearchResult result{.meets_budget = goal.is_met(units.evaluate(nearest))};
   Found found{.choice = nearest};
   if (result.meets_budget) {
