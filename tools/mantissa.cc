@@ -28,8 +28,7 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
     predict_memory_tables(config, 1);  // what only the model can judge: patterns over its layers
     std::string text = to_yaml(config);
     for (int phase = 0; phase < phase_count(config); ++phase) {
-      text += fmt::format("\n# What comes of precision: for this model{}\n",
-                          phase == 0 ? "" : fmt::format(", after step {}", phase_begin(config, phase)));
+      text += fmt::format("\n# What comes of precision: for this model{}\n", phase_title(config, phase));
       text += precision_table(in_phase(config, phase), "# ");
     }
     std::fwrite(text.data(), 1, text.size(), stdout);

@@ -32,9 +32,10 @@ void run(const AdviseRequest& request) {
         "what a step of several ranks is predicted on");
   }
   const Config given = load_config(request.config, request.overrides);
-  Config config = in_phase(given, 0);
+  Config config = at_step(given, 0);
   if (phase_count(given) > 1) {
-    log_info("precision.schedule: this is about its first phase; settings of a later one can be given in its place");
+    log_info("{}: this is about the precision that it begins with; settings of another can be given in its place",
+             adapts(given) ? "precision.adaptive" : "precision.schedule");
   }
   if (!request.hardware.empty()) {  // what this program and machine have plays no part
     config.device = "auto";

@@ -6,8 +6,10 @@
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
 #include "core/base/log.h"
+#include "core/io/checkpoint_manifest.h"
 #include "tools/analyze/run_settings.h"
 #include "tools/config/precision_phases.h"
+#include "tools/train/adaptive_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/step_memory.h"
@@ -61,9 +63,15 @@ std::vector<Point> agreed_points(const std::string& target, Communicator& commun
   return points;
 }
 
-// Of a training that is looked at and leaves nothing behind, in the precision that it has there.
+// In the precision that the run has there.
+Config config_at(const Config& run, const Point& point) {
+  return point.checkpoint == "none" ? at_step(run, point.step)
+                                    : config_of(run, point.step, read_manifest(point.checkpoint).state.at("run"));
+}
+
+// Of a training that is looked at and leaves nothing behind.
 Config analysed(const Config& run, const Point& point) {
-  Config config = at_step(run, point.step);
+  Config config = config_at(run, point);
   config.probe.enabled = true;
   config.probe.interval = 1;
   config.checkpoint.resume = point.checkpoint;
@@ -138,7 +146,8 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
 
 bool changes_precision(const std::vector<std::string>& overrides) {
   return std::any_of(overrides.begin(), overrides.end(), [](const std::string& assignment) {
-    return assignment.starts_with("precision.") && !assignment.starts_with("precision.schedule");
+    return assignment.starts_with("precision.") && !assignment.starts_with("precision.schedule") &&
+           !assignment.starts_with("precision.adaptive");
   });
 }
 
@@ -149,12 +158,10 @@ std::string saved_settings(const Checkpoint& checkpoint, const std::string& sour
   const auto yaml = checkpoint.state.at("config").get<std::string>();
   if (!changes_precision(overrides)) return yaml;
   const Config saved = parse_config(yaml, source);
-  if (saved.precision_schedule.empty()) return yaml;
-  log_info(
-      "precision.schedule of the run is left out beside the precision that is given; other settings are those of "
-      "step {}",
-      checkpoint.step);
-  return to_yaml(at_step(saved, checkpoint.step));
+  if (phase_count(saved) == 1) return yaml;
+  log_info("{} of the run is left out beside the precision that is given; other settings are those of step {}",
+           adapts(saved) ? "precision.adaptive" : "precision.schedule", checkpoint.step);
+  return to_yaml(config_of(saved, checkpoint.step, checkpoint.state.at("run")));
 }
 
 }  // namespace
@@ -176,7 +183,7 @@ Config configuration_of(const ModelRequest& request) {
 ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, Communicator& communicator) {
   const std::vector<Point> points = agreed_points(request.target, communicator);
   ModelAnalysis analysis{.title = request.target,
-                         .config = at_step(config, points.back().step),
+                         .config = config_at(config, points.back()),
                          .ranks = communicator.size(),
                          .batches = request.batches,
                          .checkpoints = {}};

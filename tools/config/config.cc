@@ -189,9 +189,13 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
       "probe."};
   // clang-format on
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
-  const auto shapes_training = [tail_changes](const std::string& path) {
+  const AdaptiveOptions& watched = now.precision_adaptive.options;
+  const auto shapes_training = [&](const std::string& path) {
     const bool decides_on_tail = path == "data.validation" || path == "train.eval_interval";
-    return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || !starts_with_any(path, kFree);
+    const bool decides_on_level = (watched.stalled_evaluations > 0 && path.starts_with("train.eval_")) ||
+                                  (watched.underflow_share > 0.0 && path == "probe.interval");
+    return path == "data.validation_fraction" || (tail_changes && decides_on_tail) || decides_on_level ||
+           !starts_with_any(path, kFree);
   };
   auto before = resolved_settings(saved), after = resolved_settings(now);
   std::vector<std::string> differences;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "amp/adaptive_precision.h"
 #include "amp/autocast_policy.h"
 #include "amp/grad_scaler.h"
 #include "amp/precision_fallback.h"
@@ -104,6 +105,12 @@ struct PrecisionPhase {
   PrecisionConfig precision;
 };
 
+// A ladder of precisions, the highest first, and what takes a training up and down on it.
+struct AdaptiveConfig {
+  std::vector<PrecisionConfig> levels;  // none: the precision does not adapt
+  AdaptiveOptions options;
+};
+
 enum class ScalerChoice : uint8_t { kAuto, kNone, kStatic, kDynamic };
 
 struct ScalerSettings {
@@ -180,6 +187,7 @@ struct Config {
   OptimizerConfig optimizer;
   PrecisionConfig precision;                       // where the schedule begins; see precision_phases.h
   std::vector<PrecisionPhase> precision_schedule;  // in the order of steps
+  AdaptiveConfig precision_adaptive;               // in the place of a schedule
   FallbackOptions precision_fallback;
   ScalerSettings scaler;
   CommConfig comm;

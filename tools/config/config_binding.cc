@@ -119,9 +119,35 @@ void bind_precision_settings(ConfigVisitor& v, PrecisionConfig& c) {
          }));
 }
 
-// Phases name what they change of the settings themselves.
+void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig& c) {
+  v.list("levels", list_field(
+                       c.levels, [](ConfigVisitor& w, PrecisionConfig& level) { bind_precision_settings(w, level); },
+                       [&precision] { return precision; }));
+  AdaptiveOptions& o = c.options;
+  const RealRange share = {.min = 0.0, .max = 1.0};
+  const RealRange positive_share = {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen};
+  v.scalar("start", integer_field(o.start, 0, 1000));
+  v.scalar("max_switches", integer_field(o.max_switches, 1));
+  v.scalar("min_steps", integer_field<int64_t>(o.min_steps, 1, kMaxSteps));
+  v.scalar("stable_steps", integer_field<int64_t>(o.stable_steps, 0, kMaxSteps));
+  v.scalar("check_interval", integer_field<int64_t>(o.check_interval, 1, kMaxSteps));
+  v.scalar("band", real_field(o.band, positive_share));
+  v.scalar("window", integer_field(o.window, 1, 1 << 16));
+  v.scalar("warmup", integer_field(o.warmup, 1, 1 << 16));
+  v.scalar("loss_rise", real_field(o.loss_rise, RealRange::at_least_zero()));
+  v.scalar("norm_factor", real_field(o.norm_factor, RealRange::at_least_zero()));
+  v.scalar("norm_quantile", real_field(o.norm_quantile, positive_share));
+  v.scalar("skipped_share", real_field(o.skipped_share, share));
+  v.scalar("underflow_share", real_field(o.underflow_share, share));
+  v.scalar("stalled_evaluations", integer_field(o.stalled_evaluations, 0));
+  v.scalar("min_improvement", real_field(o.min_improvement, RealRange::at_least_zero()));
+  v.scalar("curvature", real_field(o.curvature, RealRange::at_least_zero()));
+  v.scalar("curvature_interval", integer_field<int64_t>(o.curvature_interval, 1, kMaxSteps));
+}
+
+// Phases and levels name what they change of the settings themselves.
 void bind_precision(ConfigVisitor& v, PrecisionConfig& c, std::vector<PrecisionPhase>& schedule,
-                    FallbackOptions& fallback) {
+                    AdaptiveConfig& adaptive, FallbackOptions& fallback) {
   bind_precision_settings(v, c);
   v.section("fallback", [&] {
     v.scalar("overflows", integer_field(fallback.overflows, 0));
@@ -136,6 +162,7 @@ void bind_precision(ConfigVisitor& v, PrecisionConfig& c, std::vector<PrecisionP
                            bind_precision_settings(w, phase.precision);
                          },
                          [&c] { return PrecisionPhase{.precision = c}; }));
+  v.section("adaptive", [&] { bind_adaptive(v, c, adaptive); });
 }
 
 void bind_scaler(ConfigVisitor& v, ScalerSettings& c) {
@@ -197,7 +224,8 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("data", [&] { bind_data(v, c.data); });
   v.section("train", [&] { bind_train(v, c.train); });
   v.section("optimizer", [&] { bind_optimizer(v, c.optimizer, c.comm.reducer.sharding); });
-  v.section("precision", [&] { bind_precision(v, c.precision, c.precision_schedule, c.precision_fallback); });
+  v.section("precision",
+            [&] { bind_precision(v, c.precision, c.precision_schedule, c.precision_adaptive, c.precision_fallback); });
   v.section("scaler", [&] { bind_scaler(v, c.scaler); });
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });

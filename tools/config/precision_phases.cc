@@ -15,9 +15,14 @@ const PrecisionPhase& entry_of(const Config& config, int phase) {
   return config.precision_schedule[static_cast<size_t>(phase - 1)];
 }
 
+const PrecisionConfig& precision_of(const Config& config, int phase) {
+  if (adapts(config)) return config.precision_adaptive.levels[static_cast<size_t>(phase)];
+  return phase == 0 ? config.precision : entry_of(config, phase).precision;
+}
+
 // Where the settings of the phase were written, by the names that they have in its own configuration.
 ConfigOrigins origins_of(const Config& config, int phase) {
-  const std::string prefix = phase_path(phase) + ".";
+  const std::string prefix = phase_path(config, phase) + ".";
   ConfigOrigins origins = config.origins;
   for (const auto& [path, origin] : config.origins) {
     if (path.starts_with(prefix)) origins["precision." + path.substr(prefix.size())] = origin;
@@ -62,11 +67,10 @@ void require_meaning(const Config& config) {
     delayed |= precision.uses_delayed_scaling();
     narrow |= !precision.keeps_weights_wide();
   }
-  const auto refuse = [](const char* setting, const char* needs) {
-    throw ConfigError(
-        fmt::format("{} has no meaning in any phase of precision.schedule, none of which has {}: "
-                    "remove it",
-                    setting, needs));
+  const auto refuse = [&config](const char* setting, const char* needs) {
+    throw ConfigError(fmt::format("{} has no meaning in any {}, none of which has {}: remove it", setting,
+                                  adapts(config) ? "level of precision.adaptive" : "phase of precision.schedule",
+                                  needs));
   };
   if (!delayed && config.precision.delayed != DelayedScalingOptions()) refuse("precision.delayed", "delayed scaling");
   if (!delayed && config.comm.gather == WeightGather::kF8) refuse("comm.gather = fp8", "delayed scaling");
@@ -75,18 +79,55 @@ void require_meaning(const Config& config) {
   }
 }
 
+// What precision.adaptive asks of itself and of other settings.
+void validate_adaptive(const Config& config) {
+  const AdaptiveOptions& options = config.precision_adaptive.options;
+  const auto refuse_if = [](bool impossible, const std::string& why) {
+    if (impossible) throw ConfigError("precision.adaptive" + why);
+  };
+  if (!adapts(config)) {
+    return refuse_if(options != AdaptiveOptions(),
+                     ": these settings have no meaning without precision.adaptive.levels; give the levels, or remove "
+                     "the section");
+  }
+  refuse_if(!config.precision_schedule.empty(),
+            " and precision.schedule: both say which precision a step has, and a step cannot have two; remove one of "
+            "them");
+  try {
+    validate(options, phase_count(config));
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("precision.adaptive: {}", error.what()));
+  }
+  refuse_if(options.stalled_evaluations > 0 && config.train.eval_interval == 0,
+            fmt::format(".stalled_evaluations = {} counts evaluations, and with train.eval_interval = 0 there are "
+                        "none; give an interval, or stalled_evaluations: 0",
+                        options.stalled_evaluations));
+  refuse_if(options.stalled_evaluations == 0 && options.min_improvement > 0.0,
+            fmt::format(".min_improvement = {:g} has no meaning with stalled_evaluations: 0; remove it, or give the "
+                        "number of evaluations",
+                        options.min_improvement));
+  refuse_if(options.underflow_share > 0.0 && !config.probe.enabled,
+            fmt::format(".underflow_share = {:g} is about what probes find, and with probe.enabled = false there are "
+                        "none; give probe.enabled=true and the probe.interval to look at, or underflow_share: 0",
+                        options.underflow_share));
+}
+
 }  // namespace
 
-int phase_count(const Config& config) { return static_cast<int>(config.precision_schedule.size()) + 1; }
+int phase_count(const Config& config) {
+  return static_cast<int>(adapts(config) ? config.precision_adaptive.levels.size()
+                                         : config.precision_schedule.size() + 1);
+}
 
 int phase_at(const Config& config, int64_t steps) {
+  if (adapts(config)) return config.precision_adaptive.options.start;
   int phase = 0;
   while (phase + 1 < phase_count(config) && phase_begin(config, phase + 1) <= steps) ++phase;
   return phase;
 }
 
 int64_t phase_begin(const Config& config, int phase) {
-  if (phase == 0) return 0;
+  if (phase == 0 || adapts(config)) return 0;
   const PrecisionPhase& entry = entry_of(config, phase);
   if (entry.after_tokens == 0) return entry.after_step;
   const int64_t step_tokens = config.train.global_batch * config.model.context;
@@ -94,16 +135,18 @@ int64_t phase_begin(const Config& config, int phase) {
 }
 
 int64_t phase_end(const Config& config, int phase) {
-  return phase + 1 < phase_count(config) ? std::min(phase_begin(config, phase + 1), config.train.steps)
-                                         : config.train.steps;
+  return phase + 1 < phase_count(config) && !adapts(config)
+             ? std::min(phase_begin(config, phase + 1), config.train.steps)
+             : config.train.steps;
 }
 
 Config in_phase(const Config& config, int phase) {
   Config own = config;
   own.precision_schedule.clear();
-  if (config.precision_schedule.empty()) return own;
-  if (phase > 0) {
-    own.precision = entry_of(config, phase).precision;
+  own.precision_adaptive.levels.clear();
+  if (config.precision_schedule.empty() && !adapts(config)) return own;
+  if (phase > 0 || adapts(config)) {
+    own.precision = precision_of(config, phase);
     own.origins = origins_of(config, phase);
   }
   leave_out_meaningless(own);
@@ -129,19 +172,27 @@ Config with_lifts(Config phase, const PrecisionFallback& fallback) {
   return phase;
 }
 
-std::string phase_path(int phase) {
+std::string phase_path(const Config& config, int phase) {
+  if (adapts(config)) return fmt::format("precision.adaptive.levels[{}]", phase);
   return phase == 0 ? "precision" : fmt::format("precision.schedule[{}]", phase - 1);
 }
 
 std::string phase_name(const Config& config, int phase) {
-  const auto origin = config.origins.find(phase_path(phase));
-  return origin == config.origins.end() ? phase_path(phase) : fmt::format("{} ({})", phase_path(phase), origin->second);
+  const std::string path = phase_path(config, phase);
+  const auto origin = config.origins.find(path);
+  return origin == config.origins.end() ? path : fmt::format("{} ({})", path, origin->second);
+}
+
+std::string phase_title(const Config& config, int phase) {
+  if (adapts(config)) return fmt::format(", level {} of precision.adaptive", phase);
+  return phase == 0 ? "" : fmt::format(", after step {}", phase_begin(config, phase));
 }
 
 void validate_phases(const Config& config) {
-  validate(in_phase(config, 0));
-  for (int phase = 1; phase < phase_count(config); ++phase) {
-    validate_moments(config, phase);
+  validate_adaptive(config);
+  if (!adapts(config)) validate(in_phase(config, 0));
+  for (int phase = adapts(config) ? 0 : 1; phase < phase_count(config); ++phase) {
+    if (!adapts(config)) validate_moments(config, phase);
     const std::string name = phase_name(config, phase);
     const Config own = in_phase(config, phase);
     try {
@@ -149,7 +200,7 @@ void validate_phases(const Config& config) {
     } catch (const ConfigError& error) {
       throw ConfigError(fmt::format("{}: {}", name, error.what()));
     }
-    if (flatten(own) == flatten(in_phase(config, phase - 1))) {
+    if (phase > 0 && flatten(own) == flatten(in_phase(config, phase - 1))) {
       throw ConfigError(fmt::format("{} changes nothing of {}: remove it, or give it another precision", name,
                                     phase_name(config, phase - 1)));
     }

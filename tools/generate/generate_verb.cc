@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "core/base/run_reported.h"
-#include "tools/config/precision_phases.h"
+#include "tools/train/adaptive_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/step_memory.h"
@@ -33,8 +33,8 @@ std::vector<int32_t> prompt_tokens(const std::string& prompt, DataFormat format)
 void generate(const GenerateRequest& request) {
   const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.run));
   const Config config =
-      at_step(parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json"),
-              checkpoint.step);
+      config_of(parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json"),
+                checkpoint.step, checkpoint.state.at("run"));
   ModelRuntime runtime(config, choose_device(config.device, 0),
                        [&](NarrowUnits units) { return generation_arena_bytes(config, units); });
   read_model_file(checkpoint.folder + "/" + kModelFile, runtime.parameters, *runtime.backend, *runtime.stream);

@@ -121,6 +121,17 @@ double amax_of(const ProbeRow& row) {
   return row.losses.elements > 0 ? static_cast<double>(std::bit_cast<float>(row.histogram.amax)) : kNone;
 }
 
+double underflow_share(const ProbedStep& step) {
+  int64_t underflowed = 0, values = 0;
+  for (const ProbeRow& row : step.rows) {
+    if (row.role != probe_role::kGradient) continue;
+    if (row.losses.non_finite > 0) return kNone;
+    underflowed += row.losses.underflowed;
+    values += row.losses.elements - row.losses.zeros;
+  }
+  return values > 0 ? static_cast<double>(underflowed) / static_cast<double>(values) : kNone;
+}
+
 ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
   const std::vector<ProbeColumn> columns = columns_of_log();
   if (next_step > 0 && std::filesystem::exists(path)) {

@@ -62,6 +62,9 @@ double snr_db(const ProbeRow& row);
 double cosine_of(const ProbeRow& row);
 double noise_ratio(const ProbeRow& row);
 double amax_of(const ProbeRow& row);
+// Of the gradients of linear layers' outputs, dy, in all layers together: the share of the values that are not 0 that
+// become 0 when the layer rounds them. NaN where there are none, or Inf or NaN among them.
+double underflow_share(const ProbedStep& step);
 // Whether such tensors hold the gradients of the scaled loss.
 bool has_loss_scale(const std::string& role);
 

@@ -46,7 +46,7 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, 
     try {
       tables.push_back(predict_memory_table(in_phase(config, phase), ranks, path));
     } catch (const ConfigError& error) {
-      if (phase == 0) throw;
+      if (phase == 0 && !adapts(config)) throw;
       throw ConfigError(fmt::format("{}: {}", phase_name(config, phase), error.what()));
     }
   }

@@ -6,6 +6,7 @@
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/train/adaptive_state.h"
 #include "tools/train/gathered_codes.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
@@ -59,14 +60,17 @@ struct Origin {
   nlohmann::json trainer() const { return before ? before->trainer : checkpoint ? checkpoint->run : nlohmann::json(); }
 };
 
-PrecisionSwitch switch_to(const Config& run, int phase) {
-  return {.cause = phase_path(phase), .changes = training_differences(in_phase(run, phase - 1), in_phase(run, phase))};
+// What another phase changes of the settings, behind what the trainer says of it.
+PrecisionSwitch with_changes(const Config& run, int before, int after, PrecisionSwitch why) {
+  const std::vector<std::string> changes = training_differences(in_phase(run, before), in_phase(run, after));
+  why.changes.insert(why.changes.end(), changes.begin(), changes.end());
+  return why;
 }
 
 // Trains in one precision. Nothing where the training ends with it.
 std::optional<Handover> train_on(const Config& run, const Origin& origin, int threads, const RunFolder* folder,
                                  Communicator& communicator) {
-  const int phase = phase_at(run, origin.step());
+  const int phase = phase_of(run, origin.step(), origin.trainer());
   const Config config = with_lifts(in_phase(run, phase), fallback_from(run, origin.trainer()));
   Session session(config, communicator);
   // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
@@ -75,7 +79,7 @@ std::optional<Handover> train_on(const Config& run, const Origin& origin, int th
   std::optional<Trainer> trainer;
   try {
     checkpoints.emplace(session, run);
-    TrainerStart start{.state = origin.trainer()};
+    TrainerStart start{.state = origin.trainer(), .adaptive = adaptive_from(run, origin.trainer())};
     if (origin.before) {
       origin.before->held.hand_over(session);
       start.by_switch = origin.before->why;
@@ -92,8 +96,11 @@ std::optional<Handover> train_on(const Config& run, const Origin& origin, int th
       return std::nullopt;
     }
     trainer->leave();
-    if (!why) why = switch_to(run, phase + 1);
-    return Handover{.held = HeldState(session), .trainer = trainer->state(), .why = std::move(*why)};
+    nlohmann::json state = trainer->state();
+    const int next = phase_of(run, session.next_step, state);
+    if (!why) why = PrecisionSwitch{.cause = phase_path(run, next)};
+    if (next != phase) why = with_changes(run, phase, next, std::move(*why));
+    return Handover{.held = HeldState(session), .trainer = std::move(state), .why = std::move(*why)};
   } catch (const std::exception& exception) {
     leave_job(exception, communicator);
   }
@@ -108,7 +115,8 @@ void train(const Config& config, Communicator& communicator) {
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
   Origin origin{.checkpoint = find_resume_point(config, communicator)};
-  log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase_at(config, origin.step()))]));
+  log_info("memory of a rank, predicted:{}",
+           to_text(predicted[static_cast<size_t>(phase_of(config, origin.step(), origin.trainer()))]));
   while ((origin.before = train_on(config, origin, threads, folder ? &*folder : nullptr, communicator))) {
   }
 }

@@ -30,7 +30,8 @@ Trainer::Trainer(Session& session, TrainingCheckpoints& checkpoints, const Train
       probes_(make_probes(session)),
       step_(session, probes_ ? &probes_->probe() : nullptr),
       evaluation_(session),
-      fallback_(fallback_from(session.config, start.state)) {
+      fallback_(fallback_from(session.config, start.state)),
+      adaptive_(start.adaptive) {
   if (const nlohmann::json& state = start.state; !state.is_null()) {
     statistics_.restore(state.at("statistics"));
     faults_in_a_row_ = state.at("faults_in_a_row");
@@ -47,10 +48,12 @@ void Trainer::announce(const TrainerStart& start) {
   if (start.by_switch) {
     log_info("step {}: {} changes the precision from the next step on:\n  {}", session_.next_step,
              start.by_switch->cause, fmt::join(start.by_switch->changes, "\n  "));
-    metrics_->write({{"event", "precision"},
-                     {"step", session_.next_step},
-                     {"cause", start.by_switch->cause},
-                     {"changes", start.by_switch->changes}});
+    nlohmann::json record = {{"event", "precision"},
+                             {"step", session_.next_step},
+                             {"cause", start.by_switch->cause},
+                             {"changes", start.by_switch->changes}};
+    record.update(start.by_switch->figures);
+    metrics_->write(record);
   }
   metrics_->write({{"event", "start"},
                    {"next_step", session_.next_step + 1},
@@ -82,15 +85,16 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
   if (session_.next_step < end && session_.next_step == 0) evaluate();
   while (step_.next_to_start() < end && !switch_) {
     watch_returns(step_.next_to_start());
+    watch_level(step_.next_to_start());
     if (switch_) break;  // before the step
     take(step_.run());
     const int64_t started = step_.next_to_start();
     const bool evaluation_due = due(config.train.eval_interval, started) && started < last;
     const bool sample_due = due(config.train.sample_interval, started) && started < last;
-    const bool save_due = due(config.checkpoint.interval, started);
+    const bool save_due = due(config.checkpoint.interval, started) && started < last;  // finish() saves behind that
     if (!evaluation_due && !sample_due && !save_due) continue;
     take(step_.finish());
-    if (evaluation_due) evaluate();
+    if (evaluation_due) watch_evaluation(evaluate());
     if (sample_due) sample();
     if (save_due) save();
   }
@@ -99,7 +103,8 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
 }
 
 void Trainer::finish() {
-  evaluate();
+  const std::optional<double> loss = evaluate();
+  if (saved_step_ != session_.next_step) watch_evaluation(loss);  // else it was, before the checkpoint
   const bool saved = saved_step_ == session_.next_step || save();
   sample();
   if (leader()) summarise();
@@ -120,9 +125,13 @@ void Trainer::take(const std::vector<StepReport>& steps) {
     report(step);
     if (probes_) probes_->count(step);
   }
-  if (const auto probed = step_.take_probed()) probes_->record(*probed);
+  if (const auto probed = step_.take_probed()) {
+    probes_->record(*probed);
+    watch_underflow(*probed);
+  }
   for (const StepReport& step : steps) {
     watch_overflows(step);
+    watch_signals(step);
     watch_faults(step);
   }
   if (profile_) profile_->watch();
@@ -189,6 +198,52 @@ void Trainer::lift(const std::string& layer, const std::string& cause) {
   switch_->changes.push_back(fmt::format("layer '{}': {} -> {}", layer, describe_lift(before), describe_lift(after)));
 }
 
+void Trainer::watch_signals(const StepReport& step) {
+  if (!adaptive_) return;
+  const int64_t steps = step.step + 1;
+  if (step.applied) return adaptive_->applied(steps, step.loss, step.grad_norm);
+  // A dynamic loss scale on its way down says nothing about the precision.
+  if (step.verdict.loss_finite && !step.hunted && !is_fault(step.event)) return;
+  adaptive_->skipped(steps, step.loss, step.verdict.gradients_finite ? step.grad_norm : std::nan(""));
+  change_level(steps);  // nothing is under way behind a step that was skipped: there is no need to wait
+}
+
+void Trainer::watch_underflow(const ProbedStep& step) {
+  if (!adaptive_ || adaptive_->options().underflow_share == 0.0) return;
+  // Rank 0 knows what all ranks have found.
+  const double share = underflow_share(step);
+  adaptive_->underflowed(step.step + 1, all_gather_records(session_.communicator, share)[0]);
+}
+
+void Trainer::watch_evaluation(std::optional<double> loss) {
+  const int64_t step = session_.next_step;
+  if (adaptive_ && loss && step > 0 && due(session_.config.train.eval_interval, step))
+    adaptive_->evaluated(step, *loss);
+}
+
+void Trainer::watch_level(int64_t step) {
+  if (!adaptive_ || !adaptive_->is_due(step)) return;
+  take(step_.finish());  // a step under way counts
+  change_level(step);
+}
+
+void Trainer::change_level(int64_t step) {
+  const auto change = adaptive_->decide(step);
+  if (!change) return;
+  std::string cause =
+      fmt::format("precision.adaptive goes {} from level {} to {}: ", change->to < change->from ? "up" : "down",
+                  change->from, change->to);
+  nlohmann::json signals = nlohmann::json::array();
+  for (const BadSignal& bad : change->causes) {
+    cause += (signals.empty() ? "" : ", ") + describe(bad);
+    signals.push_back(to_json(bad));
+  }
+  if (signals.empty()) cause += fmt::format("{} steps without an uneasy signal", change->steady_steps);
+  if (!switch_) switch_.emplace();
+  switch_->cause += (switch_->cause.empty() ? "" : ", ") + cause;
+  switch_->figures = {{"from_level", change->from}, {"to_level", change->to}, {"signals", std::move(signals)}};
+}
+
 void Trainer::watch_faults(const StepReport& step) {
   // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss. In another precision they may
   // be none.
@@ -203,15 +258,16 @@ void Trainer::watch_faults(const StepReport& step) {
       step.step + 1, step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
 }
 
-void Trainer::evaluate() {
-  if (!evaluation_.enabled()) return;
+std::optional<double> Trainer::evaluate() {
+  if (!evaluation_.enabled()) return std::nullopt;
   const Range range(RangeKind::kPhase, "evaluate");
   const double loss = evaluation_.run();
   (first_validation_loss_ ? last_validation_loss_ : first_validation_loss_) = loss;
-  if (!leader()) return;
+  if (!leader()) return loss;
   log_info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", session_.next_step, loss,
            loss / std::log(2.0), std::exp(loss));
   metrics_->write({{"event", "validation"}, {"step", session_.next_step}, {"loss", number(loss)}});
+  return loss;
 }
 
 void Trainer::sample() {
@@ -226,10 +282,13 @@ void Trainer::sample() {
 }
 
 nlohmann::json Trainer::state() const {
-  return {{"statistics", statistics_.state()},
-          {"faults_in_a_row", faults_in_a_row_},
-          {"fallback", to_json(fallback_.state())},
-          {"first_validation_loss", first_validation_loss_ ? number(*first_validation_loss_) : nullptr}};
+  nlohmann::json state = {
+      {"statistics", statistics_.state()},
+      {"faults_in_a_row", faults_in_a_row_},
+      {"fallback", to_json(fallback_.state())},
+      {"first_validation_loss", first_validation_loss_ ? number(*first_validation_loss_) : nullptr}};
+  if (adaptive_) state["adaptive"] = to_json(adaptive_->state());
+  return state;
 }
 
 bool Trainer::save() {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/train/adaptive_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/evaluation.h"
 #include "tools/train/fallback_state.h"
@@ -18,13 +19,15 @@ namespace mantissa {
 
 // Why a session goes on with the training of another.
 struct PrecisionSwitch {
-  std::string cause;                 // "precision.schedule[0]"
-  std::vector<std::string> changes;  // "precision.compute: fp32 -> bf16"
+  std::string cause{};                                // "precision.schedule[0]"
+  std::vector<std::string> changes{};                 // "precision.compute: fp32 -> bf16"
+  nlohmann::json figures = nlohmann::json::object();  // more entries for the record of the metrics
 };
 
 // What a trainer goes on from: nothing, what a checkpoint gave, or what another trainer had come to.
 struct TrainerStart {
-  nlohmann::json state{};  // that of Trainer::state(), or null
+  nlohmann::json state{};                       // that of Trainer::state(), or null
+  std::optional<AdaptivePrecision> adaptive{};  // where the precision adapts
   std::optional<PrecisionSwitch> by_switch{};
 };
 
@@ -49,7 +52,10 @@ class Trainer {
 
  private:
   bool leader() const { return session_.communicator.rank() == 0; }
-  void evaluate();
+  // The validation loss; nothing where there is no validation.
+  std::optional<double> evaluate();
+  // Tells the ladder of precisions of an evaluation that is due, and of no other: when a program stops plays no part.
+  void watch_evaluation(std::optional<double> loss);
   void sample();
   // False after a warning when nothing could be saved.
   bool save();
@@ -60,6 +66,13 @@ class Trainer {
   // Whether layers are lifted, after one.
   void watch_overflows(const StepReport& step);
   void lift(const std::string& layer, const std::string& cause);
+  // Tells the ladder of precisions of a step, or of gradients that were looked at, and changes the level where that has
+  // to be done at once.
+  void watch_signals(const StepReport& step);
+  void watch_underflow(const ProbedStep& step);
+  // Whether it is on the right level, before a step.
+  void watch_level(int64_t step);
+  void change_level(int64_t step);
   // Counts faults in a row and stops the run when there are too many.
   void watch_faults(const StepReport& step);
   void announce(const TrainerStart& start);
@@ -77,6 +90,7 @@ class Trainer {
   std::optional<RunProfile> profile_;
   int faults_in_a_row_ = 0;
   PrecisionFallback fallback_;
+  std::optional<AdaptivePrecision> adaptive_;
   std::optional<PrecisionSwitch> switch_;  // that is to come
   int64_t saved_step_ = -1;
   std::optional<double> first_validation_loss_, last_validation_loss_;

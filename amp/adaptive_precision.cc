@@ -1,0 +1,219 @@
+#include "amp/adaptive_precision.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <utility>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+constexpr int kMaxDoublings = 6;
+
+constexpr const char* kLoss = "loss";
+constexpr const char* kNorm = "gradient norm";
+constexpr const char* kSkips = "skipped steps";
+constexpr const char* kUnderflow = "underflow";
+constexpr const char* kValidation = "validation";
+constexpr const char* kCurvature = "curvature";
+
+// By nearest rank: one of the values.
+double quantile(std::vector<double> values, double q) {
+  const auto rank = static_cast<int64_t>(std::ceil(q * static_cast<double>(values.size()))) - 1;
+  const auto place = values.begin() + std::clamp<int64_t>(rank, 0, static_cast<int64_t>(values.size()) - 1);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
+double quantile(const std::deque<double>& values, double q) {
+  return quantile(std::vector<double>(values.begin(), values.end()), q);
+}
+
+void remember(std::deque<double>& values, double value, int window) {
+  if (!std::isfinite(value)) return;  // no yardstick for others
+  values.push_back(value);
+  if (static_cast<int>(values.size()) > window) values.pop_front();
+}
+
+}  // namespace
+
+bool AdaptiveOptions::watches_any() const {
+  return loss_rise > 0.0 || norm_factor > 0.0 || skipped_share > 0.0 || underflow_share > 0.0 ||
+         stalled_evaluations > 0 || curvature > 0.0;
+}
+
+double curvature_of(double loss_before, double loss_after, double gradient_dot_update) {
+  if (!(gradient_dot_update < 0.0)) return std::numeric_limits<double>::quiet_NaN();
+  return 2.0 * (loss_after - loss_before - gradient_dot_update) / -gradient_dot_update;
+}
+
+void validate(const AdaptiveOptions& options, int levels) {
+  const auto require = [](bool holds, const char* name, auto value, const char* expected) {
+    if (!holds) throw ConfigError(fmt::format("[adaptive_precision] {} = {}: expected {}", name, value, expected));
+  };
+  require(levels >= 2, "levels", levels, "two at least, the one with most precision first");
+  require(options.start >= 0 && options.start < levels, "start", options.start,
+          "the number of a level, counted from 0");
+  require(options.max_switches > 0, "max_switches", options.max_switches, "a number above 0");
+  require(options.min_steps > 0, "min_steps", options.min_steps, "a number above 0");
+  require(options.stable_steps >= 0, "stable_steps", options.stable_steps, "a number of steps, or 0 to stay up");
+  require(options.check_interval > 0, "check_interval", options.check_interval, "a number above 0");
+  require(options.band > 0.0 && options.band <= 1.0, "band", options.band, "a share above 0 and up to 1");
+  require(options.window > 0, "window", options.window, "a number above 0");
+  require(options.warmup > 0 && options.warmup <= options.window, "warmup", options.warmup,
+          "a number above 0 that is not above the window");
+  require(options.norm_factor == 0.0 || options.norm_factor > 1.0, "norm_factor", options.norm_factor,
+          "more than 1, or 0 for off");
+  require(options.norm_quantile > 0.0 && options.norm_quantile <= 1.0, "norm_quantile", options.norm_quantile,
+          "a number above 0 and up to 1");
+  require(options.skipped_share <= 1.0, "skipped_share", options.skipped_share, "a share of at most 1");
+  require(options.underflow_share <= 1.0, "underflow_share", options.underflow_share, "a share of at most 1");
+  require(options.curvature_interval > 0, "curvature_interval", options.curvature_interval, "a number above 0");
+  require(options.watches_any(), "signals", "none", "one at least that is not 0");
+}
+
+std::string describe(const BadSignal& bad) {
+  const auto say = [&](const std::string& what) {
+    return fmt::format("{} (step {}; threshold {:g})", what, bad.step, bad.threshold);
+  };
+  if (bad.signal == kLoss) {
+    return say(std::isfinite(bad.value) ? fmt::format("the loss was {:.4g} nats above its recent median", bad.value)
+                                        : std::string("the loss was not finite"));
+  }
+  if (bad.signal == kNorm) {
+    return say(std::isfinite(bad.value)
+                   ? fmt::format("the gradient norm was {:.4g} times its recent quantile", bad.value)
+                   : std::string("the gradient norm was not finite"));
+  }
+  if (bad.signal == kSkips) return say(fmt::format("a share of {:.4g} of recent steps was skipped", bad.value));
+  if (bad.signal == kUnderflow) return say(fmt::format("a share of {:.4g} of gradients underflowed", bad.value));
+  if (bad.signal == kValidation) {
+    return say(std::isfinite(bad.value) ? fmt::format("{:g} evaluations in a row were no better", bad.value)
+                                        : std::string("the validation loss was not finite"));
+  }
+  return say(fmt::format("the curvature along the update was {:.4g}", bad.value));
+}
+
+AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels)
+    : AdaptivePrecision(options, levels, {.level = options.start, .highest = options.start}) {}
+
+AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels, State state)
+    : options_(options), levels_(levels), state_(std::move(state)) {
+  state_.level = std::min(state_.level, levels - 1);  // another ladder
+}
+
+void AdaptivePrecision::compare(const char* signal, int64_t step, double value, double threshold, double ease) {
+  if (!(value < ease)) state_.uneasy_at = step;
+  if (value < threshold) return;
+  const bool known = std::any_of(state_.bad.begin(), state_.bad.end(),
+                                 [signal](const BadSignal& bad) { return bad.signal == signal; });
+  if (!known) state_.bad.push_back({.signal = signal, .step = step, .value = value, .threshold = threshold});
+}
+
+void AdaptivePrecision::applied(int64_t step, double loss, double norm) {
+  // Before enough values are known, what is not finite is bad all the same.
+  const auto over = [this](const std::deque<double>& values, double value, double q, auto relate) {
+    if (static_cast<int>(values.size()) >= options_.warmup) return relate(value, quantile(values, q));
+    return std::isfinite(value) ? 0.0 : value;
+  };
+  if (options_.loss_rise > 0.0) {
+    compare(kLoss, step, over(state_.losses, loss, 0.5, std::minus<>()), options_.loss_rise,
+            options_.band * options_.loss_rise);
+    remember(state_.losses, loss, options_.window);
+  }
+  if (options_.norm_factor > 0.0) {
+    // A norm as usual is about 1 of these: the band is a part of what is above that.
+    compare(kNorm, step, over(state_.norms, norm, options_.norm_quantile, std::divides<>()), options_.norm_factor,
+            1.0 + options_.band * (options_.norm_factor - 1.0));
+    remember(state_.norms, norm, options_.window);
+  }
+}
+
+void AdaptivePrecision::skipped(int64_t step, double loss, double norm) {
+  const auto examine = [&](const char* signal, double value, double threshold) {
+    if (threshold > 0.0 && !std::isfinite(value)) compare(signal, step, std::nan(""), threshold, threshold);
+  };
+  examine(kLoss, loss, options_.loss_rise);
+  examine(kNorm, norm, options_.norm_factor);
+  if (options_.skipped_share == 0.0) return;
+  std::erase_if(state_.skips, [&](int64_t before) { return before <= step - options_.window; });
+  state_.skips.push_back(step);
+  compare(kSkips, step, static_cast<double>(state_.skips.size()) / options_.window, options_.skipped_share,
+          options_.band * options_.skipped_share);
+}
+
+void AdaptivePrecision::underflowed(int64_t step, double share) {
+  if (options_.underflow_share == 0.0) return;
+  compare(kUnderflow, step, share, options_.underflow_share, options_.band * options_.underflow_share);
+}
+
+void AdaptivePrecision::evaluated(int64_t step, double loss) {
+  if (options_.stalled_evaluations == 0) return;
+  const bool better = !state_.best_validation || loss < *state_.best_validation - options_.min_improvement;
+  state_.stalled = better ? 0 : state_.stalled + 1;
+  if (std::isfinite(loss) && better) state_.best_validation = loss;
+  // A loss that is not finite is no better and no worse than anything: it does not wait for others.
+  const double value = std::isfinite(loss) ? state_.stalled : std::numeric_limits<double>::quiet_NaN();
+  const double threshold = options_.stalled_evaluations;
+  compare(kValidation, step, value, threshold, options_.band * threshold);
+}
+
+void AdaptivePrecision::curved(int64_t step, double curvature) {
+  if (options_.curvature == 0.0) return;
+  compare(kCurvature, step, curvature, options_.curvature, options_.band * options_.curvature);
+}
+
+bool AdaptivePrecision::may_switch(int64_t step) const {
+  return state_.switches < options_.max_switches &&
+         (state_.changed_at < 0 || step - state_.changed_at >= options_.min_steps);
+}
+
+bool AdaptivePrecision::is_steady(int64_t step) const {
+  const int64_t since = std::max(state_.uneasy_at, state_.changed_at);
+  return options_.stable_steps > 0 && step - since >= options_.stable_steps << std::min(state_.returns, kMaxDoublings);
+}
+
+AdaptivePrecision::Switch AdaptivePrecision::go_to(int level, int64_t step) {
+  Switch change{.from = state_.level, .to = level};
+  const bool up = level < state_.level;
+  if (up) {
+    change.causes = state_.bad;
+    // What bad steps have left behind is no yardstick for better ones.
+    state_.losses.clear();
+    state_.norms.clear();
+    state_.raised = true;
+  } else {
+    change.steady_steps = step - std::max<int64_t>(state_.uneasy_at, std::max<int64_t>(state_.changed_at, 0));
+    if (state_.raised) ++state_.returns;
+  }
+  state_.skips.clear();
+  state_.stalled = 0;
+  state_.bad.clear();
+  state_.level = level;
+  state_.highest = std::min(state_.highest, level);
+  state_.changed_at = step;
+  ++state_.switches;
+  return change;
+}
+
+std::optional<AdaptivePrecision::Switch> AdaptivePrecision::decide(int64_t step) {
+  const bool is_last = state_.switches + 1 == options_.max_switches;
+  if (!state_.bad.empty()) {
+    if (state_.level == 0 || state_.switches == options_.max_switches) {
+      state_.bad.clear();  // there is nothing left to do about them
+      return std::nullopt;
+    }
+    if (!may_switch(step)) return std::nullopt;  // they wait
+    const int above = state_.bad.size() > 1 ? 0 : state_.level - 1;
+    return go_to(is_last ? std::min(above, state_.highest) : above, step);
+  }
+  if (is_last || state_.level + 1 == levels_ || !may_switch(step) || !is_steady(step)) return std::nullopt;
+  return go_to(state_.level + 1, step);
+}
+
+}  // namespace mantissa
