@@ -33,21 +33,23 @@ std::string step_line(const StepReport& report, int64_t steps, const SpeedContex
 }
 
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
-  return {{"event", "step"},
-          {"step", report.step + 1},
-          {"loss", number(report.loss)},
-          {"grad_norm", number(report.grad_norm)},
-          {"clip_factor", report.clip_factor},
-          {"lr", report.learning_rate},
-          {"scale", report.scale},
-          {"next_scale", report.next_scale},
-          {"applied", report.applied},
-          {"tokens", report.tokens},
-          {"ms", 1e3 * report.seconds},
-          {"tokens_per_second", speed.tokens_per_second(report.seconds)},
-          {"mfu_of_gemm_peak", known(speed.mfu_of_gemm_peak(report.seconds))},
-          {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
-          {"memory_bytes", memory_bytes}};
+  nlohmann::json record = {{"event", "step"},
+                           {"step", report.step + 1},
+                           {"loss", number(report.loss)},
+                           {"grad_norm", number(report.grad_norm)},
+                           {"clip_factor", report.clip_factor},
+                           {"lr", report.learning_rate},
+                           {"scale", report.scale},
+                           {"next_scale", report.next_scale},
+                           {"applied", report.applied},
+                           {"tokens", report.tokens},
+                           {"ms", 1e3 * report.seconds},
+                           {"tokens_per_second", speed.tokens_per_second(report.seconds)},
+                           {"mfu_of_gemm_peak", known(speed.mfu_of_gemm_peak(report.seconds))},
+                           {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
+                           {"memory_bytes", memory_bytes}};
+  if (report.curvature) record["curvature"] = number(*report.curvature);
+  return record;
 }
 
 MetricsFile::MetricsFile(const std::string& path, int64_t next_step) : path_(path) {

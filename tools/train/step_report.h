@@ -30,6 +30,8 @@ struct StepReport {
   // of what; nothing if every op's work was finite.
   std::optional<std::string> culprit;
   std::vector<std::string> overflowed_layers{};  // whose precision that had
+  // Where it was measured, and the update leads downhill: curvature_of() in amp/adaptive_precision.h.
+  std::optional<double> curvature{};
   double seconds = 0.0;
 
   // Why the step was skipped, in one line; empty when it was applied.

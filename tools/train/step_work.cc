@@ -149,6 +149,19 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
           .after_backward = session_.injection.on_op(step_, Pass::kBackward)};
 }
 
+double StepWork::loss_again() {
+  ModelRuntime& runtime = session_.runtime;
+  double sum = 0.0;
+  for (size_t index = 0; index < first_samples_.size(); ++index) {
+    Tape tape = runtime.make_tape(tape_options(index));
+    float loss = 0.0f;
+    runtime.backend->download(forward(tape, index).sum.value, &loss, *runtime.stream);
+    sum += static_cast<double>(loss);
+  }
+  runtime.delayed_scales->forget_records();
+  return sum;
+}
+
 std::optional<FoundOp> StepWork::find_culprit(Pass pass) {
   Culprit mine;
   if (const std::optional<FoundOp> own = find_own_culprit(pass)) {

@@ -32,6 +32,10 @@ class StepWork {
   // (micro-batches) fp32, on the device: what run() found for each, summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
+  // The loss of what load() has read, summed over this rank's tokens, nats, in forward passes with the weights as they
+  // are now. Leaves nothing behind. Blocks.
+  double loss_again();
+
   // Runs this rank's forward passes once more with every op checked, and for kBackward, if these are finite, the
   // backward passes, too, whose gradients replace those of run(): the first op that made something that was not finite,
   // and of what, on the first rank that has one. Nothing if all was finite. Slow; collective.

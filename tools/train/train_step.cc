@@ -16,6 +16,7 @@ TrainStep::TrainStep(Session& session, RunProbe* probe)
     : session_(session),
       probe_(probe),
       work_(session),
+      curvature_(session, work_),
       boost_(std::ldexp(1.0, gradient_boost_log2(session.ranks(), session.micro_batches()))),
       decisions_(session.runtime.backend->allocate_staging(2 * kDecisionBytes, "update decisions"), DType::kU8,
                  {2 * kDecisionBytes}),
@@ -23,16 +24,17 @@ TrainStep::TrainStep(Session& session, RunProbe* probe)
 
 std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
-  const bool probed = is_probed(next_to_start());
-  if (probed) reports = finish();  // what is found belongs to a step that is not void
+  const bool probed = is_probed(next_to_start()), curved = is_curvature_due(next_to_start());
+  if (probed || curved) reports = finish();  // what is found belongs to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
+  if (curved) curvature_.before();
   Pending started = start(next_to_start());
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
     // What was started behind a step that was not applied is void: it will be started again.
     if (!reports.back().applied) return reports;
   }
-  if (runs_ahead() && !probed) {
+  if (runs_ahead() && !probed && !curved) {
     pending_ = std::move(started);
   } else {
     reports.push_back(settle(started, Gradients::kKept));
@@ -41,6 +43,7 @@ std::vector<StepReport> TrainStep::run() {
     const StepReport& report = reports.back();
     probed_ = probe_->end(report.step, report.scale, report.applied, report.learning_rate);
   }
+  if (curved) reports.back().curvature = curvature_.after(reports.back(), boost_);
   return reports;
 }
 
@@ -48,6 +51,11 @@ std::vector<StepReport> TrainStep::finish() {
   std::vector<StepReport> reports;
   if (pending_) reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kKept));
   return reports;
+}
+
+bool TrainStep::is_curvature_due(int64_t step) const {
+  const AdaptiveOptions& options = session_.config.precision_adaptive.options;
+  return options.curvature > 0.0 && step > 0 && step % options.curvature_interval == 0;
 }
 
 bool TrainStep::runs_ahead() const {

@@ -15,6 +15,7 @@
 #include "tools/probe/run_probe.h"
 #include "tools/train/step_report.h"
 #include "tools/train/step_work.h"
+#include "tools/train/update_curvature.h"
 
 namespace mantissa {
 
@@ -51,6 +52,8 @@ class TrainStep {
   // Whether a step may be started before it is known what became of the one before.
   bool runs_ahead() const;
   bool is_probed(int64_t step) const { return probe_ != nullptr && probe_->due(step); }
+  // Whether precision.adaptive asks for the curvature along the update of this step.
+  bool is_curvature_due(int64_t step) const;
   Pending start(int64_t step);
   void calibrate(int64_t step);
   // What the backward passes of the step start from.
@@ -72,6 +75,7 @@ class TrainStep {
   Session& session_;
   RunProbe* probe_;
   StepWork work_;
+  UpdateCurvature curvature_;
   double boost_;
   int64_t queued_ = 0;  // steps since there are scales to round with
   int64_t calibrated_for_ = -1;

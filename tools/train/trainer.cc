@@ -201,6 +201,7 @@ void Trainer::lift(const std::string& layer, const std::string& cause) {
 void Trainer::watch_signals(const StepReport& step) {
   if (!adaptive_) return;
   const int64_t steps = step.step + 1;
+  if (step.curvature) adaptive_->curved(steps, *step.curvature);
   if (step.applied) return adaptive_->applied(steps, step.loss, step.grad_norm);
   // A dynamic loss scale on its way down says nothing about the precision.
   if (step.verdict.loss_finite && !step.hunted && !is_fault(step.event)) return;

@@ -46,7 +46,7 @@ TEST(ReferenceYaml, HoldsEveryKeyWithItsDefault) {
         (key.is_section && root.find(key.name) != nullptr && key.section.empty()))
       continue;
     if (path == "optimizer.clip" || path == "precision.ops" || path == "precision.delayed" ||
-        path == "precision.fallback")
+        path == "precision.fallback" || path == "precision.adaptive")
       continue;
     ++settings;
     EXPECT_TRUE(written.contains(path)) << kReference << " lacks " << path;
@@ -79,6 +79,7 @@ TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
   Config config;
   config.precision.layers.resize(1);
   config.precision_schedule.resize(1);
+  config.precision_adaptive.levels.resize(1);
   config.test.gradients.resize(1);
   config.test.activations.resize(1);
   const auto settings = flatten(config);
@@ -87,8 +88,9 @@ TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
     if (bracket == std::string::npos) continue;
     // "#   - match: …" or "#     op: any"; what an override of layers matches and sets has no sensible default.
     const std::string key = path.substr(bracket + 4);
-    // A phase has the keys of precision: itself, which are documented there.
-    if (path.starts_with("precision.schedule[0]") && settings.contains("precision." + key)) continue;
+    // Phases and levels have the keys of precision: itself, which are documented there.
+    const bool is_phase = path.starts_with("precision.schedule[0]") || path.starts_with("precision.adaptive.levels[0]");
+    if (is_phase && settings.contains("precision." + key)) continue;
     const bool example = path == "precision.layers[0].match" || path == "precision.layers[0].dtype";
     const std::string entry = example ? key + ": " : key + ": " + value;
     EXPECT_TRUE(text.find("#   - " + entry) != std::string::npos || text.find("#     " + entry) != std::string::npos)

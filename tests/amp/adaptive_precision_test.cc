@@ -1,0 +1,325 @@
+#include "amp/adaptive_precision.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+// Three levels, begun on the lowest; decisions may be made after every step, switches at any distance.
+AdaptiveOptions watching(AdaptiveOptions options) {
+  options.start = 2;
+  options.min_steps = 1;
+  options.stable_steps = 0;
+  options.window = 10;
+  options.warmup = 4;
+  return options;
+}
+
+// Steps from `step` on with this loss and norm.
+void calm(AdaptivePrecision& adaptive, int64_t step, int count, double loss = 2.0, double norm = 1.0) {
+  for (int i = 0; i < count; ++i) adaptive.applied(step + i, loss, norm);
+}
+
+// The level that one decision comes to.
+int level_after(AdaptivePrecision& adaptive, int64_t step) {
+  adaptive.decide(step);
+  return adaptive.level();
+}
+
+TEST(AdaptivePrecision, ALossFarAboveItsMedianGoesUpByALevel) {
+  AdaptivePrecision adaptive(watching({.loss_rise = 0.5}), 3);
+  calm(adaptive, 1, 9);
+  adaptive.applied(10, 2.49, 1.0);
+  EXPECT_EQ(level_after(adaptive, 10), 2);
+  adaptive.applied(11, 2.6, 1.0);
+  const auto change = adaptive.decide(11);
+  ASSERT_TRUE(change.has_value());
+  EXPECT_EQ(change->from, 2);
+  EXPECT_EQ(change->to, 1);
+  ASSERT_EQ(change->causes.size(), 1u);
+  EXPECT_EQ(change->causes[0].signal, "loss");
+  EXPECT_EQ(change->causes[0].step, 11);
+  EXPECT_NEAR(change->causes[0].value, 0.6, 1e-12);
+  EXPECT_EQ(change->causes[0].threshold, 0.5);
+  EXPECT_EQ(describe(change->causes[0]), "the loss was 0.6 nats above its recent median (step 11; threshold 0.5)");
+}
+
+TEST(AdaptivePrecision, LossesAndNormsAreComparedWhenEnoughAreKnown) {
+  AdaptivePrecision adaptive(watching({.loss_rise = 0.5, .norm_factor = 2.0}), 3);
+  calm(adaptive, 1, 3);
+  adaptive.applied(4, 9.0, 9.0);  // the fourth is no yardstick yet
+  EXPECT_EQ(level_after(adaptive, 4), 2);
+  adaptive.applied(5, 9.0, 1.0);
+  EXPECT_EQ(level_after(adaptive, 5), 1);
+}
+
+TEST(AdaptivePrecision, ANormFarAboveTheQuantileIsBad) {
+  AdaptivePrecision adaptive(watching({.norm_factor = 3.0, .norm_quantile = 0.5}), 3);
+  for (int step = 1; step <= 9; ++step) adaptive.applied(step, 2.0, step);  // median 5
+  adaptive.applied(10, 2.0, 14.9);
+  EXPECT_EQ(level_after(adaptive, 10), 2);
+  adaptive.applied(11, 2.0, 18.1);  // of 1 ... 9 and 14.9 the median, by nearest rank, is 5
+  EXPECT_EQ(level_after(adaptive, 11), 1);
+}
+
+TEST(AdaptivePrecision, SkippedStepsAreCountedInTheWindow) {
+  AdaptivePrecision adaptive(watching({.skipped_share = 0.3}), 3);
+  adaptive.skipped(1, 2.0, kInf);
+  adaptive.skipped(2, 2.0, kInf);
+  adaptive.skipped(11, 2.0, kInf);  // the first is out
+  EXPECT_EQ(level_after(adaptive, 11), 2);
+  adaptive.skipped(11, 2.0, kInf);
+  EXPECT_EQ(level_after(adaptive, 11), 1);
+}
+
+TEST(AdaptivePrecision, UnderflowAndCurvatureAreComparedAsTheyAre) {
+  AdaptivePrecision underflow(watching({.underflow_share = 0.4}), 3);
+  underflow.underflowed(1, 0.39);
+  EXPECT_EQ(level_after(underflow, 1), 2);
+  underflow.underflowed(2, 0.4);
+  EXPECT_EQ(level_after(underflow, 2), 1);
+  AdaptivePrecision curvature(watching({.curvature = 2.0}), 3);
+  curvature.curved(1, 1.9);
+  EXPECT_EQ(level_after(curvature, 1), 2);
+  curvature.curved(2, 2.1);
+  EXPECT_EQ(level_after(curvature, 2), 1);
+}
+
+TEST(AdaptivePrecision, ValidationThatDoesNotImproveEnoughIsBad) {
+  AdaptivePrecision adaptive(watching({.stalled_evaluations = 2, .min_improvement = 0.1}), 3);
+  adaptive.evaluated(10, 3.0);
+  adaptive.evaluated(20, 2.95);  // not by 0.1
+  EXPECT_EQ(level_after(adaptive, 20), 2);
+  adaptive.evaluated(30, 2.85);  // better than 3.0 by more
+  adaptive.evaluated(40, 2.8);
+  EXPECT_EQ(level_after(adaptive, 40), 2);
+  adaptive.evaluated(50, 2.8);
+  EXPECT_EQ(level_after(adaptive, 50), 1);
+  adaptive.evaluated(60, 2.8);  // the level has a chance of its own
+  EXPECT_EQ(level_after(adaptive, 60), 1);
+  adaptive.evaluated(70, 2.8);
+  EXPECT_EQ(level_after(adaptive, 70), 0);
+}
+
+TEST(AdaptivePrecision, WhatIsNotFiniteIsBad) {
+  for (const double value : {kNan, kInf}) {
+    AdaptivePrecision loss(watching({.loss_rise = 0.5}), 3), norm(watching({.norm_factor = 2.0}), 3),
+        underflow(watching({.underflow_share = 0.5}), 3), validation(watching({.stalled_evaluations = 3}), 3),
+        curvature(watching({.curvature = 2.0}), 3);
+    loss.skipped(1, value, 1.0);
+    norm.skipped(1, 2.0, value);
+    underflow.underflowed(1, value);
+    validation.evaluated(1, value);
+    curvature.curved(1, value);
+    for (AdaptivePrecision* adaptive : {&loss, &norm, &underflow, &validation, &curvature}) {
+      EXPECT_EQ(level_after(*adaptive, 1), 1) << value;
+    }
+    // Of an applied step as well, and before anything is known.
+    AdaptivePrecision applied(watching({.loss_rise = 0.5}), 3);
+    applied.applied(1, value, 1.0);
+    EXPECT_EQ(level_after(applied, 1), 1) << value;
+  }
+}
+
+TEST(AdaptivePrecision, WhatIsOffIsNotLookedAt) {
+  AdaptivePrecision adaptive(watching({.curvature = 2.0}), 3);
+  for (int step = 1; step < 50; ++step) {
+    adaptive.applied(step, kNan, kNan);
+    adaptive.skipped(step, kNan, kNan);
+    adaptive.underflowed(step, 1.0);
+    adaptive.evaluated(step, kNan);
+    EXPECT_EQ(level_after(adaptive, step), 2);
+  }
+}
+
+TEST(AdaptivePrecision, SeveralKindsOfBadSignalsGoToTheTop) {
+  AdaptivePrecision adaptive(watching({.loss_rise = 0.5, .underflow_share = 0.4}), 3);
+  adaptive.underflowed(1, 0.9);
+  adaptive.underflowed(2, 0.9);
+  EXPECT_EQ(level_after(adaptive, 2), 1) << "twice the same kind is one";
+  AdaptivePrecision three(watching({.loss_rise = 0.5, .underflow_share = 0.4}), 4, {.level = 3, .highest = 3});
+  three.underflowed(3, 0.9);
+  three.skipped(3, kNan, 1.0);
+  const auto change = three.decide(3);
+  ASSERT_TRUE(change.has_value());
+  EXPECT_EQ(change->to, 0);
+  EXPECT_EQ(change->causes.size(), 2u);
+}
+
+TEST(AdaptivePrecision, BetweenTwoSwitchesThereIsTime) {
+  AdaptiveOptions options = watching({.underflow_share = 0.4});
+  options.min_steps = 20;
+  AdaptivePrecision adaptive(options, 3);
+  adaptive.underflowed(5, 0.9);
+  EXPECT_EQ(level_after(adaptive, 5), 1) << "the first need not wait";
+  adaptive.underflowed(6, 0.9);
+  EXPECT_EQ(level_after(adaptive, 24), 1);
+  EXPECT_EQ(level_after(adaptive, 25), 0) << "a bad signal waits for its time";
+}
+
+TEST(AdaptivePrecision, GoesDownAfterSteadySteps) {
+  AdaptiveOptions options = watching({.loss_rise = 0.5});
+  options.start = 0;
+  options.stable_steps = 20;
+  AdaptivePrecision adaptive(options, 3);
+  EXPECT_EQ(level_after(adaptive, 19), 0);
+  const auto change = adaptive.decide(20);
+  ASSERT_TRUE(change.has_value());
+  EXPECT_EQ(change->to, 1);
+  EXPECT_EQ(change->steady_steps, 20);
+  EXPECT_EQ(level_after(adaptive, 39), 1);
+  EXPECT_EQ(level_after(adaptive, 40), 2) << "on the way down from the start nothing doubles";
+  EXPECT_EQ(level_after(adaptive, 1000), 2);
+}
+
+// Neither bad nor steady: the level stays.
+TEST(AdaptivePrecision, InTheBandNothingChanges) {
+  AdaptiveOptions options = watching({.loss_rise = 0.5, .norm_factor = 3.0});
+  options.start = 1;
+  options.stable_steps = 10;
+  options.band = 0.5;
+  const auto begin = [&] {
+    AdaptivePrecision adaptive(options, 3);
+    calm(adaptive, 1, 8);
+    return adaptive;
+  };
+  AdaptivePrecision uneasy = begin(), easy = begin(), uneasy_norm = begin(), easy_norm = begin();
+  uneasy.applied(9, 2.3, 1.0);  // at 0.25 it begins
+  easy.applied(9, 2.2, 1.0);
+  uneasy_norm.applied(9, 2.0, 2.1);  // at 2, half-way from 1 to 3
+  easy_norm.applied(9, 2.0, 1.9);
+  EXPECT_EQ(level_after(uneasy, 18), 1);
+  EXPECT_EQ(level_after(uneasy, 19), 2);
+  EXPECT_EQ(level_after(easy, 10), 2);
+  EXPECT_EQ(level_after(uneasy_norm, 18), 1);
+  EXPECT_EQ(level_after(easy_norm, 10), 2);
+}
+
+TEST(AdaptivePrecision, EachReturnDoublesTheWaitUpToABound) {
+  AdaptiveOptions options = watching({.underflow_share = 0.4});
+  options.stable_steps = 10;
+  options.max_switches = 1000;
+  AdaptivePrecision adaptive(options, 3);
+  int64_t step = 1;
+  for (int returns = 0; returns < 9; ++returns) {
+    adaptive.underflowed(step, 0.9);
+    ASSERT_EQ(level_after(adaptive, step), 1);
+    const int64_t wait = 10 * std::min<int64_t>(int64_t{1} << returns, 64);
+    EXPECT_EQ(level_after(adaptive, step + wait - 1), 1) << returns;
+    EXPECT_EQ(level_after(adaptive, step + wait), 2) << returns;
+    step += wait + 1;
+  }
+}
+
+// Up, up, down, and the last one up.
+TEST(AdaptivePrecision, TheLastSwitchIsKeptForGoingUp) {
+  AdaptiveOptions options = watching({.underflow_share = 0.4});
+  options.stable_steps = 10;
+  options.max_switches = 4;
+  AdaptivePrecision adaptive(options, 3);
+  adaptive.underflowed(1, 0.9);
+  EXPECT_EQ(level_after(adaptive, 1), 1);
+  adaptive.underflowed(2, 0.9);
+  EXPECT_EQ(level_after(adaptive, 2), 0);
+  EXPECT_EQ(level_after(adaptive, 12), 1);
+  EXPECT_EQ(level_after(adaptive, 500), 1) << "it could not come back up from level 2";
+  adaptive.underflowed(501, 0.9);
+  EXPECT_EQ(level_after(adaptive, 501), 0);
+  EXPECT_EQ(adaptive.state().switches, 4);
+  adaptive.underflowed(502, 0.9);
+  for (const int64_t late : {502, 2000, 20000}) EXPECT_EQ(level_after(adaptive, late), 0);
+  EXPECT_TRUE(adaptive.state().bad.empty());
+
+  options.max_switches = 3;  // the last one is to the highest level so far, not by a level only
+  AdaptivePrecision skips_a_level(options, 3, {.level = 2, .highest = 0, .switches = 2, .raised = true});
+  skips_a_level.underflowed(1, 0.9);
+  EXPECT_EQ(level_after(skips_a_level, 1), 0);
+}
+
+// Losses of a level that went wrong are no yardstick for the one above; those of a level that was sound are for the one
+// below.
+TEST(AdaptivePrecision, GoingUpForgetsLossesAndNormsAndGoingDownKeepsThem) {
+  AdaptiveOptions options = watching({.loss_rise = 0.5, .norm_factor = 3.0});
+  options.stable_steps = 20;
+  AdaptivePrecision adaptive(options, 3);
+  calm(adaptive, 1, 8);
+  adaptive.applied(9, 5.0, 1.0);
+  ASSERT_EQ(level_after(adaptive, 9), 1);
+  EXPECT_TRUE(adaptive.state().losses.empty());
+  EXPECT_TRUE(adaptive.state().norms.empty());
+  calm(adaptive, 10, 20);
+  ASSERT_EQ(level_after(adaptive, 29), 2);
+  EXPECT_EQ(adaptive.state().losses.size(), 10u);
+  adaptive.applied(30, 2.7, 1.0);
+  EXPECT_EQ(level_after(adaptive, 30), 1) << "at once: it is known what is usual";
+}
+
+TEST(AdaptivePrecision, GoesOnFromItsState) {
+  const AdaptiveOptions options = watching({.loss_rise = 0.5, .skipped_share = 0.2});
+  AdaptivePrecision straight(options, 3);
+  calm(straight, 1, 6);
+  straight.skipped(7, 2.0, kInf);
+  AdaptivePrecision resumed(options, 3, straight.state());
+  for (AdaptivePrecision* adaptive : {&straight, &resumed}) {
+    adaptive->applied(8, 2.9, 1.0);
+    adaptive->skipped(9, 2.0, kInf);
+    const auto change = adaptive->decide(9);
+    ASSERT_TRUE(change.has_value());
+    EXPECT_EQ(change->to, 0);
+    EXPECT_EQ(change->causes.size(), 2u);
+  }
+}
+
+TEST(AdaptivePrecision, DecisionsAreDueAtIntervals) {
+  AdaptiveOptions options = watching({.loss_rise = 1.0});
+  options.check_interval = 5;
+  const AdaptivePrecision adaptive(options, 3);
+  EXPECT_FALSE(adaptive.is_due(0));
+  EXPECT_FALSE(adaptive.is_due(4));
+  EXPECT_TRUE(adaptive.is_due(5));
+  EXPECT_TRUE(adaptive.is_due(10));
+}
+
+// L(w) = a w^2 / 2 and gradient descent: D = -r g, g = a w, so that D.HD / -g.D = r a.
+TEST(Curvature, OfGradientDescentOnAQuadraticIsTheRateTimesTheEigenvalue) {
+  const double w = 3.0;
+  for (const double a : {0.1, 1.0, 7.0}) {
+    for (const double rate : {0.01, 0.2, 1.0, 2.5}) {
+      const double g = a * w, after = w - rate * g;
+      EXPECT_NEAR(curvature_of(a * w * w / 2, a * after * after / 2, g * (after - w)), rate * a, 1e-12);
+    }
+  }
+  EXPECT_TRUE(std::isnan(curvature_of(1.0, 0.9, 0.1)));
+  EXPECT_TRUE(std::isnan(curvature_of(1.0, kNan, -0.1)));
+  EXPECT_TRUE(std::isnan(curvature_of(1.0, 0.9, kNan)));
+}
+
+TEST(AdaptiveOptions, ThoseWithoutSenseAreRefused) {
+  const AdaptiveOptions good = watching({.loss_rise = 1.0});
+  EXPECT_NO_THROW(validate(good, 3));
+  EXPECT_THROW(validate(good, 1), ConfigError);
+  EXPECT_THROW(validate(good, 2), ConfigError) << "start is 2";
+  const auto with = [&good](auto change) {
+    AdaptiveOptions options = good;
+    change(options);
+    return options;
+  };
+  EXPECT_THROW(validate(with([](auto& o) { o.loss_rise = 0.0; }), 3), ConfigError);
+  EXPECT_THROW(validate(with([](auto& o) { o.warmup = 11; }), 3), ConfigError);
+  EXPECT_THROW(validate(with([](auto& o) { o.norm_factor = 1.0; }), 3), ConfigError);
+  EXPECT_THROW(validate(with([](auto& o) { o.band = 0.0; }), 3), ConfigError);
+  EXPECT_THROW(validate(with([](auto& o) { o.max_switches = 0; }), 3), ConfigError);
+  EXPECT_THROW(validate(with([](auto& o) { o.min_steps = 0; }), 3), ConfigError);
+  EXPECT_THROW(validate(with([](auto& o) { o.underflow_share = 1.5; }), 3), ConfigError);
+}
+
+}  // namespace
+}  // namespace mantissa

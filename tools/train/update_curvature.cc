@@ -1,0 +1,75 @@
+#include "tools/train/update_curvature.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "amp/adaptive_precision.h"
+
+namespace mantissa {
+namespace {
+
+// fp32 masters, or weights that are their own.
+std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& stream) {
+  const Tensor& stored = piece.master.defined() ? piece.master : piece.weight;
+  Tensor wide = stored;
+  if (stored.dtype() != DType::kF32) {
+    wide = backend.make_tensor(DType::kF32, stored.shape(), "weights of an update");
+    backend.cast({.src = stored, .dst = wide}, stream);
+  }
+  std::vector<float> values(static_cast<size_t>(wide.numel()));
+  backend.download(wide, values.data(), stream);
+  return values;
+}
+
+}  // namespace
+
+void UpdateCurvature::before() {
+  weights_.clear();
+  for (const StatePiece& piece : session_.optimizer.pieces()) {
+    weights_.push_back(values_of(piece, *session_.runtime.backend, *session_.runtime.stream));
+  }
+}
+
+double UpdateCurvature::gradient_dot_update() {
+  Backend& backend = *session_.runtime.backend;
+  Stream& stream = *session_.runtime.stream;
+  const std::vector<StatePiece> pieces = session_.optimizer.pieces();
+  double dot = 0.0;
+  for (int bucket = 0; bucket < session_.buckets.size(); ++bucket) {
+    const Tensor gradients = session_.reducer.result_shard(bucket);
+    for (const Segment& segment : session_.buckets.layout().shard_segments(bucket, session_.communicator.rank())) {
+      const auto piece = std::find_if(pieces.begin(), pieces.end(), [&](const StatePiece& candidate) {
+        return candidate.parameter->index == segment.parameter && candidate.begin == segment.begin;
+      });
+      MANTISSA_CHECK(piece != pieces.end() && piece->count == segment.count,
+                     "[update_curvature] the optimizer has no piece of parameter {} from {} on", segment.parameter,
+                     segment.begin);
+      const std::vector<float>& before = weights_[static_cast<size_t>(piece - pieces.begin())];
+      const std::vector<float> after = values_of(*piece, backend, stream);
+      std::vector<float> gradient(after.size());
+      backend.download(gradients.slice(segment.offset, segment.count), gradient.data(), stream);
+      for (size_t i = 0; i < after.size(); ++i) {
+        dot += static_cast<double>(gradient[i]) * (static_cast<double>(after[i]) - static_cast<double>(before[i]));
+      }
+    }
+  }
+  return dot;
+}
+
+std::optional<double> UpdateCurvature::after(const StepReport& step, double boost) {
+  if (!step.applied || step.learning_rate == 0.0) return std::nullopt;
+  struct Sums {
+    double dot = 0.0, loss = 0.0;
+  };
+  const Sums mine{.dot = gradient_dot_update(), .loss = work_.loss_again()};
+  Sums all;
+  for (const Sums& sums : all_gather_records(session_.communicator, mine)) {
+    all.dot += sums.dot;
+    all.loss += sums.loss;
+  }
+  const double dot = all.dot / (static_cast<double>(step.scale) * boost);
+  if (dot >= 0.0) return std::nullopt;
+  return curvature_of(step.loss, all.loss / static_cast<double>(step.tokens), dot);
+}
+
+}  // namespace mantissa
