@@ -161,7 +161,9 @@ std::string saved_settings(const Checkpoint& checkpoint, const std::string& sour
   if (phase_count(saved) == 1) return yaml;
   log_info("{} of the run is left out beside the precision that is given; other settings are those of step {}",
            adapts(saved) ? "precision.adaptive" : "precision.schedule", checkpoint.step);
-  return to_yaml(config_of(saved, checkpoint.step, checkpoint.state.at("run")));
+  Config own = config_of(saved, checkpoint.step, checkpoint.state.at("run"));
+  own.precision_adaptive = {};  // what it watches has no meaning without its levels
+  return to_yaml(own);
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+// The curvature along an update, from losses, against the same from gradients behind and before the update.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "comm/local/local_communicator.h"
+#include "tests/tools/train/program.h"
+#include "tools/train/train_step.h"
+
+namespace mantissa::testing {
+namespace {
+
+const std::vector<std::string> kSettings = {"precision.compute=fp32", "comm.wire_dtype=fp32",
+                                            "precision.adaptive.curvature=1", "precision.adaptive.curvature_interval=3",
+                                            "precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]"};
+
+// All of a rank's part, piece by piece.
+std::vector<float> masters(Session& session) {
+  std::vector<float> values;
+  for (const StatePiece& piece : session.optimizer.pieces()) {
+    const Tensor& stored = piece.master.defined() ? piece.master : piece.weight;
+    const size_t begin = values.size();
+    values.resize(begin + static_cast<size_t>(piece.count));
+    session.runtime.backend->download(stored, values.data() + begin, *session.runtime.stream);
+  }
+  return values;
+}
+
+std::vector<float> gradients(Session& session) {
+  std::vector<float> values;
+  for (int bucket = 0; bucket < session.buckets.size(); ++bucket) {
+    const Tensor shard = session.reducer.result_shard(bucket);
+    for (const Segment& segment : session.buckets.layout().shard_segments(bucket, session.communicator.rank())) {
+      const size_t begin = values.size();
+      values.resize(begin + static_cast<size_t>(segment.count));
+      session.runtime.backend->download(shard.slice(segment.offset, segment.count), values.data() + begin,
+                                        *session.runtime.stream);
+    }
+  }
+  return values;
+}
+
+TEST(UpdateCurvature, IsThatOfTheChangeOfTheGradient) {
+  const SmallRun run("curvature");
+  LocalGroup group(1);
+  // Third derivatives count in the two by different amounts: small updates, of which they are a small part.
+  std::vector<std::string> settings = kSettings;
+  settings.push_back("optimizer.lr=3e-4");
+  const Config config = load_config(run.config_path(), settings);
+  Session session(config, group.rank(0));
+  TrainStep step(session);
+  StepWork work(session);
+  int measured = 0;
+  for (int index = 0; index < 13; ++index) {
+    const std::vector<float> before = masters(session);
+    const std::vector<StepReport> reports = step.run();
+    ASSERT_EQ(reports.size(), 1u);
+    ASSERT_EQ(reports[0].curvature.has_value(), index > 0 && index % 3 == 0) << index;
+    if (!reports[0].curvature) continue;
+    ++measured;
+    const std::vector<float> gradient = gradients(session), after = masters(session);
+    work.load(index);
+    const double boost = std::ldexp(1.0, gradient_boost_log2(1, session.micro_batches()));
+    work.set_loss_gradient(static_cast<float>(boost / static_cast<double>(reports[0].tokens)));
+    work.run();
+    const std::vector<float> behind = gradients(session);
+    double slope = 0.0, curve = 0.0;
+    for (size_t i = 0; i < before.size(); ++i) {
+      const double update = static_cast<double>(after[i]) - static_cast<double>(before[i]);
+      slope += update * static_cast<double>(gradient[i]);
+      curve += update * (static_cast<double>(behind[i]) - static_cast<double>(gradient[i]));
+    }
+    ASSERT_LT(slope, 0.0);
+    EXPECT_NEAR(*reports[0].curvature, curve / -slope, 0.1 * std::abs(curve / -slope)) << index;
+  }
+  EXPECT_EQ(measured, 4);
+}
+
+TEST(UpdateCurvature, IsTheSameOnAllRanksAndForAnyNumberOfThem) {
+  const SmallRun run("curvature_ranks");
+  const auto curvature = [&](int ranks) {
+    const Config config = load_config(run.config_path(), kSettings);
+    LocalGroup group(ranks);
+    std::vector<double> found(static_cast<size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        Session session(config, group.rank(rank));
+        TrainStep step(session);
+        for (int index = 0; index < 4; ++index) {
+          for (const StepReport& report : step.run())
+            found[static_cast<size_t>(rank)] = report.curvature.value_or(-9.0);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return found;
+  };
+  const double alone = curvature(1)[0];
+  const std::vector<double> shared = curvature(3);
+  EXPECT_GT(alone, 0.0);
+  EXPECT_EQ(shared[0], shared[1]);
+  EXPECT_EQ(shared[0], shared[2]);
+  EXPECT_NEAR(shared[0], alone, 0.02 * alone);
+}
+
+// The loss scale is no part of it.
+TEST(UpdateCurvature, DoesNotDependOnTheLossScale) {
+  const SmallRun run("curvature_scale");
+  std::vector<double> found;
+  for (const char* mode : {"scaler.mode=none", "scaler.mode=static"}) {
+    std::vector<std::string> settings = kSettings;
+    settings.insert(settings.end(), {mode, "scaler.init_scale=1024"});
+    const Config config = load_config(run.config_path(), settings);
+    LocalGroup group(1);
+    Session session(config, group.rank(0));
+    TrainStep step(session);
+    for (int index = 0; index < 4; ++index) {
+      for (const StepReport& report : step.run()) {
+        if (report.curvature) found.push_back(*report.curvature);
+      }
+    }
+  }
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_NEAR(found[0], found[1], 1e-3 * found[0]);
+}
+
+}  // namespace
+}  // namespace mantissa::testing
