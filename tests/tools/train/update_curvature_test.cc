@@ -45,10 +45,7 @@ std::vector<float> gradients(Session& session) {
 TEST(UpdateCurvature, IsThatOfTheChangeOfTheGradient) {
   const SmallRun run("curvature");
   LocalGroup group(1);
-  // Third derivatives count in the two by different amounts: small updates, of which they are a small part.
-  std::vector<std::string> settings = kSettings;
-  settings.push_back("optimizer.lr=3e-4");
-  const Config config = load_config(run.config_path(), settings);
+  const Config config = load_config(run.config_path(), kSettings);
   Session session(config, group.rank(0));
   TrainStep step(session);
   StepWork work(session);
@@ -58,7 +55,9 @@ TEST(UpdateCurvature, IsThatOfTheChangeOfTheGradient) {
     const std::vector<StepReport> reports = step.run();
     ASSERT_EQ(reports.size(), 1u);
     ASSERT_EQ(reports[0].curvature.has_value(), index > 0 && index % 3 == 0) << index;
-    if (!reports[0].curvature) continue;
+    // Third derivatives count in the two by different amounts, and much in AdamW's first updates, all of whose elements
+    // are as large as the rate.
+    if (!reports[0].curvature || index < 6) continue;
     ++measured;
     const std::vector<float> gradient = gradients(session), after = masters(session);
     work.load(index);
@@ -75,7 +74,7 @@ TEST(UpdateCurvature, IsThatOfTheChangeOfTheGradient) {
     ASSERT_LT(slope, 0.0);
     EXPECT_NEAR(*reports[0].curvature, curve / -slope, 0.1 * std::abs(curve / -slope)) << index;
   }
-  EXPECT_EQ(measured, 4);
+  EXPECT_EQ(measured, 3);
 }
 
 TEST(UpdateCurvature, IsTheSameOnAllRanksAndForAnyNumberOfThem) {
