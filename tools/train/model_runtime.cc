@@ -32,10 +32,10 @@ void ModelRuntime::keep_delayed_scales(const DelayedScalingOptions& options) {
   delayed_scales = std::make_unique<DelayedScales>(parameters, policy, options, *backend, *stream);
 }
 
-Tape ModelRuntime::make_tape(TapeOptions options) {
+Tape ModelRuntime::make_tape(TapeOptions options, const PrecisionPolicy* other_policy) {
   options.rounded_weights = &rounded_weights;
-  options.delayed_scales = delayed_scales.get();
-  return Tape(*backend, *stream, *arena, policy, casts, std::move(options));
+  options.delayed_scales = other_policy == nullptr ? delayed_scales.get() : nullptr;
+  return Tape(*backend, *stream, *arena, other_policy == nullptr ? policy : *other_policy, casts, std::move(options));
 }
 
 }  // namespace mantissa

@@ -26,7 +26,9 @@ struct ModelRuntime {
   // Delayed scaling from now on, as a training needs it; current scaling in its place otherwise.
   void keep_delayed_scales(const DelayedScalingOptions& options);
 
-  Tape make_tape(TapeOptions options);
+  // With another policy than the runtime's own its layers are run in another precision, from the same working weights;
+  // delayed scaling is done as current scaling then.
+  Tape make_tape(TapeOptions options, const PrecisionPolicy* other_policy = nullptr);
 
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Stream> stream;

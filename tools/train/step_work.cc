@@ -99,9 +99,8 @@ void StepWork::set_loss_gradient(float value) {
   session_.runtime.backend->upload(&value, loss_gradient_, *session_.runtime.stream);
 }
 
-void StepWork::run(ProductObserver* observer) {
+void StepWork::run(ProductObserver* observer, const PrecisionPolicy* policy) {
   Session& s = session_;
-  Backend& backend = *s.runtime.backend;
   s.runtime.parameters.forget_gradients();
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     TapeOptions options = tape_options(index);
@@ -114,9 +113,9 @@ void StepWork::run(ProductObserver* observer) {
       };
       options.between_nodes = [&s] { s.reducer.progress(); };
     }
-    Tape tape = s.runtime.make_tape(std::move(options));
+    Tape tape = s.runtime.make_tape(std::move(options), policy);
     const LossOutput output = forward(tape, index);
-    backend.copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *s.runtime.stream);
+    keep_loss(output, index);
     const Range range(RangeKind::kPhase, "backward");
     tape.backward(output.sum);
   }
@@ -126,6 +125,19 @@ void StepWork::run(ProductObserver* observer) {
     s.reducer.finish();
   }
   s.runtime.arena->rewind();
+}
+
+void StepWork::run_forward(const PrecisionPolicy* policy) {
+  for (size_t index = 0; index < first_samples_.size(); ++index) {
+    Tape tape = session_.runtime.make_tape(tape_options(index), policy);
+    keep_loss(forward(tape, index), index);
+  }
+  session_.runtime.arena->rewind();
+}
+
+void StepWork::keep_loss(const LossOutput& output, size_t micro_batch) {
+  session_.runtime.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(micro_batch), 1),
+                                 *session_.runtime.stream);
 }
 
 LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {

@@ -27,9 +27,11 @@ class StepWork {
   void set_loss_gradient(float value);
   // Queues forward and backward passes and the reduction. All that differs between steps is read by the device from
   // memory which load() and set_loss_gradient() wrote, so that a captured run can be repeated. `observer`, if any, is
-  // shown the products of the first micro-batch. Collective.
-  void run(ProductObserver* observer = nullptr);
-  // (micro-batches) fp32, on the device: what run() found for each, summed over its tokens.
+  // shown the products of the first micro-batch. `policy`: see ModelRuntime::make_tape(). Collective.
+  void run(ProductObserver* observer = nullptr, const PrecisionPolicy* policy = nullptr);
+  // Queues the forward passes of a step alone, with its dropout.
+  void run_forward(const PrecisionPolicy* policy = nullptr);
+  // (micro-batches) fp32, on the device: what the last of these found for each, summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
   // The loss of what load() has read, summed over this rank's tokens, nats, in forward passes with the weights as they
@@ -45,6 +47,7 @@ class StepWork {
   // On this rank, in the micro-batch that the text names.
   std::optional<FoundOp> find_own_culprit(Pass pass);
   LossOutput forward(Tape& tape, size_t micro_batch);
+  void keep_loss(const LossOutput& output, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
 
   Session& session_;
