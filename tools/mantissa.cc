@@ -9,6 +9,7 @@
 #include "tools/analyze/formats_verb.h"
 #include "tools/analyze/model_verb.h"
 #include "tools/analyze/probes_verb.h"
+#include "tools/analyze/sensitivity/sensitivity_verb.h"
 #include "tools/compare/compare_verb.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
@@ -100,6 +101,38 @@ int run(int argc, char** argv) {
       ->capture_default_str();
   model->add_option("--html", model_outputs.html, "a file for the report as a page, which needs no network");
   model->add_option("--json", model_outputs.json, "a file that the figures are written to as well");
+  CLI::App* sensitivity = analyze->add_subcommand(
+      "sensitivity", "What lowering one product of one layer does to a model's training; under mpirun too");
+  SensitivityRequest sensitivity_request;
+  std::string sensitivity_json;
+  sensitivity->add_option("target", sensitivity_request.target, "a configuration, or a run folder")->required();
+  sensitivity->add_option("overrides", sensitivity_request.overrides,
+                          "settings that replace the target's: train.global_batch=8");
+  sensitivity
+      ->add_option("--formats", sensitivity_request.formats,
+                   "of bf16,fp16 for whole layers, current,block,mxfp8,nvfp4 and the like of current:e5m2 for products")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  sensitivity->add_option("--layers", sensitivity_request.layers, "a pattern of layers' paths: blocks.*.mlp")
+      ->capture_default_str();
+  sensitivity->add_option("--batches", sensitivity_request.batches, "that everything is repeated on")
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
+      ->capture_default_str();
+  sensitivity->add_option("--probes", sensitivity_request.probes, "of the Hessian, over all batches; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{100000}))
+      ->capture_default_str();
+  sensitivity->add_option("--rows", sensitivity_request.rows, "of a micro-batch that products are looked at on")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  sensitivity
+      ->add_option("--risk-low", sensitivity_request.low_risk,
+                   "share of elements at risk below which low is "
+                   "said to do")
+      ->capture_default_str();
+  sensitivity->add_option("--risk-high", sensitivity_request.high_risk, "and above which fp32 is needed")
+      ->capture_default_str();
+  sensitivity->add_option("--json", sensitivity_json, "a file that the figures are written to as well");
   CLI::App* advise =
       app.add_subcommand("advise", "Predicts the speed of a model's training by precision, and says which to take");
   AdviseRequest advise_request;
@@ -155,6 +188,7 @@ int run(int argc, char** argv) {
   if (*formats) return formats_verb(formats_request);
   if (*probes) return probes_verb(probes_request);
   if (*model) return model_verb(model_request, model_outputs);
+  if (*sensitivity) return sensitivity_verb(sensitivity_request, sensitivity_json);
   if (*advise) return advise_verb(advise_request);
   if (*compare) return compare_verb(compare_request);
   return generate_verb(request);

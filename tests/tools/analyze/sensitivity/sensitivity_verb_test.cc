@@ -1,0 +1,70 @@
+// `mantissa analyze sensitivity` as a user runs it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+nlohmann::json analyse(int ranks, const std::string& target, const std::string& json,
+                       const std::vector<std::string>& options) {
+  std::vector<std::string> arguments = {"analyze", "sensitivity", target, "--json", json};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  const Outcome outcome = run_program(ranks, arguments);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("Most sensitive: "), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("Rank correlations"), std::string::npos);
+  return nlohmann::json::parse(read_file(json));
+}
+
+// A run's newest checkpoint, on one rank and on two: the same point, the same batches.
+TEST(SensitivityVerb, SaysTheSameOnOneRankAndOnTwo) {
+  const SmallRun run("sensitivity_verb");
+  run.train(1, {"train.steps=20", "train.stop_at_step=10"});
+  const std::vector<std::string> options = {"--formats", "bf16,current", "--layers", "blocks.0.mlp", "--batches",
+                                            "2",         "--probes",     "2"};
+  const nlohmann::json one = analyse(1, run.run_dir(), run.folder() + "/one.json", options);
+  const nlohmann::json two = analyse(2, run.run_dir(), run.folder() + "/two.json", options);
+  EXPECT_EQ(one.at("step"), 10);
+  EXPECT_EQ(two.at("ranks"), 2);
+  ASSERT_EQ(one.at("decisions").size(), 2u * 4u);
+  for (size_t i = 0; i < one.at("decisions").size(); ++i) {
+    const nlohmann::json &a = one.at("decisions")[i], &b = two.at("decisions")[i];
+    EXPECT_EQ(a.at("name"), b.at("name"));
+    for (const char* score : {"gradient_change", "parameter_change"}) {
+      const auto x = a.at(score).at("mean").get<double>(), y = b.at(score).at("mean").get<double>();
+      EXPECT_NEAR(x, y, 0.05 * x) << a.at("name") << " " << score;
+    }
+    const auto x = a.at("loss").at("mean").get<double>(), y = b.at("loss").at("mean").get<double>();
+    EXPECT_NEAR(x, y, 2e-6) << a.at("name");
+  }
+  EXPECT_FALSE(one.at("rank_correlations").at("loss").at("fisher").is_null());
+  EXPECT_EQ(one.at("rank_correlations").at("loss").at("loss"), 1.0);
+}
+
+TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
+  const SmallRun run("sensitivity_refused");
+  const struct {
+    std::vector<std::string> options;
+    const char* message;
+  } cases[] = {
+      {{"--formats", "fp8"}, "expected some of bf16, fp16, current"},
+      {{"--formats", "delayed"}, "give current"},
+      {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
+      {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
+      {{"--json", run.folder() + "/no/such/folder.json"}, "--json"},
+  };
+  for (const auto& [options, message] : cases) {
+    std::vector<std::string> arguments = {"analyze", "sensitivity", run.config_path()};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(message), std::string::npos) << outcome.output;
+  }
+}
+
+}  // namespace
+}  // namespace mantissa::testing
