@@ -152,6 +152,29 @@ int run(int argc, char** argv) {
                    "of timing kernels and steps by turns, on the device that is here")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  advise->add_option("--budget", advise_request.budget,
+                     "plans the precision of each layer under it: time=12ms, time=90%, memory=1.5GiB, loss=0.01");
+  advise->add_option("--solver", advise_request.solver, "whose plan is taken, of those that search one")
+      ->capture_default_str();
+  advise
+      ->add_option("--recipes", advise_request.recipes,
+                   "of 8 and 4 bits that a plan may use: current,block,mxfp8,nvfp4, or none")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  advise->add_option("--plan", advise_request.plan, "the file that a plan is written to")->capture_default_str();
+  advise->add_option("--warm-up", advise_request.warm_up, "steps in fp32 before a plan's layers are looked at")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  advise->add_option("--batches", advise_request.batches, "that each layer is looked at on")
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
+      ->capture_default_str();
+  advise->add_option("--seeds", advise_request.seeds, "of runs that validate a plan, at most; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1000}))
+      ->capture_default_str();
+  advise->add_option("--steps", advise_request.steps, "of each of these runs, at most")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
   advise->add_option("--json", advise_request.json, "a file that the figures are written to as well");
   CLI::App* compare =
       app.add_subcommand("compare", "Trains a model in several precisions and says which differ; under mpirun too");

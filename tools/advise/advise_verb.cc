@@ -6,6 +6,7 @@
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
 #include "tools/advise/device/present_device.h"
+#include "tools/advise/plan/plan_run.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/report/output_file.h"
@@ -23,6 +24,29 @@ Advice advise_hardware(const AdviseRequest& request, const Config& config, const
                  .hardware = &hardware,
                  .narrow_units = hardware.narrow_units,
                  .memory_bytes = hardware.memory_bytes});
+}
+
+void plan(const AdviseRequest& request, const Config& config) {
+  if (request.seeds != 0 && request.seeds < kFirstLook) {
+    throw ConfigError(
+        fmt::format("--seeds: expected 0 for no validation, or at least {}, got {}", kFirstLook, request.seeds));
+  }
+  const bool no_recipes = request.recipes == std::vector<std::string>{"none"};
+  const PlanRunRequest run{.plan = {.budget = parse_budget(request.budget),
+                                    .solver = request.solver,
+                                    .recipes = no_recipes ? std::vector<std::string>() : request.recipes},
+                           .hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware),
+                           .ranks = request.ranks,
+                           .warm_up = request.warm_up,
+                           .batches = request.batches,
+                           .validation = {.steps = request.steps, .most_seeds = request.seeds}};
+  make_plan_solver(request.solver);  // an unknown name before anything is trained
+  OutputFile json("--json", request.json), yaml("--plan", request.plan);
+  const FoundPlan found = find_plan(run, request.config, config);
+  const std::string text = to_text(found.advice);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (yaml.is_wanted()) yaml.write(to_plan_yaml(found.advice, request.config));
+  if (json.is_wanted()) json.write(to_json(found.advice));
 }
 
 void run(const AdviseRequest& request) {
@@ -48,6 +72,7 @@ void run(const AdviseRequest& request) {
         request.ranks));
   }
   validate_for_ranks(config, request.ranks);
+  if (!request.budget.empty()) return plan(request, config);
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
   OutputFile json("--json", request.json);
   std::string text;

@@ -14,6 +14,14 @@ struct AdviseRequest {
   std::vector<std::string> formats;  // see candidates_of()
   int rounds = 5;                    // of measurement, on the present device
   std::string json;                  // a file; empty: none
+
+  // A plan of precision, where there is a budget.
+  std::string budget;               // see parse_budget()
+  std::string solver = "knapsack";  // of plan_solver_names()
+  std::vector<std::string> recipes = {"current"};
+  std::string plan = "precision_plan.yaml";  // the file that it is written to
+  int64_t warm_up = 50, batches = 4;         // see PlanRunRequest
+  int64_t seeds = 6, steps = 100;            // of its validation; no seeds: none
 };
 
 // Prints the advice to standard output and writes the file. Returns the exit code.

@@ -1,0 +1,96 @@
+#include "tools/advise/plan/layer_options.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "tests/tools/train/program.h"
+#include "tools/train/step_memory.h"
+
+namespace mantissa::testing {
+namespace {
+
+Config small_config(const SmallRun& run) { return load_config(run.config_path()); }
+
+size_t option_named(const PlannedLayer& layer, const std::string& name) {
+  const auto found = std::find_if(layer.options.begin(), layer.options.end(),
+                                  [&](const LayerOption& option) { return option.name == name; });
+  if (found == layer.options.end()) throw std::runtime_error(layer.name() + " has no option " + name);
+  return static_cast<size_t>(found - layer.options.begin());
+}
+
+TEST(LayerOptions, AreThoseOfEveryLinearLayerAndAttention) {
+  const SmallRun run("options");
+  const auto layers = planned_layers(small_config(run), DType::kBF16, {"current"});
+  // qkv, attention, out, up, down of two blocks, and the head.
+  ASSERT_EQ(layers.size(), 11u);
+  for (const PlannedLayer& layer : layers) {
+    EXPECT_EQ(layer.options[0].name, "fp32");
+    EXPECT_EQ(layer.options[1].name, "bf16");
+    EXPECT_EQ(layer.options.size(), layer.op == Op::kAttention ? 2u : 2u + 7u) << layer.name();
+    EXPECT_TRUE(layer.refusals.empty());
+  }
+  EXPECT_EQ(layers[0].options.back().name, "current");
+  EXPECT_EQ(layers[0].options.back().products.size(), 3u);
+}
+
+TEST(LayerOptions, LeaveOutWhatSizesRefuse) {
+  const SmallRun run("options_refused");
+  const auto layers = planned_layers(small_config(run), DType::kBF16, {"block"});  // of 128; the model is 32 wide
+  const auto up =
+      std::find_if(layers.begin(), layers.end(), [](const auto& one) { return one.layer == "blocks.0.mlp.up"; });
+  ASSERT_NE(up, layers.end());
+  EXPECT_EQ(up->refusals.size() + up->options.size(), 2u + 7u);
+  EXPECT_FALSE(up->refusals.empty());
+  EXPECT_NE(up->refusals[0].find("needs a multiple of 128"), std::string::npos) << up->refusals[0];
+}
+
+TEST(LayerOptions, BecomeAConfigurationThatComputesSo) {
+  const SmallRun run("options_config");
+  const Config config = small_config(run);
+  const auto layers = planned_layers(config, DType::kBF16, {"current"});
+  Plan plan(layers.size(), 1);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const PlannedLayer& layer = layers[i];
+    if (layer.layer == "blocks.0.mlp.up") plan[i] = static_cast<int>(option_named(layer, "fp32"));
+    if (layer.layer == "blocks.1.mlp.up") plan[i] = static_cast<int>(option_named(layer, "current"));
+    if (layer.layer == "blocks.1.mlp.down") plan[i] = static_cast<int>(option_named(layer, "current in fprop, wgrad"));
+    if (layer.op == Op::kAttention && layer.layer == "blocks.0.attention") plan[i] = 0;
+  }
+  // As it is written, and read back.
+  const Config planned = parse_config(to_yaml(with_plan(config, DType::kBF16, layers, plan)), "plan");
+  for (const PlacedOp& op : ops_of(planned)) {
+    const auto rounds = [&](Product product) { return op.formats.rounds(product); };
+    if (op.op == Op::kAttention) {
+      EXPECT_EQ(op.compute, op.layer == "blocks.0.attention" ? DType::kF32 : DType::kBF16) << op.layer;
+    }
+    if (op.op != Op::kLinear) continue;
+    EXPECT_EQ(op.compute, op.layer == "blocks.0.mlp.up" ? DType::kF32 : DType::kBF16) << op.layer;
+    const bool all = op.layer == "blocks.1.mlp.up", some = op.layer == "blocks.1.mlp.down";
+    EXPECT_EQ(rounds(Product::kForward), all || some) << op.layer;
+    EXPECT_EQ(rounds(Product::kInputGradient), all) << op.layer;
+    EXPECT_EQ(rounds(Product::kWeightGradient), all || some) << op.layer;
+  }
+}
+
+TEST(LayerOptions, LowerWhatAnAnalysisTries) {
+  const SmallRun run("options_decisions");
+  const auto layers = planned_layers(small_config(run), DType::kBF16, {"nvfp4"});
+  const PlannedLayer& qkv = layers[0];
+  EXPECT_TRUE(decisions_of(qkv, qkv.options[0], DType::kBF16).empty());
+  const auto lowered = decisions_of(qkv, qkv.options[option_named(qkv, "nvfp4 in fprop, dgrad")], DType::kBF16);
+  ASSERT_EQ(lowered.size(), 3u);
+  EXPECT_EQ(name(lowered[0]), "blocks.0.attention.qkv bf16");
+  EXPECT_EQ(name(lowered[1]), "blocks.0.attention.qkv fprop nvfp4");
+  EXPECT_EQ(name(lowered[2]), "blocks.0.attention.qkv dgrad nvfp4");
+}
+
+TEST(LayerOptions, RefuseWhatIsNoRecipe) {
+  const SmallRun run("options_recipes");
+  EXPECT_THROW(planned_layers(small_config(run), DType::kBF16, {"fp8"}), ConfigError);
+  EXPECT_THROW(planned_layers(small_config(run), DType::kBF16, {"delayed"}), ConfigError);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

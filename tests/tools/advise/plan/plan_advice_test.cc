@@ -1,0 +1,110 @@
+// Plans for a model with one layer that was made sensitive on purpose.
+#include "tools/advise/plan/plan_advice.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/tools/analyze/sensitivity/planted_model.h"
+
+namespace mantissa::testing {
+namespace {
+
+// A device whose products take time by their formats and nothing else takes any: the lower, the faster.
+class ProductCosts final : public CostModel {
+ public:
+  std::vector<Cost> costs(const StepCalls& step) override {
+    std::vector<Cost> found;
+    for (const KernelCall& call : step.calls) {
+      const double factor = call.format == ProductFormat::kF32 ? 4.0 : call.format == ProductFormat::kF8 ? 1.0 : 2.0;
+      found.push_back({.seconds = 1e-9 * factor * call.work.flops});
+    }
+    return found;
+  }
+  double link_bandwidth() const override { return 1e12; }
+};
+
+class PlanAdviceTest : public ::testing::Test {
+ protected:
+  PlanAdviceTest() : model_("plan_advice") {
+    plant(model_.session);
+    SensitivityRequest request;
+    request.formats = formats_to_try(DType::kBF16, {"current"});
+    request.probes = 0;
+    sensitivity_ = analyze_sensitivity(request, model_.session);
+  }
+
+  PlanAdvice plan(const std::string& budget) {
+    ProductCosts costs;
+    const Target target{.title = "products alone",
+                        .costs = &costs,
+                        .hardware = nullptr,
+                        .narrow_units = NarrowUnits::kTensorScaled,
+                        .packing = nullptr};
+    return advise_plan({.budget = parse_budget(budget)}, model_.config, sensitivity_, target, 1);
+  }
+
+  PlantedModel model_;
+  SensitivityAnalysis sensitivity_;
+};
+
+std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string& layer) {
+  for (size_t i = 0; i < plan.size(); ++i) {
+    if (advice.layers[i].name() == layer) return advice.layers[i].options[static_cast<size_t>(plan[i])].name;
+  }
+  throw std::runtime_error("no layer " + layer);
+}
+
+// Everything in 8 bits takes some 50 % of everything in 16: what 60 % leave is for the layers that need it.
+TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
+  const PlanAdvice advice = plan("time=60%");
+  ASSERT_TRUE(advice.chosen.meets_budget) << to_text(advice);
+  EXPECT_LT(advice.uniform[2].cost.seconds, 0.55 * advice.uniform[1].cost.seconds) << "8 bits throughout";
+  for (const auto& [solver, result] : advice.results) {
+    EXPECT_TRUE(result.meets_budget) << solver;
+    const std::string planted = choice(advice, result.plan, kPlanted);
+    EXPECT_TRUE(planted == "fp32" || planted == "bf16" || planted.find("fprop") == std::string::npos)
+        << solver << ": " << planted << "\n"
+        << to_text(advice);
+    const auto lowered = std::count_if(advice.layers.begin(), advice.layers.end(), [&](const PlannedLayer& layer) {
+      return choice(advice, result.plan, layer.name()).starts_with("current");
+    });
+    EXPECT_GE(lowered, 4) << solver << " must lower others";
+  }
+}
+
+TEST_F(PlanAdviceTest, NamesTheNearestPlanWhereNoneMeetsTheBudget) {
+  const PlanAdvice advice = plan("time=10%");
+  EXPECT_FALSE(advice.chosen.meets_budget);
+  EXPECT_NE(to_text(advice).find("cannot be met"), std::string::npos);
+  for (const FrontPlan& other : advice.front.plans) {
+    EXPECT_GE(other.totals.seconds, advice.chosen.totals.seconds * (1.0 - 1e-9)) << "the least that there is";
+  }
+}
+
+TEST_F(PlanAdviceTest, ALossBudgetBuysTime) {
+  const PlanAdvice strict = plan("loss=1e-9"), generous = plan("loss=10");
+  EXPECT_TRUE(generous.chosen.meets_budget);
+  EXPECT_LT(generous.plan.cost.seconds, strict.plan.cost.seconds);
+  EXPECT_LE(strict.plan.damage, 1e-9);
+  for (const PlannedLayer& layer : strict.layers) {
+    EXPECT_EQ(choice(strict, strict.chosen.plan, layer.name()), "fp32");
+  }
+}
+
+TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {
+  const PlanAdvice advice = plan("time=60%");
+  // Products are all that takes time here, and those of layers are independent of each other.
+  EXPECT_NEAR(advice.plan.cost.seconds, advice.common.seconds + advice.chosen.totals.seconds,
+              1e-6 * advice.plan.cost.seconds);
+  const std::string yaml = to_plan_yaml(advice, "a model");
+  EXPECT_NE(yaml.find("# A plan of precision for a model"), std::string::npos);
+  EXPECT_EQ(to_yaml(parse_config(yaml, "plan")), to_yaml(advice.config));
+  EXPECT_EQ(advice.reasons.size(), advice.layers.size());
+  const nlohmann::json json = to_json(advice);
+  EXPECT_EQ(json.at("layers").size(), advice.layers.size());
+  EXPECT_EQ(json.at("solvers").size(), advice.results.size());
+}
+
+}  // namespace
+}  // namespace mantissa::testing

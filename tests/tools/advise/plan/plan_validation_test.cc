@@ -1,0 +1,69 @@
+#include "tools/advise/plan/plan_validation.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/local/local_communicator.h"
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+class Validation : public ::testing::Test {
+ protected:
+  Config config(const std::vector<std::string>& settings) const {
+    std::vector<std::string> all = {"train.steps=12", "precision.compute=fp32"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    return load_config(run_.config_path(), all);
+  }
+  PlanValidation validate(const Config& plan, const std::vector<NamedConfig>& references, double margin) {
+    LocalGroup group(1);
+    return validate_plan(plan, references, {.steps = 12, .most_seeds = 4, .margin = margin}, group.rank(0));
+  }
+
+  SmallRun run_{"plan_validation"};
+};
+
+TEST_F(Validation, APlanThatIsTheReferenceIsEqual) {
+  const Config same = config({});
+  const PlanValidation found = validate(same, {{"fp32", same}}, 1e-3);
+  ASSERT_EQ(found.against.size(), 1u);
+  EXPECT_EQ(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
+  EXPECT_EQ(found.against[0].loss->mean, 0.0);
+  EXPECT_EQ(found.seeds, 3) << "decided at the first look";
+  EXPECT_TRUE(found.against[0].log_time.has_value());
+}
+
+TEST_F(Validation, APlanThatLearnsLessIsWorse) {
+  const PlanValidation found =
+      validate(config({"optimizer.lr=1e-6"}), {{"fp32", config({})}, {"itself", config({"optimizer.lr=1e-6"})}}, 1e-3);
+  ASSERT_EQ(found.against.size(), 2u);
+  EXPECT_EQ(found.against[0].loss_verdict, ComparisonVerdict::kWorse);
+  EXPECT_GT(found.against[0].loss->mean, 0.1);
+  EXPECT_EQ(found.against[1].loss_verdict, ComparisonVerdict::kEqual);
+}
+
+TEST_F(Validation, WithoutAMarginThatOfTheSeedsIsTaken) {
+  LocalGroup group(1);
+  const PlanValidation found = validate_plan(config({"precision.compute=bf16"}), {{"fp32", config({})}},
+                                             {.steps = 12, .most_seeds = 4}, group.rank(0));
+  EXPECT_GT(found.against[0].margin, 0.0);
+  EXPECT_LT(found.against[0].margin, 1.0);
+}
+
+TEST_F(Validation, APlanWhoseRunFailsIsWorseAndAReferenceThatFailsIsInconclusive) {
+  const Config good = config({});
+  // No scale makes gradients of 2^16 times 2^30 fit into fp16.
+  const Config failing = config({"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=1073741824",
+                                 "scaler.floor=fault", "faults.max_consecutive=2"});
+  const PlanValidation plan_fails = validate(failing, {{"fp32", good}}, 1e-3);
+  EXPECT_FALSE(plan_fails.failure.empty());
+  EXPECT_EQ(plan_fails.against[0].loss_verdict, ComparisonVerdict::kWorse);
+  EXPECT_EQ(plan_fails.seeds, 1);
+  const PlanValidation reference_fails = validate(good, {{"fp16", failing}}, 1e-3);
+  EXPECT_TRUE(reference_fails.failure.empty());
+  EXPECT_EQ(reference_fails.against[0].loss_verdict, ComparisonVerdict::kInconclusive);
+  EXPECT_FALSE(reference_fails.against[0].loss.has_value());
+}
+
+}  // namespace
+}  // namespace mantissa::testing

@@ -1,0 +1,61 @@
+// `mantissa advise --budget` as a user runs it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+TEST(PlanVerb, WritesAPlanThatTrains) {
+  const SmallRun run("plan_verb");
+  const std::string plan = run.folder() + "/plan.yaml", json = run.folder() + "/plan.json";
+  const Outcome outcome =
+      run_program(0, {"advise", run.config_path(), "--budget", "time=200%", "--warm-up", "4", "--batches", "2",
+                      "--seeds", "3", "--steps", "6", "--plan", plan, "--json", json, "train.steps=20"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("within the budget"), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("Against bf16, 3 seeds of 6 steps"), std::string::npos) << outcome.output;
+  const nlohmann::json found = nlohmann::json::parse(read_file(json));
+  EXPECT_TRUE(found.at("meets_budget").get<bool>());
+  EXPECT_EQ(found.at("layers").size(), 11u);
+  EXPECT_EQ(found.at("validation").at("against").size(), 2u);
+  const Outcome trained = run_program(0, {"train", plan, "train.steps=6"});
+  EXPECT_EQ(trained.exit_code, 0) << trained.output;
+}
+
+TEST(PlanVerb, PlansForADeviceThatIsNotHere) {
+  const SmallRun run("plan_verb_absent");
+  const std::string json = run.folder() + "/plan.json";
+  const Outcome outcome =
+      run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", "time=1%", "--warm-up", "2",
+                      "--batches", "1", "--seeds", "0", "--plan", run.folder() + "/plan.yaml", "--json", json});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("cannot be met"), std::string::npos) << outcome.output;
+  EXPECT_FALSE(nlohmann::json::parse(read_file(json)).at("meets_budget").get<bool>());
+}
+
+TEST(PlanVerb, RefusesWhatMakesNoSense) {
+  const SmallRun run("plan_verb_refused");
+  const struct {
+    std::vector<std::string> options;
+    const char* message;
+  } cases[] = {
+      {{"--budget", "time"}, "--budget: expected time=12ms"},
+      {{"--budget", "time=1ms", "--solver", "luck"}, "luck"},
+      {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
+      {{"--budget", "time=1ms", "--seeds", "2"}, "--seeds: expected 0 for no validation"},
+      {{"--budget", "time=1ms", "--plan", run.folder() + "/no/such.yaml"}, "--plan"},
+  };
+  for (const auto& [options, message] : cases) {
+    std::vector<std::string> arguments = {"advise", run.config_path(), "--plan", run.folder() + "/plan.yaml"};
+    if (options.size() > 2 && options[2] == "--plan") arguments.resize(2);
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(message), std::string::npos) << outcome.output;
+  }
+}
+
+}  // namespace
+}  // namespace mantissa::testing

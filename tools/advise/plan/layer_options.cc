@@ -1,0 +1,122 @@
+#include "tools/advise/plan/layer_options.h"
+
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "core/base/error.h"
+#include "tools/train/step_memory.h"
+
+namespace mantissa {
+namespace {
+
+Recipe require_recipe(const std::string& text) {
+  const std::optional<Recipe> recipe = parse_recipe(text);
+  if (recipe && recipe->scaling != Scaling::kDelayed) return *recipe;
+  throw ConfigError(fmt::format("--recipes: expected some of current, block, mxfp8, nvfp4, got '{}'{}", text,
+                                recipe ? ": delayed scaling has no scales in the few steps that damage is measured in; "
+                                         "its formats are those of current"
+                                       : ""));
+}
+
+// Of fewer products before of more: the most exact first.
+std::vector<LayerOption> recipe_options(const std::string& text) {
+  const Recipe recipe = require_recipe(text);
+  std::vector<LayerOption> options;
+  for (const int size : {1, 2, 3}) {
+    for (unsigned set = 1; set < 8; ++set) {
+      LayerOption option{.name = text, .recipe = recipe};
+      std::vector<std::string_view> names;
+      for (const Product product : kAllProducts) {
+        if ((set >> static_cast<unsigned>(product) & 1u) == 0) continue;
+        option.products.push_back(product);
+        names.push_back(name(product));
+      }
+      if (static_cast<int>(names.size()) != size) continue;
+      if (size < 3) option.name += fmt::format(" in {}", fmt::join(names, ", "));
+      options.push_back(std::move(option));
+    }
+  }
+  return options;
+}
+
+void apply(const PlannedLayer& layer, const LayerOption& option, Config& config) {
+  std::vector<LayerOverride>& overrides = config.precision.layers;
+  if (option.compute) {
+    overrides.push_back({.pattern = layer.layer, .op = layer.op, .setting = *option.compute});
+  } else if (option.recipe && option.products.size() == std::size(kAllProducts)) {
+    overrides.push_back({.pattern = layer.layer, .op = layer.op, .setting = *option.recipe});
+  } else if (option.recipe) {
+    for (const Product product : option.products) {
+      overrides.push_back({.pattern = layer.layer, .setting = *option.recipe, .product = product});
+    }
+  }
+}
+
+// Why the model refuses the option; empty where it does not.
+std::string refusal(const Config& config, DType low, const PlannedLayer& layer, const LayerOption& option) {
+  try {
+    PlannedLayer alone{.layer = layer.layer, .op = layer.op, .options = {option}, .refusals = {}};
+    walk_step(with_plan(config, low, {alone}, {0}));
+    return "";
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::string PlannedLayer::name() const { return op == Op::kAttention ? layer + " attention" : layer; }
+
+void require_recipes(const std::vector<std::string>& recipes) {
+  for (const std::string& recipe : recipes) require_recipe(recipe);
+}
+
+std::vector<PlannedLayer> planned_layers(const Config& config, DType low, const std::vector<std::string>& recipes) {
+  std::vector<PlannedLayer> layers;
+  std::set<std::pair<std::string, Op>> met;
+  for (const PlacedOp& op : ops_of(in_exact_precision(config))) {
+    if ((op.op != Op::kLinear && op.op != Op::kAttention) || !met.emplace(op.layer, op.op).second) continue;
+    PlannedLayer layer{.layer = op.layer, .op = op.op, .options = {}, .refusals = {}};
+    layer.options.push_back({.name = std::string(name(DType::kF32)), .compute = DType::kF32});
+    layer.options.push_back({.name = std::string(name(low))});
+    if (op.op == Op::kLinear) {
+      for (const std::string& recipe : recipes) {
+        for (LayerOption& option : recipe_options(recipe)) {
+          if (const std::string why = refusal(config, low, layer, option); why.empty()) {
+            layer.options.push_back(std::move(option));
+          } else {
+            layer.refusals.push_back(fmt::format("{} {}: {}", layer.name(), option.name, why));
+          }
+        }
+      }
+    }
+    layers.push_back(std::move(layer));
+  }
+  return layers;
+}
+
+Config with_plan(Config config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan) {
+  config.precision = PrecisionConfig();
+  config.precision.compute = low;
+  config.precision_schedule.clear();
+  if (low != DType::kBF16) config.optimizer.adamw.master = MasterWeights::kF32;
+  config.comm.gather = WeightGather::kWorking;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    apply(layers[i], layers[i].options[static_cast<size_t>(plan[i])], config);
+  }
+  config.resolve_scaler_mode();
+  return config;
+}
+
+std::vector<PrecisionDecision> decisions_of(const PlannedLayer& layer, const LayerOption& option, DType low) {
+  if (option.compute) return {};  // fp32
+  std::vector<PrecisionDecision> decisions = {{.layer = layer.layer, .op = layer.op, .format = std::string(name(low))}};
+  if (!option.recipe) return decisions;
+  for (const Product product : option.products) {
+    decisions.push_back({.layer = layer.layer, .op = layer.op, .product = product, .format = name(*option.recipe)});
+  }
+  return decisions;
+}
+
+}  // namespace mantissa

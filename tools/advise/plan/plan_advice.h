@@ -1,0 +1,71 @@
+// PlanAdvice: the precision of each layer under a budget, from how sensitive the layers are and what they cost.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/advise/plan/budget.h"
+#include "tools/advise/plan/plan_costs.h"
+#include "tools/advise/plan/plan_validation.h"
+#include "tools/advise/search/pareto_front.h"
+#include "tools/advise/search/plan_solver.h"
+#include "tools/analyze/sensitivity/sensitivity_analysis.h"
+
+namespace mantissa {
+
+struct PlanRequest {
+  BudgetText budget;
+  std::string solver = "knapsack";  // whose plan is taken; the others are compared with it
+  std::vector<std::string> recipes = {"current"};
+  uint64_t seed = 1;
+};
+
+// A plan, predicted as a whole.
+struct WholePlan {
+  std::string name;  // "fp32", "plan"
+  StepCost cost;
+  double damage = 0.0, damage_error = 0.0;  // sum of what its layers may do alone, nats above fp32
+};
+
+struct PlanAdvice {
+  DType low = DType::kBF16;
+  bool of_absent_device = false;  // times are predicted alone
+  std::vector<PlannedLayer> layers;
+  PlanProblem problem;
+  PlanGoal goal;                   // of the parts: `limit` is less what all plans have in common
+  double limit = 0.0;              // of a whole step
+  bool exceeds_in_common = false;  // what all plans have in common is above it
+  std::vector<std::pair<std::string, SearchResult>> results;  // by solver
+  SearchResult chosen;
+  std::vector<std::string> reasons;  // by layer
+  ParetoFront front;
+  StepCost common;  // what all plans have in common
+  std::vector<WholePlan> uniform;
+  WholePlan plan;
+  Config config;  // that trains so
+
+  std::optional<PlanValidation> validation;  // of the plan, where it was trained
+  int promotions = 0;                        // times that it gave options back because it was worse
+};
+
+// What 16 bits are in plans for the configuration: fp16 where it computes in that, else bf16.
+DType low_of(const Config& config);
+// Of formats that planned_layers() can take: what a sensitivity analysis must have tried.
+std::vector<std::string> formats_to_try(DType low, const std::vector<std::string>& recipes);
+
+// `sensitivity` is of all layers, in formats_to_try(). ConfigError for what is asked and impossible.
+PlanAdvice advise_plan(const PlanRequest& request, const Config& config, const SensitivityAnalysis& sensitivity,
+                       const Target& target, int ranks);
+
+// Another plan in place of the chosen one.
+void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const Target& target, int ranks);
+
+// With tables; ends with a line feed.
+std::string to_text(const PlanAdvice& advice);
+nlohmann::json to_json(const PlanAdvice& advice);
+// A configuration for `mantissa train`, with the reasons as comments.
+std::string to_plan_yaml(const PlanAdvice& advice, const std::string& source);
+
+}  // namespace mantissa

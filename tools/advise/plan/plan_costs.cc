@@ -1,0 +1,46 @@
+#include "tools/advise/plan/plan_costs.h"
+
+#include <algorithm>
+#include <map>
+
+namespace mantissa {
+namespace {
+
+// "blocks.12.mlp.up" as "blocks.#.mlp.up".
+std::string kind_of(const PlannedLayer& layer) {
+  std::string kind;
+  for (const char c : layer.name()) {
+    const bool is_digit = c >= '0' && c <= '9';
+    if (!is_digit) kind += c;
+    if (is_digit && !kind.ends_with('#')) kind += '#';
+  }
+  return kind;
+}
+
+}  // namespace
+
+StepCost step_cost(const Config& config, const Target& target, int ranks) {
+  const StepCalls calls = walk_calls(config, ranks, target.narrow_units, target.packing);
+  const MemoryTable memory = predict_memory_table(config, ranks, ContributionPath::kExchanged, target.narrow_units);
+  return {.seconds = predict(calls, *target.costs).step_seconds(), .bytes = static_cast<double>(memory.total())};
+}
+
+OptionCosts option_costs(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Target& target,
+                         int ranks) {
+  OptionCosts costs{.low = step_cost(with_plan(config, low, {}, {}), target, ranks), .changes = {}};
+  std::map<std::pair<std::string, std::string>, StepCost> known;  // by kind and option
+  for (const PlannedLayer& layer : layers) {
+    std::vector<StepCost>& changes = costs.changes.emplace_back();
+    for (size_t option = 0; option < layer.options.size(); ++option) {
+      const auto [place, is_new] = known.try_emplace({kind_of(layer), layer.options[option].name});
+      if (is_new) {
+        const StepCost cost = step_cost(with_plan(config, low, {layer}, {static_cast<int>(option)}), target, ranks);
+        place->second = {.seconds = cost.seconds - costs.low.seconds, .bytes = cost.bytes - costs.low.bytes};
+      }
+      changes.push_back(place->second);
+    }
+  }
+  return costs;
+}
+
+}  // namespace mantissa

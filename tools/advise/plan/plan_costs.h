@@ -1,0 +1,28 @@
+// What each option of each layer costs: steps of the whole model are predicted with this option alone in place of the
+// 16-bit one, so that casts, transposes and what neighbours gain or lose by it count.
+#pragma once
+
+#include <vector>
+
+#include "tools/advise/advice.h"
+#include "tools/advise/plan/layer_options.h"
+
+namespace mantissa {
+
+struct StepCost {
+  double seconds = 0.0;
+  double bytes = 0.0;  // of a rank
+};
+
+// A step of the configuration on the target.
+StepCost step_cost(const Config& config, const Target& target, int ranks);
+
+struct OptionCosts {
+  StepCost low;                                // of the step in 16 bits throughout
+  std::vector<std::vector<StepCost>> changes;  // by layer and option: against `low`, of either sign
+};
+// Layers that differ in the number of their block alone are taken to cost the same.
+OptionCosts option_costs(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Target& target,
+                         int ranks);
+
+}  // namespace mantissa

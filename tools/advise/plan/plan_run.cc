@@ -1,0 +1,99 @@
+#include "tools/advise/plan/plan_run.h"
+
+#include "core/base/log.h"
+#include "tools/advise/device/cache_model.h"
+#include "tools/advise/device/measured_costs.h"
+#include "tools/advise/plan/promotion.h"
+#include "tools/experiment/candidates.h"
+#include "tools/train/launch.h"
+#include "tools/train/train_step.h"
+
+namespace mantissa {
+namespace {
+
+// Of a training that leaves nothing behind.
+Config tried(Config config) {
+  config = in_exact_precision(std::move(config));
+  config.checkpoint.resume = "none";
+  config.probe = {};
+  config.test = {};
+  config.profile = false;
+  config.cuda.graph = false;
+  return config;
+}
+
+void train(Session& session, int64_t steps) {
+  TrainStep step(session);
+  for (int64_t i = 0; i < steps; ++i) step.run();
+  step.finish();
+}
+
+// Those that the plan is compared with: 16 bits first.
+std::vector<NamedConfig> references(const Config& config, DType low) {
+  const std::vector<std::string> names = {std::string(name(low)), std::string(name(DType::kF32))};
+  std::vector<NamedConfig> found;
+  for (const std::string& wanted : names) {
+    for (const Candidate& candidate : candidates_of(config, names)) {
+      if (candidate.name == wanted) found.push_back({.name = wanted, .config = candidate.config});
+    }
+  }
+  return found;
+}
+
+void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
+              PlanAdvice& advice) {
+  const std::vector<NamedConfig> against = references(config, advice.low);
+  while (true) {
+    Config plan = advice.config;
+    plan.checkpoint.resume = "none";
+    advice.validation = validate_plan(plan, against, request.validation, communicator);
+    const bool is_worse = advice.validation->against.front().loss_verdict == ComparisonVerdict::kWorse;
+    if (!is_worse || advice.promotions == kMostPromotions) return;
+    const std::optional<Plan> better = promoted(advice.problem, advice.chosen.plan);
+    if (!better) return;
+    ++advice.promotions;
+    log_info("plan: worse than {} throughout: gives options back, {} of {} times", advice.validation->against[0].name,
+             advice.promotions, kMostPromotions);
+    take_plan(advice, *better, config, target, request.ranks);
+  }
+}
+
+}  // namespace
+
+FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, const Config& config) {
+  require_recipes(request.plan.recipes);  // before anything is trained
+  const auto communicator = start_communicator("local", config.device);
+  set_up_threads(config, *communicator);
+  const Config exact = tried(config);
+  Session session(exact, *communicator);
+  log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
+           request.batches);
+  train(session, request.warm_up);
+  const DType low = low_of(config);
+  SensitivityRequest looked_at;
+  looked_at.target = title;
+  looked_at.formats = formats_to_try(low, request.plan.recipes);
+  looked_at.batches = request.batches;
+  looked_at.probes = 0;
+  FoundPlan found{.sensitivity = analyze_sensitivity(looked_at, session), .advice = {}};
+  Backend& backend = *session.runtime.backend;
+  MeasuredCosts measured(backend, *session.runtime.stream, last_level_cache_bytes());
+  const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
+  Target target{.title = backend.describe(),
+                .costs = &measured,
+                .narrow_units = backend.narrow_units(),
+                .packing = packs ? &backend : nullptr};
+  std::optional<Roofline> roofline;
+  if (request.hardware != nullptr) {
+    target = {.title = std::string(request.hardware->title),
+              .costs = &roofline.emplace(*request.hardware),
+              .hardware = request.hardware,
+              .narrow_units = request.hardware->narrow_units,
+              .memory_bytes = request.hardware->memory_bytes};
+  }
+  found.advice = advise_plan(request.plan, config, found.sensitivity, target, request.ranks);
+  if (request.validation.most_seeds > 0) validate(request, config, target, *communicator, found.advice);
+  return found;
+}
+
+}  // namespace mantissa

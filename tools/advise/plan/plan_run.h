@@ -1,0 +1,31 @@
+// From a configuration to a plan: trains a little, analyses sensitivity, prices the options, searches, and trains the
+// plan beside uniform precisions; a plan that is worse than 16 bits throughout gives back what it does most damage
+// with, kMostPromotions times at most.
+#pragma once
+
+#include <string>
+
+#include "tools/advise/plan/plan_advice.h"
+
+namespace mantissa {
+
+inline constexpr int kMostPromotions = 3;
+
+struct PlanRunRequest {
+  PlanRequest plan;
+  const Hardware* hardware = nullptr;  // nullptr: the device that is present, whose kernels are timed
+  int ranks = 1;
+  int64_t warm_up = 50;  // steps in fp32 before layers are looked at: first weights say little
+  int64_t batches = 4;
+  ValidationOptions validation{};
+};
+
+struct FoundPlan {
+  SensitivityAnalysis sensitivity;
+  PlanAdvice advice;
+};
+
+// On the device that the configuration names, alone. Nothing is written. ConfigError as for a training.
+FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, const Config& config);
+
+}  // namespace mantissa

@@ -1,0 +1,139 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "tools/advise/plan/plan_advice.h"
+
+namespace mantissa {
+namespace {
+
+// The quantity that is limited, of a whole step.
+double limited(const PlanAdvice& advice, const WholePlan& plan) {
+  switch (advice.goal.budget) {
+    case Budget::kTime:
+      return plan.cost.seconds;
+    case Budget::kMemory:
+      return plan.cost.bytes;
+    case Budget::kLoss:
+      break;
+  }
+  return plan.damage;
+}
+
+std::string verdict(const PlanAdvice& advice) {
+  const PlanQuantity what = advice.goal.quantities()[0];
+  const double found = limited(advice, advice.plan);
+  const WholePlan& low = advice.uniform[1];
+  if (!advice.chosen.meets_budget) {
+    return fmt::format("The budget of {} cannot be met: {} is the least that there is, by the plan below.\n",
+                       to_text(what, advice.limit), to_text(what, found));
+  }
+  return fmt::format(
+      "The plan takes {} a step ({:.3g} of {} throughout) and {}, for a predicted loss of {:.2g} nats above fp32 "
+      "(standard error {:.1g}): within the budget of {}.\n",
+      to_text(PlanQuantity::kSeconds, advice.plan.cost.seconds), advice.plan.cost.seconds / low.cost.seconds, low.name,
+      to_text(PlanQuantity::kBytes, advice.plan.cost.bytes), advice.plan.damage, advice.plan.damage_error,
+      to_text(what, advice.limit));
+}
+
+std::string interval_text(const MeanDifference& difference, bool is_ratio) {
+  const auto value = [&](double x) { return is_ratio ? std::exp(x) : x; };
+  std::string text =
+      is_ratio ? fmt::format("{:.3f}", value(difference.mean)) : fmt::format("{:+.4f} nats", difference.mean);
+  if (!difference.interval) return text;
+  return text + (is_ratio ? fmt::format(" ({:.3f} to {:.3f})", value(difference.interval->low),
+                                        value(difference.interval->high))
+                          : fmt::format(" ({:+.4f} to {:+.4f})", difference.interval->low, difference.interval->high));
+}
+
+std::string validation_lines(const PlanAdvice& advice) {
+  if (!advice.validation) return "Not validated: no runs were asked for.\n";
+  const PlanValidation& validation = *advice.validation;
+  std::string text;
+  if (advice.promotions > 0) {
+    text += fmt::format("It was worse than {} throughout and has given options back, {} times.\n",
+                        validation.against[0].name, advice.promotions);
+  }
+  if (!validation.failure.empty()) return text + fmt::format("A run of the plan failed: {}\n", validation.failure);
+  for (const ReferenceResult& one : validation.against) {
+    text += fmt::format("Against {}, {} seeds of {} steps: loss {}: {} (margin {:.2g} nats)", one.name,
+                        validation.seeds, validation.options.steps,
+                        one.loss ? interval_text(*one.loss, false) : "not known", name(one.loss_verdict), one.margin);
+    if (one.log_time && !advice.of_absent_device) {
+      text += fmt::format("; time {}: {}", interval_text(*one.log_time, true), name(one.time_verdict));
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+std::string plan_row(const WholePlan& plan, const WholePlan& low) {
+  return fmt::format("{:<10} {:>10} {:>8.3f} {:>12} {:>12.3g} {:>10.1g}\n", plan.name,
+                     to_text(PlanQuantity::kSeconds, plan.cost.seconds), plan.cost.seconds / low.cost.seconds,
+                     to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage, plan.damage_error);
+}
+
+std::string solver_table(const PlanAdvice& advice) {
+  std::string text = fmt::format("{:<12} {:>12} {:>12} {:>12} {:>8}\n", "solver", "time", "memory", "damage", "budget");
+  for (const auto& [solver, result] : advice.results) {
+    text += fmt::format("{:<12} {:>12} {:>12} {:>12.3g} {:>8}\n", solver,
+                        to_text(PlanQuantity::kSeconds, advice.common.seconds + result.totals.seconds),
+                        to_text(PlanQuantity::kBytes, advice.common.bytes + result.totals.bytes), result.totals.damage,
+                        result.meets_budget ? "met" : "missed");
+  }
+  return text;
+}
+
+std::string front_table(const PlanAdvice& advice) {
+  constexpr size_t kMostRows = 12;
+  const std::vector<FrontPlan>& plans = advice.front.plans;
+  std::string text = fmt::format("{:>12} {:>12} {:>12}\n", "time", "memory", "damage");
+  const size_t rows = std::min(kMostRows, plans.size());
+  for (size_t row = 0; row < rows; ++row) {
+    const FrontPlan& plan = plans[rows == 1 ? 0 : row * (plans.size() - 1) / (rows - 1)];
+    text += fmt::format("{:>12} {:>12} {:>12.3g}\n",
+                        to_text(PlanQuantity::kSeconds, advice.common.seconds + plan.totals.seconds),
+                        to_text(PlanQuantity::kBytes, advice.common.bytes + plan.totals.bytes), plan.totals.damage);
+  }
+  return text +
+         fmt::format("({} of {} plans that no other one beats in time, memory and loss at once)\n", rows, plans.size());
+}
+
+}  // namespace
+
+std::string to_text(const PlanAdvice& advice) {
+  std::string text = verdict(advice) + validation_lines(advice);
+  text += fmt::format("\n{:<10} {:>10} {:>8} {:>12} {:>12} {:>10}\n", "", "time", "of " + advice.uniform[1].name,
+                      "memory", "loss, nats", "error");
+  for (const WholePlan& plan : advice.uniform) text += plan_row(plan, advice.uniform[1]);
+  text += plan_row(advice.plan, advice.uniform[1]);
+  text += "\nThe plan, layer by layer:\n";
+  size_t width = 0;
+  for (const PlannedLayer& layer : advice.layers) width = std::max(width, layer.name().size());
+  for (size_t i = 0; i < advice.layers.size(); ++i) {
+    text += fmt::format("  {:<{}}  {}\n", advice.layers[i].name(), width, advice.reasons[i]);
+  }
+  text += "\nWhat each solver found (sums of what layers cost and do alone):\n" + solver_table(advice);
+  text += "\nPareto front:\n" + front_table(advice);
+  std::string refusals;
+  for (const PlannedLayer& layer : advice.layers) {
+    for (const std::string& refusal : layer.refusals) refusals += "  " + refusal + "\n";
+  }
+  if (!refusals.empty()) text += "\nNot taken into account:\n" + refusals;
+  return text;
+}
+
+std::string to_plan_yaml(const PlanAdvice& advice, const std::string& source) {
+  std::string text = fmt::format("# A plan of precision for {}, by `mantissa advise`.\n", source);
+  std::istringstream lines(verdict(advice) + validation_lines(advice));
+  for (std::string line; std::getline(lines, line);) text += "# " + line + "\n";
+  text += "#\n";
+  for (size_t i = 0; i < advice.layers.size(); ++i) {
+    text += fmt::format("#   {}: {}\n", advice.layers[i].name(), advice.reasons[i]);
+  }
+  return text + "\n" + to_yaml(advice.config);
+}
+
+}  // namespace mantissa
