@@ -26,12 +26,6 @@ size_t baseline_of(const std::vector<PrecisionRuns>& precisions, const std::stri
       fmt::format("--baseline: expected one of the precisions {}, got '{}'", fmt::join(names, ","), wanted));
 }
 
-Config with_seed(Config config, uint64_t seed) {
-  config.train.seed = seed;
-  config.optimizer.adamw.seed = seed;
-  return config;
-}
-
 std::string description(const Config& config, const Communicator& communicator) {
   const DeviceChoice choice = choose_device(config.device, communicator.local_rank());
   return create_backend(choice.backend, choice.index)->describe();

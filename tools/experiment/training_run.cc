@@ -202,6 +202,12 @@ float TrainingRecord::smallest_scale() const {
   return smallest;
 }
 
+Config with_seed(Config config, uint64_t seed) {
+  config.train.seed = seed;
+  config.optimizer.adamw.seed = seed;
+  return config;
+}
+
 void require_trainable(const Config& config, const Communicator& communicator) {
   validate_phases(config);
   validate_for_ranks(config, communicator.size());

@@ -61,6 +61,9 @@ struct TrainingRecord {
   float smallest_scale() const;
 };
 
+// The configuration with other random numbers, first weights and order of the data.
+Config with_seed(Config config, uint64_t seed);
+
 // What can be told before anything is trained: ConfigError for settings that are impossible, that the model refuses, or
 // that these ranks cannot share, and for precision.fallback and the floors of a loss scale that change the precision of
 // layers (scaler.floor: lift, bf16), which only `mantissa train` follows.

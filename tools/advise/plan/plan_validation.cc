@@ -8,13 +8,11 @@
 namespace mantissa {
 namespace {
 
-Config short_run(Config config, int64_t steps, uint64_t seed) {
+Config short_run(Config config, int64_t steps) {
   config.train.steps = std::min(config.train.steps, steps);
   config.train.stop_at_step = 0;
   config.optimizer.schedule.total_steps = config.train.steps;
   config.optimizer.schedule.warmup_steps = std::min(config.optimizer.schedule.warmup_steps, config.train.steps / 2);
-  config.train.seed = seed;
-  config.optimizer.adamw.seed = seed;
   return config;
 }
 
@@ -79,7 +77,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>&
     for (size_t turn = 0; turn < runs; ++turn) {
       const size_t which = (static_cast<size_t>(validation.seeds) + turn) % runs;
       const Config& config = which == 0 ? plan : references[which - 1].config;
-      records[which] = run_training(short_run(config, options.steps, seed), communicator);
+      records[which] = run_training(with_seed(short_run(config, options.steps), seed), communicator);
     }
     ++validation.seeds;
     if (!records[0].succeeded()) {

@@ -1,0 +1,93 @@
+#include <memory>
+
+#include "tools/advise/advise_verb.h"
+#include "tools/compare/compare_verb.h"
+#include "tools/verbs.h"
+
+namespace mantissa {
+namespace {
+
+void add_plan_options(CLI::App* advise, AdviseRequest& request) {
+  advise->add_option("--budget", request.budget,
+                     "plans the precision of each layer under it: time=12ms, time=90%, memory=1.5GiB, loss=0.01");
+  advise->add_option("--solver", request.solver, "whose plan is taken, of those that search one")
+      ->capture_default_str();
+  advise
+      ->add_option("--recipes", request.recipes,
+                   "of 8 and 4 bits that a plan may use: current,block,mxfp8,nvfp4, or none")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  advise->add_option("--plan", request.plan, "the file that a plan is written to")->capture_default_str();
+  advise->add_option("--warm-up", request.warm_up, "steps in fp32 before a plan's layers are looked at")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  advise->add_option("--batches", request.batches, "that each layer is looked at on")
+      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
+      ->capture_default_str();
+  advise->add_option("--seeds", request.seeds, "of runs that validate a plan, at most; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1000}))
+      ->capture_default_str();
+  advise->add_option("--steps", request.steps, "of each of these runs, at most")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+}
+
+void add_advise(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* advise =
+      app.add_subcommand("advise", "Predicts the speed of a model's training by precision, and says which to take");
+  const auto request = std::make_shared<AdviseRequest>();
+  advise->add_option("config", request->config, "YAML file")->required();
+  advise->add_option("overrides", request->overrides, "settings that replace the file's: precision.recipe=mxfp8");
+  advise->add_option("--hardware", request->hardware,
+                     "a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it the one "
+                     "that is here, measured");
+  advise->add_option("--ranks", request->ranks, "devices of one node, each a rank")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  advise->add_option("--formats", request->formats, "of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  advise->add_option("--rounds", request->rounds, "of timing kernels and steps by turns, on the device that is here")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  add_plan_options(advise, *request);
+  advise->add_option("--json", request->json, "a file that the figures are written to as well");
+  verbs.push_back({advise, [request] { return advise_verb(*request); }});
+}
+
+void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* compare =
+      app.add_subcommand("compare", "Trains a model in several precisions and says which differ; under mpirun too");
+  const auto request = std::make_shared<CompareRequest>();
+  compare->add_option("config", request->config, "YAML file")->required();
+  compare->add_option("overrides", request->overrides, "settings that replace the file's: optimizer.lr=3e-4");
+  compare
+      ->add_option("--precisions", request->precisions,
+                   "of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 (delayed), fp4 (nvfp4), configured, "
+                   "and NAME=FILE for the precision section of a file")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  compare->add_option("--seeds", request->seeds, "runs of each precision, with train.seed and those behind it")
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}))
+      ->capture_default_str();
+  compare->add_option("--steps", request->steps, "of each run, in place of train.steps")->check(CLI::PositiveNumber);
+  compare->add_option("--baseline", request->baseline,
+                      "the precision that others are compared with; fp32 where it is there, else the first");
+  compare->add_option("--margin", request->margin,
+                      "difference of losses, in nats, that is none; without it what seeds change");
+  compare->add_option("--html", request->html, "a file for the report as a page, which needs no network");
+  compare->add_option("--json", request->json, "a file that the figures are written to as well");
+  compare->add_flag("!--no-products", request->products, "without the speed of products in these files");
+  verbs.push_back({compare, [request] { return compare_verb(*request); }});
+}
+
+}  // namespace
+
+void add_choice_verbs(CLI::App& app, std::vector<Verb>& verbs) {
+  add_advise(app, verbs);
+  add_compare(app, verbs);
+}
+
+}  // namespace mantissa
