@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
+#include "tools/config/precision_phases.h"
 
 namespace mantissa {
 namespace {
@@ -41,16 +42,16 @@ void leave_out_meaningless(Config& config) {
 Config without_precision(Config config) {
   config.precision = PrecisionConfig();
   config.precision_schedule.clear();
+  config.precision_adaptive = {};
   return config;
 }
 
-Config with_precision(const Config& given, DType compute, std::optional<Recipe> recipe, Fp32Products products) {
-  Config config = without_precision(given);
-  config.precision.compute = compute;
-  config.precision.recipe = recipe;
-  config.precision.fp32_products = products;
-  leave_out_meaningless(config);
-  return config;
+Config with_precision(const Config& config, DType compute, std::optional<Recipe> recipe, Fp32Products products) {
+  PrecisionConfig precision;
+  precision.compute = compute;
+  precision.recipe = recipe;
+  precision.fp32_products = products;
+  return in_precision(config, precision);
 }
 
 // A name of candidate_names().
@@ -74,7 +75,7 @@ Config from_file(const Config& given, const std::string& path) {
   std::erase_if(config.origins, [](const auto& origin) { return origin.first.starts_with("precision."); });
   config.origins.merge(read_config(
       root, [&config](ConfigVisitor& visitor) { bind_config(visitor, config); }, config_synonyms()));
-  if (config.precision_schedule.empty()) leave_out_meaningless(config);
+  if (config.precision_schedule.empty() && !adapts(config)) leave_out_meaningless(config);
   return config;
 }
 
@@ -99,6 +100,13 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
 }
 
 }  // namespace
+
+Config in_precision(const Config& given, const PrecisionConfig& precision) {
+  Config config = without_precision(given);
+  config.precision = precision;
+  leave_out_meaningless(config);
+  return config;
+}
 
 std::vector<std::string> candidate_names() {
   std::vector<std::string> names = {"fp32", "tf32", "bf16", "fp16"};

@@ -14,6 +14,10 @@ struct Candidate {
   bool is_configured = false;  // what the configuration asks for already
 };
 
+// The configuration in this precision from the first step to the last, in place of all that it says of precision but
+// the fallback. Settings of the optimizer and of what travels that mean nothing beside it take their defaults.
+Config in_precision(const Config& config, const PrecisionConfig& precision);
+
 // Names of the uniform ones: "fp32", "tf32", "bf16", "fp16", and the recipes "delayed", "current", "block", "mxfp8",
 // "nvfp4" over bf16.
 std::vector<std::string> candidate_names();

@@ -211,6 +211,12 @@ Config with_seed(Config config, uint64_t seed) {
 void require_trainable(const Config& config, const Communicator& communicator) {
   validate_phases(config);
   validate_for_ranks(config, communicator.size());
+  if (adapts(config)) {
+    throw ConfigError(
+        "precision.adaptive changes the precision as a run goes on, which only `mantissa train` does: give the "
+        "precision "
+        "of one of its levels");
+  }
   const FloorPolicy floor = config.scaler.scaler.floor_policy;
   const bool lifts = floor == FloorPolicy::kLift || floor == FloorPolicy::kBf16;
   if (config.precision_fallback.overflows > 0 || (lifts && config.precision.uses_fp16())) {

@@ -115,7 +115,7 @@ void StepWork::run(ProductObserver* observer, const PrecisionPolicy* policy) {
     }
     Tape tape = s.runtime.make_tape(std::move(options), policy);
     const LossOutput output = forward(tape, index);
-    keep_loss(output, index);
+    s.runtime.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *s.runtime.stream);
     const Range range(RangeKind::kPhase, "backward");
     tape.backward(output.sum);
   }
@@ -125,19 +125,6 @@ void StepWork::run(ProductObserver* observer, const PrecisionPolicy* policy) {
     s.reducer.finish();
   }
   s.runtime.arena->rewind();
-}
-
-void StepWork::run_forward(const PrecisionPolicy* policy) {
-  for (size_t index = 0; index < first_samples_.size(); ++index) {
-    Tape tape = session_.runtime.make_tape(tape_options(index), policy);
-    keep_loss(forward(tape, index), index);
-  }
-  session_.runtime.arena->rewind();
-}
-
-void StepWork::keep_loss(const LossOutput& output, size_t micro_batch) {
-  session_.runtime.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(micro_batch), 1),
-                                 *session_.runtime.stream);
 }
 
 LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
@@ -161,11 +148,11 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
           .after_backward = session_.injection.on_op(step_, Pass::kBackward)};
 }
 
-double StepWork::loss_again() {
+double StepWork::loss_again(const PrecisionPolicy* policy) {
   ModelRuntime& runtime = session_.runtime;
   double sum = 0.0;
   for (size_t index = 0; index < first_samples_.size(); ++index) {
-    Tape tape = runtime.make_tape(tape_options(index));
+    Tape tape = runtime.make_tape(tape_options(index), policy);
     float loss = 0.0f;
     runtime.backend->download(forward(tape, index).sum.value, &loss, *runtime.stream);
     sum += static_cast<double>(loss);

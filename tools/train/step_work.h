@@ -29,14 +29,13 @@ class StepWork {
   // memory which load() and set_loss_gradient() wrote, so that a captured run can be repeated. `observer`, if any, is
   // shown the products of the first micro-batch. `policy`: see ModelRuntime::make_tape(). Collective.
   void run(ProductObserver* observer = nullptr, const PrecisionPolicy* policy = nullptr);
-  // Queues the forward passes of a step alone, with its dropout.
-  void run_forward(const PrecisionPolicy* policy = nullptr);
-  // (micro-batches) fp32, on the device: what the last of these found for each, summed over its tokens.
+  // (micro-batches) fp32, on the device: what run() found for each, summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
   // The loss of what load() has read, summed over this rank's tokens, nats, in forward passes with the weights as they
-  // are now. Leaves nothing behind. Blocks.
-  double loss_again();
+  // are now, with the dropout of the step. Leaves no record of amaxes behind. `policy`: see ModelRuntime::make_tape().
+  // Blocks.
+  double loss_again(const PrecisionPolicy* policy = nullptr);
 
   // Runs this rank's forward passes once more with every op checked, and for kBackward, if these are finite, the
   // backward passes, too, whose gradients replace those of run(): the first op that made something that was not finite,
@@ -47,7 +46,6 @@ class StepWork {
   // On this rank, in the micro-batch that the text names.
   std::optional<FoundOp> find_own_culprit(Pass pass);
   LossOutput forward(Tape& tape, size_t micro_batch);
-  void keep_loss(const LossOutput& output, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
 
   Session& session_;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/base/error.h"
+#include "tools/experiment/candidates.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
@@ -40,8 +41,7 @@ std::vector<LayerOption> recipe_options(const std::string& text) {
   return options;
 }
 
-void apply(const PlannedLayer& layer, const LayerOption& option, Config& config) {
-  std::vector<LayerOverride>& overrides = config.precision.layers;
+void apply(const PlannedLayer& layer, const LayerOption& option, std::vector<LayerOverride>& overrides) {
   if (option.compute) {
     overrides.push_back({.pattern = layer.layer, .op = layer.op, .setting = *option.compute});
   } else if (option.recipe && option.products.size() == std::size(kAllProducts)) {
@@ -96,17 +96,13 @@ std::vector<PlannedLayer> planned_layers(const Config& config, DType low, const 
   return layers;
 }
 
-Config with_plan(Config config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan) {
-  config.precision = PrecisionConfig();
-  config.precision.compute = low;
-  config.precision_schedule.clear();
-  if (low != DType::kBF16) config.optimizer.adamw.master = MasterWeights::kF32;
-  config.comm.gather = WeightGather::kWorking;
+Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan) {
+  PrecisionConfig precision;
+  precision.compute = low;
   for (size_t i = 0; i < layers.size(); ++i) {
-    apply(layers[i], layers[i].options[static_cast<size_t>(plan[i])], config);
+    apply(layers[i], layers[i].options[static_cast<size_t>(plan[i])], precision.layers);
   }
-  config.resolve_scaler_mode();
-  return config;
+  return in_precision(config, precision);
 }
 
 std::vector<PrecisionDecision> decisions_of(const PlannedLayer& layer, const LayerOption& option, DType low) {

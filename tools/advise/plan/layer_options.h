@@ -37,7 +37,7 @@ std::vector<PlannedLayer> planned_layers(const Config& config, DType low, const 
 
 // The configuration with `low` for all that is not chosen, in place of its own precision, and these options for the
 // layers, one each. Settings that mean nothing beside it take their defaults.
-Config with_plan(Config config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan);
+Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan);
 
 // What the options of a layer lower, as a sensitivity analysis tries it.
 std::vector<PrecisionDecision> decisions_of(const PlannedLayer& layer, const LayerOption& option, DType low);

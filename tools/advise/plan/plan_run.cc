@@ -12,8 +12,8 @@ namespace mantissa {
 namespace {
 
 // Of a training that leaves nothing behind.
-Config tried(Config config) {
-  config = in_exact_precision(std::move(config));
+Config tried(const Config& given) {
+  Config config = in_exact_precision(given);
   config.checkpoint.resume = "none";
   config.probe = {};
   config.test = {};

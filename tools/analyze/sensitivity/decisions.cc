@@ -7,6 +7,7 @@
 
 #include "amp/layer_pattern.h"
 #include "core/base/error.h"
+#include "tools/experiment/candidates.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {
@@ -54,18 +55,15 @@ std::string place(const PrecisionDecision& decision) {
 
 std::string name(const PrecisionDecision& decision) { return fmt::format("{} {}", place(decision), decision.format); }
 
-Config in_exact_precision(Config config) {
-  config.precision = PrecisionConfig();
-  config.precision.compute = DType::kF32;
-  config.precision_schedule.clear();
+Config in_exact_precision(const Config& given) {
+  PrecisionConfig exact;
+  exact.compute = DType::kF32;
+  Config config = in_precision(given, exact);
   config.precision_fallback = {};
   AdamWOptions& optimizer = config.optimizer.adamw;
-  optimizer.master = MasterWeights::kF32;
-  optimizer.weight_rounding = WeightRounding::kNearest;
   optimizer.first_moment = optimizer.second_moment = MomentFormat::kF32;
   config.comm.reducer.wire = DType::kF32;
   config.comm.reducer.sharding = Sharding::kSharded;
-  config.comm.gather = WeightGather::kWorking;
   config.scaler = {};
   config.resolve_scaler_mode();
   return config;

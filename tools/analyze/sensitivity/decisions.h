@@ -27,7 +27,7 @@ std::string place(const PrecisionDecision& decision);
 
 // The configuration in fp32 throughout, with masters and moments in fp32, gradients that travel so, and without what
 // changes precision on the way: what lowered ones are compared with.
-Config in_exact_precision(Config config);
+Config in_exact_precision(const Config& config);
 
 // All decisions of the configuration's model that `formats` allow, layer by layer: for a dtype the linear layers and
 // attentions, for a recipe each product of the linear layers. `layers`: a pattern (LayerPattern) that their paths must

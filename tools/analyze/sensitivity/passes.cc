@@ -25,20 +25,21 @@ void LoweredPasses::load(int64_t step) {
 double LoweredPasses::run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer) {
   work_.set_loss_gradient(static_cast<float>(static_cast<double>(loss_scale) / static_cast<double>(tokens_)));
   work_.run(observer, policy);
-  return mean_loss();
+  return mean_of(sum_of_losses());
 }
 
-double LoweredPasses::loss(const PrecisionPolicy* policy) {
-  work_.run_forward(policy);
-  return mean_loss();
-}
+double LoweredPasses::loss(const PrecisionPolicy* policy) { return mean_of(work_.loss_again(policy)); }
 
-double LoweredPasses::mean_loss() {
+double LoweredPasses::sum_of_losses() {
   std::vector<float> losses(static_cast<size_t>(work_.losses().numel()));
   session_.runtime.backend->download(work_.losses(), losses.data(), *session_.runtime.stream);
   double mine = 0.0;
   for (const float loss : losses) mine += loss;
-  return sum_over_ranks({mine}, session_.communicator)[0] / static_cast<double>(tokens_);
+  return mine;
+}
+
+double LoweredPasses::mean_of(double sum) {
+  return sum_over_ranks({sum}, session_.communicator)[0] / static_cast<double>(tokens_);
 }
 
 bool LoweredPasses::update(float loss_scale) {

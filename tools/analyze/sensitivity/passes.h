@@ -31,7 +31,9 @@ class LoweredPasses {
   Session& session() { return session_; }
 
  private:
-  double mean_loss();
+  // Of this rank's tokens, after run().
+  double sum_of_losses();
+  double mean_of(double sum);
 
   Session& session_;
   StepWork work_;
