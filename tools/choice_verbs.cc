@@ -10,7 +10,11 @@ namespace {
 void add_plan_options(CLI::App* advise, AdviseRequest& request) {
   advise->add_option("--budget", request.budget,
                      "plans the precision of each layer under it: time=12ms, time=90%, memory=1.5GiB, loss=0.01");
-  advise->add_option("--solver", request.solver, "whose plan is taken, of those that search one")
+  advise
+      ->add_option(
+          "--solver", request.solver,
+          "whose plan is taken: knapsack, greedy, top_k, evolution, bayesian, enumeration, or differentiable, which "
+          "trains the choice with the model")
       ->capture_default_str();
   advise
       ->add_option("--recipes", request.recipes,

@@ -6,6 +6,7 @@
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
 #include "tools/advise/device/present_device.h"
+#include "tools/advise/plan/differentiable.h"
 #include "tools/advise/plan/plan_run.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
@@ -40,7 +41,7 @@ void plan(const AdviseRequest& request, const Config& config) {
                            .warm_up = request.warm_up,
                            .batches = request.batches,
                            .validation = {.steps = request.steps, .most_seeds = request.seeds}};
-  make_plan_solver(request.solver);  // an unknown name before anything is trained
+  if (request.solver != kDifferentiable) make_plan_solver(request.solver);  // unknown ones before anything is trained
   OutputFile json("--json", request.json), yaml("--plan", request.plan);
   const FoundPlan found = find_plan(run, request.config, config);
   const std::string text = to_text(found.advice);

@@ -1,6 +1,7 @@
 // PlanAdvice: the precision of each layer under a budget, from how sensitive the layers are and what they cost.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,16 @@
 
 namespace mantissa {
 
+// A search that needs more than the numbers of the problem.
+using PlanSearch = std::function<SearchResult(const PlanProblem& problem, const PlanGoal& goal,
+                                              const std::vector<PlannedLayer>& layers)>;
+
 struct PlanRequest {
   BudgetText budget;
   std::string solver = "knapsack";  // whose plan is taken; the others are compared with it
   std::vector<std::string> recipes = {"current"};
   uint64_t seed = 1;
+  PlanSearch own_search{};  // where `solver` names none of plan_solver_names()
 };
 
 // A plan, predicted as a whole.
@@ -34,9 +40,10 @@ struct PlanAdvice {
   bool of_absent_device = false;  // times are predicted alone
   std::vector<PlannedLayer> layers;
   PlanProblem problem;
-  PlanGoal goal;                   // of the parts: `limit` is less what all plans have in common
-  double limit = 0.0;              // of a whole step
-  bool exceeds_in_common = false;  // what all plans have in common is above it
+  PlanGoal goal;       // of the parts: `limit` is less what all plans have in common
+  double limit = 0.0;  // of a whole step
+  double interaction =
+      0.0;  // what plans like the chosen one take of the limited quantity beyond the sum of their parts
   std::vector<std::pair<std::string, SearchResult>> results;  // by solver
   SearchResult chosen;
   std::vector<std::string> reasons;  // by layer
@@ -59,6 +66,8 @@ std::vector<std::string> formats_to_try(DType low, const std::vector<std::string
 PlanAdvice advise_plan(const PlanRequest& request, const Config& config, const SensitivityAnalysis& sensitivity,
                        const Target& target, int ranks);
 
+// The quantity that the budget limits, of a whole step.
+double limited(const PlanAdvice& advice, const WholePlan& plan);
 // Another plan in place of the chosen one.
 void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const Target& target, int ranks);
 

@@ -3,6 +3,7 @@
 #include "core/base/log.h"
 #include "tools/advise/device/cache_model.h"
 #include "tools/advise/device/measured_costs.h"
+#include "tools/advise/plan/differentiable.h"
 #include "tools/advise/plan/promotion.h"
 #include "tools/experiment/candidates.h"
 #include "tools/train/launch.h"
@@ -91,7 +92,14 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
               .narrow_units = request.hardware->narrow_units,
               .memory_bytes = request.hardware->memory_bytes};
   }
-  found.advice = advise_plan(request.plan, config, found.sensitivity, target, request.ranks);
+  PlanRequest plan = request.plan;
+  if (plan.solver == kDifferentiable) {
+    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedLayer>& layers) {
+      return search_differentiably(config, low, layers, problem, goal,
+                                   {.fp16_scale = found.sensitivity.fp16_scale, .seed = plan.seed}, session);
+    };
+  }
+  found.advice = advise_plan(plan, config, found.sensitivity, target, request.ranks);
   if (request.validation.most_seeds > 0) validate(request, config, target, *communicator, found.advice);
   return found;
 }

@@ -2,25 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "tools/advise/plan/plan_advice.h"
 
 namespace mantissa {
 namespace {
-
-// The quantity that is limited, of a whole step.
-double limited(const PlanAdvice& advice, const WholePlan& plan) {
-  switch (advice.goal.budget) {
-    case Budget::kTime:
-      return plan.cost.seconds;
-    case Budget::kMemory:
-      return plan.cost.bytes;
-    case Budget::kLoss:
-      break;
-  }
-  return plan.damage;
-}
 
 std::string verdict(const PlanAdvice& advice) {
   const PlanQuantity what = advice.goal.quantities()[0];
@@ -75,13 +63,26 @@ std::string plan_row(const WholePlan& plan, const WholePlan& low) {
                      to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage, plan.damage_error);
 }
 
+// What a solver leaves to be won, of those that found one within the budget: the quantity that is to be least.
+std::string gap_text(const PlanAdvice& advice, const SearchResult& result) {
+  const PlanQuantity least = advice.goal.quantities()[1];
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& [solver, other] : advice.results) {
+    if (other.meets_budget) best = std::min(best, quantity(other.totals, least));
+  }
+  if (!result.meets_budget) return "-";
+  const double gap = quantity(result.totals, least) - best;
+  return gap <= 0.0 ? "0" : to_text(least, gap);
+}
+
 std::string solver_table(const PlanAdvice& advice) {
-  std::string text = fmt::format("{:<12} {:>12} {:>12} {:>12} {:>8}\n", "solver", "time", "memory", "damage", "budget");
+  std::string text = fmt::format("{:<14} {:>12} {:>12} {:>12} {:>8} {:>15}\n", "solver", "time", "memory", "loss, nats",
+                                 "budget", "above the best");
   for (const auto& [solver, result] : advice.results) {
-    text += fmt::format("{:<12} {:>12} {:>12} {:>12.3g} {:>8}\n", solver,
+    text += fmt::format("{:<14} {:>12} {:>12} {:>12.3g} {:>8} {:>15}\n", solver,
                         to_text(PlanQuantity::kSeconds, advice.common.seconds + result.totals.seconds),
                         to_text(PlanQuantity::kBytes, advice.common.bytes + result.totals.bytes), result.totals.damage,
-                        result.meets_budget ? "met" : "missed");
+                        result.meets_budget ? "met" : "missed", gap_text(advice, result));
   }
   return text;
 }
@@ -89,7 +90,7 @@ std::string solver_table(const PlanAdvice& advice) {
 std::string front_table(const PlanAdvice& advice) {
   constexpr size_t kMostRows = 12;
   const std::vector<FrontPlan>& plans = advice.front.plans;
-  std::string text = fmt::format("{:>12} {:>12} {:>12}\n", "time", "memory", "damage");
+  std::string text = fmt::format("{:>12} {:>12} {:>12}\n", "time", "memory", "loss, nats");
   const size_t rows = std::min(kMostRows, plans.size());
   for (size_t row = 0; row < rows; ++row) {
     const FrontPlan& plan = plans[rows == 1 ? 0 : row * (plans.size() - 1) / (rows - 1)];

@@ -11,8 +11,10 @@ namespace {
 Config short_run(Config config, int64_t steps) {
   config.train.steps = std::min(config.train.steps, steps);
   config.train.stop_at_step = 0;
-  config.optimizer.schedule.total_steps = config.train.steps;
-  config.optimizer.schedule.warmup_steps = std::min(config.optimizer.schedule.warmup_steps, config.train.steps / 2);
+  ScheduleOptions& schedule = config.optimizer.schedule;
+  schedule.total_steps = config.train.steps;
+  schedule.warmup_steps = std::min(schedule.warmup_steps, config.train.steps / 2);
+  schedule.decay_steps = std::min(schedule.decay_steps, config.train.steps - schedule.warmup_steps);
   return config;
 }
 

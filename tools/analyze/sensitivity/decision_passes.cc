@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "core/base/error.h"
-#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
@@ -62,8 +61,8 @@ struct LocalRecord {
 
 DecisionPasses::DecisionPasses(std::vector<PrecisionDecision> decisions, int64_t rows, Session& session)
     : decisions_(std::move(decisions)), session_(session), rows_(rows) {
-  prepare();
   passes_ = std::make_unique<LoweredPasses>(session);
+  prepare();
   Backend& backend = *session.runtime.backend;
   const Shard masters = master_shard(session);
   start_ = allocate_like(masters, backend);
@@ -72,20 +71,16 @@ DecisionPasses::DecisionPasses(std::vector<PrecisionDecision> decisions, int64_t
 }
 
 void DecisionPasses::prepare() {
-  const NarrowUnits units = session_.runtime.backend->narrow_units();
-  size_t arena = session_.runtime.arena->capacity_bytes();
   for (const PrecisionDecision& decision : decisions_) {
     Lowered& made = lowered_.emplace_back();
     try {
       const Config config = lowered(session_.config, decision);
-      arena = std::max(arena, training_arena_bytes(config, units));
+      passes_->make_room(config);
       made.policy = std::make_unique<AutocastPolicy>(config.autocast());
     } catch (const ConfigError& error) {
       made.refusal = error.what();
     }
   }
-  session_.runtime.arena.reset();  // before another takes its place: a device may not have room for both
-  session_.runtime.arena = std::make_unique<Arena>(session_.runtime.backend->reserve(arena));
 }
 
 void DecisionPasses::find_fp16_scale() {

@@ -32,7 +32,7 @@ struct BatchFindings {
 
 class DecisionPasses {
  public:
-  // Makes the session's arena as large as the decisions need. `session` must outlive the object. Collective.
+  // `session` must outlive the object. Collective.
   DecisionPasses(std::vector<PrecisionDecision> decisions, int64_t rows, Session& session);
 
   const std::vector<PrecisionDecision>& decisions() const { return decisions_; }

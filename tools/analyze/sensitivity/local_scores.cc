@@ -18,10 +18,10 @@ Tensor first_rows(const Tensor& matrix, int64_t rows) {
 
 // Room for what is tried at once: both operands in fp32 and rounded, of the largest product three copies, and what
 // rounding takes besides.
-size_t arena_bytes(const LayerOperands& operands) {
-  const int64_t rows = operands.x.dim(0), inputs = operands.x.dim(1), outputs = operands.dy.dim(1);
+size_t arena_bytes(const Tensor& x, const Tensor& dy) {
+  const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
   const int64_t elements = rows * inputs + rows * outputs + inputs * outputs;
-  return static_cast<size_t>(8 * elements) * sizeof(float) + (size_t{1} << 20);
+  return static_cast<size_t>(10 * elements) * sizeof(float) + (size_t{1} << 20);
 }
 
 std::vector<float> on_host(Tape& tape, const Tensor& values) {
@@ -82,13 +82,10 @@ void LocalScores::on_product(const ObservedProduct& shown) {
   const auto found = of_layer_.find(shown.weight.precision_layer());
   if (found == of_layer_.end()) return;
   const int64_t rows = sampled_rows(shown.b.given.dim(0));
-  const LayerOperands operands{.weight = shown.weight,
-                               .x = first_rows(shown.b.given, rows),
-                               .dy = first_rows(shown.a.given, rows),
-                               .gradient_scale = static_cast<float>(options_.loss_scale)};
-  if (std::max(rows, operands.x.dim(1)) * operands.dy.dim(1) > kMaxProductElements) return;
+  const Tensor x = first_rows(shown.b.given, rows), dy = first_rows(shown.a.given, rows);
+  if (std::max(rows, x.dim(1)) * dy.dim(1) > kMaxProductElements) return;
   ModelRuntime& runtime = session_.runtime;
-  Arena arena(runtime.backend->reserve(arena_bytes(operands)));
+  Arena arena(runtime.backend->reserve(arena_bytes(x, dy)));
   const UniformPrecision policy;
   const int64_t context = session_.config.model.context;
   Tape tape(*runtime.backend, *runtime.stream, arena, policy, runtime.casts,
@@ -96,6 +93,10 @@ void LocalScores::on_product(const ObservedProduct& shown) {
                         .step = step_,
                         .first_sample = 0,
                         .samples = std::max<int64_t>(1, rows / context)}});
+  const LayerOperands operands{.weight = shown.weight,
+                               .x = tape.cast(x, DType::kF32),
+                               .dy = tape.cast(dy, DType::kF32),
+                               .gradient_scale = static_cast<float>(options_.loss_scale / options_.shown_scale)};
   Layer layer{.tape = tape, .operands = operands, .exact = {}};
   for (const size_t index : found->second) {
     if (!scores_[index].seen) look_at(decisions_[index], layer, scores_[index]);
@@ -134,9 +135,13 @@ void LocalScores::look_at(const PrecisionDecision& decision, Layer& layer, Local
 
   const std::vector<float> values = on_host(layer.tape, lowered->value);
   const std::vector<float>&exact = layer.product(product), &derivative = layer.derivative(product);
+  // A backward product and its change are both as large as the gradients that were shown.
+  const double scale =
+      product == Product::kForward ? options_.shown_scale : options_.shown_scale * options_.shown_scale;
   for (size_t i = 0; i < values.size(); ++i) {
     const double change = static_cast<double>(values[i]) - static_cast<double>(exact[i]);
-    const double effect = static_cast<double>(derivative[i]) * change;
+    const double effect = static_cast<double>(derivative[i]) * change / scale;
+    score.first_order += effect;
     score.fisher += effect * effect;
     score.error_squares += change * change;
     score.squares += static_cast<double>(exact[i]) * static_cast<double>(exact[i]);

@@ -31,6 +31,7 @@ struct LocalScore {
   // Sum over elements of (g * d)^2: d is the change of the product, g the loss's derivative by it. Of dgrad and wgrad,
   // which are derivatives themselves, d is the change of a unit step along them, and g the product.
   double fisher = 0.0;
+  double first_order = 0.0;                   // sum of g * d, likewise: of fprop what the loss gains, to first order
   double error_squares = 0.0, squares = 0.0;  // of d, of the exact product
   double weight_error_squares = 0.0;          // |Q(W) - W|^2; 0 where W is no operand
   OperandRisk risk;                           // of the operand whose sum is larger
@@ -41,8 +42,9 @@ struct LocalScore {
 class LocalScores final : public ProductObserver {
  public:
   struct Options {
-    int64_t rows = 512;       // to look at, in whole samples and blocks of scales: at least a sample
-    double loss_scale = 1.0;  // that fp16 would have, of the gradients that are shown without
+    int64_t rows = 512;        // to look at, in whole samples and blocks of scales: at least a sample
+    double loss_scale = 1.0;   // that fp16 would have, of the gradients that are shown without
+    double shown_scale = 1.0;  // that the gradients are shown with; scores are of those without
   };
   // Products with more elements are not looked at.
   static constexpr int64_t kMaxProductElements = int64_t{1} << 26;

@@ -1,6 +1,7 @@
 #include "tools/analyze/sensitivity/passes.h"
 
 #include "tools/analyze/sensitivity/shard.h"
+#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
@@ -15,6 +16,14 @@ double rate_at(const Session& session) {
 
 LoweredPasses::LoweredPasses(Session& session)
     : session_(session), work_(session), point_(session), learning_rate_(rate_at(session)) {}
+
+void LoweredPasses::make_room(const Config& config) {
+  ModelRuntime& runtime = session_.runtime;
+  const size_t bytes = training_arena_bytes(config, runtime.backend->narrow_units());
+  if (bytes <= runtime.arena->capacity_bytes()) return;
+  runtime.arena.reset();  // before another takes its place: a device may not have room for both
+  runtime.arena = std::make_unique<Arena>(runtime.backend->reserve(bytes));
+}
 
 void LoweredPasses::load(int64_t step) {
   step_ = step;

@@ -10,13 +10,17 @@ namespace mantissa {
 
 class LoweredPasses {
  public:
-  // `session` is in in_exact_precision(), and its arena large enough for every policy to come. Collective.
+  // `session` is in in_exact_precision(). Collective.
   explicit LoweredPasses(Session& session);
 
+  // Makes the session's arena large enough for steps of this configuration, which differs from the session's in its
+  // precision alone. ConfigError where the model refuses it.
+  void make_room(const Config& config);
   // The batch that the following passes are about: that of this step of the training. Collective.
   void load(int64_t step);
   // Forward and backward passes and the sum over ranks: gradient_shard() is then that of the mean loss times
-  // `loss_scale`. Returns the mean loss of the global batch in nats. Collective.
+  // `loss_scale`. There must be room for the policy (make_room()). Returns the mean loss of the global batch in nats.
+  // Collective.
   double run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer = nullptr);
   // The loss alone. Collective.
   double loss(const PrecisionPolicy* policy);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/tools/analyze/sensitivity/planted_model.h"
+#include "tools/advise/plan/differentiable.h"
 
 namespace mantissa::testing {
 namespace {
@@ -41,11 +42,13 @@ class PlanAdviceTest : public ::testing::Test {
                         .hardware = nullptr,
                         .narrow_units = NarrowUnits::kTensorScaled,
                         .packing = nullptr};
-    return advise_plan({.budget = parse_budget(budget)}, model_.config, sensitivity_, target, 1);
+    request_.budget = parse_budget(budget);
+    return advise_plan(request_, model_.config, sensitivity_, target, 1);
   }
 
   PlantedModel model_;
   SensitivityAnalysis sensitivity_;
+  PlanRequest request_;
 };
 
 std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string& layer) {
@@ -71,6 +74,21 @@ TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
     });
     EXPECT_GE(lowered, 4) << solver << " must lower others";
   }
+}
+
+TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheModelAsItWas) {
+  const std::vector<float> before = weights_of(model_.session, std::string(kPlanted) + ".weight");
+  request_.solver = kDifferentiable;
+  request_.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedLayer>& layers) {
+    return search_differentiably(model_.config, DType::kBF16, layers, problem, goal, {.steps = 80}, model_.session);
+  };
+  const PlanAdvice advice = plan("time=60%");
+  EXPECT_EQ(weights_of(model_.session, std::string(kPlanted) + ".weight"), before);
+  EXPECT_TRUE(advice.chosen.meets_budget) << to_text(advice);
+  const std::string planted = choice(advice, advice.chosen.plan, kPlanted);
+  EXPECT_TRUE(planted == "fp32" || planted == "bf16" || planted.find("fprop") == std::string::npos) << planted << "\n"
+                                                                                                    << to_text(advice);
+  EXPECT_EQ(advice.results.back().first, kDifferentiable);
 }
 
 TEST_F(PlanAdviceTest, NamesTheNearestPlanWhereNoneMeetsTheBudget) {
