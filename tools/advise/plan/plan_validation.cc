@@ -23,45 +23,53 @@ double deviation(const std::vector<double>& values) {
   return paired_difference(zeros, values, 0.95).stddev;
 }
 
+SequentialOptions sequential(const ValidationOptions& options, double margin) {
+  return {.margin = margin, .level = options.level, .first_look = kFirstLook, .max_pairs = options.most_seeds};
+}
+
 // A reference and the pairs with it.
-struct Pairs {
-  ReferenceResult result;
-  std::vector<double> plan_losses{}, losses{}, log_times{};
-  std::optional<SequentialComparison> comparison{};
-  bool failed = false;
-
-  bool is_decided() const { return failed || (comparison && comparison->verdict()); }
-
-  void add(const TrainingRecord& plan, const TrainingRecord& reference, const ValidationOptions& options) {
-    if (failed || !reference.succeeded()) {
-      failed = true;
-      return;
-    }
-    log_times.push_back(std::log(plan.median_step_seconds() / reference.median_step_seconds()));
-    if (is_decided()) return;
-    plan_losses.push_back(plan.final_loss());
-    losses.push_back(reference.final_loss());
-    if (comparison) return comparison->add(losses.back(), plan_losses.back());
-    if (static_cast<int64_t>(losses.size()) < kFirstLook) return;
-    result.margin = options.margin.value_or(deviation(losses));
-    comparison.emplace(SequentialOptions{
-        .margin = result.margin, .level = options.level, .first_look = kFirstLook, .max_pairs = options.most_seeds});
-    for (size_t i = 0; i < losses.size() && !comparison->verdict(); ++i) comparison->add(losses[i], plan_losses[i]);
+class Pairs {
+ public:
+  Pairs(std::string name, const ValidationOptions& options)
+      : options_(options), time_(sequential(options, options.time_margin)) {
+    result_.name = std::move(name);
   }
 
-  ReferenceResult finish(const ValidationOptions& options) {
-    if (!losses.empty()) result.loss = paired_difference(losses, plan_losses, options.level);
-    if (comparison && comparison->verdict() && !failed) {
-      result.loss_verdict = *comparison->verdict();
-      result.loss = comparison->difference();
-    }
-    if (!log_times.empty()) {
-      result.log_time = mean_difference(log_times, options.level);
-      const auto verdict = judge(result.log_time->interval, options.time_margin, MorePairs::kNone);
-      result.time_verdict = verdict.value_or(ComparisonVerdict::kInconclusive);
-    }
+  bool is_decided() const { return failed_ || (loss_ && loss_->verdict() && time_.verdict()); }
+
+  void add(const TrainingRecord& plan, const TrainingRecord& reference) {
+    failed_ = failed_ || !reference.succeeded();
+    if (failed_) return;
+    // As a loss: the smaller, the better.
+    if (!time_.verdict()) time_.add(0.0, std::log(plan.median_step_seconds() / reference.median_step_seconds()));
+    if (loss_ && loss_->verdict()) return;
+    plan_losses_.push_back(plan.final_loss());
+    losses_.push_back(reference.final_loss());
+    if (loss_) return loss_->add(losses_.back(), plan_losses_.back());
+    if (static_cast<int64_t>(losses_.size()) < kFirstLook) return;
+    result_.margin = options_.margin.value_or(deviation(losses_));
+    loss_.emplace(sequential(options_, result_.margin));
+    for (size_t i = 0; i < losses_.size() && !loss_->verdict(); ++i) loss_->add(losses_[i], plan_losses_[i]);
+  }
+
+  ReferenceResult finish() const {
+    ReferenceResult result = result_;
+    if (!losses_.empty())
+      result.loss = loss_ ? loss_->difference() : paired_difference(losses_, plan_losses_, options_.level);
+    if (time_.pairs() > 0) result.log_time = time_.difference();
+    if (failed_) return result;
+    if (loss_) result.loss_verdict = loss_->verdict().value_or(ComparisonVerdict::kInconclusive);
+    result.time_verdict = time_.verdict().value_or(ComparisonVerdict::kInconclusive);
     return result;
   }
+
+ private:
+  ValidationOptions options_;
+  ReferenceResult result_{};
+  std::vector<double> plan_losses_, losses_;
+  std::optional<SequentialComparison> loss_;
+  SequentialComparison time_;
+  bool failed_ = false;
 };
 
 }  // namespace
@@ -70,7 +78,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>&
                              const ValidationOptions& options, Communicator& communicator) {
   PlanValidation validation{.options = options};
   std::vector<Pairs> pairs;
-  for (const NamedConfig& reference : references) pairs.push_back({.result = {.name = reference.name}});
+  for (const NamedConfig& reference : references) pairs.emplace_back(reference.name, options);
   const size_t runs = references.size() + 1;
   const auto is_decided = [](const Pairs& one) { return one.is_decided(); };
   while (validation.seeds < options.most_seeds && !std::all_of(pairs.begin(), pairs.end(), is_decided)) {
@@ -86,12 +94,12 @@ PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>&
       validation.failure = records[0].failure;
       break;
     }
-    for (size_t i = 0; i < pairs.size(); ++i) pairs[i].add(records[0], records[i + 1], options);
+    for (size_t i = 0; i < pairs.size(); ++i) pairs[i].add(records[0], records[i + 1]);
     log_info("plan: seed {}: final loss {:.4f} nats, {:.2f} ms a step", seed, records[0].final_loss(),
              1e3 * records[0].median_step_seconds());
   }
-  for (Pairs& one : pairs) {
-    validation.against.push_back(one.finish(options));
+  for (const Pairs& one : pairs) {
+    validation.against.push_back(one.finish());
     if (!validation.failure.empty()) validation.against.back().loss_verdict = ComparisonVerdict::kWorse;
   }
   return validation;
