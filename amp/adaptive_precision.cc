@@ -99,8 +99,8 @@ std::string describe(const BadSignal& bad) {
   return say(fmt::format("the curvature along the update was {:.4g}", bad.value));
 }
 
-AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels)
-    : AdaptivePrecision(options, levels, {.level = options.start, .highest = options.start}) {}
+AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels, int64_t steps)
+    : AdaptivePrecision(options, levels, State{.level = options.start, .highest = options.start, .uneasy_at = steps}) {}
 
 AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels, State state)
     : options_(options), levels_(levels), state_(std::move(state)) {
@@ -110,9 +110,14 @@ AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels,
 void AdaptivePrecision::compare(const char* signal, int64_t step, double value, double threshold, double ease) {
   if (!(value < ease)) state_.uneasy_at = step;
   if (value < threshold) return;
-  const bool known = std::any_of(state_.bad.begin(), state_.bad.end(),
-                                 [signal](const BadSignal& bad) { return bad.signal == signal; });
-  if (!known) state_.bad.push_back({.signal = signal, .step = step, .value = value, .threshold = threshold});
+  const BadSignal bad{.signal = signal, .step = step, .value = value, .threshold = threshold};
+  const auto known = std::find_if(state_.bad.begin(), state_.bad.end(),
+                                  [signal](const BadSignal& before) { return before.signal == signal; });
+  if (known == state_.bad.end()) {
+    state_.bad.push_back(bad);
+  } else if (!std::isfinite(value) && std::isfinite(known->value)) {
+    *known = bad;  // the first of each kind is kept, but none hides one that is not finite
+  }
 }
 
 void AdaptivePrecision::applied(int64_t step, double loss, double norm) {
@@ -208,7 +213,9 @@ std::optional<AdaptivePrecision::Switch> AdaptivePrecision::decide(int64_t step)
       state_.bad.clear();  // there is nothing left to do about them
       return std::nullopt;
     }
-    if (!may_switch(step)) return std::nullopt;  // they wait
+    const bool can_wait = std::all_of(state_.bad.begin(), state_.bad.end(),
+                                      [](const BadSignal& bad) { return std::isfinite(bad.value); });
+    if (can_wait && !may_switch(step)) return std::nullopt;
     const int above = state_.bad.size() > 1 ? 0 : state_.level - 1;
     return go_to(is_last ? std::min(above, state_.highest) : above, step);
   }

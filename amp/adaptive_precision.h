@@ -20,7 +20,7 @@ namespace mantissa {
 struct AdaptiveOptions {
   int start = 0;                // the level that a training begins on; 0 has the most precision
   int max_switches = 10;        // of level, in the whole training
-  int64_t min_steps = 50;       // between two switches
+  int64_t min_steps = 50;       // between two switches, but for going up by what is not finite
   int64_t stable_steps = 1000;  // without an uneasy signal until it goes down by a level; 0: it never does
   int64_t check_interval = 10;  // steps between decisions
   double band = 0.5;            // of a threshold: a signal at or above this part of it is uneasy
@@ -86,7 +86,8 @@ class AdaptivePrecision {
     int64_t steady_steps = 0;         // of going down
   };
 
-  AdaptivePrecision(const AdaptiveOptions& options, int levels);
+  // `steps`: that have been done when the ladder begins, which it has not seen.
+  AdaptivePrecision(const AdaptiveOptions& options, int levels, int64_t steps = 0);
   AdaptivePrecision(const AdaptiveOptions& options, int levels, State state);
 
   const AdaptiveOptions& options() const { return options_; }
@@ -105,7 +106,8 @@ class AdaptivePrecision {
   bool is_due(int64_t step) const { return step > 0 && step % options_.check_interval == 0; }
   // Decides: one bad signal goes up by a level, several of different kinds go to the top. The last switch is kept for
   // going up, and goes to the highest level that the training has had: what comes to the end of its switches stays
-  // there. May be made at other steps than those that are due, where nothing else is under way.
+  // there. A signal that is not finite does not wait for min_steps: faults would end the training first. May be made at
+  // other steps than those that are due, where nothing else is under way.
   std::optional<Switch> decide(int64_t step);
 
  private:

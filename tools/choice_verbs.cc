@@ -26,8 +26,8 @@ void add_plan_options(CLI::App* advise, AdviseRequest& request) {
   advise->add_option("--warm-up", request.warm_up, "steps in fp32 before a plan's layers are looked at")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
-  advise->add_option("--batches", request.batches, "that each layer is looked at on")
-      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
+  advise->add_option("--batches", request.batches, "that each layer is looked at on; of one there is no error")
+      ->check(CLI::Range(int64_t{2}, int64_t{10000}))
       ->capture_default_str();
   advise->add_option("--seeds", request.seeds, "of runs that validate a plan, at most; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{1000}))

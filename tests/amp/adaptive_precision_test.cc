@@ -52,6 +52,31 @@ TEST(AdaptivePrecision, ALossFarAboveItsMedianGoesUpByALevel) {
   EXPECT_EQ(describe(change->causes[0]), "the loss was 0.6 nats above its recent median (step 11; threshold 0.5)");
 }
 
+TEST(AdaptivePrecision, WhatIsNotFiniteDoesNotWaitForTheDistanceOfSwitches) {
+  AdaptiveOptions options = watching({.loss_rise = 0.5});
+  options.min_steps = 50;
+  AdaptivePrecision adaptive(options, 3);
+  calm(adaptive, 1, 9);
+  adaptive.applied(10, 9.0, 1.0);
+  EXPECT_EQ(level_after(adaptive, 10), 1);
+  calm(adaptive, 11, 9);
+  adaptive.applied(20, 9.0, 1.0);
+  EXPECT_EQ(level_after(adaptive, 20), 1) << "too near to the last switch";
+  adaptive.skipped(21, kNan, kNan);
+  EXPECT_EQ(level_after(adaptive, 21), 0) << "though the loss has been bad before, with a value";
+}
+
+TEST(AdaptivePrecision, ALadderThatBeginsLateHasSeenNothingOfTheStepsBefore) {
+  AdaptiveOptions options = watching({.loss_rise = 0.5});
+  options.start = 0;
+  options.stable_steps = 40;
+  AdaptivePrecision adaptive(options, 3, 100);
+  calm(adaptive, 101, 39);
+  EXPECT_EQ(level_after(adaptive, 139), 0);
+  adaptive.applied(140, 2.0, 1.0);
+  EXPECT_EQ(level_after(adaptive, 140), 1);
+}
+
 TEST(AdaptivePrecision, LossesAndNormsAreComparedWhenEnoughAreKnown) {
   AdaptivePrecision adaptive(watching({.loss_rise = 0.5, .norm_factor = 2.0}), 3);
   calm(adaptive, 1, 3);

@@ -58,6 +58,7 @@ void run(const AdviseRequest& request) {
   }
   const Config given = load_config(request.config, request.overrides);
   Config config = at_step(given, 0);
+  config.precision_adaptive = {};  // what a ladder watches has no meaning without its levels
   if (phase_count(given) > 1) {
     log_info("{}: this is about the precision that it begins with; settings of another can be given in its place",
              adapts(given) ? "precision.adaptive" : "precision.schedule");

@@ -110,6 +110,16 @@ void validate_adaptive(const Config& config) {
             fmt::format(".underflow_share = {:g} is about what probes find, and with probe.enabled = false there are "
                         "none; give probe.enabled=true and the probe.interval to look at, or underflow_share: 0",
                         options.underflow_share));
+  // Steps that nobody has looked at are not stable.
+  const auto refuse_shorter = [&](bool watched, int64_t interval, const char* name) {
+    refuse_if(watched && options.stable_steps > 0 && options.stable_steps < interval,
+              fmt::format(".stable_steps = {} is below {} = {}, so that precision would go down before that was looked "
+                          "at once; give at least as many stable_steps",
+                          options.stable_steps, name, interval));
+  };
+  refuse_shorter(options.stalled_evaluations > 0, config.train.eval_interval, "train.eval_interval");
+  refuse_shorter(options.underflow_share > 0.0, config.probe.interval, "probe.interval");
+  refuse_shorter(options.curvature > 0.0, options.curvature_interval, "precision.adaptive.curvature_interval");
 }
 
 }  // namespace

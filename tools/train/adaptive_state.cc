@@ -65,15 +65,17 @@ nlohmann::json to_json(const AdaptivePrecision::State& state) {
           {"bad", bad}};
 }
 
-std::optional<AdaptivePrecision> adaptive_from(const Config& run, const nlohmann::json& trainer_state) {
+std::optional<AdaptivePrecision> adaptive_from(const Config& run, int64_t steps, const nlohmann::json& trainer_state) {
   if (!adapts(run)) return std::nullopt;
   const AdaptiveOptions& options = run.precision_adaptive.options;
-  if (!trainer_state.is_object() || !trainer_state.contains(kKey)) return AdaptivePrecision(options, phase_count(run));
+  if (!trainer_state.is_object() || !trainer_state.contains(kKey)) {
+    return AdaptivePrecision(options, phase_count(run), steps);
+  }
   return AdaptivePrecision(options, phase_count(run), state_from(trainer_state.at(kKey)));
 }
 
 int phase_of(const Config& run, int64_t steps, const nlohmann::json& trainer_state) {
-  const auto adaptive = adaptive_from(run, trainer_state);
+  const auto adaptive = adaptive_from(run, steps, trainer_state);
   return adaptive ? adaptive->level() : phase_at(run, steps);
 }
 

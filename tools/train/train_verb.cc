@@ -79,7 +79,7 @@ std::optional<Handover> train_on(const Config& run, const Origin& origin, int th
   std::optional<Trainer> trainer;
   try {
     checkpoints.emplace(session, run);
-    TrainerStart start{.state = origin.trainer(), .adaptive = adaptive_from(run, origin.trainer())};
+    TrainerStart start{.state = origin.trainer(), .adaptive = adaptive_from(run, origin.step(), origin.trainer())};
     if (origin.before) {
       origin.before->held.hand_over(session);
       start.by_switch = origin.before->why;

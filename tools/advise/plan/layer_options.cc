@@ -69,7 +69,13 @@ std::string refusal(const Config& config, DType low, const PlannedLayer& layer, 
 std::string PlannedLayer::name() const { return op == Op::kAttention ? layer + " attention" : layer; }
 
 void require_recipes(const std::vector<std::string>& recipes) {
-  for (const std::string& recipe : recipes) require_recipe(recipe);
+  std::set<std::string> met;
+  for (const std::string& recipe : recipes) {
+    require_recipe(recipe);
+    if (!met.insert(recipe).second) {
+      throw ConfigError(fmt::format("--recipes: '{}' is there twice: give each once", recipe));
+    }
+  }
 }
 
 std::vector<PlannedLayer> planned_layers(const Config& config, DType low, const std::vector<std::string>& recipes) {

@@ -1,12 +1,26 @@
 #include "tools/advise/plan/plan_advice.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/base/error.h"
 #include "tools/advise/search/plan_reasons.h"
 
 namespace mantissa {
+
+double limited(const PlanAdvice& advice, const WholePlan& plan) {
+  switch (advice.goal.budget) {
+    case Budget::kTime:
+      return plan.cost.seconds;
+    case Budget::kMemory:
+      return plan.cost.bytes;
+    case Budget::kLoss:
+      break;
+  }
+  return plan.damage;
+}
+
 namespace {
 
 struct Damage {
@@ -23,11 +37,9 @@ std::optional<Damage> damage_of(const std::vector<PrecisionDecision>& decisions,
     const auto found = std::find_if(sensitivity.decisions.begin(), sensitivity.decisions.end(),
                                     [&](const DecisionScores& one) { return one.decision == decision; });
     MANTISSA_CHECK(found != sensitivity.decisions.end(), "[advise] '{}' was not analysed", name(decision));
-    if (!found->refusal.empty() || !std::isfinite(found->loss.mean)) return std::nullopt;
-    // Half of the interval of 95 % is two standard errors or more.
-    const double error = std::isfinite(found->loss.half_width) ? found->loss.half_width / 2.0 : 0.0;
-    sum.mean += std::max(0.0, found->loss.mean) + error;
-    sum.error = std::hypot(sum.error, error);
+    if (!found->refusal.empty() || !std::isfinite(found->loss.error)) return std::nullopt;
+    sum.mean += std::max(0.0, found->loss.mean) + found->loss.error;
+    sum.error = std::hypot(sum.error, found->loss.error);
   }
   return sum;
 }
@@ -77,21 +89,30 @@ WholePlan whole(const std::string& name, const PlanAdvice& advice, const Plan& p
   const PlanTotals totals = evaluate(advice.problem, plan);
   return {.name = name,
           .cost = step_cost(with_plan(config, advice.low, advice.layers, plan), target, ranks),
-          .damage = totals.damage,
+          .damage = advice.rest_damage + totals.damage,
           .damage_error = totals.damage_error()};
 }
 
-// The options of this name everywhere, or where a layer has none of it, 16 bits.
+// The options of this name everywhere; where a layer has none of it 16 bits, and without these fp32.
 Plan uniform_plan(const PlanAdvice& advice, const std::string& option) {
   Plan plan;
   for (const PlannedLayer& layer : advice.layers) {
-    const auto found = std::find_if(layer.options.begin(), layer.options.end(),
-                                    [&](const LayerOption& one) { return one.name == option; });
-    const auto low = std::find_if(layer.options.begin(), layer.options.end(),
-                                  [&](const LayerOption& one) { return one.name == name(advice.low); });
-    plan.push_back(static_cast<int>((found != layer.options.end() ? found : low) - layer.options.begin()));
+    int place = 0;
+    for (const std::string& wanted : {std::string(name(advice.low)), option}) {
+      for (size_t i = 0; i < layer.options.size(); ++i) {
+        if (layer.options[i].name == wanted) place = static_cast<int>(i);
+      }
+    }
+    plan.push_back(place);
   }
   return plan;
+}
+
+// The smaller, the better: how far the budget is exceeded, then what is to be least, then what is limited.
+std::array<double, 3> rank_of(const PlanAdvice& advice, const WholePlan& plan) {
+  const double used = limited(advice, plan);
+  const double excess = used > advice.limit * (1.0 + 1e-9) ? used - advice.limit : 0.0;
+  return {excess, advice.goal.budget == Budget::kLoss ? plan.cost.seconds : plan.damage, used};
 }
 
 // Searches with what is left of the budget for the parts.
@@ -111,29 +132,31 @@ void search(PlanAdvice& advice, const PlanRequest& request) {
 
 // Layers that are lowered together save casts between them, or packing, that none of them saves alone: a plan takes
 // other time and memory than its parts add up to. What that comes to is found at the plan and taken off the budget of
-// the next search, until a plan is what its parts were said to be. Of those that were met the best is taken.
+// the next search, until a plan is what its parts were said to be. Of these plans and of the uniform ones the best is
+// taken, each as a whole.
 void search_with_corrections(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
                              int ranks) {
   constexpr int kMostSearches = 4;
   constexpr double kClose = 1e-3;  // of the limit
-  const bool is_sum = advice.goal.budget == Budget::kLoss;
-  const double in_common = advice.goal.budget == Budget::kTime ? advice.common.seconds : advice.common.bytes;
+  const double in_common = advice.goal.budget == Budget::kTime     ? advice.common.seconds
+                           : advice.goal.budget == Budget::kMemory ? advice.common.bytes
+                                                                   : advice.rest_damage;
   std::optional<PlanAdvice> best;
   for (int round = 0; round < kMostSearches; ++round) {
-    advice.goal.limit = is_sum ? advice.limit : std::max(0.0, advice.limit - in_common - advice.interaction);
+    advice.goal.limit = std::max(0.0, advice.limit - in_common - advice.interaction);
     search(advice, request);
     take_plan(advice, advice.chosen.plan, config, target, ranks);
-    const bool is_better = !best || (advice.chosen.meets_budget && !best->chosen.meets_budget) ||
-                           (advice.chosen.meets_budget == best->chosen.meets_budget &&
-                            rank(advice.goal, advice.chosen.totals) < rank(advice.goal, best->chosen.totals));
-    if (is_better) best = advice;
-    if (is_sum) break;
+    if (!best || rank_of(advice, advice.plan) < rank_of(*best, best->plan)) best = advice;
     const double parts = in_common + quantity(advice.chosen.totals, advice.goal.quantities()[0]);
     const double interaction = limited(advice, advice.plan) - parts;
     if (std::abs(interaction - advice.interaction) <= kClose * advice.limit) break;
     advice.interaction = interaction;
   }
   advice = std::move(*best);
+  for (size_t i = 0; i < advice.uniform.size(); ++i) {
+    if (!(rank_of(advice, advice.uniform[i]) < rank_of(advice, advice.plan))) continue;
+    take_plan(advice, uniform_plan(advice, advice.uniform[i].name), config, target, ranks);
+  }
 }
 
 }  // namespace
@@ -144,18 +167,6 @@ std::vector<std::string> formats_to_try(DType low, const std::vector<std::string
   std::vector<std::string> formats = {std::string(name(low))};
   formats.insert(formats.end(), recipes.begin(), recipes.end());
   return formats;
-}
-
-double limited(const PlanAdvice& advice, const WholePlan& plan) {
-  switch (advice.goal.budget) {
-    case Budget::kTime:
-      return plan.cost.seconds;
-    case Budget::kMemory:
-      return plan.cost.bytes;
-    case Budget::kLoss:
-      break;
-  }
-  return plan.damage;
 }
 
 PlanAdvice advise_plan(const PlanRequest& request, const Config& config, const SensitivityAnalysis& sensitivity,
@@ -169,13 +180,14 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, const S
   advice.problem = problem_of(advice.layers, advice.low, costs, sensitivity, advice.common);
   advice.limit = request.budget.limit({.seconds = costs.low.seconds, .bytes = costs.low.bytes});
   advice.goal.budget = request.budget.kind;
-  search_with_corrections(advice, request, config, target, ranks);
-  advice.front = pareto_front(advice.problem);
+  advice.rest_damage = request.rest_damage;
   std::vector<std::string> uniform = {std::string(name(DType::kF32)), std::string(name(advice.low))};
   uniform.insert(uniform.end(), request.recipes.begin(), request.recipes.end());
   for (const std::string& option : uniform) {
     advice.uniform.push_back(whole(option, advice, uniform_plan(advice, option), config, target, ranks));
   }
+  search_with_corrections(advice, request, config, target, ranks);
+  advice.front = pareto_front(advice.problem);
   return advice;
 }
 
@@ -183,8 +195,11 @@ void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const
   advice.chosen.plan = plan;
   advice.chosen.totals = evaluate(advice.problem, plan);
   advice.plan = whole("plan", advice, plan, config, target, ranks);
-  advice.chosen.meets_budget = limited(advice, advice.plan) <= advice.limit * (1.0 + 1e-9);
-  advice.reasons = plan_reasons(advice.problem, advice.goal, plan);
+  advice.chosen.meets_budget = rank_of(advice, advice.plan)[0] == 0.0;
+  // Where the plan takes more than there is, reasons are told against what it takes.
+  PlanGoal goal = advice.goal;
+  goal.limit = std::max(goal.limit, quantity(advice.chosen.totals, goal.quantities()[0]));
+  advice.reasons = plan_reasons(advice.problem, goal, plan);
   advice.config = with_plan(config, advice.low, advice.layers, plan);
 }
 

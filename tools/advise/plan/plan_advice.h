@@ -25,14 +25,16 @@ struct PlanRequest {
   std::string solver = "knapsack";  // whose plan is taken; the others are compared with it
   std::vector<std::string> recipes = {"current"};
   uint64_t seed = 1;
-  PlanSearch own_search{};  // where `solver` names none of plan_solver_names()
+  double rest_damage = 0.0;  // what all that no plan decides about, in 16 bits, does to the loss of fp32 throughout
+  PlanSearch own_search{};   // where `solver` names none of plan_solver_names()
 };
 
 // A plan, predicted as a whole.
 struct WholePlan {
   std::string name;  // "fp32", "plan"
   StepCost cost;
-  double damage = 0.0, damage_error = 0.0;  // sum of what its layers may do alone, nats above fp32
+  // Nats above fp32 throughout: of what no plan decides about, and of what the layers may do alone, added up.
+  double damage = 0.0, damage_error = 0.0;
 };
 
 struct PlanAdvice {
@@ -48,7 +50,8 @@ struct PlanAdvice {
   SearchResult chosen;
   std::vector<std::string> reasons;  // by layer
   ParetoFront front;
-  StepCost common;  // what all plans have in common
+  double rest_damage = 0.0;  // see PlanRequest
+  StepCost common;           // what all plans have in common
   std::vector<WholePlan> uniform;
   WholePlan plan;
   Config config;  // that trains so

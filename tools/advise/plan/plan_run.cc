@@ -1,5 +1,8 @@
 #include "tools/advise/plan/plan_run.h"
 
+#include <algorithm>
+
+#include "core/base/error.h"
 #include "core/base/log.h"
 #include "tools/advise/device/cache_model.h"
 #include "tools/advise/device/measured_costs.h"
@@ -23,10 +26,47 @@ Config tried(const Config& given) {
   return config;
 }
 
+void require_enumerable(const std::vector<PlannedLayer>& layers) {
+  double plans = 1.0;
+  for (const PlannedLayer& layer : layers) plans *= static_cast<double>(layer.options.size());
+  if (plans <= static_cast<double>(SearchSettings().most_plans)) return;
+  throw ConfigError(fmt::format(
+      "--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which finds the "
+      "best of them as well",
+      plans, SearchSettings().most_plans));
+}
+
 void train(Session& session, int64_t steps) {
   TrainStep step(session);
   for (int64_t i = 0; i < steps; ++i) step.run();
   step.finish();
+}
+
+// What all that no plan decides about does to the loss when it is in 16 bits: its mean and one standard error, as
+// layers' damages.
+double rest_damage(const Config& config, DType low, const std::vector<PlannedLayer>& layers, int64_t batches,
+                   Session& session) {
+  LoweredPasses passes(session);
+  Config rest = with_plan(config, low, layers, Plan(layers.size(), 0));  // fp32 for all layers
+  rest.precision.weights = WorkingWeights::kFp32;                        // the session's own
+  passes.make_room(rest);
+  const AutocastPolicy policy(rest.autocast());
+  std::vector<double> changes;
+  for (int64_t batch = 0; batch < batches; ++batch) {
+    passes.load(session.next_step + batch);
+    const double exact = passes.loss(nullptr);
+    changes.push_back(passes.loss(&policy) - exact);
+  }
+  const Estimate found = estimate(changes);
+  return std::max(0.0, found.mean) + found.error;
+}
+
+// Precision that is what it is for a whole run.
+Config without_fallback(Config config) {
+  config.precision_fallback = {};
+  FloorPolicy& floor = config.scaler.scaler.floor_policy;
+  if (floor == FloorPolicy::kLift || floor == FloorPolicy::kBf16) floor = FloorPolicy::kFault;
+  return config;
 }
 
 // Those that the plan is compared with: 16 bits first.
@@ -43,9 +83,9 @@ std::vector<NamedConfig> references(const Config& config, DType low) {
 
 void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
               PlanAdvice& advice) {
-  const std::vector<NamedConfig> against = references(config, advice.low);
+  const std::vector<NamedConfig> against = references(without_fallback(config), advice.low);
   while (true) {
-    Config plan = advice.config;
+    Config plan = without_fallback(advice.config);
     plan.checkpoint.resume = "none";
     advice.validation = validate_plan(plan, against, request.validation, communicator);
     const bool is_worse = advice.validation->against.front().loss_verdict == ComparisonVerdict::kWorse;
@@ -62,7 +102,11 @@ void validate(const PlanRunRequest& request, const Config& config, const Target&
 }  // namespace
 
 FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, const Config& config) {
-  require_recipes(request.plan.recipes);  // before anything is trained
+  // What is impossible is found before anything is trained.
+  require_recipes(request.plan.recipes);
+  const DType low = low_of(config);
+  const std::vector<PlannedLayer> layers = planned_layers(config, low, request.plan.recipes);
+  if (request.plan.solver == "enumeration") require_enumerable(layers);
   const auto communicator = start_communicator("local", config.device);
   set_up_threads(config, *communicator);
   const Config exact = tried(config);
@@ -70,7 +114,6 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
            request.batches);
   train(session, request.warm_up);
-  const DType low = low_of(config);
   SensitivityRequest looked_at;
   looked_at.target = title;
   looked_at.formats = formats_to_try(low, request.plan.recipes);
@@ -93,6 +136,7 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
               .memory_bytes = request.hardware->memory_bytes};
   }
   PlanRequest plan = request.plan;
+  plan.rest_damage = rest_damage(config, low, layers, request.batches, session);
   if (plan.solver == kDifferentiable) {
     plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedLayer>& layers) {
       return search_differentiably(config, low, layers, problem, goal,

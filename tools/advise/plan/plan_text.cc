@@ -14,16 +14,19 @@ std::string verdict(const PlanAdvice& advice) {
   const PlanQuantity what = advice.goal.quantities()[0];
   const double found = limited(advice, advice.plan);
   const WholePlan& low = advice.uniform[1];
+  if (!advice.chosen.meets_budget && advice.promotions > 0) {
+    return fmt::format("No plan within the budget of {} was as good as {} throughout: the one below takes {}.\n",
+                       to_text(what, advice.limit), low.name, to_text(what, found));
+  }
   if (!advice.chosen.meets_budget) {
-    return fmt::format("The budget of {} cannot be met: {} is the least that there is, by the plan below.\n",
+    return fmt::format("The budget of {} cannot be met: {} is the least that was found, by the plan below.\n",
                        to_text(what, advice.limit), to_text(what, found));
   }
   return fmt::format(
-      "The plan takes {} a step ({:.3g} of {} throughout) and {}, for a predicted loss of {:.2g} nats above fp32 "
-      "(standard error {:.1g}): within the budget of {}.\n",
+      "The plan takes {} a step ({:.3g} of {} throughout) and {}, with a loss of up to {:.2g} nats above fp32 "
+      "(predicted: mean and one standard error): within the budget of {}.\n",
       to_text(PlanQuantity::kSeconds, advice.plan.cost.seconds), advice.plan.cost.seconds / low.cost.seconds, low.name,
-      to_text(PlanQuantity::kBytes, advice.plan.cost.bytes), advice.plan.damage, advice.plan.damage_error,
-      to_text(what, advice.limit));
+      to_text(PlanQuantity::kBytes, advice.plan.cost.bytes), advice.plan.damage, to_text(what, advice.limit));
 }
 
 std::string interval_text(const MeanDifference& difference, bool is_ratio) {
@@ -58,9 +61,9 @@ std::string validation_lines(const PlanAdvice& advice) {
 }
 
 std::string plan_row(const WholePlan& plan, const WholePlan& low) {
-  return fmt::format("{:<10} {:>10} {:>8.3f} {:>12} {:>12.3g} {:>10.1g}\n", plan.name,
+  return fmt::format("{:<10} {:>10} {:>8.3f} {:>12} {:>12.3g}\n", plan.name,
                      to_text(PlanQuantity::kSeconds, plan.cost.seconds), plan.cost.seconds / low.cost.seconds,
-                     to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage, plan.damage_error);
+                     to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage);
 }
 
 // What a solver leaves to be won, of those that found one within the budget: the quantity that is to be least.
@@ -106,10 +109,12 @@ std::string front_table(const PlanAdvice& advice) {
 
 std::string to_text(const PlanAdvice& advice) {
   std::string text = verdict(advice) + validation_lines(advice);
-  text += fmt::format("\n{:<10} {:>10} {:>8} {:>12} {:>12} {:>10}\n", "", "time", "of " + advice.uniform[1].name,
-                      "memory", "loss, nats", "error");
+  text += fmt::format("\n{:<10} {:>10} {:>8} {:>12} {:>12}\n", "", "time", "of " + advice.uniform[1].name, "memory",
+                      "loss, nats");
   for (const WholePlan& plan : advice.uniform) text += plan_row(plan, advice.uniform[1]);
   text += plan_row(advice.plan, advice.uniform[1]);
+  text += fmt::format("(of linear layers and attention; all else is {}, which does {:.2g} nats of each loss)\n",
+                      name(advice.low), advice.rest_damage);
   text += "\nThe plan, layer by layer:\n";
   size_t width = 0;
   for (const PlannedLayer& layer : advice.layers) width = std::max(width, layer.name().size());

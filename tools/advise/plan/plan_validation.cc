@@ -52,6 +52,12 @@ class Pairs {
     for (size_t i = 0; i < losses_.size() && !loss_->verdict(); ++i) loss_->add(losses_[i], plan_losses_[i]);
   }
 
+  // With a seed that the reference comes through, or fails with as well: then neither is known to be better.
+  void plan_failed(const TrainingRecord& reference) {
+    failed_ = true;
+    if (reference.succeeded()) result_.loss_verdict = ComparisonVerdict::kWorse;
+  }
+
   ReferenceResult finish() const {
     ReferenceResult result = result_;
     if (!losses_.empty())
@@ -92,6 +98,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>&
     ++validation.seeds;
     if (!records[0].succeeded()) {
       validation.failure = records[0].failure;
+      for (size_t i = 0; i < pairs.size(); ++i) pairs[i].plan_failed(records[i + 1]);
       break;
     }
     for (size_t i = 0; i < pairs.size(); ++i) pairs[i].add(records[0], records[i + 1]);
@@ -100,7 +107,6 @@ PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>&
   }
   for (const Pairs& one : pairs) {
     validation.against.push_back(one.finish());
-    if (!validation.failure.empty()) validation.against.back().loss_verdict = ComparisonVerdict::kWorse;
   }
   return validation;
 }

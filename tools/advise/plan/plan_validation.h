@@ -36,7 +36,7 @@ struct ReferenceResult {
 struct PlanValidation {
   ValidationOptions options{};
   int64_t seeds = 0;      // that were run
-  std::string failure{};  // of a run of the plan, which makes it worse than all; else empty
+  std::string failure{};  // of a run of the plan, which makes it worse than what comes through with that seed
   std::vector<ReferenceResult> against{};
 };
 

@@ -48,11 +48,4 @@ std::unique_ptr<PlanSolver> make_plan_solver(std::string_view name, const Search
       fmt::format("[plan] a solver must be one of {}, got {}", fmt::join(plan_solver_names(), ", "), name));
 }
 
-std::string budget_line(const PlanGoal& goal, const SearchResult& result) {
-  const PlanQuantity limited = goal.quantities()[0];
-  const std::string limit = to_text(limited, goal.limit), used = to_text(limited, quantity(result.totals, limited));
-  if (result.meets_budget) return fmt::format("the plan takes {} of the budget of {}", used, limit);
-  return fmt::format("the budget of {} cannot be met: {} is the least that there is", limit, used);
-}
-
 }  // namespace mantissa

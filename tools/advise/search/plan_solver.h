@@ -54,7 +54,4 @@ std::vector<std::string_view> plan_solver_names();
 // ConfigError naming what there is for another name.
 std::unique_ptr<PlanSolver> make_plan_solver(std::string_view name, const SearchSettings& settings = {});
 
-// "the budget of 3 ms cannot be met: 4.1 ms is the least that there is"; what is left of it otherwise.
-std::string budget_line(const PlanGoal& goal, const SearchResult& result);
-
 }  // namespace mantissa

@@ -53,7 +53,7 @@ double relative_change(const ErrorSums& sums, double scale) {
 struct LocalRecord {
   bool seen;
   int64_t rows;
-  double fisher, error_squares, squares, weight_error_squares, entropy, information;
+  double fisher, weight_error_squares, entropy, information;
   OperandRisk risk;
 };
 
@@ -129,7 +129,7 @@ BatchFindings DecisionPasses::run(int64_t step) {
   for (size_t i = 0; i < decisions_.size(); ++i) {
     DecisionPass pass = lower(i, exact);
     pass.local = local[i];
-    if (pass.refusal.empty()) pass.refusal = local[i].refusal;
+    if (!is_backward(decisions_[i])) pass.fisher = local[i].seen ? local[i].fisher : kNaN;
     if (decisions_[i].op == Op::kLinear && decisions_[i].product.value_or(Product::kForward) == Product::kForward) {
       // What a forward product moves is the weight that it multiplies.
       std::fill(pass.moved_squares.begin(), pass.moved_squares.end(), 0.0);
@@ -155,7 +155,7 @@ DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
   pass.gradient_change =
       relative_change(total(compare(gradient_shard(session_), gradient_, session_)), lowered.loss_scale);
   if (!passes_->update(lowered.loss_scale)) {
-    pass.loss = pass.update_loss = pass.parameter_change = kNaN;
+    pass.loss = pass.update_loss = pass.parameter_change = pass.fisher = kNaN;
     std::fill(pass.moved_squares.begin(), pass.moved_squares.end(), kNaN);
     passes_->point().restore();
     return pass;
@@ -165,10 +165,26 @@ DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
   const ErrorSums update = total(compare(updated_, start_, session_));
   pass.parameter_change = std::sqrt(total(moved).error_squares / update.error_squares);
   for (size_t i = 0; i < moved.size(); ++i) pass.moved_squares[i] = moved[i].error_squares;
+  if (is_backward(decisions_[index])) pass.fisher = fisher_of_update(masters);
   pass.update_loss = passes_->loss(nullptr) - exact.after;
   if (is_backward(decisions_[index])) pass.loss = pass.update_loss;
   passes_->point().restore();
   return pass;
+}
+
+double DecisionPasses::fisher_of_update(const Shard& masters) {
+  const auto gradient = read(gradient_, session_), lowered = read(masters, session_), exact = read(updated_, session_);
+  double mine = 0.0;
+  for (size_t part = 0; part < gradient.size(); ++part) {
+    MANTISSA_CHECK(gradient_[part].parameter == masters[part].parameter && gradient_[part].begin == masters[part].begin,
+                   "[sensitivity] gradients and masters lie differently");
+    for (size_t i = 0; i < gradient[part].size(); ++i) {
+      const double moved = static_cast<double>(lowered[part][i]) - static_cast<double>(exact[part][i]);
+      const double effect = static_cast<double>(gradient[part][i]) * moved;
+      mine += effect * effect;
+    }
+  }
+  return sum_over_ranks({mine}, session_.communicator)[0];
 }
 
 std::vector<LocalScore> DecisionPasses::local_scores() {
@@ -177,15 +193,13 @@ std::vector<LocalScore> DecisionPasses::local_scores() {
   for (size_t i = 0; i < mine.size(); ++i) {
     LocalScore& score = mine[i];
     const auto records = all_gather_records(
-        session_.communicator, LocalRecord{score.seen, score.rows, score.fisher, score.error_squares, score.squares,
-                                           score.weight_error_squares, score.entropy, score.information, score.risk});
+        session_.communicator, LocalRecord{score.seen, score.rows, score.fisher, score.weight_error_squares,
+                                           score.entropy, score.information, score.risk});
     LocalScore sum{.seen = score.seen, .refusal = score.refusal, .risk = {}};
     for (const LocalRecord& record : records) {
       const double part = 1.0 / static_cast<double>(records.size());
       sum.rows += record.rows;
       sum.fisher += record.fisher;
-      sum.error_squares += record.error_squares;
-      sum.squares += record.squares;
       sum.weight_error_squares = record.weight_error_squares;  // all ranks have the same weights
       sum.entropy += part * record.entropy;
       sum.information += part * record.information;
@@ -193,11 +207,7 @@ std::vector<LocalScore> DecisionPasses::local_scores() {
       sum.risk.underflow += part * record.risk.underflow;
       sum.risk.precision += part * record.risk.precision;
     }
-    // Rows stand for those that were not looked at; of a weight gradient they are what is summed.
-    if (sum.seen && decisions_[i].product != Product::kWeightGradient) {
-      sum.fisher *= all_rows / static_cast<double>(sum.rows);
-    }
-    if (is_backward(decisions_[i])) sum.fisher *= passes_->learning_rate() * passes_->learning_rate();
+    if (sum.seen) sum.fisher *= all_rows / static_cast<double>(sum.rows);  // which stand for all
     mine[i] = std::move(sum);
   }
   return mine;
@@ -224,7 +234,7 @@ std::vector<ParameterScores> DecisionPasses::parameter_scores(const HessianProbe
                       .elements = parameter.numel(),
                       .gradient_rms = estimate(roots),
                       .gradient_variance = batches < 2.0 ? kNaN : std::max(0.0, variance),
-                      .trace = traces.empty() ? Estimate{kNaN, kNaN} : estimate(traces),
+                      .trace = traces.empty() ? Estimate{kNaN, kNaN, kNaN} : estimate(traces),
                       .smallest_diagonal = range[i].first,
                       .largest_diagonal = range[i].second});
   }

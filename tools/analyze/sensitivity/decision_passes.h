@@ -21,6 +21,7 @@ struct DecisionPass {
   // As in DecisionScores; NaN: not finite.
   double loss = 0.0, update_loss = 0.0, gradient_change = 0.0, parameter_change = 0.0;
   std::vector<double> moved_squares;  // by parameter: what lowering moves, see DecisionScores::hessian
+  double fisher = 0.0;                // see DecisionScores::fisher; NaN: not known
   LocalScore local;                   // of all ranks
 };
 
@@ -61,6 +62,8 @@ class DecisionPasses {
   };
   DecisionPass lower(size_t index, const ExactLoss& exact);
   std::vector<LocalScore> local_scores();
+  // Sum over all weights of (g dw)^2: dw is what an update with lowered gradients moves them by beyond the exact one.
+  double fisher_of_update(const Shard& masters);
 
   std::vector<PrecisionDecision> decisions_;
   Session& session_;

@@ -1,6 +1,7 @@
 #include "tools/analyze/sensitivity/local_scores.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/base/error.h"
 #include "core/tensor/arena.h"
@@ -70,11 +71,11 @@ LocalScores::LocalScores(const std::vector<PrecisionDecision>& decisions, const 
 
 int64_t LocalScores::sampled_rows(int64_t rows) const {
   const int64_t context = session_.config.model.context;
+  // Blocks of scales that go into all rows go into those that are looked at.
+  const int64_t unit = std::gcd(rows, kLongestBlock);
   int64_t samples = std::min(rows, std::max(context, options_.rows)) / context;
-  if (rows % kLongestBlock == 0) {
-    while (samples * context < rows && samples * context % kLongestBlock != 0) ++samples;
-  }
-  return samples == 0 ? rows : samples * context;
+  while (samples * context < rows && samples * context % unit != 0) ++samples;
+  return samples == 0 ? rows : std::min(rows, samples * context);
 }
 
 void LocalScores::on_product(const ObservedProduct& shown) {
@@ -143,8 +144,6 @@ void LocalScores::look_at(const PrecisionDecision& decision, Layer& layer, Local
     const double effect = static_cast<double>(derivative[i]) * change / scale;
     score.first_order += effect;
     score.fisher += effect * effect;
-    score.error_squares += change * change;
-    score.squares += static_cast<double>(exact[i]) * static_cast<double>(exact[i]);
   }
   const size_t stride = (values.size() + kMaxSamples - 1) / kMaxSamples | 1;  // odd: not one column alone
   std::vector<float> some_exact, some_lowered;

@@ -28,15 +28,13 @@ struct LocalScore {
   bool seen = false;    // else nothing is known of it
   std::string refusal;  // why the format does not go with the layer's sizes
   int64_t rows = 0;     // that were looked at
-  // Sum over elements of (g * d)^2: d is the change of the product, g the loss's derivative by it. Of dgrad and wgrad,
-  // which are derivatives themselves, d is the change of a unit step along them, and g the product.
-  double fisher = 0.0;
-  double first_order = 0.0;                   // sum of g * d, likewise: of fprop what the loss gains, to first order
-  double error_squares = 0.0, squares = 0.0;  // of d, of the exact product
-  double weight_error_squares = 0.0;          // |Q(W) - W|^2; 0 where W is no operand
-  OperandRisk risk;                           // of the operand whose sum is larger
-  double entropy = 0.0;                       // of the lowered product: entropy_in_deviations()
-  double information = 0.0;                   // bits between the exact and the lowered product: mutual_information()
+  // Sums over elements of (g d)^2 and of g d: d is the change of the product, g the loss's derivative by it. Of dgrad
+  // and wgrad, which are derivatives themselves, both mean nothing.
+  double fisher = 0.0, first_order = 0.0;
+  double weight_error_squares = 0.0;  // |Q(W) - W|^2; 0 where W is no operand
+  OperandRisk risk;                   // of the operand whose sum is larger
+  double entropy = 0.0;               // of the lowered product: entropy_in_deviations()
+  double information = 0.0;           // bits between the exact and the lowered product: mutual_information()
 };
 
 class LocalScores final : public ProductObserver {

@@ -13,7 +13,7 @@ namespace mantissa {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr Estimate kUnknown{kNaN, kNaN};
+constexpr Estimate kUnknown{kNaN, kNaN, kNaN};
 
 template <typename Of>
 Estimate estimate_of(const std::vector<DecisionPass>& passes, Of&& of) {
@@ -28,10 +28,9 @@ PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request
 }
 
 void take_local(const std::vector<DecisionPass>& passes, const SensitivityRequest& request, DecisionScores& scores) {
-  scores.fisher = scores.entropy = scores.information = kUnknown;
+  scores.entropy = scores.information = kUnknown;
   scores.risk = {.overflow = kNaN, .underflow = kNaN, .precision = kNaN};
   if (!passes.front().local.seen) return;
-  scores.fisher = estimate_of(passes, [](const DecisionPass& pass) { return pass.local.fisher; });
   scores.entropy = estimate_of(passes, [](const DecisionPass& pass) { return pass.local.entropy; });
   scores.information = estimate_of(passes, [](const DecisionPass& pass) { return pass.local.information; });
   const auto mean = [&](double OperandRisk::*share) {
@@ -76,6 +75,7 @@ DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<De
   scores.update_loss = estimate_of(passes, [](const DecisionPass& pass) { return pass.update_loss; });
   scores.gradient_change = estimate_of(passes, [](const DecisionPass& pass) { return pass.gradient_change; });
   scores.parameter_change = estimate_of(passes, [](const DecisionPass& pass) { return pass.parameter_change; });
+  scores.fisher = estimate_of(passes, [](const DecisionPass& pass) { return pass.fisher; });
   scores.hessian = hessian_score(passes, probes, parameters);
   take_local(passes, request, scores);
   return scores;

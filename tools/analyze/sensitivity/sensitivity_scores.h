@@ -23,7 +23,9 @@ struct DecisionScores {
   Estimate update_loss{};       // after an update with the lowered gradients, evaluated exactly
   Estimate gradient_change{};   // |g' - g| / |g| of all parameters
   Estimate parameter_change{};  // |dw' - dw| / |dw| of the update
-  Estimate fisher{};            // LocalScore::fisher, of the global batch and a step of the learning rate
+  // Sum of (dL/dy d)^2 over the elements of a forward product, d its change; of a backward product of (dL/dw dw)^2 over
+  // all weights, dw what the lowered gradients move them by in an update beyond the exact ones.
+  Estimate fisher{};
   // 1/2 sum over parameters of mean curvature (trace / elements) times the squares of what lowering moves: weights by
   // their rounding, for a forward product; the update, for others. Nats; as HAWQ-V2 weighs layers (Dong et al. 2020).
   Estimate hessian{};

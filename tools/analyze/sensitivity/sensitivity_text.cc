@@ -38,6 +38,14 @@ std::string verdict(const SensitivityAnalysis& analysis, const std::vector<const
   std::string text;
   if (std::isnan(first.loss.mean)) {
     text = fmt::format("Most sensitive: {}: gradients or loss are not finite.\n", name(first.decision));
+  } else if (std::isnan(first.loss.half_width)) {
+    text = fmt::format("Most sensitive: {}: loss {:+.3g} nats, of one batch: inconclusive.\n", name(first.decision),
+                       first.loss.mean);
+  } else if (std::abs(first.loss.mean) <= first.loss.half_width) {
+    text = fmt::format(
+        "Most sensitive: {}: loss {:+.3g} nats, which its interval of ±{:.2g} does not tell from 0: "
+        "inconclusive.\n",
+        name(first.decision), first.loss.mean, first.loss.half_width);
   } else {
     text = fmt::format("Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}).\n", name(first.decision),
                        first.loss.mean, first.loss.half_width);

@@ -31,9 +31,11 @@ std::vector<double> ranks(std::span<const double> values) {
 Estimate estimate(std::span<const double> values) {
   constexpr double kLevel = 0.95;
   const bool is_finite = std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); });
-  if (values.empty() || !is_finite) return {kNaN, kNaN};
+  if (values.empty() || !is_finite) return {kNaN, kNaN, kNaN};
   const MeanDifference mean = mean_difference(values, kLevel);
-  return {mean.mean, mean.interval ? (mean.interval->high - mean.interval->low) / 2.0 : kNaN};
+  if (!mean.interval) return {mean.mean, kNaN, kNaN};
+  return {mean.mean, (mean.interval->high - mean.interval->low) / 2.0,
+          mean.stddev / std::sqrt(static_cast<double>(mean.pairs))};
 }
 
 double rank_correlation(std::span<const double> x, std::span<const double> y) {

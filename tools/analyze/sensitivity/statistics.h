@@ -6,10 +6,11 @@
 namespace mantissa {
 
 // The mean of values that were measured several times, and half of its 95 % confidence interval by Student's t, which
-// is NaN of fewer than two values. Both are NaN where a value is not finite.
+// is NaN of fewer than two values, as is the mean's standard error. All are NaN where a value is not finite.
 struct Estimate {
   double mean = 0.0;
   double half_width = 0.0;
+  double error = 0.0;
 };
 Estimate estimate(std::span<const double> values);
 

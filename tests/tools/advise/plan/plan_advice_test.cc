@@ -110,6 +110,14 @@ TEST_F(PlanAdviceTest, ALossBudgetBuysTime) {
   }
 }
 
+TEST_F(PlanAdviceTest, WhatNoPlanDecidesAboutCountsAsWell) {
+  request_.rest_damage = 0.5;
+  const PlanAdvice impossible = plan("loss=0.4");
+  EXPECT_FALSE(impossible.chosen.meets_budget);
+  EXPECT_EQ(impossible.plan.damage, 0.5) << "the least that there is: fp32 for all layers";
+  EXPECT_TRUE(plan("loss=0.6").chosen.meets_budget);
+}
+
 TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {
   const PlanAdvice advice = plan("time=60%");
   // Products are all that takes time here, and those of layers are independent of each other.

@@ -60,6 +60,9 @@ TEST_F(Validation, APlanWhoseRunFailsIsWorseAndAReferenceThatFailsIsInconclusive
   EXPECT_FALSE(plan_fails.failure.empty());
   EXPECT_EQ(plan_fails.against[0].loss_verdict, ComparisonVerdict::kWorse);
   EXPECT_EQ(plan_fails.seeds, 1);
+  const PlanValidation both_fail = validate(failing, {{"fp16", failing}, {"fp32", good}}, 1e-3);
+  EXPECT_EQ(both_fail.against[0].loss_verdict, ComparisonVerdict::kInconclusive);
+  EXPECT_EQ(both_fail.against[1].loss_verdict, ComparisonVerdict::kWorse);
   const PlanValidation reference_fails = validate(good, {{"fp16", failing}}, 1e-3);
   EXPECT_TRUE(reference_fails.failure.empty());
   EXPECT_EQ(reference_fails.against[0].loss_verdict, ComparisonVerdict::kInconclusive);

@@ -29,10 +29,58 @@ TEST(PlanVerb, PlansForADeviceThatIsNotHere) {
   const std::string json = run.folder() + "/plan.json";
   const Outcome outcome =
       run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", "time=1%", "--warm-up", "2",
-                      "--batches", "1", "--seeds", "0", "--plan", run.folder() + "/plan.yaml", "--json", json});
+                      "--batches", "2", "--seeds", "0", "--plan", run.folder() + "/plan.yaml", "--json", json});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("cannot be met"), std::string::npos) << outcome.output;
   EXPECT_FALSE(nlohmann::json::parse(read_file(json)).at("meets_budget").get<bool>());
+}
+
+// Of what is said the plan as a whole is meant, and nothing in the table beside it is better.
+TEST(PlanVerb, JudgesPlansAsAWhole) {
+  const SmallRun run("plan_verb_whole");
+  for (const std::string budget : {"memory=72%", "memory=78%", "memory=86%", "memory=94%"}) {
+    const std::string json = run.folder() + "/plan.json";
+    const Outcome outcome =
+        run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", budget, "--recipes",
+                        "current,nvfp4", "--warm-up", "2", "--batches", "2", "--seeds", "0", "--plan",
+                        run.folder() + "/plan.yaml", "--json", json, "train.recompute=selective"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+    const nlohmann::json found = nlohmann::json::parse(read_file(json));
+    const auto bytes = found.at("plan").at("bytes").get<double>();
+    const auto limit = found.at("budget").at("limit").get<double>() * (1.0 + 1e-9);
+    EXPECT_EQ(found.at("meets_budget").get<bool>(), bytes <= limit) << outcome.output;
+    for (const auto& uniform : found.at("uniform")) {
+      const auto other = uniform.at("bytes").get<double>();
+      if (bytes > limit) {
+        EXPECT_GE(other, bytes) << budget << ": " << uniform;
+      } else if (other <= limit) {
+        EXPECT_GE(uniform.at("damage").get<double>(), found.at("plan").at("damage").get<double>()) << budget;
+      }
+    }
+  }
+}
+
+// fp16 that overflows is no option, whatever is uniform; what changes the precision on the way plays no part in runs
+// that are compared.
+TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
+  const SmallRun run("plan_verb_odd");
+  const std::vector<std::string> common = {"advise",    run.config_path(),
+                                           "--budget",  "loss=1",
+                                           "--recipes", "none",
+                                           "--warm-up", "0",
+                                           "--batches", "2",
+                                           "--plan",    run.folder() + "/plan.yaml"};
+  const auto succeeds = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = common;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output;
+  };
+  succeeds({"--seeds", "0", "precision.compute=fp16", "model.init_stddev=10"});
+  const std::string output = succeeds({"--seeds", "3", "--steps", "6", "precision.compute=fp16",
+                                       "precision.fallback.overflows=2", "scaler.floor=lift"});
+  EXPECT_NE(output.find("Against fp16, 3 seeds of 6 steps"), std::string::npos) << output;
 }
 
 TEST(PlanVerb, RefusesWhatMakesNoSense) {
@@ -44,6 +92,8 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--budget", "time"}, "--budget: expected time=12ms"},
       {{"--budget", "time=1ms", "--solver", "luck"}, "luck"},
       {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
+      {{"--budget", "time=1ms", "--recipes", "current,current"}, "is there twice"},
+      {{"--budget", "time=1ms", "--solver", "enumeration"}, "give knapsack"},
       {{"--budget", "time=1ms", "--seeds", "2"}, "--seeds: expected 0 for no validation"},
       {{"--budget", "time=1ms", "--plan", run.folder() + "/no/such.yaml"}, "--plan"},
   };

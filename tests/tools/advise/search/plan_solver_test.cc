@@ -140,10 +140,8 @@ TEST_P(EverySolver, SaysThatABudgetCannotBeMetAndWhatIsNearest) {
   const SearchResult result = solve(problem, goal);
   EXPECT_FALSE(result.meets_budget);
   EXPECT_EQ(result.plan, (Plan{1, 2}));  // 2 + 2 + 1 ms, as fp8 for both; less damage
-  EXPECT_EQ(budget_line(goal, result), "the budget of 3 ms cannot be met: 5 ms is the least that there is");
   const PlanGoal enough{.budget = Budget::kTime, .limit = 5e-3};
   EXPECT_TRUE(solve(problem, enough).meets_budget);
-  EXPECT_EQ(budget_line(enough, solve(problem, enough)), "the plan takes 5 ms of the budget of 5 ms");
 }
 
 TEST_P(EverySolver, RefusesWhatIsNoNumber) {

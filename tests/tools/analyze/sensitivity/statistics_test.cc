@@ -18,6 +18,7 @@ TEST(Estimate, IsTheMeanWithStudentsInterval) {
   EXPECT_DOUBLE_EQ(found.mean, 3.0);
   // Deviation sqrt(14 / 3), t of 3 degrees at 97.5 %: 3.18245 in tables.
   EXPECT_NEAR(found.half_width, 3.18245 * std::sqrt(14.0 / 3.0) / 2.0, 1e-4);
+  EXPECT_DOUBLE_EQ(found.error, std::sqrt(14.0 / 3.0) / 2.0);
 }
 
 TEST(Estimate, OfOneValueHasNoInterval) {
