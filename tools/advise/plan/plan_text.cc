@@ -47,7 +47,15 @@ std::string validation_lines(const PlanAdvice& advice) {
     text += fmt::format("It was worse than {} throughout and has given options back, {} times.\n",
                         validation.against[0].name, advice.promotions);
   }
-  if (!validation.failure.empty()) return text + fmt::format("A run of the plan failed: {}\n", validation.failure);
+  if (!validation.failure.empty()) {
+    text += fmt::format("A run of the plan failed: {}\n", validation.failure);
+    for (const ReferenceResult& one : validation.against) {
+      text += fmt::format("Against {}, which {} with that seed: {}\n", one.name,
+                          one.loss_verdict == ComparisonVerdict::kWorse ? "came through" : "failed as well",
+                          name(one.loss_verdict));
+    }
+    return text;
+  }
   for (const ReferenceResult& one : validation.against) {
     text += fmt::format("Against {}, {} seeds of {} steps: loss {}: {} (margin {:.2g} nats)", one.name,
                         validation.seeds, validation.options.steps,
@@ -113,7 +121,7 @@ std::string to_text(const PlanAdvice& advice) {
                       "loss, nats");
   for (const WholePlan& plan : advice.uniform) text += plan_row(plan, advice.uniform[1]);
   text += plan_row(advice.plan, advice.uniform[1]);
-  text += fmt::format("(of linear layers and attention; all else is {}, which does {:.2g} nats of each loss)\n",
+  text += fmt::format("(of linear layers and attention; all else is {}, which is {:.2g} nats of each loss)\n",
                       name(advice.low), advice.rest_damage);
   text += "\nThe plan, layer by layer:\n";
   size_t width = 0;
