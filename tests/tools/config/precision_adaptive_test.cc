@@ -87,6 +87,20 @@ TEST(PrecisionAdaptive, SignalsNeedWhatTheyAreMadeOf) {
   EXPECT_EQ(refusal({kLevels, "precision.adaptive.underflow_share=0.5", "probe.enabled=true"}), "accepted");
 }
 
+// Steps that nobody has looked at are not stable.
+TEST(PrecisionAdaptive, GoingDownWaitsForEverySignalToBeLookedAt) {
+  const std::vector<std::string> watching = {kLevels, "precision.adaptive.stalled_evaluations=2",
+                                             "train.eval_interval=70"};
+  const auto with_stable = [&](int steps) {
+    std::vector<std::string> settings = watching;
+    settings.push_back("precision.adaptive.stable_steps=" + std::to_string(steps));
+    return refusal(settings);
+  };
+  EXPECT_THAT(with_stable(20), HasSubstr("stable_steps = 20 is below train.eval_interval = 70"));
+  EXPECT_EQ(with_stable(70), "accepted");
+  EXPECT_EQ(with_stable(0), "accepted") << "it never goes down";
+}
+
 // Otherwise free to change, unless decisions rest on them.
 TEST(PrecisionAdaptive, WhatDecisionsRestOnShapesTheTraining) {
   const std::vector<std::string> watching = {kLevels, "precision.adaptive.stalled_evaluations=2",

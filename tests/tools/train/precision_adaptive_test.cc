@@ -92,7 +92,7 @@ TEST_P(Adaptive, StoppedAndResumedWithEverySignalEqualsTheWholeBitForBit) {
                                        "precision.adaptive.min_improvement=9", "probe.enabled=true", "probe.interval=5",
                                        "precision.adaptive.underflow_share=0.9", "precision.adaptive.curvature=100",
                                        "precision.adaptive.curvature_interval=4", "precision.adaptive.norm_factor=50",
-                                       "precision.adaptive.skipped_share=0.5", "precision.adaptive.stable_steps=3",
+                                       "precision.adaptive.skipped_share=0.5", "precision.adaptive.stable_steps=5",
                                        "checkpoint.interval=6", "checkpoint.keep_last=0"});
   SmallRun straight(fmt::format("signals{}", ranks));
   const Outcome outcome = straight.train(ranks, settings);
