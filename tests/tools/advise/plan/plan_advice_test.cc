@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 
 #include "tests/tools/analyze/sensitivity/planted_model.h"
 #include "tools/advise/plan/differentiable.h"
@@ -25,15 +26,23 @@ class ProductCosts final : public CostModel {
   double link_bandwidth() const override { return 1e12; }
 };
 
-class PlanAdviceTest : public ::testing::Test {
- protected:
-  PlanAdviceTest() : model_("plan_advice") {
-    plant(model_.session);
+// The analysis takes longer than all plans that are made of it.
+struct Analysed {
+  Analysed() {
+    plant(model.session);
     SensitivityRequest request;
     request.formats = formats_to_try(DType::kBF16, {"current"});
     request.probes = 0;
-    sensitivity_ = analyze_sensitivity(request, model_.session);
+    sensitivity = analyze_sensitivity(request, model.session);
   }
+  PlantedModel model{"plan_advice"};
+  SensitivityAnalysis sensitivity;
+};
+
+class PlanAdviceTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { analysed_ = std::make_unique<Analysed>(); }
+  static void TearDownTestSuite() { analysed_.reset(); }
 
   PlanAdvice plan(const std::string& budget) {
     ProductCosts costs;
@@ -43,13 +52,14 @@ class PlanAdviceTest : public ::testing::Test {
                         .narrow_units = NarrowUnits::kTensorScaled,
                         .packing = nullptr};
     request_.budget = parse_budget(budget);
-    return advise_plan(request_, model_.config, sensitivity_, target, 1);
+    return advise_plan(request_, model_.config, analysed_->sensitivity, target, 1);
   }
 
-  PlantedModel model_;
-  SensitivityAnalysis sensitivity_;
+  static std::unique_ptr<Analysed> analysed_;
+  PlantedModel& model_ = analysed_->model;
   PlanRequest request_;
 };
+std::unique_ptr<Analysed> PlanAdviceTest::analysed_;
 
 std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string& layer) {
   for (size_t i = 0; i < plan.size(); ++i) {
