@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/backend/narrow_units.h"
-#include "tools/advise/work/kernel_call.h"
+#include "tools/advise/calls/kernel_call.h"
 
 namespace mantissa {
 

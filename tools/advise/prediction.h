@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tools/advise/hardware.h"
-#include "tools/advise/work/step_walk.h"
+#include "tools/advise/calls/step_walk.h"
 
 namespace mantissa {
 

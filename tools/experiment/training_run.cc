@@ -11,7 +11,7 @@
 
 #include "comm/communicator.h"
 #include "core/base/error.h"
-#include "tools/advise/work/step_walk.h"
+#include "tools/advise/calls/step_walk.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/train/evaluation.h"

@@ -1,5 +1,5 @@
 // What a step calls and sends: against hand-made counts, and against steps that run.
-#include "tools/advise/work/step_walk.h"
+#include "tools/advise/calls/step_walk.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tools/advise/work/step_walk.h"
+#include "tools/advise/calls/step_walk.h"
 
 namespace mantissa {
 

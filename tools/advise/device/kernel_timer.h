@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tools/advise/work/kernel_call.h"
+#include "tools/advise/calls/kernel_call.h"
 
 namespace mantissa {
 

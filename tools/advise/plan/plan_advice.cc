@@ -9,17 +9,15 @@
 
 namespace mantissa {
 
-double limited(const PlanAdvice& advice, const WholePlan& plan) {
-  switch (advice.goal.budget) {
-    case Budget::kTime:
-      return plan.cost.seconds;
-    case Budget::kMemory:
-      return plan.cost.bytes;
-    case Budget::kLoss:
-      break;
-  }
-  return plan.damage;
+namespace {
+
+double of(const WholePlan& plan, PlanQuantity what) {
+  return quantity({.seconds = plan.cost.seconds, .bytes = plan.cost.bytes, .damage = plan.damage}, what);
 }
+
+}  // namespace
+
+double limited(const PlanAdvice& advice, const WholePlan& plan) { return of(plan, advice.goal.quantities()[0]); }
 
 namespace {
 
@@ -112,7 +110,7 @@ Plan uniform_plan(const PlanAdvice& advice, const std::string& option) {
 std::array<double, 3> rank_of(const PlanAdvice& advice, const WholePlan& plan) {
   const double used = limited(advice, plan);
   const double excess = used > advice.limit * (1.0 + 1e-9) ? used - advice.limit : 0.0;
-  return {excess, advice.goal.budget == Budget::kLoss ? plan.cost.seconds : plan.damage, used};
+  return {excess, of(plan, advice.goal.quantities()[1]), used};
 }
 
 // Searches with what is left of the budget for the parts.
@@ -169,12 +167,12 @@ std::vector<std::string> formats_to_try(DType low, const std::vector<std::string
   return formats;
 }
 
-PlanAdvice advise_plan(const PlanRequest& request, const Config& config, const SensitivityAnalysis& sensitivity,
-                       const Target& target, int ranks) {
+PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::vector<PlannedLayer> layers,
+                       const SensitivityAnalysis& sensitivity, const Target& target, int ranks) {
   PlanAdvice advice;
   advice.low = low_of(config);
   advice.of_absent_device = target.hardware != nullptr;
-  advice.layers = planned_layers(config, advice.low, request.recipes);
+  advice.layers = std::move(layers);
   take_known(advice.layers, advice.low, sensitivity);
   const OptionCosts costs = option_costs(config, advice.low, advice.layers, target, ranks);
   advice.problem = problem_of(advice.layers, advice.low, costs, sensitivity, advice.common);

@@ -65,9 +65,10 @@ DType low_of(const Config& config);
 // Of formats that planned_layers() can take: what a sensitivity analysis must have tried.
 std::vector<std::string> formats_to_try(DType low, const std::vector<std::string>& recipes);
 
-// `sensitivity` is of all layers, in formats_to_try(). ConfigError for what is asked and impossible.
-PlanAdvice advise_plan(const PlanRequest& request, const Config& config, const SensitivityAnalysis& sensitivity,
-                       const Target& target, int ranks);
+// `layers`: planned_layers() of the configuration; `sensitivity` is of all of them, in formats_to_try(). ConfigError
+// for what is asked and impossible.
+PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::vector<PlannedLayer> layers,
+                       const SensitivityAnalysis& sensitivity, const Target& target, int ranks);
 
 // The quantity that the budget limits, of a whole step.
 double limited(const PlanAdvice& advice, const WholePlan& plan);

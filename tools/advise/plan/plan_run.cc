@@ -1,6 +1,7 @@
 #include "tools/advise/plan/plan_run.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -58,6 +59,12 @@ double rest_damage(const Config& config, DType low, const std::vector<PlannedLay
     changes.push_back(passes.loss(&policy) - exact);
   }
   const Estimate found = estimate(changes);
+  if (!std::isfinite(found.error)) {
+    throw ConfigError(
+        fmt::format("no plan: with linear layers and attention in fp32 and all else in {} the loss is not finite: give "
+                    "precision.compute=bf16 for plans, or a model that trains in {} at all",
+                    name(low), name(low)));
+  }
   return std::max(0.0, found.mean) + found.error;
 }
 
@@ -138,12 +145,12 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   PlanRequest plan = request.plan;
   plan.rest_damage = rest_damage(config, low, layers, request.batches, session);
   if (plan.solver == kDifferentiable) {
-    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedLayer>& layers) {
-      return search_differentiably(config, low, layers, problem, goal,
+    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedLayer>& left) {
+      return search_differentiably(config, low, left, problem, goal,
                                    {.fp16_scale = found.sensitivity.fp16_scale, .seed = plan.seed}, session);
     };
   }
-  found.advice = advise_plan(plan, config, found.sensitivity, target, request.ranks);
+  found.advice = advise_plan(plan, config, layers, found.sensitivity, target, request.ranks);
   if (request.validation.most_seeds > 0) validate(request, config, target, *communicator, found.advice);
   return found;
 }

@@ -52,7 +52,8 @@ class PlanAdviceTest : public ::testing::Test {
                         .narrow_units = NarrowUnits::kTensorScaled,
                         .packing = nullptr};
     request_.budget = parse_budget(budget);
-    return advise_plan(request_, model_.config, analysed_->sensitivity, target, 1);
+    return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
+                       analysed_->sensitivity, target, 1);
   }
 
   static std::unique_ptr<Analysed> analysed_;

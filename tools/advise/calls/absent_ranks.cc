@@ -1,4 +1,4 @@
-#include "tools/advise/work/absent_ranks.h"
+#include "tools/advise/calls/absent_ranks.h"
 
 #include "core/base/error.h"
 

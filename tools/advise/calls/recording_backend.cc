@@ -1,6 +1,6 @@
-#include "tools/advise/work/recording_backend.h"
+#include "tools/advise/calls/recording_backend.h"
 
-#include "tools/advise/work/kernel_operands.h"
+#include "tools/advise/calls/kernel_operands.h"
 
 namespace mantissa {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/advise/work/kernel_call.h"
+#include "tools/advise/calls/kernel_call.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
-#include "tools/advise/work/step_walk.h"
+#include "tools/advise/calls/step_walk.h"
 
 #include <optional>
 
 #include "comm/amax_exchange.h"
 #include "comm/verdict_reduction.h"
-#include "tools/advise/work/absent_ranks.h"
-#include "tools/advise/work/recording_backend.h"
+#include "tools/advise/calls/absent_ranks.h"
+#include "tools/advise/calls/recording_backend.h"
 #include "tools/train/gathered_codes.h"
 #include "tools/train/session.h"
 #include "tools/train/step_memory.h"

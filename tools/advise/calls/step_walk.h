@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/backend/narrow_units.h"
-#include "tools/advise/work/kernel_call.h"
+#include "tools/advise/calls/kernel_call.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

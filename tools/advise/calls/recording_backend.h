@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "core/backend/dry_run_backend.h"
-#include "tools/advise/work/kernel_call.h"
+#include "tools/advise/calls/kernel_call.h"
 
 namespace mantissa {
 
