@@ -33,10 +33,10 @@ std::optional<ComparisonVerdict> judge(const std::optional<Interval>& interval, 
 
 SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {
   MANTISSA_CHECK(options.margin >= 0.0 && options.level > 0.0 && options.level < 1.0 && options.first_look >= 2 &&
-                     options.max_pairs >= options.first_look,
-                 "[sequential_comparison] expected a margin of at least 0, a level in (0, 1) and 2 <= first_look <= "
-                 "max_pairs, got {}, {}, {}, {}",
-                 options.margin, options.level, options.first_look, options.max_pairs);
+                     options.look_every >= 1 && options.max_pairs >= options.first_look,
+                 "[sequential_comparison] expected a margin of at least 0, a level in (0, 1), 1 <= look_every and 2 "
+                 "<= first_look <= max_pairs, got {}, {}, {}, {}, {}",
+                 options.margin, options.level, options.look_every, options.first_look, options.max_pairs);
 }
 
 void SequentialComparison::add(double baseline, double candidate) {
@@ -44,7 +44,7 @@ void SequentialComparison::add(double baseline, double candidate) {
   MANTISSA_CHECK(std::isfinite(baseline) && std::isfinite(candidate),
                  "[sequential_comparison] expected finite losses, got {} and {}", baseline, candidate);
   differences_.push_back(candidate - baseline);
-  if (pairs() < options_.first_look) return;
+  if (!options_.looks_at(pairs())) return;
   verdict_ = judge(difference().interval, options_.margin,
                    pairs() < options_.max_pairs ? MorePairs::kMayCome : MorePairs::kNone);
 }

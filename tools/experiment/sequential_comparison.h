@@ -41,9 +41,13 @@ struct SequentialOptions {
   double margin = 0.0;     // of equivalence, in units of the loss
   double level = 0.95;     // of the whole comparison
   int64_t first_look = 3;  // pairs before the first look, 2 or more: intervals of two pairs are seldom of use
+  int64_t look_every = 1;  // pairs, from the first look on; the last look is at max_pairs
   int64_t max_pairs = 10;  // at least first_look
 
-  int64_t looks() const { return max_pairs - first_look + 1; }
+  bool looks_at(int64_t pairs) const {
+    return pairs == max_pairs || (pairs >= first_look && (pairs - first_look) % look_every == 0);
+  }
+  int64_t looks() const { return 1 + (max_pairs - first_look + look_every - 1) / look_every; }
   // Of the interval of one look.
   double level_of_look() const { return 1.0 - (1.0 - level) / static_cast<double>(looks()); }
 };
@@ -55,7 +59,7 @@ class SequentialComparison {
 
   // The losses of one more pair, which are finite. Not after verdict() has given an answer.
   void add(double baseline, double candidate);
-  // Nothing as long as another pair is needed; kInconclusive at max_pairs at the latest.
+  // Of the looks so far; nothing as long as another pair is needed; kInconclusive at max_pairs at the latest.
   std::optional<ComparisonVerdict> verdict() const { return verdict_; }
   // Of all pairs, with the interval of a look. At least one pair.
   MeanDifference difference() const { return mean_difference(differences_, options_.level_of_look()); }

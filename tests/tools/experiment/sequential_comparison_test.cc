@@ -36,6 +36,25 @@ TEST(SequentialComparison, LooksShareTheError) {
   EXPECT_NEAR(options.level_of_look(), 0.99, 1e-12);
 }
 
+TEST(SequentialComparison, LooksAfterSeveralPairsWhereThatIsAskedFor) {
+  const SequentialOptions options{.margin = 0.01, .first_look = 4, .look_every = 3, .max_pairs = 9};
+  EXPECT_EQ(options.looks(), 3) << "after 4, 7 and 9 pairs";
+  SequentialComparison comparison(options);
+  const double differences[] = {1.0, 1.0, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0};  // told from 0 after three of them
+  for (const double difference : differences) {
+    comparison.add(0.0, difference);
+    EXPECT_EQ(comparison.verdict(), std::nullopt) << comparison.pairs();
+  }
+  comparison.add(0.0, 0.0);
+  EXPECT_EQ(comparison.verdict(), V::kInconclusive);
+  SequentialComparison clear(options);
+  for (int pair = 0; pair < 4; ++pair) {
+    EXPECT_EQ(clear.verdict(), std::nullopt);
+    clear.add(0.0, 1.0);
+  }
+  EXPECT_EQ(clear.verdict(), V::kWorse);
+}
+
 TEST(SequentialComparison, EndsAtTheLimitAtTheLatest) {
   SequentialComparison comparison({.margin = 0.01, .first_look = 2, .max_pairs = 4});
   for (const double candidate : {1.0, 3.0, 1.0}) {

@@ -153,7 +153,7 @@ void search_with_corrections(PlanAdvice& advice, const PlanRequest& request, con
   advice = std::move(*best);
   for (size_t i = 0; i < advice.uniform.size(); ++i) {
     if (!(rank_of(advice, advice.uniform[i]) < rank_of(advice, advice.plan))) continue;
-    take_plan(advice, uniform_plan(advice, advice.uniform[i].name), config, target, ranks);
+    take_uniform(advice, advice.uniform[i].name, config, target, ranks);
   }
 }
 
@@ -199,6 +199,19 @@ void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const
   goal.limit = std::max(goal.limit, quantity(advice.chosen.totals, goal.quantities()[0]));
   advice.reasons = plan_reasons(advice.problem, goal, plan);
   advice.config = with_plan(config, advice.low, advice.layers, plan);
+}
+
+void take_uniform(PlanAdvice& advice, const std::string& option, const Config& config, const Target& target,
+                  int ranks) {
+  take_plan(advice, uniform_plan(advice, option), config, target, ranks);
+}
+
+bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low) {
+  if (advice.goal.budget == Budget::kMemory || !low.log_time || low.time_verdict != ComparisonVerdict::kWorse) {
+    return false;
+  }
+  const double least = advice.uniform[1].cost.seconds * std::exp(low.log_time->interval->low);
+  return advice.goal.budget == Budget::kLoss || least > advice.limit;
 }
 
 }  // namespace mantissa

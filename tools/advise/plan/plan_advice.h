@@ -58,6 +58,7 @@ struct PlanAdvice {
 
   std::optional<PlanValidation> validation;  // of the plan, where it was trained
   int promotions = 0;                        // times that it gave options back because it was worse
+  std::optional<MeanDifference> slower{};    // ln(step time / that of 16 bits) of a plan that gave way to 16 bits
 };
 
 // What 16 bits are in plans for the configuration: fp16 where it computes in that, else bf16.
@@ -74,6 +75,11 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
 double limited(const PlanAdvice& advice, const WholePlan& plan);
 // Another plan in place of the chosen one.
 void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const Target& target, int ranks);
+// The options of this name everywhere; where a layer has none of it 16 bits, and without these fp32.
+void take_uniform(PlanAdvice& advice, const std::string& option, const Config& config, const Target& target, int ranks);
+// Whether the plan, as it was measured beside 16 bits throughout, is not what was asked for: slower than they are, and
+// than a budget of time allows.
+bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low);
 
 // With tables; ends with a line feed.
 std::string to_text(const PlanAdvice& advice);

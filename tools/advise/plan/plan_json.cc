@@ -26,7 +26,9 @@ nlohmann::json to_json(const std::optional<MeanDifference>& difference) {
 }
 
 nlohmann::json to_json(const PlanValidation& validation) {
-  nlohmann::json json = {{"seeds", validation.seeds}, {"steps", validation.options.steps}};
+  nlohmann::json json = {{"seeds", validation.seeds},
+                         {"steps", validation.options.steps},
+                         {"times_of", validation.times == TimesOf::kTurns ? "turns" : "runs"}};
   if (!validation.failure.empty()) json["failure"] = validation.failure;
   for (const ReferenceResult& one : validation.against) {
     json["against"][one.name] = {{"margin", one.margin},
@@ -56,6 +58,7 @@ nlohmann::json to_json(const PlanAdvice& advice) {
       {"plan", to_json(advice.plan)},
       {"choices", choices(advice, advice.chosen.plan)}};
   json["promotions"] = advice.promotions;
+  if (advice.slower) json["slower"] = to_json(advice.slower);
   if (advice.validation) json["validation"] = to_json(*advice.validation);
   for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(to_json(plan));
   for (const auto& [solver, result] : advice.results) {

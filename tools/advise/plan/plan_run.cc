@@ -91,11 +91,20 @@ std::vector<NamedConfig> references(const Config& config, DType low) {
 void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
               PlanAdvice& advice) {
   const std::vector<NamedConfig> against = references(without_fallback(config), advice.low);
+  ValidationOptions options = request.validation;
+  options.with_times = !advice.of_absent_device;
   while (true) {
     Config plan = without_fallback(advice.config);
     plan.checkpoint.resume = "none";
-    advice.validation = validate_plan(plan, against, request.validation, communicator);
-    const bool is_worse = advice.validation->against.front().loss_verdict == ComparisonVerdict::kWorse;
+    advice.validation = validate_plan(plan, against, options, communicator);
+    const ReferenceResult& low = advice.validation->against.front();
+    if (!advice.slower && exceeds_measured(advice, low) && limited(advice, advice.uniform[1]) <= advice.limit) {
+      log_info("plan: slower than {} throughout, which the budget allows as well: takes that", low.name);
+      advice.slower = low.log_time;
+      take_uniform(advice, low.name, config, target, request.ranks);
+      continue;
+    }
+    const bool is_worse = low.loss_verdict == ComparisonVerdict::kWorse;
     if (!is_worse || advice.promotions == kMostPromotions) return;
     const std::optional<Plan> better = promoted(advice.problem, advice.chosen.plan);
     if (!better) return;

@@ -47,6 +47,12 @@ std::string validation_lines(const PlanAdvice& advice) {
     text += fmt::format("It was worse than {} throughout and has given options back, {} times.\n",
                         validation.against[0].name, advice.promotions);
   }
+  if (advice.slower) {
+    text += fmt::format(
+        "The plan that was found first was measured at {} of {}'s step time, which the budget allows "
+        "as well: the plan is {} throughout.\n",
+        interval_text(*advice.slower, true), validation.against[0].name, validation.against[0].name);
+  }
   if (!validation.failure.empty()) {
     text += fmt::format("A run of the plan failed: {}\n", validation.failure);
     for (const ReferenceResult& one : validation.against) {
@@ -60,10 +66,15 @@ std::string validation_lines(const PlanAdvice& advice) {
     text += fmt::format("Against {}, {} seeds of {} steps: loss {}: {} (margin {:.2g} nats)", one.name,
                         validation.seeds, validation.options.steps,
                         one.loss ? interval_text(*one.loss, false) : "not known", name(one.loss_verdict), one.margin);
-    if (one.log_time && !advice.of_absent_device) {
-      text += fmt::format("; time {}: {}", interval_text(*one.log_time, true), name(one.time_verdict));
+    if (one.log_time) {
+      text += fmt::format("; step time{} {}: {}", validation.times == TimesOf::kRuns ? " of whole runs" : "",
+                          interval_text(*one.log_time, true), name(one.time_verdict));
     }
     text += "\n";
+  }
+  if (exceeds_measured(advice, validation.against[0])) {
+    text += fmt::format("Measured, the plan is slower than {} throughout, and not what the budget asks for.\n",
+                        validation.against[0].name);
   }
   return text;
 }

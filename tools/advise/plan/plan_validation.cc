@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/base/log.h"
+#include "tools/experiment/step_turns.h"
 
 namespace mantissa {
 namespace {
@@ -30,18 +31,15 @@ SequentialOptions sequential(const ValidationOptions& options, double margin) {
 // A reference and the pairs with it.
 class Pairs {
  public:
-  Pairs(std::string name, const ValidationOptions& options)
-      : options_(options), time_(sequential(options, options.time_margin)) {
-    result_.name = std::move(name);
-  }
+  Pairs(std::string name, const ValidationOptions& options) : options_(options) { result_.name = std::move(name); }
 
-  bool is_decided() const { return failed_ || (loss_ && loss_->verdict() && time_.verdict()); }
+  bool has_failed() const { return failed_; }
+  bool is_decided() const { return failed_ || (loss_ && loss_->verdict()); }
 
   void add(const TrainingRecord& plan, const TrainingRecord& reference) {
     failed_ = failed_ || !reference.succeeded();
     if (failed_) return;
-    // As a loss: the smaller, the better.
-    if (!time_.verdict()) time_.add(0.0, std::log(plan.median_step_seconds() / reference.median_step_seconds()));
+    log_times_.push_back(std::log(plan.median_step_seconds() / reference.median_step_seconds()));
     if (loss_ && loss_->verdict()) return;
     plan_losses_.push_back(plan.final_loss());
     losses_.push_back(reference.final_loss());
@@ -58,25 +56,49 @@ class Pairs {
     if (reference.succeeded()) result_.loss_verdict = ComparisonVerdict::kWorse;
   }
 
+  // Of the whole runs, where there is no time by turns. How many there are is decided by losses, and so a single look.
+  StepTimeDifference times() const {
+    StepTimeDifference times;
+    if (log_times_.empty()) return times;
+    times.log_ratio = mean_difference(log_times_, options_.level);
+    times.verdict = *judge(times.log_ratio->interval, std::log1p(options_.time_margin), MorePairs::kNone);
+    return times;
+  }
+
   ReferenceResult finish() const {
     ReferenceResult result = result_;
     if (!losses_.empty())
       result.loss = loss_ ? loss_->difference() : paired_difference(losses_, plan_losses_, options_.level);
-    if (time_.pairs() > 0) result.log_time = time_.difference();
-    if (failed_) return result;
-    if (loss_) result.loss_verdict = loss_->verdict().value_or(ComparisonVerdict::kInconclusive);
-    result.time_verdict = time_.verdict().value_or(ComparisonVerdict::kInconclusive);
+    if (!failed_ && loss_) result.loss_verdict = loss_->verdict().value_or(ComparisonVerdict::kInconclusive);
     return result;
   }
 
  private:
   ValidationOptions options_;
   ReferenceResult result_{};
-  std::vector<double> plan_losses_, losses_;
+  std::vector<double> plan_losses_, losses_, log_times_;
   std::optional<SequentialComparison> loss_;
-  SequentialComparison time_;
   bool failed_ = false;
 };
+
+void add_times(const Config& plan, const std::vector<NamedConfig>& references, const ValidationOptions& options,
+               const std::vector<Pairs>& pairs, Communicator& communicator, PlanValidation& validation) {
+  std::vector<Config> others;
+  for (const NamedConfig& reference : references) others.push_back(short_run(reference.config, options.steps));
+  const auto by_turns = compare_step_times(short_run(plan, options.steps), others,
+                                           {.margin = options.time_margin, .level = options.level}, communicator);
+  if (!by_turns) {
+    log_info("plan: no room for {} models at once: step times are those of whole runs, one after the other",
+             others.size() + 1);
+  }
+  validation.times = by_turns ? TimesOf::kTurns : TimesOf::kRuns;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs[i].has_failed()) continue;
+    const StepTimeDifference times = by_turns ? (*by_turns)[i] : pairs[i].times();
+    validation.against[i].log_time = times.log_ratio;
+    validation.against[i].time_verdict = times.verdict;
+  }
+}
 
 }  // namespace
 
@@ -105,9 +127,9 @@ PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>&
     log_info("plan: seed {}: final loss {:.4f} nats, {:.2f} ms a step", seed, records[0].final_loss(),
              1e3 * records[0].median_step_seconds());
   }
-  for (const Pairs& one : pairs) {
-    validation.against.push_back(one.finish());
-  }
+  for (const Pairs& one : pairs) validation.against.push_back(one.finish());
+  if (options.with_times && validation.failure.empty())
+    add_times(plan, references, options, pairs, communicator, validation);
   return validation;
 }
 

@@ -18,6 +18,7 @@ struct ValidationOptions {
   int64_t most_seeds = 8;  // at least kFirstLook; 0: nothing is validated
   std::optional<double>
       margin{};               // of equal losses, nats; nothing: the deviation over the first seeds of the reference
+  bool with_times = true;     // otherwise losses alone are compared
   double time_margin = 0.02;  // of equal step times, relative
   double level = 0.95;
 };
@@ -29,14 +30,19 @@ struct ReferenceResult {
   double margin = 0.0;
   std::optional<MeanDifference> loss{};  // final losses, plan - reference; nothing where no pair of runs succeeded
   ComparisonVerdict loss_verdict = ComparisonVerdict::kInconclusive;
-  std::optional<MeanDifference> log_time{};  // of median step times, ln(plan / reference)
+  std::optional<MeanDifference> log_time{};  // of step times, ln(plan / reference)
   ComparisonVerdict time_verdict = ComparisonVerdict::kInconclusive;
 };
+
+// Where step times come from: steps by turns (compare_step_times()), or, where not all models fit into memory at once,
+// the medians of the runs.
+enum class TimesOf : uint8_t { kTurns, kRuns };
 
 struct PlanValidation {
   ValidationOptions options{};
   int64_t seeds = 0;      // that were run
   std::string failure{};  // of a run of the plan, which makes it worse than what comes through with that seed
+  TimesOf times = TimesOf::kTurns;
   std::vector<ReferenceResult> against{};
 };
 
@@ -46,7 +52,8 @@ struct NamedConfig {
 };
 
 // Trains `plan` and the references with seed after seed, in turn, so that every one begins as often as the others,
-// until all losses are decided or there are no more seeds. A reference that fails is inconclusive. Collective.
+// until all losses are decided or there are no more seeds; then times their steps. A reference that fails is
+// inconclusive. Collective.
 PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>& references,
                              const ValidationOptions& options, Communicator& communicator);
 

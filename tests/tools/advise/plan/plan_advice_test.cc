@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "tests/tools/analyze/sensitivity/planted_model.h"
@@ -45,20 +46,20 @@ class PlanAdviceTest : public ::testing::Test {
   static void TearDownTestSuite() { analysed_.reset(); }
 
   PlanAdvice plan(const std::string& budget) {
-    ProductCosts costs;
-    const Target target{.title = "products alone",
-                        .costs = &costs,
-                        .hardware = nullptr,
-                        .narrow_units = NarrowUnits::kTensorScaled,
-                        .packing = nullptr};
     request_.budget = parse_budget(budget);
     return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
-                       analysed_->sensitivity, target, 1);
+                       analysed_->sensitivity, target_, 1);
   }
 
   static std::unique_ptr<Analysed> analysed_;
   PlantedModel& model_ = analysed_->model;
   PlanRequest request_;
+  ProductCosts costs_;
+  const Target target_{.title = "products alone",
+                       .costs = &costs_,
+                       .hardware = nullptr,
+                       .narrow_units = NarrowUnits::kTensorScaled,
+                       .packing = nullptr};
 };
 std::unique_ptr<Analysed> PlanAdviceTest::analysed_;
 
@@ -127,6 +128,36 @@ TEST_F(PlanAdviceTest, WhatNoPlanDecidesAboutCountsAsWell) {
   EXPECT_FALSE(impossible.chosen.meets_budget);
   EXPECT_EQ(impossible.plan.damage, 0.5) << "the least that there is: fp32 for all layers";
   EXPECT_TRUE(plan("loss=0.6").chosen.meets_budget);
+}
+
+// 16 bits throughout against a plan that was measured at this many times their step time.
+ReferenceResult measured_at(double ratio) {
+  ReferenceResult low{.name = "bf16"};
+  low.log_time = MeanDifference{
+      .pairs = 6, .mean = std::log(ratio), .interval = Interval{std::log(ratio) - 0.01, std::log(ratio) + 0.01}};
+  low.time_verdict = *judge(low.log_time->interval, 0.02, MorePairs::kNone);
+  return low;
+}
+
+TEST_F(PlanAdviceTest, APlanThatIsMeasuredSlowerThanTheBudgetOfTimeOrLossIsFoundOut) {
+  const PlanAdvice as_fast = plan("time=100%"), slower = plan("time=130%"), loss = plan("loss=10"),
+                   memory = plan("memory=100%");
+  EXPECT_TRUE(exceeds_measured(as_fast, measured_at(1.1)));
+  EXPECT_FALSE(exceeds_measured(as_fast, measured_at(1.01))) << "equal, within the margin";
+  EXPECT_FALSE(exceeds_measured(as_fast, measured_at(0.9)));
+  EXPECT_FALSE(exceeds_measured(as_fast, {.name = "bf16"})) << "not measured";
+  EXPECT_FALSE(exceeds_measured(slower, measured_at(1.1))) << "the budget allows it";
+  EXPECT_TRUE(exceeds_measured(slower, measured_at(1.4)));
+  EXPECT_TRUE(exceeds_measured(loss, measured_at(1.1))) << "such a plan is to be fast";
+  EXPECT_FALSE(exceeds_measured(memory, measured_at(1.1)));
+}
+
+TEST_F(PlanAdviceTest, AUniformPrecisionTakesThePlaceOfAPlan) {
+  PlanAdvice advice = plan("time=100%");
+  take_uniform(advice, "bf16", model_.config, target_, 1);
+  for (const PlannedLayer& layer : advice.layers) EXPECT_EQ(choice(advice, advice.chosen.plan, layer.name()), "bf16");
+  EXPECT_TRUE(advice.chosen.meets_budget);
+  EXPECT_EQ(advice.plan.cost.seconds, advice.uniform[1].cost.seconds);
 }
 
 TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {

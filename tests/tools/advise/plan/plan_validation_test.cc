@@ -4,6 +4,7 @@
 
 #include "comm/local/local_communicator.h"
 #include "tests/tools/train/program.h"
+#include "tools/experiment/step_turns.h"
 
 namespace mantissa::testing {
 namespace {
@@ -17,21 +18,27 @@ class Validation : public ::testing::Test {
   }
   PlanValidation validate(const Config& plan, const std::vector<NamedConfig>& references, double margin) {
     LocalGroup group(1);
-    return validate_plan(plan, references, {.steps = 12, .most_seeds = 4, .margin = margin}, group.rank(0));
+    return validate_plan(plan, references, {.steps = 12, .most_seeds = 4, .margin = margin, .with_times = with_times_},
+                         group.rank(0));
   }
+
+  bool with_times_ = false;  // which takes longer than the losses here
 
   SmallRun run_{"plan_validation"};
 };
 
 TEST_F(Validation, APlanThatIsTheReferenceIsEqual) {
   const Config same = config({});
+  with_times_ = true;
   const PlanValidation found = validate(same, {{"fp32", same}}, 1e-3);
   ASSERT_EQ(found.against.size(), 1u);
   EXPECT_EQ(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
   EXPECT_EQ(found.against[0].loss->mean, 0.0);
   EXPECT_EQ(found.against[0].loss->pairs, 3) << "decided at the first look";
+  EXPECT_EQ(found.seeds, 3) << "times have turns of their own";
+  EXPECT_EQ(found.times, TimesOf::kTurns);
   ASSERT_TRUE(found.against[0].log_time.has_value());
-  EXPECT_EQ(found.against[0].log_time->pairs, found.seeds) << "times may need more";
+  EXPECT_GE(found.against[0].log_time->pairs, StepTimeOptions().first_look);
 }
 
 TEST_F(Validation, APlanThatLearnsLessIsWorse) {
@@ -46,7 +53,7 @@ TEST_F(Validation, APlanThatLearnsLessIsWorse) {
 TEST_F(Validation, WithoutAMarginThatOfTheSeedsIsTaken) {
   LocalGroup group(1);
   const PlanValidation found = validate_plan(config({"precision.compute=bf16"}), {{"fp32", config({})}},
-                                             {.steps = 12, .most_seeds = 4}, group.rank(0));
+                                             {.steps = 12, .most_seeds = 4, .with_times = false}, group.rank(0));
   EXPECT_GT(found.against[0].margin, 0.0);
   EXPECT_LT(found.against[0].margin, 1.0);
 }
