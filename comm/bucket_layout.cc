@@ -3,13 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "core/base/round_up.h"
+
 namespace mantissa {
-namespace {
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-}  // namespace
-
 BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes,
                            const AlignmentOf& alignment_of)
     : ranks_(ranks), capacity_bytes_(capacity_bytes) {

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 
+#include "core/base/round_up.h"
+
 namespace mantissa {
 namespace {
 
 constexpr int64_t kRowAlignmentBytes = 64;
 
-int64_t aligned(int64_t bytes) { return (bytes + kRowAlignmentBytes - 1) / kRowAlignmentBytes * kRowAlignmentBytes; }
+int64_t aligned(int64_t bytes) { return round_up(bytes, kRowAlignmentBytes); }
 
 GatherPlan::Bucket plan_bucket(const BucketLayout& layout, int index, const CodedWeights& coded) {
   const BucketLayout::Bucket& whole = layout.buckets()[static_cast<size_t>(index)];

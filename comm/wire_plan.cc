@@ -4,12 +4,12 @@
 #include <bit>
 #include <cmath>
 
+#include "core/base/round_up.h"
+
 namespace mantissa {
 namespace {
 
 constexpr size_t kSlotAlignmentBytes = 64;
-
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
 

@@ -10,13 +10,14 @@
 
 #include "comm/node/shared_file.h"
 #include "core/base/error.h"
+#include "core/base/round_up.h"
 
 namespace mantissa {
 namespace {
 
 size_t whole_pages(size_t bytes) {
   const size_t page = bytes >= kHugePageBytes ? kHugePageBytes : static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
+  return round_up(bytes, page);
 }
 
 struct Outcome {

@@ -2,12 +2,14 @@
 
 #include <thread>
 
+#include "core/base/round_up.h"
+
 namespace mantissa {
 namespace {
 
 constexpr size_t kAlignmentBytes = 256;
 
-size_t aligned(size_t bytes) { return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes; }
+size_t aligned(size_t bytes) { return round_up(bytes, kAlignmentBytes); }
 
 // What a transport for host memory is given: it moves data that is there, and the queue does the ordering.
 class HostStream final : public Stream {

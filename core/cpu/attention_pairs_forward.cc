@@ -1,3 +1,4 @@
+#include "core/base/round_up.h"
 #include "core/cpu/attention_pairs.h"
 #include "core/cpu/attention_panels.h"
 #include "core/cpu/gemm_bf16.h"
@@ -33,7 +34,7 @@ struct PairForwardScratch {
 void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks& shape, const PairForwardScratch& s,
                         int64_t b, int64_t head, int64_t query_block) {
   const int64_t dim = shape.head_dim, columns = panel_columns(dim), rows = shape.block_rows(query_block);
-  const int64_t whole_rows = (rows + kPanelRows - 1) / kPanelRows * kPanelRows;
+  const int64_t whole_rows = round_up(rows, kPanelRows);
   copy_rows({args.qkv.data<BFloat16>() + shape.query_offset(b, head, 0), shape.qkv_row(), shape.sequence_length, dim},
             query_block, s.queries);
   s.softmax.begin(whole_rows, columns);

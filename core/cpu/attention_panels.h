@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/base/round_up.h"
 #include "core/cpu/attention_blocks.h"
 #include "core/cpu/gemm_panels.h"
 #include "core/cpu/scratch.h"
@@ -31,7 +32,7 @@ struct HeadRows {
 };
 
 // Columns of a (rows, dim) matrix in whole panels.
-constexpr int64_t panel_columns(int64_t dim) { return (dim + kPanelColumns - 1) / kPanelColumns * kPanelColumns; }
+constexpr int64_t panel_columns(int64_t dim) { return round_up(dim, kPanelColumns); }
 
 // For products that sum over dim: the block's rows as columns of b. (dim / 2, 64) in two panels.
 inline void pack_rows_as_columns(const HeadRows& head, int64_t block, uint32_t* panels) {

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-namespace mantissa::cpu {
+#include "core/base/round_up.h"
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+namespace mantissa::cpu {
 
 // A range cut into parts of equal size, but for the last.
 struct Cut {

@@ -10,14 +10,13 @@
 #include <system_error>
 
 #include "core/base/error.h"
+#include "core/base/round_up.h"
 
 namespace mantissa::cpu {
 namespace {
 
 constexpr size_t kAlignmentBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
-
-constexpr size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 [[noreturn]] void throw_no_memory(size_t bytes, const char* what, int error_number) {
   throw ConfigError(

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "core/base/error.h"
+#include "core/base/round_up.h"
 
 namespace mantissa::cpu {
 namespace {
@@ -15,7 +16,7 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 void Scratch::grow(size_t bytes) {
   const bool huge = bytes >= kHugePageBytes / 2;
   const size_t alignment = huge ? kHugePageBytes : kAlignmentBytes;
-  const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+  const size_t rounded = round_up(bytes, alignment);
   data_.reset();
   capacity_bytes_ = 0;
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "core/base/round_up.h"
+
 namespace mantissa::cpu {
 
 class Scratch {
@@ -39,7 +41,7 @@ class ScratchLayout {
   T* take(int64_t count) {
     const size_t offset = used_bytes_;
     const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-    used_bytes_ += (bytes + Scratch::kAlignmentBytes - 1) / Scratch::kAlignmentBytes * Scratch::kAlignmentBytes;
+    used_bytes_ += round_up(bytes, Scratch::kAlignmentBytes);
     return base_ ? reinterpret_cast<T*>(base_ + offset) : nullptr;
   }
   size_t used_bytes() const { return used_bytes_; }

@@ -7,6 +7,7 @@
 
 #include <limits>
 
+#include "core/base/round_up.h"
 #include "core/cuda/attention_log2.h"
 #include "core/cuda/device/device.h"
 #include "core/cuda/grid.h"
@@ -61,7 +62,7 @@ __global__ void row_terms_kernel(RowOperands<T> operands, AttentionRowTerms term
 
 AttentionRowTerms attention_row_terms(const AttentionBackwardArgs& args, const AttentionExtents& extents,
                                       CudaStream& stream) {
-  const int64_t padded = (extents.sequence_length + kRowTermsBlock - 1) / kRowTermsBlock * kRowTermsBlock;
+  const int64_t padded = round_up(extents.sequence_length, kRowTermsBlock);
   const int64_t rows = extents.batch * extents.num_heads * padded;
   auto* memory = reinterpret_cast<float*>(stream.workspace(static_cast<size_t>(2 * rows) * sizeof(float)));
   const AttentionRowTerms terms{.log2_sums = memory, .deltas = memory + rows, .padded_length = padded};

@@ -14,6 +14,7 @@
 #include "core/cuda/gemm_multiply.h"
 
 #include "core/backend/gemm_steps.h"
+#include "core/base/round_up.h"
 #include "core/cuda/cast.h"
 #include "core/cuda/column_sum.h"
 #include "core/cuda/gelu.h"
@@ -22,8 +23,6 @@
 
 namespace mantissa::cuda {
 namespace {
-
-size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
 // Every piece of the workspace starts as the workspace itself does.
 constexpr size_t kPieceAlignmentBytes = 256;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/base/round_up.h"
 
 namespace mantissa::cuda {
 
@@ -36,7 +37,7 @@ void CudaStream::synchronize() { cuda::synchronize(handle_); }
 std::byte* CudaStream::workspace(size_t bytes, const char* caller) {
   if (bytes > workspace_bytes()) {
     constexpr size_t kGranuleBytes = size_t{1} << 20;
-    const size_t wanted = (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+    const size_t wanted = round_up(bytes, kGranuleBytes);
     if (graph_names_workspace_) outgrown_.push_back(workspace_);
     graph_names_workspace_ = false;
     workspace_.reset();  // before its successor comes, which may take its place

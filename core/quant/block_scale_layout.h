@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "core/base/round_up.h"
+
 namespace mantissa {
 
 enum class BlockScaleLayout : uint8_t {
@@ -29,8 +31,6 @@ constexpr int64_t blocks_across(BlockScaleLayout layout, int64_t columns) {
   return (columns + block_length(layout) - 1) / block_length(layout);
 }
 
-constexpr int64_t rounded_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
-
 // Elements of the scales of a matrix (rows, columns), padding included.
 constexpr int64_t block_scale_count(BlockScaleLayout layout, int64_t rows, int64_t columns) {
   const int64_t blocks = blocks_across(layout, columns);
@@ -38,9 +38,9 @@ constexpr int64_t block_scale_count(BlockScaleLayout layout, int64_t rows, int64
     case BlockScaleLayout::kRowBlocks128:
       return rows * blocks;
     case BlockScaleLayout::kSquareBlocks128:
-      return rounded_up(rows, 128) / 128 * rounded_up(blocks, kSquareBlockPadding);
+      return round_up(rows, 128) / 128 * round_up(blocks, kSquareBlockPadding);
     case BlockScaleLayout::kMicroTiles:
-      return rounded_up(rows, kScaleTileRows) * rounded_up(blocks, kScaleTileBlocks);
+      return round_up(rows, kScaleTileRows) * round_up(blocks, kScaleTileBlocks);
   }
   return 0;
 }
@@ -53,11 +53,11 @@ constexpr int64_t block_scale_index(BlockScaleLayout layout, int64_t rows, int64
     case BlockScaleLayout::kRowBlocks128:
       return block * rows + row;
     case BlockScaleLayout::kSquareBlocks128:
-      return row / 128 * rounded_up(blocks, kSquareBlockPadding) + block;
+      return row / 128 * round_up(blocks, kSquareBlockPadding) + block;
     case BlockScaleLayout::kMicroTiles: {
       // Within a tile, the scales of rows 32 apart are neighbours.
       const int64_t tile =
-          row / kScaleTileRows * (rounded_up(blocks, kScaleTileBlocks) / kScaleTileBlocks) + block / kScaleTileBlocks;
+          row / kScaleTileRows * (round_up(blocks, kScaleTileBlocks) / kScaleTileBlocks) + block / kScaleTileBlocks;
       const int64_t in_tile = row % 32 * 16 + row % kScaleTileRows / 32 * kScaleTileBlocks + block % kScaleTileBlocks;
       return tile * (kScaleTileRows * kScaleTileBlocks) + in_tile;
     }

@@ -1,5 +1,7 @@
 #include "core/tensor/arena.h"
 
+#include "core/base/round_up.h"
+
 namespace mantissa {
 
 struct Arena::State {
@@ -74,7 +76,7 @@ Arena::~Arena() = default;
 
 Tensor Arena::allocate(DType dtype, Shape shape, const char* what) {
   const size_t wanted = static_cast<size_t>(shape.numel() * size_bytes(dtype));
-  const size_t bytes = std::max<size_t>(1, (wanted + kAlignmentBytes - 1) / kAlignmentBytes) * kAlignmentBytes;
+  const size_t bytes = std::max(round_up(wanted, kAlignmentBytes), kAlignmentBytes);
   const size_t offset = state_->take(bytes);
   if (offset == SIZE_MAX) {
     throw Error(

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "core/base/round_up.h"
+
 namespace mantissa {
 
 void require_causal(const Model& model, const ModelConfig& config) {
@@ -13,7 +15,7 @@ void require_causal(const Model& model, const ModelConfig& config) {
 
 int64_t padded_length(int64_t length, int64_t context) {
   constexpr int64_t kStep = 64;
-  return std::min((length + kStep - 1) / kStep * kStep, context);
+  return std::min(round_up(length, kStep), context);
 }
 
 Tensor next_logits(Tape& tape, Model& model, const Tensor& tokens, int64_t length, const ModelConfig& config) {

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "core/base/round_up.h"
 #include "core/cuda/cudnn/attention_graph.h"
 #include "core/cuda/cudnn/plan.h"
 #include "core/cuda/runtime.h"
@@ -12,9 +13,7 @@ namespace {
 
 constexpr size_t kAlignmentBytes = 256;
 
-size_t padded(int64_t bytes) {
-  return (static_cast<size_t>(bytes) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-}
+size_t padded(int64_t bytes) { return round_up(static_cast<size_t>(bytes), kAlignmentBytes); }
 
 // Not destroyed while plans are in use: the engine outlives them.
 class CudnnAttentionPlan final : public AttentionPlan {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <new>
 
+#include "core/base/round_up.h"
+
 // Defined by the address sanitizer's runtime, absent without it.
 extern "C" {
 __attribute__((weak)) void __asan_poison_memory_region(const volatile void* data, size_t bytes);
@@ -17,8 +19,6 @@ namespace {
 
 constexpr size_t kPageBytes = 4096;
 constexpr int kNan = 0xff;  // of these bytes are the NaNs of every floating-point format
-
-constexpr size_t round_up(size_t bytes, size_t multiple) { return (bytes + multiple - 1) / multiple * multiple; }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "core/base/round_up.h"
 #include "core/tensor/philox.h"
 #include "tools/train/quantiles.h"
 
@@ -97,7 +98,7 @@ std::vector<std::vector<Tensor>> KernelTimer::make_operands(const KernelCall& ca
       copies = std::min(kMostCopies, static_cast<size_t>(std::ceil(2.0 * cache_bytes_ / bytes)) + 1);
     }
     // Every copy begins at a multiple of 64 bytes.
-    const int64_t numel = operand.shape.numel(), stride = (numel + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t numel = operand.shape.numel(), stride = round_up(numel, kAlignment);
     const int64_t all = stride * static_cast<int64_t>(copies);
     const auto needed = static_cast<size_t>(all * size_bytes(operand.dtype));
     std::shared_ptr<Storage>& storage = memory_[index];
