@@ -2,9 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include <cstring>
 #include <filesystem>
 
+#include "core/base/fixed_text.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_manifest.h"
 #include "tools/train/checkpoint_files.h"
@@ -26,8 +26,6 @@ struct WriteResult {
   } file[3] = {};
   char error[400] = {};
 };
-
-void copy_text(char* out, size_t capacity, const std::string& text) { std::strncpy(out, text.c_str(), capacity - 1); }
 
 void warn(const std::string& text) { log_warn("{}", text); }
 
@@ -65,7 +63,13 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   const auto choose = [&folder](const Checkpoint& checkpoint) {
     folder.found = 1;
     folder.step = checkpoint.step;
-    copy_text(folder.path, sizeof(folder.path), checkpoint.folder);
+    if (checkpoint.folder.size() >= sizeof(folder.path)) {
+      throw CheckpointError(
+          fmt::format("{}: a path of {} characters, expected {} at the most: give a shorter "
+                      "train.run_dir or checkpoint.resume",
+                      checkpoint.folder, checkpoint.folder.size(), sizeof(folder.path) - 1));
+    }
+    copy_text(checkpoint.folder, folder.path);
   };
   if (communicator.rank() == 0) {
     CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
@@ -106,7 +110,7 @@ bool TrainingCheckpoints::save(const nlohmann::json& extra) {
       write();
     } catch (const std::exception& error) {
       mine.ok = 0;
-      copy_text(mine.error, sizeof(mine.error), error.what());
+      copy_text(error.what(), mine.error);
     }
   };
   if (communicator.rank() == 0) guarded([&] { store_.begin(step); });
@@ -115,9 +119,9 @@ bool TrainingCheckpoints::save(const nlohmann::json& extra) {
     guarded([&] {
       for (const CheckpointFile& file : write_files(store_.partial_folder(step))) {
         WriteResult::File& record = mine.file[mine.files++];
-        copy_text(record.name, sizeof(record.name), file.name);
+        copy_text(file.name, record.name);
         record.size_bytes = file.size_bytes;
-        copy_text(record.hash, sizeof(record.hash), file.xxh3_128);
+        copy_text(file.xxh3_128, record.hash);
       }
     });
   }

@@ -1,6 +1,5 @@
 #include "tools/advise/search/budget_repair.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -13,9 +12,7 @@ void repair_budget(const PlanUnits& units, const PlanGoal& goal, UnitPlan& plan,
   for (int left = units.size(); left > 0 && !goal.is_met(units.evaluate(plan)); --left) {
     std::swap(order[draws.below(left)], order[left - 1]);
     const int unit = order[left - 1];
-    const auto& options = units.units()[unit].options;
-    const auto amount = [&](const PlanTotals& option) { return quantity(option, limited); };
-    plan[unit] = static_cast<int>(std::ranges::min_element(options, {}, amount) - options.begin());
+    plan[unit] = least_option(units.units()[unit], limited);
   }
 }
 

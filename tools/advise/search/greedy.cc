@@ -121,10 +121,7 @@ class Descent {
 
   static UnitPlan first_plan(const PlanUnits& units, PlanQuantity least) {
     UnitPlan plan;
-    for (const PlanUnit& unit : units.units()) {
-      const auto amount = [&](const PlanTotals& option) { return quantity(option, least); };
-      plan.push_back(static_cast<int>(std::ranges::min_element(unit.options, {}, amount) - unit.options.begin()));
-    }
+    for (const PlanUnit& unit : units.units()) plan.push_back(least_option(unit, least));
     return plan;
   }
 

@@ -29,6 +29,11 @@ class JoinedSets {
 
 }  // namespace
 
+int least_option(const PlanUnit& unit, PlanQuantity what) {
+  const auto amount = [&](const PlanTotals& option) { return quantity(option, what); };
+  return static_cast<int>(std::ranges::min_element(unit.options, {}, amount) - unit.options.begin());
+}
+
 PlanUnits::PlanUnits(const PlanProblem& problem) : decisions_(problem.decisions.size()) {
   check_problem(problem);
   const auto by_name = [](const auto& things) {

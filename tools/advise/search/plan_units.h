@@ -15,6 +15,9 @@ struct PlanUnit {
   std::vector<PlanTotals> options{};  // sums over the decisions
 };
 
+// The option with the least of a quantity, the first of equals.
+int least_option(const PlanUnit& unit, PlanQuantity what);
+
 struct UnitSharedCost {
   PlanTotals cost{};
   std::vector<PlanChoice> payers{};  // .decision is the place of a unit; in order, none twice

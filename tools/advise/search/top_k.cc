@@ -5,16 +5,6 @@
 #include <utility>
 
 namespace mantissa {
-namespace {
-
-// The option with the least of a quantity, the first of equals.
-int least_option(const PlanUnit& unit, PlanQuantity what) {
-  const auto amount = [&](const PlanTotals& option) { return quantity(option, what); };
-  return static_cast<int>(std::ranges::min_element(unit.options, {}, amount) - unit.options.begin());
-}
-
-}  // namespace
-
 PlanSolver::Found TopK::search(const PlanUnits& units, const PlanGoal& goal) const {
   const int count = units.size();
   UnitPlan exact;
