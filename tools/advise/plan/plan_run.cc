@@ -8,7 +8,7 @@
 #include "tools/advise/device/cache_model.h"
 #include "tools/advise/device/measured_costs.h"
 #include "tools/advise/plan/differentiable.h"
-#include "tools/advise/plan/promotion.h"
+#include "tools/advise/plan/plan_trials.h"
 #include "tools/experiment/candidates.h"
 #include "tools/train/launch.h"
 #include "tools/train/train_step.h"
@@ -93,26 +93,12 @@ void validate(const PlanRunRequest& request, const Config& config, const Target&
   const std::vector<NamedConfig> against = references(without_fallback(config), advice.low);
   ValidationOptions options = request.validation;
   options.with_times = !advice.of_absent_device;
-  while (true) {
-    Config plan = without_fallback(advice.config);
+  const auto train = [&](const Config& found) {
+    Config plan = without_fallback(found);
     plan.checkpoint.resume = "none";
-    advice.validation = validate_plan(plan, against, options, communicator);
-    const ReferenceResult& low = advice.validation->against.front();
-    if (!advice.slower && exceeds_measured(advice, low) && limited(advice, advice.uniform[1]) <= advice.limit) {
-      log_info("plan: slower than {} throughout, which the budget allows as well: takes that", low.name);
-      advice.slower = low.log_time;
-      take_uniform(advice, low.name, config, target, request.ranks);
-      continue;
-    }
-    const bool is_worse = low.loss_verdict == ComparisonVerdict::kWorse;
-    if (!is_worse || advice.promotions == kMostPromotions) return;
-    const std::optional<Plan> better = promoted(advice.problem, advice.chosen.plan);
-    if (!better) return;
-    ++advice.promotions;
-    log_info("plan: worse than {} throughout: gives options back, {} of {} times", advice.validation->against[0].name,
-             advice.promotions, kMostPromotions);
-    take_plan(advice, *better, config, target, request.ranks);
-  }
+    return validate_plan(plan, against, options, communicator);
+  };
+  try_plan(train, config, target, request.ranks, advice);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // From a configuration to a plan: trains a little, analyses sensitivity, prices the options, searches, and trains the
-// plan beside uniform precisions; a plan that is worse than 16 bits throughout gives back what it does most damage
-// with, kMostPromotions times at most.
+// plan beside uniform precisions.
 #pragma once
 
 #include <string>
@@ -8,8 +7,6 @@
 #include "tools/advise/plan/plan_advice.h"
 
 namespace mantissa {
-
-inline constexpr int kMostPromotions = 3;
 
 struct PlanRunRequest {
   PlanRequest plan;

@@ -1,0 +1,21 @@
+// PlanTrials: what training says about a plan, and what becomes of the plan then.
+#pragma once
+
+#include <functional>
+
+#include "tools/advise/plan/plan_advice.h"
+
+namespace mantissa {
+
+inline constexpr int kMostPromotions = 3;
+
+// Trains the configuration of a plan beside uniform ones, 16 bits first: validate_plan().
+using TrainPlan = std::function<PlanValidation(const Config& plan)>;
+
+// Trains the plan of the advice. One that is measured to be slower than 16 bits throughout, and than its budget allows,
+// gives way to them where they meet the budget. One that learns worse gives back what it does most damage with, and is
+// trained again, until it is not worse, has nothing to give back, or has done so kMostPromotions times. The validation
+// in the advice is that of its plan.
+void try_plan(const TrainPlan& train, const Config& config, const Target& target, int ranks, PlanAdvice& advice);
+
+}  // namespace mantissa
