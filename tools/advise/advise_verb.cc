@@ -42,6 +42,7 @@ void plan(const AdviseRequest& request, const Config& config) {
                            .batches = request.batches,
                            .validation = {.steps = request.steps, .most_seeds = request.seeds}};
   if (request.solver != kDifferentiable) make_plan_solver(request.solver);  // unknown ones before anything is trained
+  require_different_files({{"--plan", request.plan}, {"--json", request.json}, {"the configuration", request.config}});
   OutputFile json("--json", request.json), yaml("--plan", request.plan);
   const FoundPlan found = find_plan(run, request.config, config);
   const std::string text = to_text(found.advice);

@@ -46,7 +46,7 @@ void validate(const StaticScaleOptions& options) {
 
 Config valid_configuration_of(const ModelRequest& request, const ModelOutputs& outputs) {
   validate(request.loss_scale);
-  require_two_files(outputs.json, outputs.html);
+  require_different_files({{"--json", outputs.json}, {"--html", outputs.html}});
   return configuration_of(request);
 }
 

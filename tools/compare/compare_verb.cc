@@ -22,7 +22,7 @@ constexpr int64_t kProbedSteps = 8;          // whose gradients are looked at
 constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
 
 Config configuration_of(const CompareRequest& request) {
-  require_two_files(request.json, request.html);
+  require_different_files({{"--json", request.json}, {"--html", request.html}});
   if (request.margin && !(*request.margin >= 0.0 && std::isfinite(*request.margin))) {
     throw ConfigError(fmt::format("--margin: expected a number of nats, 0 or more, got {}", *request.margin));
   }

@@ -39,18 +39,21 @@ void OutputFile::write(const nlohmann::json& data) {
   write(data.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void require_two_files(const std::string& json, const std::string& html) {
-  if (html.empty() || json.empty()) return;
-  std::error_code ignored;
-  if (std::filesystem::is_other(json, ignored)) return;
+void require_different_files(const std::vector<NamedFile>& files) {
   const auto real = [](const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
     return failed ? std::filesystem::path(path) : whole;
   };
-  if (real(json) != real(html)) return;
-  throw ConfigError(
-      fmt::format("--json {} and --html {}: expected two files, got one: name another for one of them", json, html));
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::error_code ignored;
+    if (files[i].path.empty() || std::filesystem::is_other(files[i].path, ignored)) continue;
+    for (size_t j = i + 1; j < files.size(); ++j) {
+      if (files[j].path.empty() || real(files[i].path) != real(files[j].path)) continue;
+      throw ConfigError(fmt::format("{} {} and {} {}: expected two files, got one: name another for one of them",
+                                    files[i].name, files[i].path, files[j].name, files[j].path));
+    }
+  }
 }
 
 }  // namespace mantissa

@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -35,8 +36,13 @@ class OutputFile {
   std::ofstream file_;
 };
 
-// ConfigError where --json and --html lead to one file, whatever ways they take; either may be empty. What is there and
-// is no file (/dev/stdout) takes both in turn.
-void require_two_files(const std::string& json, const std::string& html);
+struct NamedFile {
+  std::string name;  // in errors: "--json"
+  std::string path;  // empty: none
+};
+
+// ConfigError where two of them are one file, whatever ways lead there. What is there and is no file (/dev/stdout)
+// takes several in turn.
+void require_different_files(const std::vector<NamedFile>& files);
 
 }  // namespace mantissa
