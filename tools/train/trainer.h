@@ -61,6 +61,8 @@ class Trainer {
   bool save();
   void take(const std::vector<StepReport>& steps);
   void report(const StepReport& step);
+  // The switch that is to come, with one more cause.
+  PrecisionSwitch& plan_switch(const std::string& cause);
   // Whether layers go back, before a step.
   void watch_returns(int64_t step);
   // Whether layers are lifted, after one.

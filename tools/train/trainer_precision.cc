@@ -6,15 +6,21 @@
 
 namespace mantissa {
 
+PrecisionSwitch& Trainer::plan_switch(const std::string& cause) {
+  if (!switch_) switch_.emplace();
+  // A step under way may have asked for one as well.
+  if (switch_->cause.find(cause) == std::string::npos) switch_->cause += (switch_->cause.empty() ? "" : ", ") + cause;
+  return *switch_;
+}
+
 void Trainer::watch_returns(int64_t step) {
   if (!fallback_.is_due(step)) return;
   take(step_.finish());  // a step under way may still overflow
   for (const std::string& layer : fallback_.settle(step)) {
-    if (!switch_) switch_.emplace();
-    switch_->cause = "precision.fallback.clean_steps";
-    switch_->changes.push_back(layer == PrecisionFallback::kWholeModel
-                                   ? std::string("what was fp16 computes in fp16 again")
-                                   : fmt::format("layer '{}' goes back by a level", layer));
+    plan_switch("precision.fallback.clean_steps")
+        .changes.push_back(layer == PrecisionFallback::kWholeModel
+                               ? std::string("what was fp16 computes in fp16 again")
+                               : fmt::format("layer '{}' goes back by a level", layer));
   }
 }
 
@@ -31,17 +37,16 @@ void Trainer::watch_overflows(const StepReport& step) {
   }
   if (!at_floor || policy != FloorPolicy::kBf16 || !session_.config.precision.uses_fp16()) return;
   fallback_.leave_fp16(step.step);
-  switch_ = {.cause = fmt::format("scaler.floor = bf16 after step {}", step.step + 1),
-             .changes = {"what was fp16 computes in bf16"}};
+  plan_switch(fmt::format("scaler.floor = bf16 after step {}", step.step + 1))
+      .changes.emplace_back("what was fp16 computes in bf16");
 }
 
 void Trainer::lift(const std::string& layer, const std::string& cause) {
   const Precision before = session_.runtime.policy.at(layer);
   Precision after = before;
   mantissa::lift(after, 1);
-  if (!switch_) switch_.emplace();
-  switch_->cause += (switch_->cause.empty() ? "" : ", ") + cause;
-  switch_->changes.push_back(fmt::format("layer '{}': {} -> {}", layer, describe_lift(before), describe_lift(after)));
+  plan_switch(cause).changes.push_back(
+      fmt::format("layer '{}': {} -> {}", layer, describe_lift(before), describe_lift(after)));
 }
 
 void Trainer::watch_signals(const StepReport& step) {
@@ -86,9 +91,8 @@ void Trainer::change_level(int64_t step) {
     signals.push_back(to_json(bad));
   }
   if (signals.empty()) cause += fmt::format("{} steps without an uneasy signal", change->steady_steps);
-  if (!switch_) switch_.emplace();
-  switch_->cause += (switch_->cause.empty() ? "" : ", ") + cause;
-  switch_->figures = {{"from_level", change->from}, {"to_level", change->to}, {"signals", std::move(signals)}};
+  plan_switch(cause).figures = {
+      {"from_level", change->from}, {"to_level", change->to}, {"signals", std::move(signals)}};
 }
 
 }  // namespace mantissa
