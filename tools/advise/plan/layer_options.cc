@@ -111,6 +111,20 @@ Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer
   return in_precision(config, precision);
 }
 
+Plan uniform_plan(const std::vector<PlannedLayer>& layers, DType low, const std::string& option) {
+  Plan plan;
+  for (const PlannedLayer& layer : layers) {
+    int place = 0;
+    for (const std::string& wanted : {std::string(name(low)), option}) {
+      for (size_t i = 0; i < layer.options.size(); ++i) {
+        if (layer.options[i].name == wanted) place = static_cast<int>(i);
+      }
+    }
+    plan.push_back(place);
+  }
+  return plan;
+}
+
 std::vector<PrecisionDecision> decisions_of(const PlannedLayer& layer, const LayerOption& option, DType low) {
   if (option.compute) return {};  // fp32
   std::vector<PrecisionDecision> decisions = {{.layer = layer.layer, .op = layer.op, .format = std::string(name(low))}};

@@ -39,6 +39,9 @@ std::vector<PlannedLayer> planned_layers(const Config& config, DType low, const 
 // layers, one each. Settings that mean nothing beside it take their defaults.
 Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan);
 
+// The options of this name everywhere; where a layer has none of it 16 bits, and without these fp32.
+Plan uniform_plan(const std::vector<PlannedLayer>& layers, DType low, const std::string& option);
+
 // What the options of a layer lower, as a sensitivity analysis tries it.
 std::vector<PrecisionDecision> decisions_of(const PlannedLayer& layer, const LayerOption& option, DType low);
 

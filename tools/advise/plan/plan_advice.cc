@@ -5,19 +5,22 @@
 #include <cmath>
 
 #include "core/base/error.h"
+#include "tools/advise/plan/whole_search.h"
 #include "tools/advise/search/plan_reasons.h"
 
 namespace mantissa {
 
 namespace {
 
-double of(const WholePlan& plan, PlanQuantity what) {
-  return quantity({.seconds = plan.cost.seconds, .bytes = plan.cost.bytes, .damage = plan.damage}, what);
+PlanTotals totals_of(const WholePlan& plan) {
+  return {.seconds = plan.cost.seconds, .bytes = plan.cost.bytes, .damage = plan.damage};
 }
 
 }  // namespace
 
-double limited(const PlanAdvice& advice, const WholePlan& plan) { return of(plan, advice.goal.quantities()[0]); }
+double limited(const PlanAdvice& advice, const WholePlan& plan) {
+  return quantity(totals_of(plan), advice.goal.quantities()[0]);
+}
 
 namespace {
 
@@ -91,26 +94,22 @@ WholePlan whole(const std::string& name, const PlanAdvice& advice, const Plan& p
           .damage_error = totals.damage_error()};
 }
 
-// The options of this name everywhere; where a layer has none of it 16 bits, and without these fp32.
-Plan uniform_plan(const PlanAdvice& advice, const std::string& option) {
-  Plan plan;
-  for (const PlannedLayer& layer : advice.layers) {
-    int place = 0;
-    for (const std::string& wanted : {std::string(name(advice.low)), option}) {
-      for (size_t i = 0; i < layer.options.size(); ++i) {
-        if (layer.options[i].name == wanted) place = static_cast<int>(i);
-      }
-    }
-    plan.push_back(place);
-  }
-  return plan;
-}
+// The budget of whole plans.
+PlanGoal whole_goal(const PlanAdvice& advice) { return {.budget = advice.goal.budget, .limit = advice.limit}; }
 
-// The smaller, the better: how far the budget is exceeded, then what is to be least, then what is limited.
-std::array<double, 3> rank_of(const PlanAdvice& advice, const WholePlan& plan) {
-  const double used = limited(advice, plan);
-  const double excess = used > advice.limit * (1.0 + 1e-9) ? used - advice.limit : 0.0;
-  return {excess, of(plan, advice.goal.quantities()[1]), used};
+// In rising order of time; of plans that are alike in everything the first.
+std::vector<PricedPlan> undominated(std::vector<PricedPlan> plans) {
+  const auto key = [](const PricedPlan& one) {
+    return std::array{one.whole.cost.seconds, one.whole.cost.bytes, one.whole.damage};
+  };
+  std::ranges::stable_sort(plans, {}, key);
+  std::vector<PricedPlan> kept;
+  for (PricedPlan& plan : plans) {
+    const bool is_beaten = std::ranges::any_of(
+        kept, [&](const PricedPlan& other) { return key(other)[1] <= key(plan)[1] && key(other)[2] <= key(plan)[2]; });
+    if (!is_beaten) kept.push_back(std::move(plan));
+  }
+  return kept;
 }
 
 // Searches with what is left of the budget for the parts.
@@ -130,8 +129,7 @@ void search(PlanAdvice& advice, const PlanRequest& request) {
 
 // Layers that are lowered together save casts between them, or packing, that none of them saves alone: a plan takes
 // other time and memory than its parts add up to. What that comes to is found at the plan and taken off the budget of
-// the next search, until a plan is what its parts were said to be. Of these plans and of the uniform ones the best is
-// taken, each as a whole.
+// the next search, until a plan is what its parts were said to be.
 void search_with_corrections(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
                              int ranks) {
   constexpr int kMostSearches = 4;
@@ -144,17 +142,52 @@ void search_with_corrections(PlanAdvice& advice, const PlanRequest& request, con
     advice.goal.limit = std::max(0.0, advice.limit - in_common - advice.interaction);
     search(advice, request);
     take_plan(advice, advice.chosen.plan, config, target, ranks);
-    if (!best || rank_of(advice, advice.plan) < rank_of(*best, best->plan)) best = advice;
+    const auto ranked = [](const PlanAdvice& one) { return rank(whole_goal(one), totals_of(one.plan)); };
+    if (!best || ranked(advice) < ranked(*best)) best = advice;
     const double parts = in_common + quantity(advice.chosen.totals, advice.goal.quantities()[0]);
     const double interaction = limited(advice, advice.plan) - parts;
     if (std::abs(interaction - advice.interaction) <= kClose * advice.limit) break;
     advice.interaction = interaction;
   }
   advice = std::move(*best);
-  for (size_t i = 0; i < advice.uniform.size(); ++i) {
-    if (!(rank_of(advice, advice.uniform[i]) < rank_of(advice, advice.plan))) continue;
-    take_uniform(advice, advice.uniform[i].name, config, target, ranks);
+}
+
+// The fastest plan, by the sums, of those that do no more damage than the chosen one and the tolerance.
+Plan fastest_alike(const PlanAdvice& advice, const PlanRequest& request) {
+  const PlanGoal alike{.budget = Budget::kLoss, .limit = advice.chosen.totals.damage + request.tolerance};
+  return make_plan_solver("knapsack", {.seed = request.seed})->solve(advice.problem, alike).plan;
+}
+
+// From what the sums found, the fastest that is as good, and uniform plans on.
+void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
+                         int ranks) {
+  WholeSearch search{.goal = whole_goal(advice), .tolerance = request.tolerance, .most_plans = request.most_wholes};
+  for (const PlannedLayer& layer : advice.layers) search.options.push_back(static_cast<int>(layer.options.size()));
+  search.starts = {advice.chosen.plan, fastest_alike(advice, request)};
+  for (const WholePlan& uniform : advice.uniform)
+    search.starts.push_back(uniform_plan(advice.layers, advice.low, uniform.name));
+  search.price = [&](const Plan& plan) { return totals_of(whole("plan", advice, plan, config, target, ranks)); };
+  const FoundWhole found = search_wholes(search);
+  advice.tolerance = request.tolerance;
+  advice.plans_priced = found.plans_priced;
+  advice.is_optimum = found.is_optimum;
+  take_plan(advice, found.plan, config, target, ranks);
+}
+
+// Some plans of the front of the sums, the chosen one and the uniform ones, those of them that no other one beats.
+void price_front(PlanAdvice& advice, const Config& config, const Target& target, int ranks) {
+  constexpr size_t kMostPriced = 48;
+  std::vector<PricedPlan> priced{{.plan = advice.chosen.plan, .whole = advice.plan}};
+  for (const WholePlan& uniform : advice.uniform) {
+    priced.push_back({.plan = uniform_plan(advice.layers, advice.low, uniform.name), .whole = uniform});
   }
+  const std::vector<FrontPlan>& plans = advice.front.plans;
+  const size_t count = std::min(kMostPriced, plans.size());
+  for (size_t i = 0; i < count; ++i) {
+    const Plan& plan = plans[count == 1 ? 0 : i * (plans.size() - 1) / (count - 1)].plan;
+    priced.push_back({.plan = plan, .whole = whole("front", advice, plan, config, target, ranks)});
+  }
+  advice.front_plans = undominated(std::move(priced));
 }
 
 }  // namespace
@@ -182,10 +215,13 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   std::vector<std::string> uniform = {std::string(name(DType::kF32)), std::string(name(advice.low))};
   uniform.insert(uniform.end(), request.recipes.begin(), request.recipes.end());
   for (const std::string& option : uniform) {
-    advice.uniform.push_back(whole(option, advice, uniform_plan(advice, option), config, target, ranks));
+    advice.uniform.push_back(
+        whole(option, advice, uniform_plan(advice.layers, advice.low, option), config, target, ranks));
   }
   search_with_corrections(advice, request, config, target, ranks);
+  search_among_wholes(advice, request, config, target, ranks);
   advice.front = pareto_front(advice.problem);
+  price_front(advice, config, target, ranks);
   return advice;
 }
 
@@ -193,7 +229,7 @@ void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const
   advice.chosen.plan = plan;
   advice.chosen.totals = evaluate(advice.problem, plan);
   advice.plan = whole("plan", advice, plan, config, target, ranks);
-  advice.chosen.meets_budget = rank_of(advice, advice.plan)[0] == 0.0;
+  advice.chosen.meets_budget = whole_goal(advice).is_met(totals_of(advice.plan));
   // Where the plan takes more than there is, reasons are told against what it takes.
   PlanGoal goal = advice.goal;
   goal.limit = std::max(goal.limit, quantity(advice.chosen.totals, goal.quantities()[0]));
@@ -203,8 +239,10 @@ void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const
 
 void take_uniform(PlanAdvice& advice, const std::string& option, const Config& config, const Target& target,
                   int ranks) {
-  take_plan(advice, uniform_plan(advice, option), config, target, ranks);
+  take_plan(advice, uniform_plan(advice.layers, advice.low, option), config, target, ranks);
 }
+
+bool fits_low(const PlanAdvice& advice) { return whole_goal(advice).is_met(totals_of(advice.uniform[1])); }
 
 bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low) {
   if (advice.goal.budget == Budget::kMemory || !low.log_time || low.time_verdict != ComparisonVerdict::kWorse) {
@@ -212,6 +250,10 @@ bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low) {
   }
   const double least = advice.uniform[1].cost.seconds * std::exp(low.log_time->interval->low);
   return advice.goal.budget == Budget::kLoss || least > advice.limit;
+}
+
+bool breaks_promise(const PlanAdvice& advice, const ReferenceResult& exact) {
+  return exact.loss && exact.loss->interval && exact.loss->interval->low > advice.plan.damage;
 }
 
 }  // namespace mantissa

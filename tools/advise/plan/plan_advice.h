@@ -25,8 +25,12 @@ struct PlanRequest {
   std::string solver = "knapsack";  // whose plan is taken; the others are compared with it
   std::vector<std::string> recipes = {"current"};
   uint64_t seed = 1;
-  double rest_damage = 0.0;  // what all that no plan decides about, in 16 bits, does to the loss of fp32 throughout
-  PlanSearch own_search{};   // where `solver` names none of plan_solver_names()
+  // Nats. Under a budget of time or memory, plans whose predicted losses differ by less are as good, and the fastest is
+  // taken. A thousandth is a tenth of a per cent of perplexity, and less than what another seed makes.
+  double tolerance = 1e-3;
+  int64_t most_wholes = 1 << 9;  // plans that are priced as wholes: WholeSearch::most_plans
+  double rest_damage = 0.0;      // what all that no plan decides about, in 16 bits, does to the loss of fp32 throughout
+  PlanSearch own_search{};       // where `solver` names none of plan_solver_names()
 };
 
 // A plan, predicted as a whole.
@@ -35,6 +39,11 @@ struct WholePlan {
   StepCost cost;
   // Nats above fp32 throughout: of what no plan decides about, and of what the layers may do alone, added up.
   double damage = 0.0, damage_error = 0.0;
+};
+
+struct PricedPlan {
+  Plan plan;
+  WholePlan whole;
 };
 
 struct PlanAdvice {
@@ -49,16 +58,22 @@ struct PlanAdvice {
   std::vector<std::pair<std::string, SearchResult>> results;  // by solver
   SearchResult chosen;
   std::vector<std::string> reasons;  // by layer
-  ParetoFront front;
+  double tolerance = 0.0;            // see PlanRequest
+  int64_t plans_priced = 0;          // as wholes
+  bool is_optimum = false;           // these are all plans that there are
+  ParetoFront front;                 // of the sums of parts
+  // By rising time: plans of that front, the chosen one and the uniform ones, priced as wholes, as far as none of them
+  // beats another.
+  std::vector<PricedPlan> front_plans;
   double rest_damage = 0.0;  // see PlanRequest
   StepCost common;           // what all plans have in common
   std::vector<WholePlan> uniform;
   WholePlan plan;
   Config config;  // that trains so
 
-  std::optional<PlanValidation> validation;  // of the plan, where it was trained
-  int promotions = 0;                        // times that it gave options back because it was worse
-  std::optional<MeanDifference> slower{};    // ln(step time / that of 16 bits) of a plan that gave way to 16 bits
+  std::optional<PlanValidation> validation;   // of the plan, where it was trained
+  int promotions = 0;                         // times that it gave options back because it was worse than promised
+  std::optional<ReferenceResult> gave_way{};  // to 16 bits throughout: what had been found of the plan before
 };
 
 // What 16 bits are in plans for the configuration: fp16 where it computes in that, else bf16.
@@ -75,11 +90,15 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
 double limited(const PlanAdvice& advice, const WholePlan& plan);
 // Another plan in place of the chosen one.
 void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const Target& target, int ranks);
-// The options of this name everywhere; where a layer has none of it 16 bits, and without these fp32.
+// uniform_plan() in its place.
 void take_uniform(PlanAdvice& advice, const std::string& option, const Config& config, const Target& target, int ranks);
 // Whether the plan, as it was measured beside 16 bits throughout, is not what was asked for: slower than they are, and
 // than a budget of time allows.
 bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low);
+// Whether the plan, as it was trained beside fp32 throughout, does more damage than its parts promised.
+bool breaks_promise(const PlanAdvice& advice, const ReferenceResult& exact);
+// Whether 16 bits throughout meet the budget.
+bool fits_low(const PlanAdvice& advice);
 
 // With tables; ends with a line feed.
 std::string to_text(const PlanAdvice& advice);

@@ -11,7 +11,8 @@ namespace mantissa {
 
 struct StepCost {
   double seconds = 0.0;
-  double bytes = 0.0;  // of a rank
+  double bytes = 0.0;       // of a rank
+  double sent_bytes = 0.0;  // by a rank to others in a step
 };
 
 // A step of the configuration on the target.

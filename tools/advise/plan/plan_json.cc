@@ -4,17 +4,15 @@ namespace mantissa {
 namespace {
 
 nlohmann::json to_json(const WholePlan& plan) {
-  return {{"name", plan.name},
-          {"seconds", plan.cost.seconds},
-          {"bytes", plan.cost.bytes},
-          {"damage", plan.damage},
-          {"damage_error", plan.damage_error}};
+  return {{"name", plan.name},        {"seconds", plan.cost.seconds},
+          {"bytes", plan.cost.bytes}, {"sent_bytes", plan.cost.sent_bytes},
+          {"damage", plan.damage},    {"damage_error", plan.damage_error}};
 }
 
 nlohmann::json to_json(const PlanAdvice& advice, const PlanTotals& totals) {
   return {{"seconds", advice.common.seconds + totals.seconds},
           {"bytes", advice.common.bytes + totals.bytes},
-          {"damage", totals.damage},
+          {"damage", advice.rest_damage + totals.damage},
           {"damage_error", totals.damage_error()}};
 }
 
@@ -25,18 +23,20 @@ nlohmann::json to_json(const std::optional<MeanDifference>& difference) {
   return json;
 }
 
+nlohmann::json to_json(const ReferenceResult& one) {
+  return {{"margin", one.margin},
+          {"loss", to_json(one.loss)},
+          {"loss_verdict", name(one.loss_verdict)},
+          {"log_time", to_json(one.log_time)},
+          {"time_verdict", name(one.time_verdict)}};
+}
+
 nlohmann::json to_json(const PlanValidation& validation) {
   nlohmann::json json = {{"seeds", validation.seeds},
                          {"steps", validation.options.steps},
                          {"times_of", validation.times == TimesOf::kTurns ? "turns" : "runs"}};
   if (!validation.failure.empty()) json["failure"] = validation.failure;
-  for (const ReferenceResult& one : validation.against) {
-    json["against"][one.name] = {{"margin", one.margin},
-                                 {"loss", to_json(one.loss)},
-                                 {"loss_verdict", name(one.loss_verdict)},
-                                 {"log_time", to_json(one.log_time)},
-                                 {"time_verdict", name(one.time_verdict)}};
-  }
+  for (const ReferenceResult& one : validation.against) json["against"][one.name] = to_json(one);
   return json;
 }
 
@@ -58,7 +58,10 @@ nlohmann::json to_json(const PlanAdvice& advice) {
       {"plan", to_json(advice.plan)},
       {"choices", choices(advice, advice.chosen.plan)}};
   json["promotions"] = advice.promotions;
-  if (advice.slower) json["slower"] = to_json(advice.slower);
+  if (advice.gave_way) json["gave_way"] = to_json(*advice.gave_way);
+  json["tolerance"] = advice.tolerance;
+  json["plans_priced"] = advice.plans_priced;
+  json["is_optimum"] = advice.is_optimum;
   if (advice.validation) json["validation"] = to_json(*advice.validation);
   for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(to_json(plan));
   for (const auto& [solver, result] : advice.results) {
@@ -66,7 +69,13 @@ nlohmann::json to_json(const PlanAdvice& advice) {
     json["solvers"][solver]["meets_budget"] = result.meets_budget;
     json["solvers"][solver]["choices"] = choices(advice, result.plan);
   }
-  for (const FrontPlan& plan : advice.front.plans) json["front"].push_back(to_json(advice, plan.totals));
+  json["front_of_sums"] = {{"plans", advice.front.plans.size()},
+                           {"damage_gap", advice.front.damage_gap},
+                           {"bytes_gap", advice.front.bytes_gap}};
+  for (const PricedPlan& priced : advice.front_plans) {
+    json["front"].push_back(to_json(priced.whole));
+    json["front"].back()["choices"] = choices(advice, priced.plan);
+  }
   for (size_t i = 0; i < advice.layers.size(); ++i) {
     nlohmann::json layer = {{"name", advice.layers[i].name()}, {"reason", advice.reasons[i]}};
     for (const PlanOption& option : advice.problem.decisions[i].options) {

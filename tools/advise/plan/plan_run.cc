@@ -88,6 +88,21 @@ std::vector<NamedConfig> references(const Config& config, DType low) {
   return found;
 }
 
+// Most calls of any plan are those of some uniform one: each is timed in several rounds, since the device may do other
+// work for a while.
+void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedLayer>& layers,
+                        const std::vector<std::string>& recipes, const Target& target, MeasuredCosts& costs) {
+  constexpr int kRounds = 5;
+  std::vector<std::string> names = {std::string(name(DType::kF32)), std::string(name(low))};
+  names.insert(names.end(), recipes.begin(), recipes.end());
+  for (int round = 0; round < kRounds; ++round) {
+    for (const std::string& option : names) {
+      const Config uniform = with_plan(config, low, layers, uniform_plan(layers, low, option));
+      costs.measure(walk_calls(uniform, 1, target.narrow_units, target.packing));
+    }
+  }
+}
+
 void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
               PlanAdvice& advice) {
   const std::vector<NamedConfig> against = references(without_fallback(config), advice.low);
@@ -145,6 +160,7 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
                                    {.fp16_scale = found.sensitivity.fp16_scale, .seed = plan.seed}, session);
     };
   }
+  if (request.hardware == nullptr) time_uniform_steps(config, low, layers, request.plan.recipes, target, measured);
   found.advice = advise_plan(plan, config, layers, found.sensitivity, target, request.ranks);
   if (request.validation.most_seeds > 0) validate(request, config, target, *communicator, found.advice);
   return found;

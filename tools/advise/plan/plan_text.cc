@@ -15,8 +15,8 @@ std::string verdict(const PlanAdvice& advice) {
   const double found = limited(advice, advice.plan);
   const WholePlan& low = advice.uniform[1];
   if (!advice.chosen.meets_budget && advice.promotions > 0) {
-    return fmt::format("No plan within the budget of {} was as good as {} throughout: the one below takes {}.\n",
-                       to_text(what, advice.limit), low.name, to_text(what, found));
+    return fmt::format("No plan within the budget of {} kept what it promised: the one below takes {}.\n",
+                       to_text(what, advice.limit), to_text(what, found));
   }
   if (!advice.chosen.meets_budget) {
     return fmt::format("The budget of {} cannot be met: {} is the least that was found, by the plan below.\n",
@@ -39,20 +39,24 @@ std::string interval_text(const MeanDifference& difference, bool is_ratio) {
                           : fmt::format(" ({:+.4f} to {:+.4f})", difference.interval->low, difference.interval->high));
 }
 
+// Of the plan that was found first, beside 16 bits.
+std::string gave_way_text(const PlanAdvice& advice, const ReferenceResult& found) {
+  std::string what = fmt::format("loss {}", found.loss ? interval_text(*found.loss, false) : "not known");
+  if (found.log_time) what += fmt::format(", step time {}", interval_text(*found.log_time, true));
+  return fmt::format(
+      "The plan that was found first did worse than {} throughout ({}), which meets the budget as well: "
+      "the plan is {} throughout.\n",
+      found.name, what, advice.uniform[1].name);
+}
+
 std::string validation_lines(const PlanAdvice& advice) {
   if (!advice.validation) return "Not validated: no runs were asked for.\n";
   const PlanValidation& validation = *advice.validation;
   std::string text;
   if (advice.promotions > 0) {
-    text += fmt::format("It was worse than {} throughout and has given options back, {} times.\n",
-                        validation.against[0].name, advice.promotions);
+    text += fmt::format("It was worse than promised and has given options back, {} times.\n", advice.promotions);
   }
-  if (advice.slower) {
-    text += fmt::format(
-        "The plan that was found first was measured at {} of {}'s step time, which the budget allows "
-        "as well: the plan is {} throughout.\n",
-        interval_text(*advice.slower, true), validation.against[0].name, validation.against[0].name);
-  }
+  if (advice.gave_way) text += gave_way_text(advice, *advice.gave_way);
   if (!validation.failure.empty()) {
     text += fmt::format("A run of the plan failed: {}\n", validation.failure);
     for (const ReferenceResult& one : validation.against) {
@@ -62,6 +66,7 @@ std::string validation_lines(const PlanAdvice& advice) {
     }
     return text;
   }
+  const ReferenceResult& exact = validation.against.back();
   for (const ReferenceResult& one : validation.against) {
     text += fmt::format("Against {}, {} seeds of {} steps: loss {}: {} (margin {:.2g} nats)", one.name,
                         validation.seeds, validation.options.steps,
@@ -69,6 +74,10 @@ std::string validation_lines(const PlanAdvice& advice) {
     if (one.log_time) {
       text += fmt::format("; step time{} {}: {}", validation.times == TimesOf::kRuns ? " of whole runs" : "",
                           interval_text(*one.log_time, true), name(one.time_verdict));
+    }
+    if (&one == &exact) {
+      text += fmt::format("; promised {:.2g} nats: {}", advice.plan.damage,
+                          breaks_promise(advice, exact) ? "not kept" : "kept, as far as these runs tell");
     }
     text += "\n";
   }
@@ -80,9 +89,10 @@ std::string validation_lines(const PlanAdvice& advice) {
 }
 
 std::string plan_row(const WholePlan& plan, const WholePlan& low) {
-  return fmt::format("{:<10} {:>10} {:>8.3f} {:>12} {:>12.3g}\n", plan.name,
+  return fmt::format("{:<10} {:>10} {:>8.3f} {:>12} {:>12} {:>12.3g}\n", plan.name,
                      to_text(PlanQuantity::kSeconds, plan.cost.seconds), plan.cost.seconds / low.cost.seconds,
-                     to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage);
+                     to_text(PlanQuantity::kBytes, plan.cost.bytes),
+                     to_text(PlanQuantity::kBytes, plan.cost.sent_bytes), plan.damage);
 }
 
 // What a solver leaves to be won, of those that found one within the budget: the quantity that is to be least.
@@ -103,33 +113,41 @@ std::string solver_table(const PlanAdvice& advice) {
   for (const auto& [solver, result] : advice.results) {
     text += fmt::format("{:<14} {:>12} {:>12} {:>12.3g} {:>8} {:>15}\n", solver,
                         to_text(PlanQuantity::kSeconds, advice.common.seconds + result.totals.seconds),
-                        to_text(PlanQuantity::kBytes, advice.common.bytes + result.totals.bytes), result.totals.damage,
-                        result.meets_budget ? "met" : "missed", gap_text(advice, result));
+                        to_text(PlanQuantity::kBytes, advice.common.bytes + result.totals.bytes),
+                        advice.rest_damage + result.totals.damage, result.meets_budget ? "met" : "missed",
+                        gap_text(advice, result));
   }
   return text;
 }
 
 std::string front_table(const PlanAdvice& advice) {
   constexpr size_t kMostRows = 12;
-  const std::vector<FrontPlan>& plans = advice.front.plans;
+  const std::vector<PricedPlan>& plans = advice.front_plans;
   std::string text = fmt::format("{:>12} {:>12} {:>12}\n", "time", "memory", "loss, nats");
   const size_t rows = std::min(kMostRows, plans.size());
   for (size_t row = 0; row < rows; ++row) {
-    const FrontPlan& plan = plans[rows == 1 ? 0 : row * (plans.size() - 1) / (rows - 1)];
-    text += fmt::format("{:>12} {:>12} {:>12.3g}\n",
-                        to_text(PlanQuantity::kSeconds, advice.common.seconds + plan.totals.seconds),
-                        to_text(PlanQuantity::kBytes, advice.common.bytes + plan.totals.bytes), plan.totals.damage);
+    const WholePlan& plan = plans[rows == 1 ? 0 : row * (plans.size() - 1) / (rows - 1)].whole;
+    text += fmt::format("{:>12} {:>12} {:>12.3g}\n", to_text(PlanQuantity::kSeconds, plan.cost.seconds),
+                        to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage);
   }
-  return text +
-         fmt::format("({} of {} plans that no other one beats in time, memory and loss at once)\n", rows, plans.size());
+  text += fmt::format(
+      "({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at once; "
+      "from the {} that sums of parts have",
+      rows, plans.size(), advice.front.plans.size());
+  if (advice.front.damage_gap > 0.0 || advice.front.bytes_gap > 0.0) {
+    text += fmt::format(", thinned: up to {} and {} from the whole front",
+                        to_text(PlanQuantity::kDamage, advice.front.damage_gap),
+                        to_text(PlanQuantity::kBytes, advice.front.bytes_gap));
+  }
+  return text + ")\n";
 }
 
 }  // namespace
 
 std::string to_text(const PlanAdvice& advice) {
   std::string text = verdict(advice) + validation_lines(advice);
-  text += fmt::format("\n{:<10} {:>10} {:>8} {:>12} {:>12}\n", "", "time", "of " + advice.uniform[1].name, "memory",
-                      "loss, nats");
+  text += fmt::format("\n{:<10} {:>10} {:>8} {:>12} {:>12} {:>12}\n", "", "time", "of " + advice.uniform[1].name,
+                      "memory", "sent a step", "loss, nats");
   for (const WholePlan& plan : advice.uniform) text += plan_row(plan, advice.uniform[1]);
   text += plan_row(advice.plan, advice.uniform[1]);
   text += fmt::format("(of linear layers and attention; all else is {}, which is {:.2g} nats of each loss)\n",
@@ -141,6 +159,12 @@ std::string to_text(const PlanAdvice& advice) {
     text += fmt::format("  {:<{}}  {}\n", advice.layers[i].name(), width, advice.reasons[i]);
   }
   text += "\nWhat each solver found (sums of what layers cost and do alone):\n" + solver_table(advice);
+  text +=
+      fmt::format("From there {} plans were priced as wholes, {}.{}\n", advice.plans_priced,
+                  advice.is_optimum ? "which are all that there are" : "one layer or two changed at a time",
+                  advice.goal.budget == Budget::kLoss
+                      ? ""
+                      : fmt::format(" Of those within {} nats of the best the fastest is taken.", advice.tolerance));
   text += "\nPareto front:\n" + front_table(advice);
   std::string refusals;
   for (const PlannedLayer& layer : advice.layers) {

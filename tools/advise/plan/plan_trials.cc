@@ -1,28 +1,46 @@
 #include "tools/advise/plan/plan_trials.h"
 
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "tools/advise/plan/promotion.h"
 
 namespace mantissa {
+namespace {
+
+// The plan that the advice gives back to, where it does not keep what it promised.
+std::optional<Plan> given_back(const PlanAdvice& advice) {
+  const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
+  const bool fails = !advice.validation->failure.empty() && low.loss_verdict == ComparisonVerdict::kWorse;
+  if (advice.promotions == kMostPromotions || !(fails || breaks_promise(advice, exact))) return std::nullopt;
+  return promoted(advice.problem, advice.chosen.plan);
+}
+
+bool gives_way(const PlanAdvice& advice) {
+  const ReferenceResult& low = advice.validation->against[0];
+  if (advice.gave_way || !fits_low(advice)) return false;
+  const bool is_worse = advice.goal.budget != Budget::kLoss && low.loss_verdict == ComparisonVerdict::kWorse;
+  return is_worse || exceeds_measured(advice, low);
+}
+
+}  // namespace
 
 void try_plan(const TrainPlan& train, const Config& config, const Target& target, int ranks, PlanAdvice& advice) {
   while (true) {
     advice.validation = train(advice.config);
-    const ReferenceResult& low = advice.validation->against.front();
-    if (!advice.slower && exceeds_measured(advice, low) && limited(advice, advice.uniform[1]) <= advice.limit) {
-      log_info("plan: slower than {} throughout, which the budget allows as well: takes that", low.name);
-      advice.slower = low.log_time;
-      take_uniform(advice, low.name, config, target, ranks);
-      continue;
+    MANTISSA_CHECK(advice.validation->against.size() == 2, "[try_plan] expected 16 bits and fp32, got {} references",
+                   advice.validation->against.size());
+    const std::string low = advice.validation->against[0].name;
+    if (const std::optional<Plan> better = given_back(advice)) {
+      ++advice.promotions;
+      log_info("plan: worse than promised: gives options back, {} of {} times", advice.promotions, kMostPromotions);
+      take_plan(advice, *better, config, target, ranks);
+    } else if (gives_way(advice)) {
+      log_info("plan: worse or slower than {} throughout, which the budget allows as well: takes that", low);
+      advice.gave_way = advice.validation->against[0];
+      take_uniform(advice, low, config, target, ranks);
+    } else {
+      return;
     }
-    const bool is_worse = low.loss_verdict == ComparisonVerdict::kWorse;
-    if (!is_worse || advice.promotions == kMostPromotions) return;
-    const std::optional<Plan> better = promoted(advice.problem, advice.chosen.plan);
-    if (!better) return;
-    ++advice.promotions;
-    log_info("plan: worse than {} throughout: gives options back, {} of {} times", low.name, advice.promotions,
-             kMostPromotions);
-    take_plan(advice, *better, config, target, ranks);
   }
 }
 

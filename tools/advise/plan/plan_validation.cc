@@ -39,7 +39,8 @@ class Pairs {
   void add(const TrainingRecord& plan, const TrainingRecord& reference) {
     failed_ = failed_ || !reference.succeeded();
     if (failed_) return;
-    log_times_.push_back(std::log(plan.median_step_seconds() / reference.median_step_seconds()));
+    const double log_time = std::log(plan.median_step_seconds() / reference.median_step_seconds());
+    if (std::isfinite(log_time)) log_times_.push_back(log_time);  // a run may have applied its first steps alone
     if (loss_ && loss_->verdict()) return;
     plan_losses_.push_back(plan.final_loss());
     losses_.push_back(reference.final_loss());

@@ -47,6 +47,7 @@ class PlantedAdvice : public ::testing::Test {
 
   PlanAdvice plan(const std::string& budget) {
     request_.budget = parse_budget(budget);
+    request_.most_wholes = 64;  // there are more than a million
     return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
                        analysed_->sensitivity, target_, 1);
   }
