@@ -52,7 +52,7 @@ Json to_json(const Evaluation& found, const Advice& advice) {
   json["speedup_bound"] = known(found.bound);
   json["kernel_seconds"] = prediction.kernel_seconds;
   json["sent_bytes"] = prediction.sent_bytes;
-  json["sent_seconds"] = prediction.sent_seconds;
+  json["sent_seconds"] = prediction.sent_seconds();
   json["exposed_seconds"] = prediction.exposed_seconds;
   json["joules"] = known(prediction.joules);
   json["fits"] = found.fits;

@@ -89,7 +89,10 @@ std::string verdict_of(const Advice& advice) {
         advice.device);
   } else {
     text = fmt::format("fastest on {}: {}, {}", advice.device, best.name, with_speedup(best));
-    if (best.bound > 0.0) text += fmt::format(" (at most {:.2f} times, by what stays fp32)", best.bound);
+    if (best.bound > 0.0) {
+      text += fmt::format(" (at most {:.2f} times, by what stays fp32{})", best.bound,
+                          best.prediction.sent_bytes > 0.0 ? " and what is sent" : "");
+    }
   }
   for (const Evaluation& found : advice.evaluations) {
     if (!found.is_configured || &found == &best) continue;

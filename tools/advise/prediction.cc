@@ -1,41 +1,64 @@
 #include "tools/advise/prediction.h"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <tuple>
+#include <utility>
 
 #include "core/base/check.h"
 
 namespace mantissa {
 namespace {
 
-// What of an op is fp32: of its products if it has any, else of its traffic.
-struct Fp32Part {
-  double flops = 0, bytes = 0, seconds = 0;
+// What is sent in these phases travels beside their kernels.
+constexpr std::string_view kGradients[] = {"backward", "reduce"}, kRecords[] = {"decide"}, kWeights[] = {"update"};
+constexpr std::span<const std::string_view> kBesideEachOther[] = {kGradients, kRecords, kWeights};
+
+double sum_of(const PhaseSeconds& seconds) {
+  double sum = 0.0;
+  for (const auto& [phase, part] : seconds) sum += part;
+  return sum;
+}
+
+// Of links, what the kernels beside them do not hide.
+double exposed(const PhaseSeconds& kernels, const PhaseSeconds& links) {
+  const auto of = [](const PhaseSeconds& seconds, std::string_view phase) {
+    const auto found = seconds.find(phase);
+    return found == seconds.end() ? 0.0 : found->second;
+  };
+  double sum = 0.0;
+  for (const auto& phases : kBesideEachOther) {
+    double waiting = 0.0;
+    for (const std::string_view phase : phases) waiting += of(links, phase) - of(kernels, phase);
+    sum += std::max(0.0, waiting);
+  }
+  return sum;
+}
+
+// An op in a phase, in all formats.
+struct OpParts {
+  double seconds = 0, flops = 0, fp32_bytes = 0;
+  double fp32_product_seconds = 0;
 };
 
-std::map<std::string_view, Fp32Part> by_op(const Prediction& prediction) {
-  std::map<std::string_view, Fp32Part> parts;
+std::map<std::pair<std::string_view, std::string_view>, OpParts> parts_of(const Prediction& prediction) {
+  std::map<std::pair<std::string_view, std::string_view>, OpParts> parts;
   for (const OpCost& cost : prediction.ops) {
-    Fp32Part& part = parts[cost.op];
-    part.flops += cost.fp32_flops;
-    part.bytes += cost.fp32_bytes;
+    OpParts& part = parts[{cost.phase, cost.op}];
     part.seconds += cost.seconds;
+    part.flops += cost.flops;
+    part.fp32_bytes += cost.fp32_bytes;
+    if (cost.flops > 0.0 && cost.format == ProductFormat::kF32) part.fp32_product_seconds += cost.seconds;
   }
   return parts;
 }
 
-// What is sent in these phases and not hidden behind their kernels.
-double exposed(const StepCalls& step, const Prediction& prediction, std::initializer_list<std::string_view> phases,
-               double bandwidth) {
-  double sent = 0.0, kernels = 0.0;
-  for (const std::string_view phase : phases) {
-    if (const auto found = step.sent_bytes.find(phase); found != step.sent_bytes.end()) sent += found->second;
-    for (const OpCost& cost : prediction.ops) {
-      if (cost.phase == phase) kernels += cost.seconds;
-    }
-  }
-  return std::max(0.0, sent / bandwidth - kernels);
+// Seconds of the op in the other step that a format does not touch.
+double staying(const OpParts& fp32, const OpParts& other) {
+  // Not by their share of the FLOP: calls that memory bounds take more time for one than others do.
+  if (fp32.flops > 0.0) return other.fp32_product_seconds;
+  const double share = fp32.fp32_bytes > 0.0 ? std::min(1.0, other.fp32_bytes / fp32.fp32_bytes) : 1.0;
+  return std::min(fp32.seconds * share, other.seconds);
 }
 
 }  // namespace
@@ -67,6 +90,7 @@ Prediction predict(const StepCalls& step, CostModel& model) {
   Prediction prediction;
   const std::vector<CostModel::Cost> costs = model.costs(step);
   std::map<std::tuple<std::string_view, std::string_view, ProductFormat>, OpCost> sums;
+  PhaseSeconds kernels;
   for (size_t index = 0; index < step.calls.size(); ++index) {
     const KernelCall& call = step.calls[index];
     const CostModel::Cost& cost = costs[index];
@@ -79,10 +103,10 @@ Prediction predict(const StepCalls& step, CostModel& model) {
     ++sum.calls;
     sum.flops += call.work.flops;
     sum.bytes += call.work.bytes;
-    sum.fp32_flops += call.format == ProductFormat::kF32 ? call.work.flops : 0.0;
     sum.fp32_bytes += call.fp32_bytes();
     sum.seconds += cost.seconds;
     sum.memory_bound_seconds += cost.memory_bound ? cost.seconds : 0.0;
+    kernels[call.phase] += cost.seconds;
     prediction.kernel_seconds += cost.seconds;
     prediction.joules += cost.joules;
   }
@@ -90,28 +114,22 @@ Prediction predict(const StepCalls& step, CostModel& model) {
   std::stable_sort(prediction.ops.begin(), prediction.ops.end(),
                    [](const OpCost& a, const OpCost& b) { return a.seconds > b.seconds; });
   prediction.sent_bytes = step.sent();
-  prediction.sent_seconds = prediction.sent_bytes / model.link_bandwidth();
-  prediction.exposed_seconds = exposed(step, prediction, {"backward", "reduce"}, model.link_bandwidth()) +
-                               exposed(step, prediction, {"decide"}, model.link_bandwidth()) +
-                               exposed(step, prediction, {"update"}, model.link_bandwidth());
+  for (const auto& [phase, bytes] : step.sent_bytes) prediction.link_seconds[phase] = bytes / model.link_bandwidth();
+  prediction.exposed_seconds = exposed(kernels, prediction.link_seconds);
   return prediction;
 }
 
+double Prediction::sent_seconds() const { return sum_of(link_seconds); }
+
 double speedup_bound(const Prediction& fp32, const Prediction& other) {
-  const auto before = by_op(fp32), after = by_op(other);
-  double stays = fp32.exposed_seconds;
-  for (const auto& [op, part] : before) {
-    const double was = part.flops > 0.0 ? part.flops : part.bytes;
-    if (was <= 0.0) {  // never fp32
-      stays += part.seconds;
-      continue;
+  const auto before = parts_of(fp32), after = parts_of(other);
+  PhaseSeconds kernels;
+  for (const auto& [place, part] : before) {
+    if (const auto found = after.find(place); found != after.end()) {
+      kernels[place.first] += staying(part, found->second);
     }
-    const auto found = after.find(op);
-    if (found == after.end()) continue;
-    const double is = part.flops > 0.0 ? found->second.flops : found->second.bytes;
-    stays += part.seconds * std::min(1.0, is / was);
   }
-  return fp32.step_seconds() / stays;
+  return fp32.step_seconds() / (sum_of(kernels) + exposed(kernels, other.link_seconds));
 }
 
 }  // namespace mantissa

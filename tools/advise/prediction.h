@@ -1,12 +1,12 @@
 // Prediction: the time of a step, from the time of each of its calls and what goes over the links.
 #pragma once
 
-#include <optional>
+#include <map>
 #include <string_view>
 #include <vector>
 
-#include "tools/advise/hardware.h"
 #include "tools/advise/calls/step_walk.h"
+#include "tools/advise/hardware.h"
 
 namespace mantissa {
 
@@ -16,19 +16,22 @@ struct OpCost {
   ProductFormat format = ProductFormat::kF32;  // of the products; fp32 where there are none
   int64_t calls = 0;
   double flops = 0, bytes = 0;
-  double fp32_flops = 0, fp32_bytes = 0;  // of these, in fp32
+  double fp32_bytes = 0;  // of these, of fp32 operands
   double seconds = 0;
   double memory_bound_seconds = 0;  // of those calls whose bytes take longer than their FLOP
 };
 
+using PhaseSeconds = std::map<std::string_view, double>;
+
 struct Prediction {
   std::vector<OpCost> ops;  // by falling time
   double kernel_seconds = 0;
-  double sent_bytes = 0;       // by a rank to others
-  double sent_seconds = 0;     // over the link
-  double exposed_seconds = 0;  // of these, what no kernel hides
-  double joules = 0;           // of a rank; 0: not known
+  double sent_bytes = 0;        // by a rank to others
+  PhaseSeconds link_seconds{};  // that these take
+  double exposed_seconds = 0;   // of these, what no kernel hides
+  double joules = 0;            // of a rank; 0: not known
 
+  double sent_seconds() const;  // of all phases
   double step_seconds() const { return kernel_seconds + exposed_seconds; }
 };
 
@@ -64,8 +67,10 @@ class Roofline final : public CostModel {
 Prediction predict(const StepCalls& step, CostModel& model);
 
 // The most that a format can gain, if what it touches took no time (Amdahl 1967): the fp32 step's time over the time of
-// what stays fp32 in the other step. Of an op that share is the part of its FLOP that still multiplies fp32 numbers, or
-// without products of its bytes that are still fp32; all of what was never fp32. What goes over links stays.
+// what stays in the other step. Of an op's products these are the calls that still multiply fp32 numbers, of an op
+// without products the part of its bytes that is still fp32, and all of it where it never was; never more than the op
+// takes in the other step. Links carry what the other step sends, beside the kernels that stay. So no speed-up of
+// predictions by the same model is above it.
 double speedup_bound(const Prediction& fp32, const Prediction& other);
 
 }  // namespace mantissa

@@ -82,7 +82,7 @@ TEST(Prediction, LinksAreHiddenBehindTheKernelsOfTheirPhase) {
   const Prediction prediction = predict(step, model);
   EXPECT_DOUBLE_EQ(prediction.kernel_seconds, 4.0);
   EXPECT_DOUBLE_EQ(prediction.sent_bytes, 4.75);
-  EXPECT_DOUBLE_EQ(prediction.sent_seconds, 4.75);
+  EXPECT_DOUBLE_EQ(prediction.sent_seconds(), 4.75);
   EXPECT_DOUBLE_EQ(prediction.exposed_seconds, 2.0)
       << "gradients fit into the backward pass, weights exceed the update";
   EXPECT_DOUBLE_EQ(prediction.step_seconds(), 6.0);
@@ -91,23 +91,64 @@ TEST(Prediction, LinksAreHiddenBehindTheKernelsOfTheirPhase) {
   EXPECT_EQ(prediction.ops[0].calls, 2);
 }
 
+OpCost products(ProductFormat format, double flops, double seconds, std::string_view phase = "backward") {
+  return {.phase = phase, .op = "gemm", .format = format, .flops = flops, .seconds = seconds};
+}
+
+OpCost traffic(std::string_view op, double fp32_bytes, double seconds, std::string_view phase = "update") {
+  return {.phase = phase, .op = op, .bytes = 100, .fp32_bytes = fp32_bytes, .seconds = seconds};
+}
+
+// With what its calls take in all.
+Prediction prediction_of(std::vector<OpCost> ops) {
+  Prediction prediction;
+  for (const OpCost& cost : ops) prediction.kernel_seconds += cost.seconds;
+  prediction.ops = std::move(ops);
+  return prediction;
+}
+
+constexpr ProductFormat kF32 = ProductFormat::kF32, kBF16 = ProductFormat::kBF16;
+
 // Of 10 s in fp32, products take 8 s and AdamW 2 s. bf16 leaves AdamW's fp32 state as it is: at most 5 times.
-TEST(Prediction, AmdahlsBoundIsOverWhatStaysFp32) {
-  const auto cost = [](std::string_view op, double seconds, double fp32_flops, double fp32_bytes) {
-    return OpCost{
-        .phase = {}, .op = op, .flops = 8, .fp32_flops = fp32_flops, .fp32_bytes = fp32_bytes, .seconds = seconds};
-  };
-  Prediction fp32, bf16, half;
-  fp32.ops = {cost("gemm", 8, 8, 96), cost("adamw", 2, 0, 28)};
-  fp32.kernel_seconds = 10;
-  bf16.ops = {cost("gemm", 1, 0, 0), cost("adamw", 2.1, 0, 28)};
-  bf16.kernel_seconds = 3.1;
+TEST(SpeedupBound, IsOverWhatStaysFp32) {
+  const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 28, 2)}),
+                   bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2.1)});
   EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 5.0);
   EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32), 1.0);
-  half.ops = {cost("gemm", 5, 4, 48), cost("adamw", 2, 0, 28), cost("cast", 1, 0, 9)};
+  const Prediction half = prediction_of(
+      {products(kF32, 4, 4), products(kBF16, 4, 1), traffic("adamw", 28, 2), traffic("cast", 9, 1, "backward")});
   EXPECT_DOUBLE_EQ(speedup_bound(fp32, half), 10.0 / 6.0) << "half of the products are fp32 still";
-  fp32.exposed_seconds = 2;  // links are no faster for it
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 12.0 / 4.0);
+}
+
+// Four fifths of the FLOP stay fp32, but half of the time: the other calls were bound by memory.
+TEST(SpeedupBound, ProductsCountByTheTimeOfTheirCalls) {
+  const Prediction fp32 = prediction_of({products(kF32, 10, 2)}),
+                   mixed = prediction_of({products(kF32, 8, 1), products(kBF16, 2, 0.5)});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, mixed), 2.0);
+}
+
+// fp32 numbers that are half of what they were, in less time than half: the op does not take longer than it does.
+TEST(SpeedupBound, AnOpStaysForNoLongerThanTheOtherStepTakesForIt) {
+  const Prediction fp32 = prediction_of({traffic("layer_norm", 64, 4), traffic("upload", 0, 1)}),
+                   bf16 = prediction_of({traffic("layer_norm", 32, 1.5), traffic("upload", 0, 0.5)});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 5.0 / 2.0);
+}
+
+// Gradients of 6 s beside 4 s of the backward pass, and weights of 8 s beside 2 s of the update: 14 s a step. In bf16
+// weights are half as long. Without the products, gradients are waited for in full: 6 s, and 4 s for weights.
+TEST(SpeedupBound, LinksCarryWhatTheOtherStepSends) {
+  Prediction fp32 = prediction_of({products(kF32, 8, 4), traffic("adamw", 28, 2)}),
+             bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2)});
+  fp32.link_seconds = {{"backward", 6}, {"update", 8}};
+  fp32.exposed_seconds = 2 + 6;
+  bf16.link_seconds = {{"backward", 6}, {"update", 4}};
+  bf16.exposed_seconds = 5 + 2;
+  const double speedup = fp32.step_seconds() / bf16.step_seconds();
+  EXPECT_DOUBLE_EQ(speedup, 1.4);
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 1.4) << "links are all that such a step takes";
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32), 1.0);
+  bf16.link_seconds["update"] = 1;
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 14.0 / (6 + 2)) << "weights behind AdamW";
 }
 
 TEST(KernelCall, SignaturesTellCallsOfDifferentTimeApart) {
