@@ -45,17 +45,15 @@ Evaluation evaluate(const Candidate& candidate, int ranks, const Target& target)
   Evaluation found{.name = candidate.name, .is_configured = candidate.is_configured};
   try {
     validate_for_ranks(candidate.config, ranks);
-    Config config = candidate.config;
-    if (target.hardware) config.device = "cuda";  // which packs no weights
-    found.memory = predict_memory_table(config, ranks, ContributionPath::kExchanged, target.narrow_units);
-    const StepCalls step = walk_calls(config, ranks, target.narrow_units, target.packing);
-    if (target.hardware) found.reason = missing(step, candidate, *target.hardware);
+    const TargetStep step = step_on(target, candidate.config, ranks);
+    found.memory = step.memory;
+    if (target.hardware) found.reason = missing(step.calls, candidate, *target.hardware);
     if (!found.reason.empty()) {
       found.support = Support::kUnavailable;
       return found;
     }
-    found.support = support_of(step, candidate, target.hardware);
-    found.prediction = predict(step, *target.costs);
+    found.support = support_of(step.calls, candidate, target.hardware);
+    found.prediction = predict(step.calls, *target.costs);
   } catch (const ConfigError& error) {
     found.support = Support::kRefused;
     found.reason = error.what();

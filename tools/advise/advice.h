@@ -6,21 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "tools/advise/prediction.h"
+#include "tools/advise/target.h"
 #include "tools/experiment/candidates.h"
-#include "tools/train/memory_table.h"
 
 namespace mantissa {
-
-// A device that steps are predicted for.
-struct Target {
-  std::string title;
-  CostModel* costs = nullptr;
-  const Hardware* hardware = nullptr;  // of the table; nullptr: the device that is present
-  NarrowUnits narrow_units = NarrowUnits::kNone;
-  Backend* packing = nullptr;  // as walk_calls() has it
-  double memory_bytes = 0;     // 0: not known
-};
 
 enum class Support : uint8_t {
   kNative,       // the device multiplies the format by units of its own

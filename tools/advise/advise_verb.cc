@@ -19,12 +19,7 @@ namespace {
 Advice advise_hardware(const AdviseRequest& request, const Config& config, const std::vector<Candidate>& candidates) {
   const Hardware& hardware = find_hardware(request.hardware);
   Roofline roofline(hardware);
-  return advise(request.config, config, candidates, request.ranks,
-                {.title = std::string(hardware.title),
-                 .costs = &roofline,
-                 .hardware = &hardware,
-                 .narrow_units = hardware.narrow_units,
-                 .memory_bytes = hardware.memory_bytes});
+  return advise(request.config, config, candidates, request.ranks, absent_target(hardware, roofline));
 }
 
 void plan(const AdviseRequest& request, const Config& config) {

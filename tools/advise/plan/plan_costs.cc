@@ -20,11 +20,11 @@ std::string kind_of(const PlannedLayer& layer) {
 }  // namespace
 
 StepCost step_cost(const Config& config, const Target& target, int ranks) {
-  const StepCalls calls = walk_calls(config, ranks, target.narrow_units, target.packing);
-  const MemoryTable memory = predict_memory_table(config, ranks, ContributionPath::kExchanged, target.narrow_units);
-  return {.seconds = predict(calls, *target.costs).step_seconds(),
-          .bytes = static_cast<double>(memory.total()),
-          .sent_bytes = calls.sent()};
+  const TargetStep step = step_on(target, config, ranks);
+  return {.seconds = predict(step.calls, *target.costs).step_seconds(),
+          .bytes = static_cast<double>(step.memory.total()),
+          .sent_bytes = step.calls.sent(),
+          .device_bytes = target.memory_bytes};
 }
 
 OptionCosts option_costs(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Target& target,

@@ -4,15 +4,18 @@
 
 #include <vector>
 
-#include "tools/advise/advice.h"
 #include "tools/advise/plan/layer_options.h"
+#include "tools/advise/target.h"
 
 namespace mantissa {
 
 struct StepCost {
   double seconds = 0.0;
-  double bytes = 0.0;       // of a rank
-  double sent_bytes = 0.0;  // by a rank to others in a step
+  double bytes = 0.0;         // of a rank
+  double sent_bytes = 0.0;    // by a rank to others in a step
+  double device_bytes = 0.0;  // that its device has; 0: not known
+
+  bool fits() const { return device_bytes <= 0.0 || bytes <= device_bytes; }
 };
 
 // A step of the configuration on the target.

@@ -4,9 +4,13 @@ namespace mantissa {
 namespace {
 
 nlohmann::json to_json(const WholePlan& plan) {
-  return {{"name", plan.name},        {"seconds", plan.cost.seconds},
-          {"bytes", plan.cost.bytes}, {"sent_bytes", plan.cost.sent_bytes},
-          {"damage", plan.damage},    {"damage_error", plan.damage_error}};
+  return {{"name", plan.name},
+          {"seconds", plan.cost.seconds},
+          {"bytes", plan.cost.bytes},
+          {"sent_bytes", plan.cost.sent_bytes},
+          {"fits", plan.cost.fits()},
+          {"damage", plan.damage},
+          {"damage_error", plan.damage_error}};
 }
 
 nlohmann::json to_json(const PlanAdvice& advice, const PlanTotals& totals) {

@@ -29,6 +29,15 @@ std::string verdict(const PlanAdvice& advice) {
       to_text(PlanQuantity::kBytes, advice.plan.cost.bytes), advice.plan.damage, to_text(what, advice.limit));
 }
 
+// Empty where the device has the memory that the plan takes, or nothing is known of it.
+std::string memory_line(const StepCost& cost) {
+  if (cost.fits()) return "";
+  return fmt::format(
+      "It does not fit: it takes {} of memory, and the hardware has {}. Use more ranks, a smaller train.micro_batch or "
+      "train.recompute.\n",
+      to_text(PlanQuantity::kBytes, cost.bytes), to_text(PlanQuantity::kBytes, cost.device_bytes));
+}
+
 std::string interval_text(const MeanDifference& difference, bool is_ratio) {
   const auto value = [&](double x) { return is_ratio ? std::exp(x) : x; };
   std::string text =
@@ -145,7 +154,7 @@ std::string front_table(const PlanAdvice& advice) {
 }  // namespace
 
 std::string to_text(const PlanAdvice& advice) {
-  std::string text = verdict(advice) + validation_lines(advice);
+  std::string text = verdict(advice) + memory_line(advice.plan.cost) + validation_lines(advice);
   text += fmt::format("\n{:<10} {:>10} {:>8} {:>12} {:>12} {:>12}\n", "", "time", "of " + advice.uniform[1].name,
                       "memory", "sent a step", "loss, nats");
   for (const WholePlan& plan : advice.uniform) text += plan_row(plan, advice.uniform[1]);
@@ -176,7 +185,7 @@ std::string to_text(const PlanAdvice& advice) {
 
 std::string to_plan_yaml(const PlanAdvice& advice, const std::string& source) {
   std::string text = fmt::format("# A plan of precision for {}, by `mantissa advise`.\n", source);
-  std::istringstream lines(verdict(advice) + validation_lines(advice));
+  std::istringstream lines(verdict(advice) + memory_line(advice.plan.cost) + validation_lines(advice));
   for (std::string line; std::getline(lines, line);) text += "# " + line + "\n";
   text += "#\n";
   for (size_t i = 0; i < advice.layers.size(); ++i) {
