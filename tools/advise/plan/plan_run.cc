@@ -37,6 +37,21 @@ void require_enumerable(const std::vector<PlannedLayer>& layers) {
       plans, SearchSettings().most_plans));
 }
 
+// Products are in `low` wherever a plan chooses nothing else.
+void require_units(const Hardware& hardware, DType low) {
+  const ProductFormat format = low == DType::kF16 ? ProductFormat::kF16 : ProductFormat::kBF16;
+  if (units_for(hardware, format)) return;
+  std::string others;
+  for (const Hardware& other : all_hardware()) {
+    if (units_for(other, format)) others += fmt::format("{}{}", others.empty() ? "" : ", ", other.name);
+  }
+  throw ConfigError(fmt::format(
+      "--hardware {}: expected units for {}, which plans with precision.compute={} are made of, but {} has none, or "
+      "none whose rate is published: give precision.compute={}, or --hardware with one of {}",
+      hardware.name, name(format), name(low), hardware.title, name(low == DType::kF16 ? DType::kBF16 : DType::kF16),
+      others));
+}
+
 void train(Session& session, int64_t steps) {
   TrainStep step(session);
   for (int64_t i = 0; i < steps; ++i) step.run();
@@ -122,6 +137,7 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   // What is impossible is found before anything is trained.
   require_recipes(request.plan.recipes);
   const DType low = low_of(config);
+  if (request.hardware != nullptr) require_units(*request.hardware, low);
   const std::vector<PlannedLayer> layers = planned_layers(config, low, request.plan.recipes);
   if (request.plan.solver == "enumeration") require_enumerable(layers);
   const auto communicator = start_communicator("local", config.device);
@@ -146,11 +162,7 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
                 .packing = packs ? &backend : nullptr};
   std::optional<Roofline> roofline;
   if (request.hardware != nullptr) {
-    target = {.title = std::string(request.hardware->title),
-              .costs = &roofline.emplace(*request.hardware),
-              .hardware = request.hardware,
-              .narrow_units = request.hardware->narrow_units,
-              .memory_bytes = request.hardware->memory_bytes};
+    target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
   }
   PlanRequest plan = request.plan;
   plan.rest_damage = rest_damage(config, low, layers, request.batches, session);

@@ -102,6 +102,10 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--budget", "time=1ms", "--plan", run.folder() + "/no/such.yaml"}, "--plan"},
       {{"--budget", "time=1ms", "--json", run.folder() + "/plan.yaml"}, "expected two files, got one"},
       {{"--budget", "time=1ms", "--plan", run.config_path()}, "expected two files, got one"},
+      {{"--budget", "time=1ms", "--hardware", "tpu-v3", "precision.compute=fp16"},
+       "--hardware tpu-v3: expected units for fp16"},
+      {{"--budget", "time=1ms", "--hardware", "gaudi2", "precision.compute=fp16"},
+       "give precision.compute=bf16, or --hardware with one of t4, v100, a100, h100, h200, b200"},
   };
   for (const auto& [options, message] : cases) {
     std::vector<std::string> arguments = {"advise", run.config_path(), "--plan", run.folder() + "/plan.yaml"};
@@ -110,6 +114,7 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
     const Outcome outcome = run_program(0, arguments);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
     EXPECT_NE(outcome.output.find(message), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find("steps in fp32"), std::string::npos) << "nothing was trained\n" << outcome.output;
   }
 }
 
