@@ -59,8 +59,9 @@ struct LocalRecord {
 
 }  // namespace
 
-DecisionPasses::DecisionPasses(std::vector<PrecisionDecision> decisions, int64_t rows, Session& session)
-    : decisions_(std::move(decisions)), session_(session), rows_(rows) {
+DecisionPasses::DecisionPasses(std::vector<PrecisionDecision> decisions, const LocalScores::Options& looked_at,
+                               Session& session)
+    : decisions_(std::move(decisions)), session_(session), looked_at_(looked_at) {
   passes_ = std::make_unique<LoweredPasses>(session);
   prepare();
   Backend& backend = *session.runtime.backend;
@@ -99,8 +100,8 @@ BatchFindings DecisionPasses::run(int64_t step) {
   passes_->load(step);
   if (!local_) {
     if (std::any_of(decisions_.begin(), decisions_.end(), is_fp16)) find_fp16_scale();
-    local_ = std::make_unique<LocalScores>(decisions_, LocalScores::Options{.rows = rows_, .loss_scale = fp16_scale_},
-                                           session);
+    looked_at_.loss_scale = fp16_scale_;
+    local_ = std::make_unique<LocalScores>(decisions_, looked_at_, session);
   }
   BatchFindings findings;
   findings.loss = passes_->run(nullptr, 1.0f, local_.get());
@@ -130,13 +131,15 @@ BatchFindings DecisionPasses::run(int64_t step) {
     DecisionPass pass = lower(i, exact);
     pass.local = local[i];
     if (!is_backward(decisions_[i])) pass.fisher = local[i].seen ? local[i].fisher : kNaN;
-    if (decisions_[i].op == Op::kLinear && decisions_[i].product.value_or(Product::kForward) == Product::kForward) {
-      // What a forward product moves is the weight that it multiplies.
+    if (lowers_forward_product(decisions_[i])) {
+      // What a forward product moves is the weight that it multiplies, by a rounding that was looked at or is not
+      // known.
+      const double squares = local[i].seen ? local[i].weight_error_squares : kNaN;
       std::fill(pass.moved_squares.begin(), pass.moved_squares.end(), 0.0);
       for (int p = 0; p < session.runtime.parameters.size(); ++p) {
         const Parameter& parameter = session.runtime.parameters[p];
         if (parameter.shape.rank() == 2 && parameter.precision_layer() == decisions_[i].layer) {
-          pass.moved_squares[static_cast<size_t>(p)] = local[i].weight_error_squares;
+          pass.moved_squares[static_cast<size_t>(p)] = squares;
         }
       }
     }

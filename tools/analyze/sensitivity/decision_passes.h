@@ -20,7 +20,7 @@ struct DecisionPass {
   std::string refusal;  // of its sizes: nothing was tried
   // As in DecisionScores; NaN: not finite.
   double loss = 0.0, update_loss = 0.0, gradient_change = 0.0, parameter_change = 0.0;
-  std::vector<double> moved_squares;  // by parameter: what lowering moves, see DecisionScores::hessian
+  std::vector<double> moved_squares;  // by parameter: what lowering moves, see DecisionScores::hessian; NaN: not known
   double fisher = 0.0;                // see DecisionScores::fisher; NaN: not known
   LocalScore local;                   // of all ranks
 };
@@ -33,8 +33,8 @@ struct BatchFindings {
 
 class DecisionPasses {
  public:
-  // `session` must outlive the object. Collective.
-  DecisionPasses(std::vector<PrecisionDecision> decisions, int64_t rows, Session& session);
+  // `looked_at`: how much of products; its scales are found. `session` must outlive the object. Collective.
+  DecisionPasses(std::vector<PrecisionDecision> decisions, const LocalScores::Options& looked_at, Session& session);
 
   const std::vector<PrecisionDecision>& decisions() const { return decisions_; }
   LoweredPasses& passes() { return *passes_; }
@@ -69,7 +69,7 @@ class DecisionPasses {
   Session& session_;
   std::vector<Lowered> lowered_;
   std::unique_ptr<LoweredPasses> passes_;
-  int64_t rows_;
+  LocalScores::Options looked_at_;
   std::unique_ptr<LocalScores> local_;
   double fp16_scale_ = 1.0;
   Shard gradient_, gradient_sum_, start_, updated_;    // of the exact pass: gradient, sum over batches; masters

@@ -48,6 +48,10 @@ void add_decisions(const PlacedOp& op, const LowFormat& format, std::vector<Prec
 
 }  // namespace
 
+bool lowers_forward_product(const PrecisionDecision& decision) {
+  return decision.op == Op::kLinear && decision.product.value_or(Product::kForward) == Product::kForward;
+}
+
 std::string place(const PrecisionDecision& decision) {
   if (decision.product) return fmt::format("{} {}", decision.layer, name(*decision.product));
   return decision.op == Op::kAttention ? fmt::format("{} attention", decision.layer) : decision.layer;

@@ -20,6 +20,9 @@ struct PrecisionDecision {
   bool operator==(const PrecisionDecision&) const = default;
 };
 
+// Whether the forward product of a linear layer is lowered, alone or with all that the layer computes.
+bool lowers_forward_product(const PrecisionDecision& decision);
+
 // "blocks.1.mlp.up fprop current"; of a dtype "blocks.1.mlp.up bf16".
 std::string name(const PrecisionDecision& decision);
 // "blocks.1.mlp.up fprop": what is decided about.

@@ -84,7 +84,7 @@ void LocalScores::on_product(const ObservedProduct& shown) {
   if (found == of_layer_.end()) return;
   const int64_t rows = sampled_rows(shown.b.given.dim(0));
   const Tensor x = first_rows(shown.b.given, rows), dy = first_rows(shown.a.given, rows);
-  if (std::max(rows, x.dim(1)) * dy.dim(1) > kMaxProductElements) return;
+  if (std::max(rows, x.dim(1)) * dy.dim(1) > options_.max_elements) return;
   ModelRuntime& runtime = session_.runtime;
   Arena arena(runtime.backend->reserve(arena_bytes(x, dy)));
   const UniformPrecision policy;

@@ -39,13 +39,14 @@ struct LocalScore {
 
 class LocalScores final : public ProductObserver {
  public:
+  // Products with more elements are not looked at.
+  static constexpr int64_t kMaxProductElements = int64_t{1} << 26;
   struct Options {
-    int64_t rows = 512;        // to look at, in whole samples and blocks of scales: at least a sample
+    int64_t rows = 512;  // to look at, in whole samples and blocks of scales: at least a sample
+    int64_t max_elements = kMaxProductElements;
     double loss_scale = 1.0;   // that fp16 would have, of the gradients that are shown without
     double shown_scale = 1.0;  // that the gradients are shown with; scores are of those without
   };
-  // Products with more elements are not looked at.
-  static constexpr int64_t kMaxProductElements = int64_t{1} << 26;
   // Elements of a product, evenly spread, that entropy and information are of.
   static constexpr int64_t kMaxSamples = int64_t{1} << 14;
 

@@ -112,7 +112,11 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
       column("loss", [&](const DecisionScores& one) { return worst(one.loss_magnitude.mean); }),
       column("fisher", [&](const DecisionScores& one) { return if_seen(one, one.fisher.mean); }),
       column("hessian",
-             [&](const DecisionScores& one) { return request.probes == 0 ? kNaN : worst(std::abs(one.hessian.mean)); }),
+             [&](const DecisionScores& one) {
+               const double score = std::abs(one.hessian.mean);
+               if (request.probes == 0) return kNaN;
+               return lowers_forward_product(one.decision) ? if_seen(one, score) : worst(score);
+             }),
       column("gradient", [&](const DecisionScores& one) { return worst(one.gradient_change.mean); }),
       column("update", [&](const DecisionScores& one) { return worst(one.parameter_change.mean); }),
       column("information lost", [&](const DecisionScores& one) { return if_seen(one, -one.information.mean); }),
@@ -121,7 +125,8 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
 }
 
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
-  DecisionPasses passes(decisions_of(session.config, request.formats, request.layers), request.rows, session);
+  DecisionPasses passes(decisions_of(session.config, request.formats, request.layers),
+                        {.rows = request.rows, .max_elements = request.max_elements}, session);
   SensitivityAnalysis analysis{.title = request.target,
                                .config = session.config,
                                .ranks = session.ranks(),

@@ -14,8 +14,9 @@ struct SensitivityRequest {
   std::vector<std::string> formats = {"bf16", "current"};
   std::string layers = "**";
   int64_t batches = 4;
-  int64_t probes = 8;  // of the Hessian, over all batches; 0: none
-  int64_t rows = 512;  // that products are looked at on
+  int64_t probes = 8;                                       // of the Hessian, over all batches; 0: none
+  int64_t rows = 512;                                       // that products are looked at on
+  int64_t max_elements = LocalScores::kMaxProductElements;  // of a product that is looked at
   double low_risk = 0.01, high_risk = 0.1;
 };
 

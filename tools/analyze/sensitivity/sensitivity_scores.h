@@ -27,7 +27,8 @@ struct DecisionScores {
   // all weights, dw what the lowered gradients move them by in an update beyond the exact ones.
   Estimate fisher{};
   // 1/2 sum over parameters of mean curvature (trace / elements) times the squares of what lowering moves: weights by
-  // their rounding, for a forward product; the update, for others. Nats; as HAWQ-V2 weighs layers (Dong et al. 2020).
+  // their rounding, for a forward product that was looked at; the update, for others. Nats; as HAWQ-V2 weighs layers
+  // (Dong et al. 2020).
   Estimate hessian{};
   Estimate entropy{}, information{};  // bits
   OperandRisk risk{};                 // mean
@@ -40,7 +41,7 @@ struct ParameterScores {
   Estimate gradient_rms;                                   // root mean square of the gradient of the mean loss
   double gradient_variance = 0.0;                          // of an element over batches, mean; NaN of one batch
   Estimate trace;                                          // of its block of the Hessian
-  double smallest_diagonal = 0.0, largest_diagonal = 0.0;  // of the mean over probes
+  double smallest_diagonal = 0.0, largest_diagonal = 0.0;  // see diagonal_range()
 };
 
 }  // namespace mantissa

@@ -50,13 +50,22 @@ std::string verdict(const SensitivityAnalysis& analysis, const std::vector<const
     text = fmt::format("Most sensitive: {}: loss {:+.3g} nats (95 % interval ±{:.2g}).\n", name(first.decision),
                        first.loss.mean, first.loss.half_width);
   }
-  int bands[3] = {}, unknown = 0;
+  int bands[3] = {}, attentions = 0, too_large = 0;
   for (const DecisionScores* one : order) {
-    std::isnan(one->risk.overflow) ? ++unknown : ++bands[static_cast<size_t>(one->band)];
+    if (!std::isnan(one->risk.overflow)) {
+      ++bands[static_cast<size_t>(one->band)];
+    } else {
+      ++(one->decision.op == Op::kAttention ? attentions : too_large);
+    }
   }
   text += fmt::format("By risk of an element (below {} low, up to {} mixed, above fp32): {} low, {} mixed, {} fp32",
                       analysis.request.low_risk, analysis.request.high_risk, bands[0], bands[1], bands[2]);
-  return text + (unknown > 0 ? fmt::format(", {} without operands to look at (attention).\n", unknown) : ".\n");
+  if (attentions > 0) text += fmt::format(", {} without operands to look at (attention)", attentions);
+  if (too_large > 0) {
+    text +=
+        fmt::format(", {} not looked at (products of more than {} elements)", too_large, analysis.request.max_elements);
+  }
+  return text + ".\n";
 }
 
 std::string decision_table(const std::vector<const DecisionScores*>& order) {
