@@ -96,8 +96,8 @@ std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probe
     double* const of_parameter = &ends[2 * static_cast<size_t>(shard[part].parameter)];
     for (const double sum : probes.diagonal[part]) {
       const double element = sum / static_cast<double>(probes.traces.size());
-      of_parameter[0] = std::min(of_parameter[0], element);
-      of_parameter[1] = std::min(of_parameter[1], -element);
+      of_parameter[0] = smaller_or_nan(of_parameter[0], element);
+      of_parameter[1] = smaller_or_nan(of_parameter[1], -element);
     }
   }
   const std::vector<double> all = smallest_of_ranks(ends, session.communicator);

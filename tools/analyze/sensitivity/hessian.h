@@ -33,8 +33,8 @@ std::vector<double> hessian_steps(Session& session);
 // afterwards. Collective.
 void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int begin, int end, HessianProbes& probes);
 
-// The smallest and the largest element of the diagonal of each parameter; `shard` is what its parts belong to. NaN
-// where there are no probes. Collective.
+// The smallest and the largest element of the diagonal of each parameter, of the mean over probes; `shard` is what its
+// parts belong to. Both NaN where there are no probes, and where one element is NaN. Collective.
 std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probes, const Shard& shard,
                                                       Session& session);
 

@@ -1,6 +1,6 @@
 #include "tools/analyze/sensitivity/shard.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "tools/probe/device_records.h"
@@ -97,10 +97,12 @@ std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator
   return sums;
 }
 
+double smaller_or_nan(double a, double b) { return std::isnan(a) || a < b ? a : b; }
+
 std::vector<double> smallest_of_ranks(const std::vector<double>& mine, Communicator& communicator) {
   std::vector<double> smallest = mine;
   for (const auto& of_rank : gather(mine, communicator)) {
-    for (size_t i = 0; i < smallest.size(); ++i) smallest[i] = std::min(smallest[i], of_rank[i]);
+    for (size_t i = 0; i < smallest.size(); ++i) smallest[i] = smaller_or_nan(smallest[i], of_rank[i]);
   }
   return smallest;
 }

@@ -32,7 +32,9 @@ std::vector<std::vector<float>> read(const Shard& shard, Session& session);
 std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, Session& session);
 // Of each parameter the sum over all ranks, in rank order: `mine` has one value for each. Collective.
 std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator);
-// Likewise the smallest.
+// The smaller one, or NaN where one is: std::min() keeps NaN or drops it by its place.
+double smaller_or_nan(double a, double b);
+// Of each parameter the smallest, NaN where a rank has NaN. Collective.
 std::vector<double> smallest_of_ranks(const std::vector<double>& mine, Communicator& communicator);
 // All parameters together.
 ErrorSums total(const std::vector<ErrorSums>& by_parameter);

@@ -1,8 +1,10 @@
-// Traces by Hutchinson's probes against the whole diagonal, element by element, of a model of two thousand parameters.
+// Traces and diagonals by Hutchinson's probes against the whole diagonal, element by element, of a model of two
+// thousand parameters.
 #include "tools/analyze/sensitivity/hessian.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <thread>
@@ -15,7 +17,7 @@
 namespace mantissa::testing {
 namespace {
 
-constexpr int kProbes = 4096;
+constexpr int kProbes = 4096, kGroups = 64;
 
 Config tiny_config(const SmallRun& run) {
   return in_exact_precision(load_config(
@@ -25,9 +27,32 @@ Config tiny_config(const SmallRun& run) {
 
 struct Found {
   HessianProbes probes;
+  std::vector<std::pair<double, double>> ranges;
+  // By parameter, of the elements that this rank has: what is known of each, and its standard error.
+  std::vector<std::vector<double>> diagonal, errors;
   std::vector<std::vector<double>> dense;
+  std::vector<std::pair<double, double>> dense_ranges;
   std::vector<std::string> names;
 };
+using Parts = std::vector<std::vector<double>>;
+
+// Of the running sums over groups of probes; standard errors are those that the groups' scatter gives.
+void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shard, Found& found) {
+  const auto groups = static_cast<double>(sums.size());
+  for (size_t part = 0; part < shard.size(); ++part) {
+    const auto parameter = static_cast<size_t>(shard[part].parameter);
+    for (size_t i = 0; i < sums[0][part].size(); ++i) {
+      const double mean = sums.back()[part][i] / groups;  // of what a group adds
+      double squares = 0.0, before = 0.0;
+      for (const Parts& sum : sums) {
+        squares += (sum[part][i] - before - mean) * (sum[part][i] - before - mean);
+        before = sum[part][i];
+      }
+      found.diagonal[parameter].push_back(sums.back()[part][i] / probes);
+      found.errors[parameter].push_back(std::sqrt(squares / (groups - 1.0) / groups) * groups / probes);
+    }
+  }
+}
 
 Found find(const Config& config, Communicator& communicator, int probes, bool dense) {
   Session session(config, communicator);
@@ -37,9 +62,28 @@ Found find(const Config& config, Communicator& communicator, int probes, bool de
   passes.load(0);
   const std::vector<double> steps = hessian_steps(session);
   Found found;
-  probe_hessian(passes, steps, 0, probes, found.probes);
-  if (dense) found.dense = dense_diagonal(passes, steps);
+  found.diagonal.resize(steps.size());
+  found.errors.resize(steps.size());
+  std::vector<Parts> sums;
+  const int of_group = std::max(1, probes / kGroups);
+  for (int begin = 0; begin < probes; begin += of_group) {
+    probe_hessian(passes, steps, begin, begin + of_group, found.probes);
+    sums.push_back(found.probes.diagonal);
+  }
+  const Shard shard = gradient_shard(session);
+  found.ranges = diagonal_range(found.probes, shard, session);
+  find_elements(sums, probes, shard, found);
   for (int i = 0; i < session.runtime.parameters.size(); ++i) found.names.push_back(session.runtime.parameters[i].name);
+  if (!dense) return found;
+  found.dense = dense_diagonal(passes, steps);
+  HessianProbes exact{.traces = Parts(2), .diagonal = {}};  // two probes that were sure of it
+  for (const ShardPart& part : shard) {
+    std::vector<double>& sum = exact.diagonal.emplace_back();
+    for (int64_t i = part.begin; i < part.begin + part.values.numel(); ++i) {
+      sum.push_back(2.0 * found.dense[static_cast<size_t>(part.parameter)][static_cast<size_t>(i)]);
+    }
+  }
+  found.dense_ranges = diagonal_range(exact, shard, session);
   return found;
 }
 
@@ -50,12 +94,12 @@ double standard_error(const std::vector<double>& values, double mean) {
   return std::sqrt(squares / (n - 1.0) / n);
 }
 
-TEST(Hessian, TracesAgreeWithTheDenseDiagonal) {
+TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
   const SmallRun run("hessian");
   LocalGroup group(1);
   const Found found = find(tiny_config(run), group.rank(0), kProbes, true);
   std::vector<double> all(kProbes);
-  double dense_of_all = 0.0, largest = 0.0;
+  double dense_of_all = 0.0, largest = 0.0, clearest = 0.0;
   for (size_t parameter = 0; parameter < found.names.size(); ++parameter) {
     std::vector<double> traces;
     for (size_t probe = 0; probe < kProbes; ++probe) {
@@ -68,10 +112,25 @@ TEST(Hessian, TracesAgreeWithTheDenseDiagonal) {
     // Of some twenty parameters, four standard errors are exceeded by chance once in a thousand such tests.
     largest = std::max(largest, dense / standard_error(traces, mean));
     EXPECT_NEAR(mean, dense, 4.0 * standard_error(traces, mean)) << found.names[parameter];
+    const std::vector<double>&elements = found.diagonal[parameter], &errors = found.errors[parameter];
+    ASSERT_EQ(elements.size(), found.dense[parameter].size());
+    const auto [low, high] = std::minmax_element(found.dense[parameter].begin(), found.dense[parameter].end());
+    // Of keys' biases, on which no loss depends, there are only roundings of fp32 gradients.
+    const double rounding = 0x1p-20 * std::max(std::abs(*low), std::abs(*high));
+    for (size_t i = 0; i < elements.size(); ++i) {
+      // One of two thousand is beyond five standard errors of 64 groups once in a hundred such tests.
+      const double error = 5.0 * errors[i] + rounding;
+      EXPECT_NEAR(elements[i], found.dense[parameter][i], error) << found.names[parameter] << " " << i;
+      if (error > 0.0) clearest = std::max(clearest, std::abs(found.dense[parameter][i]) / error);
+    }
+    EXPECT_EQ(found.dense_ranges[parameter], std::make_pair(*low, *high)) << found.names[parameter];
+    const auto ends = std::minmax_element(elements.begin(), elements.end());
+    EXPECT_EQ(found.ranges[parameter], std::make_pair(*ends.first, *ends.second)) << found.names[parameter];
   }
   const double mean = std::accumulate(all.begin(), all.end(), 0.0) / kProbes;
   EXPECT_NEAR(mean, dense_of_all, 4.0 * standard_error(all, mean));
   EXPECT_GT(largest, 20.0) << "else nothing was compared";
+  EXPECT_GT(clearest, 4.0) << "else no elements were compared";
 }
 
 // The Hessian is linear in what is stepped along, so that the diagonal must not depend on the step.
@@ -107,6 +166,13 @@ TEST(Hessian, IsTheSameOnTwoRanks) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(both[0].probes.traces, both[1].probes.traces) << "all ranks know the same";
+  EXPECT_EQ(both[0].ranges, both[1].ranges);
+  for (size_t i = 0; i < alone.ranges.size(); ++i) {
+    const auto [low, high] = alone.ranges[i];
+    const double size = std::max(std::abs(low), std::abs(high));
+    EXPECT_NEAR(both[0].ranges[i].first, low, 0.01 * size) << alone.names[i];
+    EXPECT_NEAR(both[0].ranges[i].second, high, 0.01 * size) << alone.names[i];
+  }
   for (size_t probe = 0; probe < 4; ++probe) {
     const auto& expected = alone.probes.traces[probe];
     const double size = std::accumulate(expected.begin(), expected.end(), 0.0,
@@ -114,6 +180,44 @@ TEST(Hessian, IsTheSameOnTwoRanks) {
     for (size_t i = 0; i < expected.size(); ++i) {
       // Sums of other orders, divided by the step.
       EXPECT_NEAR(both[0].probes.traces[probe][i], expected[i], 1e-3 * size) << alone.names[i];
+    }
+  }
+}
+
+// Whichever rank has it, and wherever it stands among the numbers.
+TEST(Hessian, RangesWithoutANumberAreNotKnown) {
+  const SmallRun run("hessian_nan");
+  const Config config = tiny_config(run);
+  LocalGroup group(2);
+  for (const int nan_rank : {0, 1}) {
+    std::vector<std::vector<std::pair<double, double>>> found(2);
+    int nan_parameter = -1;
+    const auto find_ranges = [&](int rank) {
+      Session session(config, group.rank(rank));
+      const Shard shard = master_shard(session);
+      HessianProbes made{.traces = Parts(1), .diagonal = {}};
+      for (const ShardPart& part : shard) {
+        std::vector<double>& diagonal = made.diagonal.emplace_back(static_cast<size_t>(part.values.numel()));
+        std::iota(diagonal.begin(), diagonal.end(), static_cast<double>(part.begin));
+      }
+      if (rank == nan_rank) {
+        made.diagonal[0][made.diagonal[0].size() / 2] = NAN;
+        nan_parameter = shard[0].parameter;
+      }
+      found[static_cast<size_t>(rank)] = diagonal_range(made, shard, session);
+    };
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) threads.emplace_back(find_ranges, rank);
+    for (std::thread& thread : threads) thread.join();
+    for (const auto& ranges : found) {
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        const bool is_known = static_cast<int>(i) != nan_parameter;
+        EXPECT_EQ(std::isnan(ranges[i].first), !is_known) << i;
+        EXPECT_EQ(std::isnan(ranges[i].second), !is_known) << i;
+        if (is_known) {
+          EXPECT_EQ(ranges[i].first, 0.0) << i;
+        }
+      }
     }
   }
 }
