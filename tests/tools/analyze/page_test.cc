@@ -72,6 +72,8 @@ TEST(ModelPage, DrawsEveryFigureInAWideAndInANarrowWindow) {
   const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
   const Visit visited = visit(pages);
   ASSERT_TRUE(is_sound(visited, pages));
+  EXPECT_EQ(visited.facts[0].at("small_texts"), json::array());
+  EXPECT_EQ(visited.facts[0].at("cut_texts"), json::array());
   for (const json& page : visited.facts) {
     EXPECT_EQ(page.at("heading"), analysis.at("title"));
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 4 layers"), std::string::npos);
