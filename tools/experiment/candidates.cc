@@ -30,7 +30,9 @@ std::string without_alias(const std::string& name) {
 void leave_out_meaningless(Config& config) {
   AdamWOptions& optimizer = config.optimizer.adamw;
   // Weights that are their own state are bf16.
-  if (config.precision.compute != DType::kBF16) optimizer.master = MasterWeights::kF32;
+  if (config.precision.compute != DType::kBF16 || config.precision.keeps_weights_wide()) {
+    optimizer.master = MasterWeights::kF32;
+  }
   if (config.precision.keeps_weights_wide()) optimizer.weight_rounding = WeightRounding::kNearest;
   if (!config.precision.uses_delayed_scaling() || config.precision.keeps_weights_wide()) {
     config.comm.gather = WeightGather::kWorking;

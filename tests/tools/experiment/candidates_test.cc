@@ -55,6 +55,15 @@ TEST(Candidates, SettingsThatMeanNothingBesideAFormatGo) {
   }
 }
 
+TEST(Candidates, MastersAreForWeightsIn16BitsAlone) {
+  PrecisionConfig wide;
+  wide.compute = DType::kBF16;
+  const Config config = minimal_config({"optimizer.master=none_stochastic"});
+  EXPECT_EQ(in_precision(config, wide).optimizer.adamw.master, MasterWeights::kNoneStochastic);
+  wide.weights = WorkingWeights::kFp32;
+  EXPECT_EQ(in_precision(config, wide).optimizer.adamw.master, MasterWeights::kF32);
+}
+
 TEST(Candidates, UnknownFormatsAreRefused) {
   EXPECT_EQ(error_of([] {
               candidates_of(minimal_config(), {"bf16", "fp7"});

@@ -4,7 +4,9 @@
 
 #include <set>
 
+#include "amp/autocast_policy.h"
 #include "core/base/error.h"
+#include "core/base/meaningless_settings.h"
 #include "tools/experiment/candidates.h"
 #include "tools/train/step_memory.h"
 
@@ -64,6 +66,20 @@ std::string refusal(const Config& config, DType low, const PlannedLayer& layer, 
   }
 }
 
+// What is said of working weights in 16 bits, where the model has none: as where its head and embedding are one weight
+// and all linear layers are in fp32.
+void leave_out_16_bit_weights(Config& config) {
+  AdamWOptions& optimizer = config.optimizer.adamw;
+  const AutocastPolicy policy(config.autocast());
+  ParameterSet parameters;
+  try {
+    make_model(config, policy, parameters);
+  } catch (const MeaninglessSettings&) {
+    optimizer.master = MasterWeights::kF32;
+    optimizer.weight_rounding = WeightRounding::kNearest;
+  }
+}
+
 }  // namespace
 
 std::string PlannedLayer::name() const { return op == Op::kAttention ? layer + " attention" : layer; }
@@ -102,13 +118,17 @@ std::vector<PlannedLayer> planned_layers(const Config& config, DType low, const 
   return layers;
 }
 
-Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan) {
+Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan,
+                 WorkingWeights weights) {
   PrecisionConfig precision;
   precision.compute = low;
+  precision.weights = weights;
   for (size_t i = 0; i < layers.size(); ++i) {
     apply(layers[i], layers[i].options[static_cast<size_t>(plan[i])], precision.layers);
   }
-  return in_precision(config, precision);
+  Config planned = in_precision(config, precision);
+  leave_out_16_bit_weights(planned);
+  return planned;
 }
 
 Plan uniform_plan(const std::vector<PlannedLayer>& layers, DType low, const std::string& option) {

@@ -36,8 +36,10 @@ void require_recipes(const std::vector<std::string>& recipes);
 std::vector<PlannedLayer> planned_layers(const Config& config, DType low, const std::vector<std::string>& recipes);
 
 // The configuration with `low` for all that is not chosen, in place of its own precision, and these options for the
-// layers, one each. Settings that mean nothing beside it take their defaults.
-Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan);
+// layers, one each. Settings that mean nothing beside it take their defaults. `weights`: fp32 for passes over the
+// weights of a session in in_exact_precision(), which are.
+Config with_plan(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Plan& plan,
+                 WorkingWeights weights = WorkingWeights::kLow);
 
 // The options of this name everywhere; where a layer has none of it 16 bits, and without these fp32.
 Plan uniform_plan(const std::vector<PlannedLayer>& layers, DType low, const std::string& option);

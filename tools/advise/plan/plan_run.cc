@@ -63,8 +63,8 @@ void train(Session& session, int64_t steps) {
 double rest_damage(const Config& config, DType low, const std::vector<PlannedLayer>& layers, int64_t batches,
                    Session& session) {
   LoweredPasses passes(session);
-  Config rest = with_plan(config, low, layers, Plan(layers.size(), 0));  // fp32 for all layers
-  rest.precision.weights = WorkingWeights::kFp32;                        // the session's own
+  const Plan all_exact(layers.size(), 0);
+  const Config rest = with_plan(config, low, layers, all_exact, WorkingWeights::kFp32);
   passes.make_room(rest);
   const AutocastPolicy policy(rest.autocast());
   std::vector<double> changes;

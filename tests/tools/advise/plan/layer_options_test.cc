@@ -74,6 +74,36 @@ TEST(LayerOptions, BecomeAConfigurationThatComputesSo) {
   }
 }
 
+// Settings about weights in 16 bits are the plan's, and mean nothing to a session whose weights are fp32.
+TEST(LayerOptions, AreTriedOnFp32WeightsWhateverIsSaidOf16BitOnes) {
+  const SmallRun run("options_weights");
+  for (const std::string setting :
+       {"optimizer.weight_rounding=stochastic", "optimizer.master=kahan", "optimizer.master=none_stochastic"}) {
+    const Config config = load_config(run.config_path(), {setting});
+    const auto layers = planned_layers(config, DType::kBF16, {"current"});
+    const Plan plan(layers.size(), 1);
+    const Config tried = with_plan(config, DType::kBF16, layers, plan, WorkingWeights::kFp32);
+    EXPECT_EQ(tried.precision.weights, WorkingWeights::kFp32);
+    EXPECT_NO_THROW(walk_step(tried)) << setting;
+    const Config planned = with_plan(config, DType::kBF16, layers, plan);
+    EXPECT_EQ(planned.optimizer.adamw.master, config.optimizer.adamw.master) << setting;
+    EXPECT_EQ(planned.optimizer.adamw.weight_rounding, config.optimizer.adamw.weight_rounding) << setting;
+  }
+}
+
+// As a plan of fp32 throughout has where the embedding is the head's weight and there are no positions to embed.
+TEST(LayerOptions, LeaveOutWhatIsSaidOf16BitWeightsWhereThereAreNone) {
+  const SmallRun run("options_no_weights");
+  for (const std::string setting : {"optimizer.weight_rounding=stochastic", "optimizer.master=kahan"}) {
+    const Config config = load_config(run.config_path(), {setting, "model.position=rope", "model.tie_head=true"});
+    const auto layers = planned_layers(config, DType::kBF16, {"current"});
+    EXPECT_NO_THROW(walk_step(with_plan(config, DType::kBF16, layers, Plan(layers.size(), 0)))) << setting;
+    const Config low = with_plan(config, DType::kBF16, layers, Plan(layers.size(), 1));
+    EXPECT_EQ(low.optimizer.adamw.master, config.optimizer.adamw.master) << setting;
+    EXPECT_EQ(low.optimizer.adamw.weight_rounding, config.optimizer.adamw.weight_rounding) << setting;
+  }
+}
+
 TEST(LayerOptions, LowerWhatAnAnalysisTries) {
   const SmallRun run("options_decisions");
   const auto layers = planned_layers(small_config(run), DType::kBF16, {"nvfp4"});

@@ -87,6 +87,24 @@ TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
   EXPECT_NE(output.find("Against fp16, 3 seeds of 6 steps"), std::string::npos) << output;
 }
 
+// Which trials of plans on fp32 weights have no use for, nor fp32 throughout where there are no positions to embed.
+TEST(PlanVerb, PlansForTrainingsThatSayHow16BitWeightsAreKept) {
+  const SmallRun run("plan_verb_weights");
+  const struct {
+    std::string setting, value, position;
+  } cases[] = {{"optimizer.weight_rounding", "stochastic", "rope"},
+               {"optimizer.master", "kahan", "learned"},
+               {"optimizer.master", "none_stochastic", "rope"}};
+  for (const auto& [setting, value, position] : cases) {
+    const std::string plan = run.folder() + "/plan.yaml";
+    const Outcome outcome = run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", "loss=1",
+                                            "--solver", "differentiable", "--warm-up", "1", "--batches", "2", "--seeds",
+                                            "0", "--plan", plan, setting + "=" + value, "model.position=" + position});
+    EXPECT_EQ(outcome.exit_code, 0) << value << "\n" << outcome.output;
+    EXPECT_NE(read_file(plan).find(value), std::string::npos) << "the plan lowers weights, and keeps them so";
+  }
+}
+
 TEST(PlanVerb, RefusesWhatMakesNoSense) {
   const SmallRun run("plan_verb_refused");
   const struct {
