@@ -13,6 +13,16 @@ namespace {
 
 using PlanAdviceTest = PlantedAdvice;
 
+// What the planted layer needs: its forward product in 16 bits at least.
+bool keeps_planted_high(const PlanAdvice& advice, const Plan& plan) {
+  for (size_t i = 0; i < plan.size(); ++i) {
+    if (advice.layers[i].name() != kPlanted) continue;
+    const std::vector<Product>& lowered = advice.layers[i].options[static_cast<size_t>(plan[i])].products;
+    return std::find(lowered.begin(), lowered.end(), Product::kForward) == lowered.end();
+  }
+  throw std::runtime_error(std::string("no layer ") + kPlanted);
+}
+
 // Everything in 8 bits takes some 50 % of everything in 16: what 60 % leave is for the layers that need it.
 TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
   const PlanAdvice advice = plan("time=60%");
@@ -20,10 +30,7 @@ TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
   EXPECT_LT(advice.uniform[2].cost.seconds, 0.55 * advice.uniform[1].cost.seconds) << "8 bits throughout";
   for (const auto& [solver, result] : advice.results) {
     EXPECT_TRUE(result.meets_budget) << solver;
-    const std::string planted = choice(advice, result.plan, kPlanted);
-    EXPECT_TRUE(planted == "fp32" || planted == "bf16" || planted.find("fprop") == std::string::npos)
-        << solver << ": " << planted << "\n"
-        << to_text(advice);
+    EXPECT_TRUE(keeps_planted_high(advice, result.plan)) << solver << "\n" << to_text(advice);
     const auto lowered = std::count_if(advice.layers.begin(), advice.layers.end(), [&](const PlannedLayer& layer) {
       return choice(advice, result.plan, layer.name()).starts_with("current");
     });
@@ -40,9 +47,7 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheMode
   const PlanAdvice advice = plan("time=60%");
   EXPECT_EQ(weights_of(model_.session, std::string(kPlanted) + ".weight"), before);
   EXPECT_TRUE(advice.chosen.meets_budget) << to_text(advice);
-  const std::string planted = choice(advice, advice.chosen.plan, kPlanted);
-  EXPECT_TRUE(planted == "fp32" || planted == "bf16" || planted.find("fprop") == std::string::npos) << planted << "\n"
-                                                                                                    << to_text(advice);
+  EXPECT_TRUE(keeps_planted_high(advice, advice.chosen.plan)) << to_text(advice);
   EXPECT_EQ(advice.results.back().first, kDifferentiable);
 }
 
