@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "amp/autocast_policy.h"
 #include "core/base/log.h"
 #include "tools/advise/plan/soft_choice.h"
 #include "tools/analyze/sensitivity/local_scores.h"
@@ -47,22 +48,56 @@ class ForwardDecisions {
   std::vector<std::vector<int>> places_;
 };
 
-// The damage of an option beyond that of the option which lowers the forward product alone; of attentions all of it.
-std::vector<std::vector<double>> stability_terms(const std::vector<PlannedLayer>& layers, const PlanProblem& problem,
-                                                 const ForwardDecisions& forward) {
-  std::vector<std::vector<double>> terms;
+using OptionValues = std::vector<std::vector<double>>;  // by layer and option
+
+// What the analysis says that options do to the loss, in two parts: by what they make of the forward pass, and by their
+// backward products.
+struct PredictedDamages {
+  OptionValues forward, backward;
+};
+
+// Of a linear layer the part of the forward pass is the damage of the option which lowers the forward product alone; of
+// attentions it is all.
+PredictedDamages predicted_damages(const std::vector<PlannedLayer>& layers, const PlanProblem& problem,
+                                   const ForwardDecisions& forward) {
+  PredictedDamages damages;
   for (size_t i = 0; i < layers.size(); ++i) {
     const std::vector<PlanOption>& options = problem.decisions[i].options;
-    std::vector<double>& damages = terms.emplace_back();
+    std::vector<double>&at_once = damages.forward.emplace_back(), &later = damages.backward.emplace_back();
     for (size_t option = 0; option < options.size(); ++option) {
       double least = options[option].damage;  // of the options with the same forward product
-      for (size_t other = 0; other < options.size(); ++other) {
+      for (size_t other = 0; other < options.size() && layers[i].op == Op::kLinear; ++other) {
         if (forward.place(i, other) == forward.place(i, option)) least = std::min(least, options[other].damage);
       }
-      damages.push_back(layers[i].op == Op::kLinear ? options[option].damage - least : options[option].damage);
+      at_once.push_back(least);
+      later.push_back(options[option].damage - least);
     }
   }
-  return terms;
+  return damages;
+}
+
+// What options do to the loss of a batch by the forward pass, to first order where the drawn plan is. What was not
+// seen, or is not finite since the step went wrong, is as predicted.
+OptionValues measured_forward(const std::vector<LocalScore>& scores, const ForwardDecisions& forward, double all_rows,
+                              const OptionValues& predicted) {
+  OptionValues found = predicted;
+  for (size_t i = 0; i < found.size(); ++i) {
+    for (size_t option = 0; option < found[i].size(); ++option) {
+      const int place = forward.place(i, option);
+      if (place < 0) continue;
+      const LocalScore& score = scores[static_cast<size_t>(place)];
+      if (!score.seen || !std::isfinite(score.first_order)) continue;
+      found[i][option] = score.first_order * all_rows / static_cast<double>(score.rows);
+    }
+  }
+  return found;
+}
+
+// What the drawn plan did to the loss beyond the sum of its options' `forward`; 0 where it is not known.
+double beyond_sum(double change, const Plan& drawn, const OptionValues& forward) {
+  if (!std::isfinite(change)) return 0.0;
+  for (size_t i = 0; i < drawn.size(); ++i) change -= forward[i][static_cast<size_t>(drawn[i])];
+  return change;
 }
 
 }  // namespace
@@ -71,38 +106,34 @@ SearchResult search_differentiably(const Config& config, DType low, const std::v
                                    const PlanProblem& problem, const PlanGoal& goal,
                                    const DifferentiableOptions& options, Session& session) {
   const ForwardDecisions forward(layers, low);
-  const auto stability = stability_terms(layers, problem, forward);
+  const PredictedDamages predicted = predicted_damages(layers, problem, forward);
   SoftChoice soft(problem, goal, options.steps, options.seed);
   LoweredPasses passes(session);
+  const auto policy_of = [&](const Plan& plan) {
+    const Config planned = with_plan(config, low, layers, plan, WorkingWeights::kFp32);
+    passes.make_room(planned);
+    return AutocastPolicy(planned.autocast());
+  };
+  // What all plans have in common is in the limit already.
+  const AutocastPolicy exact = policy_of(Plan(layers.size(), 0));
   const auto scale = static_cast<float>(low == DType::kF16 ? options.fp16_scale : 1.0);
   LocalScores local(forward.decisions(), {.rows = options.rows, .loss_scale = options.fp16_scale, .shown_scale = scale},
                     session);
-  const bool minds_damage = goal.quantities()[1] == PlanQuantity::kDamage;
+  const auto all_rows = static_cast<double>(session.config.train.global_batch * session.config.model.context);
+  const bool limits_damage = goal.budget == Budget::kLoss;
   double loss = 0.0;
   for (int64_t step = 0; step < options.steps; ++step) {
-    Config drawn = with_plan(config, low, layers, soft.draw());
-    drawn.precision.weights = WorkingWeights::kFp32;  // the session's own
-    passes.make_room(drawn);
-    const AutocastPolicy policy(drawn.autocast());
+    const Plan drawn = soft.draw();
+    const AutocastPolicy policy = policy_of(drawn);
     passes.load(session.next_step + step);
+    const double exact_loss = limits_damage ? passes.loss(&exact) : 0.0;
     loss = passes.run(&policy, scale, &local);
-    const std::vector<LocalScore> scores = local.take();
-    std::vector<std::vector<double>> losses = stability;
-    for (size_t i = 0; i < layers.size(); ++i) {
-      for (size_t option = 0; option < layers[i].options.size(); ++option) {
-        if (!minds_damage) {
-          losses[i][option] = problem.decisions[i].options[option].seconds;
-          continue;
-        }
-        const int place = forward.place(i, option);
-        if (place < 0) continue;
-        const LocalScore& score = scores[static_cast<size_t>(place)];
-        if (!score.seen || !std::isfinite(score.first_order)) continue;  // a step that went wrong says nothing
-        const double all_rows = static_cast<double>(session.config.train.global_batch * session.config.model.context);
-        losses[i][option] += score.first_order * all_rows / static_cast<double>(score.rows);
-      }
+    OptionValues damages = measured_forward(local.take(), forward, all_rows, predicted.forward);
+    const double beyond = limits_damage ? beyond_sum(loss - exact_loss, drawn, damages) : 0.0;
+    for (size_t i = 0; i < damages.size(); ++i) {
+      for (size_t option = 0; option < damages[i].size(); ++option) damages[i][option] += predicted.backward[i][option];
     }
-    soft.learn(losses);
+    soft.learn(damages, beyond);
     passes.update(scale);  // what is not finite changes nothing
   }
   passes.point().restore();

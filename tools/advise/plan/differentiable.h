@@ -2,12 +2,15 @@
 //
 // Each step draws a plan (SoftChoice), runs its passes, and updates the model by their gradients, which go straight
 // through the roundings. What each option of each layer would add to the loss is learnt from the same passes:
-//   task        sum of dL/dy (y_o - y) over the layer's product, with dL/dy where the drawn plan is: the
-//   straight-through
-//               gradient of the loss by the option's share;
+//   task        sum of dL/dy (y_o - y) over the layer's product, with dL/dy where the drawn plan is: the gradient of
+//               the loss by the option's share, straight through;
 //   stability   what its backward products do to the loss after an update, as the sensitivity analysis has measured it,
 //               since they change no loss of their own step;
 //   efficiency  the budget, by its multiplier.
+// Under a budget of time or memory, task and stability are to be least. Under one of loss, expected seconds are: task
+// and stability are what the multiplier limits, together with what the drawn plan did to the loss of its batch beyond
+// the sum of its task terms, against fp32 for all layers. What of a layer was not seen, as of a product that is too
+// large to look at, is as the analysis predicted, and in the end the predictions must meet the budget as well.
 #pragma once
 
 #include "tools/advise/plan/layer_options.h"

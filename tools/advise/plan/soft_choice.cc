@@ -14,6 +14,7 @@ namespace {
 constexpr double kFirstTemperature = 1.0, kLastTemperature = 0.2;
 constexpr double kLogitRate = 0.1, kMultiplierRate = 0.1;
 constexpr double kBeta1 = 0.9, kBeta2 = 0.99;
+constexpr double kLeastLimit = 1e-9;  // of what options differ by
 
 double of(const PlanOption& option, PlanQuantity what) { return quantity(totals_of(option), what); }
 
@@ -93,23 +94,34 @@ double SoftChoice::adam(double gradient, Moments& moments) const {
   return v > 0.0 ? m / std::sqrt(v) : 0.0;
 }
 
-void SoftChoice::learn(const std::vector<std::vector<double>>& losses) {
-  MANTISSA_CHECK(losses.size() == logits_.size(), "[soft_choice] losses of {} decisions, expected {}", losses.size(),
+std::vector<std::vector<double>> SoftChoice::values_of(PlanQuantity what,
+                                                       const std::vector<std::vector<double>>& damages) const {
+  if (what == PlanQuantity::kDamage) return damages;
+  std::vector<std::vector<double>> values;
+  for (const PlanDecision& decision : problem_.decisions) {
+    std::vector<double>& of_options = values.emplace_back();
+    for (const PlanOption& option : decision.options) of_options.push_back(of(option, what));
+  }
+  return values;
+}
+
+void SoftChoice::learn(const std::vector<std::vector<double>>& damages, double beyond) {
+  MANTISSA_CHECK(damages.size() == logits_.size(), "[soft_choice] damages of {} decisions, expected {}", damages.size(),
                  logits_.size());
-  const PlanQuantity limited = goal_.quantities()[0];
-  const double size = spread(losses), limit = std::max(goal_.limit, 1e-300);
-  double expected = 0.0;
+  const auto losses = values_of(goal_.quantities()[1], damages), limited = values_of(goal_.quantities()[0], damages);
+  // Of a limit of next to nothing the squares of what is divided by it must still be numbers.
+  const double size = spread(losses), limit = std::max(goal_.limit, kLeastLimit * spread(limited));
+  double expected = goal_.quantities()[0] == PlanQuantity::kDamage ? beyond : 0.0;
   for (size_t i = 0; i < logits_.size(); ++i) {
-    const std::vector<PlanOption>& options = problem_.decisions[i].options;
     std::vector<double> costs;
     double mean = 0.0;
-    for (size_t option = 0; option < options.size(); ++option) {
-      const double b = of(options[option], limited);
+    for (size_t option = 0; option < losses[i].size(); ++option) {
+      const double b = limited[i][option];
       costs.push_back(losses[i][option] / size + multiplier_ * static_cast<double>(logits_.size()) * b / limit);
       mean += probabilities_[i][option] * costs.back();
       expected += probabilities_[i][option] * b;
     }
-    for (size_t option = 0; option < options.size(); ++option) {
+    for (size_t option = 0; option < costs.size(); ++option) {
       const double gradient = probabilities_[i][option] * (costs[option] - mean) / temperature();
       logits_[i][option] -= kLogitRate * adam(gradient, moments_[i][option]);
     }

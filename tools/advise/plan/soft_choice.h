@@ -7,7 +7,8 @@
 //   d/da_o = p_o (c_o - sum p c) / tau,   c_o = loss_o / size + mu (b_o / limit)
 // where loss_o is what the option adds to the quantity that is to be least, b_o to the one that is limited, and mu the
 // multiplier of the constraint sum p b <= limit, which rises while the expectation is above the limit and falls while
-// it is below. Both are steps of Adam, on a and on mu.
+// it is below. Both are steps of Adam, on a and on mu. Damage, whichever of the two it is, is what the step measured;
+// times and bytes are the problem's.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +25,11 @@ class SoftChoice {
 
   // A plan by the probabilities that there are now. Equal in every run; decisions draw by their names.
   Plan draw() const;
-  // A step of learning. losses: by decision and option, in any unit, finite.
-  void learn(const std::vector<std::vector<double>>& losses);
+  // A step of learning. damages: what options add to the loss, by decision and option, finite, of either sign; in the
+  // unit of the limit where that is one of damage, else in any. `beyond`: what the plan that was drawn did to the loss
+  // beyond the sum of its options' damages. Where damage is limited, what is expected of it is that of the options by
+  // their shares, and this.
+  void learn(const std::vector<std::vector<double>>& damages, double beyond = 0.0);
 
   const std::vector<std::vector<double>>& probabilities() const { return probabilities_; }
   // The likeliest options, of which those that cost least likelihood for what they win give way until the budget is met
@@ -38,6 +42,8 @@ class SoftChoice {
   };
   double temperature() const;
   void refresh();
+  // By decision and option; of damage it is `damages`.
+  std::vector<std::vector<double>> values_of(PlanQuantity what, const std::vector<std::vector<double>>& damages) const;
   // What descent with the gradient's moments does.
   double adam(double gradient, Moments& moments) const;
 

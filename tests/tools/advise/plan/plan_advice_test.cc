@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/weight_hash.h"
 #include "tests/tools/advise/plan/planted_advice.h"
 #include "tools/advise/plan/differentiable.h"
 
@@ -49,6 +50,28 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheMode
   EXPECT_TRUE(advice.chosen.meets_budget) << to_text(advice);
   EXPECT_TRUE(keeps_planted_high(advice, advice.chosen.plan)) << to_text(advice);
   EXPECT_EQ(advice.results.back().first, kDifferentiable);
+}
+
+// Predictions that make the planted layer harmless deceive who works with them alone, and not who measures.
+TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesThatItMeasures) {
+  const auto weights = [&] {
+    const ModelRuntime& runtime = model_.session.runtime;
+    return hash_weights(runtime.parameters, *runtime.backend, *runtime.stream);
+  };
+  const uint64_t before = weights();
+  const PlanAdvice advice = plan("loss=0.02");
+  PlanProblem problem = advice.problem;
+  for (PlanDecision& decision : problem.decisions) {
+    if (decision.name != kPlanted) continue;
+    for (PlanOption& option : decision.options) option.damage = option.damage_error = 0.0;
+  }
+  const SearchResult deceived = make_plan_solver("knapsack")->solve(problem, advice.goal);
+  const SearchResult found = search_differentiably(model_.config, DType::kBF16, advice.layers, problem, advice.goal,
+                                                   {.steps = 80}, model_.session);
+  EXPECT_EQ(weights(), before);
+  EXPECT_FALSE(keeps_planted_high(advice, deceived.plan)) << "else nothing was planted in the predictions";
+  EXPECT_TRUE(keeps_planted_high(advice, found.plan)) << choice(advice, found.plan, kPlanted);
+  EXPECT_TRUE(found.meets_budget);
 }
 
 TEST_F(PlanAdviceTest, NamesTheNearestPlanWhereNoneMeetsTheBudget) {

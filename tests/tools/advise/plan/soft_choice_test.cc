@@ -71,6 +71,31 @@ TEST(SoftChoice, LearnsWhatItIsToldAndNotWhatTheProblemPredicted) {
   EXPECT_EQ(soft.settle(), (Plan{0, 2, 0, 0}));
 }
 
+// What is limited is what is measured: predictions come in at the end alone, where the plan must meet them as well.
+TEST(SoftChoice, ALossBudgetLimitsWhatIsMeasured) {
+  const PlanProblem numbers = problem();
+  const PlanGoal goal{.budget = Budget::kLoss, .limit = 0.5};
+  const auto settled = [&](double damage_of_b, double beyond) {
+    SoftChoice soft(numbers, goal, kSteps, 1);
+    auto measured = damages(numbers);
+    measured[1] = {0.0, damage_of_b / 16.0, damage_of_b};
+    for (int64_t step = 0; step < kSteps; ++step) soft.learn(measured, beyond);
+    return soft.settle();
+  };
+  const Plan predicted = settled(0.1, 0.0);
+  EXPECT_EQ(predicted, (Plan{1, 2, 2, 2})) << "as it was predicted: 0.48 of 0.5";
+  EXPECT_EQ(make_plan_solver("enumeration")->solve(numbers, goal).plan, predicted);
+  EXPECT_LT(settled(5.0, 0.0)[1], 2) << "b in 8 bits alone exceeds the limit";
+  const PlanTotals left = evaluate(numbers, settled(0.1, 0.3));
+  EXPECT_LE(left.damage, 0.2) << "plans do 0.3 beyond the sum of their options";
+}
+
+TEST(SoftChoice, ALossBudgetOfNothingTakesWhatDoesNothing) {
+  SoftChoice soft(problem(), {.budget = Budget::kLoss, .limit = 0.0}, kSteps, 1);
+  for (int64_t step = 0; step < kSteps; ++step) soft.learn(damages(problem()));
+  for (const std::vector<double>& options : soft.probabilities()) EXPECT_GT(options[0], 0.9);
+}
+
 TEST(SoftChoice, DrawsByItsProbabilitiesAndTheSameInEveryRun) {
   const PlanProblem numbers = problem();
   SoftChoice soft(numbers, {.budget = Budget::kTime, .limit = 100.0}, 1000, 5);
