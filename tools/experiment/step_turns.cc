@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <memory>
-#include <span>
 
 #include "comm/communicator.h"
 #include "core/base/error.h"
@@ -28,10 +26,7 @@ Config without_surroundings(const Config& given) {
 }
 
 double slowest(double seconds, Communicator& communicator) {
-  const auto bytes = communicator.all_gather_bytes(std::as_bytes(std::span(&seconds, 1)));
-  std::vector<double> all(bytes.size() / sizeof(double));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
-  return *std::max_element(all.begin(), all.end());
+  return std::ranges::max(all_gather_records(communicator, seconds));
 }
 
 class Contender {

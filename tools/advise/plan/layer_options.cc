@@ -70,6 +70,9 @@ std::string refusal(const Config& config, DType low, const PlannedLayer& layer, 
 // and all linear layers are in fp32.
 void leave_out_16_bit_weights(Config& config) {
   AdamWOptions& optimizer = config.optimizer.adamw;
+  const bool says_any =
+      optimizer.master != MasterWeights::kF32 || optimizer.weight_rounding != WeightRounding::kNearest;
+  if (!says_any) return;  // a search makes hundreds of plans, and a model takes time to lay out
   const AutocastPolicy policy(config.autocast());
   ParameterSet parameters;
   try {
