@@ -6,8 +6,8 @@
 #include <bit>
 #include <cmath>
 
+#include "comm/local/rank_threads.h"
 #include "core/tensor/philox.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/training_rank.h"
 #include "tests/testing/precisions.h"
 
@@ -39,7 +39,7 @@ class AmaxExchangeTest : public ::testing::TestWithParam<int> {};
 TEST_P(AmaxExchangeTest, AllRanksHaveTheScalesOfTheLargestAmax) {
   const int ranks = GetParam();
   std::vector<std::vector<float>> scales(static_cast<size_t>(ranks));
-  testing::run_ranks(ranks, [&](Communicator& communicator) {
+  run_ranks(ranks, [&](Communicator& communicator) {
     testing::TrainingRank rank(communicator, {});
     const UniformPrecision policy(delayed_precision());
     DelayedScales state(rank.parameters, policy, {.history = kHistory}, *rank.backend, *rank.stream);

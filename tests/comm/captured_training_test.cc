@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <limits>
 
+#include "comm/local/rank_threads.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/verdict_reduction.h"
 #include "comm/weight_hash.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/fake_nccl.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -93,7 +93,7 @@ enum class Mode : uint8_t { kEager, kCaptured };
 std::vector<uint64_t> weights_after(Mode mode, int ranks, const ReducerConfig& config, WeightRounding rounding) {
   const NcclApi api = testing::make_fake_nccl({.version = 23000});
   std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
-  testing::run_ranks(ranks, [&](Communicator& local) {
+  run_ranks(ranks, [&](Communicator& local) {
     const auto nccl = create_nccl_communicator(api, std::make_unique<testing::BorrowedCommunicator>(local));
     Rank rank(*nccl, config, rounding);
     for (int step = 0; step < 4; ++step) {

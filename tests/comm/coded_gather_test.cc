@@ -5,10 +5,10 @@
 
 #include <mutex>
 
+#include "comm/local/rank_threads.h"
 #include "comm/memory_plan.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/coded_rank.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/recorded_registrations.h"
 
 namespace mantissa {
@@ -17,7 +17,6 @@ namespace {
 using testing::CodedRank;
 using testing::CodedRun;
 using testing::gradient_of;
-using testing::run_ranks;
 
 UpdateDecision decision_of(StepOutcome outcome, bool held = false) {
   UpdateDecision decision;
@@ -197,8 +196,8 @@ TEST(CodedGather, WaitsForTheCalibration) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-// For a checkpoint, in the middle of a training: the weights are those of a training without codes, and so are the steps
-// behind it.
+// For a checkpoint, in the middle of a training: the weights are those of a training without codes, and so are the
+// steps behind it.
 TEST(CodedGather, WeightsCanBeHadAsTheyWereBefore) {
   for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kNoneStochastic}) {
     std::vector<uint64_t> hashes[2];

@@ -4,16 +4,15 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/local/rank_threads.h"
 #include "tests/comm/node_ranks.h"
 #include "tests/comm/optimized_rank.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/state_formats.h"
 
 namespace mantissa {
 namespace {
 
 using testing::OptimizedRank;
-using testing::run_ranks;
 using testing::toy_gradient;
 
 // Whether what rank 0 writes into its weights is there on the other ranks.

@@ -12,8 +12,8 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/local/rank_threads.h"
 #include "core/tensor/philox.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/recorded_registrations.h"
 #include "tests/comm/reducer_cases.h"
 #include "tests/comm/training_rank.h"
@@ -22,7 +22,6 @@ namespace mantissa {
 namespace {
 
 using testing::ReducerTest;
-using testing::run_ranks;
 using testing::toy_gradient;
 using testing::TrainingRank;
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "comm/gradient_reducer.h"
-#include "tests/comm/rank_threads.h"
+#include "comm/local/rank_threads.h"
 #include "tests/comm/reducer_cases.h"
 #include "tests/comm/training_rank.h"
 
@@ -15,7 +15,6 @@ namespace mantissa {
 namespace {
 
 using testing::ReducerTest;
-using testing::run_ranks;
 using testing::toy_gradient;
 using testing::TrainingRank;
 

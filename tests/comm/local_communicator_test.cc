@@ -5,9 +5,9 @@
 #include <atomic>
 #include <chrono>
 
+#include "comm/local/rank_threads.h"
 #include "comm/registry.h"
 #include "tests/comm/communicator_contract.h"
-#include "tests/comm/rank_threads.h"
 
 namespace mantissa {
 namespace {
@@ -15,8 +15,7 @@ namespace {
 class LocalCommunicatorTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(LocalCommunicatorTest, KeepsTheContract) {
-  testing::run_ranks(GetParam(),
-                     [](Communicator& communicator) { testing::check_communicator_contract(communicator); });
+  run_ranks(GetParam(), [](Communicator& communicator) { testing::check_communicator_contract(communicator); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalCommunicatorTest, ::testing::Values(1, 2, 3, 4, 5));
@@ -24,7 +23,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, LocalCommunicatorTest, ::testing::Values(1, 2, 3
 TEST(LocalCommunicator, NothingIsDoneBeforeAllRanksHavePosted) {
   // Rank 1 holds back until rank 0 has seen that its gather is not done.
   std::atomic<bool> tested = false;
-  testing::run_ranks(2, [&](Communicator& communicator) {
+  run_ranks(2, [&](Communicator& communicator) {
     if (communicator.rank() == 1) {
       while (!tested) std::this_thread::yield();
     }
@@ -51,7 +50,7 @@ TEST(LocalCommunicator, NothingIsDoneBeforeAllRanksHavePosted) {
 
 TEST(LocalCommunicator, DisagreeingRanksGetAnErrorInsteadOfWaiting) {
   std::atomic<int> failures = 0;
-  testing::run_ranks(3, [&](Communicator& communicator) {
+  run_ranks(3, [&](Communicator& communicator) {
     const std::vector<std::byte> mine(communicator.rank() == 2 ? 8 : 4);
     try {
       communicator.all_gather_bytes(mine);
@@ -66,7 +65,7 @@ TEST(LocalCommunicator, DisagreeingRanksGetAnErrorInsteadOfWaiting) {
 
 TEST(LocalCommunicator, AbortWakesTheRanksThatWait) {
   std::atomic<int> woken = 0;
-  testing::run_ranks(3, [&](Communicator& communicator) {
+  run_ranks(3, [&](Communicator& communicator) {
     if (communicator.rank() == 1) {
       communicator.abort(5);
       return;

@@ -6,13 +6,13 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "comm/local/rank_threads.h"
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/registry.h"
 #include "comm/sharded_optimizer.h"
 #include "comm/verdict_reduction.h"
 #include "comm/weight_hash.h"
 #include "tests/comm/communicator_contract.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -151,7 +151,7 @@ TEST(MpiCommunicator, TrainsBitForBitLikeRanksAsThreads) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       const ReducerConfig config{.wire = wire, .sharding = sharding};
       std::pair<uint64_t, double> expected;
-      testing::run_ranks(communicator->size(), [&](Communicator& local) {
+      run_ranks(communicator->size(), [&](Communicator& local) {
         const auto outcome = train(local, config);
         if (local.rank() == 0) expected = outcome;
       });

@@ -61,7 +61,7 @@ struct RankState {
 
 template <typename Body>
 void run_states(int ranks, const NcclApi& api, const NcclOptions& options, Body body) {
-  testing::run_ranks(ranks, [&](Communicator& local) {
+  run_ranks(ranks, [&](Communicator& local) {
     testing::EmulatedGpu gpu;
     const auto nccl = create_nccl_communicator(api, std::make_unique<testing::BorrowedCommunicator>(local), options);
     RankState state(*nccl, gpu);

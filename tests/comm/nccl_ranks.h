@@ -9,11 +9,11 @@
 #include <thread>
 #include <vector>
 
+#include "comm/local/rank_threads.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/emulated_gpu.h"
 #include "tests/comm/fake_nccl.h"
-#include "tests/comm/rank_threads.h"
 
 namespace mantissa::testing {
 
@@ -30,7 +30,7 @@ class NcclTest : public ::testing::Test {
 
   template <typename Body>
   static void run_ranks(int ranks, const NcclApi& api, const NcclOptions& options, Body body) {
-    testing::run_ranks(ranks, [&](Communicator& local) {
+    mantissa::run_ranks(ranks, [&](Communicator& local) {
       EmulatedGpu gpu;
       const auto nccl = create_nccl_communicator(api, std::make_unique<BorrowedCommunicator>(local), options);
       body(*nccl, gpu);

@@ -7,16 +7,14 @@
 #include <memory>
 #include <string>
 
+#include "comm/local/rank_threads.h"
 #include "comm/memory_plan.h"
 #include "core/backend/registry.h"
 #include "tests/comm/node_ranks.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/state_formats.h"
 
 namespace mantissa {
 namespace {
-
-using testing::run_ranks;
 
 // Resident memory of this process, from its page tables (the counter in /proc/self/statm may lag by hundreds of pages).
 double resident_bytes() {

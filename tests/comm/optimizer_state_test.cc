@@ -6,10 +6,10 @@
 #include <cmath>
 #include <mutex>
 
+#include "comm/local/rank_threads.h"
 #include "comm/sharded_optimizer.h"
 #include "core/quant/dynamic_map.h"
 #include "tests/comm/optimized_rank.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/state_formats.h"
 
 namespace mantissa {
@@ -18,7 +18,6 @@ namespace {
 using testing::kOptions;
 using testing::NamedState;
 using testing::OptimizedRank;
-using testing::run_ranks;
 using testing::toy_gradient;
 using testing::TrainingRank;
 

@@ -8,9 +8,9 @@
 #include <memory>
 #include <tuple>
 
+#include "comm/local/rank_threads.h"
 #include "comm/wire_plan.h"
 #include "tests/comm/node_ranks.h"
-#include "tests/comm/rank_threads.h"
 
 namespace mantissa::testing {
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <set>
 
+#include "comm/local/rank_threads.h"
 #include "core/tensor/philox.h"
 #include "tests/comm/optimized_rank.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/state_formats.h"
 
 namespace mantissa {
@@ -18,7 +18,6 @@ namespace {
 using testing::kOptions;
 using testing::kSeed;
 using testing::OptimizedRank;
-using testing::run_ranks;
 using testing::toy_gradient;
 using testing::TrainingRank;
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/local/rank_threads.h"
 #include "comm/staged/staging_pool.h"
 #include "core/backend/registry.h"
 #include "core/cuda/emulation/settings.h"
@@ -9,7 +10,6 @@
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/emulated_gpu.h"
 #include "tests/comm/random_collectives.h"
-#include "tests/comm/rank_threads.h"
 
 namespace mantissa {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // Runs `body` on every rank, with a communicator that stages through host memory.
 template <typename Body>
 void run_staged_ranks(int ranks, Body body) {
-  testing::run_ranks(ranks, [&](Communicator& local) {
+  run_ranks(ranks, [&](Communicator& local) {
     const auto backend = create_backend("cuda");
     const auto staged = create_staged_communicator(local, *backend);
     testing::EmulatedGpu gpu;

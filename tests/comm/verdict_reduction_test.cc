@@ -6,13 +6,12 @@
 #include <limits>
 #include <mutex>
 
-#include "tests/comm/rank_threads.h"
+#include "comm/local/rank_threads.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
 namespace {
 
-using testing::run_ranks;
 using testing::toy_gradient;
 using testing::TrainingRank;
 

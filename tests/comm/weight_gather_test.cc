@@ -3,10 +3,10 @@
 
 #include <set>
 
+#include "comm/local/rank_threads.h"
 #include "comm/sharded_optimizer.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/optimized_rank.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/comm/recorded_registrations.h"
 
 namespace mantissa {
@@ -14,7 +14,6 @@ namespace {
 
 using testing::kOptions;
 using testing::kSeed;
-using testing::run_ranks;
 using testing::TrainingRank;
 
 TEST(WeightGather, BuffersAreRegistered) {

@@ -11,13 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "comm/local/rank_threads.h"
 #include "core/base/error.h"
-#include "tests/comm/rank_threads.h"
 
 namespace mantissa {
 namespace {
-
-using testing::run_ranks;
 
 NodeRanks node_of(Communicator& communicator) {
   return {.rank = communicator.rank(), .size = communicator.size(), .gather = [&](std::span<const std::byte> mine) {

@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
+#include "comm/local/rank_threads.h"
 #include "tests/comm/optimized_rank.h"
-#include "tests/comm/rank_threads.h"
 #include "tools/probe/row_exchange.h"
 
 namespace mantissa {
@@ -24,7 +24,7 @@ constexpr double kRate = 2e-4;  // of weights of about 0.5 half an ulp of bf16 i
 // Of the third update, by parameter, of all ranks. Without decay, so that updates depend on gradients alone.
 std::map<std::string, ProbeRow> rows_with(MasterWeights master, int ranks) {
   std::map<std::string, ProbeRow> found;
-  testing::run_ranks(ranks, [&](Communicator& communicator) {
+  run_ranks(ranks, [&](Communicator& communicator) {
     const AdamWOptions options{.beta2 = 0.95f, .weight_decay = 0.0f, .master = master};
     OptimizedRank rank(communicator, {.wire = DType::kF32}, options);
     rank.optimizer.initialize(testing::kSeed);

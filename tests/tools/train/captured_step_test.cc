@@ -4,11 +4,11 @@
 
 #include <cstdlib>
 
+#include "comm/local/rank_threads.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/weight_hash.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/fake_nccl.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/tools/train/gpu_run.h"
 #include "tools/train/train_step.h"
 

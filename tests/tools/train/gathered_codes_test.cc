@@ -6,10 +6,10 @@
 
 #include <bit>
 
+#include "comm/local/rank_threads.h"
 #include "comm/weight_hash.h"
 #include "core/base/error.h"
 #include "tests/comm/borrowed_communicator.h"
-#include "tests/comm/rank_threads.h"
 #include "tests/core/io/temp_folder.h"
 #include "tests/tools/config/minimal.h"
 #include "tests/tools/train/program.h"

@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/local/rank_threads.h"
 #include "core/base/thread_binding.h"
 #include "core/base/thread_team.h"
-#include "tests/comm/rank_threads.h"
 
 namespace mantissa {
 namespace {
@@ -68,7 +68,7 @@ TEST(ThreadPinning, ProcessorsAreDividedAmongThoseThatShareThem) {
 }
 
 TEST(ThreadPinning, RanksSeeEachOthersProcessors) {
-  testing::run_ranks(3, [&](Communicator& communicator) {
+  run_ranks(3, [&](Communicator& communicator) {
     const NodeProcessors node = gather_processors(communicator);
     EXPECT_EQ(node.ranks, (std::vector<int>{0, 1, 2}));
     EXPECT_EQ(node.index, static_cast<size_t>(communicator.rank()));
@@ -82,7 +82,7 @@ TEST(ThreadPinning, RanksBindTheirThreadsAsTheLineSays) {
   const auto topology = ProcessorTopology::of_this_machine();
   const std::vector<int> free = processors_of_this_thread();
   const bool binds = topology.restricted_to(free).cores() >= 2;
-  testing::run_ranks(2, [&](Communicator& communicator) {
+  run_ranks(2, [&](Communicator& communicator) {
     const std::string line = pin_threads(communicator, gather_processors(communicator), 1);
     const std::vector<int> bound = processors_of_this_thread();
     const auto all = all_gather_records(communicator, bound.front());
@@ -100,7 +100,7 @@ TEST(ThreadPinning, RanksBindTheirThreadsAsTheLineSays) {
 TEST(ThreadPinning, RanksThatDoNotFitStayFree) {
   const int cores = ProcessorTopology::of_this_machine().cores();
   const std::vector<int> free = processors_of_this_thread();
-  testing::run_ranks(2, [&](Communicator& communicator) {
+  run_ranks(2, [&](Communicator& communicator) {
     EXPECT_EQ(pin_threads(communicator, gather_processors(communicator), cores + 1), "");
     EXPECT_EQ(processors_of_this_thread(), free);
   });

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "comm/local/rank_threads.h"
 #include "comm/registry.h"
 #include "core/backend/registry.h"
 #include "tests/comm/borrowed_communicator.h"
-#include "tests/comm/rank_threads.h"
 
 namespace mantissa {
 namespace {
@@ -35,7 +35,7 @@ const bool kHasNccl = register_communicator("nccl", {.create = [] { return std::
 // By rank: the name of the transport, or the error.
 std::vector<std::string> choose(const std::vector<Findings>& by_rank) {
   std::vector<std::string> outcomes(by_rank.size());
-  testing::run_ranks(static_cast<int>(by_rank.size()), [&](Communicator& host) {
+  run_ranks(static_cast<int>(by_rank.size()), [&](Communicator& host) {
     const auto rank = static_cast<size_t>(host.rank());
     found = by_rank[rank];
     ranks_host = &host;

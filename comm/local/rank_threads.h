@@ -9,7 +9,7 @@
 
 #include "comm/local/local_communicator.h"
 
-namespace mantissa::testing {
+namespace mantissa {
 
 // An exception of one rank makes the others' collectives throw, so that nobody waits for ever; the first is thrown
 // here.
@@ -33,4 +33,4 @@ inline void run_ranks(int ranks, const std::function<void(Communicator&)>& body)
   if (first) std::rethrow_exception(first);
 }
 
-}  // namespace mantissa::testing
+}  // namespace mantissa
