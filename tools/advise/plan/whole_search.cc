@@ -16,18 +16,20 @@ using Rank = std::array<double, 4>;  // the smaller, the better, from the first 
 class Search {
  public:
   explicit Search(const WholeSearch& search) : search_(search) {
-    for (const Plan& start : search.starts) prices_.try_emplace(start, search.price(start));
-    most_prices_ = static_cast<int64_t>(prices_.size()) + search.most_plans;
+    for (const Plan& start : search.starts) {
+      if (!prices_.contains(start)) prices_.emplace(start, search.price(start));
+    }
   }
 
   FoundWhole run() {
     FoundWhole found;
     found.is_optimum = all_plans() <= static_cast<double>(search_.most_plans);
     if (found.is_optimum) price_all();
-    improve();
-    if (search_.goal.budget != Budget::kLoss) {
+    const bool has_tolerance = search_.goal.budget != Budget::kLoss;
+    improve(has_tolerance ? search_.most_plans / 2 : search_.most_plans);
+    if (has_tolerance) {
       harmless_ = best()->second.damage + search_.tolerance;
-      improve();
+      improve(search_.most_plans / 2);
     }
     found.plan = best()->first;
     found.totals = best()->second;
@@ -78,7 +80,9 @@ class Search {
     return true;
   }
 
-  void improve() {
+  // Prices so many plans more, at most.
+  void improve(int64_t most) {
+    most_prices_ = static_cast<int64_t>(prices_.size()) + most;
     Plan plan = best()->first;
     while (may_price() && (improve_one(plan) || improve_two(plan))) {
     }

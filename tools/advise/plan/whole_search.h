@@ -31,7 +31,8 @@ struct FoundWhole {
 
 // Where there are no more plans than may be priced, the best of all. Else from the best start on, decision by decision
 // and then pair by pair, what makes the plan better, until nothing does or enough plans were priced: no plan that is
-// better is one decision away, where they were enough.
+// better is one decision away, where they were enough. Where there is a tolerance, first for the least damage, then
+// among what is as good, each with half of the plans.
 FoundWhole search_wholes(const WholeSearch& search);
 
 }  // namespace mantissa

@@ -93,6 +93,18 @@ TEST(WholeSearch, OfPlansThatAreAsGoodTheFastestIsTaken) {
   EXPECT_LT(fast.totals.seconds, exact.totals.seconds);
 }
 
+TEST(WholeSearch, LeavesPlansToPriceForTheFastestOfThoseThatAreAsGood) {
+  const Wholes wholes(12, 4, 5);
+  WholeSearch search = wholes.search({.budget = Budget::kMemory, .limit = 100.0});
+  search.starts = {Plan(12, 3)};  // from which the least damage is many steps away
+  search.most_plans = 120;
+  const FoundWhole exact = search_wholes(search);
+  search.tolerance = 0.5;
+  const FoundWhole fast = search_wholes(search);
+  EXPECT_LT(fast.totals.seconds, exact.totals.seconds);
+  EXPECT_LE(fast.totals.damage, exact.totals.damage + 2.0 * search.tolerance);
+}
+
 TEST(WholeSearch, LeavesNoBetterPlanOneDecisionAwayWhereThereAreTooMany) {
   const Wholes wholes(12, 4, 5);
   const PlanGoal goal{.budget = Budget::kTime, .limit = 30.0};
