@@ -9,7 +9,8 @@ namespace {
 
 void add_plan_options(CLI::App* advise, AdviseRequest& request) {
   advise->add_option("--budget", request.budget,
-                     "plans the precision of each layer under it: time=12ms, time=90%, memory=1.5GiB, loss=0.01");
+                     "plans the precision of each layer, and of what all share, under it: time=12ms, time=90%, "
+                     "memory=1.5GiB, loss=0.01");
   advise
       ->add_option(
           "--solver", request.solver,
@@ -22,6 +23,12 @@ void add_plan_options(CLI::App* advise, AdviseRequest& request) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
+  advise
+      ->add_option("--state", request.state,
+                   "what a plan decides about beside layers: moments,masters,wire (of several ranks), or none")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str();
   advise->add_option("--plan", request.plan, "the file that a plan is written to")->capture_default_str();
   advise->add_option("--warm-up", request.warm_up, "steps in fp32 before a plan's layers are looked at")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
@@ -30,6 +37,13 @@ void add_plan_options(CLI::App* advise, AdviseRequest& request) {
       ->check(CLI::Range(int64_t{2}, int64_t{10000}))
       ->capture_default_str();
   advise->add_option("--seeds", request.seeds, "of runs that validate a plan, at most; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{1000}))
+      ->capture_default_str();
+  advise
+      ->add_option(
+          "--time-pairs", request.time_pairs,
+          "of step times, the plan's and those of uniform precisions, that a plan is validated by, at most; 0: "
+          "losses alone")
       ->check(CLI::Range(int64_t{0}, int64_t{1000}))
       ->capture_default_str();
   advise->add_option("--steps", request.steps, "of each of these runs, at most")

@@ -27,15 +27,23 @@ void plan(const AdviseRequest& request, const Config& config) {
     throw ConfigError(
         fmt::format("--seeds: expected 0 for no validation, or at least {}, got {}", kFirstLook, request.seeds));
   }
-  const bool no_recipes = request.recipes == std::vector<std::string>{"none"};
-  const PlanRunRequest run{.plan = {.budget = parse_budget(request.budget),
-                                    .solver = request.solver,
-                                    .recipes = no_recipes ? std::vector<std::string>() : request.recipes},
-                           .hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware),
-                           .ranks = request.ranks,
-                           .warm_up = request.warm_up,
-                           .batches = request.batches,
-                           .validation = {.steps = request.steps, .most_seeds = request.seeds}};
+  if (const int64_t least = StepTimeOptions().first_look; request.time_pairs != 0 && request.time_pairs < least) {
+    throw ConfigError(
+        fmt::format("--time-pairs: expected 0 for none, or at least {}, got {}", least, request.time_pairs));
+  }
+  const auto unless_none = [](const std::vector<std::string>& given) {
+    return given == std::vector<std::string>{"none"} ? std::vector<std::string>() : given;
+  };
+  const PlanRunRequest run{
+      .plan = {.budget = parse_budget(request.budget),
+               .solver = request.solver,
+               .recipes = unless_none(request.recipes)},
+      .hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware),
+      .ranks = request.ranks,
+      .warm_up = request.warm_up,
+      .batches = request.batches,
+      .state = unless_none(request.state),
+      .validation = {.steps = request.steps, .most_seeds = request.seeds, .time_pairs = request.time_pairs}};
   if (request.solver != kDifferentiable) make_plan_solver(request.solver);  // unknown ones before anything is trained
   require_different_files({{"--plan", request.plan}, {"--json", request.json}, {"the configuration", request.config}});
   OutputFile json("--json", request.json), yaml("--plan", request.plan);

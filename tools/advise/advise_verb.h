@@ -19,9 +19,11 @@ struct AdviseRequest {
   std::string budget;               // see parse_budget()
   std::string solver = "knapsack";  // of plan_solver_names()
   std::vector<std::string> recipes = {"current"};
-  std::string plan = "precision_plan.yaml";  // the file that it is written to
-  int64_t warm_up = 50, batches = 4;         // see PlanRunRequest
-  int64_t seeds = 6, steps = 100;            // of its validation; no seeds: none
+  std::vector<std::string> state = {"moments", "masters", "wire"};  // see planned_shared(); {"none"}: none
+  std::string plan = "precision_plan.yaml";                         // the file that it is written to
+  int64_t warm_up = 50, batches = 4;                                // see PlanRunRequest
+  int64_t seeds = 6, steps = 100;                                   // of its validation; no seeds: none
+  int64_t time_pairs = 40;  // of step times beside those of uniform precisions, at most; 0: none
 };
 
 // Prints the advice to standard output and writes the file. Returns the exit code.

@@ -17,9 +17,17 @@ class HeldState {
   // Copies this rank's share. Collective.
   explicit HeldState(Session& session);
 
-  // Into a session of the same model, data and ranks. Every rank is shown the pieces of all, one by one, since another
-  // precision has other shards: no more than one piece of each is in memory besides those that are held. Collective.
+  // Into a session of the same model and data, whose ranks together hold all pieces. Every rank is shown the pieces of
+  // all, one by one, since another precision has other shards: no more than one piece of each is in memory besides
+  // those that are held. Collective.
   void hand_over(Session& session) const;
+
+  // The same, of which this rank holds nothing: for ranks that there were not when the state was taken.
+  HeldState without_pieces() const {
+    HeldState other = *this;
+    other.pieces_.clear();
+    return other;
+  }
 
   const TrainingState& numbers() const { return numbers_; }
 

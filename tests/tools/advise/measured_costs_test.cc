@@ -65,7 +65,7 @@ TEST(MeasuredCosts, CallsOfOneKindHaveOneTime) {
   EXPECT_EQ(costs.costs(other)[0].seconds, first[0].seconds);
   EXPECT_EQ(runs[1000], once.at(1000));
   EXPECT_GE(runs[3000], 3);
-  costs.measure(step);
+  costs.measure({step, step});
   EXPECT_GT(runs[1000], once.at(1000)) << "once more";
 }
 

@@ -18,13 +18,15 @@ std::vector<std::string> MeasuredCosts::kinds_of(const StepCalls& step,
   return kinds;
 }
 
-void MeasuredCosts::measure(const StepCalls& step) {
-  const auto cold = cold_operands(step, cache_bytes_);
-  const auto kinds = kinds_of(step, cold);
+void MeasuredCosts::measure(const std::vector<StepCalls>& steps) {
   std::set<std::string> timed;
-  for (size_t index = 0; index < kinds.size(); ++index) {
-    if (!timed.insert(kinds[index]).second) continue;
-    seconds_[kinds[index]].push_back(timer_.seconds(step.calls[index], cold[index]));
+  for (const StepCalls& step : steps) {
+    const auto cold = cold_operands(step, cache_bytes_);
+    const auto kinds = kinds_of(step, cold);
+    for (size_t index = 0; index < kinds.size(); ++index) {
+      if (!timed.insert(kinds[index]).second) continue;
+      seconds_[kinds[index]].push_back(timer_.seconds(step.calls[index], cold[index]));
+    }
   }
 }
 

@@ -16,9 +16,9 @@ class MeasuredCosts final : public CostModel {
   MeasuredCosts(Backend& backend, Stream& stream, double cache_bytes)
       : timer_(backend, stream, cache_bytes), cache_bytes_(cache_bytes) {}
 
-  // Times every distinct call of the step once more. Calls are of one kind if they have one signature() and the same
+  // Times every distinct call of the steps once more. Calls are of one kind if they have one signature() and the same
   // operands are cold.
-  void measure(const StepCalls& step);
+  void measure(const std::vector<StepCalls>& steps);
 
   // The median of a call's timings; times what was not timed yet.
   std::vector<Cost> costs(const StepCalls& step) override;

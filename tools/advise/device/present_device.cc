@@ -35,7 +35,7 @@ PresentAdvice advise_present_device(const std::string& model, const Config& conf
   const auto steps_a_round = static_cast<int>(std::clamp(kRoundSeconds / first, 1.0, kMostSteps));
   std::vector<double> seconds;
   for (int round = 0; round < rounds; ++round) {
-    costs.measure(calls);
+    costs.measure({calls});
     for (const double one : steps.run(steps_a_round)) seconds.push_back(one);
   }
   const Prediction prediction = predict(calls, costs);

@@ -11,8 +11,10 @@
 namespace mantissa {
 namespace {
 
+bool is_linear(const PlannedPlace& place) { return place.is_layer() && place.op == Op::kLinear; }
+
 // What an option does to the forward product: nothing, a dtype, or a recipe.
-std::optional<PrecisionDecision> forward_of(const PlannedLayer& layer, const LayerOption& option, DType low) {
+std::optional<PrecisionDecision> forward_of(const PlannedPlace& layer, const PlaceOption& option, DType low) {
   std::optional<PrecisionDecision> found;
   for (PrecisionDecision& decision : decisions_of(layer, option, low)) {
     // The recipe, which comes behind the dtype, decides what the product multiplies.
@@ -21,23 +23,23 @@ std::optional<PrecisionDecision> forward_of(const PlannedLayer& layer, const Lay
   return found;
 }
 
-// The place of each option's forward decision among all of them; -1: none is tried.
+// The number of each option's forward decision among all of them; -1: none is tried.
 class ForwardDecisions {
  public:
-  ForwardDecisions(const std::vector<PlannedLayer>& layers, DType low) {
-    for (const PlannedLayer& layer : layers) {
-      std::vector<int>& places = places_.emplace_back();
-      for (const LayerOption& option : layer.options) {
-        auto decision = layer.op == Op::kLinear ? forward_of(layer, option, low) : std::nullopt;
-        places.push_back(decision ? place_of(std::move(*decision)) : -1);
+  ForwardDecisions(const std::vector<PlannedPlace>& places, DType low) {
+    for (const PlannedPlace& place : places) {
+      std::vector<int>& numbers = numbers_.emplace_back();
+      for (const PlaceOption& option : place.options) {
+        auto decision = is_linear(place) ? forward_of(place, option, low) : std::nullopt;
+        numbers.push_back(decision ? number_of(std::move(*decision)) : -1);
       }
     }
   }
   const std::vector<PrecisionDecision>& decisions() const { return decisions_; }
-  int place(size_t layer, size_t option) const { return places_[layer][option]; }
+  int number(size_t place, size_t option) const { return numbers_[place][option]; }
 
  private:
-  int place_of(PrecisionDecision decision) {
+  int number_of(PrecisionDecision decision) {
     const auto found = std::find(decisions_.begin(), decisions_.end(), decision);
     if (found != decisions_.end()) return static_cast<int>(found - decisions_.begin());
     decisions_.push_back(std::move(decision));
@@ -45,29 +47,29 @@ class ForwardDecisions {
   }
 
   std::vector<PrecisionDecision> decisions_;
-  std::vector<std::vector<int>> places_;
+  std::vector<std::vector<int>> numbers_;
 };
 
-using OptionValues = std::vector<std::vector<double>>;  // by layer and option
+using OptionValues = std::vector<std::vector<double>>;  // by place and option
 
 // What the analysis says that options do to the loss, in two parts: by what they make of the forward pass, and by their
-// backward products.
+// backward products or by what all layers share.
 struct PredictedDamages {
   OptionValues forward, backward;
 };
 
 // Of a linear layer the part of the forward pass is the damage of the option which lowers the forward product alone; of
 // attentions it is all.
-PredictedDamages predicted_damages(const std::vector<PlannedLayer>& layers, const PlanProblem& problem,
+PredictedDamages predicted_damages(const std::vector<PlannedPlace>& places, const PlanProblem& problem,
                                    const ForwardDecisions& forward) {
   PredictedDamages damages;
-  for (size_t i = 0; i < layers.size(); ++i) {
+  for (size_t i = 0; i < places.size(); ++i) {
     const std::vector<PlanOption>& options = problem.decisions[i].options;
     std::vector<double>&at_once = damages.forward.emplace_back(), &later = damages.backward.emplace_back();
     for (size_t option = 0; option < options.size(); ++option) {
-      double least = options[option].damage;  // of the options with the same forward product
-      for (size_t other = 0; other < options.size() && layers[i].op == Op::kLinear; ++other) {
-        if (forward.place(i, other) == forward.place(i, option)) least = std::min(least, options[other].damage);
+      double least = places[i].is_layer() ? options[option].damage : 0.0;  // of those with the same forward product
+      for (size_t other = 0; other < options.size() && is_linear(places[i]); ++other) {
+        if (forward.number(i, other) == forward.number(i, option)) least = std::min(least, options[other].damage);
       }
       at_once.push_back(least);
       later.push_back(options[option].damage - least);
@@ -83,9 +85,9 @@ OptionValues measured_forward(const std::vector<LocalScore>& scores, const Forwa
   OptionValues found = predicted;
   for (size_t i = 0; i < found.size(); ++i) {
     for (size_t option = 0; option < found[i].size(); ++option) {
-      const int place = forward.place(i, option);
-      if (place < 0) continue;
-      const LocalScore& score = scores[static_cast<size_t>(place)];
+      const int number = forward.number(i, option);
+      if (number < 0) continue;
+      const LocalScore& score = scores[static_cast<size_t>(number)];
       if (!score.seen || !std::isfinite(score.first_order)) continue;
       found[i][option] = score.first_order * all_rows / static_cast<double>(score.rows);
     }
@@ -102,20 +104,20 @@ double beyond_sum(double change, const Plan& drawn, const OptionValues& forward)
 
 }  // namespace
 
-SearchResult search_differentiably(const Config& config, DType low, const std::vector<PlannedLayer>& layers,
+SearchResult search_differentiably(const Config& config, DType low, const std::vector<PlannedPlace>& places,
                                    const PlanProblem& problem, const PlanGoal& goal,
                                    const DifferentiableOptions& options, Session& session) {
-  const ForwardDecisions forward(layers, low);
-  const PredictedDamages predicted = predicted_damages(layers, problem, forward);
+  const ForwardDecisions forward(places, low);
+  const PredictedDamages predicted = predicted_damages(places, problem, forward);
   SoftChoice soft(problem, goal, options.steps, options.seed);
   LoweredPasses passes(session);
   const auto policy_of = [&](const Plan& plan) {
-    const Config planned = with_plan(config, low, layers, plan, WorkingWeights::kFp32);
+    const Config planned = with_plan(config, low, places, plan, WorkingWeights::kFp32);
     passes.make_room(planned);
     return AutocastPolicy(planned.autocast());
   };
   // What all plans have in common is in the limit already.
-  const AutocastPolicy exact = policy_of(Plan(layers.size(), 0));
+  const AutocastPolicy exact = policy_of(Plan(places.size(), 0));
   const auto scale = static_cast<float>(low == DType::kF16 ? options.fp16_scale : 1.0);
   LocalScores local(forward.decisions(), {.rows = options.rows, .loss_scale = options.fp16_scale, .shown_scale = scale},
                     session);

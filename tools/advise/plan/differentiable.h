@@ -1,4 +1,4 @@
-// The differentiable search: a softmax over the options of each layer that is trained with the model.
+// The differentiable search: a softmax over the options of each place that is trained with the model.
 //
 // Each step draws a plan (SoftChoice), runs its passes, and updates the model by their gradients, which go straight
 // through the roundings. What each option of each layer would add to the loss is learnt from the same passes:
@@ -10,10 +10,11 @@
 // Under a budget of time or memory, task and stability are to be least. Under one of loss, expected seconds are: task
 // and stability are what the multiplier limits, together with what the drawn plan did to the loss of its batch beyond
 // the sum of its task terms, against fp32 for all layers. What of a layer was not seen, as of a product that is too
-// large to look at, is as the analysis predicted, and in the end the predictions must meet the budget as well.
+// large to look at, is as the analysis predicted, and so is what shared formats do, which no pass shows; in the end the
+// predictions must meet the budget as well.
 #pragma once
 
-#include "tools/advise/plan/layer_options.h"
+#include "tools/advise/plan/plan_places.h"
 #include "tools/advise/search/plan_solver.h"
 #include "tools/analyze/sensitivity/passes.h"
 
@@ -30,7 +31,7 @@ struct DifferentiableOptions {
 
 // `config`: what the plan is for; `session`: in in_exact_precision(), left as it was. Shared costs play no part in
 // probabilities, but in whether the budget is met. Collective.
-SearchResult search_differentiably(const Config& config, DType low, const std::vector<PlannedLayer>& layers,
+SearchResult search_differentiably(const Config& config, DType low, const std::vector<PlannedPlace>& places,
                                    const PlanProblem& problem, const PlanGoal& goal,
                                    const DifferentiableOptions& options, Session& session);
 

@@ -28,7 +28,7 @@ WholePlan whole(const std::string& name, const PlanAdvice& advice, const Plan& p
                 const Target& target, int ranks) {
   const PlanTotals totals = evaluate(advice.problem, plan);
   return {.name = name,
-          .cost = step_cost(with_plan(config, advice.low, advice.layers, plan), target, ranks),
+          .cost = step_cost(with_plan(config, advice.low, advice.places, plan), target, ranks),
           .damage = advice.rest_damage + totals.damage,
           .damage_error = totals.damage_error()};
 }
@@ -62,11 +62,11 @@ void search(PlanAdvice& advice, const PlanRequest& request) {
     advice.results.emplace_back(solver, std::move(result));
   }
   if (!request.own_search) return;
-  advice.chosen = request.own_search(advice.problem, advice.goal, advice.layers);
+  advice.chosen = request.own_search(advice.problem, advice.goal, advice.places);
   advice.results.emplace_back(request.solver, advice.chosen);
 }
 
-// Layers that are lowered together save casts between them, or packing, that none of them saves alone: a plan takes
+// Places that are lowered together save casts between them, or packing, that none of them saves alone: a plan takes
 // other time and memory than its parts add up to. What that comes to is found at the plan and taken off the budget of
 // the next search, until a plan is what its parts were said to be.
 void search_with_corrections(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
@@ -97,14 +97,26 @@ Plan fastest_alike(const PlanAdvice& advice, const PlanRequest& request) {
   return make_plan_solver("knapsack", {.seed = request.seed})->solve(advice.problem, alike).plan;
 }
 
-// From what the sums found, the fastest that is as good, and uniform plans on.
+// Some plans of the front of the sums, from one end to the other.
+std::vector<Plan> thinned(const ParetoFront& front) {
+  constexpr size_t kMost = 48;
+  const size_t count = std::min(kMost, front.plans.size());
+  std::vector<Plan> plans;
+  for (size_t i = 0; i < count; ++i) {
+    plans.push_back(front.plans[count == 1 ? 0 : i * (front.plans.size() - 1) / (count - 1)].plan);
+  }
+  return plans;
+}
+
+// From what the sums found, the fastest that is as good, uniform plans, and the front of the sums on.
 void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
                          int ranks) {
   WholeSearch search{.goal = whole_goal(advice), .tolerance = request.tolerance, .most_plans = request.most_wholes};
-  for (const PlannedLayer& layer : advice.layers) search.options.push_back(static_cast<int>(layer.options.size()));
+  for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
   search.starts = {advice.chosen.plan, fastest_alike(advice, request)};
+  for (const Plan& plan : thinned(advice.front)) search.starts.push_back(plan);
   for (const WholePlan& uniform : advice.uniform)
-    search.starts.push_back(uniform_plan(advice.layers, advice.low, uniform.name));
+    search.starts.push_back(uniform_plan(advice.places, advice.low, uniform.name));
   search.price = [&](const Plan& plan) { return totals_of(whole("plan", advice, plan, config, target, ranks)); };
   const FoundWhole found = search_wholes(search);
   advice.tolerance = request.tolerance;
@@ -115,15 +127,11 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, const C
 
 // Some plans of the front of the sums, the chosen one and the uniform ones, those of them that no other one beats.
 void price_front(PlanAdvice& advice, const Config& config, const Target& target, int ranks) {
-  constexpr size_t kMostPriced = 48;
   std::vector<PricedPlan> priced{{.plan = advice.chosen.plan, .whole = advice.plan}};
   for (const WholePlan& uniform : advice.uniform) {
-    priced.push_back({.plan = uniform_plan(advice.layers, advice.low, uniform.name), .whole = uniform});
+    priced.push_back({.plan = uniform_plan(advice.places, advice.low, uniform.name), .whole = uniform});
   }
-  const std::vector<FrontPlan>& plans = advice.front.plans;
-  const size_t count = std::min(kMostPriced, plans.size());
-  for (size_t i = 0; i < count; ++i) {
-    const Plan& plan = plans[count == 1 ? 0 : i * (plans.size() - 1) / (count - 1)].plan;
+  for (const Plan& plan : thinned(advice.front)) {
     priced.push_back({.plan = plan, .whole = whole("front", advice, plan, config, target, ranks)});
   }
   advice.front_plans = undominated(std::move(priced));
@@ -139,15 +147,16 @@ std::vector<std::string> formats_to_try(DType low, const std::vector<std::string
   return formats;
 }
 
-PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::vector<PlannedLayer> layers,
+PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::vector<PlannedPlace> places,
                        const SensitivityAnalysis& sensitivity, const Target& target, int ranks) {
   PlanAdvice advice;
   advice.low = low_of(config);
   advice.of_absent_device = target.hardware != nullptr;
-  advice.layers = std::move(layers);
-  take_known(advice.layers, advice.low, sensitivity);
-  const OptionCosts costs = option_costs(config, advice.low, advice.layers, target, ranks);
-  advice.problem = problem_of(advice.layers, advice.low, costs, sensitivity, advice.common);
+  advice.places = std::move(places);
+  const KnownDamages damages{.low = advice.low, .layers = sensitivity, .shared = request.shared_damages};
+  take_known(advice.places, damages);
+  const OptionCosts costs = option_costs(config, advice.low, advice.places, target, ranks);
+  advice.problem = problem_of(advice.places, costs, damages, advice.common);
   advice.limit = request.budget.limit({.seconds = costs.low.seconds, .bytes = costs.low.bytes});
   advice.goal.budget = request.budget.kind;
   advice.rest_damage = request.rest_damage;
@@ -155,11 +164,11 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
   uniform.insert(uniform.end(), request.recipes.begin(), request.recipes.end());
   for (const std::string& option : uniform) {
     advice.uniform.push_back(
-        whole(option, advice, uniform_plan(advice.layers, advice.low, option), config, target, ranks));
+        whole(option, advice, uniform_plan(advice.places, advice.low, option), config, target, ranks));
   }
   search_with_corrections(advice, request, config, target, ranks);
-  search_among_wholes(advice, request, config, target, ranks);
   advice.front = pareto_front(advice.problem);
+  search_among_wholes(advice, request, config, target, ranks);
   price_front(advice, config, target, ranks);
   return advice;
 }
@@ -173,12 +182,12 @@ void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const
   PlanGoal goal = advice.goal;
   goal.limit = std::max(goal.limit, quantity(advice.chosen.totals, goal.quantities()[0]));
   advice.reasons = plan_reasons(advice.problem, goal, plan);
-  advice.config = with_plan(config, advice.low, advice.layers, plan);
+  advice.config = with_plan(config, advice.low, advice.places, plan);
 }
 
 void take_uniform(PlanAdvice& advice, const std::string& option, const Config& config, const Target& target,
                   int ranks) {
-  take_plan(advice, uniform_plan(advice.layers, advice.low, option), config, target, ranks);
+  take_plan(advice, uniform_plan(advice.places, advice.low, option), config, target, ranks);
 }
 
 bool fits_low(const PlanAdvice& advice) { return whole_goal(advice).is_met(totals_of(advice.uniform[1])); }

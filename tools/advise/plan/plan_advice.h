@@ -1,4 +1,5 @@
-// PlanAdvice: the precision of each layer under a budget, from how sensitive the layers are and what they cost.
+// PlanAdvice: the precision of each layer, and of what all share, under a budget, from what lowering does to the loss
+// and what it saves.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,7 @@
 #include "tools/advise/plan/budget.h"
 #include "tools/advise/plan/plan_costs.h"
 #include "tools/advise/plan/plan_validation.h"
+#include "tools/advise/plan/shared_trials.h"
 #include "tools/advise/search/pareto_front.h"
 #include "tools/advise/search/plan_solver.h"
 #include "tools/analyze/sensitivity/sensitivity_analysis.h"
@@ -18,7 +20,7 @@ namespace mantissa {
 
 // A search that needs more than the numbers of the problem.
 using PlanSearch = std::function<SearchResult(const PlanProblem& problem, const PlanGoal& goal,
-                                              const std::vector<PlannedLayer>& layers)>;
+                                              const std::vector<PlannedPlace>& places)>;
 
 struct PlanRequest {
   BudgetText budget;
@@ -30,14 +32,15 @@ struct PlanRequest {
   double tolerance = 1e-3;
   int64_t most_wholes = 1 << 9;  // plans that are priced as wholes: WholeSearch::most_plans
   double rest_damage = 0.0;      // what all that no plan decides about, in 16 bits, does to the loss of fp32 throughout
-  PlanSearch own_search{};       // where `solver` names none of plan_solver_names()
+  std::vector<SharedDamage> shared_damages{};  // of every option of the shared formats but the most exact
+  PlanSearch own_search{};                     // where `solver` names none of plan_solver_names()
 };
 
 // A plan, predicted as a whole.
 struct WholePlan {
   std::string name;  // "fp32", "plan"
   StepCost cost;
-  // Nats above fp32 throughout: of what no plan decides about, and of what the layers may do alone, added up.
+  // Nats above fp32 throughout: of what no plan decides about, and of what the places may do alone, added up.
   double damage = 0.0, damage_error = 0.0;
 };
 
@@ -48,8 +51,8 @@ struct PricedPlan {
 
 struct PlanAdvice {
   DType low = DType::kBF16;
-  bool of_absent_device = false;  // times are predicted alone
-  std::vector<PlannedLayer> layers;
+  bool of_absent_device = false;     // times are predicted alone
+  std::vector<PlannedPlace> places;  // layers first, then shared formats
   PlanProblem problem;
   PlanGoal goal;       // of the parts: `limit` is less what all plans have in common
   double limit = 0.0;  // of a whole step
@@ -57,7 +60,7 @@ struct PlanAdvice {
       0.0;  // what plans like the chosen one take of the limited quantity beyond the sum of their parts
   std::vector<std::pair<std::string, SearchResult>> results;  // by solver
   SearchResult chosen;
-  std::vector<std::string> reasons;  // by layer
+  std::vector<std::string> reasons;  // by place
   double tolerance = 0.0;            // see PlanRequest
   int64_t plans_priced = 0;          // as wholes
   bool is_optimum = false;           // these are all plans that there are
@@ -81,9 +84,9 @@ DType low_of(const Config& config);
 // Of formats that planned_layers() can take: what a sensitivity analysis must have tried.
 std::vector<std::string> formats_to_try(DType low, const std::vector<std::string>& recipes);
 
-// `layers`: planned_layers() of the configuration; `sensitivity` is of all of them, in formats_to_try(). ConfigError
-// for what is asked and impossible.
-PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::vector<PlannedLayer> layers,
+// `places`: planned_layers() of the configuration, and planned_shared() behind them; `sensitivity` is of all of the
+// former, in formats_to_try(). ConfigError for what is asked and impossible.
+PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::vector<PlannedPlace> places,
                        const SensitivityAnalysis& sensitivity, const Target& target, int ranks);
 
 // The quantity that the budget limits, of a whole step.

@@ -1,10 +1,10 @@
-// What each option of each layer costs: steps of the whole model are predicted with this option alone in place of the
+// What each option of each place costs: steps of the whole model are predicted with this option alone in place of the
 // 16-bit one, so that casts, transposes and what neighbours gain or lose by it count.
 #pragma once
 
 #include <vector>
 
-#include "tools/advise/plan/layer_options.h"
+#include "tools/advise/plan/plan_places.h"
 #include "tools/advise/target.h"
 
 namespace mantissa {
@@ -22,11 +22,11 @@ struct StepCost {
 StepCost step_cost(const Config& config, const Target& target, int ranks);
 
 struct OptionCosts {
-  StepCost low;                                // of the step in 16 bits throughout
-  std::vector<std::vector<StepCost>> changes;  // by layer and option: against `low`, of either sign
+  StepCost low;                                // of the step in 16 bits throughout, shared formats as configured
+  std::vector<std::vector<StepCost>> changes;  // by place and option: against `low`, of either sign
 };
 // Layers that differ in the number of their block alone are taken to cost the same.
-OptionCosts option_costs(const Config& config, DType low, const std::vector<PlannedLayer>& layers, const Target& target,
+OptionCosts option_costs(const Config& config, DType low, const std::vector<PlannedPlace>& places, const Target& target,
                          int ranks);
 
 }  // namespace mantissa

@@ -47,7 +47,7 @@ nlohmann::json to_json(const PlanValidation& validation) {
 nlohmann::json choices(const PlanAdvice& advice, const Plan& plan) {
   nlohmann::json json = nlohmann::json::object();
   for (size_t i = 0; i < plan.size(); ++i) {
-    json[advice.layers[i].name()] = advice.layers[i].options[static_cast<size_t>(plan[i])].name;
+    json[advice.places[i].name()] = advice.places[i].options[static_cast<size_t>(plan[i])].name;
   }
   return json;
 }
@@ -80,16 +80,16 @@ nlohmann::json to_json(const PlanAdvice& advice) {
     json["front"].push_back(to_json(priced.whole));
     json["front"].back()["choices"] = choices(advice, priced.plan);
   }
-  for (size_t i = 0; i < advice.layers.size(); ++i) {
-    nlohmann::json layer = {{"name", advice.layers[i].name()}, {"reason", advice.reasons[i]}};
+  for (size_t i = 0; i < advice.places.size(); ++i) {
+    nlohmann::json place = {{"name", advice.places[i].name()}, {"reason", advice.reasons[i]}};
     for (const PlanOption& option : advice.problem.decisions[i].options) {
-      layer["options"].push_back({{"name", option.name},
+      place["options"].push_back({{"name", option.name},
                                   {"seconds", option.seconds},
                                   {"bytes", option.bytes},
                                   {"damage", option.damage},
                                   {"damage_error", option.damage_error}});
     }
-    json["layers"].push_back(std::move(layer));
+    json["places"].push_back(std::move(place));
   }
   return json;
 }

@@ -12,40 +12,58 @@ struct Damage {
   double mean = 0.0, error = 0.0;
 };
 
-// What the decisions of an option may do, added up: of each its mean and one standard error above, so that what is not
-// known well is not taken for harmless. A loss that falls when something is lowered is noise, or luck that nobody
-// should plan with. Nothing where one of them cannot be taken.
-std::optional<Damage> damage_of(const std::vector<PrecisionDecision>& decisions,
-                                const SensitivityAnalysis& sensitivity) {
+// The mean and one standard error above, so that what is not known well is not taken for harmless. A loss that falls
+// when something is lowered is noise, or luck that nobody should plan with. Nothing where it is not finite.
+std::optional<Damage> damage_of(const Estimate& loss) {
+  if (!std::isfinite(loss.error)) return std::nullopt;
+  return Damage{.mean = std::max(0.0, loss.mean) + loss.error, .error = loss.error};
+}
+
+// What all decisions of a layer's option may do. Nothing where one of them cannot be taken.
+std::optional<Damage> damage_of(const std::vector<PrecisionDecision>& decisions, const SensitivityAnalysis& analysis) {
   Damage sum;
   for (const PrecisionDecision& decision : decisions) {
-    const auto found = std::find_if(sensitivity.decisions.begin(), sensitivity.decisions.end(),
-                                    [&](const DecisionScores& one) { return one.decision == decision; });
-    MANTISSA_CHECK(found != sensitivity.decisions.end(), "[advise] '{}' was not analysed", name(decision));
-    if (!found->refusal.empty() || !std::isfinite(found->loss.error)) return std::nullopt;
-    sum.mean += std::max(0.0, found->loss.mean) + found->loss.error;
-    sum.error = std::hypot(sum.error, found->loss.error);
+    const auto found = std::ranges::find(analysis.decisions, decision, &DecisionScores::decision);
+    MANTISSA_CHECK(found != analysis.decisions.end(), "[advise] '{}' was not analysed", name(decision));
+    const auto damage = found->refusal.empty() ? damage_of(found->loss) : std::nullopt;
+    if (!damage) return std::nullopt;
+    sum.mean += damage->mean;
+    sum.error = std::hypot(sum.error, damage->error);
   }
   return sum;
 }
 
+std::optional<Damage> damage_of(const PlannedPlace& place, const PlaceOption& option, const KnownDamages& damages) {
+  if (place.is_layer()) return damage_of(decisions_of(place, option, damages.low), damages.layers);
+  if (option.name == place.options.front().name) return Damage{};
+  for (const SharedDamage& known : damages.shared) {
+    if (known.place == place.name() && known.option == option.name) return damage_of(known.loss);
+  }
+  throw ContractError(fmt::format("[advise] {} was not tried in {}", place.name(), option.name));
+}
+
 }  // namespace
 
-void take_known(std::vector<PlannedLayer>& layers, DType low, const SensitivityAnalysis& sensitivity) {
-  for (PlannedLayer& layer : layers) {
-    std::erase_if(layer.options, [&](const LayerOption& option) {
-      if (damage_of(decisions_of(layer, option, low), sensitivity)) return false;
-      layer.refusals.push_back(fmt::format("{} {}: gradients or the loss were not finite", layer.name(), option.name));
-      return true;
-    });
+void take_known(std::vector<PlannedPlace>& places, const KnownDamages& damages) {
+  for (PlannedPlace& place : places) {
+    std::vector<PlaceOption> known;
+    for (const PlaceOption& option : place.options) {
+      if (damage_of(place, option, damages)) {
+        known.push_back(option);
+      } else {
+        place.refusals.push_back(
+            fmt::format("{} {}: gradients or the loss were not finite", place.name(), option.name));
+      }
+    }
+    place.options = std::move(known);
   }
 }
 
-PlanProblem problem_of(const std::vector<PlannedLayer>& layers, DType low, const OptionCosts& costs,
-                       const SensitivityAnalysis& sensitivity, StepCost& common) {
+PlanProblem problem_of(const std::vector<PlannedPlace>& places, const OptionCosts& costs, const KnownDamages& damages,
+                       StepCost& common) {
   common = costs.low;
   PlanProblem problem;
-  for (size_t i = 0; i < layers.size(); ++i) {
+  for (size_t i = 0; i < places.size(); ++i) {
     const std::vector<StepCost>& changes = costs.changes[i];
     const auto least = [&](double StepCost::*what) {
       double smallest = changes.front().*what;
@@ -56,10 +74,10 @@ PlanProblem problem_of(const std::vector<PlannedLayer>& layers, DType low, const
     const StepCost base{.seconds = least(&StepCost::seconds), .bytes = least(&StepCost::bytes)};
     common.seconds += base.seconds;
     common.bytes += base.bytes;
-    PlanDecision decision{.name = layers[i].name(), .options = {}};
-    for (size_t option = 0; option < layers[i].options.size(); ++option) {
-      const Damage damage = *damage_of(decisions_of(layers[i], layers[i].options[option], low), sensitivity);
-      decision.options.push_back({.name = layers[i].options[option].name,
+    PlanDecision decision{.name = places[i].name(), .options = {}};
+    for (size_t option = 0; option < places[i].options.size(); ++option) {
+      const Damage damage = *damage_of(places[i], places[i].options[option], damages);
+      decision.options.push_back({.name = places[i].options[option].name,
                                   .seconds = changes[option].seconds - base.seconds,
                                   .bytes = changes[option].bytes - base.bytes,
                                   .damage = damage.mean,

@@ -8,28 +8,19 @@
 #include "tools/advise/device/cache_model.h"
 #include "tools/advise/device/measured_costs.h"
 #include "tools/advise/plan/differentiable.h"
+#include "tools/advise/plan/layer_options.h"
 #include "tools/advise/plan/plan_trials.h"
-#include "tools/experiment/candidates.h"
+#include "tools/advise/plan/shared_trials.h"
+#include "tools/advise/plan/trial_configs.h"
 #include "tools/train/launch.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
 namespace {
 
-// Of a training that leaves nothing behind.
-Config tried(const Config& given) {
-  Config config = in_exact_precision(given);
-  config.checkpoint.resume = "none";
-  config.probe = {};
-  config.test = {};
-  config.profile = false;
-  config.cuda.graph = false;
-  return config;
-}
-
-void require_enumerable(const std::vector<PlannedLayer>& layers) {
+void require_enumerable(const std::vector<PlannedPlace>& places) {
   double plans = 1.0;
-  for (const PlannedLayer& layer : layers) plans *= static_cast<double>(layer.options.size());
+  for (const PlannedPlace& place : places) plans *= static_cast<double>(place.options.size());
   if (plans <= static_cast<double>(SearchSettings().most_plans)) return;
   throw ConfigError(fmt::format(
       "--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which finds the "
@@ -60,7 +51,7 @@ void train(Session& session, int64_t steps) {
 
 // What all that no plan decides about does to the loss when it is in 16 bits: its mean and one standard error, as
 // layers' damages.
-double rest_damage(const Config& config, DType low, const std::vector<PlannedLayer>& layers, int64_t batches,
+double rest_damage(const Config& config, DType low, const std::vector<PlannedPlace>& layers, int64_t batches,
                    Session& session) {
   LoweredPasses passes(session);
   const Plan all_exact(layers.size(), 0);
@@ -83,46 +74,50 @@ double rest_damage(const Config& config, DType low, const std::vector<PlannedLay
   return std::max(0.0, found.mean) + found.error;
 }
 
-// Precision that is what it is for a whole run.
-Config without_fallback(Config config) {
-  config.precision_fallback = {};
-  FloorPolicy& floor = config.scaler.scaler.floor_policy;
-  if (floor == FloorPolicy::kLift || floor == FloorPolicy::kBf16) floor = FloorPolicy::kFault;
-  return config;
-}
-
-// Those that the plan is compared with: 16 bits first.
-std::vector<NamedConfig> references(const Config& config, DType low) {
-  const std::vector<std::string> names = {std::string(name(low)), std::string(name(DType::kF32))};
-  std::vector<NamedConfig> found;
-  for (const std::string& wanted : names) {
-    for (const Candidate& candidate : candidates_of(config, names)) {
-      if (candidate.name == wanted) found.push_back({.name = wanted, .config = candidate.config});
-    }
-  }
-  return found;
-}
-
 // Most calls of any plan are those of some uniform one: each is timed in several rounds, since the device may do other
 // work for a while.
-void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedLayer>& layers,
+void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
                         const std::vector<std::string>& recipes, const Target& target, MeasuredCosts& costs) {
   constexpr int kRounds = 5;
   std::vector<std::string> names = {std::string(name(DType::kF32)), std::string(name(low))};
   names.insert(names.end(), recipes.begin(), recipes.end());
-  for (int round = 0; round < kRounds; ++round) {
-    for (const std::string& option : names) {
-      const Config uniform = with_plan(config, low, layers, uniform_plan(layers, low, option));
-      costs.measure(walk_calls(uniform, 1, target.narrow_units, target.packing));
+  std::vector<Plan> plans;
+  for (const std::string& option : names) plans.push_back(uniform_plan(places, low, option));
+  for (size_t place = 0; place < places.size(); ++place) {
+    if (places[place].is_layer()) continue;
+    for (size_t option = 0; option < places[place].options.size(); ++option) {
+      Plan plan = uniform_plan(places, low, std::string(name(low)));
+      if (std::exchange(plan[place], static_cast<int>(option)) != static_cast<int>(option)) plans.push_back(plan);
     }
   }
+  std::vector<StepCalls> steps;
+  for (const Plan& plan : plans) {
+    steps.push_back(walk_calls(with_plan(config, low, places, plan), 1, target.narrow_units, target.packing));
+  }
+  for (int round = 0; round < kRounds; ++round) costs.measure(steps);
+}
+
+// What shared formats do to the loss, from the session's point on. Its model makes room for theirs meanwhile.
+std::vector<SharedDamage> shared_damages(const PlanRunRequest& request, const Config& config, DType low,
+                                         const std::vector<PlannedPlace>& shared, const Config& exact,
+                                         std::optional<Session>& session, Communicator& communicator) {
+  if (shared.empty()) return {};
+  const HeldState point(*session);
+  session.reset();
+  const SharedTrials trials{.windows = request.batches, .ranks = ranks_of_trials(shared, request.ranks)};
+  log_info("plan: {} times {} steps with one of the formats that all layers share lowered at a time", trials.windows,
+           trials.steps);
+  const auto found = try_shared(tried(without_fallback(config)), low, shared, point, trials, communicator);
+  session.emplace(exact, communicator);
+  point.hand_over(*session);
+  return found;
 }
 
 void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
               PlanAdvice& advice) {
   const std::vector<NamedConfig> against = references(without_fallback(config), advice.low);
   ValidationOptions options = request.validation;
-  options.with_times = !advice.of_absent_device;
+  if (advice.of_absent_device) options.time_pairs = 0;
   const auto train = [&](const Config& found) {
     Config plan = without_fallback(found);
     plan.checkpoint.resume = "none";
@@ -138,23 +133,29 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   require_recipes(request.plan.recipes);
   const DType low = low_of(config);
   if (request.hardware != nullptr) require_units(*request.hardware, low);
-  const std::vector<PlannedLayer> layers = planned_layers(config, low, request.plan.recipes);
-  if (request.plan.solver == "enumeration") require_enumerable(layers);
+  require_kinds(request.state);
+  const std::vector<PlannedPlace> shared = planned_shared(config, low, request.state, request.ranks);
+  const std::vector<PlannedPlace> layers = planned_layers(config, low, request.plan.recipes);
+  std::vector<PlannedPlace> places = layers;
+  places.insert(places.end(), shared.begin(), shared.end());
+  if (request.plan.solver == "enumeration") require_enumerable(places);
   const auto communicator = start_communicator("local", config.device);
   set_up_threads(config, *communicator);
-  const Config exact = tried(config);
-  Session session(exact, *communicator);
+  const Config exact = tried(in_exact_precision(config));
+  std::optional<Session> session(std::in_place, exact, *communicator);
   log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
            request.batches);
-  train(session, request.warm_up);
+  train(*session, request.warm_up);
+  PlanRequest plan = request.plan;
+  plan.shared_damages = shared_damages(request, config, low, shared, exact, session, *communicator);
   SensitivityRequest looked_at;
   looked_at.target = title;
   looked_at.formats = formats_to_try(low, request.plan.recipes);
   looked_at.batches = request.batches;
   looked_at.probes = 0;
-  FoundPlan found{.sensitivity = analyze_sensitivity(looked_at, session), .advice = {}};
-  Backend& backend = *session.runtime.backend;
-  MeasuredCosts measured(backend, *session.runtime.stream, last_level_cache_bytes());
+  FoundPlan found{.sensitivity = analyze_sensitivity(looked_at, *session), .advice = {}};
+  Backend& backend = *session->runtime.backend;
+  MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());
   const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
   Target target{.title = backend.describe(),
                 .costs = &measured,
@@ -164,16 +165,15 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   if (request.hardware != nullptr) {
     target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
   }
-  PlanRequest plan = request.plan;
-  plan.rest_damage = rest_damage(config, low, layers, request.batches, session);
+  plan.rest_damage = rest_damage(config, low, layers, request.batches, *session);
   if (plan.solver == kDifferentiable) {
-    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedLayer>& left) {
+    plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
       return search_differentiably(config, low, left, problem, goal,
-                                   {.fp16_scale = found.sensitivity.fp16_scale, .seed = plan.seed}, session);
+                                   {.fp16_scale = found.sensitivity.fp16_scale, .seed = plan.seed}, *session);
     };
   }
-  if (request.hardware == nullptr) time_uniform_steps(config, low, layers, request.plan.recipes, target, measured);
-  found.advice = advise_plan(plan, config, layers, found.sensitivity, target, request.ranks);
+  if (request.hardware == nullptr) time_uniform_steps(config, low, places, request.plan.recipes, target, measured);
+  found.advice = advise_plan(plan, config, places, found.sensitivity, target, request.ranks);
   if (request.validation.most_seeds > 0) validate(request, config, target, *communicator, found.advice);
   return found;
 }

@@ -1,10 +1,11 @@
-// From a configuration to a plan: trains a little, analyses sensitivity, prices the options, searches, and trains the
-// plan beside uniform precisions.
+// From a configuration to a plan: trains a little, tries what layers share and analyses how sensitive layers are,
+// prices the options, searches, and trains the plan beside uniform precisions.
 #pragma once
 
 #include <string>
 
 #include "tools/advise/plan/plan_advice.h"
+#include "tools/advise/plan/shared_options.h"
 
 namespace mantissa {
 
@@ -14,6 +15,7 @@ struct PlanRunRequest {
   int ranks = 1;
   int64_t warm_up = 50;  // steps in fp32 before layers are looked at: first weights say little
   int64_t batches = 4;
+  std::vector<std::string> state = {kMoments, kMasters, kWire};  // beside layers, what is decided about
   ValidationOptions validation{};
 };
 

@@ -159,25 +159,27 @@ std::string to_text(const PlanAdvice& advice) {
                       "memory", "sent a step", "loss, nats");
   for (const WholePlan& plan : advice.uniform) text += plan_row(plan, advice.uniform[1]);
   text += plan_row(advice.plan, advice.uniform[1]);
-  text += fmt::format("(of linear layers and attention; all else is {}, which is {:.2g} nats of each loss)\n",
-                      name(advice.low), advice.rest_damage);
-  text += "\nThe plan, layer by layer:\n";
+  text += fmt::format(
+      "(what no plan decides about is {} in all of them, which is {:.2g} nats of each loss; what layers "
+      "share is as configured in uniform ones)\n",
+      name(advice.low), advice.rest_damage);
+  text += "\nThe plan:\n";
   size_t width = 0;
-  for (const PlannedLayer& layer : advice.layers) width = std::max(width, layer.name().size());
-  for (size_t i = 0; i < advice.layers.size(); ++i) {
-    text += fmt::format("  {:<{}}  {}\n", advice.layers[i].name(), width, advice.reasons[i]);
+  for (const PlannedPlace& place : advice.places) width = std::max(width, place.name().size());
+  for (size_t i = 0; i < advice.places.size(); ++i) {
+    text += fmt::format("  {:<{}}  {}\n", advice.places[i].name(), width, advice.reasons[i]);
   }
-  text += "\nWhat each solver found (sums of what layers cost and do alone):\n" + solver_table(advice);
+  text += "\nWhat each solver found (sums of what each choice costs and does alone):\n" + solver_table(advice);
   text +=
       fmt::format("From there {} plans were priced as wholes, {}.{}\n", advice.plans_priced,
-                  advice.is_optimum ? "which are all that there are" : "one layer or two changed at a time",
+                  advice.is_optimum ? "which are all that there are" : "one choice or two changed at a time",
                   advice.goal.budget == Budget::kLoss
                       ? ""
                       : fmt::format(" Of those within {} nats of the best the fastest is taken.", advice.tolerance));
   text += "\nPareto front:\n" + front_table(advice);
   std::string refusals;
-  for (const PlannedLayer& layer : advice.layers) {
-    for (const std::string& refusal : layer.refusals) refusals += "  " + refusal + "\n";
+  for (const PlannedPlace& place : advice.places) {
+    for (const std::string& refusal : place.refusals) refusals += "  " + refusal + "\n";
   }
   if (!refusals.empty()) text += "\nNot taken into account:\n" + refusals;
   return text;
@@ -188,8 +190,8 @@ std::string to_plan_yaml(const PlanAdvice& advice, const std::string& source) {
   std::istringstream lines(verdict(advice) + memory_line(advice.plan.cost) + validation_lines(advice));
   for (std::string line; std::getline(lines, line);) text += "# " + line + "\n";
   text += "#\n";
-  for (size_t i = 0; i < advice.layers.size(); ++i) {
-    text += fmt::format("#   {}: {}\n", advice.layers[i].name(), advice.reasons[i]);
+  for (size_t i = 0; i < advice.places.size(); ++i) {
+    text += fmt::format("#   {}: {}\n", advice.places[i].name(), advice.reasons[i]);
   }
   return text + "\n" + to_yaml(advice.config);
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/base/log.h"
-#include "tools/experiment/step_turns.h"
 
 namespace mantissa {
 namespace {
@@ -86,8 +85,9 @@ void add_times(const Config& plan, const std::vector<NamedConfig>& references, c
                const std::vector<Pairs>& pairs, Communicator& communicator, PlanValidation& validation) {
   std::vector<Config> others;
   for (const NamedConfig& reference : references) others.push_back(short_run(reference.config, options.steps));
-  const auto by_turns = compare_step_times(short_run(plan, options.steps), others,
-                                           {.margin = options.time_margin, .level = options.level}, communicator);
+  const auto by_turns = compare_step_times(
+      short_run(plan, options.steps), others,
+      {.margin = options.time_margin, .level = options.level, .most_pairs = options.time_pairs}, communicator);
   if (!by_turns) {
     log_info("plan: no room for {} models at once: step times are those of whole runs, one after the other",
              others.size() + 1);
@@ -129,7 +129,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>&
              1e3 * records[0].median_step_seconds());
   }
   for (const Pairs& one : pairs) validation.against.push_back(one.finish());
-  if (options.with_times && validation.failure.empty())
+  if (options.time_pairs > 0 && validation.failure.empty())
     add_times(plan, references, options, pairs, communicator, validation);
   return validation;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/experiment/sequential_comparison.h"
+#include "tools/experiment/step_turns.h"
 #include "tools/experiment/training_run.h"
 
 namespace mantissa {
@@ -17,9 +18,9 @@ struct ValidationOptions {
   int64_t steps = 100;     // of each run
   int64_t most_seeds = 8;  // at least kFirstLook; 0: nothing is validated
   std::optional<double>
-      margin{};               // of equal losses, nats; nothing: the deviation over the first seeds of the reference
-  bool with_times = true;     // otherwise losses alone are compared
-  double time_margin = 0.02;  // of equal step times, relative
+      margin{};  // of equal losses, nats; nothing: the deviation over the first seeds of the reference
+  int64_t time_pairs = StepTimeOptions().most_pairs;  // of step times, at most; 0: losses alone are compared
+  double time_margin = 0.02;                          // of equal step times, relative
   double level = 0.95;
 };
 inline constexpr int64_t kFirstLook = 3;  // pairs

@@ -13,9 +13,9 @@ namespace {
 
 Config small_config(const SmallRun& run) { return load_config(run.config_path()); }
 
-size_t option_named(const PlannedLayer& layer, const std::string& name) {
+size_t option_named(const PlannedPlace& layer, const std::string& name) {
   const auto found = std::find_if(layer.options.begin(), layer.options.end(),
-                                  [&](const LayerOption& option) { return option.name == name; });
+                                  [&](const PlaceOption& option) { return option.name == name; });
   if (found == layer.options.end()) throw std::runtime_error(layer.name() + " has no option " + name);
   return static_cast<size_t>(found - layer.options.begin());
 }
@@ -25,7 +25,7 @@ TEST(LayerOptions, AreThoseOfEveryLinearLayerAndAttention) {
   const auto layers = planned_layers(small_config(run), DType::kBF16, {"current"});
   // qkv, attention, out, up, down of two blocks, and the head.
   ASSERT_EQ(layers.size(), 11u);
-  for (const PlannedLayer& layer : layers) {
+  for (const PlannedPlace& layer : layers) {
     EXPECT_EQ(layer.options[0].name, "fp32");
     EXPECT_EQ(layer.options[1].name, "bf16");
     EXPECT_EQ(layer.options.size(), layer.op == Op::kAttention ? 2u : 2u + 7u) << layer.name();
@@ -52,7 +52,7 @@ TEST(LayerOptions, BecomeAConfigurationThatComputesSo) {
   const auto layers = planned_layers(config, DType::kBF16, {"current"});
   Plan plan(layers.size(), 1);
   for (size_t i = 0; i < layers.size(); ++i) {
-    const PlannedLayer& layer = layers[i];
+    const PlannedPlace& layer = layers[i];
     if (layer.layer == "blocks.0.mlp.up") plan[i] = static_cast<int>(option_named(layer, "fp32"));
     if (layer.layer == "blocks.1.mlp.up") plan[i] = static_cast<int>(option_named(layer, "current"));
     if (layer.layer == "blocks.1.mlp.down") plan[i] = static_cast<int>(option_named(layer, "current in fprop, wgrad"));
@@ -107,7 +107,7 @@ TEST(LayerOptions, LeaveOutWhatIsSaidOf16BitWeightsWhereThereAreNone) {
 TEST(LayerOptions, LowerWhatAnAnalysisTries) {
   const SmallRun run("options_decisions");
   const auto layers = planned_layers(small_config(run), DType::kBF16, {"nvfp4"});
-  const PlannedLayer& qkv = layers[0];
+  const PlannedPlace& qkv = layers[0];
   EXPECT_TRUE(decisions_of(qkv, qkv.options[0], DType::kBF16).empty());
   const auto lowered = decisions_of(qkv, qkv.options[option_named(qkv, "nvfp4 in fprop, dgrad")], DType::kBF16);
   ASSERT_EQ(lowered.size(), 3u);

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "comm/weight_hash.h"
 #include "tests/tools/advise/plan/planted_advice.h"
 #include "tools/advise/plan/differentiable.h"
+#include "tools/advise/plan/shared_options.h"
 
 namespace mantissa::testing {
 namespace {
@@ -17,8 +19,8 @@ using PlanAdviceTest = PlantedAdvice;
 // What the planted layer needs: its forward product in 16 bits at least.
 bool keeps_planted_high(const PlanAdvice& advice, const Plan& plan) {
   for (size_t i = 0; i < plan.size(); ++i) {
-    if (advice.layers[i].name() != kPlanted) continue;
-    const std::vector<Product>& lowered = advice.layers[i].options[static_cast<size_t>(plan[i])].products;
+    if (advice.places[i].name() != kPlanted) continue;
+    const std::vector<Product>& lowered = advice.places[i].options[static_cast<size_t>(plan[i])].products;
     return std::find(lowered.begin(), lowered.end(), Product::kForward) == lowered.end();
   }
   throw std::runtime_error(std::string("no layer ") + kPlanted);
@@ -32,7 +34,7 @@ TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
   for (const auto& [solver, result] : advice.results) {
     EXPECT_TRUE(result.meets_budget) << solver;
     EXPECT_TRUE(keeps_planted_high(advice, result.plan)) << solver << "\n" << to_text(advice);
-    const auto lowered = std::count_if(advice.layers.begin(), advice.layers.end(), [&](const PlannedLayer& layer) {
+    const auto lowered = std::count_if(advice.places.begin(), advice.places.end(), [&](const PlannedPlace& layer) {
       return choice(advice, result.plan, layer.name()).starts_with("current");
     });
     EXPECT_GE(lowered, 4) << solver << " must lower others";
@@ -42,7 +44,7 @@ TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
 TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheModelAsItWas) {
   const std::vector<float> before = weights_of(model_.session, std::string(kPlanted) + ".weight");
   request_.solver = kDifferentiable;
-  request_.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedLayer>& layers) {
+  request_.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& layers) {
     return search_differentiably(model_.config, DType::kBF16, layers, problem, goal, {.steps = 80}, model_.session);
   };
   const PlanAdvice advice = plan("time=60%");
@@ -66,7 +68,7 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesTha
     for (PlanOption& option : decision.options) option.damage = option.damage_error = 0.0;
   }
   const SearchResult deceived = make_plan_solver("knapsack")->solve(problem, advice.goal);
-  const SearchResult found = search_differentiably(model_.config, DType::kBF16, advice.layers, problem, advice.goal,
+  const SearchResult found = search_differentiably(model_.config, DType::kBF16, advice.places, problem, advice.goal,
                                                    {.steps = 80}, model_.session);
   EXPECT_EQ(weights(), before);
   EXPECT_FALSE(keeps_planted_high(advice, deceived.plan)) << "else nothing was planted in the predictions";
@@ -88,7 +90,7 @@ TEST_F(PlanAdviceTest, ALossBudgetBuysTime) {
   EXPECT_TRUE(generous.chosen.meets_budget);
   EXPECT_LT(generous.plan.cost.seconds, strict.plan.cost.seconds);
   EXPECT_LE(strict.plan.damage, 1e-9);
-  for (const PlannedLayer& layer : strict.layers) {
+  for (const PlannedPlace& layer : strict.places) {
     EXPECT_EQ(choice(strict, strict.chosen.plan, layer.name()), "fp32");
   }
 }
@@ -99,6 +101,62 @@ TEST_F(PlanAdviceTest, WhatNoPlanDecidesAboutCountsAsWell) {
   EXPECT_FALSE(impossible.chosen.meets_budget);
   EXPECT_EQ(impossible.plan.damage, 0.5) << "the least that there is: fp32 for all layers";
   EXPECT_TRUE(plan("loss=0.6").chosen.meets_budget);
+}
+
+// Of moments, where one is harmless in 8 bits and the other is not.
+class PlanAdviceOfState : public PlantedAdvice {
+ protected:
+  PlanAdviceOfState() {
+    places_ = planned_layers(model_.config, DType::kBF16, request_.recipes);
+    for (PlannedPlace& place : planned_shared(model_.config, DType::kBF16, {kMoments}, 1)) places_.push_back(place);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    request_.most_wholes = 64;
+    request_.shared_damages = {{"optimizer.first_moment", "bf16", {}},
+                               {"optimizer.first_moment", "8bit", {}},
+                               {"optimizer.second_moment", "bf16_stochastic", {.mean = nan, .error = nan}},
+                               {"optimizer.second_moment", "8bit", {.mean = 5.0, .error = 0.1}}};
+  }
+  PlanAdvice plan(const std::string& budget) {
+    request_.budget = parse_budget(budget);
+    return advise_plan(request_, model_.config, places_, analysed_->sensitivity, target_, 1);
+  }
+  std::vector<PlannedPlace> places_;
+};
+
+TEST_F(PlanAdviceOfState, IsDecidedTogetherWithLayers) {
+  const PlanAdvice advice = plan("memory=97%");
+  EXPECT_TRUE(advice.chosen.meets_budget) << to_text(advice);
+  EXPECT_NE(choice(advice, advice.chosen.plan, "optimizer.first_moment"), "fp32") << to_text(advice);
+  EXPECT_EQ(choice(advice, advice.chosen.plan, "optimizer.second_moment"), "fp32") << to_text(advice);
+  EXPECT_NE(advice.config.optimizer.adamw.first_moment, MomentFormat::kF32);
+  EXPECT_EQ(advice.config.optimizer.adamw.second_moment, MomentFormat::kF32);
+  EXPECT_LT(advice.plan.cost.bytes, 0.97 * advice.uniform[1].cost.bytes);
+  EXPECT_NE(to_text(advice).find("optimizer.second_moment bf16_stochastic: gradients or the loss were not finite"),
+            std::string::npos)
+      << to_text(advice);
+  EXPECT_NE(to_plan_yaml(advice, "a model").find("#   optimizer.first_moment: "), std::string::npos);
+}
+
+TEST_F(PlanAdviceOfState, CountsInWhatAPlanPromises) {
+  PlanAdvice advice = plan("time=200%");
+  Plan lowered = advice.chosen.plan;
+  lowered.back() = 1;  // of what is left: fp32 and 8bit
+  EXPECT_EQ(choice(advice, lowered, "optimizer.second_moment"), "8bit");
+  lowered[lowered.size() - 2] = 0;
+  const double before = evaluate(advice.problem, lowered).damage;
+  take_plan(advice, lowered, model_.config, target_, 1);
+  EXPECT_GE(advice.plan.damage, 5.1) << "mean and one standard error";
+  EXPECT_EQ(advice.plan.damage, before + advice.rest_damage);
+  EXPECT_TRUE(breaks_promise(
+      advice, {.name = "fp32", .loss = MeanDifference{.pairs = 3, .mean = 9.0, .interval = Interval{8.0, 10.0}}}));
+}
+
+TEST_F(PlanAdviceOfState, IsAsConfiguredInUniformPlans) {
+  PlanAdvice advice = plan("memory=97%");
+  for (const char* option : {"fp32", "bf16", "current"}) {
+    take_uniform(advice, option, model_.config, target_, 1);
+    EXPECT_EQ(choice(advice, advice.chosen.plan, "optimizer.first_moment"), "fp32") << option;
+  }
 }
 
 TEST_F(PlanAdviceTest, APlanThatIsMeasuredSlowerThanTheBudgetOfTimeOrLossIsFoundOut) {
@@ -117,7 +175,7 @@ TEST_F(PlanAdviceTest, APlanThatIsMeasuredSlowerThanTheBudgetOfTimeOrLossIsFound
 TEST_F(PlanAdviceTest, AUniformPrecisionTakesThePlaceOfAPlan) {
   PlanAdvice advice = plan("time=100%");
   take_uniform(advice, "bf16", model_.config, target_, 1);
-  for (const PlannedLayer& layer : advice.layers) EXPECT_EQ(choice(advice, advice.chosen.plan, layer.name()), "bf16");
+  for (const PlannedPlace& layer : advice.places) EXPECT_EQ(choice(advice, advice.chosen.plan, layer.name()), "bf16");
   EXPECT_TRUE(advice.chosen.meets_budget);
   EXPECT_EQ(advice.plan.cost.seconds, advice.uniform[1].cost.seconds);
 }
@@ -130,9 +188,9 @@ TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {
   const std::string yaml = to_plan_yaml(advice, "a model");
   EXPECT_NE(yaml.find("# A plan of precision for a model"), std::string::npos);
   EXPECT_EQ(to_yaml(parse_config(yaml, "plan")), to_yaml(advice.config));
-  EXPECT_EQ(advice.reasons.size(), advice.layers.size());
+  EXPECT_EQ(advice.reasons.size(), advice.places.size());
   const nlohmann::json json = to_json(advice);
-  EXPECT_EQ(json.at("layers").size(), advice.layers.size());
+  EXPECT_EQ(json.at("places").size(), advice.places.size());
   EXPECT_EQ(json.at("solvers").size(), advice.results.size());
 }
 

@@ -76,7 +76,7 @@ TEST_F(PlanTrials, APlanThatIsSlowerOrWorseGivesWayTo16BitsThatMeetTheBudget) {
   for (const Outcome& outcome : {Outcome{.low = measured_at(1.1)}, worse_than_16_bits(0.0)}) {
     tried_.clear();
     const PlanAdvice tried = try_with(plan("time=100%"), {outcome, {.low = measured_at(1.0)}});
-    for (const PlannedLayer& layer : tried.layers) EXPECT_EQ(choice(tried, tried.chosen.plan, layer.name()), "bf16");
+    for (const PlannedPlace& layer : tried.places) EXPECT_EQ(choice(tried, tried.chosen.plan, layer.name()), "bf16");
     EXPECT_TRUE(tried.gave_way.has_value());
     EXPECT_EQ(tried_.size(), 2u);
     EXPECT_EQ(tried.promotions, 0);

@@ -18,18 +18,18 @@ class Validation : public ::testing::Test {
   }
   PlanValidation validate(const Config& plan, const std::vector<NamedConfig>& references, double margin) {
     LocalGroup group(1);
-    return validate_plan(plan, references, {.steps = 12, .most_seeds = 4, .margin = margin, .with_times = with_times_},
+    return validate_plan(plan, references, {.steps = 12, .most_seeds = 4, .margin = margin, .time_pairs = time_pairs_},
                          group.rank(0));
   }
 
-  bool with_times_ = false;  // which takes longer than the losses here
+  int64_t time_pairs_ = 0;  // which take longer than the losses here
 
   SmallRun run_{"plan_validation"};
 };
 
 TEST_F(Validation, APlanThatIsTheReferenceIsEqual) {
   const Config same = config({});
-  with_times_ = true;
+  time_pairs_ = 8;
   const PlanValidation found = validate(same, {{"fp32", same}}, 1e-3);
   ASSERT_EQ(found.against.size(), 1u);
   EXPECT_EQ(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
@@ -38,7 +38,7 @@ TEST_F(Validation, APlanThatIsTheReferenceIsEqual) {
   EXPECT_EQ(found.seeds, 3) << "times have turns of their own";
   EXPECT_EQ(found.times, TimesOf::kTurns);
   ASSERT_TRUE(found.against[0].log_time.has_value());
-  EXPECT_GE(found.against[0].log_time->pairs, StepTimeOptions().first_look);
+  EXPECT_EQ(found.against[0].log_time->pairs, time_pairs_);
 }
 
 TEST_F(Validation, APlanThatLearnsLessIsWorse) {
@@ -53,7 +53,7 @@ TEST_F(Validation, APlanThatLearnsLessIsWorse) {
 TEST_F(Validation, WithoutAMarginThatOfTheSeedsIsTaken) {
   LocalGroup group(1);
   const PlanValidation found = validate_plan(config({"precision.compute=bf16"}), {{"fp32", config({})}},
-                                             {.steps = 12, .most_seeds = 4, .with_times = false}, group.rank(0));
+                                             {.steps = 12, .most_seeds = 4, .time_pairs = 0}, group.rank(0));
   EXPECT_GT(found.against[0].margin, 0.0);
   EXPECT_LT(found.against[0].margin, 1.0);
 }

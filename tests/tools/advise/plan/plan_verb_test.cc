@@ -10,15 +10,15 @@ namespace {
 TEST(PlanVerb, WritesAPlanThatTrains) {
   const SmallRun run("plan_verb");
   const std::string plan = run.folder() + "/plan.yaml", json = run.folder() + "/plan.json";
-  const Outcome outcome =
-      run_program(0, {"advise", run.config_path(), "--budget", "time=200%", "--warm-up", "4", "--batches", "2",
-                      "--seeds", "3", "--steps", "6", "--plan", plan, "--json", json, "train.steps=20"});
+  const Outcome outcome = run_program(
+      0, {"advise", run.config_path(), "--budget", "time=200%", "--warm-up", "4", "--batches", "2", "--seeds", "3",
+          "--steps", "6", "--time-pairs", "8", "--plan", plan, "--json", json, "train.steps=20"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("within the budget"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("Against bf16, 3 seeds of 6 steps"), std::string::npos) << outcome.output;
   const nlohmann::json found = nlohmann::json::parse(read_file(json));
   EXPECT_TRUE(found.at("meets_budget").get<bool>());
-  EXPECT_EQ(found.at("layers").size(), 11u);
+  EXPECT_EQ(found.at("places").size(), 11u + 3u) << "layers, moments and masters";
   EXPECT_EQ(found.at("validation").at("against").size(), 2u);
   const Outcome trained = run_program(0, {"train", plan, "train.steps=6"});
   EXPECT_EQ(trained.exit_code, 0) << trained.output;
@@ -27,12 +27,22 @@ TEST(PlanVerb, WritesAPlanThatTrains) {
 TEST(PlanVerb, PlansForADeviceThatIsNotHere) {
   const SmallRun run("plan_verb_absent");
   const std::string json = run.folder() + "/plan.json";
-  const Outcome outcome =
-      run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", "time=1%", "--warm-up", "2",
-                      "--batches", "2", "--seeds", "0", "--plan", run.folder() + "/plan.yaml", "--json", json});
+  const Outcome outcome = run_program(0, {"advise",     run.config_path(),
+                                          "--hardware", "h100",
+                                          "--budget",   "time=1%",
+                                          "--warm-up",  "2",
+                                          "--batches",  "2",
+                                          "--seeds",    "0",
+                                          "--state",    "wire",
+                                          "--ranks",    "2",
+                                          "--plan",     run.folder() + "/plan.yaml",
+                                          "--json",     json});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("cannot be met"), std::string::npos) << outcome.output;
-  EXPECT_FALSE(nlohmann::json::parse(read_file(json)).at("meets_budget").get<bool>());
+  const nlohmann::json found = nlohmann::json::parse(read_file(json));
+  EXPECT_FALSE(found.at("meets_budget").get<bool>());
+  EXPECT_EQ(found.at("places").size(), 11u + 1u) << "layers and the wire";
+  EXPECT_TRUE(found.at("choices").contains("comm.wire_dtype"));
 }
 
 // Of what is said the plan as a whole is meant, and nothing in the table beside it is better.
@@ -82,7 +92,7 @@ TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
     return outcome.output;
   };
   succeeds({"--seeds", "0", "precision.compute=fp16", "model.init_stddev=10"});
-  const std::string output = succeeds({"--seeds", "3", "--steps", "6", "precision.compute=fp16",
+  const std::string output = succeeds({"--seeds", "3", "--steps", "6", "--time-pairs", "0", "precision.compute=fp16",
                                        "precision.fallback.overflows=2", "scaler.floor=lift"});
   EXPECT_NE(output.find("Against fp16, 3 seeds of 6 steps"), std::string::npos) << output;
 }
@@ -117,6 +127,8 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--budget", "time=1ms", "--recipes", "current,current"}, "is there twice"},
       {{"--budget", "time=1ms", "--solver", "enumeration"}, "give knapsack"},
       {{"--budget", "time=1ms", "--seeds", "2"}, "--seeds: expected 0 for no validation"},
+      {{"--budget", "time=1ms", "--time-pairs", "2"}, "--time-pairs: expected 0 for none, or at least 8"},
+      {{"--budget", "time=1ms", "--state", "weights"}, "--state: expected some of moments, masters, wire, or none"},
       {{"--budget", "time=1ms", "--plan", run.folder() + "/no/such.yaml"}, "--plan"},
       {{"--budget", "time=1ms", "--json", run.folder() + "/plan.yaml"}, "expected two files, got one"},
       {{"--budget", "time=1ms", "--plan", run.config_path()}, "expected two files, got one"},

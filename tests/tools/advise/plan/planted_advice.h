@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/tools/analyze/sensitivity/planted_model.h"
+#include "tools/advise/plan/layer_options.h"
 #include "tools/advise/plan/plan_advice.h"
 
 namespace mantissa::testing {
@@ -64,7 +65,7 @@ class PlantedAdvice : public ::testing::Test {
 };
 inline std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string& layer) {
   for (size_t i = 0; i < plan.size(); ++i) {
-    if (advice.layers[i].name() == layer) return advice.layers[i].options[static_cast<size_t>(plan[i])].name;
+    if (advice.places[i].name() == layer) return advice.places[i].options[static_cast<size_t>(plan[i])].name;
   }
   throw std::runtime_error("no layer " + layer);
 }
