@@ -112,6 +112,7 @@ std::vector<Plan> thinned(const ParetoFront& front) {
 void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
                          int ranks) {
   WholeSearch search{.goal = whole_goal(advice), .tolerance = request.tolerance, .most_plans = request.most_wholes};
+  if (target.memory_bytes > 0.0) search.most_bytes = target.memory_bytes;
   for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
   search.starts = {advice.chosen.plan, fastest_alike(advice, request)};
   for (const Plan& plan : thinned(advice.front)) search.starts.push_back(plan);
@@ -190,7 +191,10 @@ void take_uniform(PlanAdvice& advice, const std::string& option, const Config& c
   take_plan(advice, uniform_plan(advice.places, advice.low, option), config, target, ranks);
 }
 
-bool fits_low(const PlanAdvice& advice) { return whole_goal(advice).is_met(totals_of(advice.uniform[1])); }
+bool fits_low(const PlanAdvice& advice) {
+  const WholePlan& low = advice.uniform[1];
+  return low.cost.fits() && whole_goal(advice).is_met(totals_of(low));
+}
 
 bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low) {
   if (advice.goal.budget == Budget::kMemory || !low.log_time || low.time_verdict != ComparisonVerdict::kWorse) {

@@ -100,7 +100,7 @@ void take_uniform(PlanAdvice& advice, const std::string& option, const Config& c
 bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low);
 // Whether the plan, as it was trained beside fp32 throughout, does more damage than its parts promised.
 bool breaks_promise(const PlanAdvice& advice, const ReferenceResult& exact);
-// Whether 16 bits throughout meet the budget.
+// Whether 16 bits throughout meet the budget, on a device that has the memory for them.
 bool fits_low(const PlanAdvice& advice);
 
 // With tables; ends with a line feed.

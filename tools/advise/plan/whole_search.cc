@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <map>
 #include <optional>
 
@@ -11,7 +10,7 @@
 namespace mantissa {
 namespace {
 
-using Rank = std::array<double, 4>;  // the smaller, the better, from the first number on
+using Rank = std::array<double, 5>;  // the smaller, the better, from the first number on
 
 class Search {
  public:
@@ -55,9 +54,10 @@ class Search {
   }
 
   Rank rank_of(const PlanTotals& totals) const {
-    const Rank plain = rank(search_.goal, totals);
-    if (!harmless_) return plain;
-    return {plain[0], std::max(0.0, totals.damage - *harmless_), totals.seconds, totals.damage};
+    const double missing = std::max(0.0, totals.bytes - search_.most_bytes);
+    const auto [excess, least, limited, third] = rank(search_.goal, totals);
+    if (!harmless_) return {missing, excess, least, limited, third};
+    return {missing, excess, std::max(0.0, totals.damage - *harmless_), totals.seconds, totals.damage};
   }
 
   Prices::const_iterator best() const {

@@ -38,8 +38,8 @@ TEST(PlanCosts, AreThoseThatAdviceHasForTheDevice) {
 
 class PlanMemory : public PlantedAdvice {
  protected:
-  PlanAdvice plan_with(double memory_bytes) {
-    request_.budget = parse_budget("time=60%");
+  PlanAdvice plan_with(double memory_bytes, const std::string& budget = "time=60%") {
+    request_.budget = parse_budget(budget);
     Target target = target_;
     target.memory_bytes = memory_bytes;
     return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
@@ -47,7 +47,15 @@ class PlanMemory : public PlantedAdvice {
   }
 };
 
-TEST_F(PlanMemory, APlanThatTakesMoreThanTheDeviceHasIsSaidNotToFit) {
+TEST_F(PlanMemory, PlansTakeNoMoreThanTheDeviceHas) {
+  const PlanAdvice unknown = plan_with(0.0, "time=90%"), smaller = plan_with(unknown.plan.cost.bytes - 1.0, "time=90%");
+  EXPECT_TRUE(smaller.plan.cost.fits()) << to_text(smaller);
+  EXPECT_LT(smaller.plan.cost.bytes, unknown.plan.cost.bytes);
+  EXPECT_TRUE(smaller.chosen.meets_budget);
+  EXPECT_FALSE(smaller.uniform[0].cost.fits()) << "fp32";
+}
+
+TEST_F(PlanMemory, WhereNoPlanFitsThatIsSaid) {
   constexpr const char* kWarning = "It does not fit: it takes ";
   const PlanAdvice unknown = plan_with(0.0);
   const double bytes = unknown.plan.cost.bytes;
@@ -55,9 +63,9 @@ TEST_F(PlanMemory, APlanThatTakesMoreThanTheDeviceHasIsSaidNotToFit) {
     EXPECT_EQ(to_text(advice).find(kWarning), std::string::npos) << to_text(advice);
     EXPECT_TRUE(to_json(advice).at("plan").at("fits").get<bool>());
   }
-  const PlanAdvice large = plan_with(bytes - 1.0);
-  ASSERT_EQ(large.plan.cost.bytes, bytes);
-  EXPECT_NE(to_text(large).find(kWarning + to_text(PlanQuantity::kBytes, bytes) + " of memory, and the hardware has "),
+  const PlanAdvice large = plan_with(1024.0);
+  EXPECT_NE(to_text(large).find(kWarning + to_text(PlanQuantity::kBytes, large.plan.cost.bytes) +
+                                " of memory, and the hardware has "),
             std::string::npos)
       << to_text(large);
   EXPECT_NE(to_plan_yaml(large, "a model").find("# " + std::string(kWarning)), std::string::npos);
