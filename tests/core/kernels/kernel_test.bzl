@@ -18,13 +18,16 @@ def kernel_test(name, srcs = [], deps = [], size = "small", emulated_size = "med
     )
 
 def seeded_faults_test(name, kernel, size = "medium"):
-    """Does kernel_test(name = kernel) notice faults of the kernel? Sanitizers would only make it slow."""
+    """Does kernel_test(name = kernel) notice faults of the kernel? A question for who changes one of the two; slow."""
     program = ":" + kernel + "_emulated_test"
     mantissa_cc_test(
         name = name,
         size = size,
         data = [program],
         env = {"MANTISSA_FAULTY_PROGRAM": "$(rootpath %s)" % program},
-        tags = ["no-sanitize"],
+        tags = [
+            "no-sanitize",
+            "slow",
+        ],
         deps = [":seeded_faults"],
     )

@@ -26,7 +26,7 @@ class StepTurns : public ::testing::Test {
   }
 
   SmallRun run_{"step_turns"};
-  StepTimeOptions options_{.turn_seconds = 0.02};
+  StepTimeOptions options_{.most_pairs = 16, .turn_seconds = 0.02};
 };
 
 TEST_F(StepTurns, MoreWorkIsSlowerAndLessIsFaster) {
