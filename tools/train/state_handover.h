@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "tools/train/training_state.h"
@@ -23,15 +24,14 @@ class HeldState {
   void hand_over(Session& session) const;
 
   // The same, of which this rank holds nothing: for ranks that there were not when the state was taken.
-  HeldState without_pieces() const {
-    HeldState other = *this;
-    other.pieces_.clear();
-    return other;
-  }
+  HeldState without_pieces() const { return {numbers_, scales_}; }
 
   const TrainingState& numbers() const { return numbers_; }
 
  private:
+  HeldState(TrainingState numbers, DelayedScales::State scales)
+      : numbers_(std::move(numbers)), scales_(std::move(scales)) {}
+
   TrainingState numbers_;
   DelayedScales::State scales_;
   std::vector<std::vector<std::byte>> pieces_;

@@ -79,28 +79,30 @@ std::string PlannedPlace::name() const {
 
 Config with_plan(const Config& config, DType low, const std::vector<PlannedPlace>& places, const Plan& plan,
                  WorkingWeights weights) {
-  Config shared = config;
   PrecisionConfig precision;
   precision.compute = low;
   precision.weights = weights;
   for (size_t i = 0; i < places.size(); ++i) {
-    const PlaceOption& option = places[i].options[static_cast<size_t>(plan[i])];
-    if (places[i].is_layer()) {
-      apply(places[i], option, precision.layers);
-    } else {
-      apply(places[i].shared, option, shared);
-    }
+    if (places[i].is_layer()) apply(places[i], places[i].options[static_cast<size_t>(plan[i])], precision.layers);
   }
-  Config planned = in_precision(shared, precision);
+  Config planned = in_precision(with_shared(config, places, plan), precision);
   leave_out_16_bit_weights(planned);
   return planned;
 }
 
+Config with_shared(Config config, const std::vector<PlannedPlace>& places, const Plan& plan) {
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!places[i].is_layer()) apply(places[i].shared, places[i].options[static_cast<size_t>(plan[i])], config);
+  }
+  return config;
+}
+
 Plan uniform_plan(const std::vector<PlannedPlace>& places, DType low, const std::string& option) {
+  const bool is_exact = option == name(DType::kF32);
   Plan plan;
   for (const PlannedPlace& place : places) {
-    const std::vector<std::string> wanted = place.is_layer() ? std::vector<std::string>{std::string(name(low)), option}
-                                                             : std::vector<std::string>{place.configured};
+    std::vector<std::string> wanted = {std::string(name(low)), option};
+    if (!place.is_layer()) wanted = {is_exact ? place.options.front().name : place.configured};
     int found = 0;
     for (const std::string& name : wanted) {
       for (size_t i = 0; i < place.options.size(); ++i) {

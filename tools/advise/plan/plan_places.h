@@ -46,8 +46,11 @@ struct PlannedPlace {
 Config with_plan(const Config& config, DType low, const std::vector<PlannedPlace>& places, const Plan& plan,
                  WorkingWeights weights = WorkingWeights::kLow);
 
+// The configuration with these options for the places that are shared formats.
+Config with_shared(Config config, const std::vector<PlannedPlace>& places, const Plan& plan);
+
 // The options of this name for all layers; where one has none of it 16 bits, and without these fp32. Shared formats are
-// as configured.
+// as configured, and the most exact with fp32.
 Plan uniform_plan(const std::vector<PlannedPlace>& places, DType low, const std::string& option);
 
 // What the options of a layer lower, as a sensitivity analysis tries it.

@@ -9,6 +9,7 @@
 #include "tools/advise/device/measured_costs.h"
 #include "tools/advise/plan/differentiable.h"
 #include "tools/advise/plan/layer_options.h"
+#include "tools/advise/plan/plan_parts.h"
 #include "tools/advise/plan/plan_trials.h"
 #include "tools/advise/plan/shared_trials.h"
 #include "tools/advise/plan/trial_configs.h"
@@ -18,9 +19,11 @@
 namespace mantissa {
 namespace {
 
-void require_enumerable(const std::vector<PlannedPlace>& places) {
+void require_enumerable(const std::vector<PlannedPlace>& layers, const std::vector<PlannedPlace>& shared) {
   double plans = 1.0;
-  for (const PlannedPlace& place : places) plans *= static_cast<double>(place.options.size());
+  for (const auto* places : {&layers, &shared}) {
+    for (const PlannedPlace& place : *places) plans *= static_cast<double>(place.options.size());
+  }
   if (plans <= static_cast<double>(SearchSettings().most_plans)) return;
   throw ConfigError(fmt::format(
       "--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which finds the "
@@ -97,25 +100,41 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
   for (int round = 0; round < kRounds; ++round) costs.measure(steps);
 }
 
-// What shared formats do to the loss, from the session's point on. Its model makes room for theirs meanwhile.
-std::vector<SharedDamage> shared_damages(const PlanRunRequest& request, const Config& config, DType low,
-                                         const std::vector<PlannedPlace>& shared, const Config& exact,
-                                         std::optional<Session>& session, Communicator& communicator) {
-  if (shared.empty()) return {};
-  const HeldState point(*session);
-  session.reset();
-  const SharedTrials trials{.windows = request.batches, .ranks = ranks_of_trials(shared, request.ranks)};
+void leave_shared_as_configured(std::vector<PlannedPlace>& places, const std::string& why) {
+  for (PlannedPlace& place : places) {
+    if (!place.is_layer()) leave_as_configured(place, why);
+  }
+}
+
+// What shared formats do to the loss, from the session's point on. Its model makes room for theirs meanwhile. Places
+// that cannot be tried have no choice afterwards.
+std::vector<SharedDamage> shared_damages(const PlanRunRequest& request, const Config& config, double fp16_scale,
+                                         std::vector<PlannedPlace>& places, std::optional<Session>& session,
+                                         Communicator& communicator) {
+  constexpr int kMostRanks = 8;  // each has a model
+  if (std::ranges::all_of(places, &PlannedPlace::is_layer)) return {};
+  const SharedTrials trials{
+      .windows = request.batches, .ranks = ranks_of_trials(places, request.ranks), .fp16_scale = fp16_scale};
+  if (trials.ranks > kMostRanks) {
+    leave_shared_as_configured(places,
+                               fmt::format("trials of {} ranks would need as many models at once", trials.ranks));
+    return {};
+  }
   log_info("plan: {} times {} steps with one of the formats that all layers share lowered at a time", trials.windows,
            trials.steps);
-  const auto found = try_shared(tried(without_fallback(config)), low, shared, point, trials, communicator);
+  const Config& exact = session->config;
+  const HeldState point(*session);
+  session.reset();
+  const auto found = try_shared(tried(without_fallback(config)), low_of(config), places, point, trials, communicator);
   session.emplace(exact, communicator);
   point.hand_over(*session);
-  return found;
+  if (!found) leave_shared_as_configured(places, "a training with the most exact options did not come through");
+  return found.value_or(std::vector<SharedDamage>{});
 }
 
 void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
               PlanAdvice& advice) {
-  const std::vector<NamedConfig> against = references(without_fallback(config), advice.low);
+  const std::vector<NamedConfig> against = references(without_fallback(config), advice.low, advice.places);
   ValidationOptions options = request.validation;
   if (advice.of_absent_device) options.time_pairs = 0;
   const auto train = [&](const Config& found) {
@@ -136,9 +155,7 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   require_kinds(request.state);
   const std::vector<PlannedPlace> shared = planned_shared(config, low, request.state, request.ranks);
   const std::vector<PlannedPlace> layers = planned_layers(config, low, request.plan.recipes);
-  std::vector<PlannedPlace> places = layers;
-  places.insert(places.end(), shared.begin(), shared.end());
-  if (request.plan.solver == "enumeration") require_enumerable(places);
+  if (request.plan.solver == "enumeration") require_enumerable(layers, shared);
   const auto communicator = start_communicator("local", config.device);
   set_up_threads(config, *communicator);
   const Config exact = tried(in_exact_precision(config));
@@ -146,14 +163,18 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
            request.batches);
   train(*session, request.warm_up);
-  PlanRequest plan = request.plan;
-  plan.shared_damages = shared_damages(request, config, low, shared, exact, session, *communicator);
   SensitivityRequest looked_at;
   looked_at.target = title;
   looked_at.formats = formats_to_try(low, request.plan.recipes);
   looked_at.batches = request.batches;
   looked_at.probes = 0;
   FoundPlan found{.sensitivity = analyze_sensitivity(looked_at, *session), .advice = {}};
+  std::vector<PlannedPlace> places = layers;
+  take_known(places, {.low = low, .layers = found.sensitivity, .shared = {}});
+  places.insert(places.end(), shared.begin(), shared.end());
+  PlanRequest plan = request.plan;
+  plan.rest_damage = rest_damage(config, low, layers, request.batches, *session);
+  plan.shared_damages = shared_damages(request, config, found.sensitivity.fp16_scale, places, session, *communicator);
   Backend& backend = *session->runtime.backend;
   MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());
   const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
@@ -165,7 +186,6 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   if (request.hardware != nullptr) {
     target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
   }
-  plan.rest_damage = rest_damage(config, low, layers, request.batches, *session);
   if (plan.solver == kDifferentiable) {
     plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
       return search_differentiably(config, low, left, problem, goal,

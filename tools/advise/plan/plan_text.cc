@@ -19,8 +19,11 @@ std::string verdict(const PlanAdvice& advice) {
                        to_text(what, advice.limit), to_text(what, found));
   }
   if (!advice.chosen.meets_budget) {
-    return fmt::format("The budget of {} cannot be met: {} is the least that was found, by the plan below.\n",
-                       to_text(what, advice.limit), to_text(what, found));
+    const double memory = advice.plan.cost.device_bytes;
+    const std::string within =
+        memory > 0.0 ? fmt::format(" within the hardware's memory of {}", to_text(PlanQuantity::kBytes, memory)) : "";
+    return fmt::format("The budget of {} cannot be met{}: {} is the least that was found, by the plan below.\n",
+                       to_text(what, advice.limit), within, to_text(what, found));
   }
   return fmt::format(
       "The plan takes {} a step ({:.3g} of {} throughout) and {}, with a loss of up to {:.2g} nats above fp32 "
@@ -85,7 +88,7 @@ std::string validation_lines(const PlanAdvice& advice) {
                           interval_text(*one.log_time, true), name(one.time_verdict));
     }
     if (&one == &exact) {
-      text += fmt::format("; promised {:.2g} nats: {}", advice.plan.damage,
+      text += fmt::format("; promised {:.2g} nats: {}", promised_to_runs(advice),
                           breaks_promise(advice, exact) ? "not kept" : "kept, as far as these runs tell");
     }
     text += "\n";
@@ -98,10 +101,11 @@ std::string validation_lines(const PlanAdvice& advice) {
 }
 
 std::string plan_row(const WholePlan& plan, const WholePlan& low) {
-  return fmt::format("{:<10} {:>10} {:>8.3f} {:>12} {:>12} {:>12.3g}\n", plan.name,
+  return fmt::format("{:<10} {:>10} {:>8.3f} {:>12} {:>12} {:>12.3g}{}\n", plan.name,
                      to_text(PlanQuantity::kSeconds, plan.cost.seconds), plan.cost.seconds / low.cost.seconds,
                      to_text(PlanQuantity::kBytes, plan.cost.bytes),
-                     to_text(PlanQuantity::kBytes, plan.cost.sent_bytes), plan.damage);
+                     to_text(PlanQuantity::kBytes, plan.cost.sent_bytes), plan.damage,
+                     plan.cost.fits() ? "" : "  does not fit");
 }
 
 // What a solver leaves to be won, of those that found one within the budget: the quantity that is to be least.
@@ -136,8 +140,9 @@ std::string front_table(const PlanAdvice& advice) {
   const size_t rows = std::min(kMostRows, plans.size());
   for (size_t row = 0; row < rows; ++row) {
     const WholePlan& plan = plans[rows == 1 ? 0 : row * (plans.size() - 1) / (rows - 1)].whole;
-    text += fmt::format("{:>12} {:>12} {:>12.3g}\n", to_text(PlanQuantity::kSeconds, plan.cost.seconds),
-                        to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage);
+    text += fmt::format("{:>12} {:>12} {:>12.3g}{}\n", to_text(PlanQuantity::kSeconds, plan.cost.seconds),
+                        to_text(PlanQuantity::kBytes, plan.cost.bytes), plan.damage,
+                        plan.cost.fits() ? "" : "  does not fit");
   }
   text += fmt::format(
       "({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at once; "
@@ -161,7 +166,7 @@ std::string to_text(const PlanAdvice& advice) {
   text += plan_row(advice.plan, advice.uniform[1]);
   text += fmt::format(
       "(what no plan decides about is {} in all of them, which is {:.2g} nats of each loss; what layers "
-      "share is as configured in uniform ones)\n",
+      "share is as configured in uniform ones, the most exact in fp32)\n",
       name(advice.low), advice.rest_damage);
   text += "\nThe plan:\n";
   size_t width = 0;

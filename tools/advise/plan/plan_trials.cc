@@ -7,12 +7,16 @@
 namespace mantissa {
 namespace {
 
-// The plan that the advice gives back to, where it does not keep what it promised.
-std::optional<Plan> given_back(const PlanAdvice& advice) {
+// The plan that the advice gives back to, where it does not keep what it promised: none that the device has no memory
+// for, where it has some for the plan.
+std::optional<Plan> given_back(const PlanAdvice& advice, const Config& config, const Target& target, int ranks) {
   const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
   const bool fails = !advice.validation->failure.empty() && low.loss_verdict == ComparisonVerdict::kWorse;
   if (advice.promotions == kMostPromotions || !(fails || breaks_promise(advice, exact))) return std::nullopt;
-  return promoted(advice.problem, advice.chosen.plan);
+  std::optional<Plan> plan = promoted(advice.problem, advice.chosen.plan);
+  if (!plan || !advice.plan.cost.fits()) return plan;
+  const Config promoted_config = with_plan(config, advice.low, advice.places, *plan);
+  return step_cost(promoted_config, target, ranks).fits() ? plan : std::nullopt;
 }
 
 bool gives_way(const PlanAdvice& advice) {
@@ -30,7 +34,7 @@ void try_plan(const TrainPlan& train, const Config& config, const Target& target
     MANTISSA_CHECK(advice.validation->against.size() == 2, "[try_plan] expected 16 bits and fp32, got {} references",
                    advice.validation->against.size());
     const std::string low = advice.validation->against[0].name;
-    if (const std::optional<Plan> better = given_back(advice)) {
+    if (const std::optional<Plan> better = given_back(advice, config, target, ranks)) {
       ++advice.promotions;
       log_info("plan: worse than promised: gives options back, {} of {} times", advice.promotions, kMostPromotions);
       take_plan(advice, *better, config, target, ranks);

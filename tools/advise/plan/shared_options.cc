@@ -73,4 +73,9 @@ std::vector<PlannedPlace> planned_shared(const Config& config, DType low, const 
   return places;
 }
 
+void leave_as_configured(PlannedPlace& place, const std::string& why) {
+  std::erase_if(place.options, [&](const PlaceOption& option) { return option.name != place.configured; });
+  place.refusals.push_back(fmt::format("{}: {}; it is as configured", place.name(), why));
+}
+
 }  // namespace mantissa

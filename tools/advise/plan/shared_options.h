@@ -22,4 +22,7 @@ void require_kinds(const std::vector<std::string>& kinds);
 std::vector<PlannedPlace> planned_shared(const Config& config, DType low, const std::vector<std::string>& kinds,
                                          int ranks);
 
+// The shared format with its configured option alone, since the others could not be tried: `why`.
+void leave_as_configured(PlannedPlace& place, const std::string& why);
+
 }  // namespace mantissa

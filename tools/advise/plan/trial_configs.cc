@@ -3,6 +3,13 @@
 #include "tools/experiment/candidates.h"
 
 namespace mantissa {
+namespace {
+
+Config candidate_in(const Config& config, const std::string& name) {
+  return chosen_candidates(config, {name}, "a plan's reference").front().config;
+}
+
+}  // namespace
 
 Config tried(Config config) {
   config.checkpoint.resume = "none";
@@ -20,15 +27,11 @@ Config without_fallback(Config config) {
   return config;
 }
 
-std::vector<NamedConfig> references(const Config& config, DType low) {
-  const std::vector<std::string> names = {std::string(name(low)), std::string(name(DType::kF32))};
-  std::vector<NamedConfig> found;
-  for (const std::string& wanted : names) {
-    for (const Candidate& candidate : candidates_of(config, names)) {
-      if (candidate.name == wanted) found.push_back({.name = wanted, .config = candidate.config});
-    }
-  }
-  return found;
+std::vector<NamedConfig> references(const Config& config, DType low, const std::vector<PlannedPlace>& places) {
+  const std::string low_name(name(low)), exact_name(name(DType::kF32));
+  const Config exact = with_shared(config, places, uniform_plan(places, low, exact_name));
+  return {{.name = low_name, .config = candidate_in(config, low_name)},
+          {.name = exact_name, .config = candidate_in(exact, exact_name)}};
 }
 
 }  // namespace mantissa

@@ -75,7 +75,7 @@ class Reasons {
     }
     const PlanTotals other = with(unit, *best);
     return fmt::format("kept {}: {} would cost {} for {}", own, option_name(unit, *best),
-                       to_text(PlanQuantity::kDamage, other.damage - totals_.damage),
+                       damage_change(unit, choice_[unit], *best),
                        to_text(cost_, quantity(totals_, cost_) - quantity(other, cost_)));
   }
 
@@ -85,7 +85,16 @@ class Reasons {
     const double share = most_exact_cost_ > 0 ? 100 * std::abs(saved) / most_exact_cost_ : 0;
     return fmt::format("{}: {} {} ({:.1f} %) against {}, costs {}; {}", option_name(unit, choice_[unit]),
                        saved >= 0 ? "saves" : "adds", to_text(cost_, std::abs(saved)), share, option_name(unit, kept),
-                       to_text(PlanQuantity::kDamage, totals_.damage - before.damage), next_best(unit));
+                       damage_change(unit, kept, choice_[unit]), next_best(unit));
+  }
+
+  // With the standard error of what is between two options, where there is one.
+  std::string damage_change(int unit, int from, int to) const {
+    const std::vector<PlanTotals>& options = units_.units()[unit].options;
+    const auto place = [](int option) { return static_cast<size_t>(option); };
+    const double error = std::sqrt(options[place(from)].damage_variance + options[place(to)].damage_variance);
+    const std::string text = to_text(PlanQuantity::kDamage, options[place(to)].damage - options[place(from)].damage);
+    return error > 0.0 ? fmt::format("{} (+-{:.1g})", text, error) : text;
   }
 
   std::string next_best(int unit) const {

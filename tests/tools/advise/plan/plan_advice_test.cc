@@ -151,12 +151,16 @@ TEST_F(PlanAdviceOfState, CountsInWhatAPlanPromises) {
       advice, {.name = "fp32", .loss = MeanDifference{.pairs = 3, .mean = 9.0, .interval = Interval{8.0, 10.0}}}));
 }
 
-TEST_F(PlanAdviceOfState, IsAsConfiguredInUniformPlans) {
-  PlanAdvice advice = plan("memory=97%");
-  for (const char* option : {"fp32", "bf16", "current"}) {
-    take_uniform(advice, option, model_.config, target_, 1);
-    EXPECT_EQ(choice(advice, advice.chosen.plan, "optimizer.first_moment"), "fp32") << option;
-  }
+// Which runs of one rank have none of.
+TEST_F(PlanAdviceOfState, PromisesRunsNothingOfAWire) {
+  for (PlannedPlace& place : planned_shared(model_.config, DType::kBF16, {kWire}, 2)) places_.push_back(place);
+  request_.shared_damages.push_back({"comm.wire_dtype", "bf16", {.mean = 0.25}});
+  PlanAdvice advice = plan("time=200%");
+  Plan wired = advice.chosen.plan;
+  wired.back() = 1;
+  take_plan(advice, wired, model_.config, target_, 1);
+  EXPECT_EQ(choice(advice, wired, "comm.wire_dtype"), "bf16");
+  EXPECT_NEAR(promised_to_runs(advice), advice.plan.damage - 0.25, 1e-12);
 }
 
 TEST_F(PlanAdviceTest, APlanThatIsMeasuredSlowerThanTheBudgetOfTimeOrLossIsFoundOut) {

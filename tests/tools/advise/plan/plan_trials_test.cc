@@ -72,6 +72,18 @@ TEST_F(PlanTrials, GivesBackSoOftenAndNoMore) {
   EXPECT_NE(to_text(tried).find("not kept"), std::string::npos) << to_text(tried);
 }
 
+TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
+  PlanAdvice advice = plan("time=60%");
+  const PlanAdvice unlimited = try_with(advice, {{.above_fp32 = kMuch}});
+  Target small = target_;
+  small.memory_bytes = advice.plan.cost.bytes;
+  ASSERT_GT(unlimited.plan.cost.bytes, small.memory_bytes) << "else nothing is to be refused";
+  take_plan(advice, advice.chosen.plan, model_.config, small, 1);
+  try_plan([&](const Config&) { return validation_of({.above_fp32 = kMuch}); }, model_.config, small, 1, advice);
+  EXPECT_TRUE(advice.plan.cost.fits()) << to_text(advice);
+  EXPECT_LT(advice.promotions, unlimited.promotions);
+}
+
 TEST_F(PlanTrials, APlanThatIsSlowerOrWorseGivesWayTo16BitsThatMeetTheBudget) {
   for (const Outcome& outcome : {Outcome{.low = measured_at(1.1)}, worse_than_16_bits(0.0)}) {
     tried_.clear();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/tools/train/program.h"
+#include "tools/config/config.h"
 
 namespace mantissa::testing {
 namespace {
@@ -78,12 +79,9 @@ TEST(PlanVerb, JudgesPlansAsAWhole) {
 // that are compared.
 TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
   const SmallRun run("plan_verb_odd");
-  const std::vector<std::string> common = {"advise",    run.config_path(),
-                                           "--budget",  "loss=1",
-                                           "--recipes", "none",
-                                           "--warm-up", "0",
-                                           "--batches", "2",
-                                           "--plan",    run.folder() + "/plan.yaml"};
+  const std::vector<std::string> common = {
+      "advise", run.config_path(), "--hardware", "h100",      "--budget", "loss=1", "--recipes",
+      "none",   "--warm-up",       "0",          "--batches", "2",        "--plan", run.folder() + "/plan.yaml"};
   const auto succeeds = [&](const std::vector<std::string>& more) {
     std::vector<std::string> arguments = common;
     arguments.insert(arguments.end(), more.begin(), more.end());
@@ -92,7 +90,7 @@ TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
     return outcome.output;
   };
   succeeds({"--seeds", "0", "precision.compute=fp16", "model.init_stddev=10"});
-  const std::string output = succeeds({"--seeds", "3", "--steps", "6", "--time-pairs", "0", "precision.compute=fp16",
+  const std::string output = succeeds({"--seeds", "3", "--steps", "6", "precision.compute=fp16",
                                        "precision.fallback.overflows=2", "scaler.floor=lift"});
   EXPECT_NE(output.find("Against fp16, 3 seeds of 6 steps"), std::string::npos) << output;
 }
@@ -107,11 +105,31 @@ TEST(PlanVerb, PlansForTrainingsThatSayHow16BitWeightsAreKept) {
                {"optimizer.master", "none_stochastic", "rope"}};
   for (const auto& [setting, value, position] : cases) {
     const std::string plan = run.folder() + "/plan.yaml";
-    const Outcome outcome = run_program(0, {"advise", run.config_path(), "--hardware", "h100", "--budget", "loss=1",
-                                            "--solver", "differentiable", "--warm-up", "1", "--batches", "2", "--seeds",
-                                            "0", "--plan", plan, setting + "=" + value, "model.position=" + position});
+    const Outcome outcome = run_program(0, {"advise",
+                                            run.config_path(),
+                                            "--hardware",
+                                            "h100",
+                                            "--budget",
+                                            "loss=1",
+                                            "--solver",
+                                            "differentiable",
+                                            "--warm-up",
+                                            "1",
+                                            "--batches",
+                                            "2",
+                                            "--seeds",
+                                            "0",
+                                            "--state",
+                                            "moments",
+                                            "--plan",
+                                            plan,
+                                            setting + "=" + value,
+                                            "model.position=" + position});
     EXPECT_EQ(outcome.exit_code, 0) << value << "\n" << outcome.output;
-    EXPECT_NE(read_file(plan).find(value), std::string::npos) << "the plan lowers weights, and keeps them so";
+    EXPECT_NE(to_yaml(load_config(plan)).find(fmt::format("  {}: {}\n", setting.substr(setting.find('.') + 1), value)),
+              std::string::npos)
+        << "the plan lowers weights, and keeps them so\n"
+        << read_file(plan);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "tests/tools/train/program.h"
+#include "tools/advise/plan/trial_configs.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa::testing {
@@ -68,7 +69,32 @@ TEST(SharedOptions, BecomeSettingsOfAConfigurationThatTrains) {
   EXPECT_EQ(low.optimizer.adamw.weight_rounding, WeightRounding::kNearest) << "there are no masters to round";
   EXPECT_EQ(low.comm.reducer.wire, DType::kBF16);
   EXPECT_EQ(kahan.optimizer.adamw.master, MasterWeights::kKahan);
-  EXPECT_EQ(uniform_plan(places, DType::kBF16, "fp32"), (Plan{0, 0, 0, 1})) << "as configured, whatever layers are in";
+}
+
+TEST(SharedOptions, AreAsConfiguredInUniformPlansAndTheMostExactInFp32) {
+  const SmallRun run("shared_options_uniform");
+  const Config config = load_config(run.config_path(), {"optimizer.second_moment=8bit", "optimizer.master=kahan"});
+  const auto places = planned_shared(config, DType::kBF16, kAll, 2);
+  EXPECT_EQ(uniform_plan(places, DType::kBF16, "bf16"), (Plan{0, 2, 1, 1}));
+  EXPECT_EQ(uniform_plan(places, DType::kBF16, "current"), (Plan{0, 2, 1, 1}));
+  EXPECT_EQ(uniform_plan(places, DType::kBF16, "fp32"), (Plan{0, 0, 0, 0}));
+  const auto against = references(config, DType::kBF16, places);
+  ASSERT_EQ(against.size(), 2u);
+  EXPECT_EQ(against[0].config.optimizer.adamw.second_moment, MomentFormat::kBlockwise8Bit);
+  EXPECT_EQ(against[0].config.optimizer.adamw.master, MasterWeights::kKahan);
+  EXPECT_EQ(against[1].config.optimizer.adamw.second_moment, MomentFormat::kF32) << "fp32 throughout";
+  EXPECT_EQ(against[1].config.comm.reducer.wire, DType::kF32);
+  EXPECT_EQ(against[1].config.precision.compute, DType::kF32);
+}
+
+TEST(SharedOptions, ThatCannotBeTriedStayAsConfigured) {
+  const SmallRun run("shared_options_left");
+  PlannedPlace place =
+      planned_shared(load_config(run.config_path(), {"optimizer.first_moment=bf16"}), DType::kBF16, {kMoments}, 1)[0];
+  leave_as_configured(place, "a reason");
+  ASSERT_EQ(place.options.size(), 1u);
+  EXPECT_EQ(place.options[0].name, "bf16");
+  EXPECT_EQ(place.refusals, std::vector<std::string>{"optimizer.first_moment: a reason; it is as configured"});
 }
 
 TEST(SharedOptions, RefuseOtherKinds) {

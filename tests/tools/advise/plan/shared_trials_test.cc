@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "tests/tools/analyze/sensitivity/planted_model.h"
 #include "tools/advise/plan/shared_options.h"
@@ -16,7 +17,11 @@ class SharedTrialsTest : public ::testing::Test {
     return planned_shared(model_.config, DType::kBF16, kinds, ranks);
   }
   std::vector<SharedDamage> damages(const std::vector<PlannedPlace>& shared, const SharedTrials& trials) {
-    return try_shared(model_.config, DType::kBF16, shared, HeldState(model_.session), trials, group_.rank(0));
+    return damages_with(model_.config, shared, trials).value();
+  }
+  std::optional<std::vector<SharedDamage>> damages_with(const Config& config, const std::vector<PlannedPlace>& shared,
+                                                        const SharedTrials& trials, DType low = DType::kBF16) {
+    return try_shared(config, low, shared, HeldState(model_.session), trials, group_.rank(0));
   }
 
   PlantedModel model_{"shared_trials"};
@@ -37,7 +42,6 @@ TEST_F(SharedTrialsTest, FindsWhatEveryOptionDoesToTheLoss) {
   }
 }
 
-// The same option in one place, found on one rank and on two, whose sums differ in their last bits alone.
 TEST_F(SharedTrialsTest, AWireIsTriedBetweenSeveralRanks) {
   EXPECT_EQ(ranks_of_trials(places({kMoments, kWire}, 1), 1), 1);
   EXPECT_EQ(ranks_of_trials(places({kMoments}, 6), 6), 1) << "no choice of a wire";
@@ -57,15 +61,37 @@ TEST_F(SharedTrialsTest, LeaveThePointAsItWasAndAreAlikeInEveryRun) {
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i].loss.mean, second[i].loss.mean);
 }
 
-// A learning rate at which nothing stays finite.
+TEST_F(SharedTrialsTest, AreDoneAtThePeakOfTheLearningRate) {
+  const SharedTrials trials{.windows = 2, .steps = 3};
+  Config slow = model_.config;
+  slow.optimizer.schedule.warmup_steps = slow.optimizer.schedule.total_steps;
+  const auto peak = damages(places({kMoments}), trials), early = damages_with(slow, places({kMoments}), trials).value();
+  for (size_t i = 0; i < peak.size(); ++i) EXPECT_EQ(early[i].loss.mean, peak[i].loss.mean) << "of a long warm-up";
+}
+
+// Weights stay finite, but no step is applied.
+TEST_F(SharedTrialsTest, StepsThatAreSkippedSayNothing) {
+  const SharedTrials trials{.windows = 2, .steps = 2, .fp16_scale = 0x1p100};
+  EXPECT_FALSE(damages_with(model_.config, places({kMoments}), trials, DType::kF16).has_value());
+  EXPECT_TRUE(damages_with(model_.config, places({kMoments}), trials, DType::kBF16).has_value()) << "without a scale";
+}
+
 TEST_F(SharedTrialsTest, ATrainingThatFailsIsNotKnown) {
   Config config = model_.config;
   config.optimizer.schedule.peak = 1e30;
   config.optimizer.clip.kind = ClipOptions::Kind::kOff;
-  config.faults.max_consecutive = 1;
-  const auto found = try_shared(config, DType::kBF16, places({kMasters}), HeldState(model_.session),
-                                {.windows = 2, .steps = 6}, group_.rank(0));
-  for (const SharedDamage& one : found) EXPECT_TRUE(std::isnan(one.loss.mean)) << one.option;
+  EXPECT_FALSE(damages_with(config, places({kMasters}), {.windows = 2, .steps = 6}).has_value());
+}
+
+// As where an analysis has found that the layer overflows in 16 bits.
+TEST_F(SharedTrialsTest, LayersWithoutA16BitOptionComputeInFp32) {
+  std::vector<PlannedPlace> shared = places({kMoments}),
+                            all = {{.layer = kPlanted, .options = {{.name = "fp32", .compute = DType::kF32}}}};
+  all.insert(all.end(), shared.begin(), shared.end());
+  const SharedTrials trials{.windows = 2, .steps = 2};
+  const auto without = damages(shared, trials), with = damages(all, trials);
+  ASSERT_EQ(without.size(), with.size());
+  EXPECT_NE(without[1].loss.mean, with[1].loss.mean);
 }
 
 }  // namespace

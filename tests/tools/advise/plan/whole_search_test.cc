@@ -122,6 +122,22 @@ TEST(WholeSearch, LeavesNoBetterPlanOneDecisionAwayWhereThereAreTooMany) {
   }
 }
 
+TEST(WholeSearch, TakesNoMoreBytesThanThereAreWhereAPlanDoesWithThem) {
+  const Wholes wholes(6, 3, 11);
+  WholeSearch search = wholes.search({.budget = Budget::kTime, .limit = 16.0});
+  search.most_plans = 1000;
+  const FoundWhole anything = search_wholes(search);
+  double least = std::numeric_limits<double>::infinity();
+  wholes.for_all([&](const PlanTotals& totals) { least = std::min(least, totals.bytes); });
+  ASSERT_LT(least, anything.totals.bytes);
+  search.most_bytes = 0.5 * (least + anything.totals.bytes);
+  const FoundWhole confined = search_wholes(search);
+  EXPECT_LE(confined.totals.bytes, search.most_bytes);
+  EXPECT_GE(confined.totals.damage, anything.totals.damage);
+  search.most_bytes = 0.5 * least;
+  EXPECT_EQ(search_wholes(search).totals.bytes, least) << "the nearest that there is";
+}
+
 TEST(WholeSearch, PricesNoMoreThanItMay) {
   const Wholes wholes(12, 4, 7);
   WholeSearch search = wholes.search({.budget = Budget::kLoss, .limit = 5.0});
