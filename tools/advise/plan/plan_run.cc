@@ -1,7 +1,6 @@
 #include "tools/advise/plan/plan_run.h"
 
-#include <algorithm>
-#include <cmath>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -11,7 +10,7 @@
 #include "tools/advise/plan/layer_options.h"
 #include "tools/advise/plan/plan_parts.h"
 #include "tools/advise/plan/plan_trials.h"
-#include "tools/advise/plan/shared_trials.h"
+#include "tools/advise/plan/point_damages.h"
 #include "tools/advise/plan/trial_configs.h"
 #include "tools/train/launch.h"
 #include "tools/train/train_step.h"
@@ -52,31 +51,6 @@ void train(Session& session, int64_t steps) {
   step.finish();
 }
 
-// What all that no plan decides about does to the loss when it is in 16 bits: its mean and one standard error, as
-// layers' damages.
-double rest_damage(const Config& config, DType low, const std::vector<PlannedPlace>& layers, int64_t batches,
-                   Session& session) {
-  LoweredPasses passes(session);
-  const Plan all_exact(layers.size(), 0);
-  const Config rest = with_plan(config, low, layers, all_exact, WorkingWeights::kFp32);
-  passes.make_room(rest);
-  const AutocastPolicy policy(rest.autocast());
-  std::vector<double> changes;
-  for (int64_t batch = 0; batch < batches; ++batch) {
-    passes.load(session.next_step + batch);
-    const double exact = passes.loss(nullptr);
-    changes.push_back(passes.loss(&policy) - exact);
-  }
-  const Estimate found = estimate(changes);
-  if (!std::isfinite(found.error)) {
-    throw ConfigError(
-        fmt::format("no plan: with linear layers and attention in fp32 and all else in {} the loss is not finite: give "
-                    "precision.compute=bf16 for plans, or a model that trains in {} at all",
-                    name(low), name(low)));
-  }
-  return std::max(0.0, found.mean) + found.error;
-}
-
 // Most calls of any plan are those of some uniform one: each is timed in several rounds, since the device may do other
 // work for a while.
 void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
@@ -98,38 +72,6 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
     steps.push_back(walk_calls(with_plan(config, low, places, plan), 1, target.narrow_units, target.packing));
   }
   for (int round = 0; round < kRounds; ++round) costs.measure(steps);
-}
-
-void leave_shared_as_configured(std::vector<PlannedPlace>& places, const std::string& why) {
-  for (PlannedPlace& place : places) {
-    if (!place.is_layer()) leave_as_configured(place, why);
-  }
-}
-
-// What shared formats do to the loss, from the session's point on. Its model makes room for theirs meanwhile. Places
-// that cannot be tried have no choice afterwards.
-std::vector<SharedDamage> shared_damages(const PlanRunRequest& request, const Config& config, double fp16_scale,
-                                         std::vector<PlannedPlace>& places, std::optional<Session>& session,
-                                         Communicator& communicator) {
-  constexpr int kMostRanks = 8;  // each has a model
-  if (std::ranges::all_of(places, &PlannedPlace::is_layer)) return {};
-  const SharedTrials trials{
-      .windows = request.batches, .ranks = ranks_of_trials(places, request.ranks), .fp16_scale = fp16_scale};
-  if (trials.ranks > kMostRanks) {
-    leave_shared_as_configured(places,
-                               fmt::format("trials of {} ranks would need as many models at once", trials.ranks));
-    return {};
-  }
-  log_info("plan: {} times {} steps with one of the formats that all layers share lowered at a time", trials.windows,
-           trials.steps);
-  const Config& exact = session->config;
-  const HeldState point(*session);
-  session.reset();
-  const auto found = try_shared(tried(without_fallback(config)), low_of(config), places, point, trials, communicator);
-  session.emplace(exact, communicator);
-  point.hand_over(*session);
-  if (!found) leave_shared_as_configured(places, "a training with the most exact options did not come through");
-  return found.value_or(std::vector<SharedDamage>{});
 }
 
 void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
@@ -174,7 +116,9 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   places.insert(places.end(), shared.begin(), shared.end());
   PlanRequest plan = request.plan;
   plan.rest_damage = rest_damage(config, low, layers, request.batches, *session);
-  plan.shared_damages = shared_damages(request, config, found.sensitivity.fp16_scale, places, session, *communicator);
+  plan.shared_damages = shared_damages(
+      config, low, {.windows = request.batches, .ranks = request.ranks, .fp16_scale = found.sensitivity.fp16_scale},
+      places, session, *communicator);
   Backend& backend = *session->runtime.backend;
   MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());
   const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
