@@ -130,7 +130,7 @@ TEST_F(NcclTest, AllRanksHearThatRankZeroCannotBeReached) {
 
 TEST_F(NcclTest, RefusesDifferentVersionsOnAllRanks) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion});
-  run_ranks(2, [&](Communicator& local) {
+  mantissa::run_ranks(2, [&](Communicator& local) {
     NcclApi mine = api;
     if (local.rank() == 1) {
       mine.get_version = [](int* version) {
