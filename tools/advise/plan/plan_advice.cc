@@ -78,8 +78,10 @@ void search_with_corrections(PlanAdvice& advice, const PlanRequest& request, con
                                                                    : advice.rest_damage;
   std::optional<PlanAdvice> best;
   for (int round = 0; round < kMostSearches; ++round) {
-    advice.goal.limit = std::max(0.0, advice.limit - in_common - advice.interaction);
+    const double left = advice.limit - in_common - advice.interaction;
+    advice.goal.limit = std::max(0.0, left);
     search(advice, request);
+    for (auto& [solver, result] : advice.results) result.meets_budget = result.meets_budget && left >= 0.0;
     take_plan(advice, advice.chosen.plan, config, target, ranks);
     const auto ranked = [](const PlanAdvice& one) { return rank(whole_goal(one), totals_of(one.plan)); };
     if (!best || ranked(advice) < ranked(*best)) best = advice;
@@ -179,9 +181,11 @@ void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const
   advice.chosen.totals = evaluate(advice.problem, plan);
   advice.plan = whole("plan", advice, plan, config, target, ranks);
   advice.chosen.meets_budget = whole_goal(advice).is_met(totals_of(advice.plan));
-  // Where the plan takes more than there is, reasons are told against what it takes.
+  // A whole that meets the budget may have a sum of parts that does not, and the other way round. What is said of
+  // single options follows the whole: where it misses the budget, none of them is within a limit below 0.
   PlanGoal goal = advice.goal;
-  goal.limit = std::max(goal.limit, quantity(advice.chosen.totals, goal.quantities()[0]));
+  goal.limit =
+      advice.chosen.meets_budget ? std::max(goal.limit, quantity(advice.chosen.totals, goal.quantities()[0])) : -1.0;
   advice.reasons = plan_reasons(advice.problem, goal, plan);
   advice.config = with_plan(config, advice.low, advice.places, plan);
 }
@@ -202,6 +206,12 @@ bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low) {
   }
   const double least = advice.uniform[1].cost.seconds * std::exp(low.log_time->interval->low);
   return advice.goal.budget == Budget::kLoss || least > advice.limit;
+}
+
+bool lacks_memory(const PlanAdvice& advice) {
+  return !advice.chosen.meets_budget && std::ranges::any_of(advice.front_plans, [&](const PricedPlan& one) {
+    return !one.whole.cost.fits() && whole_goal(advice).is_met(totals_of(one.whole));
+  });
 }
 
 double promised_to_runs(const PlanAdvice& advice) {

@@ -98,6 +98,8 @@ void take_uniform(PlanAdvice& advice, const std::string& option, const Config& c
 // Whether the plan, as it was measured beside 16 bits throughout, is not what was asked for: slower than they are, and
 // than a budget of time allows.
 bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low);
+// Whether there are plans within the budget, but none that the device has the memory for.
+bool lacks_memory(const PlanAdvice& advice);
 // The damage that runs can be held to, which are of one rank: the plan's without that of a wire.
 double promised_to_runs(const PlanAdvice& advice);
 // Whether the plan, as it was trained beside fp32 throughout, does more damage than its parts promised.

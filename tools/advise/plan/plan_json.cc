@@ -37,7 +37,7 @@ nlohmann::json to_json(const ReferenceResult& one) {
 
 nlohmann::json to_json(const PlanValidation& validation) {
   nlohmann::json json = {{"seeds", validation.seeds},
-                         {"steps", validation.options.steps},
+                         {"steps", validation.steps},
                          {"times_of", validation.times == TimesOf::kTurns ? "turns" : "runs"}};
   if (!validation.failure.empty()) json["failure"] = validation.failure;
   for (const ReferenceResult& one : validation.against) json["against"][one.name] = to_json(one);

@@ -19,9 +19,8 @@ std::string verdict(const PlanAdvice& advice) {
                        to_text(what, advice.limit), to_text(what, found));
   }
   if (!advice.chosen.meets_budget) {
-    const double memory = advice.plan.cost.device_bytes;
-    const std::string within =
-        memory > 0.0 ? fmt::format(" within the hardware's memory of {}", to_text(PlanQuantity::kBytes, memory)) : "";
+    const std::string memory = to_text(PlanQuantity::kBytes, advice.plan.cost.device_bytes);
+    const std::string within = lacks_memory(advice) ? fmt::format(" within the hardware's memory of {}", memory) : "";
     return fmt::format("The budget of {} cannot be met{}: {} is the least that was found, by the plan below.\n",
                        to_text(what, advice.limit), within, to_text(what, found));
   }
@@ -81,8 +80,8 @@ std::string validation_lines(const PlanAdvice& advice) {
   const ReferenceResult& exact = validation.against.back();
   for (const ReferenceResult& one : validation.against) {
     text += fmt::format("Against {}, {} seeds of {} steps: loss {}: {} (margin {:.2g} nats)", one.name,
-                        validation.seeds, validation.options.steps,
-                        one.loss ? interval_text(*one.loss, false) : "not known", name(one.loss_verdict), one.margin);
+                        validation.seeds, validation.steps, one.loss ? interval_text(*one.loss, false) : "not known",
+                        name(one.loss_verdict), one.margin);
     if (one.log_time) {
       text += fmt::format("; step time{} {}: {}", validation.times == TimesOf::kRuns ? " of whole runs" : "",
                           interval_text(*one.log_time, true), name(one.time_verdict));

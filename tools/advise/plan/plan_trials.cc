@@ -11,7 +11,8 @@ namespace {
 // for, where it has some for the plan.
 std::optional<Plan> given_back(const PlanAdvice& advice, const Config& config, const Target& target, int ranks) {
   const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
-  const bool fails = !advice.validation->failure.empty() && low.loss_verdict == ComparisonVerdict::kWorse;
+  const auto comes_through = [](const ReferenceResult& one) { return one.loss_verdict == ComparisonVerdict::kWorse; };
+  const bool fails = !advice.validation->failure.empty() && (comes_through(low) || comes_through(exact));
   if (advice.promotions == kMostPromotions || !(fails || breaks_promise(advice, exact))) return std::nullopt;
   std::optional<Plan> plan = promoted(advice.problem, advice.chosen.plan);
   if (!plan || !advice.plan.cost.fits()) return plan;

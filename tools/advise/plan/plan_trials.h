@@ -13,10 +13,10 @@ inline constexpr int kMostPromotions = 3;
 using TrainPlan = std::function<PlanValidation(const Config& plan)>;
 
 // Trains the plan of the advice. One that does more damage beside fp32 than its parts promised, or that fails where 16
-// bits come through, gives back what it does most damage with, and is trained again, until it keeps its promise, has
-// nothing to give back that the device has the memory for, or has done so kMostPromotions times. One that is measured
-// to be slower than 16 bits throughout, and than its budget allows, or that is left worse than they are, gives way to
-// them where they meet the budget. The validation in the advice is that of its plan.
+// bits or fp32 come through, gives back what it does most damage with, and is trained again, until it keeps its
+// promise, has nothing to give back that the device has the memory for, or has done so kMostPromotions times. One that
+// is measured to be slower than 16 bits throughout, and than its budget allows, or that is left worse than they are,
+// gives way to them where they meet the budget. The validation in the advice is that of its plan.
 void try_plan(const TrainPlan& train, const Config& config, const Target& target, int ranks, PlanAdvice& advice);
 
 }  // namespace mantissa

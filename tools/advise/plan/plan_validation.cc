@@ -105,7 +105,7 @@ void add_times(const Config& plan, const std::vector<NamedConfig>& references, c
 
 PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>& references,
                              const ValidationOptions& options, Communicator& communicator) {
-  PlanValidation validation{.options = options};
+  PlanValidation validation{.options = options, .steps = short_run(plan, options.steps).train.steps};
   std::vector<Pairs> pairs;
   for (const NamedConfig& reference : references) pairs.emplace_back(reference.name, options);
   const size_t runs = references.size() + 1;

@@ -42,6 +42,7 @@ enum class TimesOf : uint8_t { kTurns, kRuns };
 struct PlanValidation {
   ValidationOptions options{};
   int64_t seeds = 0;      // that were run
+  int64_t steps = 0;      // of each run: no more than the training has
   std::string failure{};  // of a run of the plan, which makes it worse than what comes through with that seed
   TimesOf times = TimesOf::kTurns;
   std::vector<ReferenceResult> against{};

@@ -6,8 +6,8 @@ function roundTicks(least, most, wanted) {
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((factor) => factor * unit >= rough) * unit;
   const ticks = [];
-  for (let tick = Math.ceil(least / step) * step; tick <= most + 1e-9 * step; tick += step)
-    ticks.push(Number(tick.toPrecision(12)));
+  for (let i = Math.ceil(least / step); i * step <= most + 1e-9 * step; ++i)
+    ticks.push(Number((i * step).toPrecision(12)));
   return ticks;
 }
 

@@ -79,7 +79,13 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesTha
 TEST_F(PlanAdviceTest, NamesTheNearestPlanWhereNoneMeetsTheBudget) {
   const PlanAdvice advice = plan("time=10%");
   EXPECT_FALSE(advice.chosen.meets_budget);
-  EXPECT_NE(to_text(advice).find("cannot be met"), std::string::npos);
+  EXPECT_NE(to_text(advice).find("cannot be met: "), std::string::npos) << "memory plays no part";
+  EXPECT_EQ(to_text(advice).find("would exceed the budget"), std::string::npos) << "the plan itself does";
+  const nlohmann::json json = to_json(advice);
+  for (const auto& [solver, result] : advice.results) {
+    EXPECT_FALSE(result.meets_budget) << solver;
+    EXPECT_FALSE(json.at("solvers").at(solver).at("meets_budget").get<bool>()) << solver;
+  }
   for (const FrontPlan& other : advice.front.plans) {
     EXPECT_GE(other.totals.seconds, advice.chosen.totals.seconds * (1.0 - 1e-9)) << "the least that there is";
   }

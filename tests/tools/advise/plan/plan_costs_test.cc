@@ -55,6 +55,16 @@ TEST_F(PlanMemory, PlansTakeNoMoreThanTheDeviceHas) {
   EXPECT_FALSE(smaller.uniform[0].cost.fits()) << "fp32";
 }
 
+TEST_F(PlanMemory, ABudgetThatMemoryPreventsIsSaidToBe) {
+  const PlanAdvice unknown = plan_with(0.0, "loss=1e-12");  // fp32 throughout, which takes most
+  ASSERT_TRUE(unknown.chosen.meets_budget);
+  const PlanAdvice smaller = plan_with(unknown.plan.cost.bytes - 1.0, "loss=1e-12");
+  EXPECT_TRUE(smaller.plan.cost.fits());
+  EXPECT_FALSE(smaller.chosen.meets_budget);
+  EXPECT_NE(to_text(smaller).find("cannot be met within the hardware's memory of "), std::string::npos)
+      << to_text(smaller);
+}
+
 TEST_F(PlanMemory, WhereNoPlanFitsThatIsSaid) {
   constexpr const char* kWarning = "It does not fit: it takes ";
   const PlanAdvice unknown = plan_with(0.0);

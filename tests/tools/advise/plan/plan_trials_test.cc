@@ -72,6 +72,21 @@ TEST_F(PlanTrials, GivesBackSoOftenAndNoMore) {
   EXPECT_NE(to_text(tried).find("not kept"), std::string::npos) << to_text(tried);
 }
 
+// With a seed that 16 bits fail with as well.
+TEST_F(PlanTrials, APlanThatFailsWhereFp32ComesThroughGivesBack) {
+  PlanAdvice advice = plan("time=60%");
+  const auto train = [&](const Config& config) {
+    tried_.push_back(to_yaml(config));
+    if (tried_.size() > 1) return validation_of({.above_fp32 = 0.0});
+    return PlanValidation{.seeds = 1,
+                          .failure = "a loss that is not finite",
+                          .against = {{.name = "bf16"}, {.name = "fp32", .loss_verdict = ComparisonVerdict::kWorse}}};
+  };
+  try_plan(train, model_.config, target_, 1, advice);
+  EXPECT_EQ(advice.promotions, 1);
+  EXPECT_EQ(tried_.size(), 2u);
+}
+
 TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
   PlanAdvice advice = plan("time=60%");
   const PlanAdvice unlimited = try_with(advice, {{.above_fp32 = kMuch}});

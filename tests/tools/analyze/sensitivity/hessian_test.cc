@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <thread>
 
 #include "comm/local/local_communicator.h"
@@ -220,6 +221,41 @@ TEST(Hessian, RangesWithoutANumberAreNotKnown) {
       }
     }
   }
+}
+
+// Gradients, which all of the above is made of, could be wrong by a factor in all of it alike. Losses know nothing of
+// them.
+TEST(Hessian, IsTheSecondDerivativeOfTheLoss) {
+  const SmallRun run("hessian_of_losses");
+  const Config config = tiny_config(run);
+  LocalGroup group(1);
+  Session session(config, group.rank(0));
+  TrainStep step(session);
+  for (int i = 0; i < 40; ++i) step.run();
+  LoweredPasses passes(session);
+  passes.load(0);
+  const auto diagonal = dense_diagonal(passes, hessian_steps(session));
+  struct Place {
+    size_t parameter = 0, element = 0;
+  } largest;
+  for (size_t p = 0; p < diagonal.size(); ++p) {
+    for (size_t i = 0; i < diagonal[p].size(); ++i) {
+      if (diagonal[p][i] > diagonal[largest.parameter][largest.element]) largest = {p, i};
+    }
+  }
+  const double expected = diagonal[largest.parameter][largest.element];
+  const double distance = 0.1 / std::sqrt(expected);  // along which the loss rises by a 200th
+  const auto loss_at = [&](double x) {
+    passes.point().displace([&](int parameter, int64_t begin, std::span<float> out) {
+      std::fill(out.begin(), out.end(), 0.0f);
+      const int64_t place = static_cast<int64_t>(largest.element) - begin;
+      const bool is_here = static_cast<size_t>(parameter) == largest.parameter && place >= 0;
+      if (is_here && place < static_cast<int64_t>(out.size())) out[static_cast<size_t>(place)] = static_cast<float>(x);
+    });
+    return passes.loss(nullptr);
+  };
+  const double second = (loss_at(distance) - 2.0 * loss_at(0.0) + loss_at(-distance)) / (distance * distance);
+  EXPECT_NEAR(second, expected, 0.05 * expected);
 }
 
 }  // namespace
