@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 namespace mantissa {
 namespace {
 
@@ -16,7 +14,20 @@ DType dtype_of(const Precision& precision, Op op) {
   return precision.enabled && precision.rules[index] == CastRule::kLow ? precision.low : DType::kF32;
 }
 
-void lift_once(Precision& precision) {
+bool rounds(const Precision& precision, Op op) { return op == Op::kLinear && precision.linear.any(); }
+
+void set_dtype(Precision& precision, Op op, DType dtype) {
+  const auto index = static_cast<size_t>(op);
+  precision.forced[index].reset();
+  if (dtype == DType::kF32) {
+    precision.rules[index] = CastRule::kFp32;
+  } else {
+    precision.forced[index] = dtype;
+  }
+}
+
+// Linear layers, and what goes by them.
+void lift_linear(Precision& precision) {
   if (precision.linear.any()) {
     precision.linear = {};
     return;
@@ -34,22 +45,27 @@ void lift_once(Precision& precision) {
   }
 }
 
+void lift_once(Precision& precision) {
+  const DType attention = dtype_of(precision, Op::kAttention);
+  lift_linear(precision);
+  if (attention != DType::kF32) set_dtype(precision, Op::kAttention, raised(attention));
+}
+
 int levels_above(DType dtype) { return dtype == DType::kF16 ? 2 : dtype == DType::kBF16 ? 1 : 0; }
 
 }  // namespace
 
 void lift(Precision& precision, int levels) {
-  for (int level = 0; level < levels && lift_room(precision) > 0; ++level) lift_once(precision);
+  for (int level = 0; level < levels; ++level) lift_once(precision);
 }
 
-int lift_room(const Precision& precision) {
-  return (precision.linear.any() ? 1 : 0) +
-         std::max(levels_above(dtype_of(precision, Op::kLinear)), levels_above(dtype_of(precision, Op::kAttention)));
+int lift_room(const Precision& precision, Op op) {
+  return (rounds(precision, op) ? 1 : 0) + levels_above(dtype_of(precision, op));
 }
 
-std::string describe_lift(const Precision& precision) {
-  const DType dtype = std::max(dtype_of(precision, Op::kLinear), dtype_of(precision, Op::kAttention),
-                               [](DType a, DType b) { return levels_above(a) < levels_above(b); });
+std::string describe_lift(const Precision& precision, Op op) {
+  const DType dtype = dtype_of(precision, op);
+  if (!rounds(precision, op)) return fmt::format("{}", dtype);
   for (const Product product : kAllProducts) {
     for (const Role role : kAllRoles) {
       if (const auto format = precision.linear.at(product, role)) return fmt::format("{} in {}", name(*format), dtype);

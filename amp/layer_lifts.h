@@ -1,6 +1,8 @@
 // Lifts: layers that compute in more precision than they are configured to, a level at a time.
 //
 //   operands rounded to 8 or 4 bits -> what the layer computes in;  fp16 -> bf16, which has the range;  bf16 -> fp32
+//
+// Attention rounds no operands: its levels are dtypes alone.
 #pragma once
 
 #include <map>
@@ -16,10 +18,10 @@ using LayerLifts = std::map<std::string, int, std::less<>>;
 // `levels` levels up, as far as there are any.
 void lift(Precision& precision, int levels);
 
-// How many levels linear layers and attention of this precision can go up; 0: all is fp32.
-int lift_room(const Precision& precision);
+// How many levels a linear layer, or an attention, of this precision can go up; 0: it is fp32.
+int lift_room(const Precision& precision, Op op);
 
-// What they compute in: "delayed:e4m3 in bf16", "fp32".
-std::string describe_lift(const Precision& precision);
+// What it computes in: "delayed:e4m3 in bf16", "fp32".
+std::string describe_lift(const Precision& precision, Op op);
 
 }  // namespace mantissa

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "amp/autocast_policy.h"
 
 namespace mantissa {
@@ -15,12 +17,16 @@ DType linear_dtype(const Precision& precision) {
   return compute_dtype(precision, {}, Op::kLinear, DType::kF32, DType::kF32);
 }
 
+DType attention_dtype(const Precision& precision) {
+  return compute_dtype(precision, {}, Op::kAttention, DType::kF32, DType::kF32);
+}
+
 TEST(LayerLifts, GoUpALevelAtATime) {
   AutocastConfig config{.dtype = DType::kF16, .recipe = parse_recipe("delayed")};
   const std::string layer = "blocks.0.mlp.up";
   Precision precision = precision_of(config, layer);
-  EXPECT_EQ(lift_room(precision), 3);
-  EXPECT_EQ(describe_lift(precision), "delayed:e4m3 in fp16");
+  EXPECT_EQ(lift_room(precision, Op::kLinear), 3);
+  EXPECT_EQ(describe_lift(precision, Op::kLinear), "delayed:e4m3 in fp16");
   const std::pair<DType, const char*> expected[] = {
       {DType::kF16, "fp16"}, {DType::kBF16, "bf16"}, {DType::kF32, "fp32"}, {DType::kF32, "fp32"}};
   for (int levels = 1; levels <= 4; ++levels) {
@@ -29,8 +35,8 @@ TEST(LayerLifts, GoUpALevelAtATime) {
     const auto& [dtype, text] = expected[levels - 1];
     EXPECT_FALSE(lifted.linear.any());
     EXPECT_EQ(linear_dtype(lifted), dtype) << levels;
-    EXPECT_EQ(describe_lift(lifted), text);
-    EXPECT_EQ(lift_room(lifted), std::max(0, 3 - levels));
+    EXPECT_EQ(describe_lift(lifted, Op::kLinear), text);
+    EXPECT_EQ(lift_room(lifted, Op::kLinear), std::max(0, 3 - levels));
     // Others stay, also those below it in the path.
     EXPECT_TRUE(precision_of(config, "blocks.0.mlp.down").linear.any());
     EXPECT_TRUE(precision_of(config, "blocks.0.mlp.up.more").linear.any());
@@ -61,13 +67,33 @@ TEST(LayerLifts, NoScopeLowersThem) {
 TEST(LayerLifts, AttentionIsLiftedWithItsLayer) {
   const AutocastConfig config{.dtype = DType::kF16, .lifts = {{"blocks.0.attention", 1}}};
   const Precision lifted = precision_of(config, "blocks.0.attention");
-  EXPECT_EQ(compute_dtype(lifted, {}, Op::kAttention, DType::kF16, DType::kF16), DType::kBF16);
+  EXPECT_EQ(attention_dtype(lifted), DType::kBF16);
+}
+
+// A recipe is of linear layers: the first level of an attention is another dtype.
+TEST(LayerLifts, AttentionHasNoLevelOfRoundedOperands) {
+  const std::string layer = "blocks.0.attention";
+  AutocastConfig config{.dtype = DType::kF16, .recipe = parse_recipe("delayed")};
+  EXPECT_EQ(lift_room(precision_of(config, layer), Op::kAttention), 2);
+  EXPECT_EQ(describe_lift(precision_of(config, layer), Op::kAttention), "fp16");
+  const DType expected[] = {DType::kBF16, DType::kF32, DType::kF32};
+  for (int levels = 1; levels <= 3; ++levels) {
+    config.lifts = {{layer, levels}};
+    const Precision lifted = precision_of(config, layer);
+    EXPECT_EQ(attention_dtype(lifted), expected[levels - 1]) << levels;
+    EXPECT_EQ(lift_room(lifted, Op::kAttention), std::max(0, 2 - levels));
+  }
 }
 
 TEST(LayerLifts, WhatIsFp32HasNoRoom) {
-  EXPECT_EQ(lift_room(precision_of({.enabled = false}, "a")), 0);
-  EXPECT_EQ(lift_room(precision_of({.dtype = DType::kF32}, "a")), 0);
-  EXPECT_EQ(lift_room(precision_of({.dtype = DType::kF32, .recipe = parse_recipe("block")}, "a")), 1);
+  for (const Op op : {Op::kLinear, Op::kAttention}) {
+    EXPECT_EQ(lift_room(precision_of({.enabled = false}, "a"), op), 0);
+    EXPECT_EQ(lift_room(precision_of({.dtype = DType::kF32}, "a"), op), 0);
+    AutocastConfig config{.dtype = DType::kBF16};
+    config.ops[static_cast<size_t>(op)] = OpSetting(DType::kF32);
+    EXPECT_EQ(lift_room(precision_of(config, "a"), op), 0) << "whatever others compute in";
+  }
+  EXPECT_EQ(lift_room(precision_of({.dtype = DType::kF32, .recipe = parse_recipe("block")}, "a"), Op::kLinear), 1);
 }
 
 }  // namespace

@@ -67,6 +67,8 @@ class Trainer {
   void watch_returns(int64_t step);
   // Whether layers are lifted, after one.
   void watch_overflows(const StepReport& step);
+  // What a layer that can be lifted does: linear or attention.
+  Op op_of(const std::string& layer) const;
   void lift(const std::string& layer, const std::string& cause);
   // Tells the ladder of precisions of a step, or of gradients that were looked at, and changes the level where that has
   // to be done at once.

@@ -1,7 +1,9 @@
 // What a trainer does about its precision on the way: layers that overflow, and signals that move it along a ladder.
+#include <algorithm>
 #include <cmath>
 
 #include "core/base/log.h"
+#include "tools/train/step_memory.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
@@ -29,7 +31,7 @@ void Trainer::watch_overflows(const StepReport& step) {
   const bool at_floor = step.event == ScalerEvent::kAtFloorFault;
   const FloorPolicy policy = session_.scaler.config().floor_policy;
   for (const std::string& layer : step.overflowed_layers) {
-    const int room = lift_room(session_.runtime.policy.at(layer));
+    const int room = lift_room(session_.runtime.policy.at(layer), op_of(layer));
     const bool lifts = at_floor && policy == FloorPolicy::kLift ? fallback_.lift_now(step.step, layer, room)
                                                                 : fallback_.overflowed(step.step, layer, room);
     if (!lifts) continue;
@@ -41,12 +43,20 @@ void Trainer::watch_overflows(const StepReport& step) {
       .changes.emplace_back("what was fp16 computes in bf16");
 }
 
+Op Trainer::op_of(const std::string& layer) const {
+  const std::vector<PlacedOp> ops = ops_of(session_.config);
+  const bool attends = std::any_of(ops.begin(), ops.end(),
+                                   [&](const PlacedOp& op) { return op.layer == layer && op.op == Op::kAttention; });
+  return attends ? Op::kAttention : Op::kLinear;
+}
+
 void Trainer::lift(const std::string& layer, const std::string& cause) {
+  const Op op = op_of(layer);
   const Precision before = session_.runtime.policy.at(layer);
   Precision after = before;
   mantissa::lift(after, 1);
   plan_switch(cause).changes.push_back(
-      fmt::format("layer '{}': {} -> {}", layer, describe_lift(before), describe_lift(after)));
+      fmt::format("layer '{}': {} -> {}", layer, describe_lift(before, op), describe_lift(after, op)));
 }
 
 void Trainer::watch_signals(const StepReport& step) {
