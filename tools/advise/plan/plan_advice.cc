@@ -218,7 +218,7 @@ double promised_to_runs(const PlanAdvice& advice) {
   double damage = advice.plan.damage;
   for (size_t i = 0; i < advice.places.size(); ++i) {
     const PlannedPlace& place = advice.places[i];
-    if (place.is_layer() || place.shared != SharedFormat::kWire) continue;
+    if (!place.is(SharedFormat::kWire)) continue;
     damage -= advice.problem.decisions[i].options[static_cast<size_t>(advice.chosen.plan[i])].damage;
   }
   return damage;

@@ -37,6 +37,7 @@ struct PlannedPlace {
   std::vector<std::string> refusals{};  // options that the layer's sizes refuse, and why
 
   bool is_layer() const { return !layer.empty(); }
+  bool is(SharedFormat format) const { return !is_layer() && shared == format; }
   std::string name() const;  // "blocks.0.attention attention", "optimizer.master"
 };
 

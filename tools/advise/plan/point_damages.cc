@@ -43,7 +43,7 @@ std::vector<SharedDamage> shared_damages(const Config& config, DType low, Shared
   trials.ranks = ranks_of_trials(places, trials.ranks);
   if (trials.ranks > kMostRanks) {
     for (PlannedPlace& place : places) {
-      if (!place.is_layer() && place.shared == SharedFormat::kWire)
+      if (place.is(SharedFormat::kWire))
         leave_as_configured(place, fmt::format("trials of {} ranks would need as many models at once", trials.ranks));
     }
     trials.ranks = 1;

@@ -7,6 +7,7 @@
 #include "comm/local/rank_threads.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
+#include "tools/analyze/sensitivity/shard.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -29,10 +30,7 @@ Config with_trial_settings(Config config, DType low, const SharedTrials& trials)
 // Of the batch of a step, in nats a token. Collective.
 double loss_of(StepWork& work, int64_t step, Communicator& communicator) {
   work.load(step);
-  const std::vector<double> sums = all_gather_records(communicator, work.loss_again());
-  double sum = 0.0;
-  for (const double one : sums) sum += one;
-  return sum / static_cast<double>(work.count_global_tokens());
+  return sum_over_ranks({work.loss_again()}, communicator)[0] / static_cast<double>(work.count_global_tokens());
 }
 
 // Whether all of these steps were applied. Collective.
@@ -93,9 +91,8 @@ bool is_finite(const std::vector<double>& losses) {
 }  // namespace
 
 int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks) {
-  const bool has_wire = std::any_of(places.begin(), places.end(), [](const PlannedPlace& place) {
-    return !place.is_layer() && place.shared == SharedFormat::kWire;
-  });
+  const bool has_wire = std::any_of(places.begin(), places.end(),
+                                    [](const PlannedPlace& place) { return place.is(SharedFormat::kWire); });
   if (!has_wire) return 1;
   int factor = 2;  // the smallest that divides them: batches do then as well
   while (ranks % factor != 0) ++factor;
