@@ -1,6 +1,6 @@
 #include "amp/adaptive_precision.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "amp/autocast_policy.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "amp/layer_lifts.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace mantissa {
 namespace {

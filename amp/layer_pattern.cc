@@ -1,6 +1,6 @@
 #include "amp/layer_pattern.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <span>

@@ -1,6 +1,6 @@
 #include "amp/precision_fallback.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

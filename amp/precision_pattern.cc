@@ -1,6 +1,6 @@
 #include "amp/precision_pattern.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/meaningless_settings.h"
 

@@ -1,6 +1,6 @@
 #include "comm/check_collective.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 

@@ -1,6 +1,6 @@
 #include "comm/local/local_board.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 #include "comm/mpi/mpi_work.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,13 +1,13 @@
 #include "comm/nccl/nccl_connection.h"
 
-#include <fmt/format.h>
-#include "core/base/log.h"
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/cuda/runtime.h"
 
 namespace mantissa {

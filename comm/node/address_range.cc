@@ -1,6 +1,6 @@
 #include "comm/node/address_range.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <cerrno>

@@ -1,6 +1,6 @@
 #include "comm/node/node_block.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

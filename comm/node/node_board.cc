@@ -1,6 +1,6 @@
 #include "comm/node/node_board.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/error.h"
 

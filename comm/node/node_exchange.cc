@@ -1,6 +1,6 @@
 #include "comm/node/node_exchange.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,7 +1,7 @@
 #include "comm/node/shared_file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

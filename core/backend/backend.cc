@@ -1,6 +1,6 @@
 #include "core/backend/backend.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/error.h"
 

@@ -5,7 +5,7 @@
 // The message names the op or function in brackets, what was expected and what came.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/error.h"
 

@@ -1,6 +1,6 @@
 #include "core/base/processor_topology.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <hwloc.h>
 
 #include "core/base/check.h"

@@ -1,7 +1,7 @@
 #include "core/cpu/cpu_backend.h"
 
 #include <dnnl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <fstream>

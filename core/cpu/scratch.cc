@@ -1,6 +1,6 @@
 #include "core/cpu/scratch.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include "core/base/error.h"

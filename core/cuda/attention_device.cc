@@ -1,6 +1,6 @@
 #include "core/cuda/attention_device.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

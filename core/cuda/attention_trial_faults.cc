@@ -1,6 +1,6 @@
 #include "core/cuda/attention_trial_faults.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 

@@ -1,6 +1,6 @@
 #include "core/cuda/device_memory.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <vector>

@@ -1,6 +1,6 @@
 // Matrix multiplication on a GPU by cuBLASLt. The arithmetic and its conditions: gemm_multiply.cc; the choice of
 // kernels: gemm_device.h.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <map>
 #include <memory>

@@ -1,6 +1,6 @@
 #include "core/cuda/gemm_library.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/error.h"
 #include "core/cuda/shared_library.h"

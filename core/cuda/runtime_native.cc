@@ -1,6 +1,6 @@
 // The CUDA runtime of the toolkit.
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/cuda/device/check_cuda.h"
 #include "core/cuda/runtime.h"

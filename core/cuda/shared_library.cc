@@ -1,7 +1,7 @@
 #include "core/cuda/shared_library.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cstdlib>

@@ -1,6 +1,6 @@
 #include "core/cuda/stream.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

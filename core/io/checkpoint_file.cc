@@ -1,7 +1,7 @@
 #include "core/io/checkpoint_file.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 #include <xxhash.h>
 

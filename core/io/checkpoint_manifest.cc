@@ -1,6 +1,7 @@
 #include "core/io/checkpoint_manifest.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 

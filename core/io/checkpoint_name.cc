@@ -1,6 +1,6 @@
 #include "core/io/checkpoint_name.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <system_error>

@@ -1,6 +1,7 @@
 #include "core/io/checkpoint_store.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>

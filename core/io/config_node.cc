@@ -1,6 +1,6 @@
 #include "core/io/config_node.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 #include "core/io/config_parser.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 

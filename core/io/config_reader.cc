@@ -1,6 +1,6 @@
 #include "core/io/config_reader.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/io/config_node.h"
 

@@ -1,6 +1,6 @@
 #include "core/io/config_writer.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/io/config_keys.h"
 

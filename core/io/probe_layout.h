@@ -1,7 +1,7 @@
 // The pieces that probe files are made of, see probe_file.h.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <xxhash.h>
 
 #include <bit>

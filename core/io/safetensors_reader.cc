@@ -3,6 +3,7 @@
 #include <set>
 #include <system_error>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"

@@ -1,6 +1,6 @@
 #include "core/io/sampler.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

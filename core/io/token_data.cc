@@ -1,6 +1,6 @@
 #include "core/io/token_data.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <xxhash.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "core/io/token_layout.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>

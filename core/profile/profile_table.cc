@@ -1,6 +1,6 @@
 #include "core/profile/profile_table.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

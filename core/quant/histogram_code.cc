@@ -1,6 +1,6 @@
 #include "core/quant/histogram_code.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 

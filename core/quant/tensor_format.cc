@@ -1,6 +1,6 @@
 #include "core/quant/tensor_format.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace mantissa {
 

@@ -1,5 +1,7 @@
 #include "core/tensor/dtype.h"
 
+#include <fmt/format.h>
+
 namespace mantissa {
 
 int64_t size_bytes(DType dtype) {
@@ -57,3 +59,7 @@ std::optional<DType> parse_float_dtype(std::string_view text) {
 DType widest(DType a, DType b) { return a == b ? a : DType::kF32; }
 
 }  // namespace mantissa
+
+fmt::appender fmt::formatter<mantissa::DType>::format(mantissa::DType dtype, fmt::format_context& context) const {
+  return fmt::formatter<fmt::string_view>::format(mantissa::name(dtype), context);
+}

@@ -73,8 +73,6 @@ decltype(auto) dispatch(DType dtype, F&& f) {
 }  // namespace mantissa
 
 template <>
-struct fmt::formatter<mantissa::DType> : fmt::formatter<std::string_view> {
-  auto format(mantissa::DType dtype, fmt::format_context& context) const {
-    return fmt::formatter<std::string_view>::format(mantissa::name(dtype), context);
-  }
+struct fmt::formatter<mantissa::DType> : fmt::formatter<fmt::string_view> {
+  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // in dtype.cc, as that of Shape
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <string>
 
 #include "core/base/check.h"
 
@@ -35,11 +36,7 @@ class Shape {
   }
   bool operator==(const Shape&) const = default;
 
-  std::string to_string() const {
-    std::string text = "(";
-    for (int axis = 0; axis < rank_; ++axis) text += (axis ? ", " : "") + std::to_string(extents_[axis]);
-    return text + ")";
-  }
+  std::string to_string() const;  // "(2, 3)"
 
  private:
   std::array<int64_t, kMaxRank> extents_{};
@@ -48,9 +45,8 @@ class Shape {
 
 }  // namespace mantissa
 
+// Defined in shape.cc, with <fmt/format.h>: here, most files would spend a tenth of their compiling on it.
 template <>
-struct fmt::formatter<mantissa::Shape> : fmt::formatter<std::string> {
-  auto format(const mantissa::Shape& shape, fmt::format_context& context) const {
-    return fmt::formatter<std::string>::format(shape.to_string(), context);
-  }
+struct fmt::formatter<mantissa::Shape> : fmt::formatter<fmt::string_view> {
+  fmt::appender format(const mantissa::Shape& shape, fmt::format_context& context) const;
 };

@@ -1,6 +1,6 @@
 #include "amp/precision_pattern.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "tests/testing/error_of.h"

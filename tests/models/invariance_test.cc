@@ -1,8 +1,11 @@
 // What must not change a model's loss and gradients: the number of threads, the split into micro-batches, how often it
 // runs; and what evaluation leaves out.
 #include <gtest/gtest.h>
-#include "tests/models/rounding_bounds.h"
+
+#include <cmath>
+
 #include "core/base/thread_team.h"
+#include "tests/models/rounding_bounds.h"
 #include "tests/models/training_pass.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/values.h"

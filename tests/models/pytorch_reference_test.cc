@@ -1,8 +1,11 @@
 // Logits, loss and every gradient of three small models against PyTorch: see make_pytorch_reference.py.
 #include <gtest/gtest.h>
+
+#include <cmath>
+
 #include "amp/autocast_policy.h"
-#include "core/base/thread_team.h"
 #include "amp/working_dtype.h"
+#include "core/base/thread_team.h"
 #include "tests/models/reference_file.h"
 #include "tests/models/rounding_bounds.h"
 #include "tests/testing/values.h"

@@ -1,4 +1,6 @@
 // Complex-step checks of GELU, SwiGLU, rotary embedding and dropout.
+#include <cmath>
+
 #include "tests/reference/dropout.h"
 #include "tests/reference/gelu.h"
 #include "tests/reference/gradient_check.h"

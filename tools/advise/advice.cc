@@ -1,6 +1,6 @@
 #include "tools/advise/advice.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

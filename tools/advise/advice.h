@@ -1,7 +1,7 @@
 // Advice: what each precision would make of a model's step on a device, and which to take.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <string>
 #include <vector>

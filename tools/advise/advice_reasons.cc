@@ -1,6 +1,6 @@
 #include "tools/advise/advice_reasons.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "tools/advise/hardware.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>

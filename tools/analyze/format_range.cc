@@ -1,6 +1,6 @@
 #include "tools/analyze/format_range.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <cmath>

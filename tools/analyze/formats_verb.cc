@@ -1,5 +1,7 @@
 #include "tools/analyze/formats_verb.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cstdio>
 #include <fstream>
 

@@ -1,6 +1,6 @@
 #include "tools/analyze/gemm_rates.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/backend/gemm_peak.h"
 #include "core/backend/registry.h"

@@ -1,5 +1,7 @@
 #include "tools/analyze/model_verb.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cstdio>
 
 #include "core/base/error.h"

@@ -1,6 +1,6 @@
 #include "tools/analyze/rounding.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

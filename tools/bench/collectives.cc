@@ -7,7 +7,7 @@
 //   mpirun -np 2 bazel-bin/tools/bench/collectives --mib 4
 //
 // Prints lines "key: values". A round lasts from a barrier until the last rank is done.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

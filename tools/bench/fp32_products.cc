@@ -5,7 +5,7 @@
 //
 // Prints a Markdown table. Operands are normal. Times are medians over rounds; ratios are taken round by round. An
 // error is |c - exact| in the Euclidean norm over that of the exact c, on some rows.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>

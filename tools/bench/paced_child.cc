@@ -1,6 +1,6 @@
 #include "tools/bench/paced_child.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 #include "tools/bench/paced_rounds.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <iostream>

@@ -1,6 +1,7 @@
 #include "tools/compare/compare_verb.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <cstdio>

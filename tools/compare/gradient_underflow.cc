@@ -1,5 +1,7 @@
 #include "tools/compare/gradient_underflow.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tools/analyze/model_analysis.h"
 #include "tools/experiment/candidates.h"
 

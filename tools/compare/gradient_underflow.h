@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "core/quant/format_losses.h"
 #include "tools/config/config.h"

@@ -1,6 +1,6 @@
 #include "tools/config/config.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <xxhash.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #include "tools/config/precision_fields.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

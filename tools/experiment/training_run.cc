@@ -1,6 +1,6 @@
 #include "tools/experiment/training_run.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

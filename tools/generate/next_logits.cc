@@ -1,6 +1,6 @@
 #include "tools/generate/next_logits.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

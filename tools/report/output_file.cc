@@ -1,6 +1,7 @@
 #include "tools/report/output_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 

@@ -1,5 +1,7 @@
 #include "tools/train/adaptive_state.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <limits>
 

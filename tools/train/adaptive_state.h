@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "amp/adaptive_precision.h"
 #include "tools/config/config.h"

@@ -1,6 +1,7 @@
 #include "tools/train/checkpoint.h"
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 

@@ -11,6 +11,8 @@
 // Pieces name parameters and element ranges, so that any number of ranks, sharded or not, loads what any other saved.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <optional>
 #include <string>
 

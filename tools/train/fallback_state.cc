@@ -1,5 +1,7 @@
 #include "tools/train/fallback_state.h"
 
+#include <nlohmann/json.hpp>
+
 namespace mantissa {
 
 nlohmann::json to_json(const PrecisionFallback::State& state) {

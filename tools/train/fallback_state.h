@@ -1,7 +1,7 @@
 // What precision.fallback has come to, as it travels between sessions and in checkpoints.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "amp/precision_fallback.h"
 #include "tools/config/config.h"

@@ -1,6 +1,6 @@
 #include "tools/train/gathered_codes.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/base/error.h"
 

@@ -1,5 +1,7 @@
 #include "tools/train/metrics.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <filesystem>
 

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "tools/train/speed.h"
 #include "tools/train/step_report.h"

@@ -1,6 +1,6 @@
 #include "tools/train/precision_effects.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,5 +1,7 @@
 #include "tools/train/quantiles.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
 

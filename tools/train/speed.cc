@@ -1,6 +1,6 @@
 #include "tools/train/speed.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace mantissa {
 

@@ -1,5 +1,7 @@
 #include "tools/train/statistics.h"
 
+#include <nlohmann/json.hpp>
+
 namespace mantissa {
 namespace {
 

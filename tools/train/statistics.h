@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "tools/train/quantiles.h"
 #include "tools/train/speed.h"

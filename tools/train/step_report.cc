@@ -1,6 +1,6 @@
 #include "tools/train/step_report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace mantissa {
 

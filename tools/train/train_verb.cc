@@ -1,5 +1,7 @@
 #include "tools/train/train_verb.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <optional>
 

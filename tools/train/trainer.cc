@@ -1,7 +1,9 @@
 #include "tools/train/trainer.h"
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <utility>
 
 #include "core/base/log.h"

@@ -1,6 +1,8 @@
 // Trainer: the loop and nothing else.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include <optional>
 #include <string>
 #include <vector>

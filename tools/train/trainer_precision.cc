@@ -1,4 +1,6 @@
 // What a trainer does about its precision on the way: layers that overflow, and signals that move it along a ladder.
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
 

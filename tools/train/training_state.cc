@@ -1,5 +1,7 @@
 #include "tools/train/training_state.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 
 #include "core/base/log.h"

@@ -1,5 +1,5 @@
 // Attention by cuDNN on one GPU: its handle, and what of a Backend call goes where in a plan.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <limits>
 

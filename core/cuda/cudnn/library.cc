@@ -1,6 +1,6 @@
 #include "core/cuda/cudnn/library.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/cuda/shared_library.h"
 

@@ -1,6 +1,6 @@
 #include "core/cuda/cudnn/plan.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace mantissa::cuda {
 namespace {

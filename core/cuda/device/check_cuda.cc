@@ -1,7 +1,7 @@
 #include "core/cuda/device/check_cuda.h"
 
 #include <cuda_runtime_api.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "core/cuda/runtime.h"
 

@@ -1,6 +1,6 @@
 #include "core/cuda/emulation/graph_capture.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "core/cuda/emulation/kernel_name.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

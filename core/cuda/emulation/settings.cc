@@ -1,6 +1,6 @@
 #include "core/cuda/emulation/settings.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // Run by mpirun: ranks that sum gradients through the memory of their node, until rank 1 is killed in the middle of it.
 // It has offered the first buckets and never offers the last: the others wait for it. Tells what it maps in /dev/shm.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <csignal>

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"

@@ -2,6 +2,8 @@
 // from the tape down to the library's descriptors.
 #include "core/ops/linear.h"
 
+#include <cmath>
+
 #include "core/autograd/precision.h"
 #include "core/cuda/gemm_emulated.h"
 #include "tests/core/cuda/gemm_products.h"

@@ -1,7 +1,7 @@
 // The real cuDNN, as far as it goes without a GPU: it is asked whether its engines take our graphs on a device that is
 // described to it. Whether their results are right, only a GPU can tell (tests/gpu).
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

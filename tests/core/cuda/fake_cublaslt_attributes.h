@@ -3,7 +3,7 @@
 
 #include <cublasLt.h>
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 

@@ -1,5 +1,7 @@
 // What cuBLASLt is asked for where blocks of codes have scales, and that the products are right: the library of these
 // tests reads scales where the real one's documentation says that they lie.
+#include <cmath>
+
 #include "core/tensor/format.h"
 #include "tests/core/cuda/gemm_products.h"
 

@@ -1,6 +1,6 @@
 // The CPU and the emulated GPU update every state bit for bit alike. Of the CPU's instruction sets, those that fuse
 // multiply-adds as the GPU does: this needs one of 2013 or later.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #include "tests/core/kernels/faulty_program.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

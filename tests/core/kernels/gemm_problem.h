@@ -1,7 +1,7 @@
 // One matrix multiplication with its expected result, for any dtype.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -2,6 +2,8 @@
 // contract bit for bit.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/kernels.h"
 #include "tests/core/kernels/quantize_recipes.h"

@@ -2,6 +2,8 @@
 // position in its sample decides.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/quant/block_factors.h"
 #include "core/tensor/philox.h"
 #include "tests/core/kernels/kernel_check.h"

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/kernels.h"
 #include "tests/core/kernels/norm_cases.h"

@@ -8,7 +8,7 @@
 //
 // Of every place where a kernel waits and every kernel that runs. A test that ends differently has noticed. The tests
 // that meet the fault are tried from the shortest on, with a few seeds, for some orders of threads do no harm.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // linear_gelu and the linear layer behind it: the values and gradients of the three ops that they stand for.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "core/ops/gelu.h"
 #include "core/ops/linear.h"
 #include "tests/testing/error_of.h"

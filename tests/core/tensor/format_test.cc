@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cmath>
 
 #include "core/base/check.h"
 #include "core/tensor/philox.h"

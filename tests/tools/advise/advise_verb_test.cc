@@ -1,6 +1,7 @@
 // `mantissa advise` as a user runs it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 

@@ -2,6 +2,7 @@
 #include "tools/analyze/formats_verb.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/train/program.h"
 

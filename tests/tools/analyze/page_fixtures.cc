@@ -1,5 +1,7 @@
 #include "tests/tools/analyze/page_fixtures.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
 #include <string>
 #include <vector>

@@ -1,7 +1,7 @@
 // Analyses to be drawn, made up but of the shape and size that real ones have.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 namespace mantissa::testing {
 

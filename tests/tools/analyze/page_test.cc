@@ -1,12 +1,13 @@
 // The page of `mantissa analyze model` in a browser: every panel shows its figures, or says why it has none.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
-#include "tests/tools/report/page_browser.h"
 #include "tests/tools/analyze/page_fixtures.h"
+#include "tests/tools/report/page_browser.h"
 #include "tools/analyze/page/model_page.h"
 
 namespace mantissa::testing {

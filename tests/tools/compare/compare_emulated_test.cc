@@ -1,5 +1,6 @@
 // `mantissa compare` on the emulated GPU, where the host learns of a step while the next one runs.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/train/program.h"
 

@@ -1,6 +1,7 @@
 // `mantissa compare` as a user runs it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 

@@ -1,5 +1,6 @@
 // The page of `mantissa compare` in a browser: every panel shows its figures, or says why it has none.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 

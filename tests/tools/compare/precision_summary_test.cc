@@ -2,6 +2,7 @@
 #include "tools/compare/precision_summary.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <limits>

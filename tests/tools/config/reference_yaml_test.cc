@@ -1,6 +1,6 @@
 // configs/reference.yaml says what the binding says: every key, with its default and a comment, and nothing else. The
 // other configurations that come with the program are valid.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 #include "tests/tools/report/page_browser.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <sstream>
 

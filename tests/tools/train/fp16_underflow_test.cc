@@ -1,5 +1,6 @@
 // fp16 without loss scaling loses small gradients; the dynamic scale brings them back.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 

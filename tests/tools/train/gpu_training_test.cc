@@ -2,6 +2,7 @@
 // everything that a GPU leaves open is drawn at random, and by tools/gpu_check on a real one, which all ranks share.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <map>
 

@@ -1,6 +1,6 @@
 // The whole program over NCCL, on one real GPU (CUDA_VISIBLE_DEVICES): tools/gpu_check runs it. Contributions are added
 // in rank order by the same kernels whatever carries them, so NCCL and MPI must give the same bits.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // What a non-finite gradient or loss does to a run of several ranks.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "tests/tools/train/program.h"

@@ -1,7 +1,8 @@
 // A precision that adapts: what is measured takes a training up and down a ladder, on all ranks in the same step, by
 // the handover of a schedule; and a run that fails in 8 bits is rescued by it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 

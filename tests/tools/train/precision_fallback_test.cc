@@ -1,6 +1,7 @@
 // Layers that overflow repeatedly are lifted, alone, on all ranks in the same step, and training goes on.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/train/program.h"
 

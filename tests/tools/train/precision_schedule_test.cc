@@ -1,5 +1,6 @@
 // A training whose precision changes on the way: as if it had been stopped and gone on with another configuration.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/train/program.h"
 

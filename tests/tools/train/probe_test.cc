@@ -1,5 +1,5 @@
 // Training with probes, on one and two ranks.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

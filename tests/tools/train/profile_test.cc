@@ -1,6 +1,7 @@
 // `profile: true` of the program: the same training, and files of every rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 

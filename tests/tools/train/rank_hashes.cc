@@ -1,7 +1,7 @@
 // Trains as `mantissa train` does and prints what no file of a run holds, the weights that each single rank ends with:
 //
 //   mpirun -np N rank_hashes CONFIG [key.sub=value …]      "weights of rank R: HASH" for each rank, from rank 0
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <exception>

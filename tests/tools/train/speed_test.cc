@@ -1,6 +1,7 @@
 #include "tools/train/speed.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "models/model.h"
 #include "tools/train/metrics.h"

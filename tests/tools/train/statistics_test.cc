@@ -1,6 +1,7 @@
 #include "tools/train/statistics.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 

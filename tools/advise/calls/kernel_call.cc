@@ -1,6 +1,6 @@
 #include "tools/advise/calls/kernel_call.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace mantissa {
 

@@ -1,7 +1,7 @@
 // The tensors of a kernel's arguments, and what else of them its time depends on.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 #include <vector>

@@ -1,6 +1,7 @@
 #include "tools/advise/device/comparison.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>

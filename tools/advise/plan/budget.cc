@@ -1,6 +1,6 @@
 #include "tools/advise/plan/budget.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "tools/advise/plan/plan_advice.h"
 
+#include <nlohmann/json.hpp>
+
 namespace mantissa {
 namespace {
 

@@ -1,6 +1,6 @@
 #include "tools/advise/search/enumeration.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

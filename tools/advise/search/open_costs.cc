@@ -1,6 +1,6 @@
 #include "tools/advise/search/open_costs.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <set>

@@ -1,6 +1,6 @@
 #include "tools/advise/search/plan_problem.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "tools/analyze/page/model_page.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tools/analyze/page/model_page_sources.h"
 
 namespace mantissa {

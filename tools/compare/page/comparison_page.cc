@@ -1,5 +1,7 @@
 #include "tools/compare/page/comparison_page.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tools/compare/page/comparison_page_sources.h"
 
 namespace mantissa {

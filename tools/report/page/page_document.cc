@@ -1,5 +1,7 @@
 #include "tools/report/page/page_document.h"
 
+#include <nlohmann/json.hpp>
+
 #include <utility>
 
 #include "core/base/check.h"

@@ -2,6 +2,7 @@
 #include "tools/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,7 @@
 // `mantissa advise --budget` as a user runs it.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/tools/train/program.h"
 #include "tools/config/config.h"

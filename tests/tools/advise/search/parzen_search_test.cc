@@ -1,6 +1,6 @@
 #include "tools/advise/search/parzen_search.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <limits>

@@ -2,7 +2,7 @@
 
 #include "tools/advise/search/plan_solver.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

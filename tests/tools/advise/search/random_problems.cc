@@ -1,6 +1,6 @@
 #include "tests/tools/advise/search/random_problems.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
