@@ -65,7 +65,9 @@ std::string verdict_text(const PrecisionComparison& comparison) {
       "\nverdict: final loss against {} with the same seed, nats a token, {:g} % interval; equal within {:.2g}, {}\n",
       baseline.name, 100.0 * comparison.options.level, margin_of(comparison),
       comparison.options.margin ? "as given"
-                                : fmt::format("what seeds change ({}'s standard deviation)", baseline.name));
+      : margin_of(comparison) > 0.0
+          ? fmt::format("what seeds change ({}'s standard deviation)", baseline.name)
+          : fmt::format("since {}'s runs are fewer than two, or not all got below their first loss", baseline.name));
   std::vector<Row> rows;
   for (size_t index = 0; index < comparison.precisions.size(); ++index) {
     const PrecisionRuns& precision = comparison.precisions[index];

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "tools/experiment/seed_margin.h"
 #include "tools/train/quantiles.h"
 
 namespace mantissa {
@@ -94,8 +95,11 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
 
 double margin_of(const PrecisionComparison& comparison) {
   if (comparison.options.margin) return *comparison.options.margin;
-  const auto losses = final_losses(comparison.precisions[comparison.baseline].runs);
-  return losses.size() < 2 ? 0.0 : mean_difference(losses, comparison.options.level).stddev;
+  std::vector<LossSpan> spans;
+  for (const TrainingRecord& run : comparison.precisions[comparison.baseline].runs) {
+    if (run.succeeded()) spans.push_back(loss_span(run));
+  }
+  return seed_margin(spans);
 }
 
 PrecisionSummary summary_of(const PrecisionComparison& comparison, size_t precision) {

@@ -34,9 +34,7 @@ struct PrecisionSummary {
   double sent_bytes = 0.0;
 };
 
-// How large a difference of losses is "equal": the margin that was given, or else the standard deviation of the
-// baseline's final loss over the seeds, which is how much a loss depends on chance anyway; 0 where there are fewer than
-// two of them.
+// How large a difference of losses is "equal": the margin that was given, or else seed_margin() of the baseline's runs.
 double margin_of(const PrecisionComparison& comparison);
 
 // Of a precision that was not refused. Losses are judged by judge() with no pair to come; but where runs fail with a

@@ -68,6 +68,20 @@ TEST(PrecisionSummary, WhatSeedsChangeIsTheMargin) {
   EXPECT_EQ(margin_of(comparison({run(2.0), run(2.2)}, {run(2.0), run(2.0)}, 0.5)), 0.5);
 }
 
+TEST(PrecisionSummary, NothingIsEqualToRunsThatDiverge) {
+  TrainingRecord diverged = run(9.0);
+  for (TrainedStep& step : diverged.steps) step.loss = 8.0;
+  const std::vector<TrainingRecord> baseline = {run(2.0), run(2.2), diverged};
+  EXPECT_EQ(margin_of(comparison(baseline, baseline)), 0.0);
+  EXPECT_EQ(summary_of(comparison(baseline, {run(2.5), run(2.1), run(8.8)}), 1).verdict, V::kInconclusive);
+  // What it learnt is told by losses on the same text.
+  for (TrainedStep& step : diverged.steps) step.loss = 9.5;
+  diverged.validation = {{0, 8.9}, {4, 9.0}};
+  EXPECT_EQ(margin_of(comparison({run(2.0), diverged}, baseline)), 0.0);
+  diverged.validation = {{0, 9.1}, {4, 9.0}};
+  EXPECT_GT(margin_of(comparison({run(2.0), diverged}, baseline)), 0.0);
+}
+
 TEST(PrecisionSummary, DifferencesAreOfTheSameSeed) {
   // Seeds change ten times what the precision does, which is the same in each pair.
   const auto found = comparison({run(2.0), run(3.0), run(4.0)}, {run(2.1), run(3.11), run(4.09)}, 0.01);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/base/log.h"
+#include "tools/experiment/seed_margin.h"
 
 namespace mantissa {
 namespace {
@@ -16,11 +17,6 @@ Config short_run(Config config, int64_t steps) {
   schedule.warmup_steps = std::min(schedule.warmup_steps, config.train.steps / 2);
   schedule.decay_steps = std::min(schedule.decay_steps, config.train.steps - schedule.warmup_steps);
   return config;
-}
-
-double deviation(const std::vector<double>& values) {
-  const std::vector<double> zeros(values.size(), 0.0);
-  return paired_difference(zeros, values, 0.95).stddev;
 }
 
 SequentialOptions sequential(const ValidationOptions& options, double margin) {
@@ -43,9 +39,10 @@ class Pairs {
     if (loss_ && loss_->verdict()) return;
     plan_losses_.push_back(plan.final_loss());
     losses_.push_back(reference.final_loss());
+    learnt_.push_back(loss_span(reference));
     if (loss_) return loss_->add(losses_.back(), plan_losses_.back());
     if (static_cast<int64_t>(losses_.size()) < kFirstLook) return;
-    result_.margin = options_.margin.value_or(deviation(losses_));
+    result_.margin = options_.margin.value_or(seed_margin(learnt_));
     loss_.emplace(sequential(options_, result_.margin));
     for (size_t i = 0; i < losses_.size() && !loss_->verdict(); ++i) loss_->add(losses_[i], plan_losses_[i]);
   }
@@ -77,6 +74,7 @@ class Pairs {
   ValidationOptions options_;
   ReferenceResult result_{};
   std::vector<double> plan_losses_, losses_, log_times_;
+  std::vector<LossSpan> learnt_;  // of the reference
   std::optional<SequentialComparison> loss_;
   bool failed_ = false;
 };

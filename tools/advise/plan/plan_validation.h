@@ -15,10 +15,9 @@ namespace mantissa {
 class Communicator;
 
 struct ValidationOptions {
-  int64_t steps = 100;     // of each run
-  int64_t most_seeds = 8;  // at least kFirstLook; 0: nothing is validated
-  std::optional<double>
-      margin{};  // of equal losses, nats; nothing: the deviation over the first seeds of the reference
+  int64_t steps = 100;             // of each run
+  int64_t most_seeds = 8;          // at least kFirstLook; 0: nothing is validated
+  std::optional<double> margin{};  // of equal losses, nats; nothing: seed_margin() of the reference's first seeds
   int64_t time_pairs = StepTimeOptions().most_pairs;  // of step times, at most; 0: losses alone are compared
   double time_margin = 0.02;                          // of equal step times, relative
   double level = 0.95;

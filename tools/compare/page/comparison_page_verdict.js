@@ -85,7 +85,9 @@ function drawVerdict(body) {
       `${
           setting.margin_is_given ?
               'as given.' :
-              'that is the standard deviation of the baseline over seeds, what chance changes anyway.'}`);
+              margin > 0 ?
+              'that is the standard deviation of the baseline over seeds, what chance changes anyway.' :
+              'its runs are fewer than two, or not all of them got below their first loss.'}`);
   const differences = trained.map(differenceOf).filter((one) => one && numberOf(one.mean) !== null);
   const reach = 1.08 *
       Math.max(

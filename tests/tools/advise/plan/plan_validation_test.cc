@@ -58,6 +58,16 @@ TEST_F(Validation, WithoutAMarginThatOfTheSeedsIsTaken) {
   EXPECT_LT(found.against[0].margin, 1.0);
 }
 
+// Whose losses spread so far that any plan would be within what seeds change.
+TEST_F(Validation, NothingIsEqualToAReferenceThatDiverges) {
+  LocalGroup group(1);
+  const Config diverging = config({"optimizer.lr=30", "optimizer.clip.mode=none"});
+  const PlanValidation found = validate_plan(config({"precision.compute=bf16"}), {{"diverging", diverging}},
+                                             {.steps = 12, .most_seeds = 4, .time_pairs = 0}, group.rank(0));
+  EXPECT_EQ(found.against[0].margin, 0.0);
+  EXPECT_NE(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
+}
+
 TEST_F(Validation, APlanWhoseRunFailsIsWorseAndAReferenceThatFailsIsInconclusive) {
   const Config good = config({});
   // No scale makes gradients of 2^16 times 2^30 fit into fp16.
