@@ -50,8 +50,6 @@ class ForwardDecisions {
   std::vector<std::vector<int>> numbers_;
 };
 
-using OptionValues = std::vector<std::vector<double>>;  // by place and option
-
 // What the analysis says that options do to the loss, in two parts: by what they make of the forward pass, and by their
 // backward products or by what all layers share.
 struct PredictedDamages {

@@ -19,7 +19,7 @@ constexpr double kLeastLimit = 1e-9;  // of what options differ by
 double of(const PlanOption& option, PlanQuantity what) { return quantity(totals_of(option), what); }
 
 // The root mean square of what options differ by: the unit of losses, so that rates mean the same for all models.
-double spread(const std::vector<std::vector<double>>& values) {
+double spread(const OptionValues& values) {
   double squares = 0.0;
   size_t count = 0;
   for (const std::vector<double>& options : values) {
@@ -47,6 +47,7 @@ SoftChoice::SoftChoice(const PlanProblem& problem, const PlanGoal& goal, int64_t
   for (const PlanDecision& decision : problem.decisions) {
     logits_.emplace_back(decision.options.size(), 0.0);
     moments_.emplace_back(decision.options.size());
+    mean_damages_.emplace_back(decision.options.size(), 0.0);
   }
   refresh();
 }
@@ -94,18 +95,20 @@ double SoftChoice::adam(double gradient, Moments& moments) const {
   return v > 0.0 ? m / std::sqrt(v) : 0.0;
 }
 
-std::vector<std::vector<double>> SoftChoice::values_of(PlanQuantity what,
-                                                       const std::vector<std::vector<double>>& damages) const {
-  if (what == PlanQuantity::kDamage) return damages;
-  std::vector<std::vector<double>> values;
+OptionValues SoftChoice::values_of(PlanQuantity what, const OptionValues& damages) const {
+  return what == PlanQuantity::kDamage ? damages : predicted(what);
+}
+
+OptionValues SoftChoice::predicted(PlanQuantity what) const {
+  OptionValues values;
   for (const PlanDecision& decision : problem_.decisions) {
-    std::vector<double>& of_options = values.emplace_back();
+    OptionValues::value_type& of_options = values.emplace_back();
     for (const PlanOption& option : decision.options) of_options.push_back(of(option, what));
   }
   return values;
 }
 
-void SoftChoice::learn(const std::vector<std::vector<double>>& damages, double beyond) {
+void SoftChoice::learn(const OptionValues& damages, double beyond) {
   MANTISSA_CHECK(damages.size() == logits_.size(), "[soft_choice] damages of {} decisions, expected {}", damages.size(),
                  logits_.size());
   const auto losses = values_of(goal_.quantities()[1], damages), limited = values_of(goal_.quantities()[0], damages);
@@ -128,10 +131,17 @@ void SoftChoice::learn(const std::vector<std::vector<double>>& damages, double b
   }
   multiplier_ = std::max(0.0, multiplier_ - kMultiplierRate * adam(1.0 - expected / limit, multiplier_moments_));
   ++step_;
+  const double share = 1.0 / static_cast<double>(step_);
+  for (size_t i = 0; i < damages.size(); ++i) {
+    for (size_t option = 0; option < damages[i].size(); ++option) {
+      mean_damages_[i][option] += share * (damages[i][option] - mean_damages_[i][option]);
+    }
+  }
+  mean_beyond_ += share * (beyond - mean_beyond_);
   refresh();
 }
 
-Plan SoftChoice::settle() const {
+Plan SoftChoice::likeliest_within_budget() const {
   const PlanQuantity limited = goal_.quantities()[0];
   Plan plan;
   for (const std::vector<double>& options : probabilities_) {
@@ -159,6 +169,16 @@ Plan SoftChoice::settle() const {
     plan[decision] = better;
   }
   return plan;
+}
+
+Plan SoftChoice::settle() const {
+  const Plan plan = likeliest_within_budget();
+  const auto [limited, least] = std::pair(goal_.quantities()[0], goal_.quantities()[1]);
+  std::vector<SumLimit> limits = {{predicted(limited), goal_.tolerated()}};
+  if (limited == PlanQuantity::kDamage) limits.push_back({mean_damages_, goal_.tolerated() - mean_beyond_});
+  const Plan better = exchanged(plan, values_of(least, mean_damages_), limits);
+  // Shared costs are not in these sums.
+  return goal_.is_met(evaluate(problem_, better)) ? better : plan;
 }
 
 }  // namespace mantissa

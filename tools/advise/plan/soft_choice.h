@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "tools/advise/plan/plan_exchange.h"
 #include "tools/advise/search/plan_problem.h"
 
 namespace mantissa {
@@ -29,11 +30,11 @@ class SoftChoice {
   // unit of the limit where that is one of damage, else in any. `beyond`: what the plan that was drawn did to the loss
   // beyond the sum of its options' damages. Where damage is limited, what is expected of it is that of the options by
   // their shares, and this.
-  void learn(const std::vector<std::vector<double>>& damages, double beyond = 0.0);
+  void learn(const OptionValues& damages, double beyond = 0.0);
 
-  const std::vector<std::vector<double>>& probabilities() const { return probabilities_; }
+  const OptionValues& probabilities() const { return probabilities_; }
   // The likeliest options, of which those that cost least likelihood for what they win give way until the budget is met
-  // or nothing is left to win.
+  // or nothing is left to win; what is then left of the budget is used (exchanged()), by the damages that were learnt.
   Plan settle() const;
 
  private:
@@ -41,9 +42,11 @@ class SoftChoice {
     double m = 0.0, v = 0.0;
   };
   double temperature() const;
+  Plan likeliest_within_budget() const;
   void refresh();
   // By decision and option; of damage it is `damages`.
-  std::vector<std::vector<double>> values_of(PlanQuantity what, const std::vector<std::vector<double>>& damages) const;
+  OptionValues values_of(PlanQuantity what, const OptionValues& damages) const;
+  OptionValues predicted(PlanQuantity what) const;
   // What descent with the gradient's moments does.
   double adam(double gradient, Moments& moments) const;
 
@@ -51,7 +54,9 @@ class SoftChoice {
   PlanGoal goal_;
   int64_t steps_, step_ = 0;
   uint64_t seed_;
-  std::vector<std::vector<double>> logits_, probabilities_;
+  OptionValues logits_, probabilities_;
+  OptionValues mean_damages_;  // of the steps so far
+  double mean_beyond_ = 0.0;
   std::vector<std::vector<Moments>> moments_;
   double multiplier_ = 0.0;
   Moments multiplier_moments_;

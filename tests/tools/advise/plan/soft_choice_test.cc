@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 
+#include "tests/tools/advise/search/random_problems.h"
 #include "tools/advise/search/plan_solver.h"
 
 namespace mantissa::testing {
@@ -58,6 +60,55 @@ TEST(SoftChoice, MeetsBudgetsAndIsNotFarFromTheBest) {
   RecordProperty("largest_gap", std::to_string(largest));
   // All in 8 bits do 1.42; descent with a multiplier stops beside the best plan where options are nearly as good.
   EXPECT_LT(largest, 0.15);
+}
+
+// How far plans are from the optimum, as a share of the distance from there to the plan that needs least of the budget.
+struct Gaps {
+  double mean = 0.0, largest = 0.0;
+  int budgets = 0;
+};
+
+// Told the truth for so many steps about problems whose optimum is enumerated: as the other solvers
+// (plan_solver_test.cc), without groups and shared costs, which play no part in probabilities.
+Gaps gaps_after(int64_t steps) {
+  Gaps gaps;
+  for (uint64_t seed = 200; seed < 208; ++seed) {
+    PlanProblem random = random_problem(seed, 5 + static_cast<int>(seed % 8));
+    random.groups.clear();
+    random.shared_costs.clear();
+    for (const PlanGoal& goal : budgets_of(random, seed)) {
+      const SearchResult best = make_plan_solver("enumeration")->solve(random, goal);
+      if (!best.meets_budget) continue;
+      SoftChoice soft(random, goal, kSteps, 1);
+      for (int64_t step = 0; step < steps; ++step) soft.learn(damages(random));
+      const PlanTotals found = evaluate(random, soft.settle());
+      EXPECT_TRUE(goal.is_met(found)) << seed;
+      const PlanQuantity least = goal.quantities()[1];
+      const SearchResult nearest = make_plan_solver("knapsack")->solve(random, {.budget = goal.budget, .limit = 0});
+      const double excess = quantity(found, least) - quantity(best.totals, least);
+      EXPECT_GE(excess, 0.0);
+      const double range = quantity(nearest.totals, least) - quantity(best.totals, least);
+      const double gap = excess == 0.0 ? 0.0 : excess / range;
+      gaps.mean += gap;
+      gaps.largest = std::max(gaps.largest, gap);
+      ++gaps.budgets;
+    }
+  }
+  gaps.mean /= gaps.budgets;
+  return gaps;
+}
+
+// Measured over 224 budgets: 0.0118 in the mean and 0.42 at most, after a single step 0.0184; the bounds are twice the
+// first two, as of other solvers. What the budget leaves is used by the damages that were learnt, which a single step
+// tells as well: that there is more to be learnt is the last bound.
+TEST(SoftChoice, IsNotFurtherFromTheOptimumThanItsBound) {
+  const Gaps learnt = gaps_after(kSteps), begun = gaps_after(1);
+  std::printf("differentiable gap: mean %.4f, largest %.4f of %d budgets; after one step mean %.4f\n", learnt.mean,
+              learnt.largest, learnt.budgets, begun.mean);
+  EXPECT_GT(learnt.budgets, 150);
+  EXPECT_LE(learnt.mean, 0.024);
+  EXPECT_LE(learnt.largest, 0.84);
+  EXPECT_LT(learnt.mean, 0.8 * begun.mean);
 }
 
 TEST(SoftChoice, LearnsWhatItIsToldAndNotWhatTheProblemPredicted) {
