@@ -10,6 +10,8 @@
 #include "core/io/probe_file.h"
 #include "core/quant/format_losses.h"
 #include "core/quant/histogram_code.h"
+#include "tests/tools/analyze/model_panels.h"
+#include "tests/tools/report/page_browser.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -52,9 +54,17 @@ TEST_P(ModelVerb, AnalysesARunFromItsFirstWeightsAndItsCheckpoint) {
   EXPECT_EQ(late.at("products").size(), 9u * 3u);
   EXPECT_EQ(late.at("wire").empty(), ranks == 1);
   EXPECT_LT(late.at("loss").get<double>(), report.at("checkpoints")[0].at("loss").get<double>());
-  const std::string page = read_file(html);
-  EXPECT_NE(page.find("blocks.1.mlp.down"), std::string::npos);
-  EXPECT_NE(page.find("</html>"), std::string::npos);
+  const std::vector<Page> pages = {{.html = read_file(html)}};
+  const Visit visited = visit(pages);
+  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
+  EXPECT_EQ(visited.facts[0].at("small_texts"), nlohmann::json::array());
+  EXPECT_EQ(visited.facts[0].at("cut_texts"), nlohmann::json::array());
+  for (const std::string& id : model_panels()) {
+    const bool has_figures = id != "wire" || ranks > 1;
+    EXPECT_EQ(panel(visited.facts[0], id).at("absent").empty(), has_figures) << id;
+  }
+  const std::string layers = panel(visited.facts[0], "layers").at("text");
+  EXPECT_NE(layers.find("blocks.1.mlp.down"), std::string::npos) << layers;
 }
 
 INSTANTIATE_TEST_SUITE_P(OneAndTwo, ModelVerb, ::testing::Values(1, 2));

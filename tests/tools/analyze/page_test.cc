@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "tests/tools/analyze/model_panels.h"
 #include "tests/tools/analyze/page_fixtures.h"
 #include "tests/tools/report/page_browser.h"
 #include "tools/analyze/page/model_page.h"
@@ -15,34 +16,6 @@ namespace {
 
 using nlohmann::json;
 using Strings = std::vector<std::string>;
-
-const Strings kPanels = {"verdict", "layers", "histograms", "drift", "snr", "stagnation", "underflow", "noise", "wire"};
-
-// What is true of every page, whatever it shows. Returns false, having failed the test, if a page told nothing.
-bool is_sound(const Visit& visit, const std::vector<Page>& pages) {
-  EXPECT_EQ(visit.console, Strings{});
-  EXPECT_EQ(visit.requests, Strings{});
-  for (size_t i = 0; i < pages.size(); ++i) {
-    const json& page = visit.facts[i];
-    if (!page.is_object()) {
-      ADD_FAILURE() << "page " << i << " did not come to its end\n" << visit.log;
-      return false;
-    }
-    EXPECT_EQ(page.at("width"), pages[i].width_px);
-    EXPECT_LE(page.at("scroll_width"), pages[i].width_px) << "page " << i << " is wider than its window";
-    Strings ids;
-    for (const json& panel : page.at("panels")) {
-      const std::string id = panel.at("id");
-      ids.push_back(id);
-      EXPECT_NE(panel.at("heading"), "") << id;
-      EXPECT_NE(panel.at("how"), "") << id;
-      EXPECT_NE(panel.at("text"), "") << id;
-      EXPECT_EQ(panel.at("misplaced"), 0) << id;
-    }
-    EXPECT_EQ(ids, kPanels);
-  }
-  return true;
-}
 
 // Sums `count` over the records of a list at all checkpoints.
 size_t total(const json& analysis, const char* list, const std::function<size_t(const json&)>& count) {
@@ -72,13 +45,13 @@ TEST(ModelPage, DrawsEveryFigureInAWideAndInANarrowWindow) {
   const std::string html = model_page(analysis);
   const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages));
+  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
   EXPECT_EQ(visited.facts[0].at("small_texts"), json::array());
   EXPECT_EQ(visited.facts[0].at("cut_texts"), json::array());
   for (const json& page : visited.facts) {
     EXPECT_EQ(page.at("heading"), analysis.at("title"));
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 4 layers"), std::string::npos);
-    for (const std::string& id : kPanels) {
+    for (const std::string& id : model_panels()) {
       EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
       EXPECT_EQ(panel(page, id).at("legend") == "", id == "verdict") << id;
     }
@@ -110,7 +83,7 @@ TEST(ModelPage, BearsHundredsOfLayersHostileNamesAndMissingFigures) {
   const std::string html = model_page(analysis);
   const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages));
+  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
   for (const json& page : visited.facts) {
     EXPECT_EQ(page.at("heading"), kHostileTitle);
     EXPECT_EQ(page.at("smuggled"), nullptr);
@@ -143,7 +116,7 @@ TEST(ModelPage, SaysWhyPanelsAreEmpty) {
                                    {.html = model_page(json::object())},
                                    {.html = model_page({{"checkpoints", nullptr}, {"formats", 3}})}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages));
+  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
   const json& page = visited.facts[0];
   EXPECT_NE(panel(page, "verdict").at("text").get<std::string>().find("Good"), std::string::npos);
   expect_absent(page, "layers", "No tensor");
@@ -151,7 +124,7 @@ TEST(ModelPage, SaysWhyPanelsAreEmpty) {
   expect_absent(page, "underflow", "computes in fp32");
   expect_absent(page, "wire", "in fp32");
   for (size_t i = 1; i < pages.size(); ++i) {
-    for (const std::string& id : kPanels) expect_absent(visited.facts[i], id, "");
+    for (const std::string& id : model_panels()) expect_absent(visited.facts[i], id, "");
   }
 }
 
@@ -165,7 +138,7 @@ TEST(ModelPage, FiltersByRoleLayerAndCheckpoint) {
                                                 {"#layers-view", "tensor"}}},
                                    {.html = html, .width_px = 400, .actions = {{"#filter-text", "no such layer"}}}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages));
+  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
   const json& page = visited.facts[0];
   EXPECT_EQ(page.at("result"), "2 of 16 layers");
   EXPECT_EQ(panel(page, "layers").at("names"), json({"blocks.1.mlp.up", "blocks.1.mlp.down"}));

@@ -5,6 +5,8 @@
 
 #include <filesystem>
 
+#include "tests/tools/compare/comparison_panels.h"
+#include "tests/tools/report/page_browser.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -69,7 +71,16 @@ TEST_P(CompareVerb, TrainsEveryPrecisionWithEverySeed) {
   EXPECT_EQ(report.at("gradients").at("steps"), 8);
   EXPECT_EQ(report.at("gradients").at("formats")[0].at("format"), "fp16");
   EXPECT_EQ(report.at("device_formats").at("gemm").empty(), !times_products);
-  EXPECT_NE(read_file(html).find("</html>"), std::string::npos);
+  const std::vector<Page> pages = {{.html = read_file(html)}};
+  const Visit visited = visit(pages);
+  ASSERT_TRUE(is_sound(visited, pages, comparison_panels()));
+  const json& page = visited.facts[0];
+  EXPECT_EQ(page.at("small_texts"), json::array());
+  EXPECT_EQ(page.at("cut_texts"), json::array());
+  for (const std::string& id : comparison_panels()) {
+    const bool has_figures = times_products || id != "gemm";
+    EXPECT_EQ(panel(page, id).at("absent").empty(), has_figures) << id << panel(page, id).at("absent");
+  }
 }
 
 // A run of a comparison is the training that `mantissa train` does, bit for bit.

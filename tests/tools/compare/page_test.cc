@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "tests/tools/compare/comparison_panels.h"
 #include "tests/tools/report/page_browser.h"
 #include "tools/compare/page/comparison_page.h"
 
@@ -11,10 +12,6 @@ namespace mantissa::testing {
 namespace {
 
 using nlohmann::json;
-using Strings = std::vector<std::string>;
-
-const Strings kPanels = {"verdict", "figures-table", "curves",       "success",   "scales",
-                         "cost",    "saving",        "format-error", "underflow", "gemm"};
 
 constexpr int kSeeds = 3, kSteps = 400;
 
@@ -160,28 +157,6 @@ json small_comparison() {
           {"device_formats", device_formats()}};
 }
 
-bool is_sound(const Visit& visit, const std::vector<Page>& pages) {
-  EXPECT_EQ(visit.console, Strings{});
-  EXPECT_EQ(visit.requests, Strings{});
-  for (size_t i = 0; i < pages.size(); ++i) {
-    const json& page = visit.facts[i];
-    if (!page.is_object()) {
-      ADD_FAILURE() << "page " << i << " did not come to its end\n" << visit.log;
-      return false;
-    }
-    EXPECT_LE(page.at("scroll_width"), pages[i].width_px) << "page " << i << " is wider than its window";
-    EXPECT_EQ(page.at("foreign"), 0) << "a name became an element";
-    Strings ids;
-    for (const json& panel : page.at("panels")) {
-      ids.push_back(panel.at("id"));
-      for (const char* part : {"heading", "how", "text"}) EXPECT_NE(panel.at(part), "") << ids.back() << " " << part;
-      EXPECT_EQ(panel.at("misplaced"), 0) << ids.back();
-    }
-    EXPECT_EQ(ids, kPanels);
-  }
-  return true;
-}
-
 bool says(const json& panel, const std::string& text) {
   return panel.at("text").get<std::string>().find(text) != std::string::npos;
 }
@@ -190,13 +165,13 @@ TEST(ComparisonPage, DrawsEveryPanelLegibly) {
   const std::string html = comparison_page(small_comparison());
   const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages));
+  ASSERT_TRUE(is_sound(visited, pages, comparison_panels()));
   EXPECT_EQ(visited.facts[0].at("small_texts"), json::array());
   EXPECT_EQ(visited.facts[0].at("cut_texts"), json::array());
   for (const json& page : visited.facts) {
     EXPECT_EQ(page.at("heading"), "gpt_small.yaml");
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 2 layers"), std::string::npos);
-    for (const std::string& id : kPanels) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
+    for (const std::string& id : comparison_panels()) EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
     EXPECT_EQ(panel(page, "verdict").at("rows"), 4u);
     EXPECT_EQ(panel(page, "verdict").at("marks"), 2u) << "differences";
     EXPECT_TRUE(says(panel(page, "verdict"), "▼ worse"));
@@ -239,7 +214,7 @@ TEST(ComparisonPage, ShowsRunsThatFailedAndHostileNames) {
   }
   const std::vector<Page> pages = {{.html = comparison_page(comparison), .width_px = 1280}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages));
+  ASSERT_TRUE(is_sound(visited, pages, comparison_panels()));
   const json& page = visited.facts[0];
   EXPECT_EQ(page.at("heading"), hostile);
   EXPECT_EQ(page.at("smuggled"), nullptr);
@@ -257,12 +232,13 @@ TEST(ComparisonPage, SaysWhyPanelsAreEmpty) {
                                    {.html = comparison_page(json())},
                                    {.html = comparison_page({{"precisions", nullptr}, {"gradients", 3}})}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages));
+  ASSERT_TRUE(is_sound(visited, pages, comparison_panels()));
   for (const char* id : {"saving", "underflow", "gemm", "format-error"}) {
     EXPECT_EQ(panel(visited.facts[0], id).at("absent").size(), 1u) << id;
   }
   for (const size_t empty : {1u, 2u}) {
-    for (const std::string& id : kPanels) EXPECT_EQ(panel(visited.facts[empty], id).at("absent").size(), 1u) << id;
+    for (const std::string& id : comparison_panels())
+      EXPECT_EQ(panel(visited.facts[empty], id).at("absent").size(), 1u) << id;
   }
 }
 

@@ -104,6 +104,29 @@ Visit visit(const std::vector<Page>& pages) {
   return result;
 }
 
+bool is_sound(const Visit& visit, const std::vector<Page>& pages, const std::vector<std::string>& panels) {
+  EXPECT_EQ(visit.console, std::vector<std::string>{});
+  EXPECT_EQ(visit.requests, std::vector<std::string>{});
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const json& page = visit.facts[i];
+    if (!page.is_object()) {
+      ADD_FAILURE() << "page " << i << " did not come to its end\n" << visit.log;
+      return false;
+    }
+    EXPECT_EQ(page.at("width"), pages[i].width_px);
+    EXPECT_LE(page.at("scroll_width"), pages[i].width_px) << "page " << i << " is wider than its window";
+    EXPECT_EQ(page.at("foreign"), 0) << "a name became an element";
+    std::vector<std::string> ids;
+    for (const json& panel : page.at("panels")) {
+      ids.push_back(panel.at("id"));
+      for (const char* part : {"heading", "how", "text"}) EXPECT_NE(panel.at(part), "") << ids.back() << " " << part;
+      EXPECT_EQ(panel.at("misplaced"), 0) << ids.back();
+    }
+    EXPECT_EQ(ids, panels);
+  }
+  return true;
+}
+
 const json& panel(const json& facts, const std::string& id) {
   static const json kNone = json::object();
   if (facts.is_object()) {
