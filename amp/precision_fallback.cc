@@ -20,6 +20,12 @@ void validate(const FallbackOptions& options) {
   if (options.overflows < 0) require(false, "overflows", options.overflows);
   require(options.window > 0, "window", options.window);
   require(options.clean_steps > 0, "clean_steps", options.clean_steps);
+  if (options.overflows > options.window) {
+    throw ConfigError(
+        fmt::format("[precision_fallback] overflows = {}: a window of {} steps never has as many; give "
+                    "window: {}, or fewer overflows",
+                    options.overflows, options.window, options.overflows));
+  }
 }
 
 bool PrecisionFallback::overflowed(int64_t step, const std::string& layer, int room) {

@@ -104,6 +104,7 @@ TEST(PrecisionFallback, GoesOnFromItsState) {
 
 TEST(PrecisionFallback, RefusesOptionsWithoutSense) {
   EXPECT_THROW(validate(FallbackOptions{.overflows = -1}), ConfigError);
+  EXPECT_THROW(validate(FallbackOptions{.overflows = 2, .window = 1}), ConfigError);
   EXPECT_THROW(validate(FallbackOptions{.window = 0}), ConfigError);
   EXPECT_THROW(validate(FallbackOptions{.clean_steps = 0}), ConfigError);
   EXPECT_NO_THROW(validate(kOptions));

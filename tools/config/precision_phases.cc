@@ -79,6 +79,29 @@ void require_meaning(const Config& config) {
   }
 }
 
+// Bits of what the products of most layers multiply; nothing where rules for layers and ops say more than that.
+std::optional<int> width(const PrecisionConfig& precision) {
+  const bool has_rules = !precision.layers.empty() || precision.ops != PrecisionConfig().ops ||
+                         precision.pattern.pattern != PrecisionPattern::kNone;
+  if (has_rules) return std::nullopt;
+  if (precision.recipe) {
+    const FormatInfo& format = info(format_for(*precision.recipe, Role::kWeight).format);
+    return 1 + format.exponent_bits + format.mantissa_bits;
+  }
+  return precision.compute == DType::kF32 ? 32 : 16;
+}
+
+void refuse_rising_levels(const Config& config) {
+  const std::vector<PrecisionConfig>& levels = config.precision_adaptive.levels;
+  for (size_t level = 1; level < levels.size(); ++level) {
+    const auto before = width(levels[level - 1]), own = width(levels[level]);
+    if (!before || !own || *own <= *before) continue;
+    throw ConfigError(fmt::format("{} has {} bits, and {} has {}: give the level with the most precision first",
+                                  phase_name(config, static_cast<int>(level)), *own,
+                                  phase_name(config, static_cast<int>(level) - 1), *before));
+  }
+}
+
 // What precision.adaptive asks of itself and of other settings.
 void validate_adaptive(const Config& config) {
   const AdaptiveOptions& options = config.precision_adaptive.options;
@@ -98,6 +121,7 @@ void validate_adaptive(const Config& config) {
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("precision.adaptive: {}", error.what()));
   }
+  refuse_rising_levels(config);
   refuse_if(options.stalled_evaluations > 0 && config.train.eval_interval == 0,
             fmt::format(".stalled_evaluations = {} counts evaluations, and with train.eval_interval = 0 there are "
                         "none; give an interval, or stalled_evaluations: 0",

@@ -116,6 +116,9 @@ TEST(PrecisionAdaptive, WhatDecisionsRestOnShapesTheTraining) {
 TEST(PrecisionAdaptive, LevelsAreCheckedAndNamed) {
   EXPECT_THAT(refusal({"precision.adaptive.levels=[{compute: fp32}, {pattern_blocks: 2}]", kSignal}),
               ::testing::AllOf(HasSubstr("precision.adaptive.levels[1]"), HasSubstr("precision.pattern_blocks = 2")));
+  EXPECT_THAT(refusal({"precision.adaptive.levels=[{compute: fp32}, {recipe: current}, {compute: bf16}]", kSignal}),
+              ::testing::AllOf(HasSubstr("precision.adaptive.levels[2]"), HasSubstr("16 bits"), HasSubstr("has 8"),
+                               HasSubstr("the most precision first")));
   EXPECT_THAT(refusal({"precision.adaptive.levels=[{compute: fp31}]", kSignal}),
               HasSubstr("precision.adaptive.levels[0].compute: expected one of"));
   EXPECT_THAT(refusal({"precision.adaptive.levels=[{compute: fp32}, {recipe: current}]", kSignal, "comm.gather=fp8"}),
