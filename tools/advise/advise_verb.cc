@@ -1,7 +1,9 @@
 #include "tools/advise/advise_verb.h"
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "core/base/error.h"
@@ -13,6 +15,7 @@
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/report/output_file.h"
+#include "tools/report/read_files.h"
 #include "tools/train/launch.h"
 
 namespace mantissa {
@@ -22,6 +25,13 @@ Advice advise_hardware(const AdviseRequest& request, const Config& config, const
   const Hardware& hardware = find_hardware(request.hardware);
   Roofline roofline(hardware);
   return advise(request.config, config, candidates, request.ranks, absent_target(hardware, roofline));
+}
+
+void require_solver(const std::string& name) {
+  std::vector<std::string_view> names = plan_solver_names();
+  names.push_back(kDifferentiable);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  throw ConfigError(fmt::format("--solver: expected one of {}, got {}", fmt::join(names, ", "), name));
 }
 
 void plan(const AdviseRequest& request, const Config& config) {
@@ -37,17 +47,18 @@ void plan(const AdviseRequest& request, const Config& config) {
     return given == std::vector<std::string>{"none"} ? std::vector<std::string>() : given;
   };
   const PlanRunRequest run{
-      .plan = {.budget = parse_budget(request.budget),
-               .solver = request.solver,
-               .recipes = unless_none(request.recipes)},
+      // The type is named for GCC 12, which destroys a member in plain braces twice where one behind it throws.
+      .plan = PlanRequest{.budget = parse_budget(request.budget),
+                          .solver = request.solver,
+                          .recipes = unless_none(request.recipes)},
       .hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware),
       .ranks = request.ranks,
       .warm_up = request.warm_up,
       .batches = request.batches,
       .state = unless_none(request.state),
       .validation = {.steps = request.steps, .most_seeds = request.seeds, .time_pairs = request.time_pairs}};
-  if (request.solver != kDifferentiable) make_plan_solver(request.solver);  // unknown ones before anything is trained
-  require_different_files({{"--plan", request.plan}, {"--json", request.json}, {"the configuration", request.config}});
+  require_solver(request.solver);  // before anything is trained
+  require_different_files({{"--plan", request.plan}, {"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json), yaml("--plan", request.plan);
   const FoundPlan found = find_plan(run, request.config, config);
   const std::string text = to_text(found.advice);
@@ -82,6 +93,7 @@ void run(const AdviseRequest& request) {
   validate_for_ranks(config, request.ranks);
   if (!request.budget.empty()) return plan(request, config);
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
+  require_different_files({{"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json);
   std::string text;
   nlohmann::json data;

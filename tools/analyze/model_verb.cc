@@ -9,6 +9,7 @@
 #include "tools/analyze/page/model_page.h"
 #include "tools/config/validation.h"
 #include "tools/report/output_file.h"
+#include "tools/report/read_files.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
@@ -48,8 +49,9 @@ void validate(const StaticScaleOptions& options) {
 
 Config valid_configuration_of(const ModelRequest& request, const ModelOutputs& outputs) {
   validate(request.loss_scale);
-  require_different_files({{"--json", outputs.json}, {"--html", outputs.html}});
-  return configuration_of(request);
+  Config config = configuration_of(request);
+  require_different_files({{"--json", outputs.json}, {"--html", outputs.html}}, files_read(request.target, config));
+  return config;
 }
 
 }  // namespace

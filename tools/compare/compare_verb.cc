@@ -13,6 +13,7 @@
 #include "tools/compare/gradient_underflow.h"
 #include "tools/compare/page/comparison_page.h"
 #include "tools/report/output_file.h"
+#include "tools/report/read_files.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 
@@ -23,7 +24,6 @@ constexpr int64_t kProbedSteps = 8;          // whose gradients are looked at
 constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
 
 Config configuration_of(const CompareRequest& request) {
-  require_different_files({{"--json", request.json}, {"--html", request.html}});
   if (request.margin && !(*request.margin >= 0.0 && std::isfinite(*request.margin))) {
     throw ConfigError(fmt::format("--margin: expected a number of nats, 0 or more, got {}", *request.margin));
   }
@@ -31,6 +31,12 @@ Config configuration_of(const CompareRequest& request) {
   if (request.steps > 0) overrides.push_back(fmt::format("train.steps={}", request.steps));
   Config config = load_config(request.config, overrides);
   if (request.steps > 0) config.train.stop_at_step = 0;
+  std::vector<NamedFile> read = files_read(request.config, config);
+  for (const std::string& precision : request.precisions) {  // NAME=FILE
+    if (const size_t equals = precision.find('='); equals != std::string::npos)
+      read.push_back({"--precisions", precision.substr(equals + 1)});
+  }
+  require_different_files({{"--json", request.json}, {"--html", request.html}}, read);
   return config;
 }
 

@@ -40,20 +40,22 @@ void OutputFile::write(const nlohmann::json& data) {
   write(data.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void require_different_files(const std::vector<NamedFile>& files) {
+void require_different_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
   const auto real = [](const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
     return failed ? std::filesystem::path(path) : whole;
   };
-  for (size_t i = 0; i < files.size(); ++i) {
+  const auto require_different = [&](const NamedFile& one, const NamedFile& other) {
+    if (other.path.empty() || real(one.path) != real(other.path)) return;
+    throw ConfigError(fmt::format("{} {} and {} {}: expected two files, got one: name another for {}", one.name,
+                                  one.path, other.name, other.path, one.name));
+  };
+  for (size_t i = 0; i < written.size(); ++i) {
     std::error_code ignored;
-    if (files[i].path.empty() || std::filesystem::is_other(files[i].path, ignored)) continue;
-    for (size_t j = i + 1; j < files.size(); ++j) {
-      if (files[j].path.empty() || real(files[i].path) != real(files[j].path)) continue;
-      throw ConfigError(fmt::format("{} {} and {} {}: expected two files, got one: name another for one of them",
-                                    files[i].name, files[i].path, files[j].name, files[j].path));
-    }
+    if (written[i].path.empty() || std::filesystem::is_other(written[i].path, ignored)) continue;
+    for (size_t j = i + 1; j < written.size(); ++j) require_different(written[i], written[j]);
+    for (const NamedFile& input : read) require_different(written[i], input);
   }
 }
 

@@ -41,8 +41,8 @@ struct NamedFile {
   std::string path;  // empty: none
 };
 
-// ConfigError where two of them are one file, whatever ways lead there. What is there and is no file (/dev/stdout)
-// takes several in turn.
-void require_different_files(const std::vector<NamedFile>& files);
+// ConfigError where a file that is written is another one of them or one that is read, whatever ways lead there. What
+// is there and is no file (/dev/stdout) takes several in turn.
+void require_different_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
 }  // namespace mantissa

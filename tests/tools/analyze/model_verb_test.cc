@@ -307,10 +307,12 @@ TEST(AnalyzeModel, RefusesOneFileForBothReportsAtOnce) {
   const SmallRun run("analyze_one_file");
   const std::string folder = run.folder();
   std::filesystem::create_directory(folder + "/sub");
+  const std::string config = read_file(run.config_path());
   write_file(folder + "/kept", "kept");
   std::filesystem::create_symlink(folder + "/kept", folder + "/link");
-  const std::pair<std::string, std::string> same[] = {
-      {"/new", "/new"}, {"/new", "/sub/../new"}, {"/kept", "/./kept"}, {"/kept", "/link"}};
+  const std::pair<std::string, std::string> same[] = {{"/new", "/new"},         {"/new", "/sub/../new"},
+                                                      {"/kept", "/./kept"},     {"/kept", "/link"},
+                                                      {"/new", "/config.yaml"}, {"/sub/../text.txt", "/new"}};
   for (const auto& [json, html] : same) {
     const Outcome outcome = run_program(
         0, {"analyze", "model", run.config_path(), "--batches", "1", "--json", folder + json, "--html", folder + html});
@@ -320,6 +322,7 @@ TEST(AnalyzeModel, RefusesOneFileForBothReportsAtOnce) {
   }
   EXPECT_FALSE(std::filesystem::exists(folder + "/new"));
   EXPECT_EQ(read_file(folder + "/kept"), "kept");
+  EXPECT_EQ(read_file(run.config_path()), config);
 }
 
 TEST(AnalyzeModel, WritesToWhatIsNoFileAsItIs) {

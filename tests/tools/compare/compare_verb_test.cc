@@ -151,6 +151,8 @@ TEST(CompareVerbOnce, RefusesWhatItCannotDo) {
   expect({"--precisions", "fp32,fp7"}, "--precisions: expected some of fp32,");
   expect({"--precisions", "fp32,bf16", "--baseline", "fp16"}, "--baseline: expected one of the precisions fp32,bf16");
   expect({"--json", file, "--html", file}, "expected two files, got one");
+  expect({"--html", small.config_path()}, "expected two files, got one");
+  expect({"--json", small.data_path()}, "expected two files, got one");
   expect({"--json", small.folder()}, "got a folder");
   expect({"--margin", "-1"}, "--margin: expected a number of nats");
   expect({"--seeds", "0"}, "--seeds");

@@ -7,6 +7,7 @@
 #include "tools/analyze/sensitivity/sensitivity_report.h"
 #include "tools/config/validation.h"
 #include "tools/report/output_file.h"
+#include "tools/report/read_files.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
@@ -23,11 +24,12 @@ void validate(const SensitivityRequest& request) {
   }
 }
 
-// Leaves nothing behind.
-Config analysed(const SensitivityRequest& request) {
+// Leaves nothing behind but `json`.
+Config analysed(const SensitivityRequest& request, const std::string& json) {
   validate(request);
   const ModelRequest model{.target = request.target, .overrides = request.overrides};
   Config config = in_exact_precision(configuration_of(model));
+  require_different_files({{"--json", json}}, files_read(request.target, config));
   config.checkpoint.resume = std::filesystem::is_directory(request.target) ? request.target : "none";
   config.checkpoint.allow_changes = true;
   config.train.run_dir += "/analysis";  // which is neither read nor made
@@ -59,7 +61,7 @@ void analyze(const SensitivityRequest& request, const std::string& path, const C
 
 int sensitivity_verb(const SensitivityRequest& request, const std::string& json) {
   return run_job(
-      [&] { return analysed(request); },
+      [&] { return analysed(request, json); },
       [&](const Config& config, Communicator& communicator) { analyze(request, json, config, communicator); });
 }
 

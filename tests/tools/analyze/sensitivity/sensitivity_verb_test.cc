@@ -59,6 +59,7 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
       {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
       {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
       {{"--json", run.folder() + "/no/such/folder.json"}, "--json"},
+      {{"--json", run.config_path()}, "expected two files, got one"},
   };
   for (const auto& [options, message] : cases) {
     std::vector<std::string> arguments = {"analyze", "sensitivity", run.config_path()};
