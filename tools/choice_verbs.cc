@@ -12,10 +12,9 @@ void add_plan_options(CLI::App* advise, AdviseRequest& request) {
                      "plans the precision of each layer, and of what all share, under it: time=12ms, time=90%, "
                      "memory=1.5GiB, loss=0.01");
   advise
-      ->add_option(
-          "--solver", request.solver,
-          "whose plan is taken: knapsack, greedy, top_k, evolution, bayesian, enumeration, or differentiable, which "
-          "trains the choice with the model")
+      ->add_option("--solver", request.solver,
+                   "with whose plan the search of whole plans begins: knapsack, greedy, top_k, evolution, bayesian, "
+                   "enumeration, or differentiable, which trains the choice with the model")
       ->capture_default_str();
   advise
       ->add_option("--recipes", request.recipes,
@@ -90,7 +89,8 @@ void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
   compare->add_option("--seeds", request->seeds, "runs of each precision, with train.seed and those behind it")
       ->check(CLI::Range(int64_t{1}, int64_t{1000}))
       ->capture_default_str();
-  compare->add_option("--steps", request->steps, "of each run, in place of train.steps")->check(CLI::PositiveNumber);
+  compare->add_option("--steps", request->steps, "of each run, in place of train.steps")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   compare->add_option("--baseline", request->baseline,
                       "the precision that others are compared with; fp32 where it is there, else the first");
   compare->add_option("--margin", request->margin,

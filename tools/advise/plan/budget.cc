@@ -25,8 +25,9 @@ const std::map<std::string, double, std::less<>>& units_of(Budget kind) {
 
 [[noreturn]] void refuse(const std::string& text) {
   throw ConfigError(fmt::format(
-      "--budget: expected time=12ms (s, ms, us), time=90% or memory=90% (of bf16 throughout), memory=1.5GiB "
-      "(KiB, MiB, GiB) or loss=0.01 (nats above fp32), a number above 0, got '{}'",
+      "--budget: expected time=12ms (s, ms, us; without a unit s), time=90% or memory=90% (of 16 bits throughout), "
+      "memory=1.5GiB (KiB, MiB, GiB; without a unit bytes) or loss=0.01 (nats above fp32), a number above 0 and up to "
+      "1e30, got '{}'",
       text));
 }
 
@@ -49,7 +50,8 @@ BudgetText parse_budget(const std::string& text) {
   if (error != std::errc() || unit == units_of(budget.kind).end() || !std::isfinite(budget.value)) refuse(text);
   budget.value *= unit->second;
   budget.is_relative = unit->first == "%";
-  if (!(budget.value > 0.0)) refuse(text);
+  constexpr double kMost = 1e30;  // sums and products with it are numbers
+  if (!(budget.value > 0.0 && budget.value <= kMost)) refuse(text);
   return budget;
 }
 

@@ -83,7 +83,7 @@ std::string validation_lines(const PlanAdvice& advice) {
         fmt::format("Against {}, {} seeds of {} steps: loss {}: {} ({})", one.name, validation.seeds, validation.steps,
                     one.loss ? interval_text(*one.loss, false) : "not known", name(one.loss_verdict),
                     one.margin > 0.0 ? fmt::format("margin {:.2g} nats", one.margin)
-                                     : "no margin: its runs did not all get below their first loss");
+                                     : "no margin: not all of its runs got below their first loss, or to their end");
     if (one.log_time) {
       text += fmt::format("; step time{} {}: {}", validation.times == TimesOf::kRuns ? " of whole runs" : "",
                           interval_text(*one.log_time, true), name(one.time_verdict));

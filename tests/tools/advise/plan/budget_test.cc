@@ -28,7 +28,7 @@ TEST(BudgetText, TakesPerCentOfThe16BitStep) {
 
 TEST(BudgetText, RefusesOtherTexts) {
   for (const std::string text : {"", "time", "time=", "time=fast", "time=-1ms", "time=0", "time=1GiB", "time=nan",
-                                 "time=inf", "memory=1GB", "loss=5%", "speed=1", "time=1ms2"}) {
+                                 "time=inf", "memory=1GB", "loss=5%", "speed=1", "time=1ms2", "memory=1e300GiB"}) {
     try {
       parse_budget(text);
       ADD_FAILURE() << text;
