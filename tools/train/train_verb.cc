@@ -44,6 +44,14 @@ void announce(const Config& config, const Session& session, int threads) {
     log_info("{}", gather);
 }
 
+void warn_of_phases_behind_the_end(const Config& run) {
+  for (int phase = 1; phase < phase_count(run); ++phase) {
+    if (phase_begin(run, phase) < run.train.steps) continue;
+    log_warn("{} begins after step {}, and train.steps = {}: it is never reached", phase_name(run, phase),
+             phase_begin(run, phase), run.train.steps);
+  }
+}
+
 // What one session hands on to the next.
 struct Handover {
   HeldState held;
@@ -87,6 +95,7 @@ std::optional<Handover> train_on(const Config& run, const Origin& origin, int th
       start.by_switch = origin.before->why;
     } else {
       announce(config, session, threads);
+      warn_of_phases_behind_the_end(run);
       if (origin.checkpoint) checkpoints->resume(*origin.checkpoint);
       if (folder != nullptr) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
     }

@@ -88,6 +88,17 @@ TEST(PrecisionScheduleOnce, EveryPhaseIsCheckedBeforeTheFirstBegins) {
   EXPECT_TRUE(run.records("start").empty());
 }
 
+// As where a shorter training is tried out.
+TEST(PrecisionScheduleOnce, APhaseBehindTheEndIsWarnedOf) {
+  const SmallRun run("behind");
+  const Outcome outcome =
+      run.train(1, {"precision.compute=fp32", "train.steps=2", "optimizer.warmup_steps=1",
+                    "precision.schedule=[{after_step: 1, compute: bf16}, {after_step: 2, compute: fp16}]"});
+  EXPECT_NE(outcome.output.find("after step 2, and train.steps = 2: it is never reached"), std::string::npos)
+      << outcome.output;
+  EXPECT_EQ(outcome.output.find("after step 1, and"), std::string::npos) << outcome.output;
+}
+
 TEST(PrecisionScheduleOnce, WhatReadsARunKnowsThePrecisionThatItHasComeTo) {
   const SmallRun run("read");
   run.train(1, kScheduled);
