@@ -19,6 +19,7 @@ other libraries come through -isystem and are exempt.
 Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
     no-sanitize  left out of the sanitizer runs
+    seldom-sanitized  left out of them but with --slow; set by mantissa_cc_test for the packages in _SELDOM_SANITIZED
     slow         left out of tools/test; run by tools/test --slow, or by its name
     every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
     gpu          needs a GPU: built by tools/test, run by tools/gpu_check
@@ -34,6 +35,14 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
+# Verbs that look at trainings and say what they find: strings, lists and sums, which are a fifth of what a sanitizer run takes
+# and little of the code that handles memory.
+_SELDOM_SANITIZED = ["tests/tools/" + name for name in ("advise", "analyze", "compare", "experiment")]
+
+def _is_seldom_sanitized():
+    package = native.package_name()
+    return bool([name for name in _SELDOM_SANITIZED if package == name or package.startswith(name + "/")])
+
 def _options(kwargs):
     kwargs["copts"] = COPTS + kwargs.pop("copts", [])
     kwargs["linkopts"] = LINKOPTS + kwargs.pop("linkopts", [])
@@ -47,11 +56,12 @@ def mantissa_cc_library(name, **kwargs):
 def mantissa_cc_binary(name, **kwargs):
     native.cc_binary(name = name, **_options(kwargs))
 
-def mantissa_cc_test(name, deps = [], own_main = False, size = "small", **kwargs):
+def mantissa_cc_test(name, deps = [], own_main = False, size = "small", tags = [], **kwargs):
     gtest = ["@gtest//:gtest"] if own_main else ["@gtest//:gtest", "@gtest//:gtest_main"]
     native.cc_test(
         name = name,
         size = size,
+        tags = tags + (["seldom-sanitized"] if _is_seldom_sanitized() else []),
         deps = deps + [label for label in gtest if label not in deps],
         **_options(kwargs)
     )

@@ -30,7 +30,7 @@ filegroup(name = "always")
     for name, tags, available in [
         ("plain_test", [], True),
         ("long_test", ["local", "slow"], True),
-        ("slower_test", ["slower"], True),
+        ("slower_test", ["slower", "seldom-sanitized"], True),
         ("cuda_test", [], CUDA_AVAILABLE),
         ("gpu_test", ["gpu"], CUDA_AVAILABLE),
         ("by_hand_test", ["manual"], CUDA_AVAILABLE),
@@ -63,7 +63,8 @@ got:
 $said"
 }
 
-slow="left out, slow: 1 test(s); tools/test --slow runs them as well"
+slow="left out, slow: 1 test(s); tools/test --slow runs them as well
+left out of the sanitizers: 1 test(s) of verbs; tools/test --slow runs them there as well"
 export MANTISSA_CUDA=off
 expect "left out, no CUDA: 3 target(s), of them 2 test(s); MANTISSA_CUDA=off
 left out, no NCCL: 1 target(s), of them 1 test(s); needs CUDA's headers
