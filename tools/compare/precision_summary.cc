@@ -18,10 +18,10 @@ std::optional<Spread> spread_of(const std::vector<double>& values) {
                 .high = *high};
 }
 
-std::vector<double> final_losses(const std::vector<TrainingRecord>& runs) {
+std::vector<double> losses_of(const std::vector<TrainingRecord>& runs, double (TrainingRecord::*loss)() const) {
   std::vector<double> losses;
   for (const TrainingRecord& run : runs) {
-    if (run.succeeded()) losses.push_back(run.final_loss());
+    if (run.succeeded()) losses.push_back((run.*loss)());
   }
   return losses;
 }
@@ -71,7 +71,8 @@ void add_steps(const std::vector<TrainingRecord>& runs, PrecisionSummary& found)
 void add_losses(const PrecisionComparison& comparison, const std::vector<TrainingRecord>& runs,
                 const std::vector<TrainingRecord>& baseline, PrecisionSummary& found) {
   const double level = comparison.options.level;
-  if (const auto losses = final_losses(runs); !losses.empty()) found.loss = mean_difference(losses, level);
+  if (const auto losses = losses_of(runs, &TrainingRecord::final_loss); !losses.empty())
+    found.loss = mean_difference(losses, level);
   std::vector<double> ours, theirs;
   bool only_ours_failed = false, only_theirs_failed = false;
   for (size_t seed = 0; seed < runs.size(); ++seed) {
@@ -95,11 +96,8 @@ void add_losses(const PrecisionComparison& comparison, const std::vector<Trainin
 
 double margin_of(const PrecisionComparison& comparison) {
   if (comparison.options.margin) return *comparison.options.margin;
-  std::vector<LossSpan> spans;
-  for (const TrainingRecord& run : comparison.precisions[comparison.baseline].runs) {
-    if (run.succeeded()) spans.push_back(loss_span(run));
-  }
-  return seed_margin(spans);
+  const std::vector<TrainingRecord>& runs = comparison.precisions[comparison.baseline].runs;
+  return seed_margin(losses_of(runs, &TrainingRecord::first_loss), losses_of(runs, &TrainingRecord::final_loss));
 }
 
 PrecisionSummary summary_of(const PrecisionComparison& comparison, size_t precision) {

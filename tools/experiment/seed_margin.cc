@@ -1,25 +1,17 @@
 #include "tools/experiment/seed_margin.h"
 
 #include <algorithm>
-#include <vector>
+#include <functional>
 
 #include "tools/experiment/paired_difference.h"
-#include "tools/experiment/training_run.h"
 
 namespace mantissa {
 
-LossSpan loss_span(const TrainingRecord& record) {
-  const bool is_validated = !record.validation.empty() && record.validation.front().step == 0;
-  return {.first = is_validated ? record.validation.front().loss : record.steps.front().loss,
-          .last = record.final_loss()};
-}
-
-double seed_margin(std::span<const LossSpan> seeds) {
-  const bool all_learnt = std::all_of(seeds.begin(), seeds.end(), [](const LossSpan& one) { return one.has_learnt(); });
-  if (seeds.size() < 2 || !all_learnt) return 0.0;
-  std::vector<double> losses;
-  for (const LossSpan& one : seeds) losses.push_back(one.last);
-  return mean_difference(losses, 0.95).stddev;  // whatever the level
+double seed_margin(std::span<const double> first_losses, std::span<const double> final_losses) {
+  const bool all_learnt = std::equal(final_losses.begin(), final_losses.end(), first_losses.begin(), first_losses.end(),
+                                     std::less<double>());
+  if (final_losses.size() < 2 || !all_learnt) return 0.0;
+  return mean_difference(final_losses, 0.95).stddev;  // whatever the level
 }
 
 }  // namespace mantissa

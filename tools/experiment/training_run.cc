@@ -168,6 +168,11 @@ std::string_view name(StepResult result) {
   return "fault";
 }
 
+double TrainingRecord::first_loss() const {
+  if (!validation.empty() && validation.front().step == 0) return validation.front().loss;
+  return steps.empty() ? std::numeric_limits<double>::quiet_NaN() : steps.front().loss;
+}
+
 double TrainingRecord::final_loss() const {
   if (!validation.empty()) return validation.back().loss;
   if (steps.empty()) return std::numeric_limits<double>::quiet_NaN();

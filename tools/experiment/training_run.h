@@ -49,6 +49,9 @@ struct TrainingRecord {
 
   // It came to its last step, with a finite loss and not without an update.
   bool succeeded() const { return failure.empty(); }
+  // Of the first weights: the validation loss before the first step; without validation text the first step's. NaN
+  // where nothing was trained.
+  double first_loss() const;
   // The last validation loss; without validation text the mean of the last tenth of the steps' losses. NaN where
   // nothing was trained.
   double final_loss() const;

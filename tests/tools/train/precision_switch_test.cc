@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
 #include "tests/tools/train/program.h"
+#include "tools/experiment/paired_difference.h"
 
 namespace mantissa::testing {
 namespace {
@@ -23,14 +23,6 @@ double jump(const std::map<int64_t, double>& losses, int64_t after) {
     behind += losses.at(after + step) / static_cast<double>(kWindow);
   }
   return behind - before;
-}
-
-double deviation(const std::vector<double>& values) {
-  const double count = static_cast<double>(values.size());
-  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / count;
-  double squares = 0.0;
-  for (const double value : values) squares += (value - mean) * (value - mean);
-  return std::sqrt(squares / (count - 1.0));
 }
 
 // Of both switches, by seed.
@@ -59,7 +51,7 @@ TEST_P(PrecisionSwitch, MakesNoJumpOfTheLossThatIsSeenBesideTheNoise) {
       "precision.schedule=[{after_step: 20, compute: bf16}, {after_step: 40, compute: bf16, recipe: delayed}]");
   const Jumps stays = jumps("stays", GetParam(), kExact), switches = jumps("switches", GetParam(), scheduled);
   for (size_t which = 0; which < 2; ++which) {
-    const double noise = deviation(stays[which]);
+    const double noise = mean_difference(stays[which], 0.95).stddev;
     for (size_t seed = 0; seed < 3; ++seed) {
       const double difference = switches[which][seed] - stays[which][seed];
       EXPECT_NE(difference, 0.0) << "nothing was switched";

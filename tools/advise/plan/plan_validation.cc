@@ -39,10 +39,10 @@ class Pairs {
     if (loss_ && loss_->verdict()) return;
     plan_losses_.push_back(plan.final_loss());
     losses_.push_back(reference.final_loss());
-    learnt_.push_back(loss_span(reference));
+    first_losses_.push_back(reference.first_loss());
     if (loss_) return loss_->add(losses_.back(), plan_losses_.back());
     if (static_cast<int64_t>(losses_.size()) < kFirstLook) return;
-    result_.margin = options_.margin.value_or(seed_margin(learnt_));
+    result_.margin = options_.margin.value_or(seed_margin(first_losses_, losses_));
     loss_.emplace(sequential(options_, result_.margin));
     for (size_t i = 0; i < losses_.size() && !loss_->verdict(); ++i) loss_->add(losses_[i], plan_losses_[i]);
   }
@@ -73,8 +73,7 @@ class Pairs {
  private:
   ValidationOptions options_;
   ReferenceResult result_{};
-  std::vector<double> plan_losses_, losses_, log_times_;
-  std::vector<LossSpan> learnt_;  // of the reference
+  std::vector<double> plan_losses_, losses_, first_losses_, log_times_;
   std::optional<SequentialComparison> loss_;
   bool failed_ = false;
 };

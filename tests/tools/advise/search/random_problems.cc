@@ -8,6 +8,8 @@
 #include <ranges>
 #include <utility>
 
+#include "tools/advise/search/plan_solver.h"
+
 namespace mantissa::testing {
 namespace {
 
@@ -85,6 +87,15 @@ std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t seed) {
     goals.push_back(goal);
   }
   return goals;
+}
+
+std::optional<double> gap_to_optimum(const PlanProblem& problem, const PlanGoal& goal, const PlanTotals& found) {
+  const SearchResult best = make_plan_solver("enumeration")->solve(problem, goal);
+  if (!best.meets_budget) return std::nullopt;
+  const SearchResult nearest = make_plan_solver("knapsack")->solve(problem, {.budget = goal.budget, .limit = 0});
+  const PlanQuantity least = goal.quantities()[1];
+  const double excess = quantity(found, least) - quantity(best.totals, least);
+  return excess == 0.0 ? 0.0 : excess / (quantity(nearest.totals, least) - quantity(best.totals, least));
 }
 
 PlanProblem shuffled(const PlanProblem& problem, uint64_t seed, std::vector<int>& place) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tools/advise/search/plan_problem.h"
@@ -16,6 +17,10 @@ PlanProblem random_problem(uint64_t seed, int decisions);
 
 // Budgets from below what can be met to more than any plan needs, among them some that plans meet exactly.
 std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t seed);
+
+// What a plan that meets the budget has more of the quantity to be least than the optimum, which is enumerated, as a
+// share of the distance from there to the plan that needs least of the budget. Nothing where no plan meets it.
+std::optional<double> gap_to_optimum(const PlanProblem& problem, const PlanGoal& goal, const PlanTotals& found);
 
 // The same problem with its decisions, groups and shared costs in another order. `place` is set to where each decision
 // has come to.
