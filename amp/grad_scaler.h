@@ -14,8 +14,8 @@
 #include <limits>
 #include <string_view>
 
-#include "core/backend/update_decision.h"
 #include "core/base/error.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 

@@ -1,5 +1,7 @@
 #include "comm/coded_gather.h"
 
+#include "core/kernels/quantize/args.h"
+
 #include <algorithm>
 
 namespace mantissa {
@@ -51,7 +53,7 @@ void CodedGather::record_amaxes() {
       const DelayedScales::Slot slot =
           scales_.slot(buckets_.parameters()[piece.parameter], Role::kWeight, *piece.format);
       const int64_t begin = piece.offset - communicator_.rank() * shards_[bucket].numel();
-      backend_.amax({.x = shards_[bucket].slice(begin, piece.count), .record = slot.record}, compute_);
+      backend_.run(AmaxArgs{.x = shards_[bucket].slice(begin, piece.count), .record = slot.record}, compute_);
     }
   }
 }
@@ -77,7 +79,7 @@ void CodedGather::send(int bucket) {
     args.format = {*piece.format, Scaling::kDelayed};
     args.scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale;
     args.codes = row.view(shape);
-    backend_.quantize(args, compute_);
+    backend_.run(args, compute_);
   }
   const Tensor rows(slot.rows, DType::kU8, Shape{ranks, plan.row_bytes});
   gather_.wait(*compute_.record());
@@ -98,7 +100,7 @@ void CodedGather::unpack(Slot& slot) {
         continue;
       }
       const Parameter& parameter = buckets_.parameters()[piece.parameter];
-      backend_.from_codes({.codes = row,
+      backend_.run(FromCodesArgs{.codes = row,
                            .dst = weight,
                            .format = *piece.format,
                            .scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale},

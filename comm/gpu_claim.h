@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "core/backend/device_identity.h"
+#include "core/tensor/device_identity.h"
 
 namespace mantissa {
 

@@ -1,5 +1,8 @@
 #include "comm/gradient_reducer.h"
 
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/reduction/args.h"
+
 namespace mantissa {
 namespace {
 
@@ -84,7 +87,7 @@ std::unique_ptr<Work> GradientReducer::offer(int bucket) {
   if (in_place()) return communicator_.meet(*stream_);
   const ReductionBuffers::Bucket& buffers = buffers_[bucket];
   if (config_.wire != DType::kF32) {
-    backend_.cast({.src = buckets_.gradient(bucket), .dst = buffers.send, .scale = plan().scale.before}, *stream_);
+    backend_.run(CastArgs{.src = buckets_.gradient(bucket), .dst = buffers.send, .scale = plan().scale.before}, *stream_);
   }
   const Shape& rows = buffers.contributions.rows.shape();
   return communicator_.all_to_all(buffers.send.view(rows), buffers.receive.view(rows), *stream_);
@@ -126,7 +129,7 @@ void GradientReducer::sum(int bucket) {
     args.scale *= plan().scale.gather;
     state.phase = Phase::kSummed;
   }
-  backend_.sum_contributions(args, *stream_);
+  backend_.run(args, *stream_);
   state.work.reset();
 }
 
@@ -139,8 +142,8 @@ void GradientReducer::start_gather(int bucket) {
 }
 
 void GradientReducer::examine(int bucket, Stream& stream) {
-  backend_.tensor_stats(
-      {.x = shard_of_result(bucket), .record = record_of(bucket), .index_offset = shard_begin(bucket)}, stream);
+  backend_.run(
+      TensorStatsArgs{.x = shard_of_result(bucket), .record = record_of(bucket), .index_offset = shard_begin(bucket)}, stream);
 }
 
 void GradientReducer::complete(int bucket) {
@@ -155,7 +158,7 @@ void GradientReducer::complete(int bucket) {
     state.work.reset();
     if (config_.wire != DType::kF32) {
       const Tensor& result = buffers_[bucket].result;
-      backend_.cast({.src = gathered(bucket), .dst = result, .scale = 1.0f / plan().scale.gather}, *stream_);
+      backend_.run(CastArgs{.src = gathered(bucket), .dst = result, .scale = 1.0f / plan().scale.gather}, *stream_);
       examine(bucket, *stream_);
     }
     state.phase = Phase::kComplete;
@@ -226,7 +229,7 @@ Tensor GradientReducer::as_sent(const Tensor& gradient) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");
   if (alone() || config_.wire == DType::kF32) return gradient;
   const Tensor sent = buffers_.scratch(gradient.shape());
-  backend_.cast({.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
+  backend_.run(CastArgs{.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
   return sent;
 }
 

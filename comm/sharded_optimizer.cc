@@ -119,7 +119,7 @@ void ShardedOptimizer::remake_weights() {
   share_weights(Form::kStored, [&](int bucket) {
     if (!keeps_masters()) return;
     for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
-      backend_.adamw(weight_arguments(bucket, segment, control), stream_);
+      backend_.run(weight_arguments(bucket, segment, control), stream_);
     }
   });
   stream_.synchronize();  // it reads the number
@@ -200,7 +200,7 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
       args.beta2 = options_.beta2;
       args.epsilon = options_.epsilon;
       args.weight_decay = decays ? options_.weight_decay : 0.0f;
-      backend_.adamw(args, stream_);
+      backend_.run(args, stream_);
     }
   });
 }

@@ -1,5 +1,9 @@
 #include "comm/verdict_reduction.h"
 
+#include "core/kernels/optimizer/args.h"
+#include "core/kernels/reduction/args.h"
+#include "core/kernels/reduction/update_decision.h"
+
 #include <tuple>
 
 namespace mantissa {
@@ -24,14 +28,14 @@ VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend,
 void VerdictReduction::plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
 
 void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer) {
-  backend_.record_verdict({.losses = losses, .stats = reducer.stats(), .record = record_}, stream_);
+  backend_.run(RecordVerdictArgs{.losses = losses, .stats = reducer.stats(), .record = record_}, stream_);
   if (communicator_.size() == 1) {  // a transport through host memory would make the host wait
     backend_.copy(record_, records_, stream_);
   } else {
     communicator_.all_gather(record_, records_.view({communicator_.size(), kRecordBytes}), stream_)->wait();
   }
-  backend_.decide_update(
-      {.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_}, stream_);
+  backend_.run(
+      DecideUpdateArgs{.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_}, stream_);
 }
 
 UpdateDecision VerdictReduction::read_decision() {
@@ -48,7 +52,7 @@ void VerdictReduction::release_hold() {
 TensorStats VerdictReduction::stats_of(const Tensor& values) {
   const TensorStats empty;
   backend_.upload(&empty, scratch_stats_, stream_);
-  backend_.tensor_stats({.x = values, .record = scratch_stats_}, stream_);
+  backend_.run(TensorStatsArgs{.x = values, .record = scratch_stats_}, stream_);
   return backend_.read_stats(scratch_stats_, stream_);
 }
 

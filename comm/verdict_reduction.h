@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "comm/gradient_reducer.h"
+#include "core/kernels/reduction/args.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 

@@ -1,5 +1,6 @@
 // The encoder of the original Transformer (Vaswani et al. 2017): post-norm blocks, bidirectional attention, and a head
 // that predicts masked tokens (Devlin et al. 2019).
+#include "core/kernels/attention/args.h"
 #include "models/layers.h"
 #include "models/model.h"
 

@@ -1,5 +1,6 @@
 // The GPT-2 family: a pre-norm decoder with a causal mask (Radford et al. 2019). With rms_norm, swiglu and rope it is
 // the Llama block.
+#include "core/kernels/attention/args.h"
 #include "models/layers.h"
 #include "models/model.h"
 

@@ -78,7 +78,11 @@ SelfAttention::SelfAttention(ParameterSet& parameters, const std::string& path, 
 
 Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
   const Tape::LayerGuard guard(tape, "attention");
-  const AttentionShape shape{sequence_length, config_.heads, config_.resolved_kv_heads(), config_.head_dim(), mask_};
+  const AttentionShape shape{.sequence_length = sequence_length,
+                             .num_heads = config_.heads,
+                             .num_kv_heads = config_.resolved_kv_heads(),
+                             .head_dim = config_.head_dim(),
+                             .mask = mask_};
   const int64_t samples = x.value.dim(0) / sequence_length;
   Var qkv = run_linear(tape, "qkv", std::move(x), qkv_);
   if (config_.position == Position::kRope) qkv = rope(tape, std::move(qkv), shape, config_.rope_base);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/autograd/tape.h"
+#include "core/kernels/attention/args.h"
 #include "core/ops/add.h"
 #include "core/ops/cross_entropy.h"
 #include "models/model_config.h"

@@ -1,9 +1,9 @@
 #include <memory>
 
-#include "tools/analyze/formats_verb.h"
-#include "tools/analyze/model_verb.h"
-#include "tools/analyze/probes_verb.h"
-#include "tools/analyze/sensitivity/sensitivity_verb.h"
+#include "tools/lab/analyze/formats_verb.h"
+#include "tools/lab/analyze/model_verb.h"
+#include "tools/lab/analyze/probes_verb.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
 #include "tools/verbs.h"
 
 namespace mantissa {

@@ -1,7 +1,7 @@
 #include <memory>
 
-#include "tools/advise/advise_verb.h"
-#include "tools/compare/compare_verb.h"
+#include "tools/lab/advise_verb.h"
+#include "tools/lab/compare/compare_verb.h"
 #include "tools/verbs.h"
 
 namespace mantissa {

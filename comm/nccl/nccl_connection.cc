@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
 
 namespace mantissa {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "core/kernels/quantize/args.h"
 #include "core/quant/narrow_format.h"
 
 namespace mantissa {
@@ -72,7 +73,7 @@ DelayedScales::Slot DelayedScales::slot(const Parameter& weight, Role role, Form
 }
 
 void DelayedScales::advance(const Tensor& all_records, const Tensor& decision) {
-  backend_.delayed_scales({.records = all_records,
+  backend_.run(DelayedScalesArgs{.records = all_records,
                            .mine = records_,
                            .total = totals_,
                            .history = history_,

@@ -16,6 +16,7 @@
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
+#include "core/quant/delayed_scaling.h"
 
 namespace mantissa {
 

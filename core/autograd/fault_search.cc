@@ -1,5 +1,8 @@
 #include "core/autograd/fault_search.h"
 
+#include "core/kernels/probe/args.h"
+#include "core/kernels/reduction/args.h"
+
 #include <bit>
 #include <cmath>
 
@@ -32,7 +35,7 @@ bool has_own_dtype(Op op) { return op == Op::kLinear || op == Op::kAttention; }
 
 ValueRange FaultSearch::range_of(std::string name, const Tensor& tensor) {
   const Tensor record = backend_.make_record<ExponentHistogram>("magnitudes of an op's output");
-  backend_.exponent_histogram({.x = tensor, .record = record}, stream_);
+  backend_.run(ExponentHistogramArgs{.x = tensor, .record = record}, stream_);
   ExponentHistogram histogram;
   backend_.download(record, &histogram, stream_);
   ValueRange range{.name = std::move(name),
@@ -50,7 +53,7 @@ ValueRange FaultSearch::range_of(std::string name, const Tensor& tensor) {
 
 std::optional<NonFiniteOp> FaultSearch::judge(const SearchedOp& op, const Tensor& made) {
   const Tensor record = backend_.make_stats(stream_);
-  backend_.tensor_stats({.x = made, .record = record}, stream_);
+  backend_.run(TensorStatsArgs{.x = made, .record = record}, stream_);
   const TensorStats stats = backend_.read_stats(record, stream_);
   if (stats.first_bad == TensorStats::kNone) return std::nullopt;
   return NonFiniteOp{.pass = Pass::kForward,

@@ -11,6 +11,7 @@
 #include "core/autograd/pass.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
+#include "core/kernels/reduction/args.h"
 
 namespace mantissa {
 

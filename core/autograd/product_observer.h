@@ -6,7 +6,7 @@
 #include "core/autograd/fp32_products.h"
 #include "core/autograd/linear_formats.h"
 #include "core/autograd/parameter.h"
-#include "core/backend/quantize_args.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
 

@@ -1,5 +1,7 @@
 #include "core/autograd/rounded_weights.h"
 
+#include "core/kernels/quantize/args.h"
+
 namespace mantissa {
 
 CodeScalesExtent code_scales_extent(TensorFormat format, BlockAxis axis, int64_t rows, int64_t columns) {

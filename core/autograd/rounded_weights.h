@@ -7,6 +7,7 @@
 
 #include "core/autograd/parameter.h"
 #include "core/backend/backend.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
 

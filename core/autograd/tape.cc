@@ -1,5 +1,7 @@
 #include "core/autograd/tape.h"
 
+#include "core/kernels/elementwise/args.h"
+
 namespace mantissa {
 
 Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, WeightCastCache& casts,
@@ -41,7 +43,7 @@ LinearFormats Tape::linear_formats() const { return mantissa::linear_formats(*pr
 Tensor Tape::cast(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
   Tensor copy = allocate(dtype, tensor.shape(), "cast");
-  backend_.cast({.src = tensor, .dst = copy}, stream_);
+  backend_.run(CastArgs{.src = tensor, .dst = copy}, stream_);
   return copy;
 }
 
@@ -149,7 +151,7 @@ void Tape::give_gradient(const Var& input, Tensor gradient) {
     return;
   }
   const GradientTarget target = gradient_target(input);
-  backend_.add({.a = target.tensor, .b = gradient.view(slot.shape), .y = target.tensor}, stream_);
+  backend_.run(AddArgs{.a = target.tensor, .b = gradient.view(slot.shape), .y = target.tensor}, stream_);
 }
 
 GradientTarget Tape::gradient_target(Parameter& parameter) {

@@ -1,5 +1,7 @@
 #include "core/autograd/weight_cast_cache.h"
 
+#include "core/kernels/elementwise/args.h"
+
 namespace mantissa {
 
 Tensor WeightCastCache::get(const Parameter& parameter, DType dtype, Stream& stream) {
@@ -9,7 +11,7 @@ Tensor WeightCastCache::get(const Parameter& parameter, DType dtype, Stream& str
   const bool fresh = !entry.copy.defined();
   if (fresh) entry.copy = backend_.make_tensor(dtype, parameter.shape, "weight cast");
   if (fresh || entry.version != parameter.version) {
-    backend_.cast({.src = parameter.weight, .dst = entry.copy}, stream);
+    backend_.run(CastArgs{.src = parameter.weight, .dst = entry.copy}, stream);
     entry.version = parameter.version;
     ++casts_;
   }

@@ -3,11 +3,17 @@
 #include <fmt/core.h>
 
 #include "core/base/error.h"
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/reduction/args.h"
 
 namespace mantissa {
 
 std::unique_ptr<CapturedWork> Backend::capture(Stream&, const std::function<void()>&) {
   throw ConfigError(fmt::format("work of this device cannot be captured and repeated: {}", describe()));
+}
+
+void Backend::fill(const Tensor& dst, float value, Stream& stream) {
+  run(FillArgs{.dst = dst, .value = value}, stream);
 }
 
 Tensor Backend::make_tensor(DType dtype, Shape shape, const char* what) {

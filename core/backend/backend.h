@@ -1,5 +1,5 @@
-// Backend: the kernels and the memory of one device. One pure virtual per kernel; a backend that lacks one does not
-// compile. Arguments are described in kernel_args.h, quantize_args.h and probe_args.h. Calls are ordered by the stream;
+// Backend: the memory and the kernels of one device. The kernels are those of core/kernels/kernel_list.h, each as
+// run(args, stream); the argument structs stand in core/kernels/<family>/args.h. Calls are ordered by the stream;
 // operands must stay alive until the stream has passed them.
 #pragma once
 
@@ -7,14 +7,13 @@
 #include <memory>
 #include <string>
 
-#include "core/backend/attention_options.h"
-#include "core/backend/gemm_options.h"
-#include "core/backend/kernel_args.h"
-#include "core/backend/narrow_units.h"
-#include "core/backend/probe_args.h"
-#include "core/backend/quantize_args.h"
-#include "core/backend/update_decision.h"
+#include "core/kernels/device_options.h"
+#include "core/kernels/gemm/operand_cache.h"
+#include "core/kernels/kernel_list.h"
+#include "core/kernels/narrow_units.h"
+#include "core/kernels/reduction/args.h"
 #include "core/tensor/stream.h"
+#include "core/tensor/tensor.h"
 
 namespace mantissa {
 
@@ -23,9 +22,36 @@ struct MemoryUse {
   size_t peak_bytes = 0;  // the most at once, so far
 };
 
-class Backend {
+struct TensorStats;
+
+// A device runs each kernel of a list.
+template <typename Args>
+class RunsKernel {
  public:
-  virtual ~Backend() = default;
+  virtual ~RunsKernel() = default;
+  virtual void run(const Args& args, Stream& stream) = 0;
+};
+
+template <typename List>
+class RunsKernels;
+template <typename... Args>
+class RunsKernels<KernelList<Args...>> : public RunsKernel<Args>... {
+ public:
+  using RunsKernel<Args>::run...;
+};
+
+// The device interface by purpose, for code that needs one part of it only.
+using ComputeDevice = RunsKernels<ComputeKernels>;
+using OptimizerDevice = RunsKernels<OptimizerKernels>;
+using ReductionDevice = RunsKernels<ReductionKernels>;
+using ProbeDevice = RunsKernels<ProbeKernels>;
+
+class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDevice, public ProbeDevice {
+ public:
+  using ComputeDevice::run;
+  using OptimizerDevice::run;
+  using ProbeDevice::run;
+  using ReductionDevice::run;
 
   virtual Device device() const = 0;
   // One line for the log: device, instruction set or architecture, threads, library versions.
@@ -64,45 +90,8 @@ class Backend {
   virtual void upload(const void* host, const Tensor& dst, Stream& stream) = 0;
   // src.size_bytes() bytes to host memory; blocks until they are there.
   virtual void download(const Tensor& src, void* host, Stream& stream) = 0;
-  // Every element of a floating tensor becomes `value`.
-  virtual void fill(const Tensor& dst, float value, Stream& stream) = 0;
-
-  virtual void cast(const CastArgs& args, Stream& stream) = 0;
-  virtual void split(const SplitArgs& args, Stream& stream) = 0;
-  virtual void add(const AddArgs& args, Stream& stream) = 0;
-  virtual void gemm(const GemmArgs& args, Stream& stream) = 0;
-  virtual void column_sum(const ColumnSumArgs& args, Stream& stream) = 0;
-  virtual void embedding_forward(const EmbeddingForwardArgs& args, Stream& stream) = 0;
-  virtual void embedding_backward(const EmbeddingBackwardArgs& args, Stream& stream) = 0;
-  virtual void layer_norm_forward(const LayerNormForwardArgs& args, Stream& stream) = 0;
-  virtual void layer_norm_backward(const LayerNormBackwardArgs& args, Stream& stream) = 0;
-  virtual void rms_norm_forward(const RmsNormForwardArgs& args, Stream& stream) = 0;
-  virtual void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) = 0;
-  virtual void attention_forward(const AttentionForwardArgs& args, Stream& stream) = 0;
-  virtual void attention_backward(const AttentionBackwardArgs& args, Stream& stream) = 0;
-  virtual void gelu_forward(const GeluForwardArgs& args, Stream& stream) = 0;
-  virtual void gelu_backward(const GeluBackwardArgs& args, Stream& stream) = 0;
-  virtual void swiglu_forward(const SwigluForwardArgs& args, Stream& stream) = 0;
-  virtual void swiglu_backward(const SwigluBackwardArgs& args, Stream& stream) = 0;
-  virtual void rope(const RopeArgs& args, Stream& stream) = 0;
-  virtual void dropout(const DropoutArgs& args, Stream& stream) = 0;
-  virtual void cross_entropy_forward(const CrossEntropyForwardArgs& args, Stream& stream) = 0;
-  virtual void cross_entropy_backward(const CrossEntropyBackwardArgs& args, Stream& stream) = 0;
-  virtual void tensor_stats(const TensorStatsArgs& args, Stream& stream) = 0;
-  virtual void record_verdict(const RecordVerdictArgs& args, Stream& stream) = 0;
-  virtual void decide_update(const DecideUpdateArgs& args, Stream& stream) = 0;
-  virtual void adamw(const AdamWArgs& args, Stream& stream) = 0;
-  virtual void sum_contributions(const SumContributionsArgs& args, Stream& stream) = 0;
-  virtual void amax(const AmaxArgs& args, Stream& stream) = 0;
-  virtual void tensor_scale(const TensorScaleArgs& args, Stream& stream) = 0;
-  virtual void quantize(const QuantizeArgs& args, Stream& stream) = 0;
-  virtual void from_codes(const FromCodesArgs& args, Stream& stream) = 0;
-  virtual void hadamard(const HadamardArgs& args, Stream& stream) = 0;
-  virtual void delayed_scales(const DelayedScalesArgs& args, Stream& stream) = 0;
-  virtual void exponent_histogram(const ExponentHistogramArgs& args, Stream& stream) = 0;
-  virtual void update_stagnation(const UpdateStagnationArgs& args, Stream& stream) = 0;
-  virtual void rounding_losses(const RoundingLossesArgs& args, Stream& stream) = 0;
-  virtual void compare(const CompareArgs& args, Stream& stream) = 0;
+  // Runs the kernel FillArgs.
+  void fill(const Tensor& dst, float value, Stream& stream);
 
   // Allocates a zeroed tensor that lives outside of any arena.
   Tensor make_tensor(DType dtype, Shape shape, const char* what);

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/kernels/gemm/args.h"
+
 namespace mantissa {
 namespace {
 
@@ -18,6 +20,10 @@ class DryRunStream final : public Stream {
 };
 
 }  // namespace
+
+void DryRunBackend::call(const GemmArgs& args, Stream&) {
+  if (args.b_cache != nullptr) args.b_cache->plan(args);
+}
 
 std::unique_ptr<Stream> DryRunBackend::create_stream() { return std::make_unique<DryRunStream>(); }
 

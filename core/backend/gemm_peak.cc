@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/kernels/gemm/args.h"
 #include "core/tensor/format.h"
 #include "core/tensor/philox.h"
 
@@ -52,7 +53,7 @@ void fill_with_random_values(Backend& backend, const Tensor& tensor, uint64_t se
 // that it takes to start it and to hear of its end.
 double seconds_of_each(Backend& backend, Stream& stream, const GemmArgs& args, int64_t count) {
   const auto start = Clock::now();
-  for (int64_t i = 0; i < count; ++i) backend.gemm(args, stream);
+  for (int64_t i = 0; i < count; ++i) backend.run(args, stream);
   stream.synchronize();
   return Seconds(Clock::now() - start).count() / static_cast<double>(count);
 }

@@ -1,5 +1,7 @@
 #include "core/backend/memory_bandwidth.h"
 
+#include "core/kernels/elementwise/args.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,7 +20,7 @@ constexpr double kBatchSeconds =
 
 double seconds_of_each(Backend& backend, Stream& stream, const AddArgs& args, int64_t count) {
   const auto start = Clock::now();
-  for (int64_t call = 0; call < count; ++call) backend.add(args, stream);
+  for (int64_t call = 0; call < count; ++call) backend.run(args, stream);
   stream.synchronize();
   return Seconds(Clock::now() - start).count() / static_cast<double>(count);
 }

@@ -6,8 +6,8 @@
 #define MANTISSA_CORE_CPU_PARTIAL_SUMS_INL_H_
 #endif
 
-#include "core/backend/kernel_args.h"
 #include "core/cpu/simd-inl.h"
+#include "core/kernels/kernel_args.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {

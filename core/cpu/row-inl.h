@@ -11,8 +11,8 @@
 #include <optional>
 #include <type_traits>
 
-#include "core/backend/kernel_args.h"
 #include "core/cpu/simd-inl.h"
+#include "core/kernels/kernel_args.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {

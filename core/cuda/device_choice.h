@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
 
 namespace mantissa::cuda {
 

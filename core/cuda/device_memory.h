@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
 #include "core/tensor/tensor.h"
 
 namespace mantissa::cuda {

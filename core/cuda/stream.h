@@ -5,10 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/backend/attention_options.h"
-#include "core/backend/gemm_options.h"
 #include "core/cuda/device_memory.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
+#include "core/kernels/device_options.h"
 #include "core/tensor/stream.h"
 
 namespace mantissa::cuda {

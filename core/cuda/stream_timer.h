@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "core/backend/stream_timer.h"
 #include "core/cuda/stream.h"
+#include "core/tensor/stream_timer.h"
 
 namespace mantissa::cuda {
 

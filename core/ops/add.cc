@@ -1,5 +1,7 @@
 #include "core/ops/add.h"
 
+#include "core/kernels/elementwise/args.h"
+
 namespace mantissa {
 namespace {
 
@@ -16,7 +18,7 @@ Var add(Tape& tape, const Var& a, const Var& b) { return add(tape, {a, b, sum_dt
 Var add(Tape& tape, const DeferredSum& sum) {
   if (!sum.is_deferred()) return sum.a;
   const Tensor y = tape.allocate(sum.dtype, sum.a.value.shape());
-  tape.backend().add({.a = sum.a.value, .b = sum.b.value, .y = y}, tape.stream());
+  tape.backend().run(AddArgs{.a = sum.a.value, .b = sum.b.value, .y = y}, tape.stream());
   return record_sum(tape, sum, y);
 }
 

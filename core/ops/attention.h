@@ -2,19 +2,12 @@
 #pragma once
 
 #include "core/autograd/tape.h"
+#include "core/kernels/attention/args.h"
 
 namespace mantissa {
 
-struct AttentionShape {
-  int64_t sequence_length = 0;  // T
-  int64_t num_heads = 0;        // H, query heads
-  int64_t num_kv_heads = 0;     // KV, divides H
-  int64_t head_dim = 0;         // D
-  Mask mask = Mask::kCausal;
-};
-
-// qkv (B*T, (H + 2*KV) * D). Returns (B*T, H*D): softmax(q k^T / sqrt(D)) v, softmax and sums in fp32. Only the output
+// qkv (B*T, (H + 2*KV) * D); shape.batch and shape.scale are set here. Returns (B*T, H*D): softmax(q k^T / sqrt(D)) v, softmax and sums in fp32. Only the output
 // and the log-sum-exp of each row are kept for the backward pass.
-Var attention(Tape& tape, Var qkv, const AttentionShape& shape);
+Var attention(Tape& tape, Var qkv, AttentionShape shape);
 
 }  // namespace mantissa

@@ -1,5 +1,7 @@
 #include "core/ops/code_products.h"
 
+#include "core/kernels/gemm/args.h"
+
 namespace mantissa {
 namespace {
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/autograd/tape.h"
+#include "core/kernels/gemm/args.h"
 
 namespace mantissa {
 

@@ -1,5 +1,7 @@
 #include "core/ops/cross_entropy.h"
 
+#include "core/kernels/loss/args.h"
+
 namespace mantissa {
 
 LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
@@ -9,7 +11,7 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
                  targets.dtype());
   const Tensor losses = tape.allocate(DType::kF32, {rows}), lse = tape.allocate(DType::kF32, {rows});
   Tensor sum = tape.allocate(DType::kF32, {1});
-  tape.backend().cross_entropy_forward({.logits = logits.value,
+  tape.backend().run(CrossEntropyForwardArgs{.logits = logits.value,
                                         .targets = targets,
                                         .losses = losses,
                                         .lse = lse,
@@ -17,8 +19,8 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
                                         .ignore_index = kIgnoreIndex},
                                        tape.stream());
   Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {}, [logits, targets, lse](Tape& t, Tensor d_loss) {
-    t.backend().cross_entropy_backward(
-        {.logits = logits.value, .targets = targets, .lse = lse, .scale = d_loss, .ignore_index = kIgnoreIndex},
+    t.backend().run(
+        CrossEntropyBackwardArgs{.logits = logits.value, .targets = targets, .lse = lse, .scale = d_loss, .ignore_index = kIgnoreIndex},
         t.stream());
     t.give_gradient(logits, logits.value);
   });

@@ -1,5 +1,7 @@
 #include "core/ops/dropout.h"
 
+#include "core/kernels/elementwise/args.h"
+
 namespace mantissa {
 
 Var dropout(Tape& tape, Var x, float probability, int64_t samples) {
@@ -21,7 +23,7 @@ Var dropout(Tape& tape, Var x, float probability, int64_t samples) {
                    .site = tape.next_random_site(),
                    .first_sample = key.first_sample,
                    .elements_per_sample = input.numel() / samples};
-  tape.backend().dropout(args, tape.stream());
+  tape.backend().run(args, tape.stream());
   args.x = args.y = Tensor();
   const Var source{{}, x.slot};
   return tape.record(Op::kDropout, y, {source}, {}, [source, args](Tape& t, Tensor dy) {
@@ -29,7 +31,7 @@ Var dropout(Tape& tape, Var x, float probability, int64_t samples) {
     Tensor dx = dy.unique() ? dy : t.allocate(dy.dtype(), dy.shape(), "gradient");
     backward.x = dy;
     backward.y = dx;
-    t.backend().dropout(backward, t.stream());
+    t.backend().run(backward, t.stream());
     backward.x = backward.y = dy = Tensor();
     t.give_gradient(source, std::move(dx));
   });

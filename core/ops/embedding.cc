@@ -1,5 +1,7 @@
 #include "core/ops/embedding.h"
 
+#include "core/kernels/embedding/args.h"
+
 namespace mantissa {
 
 Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Parameter& token_table,
@@ -16,7 +18,7 @@ Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Paramet
   const DType dtype =
       tape.compute_dtype(Op::kEmbedding, given, position_table ? widest(given, position_table->working_dtype) : given);
   Tensor y = tape.allocate(dtype, {rows, channels});
-  tape.backend().embedding_forward({.tokens = tokens,
+  tape.backend().run(EmbeddingForwardArgs{.tokens = tokens,
                                     .token_table = token_table.weight,
                                     .position_table = position_table ? position_table->weight : Tensor(),
                                     .y = y,
@@ -37,7 +39,7 @@ Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Paramet
                          args.d_position_table = position.tensor;
                          args.position_mode = position.mode;
                        }
-                       t.backend().embedding_backward(args, t.stream());
+                       t.backend().run(args, t.stream());
                      });
 }
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "core/backend/gemm_steps.h"
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/gemm/steps.h"
 
 namespace mantissa {
 namespace {
@@ -17,7 +18,7 @@ constexpr PartProduct kTwoParts[] = {{1, 0}, {0, 1}, {0, 0}};
 SplitArgs split(const ProductDevice& device, const Tensor& x, int parts) {
   SplitArgs args{.x = x, .parts = {}};
   for (int part = 0; part < parts; ++part) args.parts[part] = device.make_part(x.shape());
-  device.backend.split(args, device.stream);
+  device.backend.run(args, device.stream);
   return args;
 }
 
@@ -29,7 +30,7 @@ void add_up(const ProductDevice& device, GemmArgs product, int parts, const Part
   for (const PartProduct& part : products) {
     product.a = a.parts[part.a];
     product.b = b.parts[part.b];
-    device.backend.gemm(product, device.stream);
+    device.backend.run(product, device.stream);
     product.bias = Tensor();  // it is in the first product
     product.mode = GradientMode::kAccumulate;
   }
@@ -37,15 +38,9 @@ void add_up(const ProductDevice& device, GemmArgs product, int parts, const Part
 
 void multiply_parts(const ProductDevice& device, const GemmArgs& args, Fp32Products products) {
   const auto plain = [&](const GemmArgs& product) { multiply_parts(device, product, products); };
-  if (args.activation != GemmActivation::kNone) {
-    return gemm_in_steps(
-        args, plain, [&](const GeluForwardArgs& gelu) { device.backend.gelu_forward(gelu, device.stream); },
-        [&](const GeluBackwardArgs& gelu) { device.backend.gelu_backward(gelu, device.stream); });
-  }
-  if (args.bias_gradient.defined()) {
-    return gemm_then_bias_gradient(args, plain,
-                                   [&](const ColumnSumArgs& sums) { device.backend.column_sum(sums, device.stream); });
-  }
+  const auto run = [&](const auto& step) { device.backend.run(step, device.stream); };
+  if (args.activation != GemmActivation::kNone) return gemm_in_steps(args, plain, run);
+  if (args.bias_gradient.defined()) return gemm_then_bias_gradient(args, plain, run);
   if (products == Fp32Products::kBf16x3) return add_up(device, args, 2, kTwoParts);
   add_up(device, args, 3, kThreeParts);
 }
@@ -58,7 +53,7 @@ void multiply(const ProductDevice& device, GemmArgs args, Fp32Products products)
     if (bf16_products(products) > 0) return multiply_parts(device, args, products);
     args.fp32_math = Fp32Math::kTf32;
   }
-  device.backend.gemm(args, device.stream);
+  device.backend.run(args, device.stream);
 }
 
 void multiply(Tape& tape, const GemmArgs& args, Fp32Products products) {

@@ -30,6 +30,7 @@
 #include <functional>
 
 #include "core/autograd/tape.h"
+#include "core/kernels/gemm/args.h"
 
 namespace mantissa {
 

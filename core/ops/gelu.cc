@@ -1,10 +1,12 @@
 #include "core/ops/gelu.h"
 
+#include "core/kernels/activation/args.h"
+
 namespace mantissa {
 
 Tensor gelu_of(Tape& tape, const Tensor& x, GeluForm form) {
   Tensor y = tape.allocate(x.dtype(), x.shape());
-  tape.backend().gelu_forward({.x = x, .y = y, .form = form}, tape.stream());
+  tape.backend().run(GeluForwardArgs{.x = x, .y = y, .form = form}, tape.stream());
   return y;
 }
 
@@ -16,7 +18,7 @@ Var gelu(Tape& tape, Var x, GeluForm form) {
   x.value = Tensor();
   Var made = tape.record(Op::kGelu, y, {x}, {}, [slot, input, form](Tape& t, Tensor dy) {
     Tensor dx = dy.unique() ? dy : t.allocate(input.dtype(), input.shape(), "gradient");
-    t.backend().gelu_backward({.x = input, .dy = dy, .dx = dx, .form = form}, t.stream());
+    t.backend().run(GeluBackwardArgs{.x = input, .dy = dy, .dx = dx, .form = form}, t.stream());
     t.give_gradient(Var{{}, slot}, std::move(dx));
   });
   return tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); });

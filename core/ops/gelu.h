@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/autograd/tape.h"
+#include "core/kernels/activation/args.h"
 
 namespace mantissa {
 

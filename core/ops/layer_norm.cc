@@ -1,5 +1,7 @@
 #include "core/ops/layer_norm.h"
 
+#include "core/kernels/norm/args.h"
+
 namespace mantissa {
 namespace {
 
@@ -27,7 +29,7 @@ Var record_norm(Tape& tape, const Var& x, const LayerNormForwardArgs& args, Para
                          backward.d_bias = d_bias.tensor;
                          backward.bias_mode = d_bias.mode;
                        }
-                       t.backend().layer_norm_backward(backward, t.stream());
+                       t.backend().run(backward, t.stream());
                      });
 }
 
@@ -52,7 +54,7 @@ NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter
                                   .mean = tape.allocate(DType::kF32, {rows}),
                                   .rstd = tape.allocate(DType::kF32, {rows}),
                                   .epsilon = epsilon};
-  tape.backend().layer_norm_forward(args, tape.stream());
+  tape.backend().run(args, tape.stream());
   const Var sum = x.is_deferred() ? record_sum(tape, x, args.sum) : x.a;
   LayerNormForwardArgs again = args;  // with the sum that is there now, and statistics that come out as they are
   again.x = sum.value;
@@ -60,7 +62,7 @@ NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter
   const auto remake = [again, out](Tape& t) {
     LayerNormForwardArgs norm = again;
     norm.y = t.allocate(out, again.x.shape());
-    t.backend().layer_norm_forward(norm, t.stream());
+    t.backend().run(norm, t.stream());
     return norm.y;
   };
   return {sum, tape.remakeable(record_norm(tape, sum, args, weight, bias), remake)};

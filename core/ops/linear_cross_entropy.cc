@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/kernels/check_args.h"
+#include "core/kernels/loss/args.h"
 #include "core/ops/fp32_product.h"
 #include "core/ops/show_product.h"
 
@@ -33,7 +35,7 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
   multiply(tape, {.a = input, .b = all.kernel, .c = logits, .trans_b = Transpose::kYes, .b_cache = all.kernel_cache},
            all.products);
   show_unrounded(tape, weight, Product::kForward, input, all.kernel, logits, all.products, begin == 0);
-  backend.cross_entropy_forward({.logits = logits,
+  backend.run(CrossEntropyForwardArgs{.logits = logits,
                                  .targets = targets,
                                  .losses = all.losses.slice(begin, count),
                                  .lse = lse,
@@ -41,7 +43,7 @@ void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, co
                                  .ignore_index = kIgnoreIndex},
                                 stream);
   if (!tape.training()) return;
-  backend.cross_entropy_backward({.logits = logits,
+  backend.run(CrossEntropyBackwardArgs{.logits = logits,
                                   .targets = targets,
                                   .lse = lse,
                                   .scale = tape.options().loss_gradient,
@@ -99,7 +101,7 @@ LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, con
     const int64_t begin = chunk * chunk_rows;
     run_chunk(tape, all, begin, std::min(chunk_rows, rows - begin), sums.slice(chunk, 1), weight);
   }
-  tape.backend().column_sum({.x = sums, .out = sum}, tape.stream());
+  tape.backend().run(ColumnSumArgs{.x = sums, .out = sum}, tape.stream());
 
   const Var source{{}, x.slot};
   Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {source}, {&weight},

@@ -1,5 +1,7 @@
 #include "core/ops/rms_norm.h"
 
+#include "core/kernels/norm/args.h"
+
 namespace mantissa {
 namespace {
 
@@ -9,7 +11,7 @@ Var record_norm(Tape& tape, const Var& x, const RmsNormForwardArgs& args, Parame
     const GradientTarget dx =
         x.slot >= 0 ? t.gradient_target(x) : GradientTarget{t.allocate(x.value.dtype(), x.value.shape(), "gradient")};
     const GradientTarget d_weight = t.gradient_target(weight);
-    t.backend().rms_norm_backward({.x = x.value,
+    t.backend().run(RmsNormBackwardArgs{.x = x.value,
                                    .dy = dy,
                                    .weight = weight.weight,
                                    .rstd = rstd,
@@ -38,7 +40,7 @@ NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsil
                                 .y = tape.allocate(out, {rows, channels}),
                                 .rstd = tape.allocate(DType::kF32, {rows}),
                                 .epsilon = epsilon};
-  tape.backend().rms_norm_forward(args, tape.stream());
+  tape.backend().run(args, tape.stream());
   const Var sum = x.is_deferred() ? record_sum(tape, x, args.sum) : x.a;
   RmsNormForwardArgs again = args;  // with the sum that is there now, and statistics that come out as they are
   again.x = sum.value;
@@ -46,7 +48,7 @@ NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsil
   const auto remake = [again, out](Tape& t) {
     RmsNormForwardArgs norm = again;
     norm.y = t.allocate(out, again.x.shape());
-    t.backend().rms_norm_forward(norm, t.stream());
+    t.backend().run(norm, t.stream());
     return norm.y;
   };
   return {sum, tape.remakeable(record_norm(tape, sum, args, weight), remake)};

@@ -1,5 +1,7 @@
 #include "core/ops/rope.h"
 
+#include "core/kernels/embedding/args.h"
+
 namespace mantissa {
 
 Var rope(Tape& tape, Var qkv, const AttentionShape& shape, float base) {
@@ -20,7 +22,7 @@ Var rope(Tape& tape, Var qkv, const AttentionShape& shape, float base) {
     const Tensor y = tensor.unique() ? tensor : t.allocate(tensor.dtype(), tensor.shape());
     rope_args.x = tensor;
     rope_args.y = y;
-    t.backend().rope(rope_args, t.stream());
+    t.backend().run(rope_args, t.stream());
     return y;
   };
   Tensor y = in_place_or_copy(tape, args, x);

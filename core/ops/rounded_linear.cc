@@ -147,7 +147,7 @@ void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& inpu
   layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kActivation, x, b}, d_weight.tensor);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
-  tape.backend().column_sum({.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
+  tape.backend().run(ColumnSumArgs{.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
 }
 
 }  // namespace

@@ -78,12 +78,12 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
     args.scale = slot.scale;
     if (!slot.left && (tape.training() || use.role == Role::kWeight)) args.record = slot.record;
   } else if (has_tensor_scale(use.format->scaling)) {
-    backend.amax({.x = x, .record = room.record, .mode = GradientMode::kWrite}, tape.stream());
+    backend.run(AmaxArgs{.x = x, .record = room.record, .mode = GradientMode::kWrite}, tape.stream());
     const Tensor& scale = room.matrix.scale;
-    backend.tensor_scale({.record = room.record, .max = tensor_max(*use.format), .scale = scale}, tape.stream());
+    backend.run(TensorScaleArgs{.record = room.record, .max = tensor_max(*use.format), .scale = scale}, tape.stream());
     args.scale = scale;
   }
-  backend.quantize(args, tape.stream());
+  backend.run(args, tape.stream());
   RoundedMatrix made = room.matrix;
   made.scale = args.scale;
   return made;
@@ -92,7 +92,7 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
 // x while there is no scale for it yet, in bf16.
 RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
   const DelayedScales::Slot slot = delayed_scales_of(tape, use)->slot(weight, use.role, use.format->format);
-  if (!slot.left) tape.backend().amax({.x = x, .record = slot.record}, tape.stream());
+  if (!slot.left) tape.backend().run(AmaxArgs{.x = x, .record = slot.record}, tape.stream());
   return {.values = tape.cast(tape.cast(x, DType::kBF16), use.values)};
 }
 
@@ -120,7 +120,7 @@ RoundedMatrix allocate_codes(Tape& tape, const Tensor& x, const OperandUse& use)
 
 Tensor transformed(Tape& tape, const Tensor& x) {
   Tensor y = tape.allocate(DType::kBF16, x.shape(), "transformed operand");
-  tape.backend().hadamard({.x = x, .y = y}, tape.stream());
+  tape.backend().run(HadamardArgs{.x = x, .y = y}, tape.stream());
   return y;
 }
 

@@ -1,12 +1,14 @@
 #include "core/ops/swiglu.h"
 
+#include "core/kernels/activation/args.h"
+
 namespace mantissa {
 namespace {
 
 // x (R, 2*F): gate, then up. Returns (R, F).
 Tensor swiglu_of(Tape& tape, const Tensor& x) {
   Tensor y = tape.allocate(x.dtype(), {x.dim(0), x.dim(1) / 2});
-  tape.backend().swiglu_forward({.x = x, .y = y}, tape.stream());
+  tape.backend().run(SwigluForwardArgs{.x = x, .y = y}, tape.stream());
   return y;
 }
 
@@ -22,7 +24,7 @@ Var swiglu(Tape& tape, Var x) {
   x.value = Tensor();
   Var made = tape.record(Op::kSwiglu, std::move(y), {x}, {}, [slot, input](Tape& t, Tensor dy) {
     Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
-    t.backend().swiglu_backward({.x = input, .dy = dy, .dx = dx}, t.stream());
+    t.backend().run(SwigluBackwardArgs{.x = input, .dy = dy, .dx = dx}, t.stream());
     t.give_gradient(Var{{}, slot}, std::move(dx));
   });
   return tape.remakeable(std::move(made), [input](Tape& t) { return swiglu_of(t, input); });

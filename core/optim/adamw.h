@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/backend/update_decision.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/backend/update_decision.h"
 #include "core/base/check.h"
+#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 namespace {

@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
-#include "core/backend/stream_timer.h"
 #include "core/profile/op_times.h"
 #include "core/profile/range.h"
 #include "core/profile/step_spans.h"
 #include "core/tensor/stream.h"
+#include "core/tensor/stream_timer.h"
 
 namespace mantissa {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/profile/kernel_work.h"
+#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "comm/local/rank_threads.h"
+#include "core/kernels/quantize/args.h"
 #include "core/tensor/philox.h"
 #include "tests/comm/training_rank.h"
 #include "tests/testing/precisions.h"

@@ -9,6 +9,7 @@
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/verdict_reduction.h"
 #include "comm/weight_hash.h"
+#include "core/kernels/elementwise/args.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/fake_nccl.h"
 #include "tests/comm/training_rank.h"
@@ -60,7 +61,7 @@ class Rank {
     for (int index = parameters_.size() - 1; index >= 0; --index) {
       Parameter& parameter = parameters_[index];
       const float scale = 1.0f / static_cast<float>(1 << communicator_.rank());
-      backend_->cast({.src = parameter.weight, .dst = parameter.gradient, .scale = scale}, *stream_);
+      backend_->run(CastArgs{.src = parameter.weight, .dst = parameter.gradient, .scale = scale}, *stream_);
       parameter.gradient_written = true;
       reducer_.ready(parameter);
       reducer_.progress();

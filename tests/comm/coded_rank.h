@@ -6,6 +6,7 @@
 #include "comm/amax_exchange.h"
 #include "comm/weight_gather.h"
 #include "comm/weight_hash.h"
+#include "core/kernels/quantize/args.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa::testing {
@@ -57,10 +58,10 @@ struct CodedRank : TrainingRank {
       const DelayedScales::Slot slot = scales.slot(parameter, Role::kWeight, *format);
       const Tensor operand = backend->make_tensor(DType::kBF16, parameter.shape, "operand");
       if (scales.calibrating()) {
-        if (!slot.left) backend->amax({.x = parameter.weight, .record = slot.record}, *stream);
+        if (!slot.left) backend->run(AmaxArgs{.x = parameter.weight, .record = slot.record}, *stream);
         backend->copy(parameter.weight, operand, *stream);
       } else {
-        backend->quantize({.src = parameter.weight,
+        backend->run(QuantizeArgs{.src = parameter.weight,
                            .dst = operand,
                            .format = {*format, Scaling::kDelayed},
                            .scale = slot.scale,

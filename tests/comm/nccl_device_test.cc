@@ -8,6 +8,7 @@
 #include "comm/local/local_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "core/backend/registry.h"
+#include "core/kernels/elementwise/args.h"
 
 namespace mantissa::testing {
 namespace {
@@ -35,7 +36,7 @@ class NcclOnADevice : public ::testing::Test {
     exchange_->wait(*compute_->record());
     communicator_->all_to_all(values_.view({1, kElements}), received_, *exchange_)->wait();
     compute_->wait(*exchange_->record());
-    backend_->add({.a = values_, .b = received_.view({kElements}), .y = values_}, *compute_);
+    backend_->run(AddArgs{.a = values_, .b = received_.view({kElements}), .y = values_}, *compute_);
     exchange_->wait(*compute_->record());
     communicator_->all_gather(values_, gathered_, *exchange_)->wait();
     communicator_->broadcast(gathered_, 0, *exchange_)->wait();

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/kernels/optimizer/args.h"
 #include "tests/experiments/quadratic_descent.h"
 
 namespace mantissa {

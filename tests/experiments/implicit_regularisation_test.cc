@@ -12,6 +12,7 @@
 #include <iterator>
 #include <string>
 
+#include "core/kernels/optimizer/args.h"
 #include "core/tensor/philox.h"
 #include "tests/experiments/weight_rounding.h"
 

@@ -1,5 +1,7 @@
 #include "tests/experiments/quadratic_descent.h"
 
+#include "core/kernels/optimizer/args.h"
+
 #include <cmath>
 #include <numbers>
 

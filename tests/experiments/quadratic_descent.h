@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "core/kernels/optimizer/args.h"
 #include "core/tensor/philox.h"
 #include "tests/experiments/weight_rounding.h"
 

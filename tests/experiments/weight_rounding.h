@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "core/kernels/optimizer/args.h"
 #include "core/quant/narrow_format.h"
 #include "core/tensor/format.h"
 #include "core/tensor/stochastic_rounding.h"

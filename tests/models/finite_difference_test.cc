@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tests/models/training_pass.h"
 #include "core/base/thread_team.h"
+#include "tests/models/training_pass.h"
 #include "tests/testing/values.h"
 
 namespace mantissa {

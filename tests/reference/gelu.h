@@ -4,7 +4,7 @@
 #include <cmath>
 #include <complex>
 
-#include "core/backend/kernel_args.h"
+#include "core/kernels/activation/args.h"
 
 namespace mantissa::reference {
 

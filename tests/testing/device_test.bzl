@@ -7,8 +7,8 @@ makes
     norm_cpu_test        on the CPU
     norm_emulated_test   on the emulated GPU: the CUDA kernels on the host
 
-`cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `emulated_tags` and
-`emulated_size` are for the emulated GPU, which is slow.
+`cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `emulated_tags`,
+`emulated_size` and `shards` (parts that run at the same time) are for the emulated GPU, which is slow.
 """
 
 load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_test")
@@ -18,26 +18,31 @@ def device_test(
         srcs,
         deps,
         size = "small",
-        cpu = ["//core/cpu:cpu_backend"],
-        emulated = ["//core/cuda:cuda_backend_emulated"],
+        cpu = ["//core/backend:cpu_backend"],
+        emulated = ["//core/backend:cuda_backend_emulated"],
         emulated_tags = [],
-        emulated_size = "medium"):
+        emulated_size = "medium",
+        shards = 1):
     cases = name + "_cases"
     mantissa_cc_library(
         name = cases,
         testonly = True,
         srcs = srcs,
+        hdrs = [],
         alwayslink = True,
         deps = deps + ["@gtest"],
     )
     mantissa_cc_test(
         name = name + "_cpu_test",
         size = size,
+        srcs = [],
         deps = [":" + cases] + cpu,
     )
     mantissa_cc_test(
         name = name + "_emulated_test",
         size = emulated_size,
+        srcs = [],
+        shard_count = shards,
         tags = emulated_tags,
         deps = [":" + cases] + emulated,
     )

@@ -9,6 +9,7 @@
 
 #include "core/autograd/tape.h"
 #include "core/backend/registry.h"
+#include "core/kernels/elementwise/args.h"
 
 namespace mantissa::testing {
 
@@ -49,7 +50,7 @@ class TapeHost {
     backend_->upload(values.data(), wide, *stream_);
     if (dtype == DType::kF32) return wide;
     const Tensor narrow = backend_->make_tensor(dtype, shape, "test");
-    backend_->cast({.src = wide, .dst = narrow}, *stream_);
+    backend_->run(CastArgs{.src = wide, .dst = narrow}, *stream_);
     return narrow;
   }
   Tensor tensor(const std::vector<int32_t>& values) {
@@ -62,7 +63,7 @@ class TapeHost {
   // Any float dtype, widened.
   std::vector<float> values(const Tensor& tensor) {
     const Tensor wide = backend_->make_tensor(DType::kF32, tensor.shape(), "test");
-    backend_->cast({.src = tensor, .dst = wide}, *stream_);
+    backend_->run(CastArgs{.src = tensor, .dst = wide}, *stream_);
     std::vector<float> result(static_cast<size_t>(tensor.numel()));
     backend_->download(wide, result.data(), *stream_);
     return result;
@@ -78,7 +79,7 @@ class TapeHost {
     }
   }
   void set_weight(Parameter& parameter, const std::vector<float>& values) {
-    backend_->cast({.src = tensor(values, parameter.shape), .dst = parameter.weight}, *stream_);
+    backend_->run(CastArgs{.src = tensor(values, parameter.shape), .dst = parameter.weight}, *stream_);
     ++parameter.version;
   }
   void initialize(ParameterSet& parameters, uint64_t seed) {

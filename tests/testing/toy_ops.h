@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/autograd/tape.h"
+#include "core/kernels/elementwise/args.h"
 
 namespace mantissa::testing {
 
@@ -15,9 +16,9 @@ inline Var leaf(Tape& tape, Parameter& parameter) {
   return tape.record(Op::kEmbedding, y, {}, {&parameter}, [&parameter](Tape& t, Tensor dy) {
     const GradientTarget target = t.gradient_target(parameter);
     if (target.mode == GradientMode::kWrite) {
-      t.backend().cast({.src = dy, .dst = target.tensor}, t.stream());
+      t.backend().run(CastArgs{.src = dy, .dst = target.tensor}, t.stream());
     } else {
-      t.backend().add({.a = target.tensor, .b = dy, .y = target.tensor}, t.stream());
+      t.backend().run(AddArgs{.a = target.tensor, .b = dy, .y = target.tensor}, t.stream());
     }
   });
 }
@@ -25,10 +26,10 @@ inline Var leaf(Tape& tape, Parameter& parameter) {
 // factor * x. Keeps x until its backward has run, as an activation.
 inline Var scaled(Tape& tape, const Var& x, float factor) {
   Tensor y = tape.allocate(x.value.dtype(), x.value.shape());
-  tape.backend().cast({.src = x.value, .dst = y, .scale = factor}, tape.stream());
+  tape.backend().run(CastArgs{.src = x.value, .dst = y, .scale = factor}, tape.stream());
   return tape.record(Op::kGelu, y, {x}, {}, [x, factor](Tape& t, Tensor dy) {
     Tensor dx = t.allocate(dy.dtype(), dy.shape(), "gradient");
-    t.backend().cast({.src = dy, .dst = dx, .scale = factor}, t.stream());
+    t.backend().run(CastArgs{.src = dy, .dst = dx, .scale = factor}, t.stream());
     t.give_gradient(x, std::move(dx));
   });
 }

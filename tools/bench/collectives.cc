@@ -17,6 +17,7 @@
 #include "comm/mpi/mpi_communicator.h"
 #include "core/backend/registry.h"
 #include "core/base/thread_team.h"
+#include "core/kernels/elementwise/args.h"
 #include "tools/train/quantiles.h"
 
 namespace mantissa {
@@ -52,15 +53,15 @@ class Bench {
   bool reads_in_place() const { return rows_.rows.defined(); }
 
   void exchange(const Tensor& send) const {
-    backend_.cast({.src = gradient_, .dst = send}, stream_);
+    backend_.run(CastArgs{.src = gradient_, .dst = send}, stream_);
     communicator_.all_to_all(send, receive_, stream_)->wait();
-    backend_.sum_contributions({.contributions = receive_, .out = result_}, stream_);
+    backend_.run(SumContributionsArgs{.contributions = receive_, .out = result_}, stream_);
   }
 
   void sum_in_place() const {
     communicator_.meet(stream_)->wait();
-    backend_.sum_contributions(
-        {.contributions = rows_.rows, .out = result_, .row_stride = rows_.stride, .rounded_to = DType::kBF16}, stream_);
+    backend_.run(
+        SumContributionsArgs{.contributions = rows_.rows, .out = result_, .row_stride = rows_.stride, .rounded_to = DType::kBF16}, stream_);
     communicator_.meet(stream_)->wait();
   }
 

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "core/backend/registry.h"
-#include "tools/analyze/gemm_rates.h"
+#include "tools/bench/gemm_rates.h"
 
 namespace mantissa {
 

@@ -2,13 +2,15 @@
 
     load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_binary", "mantissa_cc_test", "mantissa_mpi_test")
 
-mantissa_cc_library(name, srcs, hdrs, deps, ...)
-    cc_library. One target per header pair. Each package's default_visibility enforces the floors of the house: core is seen by
-    all; amp, comm and models by tools and tests, not by each other; tools by tools and tests.
+mantissa_cc_library(name, srcs, hdrs, exclude, deps, ...)
+    cc_library, one for each folder: `srcs` and `hdrs` are all *.cc and *.h of the folder unless given, less those in `exclude`.
+    Each package's default_visibility enforces the floors: core is seen by all; amp, comm and models by tools and tests, not by
+    each other; tools by tools and tests; tools/lab by the program's verbs and tests.
 mantissa_cc_binary(name, srcs, deps, ...)
     cc_binary.
 mantissa_cc_test(name, srcs, deps, own_main = False, size = "small", ...)
-    cc_test with GoogleTest, and its main() unless own_main. Runs with OMP_NUM_THREADS=2.
+    cc_test with GoogleTest, and its main() unless own_main. One for each folder: `srcs` are all *_test.cc unless given. Runs with
+    OMP_NUM_THREADS=2.
 mantissa_mpi_test(name, binary, ranks, args = [], size = "medium", tags = [], data = [], ...)
     Runs `binary` (a mantissa_cc_binary, usually testonly = True) as `mpirun -np RANKS binary ARGS`; fails if any rank fails. If the
     binary is a GoogleTest program, the cases are rank 0's. OMP_NUM_THREADS is 1 in each rank; --test_env=OMP_PER_RANK=N changes that.
@@ -37,7 +39,7 @@ LINKOPTS = ["-fopenmp"]
 
 # Verbs that look at trainings and say what they find: strings, lists and sums, which are a fifth of what a sanitizer run takes
 # and little of the code that handles memory.
-_SELDOM_SANITIZED = ["tests/tools/" + name for name in ("advise", "analyze", "compare", "experiment")]
+_SELDOM_SANITIZED = ["tests/tools/lab"]
 
 def _is_seldom_sanitized():
     package = native.package_name()
@@ -48,19 +50,27 @@ def _options(kwargs):
     kwargs["linkopts"] = LINKOPTS + kwargs.pop("linkopts", [])
     return kwargs
 
-def mantissa_cc_library(name, **kwargs):
+def mantissa_cc_library(name, srcs = None, hdrs = None, exclude = [], **kwargs):
+    if srcs == None:
+        srcs = native.glob(["*.cc"], exclude = exclude)
+    if hdrs == None:
+        hdrs = native.glob(["*.h"], exclude = exclude)
+
     # linkstatic: no shared library beside the archive. Nothing uses one, and without position-independent code (.bazelrc) it
     # could not be linked.
-    native.cc_library(name = name, linkstatic = True, **_options(kwargs))
+    native.cc_library(name = name, srcs = srcs, hdrs = hdrs, linkstatic = True, **_options(kwargs))
 
 def mantissa_cc_binary(name, **kwargs):
     native.cc_binary(name = name, **_options(kwargs))
 
-def mantissa_cc_test(name, deps = [], own_main = False, size = "small", tags = [], **kwargs):
+def mantissa_cc_test(name, srcs = None, deps = [], own_main = False, size = "small", tags = [], **kwargs):
+    if srcs == None:
+        srcs = native.glob(["*_test.cc"])
     gtest = ["@gtest//:gtest"] if own_main else ["@gtest//:gtest", "@gtest//:gtest_main"]
     native.cc_test(
         name = name,
         size = size,
+        srcs = srcs,
         tags = tags + (["seldom-sanitized"] if _is_seldom_sanitized() else []),
         deps = deps + [label for label in gtest if label not in deps],
         **_options(kwargs)

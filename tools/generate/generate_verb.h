@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/generate/generator.h"
+#include "tools/train/generator.h"
 
 namespace mantissa {
 

@@ -1,5 +1,7 @@
 #include "tools/probe/gradient_probe.h"
 
+#include "core/kernels/probe/args.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -28,7 +30,7 @@ Tensor GradientProbe::exact_sum(int bucket) {
   const Tensor all = received_.slice(0, mine.numel()).view({ranks, shard});
   communicator_.all_to_all(mine.view({ranks, shard}), all, stream_)->wait();
   Tensor sum = exact_.slice(0, shard);
-  backend_.sum_contributions({.contributions = all, .out = sum, .row_stride = shard}, stream_);
+  backend_.run(SumContributionsArgs{.contributions = all, .out = sum, .row_stride = shard}, stream_);
   return sum;
 }
 
@@ -38,7 +40,7 @@ void GradientProbe::look() {
     sent_.clear(backend_, stream_);
     errors_.clear(backend_, stream_);
     for (int index = 0; index < buckets_.parameters().size(); ++index) {
-      backend_.exponent_histogram({.x = buckets_.parameters()[index].gradient, .record = sent_[index]}, stream_);
+      backend_.run(ExponentHistogramArgs{.x = buckets_.parameters()[index].gradient, .record = sent_[index]}, stream_);
     }
   }
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
@@ -46,10 +48,10 @@ void GradientProbe::look() {
     const Tensor exact = rounds() ? exact_sum(bucket) : Tensor();
     for (const Segment& segment : buckets_.layout().shard_segments(bucket, communicator_.rank())) {
       const Tensor part = sum.slice(segment.offset, segment.count);
-      backend_.exponent_histogram({.x = part, .record = summed_[segment.parameter]}, stream_);
+      backend_.run(ExponentHistogramArgs{.x = part, .record = summed_[segment.parameter]}, stream_);
       if (!exact.defined()) continue;
-      backend_.compare(
-          {.x = part, .reference = exact.slice(segment.offset, segment.count), .record = errors_[segment.parameter]},
+      backend_.run(
+          CompareArgs{.x = part, .reference = exact.slice(segment.offset, segment.count), .record = errors_[segment.parameter]},
           stream_);
     }
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/probe/args.h"
 #include "core/ops/code_products.h"
 #include "core/ops/fp32_product.h"
 #include "core/quant/hadamard.h"
@@ -77,7 +79,7 @@ void ProductProbe::on_product(const ObservedProduct& shown) {
 // Further rows of x, y, dy and dx; the first ones stand for them in the comparison of products.
 void ProductProbe::look_at_more(const Layer& layer, const ObservedProduct& shown) {
   const auto count = [&](int tensor, const Tensor& values) {
-    backend_.exponent_histogram({.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
+    backend_.run(ExponentHistogramArgs{.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
   };
   switch (shown.product) {
     case Product::kForward:
@@ -95,7 +97,7 @@ ProductProbe::Seen& ProductProbe::take_histogram(Layer& layer, int tensor, const
   Seen& seen = layer.tensors[tensor];
   if (seen.histogram) return seen;
   seen = {.histogram = true, .losses = false, .stored_in = format_of(values.dtype()), .format = format};
-  backend_.exponent_histogram({.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
+  backend_.run(ExponentHistogramArgs{.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
   return seen;
 }
 
@@ -110,10 +112,10 @@ void ProductProbe::look_at(Layer& layer, Role role, const ObservedOperand& opera
   Tensor source = operand.given;
   if (operand.transformed) {
     source = scratch_.get(0, DType::kBF16, operand.given.shape());
-    backend_.hadamard({.x = operand.given, .y = source}, stream_);
+    backend_.run(HadamardArgs{.x = operand.given, .y = source}, stream_);
   }
   const int64_t index = layer.index * kTensors + tensor;
-  backend_.rounding_losses({.src = source,
+  backend_.run(RoundingLossesArgs{.src = source,
                             .format = *operand.format,
                             .axis = operand.axis,
                             .scale = operand.scale,
@@ -125,8 +127,8 @@ void ProductProbe::look_at(Layer& layer, Role role, const ObservedOperand& opera
 Tensor ProductProbe::numbers_of(const ObservedOperand& operand, int place) {
   if (operand.multiplied.defined()) return operand.multiplied;
   Tensor numbers = scratch_.get(place, DType::kBF16, operand.given.shape());
-  backend_.quantize(
-      {.src = operand.given, .dst = numbers, .format = *operand.format, .axis = operand.axis, .scale = operand.scale},
+  backend_.run(
+      QuantizeArgs{.src = operand.given, .dst = numbers, .format = *operand.format, .axis = operand.axis, .scale = operand.scale},
       stream_);
   return numbers;
 }
@@ -175,21 +177,21 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
            as_made, shown.fp32_products);
   if (result != product_dtype) {
     const Tensor rounded = scratch_.get(1, result, shape);
-    backend_.cast({.src = made, .dst = rounded}, stream_);
+    backend_.run(CastArgs{.src = made, .dst = rounded}, stream_);
     made = rounded;
   }
   // As it should be.
   Tensor reference = scratch_.get(2, DType::kF32, shape);
   if (is_weight_gradient && sample.half > 0) {
     const Tensor other = scratch_.get(3, DType::kF32, shape);
-    backend_.gemm(product_of(a.given, b.given, reference, 0, sample.half), stream_);
-    backend_.gemm(product_of(a.given, b.given, other, sample.half, sample.rows - sample.half), stream_);
-    backend_.compare({.x = reference, .reference = other, .record = halves_[record / kProducts]}, stream_);
-    backend_.add({.a = reference, .b = other, .y = reference}, stream_);
+    backend_.run(product_of(a.given, b.given, reference, 0, sample.half), stream_);
+    backend_.run(product_of(a.given, b.given, other, sample.half, sample.rows - sample.half), stream_);
+    backend_.run(CompareArgs{.x = reference, .reference = other, .record = halves_[record / kProducts]}, stream_);
+    backend_.run(AddArgs{.a = reference, .b = other, .y = reference}, stream_);
   } else {
-    backend_.gemm(product_of(a.given, b.given, reference, 0, sample.rows), stream_);
+    backend_.run(product_of(a.given, b.given, reference, 0, sample.rows), stream_);
   }
-  backend_.compare({.x = made, .reference = reference, .record = errors_[record]}, stream_);
+  backend_.run(CompareArgs{.x = made, .reference = reference, .record = errors_[record]}, stream_);
 }
 
 std::vector<ProbeRow> ProductProbe::rows() {

@@ -1,5 +1,8 @@
 #include "tools/probe/update_probe.h"
 
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/probe/args.h"
+
 #include <algorithm>
 
 namespace mantissa {
@@ -29,11 +32,11 @@ bool UpdateProbe::knows(const Parameter& parameter) const {
 }
 
 void UpdateProbe::read(const Piece& piece, const Tensor& out) {
-  backend_.cast({.src = piece.weights, .dst = out}, stream_);
+  backend_.run(CastArgs{.src = piece.weights, .dst = out}, stream_);
   if (!piece.compensation.defined()) return;
   const Tensor compensation = scratch_.get(1, DType::kF32, out.shape());
-  backend_.cast({.src = piece.compensation, .dst = compensation}, stream_);
-  backend_.add({.a = out, .b = compensation, .y = out}, stream_);
+  backend_.run(CastArgs{.src = piece.compensation, .dst = compensation}, stream_);
+  backend_.run(AddArgs{.a = out, .b = compensation, .y = out}, stream_);
 }
 
 void UpdateProbe::before() {
@@ -48,11 +51,11 @@ void UpdateProbe::after() {
     const Tensor updated = scratch_.get(0, DType::kF32, shape);
     read(piece, updated);
     const Tensor delta = scratch_.get(1, DType::kF32, shape);
-    backend_.update_stagnation({.weight = piece.before, .updated = updated, .record = stagnation_[piece.parameter]},
+    backend_.run(UpdateStagnationArgs{.weight = piece.before, .updated = updated, .record = stagnation_[piece.parameter]},
                                stream_);
-    backend_.cast({.src = piece.before, .dst = delta, .scale = -1.0f}, stream_);
-    backend_.add({.a = updated, .b = delta, .y = delta}, stream_);
-    backend_.exponent_histogram({.x = delta, .record = histograms_[piece.parameter]}, stream_);
+    backend_.run(CastArgs{.src = piece.before, .dst = delta, .scale = -1.0f}, stream_);
+    backend_.run(AddArgs{.a = updated, .b = delta, .y = delta}, stream_);
+    backend_.run(ExponentHistogramArgs{.x = delta, .record = histograms_[piece.parameter]}, stream_);
   }
 }
 

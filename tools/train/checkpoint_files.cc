@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/io/safetensors.h"
+#include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
 namespace {
@@ -230,7 +231,7 @@ void read_model_file(const std::string& path, ParameterSet& parameters, Backend&
     const Tensor wide = backend.make_tensor(DType::kF32, parameter.shape, "loaded weight");
     backend.upload(values.data(), wide, stream);
     parameter.weight = backend.make_tensor(parameter.working_dtype, parameter.shape, "weight");
-    backend.cast({.src = wide, .dst = parameter.weight}, stream);
+    backend.run(CastArgs{.src = wide, .dst = parameter.weight}, stream);
     ++parameter.version;
   }
 }

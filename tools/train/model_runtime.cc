@@ -1,7 +1,7 @@
 #include "tools/train/model_runtime.h"
 
+#include "core/backend/profiling_backend.h"
 #include "core/backend/registry.h"
-#include "core/profile/profiling_backend.h"
 #include "tools/train/step_memory.h"
 
 namespace mantissa {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "amp/autocast_policy.h"
-#include "core/backend/narrow_units.h"
+#include "core/kernels/narrow_units.h"
 #include "core/ops/code_products.h"
 #include "models/model.h"
 #include "tools/config/config.h"

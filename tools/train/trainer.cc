@@ -8,7 +8,7 @@
 
 #include "core/base/log.h"
 #include "core/profile/range.h"
-#include "tools/generate/generator.h"
+#include "tools/train/generator.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/precision_table.h"
 #include "tools/train/speed_measurement.h"

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "amp/adaptive_precision.h"
+#include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
 namespace {
@@ -14,7 +15,7 @@ std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& 
   Tensor wide = stored;
   if (stored.dtype() != DType::kF32) {
     wide = backend.make_tensor(DType::kF32, stored.shape(), "weights of an update");
-    backend.cast({.src = stored, .dst = wide}, stream);
+    backend.run(CastArgs{.src = stored, .dst = wide}, stream);
   }
   std::vector<float> values(static_cast<size_t>(wide.numel()));
   backend.download(wide, values.data(), stream);

@@ -6,7 +6,7 @@
 #include "core/base/round_up.h"
 #include "core/cuda/cudnn/attention_graph.h"
 #include "core/cuda/cudnn/plan.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -35,7 +35,7 @@ class CudnnAttentionPlan final : public AttentionPlan {
     bind_views(bindings, args.qkv, {kQueries, kKeys, kValues});
     bindings.bind(kOut, args.out.raw());
     bindings.bind(kLse, args.lse.raw());
-    run(bindings, args.scale, workspace, stream);
+    run(bindings, args.shape.scale, workspace, stream);
   }
 
   void backward(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) override {
@@ -54,32 +54,32 @@ class CudnnAttentionPlan final : public AttentionPlan {
     workspace += d_queries_sum_bytes();
     float one = 1.0f;
     bindings.bind(kOne, &one);
-    run(bindings, args.scale, workspace, stream);
+    run(bindings, args.shape.scale, workspace, stream);
   }
 
  private:
-  int64_t rows() const { return key_.batch * key_.num_heads * key_.sequence_length; }
+  int64_t rows() const { return key_.shape.batch * key_.shape.num_heads * key_.shape.sequence_length; }
   size_t delta_bytes() const {
     return key_.pass == AttentionPass::kForward ? 0 : padded(rows() * static_cast<int64_t>(sizeof(float)));
   }
   size_t d_queries_sum_bytes() const {
-    return key_.pass == AttentionPass::kBackward ? padded(rows() * key_.head_dim * static_cast<int64_t>(sizeof(float)))
+    return key_.pass == AttentionPass::kBackward ? padded(rows() * key_.shape.head_dim * static_cast<int64_t>(sizeof(float)))
                                                  : 0;
   }
 
   // Queries, keys and values of a packed tensor.
   void bind_views(CudnnPlan::Bindings& bindings, const Tensor& packed, std::array<AttentionTensor, 3> to) const {
     auto* data = static_cast<std::byte*>(packed.raw());
-    const int64_t head_bytes = key_.head_dim * static_cast<int64_t>(size_bytes(key_.dtype));
+    const int64_t head_bytes = key_.shape.head_dim * static_cast<int64_t>(size_bytes(key_.dtype));
     bindings.bind(to[0], data);
-    bindings.bind(to[1], data + key_.num_heads * head_bytes);
-    bindings.bind(to[2], data + (key_.num_heads + key_.num_kv_heads) * head_bytes);
+    bindings.bind(to[1], data + key_.shape.num_heads * head_bytes);
+    bindings.bind(to[2], data + (key_.shape.num_heads + key_.shape.num_kv_heads) * head_bytes);
   }
 
   void run(CudnnPlan::Bindings& bindings, float scale, std::byte* workspace, CudaStream& stream) const {
     float masked_score = -std::numeric_limits<float>::infinity();
     bindings.bind(kScale, &scale);
-    if (key_.mask == Mask::kCausal) bindings.bind(kMaskedScore, &masked_score);
+    if (key_.shape.mask == Mask::kCausal) bindings.bind(kMaskedScore, &masked_score);
     check_cudnn(library_, library_.set_stream(handle_, stream.handle()), "cudnnSetStream");
     plan_.run(handle_, bindings, workspace);
   }

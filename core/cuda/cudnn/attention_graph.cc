@@ -7,16 +7,16 @@ namespace {
 struct Layouts {
   explicit Layouts(const AttentionKey& key)
       : dtype(key.dtype == DType::kBF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF),
-        queries(rows(key, key.num_heads, (key.num_heads + 2 * key.num_kv_heads) * key.head_dim)),
-        keys(rows(key, key.num_kv_heads, (key.num_heads + 2 * key.num_kv_heads) * key.head_dim)),
-        out(rows(key, key.num_heads, key.num_heads * key.head_dim)),
-        all_heads(TensorLayout::contiguous(key.batch, key.num_heads, key.sequence_length, key.head_dim)),
-        scores(TensorLayout::contiguous(key.batch, key.num_heads, key.sequence_length, key.sequence_length)),
-        per_query(TensorLayout::contiguous(key.batch, key.num_heads, key.sequence_length, 1)) {}
+        queries(rows(key, key.shape.num_heads, (key.shape.num_heads + 2 * key.shape.num_kv_heads) * key.shape.head_dim)),
+        keys(rows(key, key.shape.num_kv_heads, (key.shape.num_heads + 2 * key.shape.num_kv_heads) * key.shape.head_dim)),
+        out(rows(key, key.shape.num_heads, key.shape.num_heads * key.shape.head_dim)),
+        all_heads(TensorLayout::contiguous(key.shape.batch, key.shape.num_heads, key.shape.sequence_length, key.shape.head_dim)),
+        scores(TensorLayout::contiguous(key.shape.batch, key.shape.num_heads, key.shape.sequence_length, key.shape.sequence_length)),
+        per_query(TensorLayout::contiguous(key.shape.batch, key.shape.num_heads, key.shape.sequence_length, 1)) {}
 
   // Heads that lie side by side in rows of `row` elements.
   static TensorLayout rows(const AttentionKey& key, int64_t heads, int64_t row) {
-    return {{key.batch, heads, key.sequence_length, key.head_dim}, {key.sequence_length * row, key.head_dim, row, 1}};
+    return {{key.shape.batch, heads, key.shape.sequence_length, key.shape.head_dim}, {key.shape.sequence_length * row, key.shape.head_dim, row, 1}};
   }
 
   cudnnDataType_t dtype;
@@ -33,7 +33,7 @@ GraphTensor scores_of(CudnnGraph& graph, const Layouts& layouts, const GraphTens
 }
 
 GraphTensor masked(CudnnGraph& graph, const AttentionKey& key, const GraphTensor& scores) {
-  return key.mask == Mask::kCausal ? graph.keep_lower_triangle(scores, graph.scalar(kMaskedScore)) : scores;
+  return key.shape.mask == Mask::kCausal ? graph.keep_lower_triangle(scores, graph.scalar(kMaskedScore)) : scores;
 }
 
 // dV or dK: p^T d_out or d_s^T q, over the query heads of each key head.
@@ -41,7 +41,7 @@ void multiply_into_keys(CudnnGraph& graph, const AttentionKey& key, const Layout
                         const GraphTensor& right, AttentionTensor to) {
   const GraphTensor scores_t = graph.transpose(scores, layouts.dtype);
   const TensorSpec result{layouts.dtype, layouts.keys, to};
-  if (key.num_heads == key.num_kv_heads) {
+  if (key.shape.num_heads == key.shape.num_kv_heads) {
     graph.matmul(scores_t, right, result);
   } else {
     const GraphTensor all = graph.matmul(scores_t, right, {layouts.dtype, layouts.all_heads});

@@ -8,8 +8,8 @@
 // Source of the form: NVIDIA's cudnn-frontend 1.23, include/cudnn_frontend/node/scaled_dot_product_flash_attention.h.
 #pragma once
 
-#include "core/cuda/attention_engine.h"
 #include "core/cuda/cudnn/graph.h"
+#include "core/kernels/attention/engine_cuda.h"
 
 namespace mantissa::cuda {
 

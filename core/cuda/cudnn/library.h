@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
 
 namespace mantissa::cuda {
 

@@ -21,3 +21,4 @@
 
 #include "core/cuda/device/reduce.h"
 #include "core/cuda/device/vector.h"
+#include "core/cuda/stream.h"

@@ -1,8 +1,8 @@
 // Sums that go into a gradient.
 #pragma once
 
-#include "core/backend/kernel_args.h"
 #include "core/cuda/device/device.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa::cuda {
 

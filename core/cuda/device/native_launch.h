@@ -3,8 +3,8 @@
 
 #include <cuda_runtime.h>
 
-#include "core/cuda/device/check_cuda.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/check_cuda.h"
+#include "core/cuda/runtime/runtime.h"
 
 namespace mantissa::cuda {
 

@@ -6,7 +6,9 @@
 #include <tuple>
 #include <type_traits>
 
-#include "core/backend/attention_extents.h"
+namespace mantissa {
+struct AttentionShape;
+}
 
 namespace mantissa::cuda::emulation {
 
@@ -66,8 +68,10 @@ auto fields_of(T& value) {
   // clang-format on
 }
 
-// It has a constructor. The batch is not among them: no kernel reads it, it is a factor of their grids.
-inline auto fields_of(AttentionExtents& e) {
+// Without the batch, which no kernel reads: it is a factor of their grids.
+template <typename T>
+  requires std::is_same_v<T, AttentionShape>
+auto fields_of(T& e) {
   return std::tie(e.sequence_length, e.num_heads, e.num_kv_heads, e.head_dim);
 }
 

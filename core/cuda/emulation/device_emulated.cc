@@ -1,6 +1,6 @@
 // What the emulated device is.
 #include "core/base/check.h"
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
 
 namespace mantissa::cuda {
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/runtime.h"
+#include "core/cuda/runtime/runtime.h"
 
 namespace mantissa::cuda::emulation {
 

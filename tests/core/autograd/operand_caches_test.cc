@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/backend/registry.h"
+#include "core/kernels/gemm/args.h"
 
 namespace mantissa {
 namespace {
@@ -23,7 +24,7 @@ class OperandCachesTest : public ::testing::Test {
     const Tensor x = backend_->make_tensor(DType::kF32, {1, kColumns}, "x");
     const Tensor y = backend_->make_tensor(DType::kF32, {1, kRows}, "y");
     backend_->fill(x, 1.0f, *stream_);
-    backend_->gemm({.a = x,
+    backend_->run(GemmArgs{.a = x,
                     .b = parameter.weight,
                     .c = y,
                     .trans_b = Transpose::kYes,

@@ -1,6 +1,7 @@
 // Tape::recompute: what a dropped segment keeps, and that its second run is the first one again.
 #include <gtest/gtest.h>
 
+#include "core/kernels/elementwise/args.h"
 #include "core/ops/dropout.h"
 #include "core/ops/linear.h"
 #include "core/ops/linear_cross_entropy.h"
@@ -82,8 +83,8 @@ TEST_F(RecomputeTest, TiedParameterIsReadyOnceAndLast) {
       return [&first, &second](Tape& t, Var x) {
         Tensor sum = t.allocate(DType::kF32, x.value.shape());
         const Var u = leaf(t, first), v = leaf(t, second);
-        t.backend().add({.a = x.value, .b = u.value, .y = sum}, t.stream());
-        t.backend().add({.a = sum, .b = v.value, .y = sum}, t.stream());
+        t.backend().run(AddArgs{.a = x.value, .b = u.value, .y = sum}, t.stream());
+        t.backend().run(AddArgs{.a = sum, .b = v.value, .y = sum}, t.stream());
         return t.record(Op::kAdd, sum, {x, u, v}, {}, [x, u, v](Tape& back, Tensor dy) {
           for (const Var& input : {x, u, v}) back.give_gradient(input, dy);
         });

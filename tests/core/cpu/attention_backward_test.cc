@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/thread_team.h"
-#include "tests/core/kernels/attention_case.h"
+#include "tests/core/kernels/attention/attention_case.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/reference/random_values.h"
 

@@ -1,5 +1,5 @@
 // How attention's backward pass is cut into tasks.
-#include "core/cpu/attention_segments.h"
+#include "core/kernels/attention/segments_cpu.h"
 
 #include <gtest/gtest.h>
 
@@ -11,13 +11,8 @@ namespace mantissa::cpu {
 namespace {
 
 AttentionSegments cut(int64_t batch, int64_t heads, int64_t kv_heads, int64_t length, Mask mask) {
-  const AttentionBackwardArgs args{.batch = batch,
-                                   .sequence_length = length,
-                                   .num_heads = heads,
-                                   .num_kv_heads = kv_heads,
-                                   .head_dim = 64,
-                                   .mask = mask};
-  return AttentionSegments(AttentionExtents(args));
+  const AttentionBackwardArgs args{.shape = {.batch = batch, .sequence_length = length, .num_heads = heads, .num_kv_heads = kv_heads, .head_dim = 64, .mask = mask}};
+  return AttentionSegments(args.shape);
 }
 
 TEST(AttentionSegments, CoverEachQueryOnceInSharesOfEqualWork) {

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cmath>
 
-#include "core/cpu/cast.h"
+#include "core/kernels/elementwise/args.h"
 #include "tests/core/kernels/test_tensor.h"
 
 namespace mantissa::cpu {

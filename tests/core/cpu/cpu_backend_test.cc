@@ -1,4 +1,4 @@
-#include "core/cpu/cpu_backend.h"
+#include "core/backend/cpu_backend.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "core/cpu/gemm_plan.h"
+#include "core/kernels/gemm/plan_cpu.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "core/cpu/gemm_peak.h"
+#include "core/kernels/gemm/peak_cpu.h"
 
 namespace mantissa::cpu {
 namespace {

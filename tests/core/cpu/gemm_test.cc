@@ -1,11 +1,11 @@
 // What only the CPU's gemm promises. Agreement with the reference is tested in tests/core/kernels.
-#include "core/cpu/gemm.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 
 #include <gtest/gtest.h>
 #include <thread>
 
 #include "core/base/thread_team.h"
-#include "tests/core/kernels/gemm_problem.h"
+#include "tests/core/kernels/gemm/gemm_problem.h"
 
 namespace mantissa::cpu {
 namespace {

@@ -1,8 +1,8 @@
 // Token ids and targets in host memory are checked before they are used as addresses.
 #include <gtest/gtest.h>
 
-#include "core/cpu/cross_entropy.h"
-#include "core/cpu/embedding.h"
+#include "core/kernels/embedding/args.h"
+#include "core/kernels/loss/args.h"
 #include "tests/core/kernels/kernel_check.h"
 
 namespace mantissa::cpu {

@@ -1,12 +1,12 @@
-#include "core/cpu/packed_operand.h"
+#include "core/kernels/gemm/packed_operand_cpu.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "core/base/thread_team.h"
-#include "core/cpu/gemm.h"
-#include "tests/core/kernels/gemm_problem.h"
+#include "core/kernels/gemm/gemm_cpu.h"
+#include "tests/core/kernels/gemm/gemm_problem.h"
 
 namespace mantissa::cpu {
 namespace {

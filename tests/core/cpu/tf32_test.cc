@@ -1,12 +1,13 @@
 // Products of tf32 operands: those of fp32 operands that the format's own conversion has rounded.
-#include "core/cpu/tf32.h"
+#include "core/kernels/gemm/tf32_cpu.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include "core/cpu/cpu_backend.h"
+#include "core/backend/cpu_backend.h"
+#include "core/kernels/elementwise/args.h"
 #include "core/tensor/format.h"
 #include "tests/testing/values.h"
 
@@ -33,8 +34,8 @@ class Tf32 : public ::testing::Test {
   }
   std::vector<float> product(const std::vector<float>& a, const std::vector<float>& b) {
     const Tensor c = backend_.make_tensor(DType::kF32, {kM, kN}, "test");
-    backend_.gemm(
-        {.a = tensor(a, {kM, kK}), .b = tensor(b, {kN, kK}), .c = c, .trans_b = Transpose::kYes, .fp32_math = math_},
+    backend_.run(
+        GemmArgs{.a = tensor(a, {kM, kK}), .b = tensor(b, {kN, kK}), .c = c, .trans_b = Transpose::kYes, .fp32_math = math_},
         *stream_);
     return values(c);
   }
@@ -77,7 +78,7 @@ TEST_F(Tf32, RoundsAsTheFormatDoes) {
   const auto count = static_cast<int64_t>(cases.size());
   const Tensor c = backend_.make_tensor(DType::kF32, {count, 1}, "test");
   math_ = Fp32Math::kTf32;
-  backend_.gemm({.a = tensor(cases, {count, 1}), .b = tensor({1.0f}, {1, 1}), .c = c, .fp32_math = math_}, *stream_);
+  backend_.run(GemmArgs{.a = tensor(cases, {count, 1}), .b = tensor({1.0f}, {1, 1}), .c = c, .fp32_math = math_}, *stream_);
   const auto found = values(c), expected = rounded(cases);
   for (size_t i = 0; i < cases.size(); ++i) {
     if (std::isnan(expected[i])) {
@@ -93,7 +94,7 @@ TEST_F(Tf32, BiasGradientsAreOfUnroundedNumbers) {
   const Tensor bias = backend_.make_tensor(DType::kF32, {kM}, "test"),
                c = backend_.make_tensor(DType::kF32, {kM, kN}, "t");
   const auto run = [&] {
-    backend_.gemm({.a = tensor(dy, {kK, kM}),
+    backend_.run(GemmArgs{.a = tensor(dy, {kK, kM}),
                    .b = tensor(x, {kK, kN}),
                    .c = c,
                    .bias_gradient = bias,
@@ -113,9 +114,9 @@ TEST_F(Tf32, SixteenBitOperandsDoNotDependOnIt) {
     const Tensor a = backend_.make_tensor(DType::kF16, {kM, kK}, "test"),
                  b = backend_.make_tensor(DType::kF16, {kN, kK}, "t");
     const Tensor c = backend_.make_tensor(DType::kF32, {kM, kN}, "test");
-    backend_.cast({.src = tensor(wide, {kM, kK}), .dst = a}, *stream_);
-    backend_.cast({.src = tensor(other, {kN, kK}), .dst = b}, *stream_);
-    backend_.gemm({.a = a, .b = b, .c = c, .trans_b = Transpose::kYes, .fp32_math = math_}, *stream_);
+    backend_.run(CastArgs{.src = tensor(wide, {kM, kK}), .dst = a}, *stream_);
+    backend_.run(CastArgs{.src = tensor(other, {kN, kK}), .dst = b}, *stream_);
+    backend_.run(GemmArgs{.a = a, .b = b, .c = c, .trans_b = Transpose::kYes, .fp32_math = math_}, *stream_);
     return values(c);
   };
   const auto full = run();

@@ -1,5 +1,5 @@
 // When another library computes attention, and when our kernels do: as asked for, and as the library can.
-#include "core/cuda/attention_device.h"
+#include "core/kernels/attention/device_cuda.h"
 
 #include <cstring>
 #include <vector>
@@ -65,7 +65,7 @@ TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatIsMissingOrRefuses) {
   EXPECT_EQ(library_.runs, 0);
 
   AttentionDevice without([]() -> std::unique_ptr<AttentionEngine> { throw ConfigError("not installed"); });
-  EXPECT_FALSE(without.try_forward(args_, AttentionExtents(args_), stream_));
+  EXPECT_FALSE(without.try_forward(args_, args_.shape, stream_));
 }
 
 // Not a T x T matrix in memory, whoever computes.
@@ -141,16 +141,16 @@ TEST_F(AttentionChoiceTest, CudnnIsRefusedWithTheReason) {
   library_.error = 1.0f;
   EXPECT_NE(error_forward().find("its out is "), std::string::npos);
   AttentionForwardArgs single = args_;
-  single.sequence_length = 1;
-  single.batch = kBatch * kLength;
+  single.shape.sequence_length = 1;
+  single.shape.batch = kBatch * kLength;
   EXPECT_NE(error_of([&] {
-              device_.try_forward(single, AttentionExtents(single), stream_);
+              device_.try_forward(single, single.shape, stream_);
             }).find("it needs two positions or more"),
             std::string::npos);
 
   AttentionDevice without([]() -> std::unique_ptr<AttentionEngine> { throw ConfigError("not installed"); });
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(error_of([&] { without.try_forward(args_, AttentionExtents(args_), stream_); }),
+    EXPECT_EQ(error_of([&] { without.try_forward(args_, args_.shape, stream_); }),
               "[attention] cuda.attention: cudnn, but not installed; give cuda.attention=auto or own");
   }
 }

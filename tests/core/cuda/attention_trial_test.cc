@@ -1,5 +1,5 @@
 // What another library of attention must not do differently from our kernels to be taken.
-#include "core/cuda/attention_trial.h"
+#include "core/kernels/attention/trial_cuda.h"
 
 #include <algorithm>
 #include <functional>
@@ -61,7 +61,7 @@ TEST_F(AttentionTrialTest, FaultsMustShowInForwardPasses) {
   std::vector<AttentionFault> faults(std::begin(kForwardFaults), std::end(kForwardFaults));
   faults.push_back(kNothingToSee);
   for (const Mask mask : {Mask::kCausal, Mask::kNone}) {
-    args_.mask = mask;
+    args_.shape.mask = mask;
     for (const AttentionFault& fault : faults) {
       const std::string error = error_forward_by({.hides = Hides::kAll, .hidden = fault});
       EXPECT_NE(error.find(fault.lost_in("out")), std::string::npos) << error;
@@ -78,7 +78,7 @@ TEST_F(AttentionTrialTest, FaultsMustShowInForwardPasses) {
 TEST_F(AttentionTrialTest, AnOutOfZeroMustShowInLse) {
   const auto zero_out = [](float lse) {
     return [lse](const AttentionForwardArgs& args) {
-      const AttentionExtents extents(args);
+      const AttentionShape& extents = args.shape;
       for (int64_t row = 0; row < args.lse.numel(); ++row) {
         float& row_lse = args.lse.data<float>()[row];
         if (row_lse != -INFINITY) continue;
@@ -106,7 +106,7 @@ TEST_F(AttentionTrialTest, FaultsMustShowInBackwardPasses) {
     Behaviour blind{.hides = Hides::kAll, .hidden = fault};
     AttentionDevice device([&] { return faulty_attention(blind); });
     const std::string error =
-        error_of([&] { device.try_backward(backward_args_, AttentionExtents(backward_args_), stream_); });
+        error_of([&] { device.try_backward(backward_args_, backward_args_.shape, stream_); });
     EXPECT_NE(error.find(fault.lost_in("gradient")), std::string::npos) << error;
   }
 }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "core/backend/registry.h"
+#include "core/kernels/gemm/args.h"
 #include "tests/core/profile/recorded_ranges.h"
 
 namespace mantissa::testing {
@@ -15,7 +16,7 @@ TEST(CudaBackend, EachCallIsARangeOfItsName) {
   std::vector<float> values(16);
   const RecordedRanges ranges;
   backend->fill(a, 1.0f, *stream);
-  backend->gemm({.a = a, .b = a, .c = b}, *stream);
+  backend->run(GemmArgs{.a = a, .b = a, .c = b}, *stream);
   backend->download(b, values.data(), *stream);
   EXPECT_EQ(ranges.events(), (std::vector<std::string>{"begin op fill", "end op fill", "begin op gemm", "end op gemm",
                                                        "begin op download", "end op download"}));

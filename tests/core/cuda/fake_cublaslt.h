@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cuda/gemm_library.h"
+#include "core/cuda/cublaslt/gemm_library.h"
 
 namespace mantissa::cuda::fake_cublaslt {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/attention_engine.h"
-#include "core/cuda/attention_trial_faults.h"
+#include "core/kernels/attention/engine_cuda.h"
+#include "core/kernels/attention/trial_faults_cuda.h"
 
 namespace mantissa::cuda {
 

@@ -1,4 +1,4 @@
-#include "core/cuda/gemm_cache.h"
+#include "core/cuda/cublaslt/gemm_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
 // Which of cuBLASLt's algorithms is taken, and kept.
 #include <fstream>
 
+#include "core/cuda/cublaslt/gemm_algorithms.h"
 #include "core/cuda/emulation/stream_queue.h"
-#include "core/cuda/gemm_algorithms.h"
 #include "tests/core/cuda/gemm_products.h"
 
 namespace mantissa::cuda {

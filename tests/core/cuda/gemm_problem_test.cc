@@ -1,4 +1,4 @@
-#include "core/cuda/gemm_problem.h"
+#include "core/cuda/cublaslt/gemm_problem.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Which products of 8-bit operands are asked of cuBLASLt on which GPU.
-#include "core/backend/narrow_units.h"
+#include "core/kernels/narrow_units.h"
 
 #include <gtest/gtest.h>
 

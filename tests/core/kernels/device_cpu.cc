@@ -2,7 +2,7 @@
 // schedules are 1 to 4 threads.
 #include <gtest/gtest.h>
 #include "core/base/thread_team.h"
-#include "core/cpu/gemm.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 #include "hwy/highway.h"
 #include "tests/core/kernels/device_under_test.h"
 #include "tests/core/kernels/guarded_host_storage.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "core/cuda/stream.h"
-#include "tests/core/kernels/attention_choice_scope.h"
+#include "tests/core/kernels/attention/attention_choice_scope.h"
 #include "tests/core/kernels/device_under_test.h"
 
 namespace mantissa::kernel_test {

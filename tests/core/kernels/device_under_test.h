@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/backend/backend.h"
+#include "core/kernels/gemm/args.h"
 
 namespace mantissa::kernel_test {
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+
 namespace mantissa::kernel_test {
 
 // A wait, by its number among the waits in its file, in order of their lines.
@@ -15,7 +16,7 @@ struct HarmlessSkip {
 };
 
 inline const HarmlessSkip kHarmlessSkips[] = {
-    {"core/cuda/sort_rows.cu.cc", 4,
+    {"core/kernels/embedding/sort_rows.cu.cc", 4,
      "__syncwarp() after the counters are written: on a GPU it orders the write before the other lanes' next read, "
      "which "
      "the ballots between them do not. Here lanes run one at a time, and a ballot makes them meet: memory is always in "
@@ -29,8 +30,8 @@ struct HarmlessShortage {
 };
 
 inline const HarmlessShortage kHarmlessShortages[] = {
-    {"core/cuda/attention_forward_simt.cu.cc", "the rows of a SimtTile are padded, and it is the last one's padding"},
-    {"core/cuda/attention_backward_simt.cu.cc", "as in the forward pass"},
+    {"core/kernels/attention/forward_simt.cu.cc", "the rows of a SimtTile are padded, and it is the last one's padding"},
+    {"core/kernels/attention/backward_simt.cu.cc", "as in the forward pass"},
 };
 
 // An integer argument of a kernel, by its number.
@@ -43,52 +44,52 @@ struct HarmlessShift {
 };
 
 inline const HarmlessShift kHarmlessShifts[] = {
-    {"core/cuda/attention_row_terms.cu.cc",
-     "RowOperands, AttentionRowTerms, AttentionExtents",
+    {"core/kernels/attention/row_terms.cu.cc",
+     "RowOperands, AttentionRowTerms, AttentionShape",
      {0, 1},
      3,
      {-1, +1},
      "heads of keys: the row terms, which are of queries, do not read their number"},
-    {"core/cuda/column_sum.cu.cc",
+    {"core/kernels/reduction/column_sum.cu.cc",
      "ColumnSum",
      {0},
      2,
      {+1},
      "rows of a chunk: longer chunks cover all rows too, whose number bounds them; the order of additions is another"},
-    {"core/cuda/compare.cu.cc",
+    {"core/kernels/probe/compare.cu.cc",
      "const BFloat16*, const float*, long int, long int, ErrorSums*",
      {0},
      1,
      {+1},
      "elements of a chunk: longer chunks cover all of them too, whose number bounds them"},
-    {"core/cuda/compare.cu.cc",
+    {"core/kernels/probe/compare.cu.cc",
      "const Float16*, const float*, long int, long int, ErrorSums*",
      {0},
      1,
      {+1},
      "likewise"},
-    {"core/cuda/compare.cu.cc", "const float*, const float*, long int, long int, ErrorSums*", {0}, 1, {+1}, "likewise"},
-    {"core/cuda/norm_backward.h", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
-    {"core/cuda/rope.cu.cc", "Rope", {0}, 6, {-1}, "rows at once: with fewer there are more rounds"},
-    {"core/cuda/rounding_losses.cu.cc",
+    {"core/kernels/probe/compare.cu.cc", "const float*, const float*, long int, long int, ErrorSums*", {0}, 1, {+1}, "likewise"},
+    {"core/kernels/norm/norm_backward_cuda.h", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
+    {"core/kernels/embedding/rope.cu.cc", "Rope", {0}, 6, {-1}, "rows at once: with fewer there are more rounds"},
+    {"core/kernels/probe/rounding_losses.cu.cc",
      "const BFloat16*, RoundingUnits, TensorFormat, const float*, FormatLosses*",
      {0},
      5,
      {+1},
      "units: one more has no rows"},
-    {"core/cuda/rounding_losses.cu.cc",
+    {"core/kernels/probe/rounding_losses.cu.cc",
      "const Float16*, RoundingUnits, TensorFormat, const float*, FormatLosses*",
      {0},
      5,
      {+1},
      "likewise"},
-    {"core/cuda/rounding_losses.cu.cc",
+    {"core/kernels/probe/rounding_losses.cu.cc",
      "const float*, RoundingUnits, TensorFormat, const float*, FormatLosses*",
      {0},
      5,
      {+1},
      "likewise"},
-    {"core/cuda/token_gradient.cu.cc",
+    {"core/kernels/embedding/token_gradient.cu.cc",
      "TokenGradient",
      {1},
      0,

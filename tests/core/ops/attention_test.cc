@@ -24,7 +24,9 @@ using Values = std::vector<float>;
 constexpr int64_t kBatch = 2, kLength = 5, kHeads = 4, kKvHeads = 2, kDim = 6;
 constexpr int64_t kRows = kBatch * kLength, kPacked = (kHeads + 2 * kKvHeads) * kDim;
 
-AttentionShape shape(Mask mask) { return {kLength, kHeads, kKvHeads, kDim, mask}; }
+AttentionShape shape(Mask mask) { 
+  return {.sequence_length = kLength, .num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kDim, .mask = mask};
+}
 
 // The formula in double, one query at a time.
 Values naive_attention(const Values& qkv, Mask mask) {

@@ -1,8 +1,19 @@
 // The formulas, against numbers worked out by hand for small shapes.
-#include "core/profile/kernel_work.h"
+#include "core/kernels/kernel_work.h"
 
 #include <gtest/gtest.h>
 
+#include "core/kernels/activation/args.h"
+#include "core/kernels/attention/args.h"
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/embedding/args.h"
+#include "core/kernels/gemm/args.h"
+#include "core/kernels/loss/args.h"
+#include "core/kernels/norm/args.h"
+#include "core/kernels/optimizer/args.h"
+#include "core/kernels/probe/args.h"
+#include "core/kernels/quantize/args.h"
+#include "core/kernels/reduction/args.h"
 #include "tests/core/tensor/host_storage.h"
 
 namespace mantissa {
@@ -35,26 +46,17 @@ TEST(KernelWork, AttentionCountsThePairsThatTheMaskLetsThrough) {
   AttentionForwardArgs forward{.qkv = bf16({8, 12 * 8}),
                                .out = bf16({8, 6 * 8}),
                                .lse = f32({2, 6, 4}),
-                               .batch = 2,
-                               .sequence_length = 4,
-                               .num_heads = 6,
-                               .num_kv_heads = 3,
-                               .head_dim = 8,
-                               .mask = Mask::kNone};
+                               .shape = {.batch = 2, .sequence_length = 4, .num_heads = 6, .num_kv_heads = 3, .head_dim = 8, .mask = Mask::kNone}};
   EXPECT_EQ(work_of(forward).flops, 4.0 * 2 * 6 * 8 * 16);
   EXPECT_EQ(work_of(forward).bytes, 2.0 * 8 * (96 + 48) + 4.0 * 48);
-  forward.mask = Mask::kCausal;
+  forward.shape.mask = Mask::kCausal;
   EXPECT_EQ(work_of(forward).flops, 4.0 * 2 * 6 * 8 * 10);  // 1 + 2 + 3 + 4 pairs
   const AttentionBackwardArgs backward{.qkv = forward.qkv,
                                        .out = forward.out,
                                        .lse = forward.lse,
                                        .d_out = bf16({8, 48}),
                                        .d_qkv = bf16({8, 96}),
-                                       .batch = 2,
-                                       .sequence_length = 4,
-                                       .num_heads = 6,
-                                       .num_kv_heads = 3,
-                                       .head_dim = 8};
+                                       .shape = {.batch = 2, .sequence_length = 4, .num_heads = 6, .num_kv_heads = 3, .head_dim = 8}};
   EXPECT_EQ(work_of(backward).flops, 2.5 * work_of(forward).flops);
   EXPECT_EQ(work_of(backward).bytes, 2.0 * 8 * 2 * (96 + 48) + 4.0 * 48);
   EXPECT_EQ(work_of(backward).dtype, DType::kBF16);

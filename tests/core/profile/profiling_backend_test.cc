@@ -1,10 +1,18 @@
 // Every call arrives at the backend behind, as it was made, and is recorded under its name.
-#include "core/profile/profiling_backend.h"
+#include "core/backend/profiling_backend.h"
 
 #include <gtest/gtest.h>
 
 #include "core/backend/dry_run_backend.h"
 #include "core/base/error.h"
+#include "core/kernels/attention/args.h"
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/embedding/args.h"
+#include "core/kernels/loss/args.h"
+#include "core/kernels/norm/args.h"
+#include "core/kernels/optimizer/args.h"
+#include "core/kernels/probe/args.h"
+#include "core/kernels/quantize/args.h"
 #include "tests/core/tensor/host_storage.h"
 
 namespace mantissa {
@@ -222,7 +230,7 @@ TEST_F(ProfilingBackendTest, RecordsNameAndWorkInAStep) {
   const Tensor x(testing::host_storage(40), DType::kF32, {10});
   {
     const Range step(RangeKind::kPhase, "step");
-    backend_.add({.a = x, .b = x, .y = x}, *stream_);
+    backend_.run(AddArgs{.a = x, .b = x, .y = x}, *stream_);
     EXPECT_EQ(last_.name, "add");
     backend_.fill(x, 0.0f, *stream_);
   }

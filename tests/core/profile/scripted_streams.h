@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/backend/stream_timer.h"
 #include "core/profile/step_profiler.h"
 #include "core/tensor/stream.h"
+#include "core/tensor/stream_timer.h"
 
 namespace mantissa::testing {
 

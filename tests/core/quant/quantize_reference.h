@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/backend/quantize_args.h"
+#include "core/kernels/quantize/args.h"
 #include "core/quant/block_scale_layout.h"
 
 namespace mantissa::testing {

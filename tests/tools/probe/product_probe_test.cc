@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "core/kernels/check_args.h"
 #include "core/ops/linear.h"
 #include "tests/core/quant/quantize_reference.h"
 #include "tests/testing/precisions.h"

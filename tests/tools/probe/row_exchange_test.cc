@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "comm/local/local_communicator.h"
+#include "core/kernels/check_args.h"
 
 namespace mantissa {
 namespace {

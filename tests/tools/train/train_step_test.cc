@@ -9,7 +9,7 @@
 #include "comm/weight_hash.h"
 #include "tests/core/profile/recorded_ranges.h"
 #include "tests/tools/train/program.h"
-#include "tools/generate/generator.h"
+#include "tools/train/generator.h"
 #include "tools/train/evaluation.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/step_work.h"

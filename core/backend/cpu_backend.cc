@@ -1,0 +1,116 @@
+// The CPU backend: SIMD kernels (Google Highway, best instruction set at run time) on OpenMP threads, GEMM by our kernels
+// and oneDNN. Registered as "cpu". Streams are immediate: every call has finished when it returns.
+#include <dnnl.h>
+#include <fmt/core.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "core/backend/kernel_forward.h"
+#include "core/backend/registry.h"
+#include "core/base/process_memory.h"
+#include "core/base/thread_team.h"
+#include "core/cpu/host_memory.h"
+#include "core/backend/all_args.h"
+#include "core/kernels/check_args.h"
+#include "core/kernels/gemm/packed_operand_cpu.h"
+#include "hwy/highway.h"
+
+namespace mantissa::cpu {
+namespace {
+
+class CpuEvent final : public Event {
+ public:
+  bool done() const override { return true; }
+};
+
+class CpuStream final : public Stream {
+ public:
+  std::unique_ptr<Event> record() override { return std::make_unique<CpuEvent>(); }
+  void wait(const Event&) override {}
+  void synchronize() override {}
+};
+
+std::string cpu_model() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos && colon + 2 < line.size()) return line.substr(colon + 2);
+  }
+  return "unknown processor";
+}
+
+class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
+ public:
+  // Error when the CPU lacks the instruction set that the kernels need at least.
+  explicit CpuBackend(int device_index);
+
+  Device device() const override { return device_; }
+  std::string describe() const override;
+  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<OperandCache> make_operand_cache() override;
+
+  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
+  std::shared_ptr<Storage> reserve(size_t bytes) override;
+  MemoryUse memory_use() const override;
+  std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) override { return allocate(bytes, what); }
+  void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;
+  void upload(const void* host, const Tensor& dst, Stream& stream) override;
+  void download(const Tensor& src, void* host, Stream& stream) override;
+
+  template <typename Args>
+  void call(const Args& args, Stream&) {
+    cpu::run(args);
+  }
+
+ private:
+  Device device_;
+};
+
+const bool kRegistered =
+    register_backend("cpu", {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); }});
+
+std::unique_ptr<OperandCache> CpuBackend::make_operand_cache() { return std::make_unique<PackedOperand>(); }
+
+CpuBackend::CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_index} {
+  if (hwy::SupportedAndGeneratedTargets().empty()) {
+    throw Error(ExitCode::kInternal, fmt::format("[cpu] {} supports none of the instruction sets that the kernels were "
+                                                 "compiled for; the least one is {}",
+                                                 cpu_model(), hwy::TargetName(HWY_STATIC_TARGET)));
+  }
+}
+
+std::string CpuBackend::describe() const {
+  const dnnl_version_t* onednn = dnnl_version();
+  return fmt::format("cpu: {}, {}, {} thread(s), oneDNN {}.{}.{}", cpu_model(),
+                     hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), threads(), onednn->major,
+                     onednn->minor, onednn->patch);
+}
+
+std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(); }
+
+std::shared_ptr<Storage> CpuBackend::allocate(size_t bytes, const char* what) {
+  return allocate_host(bytes, what, device_);
+}
+
+std::shared_ptr<Storage> CpuBackend::reserve(size_t bytes) { return reserve_host(bytes, device_); }
+MemoryUse CpuBackend::memory_use() const { return {resident_bytes(), peak_resident_bytes()}; }
+
+void CpuBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
+  check_copy_args(src, dst);
+  if (src.size_bytes() != 0) std::memcpy(dst.raw(), src.raw(), src.size_bytes());
+}
+
+void CpuBackend::upload(const void* host, const Tensor& dst, Stream&) {
+  check_defined("upload", "dst", dst);
+  if (dst.size_bytes() != 0) std::memcpy(dst.raw(), host, dst.size_bytes());
+}
+
+void CpuBackend::download(const Tensor& src, void* host, Stream&) {
+  check_defined("download", "src", src);
+  if (src.size_bytes() != 0) std::memcpy(host, src.raw(), src.size_bytes());
+}
+
+}  // namespace
+}  // namespace mantissa::cpu

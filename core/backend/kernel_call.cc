@@ -1,0 +1,53 @@
+#include "core/backend/kernel_call.h"
+
+#include <fmt/core.h>
+
+namespace mantissa {
+
+std::string_view name(ProductFormat format) {
+  switch (format) {
+    case ProductFormat::kF32:
+      return "fp32";
+    case ProductFormat::kTf32:
+      return "tf32";
+    case ProductFormat::kBF16:
+      return "bf16";
+    case ProductFormat::kF16:
+      return "fp16";
+    case ProductFormat::kF8:
+      return "fp8";
+    case ProductFormat::kF4:
+      break;
+  }
+  return "fp4";
+}
+
+double KernelCall::fp32_bytes() const {
+  double all = 0.0, fp32 = 0.0;
+  for (const Operand& operand : operands) {
+    const auto bytes = static_cast<double>(operand.bytes());
+    all += bytes;
+    if (operand.defined && operand.dtype == DType::kF32) fp32 += bytes;
+  }
+  return all > 0.0 ? work.bytes * fp32 / all : 0.0;
+}
+
+std::string KernelCall::signature() const {
+  std::string text = fmt::format("{} {}", op, variant);
+  for (size_t index = 0; index < operands.size(); ++index) {
+    const Operand& operand = operands[index];
+    if (!operand.defined) {
+      text += " -";
+      continue;
+    }
+    text += fmt::format(" {}{}", name(operand.dtype), operand.shape.to_string());
+    for (size_t earlier = 0; earlier < index; ++earlier) {
+      if (!operands[earlier].defined || operands[earlier].address != operand.address) continue;
+      text += fmt::format("={}", earlier);
+      break;
+    }
+  }
+  return text;
+}
+
+}  // namespace mantissa

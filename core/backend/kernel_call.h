@@ -1,0 +1,47 @@
+// KernelCall: a call of a kernel in a step, as plain data, and how to make the same call with other memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/backend/backend.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+// What the units of a device multiply.
+enum class ProductFormat : uint8_t { kF32, kTf32, kBF16, kF16, kF8, kF4 };
+inline constexpr ProductFormat kAllProductFormats[] = {ProductFormat::kF32, ProductFormat::kTf32, ProductFormat::kBF16,
+                                                       ProductFormat::kF16, ProductFormat::kF8,   ProductFormat::kF4};
+
+std::string_view name(ProductFormat format);  // "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"
+
+// A tensor of a call: where it lay in the walk, in addresses that say which memory is the same.
+struct Operand {
+  bool defined = false;
+  DType dtype = DType::kF32;
+  Shape shape;
+  uintptr_t address = 0;
+  size_t bytes() const { return defined ? static_cast<size_t>(shape.numel() * size_bytes(dtype)) : 0; }
+};
+
+struct KernelCall {
+  std::string_view phase, op;  // "backward", "gemm"
+  KernelWork work{};
+  ProductFormat format = ProductFormat::kF32;  // of what is multiplied; says nothing where work.flops is 0
+  std::string variant;                         // what its time depends on beside its operands: "nt gelu"
+  std::vector<Operand> operands;               // of the arguments, in their order
+  // Makes the call with these tensors in place of the operands, undefined where an operand is.
+  std::function<void(Backend& backend, Stream& stream, std::span<const Tensor> tensors)> run;
+
+  // The part of work.bytes that is of fp32 operands.
+  double fp32_bytes() const;
+  // Equal for calls that take the same time: op, variant, dtypes, shapes, and which operands are the same memory.
+  std::string signature() const;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,48 @@
+// ProfilingBackend: a backend that tells a StepProfiler of every call before it hands it on.
+#pragma once
+
+#include "core/backend/kernel_forward.h"
+#include "core/profile/step_profiler.h"
+
+namespace mantissa {
+
+class ProfilingBackend final : public ForwardsAllKernels<ProfilingBackend> {
+ public:
+  // `profiler` must outlive the backend.
+  ProfilingBackend(std::unique_ptr<Backend> backend, StepProfiler& profiler);
+  ~ProfilingBackend() override;
+
+  Device device() const override { return backend_->device(); }
+  std::string describe() const override { return backend_->describe(); }
+  std::unique_ptr<Stream> create_stream() override { return backend_->create_stream(); }
+  NarrowUnits narrow_units() const override { return backend_->narrow_units(); }
+  std::string describe_narrow_units() const override { return backend_->describe_narrow_units(); }
+  std::unique_ptr<OperandCache> make_operand_cache() override { return backend_->make_operand_cache(); }
+  void set_gemm_options(const GemmOptions& options) override { backend_->set_gemm_options(options); }
+  void set_attention_choice(AttentionChoice choice) override { backend_->set_attention_choice(choice); }
+  // ConfigError: captured work passes no calls when it is repeated.
+  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body) override;
+
+  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override { return backend_->allocate(bytes, what); }
+  std::shared_ptr<Storage> reserve(size_t bytes) override { return backend_->reserve(bytes); }
+  std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) override {
+    return backend_->allocate_staging(bytes, what);
+  }
+  MemoryUse memory_use() const override { return backend_->memory_use(); }
+  void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;
+  void upload(const void* host, const Tensor& dst, Stream& stream) override;
+  void download(const Tensor& src, void* host, Stream& stream) override;
+
+  template <typename Args>
+  void call(const Args& args, Stream& stream);  // under the name of the kernel
+
+ private:
+  // Hands a call on. Without a recording its work is not even counted.
+  template <typename Work, typename Call>
+  void profiled(const char* name, Work work, Stream& stream, Call call);
+
+  const std::unique_ptr<Backend> backend_;
+  StepProfiler& profiler_;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,109 @@
+#include "core/backend/recording_backend.h"
+
+#include <type_traits>
+
+#include "core/backend/all_args.h"
+
+
+namespace mantissa {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+
+Operand operand_of(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {.defined = true,
+          .dtype = tensor.dtype(),
+          .shape = tensor.shape(),
+          .address = reinterpret_cast<uintptr_t>(tensor.raw())};
+}
+
+template <typename Args>
+ProductFormat format_of(const Args&, const KernelWork& work) {
+  switch (work.dtype) {
+    case DType::kBF16:
+      return ProductFormat::kBF16;
+    case DType::kF16:
+      return ProductFormat::kF16;
+    case DType::kU8:
+      return ProductFormat::kF8;
+    case DType::kF32:
+    case DType::kI32:
+      break;
+  }
+  return ProductFormat::kF32;
+}
+ProductFormat format_of(const GemmArgs& args, const KernelWork& work) {
+  const bool rounds = work.dtype == DType::kF32 && args.fp32_math == Fp32Math::kTf32;
+  return rounds ? ProductFormat::kTf32 : format_of<GemmArgs>(args, work);
+}
+
+// Without what belongs to the walk.
+template <typename Args>
+Args kept(Args args) {
+  for (Tensor* const tensor : Args::operands(args)) *tensor = Tensor();
+  return args;
+}
+GemmArgs kept(GemmArgs args) {
+  args.b_cache = nullptr;
+  return kept<GemmArgs>(std::move(args));
+}
+
+}  // namespace
+
+RecordingBackend::RecordingBackend(Sink sink, Backend* like, NarrowUnits units)
+    : ForwardsAllKernels<RecordingBackend, DryRunBackend>(like, units), sink_(std::move(sink)) {}
+RecordingBackend::~RecordingBackend() = default;
+
+template <typename Args>
+void RecordingBackend::call(const Args& args, Stream& stream) {
+  if constexpr (std::is_same_v<Args, GemmArgs>) DryRunBackend::call(args, stream);
+  if (phase_.empty()) return;
+  const KernelWork work = work_of(args);
+  KernelCall call{.phase = phase_,
+                  .op = Args::kName,
+                  .work = work,
+                  .format = format_of(args, work),
+                  .variant = variant_of(args),
+                  .operands = {},
+                  .run = {}};
+  for (const Tensor* const tensor : Args::operands(args)) call.operands.push_back(operand_of(*tensor));
+  call.run = [own = kept(args)](Backend& backend, Stream& stream, std::span<const Tensor> tensors) {
+    Args bound = own;
+    size_t index = 0;
+    for (Tensor* const tensor : Args::operands(bound)) *tensor = tensors[index++];
+    backend.run(bound, stream);
+  };
+  sink_(std::move(call));
+}
+
+std::shared_ptr<Storage> RecordingBackend::reserve(size_t bytes) {
+  auto* const mark = reinterpret_cast<std::byte*>(next_address_);  // never read
+  next_address_ += (bytes / kPageBytes + 1) * kPageBytes;
+  return std::make_shared<Storage>(mark, bytes, Device{}, nullptr);
+}
+
+void RecordingBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
+  if (phase_.empty()) return;
+  sink_({.phase = phase_,
+         .op = "copy",
+         .work = work_of_copy(src, dst),
+         .variant = {},
+         .operands = {operand_of(src), operand_of(dst)},
+         .run = [](Backend& backend, Stream& stream, std::span<const Tensor> t) { backend.copy(t[0], t[1], stream); }});
+}
+
+void RecordingBackend::upload(const void*, const Tensor& dst, Stream&) {
+  if (phase_.empty()) return;
+  sink_({.phase = phase_,
+         .op = "upload",
+         .work = work_of_transfer(dst),
+         .variant = {},
+         .operands = {operand_of(dst)},
+         .run = [](Backend& backend, Stream& stream, std::span<const Tensor> t) {
+           const std::vector<std::byte> host(t[0].size_bytes());
+           backend.upload(host.data(), t[0], stream);
+         }});
+}
+
+}  // namespace mantissa

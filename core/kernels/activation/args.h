@@ -1,0 +1,69 @@
+// Activation functions of feed-forward layers and their derivatives.
+#pragma once
+
+#include <string>
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+enum class GeluForm : uint8_t { kTanh, kErf };
+
+// y = gelu(x), equal shapes, one float dtype. kTanh: Hendrycks & Gimpel's approximation; kErf: x * Phi(x).
+struct GeluForwardArgs {
+  static constexpr std::string_view kName = "gelu_forward";
+  Tensor x{}, y{};
+  GeluForm form = GeluForm::kTanh;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
+};
+
+// dx = dy * gelu'(x); dx may be dy.
+struct GeluBackwardArgs {
+  static constexpr std::string_view kName = "gelu_backward";
+  Tensor x{}, dy{}, dx{};
+  GeluForm form = GeluForm::kTanh;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.dy, &args.dx}; }
+};
+
+// x (R, 2*F): gate, then up. y (R, F) = silu(gate) * up. Shazeer 2020.
+struct SwigluForwardArgs {
+  static constexpr std::string_view kName = "swiglu_forward";
+  Tensor x{}, y{};
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
+};
+
+// dx (R, 2*F).
+struct SwigluBackwardArgs {
+  static constexpr std::string_view kName = "swiglu_backward";
+  Tensor x{}, dy{}, dx{};
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.dy, &args.dx}; }
+};
+
+void check_args(const GeluForwardArgs& args);
+void check_args(const GeluBackwardArgs& args);
+Rows check_args(const SwigluForwardArgs& args);   // y: (R, F)
+Rows check_args(const SwigluBackwardArgs& args);  // dy: (R, F)
+
+std::string variant_of(const GeluForwardArgs& args);
+std::string variant_of(const GeluBackwardArgs& args);
+
+namespace cpu {
+void run(const GeluForwardArgs& args);
+void run(const GeluBackwardArgs& args);
+void run(const SwigluForwardArgs& args);
+void run(const SwigluBackwardArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const GeluForwardArgs& args, CudaStream& stream);
+void run(const GeluBackwardArgs& args, CudaStream& stream);
+void run(const SwigluForwardArgs& args, CudaStream& stream);
+void run(const SwigluBackwardArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

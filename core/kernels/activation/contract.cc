@@ -1,0 +1,48 @@
+// Activation functions of feed-forward layers and their derivatives: checks of operands, FLOP and bytes.
+#include "core/kernels/activation/args.h"
+
+#include "core/kernels/check_args.h"
+
+namespace mantissa {
+namespace {
+
+// Rows of half, which has half as many columns as x.
+Rows check_halves(const char* op, const Tensor& x, const char* what, const Tensor& half) {
+  const Rows full = rows_of(op, "x", x);
+  const Rows part = rows_of(op, what, half);
+  check_dtype(op, what, half, x.dtype());
+  MANTISSA_CHECK(full.columns == 2 * part.columns && full.rows == part.rows,
+                 "[{}] x must have shape (R, 2*F) for {} (R, F)={}, got {}", op, what, half.shape(), x.shape());
+  return part;
+}
+
+}  // namespace
+
+void check_args(const GeluForwardArgs& args) {
+  check_float("gelu", "x", args.x);
+  check_dtype("gelu", "y", args.y, args.x.dtype());
+  check_numel("gelu", "y", args.y, args.x.numel());
+}
+
+void check_args(const GeluBackwardArgs& args) {
+  check_float("gelu backward", "x", args.x);
+  check_dtype("gelu backward", "dy", args.dy, args.x.dtype());
+  check_dtype("gelu backward", "dx", args.dx, args.x.dtype());
+  check_numel("gelu backward", "dy", args.dy, args.x.numel());
+  check_numel("gelu backward", "dx", args.dx, args.x.numel());
+}
+
+Rows check_args(const SwigluForwardArgs& args) { return check_halves("swiglu", args.x, "y", args.y); }
+
+Rows check_args(const SwigluBackwardArgs& args) {
+  const Rows half = check_halves("swiglu backward", args.x, "dy", args.dy);
+  check_dtype("swiglu backward", "dx", args.dx, args.x.dtype());
+  check_numel("swiglu backward", "dx", args.dx, args.x.numel());
+  return half;
+}
+
+std::string variant_of(const GeluForwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
+
+std::string variant_of(const GeluBackwardArgs& a) { return a.form == GeluForm::kErf ? "erf" : ""; }
+
+}  // namespace mantissa

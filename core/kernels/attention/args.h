@@ -1,0 +1,86 @@
+// Scaled dot-product attention over packed queries, keys and values.
+#pragma once
+
+#include <compare>
+#include <string>
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+enum class Mask : uint8_t { kCausal, kNone };
+
+// Geometry of attention over packed operands, the same for every device and both passes.
+struct AttentionShape {
+  int64_t batch = 0;            // B, sequences
+  int64_t sequence_length = 0;  // T, positions
+  int64_t num_heads = 0;        // H, query heads
+  int64_t num_kv_heads = 0;     // KV, key and value heads; divides H (grouped-query attention)
+  int64_t head_dim = 0;         // D
+  float scale = 1.0f;           // of the scores, above the softmax
+  Mask mask = Mask::kCausal;
+
+  auto operator<=>(const AttentionShape&) const = default;
+
+  constexpr int64_t group() const { return num_heads / num_kv_heads; }  // query heads per key head
+
+  // Offsets and row lengths in elements of the packed operands.
+  constexpr int64_t qkv_row() const { return (num_heads + 2 * num_kv_heads) * head_dim; }
+  constexpr int64_t out_row() const { return num_heads * head_dim; }
+  constexpr int64_t query_offset(int64_t b, int64_t head, int64_t t) const {
+    return (b * sequence_length + t) * qkv_row() + head * head_dim;
+  }
+  constexpr int64_t key_offset(int64_t b, int64_t kv_head, int64_t t) const {
+    return query_offset(b, num_heads + kv_head, t);
+  }
+  constexpr int64_t value_offset(int64_t b, int64_t kv_head, int64_t t) const {
+    return query_offset(b, num_heads + num_kv_heads + kv_head, t);
+  }
+  constexpr int64_t out_offset(int64_t b, int64_t head, int64_t t) const {
+    return (b * sequence_length + t) * out_row() + head * head_dim;
+  }
+  constexpr int64_t lse_offset(int64_t b, int64_t head, int64_t t) const {
+    return (b * num_heads + head) * sequence_length + t;
+  }
+};
+
+// Scaled dot-product attention by key blocks (Dao et al. 2022): no T x T matrix is kept.
+// qkv (B*T, (H + 2*KV) * D): query heads, then key heads, then value heads; H is a multiple of KV (grouped queries).
+// out (B*T, H*D) of the same float dtype; lse (B, H, T) fp32, natural log-sum-exp of the scaled scores.
+struct AttentionForwardArgs {
+  static constexpr std::string_view kName = "attention_forward";
+  Tensor qkv{}, out{}, lse{};
+  AttentionShape shape{};
+
+  static auto operands(auto& args) { return std::array{&args.qkv, &args.out, &args.lse}; }
+};
+
+// d_qkv like qkv, written whole.
+struct AttentionBackwardArgs {
+  static constexpr std::string_view kName = "attention_backward";
+  Tensor qkv{}, out{}, lse{}, d_out{}, d_qkv{};
+  AttentionShape shape{};
+
+  static auto operands(auto& args) { return std::array{&args.qkv, &args.out, &args.lse, &args.d_out, &args.d_qkv}; }
+};
+
+void check_args(const AttentionForwardArgs& args);
+void check_args(const AttentionBackwardArgs& args);
+
+KernelWork work_of(const AttentionForwardArgs& args);
+std::string variant_of(const AttentionForwardArgs& args);
+KernelWork work_of(const AttentionBackwardArgs& args);
+std::string variant_of(const AttentionBackwardArgs& args);
+
+namespace cpu {
+void run(const AttentionForwardArgs& args);
+void run(const AttentionBackwardArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const AttentionForwardArgs& args, CudaStream& stream);
+void run(const AttentionBackwardArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

@@ -1,0 +1,156 @@
+#include "core/kernels/attention/device_cuda.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "core/base/log.h"
+#include "core/cuda/runtime/runtime.h"
+#include "core/kernels/attention/own_cuda.h"
+#include "core/kernels/attention/trial_cuda.h"
+
+namespace mantissa::cuda {
+namespace {
+
+// With kAuto, what a plan may hold of the device for good: fp32 results, which grow with T and not with T * T, or a
+// size that does not matter.
+size_t auto_workspace_limit(const AttentionKey& key) {
+  constexpr size_t kSmallBytes = size_t{16} << 20;
+  const int64_t results = key.shape.batch * key.shape.sequence_length * key.shape.num_heads * key.shape.head_dim;
+  return std::max(kSmallBytes, static_cast<size_t>(results) * sizeof(float));
+}
+
+void run(AttentionPlan& plan, const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) {
+  plan.forward(args, workspace, stream);
+}
+void run(AttentionPlan& plan, const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) {
+  plan.backward(args, workspace, stream);
+}
+
+AttentionKey key_of(AttentionPass pass, const AttentionShape& shape, DType dtype) {
+  return {.pass = pass, .dtype = dtype, .shape = shape};
+}
+
+// With kCudnn.
+AttentionPass backward_pass(const CudaStream& stream) {
+  return stream.gemm_options().selection == GemmSelection::kDeterministic ? AttentionPass::kReproducibleBackward
+                                                                          : AttentionPass::kBackward;
+}
+
+std::string describe(const AttentionKey& key) {
+  const char* pass = key.pass == AttentionPass::kForward    ? "forward pass"
+                     : key.pass == AttentionPass::kBackward ? "backward pass"
+                                                            : "reproducible backward pass";
+  return fmt::format("{} of {} attention in {}, B={} T={} H={} KV={} D={}", pass,
+                     key.shape.mask == Mask::kCausal ? "causal" : "unmasked", name(key.dtype), key.shape.batch, key.shape.sequence_length,
+                     key.shape.num_heads, key.shape.num_kv_heads, key.shape.head_dim);
+}
+
+[[noreturn]] void refuse(const AttentionKey& key, const std::string& reason) {
+  throw ConfigError(
+      fmt::format("[attention] cuda.attention: cudnn, but cuDNN does not compute the {}: {}; give "
+                  "cuda.attention=auto or own",
+                  describe(key), reason));
+}
+
+}  // namespace
+
+bool AttentionDevice::try_forward(const AttentionForwardArgs& args, const AttentionShape& extents,
+                                  CudaStream& stream) {
+  return try_pass(AttentionPass::kForward, args, extents, stream);
+}
+
+bool AttentionDevice::try_backward(const AttentionBackwardArgs& args, const AttentionShape& extents,
+                                   CudaStream& stream) {
+  if (stream.attention_choice() != AttentionChoice::kCudnn) return false;
+  return try_pass(backward_pass(stream), args, extents, stream);
+}
+
+template <typename Args>
+bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const AttentionShape& extents,
+                               CudaStream& stream) {
+  const AttentionChoice choice = stream.attention_choice();
+  if (choice == AttentionChoice::kOwn) return false;
+  const AttentionKey key = key_of(pass, extents, args.qkv.dtype());
+  // What tensor cores take is also what the library's plans are made for, but for single positions.
+  if (!fits_tensor_cores(args, extents) || extents.sequence_length < 2) {
+    if (choice == AttentionChoice::kAuto) return false;
+    refuse(key, "it needs two positions or more, and 16-byte aligned bf16 or fp16 with heads up to 128 wide");
+  }
+  const std::lock_guard lock(mutex_);
+  const auto index = std::pair(choice, key);
+  auto found = entries_.find(index);
+  const bool decided = found != entries_.end() && (found->second.plan == nullptr || found->second.checked);
+  if (!decided && is_capturing(stream.handle())) {
+    if (choice == AttentionChoice::kAuto) return false;
+    refuse(key, "it was not run before a graph was captured");
+  }
+  if (found == entries_.end()) found = entries_.emplace(index, make_entry(choice, key)).first;
+  Entry& entry = found->second;
+  if (entry.plan == nullptr) return false;
+  const size_t workspace_bytes = entry.plan->workspace_bytes();
+  const auto queue = [&] {
+    run(*entry.plan, args, stream.workspace(workspace_bytes), stream);
+    return true;
+  };
+  if (entry.checked) return queue();
+  std::string reason;
+  try {
+    reason = objection(*entry.plan, pass, args, extents, stream);
+    stream.synchronize();  // what the trial held goes back to the device
+  } catch (const OutOfDeviceMemory&) {
+    reason = fmt::format("no device memory is left to compare it with our kernels, with {} MiB for its workspace",
+                         workspace_bytes >> 20);
+  } catch (const CudaError& error) {
+    stream.synchronize();  // throws if it is not the library but the device that has failed
+    reason = error.what();
+  }
+  if (reason.empty()) {
+    entry.checked = true;
+    return queue();
+  }
+  entry.plan = nullptr;
+  if (choice == AttentionChoice::kCudnn) {
+    entries_.erase(found);
+    refuse(key, reason);
+  }
+  log_warn("[attention] cuDNN is not used for the {}: {}", describe(key), reason);
+  return false;
+}
+
+AttentionDevice::Entry AttentionDevice::make_entry(AttentionChoice choice, const AttentionKey& key) {
+  AttentionEngine* const library = engine(choice);
+  if (library == nullptr) return {};
+  std::string reason;
+  try {
+    Entry entry{.plan = library->plan(key)};
+    const size_t bytes = entry.plan->workspace_bytes();
+    const size_t limit = choice == AttentionChoice::kAuto ? auto_workspace_limit(key) : bytes;
+    if (bytes <= limit) return entry;
+    reason = fmt::format("cuDNN wants {} MiB of workspace, more than {} MiB", bytes >> 20, limit >> 20);
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  if (choice == AttentionChoice::kCudnn) refuse(key, reason);
+  log_info("[attention] our kernels compute the {}: {}", describe(key), reason);
+  return {};
+}
+
+AttentionEngine* AttentionDevice::engine(AttentionChoice choice) {
+  if (open_) {
+    try {
+      engine_ = open_();
+    } catch (const Error& error) {
+      missing_ = error.what();
+      if (choice == AttentionChoice::kAuto) log_info("[attention] our kernels compute it: {}", missing_);
+    }
+    open_ = nullptr;
+  }
+  if (engine_ == nullptr && choice == AttentionChoice::kCudnn) {
+    throw ConfigError(
+        fmt::format("[attention] cuda.attention: cudnn, but {}; give cuda.attention=auto or own", missing_));
+  }
+  return engine_.get();
+}
+
+}  // namespace mantissa::cuda

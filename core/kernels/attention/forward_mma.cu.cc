@@ -1,0 +1,180 @@
+// out = softmax(scale * q k^T) v per sequence and head, lse = log(sum exp(scale * q k^T)), on tensor cores.
+//
+// A block has 128 queries of a head, 32 a warp, and goes over the keys 64 at a time with a running maximum m and sum l
+// per query: m' = max(m, rowmax(s)), p = exp(s - m'), l = exp(m - m') l + rowsum(p), o = exp(m - m') o + p v; at the
+// end out = o / l. Scores, p, l and o are fp32 in registers; p is rounded to the operands' dtype for the second product
+// only. Keys come in order, so every run gives the same bits. A NaN score makes p, l and out NaN even if the maximum
+// misses it. Masked probabilities are 0: within 128 positions 0 * NaN may spread to earlier queries; whole masked
+// blocks are skipped.
+//
+// Keys and values have one tile each and take turns: one is copied in while the other is multiplied. Both products read
+// 16 bytes of shared memory for four instructions. Bound by tensor cores: 4 T^2 D operations per head (half of them
+// when causal) for 4 T D elements of memory traffic.
+//
+// Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023; Milakov &
+// Gimelshein, "Online normalizer calculation for softmax", 2018.
+#include "core/kernels/attention/mma_cuda.h"
+#include "core/kernels/attention/paths_cuda.h"
+
+namespace mantissa::cuda {
+namespace {
+
+constexpr int kRowTiles = 2, kWarpQueries = kRowTiles * 16, kQueries = kAttentionWarps * kWarpQueries, kKeys = 64;
+
+template <typename T>
+struct ForwardOperands {
+  const T* qkv;
+  T* out;
+  float* lse;
+  float log2_scale;  // scale / log(2): here it takes no register
+};
+
+// Of the queries whose scores a lane holds: two in each row tile.
+using PerQuery = float[kRowTiles][2];
+
+// Over the four lanes that share a query.
+template <typename Op>
+__device__ __forceinline__ float reduce_query(float value, Op op) {
+  value = op(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return op(value, __shfl_xor_sync(kAllLanes, value, 2));
+}
+
+struct NumberMax {  // NaN loses: it shows in the probabilities
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// Scores become probabilities against the new running maximum; earlier sums are rescaled to it. Maxima are of scores
+// that are not scaled yet, which `log2_scale` does: it is positive.
+template <int kDimTiles>
+__device__ __forceinline__ void softmax_block(Sums<kRowTiles, kKeys / 8>& scores, PerQuery& maxima, PerQuery& totals,
+                                              Sums<kRowTiles, kDimTiles>& sums, float log2_scale) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = maxima[m][half];
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+        largest = fmaxf(largest, fmaxf(scores[m][n][half * 2], scores[m][n][half * 2 + 1]));
+      }
+      largest = reduce_query(largest, NumberMax());
+      // While every score is -Inf any finite reference gives p = 0; -Inf itself would give NaN.
+      const float reference = largest == kMaskedScore ? 0.0f : largest * log2_scale;
+      const float correction = exp2_flushed(fmaf(maxima[m][half], log2_scale, -reference));
+      float total = totals[m][half] * correction;
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = half * 2; i < half * 2 + 2; ++i) {
+          scores[m][n][i] = exp2_flushed(fmaf(scores[m][n][i], log2_scale, -reference));
+          total += scores[m][n][i];
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kDimTiles; ++n) {
+        sums[m][n][half * 2] *= correction;
+        sums[m][n][half * 2 + 1] *= correction;
+      }
+      maxima[m][half] = largest;
+      totals[m][half] = total;
+    }
+    // Of both row tiles at once, the compiler keeps so many exponents that sums are spilled: of heads of 128 for sm_80,
+    // of 96 for sm_89.
+    if constexpr (kDimTiles * 8 >= 96) order_here();
+  }
+}
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kAttentionThreads, 2)
+    forward_kernel(ForwardOperands<T> operands, AttentionShape extents) {
+  using Tile = SharedTile<T, kDim>;
+  T* shared = shared_memory<T>();
+  const Tile queries{shared}, keys{shared + Tile::elements(kQueries)},
+      values{shared + Tile::elements(kQueries + kKeys)};
+  const int length = static_cast<int>(extents.sequence_length), pieces = pieces_of(length, kQueries);
+  const bool causal = extents.mask == Mask::kCausal;
+  HeadPiece at = head_piece(pieces, extents.num_heads);
+  if (causal) at.piece = pieces - 1 - at.piece;  // the longest first
+  const int first_query = at.piece * kQueries, warp_row = static_cast<int>(threadIdx.x) / kLanes * kWarpQueries;
+  const int keys_end = causal ? std::min(length, first_query + kQueries) : length;
+  const T* head_keys = operands.qkv + extents.key_offset(at.b, at.head / extents.group(), 0);
+  const auto copy_keys = [&](int first) {
+    const T* from = head_keys + first * extents.qkv_row();
+    copy_tile<kKeys, kAttentionThreads>(keys, head_rows(from, extents.qkv_row(), extents, first));
+  };
+  const auto copy_values = [&](int first) {
+    const T* from = head_keys + extents.num_kv_heads * extents.head_dim + first * extents.qkv_row();
+    copy_tile<kKeys, kAttentionThreads>(values, head_rows(from, extents.qkv_row(), extents, first));
+  };
+
+  const T* query_rows = operands.qkv + extents.query_offset(at.b, at.head, first_query);
+  copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, extents.qkv_row(), extents, first_query));
+  copy_keys(0);
+  commit_copies();
+
+  Sums<kRowTiles, kDim / 8> sums = {};
+  PerQuery maxima, totals = {};
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) maxima[m][0] = maxima[m][1] = kMaskedScore;
+  for (int first_key = 0; first_key < keys_end; first_key += kKeys) {
+    const int first_warp_query = first_query + warp_row;
+    const bool sees_keys = !causal || first_key < first_warp_query + kWarpQueries;
+    wait_for_copies<0>();
+    __syncthreads();  // the keys are there; nobody needs the values before them any more
+    copy_values(first_key);
+    commit_copies();
+    Sums<kRowTiles, kKeys / 8> scores = {};
+    if (sees_keys) multiply_transposed(scores, queries, warp_row, keys);
+    wait_for_copies<0>();
+    __syncthreads();  // the values are there; nobody needs these keys any more
+    if (first_key + kKeys < keys_end) copy_keys(first_key + kKeys);
+    commit_copies();
+    if (!sees_keys) continue;
+    if (first_key + kKeys > length || (causal && first_key + kKeys > first_warp_query + 1)) {
+      mask_scores(scores, first_warp_query, first_key, extents);
+    }
+    softmax_block(scores, maxima, totals, sums, operands.log2_scale);
+    LeftOperand<kRowTiles> probabilities[kKeys / 16];
+    round_to_left<T>(probabilities, scores);
+    multiply(sums, probabilities, values);
+  }
+
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float total = reduce_query(totals[m][half], Sum()), factor = 1.0f / total;
+#pragma unroll
+      for (int n = 0; n < kDim / 8; ++n) {
+        sums[m][n][half * 2] *= factor;
+        sums[m][n][half * 2 + 1] *= factor;
+      }
+      const int query = first_query + warp_row + m * 16 + half * 8 + lane / 4;
+      if (lane % 4 != 0 || query >= length) continue;
+      operands.lse[extents.lse_offset(at.b, at.head, query)] = fmaf(maxima[m][half], extents.scale, logf(total));
+    }
+  }
+  T* out = operands.out + extents.out_offset(at.b, at.head, first_query);
+  write_sums(head_rows(out, extents.out_row(), extents, first_query), queries, warp_row, sums);
+}
+
+}  // namespace
+
+void attention_forward_mma(const AttentionForwardArgs& args, const AttentionShape& extents, CudaStream& stream) {
+  dispatch_16_bit(args.qkv.dtype(), [&]<typename T>() {
+    dispatch_head_dim(extents.head_dim, [&]<int kDim>() {
+      const ForwardOperands<T> operands{args.qkv.data<T>(), args.out.data<T>(), args.lse.data<float>(),
+                                        extents.scale * kLog2E};
+      const unsigned blocks = head_pieces_grid("attention_forward", pieces_of(extents.sequence_length, kQueries),
+                                               extents.num_heads, extents.batch);
+      launch(forward_kernel<T, kDim>,
+             {.grid = blocks,
+              .block = kAttentionThreads,
+              .shared_bytes = SharedTile<T, kDim>::elements(kQueries + 2 * kKeys) * sizeof(T)},
+             stream.handle(), operands, extents);
+    });
+  });
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,193 @@
+// Gradients of keys and values on tensor cores, p = exp(scale * q k^T - lse):
+//   d_v = p^T d_out, d_k = scale * d_s^T q, with d_s = p * (d_p - delta), d_p = d_out v^T, delta = rowsum(out * d_out).
+//
+// A block has 128 keys of a key head (64 above head dimension 64, where registers end), and goes over all query heads
+// of the group, and over their queries 32 (64) at a time. It computes the transposed scores k q^T and v d_out^T, keys
+// by queries, so that they are left operands of the next products as they lie in registers. Both gradients stay in fp32
+// registers until the end; p and d_s are rounded to the operands' dtype for the second products only. Queries and heads
+// come in order and nothing is added across blocks: every run gives the same bits.
+//
+// Probabilities are recomputed here and once more in attention_queries_backward_mma.cu.cc: 7 products of 2 T^2 D
+// operations per head instead of the 5 of one kernel, which would have to add the gradient of queries across blocks,
+// atomically or in turns. Queries and output gradients are copied in while those before them are multiplied. Bound by
+// tensor cores and, at one row tile a warp, by the reads of shared memory.
+//
+// Source: Dao, "FlashAttention-2", 2023, algorithm 2.
+#include "core/kernels/attention/mma_cuda.h"
+#include "core/kernels/attention/paths_cuda.h"
+
+namespace mantissa::cuda {
+namespace {
+
+template <int kDim>
+struct Shape {
+  static constexpr int kRowTiles = kDim <= 64 ? 2 : 1, kWarpKeys = kRowTiles * 16, kKeys = kAttentionWarps * kWarpKeys;
+  static constexpr int kQueries = kDim <= 64 ? 32 : 64;  // of one step
+  static_assert(kRowTermsBlock % kQueries == 0);
+};
+
+template <typename T>
+struct KeysBackwardOperands {
+  const T* qkv;
+  const T* d_out;
+  T* d_qkv;
+  AttentionRowTerms terms;
+};
+
+// What a step needs of its queries.
+template <typename Tile>
+struct QueryBuffer {
+  Tile queries, d_out;
+  float *log2_sums, *deltas;
+};
+
+// The steps of a block: query heads of the group one after the other, their queries from `first_query` on.
+struct Step {
+  int64_t head;
+  int query;
+};
+
+template <typename T, int kDim>
+constexpr size_t shared_bytes() {
+  using S = Shape<kDim>;
+  return SharedTile<T, kDim>::elements(2 * S::kKeys + 4 * S::kQueries) * sizeof(T) + 4 * S::kQueries * sizeof(float);
+}
+
+// Copies `count` floats, a multiple of four.
+__device__ __forceinline__ void copy_floats(float* to, const float* from, int count, int thread) {
+  constexpr int kFloats = kAccessBytes / static_cast<int>(sizeof(float));
+  if (0 <= thread && thread < count / kFloats) {
+    copy_async(to + thread * kFloats, from + thread * kFloats, CopyExtent::kWhole);
+  }
+}
+
+// Scores, keys by queries, of queries that come before a key become -Inf.
+template <int kRowTiles, int kColumnTiles>
+__device__ __forceinline__ void mask_scores_by_keys(Sums<kRowTiles, kColumnTiles>& scores, int first_key,
+                                                    int first_query) {
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = first_key + m * 16 + i / 2 * 8 + lane / 4;
+#pragma unroll
+      for (int n = 0; n < kColumnTiles; ++n) {
+        if (first_query + n * 8 + lane % 4 * 2 + i % 2 < key) scores[m][n][i] = kMaskedScore;
+      }
+    }
+  }
+}
+
+template <typename T, int kDim>
+__global__ void __launch_bounds__(kAttentionThreads, 2)
+    keys_backward_kernel(KeysBackwardOperands<T> operands, AttentionShape extents) {
+  using S = Shape<kDim>;
+  using Tile = SharedTile<T, kDim>;
+  T* shared = shared_memory<T>();
+  const Tile keys{shared}, values{shared + Tile::elements(S::kKeys)};
+  const auto buffer = [&](int index) {
+    T* tiles = shared + Tile::elements(2 * S::kKeys + index * 2 * S::kQueries);
+    auto* floats = reinterpret_cast<float*>(shared + Tile::elements(2 * S::kKeys + 4 * S::kQueries));
+    floats += index * 2 * S::kQueries;
+    return QueryBuffer<Tile>{Tile{tiles}, Tile{tiles + Tile::elements(S::kQueries)}, floats, floats + S::kQueries};
+  };
+
+  const int length = static_cast<int>(extents.sequence_length);
+  const HeadPiece at = head_piece(pieces_of(length, S::kKeys), extents.num_kv_heads);  // causal: the longest come first
+  const bool causal = extents.mask == Mask::kCausal;
+  const int first_key = at.piece * S::kKeys, first_query = causal ? first_key : 0;
+  const int warp_row = static_cast<int>(threadIdx.x) / kLanes * S::kWarpKeys, first_warp_key = first_key + warp_row;
+  const int64_t head_end = (at.head + 1) * extents.group();
+
+  const auto copy_step = [&](const Step& step, const QueryBuffer<Tile>& to) {
+    const T* queries = operands.qkv + extents.query_offset(at.b, step.head, step.query);
+    const T* d_out = operands.d_out + extents.out_offset(at.b, step.head, step.query);
+    copy_tile<S::kQueries, kAttentionThreads>(to.queries, head_rows(queries, extents.qkv_row(), extents, step.query));
+    copy_tile<S::kQueries, kAttentionThreads>(to.d_out, head_rows(d_out, extents.out_row(), extents, step.query));
+    const int64_t terms = operands.terms.offset(extents, at.b, step.head, step.query);
+    const int thread = static_cast<int>(threadIdx.x);
+    copy_floats(to.log2_sums, operands.terms.log2_sums + terms, S::kQueries, thread);
+    copy_floats(to.deltas, operands.terms.deltas + terms, S::kQueries, thread - kAttentionThreads / 2);
+  };
+
+  Step step{.head = at.head * extents.group(), .query = first_query};
+  const T* key_rows = operands.qkv + extents.key_offset(at.b, at.head, first_key);
+  const T* value_rows = operands.qkv + extents.value_offset(at.b, at.head, first_key);
+  copy_tile<S::kKeys, kAttentionThreads>(keys, head_rows(key_rows, extents.qkv_row(), extents, first_key));
+  copy_tile<S::kKeys, kAttentionThreads>(values, head_rows(value_rows, extents.qkv_row(), extents, first_key));
+  copy_step(step, buffer(0));
+  commit_copies();
+
+  Sums<S::kRowTiles, kDim / 8> d_keys = {}, d_values = {};
+  const float log2_scale = extents.scale * kLog2E;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  for (int parity = 0; step.head < head_end; parity ^= 1) {
+    const QueryBuffer<Tile> now = buffer(parity);
+    const int query = step.query;
+    wait_for_copies<0>();
+    __syncthreads();  // this step's queries are there; nobody needs those of the step before any more
+    step.query += S::kQueries;
+    if (step.query >= length) step = {.head = step.head + 1, .query = first_query};
+    if (step.head < head_end) copy_step(step, buffer(parity ^ 1));
+    commit_copies();
+    if (causal && first_warp_key >= query + S::kQueries) continue;  // no query of this step sees a key of the warp
+
+    Sums<S::kRowTiles, S::kQueries / 8> probabilities = {};
+    multiply_transposed(probabilities, keys, warp_row, now.queries);
+    if (causal && first_warp_key + S::kWarpKeys > query + 1) mask_scores_by_keys(probabilities, first_warp_key, query);
+#pragma unroll
+    for (int n = 0; n < S::kQueries / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float log2_sum = now.log2_sums[n * 8 + lane % 4 * 2 + i % 2];
+#pragma unroll
+        for (int m = 0; m < S::kRowTiles; ++m) {
+          probabilities[m][n][i] = exp2_flushed(fmaf(probabilities[m][n][i], log2_scale, -log2_sum));
+        }
+      }
+    }
+    LeftOperand<S::kRowTiles> left[S::kQueries / 16];
+    round_to_left<T>(left, probabilities);
+    multiply(d_values, left, now.d_out);
+
+    Sums<S::kRowTiles, S::kQueries / 8> d_scores = {};
+    multiply_transposed(d_scores, values, warp_row, now.d_out);
+#pragma unroll
+    for (int n = 0; n < S::kQueries / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float delta = now.deltas[n * 8 + lane % 4 * 2 + i % 2];
+#pragma unroll
+        for (int m = 0; m < S::kRowTiles; ++m) d_scores[m][n][i] = probabilities[m][n][i] * (d_scores[m][n][i] - delta);
+      }
+    }
+    round_to_left<T>(left, d_scores);
+    multiply(d_keys, left, now.queries);
+  }
+
+  scale_sums(d_keys, extents.scale);
+  T* d_key_rows = operands.d_qkv + extents.key_offset(at.b, at.head, first_key);
+  T* d_value_rows = operands.d_qkv + extents.value_offset(at.b, at.head, first_key);
+  write_sums(head_rows(d_key_rows, extents.qkv_row(), extents, first_key), keys, warp_row, d_keys);
+  write_sums(head_rows(d_value_rows, extents.qkv_row(), extents, first_key), values, warp_row, d_values);
+}
+
+}  // namespace
+
+void attention_keys_backward_mma(const AttentionBackwardArgs& args, const AttentionShape& extents,
+                                 const AttentionRowTerms& terms, CudaStream& stream) {
+  dispatch_16_bit(args.qkv.dtype(), [&]<typename T>() {
+    dispatch_head_dim(extents.head_dim, [&]<int kDim>() {
+      const KeysBackwardOperands<T> operands{args.qkv.data<T>(), args.d_out.data<T>(), args.d_qkv.data<T>(), terms};
+      const unsigned blocks =
+          head_pieces_grid("attention_backward", pieces_of(extents.sequence_length, Shape<kDim>::kKeys),
+                           extents.num_kv_heads, extents.batch);
+      launch(keys_backward_kernel<T, kDim>,
+             {.grid = blocks, .block = kAttentionThreads, .shared_bytes = shared_bytes<T, kDim>()}, stream.handle(),
+             operands, extents);
+    });
+  });
+}
+
+}  // namespace mantissa::cuda

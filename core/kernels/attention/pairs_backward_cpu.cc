@@ -1,0 +1,251 @@
+// The steps of attention_backward.cc, in pairs.
+#include "core/kernels/attention/pairs_cpu.h"
+#include "core/kernels/attention/panels_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_backward_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/cpu/scratch.h"
+#include "core/cpu/simd_math-inl.h"
+#include "core/kernels/attention/segments-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+// One thread's working memory, for R queries of a query head, in whole blocks, and the sums of S keys.
+struct PairBackwardScratch {
+  uint32_t *key_columns, *value_columns, *key_pairs;  // of one key block
+  BFloat16 *queries, *d_out;                          // (R, dim)
+  uint32_t *query_pairs, *d_out_pairs;                // per block: (32, columns)
+  float* d_queries;                                   // (R, columns)
+  KeySums total, part;                                // (S, columns); (64, columns)
+  float *scores, *d_probabilities;                    // (64, 64)
+  uint32_t *p_panels, *d_score_panels;                // (64 queries, 64 keys) by keys: panels of 8, pairs of queries
+  BFloat16* d_scores;                                 // (64, 64)
+  float* delta;                                       // (R)
+  size_t bytes;
+
+  PairBackwardScratch(ScratchLayout layout, int64_t dim, int64_t blocks, int64_t key_blocks)
+      : PairBackwardScratch(layout, dim, panel_columns(dim), blocks * kAttentionBlock, key_blocks * kAttentionBlock) {}
+
+  static PairBackwardScratch of_this_thread(int64_t dim, int64_t blocks, int64_t key_blocks) {
+    thread_local Scratch memory;
+    const size_t bytes = PairBackwardScratch(ScratchLayout(), dim, blocks, key_blocks).bytes;
+    return {ScratchLayout(memory.reserve(bytes)), dim, blocks, key_blocks};
+  }
+
+ private:
+  PairBackwardScratch(ScratchLayout layout, int64_t dim, int64_t columns, int64_t rows, int64_t summed_keys)
+      : key_columns(layout.take<uint32_t>(kAttentionBlock * dim / 2)),
+        value_columns(layout.take<uint32_t>(kAttentionBlock * dim / 2)),
+        key_pairs(layout.take<uint32_t>(kBlockPairs * columns)),
+        queries(layout.take<BFloat16>(rows * dim)),
+        d_out(layout.take<BFloat16>(rows * dim)),
+        query_pairs(layout.take<uint32_t>(rows / 2 * columns)),
+        d_out_pairs(layout.take<uint32_t>(rows / 2 * columns)),
+        d_queries(layout.take<float>(rows * columns)),
+        total(take_sums(layout, summed_keys * columns)),
+        part(take_sums(layout, kAttentionBlock * columns)),
+        scores(layout.take<float>(kAttentionBlock * kAttentionBlock)),
+        d_probabilities(layout.take<float>(kAttentionBlock * kAttentionBlock)),
+        p_panels(layout.take<uint32_t>(kBlockPairs * kAttentionBlock)),
+        d_score_panels(layout.take<uint32_t>(kBlockPairs * kAttentionBlock)),
+        d_scores(layout.take<BFloat16>(kAttentionBlock * kAttentionBlock)),
+        delta(layout.take<float>(rows)),
+        bytes(layout.used_bytes()) {}
+};
+
+using WordVec = hn::Vec<hn::RebindToUnsigned<FloatTag>>;
+
+// The words of two rows of fp32, rounded to bf16.
+HWY_INLINE WordVec rounded_pairs(FloatVec even, FloatVec odd) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  return hn::Or(hn::ShiftRight<16>(bf16_in_upper_half(even)),
+                hn::And(bf16_in_upper_half(odd), hn::Set(du, 0xffff0000u)));
+}
+
+// A pair of rows of 64 keys, as row `pair` of panels of 8 keys.
+HWY_INLINE void store_pairs(WordVec words, int64_t pair, int64_t key, uint32_t* panels) {
+  const hn::RebindToUnsigned<FloatTag> du;
+  constexpr int64_t kPiece = std::min<int64_t>(kPanelRows, hn::MaxLanes(du));
+  HWY_ALIGN uint32_t buffer[hn::MaxLanes(du)];
+  hn::Store(words, du, buffer);
+  for (int64_t i = 0; i < float_lanes(); i += kPiece) {
+    std::memcpy(panels + ((key + i) / kPanelRows * kBlockPairs + pair) * kPanelRows + (key + i) % kPanelRows,
+                buffer + i, kPiece * sizeof(uint32_t));
+  }
+}
+
+struct SoftmaxGradient {
+  FloatVec p, d_s;
+};
+
+// Of a vector of scores, `lanes` of which the query sees. Others may hold anything.
+HWY_INLINE SoftmaxGradient softmax_gradient(const PairBackwardScratch& s, int64_t at, FloatVec scale, FloatVec lse,
+                                            FloatVec delta, int64_t lanes) {
+  const auto p = exp(hn::MulSub(load(s.scores + at), scale, lse));
+  const auto d_s = hn::Mul(p, hn::Sub(load(s.d_probabilities + at), delta));
+  return {zero_beyond(p, lanes), zero_beyond(d_s, lanes)};
+}
+
+// Rounds p and d_s of a block, 0 beyond the visible keys and beyond `rows`: p by keys, d_s by keys and by queries.
+HWY_INLINE void softmax_backward_pairs(const PairBackwardScratch& s, const float* lse, const float* delta, int64_t rows,
+                                       int64_t keys, bool diagonal, float scale) {
+  const FloatTag df;
+  const auto factor = hn::Set(df, scale);
+  const auto visible = [&](int64_t r) { return r >= rows ? 0 : diagonal ? std::min(keys, r + 1) : keys; };
+  for (int64_t r = 0; r < kAttentionBlock; r += 2) {
+    const auto row = [&](int64_t query, int64_t key) MANTISSA_VECTOR_LAMBDA {
+      const int64_t lanes = std::clamp<int64_t>(visible(query) - key, 0, float_lanes());
+      if (lanes == 0) return SoftmaxGradient{hn::Zero(df), hn::Zero(df)};
+      return softmax_gradient(s, query * kAttentionBlock + key, factor, hn::Set(df, lse[query]),
+                              hn::Set(df, delta[query]), lanes);
+    };
+    for (int64_t key = 0; key < kAttentionBlock; key += float_lanes()) {
+      const SoftmaxGradient even = row(r, key), odd = row(r + 1, key);
+      store_pairs(rounded_pairs(even.p, odd.p), r / 2, key, s.p_panels);
+      store_pairs(rounded_pairs(even.d_s, odd.d_s), r / 2, key, s.d_score_panels);
+      store(even.d_s, s.d_scores + r * kAttentionBlock + key);
+      store(odd.d_s, s.d_scores + (r + 1) * kAttentionBlock + key);
+    }
+  }
+}
+
+// Adds one block of queries against the block of keys in scratch into d_queries and `sums`. lse and scratch hold
+// query blocks from `origin` on.
+HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBackwardScratch& s, const float* lse,
+                                     int64_t origin, int64_t query_block, int64_t key_block, const KeySums& sums) {
+  const bool diagonal = shape.on_diagonal(query_block, key_block);
+  const int64_t dim = shape.head_dim, columns = panel_columns(dim), block = query_block - origin;
+  const int64_t first = block * kAttentionBlock;
+  PairProduct scores{.a = reinterpret_cast<const uint32_t*>(s.queries + first * dim),
+                     .a_stride = dim / 2,
+                     .b = s.key_columns,
+                     .b_stride = kPanelColumns * dim / 2,
+                     .rows = kAttentionBlock,
+                     .columns = kAttentionBlock,
+                     .depth = dim / 2,
+                     .c = s.scores,
+                     .c_stride = kAttentionBlock,
+                     .store = TileStore::kFp32};
+  const PairTriangle lower_result = diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone;
+  multiply_rows(scores, lower_result);
+  scores.a = reinterpret_cast<const uint32_t*>(s.d_out + first * dim);
+  scores.b = s.value_columns;
+  scores.c = s.d_probabilities;
+  multiply_rows(scores, lower_result);
+  softmax_backward_pairs(s, lse + first, s.delta + first, shape.block_rows(query_block), shape.block_rows(key_block),
+                         diagonal, shape.scale);
+
+  PairProduct by_key{.a = s.p_panels,
+                     .a_stride = kBlockPairs * kPanelRows,
+                     .b = s.d_out_pairs + block * kBlockPairs * columns,
+                     .b_stride = kBlockPairs * kPanelColumns,
+                     .rows = kAttentionBlock,
+                     .columns = columns,
+                     .depth = kBlockPairs,
+                     .c = sums.d_values,
+                     .c_stride = columns,
+                     .store = TileStore::kAddFp32};
+  const PairTriangle upper_operand = diagonal ? PairTriangle::kUpperOperand : PairTriangle::kNone;
+  multiply_panels(by_key, upper_operand);
+  by_key.a = s.d_score_panels;
+  by_key.b = s.query_pairs + block * kBlockPairs * columns;
+  by_key.c = sums.d_keys;
+  multiply_panels(by_key, upper_operand);
+  multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.d_scores),
+                 .a_stride = kBlockPairs,
+                 .b = s.key_pairs,
+                 .b_stride = kBlockPairs * kPanelColumns,
+                 .rows = kAttentionBlock,
+                 .columns = columns,
+                 .depth = kBlockPairs,
+                 .c = s.d_queries + first * columns,
+                 .c_stride = columns,
+                 .store = TileStore::kAddFp32},
+                diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
+}
+
+// Adds the run into its sums, and writes its d_q.
+void backward_pairs_run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const PairBackwardScratch& s,
+                        const SegmentRun& run) {
+  const int64_t b = run.b, head = run.head, kv_head = head / shape.group(), dim = shape.head_dim;
+  const int64_t columns = panel_columns(dim), origin = shape.segment_begin(run.begin);
+  const int64_t blocks = shape.segment_begin(run.end) - origin;
+  const int64_t first = shape.first_query(run.begin), rows = shape.first_query(run.end) - first;
+  const BFloat16* qkv = args.qkv.data<BFloat16>();
+  const BFloat16* out = args.out.data<BFloat16>() + shape.out_offset(b, head, first);
+  const HeadRows queries{qkv + shape.query_offset(b, head, first), shape.qkv_row(), rows, dim};
+  const HeadRows d_out{args.d_out.data<BFloat16>() + shape.out_offset(b, head, first), shape.out_row(), rows, dim};
+  const HeadRows keys{qkv + shape.key_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
+  const HeadRows values{qkv + shape.value_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
+  for (int64_t i = 0; i < blocks; ++i) {
+    copy_rows(queries, i, s.queries + i * kAttentionBlock * dim);
+    copy_rows(d_out, i, s.d_out + i * kAttentionBlock * dim);
+    pack_row_pairs(queries, i, s.query_pairs + i * kBlockPairs * columns);
+    pack_row_pairs(d_out, i, s.d_out_pairs + i * kBlockPairs * columns);
+  }
+  for (int64_t t = 0; t < rows; ++t) {
+    const BFloat16 *a = out + t * shape.out_row(), *d = d_out.first + t * d_out.stride;
+    s.delta[t] = sum_vectors(dim, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      return hn::Mul(load(a + i, count), load(d + i, count));
+    });
+  }
+  std::fill_n(s.d_queries, blocks * kAttentionBlock * columns, 0.0f);
+  const float* lse = args.lse.data<float>() + shape.lse_offset(b, head, first);
+  for (int64_t j = 0; j < shape.segment_key_blocks(run.end - 1); ++j) {
+    pack_rows_as_columns(keys, j, s.key_columns);
+    pack_rows_as_columns(values, j, s.value_columns);
+    pack_row_pairs(keys, j, s.key_pairs);
+    add_segments(shape, run, j, columns, [&](int64_t begin, int64_t end, const KeySums& sums) MANTISSA_VECTOR_LAMBDA {
+      for (int64_t i = begin; i < end; ++i) backward_pairs_block(shape, s, lse, origin, i, j, sums);
+    });
+  }
+  write_block(s.d_queries, columns, rows, dim, shape.scale,
+              args.d_qkv.data<BFloat16>() + shape.query_offset(b, head, first), shape.qkv_row());
+}
+
+void backward_pairs_head(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b,
+                         int64_t kv_head) {
+  const int64_t blocks = shape.blocks(), columns = panel_columns(shape.head_dim);
+  const auto s = PairBackwardScratch::of_this_thread(shape.head_dim, blocks, blocks);
+  for (int64_t g = 0; g < shape.group(); ++g) {
+    backward_pairs_run(args, shape, s, shape.whole_head(b, kv_head * shape.group() + g, s.total, s.part));
+  }
+  write_keys<BFloat16>(args, shape, b, kv_head, 0, shape.sequence_length, s.total, columns, shape.scale);
+}
+
+void backward_pairs_segment(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t head,
+                            int64_t segment, float* of_head) {
+  const int64_t dim = shape.head_dim, columns = panel_columns(dim);
+  const int64_t blocks = shape.segment_end(segment) - shape.segment_begin(segment);
+  const KeySums sums = shape.sums(of_head, head % shape.group(), segment, columns);
+  backward_pairs_run(args, shape, PairBackwardScratch::of_this_thread(dim, blocks, 0),
+                     {.b = b, .head = head, .begin = segment, .end = segment + 1, .total = sums});
+}
+
+void backward_pairs_key_block(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b,
+                              int64_t kv_head, int64_t key_block, float* of_head) {
+  finish_key_block<BFloat16>(args, shape, b, kv_head, key_block, of_head, panel_columns(shape.head_dim), shape.scale);
+}
+
+AttentionBackwardKernels pair_kernels(int64_t head_dim) {
+  return {backward_pairs_head, backward_pairs_segment, backward_pairs_key_block, panel_columns(head_dim)};
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(pair_kernels);
+
+AttentionBackwardKernels backward_pairs_kernels(int64_t head_dim) {
+  return HWY_DYNAMIC_DISPATCH(pair_kernels)(head_dim);
+}
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

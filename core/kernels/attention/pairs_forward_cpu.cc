@@ -1,0 +1,113 @@
+#include "core/base/round_up.h"
+#include "core/kernels/attention/pairs_cpu.h"
+#include "core/kernels/attention/panels_cpu.h"
+#include "core/kernels/gemm/bf16_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_forward_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernels/attention/softmax-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+// One thread's working memory.
+struct PairForwardScratch {
+  uint32_t* keys;           // per key block: (dim / 2, 64)
+  uint32_t* values;         // per key block: (32, columns)
+  BFloat16* queries;        // (64, dim)
+  BFloat16* probabilities;  // (64, 64)
+  RunningSoftmax softmax;
+  size_t bytes;
+
+  PairForwardScratch(ScratchLayout layout, const AttentionBlocks& shape, int64_t columns)
+      : keys(layout.take<uint32_t>(shape.blocks() * kAttentionBlock * shape.head_dim / 2)),
+        values(layout.take<uint32_t>(shape.blocks() * kBlockPairs * columns)),
+        queries(layout.take<BFloat16>(kAttentionBlock * shape.head_dim)),
+        probabilities(layout.take<BFloat16>(kAttentionBlock * kAttentionBlock)),
+        softmax(layout, columns),
+        bytes(layout.used_bytes()) {}
+};
+
+void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks& shape, const PairForwardScratch& s,
+                        int64_t b, int64_t head, int64_t query_block) {
+  const int64_t dim = shape.head_dim, columns = panel_columns(dim), rows = shape.block_rows(query_block);
+  const int64_t whole_rows = round_up(rows, kPanelRows);
+  copy_rows({args.qkv.data<BFloat16>() + shape.query_offset(b, head, 0), shape.qkv_row(), shape.sequence_length, dim},
+            query_block, s.queries);
+  s.softmax.begin(whole_rows, columns);
+  // Rows beyond the sequence are multiplied as well, with whatever was there, and never looked at; but not with a NaN,
+  // of which there may be none.
+  std::fill(s.probabilities + rows * kAttentionBlock, s.probabilities + whole_rows * kAttentionBlock, BFloat16{});
+  for (int64_t j = 0; j < shape.key_blocks_end(query_block); ++j) {
+    const bool diagonal = shape.on_diagonal(query_block, j);
+    const int64_t keys = shape.block_rows(j);
+    multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.queries),
+                   .a_stride = dim / 2,
+                   .b = s.keys + j * kAttentionBlock * dim / 2,
+                   .b_stride = kPanelColumns * dim / 2,
+                   .rows = whole_rows,
+                   .columns = kAttentionBlock,
+                   .depth = dim / 2,
+                   .c = s.softmax.scores,
+                   .c_stride = kAttentionBlock,
+                   .store = TileStore::kFp32},
+                  diagonal ? PairTriangle::kLowerResult : PairTriangle::kNone);
+    softmax_block(s.softmax, rows, keys, diagonal, shape.scale, columns);
+    for (int64_t i = 0; i < rows * kAttentionBlock; i += float_lanes()) {
+      store(load(s.softmax.scores + i), s.probabilities + i);
+    }
+    multiply_rows({.a = reinterpret_cast<const uint32_t*>(s.probabilities),
+                   .a_stride = kBlockPairs,
+                   .b = s.values + j * kBlockPairs * columns,
+                   .b_stride = kBlockPairs * kPanelColumns,
+                   .rows = whole_rows,
+                   .columns = columns,
+                   .depth = kBlockPairs,
+                   .c = s.softmax.sums,
+                   .c_stride = columns,
+                   .store = TileStore::kAddFp32},
+                  diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
+  }
+  finish_queries<BFloat16>(args, shape, s.softmax, b, head, query_block, columns);
+}
+
+void attend_pairs_run(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head,
+                      int64_t begin, int64_t end) {
+  thread_local Scratch memory;
+  const int64_t dim = shape.head_dim, columns = panel_columns(dim), kv_head = head / shape.group();
+  const PairForwardScratch s(ScratchLayout(memory.reserve(PairForwardScratch(ScratchLayout(), shape, columns).bytes)),
+                             shape, columns);
+  const BFloat16* qkv = args.qkv.data<BFloat16>();
+  const HeadRows keys{qkv + shape.key_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
+  const HeadRows values{qkv + shape.value_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
+  for (int64_t j = 0; j < shape.key_blocks_end(end - 1); ++j) {
+    pack_rows_as_columns(keys, j, s.keys + j * kAttentionBlock * dim / 2);
+    pack_row_pairs(values, j, s.values + j * kBlockPairs * columns);
+  }
+  for (int64_t i = begin; i < end; ++i) attend_pairs_block(args, shape, s, b, head, i);
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(attend_pairs_run);
+
+bool attends_in_pairs(DType dtype, int64_t head_dim) {
+  // Tests hold Highway to lesser instruction sets: they then run what a processor that has no more would.
+  return dtype == DType::kBF16 && head_dim % 2 == 0 && (hwy::SupportedTargets() & HWY_AVX3) != 0 &&
+         preferred_bf16_gemm() == Bf16Gemm::kDotProducts;
+}
+
+void attend_pairs(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head,
+                  int64_t begin, int64_t end) {
+  HWY_DYNAMIC_DISPATCH(attend_pairs_run)(args, shape, b, head, begin, end);
+}
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

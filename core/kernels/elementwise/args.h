@@ -1,0 +1,96 @@
+// Kernels that map each element by itself: cast, split into bf16 parts, add, dropout, fill.
+#pragma once
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+// dst = round(src * scale), any float dtypes, equal numel. scale multiplies in fp32. dst may be src.
+struct CastArgs {
+  static constexpr std::string_view kName = "cast";
+  Tensor src{}, dst{};
+  float scale = 1.0f;
+
+  static auto operands(auto& args) { return std::array{&args.src, &args.dst}; }
+};
+
+// The number of bf16 parts that hold all 24 bits of an fp32 number.
+inline constexpr int kMostParts = 3;
+
+// x (fp32, any shape) as the sum of bf16 tensors of its numel, two or three (parts[2] is undefined for two):
+//   parts[0] = bf16(x), parts[1] = bf16(x - parts[0]), parts[2] = bf16(x - parts[0] - parts[1])
+// each rounded to nearest, ties to even; the differences are exact in fp32. Two parts leave out at most 2^-17 |x|,
+// three nothing, but for what lies below bf16's smallest number, 2^-133: at most half of that. A finite x that would
+// round to Inf gives its part bf16's largest number instead, and the parts that follow hold the rest, of which two
+// parts may leave out 2^111. An x that is not finite is the last part, and 0 in the others: products leave out those of
+// the last parts with all but the first (see core/ops/fp32_product.h), so that an Inf meets one part of a finite
+// number, not one that may be 0, and stays Inf.
+struct SplitArgs {
+  static constexpr std::string_view kName = "split";
+  Tensor x{};
+  Tensor parts[kMostParts]{};
+
+  int count() const { return parts[2].defined() ? 3 : 2; }
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.parts[0], &args.parts[1], &args.parts[2]}; }
+};
+
+// y = a + b, float dtypes may differ; y may be a or b.
+struct AddArgs {
+  static constexpr std::string_view kName = "add";
+  Tensor a{}, b{}, y{};
+
+  static auto operands(auto& args) { return std::array{&args.a, &args.b, &args.y}; }
+};
+
+// y = keep ? x / (1 - p) : 0. Element e of global sample s is kept when its Philox word >= p * 2^32 (rounded):
+// philox(seed, {e / 4, site, s, step})[e % 4], with e counted within the sample and s = first_sample + local sample.
+// x, y (samples * elements_per_sample) float; y may be x. The derivative is the same kernel on dy. step (1) i32 is read
+// when the kernel runs, so that a captured step draws anew each time.
+struct DropoutArgs {
+  static constexpr std::string_view kName = "dropout";
+  Tensor x{}, y{};
+  float probability = 0.0f;
+  uint64_t seed = 0;
+  Tensor step{};
+  uint32_t site = 0, first_sample = 0;
+  int64_t elements_per_sample = 0;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.y, &args.step}; }
+};
+
+// Every element of dst becomes `value`, rounded to its dtype. A tensor that is not floating can only be filled with 0.
+struct FillArgs {
+  static constexpr std::string_view kName = "fill";
+  Tensor dst{};
+  float value = 0.0f;
+
+  static auto operands(auto& args) { return std::array{&args.dst}; }
+};
+
+void check_args(const CastArgs& args);
+void check_args(const SplitArgs& args);
+void check_args(const AddArgs& args);
+void check_args(const DropoutArgs& args);
+void check_args(const FillArgs& args);
+
+KernelWork work_of(const DropoutArgs& args);
+
+namespace cpu {
+void run(const CastArgs& args);
+void run(const SplitArgs& args);
+void run(const AddArgs& args);
+void run(const DropoutArgs& args);
+void run(const FillArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const CastArgs& args, CudaStream& stream);
+void run(const SplitArgs& args, CudaStream& stream);
+void run(const AddArgs& args, CudaStream& stream);
+void run(const DropoutArgs& args, CudaStream& stream);
+void run(const FillArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

@@ -1,0 +1,73 @@
+// Token and position embedding, and rotary position embedding (RoPE).
+#pragma once
+
+#include <string>
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+enum class Rotation : uint8_t { kForward, kInverse };
+
+// y (R, C) = token_table[tokens[r]] + position_table[r % sequence_length]; position_table may be undefined.
+// tokens (R) i32; tables (V, C), (>= sequence_length, C) float. tokens must be in [0, V): checked when data is read.
+struct EmbeddingForwardArgs {
+  static constexpr std::string_view kName = "embedding_forward";
+  Tensor tokens{}, token_table{}, position_table{}, y{};
+  int64_t sequence_length = 0;
+
+  static auto operands(auto& args) {
+    return std::array{&args.tokens, &args.token_table, &args.position_table, &args.y};
+  }
+};
+
+// Gradients fp32: d_token_table (V, C), d_position_table (P, C) or undefined; kWrite also clears rows that no token
+// used.
+struct EmbeddingBackwardArgs {
+  static constexpr std::string_view kName = "embedding_backward";
+  Tensor tokens{}, dy{}, d_token_table{}, d_position_table{};
+  int64_t sequence_length = 0;
+  GradientMode token_mode = GradientMode::kWrite, position_mode = GradientMode::kWrite;
+
+  static auto operands(auto& args) {
+    return std::array{&args.tokens, &args.dy, &args.d_token_table, &args.d_position_table};
+  }
+};
+
+// Rotary position embedding, half-split pairs (i, i + D/2), angle = position * base^(-2i/D) (Su et al. 2021), of the
+// first `rotated_heads` heads of each row of x (R, row_heads * D); other heads are copied. position = r %
+// sequence_length. kInverse is the derivative. y may be x. D is even.
+struct RopeArgs {
+  static constexpr std::string_view kName = "rope";
+  Tensor x{}, y{};
+  int64_t sequence_length = 0, row_heads = 0, rotated_heads = 0, head_dim = 0;
+  float base = 10000.0f;
+  Rotation rotation = Rotation::kForward;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
+};
+
+Rows check_args(const EmbeddingForwardArgs& args);   // y
+Rows check_args(const EmbeddingBackwardArgs& args);  // dy
+Rows check_args(const RopeArgs& args);               // x
+
+KernelWork work_of(const EmbeddingForwardArgs& args);
+KernelWork work_of(const EmbeddingBackwardArgs& args);
+std::string variant_of(const EmbeddingBackwardArgs& args);
+KernelWork work_of(const RopeArgs& args);
+std::string variant_of(const RopeArgs& args);
+
+namespace cpu {
+void run(const EmbeddingForwardArgs& args);
+void run(const EmbeddingBackwardArgs& args);
+void run(const RopeArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const EmbeddingForwardArgs& args, CudaStream& stream);
+void run(const EmbeddingBackwardArgs& args, CudaStream& stream);
+void run(const RopeArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

@@ -1,0 +1,115 @@
+// y[r] = token_table[tokens[r]] + position_table[r % T], in fp32 with one rounding on store.
+// Gradients: rows of dy added into fp32 tables in row order. Threads share out columns, not rows, so that no two of
+// them meet in a table row and the order of additions is always the same.
+#include "core/kernels/embedding/args.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/cpu/row_scratch.h"
+#include "core/kernels/check_args.h"
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/kernel_args.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/embedding/embedding_cpu.cc"
+#include "hwy/foreach_target.h"
+
+#include "core/cpu/row-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+HWY_INLINE void add_rows(const float* a, const float* b, float* y, int64_t n) {
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    store(hn::Add(load(a + i, count), load(b + i, count)), y + i, count);
+  });
+}
+
+void embedding_forward_kernel(const EmbeddingForwardArgs& args, const RowScratch& scratch) {
+  const int64_t columns = args.y.shape().last();
+  const int32_t* tokens = args.tokens.data<int32_t>();
+  const bool positions = args.position_table.defined();
+  const RowReader token_reader(args.token_table, columns);
+  const RowReader position_reader(positions ? args.position_table : args.token_table, columns);
+  const RowWriter writer(args.y, columns, GradientMode::kWrite);
+  parallel_rows(args.tokens.numel(), columns, [&](int64_t row) {
+    const float* token = token_reader.read(tokens[row], scratch.own(0));
+    float* y = writer.target(row, scratch.own(2));
+    if (positions) {
+      add_rows(token, position_reader.read(row % args.sequence_length, scratch.own(1)), y, columns);
+    } else {
+      std::memcpy(y, token, static_cast<size_t>(columns) * sizeof(float));
+    }
+    writer.finish(row, y);
+  });
+}
+
+template <typename T>
+void accumulate(const T* dy, float* gradient, int64_t n) {
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    store(hn::Add(load(gradient + i, count), load(dy + i, count)), gradient + i, count);
+  });
+}
+
+void embedding_backward_kernel(const EmbeddingBackwardArgs& args) {
+  constexpr int64_t kColumnsPerChunk = 64;  // whole cache lines of the tables
+  const int64_t columns = args.dy.shape().last();
+  const int64_t rows = args.tokens.numel();
+  const int64_t chunks = divide_up(columns, kColumnsPerChunk);
+  const int32_t* tokens = args.tokens.data<int32_t>();
+  float* d_token = args.d_token_table.data<float>();
+  float* d_position = args.d_position_table.defined() ? args.d_position_table.data<float>() : nullptr;
+  dispatch(args.dy.dtype(), [&]<typename T>() {
+    const T* dy = args.dy.data<T>();
+    parallel_rows(chunks, rows * kColumnsPerChunk, [&](int64_t chunk) {
+      const int64_t begin = chunk * kColumnsPerChunk;
+      const int64_t count = std::min(kColumnsPerChunk, columns - begin);
+      for (int64_t row = 0; row < rows; ++row) {
+        const T* source = dy + row * columns + begin;
+        accumulate(source, d_token + tokens[row] * columns + begin, count);
+        if (d_position) accumulate(source, d_position + row % args.sequence_length * columns + begin, count);
+      }
+    });
+  });
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(embedding_forward_kernel);
+HWY_EXPORT(embedding_backward_kernel);
+
+namespace {
+
+// A token outside of the table would read or write foreign memory; the data loader has refused it before.
+void check_tokens(const char* op, const Tensor& tokens, int64_t vocabulary) {
+  const int32_t* data = tokens.data<int32_t>();
+  for (int64_t i = 0; i < tokens.numel(); ++i) {
+    MANTISSA_CHECK(data[i] >= 0 && data[i] < vocabulary, "[{}] tokens must be in [0, {}), got {} at index {}", op,
+                   vocabulary, data[i], i);
+  }
+}
+
+}  // namespace
+
+void run(const EmbeddingForwardArgs& args) {
+  const Rows rows = check_args(args);
+  check_tokens("embedding", args.tokens, args.token_table.dim(0));
+  HWY_DYNAMIC_DISPATCH(embedding_forward_kernel)(args, RowScratch(rows.columns, 0, 3, 0));
+}
+
+void run(const EmbeddingBackwardArgs& args) {
+  check_args(args);
+  check_tokens("embedding backward", args.tokens, args.d_token_table.dim(0));
+  if (args.token_mode == GradientMode::kWrite) run(FillArgs{.dst = args.d_token_table, .value = 0.0f});
+  if (args.d_position_table.defined() && args.position_mode == GradientMode::kWrite)
+    run(FillArgs{.dst = args.d_position_table, .value = 0.0f});
+  HWY_DYNAMIC_DISPATCH(embedding_backward_kernel)(args);
+}
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,152 @@
+// Rotary position embedding: each pair (a, b) = (x[i], x[i + D/2]) of a head is turned by position * base^(-2i/D):
+//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative turns back (sin negated).
+//
+// A block takes a few rows at a time: its threads first compute the D/2 angles of each row into shared memory, once for
+// all heads, then turn the heads. Angles are computed in double, since an fp32 angle is wrong by 4e-3 at position 1e5;
+// at some 40 operations for each row and pair that stays hidden behind the memory traffic, which bounds the kernel:
+// x is read once and y written once, 16 bytes at a time where D/2 is a multiple of that.
+// Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
+#include "core/kernels/embedding/args.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/cuda/device/elementwise.h"
+#include "core/kernels/check_args.h"
+
+namespace mantissa::cuda {
+namespace {
+
+constexpr unsigned kThreads = 256;
+
+template <typename T>
+struct Rope {
+  const T* x;  // (R, columns)
+  T* y;
+  int64_t rows, columns, sequence_length;
+  unsigned half;             // D/2
+  unsigned rotated_columns;  // the first ones of a row
+  unsigned copied_columns;   // the others, or 0 in place
+  unsigned rows_at_once;
+  double exponent_step;  // -2 log2(base) / D
+  float sign;            // -1 turns back
+};
+
+struct Turn {
+  float cosine, sine;
+};
+
+// Of position * 2^exponent. In quarter turns the angle is reduced to [-pi/4, pi/4] without a rounding of note; there
+// Taylor polynomials, whose first term left out is below 2e-9, are exact to a small part of an fp32 ulp.
+__device__ __forceinline__ Turn turn_of(int64_t position, double exponent) {
+  constexpr double kPi = 3.14159265358979324;
+  const double quarters = static_cast<double>(position) * exp2(exponent) * (2.0 / kPi);
+  const double whole = rint(quarters);
+  const double r = (quarters - whole) * (kPi / 2.0), square = r * r;
+  double sine = fma(square, 1.0 / 362880.0, -1.0 / 5040.0);
+  sine = fma(square, sine, 1.0 / 120.0);
+  sine = fma(square, sine, -1.0 / 6.0);
+  sine = fma(square * r, sine, r);
+  double cosine = fma(square, -1.0 / 3628800.0, 1.0 / 40320.0);
+  cosine = fma(square, cosine, -1.0 / 720.0);
+  cosine = fma(square, cosine, 1.0 / 24.0);
+  cosine = fma(square, cosine, -0.5);
+  cosine = fma(square, cosine, 1.0);
+  const int64_t quadrant = static_cast<int64_t>(whole) & 3;
+  const bool swapped = (quadrant & 1) != 0;
+  const float c = static_cast<float>(swapped ? sine : cosine), s = static_cast<float>(swapped ? cosine : sine);
+  return {quadrant == 1 || quadrant == 2 ? -c : c, quadrant >= 2 ? -s : s};
+}
+
+template <int Width, typename T>
+__device__ __forceinline__ void rotate(const T* x, T* y, unsigned half, const float* cosine, const float* sine) {
+  float a[Width], b[Width], c[Width], s[Width];
+  load<Width>(x, a);
+  load<Width>(x + half, b);
+  load<Width>(cosine, c);
+  load<Width>(sine, s);
+#pragma unroll
+  for (int k = 0; k < Width; ++k) {
+    const float turned = fmaf(-b[k], s[k], a[k] * c[k]);
+    b[k] = fmaf(a[k], s[k], b[k] * c[k]);
+    a[k] = turned;
+  }
+  store<Width>(y, a);
+  store<Width>(y + half, b);
+}
+
+template <int Width, typename T>
+__global__ void rope_kernel(Rope<T> rope) {
+  float* const cosines = shared_memory<float>();  // (rows_at_once, half)
+  float* const sines = cosines + rope.rows_at_once * rope.half;
+  const unsigned pairs = rope.rotated_columns / 2 / Width, copies = rope.copied_columns / Width;  // of a row
+  const unsigned pairs_of_head = rope.half / Width;
+  const int64_t row_step = static_cast<int64_t>(gridDim.x) * rope.rows_at_once;
+  for (int64_t first = static_cast<int64_t>(blockIdx.x) * rope.rows_at_once; first < rope.rows; first += row_step) {
+    const unsigned count = static_cast<unsigned>(std::min<int64_t>(rope.rows_at_once, rope.rows - first));
+    for (unsigned i = threadIdx.x; pairs > 0 && i < count * rope.half; i += blockDim.x) {
+      const int64_t position = (first + i / rope.half) % rope.sequence_length;
+      const Turn turn = turn_of(position, rope.exponent_step * static_cast<double>(i % rope.half));
+      cosines[i] = turn.cosine;
+      sines[i] = turn.sine * rope.sign;
+    }
+    __syncthreads();
+    const T* const x = rope.x + first * rope.columns;
+    T* const y = rope.y + first * rope.columns;
+    for (unsigned task = threadIdx.x; task < count * pairs; task += blockDim.x) {
+      const unsigned row = task / pairs, head = task % pairs / pairs_of_head;
+      const unsigned i = task % pairs % pairs_of_head * Width;
+      const int64_t at = row * rope.columns + head * 2 * rope.half + i;
+      rotate<Width>(x + at, y + at, rope.half, cosines + row * rope.half + i, sines + row * rope.half + i);
+    }
+    for (unsigned task = threadIdx.x; task < count * copies; task += blockDim.x) {
+      const int64_t at = task / copies * rope.columns + rope.rotated_columns + task % copies * Width;
+      using Bits = Vector<T, Width>;  // as they are: a NaN keeps its payload
+      *reinterpret_cast<Bits*>(y + at) = *reinterpret_cast<const Bits*>(x + at);
+    }
+    __syncthreads();
+  }
+}
+
+template <int Width, typename T>
+void run(Rope<T> rope, CudaStream& stream) {
+  // Rows of few heads are taken together: two tasks for each thread are worth the two barriers.
+  constexpr unsigned kTasksAtOnce = 2 * kThreads, kMostRowsAtOnce = 16;
+  const unsigned tasks = (rope.rotated_columns / 2 + rope.copied_columns) / Width;
+  if (rope.rows == 0 || tasks == 0) return;
+  rope.rows_at_once = std::clamp(kTasksAtOnce / tasks, 1u, kMostRowsAtOnce);
+  const size_t shared_bytes = size_t{2} * rope.rows_at_once * rope.half * sizeof(float);
+  launch(rope_kernel<Width, T>,
+         {.grid = blocks_for(rope.rows, rope.rows_at_once, stream), .block = kThreads, .shared_bytes = shared_bytes},
+         stream.handle(), rope);
+}
+
+}  // namespace
+
+void run(const RopeArgs& args, CudaStream& stream) {
+  const Rows rows = check_args(args);
+  const int64_t rotated_columns = args.rotated_heads * args.head_dim;
+  const bool in_place = args.x.raw() == args.y.raw();
+  dispatch(args.x.dtype(), [&]<typename T>() {
+    constexpr int kWidth = kVectorWidth<T>;
+    const Rope<T> operands{
+        .x = args.x.data<T>(),
+        .y = args.y.data<T>(),
+        .rows = rows.rows,
+        .columns = rows.columns,
+        .sequence_length = args.sequence_length,
+        .half = static_cast<unsigned>(args.head_dim / 2),
+        .rotated_columns = static_cast<unsigned>(rotated_columns),
+        .copied_columns = in_place ? 0u : static_cast<unsigned>(rows.columns - rotated_columns),
+        .rows_at_once = 1,
+        .exponent_step = -2.0 * std::log2(static_cast<double>(args.base)) / static_cast<double>(args.head_dim),
+        .sign = args.rotation == Rotation::kForward ? 1.0f : -1.0f};
+    if (args.head_dim / 2 % kWidth == 0 && all_aligned(operands.x, operands.y)) {
+      run<kWidth>(operands, stream);
+    } else {
+      run<1>(operands, stream);
+    }
+  });
+}
+
+}  // namespace mantissa::cuda

@@ -1,0 +1,93 @@
+// A tile of three vectors by 8 rows (4 where there are 16 registers only): enough independent sums to keep the
+// multiply-add units busy, with one vector of b for every 8 (4) multiply-adds and one broadcast of a for every three.
+#include "core/kernels/gemm/micro_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/gemm/micro_fp32_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+constexpr int kRows = 8;
+#else
+constexpr int kRows = 4;
+#endif
+
+template <int kVectors>
+HWY_INLINE void store_fp32(const MicroTile& tile, FloatVec (&sums)[kRows][kVectors]) {
+  const FloatTag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  float* row = static_cast<float*>(tile.c);
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i, row += tile.c_stride) {
+    for (int j = 0; j < kVectors; ++j) {
+      FloatVec sum = sums[i][j];
+      if (tile.store == TileStore::kAddFp32) {
+        sum = hn::Add(hn::LoadU(d, row + j * lanes), sum);
+      } else if (tile.bias != nullptr) {
+        sum = hn::Add(sum, hn::LoadU(d, tile.bias + j * lanes));
+      }
+      hn::StoreU(sum, d, row + j * lanes);
+    }
+  }
+}
+
+template <bool kPanel, int kVectors>
+void multiply_fp32(const MicroTile& tile) {
+  const FloatTag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float* a = reinterpret_cast<const float*>(tile.a);
+  const float* b = reinterpret_cast<const float*>(tile.b);
+  const int64_t row_stride = kPanel ? 1 : tile.a_stride, step = kPanel ? kRows : 1;
+  prefetch_c(tile, kRows, kVectors * lanes);
+  FloatVec sums[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) {
+      sums[i][j] = tile.before == nullptr ? hn::Zero(d) : hn::LoadU(d, tile.before + (i * kVectors + j) * lanes);
+    }
+  }
+  // Counting and moving on after each word of K would be a seventh of the loop's instructions on 256-bit vectors, which
+  // shows where a virtual machine has one of a core's two threads.
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < tile.depth; ++k) {
+    FloatVec columns[kVectors];
+    for (int j = 0; j < kVectors; ++j) columns[j] = hn::Load(d, b + j * lanes);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const FloatVec x = hn::Set(d, a[i * row_stride]);
+      for (int j = 0; j < kVectors; ++j) sums[i][j] = hn::MulAdd(x, columns[j], sums[i][j]);
+    }
+    a += step;
+    b += kVectors * lanes;
+  }
+  store_fp32<kVectors>(tile, sums);
+}
+
+const MicroKernel& make_fp32_micro_kernel() {
+  static const MicroKernel kernel{
+      .word = GemmWord::kFp32,
+      .stores_bf16 = false,
+      .rows = kRows,
+      .lanes = float_lanes(),
+      .from_rows = {multiply_fp32<false, 1>, multiply_fp32<false, 2>, multiply_fp32<false, 3>},
+      .from_panel = {multiply_fp32<true, 1>, multiply_fp32<true, 2>, multiply_fp32<true, 3>}};
+  return kernel;
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(make_fp32_micro_kernel);
+const MicroKernel& fp32_micro_kernel() { return HWY_DYNAMIC_DISPATCH(make_fp32_micro_kernel)(); }
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

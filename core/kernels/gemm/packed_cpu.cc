@@ -1,0 +1,179 @@
+// b is packed by all threads together, block by block. Then they take tasks, blocks of c. Where a is small enough to be
+// read again for every panel of b, tasks pack the panels that they use instead. Panels that are kept are packed once,
+// all of b's.
+#include "core/kernels/gemm/packed_cpu.h"
+
+#include <algorithm>
+
+#include "core/base/thread_team.h"
+#include "core/cpu/scratch.h"
+#include "core/kernels/gemm/packed_operand_cpu.h"
+#include "core/kernels/gemm/task_cpu.h"
+#include "core/kernels/gemm/tile_io_cpu.h"
+
+namespace mantissa::cpu {
+namespace {
+
+// Words of K, and of b, that are packed at a time: they bound the memory of a large product (16 MiB).
+constexpr int64_t kBlockDepthWords = 4 * kStretchWords;
+constexpr int64_t kBlockWords = int64_t{1} << 22;
+// Words of b that do not push everything else out of the second-level cache and its share of the third.
+constexpr int64_t kCachedWords = int64_t{1} << 19;
+// Words of a that stay in the second-level cache while tasks go over them for each panel of b. They then pack their
+// panels themselves, which never leave that cache either. From the third-level cache it costs more than it saves.
+constexpr int64_t kStreamedWords = int64_t{1} << 18;
+// Rows of a for which packing b would take less than a hundredth of the time: its panels are not worth their memory.
+constexpr int64_t kMostRowsForKept = 2048;
+// Fewer multiplications than this are left to one thread.
+constexpr int64_t kParallelProducts = int64_t{1} << 19;
+
+// Columns of a block of b: so many that its panels take kBlockWords, but one panel at least.
+Cut cut_columns(int64_t columns, int64_t panel_columns, int64_t depth_words) {
+  const int64_t most = std::max<int64_t>(1, kBlockWords / (depth_words * panel_columns)) * panel_columns;
+  return cut_evenly(columns, most, panel_columns);
+}
+
+// Whether tasks go over all rows of a for one panel of b.
+bool takes_panels(const GemmJob& job, int64_t threads) {
+  return !job.packs_rows && job.extents.m * job.depth_words() <= kStreamedWords &&
+         Cut{job.extents.n, job.kernel.columns()}.count() >= GemmTasks::kPerThread * threads;
+}
+
+float inverse_of(const Tensor& scale) { return scale.defined() ? 1.0f / *scale.data<float>() : 1.0f; }
+
+GemmJob make_job(const GemmArgs& args, const MicroKernel& kernel) {
+  const GemmExtents e = check_args(args);
+  const Tensor& product = args.activation == GemmActivation::kGelu ? args.aux : args.c;
+  const bool scaled = args.a_scale.defined() || args.b_scale.defined();
+  const GemmOperand a{args.a.raw(), args.a.dim(1), args.a.dtype(), args.trans_a == Transpose::kYes, e.m, e.k};
+  return {
+      .args = args,
+      .kernel = kernel,
+      .extents = e,
+      .a = a,
+      .b = {args.b.raw(), args.b.dim(1), args.b.dtype(), args.trans_b == Transpose::kNo, e.n, e.k},
+      .packs_rows = !a.has_rows_of(kernel.word),
+      .own_columns = false,
+      .product = product,
+      .c_element_bytes = static_cast<int64_t>(size_bytes(product.dtype())),
+      .store = args.mode == GradientMode::kAccumulate ? TileStore::kAddFp32
+               : product.dtype() == DType::kBF16      ? TileStore::kBf16
+                                                      : TileStore::kFp32,
+      .direct = !scaled && (product.dtype() == DType::kF32 || (product.dtype() == DType::kBF16 && kernel.stores_bf16)),
+      .factors = {inverse_of(args.a_scale), inverse_of(args.b_scale)}};
+}
+
+class PackedGemm {
+ public:
+  PackedGemm(const GemmArgs& args, const MicroKernel& kernel);
+  void run();
+
+ private:
+  void pack_columns(const GemmBlock& block) const;
+  void multiply(const GemmBlock& block) const;
+  GemmTasks tasks_of(const GemmBlock& block) const;
+
+  // Tasks on all threads, or on the calling one.
+  template <typename Body>
+  void run(int64_t tasks, const Body& body) const {
+    if (threads_ > 1) return parallel_for(tasks, body);
+    for (int64_t task = 0; task < tasks; ++task) body(task);
+  }
+
+  GemmJob job_;
+  const int threads_;
+  const int64_t kept_words_;  // of the panels in args.b_cache; 0: they are in scratch
+  const bool takes_panels_;   // a task is a panel of b
+  Cut depth_;                 // of K, in words
+  Cut columns_;               // of b and c
+};
+
+PackedGemm::PackedGemm(const GemmArgs& args, const MicroKernel& kernel)
+    : job_(make_job(args, kernel)),
+      threads_(job_.extents.m * job_.extents.n * job_.extents.k < kParallelProducts ? 1 : threads()),
+      kept_words_(args.b_cache != nullptr ? kept_words(args, kernel) : 0),
+      takes_panels_(takes_panels(job_, threads_)) {
+  job_.own_columns = takes_panels_ && kept_words_ == 0;
+  const int64_t n = job_.extents.n, depth = job_.depth_words();
+  const bool whole = takes_panels_ || kept_words_ > 0;
+  depth_ = whole ? Cut{depth, depth} : cut_evenly(depth, kBlockDepthWords, 1);
+  columns_ = whole ? Cut{n, n} : cut_columns(n, kernel.columns(), depth_.part);
+}
+
+void PackedGemm::run() {
+  thread_local Scratch scratch, bias_scratch;
+  job_.bias = bias_as_fp32(job_.args.bias, job_.product.dtype(), bias_scratch);
+  const int64_t columns = round_up(columns_.part, job_.kernel.columns());
+  const auto lay_out = [&](ScratchLayout layout) {
+    job_.packed_b = job_.own_columns || kept_words_ > 0 ? nullptr : layout.take<uint32_t>(columns * depth_.part);
+    job_.sums = depth_.count() > 1 ? layout.take<float>(round_up(job_.extents.m, job_.kernel.rows) * columns) : nullptr;
+    return layout.used_bytes();
+  };
+  lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
+  bool packs = !job_.own_columns;
+  if (kept_words_ > 0) {
+    auto* const cache = static_cast<PackedOperand*>(job_.args.b_cache);
+    const auto panels = cache->panels(job_.b, job_.kernel.word, kept_words_);
+    job_.packed_b = panels.data;
+    packs = !panels.packed;
+  }
+  for (int64_t j = 0; j < columns_.count(); ++j) {
+    for (int64_t d = 0; d < depth_.count(); ++d) {
+      const GemmBlock block{.column = columns_.begin(j),
+                            .columns = columns_.size(j),
+                            .word = depth_.begin(d),
+                            .words = depth_.size(d),
+                            .first = d == 0,
+                            .last = d + 1 == depth_.count()};
+      if (packs) pack_columns(block);
+      multiply(block);
+    }
+  }
+}
+
+void PackedGemm::pack_columns(const GemmBlock& block) const {
+  const Cut panels{block.columns, job_.kernel.columns()};
+  run(panels.count(), [&](int64_t index) {
+    pack_panels(job_.b, job_.panel_of_b(block.column + panels.begin(index), block.word, block.words,
+                                        job_.packed_b + panels.begin(index) * block.words));
+  });
+}
+
+GemmTasks PackedGemm::tasks_of(const GemmBlock& block) const {
+  if (takes_panels_) return {{job_.extents.m, job_.extents.m}, {block.columns, job_.kernel.columns()}};
+  return plan_tasks({.m = job_.extents.m,
+                     .n = block.columns,
+                     .tile_rows = job_.kernel.rows,
+                     .tile_columns = job_.kernel.columns(),
+                     .threads = threads_,
+                     .packs_rows = job_.packs_rows});
+}
+
+void PackedGemm::multiply(const GemmBlock& block) const {
+  const GemmTasks tasks = tasks_of(block);
+  // With rows outermost a thread's share is of rows that it is likely to have written, but goes over all of b again and
+  // again.
+  const bool rows_outermost = block.words * block.columns <= kCachedWords;
+  run(tasks.count(), [&](int64_t index) {
+    const int64_t i = rows_outermost ? index / tasks.columns.count() : index % tasks.rows.count();
+    const int64_t j = rows_outermost ? index % tasks.columns.count() : index / tasks.rows.count();
+    const int64_t row = tasks.rows.begin(i), column = block.column + tasks.columns.begin(j);
+    run_gemm_task(job_, block,
+                  {.row = row,
+                   .row_end = row + tasks.rows.size(i),
+                   .column = column,
+                   .column_end = column + tasks.columns.size(j)});
+  });
+}
+
+}  // namespace
+
+void gemm_packed(const GemmArgs& args, const MicroKernel& kernel) { PackedGemm(args, kernel).run(); }
+
+int64_t kept_words(const GemmArgs& args, const MicroKernel& kernel) {
+  const GemmExtents e = check_args(args);
+  if (e.m > kMostRowsForKept) return 0;
+  return round_up(e.n, kernel.columns()) * words_in(e.k, kernel.word);
+}
+
+}  // namespace mantissa::cpu

@@ -1,0 +1,36 @@
+// A product with an activation or a bias gradient (GemmArgs) by the kernels of gemm, gelu and column_sum, one after the
+// other: what every device does where it has no kernel for both.
+#pragma once
+
+#include "core/kernels/activation/args.h"
+#include "core/kernels/gemm/args.h"
+#include "core/kernels/reduction/args.h"
+
+namespace mantissa {
+
+// gemm(args) multiplies; run(args) runs the kernels GeluForwardArgs and GeluBackwardArgs.
+template <typename Gemm, typename Run>
+void gemm_in_steps(const GemmArgs& args, Gemm&& gemm, Run&& run) {
+  GemmArgs product = args;
+  product.aux = Tensor();
+  product.activation = GemmActivation::kNone;
+  if (args.activation == GemmActivation::kGelu) {
+    product.c = args.aux;
+    gemm(product);
+    run(GeluForwardArgs{.x = args.aux, .y = args.c, .form = args.form});
+  } else {
+    gemm(product);
+    run(GeluBackwardArgs{.x = args.aux, .dy = args.c, .dx = args.c, .form = args.form});
+  }
+}
+
+// Likewise, run() of ColumnSumArgs; args.bias_gradient is defined.
+template <typename Gemm, typename Run>
+void gemm_then_bias_gradient(const GemmArgs& args, Gemm&& gemm, Run&& run) {
+  GemmArgs product = args;
+  product.bias_gradient = Tensor();
+  gemm(product);
+  run(ColumnSumArgs{.x = args.a, .out = args.bias_gradient, .mode = args.bias_gradient_mode});
+}
+
+}  // namespace mantissa

@@ -1,0 +1,188 @@
+// A task takes K in stretches whose panels stay in the second-level cache, and keeps the sums of a stretch for the next
+// one: what is rounded to c's dtype is the whole sum. Rows of a are read as they lie; where they cannot be, a task
+// packs its own, which then never leave the cache.
+#include "core/kernels/gemm/task_cpu.h"
+
+#include <algorithm>
+
+#include "core/cpu/scratch.h"
+#include "core/kernels/activation/gelu_cpu.h"
+#include "core/kernels/gemm/tile_io_cpu.h"
+
+namespace mantissa::cpu {
+namespace {
+
+// Words of K of a stretch, and a task's panels of a for them.
+struct Stretch {
+  int64_t begin, words;
+  const uint32_t* panels;
+};
+
+void pack_rows(const GemmJob& job, const GemmBlock& block, const GemmPart& part, const Stretch& stretch,
+               uint32_t* panels, float* row_sums) {
+  const int64_t first = std::max(part.row, job.first_packed_row());
+  if (first >= part.row_end) return;
+  const int64_t k = job.elements(block.word + stretch.begin);
+  pack_panels(job.a, {.line = first,
+                      .width = job.kernel.rows,
+                      .panels = Cut{part.row_end - first, job.kernel.rows}.count(),
+                      .panel_stride = job.kernel.rows * stretch.words,
+                      .k = k,
+                      .depth = std::min(job.elements(stretch.words), job.extents.k - k),
+                      .word = job.kernel.word,
+                      .panel = panels,
+                      .sums = row_sums});
+}
+
+void add_bias_gradient(const GemmJob& job, const GemmBlock& block, const GemmPart& part, const Stretch& stretch,
+                       const float* row_sums) {
+  const bool starts = block.first && stretch.begin == 0 && job.args.bias_gradient_mode == GradientMode::kWrite;
+  float* const out = job.args.bias_gradient.data<float>();
+  for (int64_t row = part.row; row < part.row_end; ++row) {
+    out[row] = (starts ? 0.0f : out[row]) + row_sums[row - part.row];
+  }
+}
+
+// What this thread packs of b after stretch `index` of a panel: its next stretch, or of the next panel, which is likely
+// to be this thread's as well. Its width is 0 behind the last.
+PackArgs next_own_panel(const GemmJob& job, int64_t column, const Cut& stretches, int64_t index) {
+  const bool same_panel = index + 1 < stretches.count();
+  if (!same_panel) column += job.kernel.columns();
+  if (column >= job.extents.n) return {};
+  const int64_t next = same_panel ? index + 1 : 0;
+  return job.panel_of_b(column, stretches.begin(next), stretches.size(next), nullptr);
+}
+
+void store_part(const GemmJob& job, const float* tile, int64_t tile_stride, const GemmPart& part) {
+  store_tile({.tile = tile,
+              .tile_stride = tile_stride,
+              .bias = job.bias != nullptr ? job.bias + part.column : nullptr,
+              .rows = part.row_end - part.row,
+              .columns = part.column_end - part.column,
+              .stride = job.extents.n,
+              .to = job.product.dtype(),
+              .mode = job.args.mode,
+              .factors = {job.factors[0], job.factors[1]},
+              .dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes});
+}
+
+// A column of tiles. `sums` holds the tiles' sums so far, each (rows, vectors of columns), and takes those that others
+// will add to; null where a tile is done at once. Meanwhile fetches the panel of b that will be packed next.
+void run_column(const GemmJob& job, const GemmBlock& block, const GemmPart& part, const Stretch& stretch,
+                const uint32_t* b, const PackArgs& next_panel, float* sums) {
+  alignas(64) float buffer[MicroKernel::kMaxElements];
+  const int64_t columns = std::min(job.kernel.columns(), job.extents.n - part.column),
+                width = job.panel_width(part.column);
+  const bool first = block.first && stretch.begin == 0;
+  const bool last = block.last && stretch.begin + stretch.words == block.words;
+  const int64_t c_bytes = job.extents.n * job.c_element_bytes;
+  std::byte* c = job.product.raw() + part.row * c_bytes + part.column * job.c_element_bytes;
+  MicroTile tile{
+      .a = nullptr,
+      .a_stride = job.a.columns / elements_in(job.kernel.word),
+      .b = b,
+      .depth = stretch.words,
+      .before = nullptr,
+      .bias = nullptr,
+      .c = nullptr,
+      .c_stride = width,
+      .store = TileStore::kFp32,
+  };
+  const MicroKernel::Run run_rows = job.kernel.from_rows[width / job.kernel.lanes - 1],
+                         run_panel = job.kernel.from_panel[width / job.kernel.lanes - 1];
+  const auto* a = reinterpret_cast<const uint32_t*>(job.a.at(part.row, job.elements(block.word + stretch.begin)));
+  const uint32_t* panel = stretch.panels;
+  const Cut row_tiles{part.row_end - part.row, job.kernel.rows};
+  for (int64_t row = part.row; row < part.row_end; row += job.kernel.rows) {
+    if (next_panel.width > 0) prefetch_panels(job.b, next_panel, (row - part.row) / job.kernel.rows, row_tiles.count());
+    const int64_t rows = std::min(job.kernel.rows, job.extents.m - row);
+    tile.before = first ? nullptr : sums;
+    if (!last) {
+      tile.c = sums;
+    } else if (rows == job.kernel.rows && columns == width && job.direct) {
+      tile.c = c, tile.c_stride = job.extents.n, tile.store = job.store;
+      tile.bias = job.bias != nullptr ? job.bias + part.column : nullptr;
+    } else {
+      tile.c = buffer, tile.c_stride = width, tile.store = TileStore::kFp32, tile.bias = nullptr;
+    }
+    if (row < job.first_packed_row()) {
+      tile.a = a;
+      run_rows(tile);
+    } else {
+      tile.a = panel;
+      run_panel(tile);
+      panel += job.kernel.rows * stretch.words;
+    }
+    if (tile.c == buffer) store_part(job, buffer, width, {row, row + rows, part.column, part.column + columns});
+    if (sums != nullptr) sums += job.kernel.rows * job.kernel.columns();
+    a += job.kernel.rows * tile.a_stride;
+    c += job.kernel.rows * c_bytes;
+  }
+}
+
+// The activation, of numbers that are still in the cache.
+void activate(const GemmJob& job, const GemmPart& part) {
+  const MatrixPart matrix{.row = part.row,
+                          .rows = part.row_end - part.row,
+                          .column = part.column,
+                          .columns = part.column_end - part.column};
+  if (job.args.activation == GemmActivation::kGelu) {
+    gelu_forward_part({.x = job.args.aux, .y = job.args.c, .form = job.args.form}, matrix);
+  } else if (job.args.activation == GemmActivation::kGeluGradient) {
+    gelu_backward_part({.x = job.args.aux, .dy = job.args.c, .dx = job.args.c, .form = job.args.form}, matrix);
+  }
+}
+
+}  // namespace
+
+void run_gemm_task(const GemmJob& job, const GemmBlock& block, const GemmPart& part) {
+  thread_local Scratch scratch;
+  const Cut stretches = cut_evenly(block.words, kStretchWords, 1);
+  const int64_t tile_elements = job.kernel.rows * job.kernel.columns();
+  const Cut column_tiles{part.column_end - part.column, job.kernel.columns()};
+  const int64_t own_row_tiles = Cut{part.row_end - part.row, job.kernel.rows}.count();
+  const bool own_sums = job.sums == nullptr && stretches.count() > 1;
+  // Of the tasks that pack the same rows, the first adds them up.
+  const bool adds_rows = job.args.bias_gradient.defined() && part.column == 0;
+  uint32_t *panels = nullptr, *own_panel = nullptr;
+  float *sums = nullptr, *row_sums = nullptr;
+  const auto lay_out = [&](ScratchLayout layout) {
+    panels = layout.take<uint32_t>((job.packs_rows ? own_row_tiles : 1) * job.kernel.rows * stretches.part);
+    own_panel = job.own_columns ? layout.take<uint32_t>(job.kernel.columns() * stretches.part) : nullptr;
+    sums = own_sums ? layout.take<float>(own_row_tiles * column_tiles.count() * tile_elements) : nullptr;
+    row_sums = adds_rows ? layout.take<float>(own_row_tiles * job.kernel.rows) : nullptr;
+    return layout.used_bytes();
+  };
+  lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
+  int64_t row_tiles = own_row_tiles;  // tiles of a column of tiles follow each other
+  if (job.sums != nullptr) {
+    row_tiles = Cut{job.extents.m, job.kernel.rows}.count();
+    const int64_t first_column = (part.column - block.column) / job.kernel.columns();
+    sums = job.sums + (first_column * row_tiles + part.row / job.kernel.rows) * tile_elements;
+  }
+  for (int64_t s = 0; s < stretches.count(); ++s) {
+    const Stretch stretch{.begin = stretches.begin(s), .words = stretches.size(s), .panels = panels};
+    pack_rows(job, block, part, stretch, panels, row_sums);
+    if (adds_rows) add_bias_gradient(job, block, part, stretch, row_sums);
+    for (int64_t j = 0; j < column_tiles.count(); ++j) {
+      const GemmPart column{.row = part.row,
+                            .row_end = part.row_end,
+                            .column = part.column + column_tiles.begin(j),
+                            .column_end = part.column_end};
+      const uint32_t* b = own_panel;
+      PackArgs next{};
+      if (job.own_columns) {
+        pack_panels(job.b, job.panel_of_b(column.column, stretch.begin, stretch.words, own_panel));
+        next = next_own_panel(job, column.column, stretches, s);
+      } else {
+        b = job.packed_b + (column.column - block.column) * block.words +
+            stretch.begin * job.panel_width(column.column);
+      }
+      run_column(job, block, column, stretch, b, next,
+                 sums == nullptr ? nullptr : sums + j * row_tiles * tile_elements);
+    }
+  }
+  if (block.last) activate(job, part);
+}
+
+}  // namespace mantissa::cpu

@@ -1,0 +1,61 @@
+// The one list of kernels. The interface of a device (core/backend/backend.h), the dry run and the profiling and
+// recording decorators are derived from it. To add a kernel: a line here, its argument struct in <family>/args.h, its
+// checks in <family>/contract.cc, and run() for each device.
+#pragma once
+
+namespace mantissa {
+
+template <typename... Args>
+struct KernelList {};
+
+// The structs are only declared here: an edit of a family's args.h recompiles what uses that family.
+using ComputeKernels = KernelList<   //
+    struct FillArgs,                 // elementwise
+    struct CastArgs,                 //
+    struct SplitArgs,                //
+    struct AddArgs,                  //
+    struct DropoutArgs,              //
+    struct GeluForwardArgs,          // activation
+    struct GeluBackwardArgs,         //
+    struct SwigluForwardArgs,        //
+    struct SwigluBackwardArgs,       //
+    struct GemmArgs,                 // gemm
+    struct LayerNormForwardArgs,     // norm
+    struct LayerNormBackwardArgs,    //
+    struct RmsNormForwardArgs,       //
+    struct RmsNormBackwardArgs,      //
+    struct AttentionForwardArgs,     // attention
+    struct AttentionBackwardArgs,    //
+    struct EmbeddingForwardArgs,     // embedding
+    struct EmbeddingBackwardArgs,    //
+    struct RopeArgs,                 //
+    struct CrossEntropyForwardArgs,  // loss
+    struct CrossEntropyBackwardArgs,
+    struct ColumnSumArgs,     // reduction
+    struct AmaxArgs,          // quantize
+    struct TensorScaleArgs,   //
+    struct QuantizeArgs,      //
+    struct FromCodesArgs,     //
+    struct HadamardArgs,      //
+    struct DelayedScalesArgs  //
+    >;
+
+using OptimizerKernels = KernelList<  //
+    struct AdamWArgs                  // optimizer
+    >;
+
+using ReductionKernels = KernelList<  //
+    struct TensorStatsArgs,           // reduction
+    struct SumContributionsArgs,      //
+    struct RecordVerdictArgs,         //
+    struct DecideUpdateArgs           //
+    >;
+
+using ProbeKernels = KernelList<   //
+    struct ExponentHistogramArgs,  // probe
+    struct UpdateStagnationArgs,   //
+    struct RoundingLossesArgs,     //
+    struct CompareArgs             //
+    >;
+
+}  // namespace mantissa

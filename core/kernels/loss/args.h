@@ -1,0 +1,46 @@
+// Cross-entropy over a vocabulary.
+#pragma once
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+// logits (R, V) float; targets (R) i32 in [0, V) or ignore_index. losses (R) fp32 = lse - logit[target], 0 where
+// ignored; lse (R) fp32; loss_sum (1) fp32, summed in row order in double. Logits are left as they are.
+struct CrossEntropyForwardArgs {
+  static constexpr std::string_view kName = "cross_entropy_forward";
+  Tensor logits{}, targets{}, losses{}, lse{}, loss_sum{};
+  int32_t ignore_index = -100;
+
+  static auto operands(auto& args) {
+    return std::array{&args.logits, &args.targets, &args.losses, &args.lse, &args.loss_sum};
+  }
+};
+
+// Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored. scale
+// (1) fp32: what gradients start from, read when the kernel runs.
+struct CrossEntropyBackwardArgs {
+  static constexpr std::string_view kName = "cross_entropy_backward";
+  Tensor logits{}, targets{}, lse{}, scale{};
+  int32_t ignore_index = -100;
+
+  static auto operands(auto& args) { return std::array{&args.logits, &args.targets, &args.lse, &args.scale}; }
+};
+
+Rows check_args(const CrossEntropyForwardArgs& args);   // logits
+Rows check_args(const CrossEntropyBackwardArgs& args);  // logits
+
+KernelWork work_of(const CrossEntropyBackwardArgs& args);
+
+namespace cpu {
+void run(const CrossEntropyForwardArgs& args);
+void run(const CrossEntropyBackwardArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const CrossEntropyForwardArgs& args, CudaStream& stream);
+void run(const CrossEntropyBackwardArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

@@ -1,0 +1,84 @@
+// Layer norm and RMS norm, with an optional residual addition in front, and their derivatives.
+#pragma once
+
+#include <string>
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+// y = (s - mean) * rstd * weight + bias over the last axis. x, y (R, C) float; weight, bias (C) float, bias may be
+// undefined; mean, rstd (R) fp32. Variance is biased, rstd = 1 / sqrt(var + epsilon).
+// s = x; where residual and sum (R, C) float are given (both, or neither), sum = x + residual, added in fp32 and
+// rounded once, and s is the sum as stored: what a backward pass, which reads sum, sees normalised. sum is neither of
+// the two.
+struct LayerNormForwardArgs {
+  static constexpr std::string_view kName = "layer_norm_forward";
+  Tensor x{}, residual{}, sum{}, weight{}, bias{}, y{}, mean{}, rstd{};
+  float epsilon = 1e-5f;
+
+  static auto operands(auto& args) {
+    return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.bias, &args.y, &args.mean, &args.rstd};
+  }
+};
+
+// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. mode: of dx; weight_mode and
+// bias_mode: of d_weight and d_bias.
+struct LayerNormBackwardArgs {
+  static constexpr std::string_view kName = "layer_norm_backward";
+  Tensor x{}, dy{}, weight{}, mean{}, rstd{}, dx{}, d_weight{}, d_bias{};
+  GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite, bias_mode = GradientMode::kWrite;
+
+  static auto operands(auto& args) {
+    return std::array{&args.x, &args.dy, &args.weight, &args.mean, &args.rstd, &args.dx, &args.d_weight, &args.d_bias};
+  }
+};
+
+// y = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + epsilon). Zhang & Sennrich 2019. residual, sum and s: as in
+// LayerNormForwardArgs.
+struct RmsNormForwardArgs {
+  static constexpr std::string_view kName = "rms_norm_forward";
+  Tensor x{}, residual{}, sum{}, weight{}, y{}, rstd{};
+  float epsilon = 1e-5f;
+
+  static auto operands(auto& args) {
+    return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.y, &args.rstd};
+  }
+};
+
+struct RmsNormBackwardArgs {
+  static constexpr std::string_view kName = "rms_norm_backward";
+  Tensor x{}, dy{}, weight{}, rstd{}, dx{}, d_weight{};
+  GradientMode mode = GradientMode::kWrite, weight_mode = GradientMode::kWrite;
+
+  static auto operands(auto& args) {
+    return std::array{&args.x, &args.dy, &args.weight, &args.rstd, &args.dx, &args.d_weight};
+  }
+};
+
+Rows check_args(const LayerNormForwardArgs& args);  // x, as for the next three
+Rows check_args(const LayerNormBackwardArgs& args);
+Rows check_args(const RmsNormForwardArgs& args);
+Rows check_args(const RmsNormBackwardArgs& args);
+
+KernelWork work_of(const LayerNormBackwardArgs& args);
+std::string variant_of(const LayerNormBackwardArgs& args);
+KernelWork work_of(const RmsNormBackwardArgs& args);
+std::string variant_of(const RmsNormBackwardArgs& args);
+
+namespace cpu {
+void run(const LayerNormForwardArgs& args);
+void run(const LayerNormBackwardArgs& args);
+void run(const RmsNormForwardArgs& args);
+void run(const RmsNormBackwardArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const LayerNormForwardArgs& args, CudaStream& stream);
+void run(const LayerNormBackwardArgs& args, CudaStream& stream);
+void run(const RmsNormForwardArgs& args, CudaStream& stream);
+void run(const RmsNormBackwardArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

@@ -1,0 +1,86 @@
+// The AdamW update.
+#pragma once
+
+#include <string>
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+// What drives one update; on the device, so that a verdict reached there can predicate it without the host.
+struct UpdateControl {
+  int32_t apply = 1;              // 0: leave everything untouched
+  float gradient_multiplier = 1;  // unscaling and clipping in one factor
+  float learning_rate = 0;
+  float bias_correction1 = 1;  // 1 - beta1^t
+  float bias_correction2 = 1;  // 1 - beta2^t
+  uint32_t update = 0;         // t: which update it is, from 1; chooses the random words of stochastic rounding
+};
+
+// How a 16-bit weight is made of its fp32 value.
+enum class WeightRounding : uint8_t {
+  kNearest,     // ties to even
+  kStochastic,  // up or down at random so that the mean is the value: core/tensor/stochastic_rounding.h
+};
+
+// AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:
+//   g = gradient * multiplier; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
+//   w -= lr * weight_decay * w; w -= lr * (m / c1) / (sqrt(v / c2) + epsilon); weight = round(w).
+// gradient (n) fp32. What an update rounds, it rounds when it stores it: it computes with the unrounded moments.
+//
+// The weights are one of
+//   master (n) fp32; weight (n) float, may be undefined. An fp32 weight is the master.
+//   weight (n) bf16, no master, kStochastic: rounded stochastically, so that updates below half a step are not lost.
+//   weight (n) bf16, no master, compensation c (n) bf16, kNearest: Kahan's summation, with D what the formula adds,
+//     u = D + c; weight' = bf16(weight + u); c = bf16(u - (weight' - weight)).
+// The moments are each one of
+//   (n) fp32;
+//   (n) bf16: m rounded to nearest, v stochastically, since at b2 = 0.999 it would never decay by rounding to nearest;
+//   (n) u8, with an absmax for each kDynamicBlock elements, (ceil(n / kDynamicBlock)) fp32: codes of
+//     core/quant/dynamic_map.h, of the signed map for m, of the unsigned one for v.
+//
+// Element i is element e = first_element + i of parameter number `parameter`. Its weight is rounded stochastically by
+//   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, control.update})[e % 4],
+// its v by the same of moment_key: ranks, shards, devices and threads play no part. first_element is a multiple of 4,
+// with u8 moments of kDynamicBlock.
+// Without gradient, m and v there is no update: the weight alone is written from the master, as update number
+// control.update rounded it.
+struct AdamWArgs {
+  static constexpr std::string_view kName = "adamw";
+  Tensor gradient{}, master{}, m{}, v{}, weight{};
+  Tensor compensation{};
+  Tensor m_absmax{}, v_absmax{};
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
+  Tensor control{};  // bytes of one UpdateControl
+  WeightRounding rounding = WeightRounding::kNearest;
+  uint64_t key = 0, moment_key = 0;
+  uint32_t parameter = 0;
+  int64_t first_element = 0;
+
+  int64_t numel() const { return master.defined() ? master.numel() : weight.numel(); }
+  // Whether masters and second moments are fp32, and first moments float.
+  bool is_wide() const {
+    return master.defined() && (!v.defined() || v.dtype() == DType::kF32) && (!m.defined() || m.dtype() != DType::kU8);
+  }
+
+  static auto operands(auto& args) {
+    return std::array{&args.gradient,     &args.master,   &args.m,        &args.v,      &args.weight,
+                      &args.compensation, &args.m_absmax, &args.v_absmax, &args.control};
+  }
+};
+
+void check_args(const AdamWArgs& args);
+
+KernelWork work_of(const AdamWArgs& args);
+std::string variant_of(const AdamWArgs& args);
+
+namespace cpu {
+void run(const AdamWArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const AdamWArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

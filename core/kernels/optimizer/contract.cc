@@ -1,0 +1,80 @@
+// The AdamW update: checks of operands, FLOP and bytes.
+#include "core/kernels/optimizer/args.h"
+
+#include "core/kernels/check_args.h"
+#include "core/quant/dynamic_map.h"
+
+namespace mantissa {
+namespace {
+
+// Master and weight, or a weight that is its own state.
+void check_weights(const char* op, const AdamWArgs& args) {
+  if (args.master.defined()) {
+    check_dtype(op, "master", args.master, DType::kF32);
+    MANTISSA_CHECK(!args.compensation.defined(), "[{}] with a master there is nothing to compensate", op);
+    if (!args.weight.defined()) return;
+    check_float(op, "weight", args.weight);
+    check_numel(op, "weight", args.weight, args.master.numel());
+    return;
+  }
+  MANTISSA_CHECK(args.weight.defined(), "[{}] master or weight must be given, got two undefined tensors", op);
+  check_dtype(op, "weight without a master", args.weight, DType::kBF16);
+  const bool compensated = args.compensation.defined();
+  MANTISSA_CHECK(compensated == (args.rounding == WeightRounding::kNearest),
+                 "[{}] a weight without a master must have a compensation, or else be rounded stochastically: rounding "
+                 "to nearest loses updates below half a step",
+                 op);
+  if (!compensated) return;
+  check_dtype(op, "compensation", args.compensation, DType::kBF16);
+  check_numel(op, "compensation", args.compensation, args.weight.numel());
+}
+
+void check_moment(const char* op, const char* what, const Tensor& moment, const Tensor& absmax, const AdamWArgs& args) {
+  check_defined(op, what, moment);
+  check_numel(op, what, moment, args.numel());
+  const DType dtype = moment.dtype();
+  MANTISSA_CHECK(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kU8,
+                 "[{}] {} must be fp32 or bf16 (fp16 would underflow) or u8, got {}", op, what, dtype);
+  if (dtype != DType::kU8) {
+    MANTISSA_CHECK(!absmax.defined(), "[{}] {} is {}: only codes have an absmax", op, what, dtype);
+    return;
+  }
+  check_dtype(op, "absmax of codes", absmax, DType::kF32);
+  check_numel(op, "absmax of codes", absmax, (args.numel() + kDynamicBlock - 1) / kDynamicBlock);
+  MANTISSA_CHECK(args.first_element % kDynamicBlock == 0,
+                 "[{}] first_element must be a multiple of {}, whose codes share an absmax, got {}", op, kDynamicBlock,
+                 args.first_element);
+}
+
+}  // namespace
+
+void check_args(const AdamWArgs& args) {
+  constexpr const char* kOp = "adamw";
+  check_weights(kOp, args);
+  check_record<UpdateControl>(kOp, "control", args.control);
+  MANTISSA_CHECK(args.first_element >= 0 && args.first_element % 4 == 0,
+                 "[adamw] first_element must be a multiple of 4, which share their random words, got {}",
+                 args.first_element);
+  if (!args.gradient.defined() && !args.m.defined() && !args.v.defined()) {
+    MANTISSA_CHECK(args.master.defined() && args.weight.defined(),
+                   "[adamw] without gradient, m and v there must be a master and a weight to write");
+    return;
+  }
+  check_dtype(kOp, "gradient", args.gradient, DType::kF32);
+  check_numel(kOp, "gradient", args.gradient, args.numel());
+  check_moment(kOp, "m", args.m, args.m_absmax, args);
+  check_moment(kOp, "v", args.v, args.v_absmax, args);
+}
+
+KernelWork work_of(const AdamWArgs& args) {
+  const bool separate = args.master.defined() && args.weight.defined() && args.weight.raw() != args.master.raw();
+  const double written = separate ? bytes_of(args.weight) : 0.0;
+  if (!args.gradient.defined()) return traffic(bytes_of(args.master) + written);
+  const Tensor& weights = args.master.defined() ? args.master : args.weight;
+  const double state = bytes_of(weights, args.compensation, args.m, args.v, args.m_absmax, args.v_absmax);
+  return traffic(2.0 * state + bytes_of(args.gradient) + written);
+}
+
+std::string variant_of(const AdamWArgs& a) { return a.rounding == WeightRounding::kStochastic ? "stochastic" : ""; }
+
+}  // namespace mantissa

@@ -1,0 +1,198 @@
+// Rounding of matrices to low-precision formats, and the scales for it.
+#pragma once
+
+#include <string>
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+#include "core/quant/block_scale_layout.h"
+#include "core/quant/delayed_scaling.h"
+#include "core/quant/tensor_format.h"
+
+namespace mantissa {
+
+// What one pass over a matrix finds before it rounds. A plain record on the matrix's device.
+struct QuantizeRecord {
+  int64_t non_finite = 0;  // NaN and Inf
+  uint32_t amax = 0;       // magnitude_bits()
+  uint32_t padding = 0;
+  bool operator==(const QuantizeRecord&) const = default;
+};
+
+// The largest amax and the sum of the numbers of N records that begin `stride` records after each other.
+constexpr QuantizeRecord fold_records(const QuantizeRecord* records, int64_t count, int64_t stride) {
+  QuantizeRecord total;
+  for (int64_t i = 0; i < count; ++i) {
+    const QuantizeRecord& record = records[i * stride];
+    total.non_finite += record.non_finite;
+    if (total.amax < record.amax) total.amax = record.amax;
+  }
+  return total;
+}
+
+// The largest magnitude in x (float, any shape) and the number of its NaN and Inf: record's from now on (kWrite), or
+// record.amax is raised to it and the number is added (kAccumulate).
+struct AmaxArgs {
+  static constexpr std::string_view kName = "amax";
+  Tensor x{};
+  Tensor record{};  // bytes of one QuantizeRecord
+  GradientMode mode = GradientMode::kAccumulate;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+};
+
+// scale (1) fp32 = tensor_scale(record.amax, max, 0, 1): 1 where the amax is 0 or not finite.
+struct TensorScaleArgs {
+  static constexpr std::string_view kName = "tensor_scale";
+  Tensor record{};  // bytes of one QuantizeRecord
+  float max = 0.0f;
+  Tensor scale{};
+
+  static auto operands(auto& args) { return std::array{&args.record, &args.scale}; }
+};
+
+// How the values that share a scale lie in a matrix. A product needs blocks along the dimension that it sums over.
+enum class BlockAxis : uint8_t {
+  kColumns,  // 1 x B: within a row
+  kRows,     // B x 1
+  kBoth,     // B x B
+};
+
+// Of the scales beside codes of kBlock or kMicro.
+constexpr BlockScaleLayout block_scale_layout(Scaling scaling, BlockAxis axis) {
+  if (scaling == Scaling::kMicro) return BlockScaleLayout::kMicroTiles;
+  return axis == BlockAxis::kBoth ? BlockScaleLayout::kSquareBlocks128 : BlockScaleLayout::kRowBlocks128;
+}
+
+// Stochastic rounding of a matrix of whole samples: element e of global sample s = first_sample + local sample takes
+//   philox(seed, {e / 4, site, s, step})[e % 4],
+// as in DropoutArgs: ranks, shards, devices and threads play no part.
+struct StochasticArgs {
+  int64_t elements_per_sample = 0;  // 0: rounds to nearest, ties to even
+  uint64_t seed = 0;
+  Tensor step{};  // (1) i32, read when the kernel runs
+  uint32_t site = 0, first_sample = 0;
+};
+
+// dst = what a product of matrices in `format` multiplies, as numbers: of the code q of each element of src (R, C)
+// float,
+//   kDelayed, kCurrent   dst = q, and the product is to be divided by *scale; q = round(src * *scale)
+//   kBlock, kMicro       dst = q / s, s being the block's scale, a power of two; q = round(src * s)
+//   kTwoLevel            dst = q * b, and the product is to be divided by *scale; b is the block's scale in e4m3,
+//                        q = round(src * (*scale / b))
+// dst (R, C) bf16 holds each exactly, but for magnitudes below 2^-126 (kMicro: blocks of amax below some 2^-108), which
+// are rounded to bf16. Blocks at the end may be shorter. Rounds to nearest, ties to even, or as `stochastic` says; what
+// is beyond the range of the format becomes its maximum; NaN and Inf stay visible as core/quant/narrow_format.h says,
+// in their whole block where blocks have scales.
+// scale: (1) fp32, from core/quant/scales.h; undefined for kBlock and kMicro. record: as in AmaxArgs with kAccumulate,
+// of src; undefined for none.
+//
+// In place of dst, rounded to nearest: codes (R, C) u8 and transposed_codes (C, R) u8 hold the codes of q themselves
+// (core/tensor/format.h), which products of u8 operands read (GemmArgs). Either may be undefined. The sign and the
+// payload of a NaN are the device's own. Blocks must lie along the rows of a matrix of codes, over which a product
+// sums:
+//   kDelayed, kCurrent   both may be given; `axis` plays no part
+//   kBlock               codes with kColumns, transposed_codes with kRows, either or both with kBoth
+//   kMicro               codes with kColumns, transposed_codes with kRows
+// code_scales, of kBlock (fp32) and kMicro (u8, codes of e8m0), exactly where codes are given: 1/s of each block, a
+// power of two or NaN, in a tensor of rank 1 with the elements of block_scale_layout(), whose padding becomes 0.
+// transposed_code_scales: likewise, of transposed_codes.
+struct QuantizeArgs {
+  static constexpr std::string_view kName = "quantize";
+  Tensor src{}, dst{};
+  TensorFormat format{};
+  BlockAxis axis = BlockAxis::kColumns;
+  Tensor scale{}, record{};
+  StochasticArgs stochastic{};
+  Tensor codes{}, transposed_codes{};
+  Tensor code_scales{}, transposed_code_scales{};
+
+  bool makes_codes() const { return codes.defined() || transposed_codes.defined(); }
+
+  static auto operands(auto& args) {
+    return std::array{&args.src,
+                      &args.dst,
+                      &args.scale,
+                      &args.record,
+                      &args.stochastic.step,
+                      &args.codes,
+                      &args.transposed_codes,
+                      &args.code_scales,
+                      &args.transposed_code_scales};
+  }
+};
+
+// dst (n) float = value of codes (n) / *scale, with codes of e4m3 or e5m2 as QuantizeArgs::codes has them, scale (1)
+// fp32: unscaled_value_of() of core/quant/narrow_codes.h, rounded on store.
+struct FromCodesArgs {
+  static constexpr std::string_view kName = "from_codes";
+  Tensor codes{}, dst{};
+  Format format = Format::kE4M3;
+  Tensor scale{};
+
+  static auto operands(auto& args) { return std::array{&args.codes, &args.dst, &args.scale}; }
+};
+
+// y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows, R a multiple of 16: of each column
+// and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4 with h the Sylvester-Hadamard matrix of +-1 and s
+// the signs of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2,
+// 4, 8, one rounding on store. y is not x.
+struct HadamardArgs {
+  static constexpr std::string_view kName = "hadamard";
+  Tensor x{}, y{};
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
+};
+
+// A step of delayed scaling of S tensors on N ranks: entries of every tensor's history are the largest amax of all
+// ranks, and scales are what next_delayed_scale() makes of it. Nothing but `mine` changes where `decision` says that
+// the step was held.
+//   records (N, S * sizeof(QuantizeRecord)) u8: of the ranks in order; mine (S * sizeof(QuantizeRecord)) u8: of this
+//   rank, emptied. total, likewise: the records of all ranks in one.
+//   history (S, options.history) i32, magnitude_bits(); scales (S) fp32; maxima (S) fp32, of the formats.
+//   entries (1) i32: entries so far, counted up. decision: bytes of an UpdateDecision; undefined: not held.
+struct DelayedScalesArgs {
+  static constexpr std::string_view kName = "delayed_scales";
+  Tensor records{}, mine{}, total{}, history{}, scales{}, maxima{}, entries{}, decision{};
+  DelayedScalingOptions options{};
+
+  static auto operands(auto& args) {
+    return std::array{&args.records, &args.mine,   &args.total,   &args.history,
+                      &args.scales,  &args.maxima, &args.entries, &args.decision};
+  }
+};
+
+struct DelayedScalesExtents {
+  int64_t ranks;
+  int64_t tensors;
+};
+void check_args(const AmaxArgs& args);
+void check_args(const TensorScaleArgs& args);
+Rows check_args(const QuantizeArgs& args);  // src
+void check_args(const FromCodesArgs& args);
+Rows check_args(const HadamardArgs& args);  // x
+DelayedScalesExtents check_args(const DelayedScalesArgs& args);
+
+KernelWork work_of(const QuantizeArgs& args);
+std::string variant_of(const QuantizeArgs& args);
+KernelWork work_of(const DelayedScalesArgs& args);
+
+namespace cpu {
+void run(const AmaxArgs& args);
+void run(const TensorScaleArgs& args);
+void run(const QuantizeArgs& args);
+void run(const FromCodesArgs& args);
+void run(const HadamardArgs& args);
+void run(const DelayedScalesArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const AmaxArgs& args, CudaStream& stream);
+void run(const TensorScaleArgs& args, CudaStream& stream);
+void run(const QuantizeArgs& args, CudaStream& stream);
+void run(const FromCodesArgs& args, CudaStream& stream);
+void run(const HadamardArgs& args, CudaStream& stream);
+void run(const DelayedScalesArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

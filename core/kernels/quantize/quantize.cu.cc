@@ -1,0 +1,142 @@
+// Rounding to low-precision formats: an element is read, multiplied, rounded in fp32 arithmetic and multiplied again,
+// its block's amax found in between, from registers. No product meets an addition that could be fused with it and
+// round differently: those of core/quant/narrow_format.h are exact.
+//
+// Bound by memory where it rounds to nearest from aligned rows, for which each dtype of src has its own kernels; by the
+// random words where it rounds stochastically.
+#include "core/kernels/quantize/args.h"
+
+#include "core/cuda/device/any_floats.h"
+#include "core/cuda/record_in.h"
+#include "core/kernels/quantize/narrow_rounding_cuda.h"
+#include "core/kernels/quantize/quantize_block_codes_cuda.h"
+#include "core/kernels/quantize/quantize_codes_cuda.h"
+#include "core/kernels/quantize/quantize_tile_cuda.h"
+
+namespace mantissa::cuda {
+namespace {
+
+// From: a pointer to src, or AnyFloats.
+template <typename From>
+struct Operands {
+  From src;
+  BFloat16* dst;
+  int64_t rows, columns;
+  TensorFormat format;
+  const float* scale;      // null: the tensor has none
+  QuantizeRecord* record;  // null: there is none
+};
+
+// Shared memory: kCount words of each thread for amaxes, then one a warp for the record.
+template <BlockAxis kAxis>
+constexpr int kCount = kAxis == BlockAxis::kColumns ? 0
+                       : kAxis == BlockAxis::kRows  ? kLaneColumns
+                                                    : 1;
+template <BlockAxis kAxis>
+constexpr size_t kSharedBytes = (kCount<kAxis> * kTileThreads + kTileWarps) * sizeof(uint32_t);
+
+// Blocks are as high as a tile, or one row (kColumns), of which a warp has kRows then; or the tensor has a scale alone,
+// which is a case of kColumns.
+template <BlockAxis kAxis, int kRows, int Width, typename From, typename Rounding>
+__global__ void __launch_bounds__(kTileThreads) quantize_kernel(Operands<From> p, Rounding rounding) {
+  WarpTile<kRows, Width> tile(blockIdx.x, p.columns);
+  tile.load_from(p.src, p.rows, p.columns);
+  const float tensor = p.scale != nullptr ? *p.scale : 1.0f;
+  const int lanes = static_cast<int>(block_length(p.format.scaling)) / kLaneColumns;  // of a block's width
+  uint32_t amax = 0;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) amax = MaxBits()(amax, tile.amax_of_row(r));
+  uint32_t* const scratch = shared_memory<uint32_t>();
+  const auto store = [&](const auto& factors_of) {
+    tile.store_rounded(p.dst, p.rows, p.columns, narrow_format(p.format.format), rounding, factors_of);
+  };
+
+  if constexpr (kAxis == BlockAxis::kColumns) {
+    BlockFactors factors[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      factors[r] = lanes == 0 ? BlockFactors{.before = tensor}
+                              : block_factors(p.format, max_over_lanes(tile.amax_of_row(r), lanes), tensor);
+    }
+    store([&](int r, int) { return factors[r]; });
+  } else if constexpr (kAxis == BlockAxis::kRows) {
+    uint32_t amaxes[kLaneColumns];
+#pragma unroll
+    for (int k = 0; k < kLaneColumns; ++k) amaxes[k] = tile.amax_of_column(k);
+    max_over_warps(amaxes, scratch);
+    BlockFactors factors[kLaneColumns];
+#pragma unroll
+    for (int k = 0; k < kLaneColumns; ++k) factors[k] = block_factors(p.format, amaxes[k], tensor);
+    store([&](int, int k) { return factors[k]; });
+  } else {
+    uint32_t amaxes[1] = {max_over_lanes(amax, lanes)};
+    max_over_warps(amaxes, scratch);
+    const BlockFactors factors = block_factors(p.format, amaxes[0], tensor);
+    store([&](int, int) { return factors; });
+  }
+  if (p.record == nullptr) return;
+  add_to_record(
+      p.record, amax, [&] { return tile.count_non_finite(); }, scratch + kCount<kAxis> * kTileThreads);
+}
+
+// Calls body.operator()<kAxis, kRows>() for the tiles that the blocks need.
+template <typename Body>
+void with_tiles(int64_t length, BlockAxis axis, const Body& body) {
+  constexpr int kRowsOfColumns = 4;
+  if (length == 0 || axis == BlockAxis::kColumns) {
+    return body.template operator()<BlockAxis::kColumns, kRowsOfColumns>();
+  }
+  const auto with_axis = [&]<BlockAxis kAxis>() {
+    if (length == 128) return body.template operator()<kAxis, 128 / kTileWarps>();
+    if (length == 32) return body.template operator()<kAxis, 32 / kTileWarps>();
+    return body.template operator()<kAxis, 16 / kTileWarps>();
+  };
+  if (axis == BlockAxis::kRows) return with_axis.template operator()<BlockAxis::kRows>();
+  with_axis.template operator()<BlockAxis::kBoth>();
+}
+
+template <int Width, typename From, typename Rounding>
+void run(const QuantizeArgs& args, Rows extents, const From& src, const Rounding& rounding, CudaStream& stream) {
+  const Operands<From> p{
+      .src = src,
+      .dst = args.dst.data<BFloat16>(),
+      .rows = extents.rows,
+      .columns = extents.columns,
+      .format = args.format,
+      .scale = args.scale.defined() ? args.scale.data<float>() : nullptr,
+      .record = args.record.defined() ? record_in<QuantizeRecord>("quantize", args.record) : nullptr};
+  with_tiles(block_length(args.format.scaling), args.axis, [&]<BlockAxis kAxis, int kRows>() {
+    const LaunchShape shape{.grid = WarpTile<kRows, Width>::count(p.rows, p.columns),
+                            .block = kTileThreads,
+                            .shared_bytes = kSharedBytes<kAxis>};
+    launch(quantize_kernel<kAxis, kRows, Width, From, Rounding>, shape, stream.handle(), p, rounding);
+  });
+}
+
+}  // namespace
+
+void run(const QuantizeArgs& args, CudaStream& stream) {
+  const Rows extents = check_args(args);
+  if (extents.rows == 0) return;
+  if (args.makes_codes()) {
+    if (block_length(args.format.scaling) == 0) return quantize_to_codes(args, extents, stream);
+    return quantize_to_block_codes(args, extents, stream);
+  }
+  const bool vectors = all_aligned(args.src.raw(), args.dst.raw()) && extents.columns % kLaneColumns == 0;
+  if (args.stochastic.elements_per_sample != 0) {
+    const NarrowStochastic rounding{.seed = args.stochastic.seed,
+                                    .step = args.stochastic.step.data<int32_t>(),
+                                    .site = args.stochastic.site,
+                                    .first_sample = args.stochastic.first_sample,
+                                    .rows_per_sample = args.stochastic.elements_per_sample / extents.columns,
+                                    .columns = extents.columns};
+    if (vectors) return run<kLaneColumns>(args, extents, any_floats(args.src), rounding, stream);
+    return run<1>(args, extents, any_floats(args.src), rounding, stream);
+  }
+  if (!vectors) return run<1>(args, extents, any_floats(args.src), NarrowNearest{}, stream);
+  dispatch(args.src.dtype(), [&]<typename T>() {
+    run<kLaneColumns>(args, extents, static_cast<const T*>(args.src.data<T>()), NarrowNearest{}, stream);
+  });
+}
+
+}  // namespace mantissa::cuda

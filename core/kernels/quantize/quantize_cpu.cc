@@ -1,0 +1,231 @@
+// Rounding to low-precision formats: an element is read, multiplied, rounded in fp32 arithmetic and multiplied again,
+// its block's amax found first. Results do not depend on how blocks are divided over threads: maxima and counts do not
+// depend on order, random words belong to elements.
+#include "core/kernels/quantize/args.h"
+
+#include <cstring>
+
+#include "core/kernels/quantize/amax_record_cpu.h"
+#include "core/kernels/quantize/stochastic_words_cpu.h"
+#include "core/quant/block_factors.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/quantize/quantize_cpu.cc"
+#include "hwy/foreach_target.h"
+
+#include "core/kernels/quantize/narrow_rounding-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+constexpr int64_t kColumnsAtATime = 1024;  // of a band of blocks: a multiple of every block's length
+
+// A part of a matrix.
+struct Part {
+  int64_t row, row_end, column, column_end;
+};
+
+// Calls body(part) for bands of `height` rows, cut into pieces of kColumnsAtATime, in parallel.
+template <typename Body>
+void parallel_bands(Rows extents, int64_t height, const Body& body) {
+  const int64_t pieces = divide_up(extents.columns, kColumnsAtATime);
+  parallel_for(divide_up(extents.rows, height) * pieces, [&](int64_t task) {
+    const int64_t row = task / pieces * height, column = task % pieces * kColumnsAtATime;
+    body(Part{row, std::min(extents.rows, row + height), column, std::min(extents.columns, column + kColumnsAtATime)});
+  });
+}
+
+template <typename T>
+class Quantizer {
+ public:
+  explicit Quantizer(const QuantizeArgs& args)
+      : round_(args.format.format),
+        format_(args.format),
+        src_(args.src.data<T>()),
+        dst_(args.makes_codes() ? nullptr : args.dst.data<BFloat16>()),
+        codes_(args.codes.defined() ? args.codes.data<uint8_t>() : nullptr),
+        transposed_codes_(args.transposed_codes.defined() ? args.transposed_codes.data<uint8_t>() : nullptr),
+        code_scales_(args.code_scales.defined() ? args.code_scales.raw() : nullptr),
+        transposed_code_scales_(args.transposed_code_scales.defined() ? args.transposed_code_scales.raw() : nullptr),
+        scale_layout_(block_scale_layout(args.format.scaling, args.axis)),
+        columns_(args.src.shape().last()),
+        rows_(args.src.numel() / columns_),
+        tensor_(args.scale.defined() ? *args.scale.data<float>() : 1.0f),
+        record_(amax_record(args.record)),
+        words_(args.stochastic) {}
+
+  // Elements that have the tensor's scale.
+  void run(int64_t begin, int64_t n) const {
+    const auto scale = hn::Set(FloatTag(), tensor_);
+    VectorAmax found;
+    for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const auto v = load(src_ + begin + i, count);
+      found.add(v);
+      store(rounded(hn::Mul(v, scale), begin + i, count), dst_ + begin + i, count);
+    });
+    add_to(record_, found.amax(), found.non_finite());
+  }
+
+  // Their codes.
+  void run_codes(int64_t begin, int64_t n) const {
+    const auto scale = hn::Set(FloatTag(), tensor_);
+    VectorAmax found;
+    for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const auto v = load(src_ + begin + i, count);
+      found.add(v);
+      store_codes(begin + i, round_(hn::Mul(v, scale)), count);
+    });
+    add_to(record_, found.amax(), found.non_finite());
+  }
+
+  // Blocks that lie side by side in the part and are as high as it.
+  void run_blocks(const Part& part) const {
+    const int64_t length = block_length(format_.scaling);
+    for (int64_t column = part.column; column < part.column_end; column += length) {
+      run_block({part.row, part.row_end, column, std::min(part.column_end, column + length)});
+    }
+  }
+
+  // A block in each column of the part.
+  void run_columns(const Part& part) const {
+    HWY_ALIGN uint32_t amaxes[hn::MaxLanes(FloatTag())];
+    HWY_ALIGN float before[hn::MaxLanes(FloatTag())] = {}, after[hn::MaxLanes(FloatTag())] = {};
+    for_each_vector(part.column_end - part.column, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      const int64_t column = part.column + i;
+      VectorAmax found;
+      for (int64_t row = part.row; row < part.row_end; ++row) found.add(load(src_ + at(row, column), count));
+      hn::Store(found.lanes(), IntTag(), reinterpret_cast<int32_t*>(amaxes));
+      for (int64_t lane = 0; lane < count; ++lane) {
+        const BlockFactors factors = block_factors(format_, amaxes[lane], tensor_);
+        before[lane] = factors.before, after[lane] = factors.after;
+        store_scale(part.row, column + lane, factors.after);
+      }
+      const auto first = hn::Load(FloatTag(), before), second = hn::Load(FloatTag(), after);
+      for (int64_t row = part.row; row < part.row_end; ++row) {
+        const int64_t e = at(row, column);
+        store_scaled(e, rounded(hn::Mul(load(src_ + e, count), first), e, count), second, count);
+      }
+      add_to(record_, found.amax(), found.non_finite());
+    });
+  }
+
+ private:
+  int64_t at(int64_t row, int64_t column) const { return row * columns_ + column; }
+
+  bool makes_codes() const { return codes_ != nullptr || transposed_codes_ != nullptr; }
+
+  // Of values that the format has, from `element` on. One by one: a CPU makes codes for others to multiply only.
+  HWY_INLINE void store_codes(int64_t element, FloatVec v, int64_t count) const {
+    HWY_ALIGN float values[hn::MaxLanes(FloatTag())];
+    hn::Store(v, FloatTag(), values);
+    for (int64_t lane = 0; lane < count; ++lane, ++element) {
+      const auto code = static_cast<uint8_t>(encode(format_.format, values[lane], Saturation::kNo));
+      if (codes_ != nullptr) codes_[element] = code;
+      if (transposed_codes_ != nullptr) transposed_codes_[element % columns_ * rows_ + element / columns_] = code;
+    }
+  }
+
+  // v * after, or the codes of v, from `element` on.
+  HWY_INLINE void store_scaled(int64_t element, FloatVec v, FloatVec after, int64_t count) const {
+    if (makes_codes()) return store_codes(element, v, count);
+    store(hn::Mul(v, after), dst_ + element, count);
+  }
+
+  // Of the block that begins here, beside its codes.
+  void store_scale(int64_t row, int64_t column, float after) const {
+    const int64_t length = block_length(format_.scaling);
+    if (code_scales_ != nullptr) {
+      store_scale(code_scales_, block_scale_index(scale_layout_, rows_, columns_, row, column / length), after);
+    }
+    if (transposed_code_scales_ != nullptr) {
+      store_scale(transposed_code_scales_, block_scale_index(scale_layout_, columns_, rows_, column, row / length),
+                  after);
+    }
+  }
+  void store_scale(std::byte* to, int64_t index, float after) const {
+    if (format_.scaling == Scaling::kMicro) {
+      to[index] = std::byte{micro_scale_of(after).code};
+    } else {
+      reinterpret_cast<float*>(to)[index] = after;
+    }
+  }
+
+  // v, of the elements of src from `element` on.
+  HWY_INLINE FloatVec rounded(FloatVec v, int64_t element, int64_t count) const {
+    if (!words_.given()) return round_(v);
+    HWY_ALIGN uint32_t words[hn::MaxLanes(FloatTag())] = {};
+    words_.fill(element, count, words);
+    return round_.stochastic(v, hn::Load(hn::RebindToUnsigned<FloatTag>(), words));
+  }
+
+  void run_block(const Part& block) const {
+    const int64_t width = block.column_end - block.column;
+    VectorAmax found;
+    for (int64_t row = block.row; row < block.row_end; ++row) {
+      const T* src = src_ + at(row, block.column);
+      for_each_vector(width, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { found.add(load(src + i, count)); });
+    }
+    const BlockFactors factors = block_factors(format_, found.amax(), tensor_);
+    store_scale(block.row, block.column, factors.after);
+    const auto first = hn::Set(FloatTag(), factors.before), second = hn::Set(FloatTag(), factors.after);
+    for (int64_t row = block.row; row < block.row_end; ++row) {
+      const int64_t e = at(row, block.column);
+      for_each_vector(width, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        const auto scaled = hn::Mul(load(src_ + e + i, count), first);
+        store_scaled(e + i, rounded(scaled, e + i, count), second, count);
+      });
+    }
+    add_to(record_, found.amax(), found.non_finite());
+  }
+
+  NarrowRounding round_;
+  TensorFormat format_;
+  const T* src_;
+  BFloat16* dst_;
+  uint8_t* codes_;
+  uint8_t* transposed_codes_;
+  std::byte* code_scales_;
+  std::byte* transposed_code_scales_;
+  BlockScaleLayout scale_layout_;
+  int64_t columns_, rows_;
+  float tensor_;
+  QuantizeRecord* record_;
+  StochasticWords words_;
+};
+
+// Padding stays so.
+void clear(const Tensor& scales) {
+  if (scales.defined()) std::memset(scales.raw(), 0, scales.size_bytes());
+}
+
+void quantize_kernel(const QuantizeArgs& args, Rows extents) {
+  clear(args.code_scales);
+  clear(args.transposed_code_scales);
+  dispatch(args.src.dtype(), [&]<typename T>() {
+    const Quantizer<T> quantizer(args);
+    const int64_t length = block_length(args.format.scaling);
+    if (length == 0 && args.makes_codes()) {
+      parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run_codes(begin, count); });
+    } else if (length == 0) {
+      parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run(begin, count); });
+    } else if (args.axis == BlockAxis::kRows) {
+      parallel_bands(extents, length, [&](const Part& part) { quantizer.run_columns(part); });
+    } else {
+      const int64_t height = args.axis == BlockAxis::kBoth ? length : 1;
+      parallel_bands(extents, height, [&](const Part& part) { quantizer.run_blocks(part); });
+    }
+  });
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(quantize_kernel);
+
+void run(const QuantizeArgs& args) { HWY_DYNAMIC_DISPATCH(quantize_kernel)(args, check_args(args)); }
+
+}  // namespace mantissa::cpu
+#endif  // HWY_ONCE

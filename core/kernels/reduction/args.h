@@ -1,0 +1,109 @@
+// Sums over rows and ranks, gradient statistics, and the verdict about a step.
+#pragma once
+
+#include "core/kernels/kernel_args.h"
+#include "core/kernels/kernel_work.h"
+
+namespace mantissa {
+
+// out (C) fp32 = sum over rows of x (R, C) float: the gradient of a bias.
+struct ColumnSumArgs {
+  static constexpr std::string_view kName = "column_sum";
+  Tensor x{}, out{};
+  GradientMode mode = GradientMode::kWrite;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.out}; }
+};
+
+// What one pass over gradients finds. A plain record on the tensor's device.
+struct TensorStats {
+  static constexpr int64_t kNone = INT64_MAX;
+  int64_t first_bad = kNone;  // smallest index of a NaN or Inf
+  int64_t nan_count = 0;
+  int64_t inf_count = 0;
+  double sum_squares = 0.0;  // of finite and non-finite values alike
+  bool operator==(const TensorStats&) const = default;
+};
+
+// Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
+struct TensorStatsArgs {
+  static constexpr std::string_view kName = "tensor_stats";
+  Tensor x{};
+  Tensor record{};  // Backend::make_stats()
+  int64_t index_offset = 0;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+};
+
+// out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float, which begins
+// r * row_stride elements after row 0 (0: n, one row after the other). rounded_to a 16-bit dtype: the rows are fp32,
+// and c[r] is what cast() with scale_before would make of row r. accumulate fp32: the sum is kept in fp32 and rounded
+// once to out's dtype; accumulate = the dtype of c: rounded to it after every addition (what a native 16-bit reduction
+// does). record, undefined for none: tensor_stats() of out as it is stored is added to it as well, with the same bits.
+// A CPU examines each block of out when it has summed it, and reads it from its caches.
+struct SumContributionsArgs {
+  static constexpr std::string_view kName = "sum_contributions";
+  Tensor contributions{}, out{};
+  int64_t row_stride = 0;
+  DType rounded_to = DType::kF32;  // fp32: no rounding
+  float scale_before = 1.0f;
+  DType accumulate = DType::kF32;
+  float scale = 1.0f;
+  Tensor record{};           // as in TensorStatsArgs
+  int64_t index_offset = 0;  // likewise
+
+  int64_t ranks() const { return contributions.dim(0); }
+  int64_t stride() const { return row_stride == 0 ? contributions.dim(1) : row_stride; }
+  // Of what is added.
+  DType added() const { return rounded_to == DType::kF32 ? contributions.dtype() : rounded_to; }
+
+  static auto operands(auto& args) { return std::array{&args.contributions, &args.out, &args.record}; }
+};
+
+// record, u8 of one VerdictRecord, is written whole: the sum of losses (M) fp32, of the micro-batches of this rank, in
+// double and in order; and stats (N * sizeof(TensorStats)) u8, of its shards of the N buckets, added in order.
+struct RecordVerdictArgs {
+  static constexpr std::string_view kName = "record_verdict";
+  Tensor losses{}, stats{}, record{};
+
+  static auto operands(auto& args) { return std::array{&args.losses, &args.stats, &args.record}; }
+};
+
+// records (N * sizeof(VerdictRecord)) u8, of all ranks in rank order; plan, control, decision: u8, one record each;
+// hold (1) i32: not 0 after a step that was not applied, until the host clears it.
+struct DecideUpdateArgs {
+  static constexpr std::string_view kName = "decide_update";
+  Tensor records{}, plan{}, hold{}, control{}, decision{};
+
+  static auto operands(auto& args) {
+    return std::array{&args.records, &args.plan, &args.hold, &args.control, &args.decision};
+  }
+};
+
+Rows check_args(const ColumnSumArgs& args);  // x
+void check_args(const TensorStatsArgs& args);
+Rows check_args(const SumContributionsArgs& args);  // contributions: (N, n)
+int64_t check_args(const RecordVerdictArgs& args);  // buckets
+int64_t check_args(const DecideUpdateArgs& args);   // ranks
+
+KernelWork work_of(const ColumnSumArgs& args);
+KernelWork work_of(const TensorStatsArgs& args);
+KernelWork work_of(const SumContributionsArgs& args);
+
+namespace cpu {
+void run(const ColumnSumArgs& args);
+void run(const TensorStatsArgs& args);
+void run(const SumContributionsArgs& args);
+void run(const RecordVerdictArgs& args);
+void run(const DecideUpdateArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void run(const ColumnSumArgs& args, CudaStream& stream);
+void run(const TensorStatsArgs& args, CudaStream& stream);
+void run(const SumContributionsArgs& args, CudaStream& stream);
+void run(const RecordVerdictArgs& args, CudaStream& stream);
+void run(const DecideUpdateArgs& args, CudaStream& stream);
+}  // namespace cuda
+
+}  // namespace mantissa

@@ -1,0 +1,87 @@
+// Sums over rows and ranks, gradient statistics, and the verdict about a step: checks of operands, FLOP and bytes.
+#include "core/kernels/reduction/args.h"
+
+#include "core/kernels/check_args.h"
+#include "core/kernels/reduction/update_decision.h"
+
+namespace mantissa {
+namespace {
+
+void check_weight_gradient(const char* op, const char* what, const Tensor& gradient, const Rows& rows) {
+  check_dtype(op, what, gradient, DType::kF32);
+  check_shape(op, what, "(C)", gradient, {rows.columns});
+}
+
+// Returns how many records the tensor holds.
+template <typename Record>
+int64_t check_records(const char* op, const char* what, const Tensor& tensor) {
+  check_dtype(op, what, tensor, DType::kU8);
+  const auto size = static_cast<int64_t>(sizeof(Record));
+  MANTISSA_CHECK(tensor.numel() > 0 && tensor.numel() % size == 0,
+                 "[{}] {} must hold whole records of {} bytes, at least one, got {} bytes", op, what, size,
+                 tensor.numel());
+  return tensor.numel() / size;
+}
+
+}  // namespace
+
+Rows check_args(const ColumnSumArgs& args) {
+  const Rows rows = rows_of("column_sum", "x", args.x);
+  check_weight_gradient("column_sum", "out", args.out, rows);
+  return rows;
+}
+
+void check_args(const TensorStatsArgs& args) {
+  check_float("tensor_stats", "x", args.x);
+  check_record<TensorStats>("tensor_stats", "record", args.record);
+}
+
+Rows check_args(const SumContributionsArgs& args) {
+  constexpr const char* kOp = "sum_contributions";
+  check_float(kOp, "contributions", args.contributions);
+  check_float(kOp, "out", args.out);
+  MANTISSA_CHECK(args.contributions.shape().rank() == 2 && args.contributions.dim(0) > 0 &&
+                     args.contributions.dim(1) == args.out.numel(),
+                 "[sum_contributions] contributions must have shape (ranks, n)=(>= 1, {}), got {}", args.out.numel(),
+                 args.contributions.shape());
+  const int64_t stride = args.stride();
+  MANTISSA_CHECK(stride >= args.out.numel() || args.ranks() == 1,
+                 "[sum_contributions] row_stride must be 0 or at least n={}, got {}", args.out.numel(), stride);
+  MANTISSA_CHECK(
+      args.rounded_to == DType::kF32 || (is_floating(args.rounded_to) && args.contributions.dtype() == DType::kF32),
+      "[sum_contributions] contributions of fp32 can be rounded to bf16 or fp16, got {} to {}",
+      args.contributions.dtype(), args.rounded_to);
+  MANTISSA_CHECK(args.rounded_to != DType::kF32 || args.scale_before == 1.0f,
+                 "[sum_contributions] scale_before={} without rounded_to, which it goes with", args.scale_before);
+  MANTISSA_CHECK(args.accumulate == DType::kF32 || args.accumulate == args.added(),
+                 "[sum_contributions] accumulate must be fp32 or the contributions' dtype {}, got {}", args.added(),
+                 args.accumulate);
+  if (args.record.defined()) check_record<TensorStats>(kOp, "record", args.record);
+  return {args.ranks(), args.contributions.dim(1)};
+}
+
+int64_t check_args(const RecordVerdictArgs& args) {
+  check_dtype("record_verdict", "losses", args.losses, DType::kF32);
+  check_record<VerdictRecord>("record_verdict", "record", args.record);
+  return check_records<TensorStats>("record_verdict", "stats", args.stats);
+}
+
+int64_t check_args(const DecideUpdateArgs& args) {
+  const int64_t ranks = check_records<VerdictRecord>("decide_update", "records", args.records);
+  check_record<UpdatePlan>("decide_update", "plan", args.plan);
+  check_record<UpdateControl>("decide_update", "control", args.control);
+  check_record<UpdateDecision>("decide_update", "decision", args.decision);
+  check_dtype("decide_update", "hold", args.hold, DType::kI32);
+  check_numel("decide_update", "hold", args.hold, 1);
+  return ranks;
+}
+
+KernelWork work_of(const ColumnSumArgs& args) { return traffic(bytes_of(args.x) + result_bytes(args.out, args.mode)); }
+
+KernelWork work_of(const TensorStatsArgs& args) { return traffic(bytes_of(args.x) + 2.0 * bytes_of(args.record)); }
+
+KernelWork work_of(const SumContributionsArgs& args) {
+  return traffic(bytes_of(args.contributions, args.out) + 2.0 * bytes_of(args.record));
+}
+
+}  // namespace mantissa

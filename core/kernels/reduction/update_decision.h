@@ -1,0 +1,139 @@
+// The decision about one update, as plain records and one function that runs on the device (constexpr: nvcc compiles it
+// for both sides): from what the ranks found in loss and gradients to what AdamW is to do. The host plans a step and
+// reads the decision later; it never stands between the gradients and the update.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "core/kernels/optimizer/args.h"
+#include "core/kernels/reduction/args.h"
+
+namespace mantissa {
+
+// What one rank hands in.
+struct VerdictRecord {
+  TensorStats stats;      // of its shards of the summed gradients, by flat index
+  double loss_sum = 0.0;  // over its non-ignored tokens, in nats
+};
+
+// What all ranks know of a step before anybody updates a weight: the same on every rank.
+struct Verdict {
+  double loss_sum = 0.0;  // of the global batch
+  bool loss_finite = true;
+  int32_t loss_rank = -1;  // first rank whose loss was not finite
+
+  // The gradients after reduction, before unscaling.
+  bool gradients_finite = true;
+  bool found_nan = false;         // else what was found is Inf
+  int64_t first_bad = INT64_MAX;  // smallest flat index of a non-finite element, see FlatBuckets
+  double sum_squares = 0.0;
+
+  constexpr bool finite() const { return loss_finite && gradients_finite; }
+};
+
+// What the host plans for a step, on the assumption that every step before it is applied.
+struct UpdatePlan {
+  int64_t step = 0;
+  double unscale = 1.0;         // makes the gradient that of the mean loss
+  double clip_threshold = 0.0;  // of its norm; infinity for no clipping
+  float learning_rate = 0.0f;
+  float bias_correction1 = 1.0f, bias_correction2 = 1.0f;
+  uint32_t update = 0;  // from 1: UpdateControl::update
+};
+
+enum class StepOutcome : uint8_t {
+  kClean,
+  kGradientOverflow,  // non-finite gradients under a finite loss
+  kLossFault,         // non-finite loss
+};
+
+// What became of it.
+struct UpdateDecision {
+  int64_t step = -1;
+  Verdict verdict;
+  StepOutcome outcome = StepOutcome::kClean;
+  double grad_norm = 0.0;    // of the unscaled gradient, before clipping
+  double clip_factor = 1.0;  // 1 unless applied
+  // A step before it was not applied, so this one was planned on a wrong assumption: it is void, and changed nothing.
+  bool held = false;
+
+  constexpr bool applied() const { return outcome == StepOutcome::kClean && !held; }
+};
+
+// By comparison alone, false for NaN. A difference such as x - x is no test: where x is a product, a compiler may fuse
+// the two into one operation that gives the product's rounding error.
+constexpr bool is_finite(double x) {
+  constexpr double kLargest = std::numeric_limits<double>::max();
+  return x >= -kLargest && x <= kLargest;
+}
+
+// min(1, threshold / (norm + 1e-6)), as in PyTorch's clip_grad_norm_; the small term keeps the quotient finite.
+constexpr double clip_factor(double norm, double threshold) {
+  const double factor = threshold / (norm + 1e-6);
+  return factor < 1.0 ? factor : 1.0;
+}
+
+constexpr TensorStats fold_stats(const TensorStats* stats, int64_t count) {
+  TensorStats total;
+  for (int64_t index = 0; index < count; ++index) {
+    if (stats[index].first_bad < total.first_bad) total.first_bad = stats[index].first_bad;
+    total.nan_count += stats[index].nan_count;
+    total.inf_count += stats[index].inf_count;
+    total.sum_squares += stats[index].sum_squares;
+  }
+  return total;
+}
+
+constexpr double fold_losses(const float* losses, int64_t micro_batches) {
+  double sum = 0.0;
+  for (int64_t index = 0; index < micro_batches; ++index) sum += static_cast<double>(losses[index]);
+  return sum;
+}
+
+constexpr Verdict fold_verdict(const VerdictRecord* records, int64_t ranks) {
+  Verdict verdict;
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    const VerdictRecord& record = records[rank];
+    const TensorStats& stats = record.stats;
+    verdict.loss_sum += record.loss_sum;
+    if (!is_finite(record.loss_sum) && verdict.loss_finite) {
+      verdict.loss_finite = false;
+      verdict.loss_rank = static_cast<int32_t>(rank);
+    }
+    if (stats.nan_count != 0 || stats.inf_count != 0) verdict.gradients_finite = false;
+    if (stats.nan_count != 0) verdict.found_nan = true;
+    if (stats.first_bad < verdict.first_bad) verdict.first_bad = stats.first_bad;
+    verdict.sum_squares += stats.sum_squares;
+  }
+  return verdict;
+}
+
+constexpr UpdateDecision decide_update(const VerdictRecord* records, int64_t ranks, const UpdatePlan& plan, bool hold) {
+  UpdateDecision decision;
+  decision.step = plan.step;
+  decision.verdict = fold_verdict(records, ranks);
+  decision.grad_norm = std::sqrt(decision.verdict.sum_squares) * plan.unscale;
+  // A scale without a floor can become so small that its inverse, and with it the unscaled gradient, is not finite.
+  const bool usable = decision.verdict.gradients_finite && is_finite(decision.grad_norm);
+  decision.outcome = !decision.verdict.loss_finite ? StepOutcome::kLossFault
+                     : !usable                     ? StepOutcome::kGradientOverflow
+                                                   : StepOutcome::kClean;
+  decision.held = hold;
+  if (decision.applied()) decision.clip_factor = clip_factor(decision.grad_norm, plan.clip_threshold);
+  return decision;
+}
+
+constexpr UpdateControl control_of(const UpdateDecision& decision, const UpdatePlan& plan) {
+  UpdateControl control;
+  control.apply = decision.applied() ? 1 : 0;
+  control.gradient_multiplier = static_cast<float>(plan.unscale * decision.clip_factor);
+  control.learning_rate = plan.learning_rate;
+  control.bias_correction1 = plan.bias_correction1;
+  control.bias_correction2 = plan.bias_correction2;
+  control.update = plan.update;
+  return control;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,184 @@
+// cuDNN's attention where it is asked for by name: GPUs only, and only where there is a cuDNN that can be used.
+//
+// A plan that the library has not, or that is refused in its trial, is an error there, which tells why: then nothing is
+// compared, and cuda.attention: auto must use our kernels.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include "core/base/error.h"
+#include "core/kernels/attention/engine_cuda.h"
+#include "tests/core/kernels/attention/attention_case.h"
+#include "tests/core/kernels/attention/attention_choice_scope.h"
+#include "tests/core/kernels/run_kernel.h"
+#include "tests/reference/random_values.h"
+#include "tests/testing/error_of.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+using mantissa::testing::error_of;
+using reference::AttentionCase;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+
+Stream& stream() { return device_under_test().stream(); }
+
+// dtype, causal, who chooses among kernels.
+class AttentionByCudnn : public ::testing::TestWithParam<std::tuple<DType, bool, GemmSelection>> {
+ protected:
+  void SetUp() override {
+    const std::string reason = error_of([] { cuda::open_attention_engine(cuda::as_cuda(stream()).device_index()); });
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+
+  struct Operands {
+    std::vector<double> qkv, d_out;
+  };
+  static Operands made_up(const AttentionCase& c) {
+    return {reference::random_values(static_cast<int64_t>(c.qkv_size()), 1),
+            reference::random_values(static_cast<int64_t>(c.out_size()), 2)};
+  }
+
+  // By cuDNN; empty, with refusal(), if it is refused. Whatever else fails is a failure of the test.
+  std::optional<AttentionRun> by_cudnn(const AttentionCase& c, const Operands& operands) {
+    const AttentionChoiceScope scope(stream(), AttentionChoice::kCudnn, selection);
+    std::optional<AttentionRun> run;
+    try {
+      run.emplace(c, dtype, operands.qkv, operands.d_out);
+    } catch (const ConfigError& error) {
+      refusal_ = error.what();
+    }
+    return run;
+  }
+  AttentionRun by_choice(AttentionChoice choice, const AttentionCase& c, const Operands& operands) const {
+    const AttentionChoiceScope scope(stream(), choice);
+    return AttentionRun(c, dtype, operands.qkv, operands.d_out);
+  }
+  const std::string& refusal() const { return refusal_; }
+  // Reports the test as not run if a shape was refused; what was compared counts, if it failed.
+  void tell_refusal() const {
+    if (!refusal_.empty()) GTEST_SKIP() << refusal_;
+  }
+
+  // What holds for auto if the forward pass is refused.
+  void expect_auto_is_ours(const AttentionCase& c, const Operands& operands) const {
+    const AttentionRun ours = by_choice(AttentionChoice::kOwn, c, operands);
+    const AttentionRun automatic = by_choice(AttentionChoice::kAuto, c, operands);
+    EXPECT_EQ(bytes_of(automatic.out), bytes_of(ours.out));
+    EXPECT_EQ(bytes_of(automatic.lse), bytes_of(ours.lse));
+  }
+
+  const DType dtype = std::get<0>(GetParam());
+  const bool causal = std::get<1>(GetParam());
+  const GemmSelection selection = std::get<2>(GetParam());
+
+ private:
+  std::string refusal_;
+};
+
+TEST_P(AttentionByCudnn, AgreesWithTheReference) {
+  const PlacementScope placement(Placement::kAligned);
+  const size_t length = static_cast<size_t>(device_under_test().large(140));
+  for (const AttentionCase& c :
+       {AttentionCase{2, length, 2, 2, 64, 0.125, causal}, AttentionCase{1, length, 4, 2, 128, 0.09, causal},
+        AttentionCase{2, 2, 3, 1, 8, 0.4, causal}}) {
+    SCOPED_TRACE(::testing::Message() << "T=" << c.length << " D=" << c.dim);
+    const Operands operands = made_up(c);
+    const std::optional<AttentionRun> run = by_cudnn(c, operands);
+    if (!run) continue;
+    const AttentionChoiceScope scope(stream(), AttentionChoice::kCudnn);  // whose roundings are allowed
+    run->expect_forward();
+    run->expect_backward();
+    if (selection != GemmSelection::kDeterministic) continue;
+    const std::optional<AttentionRun> again = by_cudnn(c, operands);
+    ASSERT_TRUE(again) << refusal();
+    EXPECT_EQ(bytes_of(again->d_qkv), bytes_of(run->d_qkv));
+  }
+  tell_refusal();
+}
+
+// One element is not finite. Wherever our kernels then give no number, and the mask does not hide the element from the
+// result, cuDNN's give none either.
+TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
+  const PlacementScope placement(Placement::kAligned);
+  const AttentionCase c{2, 130, 4, 2, 64, 0.125, causal};
+  const size_t b = 1, head = 3;
+  size_t index = 0;
+  enum class Fault { kQuery, kKey, kValue, kGradient };
+  for (const Fault fault : {Fault::kQuery, Fault::kKey, Fault::kValue, Fault::kGradient}) {
+    for (const size_t at : {size_t{0}, size_t{70}, c.length - 1}) {
+      for (const double bad : {static_cast<double>(NAN), kInf}) {
+        SCOPED_TRACE(::testing::Message() << bad << " in operand " << static_cast<int>(fault) << ", position " << at);
+        if (!device_under_test().takes_case(index++)) continue;
+        Operands operands = made_up(c);
+        // So that an Inf in a key makes a score of +Inf, of which there is no probability. Of -Inf it is 0.
+        for (size_t h = head - 1; h <= head; ++h) operands.qkv[c.query(b, h, c.length - 1)] = 0.5;
+        if (fault == Fault::kQuery) operands.qkv[c.query(b, head, at)] = bad;
+        if (fault == Fault::kKey) operands.qkv[c.key(b, head, at)] = bad;
+        if (fault == Fault::kValue) operands.qkv[c.value(b, head, at)] = bad;
+        if (fault == Fault::kGradient) operands.d_out[c.out(b, head, at)] = bad;
+        const std::optional<AttentionRun> theirs = by_cudnn(c, operands);
+        if (!theirs) {
+          if (refusal().find("forward pass") != std::string::npos) expect_auto_is_ours(c, operands);
+          return tell_refusal();  // it is that of the shape, which all cases have
+        }
+        const AttentionRun ours = by_choice(AttentionChoice::kOwn, c, operands);
+        const auto sees = [&](size_t query) { return fault == Fault::kQuery ? query == at : at < c.visible(query); };
+        const auto expect_none = [](const std::vector<double>& result, const std::vector<double>& reference, size_t i) {
+          EXPECT_TRUE(std::isfinite(reference[i]) || !std::isfinite(result[i])) << "element " << i;
+        };
+        const std::vector<double> out = values_of(theirs->out), our_out = values_of(ours.out);
+        const std::vector<double> lse = values_of(theirs->lse), our_lse = values_of(ours.lse);
+        size_t faults = 0;
+        for (size_t t = 0; t < c.length; ++t) {
+          if (!sees(t)) continue;
+          for (size_t h = head - 1; h <= head; ++h) {  // of one key head
+            // Nothing but -Inf to see: it is enough if lse shows it.
+            const double row_lse = lse[c.lse(b, h, t)];
+            const bool shown = our_lse[c.lse(b, h, t)] == -kInf && (std::isnan(row_lse) || row_lse == -kInf);
+            for (size_t d = 0; d < c.dim && !shown; ++d) expect_none(out, our_out, c.out(b, h, t) + d);
+            expect_none(lse, our_lse, c.lse(b, h, t));
+            faults += !std::isfinite(our_out[c.out(b, h, t)]);
+          }
+        }
+        EXPECT_EQ(faults > 0, fault != Fault::kGradient);
+        // The mask hides nothing from gradients if the last query has the fault, or the first key or value.
+        const bool of_query = fault == Fault::kQuery || fault == Fault::kGradient;
+        if (at != (of_query ? c.length - 1 : 0)) continue;
+        const std::vector<double> d_qkv = values_of(theirs->d_qkv), our_d_qkv = values_of(ours.d_qkv);
+        for (size_t i = 0; i < d_qkv.size(); ++i) expect_none(d_qkv, our_d_qkv, i);
+        EXPECT_FALSE(std::isfinite(our_d_qkv[c.key(b, head, 0)]));
+      }
+    }
+  }
+}
+
+// With auto, that is: of what the library's forward pass has written.
+TEST_P(AttentionByCudnn, AutomaticGradientsAreOurs) {
+  const PlacementScope placement(Placement::kAligned);
+  const AttentionCase c{2, 130, 4, 2, 64, 0.125, causal};
+  const AttentionChoiceScope automatic(stream(), AttentionChoice::kAuto, selection);
+  const Operands operands = made_up(c);
+  const AttentionRun run(c, dtype, operands.qkv, operands.d_out);
+  run.expect_backward();
+  const std::vector<std::byte> gradients = bytes_of(run.d_qkv);
+  const AttentionChoiceScope ours(stream(), AttentionChoice::kOwn);
+  run(run.backward_args());
+  EXPECT_EQ(bytes_of(run.d_qkv), gradients);
+}
+
+INSTANTIATE_TEST_SUITE_P(OnAGpu, AttentionByCudnn,
+                         ::testing::Combine(::testing::Values(DType::kBF16, DType::kF16), ::testing::Bool(),
+                                            ::testing::Values(GemmSelection::kTimed, GemmSelection::kDeterministic)),
+                         [](const auto& info) {
+                           return std::string(name(std::get<0>(info.param))) +
+                                  (std::get<1>(info.param) ? "_causal" : "_unmasked") +
+                                  (std::get<2>(info.param) == GemmSelection::kTimed ? "" : "_deterministic");
+                         });
+
+}  // namespace
+}  // namespace mantissa::kernel_test

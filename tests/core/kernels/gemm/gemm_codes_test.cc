@@ -1,0 +1,319 @@
+// Products of codes against those of the numbers that they stand for, which the same device multiplies as bf16: native
+// against emulated.
+//
+// How far they may be apart, for a sum of exact products p:
+//   Emulated: fp32 sums, at most one unit of the last place off in each addition: k * 2^-23 * sum |p|.
+//   Native: units of compute capability 8.9 and 9.0 add the 32 products of an instruction to their accumulator with
+//   some 14 bits: all are aligned to the largest of them and cut off 13 bits below its leading one, and so is what
+//   comes of it (measured by DeepSeek-V3's authors, technical report 2024, section 3.3.2). With A the accumulator, an
+//   instruction is off by at most
+//       2^-13 * (33 * max(|p|, |A before|) + |A after|).
+//   Without fast accumulation, which is how the library is asked, sums of 128 products go to fp32 registers and A
+//   begins at 0 again. Devices with more bits, the emulated GPU among them, are within the same bound.
+// A scale costs two roundings more, c of 16 bits its own.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "tests/core/kernels/gemm/gemm_codes_units.h"
+#include "tests/core/kernels/gemm/gemm_problem.h"
+#include "tests/core/kernels/repeated_work.h"
+#include "tests/core/kernels/run_kernel.h"
+#include "tests/testing/values.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+constexpr double kUnitEpsilon = 0x1p-13;
+constexpr int64_t kInstruction = 32, kPromotion = 128;
+
+using Layout = BlockScaleLayout;
+
+// A matrix of numbers that a format has, times powers of two where its blocks have scales.
+struct Codes {
+  Format format;
+  Shape shape;
+  std::vector<uint8_t> codes;
+  std::vector<double> values;
+  std::optional<Layout> layout;
+  std::vector<int> exponents{};  // of the scales of blocks, padding included
+
+  Codes(Format of, Shape extents, uint64_t seed, std::optional<Layout> blocks = {})
+      : format(of), shape(extents), layout(blocks) {
+    if (layout) {
+      for (int64_t i = 0; i < block_scale_count(*layout, shape[0], shape[1]); ++i) {
+        exponents.push_back(static_cast<int>((i * 5 + i / 7) % 7) - 10);
+      }
+    }
+    for (const float value : testing::normal_values(extents.numel(), seed, 30.0f)) {
+      const auto code = static_cast<uint8_t>(encode(format, value, Saturation::kYes));
+      const auto index = static_cast<int64_t>(codes.size());
+      codes.push_back(code);
+      values.push_back(std::ldexp(decode(format, code), exponent(index / shape[1], index % shape[1])));
+    }
+  }
+  size_t scale_index(int64_t row, int64_t column) const {
+    return static_cast<size_t>(block_scale_index(*layout, shape[0], shape[1], row, column / block_length(*layout)));
+  }
+  int exponent(int64_t row, int64_t column) const { return layout ? exponents[scale_index(row, column)] : 0; }
+  // Of blocks; undefined for none. The scale at `nan` is no number.
+  Tensor as_scales(std::optional<size_t> nan = {}) const {
+    if (!layout) return {};
+    if (*layout == Layout::kMicroTiles) {
+      std::vector<uint8_t> e8m0;
+      for (const int exponent : exponents) e8m0.push_back(static_cast<uint8_t>(exponent + 127));
+      if (nan) e8m0[*nan] = 0xff;
+      const Tensor scales = make_unwritten(DType::kU8, {static_cast<int64_t>(e8m0.size())});
+      write_bytes(scales, e8m0.data());
+      return scales;
+    }
+    std::vector<float> scales;
+    for (const int exponent : exponents) scales.push_back(std::ldexp(1.0f, exponent));
+    if (nan) scales[*nan] = NAN;
+    return make_elements<float>(scales);
+  }
+  Tensor as_codes() const {
+    const Tensor tensor = make_unwritten(DType::kU8, shape);
+    write_bytes(tensor, codes.data());
+    return tensor;
+  }
+  Tensor as_values() const { return make_tensor(DType::kBF16, shape, values); }
+};
+
+struct Bound {
+  double native = 0.0, emulated = 0.0;
+};
+
+// Of the sum of row i of a times row j of b.
+Bound bound_of(const Codes& a, const Codes& b, int64_t i, int64_t j) {
+  const int64_t k = a.shape[1];
+  Bound bound;
+  double magnitude = 0.0;
+  for (int64_t chunk = 0; chunk < k; chunk += kPromotion) {
+    double sum = 0.0, error = 0.0;
+    for (int64_t group = chunk; group < std::min(k, chunk + kPromotion); group += kInstruction) {
+      const double before = std::abs(sum) + error;
+      double largest = before;
+      for (int64_t l = group; l < std::min(k, group + kInstruction); ++l) {
+        const double p = a.values[static_cast<size_t>(i * k + l)] * b.values[static_cast<size_t>(j * k + l)];
+        sum += p;
+        magnitude += std::abs(p);
+        largest = std::max(largest, std::abs(p));
+      }
+      error += kUnitEpsilon * (33.0 * largest + std::abs(sum) + error);
+    }
+    bound.native += error;
+  }
+  const double in_fp32 = static_cast<double>(k) * 0x1p-23 * magnitude;
+  bound.native += in_fp32;
+  bound.emulated = in_fp32;
+  return bound;
+}
+
+struct CodeProduct {
+  int64_t m, n, k;
+  Format a_format, b_format;
+  DType c_dtype = DType::kF32;
+  bool scaled = false;
+  bool biased = false;
+  GradientMode mode = GradientMode::kWrite;
+  std::optional<Layout> a_layout{}, b_layout{};
+};
+
+constexpr float kScaleA = 0.37f, kScaleB = 11.3f;
+
+// The product by codes and the one by values, of the same operands.
+void expect_native_is_emulated(const CodeProduct& of) {
+  SCOPED_TRACE(fmt::format(
+      "{} x {} x {}, {} * {} -> {}{}{}{}{}", of.m, of.n, of.k, info(of.a_format).name, info(of.b_format).name,
+      of.c_dtype, of.scaled ? ", scaled" : "", of.biased ? ", with bias" : "",
+      of.mode == GradientMode::kAccumulate ? ", accumulated" : "",
+      of.a_layout ? fmt::format(", blocks {} * {}", static_cast<int>(*of.a_layout), static_cast<int>(*of.b_layout))
+                  : ""));
+  const Codes a(of.a_format, {of.m, of.k}, 1, of.a_layout), b(of.b_format, {of.n, of.k}, 2, of.b_layout);
+  const std::vector<float> before = testing::normal_values(of.m * of.n, 3, 100.0f),
+                           bias = testing::normal_values(of.n, 4);
+  GemmArgs native{.a = a.as_codes(),
+                  .b = b.as_codes(),
+                  .c = make_tensor(of.c_dtype, {of.m, of.n}, {before.begin(), before.end()}),
+                  .bias = of.biased ? make_tensor(of.c_dtype, {of.n}, {bias.begin(), bias.end()}) : Tensor(),
+                  .a_scale = of.scaled ? make_elements<float>({kScaleA}) : Tensor(),
+                  .b_scale = of.scaled ? make_elements<float>({kScaleB}) : Tensor(),
+                  .trans_b = Transpose::kYes,
+                  .mode = of.mode,
+                  .a_format = of.a_format,
+                  .b_format = of.b_format,
+                  .a_block_scales = a.as_scales(),
+                  .b_block_scales = b.as_scales(),
+                  .a_layout = of.a_layout.value_or(Layout::kRowBlocks128),
+                  .b_layout = of.b_layout.value_or(Layout::kRowBlocks128)};
+  GemmArgs emulated = native;
+  emulated.a = a.as_values(), emulated.b = b.as_values();
+  emulated.a_block_scales = emulated.b_block_scales = Tensor();
+  emulated.c = make_tensor(DType::kF32, {of.m, of.n}, {before.begin(), before.end()});
+  run(native);
+  run(emulated);
+  const std::vector<double> found = values_of(native.c), expected = values_of(emulated.c);
+  const double divisor = of.scaled ? double{kScaleA} * double{kScaleB} : 1.0;
+  for (int64_t i = 0; i < of.m; ++i) {
+    for (int64_t j = 0; j < of.n; ++j) {
+      const auto at = static_cast<size_t>(i * of.n + j);
+      const Bound bound = bound_of(a, b, i, j);
+      // Scales, the additions of c and bias, and the last rounding.
+      const double magnitude = std::abs(expected[at]) + std::abs(static_cast<double>(before[at])) + 4.0;
+      const double rest = 8 * 0x1p-23 * magnitude + 0.5 * limits(of.c_dtype).epsilon * (std::abs(found[at]) * 1.01);
+      ASSERT_NEAR(found[at], expected[at], (bound.native + bound.emulated) / divisor + rest) << i << ", " << j;
+    }
+  }
+}
+
+constexpr std::pair<Format, Format> kPairs[] = {
+    {Format::kE4M3, Format::kE4M3}, {Format::kE5M2, Format::kE4M3}, {Format::kE4M3, Format::kE5M2}};
+
+TEST(GemmCodes, NativeProductsAreTheEmulatedOnes) {
+  if (!multiplies_codes()) return;
+  size_t index = 0;
+  for (const auto& [m, n, k] :
+       {std::tuple{16, 16, 16}, {16, 32, 48}, {48, 16, 128}, {128, 64, 144}, {64, 128, 1024}, {256, 144, 4096}}) {
+    for (const auto& [a_format, b_format] : kPairs) {
+      for (const DType c_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+        if (!device_under_test().takes_case(index++)) continue;
+        // Beyond fp16's range without scales.
+        if (c_dtype != DType::kF16) expect_native_is_emulated({m, n, k, a_format, b_format, c_dtype});
+        expect_native_is_emulated({m, n, k, a_format, b_format, c_dtype, true, c_dtype != DType::kF32});
+      }
+      if (!device_under_test().takes_case(index++)) continue;
+      expect_native_is_emulated({m, n, k, a_format, b_format, DType::kF32, true, false, GradientMode::kAccumulate});
+    }
+  }
+}
+
+// Layouts of the scales of blocks in a and b, as layers have them, that the device takes.
+std::vector<std::pair<Layout, Layout>> block_pairs() {
+  const NarrowUnits units = device_under_test().backend().narrow_units();
+  std::vector<std::pair<Layout, Layout>> pairs;
+  if (takes(units, Scaling::kBlock)) {
+    pairs = {{Layout::kRowBlocks128, Layout::kSquareBlocks128},
+             {Layout::kRowBlocks128, Layout::kRowBlocks128},
+             {Layout::kSquareBlocks128, Layout::kRowBlocks128}};
+  }
+  if (takes(units, Scaling::kMicro)) pairs.emplace_back(Layout::kMicroTiles, Layout::kMicroTiles);
+  return pairs;
+}
+
+// Scales are powers of two, which cost no rounding; the bound is that of the numbers with their scales, because blocks
+// of 128 are what is promoted.
+TEST(GemmCodes, NativeProductsOfBlocksAreTheEmulatedOnes) {
+  size_t index = 0;
+  for (const auto& [a_layout, b_layout] : block_pairs()) {
+    for (const auto& [m, n, k] : {std::tuple{128, 128, 128}, {256, 144, 384}, {144, 256, 1024}, {16, 128, 4096}}) {
+      for (const auto& [a_format, b_format] : kPairs) {
+        CodeProduct of{.m = m,
+                       .n = n,
+                       .k = k,
+                       .a_format = a_format,
+                       .b_format = b_format,
+                       .a_layout = a_layout,
+                       .b_layout = b_layout};
+        for (const DType c_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+          if (!device_under_test().takes_case(index++)) continue;
+          of.c_dtype = c_dtype, of.biased = c_dtype != DType::kF32;
+          expect_native_is_emulated(of);
+        }
+        if (!device_under_test().takes_case(index++)) continue;
+        of.c_dtype = DType::kF32, of.biased = false, of.mode = GradientMode::kAccumulate;
+        expect_native_is_emulated(of);
+      }
+    }
+  }
+}
+
+// Where a block of a has a scale that is no number, which is what becomes of NaN and Inf: its rows, and no others.
+TEST(GemmCodes, ScalesOfBlocksThatAreNoNumbersStayVisible) {
+  for (const auto& [a_layout, b_layout] : block_pairs()) {
+    const Codes a(Format::kE4M3, {256, 256}, 1, a_layout), b(Format::kE4M3, {128, 256}, 2, b_layout);
+    const GemmArgs args{.a = a.as_codes(),
+                        .b = b.as_codes(),
+                        .c = make_unwritten(DType::kF32, {256, 128}),
+                        .trans_b = Transpose::kYes,
+                        .a_block_scales = a.as_scales(a.scale_index(130, 200)),
+                        .b_block_scales = b.as_scales(),
+                        .a_layout = a_layout,
+                        .b_layout = b_layout};
+    run(args);
+    const std::vector<double> c = values_of(args.c);
+    for (size_t i = 0; i < c.size(); ++i) {
+      const auto row = static_cast<int64_t>(i / 128);
+      ASSERT_EQ(std::isfinite(c[i]), a.scale_index(row, 200) != a.scale_index(130, 200))
+          << static_cast<int>(a_layout) << " row " << row;
+    }
+  }
+}
+
+TEST(GemmCodes, ScalesOfBlocksAreReadWhenTheProductRuns) {
+  for (const auto& [a_layout, b_layout] : block_pairs()) {
+    const Codes a(Format::kE4M3, {16, 128}, 1, a_layout), b(Format::kE4M3, {128, 128}, 2, b_layout);
+    Codes doubled = a;
+    for (int& exponent : doubled.exponents) ++exponent;
+    const GemmArgs args{.a = a.as_codes(),
+                        .b = b.as_codes(),
+                        .c = make_unwritten(DType::kF32, {16, 128}),
+                        .trans_b = Transpose::kYes,
+                        .a_block_scales = a.as_scales(),
+                        .b_block_scales = b.as_scales(),
+                        .a_layout = a_layout,
+                        .b_layout = b_layout};
+    RepeatedWork work([&] { run(args); });
+    work.run();
+    const std::vector<double> once = values_of(args.c);
+    device_under_test().backend().copy(doubled.as_scales(), args.a_block_scales, device_under_test().stream());
+    work.run();
+    const std::vector<double> twice = values_of(args.c);
+    for (size_t i = 0; i < once.size(); ++i) ASSERT_EQ(twice[i], 2.0 * once[i]);
+  }
+}
+
+// One term is enough to see it; another row and column do not.
+TEST(GemmCodes, WhatIsNotFiniteStaysVisible) {
+  if (!multiplies_codes()) return;
+  for (const auto& [format, code] : {std::pair(Format::kE4M3, 0x7f), {Format::kE5M2, 0x7c}, {Format::kE5M2, 0x7e}}) {
+    Codes a(format, {16, 32}, 1);
+    a.codes[33] = static_cast<uint8_t>(code);  // row 1
+    const Codes b(Format::kE4M3, {16, 32}, 2);
+    const GemmArgs args{.a = a.as_codes(),
+                        .b = b.as_codes(),
+                        .c = make_unwritten(DType::kF32, {16, 16}),
+                        .trans_b = Transpose::kYes,
+                        .a_format = format};
+    run(args);
+    const std::vector<double> c = values_of(args.c);
+    for (size_t i = 0; i < c.size(); ++i) EXPECT_EQ(std::isfinite(c[i]), i / 16 != 1) << i;
+  }
+}
+
+TEST(GemmCodes, ScalesAreReadWhenTheProductRuns) {
+  if (!multiplies_codes()) return;
+  const Codes a(Format::kE4M3, {16, 16}, 1), b(Format::kE4M3, {16, 16}, 2);
+  const Tensor a_scale = make_elements<float>({1.0f}), b_scale = make_elements<float>({1.0f});
+  const GemmArgs args{.a = a.as_codes(),
+                      .b = b.as_codes(),
+                      .c = make_unwritten(DType::kF32, {16, 16}),
+                      .a_scale = a_scale,
+                      .b_scale = b_scale,
+                      .trans_b = Transpose::kYes};
+  RepeatedWork work([&] { run(args); });
+  work.run();
+  const std::vector<double> once = values_of(args.c);
+  for (const Tensor& scale : {a_scale, b_scale}) {
+    const float four = 4.0f, one = 1.0f;
+    write_bytes(scale, &four);
+    work.run();
+    const std::vector<double> divided = values_of(args.c);
+    for (size_t i = 0; i < once.size(); ++i) ASSERT_EQ(divided[i], once[i] / 4.0);
+    write_bytes(scale, &one);
+  }
+}
+
+}  // namespace
+}  // namespace mantissa::kernel_test

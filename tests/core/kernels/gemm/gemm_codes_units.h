@@ -1,0 +1,19 @@
+// Whether the device under test multiplies codes.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "core/kernels/narrow_units.h"
+#include "tests/core/kernels/run_kernel.h"
+
+namespace mantissa::kernel_test {
+
+// A device that does not says why.
+inline bool multiplies_codes() {
+  const Backend& backend = device_under_test().backend();
+  if (backend.narrow_units() != NarrowUnits::kNone) return true;
+  EXPECT_NE(backend.describe_narrow_units().find("has no units for them"), std::string::npos);
+  return false;
+}
+
+}  // namespace mantissa::kernel_test

@@ -1,0 +1,182 @@
+// Rounding to low-precision formats against its contract, bit for bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/core/kernels/kernel_check.h"
+#include "tests/core/kernels/quantize/quantize_recipes.h"
+#include "tests/core/kernels/repeated_work.h"
+#include "tests/core/kernels/run_kernel.h"
+#include "tests/core/quant/quantize_reference.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+using testing::QuantizeReference;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+void expect_values(const Tensor& dst, const std::vector<float>& read, const std::vector<float>& expected) {
+  const std::vector<BFloat16> actual = elements_of<BFloat16>(dst);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    ASSERT_TRUE(is_same(actual[i], expected[i]))
+        << i << ": " << std::hexfloat << read[i] << " became " << to_float(actual[i]) << ", not " << expected[i];
+  }
+}
+
+void expect_contract(const std::vector<float>& values, const QuantizeCase& of) {
+  SCOPED_TRACE(of.text());
+  const Tensor src = tensor_of(of.dtype, {of.rows, of.columns}, values);
+  const std::vector<float> read = stored(src);
+  const float scale = testing::reference_tensor_scale(of.format, largest_finite(read));
+  const QuantizeReference expected = testing::quantize_reference(read, of.rows, of.columns, of.format, of.axis, scale);
+
+  const Tensor dst = make_unwritten(DType::kBF16, {of.rows, of.columns});
+  const Tensor record = make_record(QuantizeRecord{.non_finite = 5, .amax = 1});
+  run(QuantizeArgs{.src = src,
+            .dst = dst,
+            .format = of.format,
+            .axis = of.axis,
+            .scale = has_tensor_scale(of.format.scaling) ? make_elements<float>({scale}) : Tensor(),
+            .record = record});
+  expect_values(dst, read, expected.values);
+  const auto found = read_record<QuantizeRecord>(record);
+  EXPECT_EQ(found.amax, std::max(1u, expected.amax));
+  EXPECT_EQ(found.non_finite, 5 + expected.non_finite);
+}
+
+void on_every_recipe(const std::vector<float>& values, int64_t rows, int64_t columns, DType dtype) {
+  for (const TensorFormat format : kTensorFormats) {
+    for (const BlockAxis axis : kBlockAxes) expect_contract(values, {rows, columns, dtype, format, axis});
+  }
+}
+
+TEST(Quantize, KeepsItsContractForOddAndEvenSizes) {
+  constexpr int64_t kSizes[][2] = {{1, 1}, {3, 5}, {16, 16}, {32, 64}, {33, 129}, {130, 260}, {5, 1100}, {257, 36}};
+  device_under_test().on_each_variant([&] {
+    size_t index = 0;
+    for (const Placement placement : kPlacements) {
+      const PlacementScope scope(placement);
+      for (const auto& [rows, columns] : kSizes) {
+        const std::vector<float> values = spread_values(rows * columns, 21);
+        for (const DType dtype : kFloatDTypes) {
+          for (const TensorFormat format : kTensorFormats) {
+            for (const BlockAxis axis : kBlockAxes) {
+              if (device_under_test().takes_case(index++))
+                expect_contract(values, {rows, columns, dtype, format, axis});
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(Quantize, KeepsItsContractForZerosAndExtremes) {
+  device_under_test().on_each_variant([] {
+    for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
+      const PlacementScope scope(placement);
+      const int64_t rows = 34, columns = 132;
+      std::vector<float> values(static_cast<size_t>(rows * columns), 0.0f);
+      on_every_recipe(values, rows, columns, DType::kF32);
+      // Each block of its own magnitude, from the smallest subnormal to the largest number.
+      for (size_t i = 0; i < values.size(); ++i) {
+        const int exponent = -149 + static_cast<int>(i / 16 % 278);
+        values[i] =
+            std::ldexp(i % 3 == 0 ? -1.0f : 1.75f, exponent - (exponent == 128 ? 1 : 0)) * (i % 5 == 0 ? 0.0f : 1.0f);
+      }
+      values.back() = std::numeric_limits<float>::max();
+      on_every_recipe(values, rows, columns, DType::kF32);
+    }
+  });
+}
+
+// In its whole block, where blocks have scales, and nowhere else.
+TEST(Quantize, ShowsWhatIsNotFinite) {
+  const int64_t rows = 70, columns = 140;
+  const std::vector<float> values = spread_values(rows * columns, 33);
+  size_t index = 0;
+  for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
+    const PlacementScope scope(placement);
+    for (const float bad : {kInfinity, -kInfinity, std::nanf("")}) {
+      for (const size_t place : {size_t{0}, size_t{777}, size_t{4000}, values.size() - 1}) {
+        std::vector<float> planted = values;
+        planted[place] = bad;
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          for (const TensorFormat format : kTensorFormats) {
+            for (const BlockAxis axis : kBlockAxes) {
+              if (device_under_test().takes_case(index++)) {
+                expect_contract(planted, {rows, columns, dtype, format, axis});
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Quantize, TheSameBitsOnEverySchedule) {
+  const int64_t rows = 300, columns = device_under_test().large(2304);
+  const std::vector<float> values = spread_values(rows * columns, 8);
+  for (const TensorFormat format : kTensorFormats) {
+    for (const BlockAxis axis : kBlockAxes) {
+      const QuantizeCase of{rows, columns, DType::kBF16, format, axis};
+      SCOPED_TRACE(of.text());
+      expect_same_bits_on_every_schedule([&] {
+        const Tensor dst = make_unwritten(DType::kBF16, {rows, columns}), record = make_record(QuantizeRecord{});
+        run(QuantizeArgs{.src = tensor_of(DType::kBF16, {rows, columns}, values),
+                  .dst = dst,
+                  .format = format,
+                  .axis = axis,
+                  .scale = has_tensor_scale(format.scaling) ? make_elements<float>({0.75f}) : Tensor(),
+                  .record = record});
+        return std::vector<Tensor>{dst, record};
+      });
+    }
+  }
+}
+
+TEST(Quantize, ReadsTheScaleWhenItRuns) {
+  const std::vector<float> values = spread_values(6 * 20, 3);
+  const Tensor src = tensor_of(DType::kF32, {6, 20}, values), dst = make_unwritten(DType::kBF16, {6, 20});
+  const std::vector<float> read = stored(src);
+  for (const TensorFormat format :
+       {TensorFormat{Format::kE4M3, Scaling::kDelayed}, TensorFormat{Format::kE2M1, Scaling::kTwoLevel}}) {
+    const Tensor scale = make_elements<float>({1.0f});
+    RepeatedWork work([&] { run(QuantizeArgs{.src = src, .dst = dst, .format = format, .scale = scale}); });
+    for (const float next : {0.3f, 17.0f}) {
+      write_bytes(scale, &next);
+      work.run();
+      expect_values(dst, read, testing::quantize_reference(read, 6, 20, format, BlockAxis::kColumns, next).values);
+    }
+  }
+}
+
+TEST(Quantize, RefusesWhatDoesNotFit) {
+  const Tensor src = make_unwritten(DType::kF32, {4, 8}), dst = make_unwritten(DType::kBF16, {4, 8});
+  const Tensor scale = make_unwritten(DType::kF32, {1}), step = make_indices({1});
+  const QuantizeArgs good{.src = src, .dst = dst, .format = {Format::kE4M3, Scaling::kCurrent}, .scale = scale};
+  EXPECT_NO_THROW(run(good));
+  const auto expect_refused = [&](auto&& change, const std::string& text) {
+    QuantizeArgs args = good;
+    change(args);
+    expect_contract_error([&] { run(args); }, "[quantize] " + text);
+  };
+  expect_refused([](QuantizeArgs& args) { args.src = Tensor(); }, "src must be given");
+  expect_refused([](QuantizeArgs& args) { args.dst = make_unwritten(DType::kF32, {4, 8}); }, "dst must be bf16");
+  expect_refused([](QuantizeArgs& args) { args.dst = make_unwritten(DType::kBF16, {8, 4}); }, "dst must have shape");
+  expect_refused([](QuantizeArgs& args) { args.format.format = Format::kE2M1; }, "current scaling is for e4m3");
+  expect_refused([](QuantizeArgs& args) { args.format.scaling = Scaling::kBlock; }, "block scaling has not");
+  expect_refused([](QuantizeArgs& args) { args.scale = Tensor(); }, "current scaling needs a tensor's scale");
+  expect_refused([](QuantizeArgs& args) { args.scale = make_unwritten(DType::kF32, {2}); }, "scale must have 1");
+  expect_refused([](QuantizeArgs& args) { args.record = make_unwritten(DType::kU8, {4}); }, "record must have 16");
+  expect_refused([&](QuantizeArgs& args) { args.stochastic = {.elements_per_sample = 12, .step = step}; },
+                 "src (4, 8) must be whole samples of whole rows, got samples of 12 elements");
+  expect_refused([&](QuantizeArgs& args) { args.stochastic = {.elements_per_sample = 24, .step = step}; },
+                 "src (4, 8) must be whole samples");
+  expect_refused([](QuantizeArgs& args) { args.stochastic = {.elements_per_sample = 8}; }, "step must be given");
+}
+
+}  // namespace
+}  // namespace mantissa::kernel_test

@@ -1,0 +1,136 @@
+// What a step calls and sends: against hand-made counts, and against steps that run.
+#include "tools/lab/advise/calls/step_walk.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <tuple>
+
+#include "comm/local/local_communicator.h"
+#include "models/model.h"
+#include "tests/tools/config/minimal.h"
+#include "tools/lab/advise/device/measured_steps.h"
+#include "tools/train/session.h"
+#include "tools/train/step_memory.h"
+
+namespace mantissa {
+namespace {
+
+using testing::minimal_config;
+
+// Two micro-batches of 2 sequences of 32 tokens, unless settings say otherwise.
+Config tiny(std::vector<std::string> settings) {
+  std::vector<std::string> all = {"model.layers=2",      "model.width=64",       "model.heads=4",
+                                  "model.context=32",    "model.vocab=128",      "device=cpu",
+                                  "train.micro_batch=2", "train.global_batch=4", "comm.bucket_mib=0.25"};
+  all.insert(all.end(), settings.begin(), settings.end());
+  return minimal_config(all);
+}
+
+// PaLM's count takes attention without a mask, forward once and backward twice: 12 L T C a token. The calls are of
+// (T + 1) / 2 pairs a token, 4 C a pair forward and 10 C backward, which multiplies queries and keys once more.
+TEST(StepWalk, MultipliesAsOftenAsTheModelNeedsAndTheMaskLeaves) {
+  for (const char* compute : {"precision.compute=fp32", "precision.compute=bf16"}) {
+    const Config config = tiny({compute});
+    constexpr double kLayers = 2, kContext = 32, kWidth = 64, kTokens = 4 * 32;
+    const double palm = training_flops_per_token(config.model);
+    const double needed = palm - 12 * kLayers * kContext * kWidth + 7 * kLayers * (kContext + 1) * kWidth;
+    EXPECT_EQ(walk_calls(config, 1).flops(), needed * kTokens) << compute;
+  }
+  // By hand: 12 C^2 of a layer and the head's V C, 6 FLOP each.
+  EXPECT_EQ(training_flops_per_token(tiny({}).model), 6 * (2 * 12 * 64 * 64 + 128 * 64) + 12 * 2 * 32 * 64);
+}
+
+TEST(StepWalk, RecomputationMultipliesForwardProductsAgain) {
+  const double once = walk_calls(tiny({}), 1).flops(), again = walk_calls(tiny({"train.recompute=full"}), 1).flops();
+  const double blocks = 4 * 32 * (2.0 * 2 * 12 * 64 * 64 + 2 * 2 * 33 * 64);  // their forward passes
+  EXPECT_EQ(again - once, blocks);
+}
+
+TEST(StepWalk, AnUpdateMovesTheStateOfEveryParameter) {
+  const Config config = tiny({"precision.compute=bf16"});
+  const AutocastPolicy policy(config.autocast());
+  ParameterSet parameters;
+  make_model(config, policy, parameters);
+  double bytes = 0.0;  // master, m and v read and written, the gradient read, the working weight written
+  for (int index = 0; index < parameters.size(); ++index) {
+    bytes += static_cast<double>(parameters[index].numel() * (28 + size_bytes(parameters[index].working_dtype)));
+  }
+  double found = 0.0;
+  for (const KernelCall& call : walk_calls(config, 1).calls) found += call.op == "adamw" ? call.work.bytes : 0.0;
+  EXPECT_EQ(found, bytes);
+}
+
+// An all-to-all of bf16 gradients and an all-gather of working weights: (N - 1) / N of either.
+TEST(StepWalk, RanksSendGradientsAndWeights) {
+  const Config config = tiny({"precision.compute=bf16", "comm.wire_dtype=bf16"});
+  EXPECT_EQ(walk_calls(config, 1).sent(), 0.0);
+  const AutocastPolicy policy(config.autocast());
+  ParameterSet parameters;
+  make_model(config, policy, parameters);
+  const BucketLayout layout = lay_out(config, parameters, 2);
+  double gradients = 0.0, weights = 0.0;
+  for (const BucketLayout::Bucket& bucket : layout.buckets()) {
+    gradients += 2.0 * static_cast<double>(bucket.numel) / 2;
+    weights += static_cast<double>(bucket.numel * size_bytes(bucket.dtype)) / 2;
+  }
+  const StepCalls step = walk_calls(config, 2);
+  EXPECT_EQ(step.sent_bytes.at("backward"), gradients);
+  EXPECT_EQ(step.sent_bytes.at("update"), weights);
+  EXPECT_LT(step.sent_bytes.at("decide"), 1000.0) << "records only";
+}
+
+TEST(StepWalk, UnitsForCodesTakeThePlaceOfNumbers) {
+  const Config config = tiny({"precision.recipe=current"});
+  const auto flops_of_codes = [&](NarrowUnits units) {
+    double sum = 0.0;
+    for (const KernelCall& call : walk_calls(config, 1, units).calls) {
+      sum += call.format == ProductFormat::kF8 ? call.work.flops : 0.0;
+    }
+    return sum;
+  };
+  EXPECT_EQ(flops_of_codes(NarrowUnits::kNone), 0.0);
+  // Those of blocks, all three: 6 FLOP for each of 12 C^2 weights of two layers, 128 tokens.
+  EXPECT_EQ(flops_of_codes(NarrowUnits::kTensorScaled), 128.0 * 6 * 2 * 12 * 64 * 64);
+}
+
+using Counts = std::map<std::pair<std::string, std::string>, std::tuple<int64_t, double, double>>;
+
+// The walk has the calls of a step that runs, with the same work, by phase and op.
+TEST(StepWalk, CallsWhatAStepCalls) {
+  for (const std::vector<std::string>& settings : std::vector<std::vector<std::string>>{
+           {"precision.compute=bf16"},
+           {"precision.compute=fp16", "train.global_batch=2"},
+           {"precision.compute=fp32", "precision.fp32_products=bf16x3"},
+           {"precision.recipe=delayed"},
+           {"precision.recipe=nvfp4", "train.recompute=selective"},
+           {"model.norm=rms_norm", "model.activation=swiglu", "model.position=rope", "model.bias=false",
+            "model.kv_heads=2"},
+           {"model.name=encoder", "model.dropout=0.1"},
+           {"optimizer.first_moment=8bit", "optimizer.second_moment=8bit", "optimizer.master=kahan"}}) {
+    const Config config = tiny(settings);
+    LocalGroup group(1);
+    MeasuredSteps steps(config, group.rank(0));
+    steps.run(1);
+    const OpTimes& times = steps.op_times();
+    ASSERT_EQ(times.steps(), 1);
+    Counts ran, walked;
+    for (const OpTime& row : times.rows()) {
+      if (row.op.empty() || row.op == "all_gather_bytes") continue;  // which asks other ranks, of whom there are none
+      auto& [calls, flops, bytes] = ran[{std::string(row.phase), std::string(row.op)}];
+      calls += row.calls;
+      flops += row.work.flops;
+      bytes += row.work.bytes;
+    }
+    for (const KernelCall& call : walk_calls(config, 1, NarrowUnits::kNone, &steps.backend()).calls) {
+      auto& [calls, flops, bytes] = walked[{std::string(call.phase), std::string(call.op)}];
+      ++calls;
+      flops += call.work.flops;
+      bytes += call.work.bytes;
+    }
+    EXPECT_EQ(walked, ran) << settings.front();
+  }
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,56 @@
+// `mantissa analyze formats` as a user meets it.
+#include "tools/lab/analyze/formats_verb.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+TEST(AnalyzeFormats, PrintsEveryFormatAndWritesTheFigures) {
+  const std::string file = fresh_folder("formats") + "/formats.json";
+  const Outcome outcome =
+      run_program(0, {"analyze", "formats", "--device", "cpu", "--no-products", "--samples", "500", "--json", file});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
+  const auto figures = nlohmann::json::parse(read_file(file));
+  EXPECT_EQ(figures.at("samples"), 500);
+  EXPECT_TRUE(figures.at("gemm").empty());
+  int with_range = 0;
+  for (const auto& format : figures.at("formats")) {
+    EXPECT_NE(outcome.output.find("\n  " + format.at("name").get<std::string>() + " "), std::string::npos) << format;
+    EXPECT_EQ(format.at("errors").size(), 10u);
+    EXPECT_EQ(format.at("difference"), "");
+    if (format.at("range").is_null()) continue;
+    ++with_range;
+    EXPECT_EQ(format.at("underflow").size(), 10u);
+  }
+  EXPECT_EQ(with_range, 7);
+  EXPECT_EQ(figures.at("formats").size(), 12u);
+}
+
+TEST(AnalyzeFormats, MeasuresProductsOfAlignedAndOddSizes) {
+  const GemmPeak peak{.dtype = DType::kF32, .flops = 1e12, .source = "given"};
+  const FormatsReport report{.device = "a device", .gemm = {{peak, {{DType::kF32, 255, 5e11, 0.5}}}}};
+  const std::string text = to_text(report);
+  EXPECT_NE(text.find("peak 1000.0 GFLOP/s, given"), std::string::npos) << text;
+  EXPECT_NE(text.find("255              500.0        50.0"), std::string::npos) << text;
+}
+
+TEST(AnalyzeFormats, RefusesWhatItCannotDo) {
+  const auto expect = [](int code, const std::string& message, std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"analyze", "formats", "--no-products"});
+    const Outcome outcome = run_program(0, arguments);
+    EXPECT_EQ(outcome.exit_code, code) << outcome.output;
+    EXPECT_NE(outcome.output.find(message), std::string::npos) << outcome.output;
+  };
+  expect(2, "nothing is named 'abacus' here", {"--device", "abacus"});
+  expect(2, "--samples", {"--samples", "0"});
+  expect(2, "expected a file that can be written", {"--json", "no/such/folder/file.json"});
+  EXPECT_EQ(run_program(0, {"analyze"}).exit_code, 2);
+  EXPECT_EQ(run_program(0, {"analyze", "formats", "--help"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

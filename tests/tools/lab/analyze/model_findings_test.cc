@@ -1,0 +1,255 @@
+// Findings from prepared rows: what the loss scale should be, against a search by rounding every gradient.
+#include "tools/lab/analyze/model_findings.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "core/tensor/format.h"
+#include "core/tensor/philox.h"
+
+namespace mantissa {
+namespace {
+
+std::vector<float> prepared_gradients(double centre, double spread) {
+  std::vector<float> values;
+  for (uint32_t i = 0; i < 20000; ++i) {
+    const PhiloxCounter words = philox(3, {i, 0, 0, 0});
+    double sum = -2.0;  // of four uniform numbers: a bell of unit width, about
+    for (const uint32_t word : words) sum += static_cast<double>(word) * 0x1p-32;
+    values.push_back(static_cast<float>((words[0] & 1 ? -1.0 : 1.0) * std::exp2(centre + spread * sum)));
+  }
+  return values;
+}
+
+ProbeRow row_of(const std::vector<float>& values) {
+  ProbeRow row{.role = probe_role::kGradient, .tensor = "layer", .format = "fp32"};
+  for (const float value : values) {
+    ++row.histogram.counts[histogram_bin(magnitude_bits(value))];
+    if (std::isfinite(value)) row.histogram.amax = std::max(row.histogram.amax, magnitude_bits(value));
+  }
+  row.losses = format_losses(row.histogram, Format::kF32, 0);
+  return row;
+}
+
+ProbedStep step_of(const std::vector<float>& values, int64_t step = 0, float loss_scale = 1.0f) {
+  std::vector<float> scaled = values;
+  for (float& value : scaled) value *= loss_scale;
+  return {.step = step, .loss_scale = loss_scale, .rows = {row_of(scaled)}};
+}
+
+struct Counted {
+  int64_t zeros = 0, infinite = 0;
+};
+
+// By rounding each one to fp16.
+Counted in_fp16(const std::vector<float>& values, int exponent) {
+  Counted counted;
+  for (const float value : values) {
+    const float made = quantize(Format::kF16, std::ldexp(value, exponent), Saturation::kNo);
+    counted.zeros += made == 0.0f;
+    counted.infinite += std::isinf(made);
+  }
+  return counted;
+}
+
+// The largest scale at which nothing overflows, even `headroom` times as large: the fewest underflows there are.
+int best_scale(const std::vector<float>& values, double headroom) {
+  for (int exponent = 60;; --exponent) {
+    std::vector<float> larger = values;
+    for (float& value : larger) value *= static_cast<float>(headroom);
+    if (in_fp16(larger, exponent).infinite == 0) return exponent;
+  }
+}
+
+TEST(ModelFindings, RecommendsTheScaleThatASearchFinds) {
+  for (const auto& [centre, spread] : {std::pair{-20.0, 2.0}, {-30.0, 6.0}, {-12.0, 10.0}}) {
+    const std::vector<float> gradients = prepared_gradients(centre, spread);
+    const CheckpointFindings found = findings_of({step_of(gradients)}, {step_of(gradients)});
+    ASSERT_TRUE(found.loss_scale.recommended.has_value());
+    const int exponent = found.loss_scale.recommended->exponent;
+    EXPECT_NEAR(exponent, best_scale(gradients, found.loss_scale.options.headroom), 1);
+    const Counted trained = in_fp16(gradients, exponent);
+    EXPECT_EQ(trained.infinite, 0);
+    EXPECT_EQ(found.loss_scale.recommended->losses.overflowed, 0);
+    EXPECT_EQ(found.loss_scale.recommended->losses.underflowed, trained.zeros) << "as predicted";
+  }
+}
+
+// The default headroom of 16 gives away four powers of two on purpose, and rounding down up to one more: never above
+// the scale at which the largest of these gradients only just fits.
+TEST(ModelFindings, TheDefaultHeadroomStaysWithinFivePowersBelowTheOptimum) {
+  const double room = std::log2(kLossScaleOptions.headroom);
+  for (const double spread : {0.5, 3.0, 9.0}) {
+    for (int quarter = 0; quarter < 8; ++quarter) {
+      const std::vector<float> gradients = prepared_gradients(-18.0 + 0.25 * quarter, spread);
+      const CheckpointFindings found = findings_of({}, {step_of(gradients, 0, 1024.0f)});
+      ASSERT_TRUE(found.loss_scale.recommended.has_value());
+      const int below = best_scale(gradients, 1.0) - found.loss_scale.recommended->exponent;
+      EXPECT_GE(below, 0) << spread << " " << quarter;
+      EXPECT_LE(below, room + 1.0) << spread << " " << quarter;
+    }
+  }
+}
+
+TEST(ModelFindings, PercentileAndHeadroomAreTheFormulas) {
+  std::vector<float> gradients(1000, 0x1p-10f);
+  gradients[0] = 1.0f;
+  const auto exponent = [&](const StaticScaleOptions& options) {
+    return findings_of({}, {step_of(gradients)}, options).loss_scale.recommended.value().exponent;
+  };
+  EXPECT_EQ(exponent({.percentile = 100.0, .headroom = 1.0}), 15) << "floor(log2(65504))";
+  EXPECT_EQ(exponent({.percentile = 100.0, .headroom = 8.0}), 12);
+  EXPECT_EQ(exponent({.percentile = 99.0, .headroom = 1.0}), 25) << "the largest one is outside";
+}
+
+// Beyond the scales that fp32 has, the headroom is what the last one leaves.
+TEST(ModelFindings, TellsTheHeadroomThatIsLeft) {
+  const auto left = [](float gradient, double headroom) {
+    const auto found = findings_of({}, {step_of({gradient})}, {.percentile = 100.0, .headroom = headroom}).loss_scale;
+    return std::pair(found.recommended.value().exponent, found.headroom);
+  };
+  EXPECT_EQ(left(1.0f, 16.0), std::pair(11, 16.0));
+  EXPECT_EQ(left(0x1p-100f, 0x1p-64), std::pair(127, 65504.0 * 0x1p-27)) << "more than was asked for";
+  EXPECT_EQ(left(0x1p100f, 0x1p64), std::pair(-126, 65504.0 * 0x1p26)) << "less";
+}
+
+// A single step differs from the mean: the largest one is told beside it.
+TEST(ModelFindings, PredictsEveryStep) {
+  const std::vector<float> wide = prepared_gradients(-20.0, 12.0), narrow = prepared_gradients(-12.0, 3.0);
+  const LossScaleFindings found = findings_of({}, {step_of(wide, 0, 256.0f), step_of(narrow, 1, 256.0f)}).loss_scale;
+  ASSERT_TRUE(found.recommended.has_value());
+  ASSERT_EQ(found.by_step.size(), 2u);
+  const int64_t zeros[] = {in_fp16(wide, found.recommended->exponent).zeros,
+                           in_fp16(narrow, found.recommended->exponent).zeros};
+  EXPECT_EQ(found.by_step[0].underflowed, zeros[0]);
+  EXPECT_EQ(found.by_step[1].underflowed, zeros[1]);
+  EXPECT_EQ(found.recommended->losses.underflowed, zeros[0] + zeros[1]);
+  EXPECT_GT(zeros[0], zeros[1]);
+  EXPECT_EQ(found.largest_underflow(), static_cast<double>(zeros[0]) / static_cast<double>(wide.size()));
+}
+
+TEST(ModelFindings, TheCurveIsWhatRoundingGivesAtEveryScale) {
+  const std::vector<float> gradients = prepared_gradients(-14.0, 8.0);
+  const LossScaleFindings found = findings_of({step_of(gradients)}, {step_of(gradients)}).loss_scale;
+  for (int exponent = LossScaleFindings::kMinExponent; exponent <= LossScaleFindings::kMaxExponent; exponent += 4) {
+    const FormatLosses& losses = found.losses.at(static_cast<size_t>(exponent - LossScaleFindings::kMinExponent));
+    const Counted counted = in_fp16(gradients, exponent);
+    EXPECT_EQ(losses.underflowed, counted.zeros) << exponent;
+    EXPECT_EQ(losses.overflowed, counted.infinite) << exponent;
+  }
+}
+
+// Steps with other loss scales say the same of the gradients.
+TEST(ModelFindings, TakesTheLossScaleOut) {
+  const std::vector<float> gradients = prepared_gradients(-16.0, 4.0);
+  const auto once = findings_of({}, {step_of(gradients), step_of(gradients, 1)}).loss_scale;
+  const auto scaled = findings_of({}, {step_of(gradients, 0, 1024.0f), step_of(gradients, 1, 0.5f)}).loss_scale;
+  EXPECT_EQ(scaled.losses, once.losses);
+  ASSERT_TRUE(scaled.recommended.has_value());
+  EXPECT_EQ(scaled.recommended->exponent, once.recommended->exponent);
+}
+
+TEST(ModelFindings, NothingIsRecommendedForNothing) {
+  EXPECT_FALSE(findings_of({}, {step_of(std::vector<float>(10, 0.0f))}).loss_scale.recommended.has_value());
+  EXPECT_FALSE(findings_of({}, {step_of({1.0f, INFINITY})}).loss_scale.recommended.has_value());
+}
+
+TEST(ModelFindings, AddsUpTheSteps) {
+  const CheckpointFindings found = findings_of({step_of({1.0f, 0.0f}, 4), step_of({3.0f, 2.0f, NAN}, 5)}, {});
+  EXPECT_EQ(found.steps, (std::vector<int64_t>{5, 6}));
+  ASSERT_EQ(found.tensors.size(), 1u);
+  EXPECT_EQ(found.tensors[0].losses.elements, 5);
+  EXPECT_EQ(found.tensors[0].losses.zeros, 1);
+  EXPECT_EQ(found.tensors[0].losses.non_finite, 1);
+  EXPECT_EQ(found.tensors[0].amaxes, (std::vector<double>{1.0, 3.0}));
+}
+
+// Its gradients are no gradients of the model.
+TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
+  ProbedStep skipped = step_of({1024.0f, INFINITY, NAN}, 1);
+  skipped.applied = false;
+  ProbeRow product{.role = "wgrad", .tensor = "layer", .format = "bf16 x bf16"};
+  product.error = {.elements = 1, .non_finite = 1};
+  skipped.rows.push_back(product);
+  const auto clean = step_of({1.0f, 0.5f});
+  const CheckpointFindings found = findings_of({skipped, clean}, {skipped, clean});
+  EXPECT_EQ(found.skipped, 1);
+  ASSERT_EQ(found.tensors.size(), 1u);
+  EXPECT_EQ(found.tensors[0].losses, findings_of({clean}, {}).tensors[0].losses);
+  EXPECT_EQ(found.tensors[0].non_finite_when_skipped, 2);
+  EXPECT_EQ(found.tensors[0].amaxes.size(), 2u);
+  ASSERT_EQ(found.products.size(), 1u);
+  EXPECT_EQ(found.products[0].error, ErrorSums());
+  ASSERT_TRUE(found.loss_scale.recommended.has_value());
+  EXPECT_EQ(found.loss_scale.recommended->exponent, findings_of({}, {clean}).loss_scale.recommended->exponent);
+  EXPECT_EQ(found.loss_scale.skipped, 1);
+  EXPECT_EQ(found.loss_scale.by_step.size(), 1u);
+}
+
+// Which has no rows of updates.
+TEST(ModelFindings, MagnitudesByStepAreInLineWithTheSteps) {
+  std::vector<ProbedStep> steps;
+  for (int64_t step = 0; step < 4; ++step) {
+    steps.push_back(step_of({2.0f}, step));
+    steps.back().applied = step == 1 || step == 2;
+    if (!steps.back().applied) continue;
+    steps.back().rows.push_back(row_of({static_cast<float>(step)}));
+    steps.back().rows.back().role = probe_role::kUpdate;
+  }
+  const CheckpointFindings found = findings_of(steps, {});
+  ASSERT_EQ(found.tensors.size(), 2u);
+  const std::vector<double>& amaxes = found.tensors[1].amaxes;
+  ASSERT_EQ(amaxes.size(), 4u);
+  EXPECT_TRUE(std::isnan(amaxes[0]) && std::isnan(amaxes[3]));
+  EXPECT_EQ(amaxes[1], 1.0);
+  EXPECT_EQ(amaxes[2], 2.0);
+  EXPECT_EQ(found.tensors[0].amaxes.size(), 4u);
+}
+
+// What is stored in fp16 has lost its small values before anybody counts.
+TEST(ModelFindings, TakesWhatFp16LosesFromMagnitudesThatHaveAll) {
+  ProbedStep stored = step_of({1.0f, 0.0f, 0.0f});
+  stored.rows[0].format = "fp16";
+  CheckpointFindings found = findings_of({stored}, {});
+  take_magnitudes({stored}, {step_of({1.0f, 0x1p-26f, 0x1p-20f})}, found);
+  EXPECT_EQ(found.tensors[0].losses.underflowed, 1);
+  EXPECT_EQ(found.tensors[0].losses.subnormal, 1);
+  EXPECT_EQ(found.tensors[0].losses.zeros, 0);
+}
+
+// In fp32 a step that overflows in fp16 does not: its magnitudes were at a scale that no update was made with.
+TEST(ModelFindings, TakesNoMagnitudesOfStepsThatWereSkipped) {
+  std::vector<ProbedStep> stored = {step_of({INFINITY, 1.0f}, 0, 0x1p20f), step_of({1.0f, 0.5f}, 1, 0x1p10f)};
+  const std::vector<ProbedStep> exact = {step_of({1.0f, 0x1p-19f}, 0, 0x1p20f),
+                                         step_of({0x1p-9f, 0x1p-36f}, 1, 0x1p10f)};
+  for (ProbedStep& step : stored) step.rows[0].format = "fp16";
+  stored[0].applied = false;
+  CheckpointFindings found = findings_of(stored, {});
+  take_magnitudes(stored, exact, found);
+  EXPECT_EQ(found.tensors[0].losses, (FormatLosses{.elements = 2, .underflowed = 1}));
+  EXPECT_EQ(found.tensors[0].non_finite_when_skipped, 1) << "as it was in fp16";
+
+  stored[1].applied = false;
+  found = findings_of(stored, {});
+  take_magnitudes(stored, exact, found);
+  EXPECT_EQ(found.tensors[0].losses, FormatLosses());
+  EXPECT_EQ(found.tensors[0].histogram, ExponentHistogram());
+  stored[1].loss_scale = 1.0f;
+  EXPECT_THROW(take_magnitudes(stored, exact, found), ContractError) << "another loss scale says something else";
+}
+
+TEST(ModelFindings, NoiseCostsAShareOfTheBatch) {
+  ProbeRow row{.role = "wgrad", .tensor = "layer", .format = "bf16 x bf16"};
+  row.error = {
+      .elements = 4, .non_finite = 0, .reference_squares = 9.0, .squares = 9.0, .products = 9.0, .error_squares = 1.0};
+  row.batch_noise = 3.0;
+  const CheckpointFindings found = findings_of({{.step = 0, .rows = {row}}, {.step = 1, .rows = {row}}}, {});
+  ASSERT_EQ(found.products.size(), 1u);
+  EXPECT_DOUBLE_EQ(found.products[0].noise_ratio().value(), 1.0 / 3.0);
+  EXPECT_DOUBLE_EQ(found.products[0].equivalent_batch_loss().value(), 0.25) << "as noisy as three quarters of it";
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,121 @@
+// Which precisions are compared, and what of the configuration they replace.
+#include "tools/lab/experiment/candidates.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/base/error.h"
+#include "tests/core/io/temp_folder.h"
+#include "tests/testing/error_of.h"
+#include "tests/tools/config/minimal.h"
+
+namespace mantissa {
+namespace {
+
+using testing::error_of;
+using testing::minimal_config;
+using testing::TempFolder;
+
+std::vector<std::string> names_of(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : candidates) names.push_back(candidate.name);
+  return names;
+}
+
+const Candidate& configured(const std::vector<Candidate>& candidates) {
+  return *std::find_if(candidates.begin(), candidates.end(), [](const Candidate& one) { return one.is_configured; });
+}
+
+TEST(Candidates, AreAllFormatsAndRecipes) {
+  const auto candidates = candidates_of(minimal_config());
+  EXPECT_EQ(names_of(candidates), candidate_names());
+  EXPECT_EQ(candidate_names(), (std::vector<std::string>{"fp32", "tf32", "bf16", "fp16", "delayed", "current", "block",
+                                                         "mxfp8", "nvfp4"}));
+  EXPECT_EQ(configured(candidates).name, "bf16");
+  EXPECT_EQ(configured(candidates_of(minimal_config({"precision.recipe=mxfp8"}))).name, "mxfp8");
+}
+
+TEST(Candidates, AConfigurationOfItsOwnKindComesFirst) {
+  const auto candidates =
+      candidates_of(minimal_config({"precision.layers=[{match: blocks.0.mlp, dtype: fp32}]"}), {"fp32"});
+  EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"as configured", "fp32"}));
+  EXPECT_TRUE(candidates[0].is_configured);
+  EXPECT_EQ(candidates[0].config.precision.layers.size(), 1u);
+  EXPECT_TRUE(candidates[1].config.precision.layers.empty());
+}
+
+TEST(Candidates, SettingsThatMeanNothingBesideAFormatGo) {
+  const auto candidates = candidates_of(minimal_config({"optimizer.master=kahan", "train.global_batch=16"}));
+  for (const Candidate& candidate : candidates) {
+    const bool is_bf16 = candidate.config.precision.compute == DType::kBF16;
+    EXPECT_EQ(candidate.config.optimizer.adamw.master, is_bf16 ? MasterWeights::kKahan : MasterWeights::kF32)
+        << candidate.name;
+    EXPECT_EQ(candidate.config.train.global_batch, 16) << "all else stays";
+  }
+}
+
+TEST(Candidates, MastersAreForWeightsIn16BitsAlone) {
+  PrecisionConfig wide;
+  wide.compute = DType::kBF16;
+  const Config config = minimal_config({"optimizer.master=none_stochastic"});
+  EXPECT_EQ(in_precision(config, wide).optimizer.adamw.master, MasterWeights::kNoneStochastic);
+  wide.weights = WorkingWeights::kFp32;
+  EXPECT_EQ(in_precision(config, wide).optimizer.adamw.master, MasterWeights::kF32);
+}
+
+TEST(Candidates, UnknownFormatsAreRefused) {
+  EXPECT_EQ(error_of([] {
+              candidates_of(minimal_config(), {"bf16", "fp7"});
+            }),
+            "--formats: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, got 'fp7'");
+}
+
+TEST(Candidates, ThoseAskedForKeepTheirOrderAndNames) {
+  const Config config = minimal_config({"optimizer.master=kahan"});
+  const auto candidates = chosen_candidates(config, {"fp8", "fp32", "configured", "fp4", "fp16"}, "--precisions");
+  EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"fp8", "fp32", "configured", "fp4", "fp16"}));
+  EXPECT_EQ(candidates[0].config.precision.recipe->scaling, Scaling::kDelayed);
+  EXPECT_EQ(candidates[1].config.optimizer.adamw.master, MasterWeights::kF32);
+  EXPECT_EQ(to_yaml(candidates[2].config), to_yaml(config));
+  EXPECT_EQ(candidates[3].config.precision.recipe->scaling, Scaling::kTwoLevel);
+  EXPECT_EQ(candidates[1].config.scaler.scaler.mode, ScalerMode::kNone);
+  EXPECT_EQ(candidates[4].config.scaler.scaler.mode, ScalerMode::kDynamic) << "fp16 needs a loss scale";
+}
+
+TEST(Candidates, APlanIsThePrecisionOfAFile) {
+  const TempFolder folder;
+  const std::string path = folder.write("plan.yaml",
+                                        "train: {steps: 7}\n"
+                                        "precision: {recipe: current, layers: [{match: blocks.0.mlp, dtype: fp32}]}\n");
+  const Config config = minimal_config({"precision.compute=fp16", "precision.fallback.overflows=2"});
+  const auto candidates = chosen_candidates(config, {"plan=" + path}, "--precisions");
+  ASSERT_EQ(names_of(candidates), (std::vector<std::string>{"plan"}));
+  const Config& plan = candidates[0].config;
+  EXPECT_EQ(plan.precision.compute, DType::kBF16) << "nothing stays of the configuration's own precision";
+  EXPECT_EQ(plan.precision_fallback.overflows, 0);
+  EXPECT_EQ(plan.precision.recipe->scaling, Scaling::kCurrent);
+  EXPECT_EQ(plan.precision.layers.size(), 1u);
+  EXPECT_EQ(plan.scaler.scaler.mode, ScalerMode::kNone);
+  EXPECT_EQ(plan.train.steps, config.train.steps) << "all else of the file is left alone";
+}
+
+TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
+  const auto refusal = [](const std::vector<std::string>& names) {
+    return error_of([&] { chosen_candidates(minimal_config(), names, "--precisions"); });
+  };
+  EXPECT_EQ(refusal({"fp7"}),
+            "--precisions: expected some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4,fp8,fp4,configured "
+            "or NAME=FILE, got 'fp7'");
+  EXPECT_EQ(refusal({"bf16", "bf16"}), "--precisions: expected each precision once, got 'bf16' twice");
+  EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);
+  const TempFolder folder;
+  EXPECT_NE(
+      refusal({"plan=" + folder.write("none.yaml", "train: {steps: 7}\n")}).find("expected a section `precision:`"),
+      std::string::npos);
+  EXPECT_NE(refusal({"plan=" + folder.write("typo.yaml", "precision: {compte: bf16}\n")}).find("compte"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace mantissa

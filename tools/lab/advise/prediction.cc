@@ -1,0 +1,135 @@
+#include "tools/lab/advise/prediction.h"
+
+#include <algorithm>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "core/base/check.h"
+
+namespace mantissa {
+namespace {
+
+// What is sent in these phases travels beside their kernels.
+constexpr std::string_view kGradients[] = {"backward", "reduce"}, kRecords[] = {"decide"}, kWeights[] = {"update"};
+constexpr std::span<const std::string_view> kBesideEachOther[] = {kGradients, kRecords, kWeights};
+
+double sum_of(const PhaseSeconds& seconds) {
+  double sum = 0.0;
+  for (const auto& [phase, part] : seconds) sum += part;
+  return sum;
+}
+
+// Of links, what the kernels beside them do not hide.
+double exposed(const PhaseSeconds& kernels, const PhaseSeconds& links) {
+  const auto of = [](const PhaseSeconds& seconds, std::string_view phase) {
+    const auto found = seconds.find(phase);
+    return found == seconds.end() ? 0.0 : found->second;
+  };
+  double sum = 0.0;
+  for (const auto& phases : kBesideEachOther) {
+    double waiting = 0.0;
+    for (const std::string_view phase : phases) waiting += of(links, phase) - of(kernels, phase);
+    sum += std::max(0.0, waiting);
+  }
+  return sum;
+}
+
+// An op in a phase, in all formats.
+struct OpParts {
+  double seconds = 0, flops = 0, fp32_bytes = 0;
+  double fp32_product_seconds = 0;
+};
+
+std::map<std::pair<std::string_view, std::string_view>, OpParts> parts_of(const Prediction& prediction) {
+  std::map<std::pair<std::string_view, std::string_view>, OpParts> parts;
+  for (const OpCost& cost : prediction.ops) {
+    OpParts& part = parts[{cost.phase, cost.op}];
+    part.seconds += cost.seconds;
+    part.flops += cost.flops;
+    part.fp32_bytes += cost.fp32_bytes;
+    if (cost.flops > 0.0 && cost.format == ProductFormat::kF32) part.fp32_product_seconds += cost.seconds;
+  }
+  return parts;
+}
+
+// Seconds of the op in the other step that a format does not touch.
+double staying(const OpParts& fp32, const OpParts& other) {
+  // Not by their share of the FLOP: calls that memory bounds take more time for one than others do.
+  if (fp32.flops > 0.0) return other.fp32_product_seconds;
+  const double share = fp32.fp32_bytes > 0.0 ? std::min(1.0, other.fp32_bytes / fp32.fp32_bytes) : 1.0;
+  return std::min(fp32.seconds * share, other.seconds);
+}
+
+}  // namespace
+
+CostModel::Cost Roofline::cost(const KernelCall& call) const {
+  Cost cost;
+  const double memory = call.work.bytes / hardware_.memory_bandwidth;
+  double products = 0.0;
+  cost.joules = call.work.bytes * hardware_.joules_per_byte;
+  if (call.work.flops > 0.0) {
+    const auto units = units_for(hardware_, call.format);
+    MANTISSA_CHECK(units.has_value(), "[roofline] {} has no rate for products in {}", hardware_.name,
+                   name(call.format));
+    products = call.work.flops / units->flops;
+    cost.joules += call.work.flops * units->products * hardware_.joules_per_flop(units->format);
+  }
+  cost.memory_bound = memory > products;
+  cost.seconds = std::max(memory, products);
+  return cost;
+}
+
+std::vector<CostModel::Cost> Roofline::costs(const StepCalls& step) {
+  std::vector<Cost> costs;
+  for (const KernelCall& call : step.calls) costs.push_back(cost(call));
+  return costs;
+}
+
+Prediction predict(const StepCalls& step, CostModel& model) {
+  Prediction prediction;
+  const std::vector<CostModel::Cost> costs = model.costs(step);
+  std::map<std::tuple<std::string_view, std::string_view, ProductFormat>, OpCost> sums;
+  PhaseSeconds kernels;
+  for (size_t index = 0; index < step.calls.size(); ++index) {
+    const KernelCall& call = step.calls[index];
+    const CostModel::Cost& cost = costs[index];
+    const bool multiplies = call.work.flops > 0.0;
+    const ProductFormat format = multiplies ? call.format : ProductFormat::kF32;
+    OpCost& sum = sums[{call.phase, call.op, format}];
+    sum.phase = call.phase;
+    sum.op = call.op;
+    sum.format = format;
+    ++sum.calls;
+    sum.flops += call.work.flops;
+    sum.bytes += call.work.bytes;
+    sum.fp32_bytes += call.fp32_bytes();
+    sum.seconds += cost.seconds;
+    sum.memory_bound_seconds += cost.memory_bound ? cost.seconds : 0.0;
+    kernels[call.phase] += cost.seconds;
+    prediction.kernel_seconds += cost.seconds;
+    prediction.joules += cost.joules;
+  }
+  for (const auto& [key, sum] : sums) prediction.ops.push_back(sum);
+  std::stable_sort(prediction.ops.begin(), prediction.ops.end(),
+                   [](const OpCost& a, const OpCost& b) { return a.seconds > b.seconds; });
+  prediction.sent_bytes = step.sent();
+  for (const auto& [phase, bytes] : step.sent_bytes) prediction.link_seconds[phase] = bytes / model.link_bandwidth();
+  prediction.exposed_seconds = exposed(kernels, prediction.link_seconds);
+  return prediction;
+}
+
+double Prediction::sent_seconds() const { return sum_of(link_seconds); }
+
+double speedup_bound(const Prediction& fp32, const Prediction& other) {
+  const auto before = parts_of(fp32), after = parts_of(other);
+  PhaseSeconds kernels;
+  for (const auto& [place, part] : before) {
+    if (const auto found = after.find(place); found != after.end()) {
+      kernels[place.first] += staying(part, found->second);
+    }
+  }
+  return fp32.step_seconds() / (sum_of(kernels) + exposed(kernels, other.link_seconds));
+}
+
+}  // namespace mantissa

@@ -1,0 +1,76 @@
+// Prediction: the time of a step, from the time of each of its calls and what goes over the links.
+#pragma once
+
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "tools/lab/advise/calls/step_walk.h"
+#include "tools/lab/advise/hardware.h"
+
+namespace mantissa {
+
+// Calls of one op in one phase that run in one format.
+struct OpCost {
+  std::string_view phase, op;
+  ProductFormat format = ProductFormat::kF32;  // of the products; fp32 where there are none
+  int64_t calls = 0;
+  double flops = 0, bytes = 0;
+  double fp32_bytes = 0;  // of these, of fp32 operands
+  double seconds = 0;
+  double memory_bound_seconds = 0;  // of those calls whose bytes take longer than their FLOP
+};
+
+using PhaseSeconds = std::map<std::string_view, double>;
+
+struct Prediction {
+  std::vector<OpCost> ops;  // by falling time
+  double kernel_seconds = 0;
+  double sent_bytes = 0;        // by a rank to others
+  PhaseSeconds link_seconds{};  // that these take
+  double exposed_seconds = 0;   // of these, what no kernel hides
+  double joules = 0;            // of a rank; 0: not known
+
+  double sent_seconds() const;  // of all phases
+  double step_seconds() const { return kernel_seconds + exposed_seconds; }
+};
+
+// How long calls take.
+class CostModel {
+ public:
+  virtual ~CostModel() = default;
+  struct Cost {
+    double seconds = 0;
+    bool memory_bound = false;
+    double joules = 0;  // 0: not known
+  };
+  // Of each call of the step.
+  virtual std::vector<Cost> costs(const StepCalls& step) = 0;
+  virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity where nothing limits it
+};
+
+// The roofline (Williams, Waterman, Patterson, "Roofline", CACM 2009): max(FLOP / rate, bytes / bandwidth), with the
+// peaks of a data sheet: no step is faster. Energy: FLOP at the peak's full power, bytes of memory.
+class Roofline final : public CostModel {
+ public:
+  explicit Roofline(const Hardware& hardware) : hardware_(hardware) {}
+  // ContractError for a product that units_for() has nothing for.
+  Cost cost(const KernelCall& call) const;
+  std::vector<Cost> costs(const StepCalls& step) override;
+  double link_bandwidth() const override { return hardware_.link_bandwidth; }
+
+ private:
+  const Hardware& hardware_;
+};
+
+// Gradients travel beside the backward pass, updated weights beside the update; of either, what takes longer counts.
+Prediction predict(const StepCalls& step, CostModel& model);
+
+// The most that a format can gain, if what it touches took no time (Amdahl 1967): the fp32 step's time over the time of
+// what stays in the other step. Of an op's products these are the calls that still multiply fp32 numbers, of an op
+// without products the part of its bytes that is still fp32, and all of it where it never was; never more than the op
+// takes in the other step. Links carry what the other step sends, beside the kernels that stay. So no speed-up of
+// predictions by the same model is above it.
+double speedup_bound(const Prediction& fp32, const Prediction& other);
+
+}  // namespace mantissa

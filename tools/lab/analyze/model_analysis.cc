@@ -1,0 +1,213 @@
+#include "tools/lab/analyze/model_analysis.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "amp/grad_scaler.h"
+#include "comm/communicator.h"
+#include "core/base/log.h"
+#include "core/io/checkpoint_manifest.h"
+#include "tools/lab/analyze/run_settings.h"
+#include "tools/config/precision_phases.h"
+#include "tools/train/adaptive_state.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/probe_recorder.h"
+#include "tools/train/step_memory.h"
+#include "tools/train/train_step.h"
+
+namespace mantissa {
+namespace {
+
+// Where a training starts: from a checkpoint's folder, or ("none") from the first weights.
+struct Point {
+  std::string name, checkpoint;
+  int64_t step = 0;
+};
+
+bool is_run(const std::string& target) { return std::filesystem::is_directory(target); }
+
+std::vector<Point> points_of(const std::string& target) {
+  if (!is_run(target)) return {{"early", "none"}};
+  const std::string newest = find_checkpoint_folder(target);
+  const int64_t last = open_checkpoint(newest).step;
+  const CheckpointStore store(checkpoint_root(target), {.warn = [](const std::string& text) { log_warn("{}", text); }});
+  Point early{"early", "none"};
+  if (const auto steps = store.steps(); !steps.empty() && 2 * steps.back() <= last) {
+    early.checkpoint = store.folder(steps.back());
+    early.step = steps.back();
+  }
+  return {early, {"late", newest, last}};
+}
+
+// Rank 0 chooses: a run that is still training makes checkpoints, and removes some.
+std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
+  struct Choice {
+    int64_t points = 0;
+    int64_t steps[2] = {};
+    char names[2][16] = {}, checkpoints[2][4096] = {};
+  };
+  Choice mine;
+  if (communicator.rank() == 0) {
+    for (const Point& point : points_of(target)) {
+      const auto index = static_cast<size_t>(mine.points++);
+      mine.steps[index] = point.step;
+      point.name.copy(mine.names[index], sizeof(mine.names[index]) - 1);
+      point.checkpoint.copy(mine.checkpoints[index], sizeof(mine.checkpoints[index]) - 1);
+    }
+  }
+  const Choice chosen = all_gather_records(communicator, mine)[0];
+  std::vector<Point> points;
+  for (int64_t index = 0; index < chosen.points; ++index) {
+    points.push_back({chosen.names[index], chosen.checkpoints[index], chosen.steps[index]});
+  }
+  return points;
+}
+
+// In the precision that the run has there.
+Config config_at(const Config& run, const Point& point) {
+  return point.checkpoint == "none" ? at_step(run, point.step)
+                                    : config_of(run, point.step, read_manifest(point.checkpoint).state.at("run"));
+}
+
+// Of a training that is looked at and leaves nothing behind.
+Config analysed(const Config& run, const Point& point) {
+  Config config = config_at(run, point);
+  config.probe.enabled = true;
+  config.probe.interval = 1;
+  config.checkpoint.resume = point.checkpoint;
+  config.checkpoint.allow_changes = true;
+  config.train.run_dir += "/analysis";  // which is neither read nor made
+  config.train.sample_tokens = 0;
+  config.profile = false;
+  config.cuda.graph = false;
+  return config;
+}
+
+// The same with gradients of activations that keep every magnitude.
+Config in_fp32(Config config) {
+  config.precision = PrecisionConfig();
+  config.precision.compute = DType::kF32;
+  config.optimizer.adamw.master = MasterWeights::kF32;
+  config.optimizer.adamw.weight_rounding = WeightRounding::kNearest;
+  return config;
+}
+
+// Whether any layer's gradients are stored in fp16.
+bool stores_fp16(const Config& config) {
+  const auto ops = ops_of(config);
+  return std::any_of(ops.begin(), ops.end(), [](const PlacedOp& op) { return op.compute == DType::kF16; });
+}
+
+struct Trained {
+  std::vector<ProbedStep> steps;
+  int64_t first_step = 0;
+  double first_loss = 0.0;
+  std::optional<LearningRateInstead> learning_rate_instead;
+};
+
+// Of a schedule that has come to 0 after so many steps, the last rate that it had.
+std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_t applied_steps) {
+  if (learning_rate(schedule, applied_steps) > 0.0) return std::nullopt;
+  for (int64_t step = applied_steps; step > 0; --step) {
+    if (const double rate = learning_rate(schedule, step - 1); rate > 0.0) return rate;
+  }
+  return std::nullopt;
+}
+
+// The loss scale of one step, whatever becomes of that.
+GradScaler fixed_scale(float scale) {
+  return GradScaler({.mode = ScalerMode::kStatic, .init_scale = scale, .min_scale = 0.0f});
+}
+
+// With `scales_of`, steps from the same point, each at the loss scale that it had there.
+Trained train(Config config, int64_t batches, Communicator& communicator,
+              const std::vector<ProbedStep>* scales_of = nullptr) {
+  Session session(config, communicator);  // which reads the schedule of this very object
+  TrainingCheckpoints checkpoints(session, config);
+  if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
+  ScheduleOptions& schedule = config.optimizer.schedule;
+  RunProbe probe(config, linear_layers(config), parts_of(session));
+  TrainStep step(session, &probe);
+  Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = {}};
+  step.calibrate();
+  while (static_cast<int64_t>(trained.steps.size()) < batches) {
+    if (scales_of != nullptr) session.scaler = fixed_scale(scales_of->at(trained.steps.size()).loss_scale);
+    if (const auto instead = last_learning_rate(schedule, session.optimizer.applied_steps())) {
+      schedule = {.kind = ScheduleKind::kConstant, .peak = *instead, .final_rate = *instead};
+      trained.learning_rate_instead = {.rate = *instead, .from_step = session.next_step + 1};
+    }
+    for (const StepReport& report : step.run()) {
+      if (report.step == trained.first_step) trained.first_loss = report.loss;
+    }
+    if (auto probed = step.take_probed()) trained.steps.push_back(std::move(*probed));
+  }
+  return trained;
+}
+
+bool changes_precision(const std::vector<std::string>& overrides) {
+  return std::any_of(overrides.begin(), overrides.end(), [](const std::string& assignment) {
+    return assignment.starts_with("precision.") && !assignment.starts_with("precision.schedule") &&
+           !assignment.starts_with("precision.adaptive");
+  });
+}
+
+// The settings that a run was saved with. Another precision takes the place of the one that the run has come to, and of
+// those that it would have come to.
+std::string saved_settings(const Checkpoint& checkpoint, const std::string& source,
+                           const std::vector<std::string>& overrides) {
+  const auto yaml = checkpoint.state.at("config").get<std::string>();
+  if (!changes_precision(overrides)) return yaml;
+  const Config saved = parse_config(yaml, source);
+  if (phase_count(saved) == 1) return yaml;
+  log_info("{} of the run is left out beside the precision that is given; other settings are those of step {}",
+           adapts(saved) ? "precision.adaptive" : "precision.schedule", checkpoint.step);
+  Config own = config_of(saved, checkpoint.step, checkpoint.state.at("run"));
+  own.precision_adaptive = {};  // what it watches has no meaning without its levels
+  return to_yaml(own);
+}
+
+}  // namespace
+
+Config configuration_of(const ModelRequest& request) {
+  Config config;
+  if (is_run(request.target)) {
+    const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
+    const std::string source = checkpoint.folder + "/manifest.json";
+    config = run_settings(saved_settings(checkpoint, source, request.overrides), source, request.overrides);
+  } else {
+    config = load_config(request.target, request.overrides);
+  }
+  // The same bits on any number of ranks, and weights are seen before they are rounded.
+  config.comm.gather = WeightGather::kWorking;
+  return config;
+}
+
+ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, Communicator& communicator) {
+  const std::vector<Point> points = agreed_points(request.target, communicator);
+  ModelAnalysis analysis{.title = request.target,
+                         .config = config_at(config, points.back()),
+                         .ranks = communicator.size(),
+                         .batches = request.batches,
+                         .checkpoints = {}};
+  for (const Point& point : points) {
+    const Config as_configured = analysed(config, point);
+    const Trained trained = train(as_configured, request.batches, communicator);
+    CheckpointFindings found;
+    if (stores_fp16(as_configured)) {
+      Trained exact = train(in_fp32(as_configured), request.batches, communicator, &trained.steps);
+      found = findings_of(trained.steps, exact.steps, request.loss_scale);
+      take_magnitudes(trained.steps, std::move(exact.steps), found);
+    } else {
+      found = findings_of(trained.steps, trained.steps, request.loss_scale);
+    }
+    found.name = point.name;
+    found.config = as_configured;
+    found.step = trained.first_step;
+    found.loss = trained.first_loss;
+    found.learning_rate_instead = trained.learning_rate_instead;
+    analysis.checkpoints.push_back(std::move(found));
+  }
+  return analysis;
+}
+
+}  // namespace mantissa

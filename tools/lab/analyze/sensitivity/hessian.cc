@@ -1,0 +1,140 @@
+#include "tools/lab/analyze/sensitivity/hessian.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/tensor/philox.h"
+#include "tools/lab/analyze/sensitivity/shard.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// One bit of a word for each of 128 elements.
+float sign_of(uint64_t seed, int probe, int parameter, int64_t element) {
+  const auto block = static_cast<uint64_t>(element) / 128;
+  const PhiloxCounter words = philox(seed, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                                            static_cast<uint32_t>(parameter), static_cast<uint32_t>(probe)});
+  const auto bit = static_cast<uint64_t>(element) % 128;
+  return (words[bit / 32] >> (bit % 32) & 1u) != 0 ? 1.0f : -1.0f;
+}
+
+using Values = std::vector<std::vector<float>>;
+
+// H D v of this rank's shard.
+Values difference(LoweredPasses& passes, const TrainingPoint::Direction& direction) {
+  Session& session = passes.session();
+  Values gradients[2];
+  for (const int side : {0, 1}) {
+    passes.point().displace([&](int parameter, int64_t begin, std::span<float> out) {
+      direction(parameter, begin, out);
+      if (side == 1) {
+        for (float& value : out) value = -value;
+      }
+    });
+    passes.run(nullptr, 1.0f);
+    gradients[side] = read(gradient_shard(session), session);
+  }
+  for (size_t part = 0; part < gradients[0].size(); ++part) {
+    for (size_t i = 0; i < gradients[0][part].size(); ++i) {
+      gradients[0][part][i] = (gradients[0][part][i] - gradients[1][part][i]) / 2.0f;
+    }
+  }
+  return std::move(gradients[0]);
+}
+
+}  // namespace
+
+std::vector<double> hessian_steps(Session& session) {
+  const Shard masters = master_shard(session);
+  const std::vector<ErrorSums> sums = compare(masters, masters, session);
+  const auto root = [](const ErrorSums& sum) { return std::sqrt(sum.squares / static_cast<double>(sum.elements)); };
+  const double of_all = root(total(sums));
+  std::vector<double> steps;
+  for (const ErrorSums& sum : sums) steps.push_back(kHessianStep * std::max(root(sum), of_all));
+  return steps;
+}
+
+void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int begin, int end, HessianProbes& probes) {
+  Session& session = passes.session();
+  const uint64_t seed = session.config.train.seed;
+  for (int probe = begin; probe < end; ++probe) {
+    const Values products = difference(passes, [&](int parameter, int64_t first, std::span<float> out) {
+      const auto step = static_cast<float>(steps[static_cast<size_t>(parameter)]);
+      for (size_t i = 0; i < out.size(); ++i) {
+        out[i] = step * sign_of(seed, probe, parameter, first + static_cast<int64_t>(i));
+      }
+    });
+    const Shard shard = gradient_shard(session);
+    std::vector<double> traces(steps.size());
+    probes.diagonal.resize(shard.size());
+    for (size_t part = 0; part < shard.size(); ++part) {
+      const int parameter = shard[part].parameter;
+      std::vector<double>& diagonal = probes.diagonal[part];
+      diagonal.resize(products[part].size());
+      for (size_t i = 0; i < diagonal.size(); ++i) {
+        const double element = static_cast<double>(products[part][i]) *
+                               sign_of(seed, probe, parameter, shard[part].begin + static_cast<int64_t>(i)) /
+                               steps[static_cast<size_t>(parameter)];
+        traces[static_cast<size_t>(parameter)] += element;
+        diagonal[i] += element;
+      }
+    }
+    probes.traces.push_back(sum_over_ranks(traces, session.communicator));
+  }
+  if (end > begin) passes.point().restore();
+}
+
+std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probes, const Shard& shard,
+                                                      Session& session) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto parameters = static_cast<size_t>(session.runtime.parameters.size());
+  std::vector<double> ends(2 * parameters, kInfinity);  // smallest, then negated largest, of each
+  for (size_t part = 0; part < probes.diagonal.size(); ++part) {
+    double* const of_parameter = &ends[2 * static_cast<size_t>(shard[part].parameter)];
+    for (const double sum : probes.diagonal[part]) {
+      const double element = sum / static_cast<double>(probes.traces.size());
+      of_parameter[0] = smaller_or_nan(of_parameter[0], element);
+      of_parameter[1] = smaller_or_nan(of_parameter[1], -element);
+    }
+  }
+  const std::vector<double> all = smallest_of_ranks(ends, session.communicator);
+  std::vector<std::pair<double, double>> ranges;
+  for (size_t i = 0; i < parameters; ++i) {
+    const bool known = !probes.traces.empty();
+    ranges.emplace_back(known ? all[2 * i] : kNaN, known ? -all[2 * i + 1] : kNaN);
+  }
+  return ranges;
+}
+
+std::vector<std::vector<double>> dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
+  Session& session = passes.session();
+  const ParameterSet& parameters = session.runtime.parameters;
+  std::vector<std::vector<double>> diagonal;
+  for (int index = 0; index < parameters.size(); ++index) {
+    std::vector<double> mine(static_cast<size_t>(parameters[index].numel()));
+    const double step = steps[static_cast<size_t>(index)];
+    for (int64_t element = 0; element < parameters[index].numel(); ++element) {
+      const Values products = difference(passes, [&](int parameter, int64_t begin, std::span<float> out) {
+        std::fill(out.begin(), out.end(), 0.0f);
+        const int64_t place = element - begin;
+        if (parameter == index && place >= 0 && place < static_cast<int64_t>(out.size())) {
+          out[static_cast<size_t>(place)] = static_cast<float>(step);
+        }
+      });
+      const Shard shard = gradient_shard(session);
+      for (size_t part = 0; part < shard.size(); ++part) {
+        const int64_t place = element - shard[part].begin;
+        if (shard[part].parameter != index || place < 0 || place >= shard[part].values.numel()) continue;
+        mine[static_cast<size_t>(element)] = static_cast<double>(products[part][static_cast<size_t>(place)]) / step;
+      }
+    }
+    diagonal.push_back(sum_over_ranks(mine, session.communicator));
+  }
+  passes.point().restore();
+  return diagonal;
+}
+
+}  // namespace mantissa
