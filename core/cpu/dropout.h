@@ -1,4 +1,4 @@
-// Dropout by counter-based random numbers; applied to dy it is its own derivative.
+// Dropout with counter-based random numbers. Applied to dy, it is its own derivative.
 #pragma once
 
 #include "core/backend/kernel_args.h"

@@ -9,10 +9,10 @@ namespace mantissa::cpu {
 
 void gemm(const GemmArgs& args);
 
-// The same with a given way of multiplying bf16, for tests and benches.
+// The same with a given implementation for bf16, for tests and benches.
 void gemm(const GemmArgs& args, Bf16Gemm bf16);
 
-// The micro-kernel that multiplies operands of `dtype`, or nullptr where a library does.
+// The micro-kernel that multiplies operands of `dtype`, or nullptr where oneDNN does.
 const MicroKernel* own_kernel(DType dtype, Bf16Gemm bf16);
 
 }  // namespace mantissa::cpu

@@ -13,8 +13,8 @@ struct AttentionShape {
   Mask mask = Mask::kCausal;
 };
 
-// qkv (B*T, (H + 2*KV) * D). Returns (B*T, H*D): softmax(q k^T / sqrt(D)) v, softmax and sums in fp32. Only the output
-// and the log-sum-exp of each row are kept for the backward pass.
+// qkv (B*T, (H + 2*KV) * D). Returns (B*T, H*D): softmax(q k^T / sqrt(D)) v, with softmax and sums in fp32. Only
+// qkv, the output and the log-sum-exp of each row are kept for the backward pass.
 Var attention(Tape& tape, Var qkv, const AttentionShape& shape);
 
 }  // namespace mantissa

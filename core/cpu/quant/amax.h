@@ -1,4 +1,4 @@
-// The largest magnitudes of tensors, and the scales that follow from them.
+// The largest magnitudes of tensors, and their scales.
 #pragma once
 
 #include "core/backend/quantize_args.h"

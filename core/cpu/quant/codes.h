@@ -1,4 +1,4 @@
-// What codes of eight bits stand for.
+// Converts 8-bit codes to values.
 #pragma once
 
 #include "core/backend/quantize_args.h"

@@ -1,4 +1,4 @@
-// What a format with its scales loses of a matrix.
+// Counts the values of a matrix that a format with its scales loses.
 #pragma once
 
 #include "core/backend/probe_args.h"
