@@ -11,19 +11,19 @@ namespace {
 
 constexpr auto kRecordBytes = static_cast<int64_t>(sizeof(QuantizeRecord));
 
-// Whether a linear layer may multiply by it. A table is read by rows, unless it is the head as well.
+// Whether a linear layer may multiply by it. An embedding table is read by rows, unless it is tied to the head.
 bool is_linear(const Parameter& parameter) {
   const bool is_table = parameter.role == ParameterRole::kEmbedding && parameter.consumer.empty();
   return parameter.shape.rank() == 2 && !is_table;
 }
 
-// Within the normal numbers.
+// Clamped to the normal numbers.
 float normal(double scale) {
   const double limit = power_of_two(kMaxScaleExponent);
   return static_cast<float>(std::clamp(scale, 1.0 / limit, limit));
 }
 
-// An amax as magnitude_bits(), of values `ratio` times as large; 0, which is none, stays.
+// An amax as magnitude_bits(), multiplied by `ratio`. 0 (no amax) stays 0.
 int32_t times(int32_t amax, double ratio) {
   return std::bit_cast<int32_t>(static_cast<float>(std::bit_cast<float>(amax) * ratio));
 }
@@ -106,7 +106,7 @@ void DelayedScales::forget_records() {
   if (empty()) return;
   const std::vector<QuantizeRecord> none(keys_.size());
   backend_.upload(none.data(), records_, stream_);
-  ++version_;  // weights are rounded, and recorded, again
+  ++version_;  // weights must be rounded, and recorded, again
 }
 
 DelayedScales::State DelayedScales::state() const {

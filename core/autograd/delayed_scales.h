@@ -1,9 +1,9 @@
-// DelayedScales: the state of delayed scaling, which linear layers read in a pass and a step advances: for every tensor
-// that is rounded so, its scale, the amaxes of the steps before, and the record of this step's.
+// DelayedScales: the state of delayed scaling. Linear layers read it in a pass; a step advances it. For every tensor
+// with delayed scaling it holds the scale, the amaxes of earlier steps, and this step's record.
 //
-// A tensor is named by the layer's weight, its role and its format. Scales come from amaxes of all ranks and
-// micro-batches, so they do not depend on how a batch is divided. Before the first step there is no amax: a pass in
-// which such tensors are not rounded but to bf16 (calibrating()) provides one.
+// The layer's weight, the role and the format identify a tensor. Scales come from amaxes of all ranks and
+// micro-batches, so they do not depend on how a batch is divided. Before the first step there is no amax. A calibration
+// pass (calibrating()) provides one: it rounds such tensors to bf16 only.
 #pragma once
 
 #include <map>
@@ -22,60 +22,61 @@ namespace mantissa {
 
 class DelayedScales {
  public:
-  // Of one tensor, on the device.
+  // One tensor, on the device.
   struct Slot {
     Tensor scale;   // (1) fp32
-    Tensor record;  // bytes of one QuantizeRecord: to be raised by what this step rounds
-    // Whether somebody else raises the record, who has the tensor as it was before: passes do not.
+    Tensor record;  // bytes of one QuantizeRecord; this step's rounding raises it
+    // If true, passes do not raise the record: the owner of the unrounded tensor does.
     bool left = false;
   };
-  // Of all tensors, on the host.
+  // All tensors, on the host.
   struct State {
     std::vector<std::string> names;  // "blocks.0.mlp.up.weight/gradient/e5m2"
     std::vector<float> scales;
-    int64_t entries = 0;          // of each history: the newest, at most as many as the history is long
+    int64_t entries = 0;          // in each history, the newest ones; at most the history length
     std::vector<int32_t> amaxes;  // (names, entries), from the oldest to the newest, as magnitude_bits()
     bool operator==(const State&) const = default;
   };
 
-  // Slots for what the policy scales so. All by reference must outlive the object.
+  // Makes a slot for each tensor that the policy gives delayed scaling. Arguments taken by reference must outlive the
+  // object.
   DelayedScales(const ParameterSet& parameters, const PrecisionPolicy& policy, const DelayedScalingOptions& options,
                 Backend& backend, Stream& stream);
 
   bool empty() const { return keys_.empty(); }
-  // ContractError if the policy did not scale this tensor so.
+  // ContractError if the policy has no delayed scaling for this tensor.
   Slot slot(const Parameter& weight, Role role, Format format) const;
 
-  // Passes have this weight rounded already, and leave its records to who has it unrounded.
+  // Passes get this weight already rounded. The owner of the unrounded weight raises its records.
   void leave_record_of(const Parameter& weight) { left_.insert(&weight); }
 
   // (S * sizeof(QuantizeRecord)) u8: what this rank found since the last advance().
   const Tensor& records() const { return records_; }
-  // Ends a step: enters the amaxes of all ranks' records() (N, ...), a copy in rank order, empties this rank's, and
-  // makes the next step's scales. decision: bytes of an UpdateDecision that says whether the step was held; undefined:
-  // it was not.
+  // Ends a step: appends the amaxes of all ranks' records() to the histories, clears this rank's, and computes the next
+  // step's scales. all_records (N, ...): in rank order. decision: bytes of an UpdateDecision that says whether the step
+  // was held; undefined: not held.
   void advance(const Tensor& all_records, const Tensor& decision);
   size_t size_bytes() const;
-  // Counts changes of scales, and of records that are no longer there.
+  // Changes whenever scales change or records are dropped.
   uint64_t version() const { return version_; }
 
-  // Whether every tensor has had an amax to start from.
+  // Whether every tensor has an initial amax.
   bool calibrated() const { return calibrated_; }
-  // While it is on, linear layers record amaxes of such tensors and round none of them.
+  // While true, linear layers record the amaxes of such tensors but do not round them to their formats.
   bool calibrating() const { return calibrating_; }
   void begin_calibration() { calibrating_ = true; }
-  // After an advance(). Where an amax was not finite, as where gradients overflow in 16 bits, another calibration is
-  // needed. Blocks.
+  // Call after advance(). If an amax was not finite (e.g. gradients that overflow in 16 bits), calibrated() stays false
+  // and another calibration is needed. Blocks.
   void end_calibration();
-  // Drops what this rank found since the last advance(): passes that are run again to examine a step are no part of the
-  // next one.
+  // Drops what this rank found since the last advance(). For passes that are rerun to examine a step: they must not
+  // count in the next one.
   void forget_records();
 
   // Blocks.
   State state() const;
-  // Continues from a saved state, whatever the length of its histories; tensors that it does not know keep what they
-  // have. The result needs a calibration if there are such. Amaxes of gradients are those of `gradient_ratio` times the
-  // gradients that were seen: of another loss scale. ContractError if the sizes do not go together.
+  // Continues from a saved state, whatever the length of its histories. Tensors that are not in it get scale 1 and no
+  // amaxes, and need a calibration. gradient_ratio: new loss scale / saved loss scale; amaxes of gradients are
+  // multiplied by it. ContractError if the sizes are inconsistent.
   void load_state(const State& state, double gradient_ratio = 1.0);
 
  private:

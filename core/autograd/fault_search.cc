@@ -28,7 +28,7 @@ std::string place_of(const SearchedOp& op) {
                           : fmt::format("{} of '{}'", kind_of(op), op.layer);
 }
 
-// Other ops compute in what they are given, or in fp32.
+// Other ops compute in the dtype of their inputs, or in fp32.
 bool has_own_dtype(Op op) { return op == Op::kLinear || op == Op::kAttention; }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Fp32Products: how the products of linear layers that compute in fp32 are made. Plain data that ops read; built by
-// amp/.
+// Fp32Products: how linear layers that compute in fp32 make their products. Plain data that ops read; built by amp/.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +8,10 @@
 namespace mantissa {
 
 enum class Fp32Products : uint8_t {
-  kFp32,    // of the numbers as they are
-  kTf32,    // of numbers rounded to tf32, see Fp32Math
-  kBf16x3,  // as the sum of three products of bf16 numbers, see core/ops/fp32_product.h
-  kBf16x6,  // of six
+  kFp32,    // operands as they are
+  kTf32,    // operands rounded to tf32, see Fp32Math
+  kBf16x3,  // sum of three products of bf16 matrices, see core/ops/fp32_product.h
+  kBf16x6,  // sum of six
 };
 inline constexpr Fp32Products kAllFp32Products[] = {Fp32Products::kFp32, Fp32Products::kTf32, Fp32Products::kBf16x3,
                                                     Fp32Products::kBf16x6};
@@ -20,7 +19,7 @@ inline constexpr Fp32Products kAllFp32Products[] = {Fp32Products::kFp32, Fp32Pro
 std::string_view name(Fp32Products products);  // "fp32", "tf32", "bf16x3", "bf16x6": as in configurations
 std::optional<Fp32Products> parse_fp32_products(std::string_view text);
 
-// How many products of bf16 numbers make one of fp32 numbers; 0 where none does.
+// Number of bf16 products that make one fp32 product; 0 for kFp32 and kTf32.
 constexpr int bf16_products(Fp32Products products) {
   return products == Fp32Products::kBf16x3 ? 3 : products == Fp32Products::kBf16x6 ? 6 : 0;
 }

@@ -1,5 +1,5 @@
-// LinearFormats: what the three products of a linear layer round their operands to. Plain data that ops read; built by
-// amp/.
+// LinearFormats: the formats to which a linear layer rounds the operands of its three products. Plain data that ops
+// read; built by amp/.
 #pragma once
 
 #include <array>
@@ -41,9 +41,9 @@ constexpr bool multiplies(Product product, Role role) {
 
 class LinearFormats {
  public:
-  // Nothing: the operand stays in the dtype that the layer computes in.
+  // std::nullopt: the operand stays in the dtype that the layer computes in.
   std::optional<TensorFormat> at(Product product, Role role) const { return formats_[index(product, role)]; }
-  // Has no effect where the product has no such operand.
+  // No effect where the product has no such operand.
   void set(Product product, Role role, std::optional<TensorFormat> format) {
     if (multiplies(product, role)) formats_[index(product, role)] = format;
   }
@@ -51,7 +51,7 @@ class LinearFormats {
   bool rounds(Product product) const;
   // Whether any operand is rounded.
   bool any() const { return *this != LinearFormats(); }
-  // Whether any operand is rounded so.
+  // Whether any operand has this scaling.
   bool uses(Scaling scaling) const;
   bool operator==(const LinearFormats&) const = default;
 

@@ -1,4 +1,4 @@
-// What a device keeps of parameters that matrix products read, dropped when a parameter changes.
+// Device caches of the parameters that matrix products read. A change of the parameter invalidates its cache.
 #pragma once
 
 #include <map>
@@ -14,8 +14,8 @@ class OperandCaches {
  public:
   explicit OperandCaches(Backend& backend) : backend_(backend) {}
 
-  // For GemmArgs::b_cache where b is the parameter's weight in `dtype`, of its present version. nullptr on a device
-  // that keeps nothing.
+  // For GemmArgs::b_cache, where b is the parameter's current weight in `dtype`. nullptr on a device without such
+  // caches.
   OperandCache* get(const Parameter& parameter, DType dtype);
 
   size_t size_bytes() const;

@@ -15,7 +15,7 @@ uint32_t hash_name(std::string_view name) {
   return hash;
 }
 
-constexpr int64_t kBlocksPerTask = 4096;   // of four elements
+constexpr int64_t kBlocksPerTask = 4096;   // blocks of four elements
 constexpr uint32_t kInitStream = 0x1417u;  // keeps initial values apart from every other use of the seed
 
 }  // namespace

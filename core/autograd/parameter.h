@@ -1,4 +1,4 @@
-// Parameters of a model: names, shapes, how they start, and the views that training binds to them.
+// Parameters of a model: names, shapes, initial values, and the tensors that training binds to them.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ struct Init {
 
 enum class WeightDecay : uint8_t { kNo, kYes };
 enum class ParameterRole : uint8_t {
-  kEmbedding,  // a table of which a step uses some rows, also where it is the head as well
+  kEmbedding,  // a table that is read by rows; also when tied to the head
   kOther,
 };
 
@@ -41,7 +41,7 @@ struct Parameter {
   Tensor gradient;  // fp32, a view into a flat bucket from birth
 
   uint64_t version = 0;           // counts changes of `weight`
-  int pending_uses = 0;           // recorded by a forward pass and not yet passed by its backward
+  int pending_uses = 0;           // recorded by a forward pass, not yet consumed by its backward pass
   bool gradient_written = false;  // whether this step has written `gradient`: decides write or accumulate
 
   int64_t numel() const { return shape.numel(); }
@@ -59,7 +59,7 @@ class ParameterSet {
   int size() const { return static_cast<int>(parameters_.size()); }
   Parameter& operator[](int index) { return *parameters_[static_cast<size_t>(index)]; }
   const Parameter& operator[](int index) const { return *parameters_[static_cast<size_t>(index)]; }
-  // nullptr if there is none of that name.
+  // nullptr if the name is unknown.
   Parameter* find(std::string_view name) const;
   int64_t numel() const;
 

@@ -4,7 +4,7 @@
 
 namespace mantissa {
 
-// Over a model.
+// Direction of a pass over a model.
 enum class Pass : uint8_t { kForward, kBackward };
 
 }  // namespace mantissa

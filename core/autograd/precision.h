@@ -30,7 +30,7 @@ inline constexpr int kOpCount = 11;
 std::string_view name(Op op);  // "linear", "layer_norm", …: as written in configurations
 std::optional<Op> parse_op(std::string_view text);
 
-// How autocast chooses the dtype in which an op takes its inputs.
+// How autocast chooses an op's compute dtype.
 enum class CastRule : uint8_t {
   kLow,      // the low-precision dtype of the region
   kFp32,     // fp32
@@ -42,8 +42,8 @@ struct Precision {
   bool enabled = false;     // off: every op computes in the widest of its inputs
   DType low = DType::kF32;  // what kLow means
   std::array<CastRule, kOpCount> rules{};
-  std::array<std::optional<DType>, kOpCount> forced{};  // a dtype named for the op, before any rule
-  LinearFormats linear{};                               // what linear layers round the operands of their products to
+  std::array<std::optional<DType>, kOpCount> forced{};  // per op; takes precedence over the rule
+  LinearFormats linear{};                               // formats of the operands of linear layers' products
   Fp32Products fp32_products = Fp32Products::kFp32;     // of linear layers that compute in fp32, in any scope
 };
 
@@ -74,7 +74,7 @@ AutocastState& autocast_state();
 // The dtype in which `op` computes, given the layer's precision, the thread's scope and its first and widest input.
 DType compute_dtype(const Precision& precision, const AutocastState& scope, Op op, DType first, DType widest_input);
 
-// What a linear layer rounds its operands to. Nothing in a scope that switches autocast off or names a dtype.
+// Formats of a linear layer's operands. Empty in a scope that switches autocast off or names a dtype.
 LinearFormats linear_formats(const Precision& precision, const AutocastState& scope);
 
 }  // namespace mantissa

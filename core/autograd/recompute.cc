@@ -1,12 +1,12 @@
-// Tape::recompute: a segment is one node, whose backward function records the segment's own nodes in its place. The
-// backward pass then goes on with those: gradients, use counts and hooks are those of a segment that was kept.
+// Tape::recompute: a segment is one node. Its backward function records the segment's own nodes in its place, and the
+// backward pass continues with them. Gradients, use counts and hooks are the same as without recomputation.
 #include <utility>
 
 #include "core/autograd/tape.h"
 
 namespace mantissa {
 
-// While it lives, ops run without being recorded; the parameters that they use go to `parameters`.
+// During its lifetime, ops run without being recorded. The parameters that they use are appended to `parameters`.
 class Tape::DroppedRun {
  public:
   DroppedRun(Tape& tape, std::vector<Parameter*>& parameters) : tape_(tape) { tape_.dropped_parameters_ = &parameters; }
@@ -18,13 +18,13 @@ class Tape::DroppedRun {
   Tape& tape_;
 };
 
-// While it lives, the tape stands where the segment began.
+// During its lifetime, the tape is at the position where the segment began.
 class Tape::SecondRun {
  public:
   SecondRun(Tape& tape, const Position& begin) : tape_(tape), here_(tape.position()) {
     tape_.go_to(begin);
     tape_.is_second_run_ = true;
-    tape_.searched_.clear();  // a layer is in one segment, whose ops are counted once more
+    tape_.searched_.clear();  // each layer is in one segment, so its op numbers start again
   }
   ~SecondRun() {
     tape_.is_second_run_ = false;
@@ -62,7 +62,7 @@ Var Tape::recompute(Var input, Segment segment) {
                                         "[tape.recompute] a segment must return a value that its own ops made");
                          tape.slots_[static_cast<size_t>(again.slot)].gradient = std::move(d_out);
                        });
-  if (options_.check_gradients) {  // those who read it know it by the op that made it
+  if (options_.check_gradients) {  // ops that read the output identify it by the op that made it
     last_dropped_.slot = made.slot;
     search_.remember(last_dropped_, made.value);
   }

@@ -1,5 +1,5 @@
-// Recompute: which activations a training step keeps for its backward pass. What it does not keep is made again there,
-// by the same kernels from the same numbers: losses and gradients do not depend on the choice.
+// Recompute: which activations a training step keeps for its backward pass. The backward pass recomputes the others
+// with the same kernels from the same numbers, so losses and gradients do not depend on the choice.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@ namespace mantissa {
 
 enum class Recompute : uint8_t {
   kNone,       // all of them
-  kSelective,  // not those that norms and activation functions make of others that are kept
-  kFull,       // only the inputs of segments (Tape::recompute), which are a model's blocks
+  kSelective,  // all but outputs of norms and activation functions, which are recomputed from kept tensors
+  kFull,       // only the inputs of segments (Tape::recompute): a model's blocks
 };
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// Weights rounded for products, made once per version.
+// Weights rounded for products, once per version.
 #pragma once
 
 #include <functional>
@@ -11,18 +11,18 @@
 
 namespace mantissa {
 
-// A matrix (R, C) as products multiply it, see QuantizeArgs: values, or, where the device multiplies these, codes.
+// A matrix (R, C) as products read it (see QuantizeArgs): values, or codes where the device multiplies codes.
 struct RoundedMatrix {
   Tensor values{};            // bf16, or fp32
   Tensor codes{};             // (R, C) u8
   Tensor transposed_codes{};  // (C, R) u8
-  Tensor scale{};             // (1) fp32, which the product is to be divided by; undefined for none
-  // What blocks of codes are multiplied by, of kBlock and kMicro; see QuantizeArgs.
+  Tensor scale{};             // (1) fp32, the product is divided by it; undefined for none
+  // kBlock and kMicro: the factor of each block of codes; see QuantizeArgs.
   Tensor code_scales{}, transposed_code_scales{};
-  BlockScaleLayout layout = BlockScaleLayout::kRowBlocks128;  // of these
+  BlockScaleLayout layout = BlockScaleLayout::kRowBlocks128;  // of the code scales
 };
 
-// Of the scales beside codes (rows, columns). None where the tensor has one scale.
+// Dtype and number of the block scales of codes (rows, columns). The count is 0 where the tensor has one scale.
 struct CodeScalesExtent {
   DType dtype = DType::kF32;
   int64_t count = 0;
@@ -31,14 +31,14 @@ CodeScalesExtent code_scales_extent(TensorFormat format, BlockAxis axis, int64_t
 
 enum class RoundedForm : uint8_t {
   kValues,
-  kCodes,  // as they lie and transposed; blocks of values within rows, or columns: as they lie, or transposed
+  kCodes,  // plain and transposed; 1 x B blocks: plain only, B x 1 blocks: transposed only
 };
 
 class RoundedWeights {
  public:
   explicit RoundedWeights(Backend& backend) : backend_(backend) {}
 
-  // What a weight is rounded into: the values or codes, room for a scale of its own, and the record of its amax.
+  // Buffers for a rounded weight: values or codes, its own scale, and the record of its amax.
   struct Room {
     RoundedMatrix matrix{};
     Tensor record{};
@@ -49,8 +49,8 @@ class RoundedWeights {
     BlockAxis axis = BlockAxis::kColumns;
     RoundedForm form = RoundedForm::kValues;
   };
-  // The parameter's weight rounded to the format along the axis, by `round`, which returns what it made, unless the
-  // parameter and the scales of its format are those of the last time.
+  // The parameter's weight, rounded to the format along the axis. Calls `round`, which returns the rounded matrix, only
+  // if the parameter's version or scales_version changed since the last call.
   const RoundedMatrix& get(const Key& key, uint64_t scales_version,
                            const std::function<RoundedMatrix(const Room& room)>& round);
 

@@ -1,4 +1,4 @@
-// SavedValue: what an op's backward function reads of an input, kept or made again.
+// SavedValue: an input that an op's backward function reads, either kept or recomputed.
 #pragma once
 
 #include "core/autograd/tape.h"
@@ -7,7 +7,7 @@ namespace mantissa {
 
 class SavedValue {
  public:
-  // `tensor` is the value of x, or its cast to another dtype. It is kept only where x cannot be made again.
+  // `tensor`: the value of x, or its cast to another dtype. Kept only if x has no `remake`.
   SavedValue(const Var& x, const Tensor& tensor)
       : kept_(x.remake ? Tensor() : tensor), remake_(x.remake), dtype_(tensor.dtype()) {}
 

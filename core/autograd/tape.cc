@@ -19,7 +19,7 @@ Tape::~Tape() {
   const auto give_back = [](const Node& node) {
     for (Parameter* parameter : node.parameters) --parameter->pending_uses;
   };
-  give_back(running_);  // whose backward threw, or an empty one
+  give_back(running_);  // non-empty if its backward function threw
   for (const Node& node : nodes_) give_back(node);
 }
 
@@ -133,7 +133,7 @@ GradientTarget Tape::gradient_target(const Var& input) {
     slot.gradient = allocate(slot.dtype, slot.shape, "gradient");
     return {slot.gradient, GradientMode::kWrite};
   }
-  if (!slot.gradient.unique()) {  // handed to two inputs (residual add): adding in place would change the other's
+  if (!slot.gradient.unique()) {  // shared by two inputs (residual add): adding in place would change the other's
     Tensor copy = allocate(slot.dtype, slot.shape, "gradient");
     backend_.copy(slot.gradient, copy, stream_);
     slot.gradient = std::move(copy);
@@ -170,8 +170,7 @@ void Tape::backward(const Var& loss) {
   spent_ = true;
   slots_[static_cast<size_t>(loss.slot)].gradient = options_.loss_gradient;
   while (!nodes_.empty()) {
-    running_ =
-        std::move(nodes_.back());  // stays until its backward has run: if that throws, ~Tape() gives its uses back
+    running_ = std::move(nodes_.back());  // if its backward function throws, ~Tape() returns its uses
     nodes_.pop_back();
     Tensor d_out = std::move(slots_[static_cast<size_t>(running_.slot)].gradient);
     std::optional<SearchedOp> shown;
@@ -182,7 +181,7 @@ void Tape::backward(const Var& loss) {
       if (shown) plant_fault(*shown);
     }
     const std::vector<Parameter*> parameters = std::move(running_.parameters);
-    running_ = {};  // frees the activations it holds before anybody is told
+    running_ = {};  // frees the activations before callbacks run
     for (Parameter* parameter : parameters) {
       if (--parameter->pending_uses == 0 && options_.gradient_ready) options_.gradient_ready(*parameter);
     }

@@ -1,6 +1,6 @@
-// Casts of parameters to other dtypes than their working one, made once per version.
+// Casts of parameters from their working dtype to other dtypes, made once per version.
 //
-// Keyed by parameter, version and dtype: nested regions of different dtypes and updates inside a region never see a
+// The key is (parameter, version, dtype), so nested regions of different dtypes and updates inside a region never see a
 // stale copy (the flaw of caches keyed by parameter alone).
 #pragma once
 
@@ -16,11 +16,11 @@ class WeightCastCache {
  public:
   explicit WeightCastCache(Backend& backend) : backend_(backend) {}
 
-  // The parameter's weight in `dtype`; the working copy itself when that is its dtype.
+  // The parameter's weight in `dtype`; the working copy itself if it has that dtype.
   Tensor get(const Parameter& parameter, DType dtype, Stream& stream);
 
   size_t size_bytes() const;
-  int64_t casts() const { return casts_; }  // how many casts were really done
+  int64_t casts() const { return casts_; }  // number of casts actually made
 
  private:
   struct Entry {

@@ -6,8 +6,8 @@
 
 namespace mantissa {
 
-// The whole text where it fits with the zero behind it, else as much as does with "..." as its end, so that nobody
-// takes it for the whole. `to` holds zeros.
+// Copies the text if it fits with its final zero. Else copies as much as fits, with "..." as its end, so that the cut
+// is visible. `to` must hold zeros.
 template <size_t N>
 void copy_text(std::string_view text, char (&to)[N]) {
   constexpr std::string_view kCut = "...";

@@ -1,7 +1,7 @@
 // Logging through spdlog: information from rank 0 only, warnings and errors from every rank with its number.
 //
-// spdlog itself is behind these functions: in each file that named it, its headers and what they make of one call took
-// a compiler longer than the rest of the file.
+// These functions hide spdlog: in each file that named it, its headers and the code of one call took longer to compile
+// than the rest of the file.
 #pragma once
 
 #include <fmt/core.h>
@@ -12,8 +12,8 @@
 
 namespace mantissa {
 
-// Sets up the default spdlog logger of this process: call once the rank is known. Writes to standard error; lines of a
-// job of several ranks carry "[rank r]" when they are warnings or worse.
+// Sets up the default spdlog logger of this process: call once the rank is known. Writes to standard error. If there
+// are several ranks, warnings and errors carry "[rank r]".
 void start_logging(int rank, int ranks);
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
@@ -21,7 +21,7 @@ enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
 // Whether lines of this level are written.
 bool is_logged(LogLevel level);
 void log_line(LogLevel level, std::string_view line);
-// Returns when what was logged has been written.
+// Blocks until all logged lines are written.
 void flush_log();
 
 template <typename... Args>

@@ -1,5 +1,5 @@
-// MeaninglessSettings: an error about settings that say nothing beside the others. It names them apart from the
-// message, for who puts settings of several origins together and can leave some of them out.
+// MeaninglessSettings: an error about settings that have no effect beside the others. It lists their paths apart from
+// the message, for callers that merge settings from several sources and can leave some out.
 #pragma once
 
 #include <string>

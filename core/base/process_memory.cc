@@ -6,7 +6,7 @@
 namespace mantissa {
 namespace {
 
-// A line of /proc/self/status such as "VmHWM:   123456 kB"; 0 where there is none.
+// The value of a line of /proc/self/status such as "VmHWM:   123456 kB", in bytes; 0 if there is no such line.
 size_t status_bytes(const std::string& key) {
   std::ifstream status("/proc/self/status");
   std::string word;

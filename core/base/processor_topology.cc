@@ -8,7 +8,7 @@
 namespace mantissa {
 namespace {
 
-// Cores of a machine that tells nothing of cores are its processors.
+// If a machine reports no cores, its processors count as cores.
 int core_depth(hwloc_topology_t topology) { return hwloc_get_type_or_below_depth(topology, HWLOC_OBJ_CORE); }
 
 std::vector<int> cores_below(hwloc_topology_t topology, const hwloc_obj* object) {
@@ -20,7 +20,7 @@ std::vector<int> cores_below(hwloc_topology_t topology, const hwloc_obj* object)
   return processors;
 }
 
-// As many pieces of `threads` cores as the objects of a level hold, in the order of the topology.
+// All pieces of `threads` cores that the objects at `depth` hold, in the order of the topology.
 std::vector<std::vector<int>> slots_at(hwloc_topology_t topology, int depth, size_t threads) {
   std::vector<std::vector<int>> slots;
   for (unsigned index = 0; index < hwloc_get_nbobjs_by_depth(topology, depth); ++index) {

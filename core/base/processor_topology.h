@@ -1,4 +1,4 @@
-// ProcessorTopology: which processors are near each other, and a share of them for each rank of a node.
+// ProcessorTopology: which processors are near each other, and how they are shared among the ranks of a node.
 #pragma once
 
 #include <memory>
@@ -11,27 +11,28 @@ namespace mantissa {
 
 class ProcessorTopology {
  public:
-  // What this process' container lets it use of the machine, whatever its own affinity. Error if it cannot be read.
+  // The part of the machine that this process' container may use, whatever the affinity of the process. Throws Error if
+  // it cannot be read.
   static ProcessorTopology of_this_machine();
   // A described machine (hwloc's synthetic topologies): "package:2 l3:2 core:4 pu:2".
   static ProcessorTopology synthetic(const std::string& description);
 
-  // What is left of it on `processors`, the operating system's numbers. Error if it has none of them.
+  // The topology restricted to `processors` (the operating system's numbers). Throws Error if it has none of them.
   ProcessorTopology restricted_to(const std::vector<int>& processors) const;
 
   int processors() const;  // hardware threads
   int cores() const;
 
-  // By rank and thread: the first processor of a core of its own. A rank's cores lie below one object of the topology
-  // (a cache, a NUMA node, a package) that is as small as it can be with room for all ranks, and ranks are spread
-  // evenly over such objects. Empty if there are fewer cores than threads in all.
+  // By rank and thread: the first processor of a core that no other thread gets. A rank's cores lie below one object of
+  // the topology (a cache, a NUMA node, a package). The level of these objects is the lowest with room for all ranks,
+  // and ranks are spread evenly over them. Empty if there are fewer cores than threads in all.
   std::vector<std::vector<int>> assign(int ranks, int threads) const;
 
  private:
   struct Destroy {
     void operator()(hwloc_topology* topology) const;
   };
-  // An empty description: this machine.
+  // An empty description stands for this machine.
   explicit ProcessorTopology(const std::string& description);
   explicit ProcessorTopology(hwloc_topology* topology) : topology_(topology) {}
 

@@ -5,7 +5,7 @@
 
 namespace mantissa {
 
-// The least multiple of `unit` that is not below `value`: value at least 0, unit above 0, and the result fits.
+// The least multiple of `unit` that is not below `value`. Requires value >= 0 and unit > 0; the result must fit.
 template <typename Integer>
 constexpr Integer round_up(Integer value, std::type_identity_t<Integer> unit) {
   return (value + unit - 1) / unit * unit;

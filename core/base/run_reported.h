@@ -1,11 +1,12 @@
-// The outermost call of a program: errors become lines of the log and exit codes.
+// The outermost call of a program: turns exceptions into log lines and exit codes.
 #pragma once
 
 #include <functional>
 
 namespace mantissa {
 
-// Runs `body` and returns the exit code: 0, or where it throws, which is logged, an Error's own or kInternal.
+// Runs `body` and returns the exit code, 0 on success. Logs an exception and returns the code of an Error, else
+// kInternal.
 int run_reported(const std::function<void()>& body);
 
 }  // namespace mantissa

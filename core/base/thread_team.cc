@@ -19,7 +19,7 @@
 namespace mantissa {
 namespace {
 
-// How long an idle thread looks out before it sleeps. Waking it takes some tens of microseconds; the pauses between the
+// How long an idle thread polls before it sleeps. Waking it takes some tens of microseconds; the pauses between the
 // kernels of a step are shorter than this.
 constexpr std::chrono::microseconds kLookOut{50};
 constexpr size_t kCacheLineBytes = 64;
@@ -37,7 +37,7 @@ inline void pause() {
 #endif
 }
 
-// Until done(), or for as long as `time`. Tells whether it is done.
+// Polls until done(), for at most `time`. Returns whether it is done.
 template <typename Done>
 bool look_out(std::chrono::microseconds time, const Done& done) {
   if (done()) return true;
@@ -51,7 +51,7 @@ bool look_out(std::chrono::microseconds time, const Done& done) {
   return false;
 }
 
-// The kernel's number is 0 for the calling thread. False, with errno, where the system refuses.
+// Returns false and sets errno if the system refuses.
 bool bind_this_thread(int processor) {
   if (processor < 0 || processor >= CPU_SETSIZE) {
     errno = EINVAL;
@@ -68,8 +68,8 @@ thread_local bool in_task = false;
 
 class ThreadTeam {
  public:
-  // Threads that outnumber the processors sleep at once: whom they wait for needs theirs. `processors`: of each thread,
-  // or none for threads that are not bound.
+  // If the threads outnumber the processors, idle ones sleep at once: the threads that they wait for need the
+  // processors. `processors`: one for each thread, or none if threads are not bound.
   ThreadTeam(int count, const std::vector<int>& processors)
       : count_(count),
         shares_(static_cast<size_t>(count)),
@@ -117,7 +117,8 @@ class ThreadTeam {
   }
 
  private:
-  // A thread's share of the tasks. Its ticket: the number of the job, and how many of its tasks nobody has taken.
+  // A thread's share of the tasks. The upper half of its ticket is the job's number; the lower half counts the tasks
+  // that no thread has taken.
   struct alignas(kCacheLineBytes) Share {
     std::atomic<uint64_t> ticket = 0;
   };
@@ -126,7 +127,7 @@ class ThreadTeam {
 
   void start_worker(int index, int processor) {
     workers_.emplace_back([this, index, processor] {
-      if (processor != kAnyProcessor) bind_this_thread(processor);  // which has worked before: see bind_threads
+      if (processor != kAnyProcessor) bind_this_thread(processor);  // has succeeded before: see bind_threads
       work(index);
     });
   }
@@ -157,7 +158,7 @@ class ThreadTeam {
     }
   }
 
-  // Tasks of `job` until none is left, beginning with the share of thread `first`.
+  // Takes tasks of `job` until none is left, beginning with the share of thread `first`.
   void take_tasks(uint32_t job, int first) {
     int64_t taken = 0;
     for (int i = 0; i < count_; ++i) taken += take_share(job, (first + i) % count_);
@@ -166,7 +167,8 @@ class ThreadTeam {
     done_.notify_one();
   }
 
-  // Whoever holds a task keeps the job from ending: only then may be read what the job is.
+  // A thread that holds a task keeps the job from ending; only then may it read the job's members (tasks_, call_,
+  // body_).
   int64_t take_share(uint32_t job, int index) {
     std::atomic<uint64_t>& ticket = shares_[static_cast<size_t>(index)].ticket;
     int64_t taken = 0;
@@ -197,16 +199,16 @@ class ThreadTeam {
   const void* body_ = nullptr;
   std::atomic<bool> ending_ = false;
   std::atomic<bool> failed_ = false;
-  std::exception_ptr failure_;  // of the first task that failed
+  std::exception_ptr failure_;  // from the first task that failed
   alignas(kCacheLineBytes) std::atomic<uint32_t> job_ = 0;
   alignas(kCacheLineBytes) std::atomic<int64_t> done_ = 0;
 };
 
-// What a thread that calls has.
+// The state of a calling thread.
 struct OwnTeam {
   int wanted = initial_threads();
-  std::vector<int> processors;  // by thread; none: not bound
-  cpu_set_t free_set{};         // of the calling thread, before it was bound
+  std::vector<int> processors;  // by thread; empty: not bound
+  cpu_set_t free_set{};         // affinity of the calling thread before it was bound
   std::unique_ptr<ThreadTeam> team;
 
   ThreadTeam& get() {
@@ -267,7 +269,7 @@ void bind_threads(const std::vector<int>& processors) {
   if (processors.empty()) return;
   cpu_set_t before;
   const bool known = sched_getaffinity(0, sizeof(before), &before) == 0;
-  for (size_t thread = processors.size(); thread-- > 0;) {  // all are tried; the caller keeps the first
+  for (size_t thread = processors.size(); thread-- > 0;) {  // tries all; the caller keeps the first
     if (known && bind_this_thread(processors[thread])) continue;
     const int reason = errno;
     if (known) sched_setaffinity(0, sizeof(before), &before);

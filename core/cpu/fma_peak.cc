@@ -13,9 +13,9 @@
 namespace mantissa::cpu {
 namespace {
 
-// A burst of independent chains of multiply-adds, each in a register of its own: enough of them to hide the latency of
-// two units (4 cycles each), and with two operands no more than there are registers. Sums start apart, so that no two
-// chains are the same one, and stay normal. Returns something that depends on all of them.
+// A burst of independent chains of multiply-adds, each in its own register. There are enough chains to hide the latency
+// of two units (4 cycles each), and with two operands no more than there are registers. Sums start at different values,
+// so that no two chains are equal, and stay normal. Returns a value that depends on all of them.
 using Burst = float (*)(int64_t repetitions);
 
 struct Candidate {
@@ -27,7 +27,7 @@ struct Candidate {
 constexpr int kChains = 12;
 constexpr float kOperand = 0x1p-20f;
 
-// Whatever the compiler makes of a product and a sum of 16 bytes.
+// Uses whatever the compiler generates for products and sums of 16-byte vectors.
 float portable_burst(int64_t repetitions) {
   using Vector __attribute__((vector_size(16))) = float;
   const float start = static_cast<float>(repetitions & 1);
@@ -96,7 +96,7 @@ Candidate fp32_candidate() {
   return {"fp32 product and sum of 16 bytes", portable_burst, kChains * 4 * 2};
 }
 
-// A burst is one task for each thread: from its beginning until the last one is done is its time.
+// A burst runs one task per thread. Its time is from the start until the last task is done.
 double measure(const Candidate& candidate, int count) {
   using Clock = std::chrono::steady_clock;
   constexpr int kBursts = 80;

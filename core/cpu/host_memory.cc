@@ -24,9 +24,9 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
                   bytes, what, std::generic_category().message(error_number)));
 }
 
-// Anonymous pages that start on a huge-page boundary: maps one huge page more and gives back the ends. Only whole huge
-// pages are asked for as such: rounding the end up would cost half a huge page a block on average, and there may be
-// hundreds of blocks.
+// Anonymous pages that start on a huge-page boundary: maps one huge page more and unmaps the ends. Requests huge pages
+// only for whole ones. Rounding the end up would waste half a huge page per block on average, and there may be hundreds
+// of blocks.
 std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device, int extra_flags) {
   if (bytes > SIZE_MAX - 2 * kHugePageBytes) throw_no_memory(bytes, what, ENOMEM);
   const size_t size = round_up(bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
@@ -39,7 +39,7 @@ std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device
   const uintptr_t end = aligned + size;
   if (start + mapped > end) munmap(reinterpret_cast<void*>(end), start + mapped - end);
   void* const data = reinterpret_cast<void*>(aligned);
-  // A hint: a kernel without huge pages serves us with small ones.
+  // A hint: a kernel without huge pages uses small ones.
   if (size >= kHugePageBytes) madvise(data, size / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
   return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, device, [data, size] { munmap(data, size); });
 }

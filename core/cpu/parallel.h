@@ -1,5 +1,5 @@
-// How kernels divide work over threads. Every division depends on the shape only, never on the number of
-// threads: partial sums are always the same and are added in the same order.
+// How kernels divide work over threads. Every division depends on the shape only, never on the number of threads:
+// partial sums are always the same and are added in the same order.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace mantissa::cpu {
 
-// Elements that one thread takes at a time; smaller work stays on the calling thread.
+// Elements per task. Smaller work stays on the calling thread.
 constexpr int64_t kBlockElements = 16384;
 
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -23,7 +23,7 @@ void parallel_blocks(int64_t n, const Body& body) {
   });
 }
 
-// Calls body(row) for rows of `columns` elements, in parallel when there is enough work.
+// Calls body(row) for rows of `columns` elements, in parallel if there is enough work.
 template <typename Body>
 void parallel_rows(int64_t rows, int64_t columns, const Body& body) {
   const int64_t rows_per_task = divide_up(kBlockElements, std::max<int64_t>(1, columns));
@@ -33,7 +33,7 @@ void parallel_rows(int64_t rows, int64_t columns, const Body& body) {
   });
 }
 
-// Rows in at most 64 blocks of at least 16: each block adds its rows into a partial sum of its own.
+// Divides rows into at most 64 blocks of at least 16 rows. Each block adds its rows into its own partial sum.
 struct RowBlocks {
   explicit RowBlocks(int64_t row_count)
       : rows(row_count),

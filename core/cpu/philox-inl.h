@@ -1,4 +1,4 @@
-// Philox4x32-10 for as many counters as a vector has lanes: the words of core/tensor/philox.h.
+// Philox4x32-10 for one counter per vector lane: the words of core/tensor/philox.h.
 //
 // Included once per instruction set, after simd-inl.h. Source: Salmon et al., SC'11.
 #if defined(MANTISSA_CORE_CPU_PHILOX_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -25,8 +25,7 @@ HWY_INLINE void multiply_wide(WordVec a, WordVec b, WordVec& high, WordVec& low)
   high = hn::OddEven(hn::BitCast(du, odd), hn::BitCast(du, hn::ShiftRight<32>(even)));
 }
 
-// The words of the counters {c0, c1, c2, c3}, those of each lane's counter one after the other: 4 * lanes of them at
-// `words`.
+// Writes 4 * lanes words: the four words of each lane's counter {c0, c1, c2, c3}, lane by lane.
 HWY_INLINE void philox_words(uint64_t key, WordVec c0, WordVec c1, WordVec c2, WordVec c3, uint32_t* words) {
   const WordTag du;
   const auto multiplier0 = hn::Set(du, 0xD2511F53u), multiplier1 = hn::Set(du, 0xCD9E8D57u);

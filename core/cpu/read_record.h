@@ -1,4 +1,4 @@
-// A plain record kept in a tensor of bytes in host memory.
+// Reads a plain record from a tensor of bytes in host memory.
 #pragma once
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace mantissa::cpu {
 
-// The tensor has passed check_record<Record>().
+// The tensor must have passed check_record<Record>().
 template <typename Record>
 Record read_record(const Tensor& tensor) {
   static_assert(std::is_trivially_copyable_v<Record>);

@@ -1,5 +1,5 @@
-// Rows of a dtype chosen at run time, worked on as fp32: a row of a few thousand elements stays in the first-level
-// cache, so that a kernel of several passes is written once, for fp32, and converts at its two ends.
+// Rows of a dtype chosen at run time, processed as fp32. A row of a few thousand elements stays in the first-level
+// cache. So a kernel with several passes is written once, for fp32, and converts at both ends.
 #if defined(MANTISSA_CORE_CPU_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_ROW_INL_H_
 #undef MANTISSA_CORE_CPU_ROW_INL_H_
@@ -26,7 +26,7 @@ class RowReader {
         stride_bytes_(columns * size_bytes(tensor.dtype())),
         convert_(dispatch(tensor.dtype(), []<typename T>() -> Convert { return &convert<T>; })) {}
 
-  // The row as fp32: in place when it is fp32, else converted into `scratch` (columns).
+  // The row as fp32: in place if it is fp32, else converted into `scratch` (columns).
   const float* read(int64_t row, float* scratch) const {
     return convert_(base_ + row * stride_bytes_, columns_, scratch);
   }
@@ -52,7 +52,7 @@ class RowReader {
   Convert convert_;
 };
 
-// Writes rows of a (R, columns) tensor, or adds to them: one rounding of the fp32 result (or sum).
+// Writes rows of a (R, columns) tensor, or adds to them. The fp32 result (or sum) is rounded once.
 class RowWriter {
  public:
   RowWriter(const Tensor& tensor, int64_t columns, GradientMode mode)
@@ -64,7 +64,7 @@ class RowWriter {
           return mode == GradientMode::kAccumulate ? &convert<T, true> : &convert<T, false>;
         })) {}
 
-  // Where to put the fp32 values of the row: the tensor itself, or `scratch` (columns). Call finish() afterwards.
+  // Destination for the fp32 values of the row: the tensor itself, or `scratch` (columns). Call finish() afterwards.
   float* target(int64_t row, float* scratch) const {
     return direct_ ? reinterpret_cast<float*>(base_ + row * stride_bytes_) : scratch;
   }
@@ -92,7 +92,8 @@ class RowWriter {
   Convert convert_;
 };
 
-// Rows of x; or of x + residual, stored in `sum` on the way and read as stored. Undefined residual and sum: no sum.
+// Reads rows of x, or of x + residual. A sum is stored in `sum` and read back as stored. Undefined residual and sum: no
+// sum.
 class SumReader {
  public:
   SumReader(const Tensor& x, const Tensor& residual, const Tensor& sum, int64_t columns)
@@ -100,8 +101,8 @@ class SumReader {
     if (sum.defined()) sum_.emplace(residual, sum, columns);
   }
 
-  // As RowReader::read(). Both scratch rows (columns) are needed where there is a sum, which is at hand in the cache
-  // when it is read again.
+  // Like RowReader::read(). With a sum, both scratch rows (columns) are needed. The stored sum is still in the cache
+  // when it is read back.
   const float* read(int64_t row, float* scratch, float* residual_scratch) const {
     const float* x = x_.read(row, scratch);
     if (!sum_) return x;

@@ -1,5 +1,5 @@
-// Scratch memory of the kernels that work by rows, all of it taken by the calling thread before the parallel part:
-// shared rows (fp32 copies of parameters), rows in work for each thread, and partial sums of each block of rows.
+// Scratch memory of the kernels that work by rows. The calling thread allocates all of it before the parallel part:
+// shared rows (fp32 copies of parameters), working rows for each thread, and partial sums of each block of rows.
 #pragma once
 
 #include "core/base/thread_team.h"
@@ -19,7 +19,7 @@ class RowScratch {
 
   int64_t stride() const { return stride_; }
   float* shared(int64_t index) const { return base_ + index * stride_; }
-  // For the calling thread of the parallel part.
+  // A working row of the current thread, inside the parallel part.
   float* own(int64_t index) const {
     return base_ + (shared_rows_ + rows_per_thread_ * current_thread() + index) * stride_;
   }

@@ -1,5 +1,5 @@
-// Scratch: one thread's reusable buffer. It grows to the largest request and is kept, so that steady work allocates
-// nothing.
+// Scratch: one thread's reusable buffer. It grows to the largest request and is kept, so that the steady state
+// allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ class Scratch {
  public:
   static constexpr size_t kAlignmentBytes = 64;
 
-  // At least `bytes`, 64-byte aligned, uninitialised; large ones on huge pages where the system grants them.
-  // Invalidates what was handed out before. ConfigError if memory is short.
+  // At least `bytes`, 64-byte aligned, uninitialised. Large buffers use huge pages where the system grants them.
+  // Invalidates earlier results. ConfigError if memory is short.
   std::byte* reserve(size_t bytes) {
     if (bytes > capacity_bytes_) grow(bytes);
     return data_.get();
@@ -32,7 +32,7 @@ class Scratch {
   size_t capacity_bytes_ = 0;
 };
 
-// Cuts one reserved block into aligned pieces: run the same cuts twice, first without memory to learn the size.
+// Divides one reserved block into aligned pieces. Run the same sequence twice, first without memory to learn the size.
 class ScratchLayout {
  public:
   explicit ScratchLayout(std::byte* base = nullptr) : base_(base) {}

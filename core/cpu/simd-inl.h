@@ -23,8 +23,7 @@
 #error "Kernels need the defines of //core/cpu:simd: HWY_WANT_SSE4=1"
 #endif
 
-// Goes between the parameters and the body of a lambda that works on vectors: lambdas do not inherit the instruction
-// set.
+// Goes between the parameters and the body of a lambda that uses vectors: lambdas do not inherit the instruction set.
 #undef MANTISSA_VECTOR_LAMBDA
 #define MANTISSA_VECTOR_LAMBDA HWY_ATTR __attribute__((always_inline))
 
@@ -56,8 +55,8 @@ HWY_INLINE FloatVec load(const Float16* p) {
   const hn::Rebind<hwy::float16_t, FloatTag> df16;
   return hn::PromoteTo(df, hn::LoadU(df16, reinterpret_cast<const hwy::float16_t*>(p)));
 #else
-  // Exponent and mantissa moved in place, then rescaled by the difference of the biases: exact for subnormals too. Inf
-  // and NaN come out with a finite exponent and get theirs (and a NaN its quiet bit, as F16C does).
+  // Shifts exponent and mantissa into place, then rescales by the difference of the biases: exact for subnormals too.
+  // Inf and NaN get a finite exponent from this and need theirs set (and a NaN its quiet bit, as F16C does).
   const hn::RebindToUnsigned<FloatTag> du;
   const hn::RebindToSigned<FloatTag> di;
   const hn::Rebind<uint16_t, FloatTag> du16;
@@ -76,9 +75,9 @@ HWY_INLINE FloatVec load(const Float16* p) {
 
 HWY_INLINE void store(FloatVec v, float* p) { hn::StoreU(v, FloatTag(), p); }
 
-// The bits of v rounded to bf16 in the upper half of each lane; the lower half holds anything.
+// v rounded to bf16, in the upper half of each lane's bits. The lower half is unspecified.
 HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> bf16_in_upper_half(FloatVec v) {
-  // Not Highway's DemoteTo, which truncates, nor VCVTNEPS2BF16, which flushes subnormals.
+  // Not Highway's DemoteTo, which truncates, and not VCVTNEPS2BF16, which flushes subnormals.
   const hn::RebindToUnsigned<FloatTag> du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
@@ -125,8 +124,8 @@ HWY_INLINE void store(FloatVec v, Float16* p) {
 #endif
 }
 
-// ---- The first `count` lanes only; nothing beyond them is read or written. Missing lanes load as 0.
-// Through a buffer: Highway's masked loads touch the whole vector on SSE4.
+// ---- The first `count` lanes only; nothing beyond them is read or written. Missing lanes load as 0. Uses a buffer,
+// because Highway's masked loads touch the whole vector on SSE4.
 
 template <typename T>
 HWY_INLINE FloatVec load(const T* p, int64_t count) {
@@ -159,8 +158,7 @@ HWY_INLINE void for_each_vector(int64_t n, Body&& body) {
   if (i < n) body(i, n - i);
 }
 
-// Sum of term(i, count) over n elements; lanes beyond count must be 0. Four accumulators hide the latency of the
-// addition.
+// Sum of term(i, count) over n elements. Lanes beyond count must be 0. Four accumulators hide the latency of additions.
 template <typename Term>
 HWY_INLINE float sum_vectors(int64_t n, Term&& term) {
   const FloatTag df;

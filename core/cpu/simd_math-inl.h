@@ -1,5 +1,5 @@
-// Elementary functions on fp32 vectors. NaN gives NaN; errors below are the largest measured over all targets (see
-// tests/core/cpu/simd_math_test.cc, which holds these bounds).
+// Elementary functions on fp32 vectors. NaN gives NaN. The errors below are the largest measured over all targets;
+// tests/core/cpu/simd_math_test.cc checks these bounds.
 #if defined(MANTISSA_CORE_CPU_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_SIMD_MATH_INL_H_
 #undef MANTISSA_CORE_CPU_SIMD_MATH_INL_H_
@@ -12,15 +12,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// e^x to 1.5 ulp; 0 where the result would be below 2^-126 (x < -87.34), and Inf already from 2^127.5 (x > 88.37).
-// x = n ln2 + r with ln2 in two parts (n times the first part is exact), a polynomial in r, and 2^n. Polynomial and
-// reduction: Moshier's Cephes, expf.
+// e^x to 1.5 ulp; 0 if the result would be below 2^-126 (x < -87.34), and Inf already from 2^127.5 (x > 88.37).
+// Computes x = n ln2 + r with ln2 in two parts (n times the first part is exact), a polynomial in r, and 2^n.
+// Polynomial and reduction: Moshier's Cephes, expf.
 HWY_INLINE FloatVec exp(FloatVec x) {
   const FloatTag df;
   const hn::RebindToUnsigned<FloatTag> du;
-  // Bounds are comparisons, false for NaN, which Min and Max would lose. NaN then stays NaN whatever 2^n's bits are.
+  // Clamp by comparisons, which are false for NaN; Min and Max would lose it. NaN then stays NaN whatever 2^n's bits
+  // are.
   x = hn::IfThenElse(hn::Gt(x, hn::Set(df, 88.5f)), hn::Set(df, 88.5f), x);
-  // Adding 1.5 * 2^23 rounds to an integer in the last place; the 127 more leave 2^n's biased exponent in the low bits.
+  // Adding 1.5 * 2^23 rounds to an integer in the last place. Adding 127 leaves 2^n's biased exponent in the low bits.
   const auto magic = hn::Set(df, 0x1.8p23f + 127.0f);
   const auto shifted = hn::MulAdd(x, hn::Set(df, 1.44269504088896341f), magic);
   const auto n = hn::Sub(shifted, magic);
@@ -37,7 +38,7 @@ HWY_INLINE FloatVec exp(FloatVec x) {
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(df, -87.3365f)), hn::Mul(p, power));
 }
 
-// sigmoid(x) = 1 / (1 + e^-x) and its complement sigmoid(-x) = 1 - sigmoid(x), both to 4 ulp also where they are tiny:
+// sigmoid(x) = 1 / (1 + e^-x) and its complement sigmoid(-x) = 1 - sigmoid(x), both to 4 ulp even where they are tiny:
 // e^-|x| never overflows.
 struct SigmoidPair {
   FloatVec value;
@@ -55,11 +56,11 @@ HWY_INLINE SigmoidPair sigmoid(FloatVec x) {
 
 // The standard normal distribution: cdf(x) = (1 + erf(x / sqrt 2)) / 2 and density(x) = e^(-x^2/2) / sqrt(2 pi).
 //
-// The tail Q(a) = 1 - cdf(a) = e^(-a^2/2) g(a), a = |x|, and g is smooth: a polynomial in t = (a - 3) / (a + 3), the
-// form of Shepherd & Laframboise, "Chebyshev approximation of (1+2x)exp(x^2)erfc(x)", Math. Comp. 36, 1981;
-// coefficients: our own minimax fit (Remez, relative error 9.2e-9 on 0 <= a <= 14.5; beyond it e^(-a^2/2) is 0 in
-// fp32). So the lower tail keeps its relative accuracy where 1 + erf would cancel: the relative error is at most (4 +
-// x^2 / 2) epsilon in both functions, x^2 / 2 epsilon being that of rounding x^2 in the exponent.
+// The tail is Q(a) = 1 - cdf(a) = e^(-a^2/2) g(a) with a = |x|. g is smooth: a polynomial in t = (a - 3) / (a + 3), the
+// form of Shepherd & Laframboise, "Chebyshev approximation of (1+2x)exp(x^2)erfc(x)", Math. Comp. 36, 1981. The
+// coefficients are our own minimax fit (Remez, relative error 9.2e-9 on 0 <= a <= 14.5; beyond it e^(-a^2/2) is 0 in
+// fp32). The lower tail thus keeps its relative accuracy where 1 + erf would cancel. The relative error is at most (4 +
+// x^2 / 2) epsilon in both functions; x^2 / 2 epsilon comes from rounding x^2 in the exponent.
 struct Normal {
   FloatVec cdf;
   FloatVec density;

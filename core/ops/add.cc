@@ -24,7 +24,7 @@ Var add(Tape& tape, const DeferredSum& sum) {
 
 DeferredSum defer_add(Tape& tape, Var a, Var b) {
   const DType dtype = sum_dtype(tape, a, b);
-  // Kernels of norms are made for a stream and its sum; for a sum of a third dtype a GPU's are slow.
+  // GPU norm kernels are slow for a sum whose dtype differs from both addends'.
   const bool is_third = dtype != a.value.dtype() && dtype != b.value.dtype();
   if (is_third || tape.shows_every_op()) return {.a = add(tape, a, b)};
   return {std::move(a), std::move(b), dtype};

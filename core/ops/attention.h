@@ -6,8 +6,8 @@
 
 namespace mantissa {
 
-// qkv (B*T, (H + 2*KV) * D); shape.batch and shape.scale are set here. Returns (B*T, H*D): softmax(q k^T / sqrt(D)) v, softmax and sums in fp32. Only the output
-// and the log-sum-exp of each row are kept for the backward pass.
+// qkv (B*T, (H + 2*KV) * D); sets shape.batch and shape.scale. Returns (B*T, H*D): softmax(q k^T / sqrt(D)) v, with
+// softmax and sums in fp32. Only qkv, the output and the log-sum-exp of each row are kept for the backward pass.
 Var attention(Tape& tape, Var qkv, AttentionShape shape);
 
 }  // namespace mantissa

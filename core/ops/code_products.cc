@@ -5,7 +5,7 @@
 namespace mantissa {
 namespace {
 
-// Whether the product sums over the rows of the operand as it is stored: then it reads it transposed.
+// Whether the product sums over the rows of the stored operand. It then reads the transposed codes.
 constexpr bool sums_over_rows(Product product, Role role) {
   return product == Product::kWeightGradient || (product == Product::kInputGradient && role == Role::kWeight);
 }

@@ -1,4 +1,4 @@
-// Products of a linear layer that the device multiplies from codes of 8 bits, and how their operands lie for that.
+// Selects the products of a linear layer that the device computes from 8-bit codes, and the layout of their operands.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace mantissa {
 
-// The operands of a product in its order.
+// Operand a and operand b of a product.
 struct ProductRoles {
   Role a, b;
 };
@@ -24,7 +24,7 @@ constexpr ProductRoles roles_of(Product product) {
   return {Role::kGradient, Role::kActivation};
 }
 
-// Which codes of a matrix are wanted.
+// Layouts in which codes of a matrix are needed.
 struct CodeLayouts {
   bool plain = false;
   bool transposed = false;
@@ -38,21 +38,21 @@ struct LayerExtents {
   bool has_bias = false;
 };
 
-// Whether such units multiply the product from codes.
+// Whether these units compute the product from codes.
 bool multiplies_codes(NarrowUnits units, const LinearFormats& formats, Product product, const LayerExtents& extents);
 
-// Decided once a pass. Products whose operands, sizes or results the device's units do not take are not among them, nor
-// are those of tensors that wait for their first delayed scale: these multiply values.
+// Decided once per pass. Excludes products whose operands, sizes or results the device's units do not support, and
+// products with a tensor that waits for its first delayed scale. Excluded products multiply values.
 class CodeProducts {
  public:
   CodeProducts(const Tape& tape, const LinearFormats& formats, const LayerExtents& extents);
 
   bool has(Product product) const { return has_[static_cast<size_t>(product)]; }
-  // What the product reads of an operand: codes in which what it sums over lies along the rows. Nothing where it
-  // multiplies values.
+  // The layout of the operand's codes that the product reads: the dimension that it sums over lies along the rows.
+  // Empty if the product multiplies values.
   CodeLayouts layouts(Product product, Role role) const;
-  // Whether both products that read x (kActivation), or dy (kGradient), read codes of the same rounding. They do not
-  // where blocks have scales: those lie along what a product sums over.
+  // Whether both products that read x (kActivation) or dy (kGradient) read codes of the same rounding. False with block
+  // scales: blocks lie along the dimension that a product sums over.
   bool shares(Role role) const;
 
  private:
@@ -60,10 +60,10 @@ class CodeProducts {
   std::array<bool, std::size(kAllProducts)> has_{};
 };
 
-// Whether a tensor of this format waits for its first delayed scale in this pass, which only records its amax.
+// Whether a tensor of this format waits for its first delayed scale. This pass then only records its amax.
 bool is_calibrating(const Tape& tape, TensorFormat format);
 
-// The product of a and b, rounded as `formats` says, without its result.
+// GemmArgs for the product of a and b, rounded as `formats` says. The result c is left undefined.
 GemmArgs rounded_product(Product product, const LinearFormats& formats, const RoundedMatrix& a, const RoundedMatrix& b);
 
 }  // namespace mantissa

@@ -8,7 +8,7 @@
 namespace mantissa {
 namespace {
 
-// Which parts of a and b are multiplied, from the smallest product to the largest: those for three of both, or for two.
+// Part indices of a and b in each product, from the smallest product to the largest, for three parts or two.
 struct PartProduct {
   int a, b;
 };
@@ -22,7 +22,7 @@ SplitArgs split(const ProductDevice& device, const Tensor& x, int parts) {
   return args;
 }
 
-// Without an activation or a bias gradient.
+// `product` must have no activation and no bias gradient.
 template <size_t kCount>
 void add_up(const ProductDevice& device, GemmArgs product, int parts, const PartProduct (&products)[kCount]) {
   MANTISSA_CHECK(product.c.dtype() == DType::kF32, "[fp32_product] c must be fp32, got {}", product.c.dtype());
@@ -31,7 +31,7 @@ void add_up(const ProductDevice& device, GemmArgs product, int parts, const Part
     product.a = a.parts[part.a];
     product.b = b.parts[part.b];
     device.backend.run(product, device.stream);
-    product.bias = Tensor();  // it is in the first product
+    product.bias = Tensor();  // added by the first product
     product.mode = GradientMode::kAccumulate;
   }
 }

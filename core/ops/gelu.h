@@ -6,11 +6,11 @@
 
 namespace mantissa {
 
-// x of any shape; the result has its shape, in the dtype that the layer's precision gives to gelu.
+// x of any shape. The result has its shape, in the dtype that the layer's precision gives to gelu.
 Var gelu(Tape& tape, Var x, GeluForm form);
 
 // --- for ops that contain gelu
-// gelu(x) in x's dtype, of which nothing is recorded.
+// gelu(x) in x's dtype. Records nothing.
 Tensor gelu_of(Tape& tape, const Tensor& x, GeluForm form);
 
 }  // namespace mantissa

@@ -56,7 +56,7 @@ NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter
                                   .epsilon = epsilon};
   tape.backend().run(args, tape.stream());
   const Var sum = x.is_deferred() ? record_sum(tape, x, args.sum) : x.a;
-  LayerNormForwardArgs again = args;  // with the sum that is there now, and statistics that come out as they are
+  LayerNormForwardArgs again = args;  // normalizes the stored sum; mean and rstd come out the same
   again.x = sum.value;
   again.residual = again.sum = again.y = Tensor();
   const auto remake = [again, out](Tape& t) {

@@ -9,7 +9,7 @@
 namespace mantissa {
 namespace {
 
-// What a linear layer multiplies, in its dtype.
+// Operands of a linear layer's forward product, in its dtype.
 struct Operands {
   Tensor input, kernel, bias;
   OperandCache* kernel_cache;
@@ -30,7 +30,7 @@ void check_shapes(const Tensor& x, const Parameter& weight, const Parameter* bia
                  bias ? bias->shape : Shape{});
 }
 
-// With gelu inside of the products.
+// For products with GELU fused in.
 void require_unrounded(const Tape& tape, const Parameter& weight) {
   MANTISSA_CHECK(!tape.linear_formats().any(), "[linear] '{}' rounds its operands: gelu must be an op of its own",
                  weight.name);
@@ -46,10 +46,10 @@ Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const
           .products = tape.fp32_products()};
 }
 
-// The gradient of a linear layer's input.
+// Makes the gradient of a linear layer's input.
 using InputGradient = std::function<Tensor(Tape& tape, const Tensor& dy)>;
 
-// Records that `output` takes the gradient of the layer's result, and `slot` that of its input.
+// Records `output` as the linear layer's result. `input_gradient` makes the gradient of `slot` from that of `output`.
 Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter& weight, Parameter* bias, int slot,
                   InputGradient input_gradient) {
   std::vector<Parameter*> parameters{&weight};
@@ -73,7 +73,7 @@ Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter&
                      });
 }
 
-// dx = dy W: in fp32 for an fp32 x (a residual stream) although the product is of 16-bit numbers.
+// dx = dy W. dx is fp32 for an fp32 x (a residual stream), even if the product reads 16-bit operands.
 InputGradient plain_gradient(const Operands& operands, const Parameter& weight, DType x_dtype) {
   return [kernel = operands.kernel, cache = operands.kernel_cache, products = operands.products,
           shape = operands.input.shape(), &weight, x_dtype](Tape& t, const Tensor& dy) {
@@ -99,7 +99,7 @@ Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   const Operands operands = operands_of(tape, x.value, weight, bias);
   const SavedValue input(x, operands.input);
   const DType x_dtype = x.value.dtype();
-  x.value = Tensor();  // the backward pass needs the cast input only
+  x.value = Tensor();  // the backward pass needs only the cast input
   const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
   multiply(tape, operands.product(y), operands.products);
   show_unrounded(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);

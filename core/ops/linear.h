@@ -1,4 +1,4 @@
-// linear: y = x W^T + b; and a linear layer, GELU and the linear layer behind it, with GELU inside of their products.
+// linear: y = x W^T + b. Also linear, GELU, linear with GELU fused into the two products.
 #pragma once
 
 #include "core/autograd/tape.h"
@@ -6,29 +6,29 @@
 
 namespace mantissa {
 
-// x (R, K); weight (N, K); bias (N) or nullptr. Returns (R, N) in the dtype that the layer's precision gives to linear
-// ops, to which x, weight and bias are cast; the product and the bias are added in fp32 and rounded once. Derivatives:
-// dx = dy W, dW = dy^T x (fp32, accumulated over micro-batches), db = column sums of dy. Products of fp32
-// numbers are made as the layer's precision says: core/ops/fp32_product.h. Where it says so, operands are rounded
-// first: rounded_linear(). ContractError on shapes that do not match.
+// x (R, K); weight (N, K); bias (N) or nullptr. Casts all three to the dtype that the layer's precision gives to linear
+// ops, and returns (R, N) in it. The product and the bias are added in fp32 and rounded once. Derivatives: dx = dy W,
+// dW = dy^T x (fp32, accumulated over micro-batches), db = column sums of dy. For products of fp32 matrices see
+// core/ops/fp32_product.h. If the layer's precision rounds operands, see rounded_linear(). ContractError on shapes that
+// do not match.
 Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias);
 
-// The dtype in which linear() computes in the tape's layer with an x of this dtype.
+// The dtype in which linear() computes in the tape's layer, for an x of this dtype.
 DType linear_dtype(const Tape& tape, DType x, const Parameter& weight);
 
-// gelu of a linear layer's result, as a linear layer takes it whose backward pass makes the gradient of gelu's input in
-// the product that makes that of its output otherwise. Where operands are rounded gelu is an op of its own.
+// Result of linear_gelu(). The next linear() fuses GELU' into its input-gradient product, so its dx is the gradient of
+// GELU's input. Where operands are rounded, GELU must be an op of its own (ContractError).
 struct GeluOutput {
-  Var y;         // the value is gelu's output; the gradient that it takes is that of gelu's input
-  Tensor input;  // (R, N)
+  Var y;         // value: GELU's output; gradient: of GELU's input
+  Tensor input;  // GELU's input, (R, N)
   GeluForm form = GeluForm::kTanh;
 };
 
-// gelu(linear(x)), with gelu's input rounded to the dtype of linear as by the two ops, and then as GemmArgs says. For a
-// gelu that computes in that dtype.
+// gelu(linear(x)). GELU's input is rounded to linear's dtype, as with separate ops; GemmArgs describes the rest. GELU
+// must compute in that dtype.
 GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, GeluForm form);
 
-// linear(gelu), which must compute in gelu's dtype.
+// linear(GELU's output). It must compute in GELU's dtype.
 Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias);
 
 }  // namespace mantissa

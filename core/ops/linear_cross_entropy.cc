@@ -25,7 +25,7 @@ struct Operands {
   Tensor d_input;      // (R, K); undefined in evaluation
 };
 
-// One chunk: its losses and, in training, its gradients.
+// Computes one chunk's losses and, in training, its gradients.
 void run_chunk(Tape& tape, const Operands& all, int64_t begin, int64_t count, const Tensor& loss_sum,
                Parameter& weight) {
   Backend& backend = tape.backend();

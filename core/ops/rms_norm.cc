@@ -42,7 +42,7 @@ NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsil
                                 .epsilon = epsilon};
   tape.backend().run(args, tape.stream());
   const Var sum = x.is_deferred() ? record_sum(tape, x, args.sum) : x.a;
-  RmsNormForwardArgs again = args;  // with the sum that is there now, and statistics that come out as they are
+  RmsNormForwardArgs again = args;  // normalizes the stored sum; rstd comes out the same
   again.x = sum.value;
   again.residual = again.sum = again.y = Tensor();
   const auto remake = [again, out](Tape& t) {

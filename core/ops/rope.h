@@ -6,8 +6,8 @@
 
 namespace mantissa {
 
-// qkv packed as for attention(); rotates the query and key heads by their position and leaves the values. Works in
-// place when the caller moves in the only reference, else on a copy. head_dim must be even.
+// qkv packed as for attention(). Rotates the query and key heads by their position and leaves the values unchanged.
+// Works in place if the caller moves in the only reference, else on a copy. head_dim must be even.
 Var rope(Tape& tape, Var qkv, const AttentionShape& shape, float base);
 
 }  // namespace mantissa

@@ -7,14 +7,14 @@
 namespace mantissa {
 namespace {
 
-// A layer in one pass.
+// A layer's settings in one pass.
 struct Layer {
   Parameter& weight;
   Parameter* bias;
-  DType dtype;  // that it computes in
+  DType dtype;  // compute dtype
   LinearFormats formats;
   CodeProducts codes;
-  Fp32Products products;  // of operands that are not rounded
+  Fp32Products products;  // for operands that are not rounded
   uint32_t random_sites[std::size(kAllProducts)];
 
   OperandUse use(Product product, Role role) const {
@@ -33,7 +33,7 @@ struct Layer {
     return round_weight(tape, weight, tape.weight(weight, dtype), use(product, Role::kWeight));
   }
 
-  // Shows a product of `a` and `b`, made of the operands of these roles.
+  // Passes the product of `a` and `b` to the observer.
   struct Shown {
     Role role;
     Tensor given;
@@ -79,7 +79,7 @@ Layer make_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, D
   return layer;
 }
 
-// The product in `dtype`. Of values its result has their dtype or is fp32, of codes it has any.
+// The product in `dtype`. Products of values are written in the values' dtype or fp32; products of codes in any dtype.
 Tensor multiply(Tape& tape, const Layer& layer, GemmArgs product, Shape shape, DType dtype, const char* what) {
   const bool has_dtype = product.a.dtype() == DType::kU8 || product.a.dtype() == dtype;
   product.c = tape.allocate(has_dtype ? dtype : DType::kF32, shape, what);
@@ -87,27 +87,27 @@ Tensor multiply(Tape& tape, const Layer& layer, GemmArgs product, Shape shape, D
   return tape.cast(product.c, dtype);
 }
 
-// x as the weight gradient reads it: rounded already where the forward product reads the same and nobody asks for the
-// value, else the value itself.
+// x for the weight gradient. Kept rounded if the forward product reads the same rounding and the value itself is not
+// needed; else kept as the value.
 class SavedInput {
  public:
   SavedInput(const Layer& layer, const Var& x, const Tensor& value, const RoundedMatrix& forward, bool needs_value) {
     if (!needs_value && !x.remake && is_same(layer)) {
       rounded_ = forward;
-      rounded_.codes = Tensor();  // it reads the others
+      rounded_.codes = Tensor();  // the weight gradient reads the transposed codes
     } else {
       value_.emplace(x, value);
     }
   }
 
-  // Undefined where only what it was rounded to is kept.
+  // Undefined if only the rounded operand is kept.
   Tensor value(Tape& tape) const { return value_ ? value_->get(tape) : Tensor(); }
   RoundedMatrix operand(Tape& tape, const Layer& layer, const Tensor& value) const {
     return value.defined() ? layer.operand(tape, Product::kWeightGradient, Role::kActivation, value) : rounded_;
   }
 
  private:
-  // One scale a tensor: then the axis does not matter. Codes for both were made together.
+  // With one scale per tensor the axis does not matter. Codes in both layouts were made together.
   static bool is_same(const Layer& layer) {
     const auto forward = layer.use(Product::kForward, Role::kActivation),
                backward = layer.use(Product::kWeightGradient, Role::kActivation);
@@ -119,8 +119,8 @@ class SavedInput {
   std::optional<SavedValue> value_;
 };
 
-// The gradient of the layer's input. dy becomes codes for both products that read it in one pass, where both do:
-// `shared` holds those of the other product then.
+// The gradient of the layer's input. If both products that read dy read the same codes, one pass makes them all, and
+// `shared` returns those for the weight gradient.
 Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape shape, DType dtype,
                       std::optional<RoundedMatrix>& shared) {
   constexpr Product kProduct = Product::kInputGradient;

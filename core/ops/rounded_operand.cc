@@ -7,7 +7,7 @@
 namespace mantissa {
 namespace {
 
-// Recipes whose blocks `size` goes into, as a text: "mxfp8, nvfp4, ".
+// Recipes whose block length divides `size`, as text: "mxfp8, nvfp4, ".
 std::string recipes_for(int64_t size) {
   std::string text;
   for (const Scaling scaling : kAllScalings) {
@@ -16,7 +16,7 @@ std::string recipes_for(int64_t size) {
   return text;
 }
 
-// Multiples of `block` on both sides of `size`, as a text.
+// The multiples of `block` next to `size`, as text.
 std::string nearest_multiples(int64_t size, int64_t block) {
   const int64_t below = size / block * block;
   return below == 0 ? fmt::format("{}", block) : fmt::format("{} or {}", below, below + block);
@@ -51,7 +51,7 @@ StochasticArgs stochastic_args(const Tape& tape, const Tensor& x, const OperandU
           .first_sample = random.first_sample};
 }
 
-// What the largest value of a tensor becomes.
+// The magnitude to which a tensor's scale maps its amax.
 float tensor_max(TensorFormat format) {
   return format.scaling == Scaling::kTwoLevel ? kTwoLevelMax : narrow_format(format.format).max;
 }
@@ -60,7 +60,7 @@ DelayedScales* delayed_scales_of(const Tape& tape, const OperandUse& use) {
   return use.format->scaling == Scaling::kDelayed ? tape.options().delayed_scales : nullptr;
 }
 
-// Rounds x into `room` and returns what became of it: its matrix, with the scale that was used.
+// Rounds x into `room`. Returns the matrix with the scale that was used.
 RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use,
                          const RoundedWeights::Room& room) {
   Backend& backend = tape.backend();
@@ -89,7 +89,7 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
   return made;
 }
 
-// x while there is no scale for it yet, in bf16.
+// Records x's amax and returns x cast to bf16: it has no scale yet.
 RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
   const DelayedScales::Slot slot = delayed_scales_of(tape, use)->slot(weight, use.role, use.format->format);
   if (!slot.left) tape.backend().run(AmaxArgs{.x = x, .record = slot.record}, tape.stream());
@@ -128,9 +128,9 @@ Tensor transformed(Tape& tape, const Tensor& x) {
 
 BlockAxis axis_of(const OperandUse& use) {
   const bool is_square = use.format->scaling == Scaling::kBlock || use.format->scaling == Scaling::kTwoLevel;
-  if (block_length(use.format->scaling) == 0) return BlockAxis::kColumns;  // all of them
+  if (block_length(use.format->scaling) == 0) return BlockAxis::kColumns;  // any axis: one scale for the tensor
   if (use.role == Role::kWeight) {
-    // Square blocks serve the forward and the backward product alike.
+    // Square blocks serve both the forward product and the input gradient.
     if (is_square) return BlockAxis::kBoth;
     return use.product == Product::kForward ? BlockAxis::kColumns : BlockAxis::kRows;
   }

@@ -1,11 +1,11 @@
-// Shows an observer a product whose operands are not rounded.
+// Passes a product with unrounded operands to the observer.
 #pragma once
 
 #include "core/autograd/tape.h"
 
 namespace mantissa {
 
-// is_first: as ObservedProduct.
+// is_first: see ObservedProduct.
 inline void show_unrounded(const Tape& tape, const Parameter& weight, Product product, const Tensor& a, const Tensor& b,
                            const Tensor& result, Fp32Products products, bool is_first = true) {
   tape.show_product({.weight = weight,

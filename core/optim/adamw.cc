@@ -7,7 +7,7 @@
 namespace mantissa {
 namespace {
 
-// Written so that a NaN is refused.
+// Callers write conditions that are false for NaN, so NaN is rejected.
 void require(bool in_range, const char* key, double value, const char* expected) {
   if (!in_range) throw ConfigError(fmt::format("optimizer.{}: expected {}, got {}", key, expected, value));
 }

@@ -7,20 +7,20 @@
 
 namespace mantissa {
 
-// How a moment is kept between updates, which compute in fp32 and round what they store.
+// How a moment is stored between updates. Updates compute in fp32 and round on store.
 enum class MomentFormat : uint8_t {
   kF32,
-  kBF16,            // rounded to nearest: of first moments only
-  kBF16Stochastic,  // of second moments only
-  kBlockwise8Bit,   // codes of core/quant/dynamic_map.h with an fp32 absmax for each block; fp32 for some parameters
+  kBF16,            // rounded to nearest; first moments only
+  kBF16Stochastic,  // second moments only
+  kBlockwise8Bit,   // codes of core/quant/dynamic_map.h, an fp32 absmax per block; some parameters keep fp32
 };
 
-// What weights are updated in where the working weights are bf16. Working weights in fp32 are their own masters unless
-// there are masters.
+// Where weights are updated if the working weights are bf16. Working weights in fp32 are their own masters unless
+// separate masters exist.
 enum class MasterWeights : uint8_t {
   kF32,
   kNoneStochastic,  // the working weights themselves, rounded stochastically
-  kKahan,           // the same with a compensation in bf16: see AdamWArgs
+  kKahan,           // as kNoneStochastic, with a compensation in bf16: see AdamWArgs
 };
 
 // Decay is decoupled and applies to parameters with WeightDecay::kYes only.
@@ -31,8 +31,8 @@ struct AdamWOptions {
   float weight_decay = 0.01f;
   MomentFormat first_moment = MomentFormat::kF32, second_moment = MomentFormat::kF32;
   MasterWeights master = MasterWeights::kF32;
-  WeightRounding weight_rounding = WeightRounding::kNearest;  // of masters to 16-bit working weights
-  uint64_t seed = 0;                                          // of stochastic rounding: the run's
+  WeightRounding weight_rounding = WeightRounding::kNearest;  // from masters to 16-bit working weights
+  uint64_t seed = 0;                                          // the run's; for stochastic rounding
 
   bool has_blocks() const {
     return first_moment == MomentFormat::kBlockwise8Bit || second_moment == MomentFormat::kBlockwise8Bit;
@@ -43,11 +43,11 @@ inline constexpr const char* kWhyNoNearestSecondMoment =
     "a second moment in bf16 that is rounded to nearest never decays at beta2 = 0.999: an update takes 0.1 % of it, "
     "which is less than half a step of bf16; give bf16_stochastic, 8bit or fp32";
 
-// ConfigError naming the value that is out of range, or the formats that have no meaning.
+// ConfigError naming the value that is out of range, or the format that is not supported.
 void validate(const AdamWOptions& options);
 
-// The plan of the update that makes `applied_steps + 1` of them; see UpdatePlan for unscale and clip_threshold. Bias
-// corrections are computed in double.
+// The plan of update number `applied_steps + 1`. See UpdatePlan for unscale and clip_threshold. Computes bias
+// corrections in double.
 UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, double unscale, double clip_threshold,
                        double learning_rate);
 

@@ -2,7 +2,7 @@
 // PyTorch's clip_grad_norm_.
 //
 // Fixed: the threshold is max_norm. Adaptive: it is a percentile of the norms of the last clean steps (AutoClip,
-// Seetharaman et al. 2020), so that it follows the run; until enough norms are known it is max_norm, if one is given.
+// Seetharaman et al. 2020), so that it follows the run. Until enough norms are known it is max_norm, if given.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ namespace mantissa {
 struct ClipOptions {
   enum class Kind : uint8_t { kOff, kFixed, kAdaptive };
   Kind kind = Kind::kFixed;
-  double max_norm = 1.0;     // adaptive: only while warming up; 0 for no clipping then
+  double max_norm = 1.0;     // adaptive: during warm-up only; 0: no clipping then
   double percentile = 90.0;  // adaptive: in [0, 100]
-  int window = 100;          // adaptive: how many norms are remembered
-  int warmup = 20;           // adaptive: how many must be known before the percentile counts; <= window
+  int window = 100;          // adaptive: number of norms kept
+  int warmup = 20;           // adaptive: norms required before the percentile applies; <= window
 };
 
 class GradientClipper {
@@ -25,14 +25,15 @@ class GradientClipper {
   // ConfigError naming the value that is out of range.
   explicit GradientClipper(const ClipOptions& options);
 
-  // In (0, 1], for the unscaled norm of a clean step. ContractError if the norm is not finite: such a step is skipped.
+  // The factor, in (0, 1], for the unscaled norm of a clean step. ContractError if the norm is not finite: such steps
+  // are skipped.
   double factor(double norm) const;
-  // The norm above which gradients are clipped now; infinity for none.
+  // The current clipping threshold; infinity: no clipping.
   double threshold() const;
-  // Remembers the norm, before clipping, of a step that was applied.
+  // Records the norm, before clipping, of an applied step.
   void record(double norm);
 
-  // State for checkpoints: the remembered norms, oldest first. Restoring keeps the newest `window` of them.
+  // State for checkpoints: the recorded norms, oldest first. restore() keeps the newest `window` of them.
   std::vector<double> state() const { return {norms_.begin(), norms_.end()}; }
   void restore(const std::vector<double>& norms);
 

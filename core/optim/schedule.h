@@ -1,5 +1,5 @@
-// Learning-rate schedules: the rate as a pure function of the number of steps applied so far, so that skipped steps do
-// not advance it and a resumed run continues it. With t that number, W warm-up steps and T total steps:
+// Learning-rate schedules. The rate is a pure function of the number of applied steps, so skipped steps do not advance
+// it and a resumed run continues it. With t applied steps, W warm-up steps and T total steps:
 //   t < W:   peak * (t + 1) / W                 linear warm-up; reaches the peak at its last step
 //   t >= T:  the final rate (constant: the peak)
 // and in between, with x = (t - W) / (T - W):

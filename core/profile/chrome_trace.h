@@ -9,9 +9,9 @@
 
 namespace mantissa {
 
-// A JSON object. Process `rank` has a thread for phases and one for the operations of each stream; events of a thread
-// are nested. Operations carry their phase, and FLOP, dtype and bytes where they have any. Looks at a collective that
-// were over in less than 10 us are left out.
+// Returns a JSON object. Process `rank` has a thread for phases and one for the operations of each stream; events of a
+// thread are nested. Operations carry their phase, and FLOP, dtype and bytes if they have any. Polls of a collective
+// that took less than 10 us are left out.
 std::string to_chrome_trace(const std::vector<StepSpans>& steps, int rank);
 
 }  // namespace mantissa

@@ -14,28 +14,29 @@ namespace mantissa {
 
 struct OpTime {
   std::string_view phase{};
-  std::string_view op{};  // empty: the time of the phase in no operation
-  bool beside = false;    // on another stream than that of the step, at the same time
+  std::string_view op{};  // empty: the time of the phase outside of operations
+  bool beside = false;    // on another stream than the step's, at the same time
   int64_t calls = 0;
-  bool polled = false;  // went on between its calls: some of its time may stand in other phases
-  double ms = 0.0;      // without operations within it
+  bool polled = false;  // ran on between its calls: some of its time may be in other phases
+  double ms = 0.0;      // without nested operations
   KernelWork work{};    // of all calls
 };
 
-// The rows that are not `beside` add up to step_ms(), and those of one phase to that phase without the phases in it.
+// The rows that are not `beside` add up to step_ms(); those of one phase add up to that phase without its nested
+// phases.
 class OpTimes {
  public:
   void add(const StepSpans& step);
 
   int64_t steps() const { return steps_; }
-  // Of all steps, from begin to end on their own stream.
+  // Total time of all steps, from begin to end on the step's stream.
   double step_ms() const { return step_ms_; }
-  // Of every operation that was polled: all of its rows in one, without a phase.
+  // One row for each operation that was polled: the sum of its rows, without a phase.
   std::vector<OpTime> polled() const;
-  // By phase, in the order in which phases first began; within it what is beside behind the rest; within that by
-  // falling time, no operation last.
+  // Sorted by phase, in the order in which phases first began. Within a phase, rows `beside` come after the others.
+  // Within those, times descend, and the row of no operation comes last.
   std::vector<OpTime> rows() const;
-  // Phases, the step among them, with the milliseconds of all steps, phases within it included; in the order in which
+  // All phases, the step included, with the milliseconds of all steps, nested phases included; in the order in which
   // they first began.
   const std::vector<std::pair<std::string_view, double>>& phases() const { return phases_; }
 

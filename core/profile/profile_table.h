@@ -9,21 +9,21 @@
 
 namespace mantissa {
 
-// What this device was measured to reach.
+// The measured peaks of this device.
 struct Ceilings {
-  std::map<DType, double> gemm_flops;  // FLOP/s of products by the dtype of their operands; absent: not known
+  std::map<DType, double> gemm_flops;  // FLOP/s of GEMMs by operand dtype; absent: not known
   double memory_bytes = 0.0;           // bytes/s read and written; 0: not known
 
-  // The roofline (Williams, Waterman, Patterson 2009): the time that the products of this work would take at the peak
-  // of its dtype, or its traffic at the memory's, whichever is longer. Nothing where the ceiling is not known, or not
-  // this device's.
+  // The roofline (Williams, Waterman, Patterson 2009): the longer of two times, the FLOP of this work at the peak of
+  // its dtype, and its traffic at the peak of the memory. Nothing if a peak is not known or does not apply to the work
+  // (Bound).
   std::optional<double> least_seconds(const KernelWork& work) const;
 };
 
-// The dtypes of products in these times: the GEMM peaks that the table asks for.
+// The dtypes of the products in `times`: the table needs the GEMM peak of each.
 std::vector<DType> product_dtypes(const OpTimes& times);
 
-// A line for each row of `times`, as means of a step, and the ceilings; begins with a line feed.
+// A line for each row of `times`, as means per step, then the ceilings. Begins with a line feed.
 std::string to_text(const OpTimes& times, const Ceilings& ceilings);
 
 }  // namespace mantissa

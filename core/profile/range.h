@@ -1,8 +1,8 @@
-// Range: a named span of the host's time, for whoever wants to know where a step goes. Device-free.
+// Range: a named span of host time, for observers that ask where a step spends it. Device-free.
 //
 //   const Range range(RangeKind::kPhase, "forward");
 //
-// Without a sink a range costs one load and one branch that is always taken the same way.
+// Without a sink, a range costs one load and one branch that always goes the same way.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@ enum class RangeKind : uint8_t {
   kOp,     // a kernel of a backend: "gemm"
 };
 
-// Takes ranges as they begin and end. Those of one thread are nested; any thread may call.
+// Receives ranges as they begin and end. Ranges of one thread are nested; any thread may call.
 class RangeSink {
  public:
   virtual ~RangeSink() = default;
-  // `name` is a string of static storage: its address may be kept, and serves as a key.
+  // `name` has static storage: its address may be kept, and serves as a key.
   virtual void begin(RangeKind kind, const char* name) = 0;
   virtual void end(RangeKind kind, const char* name) = 0;
 };
@@ -28,8 +28,8 @@ namespace internal {
 inline std::atomic<RangeSink*> range_sink = nullptr;
 }  // namespace internal
 
-// All ranges that begin from now on go to `sink`, or with nullptr nowhere. Returns the sink before. A sink must outlive
-// the ranges that began in it, those of other threads included.
+// All ranges that begin from now on go to `sink`; nullptr turns them off. Returns the previous sink. A sink must
+// outlive the ranges that began in it, those of other threads included.
 inline RangeSink* set_range_sink(RangeSink* sink) { return internal::range_sink.exchange(sink); }
 
 class Range {
@@ -49,7 +49,7 @@ class Range {
   Range& operator=(const Range&) = delete;
 
  private:
-  RangeSink* const sink_;  // the one that it began in
+  RangeSink* const sink_;  // the sink when the range began
   RangeKind kind_;
   const char* name_;
 };

@@ -38,7 +38,7 @@ void StepProfiler::end(RangeKind kind, const char* name) {
   if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_ || open_ == nullptr) return;
   end_span();
   if (open_ == nullptr || !open_->open.empty()) return;
-  if (std::uncaught_exceptions() > 0) return drop_step();  // it did not get to its end
+  if (std::uncaught_exceptions() > 0) return drop_step();  // an exception ended the step early
   open_ = nullptr;
 }
 
@@ -49,7 +49,8 @@ void StepProfiler::drop_step() {
 
 void StepProfiler::begin_step() try {
   if (steps_++ < options_.warm_up_steps) return;
-  // A GPU's host is at most one step ahead: of two recordings the older one is over, and reading it stops nothing.
+  // The host is at most one step ahead of a GPU: of two recordings the older one is over, and reading it does not
+  // stall.
   while (recordings_.size() >= 2) collect();
   auto recording = std::make_unique<Recording>();
   open_ = recording.get();
@@ -66,7 +67,7 @@ void StepProfiler::begin_step() try {
 void StepProfiler::add_lane(Stream& stream) {
   Lane lane{.timer = options_.create_timer(stream)};
   if (!open_->lanes.empty()) {
-    // So that the first mark of this lane and the next one of lane 0 are the same moment.
+    // Makes the first mark of this lane and the next one of lane 0 the same moment.
     stream.wait(*streams_[0]->record());
     lane.aligned = open_->lanes[0].timer->mark();
   }
@@ -127,7 +128,8 @@ StepSpans StepProfiler::resolve(const Recording& recording) const {
   for (size_t index = 0; index < step.spans.size(); ++index) {
     Span& span = step.spans[index];
     const auto lane = static_cast<size_t>(span.lane);
-    // Ends are differences from one mark, so that what is nested stays nested whatever a timer's precision.
+    // Computes begin and end as differences from one mark, so that nested spans stay nested whatever the timer's
+    // precision.
     const auto at = [&](size_t mark) {
       return offsets_us[lane] + 1e3 * recording.lanes[lane].timer->milliseconds(0, mark);
     };
@@ -154,7 +156,7 @@ void StepProfiler::keep_for_trace(StepSpans step, size_t boundary) {
     trace_complete_ = true;
     return;
   }
-  // Of float precision on a GPU: never before the end of the step before.
+  // A GPU's times have float precision: clamp them so that a step never begins before the previous one ends.
   double base_us = 1e3 * boundaries_->milliseconds(0, boundary) - step.spans[0].begin_us;
   if (!traced_.empty()) base_us = std::max(base_us, traced_.back().spans[0].end_us - step.spans[0].begin_us);
   for (Span& span : step.spans) {

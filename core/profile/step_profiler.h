@@ -1,7 +1,7 @@
-// StepProfiler: follows training steps through their phases and operations.
+// StepProfiler: records the phases and operations of training steps.
 //
-// It is the sink of ranges from attach() to its end and learns of phases from there; of operations, with the work that
-// they are, from ProfilingBackend and ProfilingCommunicator. Both are in the way of calls only while somebody profiles.
+// From attach() until its destruction it is the sink of ranges, which report phases. ProfilingBackend and
+// ProfilingCommunicator report operations and their work. These two intercept calls only while a profiler is used.
 #pragma once
 
 #include <deque>
@@ -18,22 +18,22 @@
 
 namespace mantissa {
 
-// How the work of different streams of a device goes on.
+// How a device runs the work of different streams.
 enum class StreamOrder : uint8_t {
   kInline,  // each call has finished when it returns: one lane for all (CPU)
-  kBeside,  // one beside the other: a lane for each (GPU)
+  kBeside,  // streams run concurrently: a lane for each (GPU)
 };
 
 struct ProfilerOptions {
   std::function<std::unique_ptr<StreamTimer>(Stream& stream)> create_timer = [](Stream&) { return make_host_timer(); };
-  int warm_up_steps = 2;          // first steps, not recorded: they build primitives and choose products
-  int traced_steps = 3;           // of the recorded ones, kept whole
-  size_t traced_spans = 200'000;  // at most, in all of them: a step that would exceed it ends the trace
+  int warm_up_steps = 2;          // first steps, not recorded: they build primitives and choose GEMMs
+  int traced_steps = 3;           // recorded steps that are kept whole
+  size_t traced_spans = 200'000;  // limit over all traced steps: a step that would exceed it ends the trace
 };
 
-// A step is the phase "step"; what happens outside of it is not recorded. Phases and operations must come from the
-// thread that made the profiler; ranges of others are only passed on. Profilers of a process end in the opposite order
-// of their attaching. Nothing may be captured while one records.
+// A step is the phase "step"; anything outside of it is not recorded. Phases and operations must come from the thread
+// that made the profiler; ranges of other threads are only passed on. Profilers of a process must end in the reverse
+// order of attach(). No work may be captured while a step is recorded.
 class StepProfiler final : public RangeSink {
  public:
   explicit StepProfiler(ProfilerOptions options = {});
@@ -41,18 +41,18 @@ class StepProfiler final : public RangeSink {
   StepProfiler(const StepProfiler&) = delete;
   StepProfiler& operator=(const StepProfiler&) = delete;
 
-  // Once: the stream that steps are queued on, which must outlive the last step. Becomes the sink of ranges, which is
-  // why the backend must be there: one that runs under another profiler makes that the sink.
+  // Call once, with the stream that steps are queued on; it must outlive the last step. Makes this the sink of ranges.
+  // The backend must exist before: a backend that runs under another profiler makes that profiler the sink.
   void attach(Stream& stream, StreamOrder order);
 
   void begin(RangeKind kind, const char* name) override;
   void end(RangeKind kind, const char* name) override;
 
-  // Whether a step is open that is to be recorded.
+  // Whether a step is being recorded.
   bool recording() const { return open_ != nullptr; }
   StreamOrder order() const { return order_; }
-  // An operation on a stream, nullptr for that of the step, between what the stream was given before and after the
-  // object's life time. Only while recording(). `name` is of static storage. Operations are nested.
+  // An operation: the work queued on `stream` (nullptr: that of the step) during the object's lifetime. Only while
+  // recording(). `name` has static storage. Operations are nested.
   class Op {
    public:
     Op(StepProfiler& profiler, const char* name, const KernelWork& work, Stream* stream, SpanKind kind = SpanKind::kOp)
@@ -67,9 +67,9 @@ class StepProfiler final : public RangeSink {
     StepProfiler& profiler_;
   };
 
-  // Waits for what has been recorded. The times of all recorded steps.
+  // Waits for the recorded work and returns the times of all recorded steps.
   const OpTimes& finish();
-  // The first recorded steps, those that are known by now.
+  // The first recorded steps, as far as they have been collected.
   const std::vector<StepSpans>& traced() const { return traced_; }
   bool trace_complete() const { return trace_complete_; }
   const ProfilerOptions& options() const { return options_; }
@@ -80,7 +80,7 @@ class StepProfiler final : public RangeSink {
     bool phase;
   };
   struct Lane {
-    std::unique_ptr<StreamTimer> timer;  // whose first mark was set where that of lane 0 has `aligned`
+    std::unique_ptr<StreamTimer> timer;  // its first mark is at the same moment as mark `aligned` of lane 0
     size_t aligned = 0;
     std::vector<size_t> open{};  // spans, innermost last
   };
@@ -97,16 +97,16 @@ class StepProfiler final : public RangeSink {
   };
 
   void begin_step();
-  // nullptr: on the stream of the step. What it throws costs the recording of the step.
+  // stream: nullptr for that of the step. An exception also drops the recording of the step.
   void begin_span(SpanKind kind, const char* name, const KernelWork& work, Stream* stream);
-  // Called by destructors. If the device fails at that very moment, which it will say again in the next call, the
-  // recording of the step is all that is lost.
+  // Called by destructors. If the device fails in this call, only the recording of the step is lost: the next call to
+  // the device reports the failure again.
   void end_span() noexcept;
   void drop_step();
   int lane_of(Stream* stream);
   void add_lane(Stream& stream);
   const char* phase() const;
-  // The oldest recording: waits for its marks and adds it up.
+  // Waits for the marks of the oldest recording and adds it to the times.
   void collect();
   StepSpans resolve(const Recording& recording) const;
   void keep_for_trace(StepSpans step, size_t boundary);

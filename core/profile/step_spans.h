@@ -10,22 +10,22 @@ namespace mantissa {
 enum class SpanKind : uint8_t {
   kPhase,  // "forward"
   kOp,     // "gemm"
-  kPoll,   // more of an op that is under way: a look at a collective, or the wait for it
+  kPoll,   // more of an op that is under way: a poll of a collective, or the wait for it
 };
 
 // Spans of one lane are nested: each lies within its parent or beside it.
 struct Span {
   const char* name;
-  const char* phase;  // the innermost that was open: of a phase itself
+  const char* phase;  // the innermost open phase; of a phase, the phase itself
   SpanKind kind;
-  int lane;  // 0: the stream of the step, to which phases belong; others work beside it
+  int lane;  // 0: the step's stream, which has the phases; others run at the same time
   KernelWork work;
   double begin_us = 0.0, end_us = 0.0;  // since the first traced step began
-  double self_us = 0.0;                 // without what lies within it
+  double self_us = 0.0;                 // without nested spans
 };
 
 struct StepSpans {
-  std::vector<Span> spans;  // the first is the step; by the order in which they began
+  std::vector<Span> spans;  // in the order in which they began; the first is the step
 };
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// What multiplies the elements of a block before they are rounded, and after: QuantizeArgs says what comes of it.
+// Factors for the elements of a block before and after they are rounded; QuantizeArgs describes their use.
 #pragma once
 
 #include "core/quant/scales.h"
@@ -11,8 +11,8 @@ struct BlockFactors {
   float after = 1.0f;
 };
 
-// amax: of the block, as magnitude_bits(). tensor: the tensor's scale, of kTwoLevel alone. format.scaling is one that
-// has blocks.
+// amax: the block's, as magnitude_bits(). tensor: the tensor's scale, which only kTwoLevel uses. format.scaling must be
+// one with blocks.
 constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float tensor) {
   const float max = narrow_format(format.format).max;
   switch (format.scaling) {
@@ -35,7 +35,8 @@ constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float t
   return {};
 }
 
-// What a block of kMicro stores: the code of BlockFactors::after, which is a power of two from 2^-127 on or NaN.
+// The stored scale of a kMicro block: the e8m0 code of BlockFactors::after, which is a power of two from 2^-127 on or
+// NaN.
 constexpr E8M0 micro_scale_of(float after) {
   return {static_cast<uint8_t>(std::bit_cast<uint32_t>(after) >> 23 & 0xffu)};
 }

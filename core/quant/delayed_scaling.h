@@ -1,8 +1,8 @@
-// Delayed scaling: the scale of a tensor in this step comes from its amaxes in steps before, so that rounding needs no
+// Delayed scaling takes the scale of a tensor in this step from its amaxes in earlier steps, so that rounding needs no
 // pass of its own. Formula and defaults: NVIDIA Transformer Engine's DelayedScaling recipe.
 //
-// An amax that is not finite belongs to a step that overflowed: it is entered as 0, which is no amax. (Entered as it
-// is, it would hold the scale for as long as it stays in the history.)
+// An amax that is not finite belongs to a step that overflowed. It is entered as 0, which counts as no amax: otherwise
+// it would determine the scale for as long as it stays in the history.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct DelayedScalingOptions {
   bool operator==(const DelayedScalingOptions&) const = default;
 };
 
-// Enters the amax of step number `step`, from 0, as magnitude_bits(), into `history` (options.history), all 0 at first,
-// and returns the scale of the steps to come: `scale`, the one so far, where the history has no amax to offer.
+// Enters the amax of step number `step` (from 0), as magnitude_bits(), into `history` (options.history entries, all 0
+// at first). Returns the scale for the coming steps: `scale`, the current one, if there is no amax to derive it from.
 constexpr float next_delayed_scale(const DelayedScalingOptions& options, uint32_t* history, int64_t step, uint32_t amax,
                                    float max, float scale) {
   const uint32_t entry = is_finite_magnitude(amax) ? amax : 0;

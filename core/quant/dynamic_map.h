@@ -1,28 +1,29 @@
-// Codes of 8 bits for the moments of an optimizer: the dynamic maps, of 256 values from -1 to 1 (signed) and from 0 to
-// 1 (unsigned). A block of values shares its largest magnitude, absmax; a code stands for map(code) * absmax.
+// 8-bit codes for the moments of an optimizer: the dynamic maps, of 256 values from -1 to 1 (signed) or 0 to 1
+// (unsigned). A block of values shares its largest magnitude, absmax; a code stands for map(code) * absmax.
 //
-// The seven decades that end at 1, 0.1, ..., 1e-6 are each divided into intervals of one length, and the values of the
-// map are their middles: 64, 32, ..., 1 intervals of the signed map on either side of 0, twice as many of the unsigned
-// one, whose sign bit is free for it. Added are 0 and 1. So a relative error of some per cent holds over seven decades,
-// where equal steps would lose all values below 1/127 of the largest. The signed map has no -1: a block whose largest
-// magnitude is negative keeps -0.993 of it.
+// Each of the seven decades that end at 1, 0.1, ..., 1e-6 is divided into intervals of equal length, whose midpoints
+// are the values of the map. The signed map has 64, 32, ..., 1 intervals on either side of 0. The unsigned map has
+// twice as many, because the sign bit is free for it. 0 and 1 are added. So a relative error of some per cent holds
+// over seven decades; equal steps would lose all values below 1/127 of the largest. The signed map has no -1: a block
+// whose largest magnitude is negative keeps -0.993 of it.
 //
-// A position counts the magnitudes of a map from 0 up; the largest is that of 1. Nearest means: the number of
-// thresholds, the middles between neighbours in fp32, that do not exceed the magnitude. Every value is one rounding of
-// an exact quotient, so that devices which compute the map have the bits of those which keep it as a table.
+// A position counts the magnitudes of a map upwards from 0; the last position is that of 1. Thresholds are the fp32
+// midpoints between neighbours; the nearest position is the number of thresholds that do not exceed the magnitude.
+// Every map value is one rounding of an exact quotient, so that devices that compute the map get the same bits as those
+// that keep it as a table.
 //
 // Source: Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit Optimizers via Block-wise Quantization", ICLR 2022, and the
-// dynamic tree of Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016. Another rule than
-// theirs: a second moment that is not 0 never gets the code of 0. There its root would leave epsilon alone to divide a
-// first moment that is not 0 ("zero-point problem": Li, Chen, Zhu, "Memory Efficient Optimizers with 4-bit States",
-// NeurIPS 2023); the smallest code, 3.25e-7 of the largest, makes an update smaller instead.
+// dynamic tree of Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016. One rule differs: a
+// second moment that is not 0 never gets code 0. With code 0, epsilon alone would divide a first moment that is not 0
+// ("zero-point problem": Li, Chen, Zhu, "Memory Efficient Optimizers with 4-bit States", NeurIPS 2023). The smallest
+// nonzero code, 3.25e-7 of the largest, makes the update smaller instead.
 #pragma once
 
 #include <cstdint>
 
 namespace mantissa {
 
-// Elements of a parameter, from a multiple of this on, that share an absmax.
+// This many consecutive elements of a parameter, starting at a multiple of it, share an absmax.
 inline constexpr int64_t kDynamicBlock = 256;
 
 enum class DynamicMap : uint8_t { kSigned, kUnsigned };
@@ -34,7 +35,7 @@ constexpr int last_position(DynamicMap map) { return map == DynamicMap::kSigned 
 constexpr float dynamic_magnitude(DynamicMap map, int position) {
   if (position == 0) return 0.0f;
   if (position == last_position(map)) return 1.0f;
-  // Of decade i, from 0 for the smallest, interval k of n: 10^(i-6) (0.1 + 0.9 (k + 1/2) / n).
+  // Interval k of n in decade i (0: the smallest): 10^(i-6) (0.1 + 0.9 (k + 1/2) / n).
   const int doubled = map == DynamicMap::kUnsigned ? 1 : 0;
   const int counted = position + doubled;  // n + k
   int n = 1, decade = -doubled, fifths = 5;
@@ -46,13 +47,14 @@ constexpr float dynamic_magnitude(DynamicMap map, int position) {
   return static_cast<float>(2 * n + 9 * (2 * (counted - n) + 1)) / static_cast<float>((256 << doubled) * fifths);
 }
 
-// Between `position` and the next one: the smallest magnitude whose nearest position is that. position: in [0,
-// last_position(map)).
+// The threshold between `position` and the next one: the smallest magnitude whose nearest position is the next one.
+// position: in [0, last_position(map)).
 constexpr float dynamic_threshold(DynamicMap map, int position) {
   return 0.5f * (dynamic_magnitude(map, position) + dynamic_magnitude(map, position + 1));
 }
 
-// The code of a position: itself, or in two's complement with the value's sign. -128, which has no other meaning, is 1.
+// The code of a position: the position itself, or in the signed map a two's complement number with the value's sign.
+// The bits of -128, which has no other meaning, stand for 1.
 constexpr uint8_t dynamic_code(DynamicMap map, int position, bool negative) {
   if (map == DynamicMap::kUnsigned || !negative) return static_cast<uint8_t>(position);
   return static_cast<uint8_t>(position < 128 ? -position : -127);
@@ -63,8 +65,8 @@ constexpr float dynamic_value(DynamicMap map, uint8_t code) {
   return -dynamic_magnitude(map, 256 - code);
 }
 
-// Whether values of a block can be given codes. Where all are 0, or one is NaN or Inf, all codes are 0: the absmax then
-// makes all of the block 0, or NaN.
+// Whether the values of a block get codes. If all are 0, or one is NaN or Inf, all codes are 0: the absmax then makes
+// the whole block 0 or NaN.
 constexpr bool has_codes(float absmax) { return absmax > 0.0f && absmax <= 3.40282347e38f; }
 
 // The nearest position of a magnitude in [0, 1]. thresholds (last_position(map)): dynamic_threshold() by position.

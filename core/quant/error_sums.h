@@ -1,4 +1,4 @@
-// Sums from which it can be told how far values are from what they should be.
+// Sums that measure how far values are from their references.
 #pragma once
 
 #include <cmath>
@@ -10,9 +10,9 @@ namespace mantissa {
 // A plain record on the values' device. Sums over elements x and their references r, both finite, in double.
 struct ErrorSums {
   int64_t elements = 0;
-  int64_t non_finite = 0;  // x or r: in none of the sums
+  int64_t non_finite = 0;  // x or r; not in the sums
   double reference_squares = 0.0;
-  double squares = 0.0;        // of x
+  double squares = 0.0;        // x^2
   double products = 0.0;       // x r
   double error_squares = 0.0;  // (x - r)^2
   bool operator==(const ErrorSums&) const = default;
@@ -41,13 +41,13 @@ struct ErrorSums {
   }
 };
 
-// 10 log10(sum r^2 / sum (x - r)^2). Inf where there is no error, NaN where an element was not finite or all are 0.
+// 10 log10(sum r^2 / sum (x - r)^2). Inf if there is no error, NaN if an element was not finite or all r are 0.
 inline double signal_to_noise_db(const ErrorSums& sums) {
   if (sums.non_finite > 0 || sums.reference_squares == 0.0) return std::numeric_limits<double>::quiet_NaN();
   return 10.0 * std::log10(sums.reference_squares / sums.error_squares);
 }
 
-// Of the angle between x and r, as vectors. NaN where an element was not finite or one of them is 0.
+// Cosine of the angle between x and r, as vectors. NaN if an element was not finite or one of the vectors is 0.
 inline double cosine(const ErrorSums& sums) {
   if (sums.non_finite > 0) return std::numeric_limits<double>::quiet_NaN();
   return sums.products / std::sqrt(sums.squares) / std::sqrt(sums.reference_squares);

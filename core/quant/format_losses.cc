@@ -9,14 +9,14 @@
 namespace mantissa {
 namespace {
 
-// Where a rounding changes its outcome: at 2^exponent * (1 + fraction / 2^23).
+// A magnitude at which rounding changes its outcome: 2^exponent * (1 + fraction / 2^23).
 struct Threshold {
   int exponent;
   uint32_t fraction;
 };
 
-// The bin that begins at a threshold after the values are multiplied by 2^scale_exponent; the first or the one after
-// the last where the threshold is outside of all exponents.
+// The bin that begins at a threshold once the values are multiplied by 2^scale_exponent. If the threshold is outside of
+// all exponents: the first bin, or the one after the last.
 int bin_from(const Threshold& threshold, int scale_exponent) {
   const int exponent = threshold.exponent - scale_exponent;
   if (exponent < kMinExponent) return 0;
@@ -33,16 +33,16 @@ int64_t sum(const ExponentHistogram& histogram, int begin, int end) {
   return std::accumulate(histogram.counts + begin, histogram.counts + end, int64_t{0});
 }
 
-// From here on a value does not become 0: half of the smallest subnormal is a tie that does.
+// The smallest magnitude that does not become 0: half of the smallest subnormal is a tie that does.
 Threshold least_nonzero(const FormatInfo& format) { return {std::ilogb(format.min_subnormal) - 1, 1}; }
 
-// From here on a value becomes a normal number: the tie between the largest subnormal and the smallest normal number,
-// which is even, does.
+// The smallest magnitude that becomes a normal number: the tie between the largest subnormal and the smallest normal
+// number, which is even.
 Threshold least_normal(const FormatInfo& format) {
   return {std::ilogb(format.min_normal) - 1, leading_ones(format.mantissa_bits)};
 }
 
-// From here on a value becomes more than the maximum. The tie does where the maximum is odd.
+// The smallest magnitude that becomes more than the maximum: the tie if the maximum is odd, else the next one above it.
 Threshold least_overflow(const FormatInfo& format) {
   const int exponent = std::ilogb(format.max);
   const auto fraction = static_cast<uint32_t>(std::ldexp(format.max, 23 - exponent)) & 0x7fffffu;
@@ -64,8 +64,8 @@ MagnitudeRange range_of(int bin) {
   return {at_fraction(exponent, first), at_fraction(exponent, next - 1)};
 }
 
-// ceil(percentile * elements / 100). A decimal number such as 99.9 is no double: the nearest one, the product and the
-// quotient are each off by half an ulp at most, so that what comes out within 2 ulps of a whole number is that number.
+// ceil(percentile * elements / 100). A decimal such as 99.9 is not a double: its nearest double, the product and the
+// quotient are each off by at most half an ulp. So a result within 2 ulps of a whole number is taken as that number.
 int64_t nearest_rank(double percentile, int64_t elements) {
   const double position = percentile * static_cast<double>(elements) / 100.0, whole = std::nearbyint(position);
   const double error = 2.0 * std::numeric_limits<double>::epsilon() * position;

@@ -1,8 +1,8 @@
-// Exponent histograms in few bytes: most of their bins are empty.
+// A compact encoding of exponent histograms, most of whose bins are empty.
 //
-// A code is the amax (4 bytes, little-endian), then for each bin that is not empty, in ascending order, how many bins
-// lie between it and the one before, and its count, both as LEB128: 7 bits a byte, the lowest first, the top bit set in
-// all bytes but a number's last.
+// A code is the amax (4 bytes, little-endian) followed by two numbers for each nonempty bin in ascending order: how
+// many bins lie between it and the previous one, and its count. Both are LEB128: 7 bits a byte, the lowest first, the
+// top bit set in all bytes but a number's last.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace mantissa {
 
 // Counts must not be negative.
 std::vector<std::byte> encode_histogram(const ExponentHistogram& histogram);
-// DataError for bytes that are no such code.
+// Throws DataError if the bytes are not such a code.
 ExponentHistogram decode_histogram(std::span<const std::byte> code);
 
 }  // namespace mantissa

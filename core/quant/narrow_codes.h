@@ -1,20 +1,20 @@
-// Codes of e4m3 and e5m2, eight bits each, from and to values: integer arithmetic that is the same on every device.
-// What the bits mean is in core/tensor/format.h (OCP 8-bit Floating Point Specification 1.0).
+// Converts between values and 8-bit codes of e4m3 and e5m2, by exact arithmetic that is the same on every device.
+// core/tensor/format.h defines the bits (OCP 8-bit Floating Point Specification 1.0).
 #pragma once
 
 #include "core/quant/narrow_format.h"
 
 namespace mantissa {
 
-// `value` is a number of the format, as round_to() gives it, Inf where the format has one, or a NaN, which becomes the
+// `value` is a number of the format, as round_to() gives it, Inf if the format has one, or NaN, which becomes the
 // format's largest code.
 constexpr uint8_t code_of(const NarrowFormat& format, float value) {
   const uint32_t sign = std::bit_cast<uint32_t>(value) >> 24 & 0x80u;
   const uint32_t bits = magnitude_bits(value);
   const uint32_t is_infinity = format.has_infinity ? 0x7cu : 0x7fu;
   if (!is_finite_magnitude(bits)) return static_cast<uint8_t>(sign | (bits == kInfinityBits ? is_infinity : 0x7fu));
-  // A subnormal number and the smallest normal one have the same distance to their neighbours, so their sum is exact
-  // and has the code in its leading places.
+  // Subnormal numbers and the smallest normal one have the same distance to their neighbours, so their sum is exact and
+  // has the code in its leading places.
   const float magnitude = std::bit_cast<float>(bits);
   const bool normal = !(magnitude < format.min_normal);
   const uint32_t first = std::bit_cast<uint32_t>(format.min_normal);
@@ -35,14 +35,14 @@ constexpr float value_of(const NarrowFormat& format, uint8_t code) {
   return sign * std::bit_cast<float>(first + ((magnitude - leading) << (23 - format.mantissa_bits)));
 }
 
-// The value that a code of a tensor with this scale stands for, as it is stored instead of what was rounded: rounded to
-// nearest once more by who stores it. Rounding that with the same scale gives the code again, in bf16 and fp32 and for
-// scales within kCodeScaleExponent: see tests/core/quant/narrow_codes_test.cc.
+// The value that a code of a tensor with this scale stands for. It is stored in place of the value that was rounded;
+// the caller rounds it to nearest once more when storing. Rounding the stored value with the same scale gives the code
+// again, in bf16 and fp32 and for scales within 2^+-kCodeScaleExponent: see tests/core/quant/narrow_codes_test.cc.
 constexpr float unscaled_value_of(const NarrowFormat& format, uint8_t code, float scale) {
   return value_of(format, code) / scale;
 }
 
-// Scales within 2^+-110 leave quotients of all numbers of both formats normal in bf16.
+// For scales within 2^+-110, the quotients of all numbers of both formats are normal in bf16.
 inline constexpr int kCodeScaleExponent = 110;
 
 }  // namespace mantissa

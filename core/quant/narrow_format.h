@@ -1,9 +1,9 @@
-// Rounding to formats of at most 8 bits, as values: what quantisers do to each element. Arithmetic of fp32 that is
-// exact but for the one rounding asked for, the same on every device. Codes are the business of core/tensor/format.h.
+// Rounds values to formats of at most 8 bits, as quantizers do to each element. The fp32 arithmetic is exact except for
+// the requested rounding, and the same on every device. core/tensor/format.h handles codes.
 //
-// What is not finite stays so: Inf becomes Inf where the format has one and NaN elsewhere, a NaN stays one. A
-// conversion that saturates Inf too, as the hardware's do, would hide an overflow. e2m1 has neither, but a block of it
-// has a scale that can be NaN, which is the same for who multiplies.
+// Values that are not finite stay so: Inf becomes Inf if the format has one, else NaN; NaN stays NaN. A conversion that
+// saturates Inf, as that of the hardware does, would hide an overflow. e2m1 has neither Inf nor NaN, but the scale of
+// its block can be NaN, which has the same effect on a product.
 #pragma once
 
 #include <bit>
@@ -16,13 +16,13 @@ namespace mantissa {
 
 inline constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-// |value| as an integer that orders like it, a NaN above Inf: maxima of such integers are the same in any order, and a
-// NaN is not lost among them.
+// |value| as an integer of the same order, with NaN above Inf. Maxima of such integers are the same in any order and do
+// not lose a NaN.
 constexpr uint32_t magnitude_bits(float value) { return std::bit_cast<uint32_t>(value) & 0x7fffffffu; }
 
 constexpr bool is_finite_magnitude(uint32_t bits) { return bits < kInfinityBits; }
 
-// What rounding needs to know of e4m3, e5m2 or e2m1.
+// The properties of e4m3, e5m2 or e2m1 that rounding needs.
 struct NarrowFormat {
   float max;
   float min_normal;
@@ -46,13 +46,13 @@ constexpr NarrowFormat narrow_format(Format format) {
 // 2^exponent for -126 <= exponent <= 127.
 constexpr float power_of_two(int exponent) { return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23); }
 
-// What becomes of an Inf or a NaN.
+// The result of rounding an Inf or a NaN.
 constexpr float narrow_non_finite(const NarrowFormat& format, float value) {
   if (format.has_infinity && magnitude_bits(value) == kInfinityBits) return value;
   return std::numeric_limits<float>::quiet_NaN();
 }
 
-// The distance between the format's neighbours around a magnitude within its range: a power of two.
+// The distance between neighbours of the format around a magnitude within its range: a power of two.
 constexpr float neighbour_distance(const NarrowFormat& format, float magnitude) {
   const float at_least = magnitude < format.min_normal ? format.min_normal : magnitude;
   const float binade = std::bit_cast<float>(std::bit_cast<uint32_t>(at_least) & kInfinityBits);
@@ -68,13 +68,14 @@ constexpr float round_to(const NarrowFormat& format, float value) {
   if (!is_finite_magnitude(magnitude_bits(value))) return narrow_non_finite(format, value);
   const float full = std::bit_cast<float>(magnitude_bits(value));
   const float magnitude = full < format.max ? full : format.max;
-  // The last place of a sum with 2^23 distances is one distance: the addition rounds, the subtraction is exact.
+  // A sum with 2^23 distances has one distance as its last place: the addition rounds, the subtraction is exact.
   const float aligner = neighbour_distance(format, magnitude) * 0x1p23f;
   return with_sign_of((magnitude + aligner) - aligner, value);
 }
 
-// One of the two neighbours, hi with probability (|value| - lo) / (hi - lo): exact from 2^-31 distances on, and rounded
-// down below. What the format has stays as it is; beyond the maximum as round_to(). word: 32 random bits.
+// Rounds to one of the two neighbours, lo and hi in magnitude: to hi with probability (|value| - lo) / (hi - lo). The
+// probability is exact from 2^-8 distances on; below, it is rounded down to a multiple of 2^-31. Numbers of the format
+// stay as they are; values beyond the maximum become what round_to() gives. word: 32 random bits.
 constexpr float round_stochastically_to(const NarrowFormat& format, float value, uint32_t word) {
   if (!is_finite_magnitude(magnitude_bits(value))) return narrow_non_finite(format, value);
   const float full = std::bit_cast<float>(magnitude_bits(value));

@@ -1,15 +1,15 @@
-// What becomes of one value that is rounded to a format of at most 8 bits.
+// The outcome of rounding one value to a format of at most 8 bits.
 #pragma once
 
 #include "core/quant/narrow_format.h"
 
 namespace mantissa {
 
-// As the counts of FormatLosses.
+// The categories of FormatLosses.
 enum class RoundingOutcome : uint8_t { kZero, kUnderflowed, kSubnormal, kNormal, kOverflowed, kNonFinite };
 inline constexpr int kRoundingOutcomes = 6;
 
-// Whether a magnitude would round to more than the format's maximum, had it more exponents: ties to even.
+// Whether a magnitude would round to more than the format's maximum if the format had more exponents; ties to even.
 constexpr bool rounds_beyond(const NarrowFormat& format, float magnitude) {
   if (magnitude <= format.max) return false;
   const float distance = neighbour_distance(format, format.max);
@@ -18,8 +18,8 @@ constexpr bool rounds_beyond(const NarrowFormat& format, float magnitude) {
   return (magnitude + aligner) - aligner > format.max;
 }
 
-// Of a value that `multiplier` multiplies before it is rounded, to nearest, ties to even. The multiplier is NaN in a
-// block that holds a value which is not finite, and so what becomes of it: kOverflowed.
+// The outcome for a value that is multiplied by `multiplier` and then rounded to nearest, ties to even. In a block that
+// holds a value that is not finite, the multiplier is NaN, and values other than 0 overflow: kOverflowed.
 constexpr RoundingOutcome rounding_outcome(const NarrowFormat& format, float value, float multiplier) {
   const uint32_t bits = magnitude_bits(value);
   if (bits == 0) return RoundingOutcome::kZero;

@@ -1,10 +1,10 @@
-// Scales of low-precision formats, by recipe. A scale multiplies a value before it is rounded; what is stored and used
-// after a product is its inverse. An amax is the largest magnitude of a tensor or a block, as magnitude_bits().
+// Scales of low-precision formats, by recipe. A scale multiplies a value before it is rounded; its inverse is what is
+// stored and used after a product. An amax is the largest magnitude of a tensor or a block, as magnitude_bits().
 //
 // Sources: NVIDIA Transformer Engine's recipes (delayed and current scaling: scale = max / amax / 2^margin; blocks of
 // 128: rounded down to a power of two); OCP Microscaling Formats Specification 1.0 and NVIDIA's MXFP8 recipe (e8m0,
-// rounded so that nothing saturates); NVIDIA's NVFP4 recipe (two levels). Different here: no scale or inverse of one is
-// subnormal, so that a device that flushes such numbers gives the same bits.
+// rounded so that nothing saturates); NVIDIA's NVFP4 recipe (two levels). Difference from these: neither a scale nor
+// its inverse is subnormal, except e8m0's 2^-127, so that a device that flushes subnormals gives the same bits.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ namespace mantissa {
 // Scales of tensors and their inverses are within 2^+-126.
 inline constexpr int kMaxScaleExponent = 126;
 
-// Of a whole tensor: max / amax / 2^margin, -126 <= margin <= 126. `previous` where amax is 0 or not finite.
+// The scale of a whole tensor: max / amax / 2^margin, -126 <= margin <= 126. `previous` if amax is 0 or not finite.
 constexpr float tensor_scale(uint32_t amax, float max, int margin, float previous) {
   if (amax == 0 || !is_finite_magnitude(amax)) return previous;
   const float quotient = max / std::bit_cast<float>(amax);  // Inf for the smallest subnormals
@@ -27,7 +27,8 @@ constexpr float tensor_scale(uint32_t amax, float max, int margin, float previou
   return scale > power_of_two(-kMaxScaleExponent) ? scale : power_of_two(-kMaxScaleExponent);
 }
 
-// The largest e for which amax * 2^e <= max. amax is finite and not 0; max is a normal number. From -128 - 127 on.
+// The largest e for which amax * 2^e <= max. amax is finite and not 0; max is a normal number. The result is above
+// -255.
 constexpr int headroom_exponent(uint32_t amax, float max) {
   // Both as fraction * 2^exponent with the leading bit of the fraction at 23.
   const uint32_t max_bits = std::bit_cast<uint32_t>(max);
@@ -39,8 +40,8 @@ constexpr int headroom_exponent(uint32_t amax, float max) {
   return fraction <= (max_bits & 0x7fffffu) ? difference : difference - 1;
 }
 
-// Of a block: the largest power of two within 2^+-126 that leaves amax at or below max. 1 where the block is all 0, NaN
-// where it holds a value that is not finite: then all that is made of the block is NaN.
+// The scale of a block: the largest power of two within 2^+-126 that leaves amax at or below max. 1 if the block is all
+// 0. NaN if it holds a value that is not finite: every result of the block is then NaN.
 constexpr float block_scale(uint32_t amax, float max) {
   if (amax == 0) return 1.0f;
   if (!is_finite_magnitude(amax)) return std::numeric_limits<float>::quiet_NaN();
@@ -55,14 +56,14 @@ struct E8M0 {
 };
 inline constexpr E8M0 kE8M0NaN{0xff};
 
-// 2^-127 is subnormal in fp32.
+// Code 0 stands for 2^-127, which is subnormal in fp32.
 constexpr float to_float(E8M0 scale) {
   if (scale == kE8M0NaN) return std::numeric_limits<float>::quiet_NaN();
   return std::bit_cast<float>(scale.code == 0 ? 0x00400000u : static_cast<uint32_t>(scale.code) << 23);
 }
 
 // The inverse of a microscaling block's scale, as it is stored: the smallest power of two that is at least amax / max,
-// so that nothing saturates; 2^-127 where the block is all 0, NaN where it holds a value that is not finite.
+// so that nothing saturates. 2^-127 if the block is all 0, NaN if it holds a value that is not finite.
 constexpr E8M0 microscale(uint32_t amax, float max) {
   if (amax == 0) return {0};
   if (!is_finite_magnitude(amax)) return kE8M0NaN;
@@ -70,27 +71,27 @@ constexpr E8M0 microscale(uint32_t amax, float max) {
   return {static_cast<uint8_t>(exponent < 127 ? 127 - exponent : 0)};
 }
 
-// What multiplies the values of a block of this scale before they are rounded.
+// The factor for the values of a block with this stored scale before they are rounded: the inverse of `scale`.
 constexpr float multiplier_of(E8M0 scale) {
   if (scale == kE8M0NaN) return std::numeric_limits<float>::quiet_NaN();
   return to_float(E8M0{static_cast<uint8_t>(254 - scale.code)});
 }
 
-// Two levels, for e2m1: an element is code * block / tensor, where the block's scale is an e4m3 number and the tensor's
-// makes the largest block's 448.
+// Two levels, for e2m1: an element is code * block / tensor. The block's scale is an e4m3 number; the tensor's scale
+// makes that of the largest block 448.
 inline constexpr float kTwoLevelMax = 448.0f * 6.0f;
 
-// Of the tensor; 1 where amax is 0 or not finite.
+// The scale of the tensor; 1 if amax is 0 or not finite.
 constexpr float two_level_tensor_scale(uint32_t amax) { return tensor_scale(amax, kTwoLevelMax, 0, 1.0f); }
 
-// Of a block, an e4m3 number: amax * tensor / 6, rounded to nearest. 0 where the block is too small beside the tensor's
-// largest; NaN where it holds a value that is not finite.
+// The scale of a block, an e4m3 number: amax * tensor / 6, rounded to nearest. 0 if the block is too small beside the
+// tensor's largest; NaN if it holds a value that is not finite.
 constexpr float two_level_block_scale(uint32_t amax, float tensor) {
   if (!is_finite_magnitude(amax)) return std::numeric_limits<float>::quiet_NaN();
   return round_to(narrow_format(Format::kE4M3), std::bit_cast<float>(amax) * tensor / 6.0f);
 }
 
-// What multiplies the values of such a block before they are rounded to e2m1: 0 for a block of scale 0.
+// The factor for the values of such a block before they are rounded to e2m1: 0 for a block of scale 0.
 constexpr float two_level_multiplier(float block, float tensor) { return block == 0.0f ? 0.0f : tensor / block; }
 
 }  // namespace mantissa

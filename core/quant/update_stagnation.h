@@ -1,5 +1,5 @@
-// Updates that weights of a format are too coarse for: rounded to nearest, w + dw is w again where |dw| is less than
-// half of the distance between w and its neighbours, ulp(w) / 2.
+// Counts updates that are too small for the format of the weights: rounded to nearest, w + dw is w again if |dw| is
+// less than half of the distance between w and its neighbours, ulp(w) / 2.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace mantissa {
 inline constexpr Format kStagnationFormats[] = {Format::kF32, Format::kBF16, Format::kF16};
 inline constexpr int kStagnationFormatCount = static_cast<int>(std::size(kStagnationFormats));
 
-// A plain record on the weights' device. Sums: the same in every order.
+// A plain record on the weights' device. Only counts: the same in every order of accumulation.
 struct UpdateStagnation {
   int64_t elements = 0;
   int64_t zero = 0;                               // dw = 0
   int64_t non_finite = 0;                         // w or dw: neither zero nor stagnant
-  int64_t stagnant[kStagnationFormatCount] = {};  // |dw| < ulp(w) / 2; those of dw = 0 are among them
+  int64_t stagnant[kStagnationFormatCount] = {};  // |dw| < ulp(w) / 2, dw = 0 included
   bool operator==(const UpdateStagnation&) const = default;
 };
 
@@ -41,15 +41,16 @@ constexpr Spacing spacing_of(Format format) {
   }
 }
 
-// ulp(w): the distance between the format's numbers in the binade of w, which need not be one of them, and between its
-// subnormals below; as if the format had no largest number. 0 <= magnitude = |w| < Inf. Exact: from 2^-149 on.
+// ulp(w): the distance between numbers of the format in the binade of w, which need not be one of them, or between its
+// subnormals if w is below the normal range; as if the format had no largest number. 0 <= magnitude = |w| < Inf. Exact,
+// 2^-149 or more.
 constexpr float ulp_of(const Spacing& spacing, float magnitude) {
   const float at_least = magnitude < spacing.min_normal ? spacing.min_normal : magnitude;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(at_least) & kInfinityBits) * spacing.epsilon;
 }
 
-// |dw| < ulp(w) / 2, both finite. Doubled, since half of fp32's smallest ulp is no fp32 number; a double that is Inf is
-// no less than any ulp.
+// |dw| < ulp(w) / 2, both finite. Compares 2 |dw|, since half of fp32's smallest ulp is not an fp32 number. If 2 |dw|
+// is Inf, it is not less than any ulp.
 constexpr bool is_stagnant(const Spacing& spacing, float weight, float delta) {
   const float magnitude = std::bit_cast<float>(magnitude_bits(weight));
   return 2.0f * std::bit_cast<float>(magnitude_bits(delta)) < ulp_of(spacing, magnitude);

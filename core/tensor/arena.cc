@@ -6,8 +6,8 @@ namespace mantissa {
 
 struct Arena::State {
   std::shared_ptr<Storage> region;
-  // Holes between blocks, and the tail behind the last block. The tail is no hole: were it taken where it fits best,
-  // places would depend on how large the region is.
+  // Holes between blocks, and the tail behind the last block. The tail is not a hole: if best fit could choose it,
+  // addresses would depend on the size of the region.
   std::map<size_t, size_t> holes_by_offset;           // offset -> bytes
   std::set<std::pair<size_t, size_t>> holes_by_size;  // (bytes, offset): best fit, ties by lowest offset
   size_t tail = 0;                                    // its offset
@@ -24,7 +24,7 @@ struct Arena::State {
     holes_by_offset.erase(hole);
   }
 
-  // The hole that fits best, else the tail's front.
+  // Returns the offset of the best-fitting hole, else of the tail; SIZE_MAX if neither has room.
   size_t take(size_t bytes) {
     size_t offset = tail;
     if (const auto fit = holes_by_size.lower_bound({bytes, 0}); fit != holes_by_size.end()) {

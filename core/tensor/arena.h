@@ -1,8 +1,8 @@
 // Arena: the memory of one step's activations and temporaries.
 //
-// A deterministic best-fit allocator over one reserved region. Blocks return when their last tensor goes, so that the
-// backward pass reuses what it has freed; the same sequence of requests gives the same addresses in every step.
-// Not thread-safe: one arena belongs to the one thread that runs the step.
+// A deterministic best-fit allocator over one reserved region. A block is freed with its last tensor, so that the
+// backward pass reuses what it has freed. The same sequence of requests gives the same addresses in every step. Not
+// thread-safe: one arena belongs to the one thread that runs the step.
 #pragma once
 
 #include <map>
@@ -23,10 +23,11 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Uninitialised memory. Throws Error (kInternal) naming `what`, the request and what is in use when it does not fit.
+  // Uninitialised memory. If the request does not fit: throws Error (kInternal) naming `what`, the request and the
+  // bytes in use.
   Tensor allocate(DType dtype, Shape shape, const char* what = "activation");
 
-  // End of a step: ContractError if a tensor of the step is still alive.
+  // Ends a step: ContractError if a tensor of the step is still alive.
   void rewind();
 
   size_t used_bytes() const;

@@ -74,5 +74,5 @@ decltype(auto) dispatch(DType dtype, F&& f) {
 
 template <>
 struct fmt::formatter<mantissa::DType> : fmt::formatter<fmt::string_view> {
-  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // in dtype.cc, as that of Shape
+  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // in dtype.cc: see shape.h
 };

@@ -1,5 +1,5 @@
-// 8-bit storage types (OCP 8-bit Floating Point Specification 1.0): arithmetic is done in fp32. What their codes mean,
-// and exact conversions on the host, is in core/tensor/format.h; kernels convert by core/cuda/device/float8.h.
+// 8-bit storage types (OCP 8-bit Floating Point Specification 1.0): arithmetic is done in fp32. core/tensor/format.h
+// defines their codes and converts them exactly on the host; kernels convert with core/cuda/device/float8.h.
 #pragma once
 
 #include <cstdint>

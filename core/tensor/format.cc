@@ -24,13 +24,13 @@ constexpr FormatInfo kInfos[] = {
 
 uint32_t sign_bit(const FormatInfo& f) { return 1u << (f.exponent_bits + f.mantissa_bits); }
 
-// The code of the largest finite value. What follows it is Inf, e4m3's NaN, or no code of e2m1.
+// The code of the largest finite value. The next code is Inf, NaN (e4m3), or no code of the format (e2m1).
 uint32_t max_code(const FormatInfo& f) {
   if (f.has_infinity) return (((1u << f.exponent_bits) - 1) << f.mantissa_bits) - 1;
   return sign_bit(f) - 1 - f.nan_count / 2;
 }
 
-// Without its sign.
+// The code of a NaN, without its sign.
 uint32_t encode_nan(const FormatInfo& f, uint32_t magnitude) {
   if (!f.has_infinity) return sign_bit(f) - 1;  // e4m3: one NaN for each sign; e2m1: the maximum
   const uint32_t quiet_bit = 1u << (f.mantissa_bits - 1);

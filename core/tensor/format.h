@@ -1,4 +1,5 @@
-// Floating formats described as data, with exact scalar conversions: storage types and formats that no tensor stores.
+// Floating-point formats described as data, with exact scalar conversions: storage types and formats that no tensor
+// stores.
 //
 // A code is the format's bit pattern in the low 1 + exponent_bits + mantissa_bits bits: sign, exponent, mantissa (tf32
 // has 19-bit codes). Sources: IEEE 754-2019 (fp32, fp16); OCP 8-bit Floating Point Specification 1.0 (e4m3, e5m2); OCP
@@ -29,9 +30,9 @@ struct FormatInfo {
 
 const FormatInfo& info(Format format);
 
-// What a finite value beyond the format's maximum, or Inf, becomes.
-//   kNo:  Inf, or NaN where the format has no Inf (e4m3: above 464, half-way to the number that would follow 448).
-//   kYes: the maximum. This hides overflow: non-finite values must be counted before such a cast.
+// The result for Inf and for finite values beyond the format's maximum.
+//   kNo:  Inf, or NaN if the format has no Inf (e4m3: above 464, half-way to the number that would follow 448).
+//   kYes: the maximum. This hides overflow: count non-finite values before such a cast.
 // NaN stays NaN in both. e2m1 has neither Inf nor NaN: it saturates in both, and NaN becomes +6, as in CUDA's
 // conversion.
 enum class Saturation : uint8_t { kNo, kYes };

@@ -45,7 +45,7 @@ class Shape {
 
 }  // namespace mantissa
 
-// Defined in shape.cc, with <fmt/format.h>: here, most files would spend a tenth of their compiling on it.
+// Defined in shape.cc: it needs <fmt/format.h>, on which most files would spend a tenth of their compile time.
 template <>
 struct fmt::formatter<mantissa::Shape> : fmt::formatter<fmt::string_view> {
   fmt::appender format(const mantissa::Shape& shape, fmt::format_context& context) const;

@@ -1,18 +1,18 @@
 // Stochastic rounding of fp32 to the 16-bit storage types. A value between two neighbours, lo and hi in magnitude,
-// becomes hi with probability (|x| - lo) / (hi - lo): the mean over the random words is the value. What is
-// representable stays as it is, Inf stays Inf, a NaN stays one as in from_float(), and the sign plays no part.
+// becomes hi with probability (|x| - lo) / (hi - lo): the mean over the random words is the value. Representable values
+// and Inf stay as they are, NaN stays NaN as in from_float(), and the sign has no influence.
 //
 // Source: Gupta et al., "Deep Learning with Limited Numerical Precision", ICML 2015; Croci et al., "Stochastic
 // rounding: implementation, error analysis and applications", Royal Society Open Science, 2022.
 //
-// Bits of the word that decide, from its top down, and what that comes to:
+// The number of leading bits of the word that decide, and the resulting accuracy:
 //   bf16             16, as many as are discarded: exact
 //   fp16             13, the same: exact
 //   fp16, subnormal  31: exact from |x| = 2^-32 on; below, the probability is rounded down to a multiple of 2^-31
-// Beyond the largest finite value, hi is the power of two that would follow it, and it is Inf: an overflow shows.
+// Beyond the largest finite value, hi is the next power of two, and it is Inf: an overflow shows.
 //
-// Integer arithmetic and exact products only, so that every device gives the same bits. The CPU's vector form is in
-// core/cpu/stochastic_rounding-inl.h.
+// Uses only integer arithmetic and exact products, so that every device gives the same bits. The CPU's vector form is
+// in core/cpu/stochastic_rounding-inl.h.
 #pragma once
 
 #include <bit>

@@ -29,7 +29,7 @@ class Stream {
   virtual void synchronize() = 0;
 };
 
-// Work that was recorded once (Backend::capture) and can be queued again and again.
+// Work that was recorded once (Backend::capture) and can be queued repeatedly.
 class CapturedWork {
  public:
   virtual ~CapturedWork() = default;

@@ -1,4 +1,4 @@
-// Attention by cuDNN on one GPU: its handle, and what of a Backend call goes where in a plan.
+// cuDNN attention on one GPU: owns the library handle and binds the tensors of Backend calls to plans.
 #include <fmt/core.h>
 
 #include <limits>
@@ -15,7 +15,7 @@ constexpr size_t kAlignmentBytes = 256;
 
 size_t padded(int64_t bytes) { return round_up(static_cast<size_t>(bytes), kAlignmentBytes); }
 
-// Not destroyed while plans are in use: the engine outlives them.
+// Uses the engine's handle: the engine outlives its plans.
 class CudnnAttentionPlan final : public AttentionPlan {
  public:
   CudnnAttentionPlan(const Cudnn& library, cudnnHandle_t handle, const AttentionKey& key)
@@ -48,7 +48,7 @@ class CudnnAttentionPlan final : public AttentionPlan {
     bindings.bind(kDelta, workspace);
     workspace += delta_bytes();
     if (d_queries_sum_bytes() > 0) {
-      set_bytes_async(workspace, 0, d_queries_sum_bytes(), stream.handle());  // the engine only adds to it
+      set_bytes_async(workspace, 0, d_queries_sum_bytes(), stream.handle());  // cuDNN only adds to it
       bindings.bind(kDQueriesSum, workspace);
     }
     workspace += d_queries_sum_bytes();
@@ -67,7 +67,7 @@ class CudnnAttentionPlan final : public AttentionPlan {
                                                  : 0;
   }
 
-  // Queries, keys and values of a packed tensor.
+  // Binds the queries, keys and values in a packed tensor.
   void bind_views(CudnnPlan::Bindings& bindings, const Tensor& packed, std::array<AttentionTensor, 3> to) const {
     auto* data = static_cast<std::byte*>(packed.raw());
     const int64_t head_bytes = key_.shape.head_dim * static_cast<int64_t>(size_bytes(key_.dtype));
@@ -93,7 +93,7 @@ class CudnnAttentionPlan final : public AttentionPlan {
 class CudnnAttention final : public AttentionEngine {
  public:
   CudnnAttention(const Cudnn& library, int index) : library_(library) {
-    // Other devices have other engines, for which nobody has looked at these graphs.
+    // Other devices have other cuDNN engines, for which these graphs were never checked.
     const DeviceProperties device = device_properties(index);
     if (device.major != 8 && device.major != 9) {
       throw ConfigError(fmt::format("cuDNN's attention is used on compute capability 8 and 9, not on {}.{} ({})",

@@ -3,7 +3,7 @@
 namespace mantissa::cuda {
 namespace {
 
-// What is said of a key in the library's terms.
+// An AttentionKey in cuDNN's terms.
 struct Layouts {
   explicit Layouts(const AttentionKey& key)
       : dtype(key.dtype == DType::kBF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF),

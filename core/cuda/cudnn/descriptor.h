@@ -1,4 +1,4 @@
-// One of cuDNN's descriptors, destroyed with its owner.
+// Owns one cuDNN backend descriptor.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class CudnnDescriptor {
     return *this;
   }
 
-  // Value's type must be what the attribute's type stands for in cudnn_graph.h: the library cannot tell.
+  // Value must be the type that `type` stands for in cudnn_graph.h: the library cannot check it.
   template <typename Value>
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::span<const Value> values) {
     check_cudnn(*library_, library_->set_attribute(handle_, name, type, std::ssize(values), values.data()),
@@ -43,7 +43,7 @@ class CudnnDescriptor {
 
   void finalize() { check_cudnn(*library_, library_->finalize(handle_), "cudnnBackendFinalize"); }
 
-  // At most `limit` values.
+  // Returns at most `limit` values.
   template <typename Value>
   std::vector<Value> get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t limit) const {
     std::vector<Value> values(static_cast<size_t>(limit));
@@ -53,7 +53,7 @@ class CudnnDescriptor {
     values.resize(static_cast<size_t>(std::min(count, limit)));
     return values;
   }
-  // Into descriptors that exist, as the library wants them; how many it filled.
+  // Fills existing descriptors, as the library requires, and returns how many it filled.
   int64_t get_into(cudnnBackendAttributeName_t name, std::span<CudnnDescriptor> descriptors) const {
     std::vector<cudnnBackendDescriptor_t> handles;
     for (const CudnnDescriptor& descriptor : descriptors) handles.push_back(descriptor.handle_);

@@ -1,4 +1,4 @@
-// A graph of operations for cuDNN, built from the front to the back: every operation gives the tensor that it makes.
+// A cuDNN operation graph, built from front to back: every operation returns its result tensor.
 #pragma once
 
 #include <array>
@@ -27,7 +27,7 @@ struct GraphTensor {
   TensorLayout layout{};
 };
 
-// A tensor that does not exist in memory, unless it gets an identifier of `memory`.
+// A tensor of a graph. It is virtual (never in memory) unless `memory` gives it an identifier.
 struct TensorSpec {
   cudnnDataType_t dtype = CUDNN_DATA_FLOAT;
   TensorLayout layout{};
@@ -38,9 +38,9 @@ class CudnnGraph {
  public:
   explicit CudnnGraph(const Cudnn& library) : library_(&library) {}
 
-  // Identifiers, below 1000, stand for memory in CudnnPlan::run().
+  // CudnnPlan::run() binds identifiers, which must be below 1000, to memory.
   GraphTensor input(int64_t identifier, cudnnDataType_t dtype, const TensorLayout& layout);
-  // An fp32 number that is given as an address on the host.
+  // An fp32 number; CudnnPlan::run() takes its host address.
   GraphTensor scalar(int64_t identifier);
 
   GraphTensor matmul(const GraphTensor& a, const GraphTensor& b, const TensorSpec& result);
@@ -48,13 +48,14 @@ class CudnnGraph {
   GraphTensor binary(cudnnPointwiseMode_t mode, const GraphTensor& x, const GraphTensor& b, const TensorSpec& result);
   // x where row >= column (the last two dimensions), `otherwise` elsewhere.
   GraphTensor keep_lower_triangle(const GraphTensor& x, const GraphTensor& otherwise);
-  // Over the dimensions in which the result has extent 1; over groups of heads where it has fewer.
+  // Reduces over the dimensions in which the result has extent 1, and over groups of heads if the result has fewer
+  // heads.
   GraphTensor reduce(cudnnReduceTensorOp_t op, const GraphTensor& x, const TensorSpec& result);
-  // The last two dimensions exchanged.
+  // Exchanges the last two dimensions.
   GraphTensor transpose(const GraphTensor& x, cudnnDataType_t dtype);
 
-  // The finished graph of all operations, on the device of `handle`, or null: of the device properties that its plans
-  // are made for.
+  // The finalized graph of all operations, for the device of `handle`; with null, for the device properties of its
+  // plans' target.
   CudnnDescriptor finish(cudnnHandle_t handle) const;
 
  private:
@@ -69,9 +70,9 @@ class CudnnGraph {
                         const TensorSpec& result);
 
   const Cudnn* library_;
-  std::deque<CudnnDescriptor> tensors_;  // whose addresses stay
+  std::deque<CudnnDescriptor> tensors_;  // a deque: addresses stay valid
   std::vector<CudnnDescriptor> operations_;
-  std::vector<CudnnDescriptor> details_;  // what the operations refer to
+  std::vector<CudnnDescriptor> details_;  // descriptors that the operations refer to
   int64_t next_virtual_ = 1000;
 };
 

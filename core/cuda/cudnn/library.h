@@ -1,4 +1,4 @@
-// cuDNN's backend interface, opened when it is first needed: the program starts and trains without it.
+// cuDNN's backend interface, loaded when it is first needed: the program starts and trains without it.
 #pragma once
 
 #include <cudnn_graph.h>
@@ -9,7 +9,7 @@
 
 namespace mantissa::cuda {
 
-// Its functions, as cudnn_graph.h declares them.
+// The library's functions, as cudnn_graph.h declares them.
 struct Cudnn {
   decltype(&cudnnGetVersion) version = nullptr;
   decltype(&cudnnGetErrorString) status_name = nullptr;
@@ -25,22 +25,22 @@ struct Cudnn {
   decltype(&cudnnBackendExecute) execute = nullptr;
 };
 
-// What cuDNN refuses, or fails in.
+// A cuDNN call was refused or failed.
 class CudnnError : public CudaError {
  public:
   using CudaError::CudaError;
 };
 
-// The library of the process; stays open to its end. Only the major version that this program was compiled for is
-// taken, and of it nothing older than 9.16: attention of releases before has defects that need other graphs. Looked for
-// where the loader looks, then in the lib64 and lib folders of $CUDNN_HOME, $CUDA_HOME, $CUDA_PATH and /usr/local/cuda.
-// ConfigError if there is none.
+// The library of the process; stays loaded until the process ends. It must have the major version that this program was
+// compiled for and be at least 9.16: attention in older releases has defects that need other graphs. Searches where the
+// loader looks, then the lib64 and lib folders of $CUDNN_HOME, $CUDA_HOME, $CUDA_PATH and /usr/local/cuda. Throws
+// ConfigError if it finds none.
 const Cudnn& cudnn();
 
-// Why there is none; empty if there is one. Does not throw.
+// Why cudnn() would throw; empty if it would not. Does not throw.
 std::string cudnn_unusable_reason();
 
-// CudnnError with the call, the status and the library's own explanation, unless the status is one of success.
+// Throws CudnnError with the call, the status and the library's own explanation unless the status is success.
 void check_cudnn(const Cudnn& library, cudnnStatus_t status, const char* call);
 
 }  // namespace mantissa::cuda

@@ -5,7 +5,7 @@
 namespace mantissa::cuda {
 namespace {
 
-// A plan of the first configuration that has one.
+// The plan of the first configuration for which the library makes one.
 CudnnDescriptor first_plan(const Cudnn& library, const CudnnTarget& target,
                            const std::vector<CudnnDescriptor>& configurations) {
   std::string reasons;

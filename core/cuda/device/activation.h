@@ -1,4 +1,4 @@
-// Elementary functions of activations, in fp32. NaN gives NaN.
+// Elementary functions for activation kernels, in fp32. NaN gives NaN.
 #pragma once
 
 #include <cmath>
@@ -7,8 +7,8 @@
 
 namespace mantissa::cuda {
 
-// sigmoid(x) = 1 / (1 + e^-x) and its complement sigmoid(-x) = 1 - sigmoid(x), both to a few ulp also where they are
-// tiny: e^-|x| never overflows, and nothing is subtracted from 1.
+// sigmoid(x) = 1 / (1 + e^-x) and its complement sigmoid(-x) = 1 - sigmoid(x). Both are accurate to a few ulp even
+// where they are tiny: e^-|x| never overflows, and nothing is subtracted from 1.
 struct SigmoidPair {
   float value, complement;
 };
@@ -33,7 +33,7 @@ struct Normal {
 __device__ __forceinline__ Normal normal(float x) {
   const float a = fabsf(x);
   const float e = expf(x * x * -0.5f);
-  const float bounded = a > 15.0f ? 15.0f : a;  // keeps NaN; beyond it e is 0
+  const float bounded = a > 15.0f ? 15.0f : a;  // keeps NaN; beyond 15, e is 0
   const float t = (bounded - 3.0f) / (bounded + 3.0f);
   float g = 5.31619596771e-5f;
   g = fmaf(g, t, 1.1501344853e-4f);

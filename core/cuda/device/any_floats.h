@@ -1,5 +1,5 @@
-// Operands whose dtype is known at run time only: for those that are small or off the fast path, where one kernel for
-// each combination of dtypes would cost more than a branch that all threads take alike.
+// Operands whose dtype is known only at run time, for kernels that are small or off the fast path. There, one kernel
+// for each combination of dtypes would cost more than a branch that all threads take alike.
 #pragma once
 
 #include <cstddef>

@@ -1,13 +1,12 @@
-// What kernel sources (*.cu.cc) include: CUDA's device language, `launch`, `shared_memory`, and the project's own small
-// device functions. Under nvcc these are the real ones; under a C++ compiler an emulation on the host
-// (core/cuda/emulation) stands in, with which the same sources are tested where there is no GPU. The one place that
-// knows of both.
+// Include for kernel sources (*.cu.cc): CUDA's device language, `launch`, `shared_memory`, and the project's own small
+// device functions. nvcc gets the real ones. A C++ compiler gets an emulation on the host (core/cuda/emulation), which
+// tests the same sources without a GPU. Only this header, float8.h and mma.h choose between the two.
 //
 //   struct LaunchShape { dim3 grid, block; size_t shared_bytes = 0; };
 //   launch(kernel, {.grid = blocks, .block = threads, .shared_bytes = bytes}, stream, arguments...);
 //
-// All shared memory is dynamic: a kernel takes it by shared_memory<T>(), and its launch asks for the bytes. So its end
-// is known to the emulation, and it is never mistaken for zeroed.
+// All shared memory is dynamic: a kernel gets it from shared_memory<T>(), and its launch requests the bytes. So the
+// emulation knows where it ends, and nobody mistakes it for zeroed memory.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,9 +1,9 @@
-// Kernels whose element i needs the elements i of their operands only.
+// Kernels in which element i depends only on elements i of the operands.
 //
 // An operation is a struct of pointers and numbers with
 //   template <int Width> __device__ void apply(int64_t i) const;   // elements i ... i + Width - 1
-// which is called with Width = kVectorWidth at multiples of it, and with Width = 1 for what is left over and for
-// operands that are not 16-byte aligned.
+// It is called with Width = kVectorWidth at multiples of kVectorWidth. It is called with Width = 1 for the remainder
+// and for operands that are not 16-byte aligned.
 #pragma once
 
 #include "core/cuda/device/device.h"

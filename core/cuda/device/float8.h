@@ -1,15 +1,15 @@
-// 8-bit floats in kernels, next to the 16-bit ones of device.h:
+// 8-bit floats in kernels, in addition to the 16-bit ones of device.h:
 //
 //   float widen(T value);
 //       Exact. NaN stays NaN.
 //   T narrow<T>(float value);
-//       Nearest, ties to the even code. Beyond the range Inf, or NaN in e4m3, which has no Inf.
+//       Nearest, ties to the even code. Values beyond the range become Inf (NaN in e4m3, which has no Inf).
 //   T narrow_saturated<T>(float value);
-//       Beyond the range, and for Inf, the largest finite value. That hides overflow: what is not finite must be
-//       counted before. NaN stays NaN.
+//       Values beyond the range, Inf included, become the largest finite value. That hides overflow: count non-finite
+//       values before. NaN stays NaN.
 //
-// T = Float8E4M3 or Float8E5M2. Under nvcc CUDA's own conversions, which are instructions from sm_89 on; under a C++
-// compiler those of core/tensor/format.h.
+// T = Float8E4M3 or Float8E5M2. nvcc uses CUDA's conversions, which are instructions from sm_89 on. A C++ compiler uses
+// those of core/tensor/format.h.
 #pragma once
 
 #include "core/cuda/device/device.h"

@@ -1,4 +1,4 @@
-// Sums that go into a gradient.
+// Adds up gradients and stores them.
 #pragma once
 
 #include "core/cuda/device/device.h"

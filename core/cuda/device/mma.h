@@ -1,27 +1,28 @@
-// Tensor-core products of a warp and copies that run in the background, from compute capability 8.0 on. Under nvcc PTX
-// instructions; under a C++ compiler an emulation of them for a warp of emulated threads.
+// Tensor-core products of one warp and asynchronous copies, for compute capability 8.0 and later. nvcc gets PTX
+// instructions; a C++ compiler gets an emulation for a warp of emulated threads.
 //
 //   template <typename T> void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 //       c (16, 8) += a (16, 16) b (16, 8): mma.m16n8k16. T = BFloat16 or Float16, c fp32.
 //   void load_matrices(uint32_t (&to)[4], const void* row);
-//       Four matrices of 8 x 8 16-bit elements from shared memory: ldmatrix.x4. Lane i gives the address of row i % 8
-//       of matrix i / 8: 16 bytes, 16-byte aligned.
+//       Loads four matrices of 8 x 8 16-bit elements from shared memory: ldmatrix.x4. Lane i gives the address of row
+//       i % 8 of matrix i / 8: 16 bytes, 16-byte aligned.
 //   void load_matrices_transposed(uint32_t (&to)[4], const void* row);
-//       Likewise, each matrix transposed on the way.
+//       The same, and transposes each matrix.
 //   void copy_async(void* shared, const void* global, CopyExtent extent);
-//       16 bytes, both sides 16-byte aligned: cp.async. kZeros writes zeros and does not read.
+//       Copies 16 bytes, both sides 16-byte aligned: cp.async. kZeros writes zeros and does not read.
 //   void commit_copies();
-//       The copies that this thread started since the last call become a group.
+//       Makes a group of the copies that this thread started since the last call.
 //   template <int kPending> void wait_for_copies();
-//       Until all but the latest kPending groups of this thread have landed. Other threads see them after a barrier.
+//       Waits until all but the latest kPending groups of this thread have landed. Other threads see them after a
+//       barrier.
 //   template <typename T> uint32_t pack(float low, float high);
-//       Both rounded to T (nearest even, Inf beyond the range), low in the lower half.
+//       Rounds both to T (nearest even, Inf beyond the range); `low` goes into the lower half.
 //   float exp2_flushed(float x);
-//       2^x, with 2 ulp; below the normal range 0.
+//       2^x, to 2 ulp; 0 where the result is below the normal range.
 //   int computed_here(int value);
-//       The same value, of which the compiler knows nothing: it cannot move out of a loop what is computed from it.
+//       Returns `value` but hides it from the compiler, which cannot hoist out of a loop what is computed from it.
 //   void order_here();
-//       The compiler does not mix what comes before with what comes after, for which it would want more registers.
+//       Keeps the compiler from interleaving the code before with the code after, which would need more registers.
 //
 // All lanes of a warp call mma, load_matrices and order_here together. Fragments, with g = lane / 4 and t = lane % 4
 // (PTX ISA, "Matrix fragments for mma.m16n8k16 with floating point type" and "ldmatrix"); a register holds two

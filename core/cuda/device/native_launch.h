@@ -1,4 +1,4 @@
-// launch() on a GPU: see device/launch.h.
+// launch() on a GPU: see device/device.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -31,7 +31,7 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, StreamHandl
                reinterpret_cast<const void*>(kernel));
 }
 
-// The block's shared memory, as the T that the launch asked for room for.
+// The dynamic shared memory of the block, as an array of T.
 template <typename T>
 __device__ __forceinline__ T* shared_memory() {
   extern __shared__ __align__(1024) unsigned char mantissa_shared_memory[];

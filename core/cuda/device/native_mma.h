@@ -28,7 +28,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* address) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(address));
 }
 
-// What touches shared memory is volatile and clobbers memory: the compiler may not move it over a barrier or a store.
+// Instructions that touch shared memory are volatile and clobber memory: the compiler may not move them over a barrier
+// or a store.
 __device__ __forceinline__ void load_matrices(uint32_t (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -43,7 +44,7 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&to)[4], cons
                : "memory");
 }
 
-// Past the first-level cache (.cg): tiles are read from shared memory, once.
+// Bypasses the L1 cache (.cg): tiles are read from shared memory, and from global memory only once.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, CopyExtent extent) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                "r"(extent == CopyExtent::kWhole ? 16 : 0)
@@ -62,7 +63,7 @@ __device__ __forceinline__ int computed_here(int value) {
   return value;
 }
 
-// An instruction, because the assembler reorders as well: it does not move others past a barrier.
+// Needs an instruction because the assembler reorders, too; it does not move other instructions past a barrier.
 __device__ __forceinline__ void order_here() { __syncwarp(); }
 
 template <typename T>

@@ -1,5 +1,5 @@
-// Conversion between storage types and fp32 on a GPU, by its own instructions. Round to nearest, ties to even; values
-// beyond the range become Inf; NaN stays NaN.
+// Conversion between storage types and fp32 by GPU instructions. Round to nearest, ties to even; values beyond the
+// range become Inf; NaN stays NaN.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// Random words of neighbouring elements. Four elements, from a multiple of four on, share one call of Philox.
+// Random words for neighbouring elements. Each aligned group of four elements shares one Philox call.
 #pragma once
 
 #include "core/cuda/device/device.h"
@@ -6,8 +6,8 @@
 
 namespace mantissa::cuda {
 
-// Those of elements begin ... begin + Width - 1; Width is 1, or a multiple of 4 that divides begin. words_of(group): of
-// elements 4 * group ... 4 * group + 3.
+// Draws the words of elements begin ... begin + Width - 1. Width is 1, or a multiple of 4 that divides begin.
+// words_of(group): the words of elements 4 * group ... 4 * group + 3.
 template <int Width, typename WordsOf>
 __device__ __forceinline__ void draw_words(int64_t begin, const WordsOf& words_of, uint32_t (&words)[Width]) {
   if constexpr (Width == 1) {

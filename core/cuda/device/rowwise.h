@@ -1,9 +1,9 @@
-// Kernels over a matrix whose element needs no other thread's result, but needs to know its row and column.
+// Matrix kernels whose elements do not depend on other threads but need their row and column.
 //
 // An operation is a struct of pointers and numbers with
 //   template <int Width> __device__ void apply(int64_t row, int64_t column) const;   // columns column ... + Width - 1
-// which is called with Width elements at once where the addresses and the number of columns allow it, else with one.
-// Row and column come from the two axes of the grid: no division, which would cost as much as the work.
+// It is called with Width elements if the addresses and the number of columns allow it, else with one. Row and column
+// come from the two axes of the grid: a division would cost as much as the work.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace mantissa::cuda {
 
-// `across`: pieces of Width columns.
+// `across`: number of pieces of Width columns in a row.
 template <int Width, typename Operation>
 __global__ void rowwise_kernel(Operation operation, int64_t rows, int64_t across) {
   const int64_t first_row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -35,7 +35,7 @@ void run_rowwise(const Operation& operation, const RowwiseExtents& extents, Cuda
   if (extents.rows == 0 || extents.columns == 0) return;
   const bool vectors = extents.alignment == Alignment::kVectors && extents.columns % Width == 0;
   const int64_t across = vectors ? extents.columns / Width : extents.columns;
-  // Along the columns as few threads as reach across, in whole warps where it is more than one.
+  // The fewest threads that cover the columns, in whole warps if that is more than one warp.
   const int64_t block_x = across <= kLanes ? static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(across)))
                                            : std::min(kThreads, (across + kLanes - 1) / kLanes * kLanes);
   const int64_t block_y = kThreads / block_x;

@@ -1,8 +1,8 @@
-// A tile of a 16-bit matrix in shared memory: how it comes in from global memory, and how tensor cores take it up.
+// A tile of a 16-bit matrix in shared memory: copies it from global memory, and addresses it for tensor cores.
 //
-// A row is cut into chunks of 16 bytes, which is what copies and load_matrices move. Chunks are permuted within a row,
-// by the row's number, such that the same chunk of eight neighbouring rows lies in eight different groups of banks: no
-// access has bank conflicts, and nothing is lost to padding.
+// A row is divided into chunks of 16 bytes, the unit of copies and of load_matrices. The row's number permutes its
+// chunks, so that the same chunk of eight neighbouring rows lies in eight different groups of banks. So accesses have
+// no bank conflicts and need no padding.
 #pragma once
 
 #include "core/cuda/device/device.h"
@@ -24,8 +24,9 @@ struct SharedTile {
     return data + row * kColumns + (index ^ permutation(row)) * kChunkElements;
   }
 
-  // The element of the calling lane's chunk for load_matrices from (row, column) on, which are multiples of 8 and 16:
-  // the four 8 x 8 matrices of 16 x 16 elements by columns (top left, bottom left, top right, bottom right) or by rows.
+  // The address that the calling lane gives to load_matrices for 16 x 16 elements from (row, column) on; row must be a
+  // multiple of 8, column of 16. The four 8 x 8 matrices are ordered by columns (top left, bottom left, top right,
+  // bottom right) or by rows.
   __device__ __forceinline__ const T* by_columns(int row, int column) const {
     const int lane = static_cast<int>(threadIdx.x) % kLanes;
     return displaced(lane % 16, lane / 16, row, column);
@@ -38,15 +39,15 @@ struct SharedTile {
   T* data;  // as aligned as the block's shared memory
 
  private:
-  // Chunks that are permuted among each other. Rows of a multiple of eight chunks all begin in the same banks, others
-  // by turns in one half of the banks or the other.
+  // Chunks are permuted within groups of this size. Rows of a multiple of eight chunks all begin in the same banks;
+  // other rows begin alternately in one half of the banks and the other.
   static constexpr int kGroup = kChunks % 8 == 0 ? 8 : 4;
 
   __device__ static constexpr int permutation(int row) { return kGroup == 8 ? row & 7 : row >> 1 & 3; }
 
-  // chunk(lane_row + row, lane_chunk + column / kChunkElements), with a part that depends on the lane only. The whole
-  // would not change from one use to the next in a loop either, but there are dozens of them, and the compiler would
-  // keep all in registers.
+  // Equals chunk(lane_row + row, lane_chunk + column / kChunkElements), with one part that depends only on the lane.
+  // The whole address would be loop-invariant, too, but there are dozens of them, and the compiler would keep all in
+  // registers.
   __device__ __forceinline__ const T* displaced(int lane_row, int lane_chunk, int row, int column) const {
     constexpr int kGroupElements = kGroup * kChunkElements;
     const int of_lane = computed_here(lane_row * kColumns + (lane_chunk ^ permutation(lane_row)) * kChunkElements);
@@ -62,12 +63,13 @@ struct GlobalTile {
   int rows, columns;
 };
 
-// Starts copying into the first kRows rows of `to`, by all kThreads threads of the block; what `from` lacks becomes 0.
+// Starts copying `from` into the first kRows rows of `to`; elements outside of `from` become 0. All kThreads threads of
+// the block must call.
 template <int kRows, int kThreads, typename T, typename Tile>
 __device__ __forceinline__ void copy_tile(const Tile& to, const GlobalTile<const T>& from) {
   constexpr int kRowThreads = kThreads % Tile::kChunks == 0 ? Tile::kChunks : 4, kStepRows = kThreads / kRowThreads;
   static_assert(kRows % kStepRows == 0 && Tile::kChunks % kRowThreads == 0);
-  // Neither what depends on the thread only nor an offset for each step is worth a register in between.
+  // computed_here(): neither values that depend only on the thread nor an offset per step are worth a register.
   const int thread = computed_here(static_cast<int>(threadIdx.x)), row = thread / kRowThreads;
   const int first = thread % kRowThreads;
   const T* source = from.data + row * from.stride + first * Tile::kChunkElements;
@@ -83,7 +85,7 @@ __device__ __forceinline__ void copy_tile(const Tile& to, const GlobalTile<const
   }
 }
 
-// Writes rows [row, row + kRows) of `from` to the same rows of `to` where it has them, by the calling warp.
+// The calling warp writes rows [row, row + kRows) of `from` to the same rows of `to`, as far as `to` has them.
 template <int kRows, typename T, typename Tile>
 __device__ __forceinline__ void write_rows(const GlobalTile<T>& to, const Tile& from, int row) {
   static_assert(kRows * Tile::kChunks % kLanes == 0);

@@ -1,5 +1,5 @@
-// Several neighbouring elements in one access: 16 bytes where the addresses allow it, which is what keeps a GPU's
-// memory busy.
+// Access to several neighbouring elements at once: 16 bytes if the addresses allow it, which a GPU needs to use its
+// memory bandwidth.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace mantissa::cuda {
 
 constexpr int kAccessBytes = 16;
 
-// Elements of the narrowest of the types that fill one access; the others take several.
+// The number of elements of the narrowest type that fill one access; the other types take several accesses.
 template <typename... T>
 constexpr int kVectorWidth = kAccessBytes / static_cast<int>(std::min({sizeof(T)...}));
 
@@ -19,7 +19,7 @@ struct alignas(std::min<size_t>(sizeof(T) * Width, kAccessBytes)) Vector {
   T values[Width];
 };
 
-// `Width` elements as fp32. The address must be a multiple of 16 bytes, or of sizeof(T) where Width is 1.
+// Loads `Width` elements as fp32. The address must be a multiple of 16 bytes, or of sizeof(T) if Width is 1.
 template <int Width, typename T>
 __device__ __forceinline__ void load(const T* from, float (&to)[Width]) {
   const auto packed = *reinterpret_cast<const Vector<T, Width>*>(from);
@@ -27,7 +27,7 @@ __device__ __forceinline__ void load(const T* from, float (&to)[Width]) {
   for (int i = 0; i < Width; ++i) to[i] = widen(packed.values[i]);
 }
 
-// Rounded to T.
+// Stores `Width` elements, rounded to T; the address as in load().
 template <int Width, typename T>
 __device__ __forceinline__ void store(T* to, const float (&from)[Width]) {
   Vector<T, Width> packed;

@@ -1,17 +1,19 @@
-// Products of one warp on tensor cores: the sums stay in its registers, the right operand is a tile in shared memory.
+// Products of one warp on tensor cores: the sums stay in its registers, and the right operand is a tile in shared
+// memory.
 #pragma once
 
 #include "core/cuda/device/shared_tile.h"
 
 namespace mantissa::cuda {
 
-// Registers of a lane. A left operand is (kRowTiles * 16, 16), sums are (kRowTiles * 16, kColumnTiles * 8) in fp32.
+// The registers of one lane. A left operand is (kRowTiles * 16, 16); sums are (kRowTiles * 16, kColumnTiles * 8) in
+// fp32.
 template <int kRowTiles>
 using LeftOperand = uint32_t[kRowTiles][4];
 template <int kRowTiles, int kColumnTiles>
 using Sums = float[kRowTiles][kColumnTiles][4];
 
-// Columns [column, column + 16) of the rows from `row` on.
+// Loads columns [column, column + 16) of the kRowTiles * 16 rows from `row` on.
 template <int kRowTiles, typename Tile>
 __device__ __forceinline__ void load_left(LeftOperand<kRowTiles>& to, const Tile& tile, int row, int column) {
 #pragma unroll
@@ -34,11 +36,11 @@ __device__ __forceinline__ void multiply_transposed(Sums<kRowTiles, kColumnTiles
   }
 }
 
-// sums += left * right^T over all columns of both tiles, `left` from `row` on, `right` from its first row on.
+// sums += left * right^T over all columns of both tiles; `left` from `row` on, `right` from its first row on.
 template <int kRowTiles, int kColumnTiles, typename Tile>
 __device__ __forceinline__ void multiply_transposed(Sums<kRowTiles, kColumnTiles>& sums, const Tile& left, int row,
                                                     const Tile& right) {
-  // Two steps at a time: of all, the compiler moves so many loads to the front that sums are spilled.
+  // Unrolled by two only: if fully unrolled, the compiler hoists so many loads that sums are spilled.
 #pragma unroll 2
   for (int column = 0; column < Tile::kColumns; column += 16) {
     LeftOperand<kRowTiles> loaded;
@@ -47,7 +49,7 @@ __device__ __forceinline__ void multiply_transposed(Sums<kRowTiles, kColumnTiles
   }
 }
 
-// Sums as the left operands of a next product, rounded to 16 bits: columns [16 k, 16 k + 16) in left[k].
+// Rounds sums to 16 bits as left operands of the next product: left[k] holds columns [16 k, 16 k + 16).
 template <typename T, int kRowTiles, int kColumnTiles>
 __device__ __forceinline__ void round_to_left(LeftOperand<kRowTiles> (&left)[kColumnTiles / 2],
                                               const Sums<kRowTiles, kColumnTiles>& sums) {
@@ -84,7 +86,7 @@ __device__ __forceinline__ void multiply(Sums<kRowTiles, kColumnTiles>& sums,
   }
 }
 
-// Rounded, to the warp's own rows of `tile` from `row` on. Other lanes read them after __syncwarp().
+// Stores the sums, rounded, in the warp's own rows of `tile` from `row` on. Other lanes read them after __syncwarp().
 template <int kRowTiles, int kColumnTiles, typename Tile>
 __device__ __forceinline__ void store_sums(const Tile& tile, int row, const Sums<kRowTiles, kColumnTiles>& sums) {
   const int lane = static_cast<int>(threadIdx.x) % kLanes;

@@ -14,7 +14,7 @@ uint64_t launches = 0;
 
 void require_launchable(const GridRun& run) {
   const auto& [grid, block, shared_bytes, missing_blocks] = run;
-  constexpr size_t kMaxSharedBytes = size_t{227} << 10;  // of a block on compute capability 9.0
+  constexpr size_t kMaxSharedBytes = size_t{227} << 10;  // per block on compute capability 9.0
   MANTISSA_CHECK(grid.count() > 0 && block.count() > 0, "[emulation] a launch needs at least one block and one thread");
   MANTISSA_CHECK(block.count() <= 1024 && block.z <= 64, "[emulation] a block has at most 1024 threads, got {}x{}x{}",
                  block.x, block.y, block.z);
@@ -97,7 +97,7 @@ Fiber* Block::idle_fiber() {
   return fiber;
 }
 
-// The life of a fiber: one thread after the other. Threads that never wait share one fiber, without a switch.
+// The body of a fiber: runs one thread after the other. Threads that never wait share one fiber, without a switch.
 void Block::run_threads(Fiber* fiber) {
   for (;;) {
     const int unstarted = scheduler_.take_unstarted();
@@ -111,7 +111,7 @@ void Block::run_threads(Fiber* fiber) {
     running_ = &thread;
     try {
       kernel_();
-    } catch (const std::exception& error) {  // must not unwind out of a fiber
+    } catch (const std::exception& error) {  // an exception must not unwind out of a fiber
       failure_ = error.what();
       fiber->suspend();
     }
@@ -143,7 +143,7 @@ void Block::barrier(const Site& site) {
   Thread& self = *running_;
   self.waits_for = "barrier";
   self.site = site;
-  release_barrier_if_complete();  // the last thread to arrive takes its chances with the others
+  release_barrier_if_complete();  // the last thread to arrive is drawn like the others
   self.fiber->suspend();
   running_ = &self;
 }
@@ -176,7 +176,7 @@ const WarpSlots& Block::exchange(unsigned mask, const void* value, size_t bytes,
   MANTISSA_CHECK(bytes <= kSlotBytes, "[emulation] a lane can hand over {} bytes, got {}", kSlotBytes, bytes);
   MANTISSA_CHECK(mask >> lane & 1u, "[emulation] lane {} is not in its own mask {:#x} at {}", lane, mask, site.text());
   WarpGroup& group = group_of(warp, mask);
-  if (faults().skipped_wait == site) {  // takes what the others have left there so far
+  if (faults().skipped_wait == site) {  // takes what the others have handed in so far
     WarpSlots& slots = group.slots[group.turn % 2];
     if (bytes > 0) std::memcpy(slots[static_cast<size_t>(lane)].data(), value, bytes);
     return slots;

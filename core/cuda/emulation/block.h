@@ -1,8 +1,7 @@
-// One thread block of an emulated kernel: its threads as fibers, which run one at a time until they wait.
+// One thread block of an emulated kernel: its threads are fibers, which run one at a time until they wait.
 //
-// Which thread runs next is drawn at random (scheduler.h), so that code which relies on an order fails. Shared memory
-// starts out as NaN and ends where it was asked to end, which is watched. Threads that can never go on are an error
-// that says who waits where.
+// The next thread is drawn at random (scheduler.h), so that code that relies on an order fails. Shared memory starts
+// out as NaN, and its end is watched. A deadlock is an error that says which threads wait where.
 #pragma once
 
 #include <array>
@@ -37,22 +36,22 @@ struct Extent3 {
 };
 
 constexpr int kWarpSize = 32;
-constexpr size_t kSlotBytes = 32;  // what a lane can hand to its warp at once
+constexpr size_t kSlotBytes = 32;  // the most that a lane can hand to its warp at once
 
-// What the lanes of a warp have handed in, by lane.
+// The bytes that the lanes of a warp have handed in, by lane.
 using WarpSlots = std::array<std::array<std::byte, kSlotBytes>, kWarpSize>;
 
 struct GridRun {
   Extent3 grid, block;
   size_t shared_bytes = 0;
-  uint64_t missing_blocks = 0;  // the last ones do not run: a fault
+  uint64_t missing_blocks = 0;  // a fault: the last blocks do not run
 };
 
 class Block {
  public:
-  // Runs `kernel` once for each thread of each block, blocks in random order. Throws Error on a deadlock, on threads of
-  // one barrier that wait at different places, on a write beyond the end of shared memory, and on a launch that a GPU
-  // would refuse.
+  // Runs `kernel` once for each thread of each block, blocks in random order. Throws Error on a deadlock, on threads
+  // that wait at different barriers, on a write beyond the end of shared memory, and on a launch that a GPU would
+  // refuse.
   static void run_grid(const GridRun& grid, const std::function<void()>& kernel);
 
   // The block of the calling thread; ContractError outside of a kernel.
@@ -68,8 +67,8 @@ class Block {
 
   // Waits until every thread of the block that has not returned is here.
   void barrier(const Site& site);
-  // Hands in `bytes` at `value` and waits for the lanes in `mask`; the result is valid until the lane's next exchange
-  // with the same mask. kSlotBytes at most.
+  // Hands in `bytes` at `value`, at most kSlotBytes, and waits for the lanes in `mask`. The result is valid until the
+  // lane's next exchange with the same mask.
   const WarpSlots& exchange(unsigned mask, const void* value, size_t bytes, const Site& site);
 
  private:

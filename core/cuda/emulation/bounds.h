@@ -1,5 +1,6 @@
-// The integers among a kernel's arguments: its bounds, extents, strides and offsets. One that is off by one is what a
-// `<=` for a `<` or a wrong rounding of a division comes to; a test shifts them one at a time, in kernels as they are.
+// The integers among a kernel's arguments: its bounds, extents, strides and offsets. A `<=` instead of a `<`, or a
+// division that rounds the wrong way, amounts to one that is off by one. A test shifts them one at a time, without
+// changing the kernel.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,7 @@ consteval size_t field_count() {
   }
 }
 
-// References to them.
+// References to the fields of an aggregate.
 template <typename T>
 auto fields_of(T& value) {
   constexpr size_t kCount = field_count<T>();
@@ -68,14 +69,14 @@ auto fields_of(T& value) {
   // clang-format on
 }
 
-// Without the batch, which no kernel reads: it is a factor of their grids.
+// Leaves out the batch: no kernel reads it, only grids depend on it.
 template <typename T>
   requires std::is_same_v<T, AttentionShape>
 auto fields_of(T& e) {
   return std::tie(e.sequence_length, e.num_heads, e.num_kv_heads, e.head_dim);
 }
 
-// Calls f(integer&) for each integer of 32 or 64 bits in `value`, in order: smaller ones are elements, not bounds.
+// Calls f(integer&) for each integer of 32 or 64 bits in `value`, in order. Smaller integers are elements, not bounds.
 template <typename T, typename F>
 void for_each_bound(T& value, const F& f) {
   if constexpr (std::is_integral_v<T>) {

@@ -1,6 +1,6 @@
-// CUDA's device functions and variables, as kernels use them, on the host. Included by device/device.h only.
+// CUDA's device functions and variables that kernels use, on the host. Included by device/device.h only.
 //
-// Waiting functions know the place they are called from, so that a deadlock can be reported and a missing wait tried.
+// Functions that wait know their call site, so that a deadlock can be reported and a missing wait can be tried.
 #pragma once
 
 #include <cmath>
@@ -31,7 +31,7 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, const char* file = __builtin
 
 namespace mantissa::cuda::emulation {
 
-// What lane `source` handed in, once all lanes of the mask have handed in theirs.
+// The value that lane `source` handed in; waits until all lanes of the mask have handed in theirs.
 template <typename T>
 T take_from_lane(unsigned mask, T mine, int source, const char* file, int line) {
   const WarpSlots& slots = Block::current().exchange(mask, &mine, sizeof(T), {file, line});

@@ -1,4 +1,4 @@
-// What the emulated device is.
+// Properties of the emulated device.
 #include "core/base/check.h"
 #include "core/cuda/runtime/runtime.h"
 

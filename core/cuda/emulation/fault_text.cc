@@ -74,7 +74,7 @@ Faults faults_from_environment() {
     return parse_fault(text);
   } catch (const std::invalid_argument& error) {
     std::fprintf(stderr, "%s\n", error.what());
-    std::_Exit(kBadFaultExit);  // before main(): nobody could catch it
+    std::_Exit(kBadFaultExit);  // before main(): nothing could catch an exception
   }
 }
 

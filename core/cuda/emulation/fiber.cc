@@ -46,7 +46,8 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
 }
 
 Fiber::~Fiber() {
-  // The frames that were left on it are marked as such; the next owner of these addresses must not inherit that.
+  // Address sanitizer has marked the frames that were left on the stack; the next owner of these addresses must not
+  // inherit that.
   if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(region_, kGuardBytes + kStackBytes);
   munmap(region_, kGuardBytes + kStackBytes);
 }

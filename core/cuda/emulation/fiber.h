@@ -1,5 +1,4 @@
-// Fiber: a function on a stack of its own that can be left in the middle and entered again. Address sanitizer is told
-// of every switch.
+// Fiber: a function on a stack of its own that can be suspended and resumed. Address sanitizer is told of every switch.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +10,19 @@ class Fiber {
  public:
   // `body` starts at the first resume(). It must not throw, and must not return while the fiber may still be resumed.
   explicit Fiber(std::function<void()> body);
-  // A body that has not returned is dropped as it is: its stack goes, no destructor runs.
+  // Abandons a body that has not returned: frees its stack and runs no destructors.
   ~Fiber();
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
   // Runs the body up to its next suspend().
   void resume();
-  // From inside the body: back to resume().
+  // Called from inside the body: returns to resume().
   void suspend();
 
  private:
   std::function<void()> body_;
-  std::byte* region_;  // a page that may not be touched, then the stack
+  std::byte* region_;  // a guard page, then the stack
   void* inside_ = nullptr;
   void* outside_ = nullptr;
   const void* outer_stack_ = nullptr;

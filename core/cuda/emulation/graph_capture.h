@@ -1,6 +1,6 @@
-// GraphCapture: what is given to a stream while it is captured, by CUDA's rules (CUDA C++ Programming Guide, "Creating
-// a Graph Using Stream Capture"). A stream takes part once it waits for an event of a stream that does; it must not
-// wait for an event from outside; in the end all that took part must have been waited for by the first.
+// GraphCapture: the work queued while a stream is captured, by CUDA's rules (CUDA C++ Programming Guide, "Creating a
+// Graph Using Stream Capture"). A stream takes part once it waits for an event of a stream that does. It must not wait
+// for an event from outside. In the end, the first stream must have waited for all that took part.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace mantissa::cuda::emulation {
 
-// Work of a stream, which stands still until `is_ready`, where given, says so. Must not call the runtime.
+// Work of a stream; the stream stalls until `is_ready`, if given, returns true. Must not call the runtime.
 struct StreamWork {
   std::function<void()> run;
   std::function<bool()> is_ready = {};
@@ -22,28 +22,30 @@ using GraphWork = std::vector<StreamWork>;
 
 class GraphCapture {
  public:
-  // By the calling thread.
+  // Begins a capture by the calling thread.
   explicit GraphCapture(StreamHandle origin) : origin_(origin) { known_[origin]; }
 
   StreamHandle origin() const { return origin_; }
-  // Other threads may add work to its streams, and may do what they like with other streams.
+  // Other threads may add work to the captured streams, and are free to use other streams.
   bool is_by_this_thread() const { return thread_ == std::this_thread::get_id(); }
   bool takes_part(StreamHandle stream) const { return known_.contains(stream); }
 
-  // Of a stream that takes part. The order of the recording respects all events.
+  // Adds work of a stream that takes part. The order of the recording respects all events.
   void add(StreamHandle stream, StreamWork work);
-  // Whether the event belongs to the capture from now on: its stream takes part.
+  // Returns whether the event belongs to the capture from now on, because its stream takes part.
   bool record(EventHandle event, StreamHandle stream);
-  // Whether the wait belongs to the capture. CudaError if one of stream and event takes part in vain.
+  // Returns whether the wait belongs to the capture; if it does, `stream` takes part from now on. CudaError if a stream
+  // that takes part waits for an event from outside.
   bool wait(StreamHandle stream, EventHandle event);
   void forget(EventHandle event) { events_.erase(event); }
-  // By a call that is not permitted meanwhile.
+  // Marks the capture as spoilt by a call that is not permitted during a capture.
   void spoil(const char* call) { spoilt_by_ = call; }
-  // CudaError if it is spoilt, or if a stream that took part has work that the first stream has not waited for.
+  // Ends the capture and returns its work. CudaError if it is spoilt, or if a stream that took part has work that the
+  // first stream has not waited for.
   GraphWork finish();
 
  private:
-  // By stream: how much of its work has been waited for.
+  // By stream: up to which position of work_ its work has been waited for.
   using Progress = std::map<StreamHandle, uint64_t>;
 
   StreamHandle origin_;

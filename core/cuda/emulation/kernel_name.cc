@@ -7,7 +7,7 @@
 namespace mantissa::cuda::emulation {
 namespace {
 
-// Without "<...>", and of qualified names the last part.
+// Removes "<...>" and all but the last part of qualified names.
 std::string shortened(const std::string& types) {
   std::string result;
   size_t name_begins = 0;

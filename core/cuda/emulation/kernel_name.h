@@ -1,5 +1,5 @@
-// Names of kernels for tests: the place of the launch, and the types of the parameters, which tell kernels that one
-// function template launches apart.
+// Names of kernels for tests: the call site of the launch, and the parameter types, which distinguish the kernels that
+// one function template launches.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace mantissa::cuda::emulation {
 
-// `function` is the __PRETTY_FUNCTION__ of a template whose arguments are `Parameters`. Leaves out namespaces and the
-// arguments of templates: "core/cuda/cast.cu.cc:30 (Cast, long int)".
+// `function` is the __PRETTY_FUNCTION__ of a template whose arguments are `Parameters`. Leaves out namespaces and
+// template arguments: "core/cuda/cast.cu.cc:30 (Cast, long int)".
 std::string kernel_name_from(const Site& site, const std::string& function);
 
 template <typename... Parameters>

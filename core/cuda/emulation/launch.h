@@ -1,4 +1,4 @@
-// launch() on the emulated GPU: see device/launch.h.
+// launch() on the emulated GPU: see device/device.h.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct LaunchShape {
 
 namespace emulation {
 
-// A stream, and the place where somebody launches on it.
+// A stream, and the call site of the launch on it.
 struct LaunchTarget {
   LaunchTarget(StreamHandle on, const char* file = __builtin_FILE(), int line = __builtin_LINE())
       : stream(on), site{file, line} {}
@@ -62,7 +62,7 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, const emula
   });
 }
 
-// The block's shared memory, as the T that the launch asked for room for.
+// The dynamic shared memory of the block, as an array of T.
 template <typename T>
 T* shared_memory() {
   return reinterpret_cast<T*>(emulation::Block::current().shared_memory());

@@ -14,14 +14,14 @@ namespace mantissa::cuda {
 namespace emulation {
 
 constexpr unsigned kWholeWarp = 0xffffffffu;
-constexpr uintptr_t kRowBytes = 16;  // of a matrix, and of a copy
+constexpr uintptr_t kRowBytes = 16;  // of a matrix row, and of a copy
 
 inline void check_row_address(const char* what, const void* address, const Site& site) {
   MANTISSA_CHECK(reinterpret_cast<uintptr_t>(address) % kRowBytes == 0,
                  "[{}] an address must be a multiple of {} bytes, got {} at {}", what, kRowBytes, address, site.text());
 }
 
-// The 16-bit element `index` of what lane `lane` handed in.
+// The 16-bit element `index` of the bytes that lane `lane` handed in.
 inline uint16_t element_of(const WarpSlots& slots, int lane, int index) {
   uint16_t bits;
   std::memcpy(&bits, slots[static_cast<size_t>(lane)].data() + index * sizeof(bits), sizeof(bits));
@@ -35,11 +35,11 @@ inline const WarpSlots& exchange_rows(const void* row, const Site& site) {
 
 }  // namespace emulation
 
-// A GPU adds the products in an order and with guard bits of its own; here one after the other, each sum rounded.
+// A GPU adds the products in its own order and with guard bits; this adds them one after the other and rounds each sum.
 template <typename T>
 void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const char* file = __builtin_FILE(),
          int line = __builtin_LINE()) {
-  constexpr int kFirstB = 8;  // elements of a before those of b
+  constexpr int kFirstB = 8;  // index of the first 16-bit element of b, after those of a
   const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
   auto& block = emulation::Block::current();
   const auto& slots = block.exchange(emulation::kWholeWarp, mine, sizeof(mine), {file, line});

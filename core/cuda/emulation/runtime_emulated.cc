@@ -26,12 +26,12 @@ using Lock = std::unique_lock<std::recursive_mutex>;
 
 std::vector<StreamHandle> streams;
 std::list<emulation::GraphCapture> captures;  // at most one by each thread, as in CUDA's thread-local mode
-// As in CUDA, an event may be destroyed while work still refers to it: it goes when that work has run.
+// As in CUDA, an event may be destroyed while work still refers to it: it is deleted once that work has run.
 std::vector<EventHandle> destroyed_events;
 std::map<void*, size_t> allocations;  // of device memory
-size_t pooled_bytes = 0;              // given back to a pool, and not to the device yet
+size_t pooled_bytes = 0;              // freed to a pool, but not given back to the device yet
 double device_clock_ms = 0;
-std::exception_ptr failure;  // of work that failed; as on a GPU, the next one to wait hears of it
+std::exception_ptr failure;  // from work that failed; as on a GPU, the next wait reports it
 
 emulation::Random& order() {
   static emulation::Random random(emulation::seed());
@@ -47,7 +47,7 @@ bool can_run(const CUstream_st& stream) {
   return head.awaited == nullptr || head.awaited->completed >= head.turn;
 }
 
-// After a failure nothing that was queued runs any more.
+// Keeps the error and drops all queued work.
 void fail_with(std::exception_ptr error) {
   failure = std::move(error);
   for (const StreamHandle stream : streams) {
@@ -58,7 +58,8 @@ void fail_with(std::exception_ptr error) {
   }
 }
 
-// Runs the head of one stream, drawn among those that can go on; false if there is none. Never throws.
+// Runs the head of one stream, drawn at random among those that can go on; returns false if there is none. Never
+// throws.
 bool run_something() {
   std::vector<StreamHandle> able;
   for (const StreamHandle stream : streams) {
@@ -85,7 +86,7 @@ void run_all() noexcept {
   }
 }
 
-// Whether a stream stands still until something happens outside of this thread.
+// Whether a stream waits for something outside of this thread.
 bool somebody_is_awaited() {
   return std::any_of(streams.begin(), streams.end(),
                      [](StreamHandle stream) { return !stream->items.empty() && stream->items.front().work.is_ready; });
@@ -117,8 +118,8 @@ bool is_in_use(EventHandle event) {
   });
 }
 
-// Whether the call is one that a thread must not make while it captures; the capture is spoilt then. CUDA's
-// thread-local mode holds back the thread that captures, and no other.
+// If the calling thread captures, spoils its capture, because `call` is not permitted during a capture, and returns
+// true. CUDA's thread-local mode restricts only the thread that captures.
 bool spoils_capture(const char* call) {
   for (emulation::GraphCapture& capture : captures) {
     if (!capture.is_by_this_thread()) continue;
@@ -144,7 +145,7 @@ void* allocate(size_t bytes) {
   void* data = nullptr;
   const size_t room = std::max<size_t>(bytes, 1);
   if (posix_memalign(&data, kAlignmentBytes, room) != 0) throw OutOfDeviceMemory("[emulation] no host memory is left");
-  // Large regions (arenas) stay untouched, so that only what is used takes memory.
+  // Large regions (arenas) stay untouched, so that only the used part takes memory.
   constexpr size_t kPoisonLimitBytes = size_t{64} << 20;
   if (bytes <= kPoisonLimitBytes) std::memset(data, 0xff, room);
   return data;
@@ -181,7 +182,7 @@ void enqueue(StreamHandle stream, StreamWork work) {
     return;
   }
   stream->items.push_back({.work = std::move(work)});
-  // Now and then the device is quick.
+  // Now and then the device is quick and runs work at once.
   if (order().below(4) == 0) run_something();
 }
 
@@ -223,7 +224,7 @@ void* allocate_from_pool(PoolHandle, size_t bytes, StreamHandle) {
 void free_to_pool(void* data, StreamHandle stream) noexcept {
   const Lock lock(mutex);
   spoils_capture("free_to_pool");
-  // Also when the work is dropped after a failure.
+  // A deleter, because it also runs if the work is dropped after a failure.
   const auto give_back = [](void* memory) {
     const Lock held(mutex);
     pooled_bytes += allocations.at(memory);
@@ -285,7 +286,7 @@ void destroy_event(EventHandle event) noexcept {
     delete destroyed;
     return true;
   });
-  if (is_in_use(event)) {  // by a stream that stands still
+  if (is_in_use(event)) {  // by a stream that stalls
     destroyed_events.push_back(event);
   } else {
     delete event;

@@ -1,8 +1,8 @@
-// Which thread of a block runs next: drawn at random, in one of two ways, which is drawn for each block.
+// Draws the thread of a block that runs next, by one of two policies, which is drawn for each block.
 //
 // Even: any thread that can run. All advance at about the same pace, in every order.
-// Eager: one warp, as far as waits let it, then another. It is ahead of the others by as much as a GPU would ever let
-// it be: the rare case there, in which a missing barrier at the end of a loop shows.
+// Eager: one warp, as far as waits let it, then another. It gets ahead of the others as far as a GPU would ever let it.
+// This is the rare case in which a missing barrier at the end of a loop shows.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace mantissa::cuda::emulation {
 class Scheduler {
  public:
   static constexpr int kStartOne = -1;  // take_unstarted()
-  static constexpr int kNobody = -2;    // all wait, or have returned
+  static constexpr int kNobody = -2;    // all threads wait or have returned
 
   explicit Scheduler(int threads);
 
@@ -31,7 +31,7 @@ class Scheduler {
 
   const int threads_;
   Policy policy_ = Policy::kEven;
-  size_t warp_ = 0;                      // that ran last
+  size_t warp_ = 0;                      // the warp that ran last
   std::vector<std::vector<int>> ready_;  // by warp
   size_t ready_count_ = 0;
   std::vector<int> unstarted_;  // the next one last; warp by warp if eager

@@ -20,7 +20,7 @@ uint64_t initial_seed() {
 uint64_t current_seed = initial_seed();
 std::vector<Site> wait_sites;
 std::vector<Kernel> kernels_run;
-Faults current_faults = faults_from_environment();  // last: asks for a report of the two above at exit
+Faults current_faults = faults_from_environment();  // last: may arrange for a report of the two above at exit
 
 }  // namespace
 

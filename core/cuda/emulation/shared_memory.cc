@@ -18,7 +18,7 @@ namespace mantissa::cuda::emulation {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-constexpr int kNan = 0xff;  // of these bytes are the NaNs of every floating-point format
+constexpr int kNan = 0xff;  // a value of this byte throughout is NaN in every floating-point format
 
 }  // namespace
 
@@ -41,7 +41,7 @@ SharedMemory::~SharedMemory() {
 void SharedMemory::clear() { std::memset(data_, kNan, bytes_); }
 
 bool SharedMemory::end_is_intact() const {
-  if (__asan_poison_memory_region) return true;  // it would have ended the program, and lets nobody look
+  if (__asan_poison_memory_region) return true;  // it would have ended the program, and permits no read here
   return std::all_of(data_ + bytes_, guard_, [](std::byte b) { return b == std::byte{kNan}; });
 }
 

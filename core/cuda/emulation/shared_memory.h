@@ -1,13 +1,13 @@
-// A block's shared memory. Starts out as NaN, and ends where it was asked to end: an access beyond crashes, or, in the
-// few bytes to the next multiple of kSharedAlignmentBytes, is seen by address sanitizer or (a write) by
-// end_is_intact().
+// A block's shared memory. It starts out as NaN and ends at the requested size. An access beyond the end crashes. In
+// the few bytes to the next multiple of kSharedAlignmentBytes, address sanitizer detects it, or end_is_intact() detects
+// a write.
 #pragma once
 
 #include <cstddef>
 
 namespace mantissa::cuda::emulation {
 
-constexpr size_t kSharedAlignmentBytes = 16;  // of the largest access
+constexpr size_t kSharedAlignmentBytes = 16;  // the size of the largest access
 
 class SharedMemory {
  public:

@@ -1,5 +1,5 @@
-// Emulated streams: queues of work that run later, when somebody waits for them, in an order between streams that is
-// drawn at random. So that code which forgets to order two streams, or reads a result too early, fails.
+// Emulated streams: queues of work that runs later, when a caller waits for it. The order between streams is random, so
+// that code that forgets to order two streams, or reads a result too early, fails.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 #include "core/cuda/emulation/graph_capture.h"
 
-// What the opaque handles of the CUDA runtime point to.
+// The targets of the opaque handles of the CUDA runtime.
 struct CUevent_st {
   uint64_t recorded = 0, completed = 0;  // how often
   bool timing = false;
-  double completed_at_ms = 0.0;  // by the device's clock
+  double completed_at_ms = 0.0;  // on the device's clock
 };
 
 struct CUstream_st {
@@ -22,7 +22,7 @@ struct CUstream_st {
     mantissa::cuda::emulation::StreamWork work;  // or
     CUevent_st* recorded = nullptr;              // or
     CUevent_st* awaited = nullptr;
-    uint64_t turn = 0;  // of the event
+    uint64_t turn = 0;  // the number of the event's recording, from 1
   };
   std::deque<Item> items;
 };
@@ -31,7 +31,7 @@ struct CUgraphExec_st {
   mantissa::cuda::emulation::GraphWork work;
 };
 
-// Pools have nothing of their own: what is given back to one is the device's again when somebody has waited.
+// Pools hold no memory: memory that is freed to one belongs to the device again after the next wait.
 struct CUmemPoolHandle_st {};
 
 namespace mantissa::cuda::emulation {
@@ -40,7 +40,8 @@ namespace mantissa::cuda::emulation {
 void enqueue(StreamHandle stream, std::function<void()> work);
 void enqueue(StreamHandle stream, StreamWork work);
 
-// Called by work: it takes so long on the device. Its clock, which elapsed_ms() reads, moves by nothing else.
+// Called by work: advances the device's clock, which elapsed_ms() reads, by its duration. Nothing else advances the
+// clock.
 void take_time(double milliseconds);
 
 }  // namespace mantissa::cuda::emulation

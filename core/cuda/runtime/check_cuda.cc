@@ -16,7 +16,7 @@ std::string describe(const char* call, cudaError_t status) {
 
 void check_cuda(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
-  cudaGetLastError();  // else the next launch would report it again
+  cudaGetLastError();  // clears the error, which the next launch would report again
   if (status == cudaErrorMemoryAllocation) {
     throw OutOfDeviceMemory(describe(call, status) + "; lower train.micro_batch or model sizes, or use more ranks");
   }

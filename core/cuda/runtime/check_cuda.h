@@ -1,13 +1,13 @@
-// Status codes of the CUDA runtime as exceptions.
+// Turns status codes of the CUDA runtime into exceptions.
 #pragma once
 
 #include <driver_types.h>
 
 namespace mantissa::cuda {
 
-// CudaError naming the call unless `status` is success; OutOfDeviceMemory where that is the reason.
+// Throws CudaError naming `call` unless `status` is success; OutOfDeviceMemory for cudaErrorMemoryAllocation.
 void check_cuda(cudaError_t status, const char* call);
-// Likewise for a launch, naming the kernel.
+// Throws CudaError naming the kernel unless `status`, of its launch, is success.
 void check_launch(cudaError_t status, const void* kernel);
 
 }  // namespace mantissa::cuda

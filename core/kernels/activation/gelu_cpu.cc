@@ -32,7 +32,7 @@ struct TanhForm {
   static HWY_INLINE FloatVec derivative(FloatVec x) {
     const FloatTag df;
     const auto s = sigmoid(two_u(x));
-    // (2u)' grows like x^2 and must stay finite where s (1 - s) is 0; beyond |x| = 100 it is 0 for certain.
+    // (2u)' grows like x^2 and must stay finite where s (1 - s) is 0. Beyond |x| = 100, s (1 - s) is certainly 0.
     const auto bounded = hn::IfThenElse(hn::Gt(hn::Abs(x), hn::Set(df, 100.0f)), hn::Set(df, 100.0f), x);
     const auto slope = hn::MulAdd(hn::Mul(bounded, bounded), hn::Set(df, 3.0f * kCubic * kTwoSqrtTwoOverPi),
                                   hn::Set(df, kTwoSqrtTwoOverPi));
@@ -61,7 +61,7 @@ void backward_block(const T* x, const T* dy, T* dx, int64_t n) {
   });
 }
 
-// Calls body(form, x) with the form as a type and the first element's type.
+// Calls body with the form and the element type as template arguments.
 template <typename Body>
 void dispatch_form(GeluForm form, DType dtype, const Body& body) {
   dispatch(dtype, [&]<typename T>() {

@@ -8,11 +8,11 @@ namespace mantissa::cpu {
 void run(const GeluForwardArgs& args);
 void run(const GeluBackwardArgs& args);
 
-// A part of a matrix (R, C).
+// A rectangular part of a matrix (R, C).
 struct MatrixPart {
   int64_t row, rows, column, columns;
 };
-// The same for a part of matrices whose arguments were checked, on the calling thread.
+// The same for a part of the matrices, on the calling thread. The arguments must have passed check_args().
 void gelu_forward_part(const GeluForwardArgs& args, const MatrixPart& part);
 void gelu_backward_part(const GeluBackwardArgs& args, const MatrixPart& part);
 

@@ -59,7 +59,7 @@ struct AttentionBackwardScratch {
   }
 };
 
-// Scores and d_p of a block become p and d_s in place; 0 beyond the visible keys.
+// Turns the scores and d_p of a block into p and d_s in place; 0 beyond the visible keys.
 HWY_INLINE void softmax_backward_block(const AttentionBackwardScratch& s, const float* lse, const float* delta,
                                        int64_t rows, int64_t keys, bool diagonal) {
   const FloatTag df;
@@ -82,8 +82,8 @@ HWY_INLINE void softmax_backward_block(const AttentionBackwardScratch& s, const 
   }
 }
 
-// Adds one block of queries against the block of keys in scratch into d_queries and `sums`. lse and scratch hold
-// queries from `origin` on.
+// Adds the gradients of one block of queries and the block of keys in scratch to d_queries and `sums`. lse and scratch
+// hold queries from `origin` on.
 HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBackwardScratch& s, const float* lse,
                                int64_t origin, int64_t query_block, int64_t key_block, const KeySums& sums) {
   const bool diagonal = shape.on_diagonal(query_block, key_block);
@@ -107,7 +107,7 @@ HWY_INLINE void backward_block(const AttentionBlocks& shape, const AttentionBack
   small_gemm(scores);
   softmax_backward_block(s, lse + first_query, s.delta + first_query, rows, keys, diagonal);
 
-  // The transposed blocks, read by columns: key by query.
+  // Transposed blocks, read by columns: keys by queries.
   SmallGemmArgs by_key{.m = keys,
                        .n = padded,
                        .k = rows,
@@ -145,7 +145,7 @@ float row_dot(const T* a, const T* b, int64_t n) {
                             MANTISSA_VECTOR_LAMBDA { return hn::Mul(load(a + i, count), load(b + i, count)); });
 }
 
-// Adds the run into its sums, and writes its d_q.
+// Adds the run to its sums and writes its d_q.
 template <typename T>
 void backward_run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const AttentionBackwardScratch& s,
                   const SegmentRun& run) {

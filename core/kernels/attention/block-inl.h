@@ -1,4 +1,4 @@
-// Moving blocks of attention's operands between tensors and fp32 scratch whose rows are padded to whole vectors.
+// Copies blocks of attention's operands between tensors and fp32 scratch, whose rows are padded to whole vectors.
 #if defined(MANTISSA_CORE_CPU_ATTENTION_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_ATTENTION_BLOCK_INL_H_
 #undef MANTISSA_CORE_CPU_ATTENTION_BLOCK_INL_H_
@@ -41,8 +41,8 @@ HWY_INLINE void write_block(const float* src, int64_t padded, int64_t rows, int6
   }
 }
 
-// dst (padded, kAttentionBlock) = transpose of src (rows, padded), whose rows up to the next multiple of 4 are cleared;
-// the columns beyond those are cleared too.
+// dst (padded, kAttentionBlock) = transpose of src (rows, padded). Clears the rows of src up to the next multiple of 4,
+// and the columns of dst beyond those.
 HWY_INLINE void transpose_block(float* src, int64_t rows, int64_t padded, float* dst) {
   const int64_t rows4 = (rows + 3) / 4 * 4;
   std::fill(src + rows * padded, src + rows4 * padded, 0.0f);

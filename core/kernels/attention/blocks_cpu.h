@@ -8,8 +8,8 @@
 
 namespace mantissa::cpu {
 
-// Queries and keys are worked on in square blocks of this size: a block of scores (16 KiB) stays in the first-level
-// cache, together with a strip of the operand that it is multiplied with.
+// Size of the square blocks of queries and keys. A block of scores (16 KiB) stays in the first-level cache, together
+// with a strip of the operand that it is multiplied with.
 constexpr int64_t kAttentionBlock = 64;
 
 struct AttentionBlocks : AttentionShape {

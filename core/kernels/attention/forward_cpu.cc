@@ -1,10 +1,10 @@
 // out = softmax(scale * q k^T) v per sequence and head, lse = log(sum exp(scale * q k^T)).
 //
-// Blocks of 64 queries against blocks of 64 keys (attention_softmax-inl.h). Operands are widened to fp32 once per head;
-// scores, probabilities and sums stay in fp32; out is rounded once. bf16 has kernels of its own where the processor
-// multiplies pairs of it (attention_pairs.h). Every query goes over the key blocks in order, so nothing depends on
-// which thread works on it. On the causal diagonal a non-finite value may spread to earlier queries of the same block
-// (0 * NaN); it never vanishes.
+// Blocks of 64 queries against blocks of 64 keys (attention_softmax-inl.h). A task widens its operands to fp32 once.
+// Scores, probabilities and sums stay in fp32; out is rounded once. bf16 has its own kernels on processors that
+// multiply pairs of it (attention_pairs.h). Every query visits the key blocks in order, so nothing depends on which
+// thread works on it. On the causal diagonal a non-finite value may spread to earlier queries of the same block (0 *
+// NaN); it never vanishes.
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022.
 #include "core/kernels/attention/args.h"
@@ -114,7 +114,7 @@ HWY_EXPORT(attend_any);
 
 namespace {
 // Heads are cut into runs of query blocks until there are about this many tasks. More runs balance better over many
-// threads but widen the keys and values of a head once each.
+// threads, but each run widens the head's keys and values again.
 constexpr int64_t kWantedTasks = 32;
 }  // namespace
 
@@ -126,7 +126,7 @@ void run(const AttentionForwardArgs& args) {
   const auto attend_run =
       attends_in_pairs(args.qkv.dtype(), shape.head_dim) ? attend_pairs : HWY_DYNAMIC_DISPATCH(attend_any);
   parallel_for(runs * heads, [&](int64_t task) {
-    const int64_t from_end = runs - 1 - task / heads, index = task % heads;  // causal: the long runs first
+    const int64_t from_end = runs - 1 - task / heads, index = task % heads;  // causal: long runs first
     attend_run(args, shape, index / shape.num_heads, index % shape.num_heads, from_end * shape.blocks() / runs,
                (from_end + 1) * shape.blocks() / runs);
   });

@@ -1,4 +1,4 @@
-// The steps of attention_backward.cc, in pairs.
+// The steps of attention_backward_cpu.cc, on pairs of bf16.
 #include "core/kernels/attention/pairs_cpu.h"
 #include "core/kernels/attention/panels_cpu.h"
 
@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// One thread's working memory, for R queries of a query head, in whole blocks, and the sums of S keys.
+// One thread's working memory, for R queries of a query head (in whole blocks) and the sums of S keys.
 struct PairBackwardScratch {
   uint32_t *key_columns, *value_columns, *key_pairs;  // of one key block
   BFloat16 *queries, *d_out;                          // (R, dim)
@@ -59,14 +59,14 @@ struct PairBackwardScratch {
 
 using WordVec = hn::Vec<hn::RebindToUnsigned<FloatTag>>;
 
-// The words of two rows of fp32, rounded to bf16.
+// Words of two fp32 rows, rounded to bf16.
 HWY_INLINE WordVec rounded_pairs(FloatVec even, FloatVec odd) {
   const hn::RebindToUnsigned<FloatTag> du;
   return hn::Or(hn::ShiftRight<16>(bf16_in_upper_half(even)),
                 hn::And(bf16_in_upper_half(odd), hn::Set(du, 0xffff0000u)));
 }
 
-// A pair of rows of 64 keys, as row `pair` of panels of 8 keys.
+// Stores the words of a pair of rows, for keys from `key` on, as row `pair` of panels of 8 keys.
 HWY_INLINE void store_pairs(WordVec words, int64_t pair, int64_t key, uint32_t* panels) {
   const hn::RebindToUnsigned<FloatTag> du;
   constexpr int64_t kPiece = std::min<int64_t>(kPanelRows, hn::MaxLanes(du));
@@ -82,7 +82,7 @@ struct SoftmaxGradient {
   FloatVec p, d_s;
 };
 
-// Of a vector of scores, `lanes` of which the query sees. Others may hold anything.
+// p and d_s of a vector of scores. The query sees the first `lanes` of them; the others may hold anything.
 HWY_INLINE SoftmaxGradient softmax_gradient(const PairBackwardScratch& s, int64_t at, FloatVec scale, FloatVec lse,
                                             FloatVec delta, int64_t lanes) {
   const auto p = exp(hn::MulSub(load(s.scores + at), scale, lse));
@@ -90,7 +90,8 @@ HWY_INLINE SoftmaxGradient softmax_gradient(const PairBackwardScratch& s, int64_
   return {zero_beyond(p, lanes), zero_beyond(d_s, lanes)};
 }
 
-// Rounds p and d_s of a block, 0 beyond the visible keys and beyond `rows`: p by keys, d_s by keys and by queries.
+// Rounds p and d_s of a block to bf16, 0 beyond the visible keys and beyond `rows`. Stores p by keys, d_s by keys and
+// by queries.
 HWY_INLINE void softmax_backward_pairs(const PairBackwardScratch& s, const float* lse, const float* delta, int64_t rows,
                                        int64_t keys, bool diagonal, float scale) {
   const FloatTag df;
@@ -113,8 +114,8 @@ HWY_INLINE void softmax_backward_pairs(const PairBackwardScratch& s, const float
   }
 }
 
-// Adds one block of queries against the block of keys in scratch into d_queries and `sums`. lse and scratch hold
-// query blocks from `origin` on.
+// Adds the gradients of one block of queries and the block of keys in scratch to d_queries and `sums`. lse and scratch
+// hold query blocks from `origin` on.
 HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBackwardScratch& s, const float* lse,
                                      int64_t origin, int64_t query_block, int64_t key_block, const KeySums& sums) {
   const bool diagonal = shape.on_diagonal(query_block, key_block);
@@ -168,7 +169,7 @@ HWY_INLINE void backward_pairs_block(const AttentionBlocks& shape, const PairBac
                 diagonal ? PairTriangle::kLowerOperand : PairTriangle::kNone);
 }
 
-// Adds the run into its sums, and writes its d_q.
+// Adds the run to its sums and writes its d_q.
 void backward_pairs_run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const PairBackwardScratch& s,
                         const SegmentRun& run) {
   const int64_t b = run.b, head = run.head, kv_head = head / shape.group(), dim = shape.head_dim;

@@ -1,5 +1,5 @@
-// Attention in bf16 on a processor with dot products of bf16 pairs, at twice the speed of fp32: queries, keys, values
-// and d_out are multiplied as they are; probabilities and d_scores are rounded to bf16 before the second products, as
+// Attention in bf16 on processors with dot products of bf16 pairs, at twice the speed of fp32. Queries, keys, values
+// and d_out are multiplied as they are. Probabilities and d_scores are rounded to bf16 before the second products, as
 // on GPUs. All sums, the softmax and its derivative stay in fp32. Subnormal operands count as 0.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace mantissa::cpu {
 
-// Whether these kernels are to be used: for bf16 and an even head_dim where Bf16Gemm::kDotProducts is preferred.
+// Whether to use these kernels: for bf16 and an even head_dim, if Bf16Gemm::kDotProducts is preferred.
 bool attends_in_pairs(DType dtype, int64_t head_dim);
 
 // Query blocks [begin, end) of one head.

@@ -38,8 +38,8 @@ void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks&
   copy_rows({args.qkv.data<BFloat16>() + shape.query_offset(b, head, 0), shape.qkv_row(), shape.sequence_length, dim},
             query_block, s.queries);
   s.softmax.begin(whole_rows, columns);
-  // Rows beyond the sequence are multiplied as well, with whatever was there, and never looked at; but not with a NaN,
-  // of which there may be none.
+  // Rows beyond the sequence are multiplied too, but their results are never read. Clear their probabilities: stale
+  // ones could be NaN, which must not occur.
   std::fill(s.probabilities + rows * kAttentionBlock, s.probabilities + whole_rows * kAttentionBlock, BFloat16{});
   for (int64_t j = 0; j < shape.key_blocks_end(query_block); ++j) {
     const bool diagonal = shape.on_diagonal(query_block, j);
@@ -99,7 +99,7 @@ namespace mantissa::cpu {
 HWY_EXPORT(attend_pairs_run);
 
 bool attends_in_pairs(DType dtype, int64_t head_dim) {
-  // Tests hold Highway to lesser instruction sets: they then run what a processor that has no more would.
+  // Tests limit Highway to smaller instruction sets. They must then get the path of a processor that has no more.
   return dtype == DType::kBF16 && head_dim % 2 == 0 && (hwy::SupportedTargets() & HWY_AVX3) != 0 &&
          preferred_bf16_gemm() == Bf16Gemm::kDotProducts;
 }

@@ -1,4 +1,4 @@
-// Operands of attention's products in pairs of bf16, packed for the micro-kernel of gemm_micro.h.
+// Operands of attention's products as pairs of bf16, packed for the micro-kernel of gemm_micro.h.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace mantissa::cpu {
 
-// Panels of two vectors: a block of 64 is two of them, and 16 sums are enough to keep the dot products busy.
+// Panels of two vectors: two panels make a block of 64, and 16 sums are enough to keep the dot-product units busy.
 constexpr int64_t kPanelColumns = 32;
 constexpr int64_t kPanelRows = 8;  // of the micro-kernel
 constexpr int64_t kBlockPairs = kAttentionBlock / 2;
@@ -34,7 +34,7 @@ struct HeadRows {
 // Columns of a (rows, dim) matrix in whole panels.
 constexpr int64_t panel_columns(int64_t dim) { return round_up(dim, kPanelColumns); }
 
-// For products that sum over dim: the block's rows as columns of b. (dim / 2, 64) in two panels.
+// For products that sum over dim: packs the block's rows as columns of b. (dim / 2, 64) in two panels.
 inline void pack_rows_as_columns(const HeadRows& head, int64_t block, uint32_t* panels) {
   pack_panels(head.operand(false), {.line = block * kAttentionBlock,
                                     .width = kPanelColumns,
@@ -46,8 +46,8 @@ inline void pack_rows_as_columns(const HeadRows& head, int64_t block, uint32_t* 
                                     .panel = panels});
 }
 
-// For products that sum over the block's rows: their pairs as rows of b. (32, panel_columns(dim)) in panels; pairs
-// beyond the rows are 0.
+// For products that sum over the block's rows: packs pairs of rows as rows of b. (32, panel_columns(dim)) in panels.
+// Pairs beyond the rows are 0.
 inline void pack_row_pairs(const HeadRows& head, int64_t block, uint32_t* panels) {
   const int64_t first = block * kAttentionBlock, rows = std::min(kAttentionBlock, head.rows - first);
   const int64_t width = panel_columns(head.dim);
@@ -62,7 +62,7 @@ inline void pack_row_pairs(const HeadRows& head, int64_t block, uint32_t* panels
                                    .panel = panels});
 }
 
-// The block's rows one after the other, those beyond the head's 0: (64, dim).
+// Copies the block's rows; rows beyond the head's are 0. (64, dim).
 inline void copy_rows(const HeadRows& head, int64_t block, BFloat16* rows) {
   const int64_t first = block * kAttentionBlock, count = std::min(kAttentionBlock, head.rows - first);
   for (int64_t r = 0; r < count; ++r)
@@ -70,9 +70,9 @@ inline void copy_rows(const HeadRows& head, int64_t block, BFloat16* rows) {
   std::fill(rows + count * head.dim, rows + kAttentionBlock * head.dim, BFloat16{});
 }
 
-// c (rows, columns), rows at distance c_stride, = or += a b: rows and columns in tiles of kPanelRows and kPanelColumns.
+// c (rows, columns) = a b or c += a b, in tiles of (kPanelRows, kPanelColumns).
 struct PairProduct {
-  const uint32_t* a;  // rows of words, at distance a_stride; or panels of kPanelRows, at distance a_stride
+  const uint32_t* a;  // rows of words at distance a_stride, or panels of kPanelRows at distance a_stride
   int64_t a_stride;
   const uint32_t* b;  // panels at distance b_stride
   int64_t b_stride;
@@ -82,12 +82,12 @@ struct PairProduct {
   TileStore store;
 };
 
-// What of a product on the causal diagonal is needed.
+// The part of a product on the causal diagonal that is needed.
 enum class PairTriangle : uint8_t {
   kNone,
-  kLowerResult,   // columns up to the row's
-  kLowerOperand,  // words of a that hold elements up to the row's
-  kUpperOperand,  // words of a from the row's on; a in panels
+  kLowerResult,   // columns up to the row's index
+  kLowerOperand,  // words of a with elements up to the row's index
+  kUpperOperand,  // words of a from the row's index on; a in panels
 };
 
 void multiply_rows(const PairProduct& product, PairTriangle triangle);

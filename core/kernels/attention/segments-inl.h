@@ -1,4 +1,4 @@
-// Adding up the partial sums of AttentionSegments.
+// Adds up the partial sums of AttentionSegments.
 #if defined(MANTISSA_CORE_CPU_ATTENTION_SEGMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_ATTENTION_SEGMENTS_INL_H_
 #undef MANTISSA_CORE_CPU_ATTENTION_SEGMENTS_INL_H_
@@ -31,7 +31,7 @@ HWY_INLINE void add(const KeySums& part, int64_t floats, const KeySums& total) {
   }
 }
 
-// Adds a run's queries that see a key block to the run's sums: body(begin, end, sums) adds query blocks.
+// Adds the run's queries that see key_block to the run's sums. body(begin, end, sums) adds query blocks [begin, end).
 template <typename Body>
 HWY_INLINE void add_segments(const AttentionSegments& shape, const SegmentRun& run, int64_t key_block, int64_t columns,
                              const Body& body) {
@@ -48,7 +48,7 @@ HWY_INLINE void add_segments(const AttentionSegments& shape, const SegmentRun& r
   }
 }
 
-// d_k = key_scale * sums, d_v = sums of `rows` keys from `first` on.
+// Writes d_k = key_scale * sums.d_keys and d_v = sums.d_values of `rows` keys from `first` on.
 template <typename T>
 void write_keys(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t kv_head,
                 int64_t first, int64_t rows, const KeySums& sums, int64_t columns, float key_scale) {
@@ -59,7 +59,7 @@ void write_keys(const AttentionBackwardArgs& args, const AttentionSegments& shap
               shape.qkv_row());
 }
 
-// Adds the partial sums of one key block, in the order of add_segments(), into the first of them.
+// Adds the partial sums of one key block, in the order of add_segments(), into the first of them. Writes d_k and d_v.
 template <typename T>
 void finish_key_block(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t kv_head,
                       int64_t key_block, float* of_head, int64_t columns, float key_scale) {

@@ -1,13 +1,13 @@
 // How attention's backward pass is cut into tasks.
 //
-// The queries of a key head, of all query heads that share it, are cut into segments: pieces of one query head, of
+// The queries of a key head (of all query heads that share it) are cut into segments: parts of one query head with
 // about equal work. d_k and d_v are sums over the segments, in order, of each segment's own fp32 sum over its queries.
-// So their bits depend on the length, the heads and the mask: not on threads, and not on how many sequences there are.
+// So their bits depend on the length, the heads and the mask, but not on the number of threads or sequences.
 //
-// Where there are key heads enough for the threads, a task does a key head with all of its segments and needs one block
-// of partial sums. Else each segment is a task, and all their partial sums are kept until they are added up, for about
-// 32 segments at a time (at most 63, or the query heads of a key head where those are more): for D = 64, one head and
-// T = 4096, these are 16 segments with 22.3 MiB under the causal mask and 32 MiB without.
+// With enough key heads for the threads, a task computes a key head with all its segments and needs one block of
+// partial sums. Otherwise each segment is a task, and all partial sums are kept until they are added up. This happens
+// for about 32 segments at a time (at most 63, or the query heads of a key head if those are more). For D = 64, one
+// head and T = 4096, these are 16 segments with 22.3 MiB under the causal mask and 32 MiB without.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace mantissa::cpu {
 
-// Sums over queries for consecutive keys: rows of one length in fp32.
+// Sums over queries, for consecutive keys: fp32 rows of equal length.
 struct KeySums {
   float *d_keys = nullptr, *d_values = nullptr;
 
@@ -26,30 +26,31 @@ struct KeySums {
 // Segments [begin, end) of a query head.
 struct SegmentRun {
   int64_t b, head, begin, end;
-  KeySums total;   // of all keys that they see
-  KeySums part{};  // of one key block: of a segment, before it is added to the total; null: what comes is added at once
+  KeySums total;   // for all keys that the segments see
+  KeySums part{};  // one segment's sums for one key block, added to total afterwards; null: add to total directly
 };
 
 struct AttentionSegments : AttentionBlocks {
-  // Tasks to aim at, as in the forward pass.
+  // Target number of tasks, as in the forward pass.
   static constexpr int64_t kWantedTasks = 32;
-  // Query blocks in a segment on average, at least: each segment packs the keys that it sees again.
+  // Minimum of query blocks per segment, on average: each segment packs the keys that it sees again.
   static constexpr int64_t kMinBlocks = 4;
 
   explicit AttentionSegments(const AttentionShape& extents);
 
-  // Of a query head.
+  // Segments of a query head.
   int64_t segments() const { return segments_; }
-  // Of a key head; 1: nothing is cut, and queries are added up as they come, over all query heads.
+  // Segments of a key head. 1: not cut; queries of all query heads are summed directly.
   int64_t segments_of_group() const { return is_cut_ ? segments_ * group() : 1; }
-  // Whether each segment is to be a task of `threads` threads: where key heads as tasks would leave them idle for more
-  // than a tenth of the time. What comes out is the same.
+  // Whether each segment becomes a task of `threads` threads: if key heads as tasks would leave threads idle for more
+  // than a tenth of the time. Results are the same either way.
   bool in_parallel(int64_t threads) const;
 
-  // Key heads whose segments are done in parallel, before the next ones are: this bounds the memory of partial sums.
+  // Key heads whose segments run in parallel at a time. Bounds the memory of partial sums.
   int64_t heads_per_round() const;
 
-  // The query blocks of a segment, and its first query. The segment after the last begins at the end.
+  // Query blocks [segment_begin(), segment_end()) of a segment, and its first query. The segment after the last begins
+  // at the end.
   int64_t segment_begin(int64_t segment) const { return query_blocks_[segment]; }
   int64_t segment_end(int64_t segment) const { return query_blocks_[segment + 1]; }
   int64_t first_query(int64_t segment) const {
@@ -57,15 +58,15 @@ struct AttentionSegments : AttentionBlocks {
   }
   // Key blocks [0, end) that a segment sees.
   int64_t segment_key_blocks(int64_t segment) const { return key_blocks_end(segment_end(segment) - 1); }
-  // The first segment that sees a key block; so do all that follow.
+  // The first segment that sees a key block. All later ones see it too.
   int64_t first_segment(int64_t key_block) const;
 
   SegmentRun whole_head(int64_t b, int64_t head, const KeySums& total, const KeySums& part) const {
     return {b, head, 0, segments_, total, segments_of_group() > 1 ? part : KeySums{}};
   }
 
-  // Partial sums of a key head, in rows of `columns`: size, and those of segment `segment` of query head `g` of the
-  // group.
+  // Partial sums of a key head, in rows of `columns`: their size, and those of segment `segment` of query head `g` of
+  // the group.
   int64_t sums_floats(int64_t columns) const { return group() * floats_before(segments_, columns); }
   KeySums sums(float* of_head, int64_t g, int64_t segment, int64_t columns) const;
 
@@ -76,22 +77,22 @@ struct AttentionSegments : AttentionBlocks {
 
   bool is_cut_;
   int64_t segments_;
-  std::array<int64_t, kWantedTasks + 1> query_blocks_{};       // where segments begin
-  std::array<int64_t, kWantedTasks + 1> key_blocks_before_{};  // that earlier segments see, added up
+  std::array<int64_t, kWantedTasks + 1> query_blocks_{};       // first block of each segment
+  std::array<int64_t, kWantedTasks + 1> key_blocks_before_{};  // seen by earlier segments, in total
 };
 
-// The steps of a backward pass for one way of computing it; b, heads, segments and key blocks are indices.
+// The kernels of one implementation of the backward pass. b, heads, segments and key blocks are indices.
 struct AttentionBackwardKernels {
   using Args = AttentionBackwardArgs;
   using Shape = AttentionSegments;
 
-  // A key head with all of its query heads.
+  // Computes a key head with all its query heads.
   void (*head)(const Args& args, const Shape& shape, int64_t b, int64_t kv_head);
-  // One segment: writes its d_q and its partial sums, among those of its key head.
+  // Computes one segment: writes its d_q, and its partial sums into those of its key head.
   void (*segment)(const Args& args, const Shape& shape, int64_t b, int64_t head, int64_t segment, float* of_head);
-  // Adds up the partial sums of a key head for one key block, and writes d_k and d_v.
+  // Adds up the partial sums of a key head for one key block. Writes d_k and d_v.
   void (*finish)(const Args& args, const Shape& shape, int64_t b, int64_t kv_head, int64_t key_block, float* of_head);
-  int64_t columns;  // of partial sums
+  int64_t columns;  // per row of partial sums
 };
 
 void run_attention_backward(const AttentionBackwardArgs& args, const AttentionSegments& shape,

@@ -1,4 +1,4 @@
-// The online softmax of a block of queries, whatever computes its products:
+// The online softmax of a block of queries, independent of how its products are computed:
 //   m' = max(m, rowmax(s)), p = exp(s - m'), l = exp(m - m') l + rowsum(p), o = exp(m - m') o + p v;  out = o / l.
 // A NaN score makes p, l and out NaN even if the maximum misses it.
 //
@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// Multiplies row[0, count) by `scale` and returns the largest. Whole vectors may be written: rows are padded.
+// Multiplies row[0, count) by `scale` and returns the maximum. May write whole vectors: rows are padded.
 HWY_INLINE float scaled_row_max(float* row, int64_t count, float scale) {
   const FloatTag df;
   const auto factor = hn::Set(df, scale);
@@ -35,7 +35,7 @@ HWY_INLINE float scaled_row_max(float* row, int64_t count, float scale) {
   return hn::GetLane(hn::MaxOfLanes(df, largest));
 }
 
-// row[j] = exp(row[j] - maximum) for j < count, 0 up to kAttentionBlock. Returns the sum.
+// row[j] = exp(row[j] - maximum) for j < count, and 0 from there up to kAttentionBlock. Returns the sum.
 HWY_INLINE float exponentiate_row(float* row, int64_t count, float maximum) {
   const FloatTag df;
   const auto offset = hn::Set(df, maximum);
@@ -56,7 +56,7 @@ HWY_INLINE void scale_row(float* row, int64_t padded, float factor) {
   for (int64_t i = 0; i < padded; i += float_lanes()) store(hn::Mul(load(row + i), v), row + i);
 }
 
-// A block of queries on its way over the key blocks.
+// State of a block of queries while it iterates over the key blocks.
 struct RunningSoftmax {
   float* scores;                    // (64, 64) of one key block, then probabilities
   float* sums;                      // (64, padded): of probabilities times values
@@ -78,8 +78,8 @@ struct RunningSoftmax {
   }
 };
 
-// Scores of one block, times `scale`, become probabilities against the new running maximum; earlier sums are rescaled
-// to it.
+// Turns the scores of one block, times `scale`, into probabilities relative to the new running maximum. Rescales
+// earlier sums to it.
 HWY_INLINE void softmax_block(const RunningSoftmax& s, int64_t rows, int64_t keys, bool diagonal, float scale,
                               int64_t padded) {
   const FloatTag df;
@@ -88,7 +88,7 @@ HWY_INLINE void softmax_block(const RunningSoftmax& s, int64_t rows, int64_t key
   for (int64_t r = 0; r < rows; ++r) {
     s.references[r] = scaled_row_max(s.scores + r * kAttentionBlock, visible(r), scale);
   }
-  for (int64_t r = 0; r < rows; r += float_lanes()) {  // all are padded to whole vectors
+  for (int64_t r = 0; r < rows; r += float_lanes()) {  // all arrays are padded to whole vectors
     const auto before = load(s.maxima + r), block = load(s.references + r);
     const auto maximum = hn::IfThenElse(hn::Gt(before, block), before, block);
     // While every score is -Inf any finite reference gives p = 0; -Inf itself would give NaN.

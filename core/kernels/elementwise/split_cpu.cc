@@ -1,4 +1,4 @@
-// parts[i] = bf16(what the parts before leave of x). Henry, Tang, Heinecke, "Leveraging the bfloat16 Artificial
+// parts[i] = bf16(x - parts[0] - ... - parts[i-1]). Source: Henry, Tang, Heinecke, "Leveraging the bfloat16 Artificial
 // Intelligence Datatype For Higher-Precision Computations", ARITH 2019.
 #include "core/kernels/elementwise/args.h"
 
@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// A finite v rounded to bf16, at most its largest number.
+// A finite v rounded to bf16, clamped to the largest finite bf16 number.
 HWY_INLINE FloatVec finite_bf16(FloatVec v) {
   const FloatTag df;
   const hn::RebindToUnsigned<FloatTag> du;

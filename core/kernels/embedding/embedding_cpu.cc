@@ -1,6 +1,6 @@
 // y[r] = token_table[tokens[r]] + position_table[r % T], in fp32 with one rounding on store.
-// Gradients: rows of dy added into fp32 tables in row order. Threads share out columns, not rows, so that no two of
-// them meet in a table row and the order of additions is always the same.
+// Gradients: rows of dy are added into fp32 tables in row order. Threads divide the columns, not the rows, so no two
+// threads write to the same element and the order of additions is fixed.
 #include "core/kernels/embedding/args.h"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ HWY_EXPORT(embedding_backward_kernel);
 
 namespace {
 
-// A token outside of the table would read or write foreign memory; the data loader has refused it before.
+// A token outside the table would access foreign memory. The data loader has already rejected such tokens.
 void check_tokens(const char* op, const Tensor& tokens, int64_t vocabulary) {
   const int32_t* data = tokens.data<int32_t>();
   for (int64_t i = 0; i < tokens.numel(); ++i) {

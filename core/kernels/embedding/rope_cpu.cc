@@ -1,5 +1,5 @@
-// Rotary position embedding: each pair (a, b) = (x[i], x[i + D/2]) of a head is turned by position * base^(-2i/D):
-//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative turns back (sin negated).
+// Rotary position embedding: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * base^(-2i/D):
+//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
 // Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 #include "core/kernels/embedding/args.h"
 

@@ -6,7 +6,7 @@
 
 namespace mantissa::cpu {
 
-// By position and pair, (T, D/2) each: of position * base^(-2i/D).
+// (T, D/2) each, by position and pair: cosine and sine of position * base^(-2i/D).
 struct RopeTable {
   int64_t sequence_length = 0;
   int64_t head_dim = 0;
@@ -14,8 +14,8 @@ struct RopeTable {
   std::vector<float> cosine, sine;
 };
 
-// Angles are computed in double: at position 1e5 an fp32 angle would already be wrong by 4e-3. The calling thread's
-// last table is kept, since every layer of a step asks for the same one.
+// Computes angles in double: at position 1e5 an fp32 angle would be wrong by 4e-3. Keeps the calling thread's last
+// table, since every layer of a step uses the same one.
 const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, float base);
 
 }  // namespace mantissa::cpu

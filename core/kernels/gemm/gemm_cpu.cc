@@ -21,7 +21,7 @@ const MicroKernel* own_kernel(DType dtype, Bf16Gemm bf16) {
 
 void gemm(const GemmArgs& args, Bf16Gemm bf16) {
   const bool scaled = args.a_scale.defined() || args.b_scale.defined();
-  // The library's product would have to be divided in a pass of its own, after its rounding.
+  // oneDNN's product would have to be divided in an extra pass, after it was rounded.
   if (scaled && own_kernel(args.a.dtype(), bf16) == nullptr) bf16 = Bf16Gemm::kWidened;
   if (const MicroKernel* const kernel = own_kernel(args.a.dtype(), bf16)) {
     gemm_packed(args, *kernel);

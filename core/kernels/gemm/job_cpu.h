@@ -1,5 +1,4 @@
-// One matrix multiplication by the micro-kernels: its operands, its result, and how they are cut. K is counted in
-// words.
+// One matrix multiplication by the micro-kernels: operands, result and partition. K is counted in words.
 #pragma once
 
 #include <algorithm>
@@ -16,26 +15,26 @@ struct GemmJob {
   const MicroKernel& kernel;
   GemmExtents extents;
   GemmOperand a, b;
-  bool packs_rows;        // rows of a cannot be read as they lie: tasks pack theirs
-  bool own_columns;       // tasks pack the columns of b that they read as well
-  const Tensor& product;  // where the product with its bias goes
+  bool packs_rows;        // rows of a cannot be read as stored: tasks pack them
+  bool own_columns;       // tasks also pack the columns of b that they read
+  const Tensor& product;  // destination of the product with its bias
   int64_t c_element_bytes;
   TileStore store;
-  bool direct;                   // tiles are stored by the micro-kernel, which has no factors
-  float factors[2];              // of the product: the inverses of GemmArgs::a_scale and b_scale
+  bool direct;                   // the micro-kernel stores tiles itself; it applies no factors
+  float factors[2];              // inverses of GemmArgs::a_scale and b_scale
   const float* bias = nullptr;   // (N)
-  uint32_t* packed_b = nullptr;  // panels of a block, unless tasks pack their own
-  float* sums = nullptr;         // of the tiles of a block of columns, where K is more than one block
+  uint32_t* packed_b = nullptr;  // panels of a block; null if tasks pack their own
+  float* sums = nullptr;         // partial sums of a block of columns' tiles, if K has several blocks
 
   int64_t depth_words() const { return words_in(extents.k, kernel.word); }
   int64_t elements(int64_t words) const { return words * elements_in(kernel.word); }
-  // Of the first row that is read from a panel: all of them, or those of an incomplete tile.
+  // First row of a that is read from a panel: 0 if all rows are packed, else that of the incomplete tile.
   int64_t first_packed_row() const { return packs_rows ? 0 : extents.m / kernel.rows * kernel.rows; }
-  // Whole vectors that hold the columns of c from `column` on, at most those of a tile.
+  // The columns of c from `column` on, rounded up to whole vectors, at most one tile.
   int64_t panel_width(int64_t column) const {
     return std::min(kernel.columns(), round_up(extents.n - column, kernel.lanes));
   }
-  // A panel of b: the columns from `column` on, and `words` of K from `word` on.
+  // A panel of b: the columns from `column` on, words [word, word + words) of K.
   PackArgs panel_of_b(int64_t column, int64_t word, int64_t words, uint32_t* panel) const {
     const int64_t width = panel_width(column);
     return {.line = column,
@@ -49,10 +48,10 @@ struct GemmJob {
   }
 };
 
-// The part of the operands that is packed at a time.
+// The part of the operands that is packed at a time. K is counted in words.
 struct GemmBlock {
   int64_t column, columns, word, words;
-  bool first, last;  // of K
+  bool first, last;  // whether it is the first or last block of K
 };
 
 // A part of c.

@@ -1,5 +1,5 @@
-// The output is cut into tiles that depend on the shape only; each is computed by one thread with a single-threaded
-// matmul. Left to itself oneDNN splits K over the threads for some shapes, and the sum would depend on their number.
+// The output is cut into tiles that depend on the shape only. One thread computes each tile with a single-threaded
+// matmul. By itself oneDNN splits K over the threads for some shapes, and the sum would depend on their number.
 #include "core/kernels/gemm/library_cpu.h"
 
 #include "core/base/thread_team.h"
@@ -28,7 +28,7 @@ void gemm_library(const GemmArgs& args) {
   const bool trans_a = args.trans_a == Transpose::kYes, trans_b = args.trans_b == Transpose::kYes;
   const Cut rows = cut_evenly(e.m, kTileRows, kGranularity), columns = cut_evenly(e.n, kTileColumns, kGranularity);
   const float* const bias = bias_as_fp32(args.bias, args.c.dtype(), bias_scratch);
-  // Full and edge tiles, looked up (or made, which may throw) before the threads start.
+  // Full and edge tiles. Looked up (or created, which may throw) before the threads start.
   const auto tile = [&](int64_t i, int64_t j) -> const GemmTile& {
     return gemm_tile({.m = rows.size(i),
                       .n = columns.size(j),
@@ -48,7 +48,7 @@ void gemm_library(const GemmArgs& args) {
                                        {&tile(last_row, 0), &tile(last_row, last_column)}};
   const int64_t tasks = rows.count() * columns.count();
   parallel_for(tasks, [&](int64_t task) {
-    // Tiles of one column strip follow each other: they share b.
+    // Tiles of one column strip are consecutive: they share b.
     const int64_t row_task = task % rows.count(), column_task = task / rows.count();
     const int64_t i = rows.begin(row_task), j = columns.begin(column_task);
     const SingleThreadScope single_thread;

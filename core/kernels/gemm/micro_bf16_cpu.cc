@@ -1,4 +1,4 @@
-// With VDPBF16PS, which adds two products of bf16 to each fp32 sum. Intrinsics: Highway 1.0 does not know it.
+// Uses VDPBF16PS, which adds two bf16 products to each fp32 sum. Written with intrinsics, because Highway 1.0 lacks it.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -69,7 +69,7 @@ MANTISSA_BF16_TARGET void multiply_bf16(const MicroTile& tile) {
     for (int j = 0; j < kVectors; ++j) columns[j] = reinterpret_cast<__m512bh>(_mm512_load_si512(b + j * kLanes));
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      int pair;  // rows of bf16 need not start at a whole word
+      int pair;  // rows of bf16 need not be aligned to words
       std::memcpy(&pair, a + i * row_stride, sizeof(pair));
       const auto x = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
       for (int j = 0; j < kVectors; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], x, columns[j]);

@@ -1,5 +1,5 @@
-// A tile of three vectors by 8 rows (4 where there are 16 registers only): enough independent sums to keep the
-// multiply-add units busy, with one vector of b for every 8 (4) multiply-adds and one broadcast of a for every three.
+// A tile is three vectors by 8 rows (4 with only 16 registers). That gives enough independent sums to keep the
+// multiply-add units busy, with one vector of b per 8 (4) multiply-adds and one broadcast of a per three.
 #include "core/kernels/gemm/micro_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -52,8 +52,8 @@ void multiply_fp32(const MicroTile& tile) {
       sums[i][j] = tile.before == nullptr ? hn::Zero(d) : hn::LoadU(d, tile.before + (i * kVectors + j) * lanes);
     }
   }
-  // Counting and moving on after each word of K would be a seventh of the loop's instructions on 256-bit vectors, which
-  // shows where a virtual machine has one of a core's two threads.
+  // Unrolled: loop overhead after each word of K would be a seventh of the instructions on 256-bit vectors. It costs
+  // time where a virtual machine has only one of a core's two threads.
 #pragma GCC unroll 4
   for (int64_t k = 0; k < tile.depth; ++k) {
     FloatVec columns[kVectors];

@@ -1,6 +1,6 @@
-// b is packed by all threads together, block by block. Then they take tasks, blocks of c. Where a is small enough to be
-// read again for every panel of b, tasks pack the panels that they use instead. Panels that are kept are packed once,
-// all of b's.
+// All threads pack b together, block by block. Then they take tasks, which are blocks of c. If a is small enough to be
+// read again for every panel of b, tasks pack the panels that they use instead. Cached panels are packed once, for all
+// of b.
 #include "core/kernels/gemm/packed_cpu.h"
 
 #include <algorithm>
@@ -14,26 +14,26 @@
 namespace mantissa::cpu {
 namespace {
 
-// Words of K, and of b, that are packed at a time: they bound the memory of a large product (16 MiB).
+// Words of K, and of b, packed at a time. Bounds the memory of a large product (16 MiB).
 constexpr int64_t kBlockDepthWords = 4 * kStretchWords;
 constexpr int64_t kBlockWords = int64_t{1} << 22;
-// Words of b that do not push everything else out of the second-level cache and its share of the third.
+// Words of b that fit in the second-level cache and its share of the third without evicting everything else.
 constexpr int64_t kCachedWords = int64_t{1} << 19;
-// Words of a that stay in the second-level cache while tasks go over them for each panel of b. They then pack their
-// panels themselves, which never leave that cache either. From the third-level cache it costs more than it saves.
+// Words of a that stay in the second-level cache while tasks iterate over them for each panel of b. Tasks then pack
+// their own panels, which never leave that cache either. From the third-level cache this costs more than it saves.
 constexpr int64_t kStreamedWords = int64_t{1} << 18;
-// Rows of a for which packing b would take less than a hundredth of the time: its panels are not worth their memory.
+// With more rows of a, packing b takes less than a hundredth of the time: keeping its panels is not worth their memory.
 constexpr int64_t kMostRowsForKept = 2048;
-// Fewer multiplications than this are left to one thread.
+// Products with fewer multiplications run on one thread.
 constexpr int64_t kParallelProducts = int64_t{1} << 19;
 
-// Columns of a block of b: so many that its panels take kBlockWords, but one panel at least.
+// Columns of a block of b: its panels take up to kBlockWords, but at least one panel.
 Cut cut_columns(int64_t columns, int64_t panel_columns, int64_t depth_words) {
   const int64_t most = std::max<int64_t>(1, kBlockWords / (depth_words * panel_columns)) * panel_columns;
   return cut_evenly(columns, most, panel_columns);
 }
 
-// Whether tasks go over all rows of a for one panel of b.
+// Whether a task covers all rows of a for one panel of b.
 bool takes_panels(const GemmJob& job, int64_t threads) {
   return !job.packs_rows && job.extents.m * job.depth_words() <= kStreamedWords &&
          Cut{job.extents.n, job.kernel.columns()}.count() >= GemmTasks::kPerThread * threads;
@@ -73,7 +73,7 @@ class PackedGemm {
   void multiply(const GemmBlock& block) const;
   GemmTasks tasks_of(const GemmBlock& block) const;
 
-  // Tasks on all threads, or on the calling one.
+  // Runs tasks on all threads, or on the calling thread.
   template <typename Body>
   void run(int64_t tasks, const Body& body) const {
     if (threads_ > 1) return parallel_for(tasks, body);
@@ -82,7 +82,7 @@ class PackedGemm {
 
   GemmJob job_;
   const int threads_;
-  const int64_t kept_words_;  // of the panels in args.b_cache; 0: they are in scratch
+  const int64_t kept_words_;  // words of panels in args.b_cache; 0: panels are in scratch
   const bool takes_panels_;   // a task is a panel of b
   Cut depth_;                 // of K, in words
   Cut columns_;               // of b and c
@@ -151,8 +151,8 @@ GemmTasks PackedGemm::tasks_of(const GemmBlock& block) const {
 
 void PackedGemm::multiply(const GemmBlock& block) const {
   const GemmTasks tasks = tasks_of(block);
-  // With rows outermost a thread's share is of rows that it is likely to have written, but goes over all of b again and
-  // again.
+  // With rows outermost, a thread's share consists of rows that it probably wrote itself, but it reads all of b
+  // repeatedly.
   const bool rows_outermost = block.words * block.columns <= kCachedWords;
   run(tasks.count(), [&](int64_t index) {
     const int64_t i = rows_outermost ? index / tasks.columns.count() : index % tasks.rows.count();

@@ -6,10 +6,10 @@
 
 namespace mantissa::cpu {
 
-// The contract of GemmArgs. Pairs of bf16 need bf16 operands; any others are widened, exactly, as they are packed.
+// Implements GemmArgs. Kernels for bf16 pairs need bf16 operands. Other dtypes are widened to fp32 (exact) when packed.
 void gemm_packed(const GemmArgs& args, const MicroKernel& kernel);
 
-// Words of the panels of b that this leaves in a cache, or finds there. 0: it packs b each time.
+// Words of the panels of b that gemm_packed() keeps in args.b_cache. 0: it packs b on every call.
 int64_t kept_words(const GemmArgs& args, const MicroKernel& kernel);
 
 }  // namespace mantissa::cpu

@@ -1,5 +1,5 @@
-// PackedOperand: the panels of a matrix for gemm_packed, kept from one product to the next. A linear layer's weight is
-// packed twice, along its rows for the forward pass and along its columns for the backward pass.
+// PackedOperand: keeps the panels of a matrix for gemm_packed() between products. A linear layer's weight is packed
+// twice, along its rows for the forward pass and along its columns for the backward pass.
 #pragma once
 
 #include "core/cpu/scratch.h"
@@ -14,7 +14,7 @@ class PackedOperand final : public OperandCache {
   void plan(const GemmArgs& args) override;
   size_t size_bytes() const override;
 
-  // Room for the panels of `operand` and whether they are there already; if not, the caller packs them now.
+  // Memory for the panels of `operand`, and whether they are already packed. If not, the caller packs them now.
   struct Panels {
     uint32_t* data;
     bool packed;

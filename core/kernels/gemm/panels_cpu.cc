@@ -32,9 +32,9 @@ HWY_INLINE void transpose_quad(const uint32_t* const src[4], int64_t k, uint32_t
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, high01, high23)), d, dst + 3 * width);
 }
 
-// A word of K after the other, so that a panel is written in order. `width` is a multiple of 4.
+// Transposes one word of K after the other, so that a panel is written in order. `width` is a multiple of 4.
 HWY_INLINE void transpose_lines(const uint32_t* const* lines, int64_t width, int64_t words, uint32_t* dst) {
-  constexpr int64_t kAhead = 32;  // the lines are too many streams for the processor to foresee
+  constexpr int64_t kAhead = 32;  // there are too many lines for the hardware prefetcher
   int64_t k = 0;
   for (; k + 4 <= words; k += 4) {
     for (int64_t line = 0; line < width; line += 4) transpose_quad(lines + line, k, dst + k * width + line, width);
@@ -49,12 +49,12 @@ HWY_INLINE void transpose_lines(const uint32_t* const* lines, int64_t width, int
   }
 }
 
-// Words of K that are widened at a time: 48 lines of them stay in the first-level cache.
+// Words of K widened at a time: 48 such lines fit in the first-level cache.
 constexpr int64_t kStretch = 64;
-// A line of zeros for those beyond the operand's, as long as a stretch.
+// Zeros in place of lines beyond the operand's; as long as a stretch.
 alignas(64) constexpr uint32_t kZeros[kStretch] = {};
 
-// One panel of a stretch of at most kStretch words.
+// Packs one panel of a stretch of at most kStretch words.
 template <typename T>
 void pack_stretch(const T* const* lines, int64_t depth, const PackArgs& args, uint32_t* panel) {
   const uint32_t* words[kMaxPanelLines];
@@ -100,7 +100,7 @@ void pack_along_k(const GemmOperand& operand, const PackArgs& args) {
   }
 }
 
-// ---- Operands whose lines lie side by side: as many at a time as a vector has lanes.
+// ---- Operands whose lines lie side by side: a vector holds as many lines as it has lanes.
 
 using WordTag = hn::ScalableTag<uint32_t>;
 
@@ -119,8 +119,8 @@ HWY_INLINE hn::Vec<WordTag> words_of(const uint16_t* p, int64_t count) {
   return hn::PromoteTo(d, hn::LoadU(d16, buffer));
 }
 
-// The words of a vector go to as many panels as they fill; kPiece is the width of a narrow panel, or 0 for those that
-// are at least as wide as a vector.
+// Distributes the words of a vector over the panels that they fill. kPiece: width of a narrow panel, or 0 for panels at
+// least as wide as a vector.
 template <int kPiece>
 struct Scatter {
   uint32_t* first;
@@ -141,7 +141,7 @@ struct Scatter {
   }
 };
 
-// The elements of each lane's word, added up.
+// The sum of the elements of each lane's word.
 HWY_INLINE FloatVec sum_of_words(hn::Vec<WordTag> v, GemmWord word) {
   const FloatTag df;
   if (word == GemmWord::kFp32) return hn::BitCast(df, v);
@@ -149,8 +149,8 @@ HWY_INLINE FloatVec sum_of_words(hn::Vec<WordTag> v, GemmWord word) {
   return hn::Add(hn::BitCast(df, hn::ShiftLeft<16>(v)), hn::BitCast(df, second));
 }
 
-// words(k, offset, count) gives the words of lines [offset, offset + count) of the panels' for a word of K. A vector's
-// lines by a few words of K at a time: cache lines hold those of the next vectors as well.
+// words(k, offset, count) returns word k of K for lines [offset, offset + count) of the panels' lines. Takes one vector
+// of lines by a few words of K at a time: their cache lines also hold the next vectors.
 template <int kPiece, typename Words>
 HWY_INLINE void pack_side_by_side(const GemmOperand& operand, const PackArgs& args, const Words& words) {
   constexpr int64_t kWordsAtATime = 32;
@@ -186,7 +186,7 @@ HWY_INLINE void pack_side_by_side(const GemmOperand& operand, const PackArgs& ar
   args.width == 8 ? pack_side_by_side<8>(operand, args, words) : pack_side_by_side<4>(operand, args, words);
 }
 
-// Rows are further apart than the processor looks ahead.
+// Rows are further apart than the hardware prefetcher looks ahead.
 constexpr int64_t kAheadRows = 64;
 
 template <typename T>
@@ -230,7 +230,7 @@ void pack_panels(const GemmOperand& operand, const PackArgs& args) { HWY_DYNAMIC
 void prefetch_panels(const GemmOperand& operand, const PackArgs& args, int64_t part, int64_t parts) {
   constexpr int64_t kLineBytes = 64;
   const int64_t lines = std::min(args.width * args.panels, operand.lines - args.line);
-  const int64_t rows = operand.lines_inner ? args.depth : lines;  // as they are stored
+  const int64_t rows = operand.lines_inner ? args.depth : lines;  // as stored
   const int64_t bytes = (operand.lines_inner ? lines : args.depth) * static_cast<int64_t>(size_bytes(operand.dtype));
   for (int64_t row = rows * part / parts; row < rows * (part + 1) / parts; ++row) {
     const std::byte* const first =

@@ -15,19 +15,19 @@ namespace {
 
 using Tag = dnnl::memory::format_tag;
 
-// Products of a transformer of width 768 on 512 and 1024 tokens: which one is fastest depends on the caches.
+// Products of a transformer of width 768 on 512 and 1024 tokens. It depends on the caches which one is fastest.
 struct Extents {
   int64_t m, n, k;
 };
 constexpr Extents kExtents[] = {{512, 768, 768}, {512, 2304, 768}, {1024, 3072, 768}};
-// Weights as they are stored, as oneDNN likes them stored least, and packed by oneDNN in advance.
+// Weight layouts: as models store them, the one that oneDNN likes least, and packed by oneDNN in advance.
 constexpr Tag kWeightLayouts[] = {Tag::ba, Tag::ab, Tag::any};
-constexpr std::chrono::milliseconds kBudget{15};  // for each
+constexpr std::chrono::milliseconds kBudget{15};  // per combination
 constexpr int kMinRepetitions = 3;
 
 dnnl::memory make_matrix(const dnnl::engine& engine, const dnnl::memory::desc& desc) {
   const dnnl::memory matrix(desc, engine);
-  std::memset(matrix.get_data_handle(), 0x3f, desc.get_size());  // 0.75 as fp32 and as bf16
+  std::memset(matrix.get_data_handle(), 0x3f, desc.get_size());  // about 0.75 as fp32 and as bf16
   return matrix;
 }
 
@@ -66,7 +66,7 @@ double measure(dnnl::memory::data_type type) {
 
 double measure_gemm_peak_flops(DType dtype) {
   MANTISSA_CHECK(is_floating(dtype), "[gemm_peak] expected a floating dtype, got {}", dtype);
-  omp_set_num_threads(threads());  // oneDNN's
+  omp_set_num_threads(threads());  // for oneDNN
   const double fp32_flops = measure(dnnl::memory::data_type::f32);
   if (dtype != DType::kBF16 || !is_possible(Bf16Gemm::kLibrary)) return fp32_flops;
   return std::max(fp32_flops, measure(dnnl::memory::data_type::bf16));

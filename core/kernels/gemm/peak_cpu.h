@@ -5,9 +5,9 @@
 
 namespace mantissa::cpu {
 
-// FLOP/s (2 M N K per multiplication) of the fastest way that oneDNN, threaded by itself over all OpenMP threads, has
-// to multiply matrices of a transformer's size: several extents and weight layouts, packed in advance included, in
-// `dtype` or in fp32, to which any dtype can be widened. Takes about a quarter of a second, twice that for bf16.
+// The highest FLOP/s (2 M N K per multiplication) that oneDNN reaches on matrices of a transformer's size, with its own
+// threading over all OpenMP threads. Tries several extents and weight layouts, including weights packed in advance.
+// Measures fp32, to which any dtype can be widened, and for bf16 also bf16. Takes about 0.25 s, twice that for bf16.
 double measure_gemm_peak_flops(DType dtype);
 
 }  // namespace mantissa::cpu

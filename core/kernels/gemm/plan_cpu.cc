@@ -5,7 +5,7 @@
 namespace mantissa::cpu {
 namespace {
 
-// With 1024 words of K: 512 KiB of a, and a panel of b of 192 KiB at a time.
+// With 1024 words of K, a task reads 512 KiB of a, and one panel of b of 192 KiB at a time.
 constexpr int64_t kTaskRows = 128;
 constexpr int64_t kLeastPackedRows = 32;
 constexpr int64_t kTaskColumns = 480;

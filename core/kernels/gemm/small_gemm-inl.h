@@ -1,7 +1,7 @@
 // Small fp32 matrix products on scratch in the first-level cache, for attention's blocks: c = a b or c += a b.
 //
 // Register-blocked outer products (Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication", TOMS
-// 34(3), 2008, without the packing: operands are small). Each element of c is one chain of fused multiply-adds in order
+// 34(3), 2008, but without packing: operands are small). Each element of c is one chain of fused multiply-adds in order
 // of k.
 #if defined(MANTISSA_CORE_CPU_SMALL_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_SMALL_GEMM_INL_H_
@@ -18,7 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// Which part of a square block on the causal diagonal is needed: the rest is skipped, as far as register blocks allow.
+// The part of a square block on the causal diagonal that is needed. The rest is skipped, as far as register blocks
+// allow.
 enum class Triangle : uint8_t {
   kNone,          // all of it
   kLowerResult,   // c[r][j] for j <= r
@@ -26,8 +27,8 @@ enum class Triangle : uint8_t {
   kUpperOperand,  // a[r][l] is 0 for l < r
 };
 
-// c (m, n) = a (m, k) b (k, n). a[r][l] is at a[r * a_row + l * a_column], so that it may be a transposed view; b and c
-// have contiguous rows. n is a multiple of the vector length: b and c are padded.
+// c (m, n) = a (m, k) b (k, n). a[r][l] is at a[r * a_row + l * a_column], so a may be a transposed view. b and c have
+// contiguous rows. n is a multiple of the vector length: b and c are padded.
 struct SmallGemmArgs {
   int64_t m, n, k;
   const float* a;

@@ -1,6 +1,6 @@
-// A task takes K in stretches whose panels stay in the second-level cache, and keeps the sums of a stretch for the next
-// one: what is rounded to c's dtype is the whole sum. Rows of a are read as they lie; where they cannot be, a task
-// packs its own, which then never leave the cache.
+// A task processes K in stretches whose panels stay in the second-level cache. It carries the sums of a stretch over to
+// the next one, so only the whole sum is rounded to c's dtype. Rows of a are read as stored if possible. Otherwise a
+// task packs its own, which then never leave the cache.
 #include "core/kernels/gemm/task_cpu.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace mantissa::cpu {
 namespace {
 
-// Words of K of a stretch, and a task's panels of a for them.
+// A stretch of K in words, and a task's panels of a for it.
 struct Stretch {
   int64_t begin, words;
   const uint32_t* panels;
@@ -43,8 +43,8 @@ void add_bias_gradient(const GemmJob& job, const GemmBlock& block, const GemmPar
   }
 }
 
-// What this thread packs of b after stretch `index` of a panel: its next stretch, or of the next panel, which is likely
-// to be this thread's as well. Its width is 0 behind the last.
+// The part of b that this thread packs after stretch `index` of a panel: the next stretch, or the first one of the next
+// panel, which is likely to be this thread's as well. Its width is 0 after the last panel.
 PackArgs next_own_panel(const GemmJob& job, int64_t column, const Cut& stretches, int64_t index) {
   const bool same_panel = index + 1 < stretches.count();
   if (!same_panel) column += job.kernel.columns();
@@ -66,8 +66,8 @@ void store_part(const GemmJob& job, const float* tile, int64_t tile_stride, cons
               .dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes});
 }
 
-// A column of tiles. `sums` holds the tiles' sums so far, each (rows, vectors of columns), and takes those that others
-// will add to; null where a tile is done at once. Meanwhile fetches the panel of b that will be packed next.
+// Computes a column of tiles. `sums` holds the tiles' partial sums, each (rows, vectors of columns), and receives those
+// that are not final; null if tiles are finished at once. Meanwhile prefetches the panel of b that is packed next.
 void run_column(const GemmJob& job, const GemmBlock& block, const GemmPart& part, const Stretch& stretch,
                 const uint32_t* b, const PackArgs& next_panel, float* sums) {
   alignas(64) float buffer[MicroKernel::kMaxElements];
@@ -120,7 +120,7 @@ void run_column(const GemmJob& job, const GemmBlock& block, const GemmPart& part
   }
 }
 
-// The activation, of numbers that are still in the cache.
+// Applies the activation while the part is still in the cache.
 void activate(const GemmJob& job, const GemmPart& part) {
   const MatrixPart matrix{.row = part.row,
                           .rows = part.row_end - part.row,
@@ -142,7 +142,7 @@ void run_gemm_task(const GemmJob& job, const GemmBlock& block, const GemmPart& p
   const Cut column_tiles{part.column_end - part.column, job.kernel.columns()};
   const int64_t own_row_tiles = Cut{part.row_end - part.row, job.kernel.rows}.count();
   const bool own_sums = job.sums == nullptr && stretches.count() > 1;
-  // Of the tasks that pack the same rows, the first adds them up.
+  // Several tasks pack the same rows; only the first one sums them.
   const bool adds_rows = job.args.bias_gradient.defined() && part.column == 0;
   uint32_t *panels = nullptr, *own_panel = nullptr;
   float *sums = nullptr, *row_sums = nullptr;
@@ -154,7 +154,7 @@ void run_gemm_task(const GemmJob& job, const GemmBlock& block, const GemmPart& p
     return layout.used_bytes();
   };
   lay_out(ScratchLayout(scratch.reserve(lay_out(ScratchLayout()))));
-  int64_t row_tiles = own_row_tiles;  // tiles of a column of tiles follow each other
+  int64_t row_tiles = own_row_tiles;  // distance in tiles between columns of tiles
   if (job.sums != nullptr) {
     row_tiles = Cut{job.extents.m, job.kernel.rows}.count();
     const int64_t first_column = (part.column - block.column) / job.kernel.columns();

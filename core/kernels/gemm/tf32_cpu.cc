@@ -1,5 +1,5 @@
-// tf32 is fp32 with the lower 13 bits of the mantissa left out: rounding is an addition to the bits, whose carry into
-// the exponent is what it should be.
+// tf32 is fp32 without the lower 13 bits of the mantissa. Rounding is an addition to the bits; a carry into the
+// exponent is correct.
 #include "core/kernels/gemm/tf32_cpu.h"
 
 #include "core/cpu/scratch.h"
@@ -23,7 +23,7 @@ HWY_INLINE FloatVec rounded_to_tf32(FloatVec v) {
   const auto is_odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(du, 1));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0xfff)), is_odd);
   const auto cut = hn::BitCast(df, hn::And(rounded, hn::Set(du, 0xffffe000u)));
-  return hn::IfThenElse(hn::IsNaN(v), v, cut);  // a NaN's payload must not be carried away
+  return hn::IfThenElse(hn::IsNaN(v), v, cut);  // the addition could carry a NaN's payload away
 }
 
 void tf32_kernel(const float* src, float* dst, int64_t count) {
@@ -44,7 +44,7 @@ HWY_EXPORT(tf32_kernel);
 
 namespace {
 
-// src rounded, in `scratch`.
+// src rounded to tf32, in `scratch`.
 Tensor rounded_to_tf32(const Tensor& src, Scratch& scratch) {
   std::byte* const memory = scratch.reserve(src.size_bytes());
   HWY_DYNAMIC_DISPATCH(tf32_kernel)(src.data<float>(), reinterpret_cast<float*>(memory), src.numel());

@@ -56,7 +56,8 @@ GemmTile::GemmTile(const GemmTileKey& key) : primitive_(std::make_unique<Primiti
   p.c = matrix_desc(key.m, key.n, key.stride_c, key.dtype_c, Transpose::kNo);
   if (key.has_bias) p.bias = matrix_desc(1, key.n, key.n, DType::kF32, Transpose::kNo);
   dnnl::primitive_attr attributes;
-  // The library's own scratchpad belongs to the thread that made the primitive; ours belongs to the one that runs it.
+  // The library's own scratchpad would belong to the thread that made the primitive. Ours belongs to the one that runs
+  // it.
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (key.mode == GradientMode::kAccumulate) {
     dnnl::post_ops post_ops;
@@ -76,7 +77,7 @@ void GemmTile::run(const GemmTileArgs& args) const {
   thread_local Scratch scratch;
   thread_local dnnl::stream stream(cpu_engine());
   const Primitive& p = *primitive_;
-  // oneDNN takes inputs through mutable handles; it only reads them.
+  // oneDNN takes inputs through mutable handles but only reads them.
   const auto input = [](const dnnl::memory::desc& desc, const void* data) {
     return dnnl::memory(desc, cpu_engine(), const_cast<void*>(data));
   };
@@ -91,7 +92,7 @@ void GemmTile::run(const GemmTileArgs& args) const {
 
 const GemmTile& gemm_tile(const GemmTileKey& key) {
   static std::shared_mutex mutex;
-  static std::unordered_map<GemmTileKey, GemmTile, KeyHash> tiles;  // references to its values stay valid
+  static std::unordered_map<GemmTileKey, GemmTile, KeyHash> tiles;  // references to values stay valid
   {
     const std::shared_lock lock(mutex);
     const auto found = tiles.find(key);

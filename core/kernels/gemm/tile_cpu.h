@@ -9,10 +9,10 @@
 
 namespace mantissa::cpu {
 
-// What a tile multiplication depends on: c (m, n) = op(a) op(b) + bias, or c += op(a) op(b).
+// Parameters of a tile's matmul: c (m, n) = op(a) op(b) + bias, or c += op(a) op(b).
 struct GemmTileKey {
   int64_t m, n, k;
-  int64_t stride_a, stride_b, stride_c;  // elements from one stored row to the next
+  int64_t stride_a, stride_b, stride_c;  // elements between stored rows
   DType dtype;                           // of a and b: fp32 or bf16
   DType dtype_c;
   Transpose trans_a, trans_b;
@@ -24,14 +24,14 @@ struct GemmTileKey {
 struct GemmTileArgs {
   const std::byte *a, *b;
   std::byte* c;
-  const float* bias;  // null when the key has none
+  const float* bias;  // null if the key has none
 };
 
 class GemmTile {
  public:
   explicit GemmTile(const GemmTileKey& key);
   ~GemmTile();
-  // Any number of threads may run one tile at the same time, each on its own c.
+  // Thread-safe: several threads may run one tile at the same time, each on its own c.
   void run(const GemmTileArgs& args) const;
 
  private:
@@ -39,11 +39,11 @@ class GemmTile {
   std::unique_ptr<Primitive> primitive_;
 };
 
-// The tile for `key`, made when it is first asked for and kept for the life of the process. Thread-safe.
+// The tile for `key`, created on first use and kept for the life of the process. Thread-safe.
 const GemmTile& gemm_tile(const GemmTileKey& key);
 
-// While one lives, OpenMP regions started by this thread have one thread: oneDNN then neither plans for several threads
-// nor splits K over them, which would make the sum depend on their number.
+// During its lifetime, OpenMP regions started by this thread have one thread. oneDNN then neither plans for several
+// threads nor splits K over them, which would make the sum depend on their number.
 class SingleThreadScope {
  public:
   SingleThreadScope();

@@ -1,4 +1,4 @@
-// Storing fp32 tiles in tensors: bias, accumulation and one rounding.
+// Stores fp32 tiles into tensors: factors, bias, accumulation and one rounding.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,11 @@
 
 namespace mantissa::cpu {
 
-// A bias (n), or null if it is undefined, as fp32 after its rounding to c's dtype: where it lies, or converted into
-// `scratch`.
+// A bias (n) as fp32, after rounding to c's dtype: in place, or converted into `scratch`. nullptr if it is undefined.
 const float* bias_as_fp32(const Tensor& bias, DType c_dtype, Scratch& scratch);
 
-// dst rows at distance `stride` elements = round(t + bias), or dst += t with kAccumulate (dst is then fp32), where t is
-// the tile times both factors, one after the other.
+// dst = round(t + bias), or dst += t with kAccumulate (dst is then fp32). t is the tile times factors[0], then times
+// factors[1]. Rows of dst are `stride` elements apart.
 struct StoreTileArgs {
   const float* tile;  // (rows, columns), rows at distance tile_stride
   int64_t tile_stride;

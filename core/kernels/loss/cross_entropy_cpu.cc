@@ -1,11 +1,11 @@
 // Softmax cross-entropy of each row:
 //   loss = lse - logit[target],  lse = max + ln sum exp(logit - max).
-// Exponentials in fp32, summed in fp32 over 4096 columns and in double over those; a loss is rounded once. Losses are
-// summed in row order in double.
+// Exponentials are fp32, summed in fp32 per 4096 columns and in double over those sums. Each loss is rounded once.
+// Losses are summed in row order in double.
 //
 // Backward, in place:
 //   logit <- scale (exp(logit - lse) - [column is target]),
-// the target's term by expm1, which does not cancel when its probability is near 1.
+// The target's term uses expm1, which does not cancel when its probability is near 1.
 //
 // A NaN or +Inf logit makes its row's loss and gradient NaN; -Inf is a probability of 0.
 #include "core/kernels/loss/args.h"
@@ -25,7 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// May lose a NaN: the sum of exponentials has it.
+// May miss a NaN; the sum of exponentials does not.
 template <typename T>
 float largest(const T* logits, int64_t n) {
   const FloatTag df;

@@ -4,7 +4,7 @@
 //
 // Backward, with g = weight dy:
 //   dx = rstd (g - mean(g) - xhat mean(g xhat)),  d_weight = sum dy xhat,  d_bias = sum dy over rows,
-// the latter two as fp32 sums of fixed blocks of rows, then of the blocks in order.
+// where d_weight and d_bias are fp32 sums of fixed blocks of rows, then of the blocks in order.
 //
 // Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
 #include "core/kernels/norm/args.h"

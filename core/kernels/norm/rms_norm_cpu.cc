@@ -3,7 +3,7 @@
 //
 // Backward, with g = weight dy:
 //   dx = rstd (g - xhat mean(g xhat)),  d_weight = sum dy xhat over rows,
-// the latter as fp32 sums of fixed blocks of rows, then of the blocks in order.
+// where d_weight is an fp32 sum of fixed blocks of rows, then of the blocks in order.
 //
 // Source: Zhang & Sennrich, "Root Mean Square Layer Normalization", 2019.
 #include "core/kernels/norm/args.h"

@@ -1,4 +1,4 @@
-// The arithmetic of an update, for vectors: what core/cpu/adamw.cc and core/cpu/adamw_blocks.cc have in common.
+// Vector arithmetic of an AdamW update, shared by core/cpu/adamw.cc and core/cpu/adamw_blocks.cc.
 //
 // Included once per instruction set, after simd-inl.h.
 #if defined(MANTISSA_CORE_CPU_ADAMW_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// What one update multiplies by.
+// The factors of one update.
 struct AdamWFactors {
   AdamWFactors(const AdamWArgs& args, const UpdateControl& control)
       : multiplier(control.gradient_multiplier),
@@ -29,7 +29,7 @@ struct AdamWFactors {
   float multiplier, beta1, beta2, decay, step, inverse_correction2, epsilon;
 };
 
-// Updates m and v by the gradient and returns by how much the weight falls, without its decay.
+// Updates m and v by the gradient. Returns the amount to subtract from the weight, excluding its decay.
 HWY_INLINE FloatVec update_moments(const AdamWFactors& f, FloatVec gradient, FloatVec& m, FloatVec& v) {
   const FloatTag df;
   const auto g = hn::Mul(gradient, hn::Set(df, f.multiplier));
@@ -43,7 +43,7 @@ HWY_INLINE FloatVec updated_weight(const AdamWFactors& f, FloatVec w, FloatVec f
   return hn::Sub(hn::NegMulAdd(hn::Set(FloatTag(), f.decay), w, w), fall);
 }
 
-// The words of elements element ... element + 4 * lanes - 1 of a parameter in one update, see AdamWArgs. element is a
+// The random words of elements [element, element + 4 * lanes) of a parameter in one update, see AdamWArgs. element is a
 // multiple of 4.
 HWY_INLINE void element_words(uint64_t key, uint32_t parameter, uint32_t update, int64_t element, uint32_t* words) {
   const WordTag du;

@@ -1,6 +1,7 @@
 // AdamW with state in fewer bits: weights without a master, second moments in bf16, moments in 8 bits. A block of
 // kDynamicBlock elements is widened into buffers that stay in the nearest cache, updated there in fp32 by the formula
-// of core/cpu/adamw.cc, and narrowed: memory is read and written once, and formats need not be combined in templates.
+// of adamw_cpu.cc, and narrowed. So memory is read and written once, and no template is needed per combination of
+// formats.
 #include "core/kernels/optimizer/adamw_blocks_cpu.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 
 static_assert(kBlockElements % kDynamicBlock == 0, "threads divide an update between blocks");
 
-// Of one block; what lies beyond its elements is 0.
+// Working copy of one block; 0 beyond its elements.
 struct Buffers {
   HWY_ALIGN float m[kDynamicBlock], v[kDynamicBlock], w[kDynamicBlock], c[kDynamicBlock];
   HWY_ALIGN uint32_t words[kDynamicBlock];
@@ -76,7 +77,7 @@ void write_codes(const Block& block, const Tensor& moment, const Tensor& absmax,
   std::memcpy(moment.data<uint8_t>() + block.begin, codes, static_cast<size_t>(block.n));
 }
 
-// The update of b.m, b.v and of weights that have no compensation, b.w.
+// Updates b.m, b.v and, for weights without compensation, b.w.
 void update(const Block& block, const AdamWFactors& factors, Buffers& b) {
   const float* gradient = block.args.gradient.data<float>() + block.begin;
   for_each_vector(block.n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
@@ -88,7 +89,7 @@ void update(const Block& block, const AdamWFactors& factors, Buffers& b) {
   });
 }
 
-// The same with Kahan's summation of the weights: b.w is bf16 afterwards, and b.c what it lacks.
+// The same with Kahan summation of the weights. Afterwards b.w holds bf16 values and b.c their rounding errors.
 void update_compensated(const Block& block, const AdamWFactors& factors, Buffers& b) {
   const FloatTag df;
   const float* gradient = block.args.gradient.data<float>() + block.begin;

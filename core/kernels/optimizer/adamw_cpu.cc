@@ -1,8 +1,8 @@
 // AdamW with decoupled weight decay, one pass in fp32 that also writes the low-precision weight:
 //   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
-// A bf16 m is rounded when stored; the update itself uses the unrounded one. A weight that is rounded stochastically is
-// written block by block, from masters that are still in the cache: its words come for several vectors at a time. State
+// A bf16 m is rounded when stored; the update itself uses the unrounded m. A stochastically rounded weight is written
+// block by block, from masters that are still in the cache: its random words come for several vectors at a time. State
 // in fewer bits is updated by core/cpu/adamw_blocks.cc.
 // Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/kernels/optimizer/args.h"
@@ -24,7 +24,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// weight is null when there is none.
+// weight is null if there is none.
 template <typename M, typename W>
 void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t begin, int64_t n, W* weight) {
   const float* gradient = args.gradient.data<float>() + begin;
@@ -56,7 +56,7 @@ void round_block(const AdamWArgs& args, uint32_t update, int64_t begin, int64_t 
   }
 }
 
-// The weight alone, from masters as they are.
+// Writes only the weight, from the current masters.
 template <typename W>
 void write_block(const AdamWArgs& args, uint32_t update, int64_t begin, int64_t n, W* weight) {
   if constexpr (!std::is_same_v<W, float>) {

@@ -1,4 +1,4 @@
-// core/quant/dynamic_map.h for whole blocks, bit for bit.
+// Encodes and decodes whole blocks, bit for bit as core/quant/dynamic_map.h.
 //
 // Included once per instruction set, after simd-inl.h.
 #if defined(MANTISSA_CORE_CPU_DYNAMIC_MAP_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -27,18 +27,18 @@ inline void decode_block(DynamicMap map, const uint8_t* codes, float absmax, flo
   }
 }
 
-// The largest magnitude of values (kDynamicBlock); NaN if one is.
+// The largest magnitude in values (kDynamicBlock); NaN if any value is NaN.
 inline float absmax_of(const float* values) {
   const hn::RebindToSigned<FloatTag> di;
   auto largest = hn::Zero(di);
   for (int64_t i = 0; i < kDynamicBlock; i += float_lanes()) {
     const auto bits = hn::BitCast(di, hn::LoadU(FloatTag(), values + i));
-    largest = hn::Max(largest, hn::And(bits, hn::Set(di, 0x7fffffff)));  // ordered as the magnitudes are, NaN above Inf
+    largest = hn::Max(largest, hn::And(bits, hn::Set(di, 0x7fffffff)));  // bits order like magnitudes, NaN above Inf
   }
   return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
 }
 
-// codes (kDynamicBlock) of the values (kDynamicBlock); returns their absmax.
+// codes (kDynamicBlock) of values (kDynamicBlock). Returns their absmax.
 inline float encode_block(DynamicMap map, const float* values, uint8_t* codes) {
   const FloatTag df;
   const hn::RebindToSigned<FloatTag> di;

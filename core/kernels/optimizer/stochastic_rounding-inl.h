@@ -1,4 +1,4 @@
-// Stochastic rounding of vectors: bit for bit core/tensor/stochastic_rounding.h, which says what the numbers mean.
+// Stochastic rounding of vectors, bit for bit as core/tensor/stochastic_rounding.h, which explains the constants.
 //
 // Included once per instruction set, after simd-inl.h.
 #if defined(MANTISSA_CORE_CPU_STOCHASTIC_ROUNDING_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -37,7 +37,7 @@ HWY_INLINE void store_stochastically(FloatVec v, hn::Vec<hn::RebindToUnsigned<Fl
   const auto is_subnormal = hn::Lt(ordered, hn::Set(di, 0x38800000));
   const auto is_nan = hn::RebindMask(du, hn::Gt(ordered, hn::Set(di, 0x7f800000)));
 
-  // Lanes that are not subnormal take part as 0: what a conversion of larger values to integers gives is undefined.
+  // Replace lanes that are not subnormal by 0: converting larger values to integers is undefined.
   const auto small = hn::IfThenElseZero(hn::RebindMask(df, is_subnormal), hn::BitCast(df, magnitude));
   const auto units = hn::Mul(small, hn::Set(df, 0x1p24f));
   const auto whole = hn::ConvertTo(di, units);

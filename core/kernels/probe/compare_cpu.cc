@@ -1,5 +1,5 @@
-// Partial sums of fixed blocks, added in order: the number of threads plays no part. Only sampled steps come here, so
-// plain loops do.
+// Adds partial sums of fixed blocks in order, so the number of threads does not matter. Plain loops suffice: only
+// sampled steps use this.
 #include "core/kernels/probe/args.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Bins are found for vectors of elements and counted one by one, by each task in counts of its own: what is shared is
-// touched once a task. Sums of integers do not depend on who comes first.
+// Computes bins by vectors and counts them one by one. Each task has its own counts and updates the shared ones once.
+// Integer sums do not depend on the order.
 #include "core/kernels/probe/args.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// As histogram_bin().
+// Vector form of histogram_bin().
 HWY_INLINE IntVec histogram_bins(IntVec magnitude) {
   const FloatTag df;
   const IntTag di;
@@ -35,7 +35,7 @@ HWY_INLINE IntVec histogram_bins(IntVec magnitude) {
   return hn::IfThenElse(hn::Gt(magnitude, infinity), hn::Set(di, kNanBin), bin);
 }
 
-// n < 2^32.
+// n must be below 2^32.
 template <typename T>
 void count_task(const T* x, int64_t n, ExponentHistogram* histogram) {
   const IntTag di;
@@ -63,7 +63,7 @@ void count_task(const T* x, int64_t n, ExponentHistogram* histogram) {
 void exponent_histogram_kernel(const ExponentHistogramArgs& args) {
   auto* const histogram = reinterpret_cast<ExponentHistogram*>(args.record.raw());
   const int64_t n = args.x.numel();
-  // Long enough that the sums of thousands of counts at their ends are little beside them.
+  // Long enough that adding thousands of counts at the end of a task costs little in comparison.
   const int64_t task_elements = std::max(4 * kBlockElements, divide_up(n, 64));
   dispatch(args.x.dtype(), [&]<typename T>() {
     const T* const x = args.x.data<T>();

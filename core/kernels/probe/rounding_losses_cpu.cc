@@ -1,5 +1,5 @@
-// A unit at a time: its largest magnitude, then what becomes of each element. Counts are integers, the same in every
-// order. Only sampled steps come here, so plain loops do.
+// Processes one unit at a time: first its largest magnitude, then the outcome of each element. Counts are integers, the
+// same in every order. Plain loops suffice: only sampled steps use this.
 #include "core/kernels/probe/args.h"
 
 #include <cstring>
@@ -46,7 +46,7 @@ void run(const RoundingLossesArgs& args) {
   struct Counts {
     int64_t of[kRoundingOutcomes] = {};
   };
-  // Some units a task, so that a task is worth a thread's while.
+  // Several units per task, so that a task is worth a thread's overhead.
   const int64_t units_per_task =
       std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, units.unit_rows * units.unit_columns));
   std::vector<Counts> tasks(static_cast<size_t>(divide_up(units.count, units_per_task)));

@@ -12,7 +12,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// As is_stagnant(); both magnitudes are finite where it matters.
+// Vector form of is_stagnant(). Results count only where both magnitudes are finite.
 HWY_INLINE auto is_stagnant(const Spacing& spacing, FloatVec weight_magnitude, FloatVec delta_magnitude) {
   const FloatTag df;
   const IntTag di;
@@ -22,7 +22,7 @@ HWY_INLINE auto is_stagnant(const Spacing& spacing, FloatVec weight_magnitude, F
   return hn::Lt(hn::Add(delta_magnitude, delta_magnitude), ulp);
 }
 
-// other: the updates, or the weights after them.
+// Meaning of `other`: the updates, or the weights after them.
 enum class Given : uint8_t { kDelta, kUpdated };
 
 template <Given given>

@@ -1,4 +1,4 @@
-// The record of a pass that many tasks share: maxima and counts, which do not depend on who comes first.
+// A QuantizeRecord that many tasks update: maxima and counts, which do not depend on the order.
 #pragma once
 
 #include <atomic>
@@ -7,7 +7,7 @@
 
 namespace mantissa::cpu {
 
-// nullptr where nobody asked for one. The tensor has passed check_record<QuantizeRecord>().
+// nullptr if the tensor is undefined. It must have passed check_record<QuantizeRecord>().
 inline QuantizeRecord* amax_record(const Tensor& record) {
   return record.defined() ? reinterpret_cast<QuantizeRecord*>(record.raw()) : nullptr;
 }

@@ -1,5 +1,5 @@
-// The largest magnitude of what a block has seen and how many of it were not finite, into a QuantizeRecord. Atomics of
-// integers: the result is the same in every order of blocks.
+// Adds a block's amax and its count of non-finite elements to a QuantizeRecord. Integer atomics make the result
+// independent of the order of blocks.
 #pragma once
 
 #include "core/cuda/device/device.h"
@@ -14,15 +14,15 @@ struct MaxBits {
 
 constexpr int non_finite(float value) { return is_finite_magnitude(magnitude_bits(value)) ? 0 : 1; }
 
-// amax: of the calling thread, as magnitude_bits(); count(): how many of its elements are not finite, asked for only
-// where the block has such. By all threads of a block of one dimension; scratch: shared memory for a word a warp.
+// amax: the calling thread's, as magnitude_bits(). count(): the number of its non-finite elements; called only if the
+// block has any. All threads of a one-dimensional block must call. scratch: shared memory, one word per warp.
 template <typename Count>
 __device__ __forceinline__ void add_to_record(QuantizeRecord* record, uint32_t amax, const Count& count,
                                               uint32_t* scratch) {
   const uint32_t largest = block_reduce(amax, MaxBits(), scratch);
   if (!is_finite_magnitude(largest)) {
     const uint32_t bad = block_reduce(static_cast<uint32_t>(count()), Sum(), scratch);
-    // Of the same size and representation; CUDA has no such function for int64_t.
+    // CUDA has no atomicAdd for int64_t; unsigned long long has the same size and representation.
     auto* const total = reinterpret_cast<unsigned long long*>(&record->non_finite);
     if (threadIdx.x == 0) atomicAdd(total, static_cast<unsigned long long>(bad));
   }

@@ -1,4 +1,4 @@
-// By a table of all 256, which holds the quotients by the scale as they are stored.
+// Uses a table of all 256 codes, with the values divided by the scale and rounded to dst's dtype.
 #include "core/kernels/quantize/args.h"
 
 #include <array>

@@ -1,4 +1,4 @@
-// 16 rows at a time, a vector of columns in 16 registers: butterflies between rows, no shuffles.
+// Transforms 16 rows at a time, with a vector of columns in 16 registers: butterflies between rows, no shuffles.
 #include "core/kernels/quantize/args.h"
 
 #include "core/quant/hadamard.h"

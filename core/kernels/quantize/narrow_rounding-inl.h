@@ -1,4 +1,4 @@
-// core/quant/narrow_format.h for vectors, bit for bit, and the largest magnitude of many.
+// Vector forms of core/quant/narrow_format.h, bit for bit, and the largest magnitude over many vectors.
 #if defined(MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_
 #undef MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_
@@ -15,7 +15,7 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 using IntTag = hn::RebindToSigned<FloatTag>;
 using IntVec = hn::Vec<IntTag>;
 
-// Non-negative: signed comparisons order it.
+// Non-negative, so signed comparisons order it.
 HWY_INLINE IntVec magnitude_bits(FloatVec v) {
   return hn::And(hn::BitCast(IntTag(), v), hn::Set(IntTag(), 0x7fffffff));
 }
@@ -24,7 +24,7 @@ class NarrowRounding {
  public:
   explicit NarrowRounding(Format format) : format_(narrow_format(format)) {}
 
-  // As round_to().
+  // Vector form of round_to().
   HWY_INLINE FloatVec operator()(FloatVec v) const {
     const FloatTag df;
     const auto magnitude = limited(v);
@@ -32,7 +32,7 @@ class NarrowRounding {
     return with_sign_and_non_finite(hn::Sub(hn::Add(magnitude, aligner), aligner), v);
   }
 
-  // As round_stochastically_to().
+  // Vector form of round_stochastically_to().
   HWY_INLINE FloatVec stochastic(FloatVec v, hn::Vec<hn::RebindToUnsigned<FloatTag>> words) const {
     const FloatTag df;
     const IntTag di;
@@ -50,13 +50,13 @@ class NarrowRounding {
   HWY_INLINE FloatVec limited(FloatVec v) const {
     return hn::Min(hn::BitCast(FloatTag(), magnitude_bits(v)), hn::Set(FloatTag(), format_.max));
   }
-  // Of the magnitude, or of the smallest normal number if that is larger.
+  // The power of two at or below max(magnitude, smallest normal number).
   HWY_INLINE FloatVec binade(FloatVec magnitude) const {
     const auto at_least = hn::Max(magnitude, hn::Set(FloatTag(), format_.min_normal));
     const auto infinity = hn::Set(IntTag(), static_cast<int32_t>(kInfinityBits));
     return hn::BitCast(FloatTag(), hn::And(hn::BitCast(IntTag(), at_least), infinity));
   }
-  // `rounded`, of v where that is finite, with its sign; else what becomes of v.
+  // `rounded` with the sign of v if v is finite; else v or NaN, as the format has it.
   HWY_INLINE FloatVec with_sign_and_non_finite(FloatVec rounded, FloatVec v) const {
     const FloatTag df;
     const IntTag di;
@@ -72,7 +72,7 @@ class NarrowRounding {
   NarrowFormat format_;
 };
 
-// The largest magnitude so far, and how many were not finite.
+// Accumulates the largest magnitude and the number of non-finite values.
 class VectorAmax {
  public:
   HWY_INLINE VectorAmax() : largest_(hn::Zero(IntTag())) {}

@@ -1,6 +1,6 @@
-// Rounding to low-precision formats: an element is read, multiplied, rounded in fp32 arithmetic and multiplied again,
-// its block's amax found first. Results do not depend on how blocks are divided over threads: maxima and counts do not
-// depend on order, random words belong to elements.
+// Rounding to low-precision formats. Finds a block's amax first. Then reads each element, multiplies it, rounds it in
+// fp32 arithmetic and multiplies it again. Results do not depend on how blocks are divided over threads: maxima and
+// counts do not depend on the order, and random words belong to elements.
 #include "core/kernels/quantize/args.h"
 
 #include <cstring>
@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-constexpr int64_t kColumnsAtATime = 1024;  // of a band of blocks: a multiple of every block's length
+constexpr int64_t kColumnsAtATime = 1024;  // in a band of blocks; a multiple of every block length
 
 // A part of a matrix.
 struct Part {
@@ -54,7 +54,7 @@ class Quantizer {
         record_(amax_record(args.record)),
         words_(args.stochastic) {}
 
-  // Elements that have the tensor's scale.
+  // Rounds elements that have the tensor's scale.
   void run(int64_t begin, int64_t n) const {
     const auto scale = hn::Set(FloatTag(), tensor_);
     VectorAmax found;
@@ -66,7 +66,7 @@ class Quantizer {
     add_to(record_, found.amax(), found.non_finite());
   }
 
-  // Their codes.
+  // The same, to codes.
   void run_codes(int64_t begin, int64_t n) const {
     const auto scale = hn::Set(FloatTag(), tensor_);
     VectorAmax found;
@@ -78,7 +78,7 @@ class Quantizer {
     add_to(record_, found.amax(), found.non_finite());
   }
 
-  // Blocks that lie side by side in the part and are as high as it.
+  // Rounds blocks side by side in the part, as high as the part.
   void run_blocks(const Part& part) const {
     const int64_t length = block_length(format_.scaling);
     for (int64_t column = part.column; column < part.column_end; column += length) {
@@ -86,7 +86,7 @@ class Quantizer {
     }
   }
 
-  // A block in each column of the part.
+  // Rounds one block in each column of the part.
   void run_columns(const Part& part) const {
     HWY_ALIGN uint32_t amaxes[hn::MaxLanes(FloatTag())];
     HWY_ALIGN float before[hn::MaxLanes(FloatTag())] = {}, after[hn::MaxLanes(FloatTag())] = {};
@@ -114,7 +114,8 @@ class Quantizer {
 
   bool makes_codes() const { return codes_ != nullptr || transposed_codes_ != nullptr; }
 
-  // Of values that the format has, from `element` on. One by one: a CPU makes codes for others to multiply only.
+  // Stores the codes of values that the format has, from `element` on. One by one: a CPU makes codes only for other
+  // devices to multiply.
   HWY_INLINE void store_codes(int64_t element, FloatVec v, int64_t count) const {
     HWY_ALIGN float values[hn::MaxLanes(FloatTag())];
     hn::Store(v, FloatTag(), values);
@@ -125,13 +126,13 @@ class Quantizer {
     }
   }
 
-  // v * after, or the codes of v, from `element` on.
+  // Stores v * after, or the codes of v, from `element` on.
   HWY_INLINE void store_scaled(int64_t element, FloatVec v, FloatVec after, int64_t count) const {
     if (makes_codes()) return store_codes(element, v, count);
     store(hn::Mul(v, after), dst_ + element, count);
   }
 
-  // Of the block that begins here, beside its codes.
+  // Stores the scale of the block that begins here, next to its codes.
   void store_scale(int64_t row, int64_t column, float after) const {
     const int64_t length = block_length(format_.scaling);
     if (code_scales_ != nullptr) {
@@ -150,7 +151,7 @@ class Quantizer {
     }
   }
 
-  // v, of the elements of src from `element` on.
+  // Rounds v, which belongs to the elements of src from `element` on.
   HWY_INLINE FloatVec rounded(FloatVec v, int64_t element, int64_t count) const {
     if (!words_.given()) return round_(v);
     HWY_ALIGN uint32_t words[hn::MaxLanes(FloatTag())] = {};
@@ -193,7 +194,7 @@ class Quantizer {
   StochasticWords words_;
 };
 
-// Padding stays so.
+// Padding must be 0.
 void clear(const Tensor& scales) {
   if (scales.defined()) std::memset(scales.raw(), 0, scales.size_bytes());
 }

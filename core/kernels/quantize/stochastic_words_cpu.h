@@ -8,7 +8,7 @@ namespace mantissa::cpu {
 
 class StochasticWords {
  public:
-  // The arguments have passed check_args().
+  // The arguments must have passed check_args().
   explicit StochasticWords(const StochasticArgs& args)
       : per_sample_(args.elements_per_sample),
         seed_(args.seed),
@@ -18,8 +18,8 @@ class StochasticWords {
 
   bool given() const { return per_sample_ != 0; }
 
-  // Those of elements [element, element + count) of the matrix. Neighbours in groups of four share a counter, which is
-  // worked out once: the scalar generator is fast enough for what emulates hardware.
+  // Words of elements [element, element + count) of the matrix. Groups of four neighbours share a counter, which is
+  // computed once. The scalar generator is fast enough, since this path only emulates hardware.
   void fill(int64_t element, int64_t count, uint32_t* words) const {
     PhiloxCounter group{};
     int64_t known = -1;

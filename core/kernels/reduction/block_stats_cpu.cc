@@ -9,7 +9,7 @@
 namespace mantissa::cpu {
 namespace {
 
-// Kept from call to call, so that steady work allocates nothing.
+// Kept between calls, so that the steady state allocates nothing.
 std::vector<TensorStats>& memory_of_this_thread() {
   thread_local std::vector<TensorStats> memory;
   return memory;

@@ -1,5 +1,5 @@
-// BlockStats: the statistics of the blocks of one tensor, each written by the thread that has the block, and added to a
-// record in block order. One at a time on a calling thread.
+// BlockStats: statistics of the blocks of one tensor. The thread that computes a block writes its statistics. add_to()
+// adds them to a record in block order. Only one object at a time per calling thread.
 #pragma once
 
 #include <vector>
@@ -15,9 +15,9 @@ class BlockStats {
   BlockStats(const BlockStats&) = delete;
   BlockStats& operator=(const BlockStats&) = delete;
 
-  // Of the block that starts with element `begin`.
+  // Statistics of the block that starts with element `begin`.
   TensorStats& operator[](int64_t begin);
-  // record, u8 of one TensorStats: += all of them. Element i of the tensor has index index_offset + i.
+  // record (u8, one TensorStats) += all blocks. Element i of the tensor has index index_offset + i.
   void add_to(const Tensor& record, int64_t index_offset) const;
 
  private:

@@ -13,7 +13,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// Four rows at a time: the partial sums are loaded and stored once for them.
+// Adds four rows at a time, so that the partial sums are loaded and stored once for four rows.
 template <typename T>
 void sum_block(const T* x, int64_t rows, int64_t columns, float* partial) {
   for_each_vector(columns, [&](int64_t c, int64_t count)

@@ -9,7 +9,7 @@
 namespace mantissa::cpu {
 namespace {
 
-// A tensor of bytes may be misaligned for its records.
+// Copies the records, since a tensor of bytes may be misaligned for them.
 template <typename Record>
 std::vector<Record> read_records(const Tensor& tensor, int64_t count) {
   std::vector<Record> records(static_cast<size_t>(count));

@@ -1,7 +1,7 @@
-// out = scale (contributions[0] + contributions[1] + ...), in rank order. Accumulating in fp32, the sum is rounded
-// once, to out's dtype; accumulating in the contributions' dtype, it is rounded to that after every addition as well,
-// as native 16-bit reductions do. A block that has been summed is examined at once, while the caches hold it.
-// Contributions of fp32 that are to be added as 16-bit ones are rounded on the way: no pass over memory of its own.
+// out = scale (contributions[0] + contributions[1] + ...), in rank order. If it accumulates in fp32, the sum is rounded
+// once, to out's dtype. If it accumulates in the contributions' dtype, the sum is also rounded to that after every
+// addition, as native 16-bit reductions do. Statistics of a block are computed while the caches hold it. fp32
+// contributions that are to be added as 16-bit ones are rounded on the fly, without another pass over memory.
 #include "core/kernels/reduction/args.h"
 
 #include <optional>
@@ -30,8 +30,8 @@ HWY_INLINE FloatVec round_to(FloatVec v) {
   }
 }
 
-// T: of the rows; Added: of what is added, to which they are rounded if it is another; Sum: of the running sum, fp32 or
-// Added.
+// T: dtype of the rows. Added: dtype of the addends, to which rows of another dtype are rounded. Sum: dtype of the
+// running sum, fp32 or Added.
 template <typename Sum, typename Added, typename T, typename Out>
 void sum_block(const SumContributionsArgs& args, int64_t begin, int64_t n, Out* out) {
   const T* const rows = args.contributions.data<T>() + begin;

@@ -1,4 +1,4 @@
-// Statistics of one block of elements, which the kernel that has just written it may ask for as well.
+// Statistics of one block of elements. Kernels that have just written the block can call this too.
 #if defined(MANTISSA_CORE_CPU_TENSOR_STATS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_TENSOR_STATS_INL_H_
 #undef MANTISSA_CORE_CPU_TENSOR_STATS_INL_H_
@@ -30,8 +30,8 @@ double sum_squares(const T* x, int64_t n) {
   return hn::GetLane(hn::SumOfLanes(dd, hn::Add(sum0, sum1)));
 }
 
-// Of x[begin], ..., x[begin + n - 1]. A sum of squares of finite fp32 values is finite in double: only if it is not,
-// the elements are looked at one by one.
+// Statistics of x[begin, begin + n). The sum of squares of finite fp32 values is finite in double. Only if it is not
+// finite, the elements are examined one by one.
 template <typename T>
 TensorStats block_stats(const T* x, int64_t begin, int64_t n) {
   TensorStats stats;

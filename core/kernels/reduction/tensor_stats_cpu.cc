@@ -1,5 +1,5 @@
-// First NaN or Inf, how many of each, and the sum of squares, in one pass. Squares and sums in double, where no fp32
-// value overflows; partial sums of fixed blocks, added in order.
+// The first NaN or Inf, the count of each, and the sum of squares, in one pass. Squares and sums are double, where no
+// fp32 value overflows. Partial sums of fixed blocks are added in order.
 #include "core/kernels/reduction/args.h"
 
 #include "core/kernels/reduction/block_stats_cpu.h"
