@@ -12,8 +12,6 @@ namespace mantissa::testing {
 
 inline constexpr Format kWeightFormats[] = {Format::kF16, Format::kBF16, Format::kE4M3, Format::kE5M2};
 
-enum class WeightRounding : uint8_t { kNearest, kStochastic };
-
 // word: 32 random bits, of which rounding to nearest takes none.
 inline float round_weight(Format format, WeightRounding rounding, float value, uint32_t word) {
   if (rounding == WeightRounding::kNearest) return quantize(format, value, Saturation::kYes);

@@ -25,11 +25,11 @@ class OperandCachesTest : public ::testing::Test {
     const Tensor y = backend_->make_tensor(DType::kF32, {1, kRows}, "y");
     backend_->fill(x, 1.0f, *stream_);
     backend_->run(GemmArgs{.a = x,
-                    .b = parameter.weight,
-                    .c = y,
-                    .trans_b = Transpose::kYes,
-                    .b_cache = caches_.get(parameter, DType::kF32)},
-                   *stream_);
+                           .b = parameter.weight,
+                           .c = y,
+                           .trans_b = Transpose::kYes,
+                           .b_cache = caches_.get(parameter, DType::kF32)},
+                  *stream_);
     return y.data<float>()[kRows - 1];
   }
 

@@ -11,7 +11,12 @@ namespace mantissa::cpu {
 namespace {
 
 AttentionSegments cut(int64_t batch, int64_t heads, int64_t kv_heads, int64_t length, Mask mask) {
-  const AttentionBackwardArgs args{.shape = {.batch = batch, .sequence_length = length, .num_heads = heads, .num_kv_heads = kv_heads, .head_dim = 64, .mask = mask}};
+  const AttentionBackwardArgs args{.shape = {.batch = batch,
+                                             .sequence_length = length,
+                                             .num_heads = heads,
+                                             .num_kv_heads = kv_heads,
+                                             .head_dim = 64,
+                                             .mask = mask}};
   return AttentionSegments(args.shape);
 }
 

@@ -24,7 +24,7 @@ void check_narrowing() {
     nans.push_back(std::bit_cast<float>(0xff800000u | payload));
   }
   const Tensor src = make_elements(nans), dst = make_unwritten(DTypeOf<T>::value, src.shape());
-  cast({.src = src, .dst = dst});
+  run(CastArgs{.src = src, .dst = dst});
   const std::vector<T> actual = elements_of<T>(dst);
   for (size_t i = 0; i < nans.size(); ++i) EXPECT_EQ(actual[i].bits, from_float<T>(nans[i]).bits) << i;
 }
@@ -37,7 +37,7 @@ void check_widening() {
     if (std::isnan(to_float(value))) nans.push_back(value);
   }
   const Tensor src = make_elements(nans), dst = make_unwritten(DType::kF32, src.shape());
-  cast({.src = src, .dst = dst});
+  run(CastArgs{.src = src, .dst = dst});
   const std::vector<float> actual = elements_of<float>(dst);
   for (size_t i = 0; i < nans.size(); ++i) {
     // Arithmetic quiets a signalling NaN.

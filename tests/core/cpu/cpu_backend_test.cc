@@ -1,5 +1,3 @@
-#include "core/backend/cpu_backend.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>

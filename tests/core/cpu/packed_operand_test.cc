@@ -98,7 +98,7 @@ TEST(PackedOperand, APlanIsAsLargeAsWhatIsKept) {
       PackedOperand planned, kept;
       planned.plan(args);
       args.b_cache = &kept;
-      gemm(args);
+      run(args);
       EXPECT_EQ(planned.size_bytes(), kept.size_bytes()) << problem.name("");
     }
   }
@@ -110,7 +110,7 @@ TEST(PackedOperand, ManyRowsKeepNothing) {
   PackedOperand planned, kept;
   planned.plan(args);
   args.b_cache = &kept;
-  gemm(args);
+  run(args);
   kernel_test::expect_close(args.c, problem.product, problem.magnitude, problem.steps(), problem.name(""));
   EXPECT_EQ(planned.size_bytes(), 0u);
   EXPECT_EQ(kept.size_bytes(), 0u);

@@ -143,10 +143,9 @@ TEST_F(AttentionChoiceTest, CudnnIsRefusedWithTheReason) {
   AttentionForwardArgs single = args_;
   single.shape.sequence_length = 1;
   single.shape.batch = kBatch * kLength;
-  EXPECT_NE(error_of([&] {
-              device_.try_forward(single, single.shape, stream_);
-            }).find("it needs two positions or more"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of([&] { device_.try_forward(single, single.shape, stream_); }).find("it needs two positions or more"),
+      std::string::npos);
 
   AttentionDevice without([]() -> std::unique_ptr<AttentionEngine> { throw ConfigError("not installed"); });
   for (int i = 0; i < 2; ++i) {

@@ -76,6 +76,15 @@ class CudnnAttention : public ::testing::Test {
   }
 };
 
+AttentionShape geometry(int64_t batch, int64_t length, int64_t heads, int64_t kv_heads, int64_t dim, Mask mask) {
+  return {.batch = batch,
+          .sequence_length = length,
+          .num_heads = heads,
+          .num_kv_heads = kv_heads,
+          .head_dim = dim,
+          .mask = mask};
+}
+
 constexpr AttentionPass kPasses[] = {AttentionPass::kForward, AttentionPass::kBackward,
                                      AttentionPass::kReproducibleBackward};
 
@@ -88,7 +97,7 @@ TEST_F(CudnnAttention, EnginesTakeTheGraphsOfBothPasses) {
           for (const AttentionPass pass : kPasses) {
             SCOPED_TRACE(::testing::Message() << "T=" << length << " H=" << heads << " KV=" << kv_heads << " D=" << dim
                                               << " pass " << static_cast<int>(pass));
-            const AttentionKey key{pass, dtype, 2, length, heads, kv_heads, dim, mask};
+            const AttentionKey key{pass, dtype, geometry(2, length, heads, kv_heads, dim, mask)};
             EXPECT_EQ(refusal(graph_of(key), device), "");
           }
         }
@@ -100,12 +109,12 @@ TEST_F(CudnnAttention, EnginesTakeTheGraphsOfBothPasses) {
 TEST_F(CudnnAttention, EnginesRefuseOtherDevicesAndShapes) {
   const CudnnDescriptor v100 = describe_device(device_properties_json(700, 80, 98304, 6291456));
   for (const AttentionPass pass : kPasses) {
-    const AttentionKey key{pass, DType::kF16, 2, 128, 2, 2, 64, Mask::kCausal};
+    const AttentionKey key{pass, DType::kF16, geometry(2, 128, 2, 2, 64, Mask::kCausal)};
     EXPECT_NE(refusal(graph_of(key), v100).find("[cudnn] "), std::string::npos);
   }
   const CudnnDescriptor device = h100();
   for (const AttentionPass pass : {AttentionPass::kBackward, AttentionPass::kReproducibleBackward}) {
-    const AttentionKey too_wide{pass, DType::kBF16, 2, 128, 2, 2, 1024, Mask::kCausal};
+    const AttentionKey too_wide{pass, DType::kBF16, geometry(2, 128, 2, 2, 1024, Mask::kCausal)};
     EXPECT_NE(refusal(graph_of(too_wide), device).find("[cudnn] "), std::string::npos);
   }
 }

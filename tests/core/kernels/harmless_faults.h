@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-
 namespace mantissa::kernel_test {
 
 // A wait, by its number among the waits in its file, in order of their lines.
@@ -30,7 +29,8 @@ struct HarmlessShortage {
 };
 
 inline const HarmlessShortage kHarmlessShortages[] = {
-    {"core/kernels/attention/forward_simt.cu.cc", "the rows of a SimtTile are padded, and it is the last one's padding"},
+    {"core/kernels/attention/forward_simt.cu.cc",
+     "the rows of a SimtTile are padded, and it is the last one's padding"},
     {"core/kernels/attention/backward_simt.cu.cc", "as in the forward pass"},
 };
 
@@ -68,7 +68,12 @@ inline const HarmlessShift kHarmlessShifts[] = {
      1,
      {+1},
      "likewise"},
-    {"core/kernels/probe/compare.cu.cc", "const float*, const float*, long int, long int, ErrorSums*", {0}, 1, {+1}, "likewise"},
+    {"core/kernels/probe/compare.cu.cc",
+     "const float*, const float*, long int, long int, ErrorSums*",
+     {0},
+     1,
+     {+1},
+     "likewise"},
     {"core/kernels/norm/norm_backward_cuda.h", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
     {"core/kernels/embedding/rope.cu.cc", "Rope", {0}, 6, {-1}, "rows at once: with fewer there are more rounds"},
     {"core/kernels/probe/rounding_losses.cu.cc",

@@ -18,7 +18,6 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "core/kernels/elementwise/args.h"
 #include "tests/core/kernels/faulty_program.h"
 #include "tests/core/kernels/harmless_faults.h"
 

@@ -24,8 +24,9 @@ using Values = std::vector<float>;
 constexpr int64_t kBatch = 2, kLength = 5, kHeads = 4, kKvHeads = 2, kDim = 6;
 constexpr int64_t kRows = kBatch * kLength, kPacked = (kHeads + 2 * kKvHeads) * kDim;
 
-AttentionShape shape(Mask mask) { 
-  return {.sequence_length = kLength, .num_heads = kHeads, .num_kv_heads = kKvHeads, .head_dim = kDim, .mask = mask};
+AttentionShape shape(Mask mask, int64_t length = kLength, int64_t heads = kHeads, int64_t kv_heads = kKvHeads,
+                     int64_t dim = kDim) {
+  return {.sequence_length = length, .num_heads = heads, .num_kv_heads = kv_heads, .head_dim = dim, .mask = mask};
 }
 
 // The formula in double, one query at a time.
@@ -85,10 +86,8 @@ TEST_F(AttentionOp, ShapeErrorsSayWhatWasExpected) {
   EXPECT_EQ(error_of([&] { attention(*tape, odd, shape(Mask::kCausal)); }),
             "[attention] 4 rows are not a whole number of sequences of 5");
   const Var uneven{host_.tensor(Values(5 * 54), {5, 54})};
-  EXPECT_EQ(error_of([&] { attention(*tape, uneven, {5, 3, 3, 6, Mask::kCausal}); }), "");
-  EXPECT_EQ(error_of([&] {
-              attention(*tape, uneven, {5, 5, 2, 6, Mask::kCausal});
-            }),
+  EXPECT_EQ(error_of([&] { attention(*tape, uneven, shape(Mask::kCausal, 5, 3, 3)); }), "");
+  EXPECT_EQ(error_of([&] { attention(*tape, uneven, shape(Mask::kCausal, 5, 5, 2)); }),
             "[attention] 5 query heads are not a multiple of 2 key/value heads");
 }
 
@@ -126,7 +125,7 @@ TEST_F(AttentionOp, ComputesInTheLowPrecisionAndReturnsAGradientInTheInputsDtype
 TEST_F(AttentionOp, RopeNeedsPairs) {
   const auto tape = host_.tape(fp32_);
   EXPECT_EQ(error_of([&] {
-              rope(*tape, Var{host_.tensor(Values(15), {1, 15})}, {1, 1, 1, 5, Mask::kCausal}, 1e4f);
+              rope(*tape, Var{host_.tensor(Values(15), {1, 15})}, shape(Mask::kCausal, 1, 1, 1, 5), 1e4f);
             }),
             "[rope] head_dim must be even, got 5");
 }

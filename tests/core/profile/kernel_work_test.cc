@@ -43,20 +43,23 @@ TEST(KernelWork, AProductIsTwoFlopForEachMultiplyAdd) {
 
 TEST(KernelWork, AttentionCountsThePairsThatTheMaskLetsThrough) {
   // B = 2, T = 4, H = 6, KV = 3, D = 8.
-  AttentionForwardArgs forward{.qkv = bf16({8, 12 * 8}),
-                               .out = bf16({8, 6 * 8}),
-                               .lse = f32({2, 6, 4}),
-                               .shape = {.batch = 2, .sequence_length = 4, .num_heads = 6, .num_kv_heads = 3, .head_dim = 8, .mask = Mask::kNone}};
+  AttentionForwardArgs forward{
+      .qkv = bf16({8, 12 * 8}),
+      .out = bf16({8, 6 * 8}),
+      .lse = f32({2, 6, 4}),
+      .shape = {
+          .batch = 2, .sequence_length = 4, .num_heads = 6, .num_kv_heads = 3, .head_dim = 8, .mask = Mask::kNone}};
   EXPECT_EQ(work_of(forward).flops, 4.0 * 2 * 6 * 8 * 16);
   EXPECT_EQ(work_of(forward).bytes, 2.0 * 8 * (96 + 48) + 4.0 * 48);
   forward.shape.mask = Mask::kCausal;
   EXPECT_EQ(work_of(forward).flops, 4.0 * 2 * 6 * 8 * 10);  // 1 + 2 + 3 + 4 pairs
-  const AttentionBackwardArgs backward{.qkv = forward.qkv,
-                                       .out = forward.out,
-                                       .lse = forward.lse,
-                                       .d_out = bf16({8, 48}),
-                                       .d_qkv = bf16({8, 96}),
-                                       .shape = {.batch = 2, .sequence_length = 4, .num_heads = 6, .num_kv_heads = 3, .head_dim = 8}};
+  const AttentionBackwardArgs backward{
+      .qkv = forward.qkv,
+      .out = forward.out,
+      .lse = forward.lse,
+      .d_out = bf16({8, 48}),
+      .d_qkv = bf16({8, 96}),
+      .shape = {.batch = 2, .sequence_length = 4, .num_heads = 6, .num_kv_heads = 3, .head_dim = 8}};
   EXPECT_EQ(work_of(backward).flops, 2.5 * work_of(forward).flops);
   EXPECT_EQ(work_of(backward).bytes, 2.0 * 8 * 2 * (96 + 48) + 4.0 * 48);
   EXPECT_EQ(work_of(backward).dtype, DType::kBF16);
@@ -206,7 +209,7 @@ TEST(KernelWork, CopiesBetweenHostAndDeviceAreBoundByTheirLink) {
   EXPECT_EQ(work_of_transfer(device).bytes, 40.0);
   EXPECT_EQ(work_of_transfer(device).bound, Bound::kOther);
   EXPECT_EQ(work_of_transfer(host).bytes, 80.0);  // from and to memory
-  EXPECT_EQ(work_of_fill(host).bytes, 40.0);
+  EXPECT_EQ(work_of(FillArgs{.dst = host}).bytes, 40.0);
 }
 
 }  // namespace

@@ -67,15 +67,15 @@ TEST(Gelu, InPlaceBackwardAndTheSameBitsOnEverySchedule) {
   const std::vector<double> x_values = random_values(n, 1, -5.0, 5.0), dy_values = random_values(n, 2);
   for (const DType dtype : kFloatDTypes) {
     for (const GeluForm form : kGeluForms) {
-      const auto run = [&](bool in_place) {
+      const auto compute = [&](bool in_place) {
         const Tensor x = make_tensor(dtype, {n}, x_values), dy = make_tensor(dtype, {n}, dy_values);
         const Tensor y = make_unwritten(dtype, {n}), dx = in_place ? dy : make_unwritten(dtype, {n});
         run(GeluForwardArgs{.x = x, .y = y, .form = form});
         run(GeluBackwardArgs{.x = x, .dy = dy, .dx = dx, .form = form});
         return std::vector<Tensor>{y, dx};
       };
-      expect_same_bits_on_every_schedule([&] { return run(false); });
-      EXPECT_EQ(bytes_of(run(true)[1]), bytes_of(run(false)[1]));
+      expect_same_bits_on_every_schedule([&] { return compute(false); });
+      EXPECT_EQ(bytes_of(compute(true)[1]), bytes_of(compute(false)[1]));
     }
   }
 }

@@ -52,25 +52,26 @@ AttentionRun::AttentionRun(const AttentionCase& c, DType dtype, const std::vecto
       out(make_unwritten(dtype, d_out.shape())),
       lse(make_unwritten(DType::kF32, {as_int(c.batch), as_int(c.heads), as_int(c.length)})),
       d_qkv(make_unwritten(dtype, qkv.shape())) {
-  attention_forward(forward_args());
-  attention_backward(backward_args());
+  kernel_test::run(forward_args());
+  kernel_test::run(backward_args());
 }
 
 AttentionForwardArgs AttentionRun::forward_args() const {
   return {.qkv = qkv,
           .out = out,
           .lse = lse,
-          .shape = {.batch = as_int(shape.batch), .sequence_length = as_int(shape.length), .num_heads = as_int(shape.heads), .num_kv_heads = as_int(shape.kv_heads), .head_dim = as_int(shape.dim), .scale = static_cast<float>(shape.scale), .mask = shape.causal ? Mask::kCausal : Mask::kNone}};
+          .shape = {.batch = as_int(shape.batch),
+                    .sequence_length = as_int(shape.length),
+                    .num_heads = as_int(shape.heads),
+                    .num_kv_heads = as_int(shape.kv_heads),
+                    .head_dim = as_int(shape.dim),
+                    .scale = static_cast<float>(shape.scale),
+                    .mask = shape.causal ? Mask::kCausal : Mask::kNone}};
 }
 
 AttentionBackwardArgs AttentionRun::backward_args() const {
   const AttentionForwardArgs forward = forward_args();
-  return {.qkv = qkv,
-          .out = out,
-          .lse = lse,
-          .d_out = d_out,
-          .d_qkv = d_qkv,
-          .shape = forward.shape};
+  return {.qkv = qkv, .out = out, .lse = lse, .d_out = d_out, .d_qkv = d_qkv, .shape = forward.shape};
 }
 
 void AttentionRun::expect_forward() const {

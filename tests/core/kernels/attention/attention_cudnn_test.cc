@@ -167,7 +167,7 @@ TEST_P(AttentionByCudnn, AutomaticGradientsAreOurs) {
   run.expect_backward();
   const std::vector<std::byte> gradients = bytes_of(run.d_qkv);
   const AttentionChoiceScope ours(stream(), AttentionChoice::kOwn);
-  run(run.backward_args());
+  kernel_test::run(run.backward_args());
   EXPECT_EQ(bytes_of(run.d_qkv), gradients);
 }
 

@@ -303,14 +303,14 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   const AttentionRun run({1, 2, 4, 2, 3, 1.0, true}, DType::kBF16);
   AttentionForwardArgs forward = run.forward_args();
   forward.shape.num_kv_heads = 3;
-  expect_contract_error([&] { run(forward); },
+  expect_contract_error([&] { kernel_test::run(forward); },
                         "[attention_forward] num_heads must be a multiple of num_kv_heads, got 4 and 3");
   forward = run.forward_args();
   forward.lse = run.out;
-  expect_contract_error([&] { run(forward); }, "[attention_forward] lse must be fp32, got bf16");
+  expect_contract_error([&] { kernel_test::run(forward); }, "[attention_forward] lse must be fp32, got bf16");
   AttentionBackwardArgs backward = run.backward_args();
   backward.d_qkv = run.out;
-  expect_contract_error([&] { run(backward); }, "[attention_backward] d_qkv must have shape");
+  expect_contract_error([&] { kernel_test::run(backward); }, "[attention_backward] d_qkv must have shape");
 }
 
 }  // namespace

@@ -38,15 +38,15 @@ TEST(Add, ResultMayReplaceAnOperandAndTheSameBitsOnEverySchedule) {
   const int64_t n = device_under_test().large(40001);
   const std::vector<double> a_values = random_values(n, 1), b_values = random_values(n, 2);
   for (const DType dtype : kFloatDTypes) {
-    const auto run = [&](int replaced) {
+    const auto compute = [&](int replaced) {
       const Tensor a = make_tensor(dtype, {n}, a_values), b = make_tensor(dtype, {n}, b_values);
       const Tensor y = replaced == 0 ? a : replaced == 1 ? b : make_unwritten(dtype, {n});
       run(AddArgs{.a = a, .b = b, .y = y});
       return std::vector<Tensor>{y};
     };
-    expect_same_bits_on_every_schedule([&] { return run(2); });
-    EXPECT_EQ(bytes_of(run(0)[0]), bytes_of(run(2)[0]));
-    EXPECT_EQ(bytes_of(run(1)[0]), bytes_of(run(2)[0]));
+    expect_same_bits_on_every_schedule([&] { return compute(2); });
+    EXPECT_EQ(bytes_of(compute(0)[0]), bytes_of(compute(2)[0]));
+    EXPECT_EQ(bytes_of(compute(1)[0]), bytes_of(compute(2)[0]));
   }
 }
 

@@ -38,7 +38,7 @@ TEST(Dropout, AgreesWithTheReferenceForAllDTypesAtOddSizes) {
           const DropoutKey key = make_key(0.3f, static_cast<size_t>(size));
           const Tensor x = make_tensor(from, {3, size}, random_values(3 * size, 1, 0.5, 2.0));
           const Tensor y = make_unwritten(to, {3, size});
-          dropout(arguments(x, y, key));
+          run(arguments(x, y, key));
           const std::vector<double> expected = reference::dropout_forward(values_of(x), key), actual = values_of(y);
           for (size_t i = 0; i < actual.size(); ++i) ASSERT_EQ(actual[i] == 0.0, expected[i] == 0.0) << i;
           expect_close(y, expected, expected, kDropoutTolerance.steps(), "y");
@@ -57,7 +57,7 @@ TEST(Dropout, MaskIsExactAcrossBlocks) {
       const Tensor x = make_tensor(dtype, {2, size}, std::vector<double>(count, 1.0));
       device_under_test().on_each_variant([&] {
         const Tensor y = make_unwritten(dtype, x.shape());
-        dropout(arguments(x, y, key));
+        run(arguments(x, y, key));
         const std::vector<double> values = values_of(y);
         for (size_t i = 0; i < count; ++i) ASSERT_EQ(values[i] != 0.0, reference::dropout_keeps(key, i)) << i;
       });
@@ -69,12 +69,12 @@ TEST(Dropout, DoesNotDependOnHowSamplesAreBatched) {
   const DropoutKey key = make_key(0.5f, 33);
   const Tensor x = make_tensor(DType::kF32, {4, 33}, random_values(4 * 33, 1, 1.0, 2.0));
   const Tensor whole = make_unwritten(DType::kF32, {4, 33});
-  dropout(arguments(x, whole, key));
+  run(arguments(x, whole, key));
   for (uint32_t sample = 0; sample < 4; ++sample) {
     DropoutKey one = key;
     one.first_sample = key.first_sample + sample;
     const Tensor y = make_unwritten(DType::kF32, {33});
-    dropout(arguments(x.slice(sample * 33, 33), y, one));
+    run(arguments(x.slice(sample * 33, 33), y, one));
     EXPECT_EQ(bytes_of(y), bytes_of(whole.slice(sample * 33, 33)));
   }
 }
@@ -84,7 +84,7 @@ TEST(Dropout, EveryPartOfTheKeyMattersAndTheRateIsRight) {
   const Tensor x = make_tensor(DType::kF32, {kSize}, std::vector<double>(kSize, 1.0));
   const auto mask = [&](const DropoutKey& key) {
     const Tensor y = make_unwritten(DType::kF32, {kSize});
-    dropout(arguments(x, y, key));
+    run(arguments(x, y, key));
     return values_of(y);
   };
   const DropoutKey key = make_key(0.25f, kSize);
@@ -102,7 +102,7 @@ TEST(Dropout, EveryPartOfTheKeyMattersAndTheRateIsRight) {
 
 TEST(Dropout, ProbabilityZeroKeepsAll) {
   const Tensor x = make_tensor(DType::kBF16, {65}, random_values(65, 1)), y = make_unwritten(DType::kBF16, {65});
-  dropout(arguments(x, y, make_key(0.0f, 65)));
+  run(arguments(x, y, make_key(0.0f, 65)));
   EXPECT_EQ(bytes_of(y), bytes_of(x));
 }
 
@@ -110,14 +110,14 @@ TEST(Dropout, InPlaceAndTheSameBitsOnEverySchedule) {
   const int64_t size = device_under_test().large(20001);
   const std::vector<double> values = random_values(3 * size, 1);
   for (const DType dtype : kFloatDTypes) {
-    const auto run = [&](bool in_place) {
+    const auto compute = [&](bool in_place) {
       const Tensor x = make_tensor(dtype, {3, size}, values);
       const Tensor y = in_place ? x : make_unwritten(dtype, x.shape());
-      dropout(arguments(x, y, make_key(0.2f, static_cast<size_t>(size))));
+      run(arguments(x, y, make_key(0.2f, static_cast<size_t>(size))));
       return std::vector<Tensor>{y};
     };
-    expect_same_bits_on_every_schedule([&] { return run(false); });
-    EXPECT_EQ(bytes_of(run(true)[0]), bytes_of(run(false)[0]));
+    expect_same_bits_on_every_schedule([&] { return compute(false); });
+    EXPECT_EQ(bytes_of(compute(true)[0]), bytes_of(compute(false)[0]));
   }
 }
 
@@ -126,7 +126,7 @@ TEST(Dropout, KeptNonFiniteValuesStay) {
     const DropoutKey key = make_key(0.5f, 64);
     const Tensor x = make_tensor(DType::kF16, {64}, std::vector<double>(64, NAN)),
                  y = make_unwritten(DType::kF16, {64});
-    dropout(arguments(x, y, key));
+    run(arguments(x, y, key));
     const std::vector<double> values = values_of(y);
     for (size_t i = 0; i < values.size(); ++i) {
       if (reference::dropout_keeps(key, i)) {
@@ -140,9 +140,9 @@ TEST(Dropout, KeptNonFiniteValuesStay) {
 
 TEST(Dropout, NamesWhatIsWrong) {
   const Tensor x = make_tensor(DType::kF32, {6}, random_values(6, 1));
-  expect_contract_error([&] { dropout(arguments(x, x, make_key(1.0f, 6))); },
+  expect_contract_error([&] { run(arguments(x, x, make_key(1.0f, 6))); },
                         "[dropout] probability must be in [0, 1), got 1");
-  expect_contract_error([&] { dropout(arguments(x, x, make_key(0.1f, 4))); },
+  expect_contract_error([&] { run(arguments(x, x, make_key(0.1f, 4))); },
                         "[dropout] x of 6 elements must be whole samples of 4");
 }
 

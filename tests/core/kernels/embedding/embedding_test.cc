@@ -32,10 +32,10 @@ TEST(Embedding, ForwardAgreesWithTheReferenceForAllDTypes) {
             const Tensor position_table = positions ? random_tensor(table_dtype, {kPositions, columns}, 3) : Tensor();
             const Tensor y = make_unwritten(y_dtype, {kBatch * kSequence, columns});
             run(EmbeddingForwardArgs{.tokens = make_indices(tokens),
-                               .token_table = token_table,
-                               .position_table = position_table,
-                               .y = y,
-                               .sequence_length = kSequence});
+                                     .token_table = token_table,
+                                     .position_table = position_table,
+                                     .y = y,
+                                     .sequence_length = kSequence});
             const std::vector<double> position_values = positions ? values_of(position_table) : std::vector<double>();
             const std::vector<double> expected = reference::embedding_forward(
                 tokens, values_of(token_table), position_values, kSequence, static_cast<size_t>(columns));
@@ -59,12 +59,12 @@ void check_backward(DType dtype, int64_t columns, GradientMode mode, bool positi
   const std::vector<double> token_before = values_of(d_token);
   const std::vector<double> position_before = positions ? values_of(d_position) : std::vector<double>();
   run(EmbeddingBackwardArgs{.tokens = make_indices(tokens),
-                      .dy = dy,
-                      .d_token_table = d_token,
-                      .d_position_table = d_position,
-                      .sequence_length = kSequence,
-                      .token_mode = mode,
-                      .position_mode = mode});
+                            .dy = dy,
+                            .d_token_table = d_token,
+                            .d_position_table = d_position,
+                            .sequence_length = kSequence,
+                            .token_mode = mode,
+                            .position_mode = mode});
   const auto reference_of = [&](const std::vector<double>& d) {
     return reference::embedding_backward(tokens, d, kVocabulary, positions ? kPositions : 0, kSequence,
                                          static_cast<size_t>(columns));
@@ -104,10 +104,10 @@ TEST(Embedding, TableOfOtherDTypesForPositions) {
       const Tensor position_table = random_tensor(position_dtype, {kPositions, 24}, 3);
       const Tensor y = make_unwritten(DType::kF32, {kBatch * kSequence, 24});
       run(EmbeddingForwardArgs{.tokens = make_indices(tokens),
-                         .token_table = token_table,
-                         .position_table = position_table,
-                         .y = y,
-                         .sequence_length = kSequence});
+                               .token_table = token_table,
+                               .position_table = position_table,
+                               .y = y,
+                               .sequence_length = kSequence});
       const std::vector<double> expected =
           reference::embedding_forward(tokens, values_of(token_table), values_of(position_table), kSequence, 24);
       expect_close(y, expected, absolute(expected), kEmbeddingTolerance.steps(), "y");
@@ -152,10 +152,10 @@ TEST(Embedding, BackwardOfLongTextsIsExact) {
                                      ? make_tensor(DType::kF32, {text.vocabulary, columns}, expected)
                                      : make_unwritten(DType::kF32, {text.vocabulary, columns});
           run(EmbeddingBackwardArgs{.tokens = make_indices(text.tokens),
-                              .dy = make_tensor(dtype, {rows, columns}, dy),
-                              .d_token_table = d_token,
-                              .sequence_length = rows,
-                              .token_mode = mode});
+                                    .dy = make_tensor(dtype, {rows, columns}, dy),
+                                    .d_token_table = d_token,
+                                    .sequence_length = rows,
+                                    .token_mode = mode});
           for (size_t i = 0; i < dy.size(); ++i) {
             const size_t row = i / static_cast<size_t>(columns), column = i % static_cast<size_t>(columns);
             expected[static_cast<size_t>(text.tokens[row] * columns) + column] += dy[i];
@@ -178,9 +178,9 @@ TEST(Embedding, BackwardOfALongTextOfTwoTokensIsExact) {
   }
   const Tensor d_token = make_unwritten(DType::kF32, {2, 1});
   run(EmbeddingBackwardArgs{.tokens = make_indices(tokens),
-                      .dy = make_tensor(DType::kF32, {kRows, 1}, dy),
-                      .d_token_table = d_token,
-                      .sequence_length = kRows});
+                            .dy = make_tensor(DType::kF32, {kRows, 1}, dy),
+                            .d_token_table = d_token,
+                            .sequence_length = kRows});
   EXPECT_EQ(values_of(d_token), expected);
 }
 
@@ -190,9 +190,9 @@ TEST(Embedding, LongTextsGiveTheSameBitsOnEverySchedule) {
     expect_same_bits_on_every_schedule([&] {
       const Tensor d_token = make_unwritten(DType::kF32, {text.vocabulary, 2});
       run(EmbeddingBackwardArgs{.tokens = make_indices(text.tokens),
-                          .dy = random_tensor(DType::kBF16, {rows, 2}, 4),
-                          .d_token_table = d_token,
-                          .sequence_length = rows});
+                                .dy = random_tensor(DType::kBF16, {rows, 2}, 4),
+                                .d_token_table = d_token,
+                                .sequence_length = rows});
       return std::vector<Tensor>{d_token};
     });
   }
@@ -207,15 +207,15 @@ TEST(Embedding, TheSameBitsOnEverySchedule) {
       const Tensor d_token = make_unwritten(DType::kF32, {kVocabulary, 321}),
                    d_position = make_unwritten(DType::kF32, {kPositions, 321});
       run(EmbeddingForwardArgs{.tokens = make_indices(tokens),
-                         .token_table = random_tensor(dtype, {kVocabulary, 321}, 2),
-                         .position_table = random_tensor(dtype, {kPositions, 321}, 3),
-                         .y = y,
-                         .sequence_length = kSequence});
+                               .token_table = random_tensor(dtype, {kVocabulary, 321}, 2),
+                               .position_table = random_tensor(dtype, {kPositions, 321}, 3),
+                               .y = y,
+                               .sequence_length = kSequence});
       run(EmbeddingBackwardArgs{.tokens = make_indices(tokens),
-                          .dy = random_tensor(dtype, {rows, 321}, 4),
-                          .d_token_table = d_token,
-                          .d_position_table = d_position,
-                          .sequence_length = kSequence});
+                                .dy = random_tensor(dtype, {rows, 321}, 4),
+                                .d_token_table = d_token,
+                                .d_position_table = d_position,
+                                .sequence_length = kSequence});
       return std::vector<Tensor>{y, d_token, d_position};
     });
   }
@@ -231,7 +231,8 @@ TEST(Embedding, RefusesWhatDoesNotFit) {
   expect_contract_error([&] { run(args); }, "[embedding] sequence_length must divide the 2 rows, got 3");
   expect_contract_error(
       [&] {
-        run(EmbeddingBackwardArgs{.tokens = args.tokens, .dy = y, .d_token_table = make_unwritten(DType::kBF16, {4, 3})});
+        run(EmbeddingBackwardArgs{
+            .tokens = args.tokens, .dy = y, .d_token_table = make_unwritten(DType::kBF16, {4, 3})});
       },
       "[embedding backward] d_token_table must be fp32, got bf16");
 }

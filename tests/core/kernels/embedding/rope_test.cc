@@ -15,15 +15,15 @@ namespace {
 using reference::random_values;
 using reference::RopeShape;
 
-Tensor run(const Tensor& x, const RopeShape& shape, Rotation rotation, const Tensor& y) {
-  run(RopeArgs{.x = x,
-        .y = y,
-        .sequence_length = static_cast<int64_t>(shape.sequence_length),
-        .row_heads = static_cast<int64_t>(shape.row_heads),
-        .rotated_heads = static_cast<int64_t>(shape.rotated_heads),
-        .head_dim = static_cast<int64_t>(shape.head_dim),
-        .base = static_cast<float>(shape.base),
-        .rotation = rotation});
+Tensor rotate(const Tensor& x, const RopeShape& shape, Rotation rotation, const Tensor& y) {
+  kernel_test::run(RopeArgs{.x = x,
+                            .y = y,
+                            .sequence_length = static_cast<int64_t>(shape.sequence_length),
+                            .row_heads = static_cast<int64_t>(shape.row_heads),
+                            .rotated_heads = static_cast<int64_t>(shape.rotated_heads),
+                            .head_dim = static_cast<int64_t>(shape.head_dim),
+                            .base = static_cast<float>(shape.base),
+                            .rotation = rotation});
   return y;
 }
 
@@ -44,8 +44,8 @@ TEST(Rope, AgreesWithTheReferenceInBothDirections) {
         const size_t half = shape.head_dim / 2;
         for (size_t i = 0; i < v.size(); ++i)
           magnitude[i] += std::abs(v[i % shape.head_dim < half ? i + half : i - half]);
-        const Tensor forward = run(x, shape, Rotation::kForward, make_unwritten(dtype, x.shape()));
-        const Tensor inverse = run(x, shape, Rotation::kInverse, make_unwritten(dtype, x.shape()));
+        const Tensor forward = rotate(x, shape, Rotation::kForward, make_unwritten(dtype, x.shape()));
+        const Tensor inverse = rotate(x, shape, Rotation::kInverse, make_unwritten(dtype, x.shape()));
         expect_close(forward, reference::rope_forward(v, shape), magnitude, kRopeTolerance.steps(), "forward");
         expect_close(inverse, reference::rope_backward(v, shape), magnitude, kRopeTolerance.steps(), "inverse");
       }
@@ -56,7 +56,7 @@ TEST(Rope, AgreesWithTheReferenceInBothDirections) {
 TEST(Rope, LargePositionsKeepTheirAngle) {
   const RopeShape shape{100001, 1, 1, 2, 10000.0};
   const Tensor x = make_tensor(DType::kF32, {100001, 2}, random_values(200002, 1));
-  const Tensor y = run(x, shape, Rotation::kForward, make_unwritten(DType::kF32, x.shape()));
+  const Tensor y = rotate(x, shape, Rotation::kForward, make_unwritten(DType::kF32, x.shape()));
   expect_close(y, reference::rope_forward(values_of(x), shape), std::vector<double>(200002, 2.0),
                kRopeTolerance.steps(), "y");
 }
@@ -68,7 +68,7 @@ TEST(Rope, ManyRoundsOfRowsOfSeveralHeads) {
   const RopeShape shape{static_cast<size_t>(rows), 4, 4, 8, 10000.0};
   const Tensor x = make_tensor(DType::kF32, {rows, 32}, random_values(rows * 32, 1));
   device_under_test().on_each_variant([&] {
-    const Tensor y = run(x, shape, Rotation::kForward, make_unwritten(DType::kF32, x.shape()));
+    const Tensor y = rotate(x, shape, Rotation::kForward, make_unwritten(DType::kF32, x.shape()));
     expect_close(y, reference::rope_forward(values_of(x), shape),
                  std::vector<double>(static_cast<size_t>(x.numel()), 2.0), kRopeTolerance.steps(), "y");
   });
@@ -79,12 +79,13 @@ TEST(Rope, InPlaceAndTheSameBitsOnEverySchedule) {
   const int64_t rows = device_under_test().large(201);
   const std::vector<double> values = random_values(rows * 264, 1);
   for (const DType dtype : kFloatDTypes) {
-    const auto rotate = [&](bool in_place) {
+    const auto rotated = [&](bool in_place) {
       const Tensor x = make_tensor(dtype, {rows, 264}, values);
-      return std::vector<Tensor>{run(x, shape, Rotation::kForward, in_place ? x : make_unwritten(dtype, {rows, 264}))};
+      return std::vector<Tensor>{
+          rotate(x, shape, Rotation::kForward, in_place ? x : make_unwritten(dtype, {rows, 264}))};
     };
-    expect_same_bits_on_every_schedule([&] { return rotate(false); });
-    EXPECT_EQ(bytes_of(rotate(true)[0]), bytes_of(rotate(false)[0]));
+    expect_same_bits_on_every_schedule([&] { return rotated(false); });
+    EXPECT_EQ(bytes_of(rotated(true)[0]), bytes_of(rotated(false)[0]));
   }
 }
 
@@ -92,7 +93,8 @@ TEST(Rope, NamesWhatIsWrong) {
   const Tensor x = make_tensor(DType::kF32, {2, 6}, random_values(12, 1));
   const auto call = [&](int64_t heads, int64_t rotated, int64_t dim) {
     return [=] {
-      run(RopeArgs{.x = x, .y = x, .sequence_length = 2, .row_heads = heads, .rotated_heads = rotated, .head_dim = dim});
+      run(RopeArgs{
+          .x = x, .y = x, .sequence_length = 2, .row_heads = heads, .rotated_heads = rotated, .head_dim = dim});
     };
   };
   expect_contract_error(call(2, 2, 3), "[rope] head_dim must be even and positive, got 3");

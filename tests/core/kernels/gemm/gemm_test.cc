@@ -216,7 +216,8 @@ TEST(Gemm, RefusesWhatDoesNotFit) {
                         "[gemm] bias_gradient needs a transposed a");
   expect_contract_error([&] { run(GemmArgs{.a = a, .b = b, .c = c, .bias_gradient = zeros(DType::kF32, {3})}); },
                         "[gemm] bias_gradient must have shape (M)=(2), got (3)");
-  expect_contract_error([&] { run(GemmArgs{.a = a, .b = b, .c = {}, .bias = {}}); }, "[gemm] a, b and c must be defined");
+  expect_contract_error([&] { run(GemmArgs{.a = a, .b = b, .c = {}, .bias = {}}); },
+                        "[gemm] a, b and c must be defined");
 }
 
 }  // namespace

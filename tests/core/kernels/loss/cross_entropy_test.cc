@@ -27,20 +27,20 @@ Outputs forward(const Tensor& logits, const std::vector<int32_t>& targets) {
   Outputs out{make_unwritten(DType::kF32, {rows}), make_unwritten(DType::kF32, {rows}),
               make_unwritten(DType::kF32, {1})};
   run(CrossEntropyForwardArgs{.logits = logits,
-                         .targets = make_indices(targets),
-                         .losses = out.losses,
-                         .lse = out.lse,
-                         .loss_sum = out.sum,
-                         .ignore_index = kIgnore});
+                              .targets = make_indices(targets),
+                              .losses = out.losses,
+                              .lse = out.lse,
+                              .loss_sum = out.sum,
+                              .ignore_index = kIgnore});
   return out;
 }
 
 void backward(const Tensor& logits, const std::vector<int32_t>& targets, const Tensor& lse, double scale = kScale) {
   run(CrossEntropyBackwardArgs{.logits = logits,
-                          .targets = make_indices(targets),
-                          .lse = lse,
-                          .scale = make_tensor(DType::kF32, {1}, {scale}),
-                          .ignore_index = kIgnore});
+                               .targets = make_indices(targets),
+                               .lse = lse,
+                               .scale = make_tensor(DType::kF32, {1}, {scale}),
+                               .ignore_index = kIgnore});
 }
 
 void check(DType dtype, int64_t rows, int64_t columns, double range) {

@@ -28,8 +28,8 @@ Forward run_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns, boo
             make_unwritten(dtypes.y, {rows, columns}),
             make_unwritten(DType::kF32, {rows}),
             make_unwritten(DType::kF32, {rows})};
-  layer_norm_forward(
-      {.x = f.x, .weight = f.weight, .bias = f.bias, .y = f.y, .mean = f.mean, .rstd = f.rstd, .epsilon = kEpsilon});
+  run(LayerNormForwardArgs{
+      .x = f.x, .weight = f.weight, .bias = f.bias, .y = f.y, .mean = f.mean, .rstd = f.rstd, .epsilon = kEpsilon});
   return f;
 }
 
@@ -91,14 +91,14 @@ Sum run_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
             make_unwritten(DType::kF32, {rows}),
             make_unwritten(DType::kF32, {rows})};
   run(LayerNormForwardArgs{.x = s.x,
-                      .residual = s.residual,
-                      .sum = s.sum,
-                      .weight = s.norm.weight,
-                      .bias = s.norm.bias,
-                      .y = s.norm.y,
-                      .mean = s.norm.mean,
-                      .rstd = s.norm.rstd,
-                      .epsilon = kEpsilon});
+                           .residual = s.residual,
+                           .sum = s.sum,
+                           .weight = s.norm.weight,
+                           .bias = s.norm.bias,
+                           .y = s.norm.y,
+                           .mean = s.norm.mean,
+                           .rstd = s.norm.rstd,
+                           .epsilon = kEpsilon});
   return s;
 }
 
@@ -109,9 +109,7 @@ void check_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
   check_normed(s.norm);
 }
 
-TEST(LayerNorm, NormalisesASumAsItIsStored) {
-  for_each_norm_sum(check_sum);
-}
+TEST(LayerNorm, NormalisesASumAsItIsStored) { for_each_norm_sum(check_sum); }
 
 // The sum that is there already goes through the kernel without a residual. (That the sum has the bits of an addition
 // is tested in tests/core/ops.)
@@ -130,12 +128,12 @@ TEST(LayerNorm, ASumIsNormalisedWithTheBitsOfOneThatIsThere) {
                             make_unwritten(DType::kF32, {rows}),
                             make_unwritten(DType::kF32, {rows})};
         run(LayerNormForwardArgs{.x = plain.x,
-                            .weight = plain.weight,
-                            .bias = plain.bias,
-                            .y = plain.y,
-                            .mean = plain.mean,
-                            .rstd = plain.rstd,
-                            .epsilon = kEpsilon});
+                                 .weight = plain.weight,
+                                 .bias = plain.bias,
+                                 .y = plain.y,
+                                 .mean = plain.mean,
+                                 .rstd = plain.rstd,
+                                 .epsilon = kEpsilon});
         EXPECT_EQ(bytes_of(s.norm.y), bytes_of(plain.y));
         EXPECT_EQ(bytes_of(s.norm.mean), bytes_of(plain.mean));
         EXPECT_EQ(bytes_of(s.norm.rstd), bytes_of(plain.rstd));
@@ -168,16 +166,16 @@ void check_backward(const NormDTypes& dtypes, int64_t rows, int64_t columns, Gra
   const std::vector<double> dx_before = values_of(dx), d_weight_before = values_of(d_weight);
   const std::vector<double> d_bias_before = with_bias ? values_of(d_bias) : std::vector<double>();
   run(LayerNormBackwardArgs{.x = f.x,
-                       .dy = dy,
-                       .weight = f.weight,
-                       .mean = f.mean,
-                       .rstd = f.rstd,
-                       .dx = dx,
-                       .d_weight = d_weight,
-                       .d_bias = d_bias,
-                       .mode = mode,
-                       .weight_mode = mode,
-                       .bias_mode = mode});
+                            .dy = dy,
+                            .weight = f.weight,
+                            .mean = f.mean,
+                            .rstd = f.rstd,
+                            .dx = dx,
+                            .d_weight = d_weight,
+                            .d_bias = d_bias,
+                            .mode = mode,
+                            .weight_mode = mode,
+                            .bias_mode = mode});
 
   const std::vector<double> x = values_of(f.x), weight = values_of(f.weight), d = values_of(dy);
   const size_t c = static_cast<size_t>(columns);
@@ -273,13 +271,13 @@ TEST(LayerNorm, TheSameBitsOnEverySchedule) {
       const Tensor dx = make_unwritten(dtypes.x, {rows, 129});
       const Tensor d_weight = make_unwritten(DType::kF32, {129}), d_bias = make_unwritten(DType::kF32, {129});
       run(LayerNormBackwardArgs{.x = f.x,
-                           .dy = dy,
-                           .weight = f.weight,
-                           .mean = f.mean,
-                           .rstd = f.rstd,
-                           .dx = dx,
-                           .d_weight = d_weight,
-                           .d_bias = d_bias});
+                                .dy = dy,
+                                .weight = f.weight,
+                                .mean = f.mean,
+                                .rstd = f.rstd,
+                                .dx = dx,
+                                .d_weight = d_weight,
+                                .d_bias = d_bias});
       return std::vector<Tensor>{f.y, f.mean, f.rstd, dx, d_weight, d_bias};
     });
   }
@@ -292,10 +290,10 @@ TEST(LayerNorm, ANonFiniteValueMakesItsRowNaNAndNoOther) {
       values[35 + 34] = bad;
       const Tensor y = make_unwritten(DType::kBF16, {3, 35});
       run(LayerNormForwardArgs{.x = make_tensor(DType::kBF16, {3, 35}, values),
-                          .weight = make_tensor(DType::kF32, {35}, random_values(35, 2, 0.5, 1.5)),
-                          .y = y,
-                          .mean = make_unwritten(DType::kF32, {3}),
-                          .rstd = make_unwritten(DType::kF32, {3})});
+                               .weight = make_tensor(DType::kF32, {35}, random_values(35, 2, 0.5, 1.5)),
+                               .y = y,
+                               .mean = make_unwritten(DType::kF32, {3}),
+                               .rstd = make_unwritten(DType::kF32, {3})});
       const std::vector<double> result = values_of(y);
       for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(std::isnan(result[i]), i / 35 == 1) << i;
     }

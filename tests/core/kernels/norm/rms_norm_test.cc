@@ -74,12 +74,12 @@ Sum run_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
   s.norm = {s.sum, make_tensor(dtypes.weight, {columns}, random_values(columns, 2, 0.5, 1.5)),
             make_unwritten(dtypes.y, {rows, columns}), make_unwritten(DType::kF32, {rows})};
   run(RmsNormForwardArgs{.x = s.x,
-                    .residual = s.residual,
-                    .sum = s.sum,
-                    .weight = s.norm.weight,
-                    .y = s.norm.y,
-                    .rstd = s.norm.rstd,
-                    .epsilon = kEpsilon});
+                         .residual = s.residual,
+                         .sum = s.sum,
+                         .weight = s.norm.weight,
+                         .y = s.norm.y,
+                         .rstd = s.norm.rstd,
+                         .epsilon = kEpsilon});
   return s;
 }
 
@@ -107,7 +107,8 @@ TEST(RmsNorm, ASumIsNormalisedWithTheBitsOfOneThatIsThere) {
         const Sum s = run_sum(dtypes, rows, columns);
         const Forward plain{s.sum, s.norm.weight, make_unwritten(dtypes.y, {rows, columns}),
                             make_unwritten(DType::kF32, {rows})};
-        run(RmsNormForwardArgs{.x = plain.x, .weight = plain.weight, .y = plain.y, .rstd = plain.rstd, .epsilon = kEpsilon});
+        run(RmsNormForwardArgs{
+            .x = plain.x, .weight = plain.weight, .y = plain.y, .rstd = plain.rstd, .epsilon = kEpsilon});
         EXPECT_EQ(bytes_of(s.norm.y), bytes_of(plain.y));
         EXPECT_EQ(bytes_of(s.norm.rstd), bytes_of(plain.rstd));
       }
@@ -132,13 +133,13 @@ void check_backward(const NormDTypes& dtypes, int64_t rows, int64_t columns, Gra
                                      : make_unwritten(DType::kF32, {columns});
   const std::vector<double> dx_before = values_of(dx), d_weight_before = values_of(d_weight);
   run(RmsNormBackwardArgs{.x = f.x,
-                     .dy = dy,
-                     .weight = f.weight,
-                     .rstd = f.rstd,
-                     .dx = dx,
-                     .d_weight = d_weight,
-                     .mode = mode,
-                     .weight_mode = mode});
+                          .dy = dy,
+                          .weight = f.weight,
+                          .rstd = f.rstd,
+                          .dx = dx,
+                          .d_weight = d_weight,
+                          .mode = mode,
+                          .weight_mode = mode});
 
   const std::vector<double> x = values_of(f.x), weight = values_of(f.weight), d = values_of(dy);
   const auto forward = reference::rms_norm_forward(x, weight, kEpsilon);
@@ -200,9 +201,9 @@ TEST(RmsNorm, ANonFiniteValueReachesItsRowAndNoOther) {
       values[35 + 34] = bad;
       const Tensor y = make_unwritten(DType::kF16, {3, 35});
       run(RmsNormForwardArgs{.x = make_tensor(DType::kF16, {3, 35}, values),
-                        .weight = make_tensor(DType::kF32, {35}, random_values(35, 2, 0.5, 1.5)),
-                        .y = y,
-                        .rstd = make_unwritten(DType::kF32, {3})});
+                             .weight = make_tensor(DType::kF32, {35}, random_values(35, 2, 0.5, 1.5)),
+                             .y = y,
+                             .rstd = make_unwritten(DType::kF32, {3})});
       const std::vector<double> result = values_of(y);
       EXPECT_TRUE(std::isnan(result[35 + 34]));
       for (size_t i = 0; i < result.size(); ++i) EXPECT_TRUE(i / 35 == 1 || std::isfinite(result[i])) << i;

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <functional>
 
+#include "core/cuda/device_memory.h"
+#include "core/cuda/stream.h"
 #include "core/kernels/optimizer/args.h"
 #include "tests/core/tensor/host_storage.h"
 #include "tests/reference/random_values.h"
@@ -92,15 +94,16 @@ class State {
 
 TEST(AdamWDevices, AgreeBitForBit) {
   cuda::CudaStream stream(std::make_shared<cuda::DeviceMemory>(0), cuda::device_properties(0));
+  const Kernel on_cpu = [](const AdamWArgs& args) { cpu::run(args); };
   const Kernel on_gpu = [&stream](const AdamWArgs& args) {
-    cuda::adamw(args, stream);
+    cuda::run(args, stream);
     stream.synchronize();
   };
   for (const Weights weights : {Weights::kMaster, Weights::kStochastic, Weights::kCompensated}) {
     for (const DType m : {DType::kF32, DType::kBF16, DType::kU8}) {
       for (const DType v : {DType::kF32, DType::kBF16, DType::kU8}) {
         const Format format{m, v, weights};
-        State cpu(cpu::adamw, format), gpu(on_gpu, format);
+        State cpu(on_cpu, format), gpu(on_gpu, format);
         const std::vector<std::byte> start = cpu.bytes();
         EXPECT_EQ(gpu.bytes(), start);
         for (uint32_t number = 1; number <= 3; ++number) {

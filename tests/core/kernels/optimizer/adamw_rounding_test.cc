@@ -92,7 +92,7 @@ TEST(AdamWRounding, RoundsTheNewMasterByTheWordOfTheElement) {
       for (const DType m_dtype : {DType::kF32, DType::kBF16}) {
         for (const int64_t n : {1, 3, 17, 64, 65, 129}) {
           const Tensor master = make_tensor(DType::kF32, {n}, random_values(n, 2)), weight = make_unwritten(dtype, {n});
-          adamw(update_arguments(master, weight, {}, m_dtype));
+          run(update_arguments(master, weight, {}, m_dtype));
           expect_rounded_masters(master, weight, {});
         }
       }
@@ -132,7 +132,7 @@ TEST(AdamWRounding, GivesEveryBitOfTheScalarForm) {
   on_each_variant_and_placement([&] {
     for (const DType dtype : kHalfDTypes) {
       const Tensor master = make_elements(values), weight = make_unwritten(dtype, {kSize});
-      adamw(arguments(master, weight, {}));
+      run(arguments(master, weight, {}));
       expect_rounded_masters(master, weight, {});
       EXPECT_EQ(elements_of<float>(master).size(), values.size());
     }
@@ -146,7 +146,7 @@ TEST(AdamWRounding, CountsElementsWithMoreThan32Bits) {
     const Key key{.first_element = (int64_t{1} << 34) - 24};
     const Tensor master = make_tensor(DType::kF32, {kSize}, random_values(kSize, 2)),
                  weight = make_unwritten(DType::kBF16, {kSize});
-    adamw(arguments(master, weight, key));
+    run(arguments(master, weight, key));
     expect_rounded_masters(master, weight, key);
   });
 }
@@ -176,11 +176,11 @@ TEST(AdamWRounding, PartsRoundAsTheWholeDoes) {
   on_each_variant_and_placement([] {
     const Tensor master = make_tensor(DType::kF32, {200}, random_values(200, 2));
     const Tensor whole = make_unwritten(DType::kBF16, {200}), parts = make_unwritten(DType::kBF16, {200});
-    adamw(arguments(master, whole, {}));
+    run(arguments(master, whole, {}));
     for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 68}, {68, 4}, {72, 128}}) {
       Key key;
       key.first_element += begin;
-      adamw(arguments(master.slice(begin, count), parts.slice(begin, count), key));
+      run(arguments(master.slice(begin, count), parts.slice(begin, count), key));
     }
     EXPECT_EQ(bytes_of(parts), bytes_of(whole));
   });
@@ -191,7 +191,7 @@ TEST(AdamWRounding, EveryPartOfTheKeyMatters) {
   const Tensor master = make_tensor(DType::kF32, {kSize}, random_values(kSize, 2));
   const auto rounded = [&](const Key& key) {
     const Tensor weight = make_unwritten(DType::kBF16, {kSize});
-    adamw(arguments(master, weight, key));
+    run(arguments(master, weight, key));
     return bytes_of(weight);
   };
   const std::vector<std::byte> first = rounded({});
@@ -211,7 +211,7 @@ TEST(AdamWRounding, TheMeanOverElementsIsTheMaster) {
   constexpr double kValue = 1.0 + 0x1p-7 * 0.3125, kGap = 0x1p-7;  // of bf16, and no tie of fp16's either
   const Tensor master = make_tensor(DType::kF32, {kSize}, std::vector<double>(kSize, kValue));
   const Tensor weight = make_unwritten(DType::kBF16, {kSize});
-  adamw(arguments(master, weight, {}));
+  run(arguments(master, weight, {}));
   double sum = 0.0;
   for (const double value : values_of(weight)) sum += value;
   EXPECT_NEAR(sum / kSize, kValue, 5.0 * kGap * std::sqrt(0.3125 * 0.6875 / kSize));  // five standard deviations
@@ -236,7 +236,7 @@ TEST(AdamWRounding, TheSameBitsOnEverySchedule) {
     expect_same_bits_on_every_schedule([&] {
       const int64_t n = device_under_test().large(50001);
       const Tensor master = make_tensor(DType::kF32, {n}, random_values(n, 2)), weight = make_unwritten(dtype, {n});
-      adamw(update_arguments(master, weight, {}));
+      run(update_arguments(master, weight, {}));
       return std::vector<Tensor>{master, weight};
     });
   }
@@ -244,9 +244,9 @@ TEST(AdamWRounding, TheSameBitsOnEverySchedule) {
 
 TEST(AdamWRounding, NamesWhatIsWrong) {
   const Tensor master = make_tensor(DType::kF32, {8}, random_values(8, 2)), weight = make_unwritten(DType::kBF16, {8});
-  expect_contract_error([&] { adamw(arguments(master, weight, {.first_element = 6})); },
+  expect_contract_error([&] { run(arguments(master, weight, {.first_element = 6})); },
                         "[adamw] first_element must be a multiple of 4");
-  expect_contract_error([&] { adamw(arguments(master, {}, {})); }, "there must be a master and a weight to write");
+  expect_contract_error([&] { run(arguments(master, {}, {})); }, "there must be a master and a weight to write");
   AdamWArgs half = update_arguments(master, weight, {});
   half.m = {};
   expect_contract_error([&] { run(half); }, "[adamw] m must be given");

@@ -34,15 +34,15 @@ State make_state(int64_t n, DType m_dtype, const DType* weight_dtype) {
 
 void update(const State& state, const UpdateControl& control) {
   run(AdamWArgs{.gradient = state.gradient,
-         .master = state.master,
-         .m = state.m,
-         .v = state.v,
-         .weight = state.weight,
-         .beta1 = kBeta1,
-         .beta2 = kBeta2,
-         .epsilon = kEpsilon,
-         .weight_decay = kDecay,
-         .control = make_record(control)});
+                .master = state.master,
+                .m = state.m,
+                .v = state.v,
+                .weight = state.weight,
+                .beta1 = kBeta1,
+                .beta2 = kBeta2,
+                .epsilon = kEpsilon,
+                .weight_decay = kDecay,
+                .control = make_record(control)});
 }
 
 void check(int64_t n, DType m_dtype, const DType* weight_dtype) {

@@ -110,10 +110,14 @@ TEST(Compare, TheSameBitsOnEverySchedule) {
 TEST(Compare, RefusesWhatDoesNotGoTogether) {
   const Tensor x = make_tensor(DType::kF32, {4}, random_values(4, 1)), record = make_record(ErrorSums());
   expect_contract_error(
-      [&] { run(CompareArgs{.x = x, .reference = make_tensor(DType::kF32, {3}, random_values(3, 1)), .record = record}); },
+      [&] {
+        run(CompareArgs{.x = x, .reference = make_tensor(DType::kF32, {3}, random_values(3, 1)), .record = record});
+      },
       "reference must have 4 elements");
   expect_contract_error(
-      [&] { run(CompareArgs{.x = x, .reference = make_tensor(DType::kBF16, {4}, random_values(4, 1)), .record = record}); },
+      [&] {
+        run(CompareArgs{.x = x, .reference = make_tensor(DType::kBF16, {4}, random_values(4, 1)), .record = record});
+      },
       "reference must be fp32");
 }
 

@@ -151,12 +151,13 @@ FormatLosses losses_of(const Matrix& matrix, DType dtype, TensorFormat format, B
                        GradientMode mode = GradientMode::kWrite) {
   const Tensor record = make_record(FormatLosses{.elements = 3, .zeros = 3, .underflowed = 3});
   const std::vector<double> values(matrix.values.begin(), matrix.values.end());
-  run(RoundingLossesArgs{.src = make_tensor(dtype, {matrix.rows, matrix.columns}, values),
-                   .format = format,
-                   .axis = axis,
-                   .scale = has_tensor_scale(format.scaling) ? make_elements(std::vector<float>{scale}) : Tensor(),
-                   .record = record,
-                   .mode = mode});
+  run(RoundingLossesArgs{
+      .src = make_tensor(dtype, {matrix.rows, matrix.columns}, values),
+      .format = format,
+      .axis = axis,
+      .scale = has_tensor_scale(format.scaling) ? make_elements(std::vector<float>{scale}) : Tensor(),
+      .record = record,
+      .mode = mode});
   return read_record<FormatLosses>(record);
 }
 

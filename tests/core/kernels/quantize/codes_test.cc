@@ -128,7 +128,8 @@ TEST(Codes, RefuseWhatDoesNotFit) {
                         "[from_codes] codes must have 4 elements");
   expect_contract_error([&] { run(FromCodesArgs{.codes = codes, .dst = x, .format = Format::kE2M1, .scale = scale}); },
                         "[from_codes] codes are e4m3 or e5m2, got e2m1");
-  expect_contract_error([&] { run(FromCodesArgs{.codes = x, .dst = x, .scale = scale}); }, "[from_codes] codes must be u8");
+  expect_contract_error([&] { run(FromCodesArgs{.codes = x, .dst = x, .scale = scale}); },
+                        "[from_codes] codes must be u8");
   expect_contract_error([&] { run(FromCodesArgs{.codes = codes, .dst = x, .scale = x}); },
                         "[from_codes] scale must have 1 elements");
 }

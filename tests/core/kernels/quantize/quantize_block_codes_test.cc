@@ -67,13 +67,13 @@ Results coded(const Tensor& src, Format format, const Way& way, const Tensor& re
   if (way.layouts != Layouts::kTransposed) results.plain = Coded(way, rows, columns);
   if (way.layouts != Layouts::kPlain) results.transposed = Coded(way, columns, rows);
   run(QuantizeArgs{.src = src,
-            .format = {format, way.scaling},
-            .axis = way.axis,
-            .record = record,
-            .codes = results.plain.codes,
-            .transposed_codes = results.transposed.codes,
-            .code_scales = results.plain.scales,
-            .transposed_code_scales = results.transposed.scales});
+                   .format = {format, way.scaling},
+                   .axis = way.axis,
+                   .record = record,
+                   .codes = results.plain.codes,
+                   .transposed_codes = results.transposed.codes,
+                   .code_scales = results.plain.scales,
+                   .transposed_code_scales = results.transposed.scales});
   return results;
 }
 

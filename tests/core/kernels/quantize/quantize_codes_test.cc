@@ -47,11 +47,11 @@ void expect_contract(const std::vector<float>& values, const CodeCase& of) {
   const Tensor transposed = layouts == Layouts::kPlain ? Tensor() : make_unwritten(DType::kU8, {columns, rows});
   const Tensor record = make_record(QuantizeRecord{.non_finite = 5, .amax = 1});
   run(QuantizeArgs{.src = src,
-            .format = format,
-            .scale = make_elements<float>({scale}),
-            .record = record,
-            .codes = codes,
-            .transposed_codes = transposed});
+                   .format = format,
+                   .scale = make_elements<float>({scale}),
+                   .record = record,
+                   .codes = codes,
+                   .transposed_codes = transposed});
   const auto plain_codes = codes.defined() ? elements_of<uint8_t>(codes) : std::vector<uint8_t>();
   const auto turned_codes = transposed.defined() ? elements_of<uint8_t>(transposed) : std::vector<uint8_t>();
   for (int64_t row = 0; row < rows; ++row) {
@@ -134,11 +134,11 @@ TEST(QuantizeCodes, TheSameBitsOnEverySchedule) {
       const Tensor codes = make_unwritten(DType::kU8, {rows, columns}),
                    transposed = make_unwritten(DType::kU8, {columns, rows}), record = make_record(QuantizeRecord{});
       run(QuantizeArgs{.src = tensor_of(DType::kBF16, {rows, columns}, values),
-                .format = format,
-                .scale = make_elements<float>({0.75f}),
-                .record = record,
-                .codes = codes,
-                .transposed_codes = transposed});
+                       .format = format,
+                       .scale = make_elements<float>({0.75f}),
+                       .record = record,
+                       .codes = codes,
+                       .transposed_codes = transposed});
       return std::vector<Tensor>{codes, transposed, record};
     });
   }

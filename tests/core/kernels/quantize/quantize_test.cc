@@ -34,11 +34,11 @@ void expect_contract(const std::vector<float>& values, const QuantizeCase& of) {
   const Tensor dst = make_unwritten(DType::kBF16, {of.rows, of.columns});
   const Tensor record = make_record(QuantizeRecord{.non_finite = 5, .amax = 1});
   run(QuantizeArgs{.src = src,
-            .dst = dst,
-            .format = of.format,
-            .axis = of.axis,
-            .scale = has_tensor_scale(of.format.scaling) ? make_elements<float>({scale}) : Tensor(),
-            .record = record});
+                   .dst = dst,
+                   .format = of.format,
+                   .axis = of.axis,
+                   .scale = has_tensor_scale(of.format.scaling) ? make_elements<float>({scale}) : Tensor(),
+                   .record = record});
   expect_values(dst, read, expected.values);
   const auto found = read_record<QuantizeRecord>(record);
   EXPECT_EQ(found.amax, std::max(1u, expected.amax));
@@ -126,11 +126,11 @@ TEST(Quantize, TheSameBitsOnEverySchedule) {
       expect_same_bits_on_every_schedule([&] {
         const Tensor dst = make_unwritten(DType::kBF16, {rows, columns}), record = make_record(QuantizeRecord{});
         run(QuantizeArgs{.src = tensor_of(DType::kBF16, {rows, columns}, values),
-                  .dst = dst,
-                  .format = format,
-                  .axis = axis,
-                  .scale = has_tensor_scale(format.scaling) ? make_elements<float>({0.75f}) : Tensor(),
-                  .record = record});
+                         .dst = dst,
+                         .format = format,
+                         .axis = axis,
+                         .scale = has_tensor_scale(format.scaling) ? make_elements<float>({0.75f}) : Tensor(),
+                         .record = record});
         return std::vector<Tensor>{dst, record};
       });
     }

@@ -265,10 +265,10 @@ TEST(DecideUpdate, ClipsToTheThreshold) {
   // |g| = sqrt(400) * 0.25 = 5, threshold 1: 1 / (5 + 1e-6).
   const Tensor decision = make_record(UpdateDecision()), control = make_record(UpdateControl());
   run(DecideUpdateArgs{.records = make_record(clean(400.0, 7.0)),
-                 .plan = make_record(kPlan),
-                 .hold = make_indices({0}),
-                 .control = control,
-                 .decision = decision});
+                       .plan = make_record(kPlan),
+                       .hold = make_indices({0}),
+                       .control = control,
+                       .decision = decision});
   EXPECT_EQ(read_record<UpdateDecision>(decision).grad_norm, 5.0);
   EXPECT_NEAR(read_record<UpdateDecision>(decision).clip_factor, 1.0 / 5.000001, 1e-15);
   EXPECT_NEAR(read_record<UpdateControl>(control).gradient_multiplier, 0.25 / 5.000001, 1e-8);
@@ -278,10 +278,10 @@ TEST(DecideUpdate, NamesWhatIsWrong) {
   const auto call = [](const Tensor& records, const Tensor& hold) {
     return [=] {
       run(DecideUpdateArgs{.records = records,
-                     .plan = make_record(kPlan),
-                     .hold = hold,
-                     .control = make_record(UpdateControl()),
-                     .decision = make_record(UpdateDecision())});
+                           .plan = make_record(kPlan),
+                           .hold = hold,
+                           .control = make_record(UpdateControl()),
+                           .decision = make_record(UpdateDecision())});
     };
   };
   expect_contract_error(call(make_unwritten(DType::kU8, {39}), make_indices({0})),

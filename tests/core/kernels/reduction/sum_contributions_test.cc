@@ -92,14 +92,15 @@ TEST(SumContributions, RowsThatLieApartAndRoundOnTheWayGiveTheSameBits) {
           for (const DType accumulate : {DType::kF32, wire}) {
             for (const DType to : kFloatDTypes) {
               const Tensor expected = make_unwritten(to, {n}), actual = make_unwritten(to, {n});
-              run(SumContributionsArgs{.contributions = sent, .out = expected, .accumulate = accumulate, .scale = kScale});
+              run(SumContributionsArgs{
+                  .contributions = sent, .out = expected, .accumulate = accumulate, .scale = kScale});
               run(SumContributionsArgs{.contributions = rows,
-                                 .out = actual,
-                                 .row_stride = stride,
-                                 .rounded_to = wire,
-                                 .scale_before = before,
-                                 .accumulate = accumulate,
-                                 .scale = kScale});
+                                       .out = actual,
+                                       .row_stride = stride,
+                                       .rounded_to = wire,
+                                       .scale_before = before,
+                                       .accumulate = accumulate,
+                                       .scale = kScale});
               EXPECT_EQ(bytes_of(actual), bytes_of(expected))
                   << n << " " << gap << " " << name(wire) << " " << name(to);
             }
@@ -148,8 +149,8 @@ TEST(SumContributions, TheSameBitsOnEveryScheduleAndNonFiniteValuesPropagate) {
     for (const DType accumulate : {DType::kF32, dtype}) {
       expect_same_bits_on_every_schedule([&] {
         const Tensor out = make_unwritten(dtype, {n}), record = make_record(TensorStats());
-        sum_contributions(
-            {.contributions = contributions, .out = out, .accumulate = accumulate, .scale = kScale, .record = record});
+        run(SumContributionsArgs{
+            .contributions = contributions, .out = out, .accumulate = accumulate, .scale = kScale, .record = record});
         EXPECT_TRUE(std::isnan(values_of(out)[7]));
         EXPECT_EQ(values_of(out)[8], HUGE_VAL);
         return std::vector<Tensor>{out, record};
@@ -178,11 +179,11 @@ void check_record(DType from, DType to, DType accumulate, const std::vector<doub
   const TensorStats before{.first_bad = kOffset + n, .nan_count = 3, .inf_count = 4, .sum_squares = 0.0};
   const Tensor record = make_record(before), same = make_record(before), out = make_unwritten(to, {n});
   run(SumContributionsArgs{.contributions = make_tensor(from, {ranks, n}, values),
-                     .out = out,
-                     .accumulate = accumulate,
-                     .scale = kScale,
-                     .record = record,
-                     .index_offset = kOffset});
+                           .out = out,
+                           .accumulate = accumulate,
+                           .scale = kScale,
+                           .record = record,
+                           .index_offset = kOffset});
   run(TensorStatsArgs{.x = out, .record = same, .index_offset = kOffset});
   EXPECT_EQ(bytes_of(record), bytes_of(same)) << "not what tensor_stats finds";
   const auto actual = read_record<TensorStats>(record);
@@ -224,8 +225,8 @@ TEST(SumContributions, TheRecordIsOfWhatIsStored) {
   const Tensor contributions = make_tensor(DType::kF16, {2, 2}, {60000.0, 1.0, 60000.0, 2.0});
   const auto record_for = [&](DType to, float scale) {
     const Tensor record = make_record(TensorStats());
-    sum_contributions(
-        {.contributions = contributions, .out = make_unwritten(to, {2}), .scale = scale, .record = record});
+    run(SumContributionsArgs{
+        .contributions = contributions, .out = make_unwritten(to, {2}), .scale = scale, .record = record});
     return read_record<TensorStats>(record);
   };
   EXPECT_EQ(record_for(DType::kF32, 1.0f), (TensorStats{.sum_squares = 120000.0 * 120000.0 + 9.0}));
@@ -237,8 +238,8 @@ TEST(SumContributions, RefusesARecordOfAnotherSize) {
   expect_contract_error(
       [] {
         run(SumContributionsArgs{.contributions = make_tensor(DType::kF32, {1, 1}, {1.0}),
-                           .out = make_unwritten(DType::kF32, {1}),
-                           .record = make_unwritten(DType::kU8, {3})});
+                                 .out = make_unwritten(DType::kF32, {1}),
+                                 .record = make_unwritten(DType::kU8, {3})});
       },
       "[sum_contributions] record must have 32 elements, got shape (3)");
 }
@@ -247,8 +248,8 @@ TEST(SumContributions, RefusesAForeignAccumulationDType) {
   const Tensor contributions = make_tensor(DType::kBF16, {1, 2}, {1, 2});
   expect_contract_error(
       [&] {
-        sum_contributions(
-            {.contributions = contributions, .out = make_unwritten(DType::kF32, {2}), .accumulate = DType::kF16});
+        run(SumContributionsArgs{
+            .contributions = contributions, .out = make_unwritten(DType::kF32, {2}), .accumulate = DType::kF16});
       },
       "[sum_contributions] accumulate must be fp32 or the contributions' dtype bf16, got fp16");
 }

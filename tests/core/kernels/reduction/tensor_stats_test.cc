@@ -126,7 +126,9 @@ TEST(TensorStats, TheSameBitsOnEverySchedule) {
 
 TEST(TensorStats, RefusesARecordOfAnotherSize) {
   expect_contract_error(
-      [] { run(TensorStatsArgs{.x = make_tensor(DType::kF32, {1}, {1.0}), .record = make_unwritten(DType::kU8, {3})}); },
+      [] {
+        run(TensorStatsArgs{.x = make_tensor(DType::kF32, {1}, {1.0}), .record = make_unwritten(DType::kU8, {3})});
+      },
       "[tensor_stats] record must have 32 elements, got shape (3)");
 }
 
