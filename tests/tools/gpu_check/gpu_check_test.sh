@@ -1,12 +1,12 @@
 #!/bin/bash
 # What tools/gpu_check makes of programs that pass, fail, skip, crash and hang, of a sanitizer, and of a machine without a GPU:
-# gpu_check_test.sh EMULATED_PROGRAM PROGRAM ROW_KINDS FILL_TEST ADD_TEST
+# gpu_check_test.sh EMULATED_PROGRAM PROGRAM ROW_KINDS KERNEL_TEST OP_TEST
 set -euo pipefail
 emulated=$1
 program=$2
 row_kinds=$3
-fill_test=$4
-add_test=$5
+kernel_test=$4
+op_test=$5
 source "$(dirname "${BASH_SOURCE[0]}")/make_pack.sh"
 
 echo "==== one row for whatever a program does"
@@ -37,13 +37,13 @@ expect_line table '0 passed, 0 failed, 1 not run'
 echo "==== all well, unpacked from an archive beside the script"
 pack=$TEST_TMPDIR/well
 make_pack "$pack" "$emulated"
-add_program "$pack" kernel_cuda_test "$fill_test"
-add_program "$pack" op_cuda_test "$add_test"
+add_program "$pack" kernel_cuda_test "$kernel_test"
+add_program "$pack" op_cuda_test "$op_test"
 mkdir "$TEST_TMPDIR/carried folder"
 tar -C "$pack" -czhf "$TEST_TMPDIR/carried folder/gpu_check.tar.gz" .
 cp -L tools/gpu_check "$TEST_TMPDIR/carried folder/"
 (cd / && "$TEST_TMPDIR/carried folder/gpu_check" --only ops,smoke) >"$TEST_TMPDIR/table"
-expect_line table '\| ops \| Add \| [0-9]+ \| passed \| .*'
+expect_line table '\| ops \| CrossEntropy \| [0-9]+ \| passed \| .*'
 expect_line table '\| smoke \| .* \| 1 \| passed: loss 6\.[0-9]+ -> [0-9.]+, [0-9]+ tokens/s .*, [0-9]+\.[0-9]{2} GiB of GPU memory \| .*'
 expect_line table '2 passed, 0 failed, 0 not run'
 
@@ -66,10 +66,10 @@ echo "========= COMPUTE-SANITIZER"
 SANITIZER
 chmod +x "$TEST_TMPDIR/tools/compute-sanitizer"
 run_check 0 --from "$pack" --only sanitizer
-expect_line table '4 passed, 0 failed, 0 not run'
+expect_line table '12 passed, 0 failed, 0 not run'
 FINDING=op_cuda_test run_check 1 --from "$pack" --only sanitizer
-expect_line table '\| sanitizer \| racecheck Add \| [0-9]+ \| FAILED: Invalid __global__ read of size 4 bytes \| .*'
-expect_line table '2 passed, 2 failed, 0 not run'
+expect_line table '\| sanitizer \| racecheck CrossEntropy \| [0-9]+ \| FAILED: Invalid __global__ read of size 4 bytes \| .*'
+expect_line table '10 passed, 2 failed, 0 not run'
 REFUSE=1 run_check 1 --from "$pack" --only sanitizer
 expect_line table '\| sanitizer \| memcheck \| 0 \| not run: compute-sanitizer says: Error: Device not supported\..* \|  \|'
 
