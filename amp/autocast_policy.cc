@@ -17,27 +17,6 @@ constexpr std::pair<std::string_view, CastRule> kRules[] = {{"low", CastRule::kL
                                                             {"widest", CastRule::kWidest},
                                                             {"as_given", CastRule::kAsGiven}};
 
-CastRule default_rule(Op op) {
-  switch (op) {
-    case Op::kLinear:
-    case Op::kAttention:
-      return CastRule::kLow;
-    case Op::kEmbedding:
-    case Op::kLayerNorm:
-    case Op::kRmsNorm:
-    case Op::kCrossEntropy:
-      return CastRule::kFp32;
-    case Op::kAdd:
-      return CastRule::kWidest;
-    case Op::kGelu:
-    case Op::kSwiglu:
-    case Op::kRope:
-    case Op::kDropout:
-      return CastRule::kAsGiven;
-  }
-  throw ContractError("[autocast] an op has no default rule");
-}
-
 // Why an op computes in fp32 whatever its setting says; nullptr for ops that obey it.
 const char* why_always_fp32(Op op) {
   switch (op) {
@@ -183,7 +162,7 @@ AutocastPolicy::AutocastPolicy(AutocastConfig config) : config_(std::move(config
   uniform_.fp32_products = config_.fp32_products;
   for (int index = 0; index < kOpCount; ++index) {
     const Op op = static_cast<Op>(index);
-    const OpSetting setting = config_.ops[static_cast<size_t>(index)].value_or(default_rule(op));
+    const OpSetting setting = config_.ops[static_cast<size_t>(index)].value_or(kOps[index].rule);
     require_floating(setting, name(op));
     require_effect(setting, op, "");
     require_linear(setting, op, "");

@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/ops/activation.h"
 #include "core/ops/attention.h"
 #include "core/ops/dropout.h"
 #include "core/ops/embedding.h"
-#include "core/ops/gelu.h"
 #include "core/ops/layer_norm.h"
 #include "core/ops/linear.h"
 #include "core/ops/linear_cross_entropy.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
-#include "core/ops/swiglu.h"
 
 namespace mantissa {
 namespace {
@@ -94,25 +93,28 @@ Var SelfAttention::forward(Tape& tape, Var x, int64_t sequence_length) const {
 FeedForward::FeedForward(ParameterSet& parameters, const std::string& path, const ModelConfig& config)
     : config_(config) {
   const int64_t hidden = config.resolved_mlp_width();
-  const int64_t outputs = config.activation == Activation::kSwiglu ? 2 * hidden : hidden;
+  const int64_t outputs = is_gated(config.activation) ? 2 * hidden : hidden;
   up_ = add_linear(parameters, path + ".up", config.width, outputs, config.bias, config.init_stddev);
   down_ = add_linear(parameters, path + ".down", hidden, config.width, config.bias, residual_stddev(config));
 }
 
 Var FeedForward::forward(Tape& tape, Var x, int64_t samples) const {
   const Tape::LayerGuard guard(tape, "mlp");
-  Var out = config_.activation == Activation::kSwiglu
-                ? run_linear(tape, "down", swiglu(tape, run_linear(tape, "up", std::move(x), up_)), down_)
-                : gelu_between(tape, std::move(x));
+  Var out = gelu_form(config_.activation) ? gelu_between(tape, std::move(x)) : activation_between(tape, std::move(x));
   return dropout(tape, std::move(out), config_.dropout, samples);
 }
 
+Var FeedForward::activation_between(Tape& tape, Var x) const {
+  Var hidden = activate(tape, run_linear(tape, "up", std::move(x), up_), config_.activation);
+  return run_linear(tape, "down", std::move(hidden), down_);
+}
+
 Var FeedForward::gelu_between(Tape& tape, Var x) const {
-  const GeluForm form = config_.activation == Activation::kGeluErf ? GeluForm::kErf : GeluForm::kTanh;
+  const GeluForm form = *gelu_form(config_.activation);
   const DType up = dtype_of(tape, "up", x.value.dtype(), up_), hidden = tape.compute_dtype(Op::kGelu, up, up);
   if (tape.shows_every_op() || rounds_operands(tape, "up") || rounds_operands(tape, "down") || hidden != up ||
       dtype_of(tape, "down", hidden, down_) != hidden) {
-    return run_linear(tape, "down", gelu(tape, run_linear(tape, "up", std::move(x), up_), form), down_);
+    return activation_between(tape, std::move(x));
   }
   GeluOutput y;
   {

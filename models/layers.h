@@ -54,7 +54,9 @@ class FeedForward {
   Var forward(Tape& tape, Var x, int64_t samples) const;
 
  private:
-  // down(gelu(up(x))): gelu inside of the products where all three compute in one dtype and round no operands.
+  // down(activation(up(x))).
+  Var activation_between(Tape& tape, Var x) const;
+  // The same with gelu inside of the products, where all three compute in one dtype and round no operands.
   Var gelu_between(Tape& tape, Var x) const;
 
   const ModelConfig& config_;

@@ -17,7 +17,7 @@ std::map<std::string, ModelFactory>& factories() {
 double training_flops_per_token(const ModelConfig& config) {
   const double width = static_cast<double>(config.width), mlp = static_cast<double>(config.resolved_mlp_width());
   const double packed_qkv = static_cast<double>((config.heads + 2 * config.resolved_kv_heads()) * config.head_dim());
-  const double mlp_matrices = config.activation == Activation::kSwiglu ? 3 : 2;
+  const double mlp_matrices = is_gated(config.activation) ? 3 : 2;
   const double block = width * packed_qkv + width * width + mlp_matrices * width * mlp;
   const double matrix_parameters =
       static_cast<double>(config.layers) * block + width * static_cast<double>(config.vocab);

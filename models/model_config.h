@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <string>
 
+#include "core/ops/activation.h"
+
 namespace mantissa {
 
 enum class NormKind : uint8_t { kLayerNorm, kRmsNorm };
-enum class Activation : uint8_t { kGeluTanh, kGeluErf, kSwiglu };
 enum class Position : uint8_t { kLearned, kRope };
 
 struct ModelConfig {

@@ -1,19 +1,10 @@
 #include "core/autograd/precision.h"
 
 namespace mantissa {
-namespace {
-
-constexpr std::array<std::string_view, kOpCount> kNames = {"embedding", "linear",  "attention",    "layer_norm",
-                                                           "rms_norm",  "gelu",    "swiglu",       "rope",
-                                                           "add",       "dropout", "cross_entropy"};
-
-}  // namespace
-
-std::string_view name(Op op) { return kNames[static_cast<size_t>(op)]; }
 
 std::optional<Op> parse_op(std::string_view text) {
-  for (size_t index = 0; index < kNames.size(); ++index) {
-    if (kNames[index] == text) return static_cast<Op>(index);
+  for (int index = 0; index < kOpCount; ++index) {
+    if (kOps[index].name == text) return static_cast<Op>(index);
   }
   return std::nullopt;
 }

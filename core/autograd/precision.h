@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -25,11 +26,6 @@ enum class Op : uint8_t {
   kDropout,
   kCrossEntropy,
 };
-inline constexpr int kOpCount = 11;
-
-std::string_view name(Op op);  // "linear", "layer_norm", …: as written in configurations
-std::optional<Op> parse_op(std::string_view text);
-
 // How autocast chooses an op's compute dtype.
 enum class CastRule : uint8_t {
   kLow,      // the low-precision dtype of the region
@@ -37,6 +33,22 @@ enum class CastRule : uint8_t {
   kWidest,   // the widest of the inputs
   kAsGiven,  // the dtype of the first input
 };
+
+struct OpEntry {
+  std::string_view name;  // as written in configurations
+  CastRule rule;          // the default, as in PyTorch's autocast
+};
+
+// By Op.
+inline constexpr OpEntry kOps[] = {
+    {"embedding", CastRule::kFp32},  {"linear", CastRule::kLow},        {"attention", CastRule::kLow},
+    {"layer_norm", CastRule::kFp32}, {"rms_norm", CastRule::kFp32},     {"gelu", CastRule::kAsGiven},
+    {"swiglu", CastRule::kAsGiven},  {"rope", CastRule::kAsGiven},      {"add", CastRule::kWidest},
+    {"dropout", CastRule::kAsGiven}, {"cross_entropy", CastRule::kFp32}};
+inline constexpr int kOpCount = static_cast<int>(std::size(kOps));
+
+constexpr std::string_view name(Op op) { return kOps[static_cast<size_t>(op)].name; }
+std::optional<Op> parse_op(std::string_view text);
 
 struct Precision {
   bool enabled = false;     // off: every op computes in the widest of its inputs

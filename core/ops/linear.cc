@@ -2,7 +2,7 @@
 
 #include "core/autograd/saved_value.h"
 #include "core/ops/fp32_product.h"
-#include "core/ops/gelu.h"
+#include "core/ops/activation.h"
 #include "core/ops/rounded_linear.h"
 #include "core/ops/show_product.h"
 

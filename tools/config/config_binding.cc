@@ -30,7 +30,7 @@ void bind_model(ConfigVisitor& v, ModelConfig& c) {
   v.scalar("dropout", real_field(c.dropout, RealRange::below_one()));
   v.scalar("norm", choice_field(c.norm, names::kNorm));
   v.scalar("norm_epsilon", real_field(c.norm_epsilon, RealRange::above_zero()));
-  v.scalar("activation", choice_field(c.activation, names::kActivation));
+  v.scalar("activation", choice_field(c.activation, kActivationNames));
   v.scalar("position", choice_field(c.position, names::kPosition));
   v.scalar("rope_base", real_field(c.rope_base, {.min = 1.0, .min_bound = RealRange::Bound::kOpen}));
   v.scalar("init_stddev", real_field(c.init_stddev, RealRange::at_least_zero()));

@@ -12,8 +12,6 @@ template <typename Enum>
 using Name = std::pair<std::string_view, Enum>;
 
 inline constexpr Name<NormKind> kNorm[] = {{"layer_norm", NormKind::kLayerNorm}, {"rms_norm", NormKind::kRmsNorm}};
-inline constexpr Name<Activation> kActivation[] = {
-    {"gelu_tanh", Activation::kGeluTanh}, {"gelu_erf", Activation::kGeluErf}, {"swiglu", Activation::kSwiglu}};
 inline constexpr Name<Position> kPosition[] = {{"learned", Position::kLearned}, {"rope", Position::kRope}};
 inline constexpr Name<DataFormat> kDataFormat[] = {{"bytes", DataFormat::kBytes}, {"tokens", DataFormat::kTokens}};
 inline constexpr Name<TokenLayout> kTokenLayout[] = {{"auto", TokenLayout::kAuto},

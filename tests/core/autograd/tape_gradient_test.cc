@@ -1,8 +1,8 @@
 // How gradients meet: values used more than once, parameters over several backward passes, dtypes.
 #include <gtest/gtest.h>
 
+#include "core/ops/activation.h"
 #include "core/ops/add.h"
-#include "core/ops/gelu.h"
 #include "tests/testing/tape_host.h"
 #include "tests/testing/toy_ops.h"
 

@@ -1,8 +1,8 @@
 // Memory of a step: activations go as the backward pass passes them, and every step has the same addresses.
 #include <gtest/gtest.h>
 
+#include "core/ops/activation.h"
 #include "core/ops/add.h"
-#include "core/ops/gelu.h"
 #include "core/ops/linear.h"
 #include "tests/testing/tape_host.h"
 #include "tests/testing/toy_ops.h"

@@ -1,9 +1,8 @@
 // gelu, swiglu and add: dtypes, shapes, and overwriting a gradient in place or not.
 #include <gtest/gtest.h>
 
+#include "core/ops/activation.h"
 #include "core/ops/add.h"
-#include "core/ops/gelu.h"
-#include "core/ops/swiglu.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"

@@ -4,17 +4,16 @@
 #include <functional>
 #include <string>
 
+#include "core/ops/activation.h"
 #include "core/ops/add.h"
 #include "core/ops/attention.h"
 #include "core/ops/cross_entropy.h"
 #include "core/ops/dropout.h"
 #include "core/ops/embedding.h"
-#include "core/ops/gelu.h"
 #include "core/ops/layer_norm.h"
 #include "core/ops/linear.h"
 #include "core/ops/rms_norm.h"
 #include "core/ops/rope.h"
-#include "core/ops/swiglu.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"
 #include "tests/testing/values.h"

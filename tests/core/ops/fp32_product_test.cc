@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/base/thread_team.h"
-#include "core/ops/gelu.h"
+#include "core/ops/activation.h"
 #include "core/ops/linear.h"
 #include "core/ops/linear_cross_entropy.h"
 #include "tests/testing/precisions.h"

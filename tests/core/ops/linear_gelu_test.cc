@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/ops/gelu.h"
+#include "core/ops/activation.h"
 #include "core/ops/linear.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"

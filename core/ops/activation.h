@@ -1,0 +1,40 @@
+// Activation functions of feed-forward layers.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "core/autograd/tape.h"
+#include "core/kernels/activation/args.h"
+
+namespace mantissa {
+
+enum class Activation : uint8_t { kGeluTanh, kGeluErf, kSwiglu };
+
+// As written in configurations.
+inline constexpr std::pair<std::string_view, Activation> kActivationNames[] = {
+    {"gelu_tanh", Activation::kGeluTanh}, {"gelu_erf", Activation::kGeluErf}, {"swiglu", Activation::kSwiglu}};
+
+// Gated activations take 2*F inputs for F outputs.
+constexpr bool is_gated(Activation activation) { return activation == Activation::kSwiglu; }
+
+// The form of a gelu; nothing for other activations.
+std::optional<GeluForm> gelu_form(Activation activation);
+
+// The activation that is named. Shapes are those of the function below.
+Var activate(Tape& tape, Var x, Activation activation);
+
+// x * Phi(x), exactly (erf) or by the tanh approximation (Hendrycks & Gimpel 2016). x has any shape. The result has its
+// shape, in the dtype that the layer's precision gives to gelu.
+Var gelu(Tape& tape, Var x, GeluForm form);
+
+// silu(gate) * up (Shazeer 2020). x (R, 2*F): gate, then up. Returns (R, F) in the dtype that the layer's precision
+// gives to swiglu.
+Var swiglu(Tape& tape, Var x);
+
+// --- for ops that contain gelu
+// gelu(x) in x's dtype. Records nothing.
+Tensor gelu_of(Tape& tape, const Tensor& x, GeluForm form);
+
+}  // namespace mantissa
