@@ -21,6 +21,7 @@ enum class Op : uint8_t {
   kRmsNorm,
   kGelu,
   kSwiglu,
+  kReluSquared,
   kRope,
   kAdd,
   kDropout,
@@ -41,10 +42,10 @@ struct OpEntry {
 
 // By Op.
 inline constexpr OpEntry kOps[] = {
-    {"embedding", CastRule::kFp32},  {"linear", CastRule::kLow},        {"attention", CastRule::kLow},
-    {"layer_norm", CastRule::kFp32}, {"rms_norm", CastRule::kFp32},     {"gelu", CastRule::kAsGiven},
-    {"swiglu", CastRule::kAsGiven},  {"rope", CastRule::kAsGiven},      {"add", CastRule::kWidest},
-    {"dropout", CastRule::kAsGiven}, {"cross_entropy", CastRule::kFp32}};
+    {"embedding", CastRule::kFp32},  {"linear", CastRule::kLow},           {"attention", CastRule::kLow},
+    {"layer_norm", CastRule::kFp32}, {"rms_norm", CastRule::kFp32},        {"gelu", CastRule::kAsGiven},
+    {"swiglu", CastRule::kAsGiven},  {"relu_squared", CastRule::kAsGiven}, {"rope", CastRule::kAsGiven},
+    {"add", CastRule::kWidest},      {"dropout", CastRule::kAsGiven},      {"cross_entropy", CastRule::kFp32}};
 inline constexpr int kOpCount = static_cast<int>(std::size(kOps));
 
 constexpr std::string_view name(Op op) { return kOps[static_cast<size_t>(op)].name; }

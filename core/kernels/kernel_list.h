@@ -19,6 +19,8 @@ using ComputeKernels = KernelList<   //
     struct GeluBackwardArgs,         //
     struct SwigluForwardArgs,        //
     struct SwigluBackwardArgs,       //
+    struct ReluSquaredForwardArgs,   //
+    struct ReluSquaredBackwardArgs,  //
     struct GemmArgs,                 // gemm
     struct LayerNormForwardArgs,     // norm
     struct LayerNormBackwardArgs,    //

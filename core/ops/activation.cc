@@ -10,6 +10,12 @@ Tensor swiglu_of(Tape& tape, const Tensor& x) {
   return y;
 }
 
+Tensor relu_squared_of(Tape& tape, const Tensor& x) {
+  Tensor y = tape.allocate(x.dtype(), x.shape());
+  tape.backend().run(ReluSquaredForwardArgs{.x = x, .y = y}, tape.stream());
+  return y;
+}
+
 }  // namespace
 
 std::optional<GeluForm> gelu_form(Activation activation) {
@@ -20,7 +26,7 @@ std::optional<GeluForm> gelu_form(Activation activation) {
 
 Var activate(Tape& tape, Var x, Activation activation) {
   if (const auto form = gelu_form(activation)) return gelu(tape, std::move(x), *form);
-  return swiglu(tape, std::move(x));
+  return activation == Activation::kSwiglu ? swiglu(tape, std::move(x)) : relu_squared(tape, std::move(x));
 }
 
 Tensor gelu_of(Tape& tape, const Tensor& x, GeluForm form) {
@@ -57,6 +63,20 @@ Var swiglu(Tape& tape, Var x) {
     t.give_gradient(Var{{}, slot}, std::move(dx));
   });
   return tape.remakeable(std::move(made), [input](Tape& t) { return swiglu_of(t, input); });
+}
+
+Var relu_squared(Tape& tape, Var x) {
+  const DType dtype = tape.compute_dtype(Op::kReluSquared, x.value.dtype(), x.value.dtype());
+  const Tensor input = tape.cast(x.value, dtype);
+  Tensor y = relu_squared_of(tape, input);
+  const int slot = x.slot;
+  x.value = Tensor();
+  Var made = tape.record(Op::kReluSquared, std::move(y), {x}, {}, [slot, input](Tape& t, Tensor dy) {
+    Tensor dx = dy.unique() ? dy : t.allocate(input.dtype(), input.shape(), "gradient");
+    t.backend().run(ReluSquaredBackwardArgs{.x = input, .dy = dy, .dx = dx}, t.stream());
+    t.give_gradient(Var{{}, slot}, std::move(dx));
+  });
+  return tape.remakeable(std::move(made), [input](Tape& t) { return relu_squared_of(t, input); });
 }
 
 }  // namespace mantissa

@@ -10,11 +10,14 @@
 
 namespace mantissa {
 
-enum class Activation : uint8_t { kGeluTanh, kGeluErf, kSwiglu };
+enum class Activation : uint8_t { kGeluTanh, kGeluErf, kSwiglu, kReluSquared };
 
 // As written in configurations.
 inline constexpr std::pair<std::string_view, Activation> kActivationNames[] = {
-    {"gelu_tanh", Activation::kGeluTanh}, {"gelu_erf", Activation::kGeluErf}, {"swiglu", Activation::kSwiglu}};
+    {"gelu_tanh", Activation::kGeluTanh},
+    {"gelu_erf", Activation::kGeluErf},
+    {"swiglu", Activation::kSwiglu},
+    {"relu_squared", Activation::kReluSquared}};
 
 // Gated activations take 2*F inputs for F outputs.
 constexpr bool is_gated(Activation activation) { return activation == Activation::kSwiglu; }
@@ -32,6 +35,10 @@ Var gelu(Tape& tape, Var x, GeluForm form);
 // silu(gate) * up (Shazeer 2020). x (R, 2*F): gate, then up. Returns (R, F) in the dtype that the layer's precision
 // gives to swiglu.
 Var swiglu(Tape& tape, Var x);
+
+// max(x, 0)^2 (So et al. 2021). x has any shape. The result has its shape, in the dtype that the layer's precision
+// gives to relu_squared.
+Var relu_squared(Tape& tape, Var x);
 
 // --- for ops that contain gelu
 // gelu(x) in x's dtype. Records nothing.

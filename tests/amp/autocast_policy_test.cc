@@ -24,7 +24,7 @@ TEST(AutocastPolicyTest, DefaultsByOp) {
   }
   EXPECT_EQ(dtype_of(policy, "x", Op::kAdd, kF16, kF32), kF32);
   EXPECT_EQ(dtype_of(policy, "x", Op::kAdd, kF16, kF16), kF16);
-  for (const Op op : {Op::kGelu, Op::kSwiglu, Op::kRope, Op::kDropout}) {
+  for (const Op op : {Op::kGelu, Op::kSwiglu, Op::kReluSquared, Op::kRope, Op::kDropout}) {
     EXPECT_EQ(dtype_of(policy, "x", op, kF16, kF32), kF16) << name(op);
     EXPECT_EQ(dtype_of(policy, "x", op, kF32, kF32), kF32) << name(op);
   }
@@ -239,10 +239,9 @@ TEST(AutocastPolicyTest, ParsesNames) {
     require_op("layernorm");
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[autocast] expected an op (embedding, linear, attention, layer_norm, rms_norm, gelu, swiglu, rope, add, "
-        "dropout, cross_entropy), got 'layernorm'");
+    EXPECT_STREQ(error.what(),
+                 "[autocast] expected an op (embedding, linear, attention, layer_norm, rms_norm, gelu, swiglu, "
+                 "relu_squared, rope, add, dropout, cross_entropy), got 'layernorm'");
   }
 }
 

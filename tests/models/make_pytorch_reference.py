@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes data/gpt_reference.safetensors: what PyTorch computes for three small transformers.
+"""Writes data/gpt_reference.safetensors: what PyTorch computes for four small transformers.
 
     pip install torch numpy safetensors
     python3 tests/models/make_pytorch_reference.py
@@ -13,9 +13,10 @@ Models (names as in models/, weights are [out, in]):
   llama    pre-norm, rms norm, swiglu (gate in front of up), rope on half-split pairs, 2 key/value heads for 4 query
            heads, no biases, head of its own. fp32.
   encoder  post-norm, bidirectional, gelu (erf), learned positions, biases, tied head. fp32.
+  primer   gpt with relu squared (So et al. 2021). fp32.
 
 Tensors, M one of the models and D one of fp32, bf16, fp16:
-  M/weight/NAME                 initial values; those of llama and encoder are stored in fp16, which holds them exactly
+  M/weight/NAME                 initial values; those of all but gpt are stored in fp16, which holds them exactly
   M/tokens, M/targets           i32 (batch, context); target -100 is ignored
   M/fp32/logits, loss           loss: mean over the targets that are not ignored
   M/fp32/gradient/NAME          of the loss
@@ -24,6 +25,7 @@ Tensors, M one of the models and D one of fp32, bf16, fp16:
                                 8 bits of a small difference say more than 16 bits of the result itself
   gpt/curve/tokens, targets     i32 (steps, batch, context); gpt/curve/learning_rate (steps)
   gpt/D/curve/loss, gradient_norm   (steps): loss before each step, norm before clipping
+  relu_squared/D/x, dy, y, dx   of one call in this dtype: relu(x).square() and its gradient
 """
 
 import json
@@ -48,6 +50,7 @@ CONFIGS = {
     "gpt": {"layers": 2, "width": 24, "heads": 4, "kv_heads": 4, "vocab": 61, "mlp": 64, "seed": 1},
     "llama": {"layers": 1, "width": 24, "heads": 4, "kv_heads": 2, "vocab": 37, "mlp": 28, "seed": 2},
     "encoder": {"layers": 1, "width": 24, "heads": 4, "kv_heads": 4, "vocab": 37, "mlp": 36, "seed": 3},
+    "primer": {"layers": 1, "width": 24, "heads": 4, "kv_heads": 4, "vocab": 37, "mlp": 36, "seed": 4},
 }
 
 
@@ -147,6 +150,8 @@ def feed_forward(model, weights, path, x):
     if model == "llama":
         gate, up = hidden.chunk(2, dim=-1)
         hidden = functional.silu(gate) * up
+    elif model == "primer":
+        hidden = functional.relu(hidden).square()
     else:
         hidden = functional.gelu(hidden, approximate="none" if model == "encoder" else "tanh")
     return functional.linear(hidden, weights[path + ".down.weight"], weights.get(path + ".down.bias"))
@@ -282,6 +287,15 @@ def main():
                 tensors[f"gpt/{name}/gradient_difference/{key}"] = (weight.grad - gradients[key]).bfloat16()
             worst = max(relative_error(weight.grad, gradients[key]) for key, weight in weights.items())
             print(f"gpt {name}: logits {relative_error(low_logits, logits):.1e}, worst gradient {worst:.1e}")
+
+    rng = np.random.Generator(np.random.PCG64(5))
+    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.items():
+        x, dy = (torch.from_numpy(rng.standard_normal(200) * 3).to(dtype) for _ in range(2))
+        x[:2] = torch.tensor([0.0, -0.0], dtype=dtype)
+        y = functional.relu(x.requires_grad_()).square()
+        y.backward(dy)
+        values = {"x": x.detach(), "dy": dy, "y": y.detach(), "dx": x.grad}
+        tensors |= {f"relu_squared/{name}/{key}": value for key, value in values.items()}
 
     about = {
         "versions": f"torch {torch.__version__}, numpy {np.__version__}, safetensors {safetensors.__version__}",

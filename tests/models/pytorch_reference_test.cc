@@ -1,4 +1,4 @@
-// Logits, loss and every gradient of three small models against PyTorch: see make_pytorch_reference.py.
+// Logits, loss and every gradient of four small models against PyTorch: see make_pytorch_reference.py.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -6,8 +6,11 @@
 #include "amp/autocast_policy.h"
 #include "amp/working_dtype.h"
 #include "core/base/thread_team.h"
+#include "core/ops/activation.h"
 #include "tests/models/reference_file.h"
 #include "tests/models/rounding_bounds.h"
+#include "tests/testing/precisions.h"
+#include "tests/testing/toy_ops.h"
 #include "tests/testing/values.h"
 
 namespace mantissa {
@@ -53,7 +56,7 @@ constexpr double kFp32 = 1e-5;
 
 class PyTorchFp32 : public ::testing::TestWithParam<const char*> {};
 
-INSTANTIATE_TEST_SUITE_P(Models, PyTorchFp32, ::testing::Values("gpt", "llama", "encoder"),
+INSTANTIATE_TEST_SUITE_P(Models, PyTorchFp32, ::testing::Values("gpt", "llama", "encoder", "primer"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(PyTorchFp32, LogitsLossAndEveryGradient) {
@@ -66,6 +69,28 @@ TEST_P(PyTorchFp32, LogitsLossAndEveryGradient) {
   EXPECT_NEAR(ours.loss, file.values(model + "/fp32/loss").at(0), kFp32 * ours.loss);
   for (const auto& [parameter, gradient] : ours.gradients) {
     EXPECT_LT(relative_error(gradient, file.values(model + "/fp32/gradient/" + parameter)), kFp32) << parameter;
+  }
+}
+
+// One operation and one rounding on both sides: equal bits.
+TEST(PyTorchReluSquared, ForwardAndBackwardInEveryDtype) {
+  const ReferenceFile file;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const std::string prefix = "relu_squared/" + std::string(name(dtype)) + "/";
+    testing::TapeHost host;
+    ParameterSet parameters;
+    const std::vector<float> values = file.values(prefix + "x");
+    const Shape shape{static_cast<int64_t>(values.size())};
+    Parameter& x = parameters.add("x", shape, {});
+    x.working_dtype = dtype;
+    x.weight = host.tensor(values, shape, dtype);
+    x.gradient = host.tensor(std::vector<float>(values.size()), shape);
+    const UniformPrecision precision(testing::autocast(dtype));
+    const auto tape = host.tape(precision);
+    const Var y = relu_squared(*tape, testing::leaf(*tape, x));
+    EXPECT_EQ(host.values(y.value), file.values(prefix + "y")) << name(dtype);
+    tape->backward(testing::weighted_sum(*tape, y, file.values(prefix + "dy")));
+    EXPECT_EQ(host.values(x.gradient), file.values(prefix + "dx")) << name(dtype);
   }
 }
 

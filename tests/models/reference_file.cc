@@ -68,6 +68,7 @@ ModelConfig reference_config(const std::string& model) {
   config.vocab = model == "gpt" ? 61 : 37;
   config.mlp_width = model == "gpt" ? 64 : model == "llama" ? 28 : 36;
   if (model == "encoder") config.activation = Activation::kGeluErf;
+  if (model == "primer") config.activation = Activation::kReluSquared;
   if (model == "llama") {
     config.kv_heads = 2;
     config.bias = false;

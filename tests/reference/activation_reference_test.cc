@@ -5,6 +5,7 @@
 #include "tests/reference/gelu.h"
 #include "tests/reference/gradient_check.h"
 #include "tests/reference/random_values.h"
+#include "tests/reference/relu_squared.h"
 #include "tests/reference/rope.h"
 #include "tests/reference/swiglu.h"
 
@@ -67,6 +68,12 @@ TEST(RopeReference, KeepsLengthsAndDependsOnDistanceOnly) {
   };
   for (size_t i = 0; i + 3 < 8; ++i) EXPECT_NEAR(dot(i + 3, i), dot(3, 0), 1e-14);
   EXPECT_GT(std::abs(dot(3, 0) - dot(0, 0)), 1e-3);
+}
+
+TEST(ReluSquaredReference, Gradient) {
+  const std::vector<double> x = random_values(40, 1, -3.0, 3.0), dy = random_values(40, 2);
+  expect_gradient(
+      x, [&](const auto& v) { return project(relu_squared_forward(v), dy); }, relu_squared_backward(x, dy), "dx");
 }
 
 TEST(DropoutReference, Gradient) {

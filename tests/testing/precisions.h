@@ -20,6 +20,7 @@ inline Precision autocast(DType low) {
   rule(Op::kRmsNorm) = CastRule::kFp32;
   rule(Op::kGelu) = CastRule::kAsGiven;
   rule(Op::kSwiglu) = CastRule::kAsGiven;
+  rule(Op::kReluSquared) = CastRule::kAsGiven;
   rule(Op::kRope) = CastRule::kAsGiven;
   rule(Op::kAdd) = CastRule::kWidest;
   rule(Op::kDropout) = CastRule::kAsGiven;

@@ -44,10 +44,28 @@ struct SwigluBackwardArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.dy, &args.dx}; }
 };
 
+// y = max(x, 0)^2, equal shapes, one float dtype. ReLU^2 of So et al., "Primer", 2021.
+struct ReluSquaredForwardArgs {
+  static constexpr std::string_view kName = "relu_squared_forward";
+  Tensor x{}, y{};
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
+};
+
+// dx = dy * 2 max(x, 0); dx may be dy.
+struct ReluSquaredBackwardArgs {
+  static constexpr std::string_view kName = "relu_squared_backward";
+  Tensor x{}, dy{}, dx{};
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.dy, &args.dx}; }
+};
+
 void check_args(const GeluForwardArgs& args);
 void check_args(const GeluBackwardArgs& args);
 Rows check_args(const SwigluForwardArgs& args);   // y: (R, F)
 Rows check_args(const SwigluBackwardArgs& args);  // dy: (R, F)
+void check_args(const ReluSquaredForwardArgs& args);
+void check_args(const ReluSquaredBackwardArgs& args);
 
 std::string variant_of(const GeluForwardArgs& args);
 std::string variant_of(const GeluBackwardArgs& args);
@@ -57,6 +75,8 @@ void run(const GeluForwardArgs& args);
 void run(const GeluBackwardArgs& args);
 void run(const SwigluForwardArgs& args);
 void run(const SwigluBackwardArgs& args);
+void run(const ReluSquaredForwardArgs& args);
+void run(const ReluSquaredBackwardArgs& args);
 }  // namespace cpu
 
 namespace cuda {
@@ -64,6 +84,8 @@ void run(const GeluForwardArgs& args, CudaStream& stream);
 void run(const GeluBackwardArgs& args, CudaStream& stream);
 void run(const SwigluForwardArgs& args, CudaStream& stream);
 void run(const SwigluBackwardArgs& args, CudaStream& stream);
+void run(const ReluSquaredForwardArgs& args, CudaStream& stream);
+void run(const ReluSquaredBackwardArgs& args, CudaStream& stream);
 }  // namespace cuda
 
 }  // namespace mantissa

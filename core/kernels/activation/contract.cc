@@ -16,21 +16,30 @@ Rows check_halves(const char* op, const Tensor& x, const char* what, const Tenso
   return part;
 }
 
+// One value for each value of x.
+void check_pointwise_forward(const char* op, const auto& args) {
+  check_float(op, "x", args.x);
+  check_dtype(op, "y", args.y, args.x.dtype());
+  check_numel(op, "y", args.y, args.x.numel());
+}
+
+void check_pointwise_backward(const char* op, const auto& args) {
+  check_float(op, "x", args.x);
+  check_dtype(op, "dy", args.dy, args.x.dtype());
+  check_dtype(op, "dx", args.dx, args.x.dtype());
+  check_numel(op, "dy", args.dy, args.x.numel());
+  check_numel(op, "dx", args.dx, args.x.numel());
+}
+
 }  // namespace
 
-void check_args(const GeluForwardArgs& args) {
-  check_float("gelu", "x", args.x);
-  check_dtype("gelu", "y", args.y, args.x.dtype());
-  check_numel("gelu", "y", args.y, args.x.numel());
-}
+void check_args(const GeluForwardArgs& args) { check_pointwise_forward("gelu", args); }
 
-void check_args(const GeluBackwardArgs& args) {
-  check_float("gelu backward", "x", args.x);
-  check_dtype("gelu backward", "dy", args.dy, args.x.dtype());
-  check_dtype("gelu backward", "dx", args.dx, args.x.dtype());
-  check_numel("gelu backward", "dy", args.dy, args.x.numel());
-  check_numel("gelu backward", "dx", args.dx, args.x.numel());
-}
+void check_args(const GeluBackwardArgs& args) { check_pointwise_backward("gelu backward", args); }
+
+void check_args(const ReluSquaredForwardArgs& args) { check_pointwise_forward("relu_squared", args); }
+
+void check_args(const ReluSquaredBackwardArgs& args) { check_pointwise_backward("relu_squared backward", args); }
 
 Rows check_args(const SwigluForwardArgs& args) { return check_halves("swiglu", args.x, "y", args.y); }
 

@@ -37,11 +37,12 @@ class ActivationOp : public ::testing::Test {
   const Values dy_ = testing::normal_values(kRows * kColumns, 4);
 };
 
-TEST_F(ActivationOp, GeluComputesInWhatItIsGiven) {
+TEST_F(ActivationOp, ComputesInWhatItIsGiven) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Var x{host_.tensor(dy_, {kRows, kColumns}, dtype)};
     EXPECT_EQ(gelu(*host_.tape(bf16_), x, GeluForm::kTanh).value.dtype(), dtype);
     EXPECT_EQ(swiglu(*host_.tape(bf16_), x).value.dtype(), dtype);
+    EXPECT_EQ(relu_squared(*host_.tape(bf16_), x).value.dtype(), dtype);
   }
 }
 
@@ -64,23 +65,25 @@ TEST_F(ActivationOp, ForcedDtypeCastsTheInputAndItsGradientBack) {
   EXPECT_EQ(host_.values(host_.tensor(gradient(same), {kRows, kColumns}, DType::kBF16)), low) << "rounded once";
 }
 
-TEST_F(ActivationOp, GeluBackwardInPlaceEqualsOutOfPlace) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    Parameter& x = parameter(("x" + std::string(name(dtype))).c_str(), dtype, 1);
-    Parameter& other = parameter(("other" + std::string(name(dtype))).c_str(), dtype, 2);
-    const auto pass = [&](bool shared) {
-      parameters_.forget_gradients();
-      const auto tape = host_.tape(fp32_);
-      const Var residual = leaf(*tape, other);
-      Var y = gelu(*tape, leaf(*tape, x), GeluForm::kTanh);
-      if (shared) y = add(*tape, residual, y);  // gives one tensor to both: gelu may not overwrite it
-      tape->backward(weighted_sum(*tape, y, dy_));
-      return gradient(x);
-    };
-    const Values shared = pass(true);
-    EXPECT_EQ(gradient(other), host_.values(host_.tensor(dy_, other.shape, dtype))) << "not overwritten";
-    EXPECT_EQ(pass(false), shared) << name(dtype);
-  }
+TEST_F(ActivationOp, BackwardInPlaceEqualsOutOfPlace) {
+  for (const Activation activation : {Activation::kGeluTanh, Activation::kReluSquared})
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+      const std::string suffix = std::string(name(dtype)) + std::to_string(static_cast<int>(activation));
+      Parameter& x = parameter(("x" + suffix).c_str(), dtype, 1);
+      Parameter& other = parameter(("other" + suffix).c_str(), dtype, 2);
+      const auto pass = [&](bool shared) {
+        parameters_.forget_gradients();
+        const auto tape = host_.tape(fp32_);
+        const Var residual = leaf(*tape, other);
+        Var y = activate(*tape, leaf(*tape, x), activation);
+        if (shared) y = add(*tape, residual, y);  // gives one tensor to both: the activation may not overwrite it
+        tape->backward(weighted_sum(*tape, y, dy_));
+        return gradient(x);
+      };
+      const Values shared = pass(true);
+      EXPECT_EQ(gradient(other), host_.values(host_.tensor(dy_, other.shape, dtype))) << "not overwritten";
+      EXPECT_EQ(pass(false), shared) << name(dtype);
+    }
 }
 
 TEST_F(ActivationOp, SwigluNeedsAGateAndAnInput) {

@@ -74,6 +74,9 @@ class ForcedDtype : public ::testing::TestWithParam<Op> {
       case Op::kSwiglu:
         swiglu(tape, input(2 * kChannels));
         return;
+      case Op::kReluSquared:
+        relu_squared(tape, input(kChannels));
+        return;
       case Op::kRope:
         rope(tape, input(3 * kChannels), kHeads, 10000.0f);
         return;
@@ -117,8 +120,8 @@ TEST_P(FixedOp, GivesTheSameDtypeWhateverIsForced) {
 
 std::string test_name(const ::testing::TestParamInfo<Op>& info) { return std::string(name(info.param)); }
 
-constexpr Op kObeying[] = {Op::kEmbedding, Op::kLinear, Op::kAttention, Op::kGelu,
-                           Op::kSwiglu,    Op::kRope,   Op::kAdd,       Op::kDropout};
+constexpr Op kObeying[] = {Op::kEmbedding,   Op::kLinear, Op::kAttention, Op::kGelu,   Op::kSwiglu,
+                           Op::kReluSquared, Op::kRope,   Op::kAdd,       Op::kDropout};
 constexpr Op kFixed[] = {Op::kLayerNorm, Op::kRmsNorm, Op::kCrossEntropy};
 static_assert(std::size(kObeying) + std::size(kFixed) == kOpCount, "an op is in neither list");
 
