@@ -3,9 +3,12 @@
 // operands must stay alive until the stream has passed them.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <string>
+#include <type_traits>
 
 #include "core/kernels/device_options.h"
 #include "core/kernels/gemm/operand_cache.h"
@@ -24,20 +27,27 @@ struct MemoryUse {
 
 struct TensorStats;
 
-// A device runs each kernel of a list.
-template <typename Args>
-class RunsKernel {
- public:
-  virtual ~RunsKernel() = default;
-  virtual void run(const Args& args, Stream& stream) = 0;
-};
-
+// A device runs each kernel of a list: run(args, stream). One virtual function serves them all, because a class with one
+// for each kernel takes the compiler seconds in every file that makes one. core/backend/kernel_forward.h implements it.
 template <typename List>
 class RunsKernels;
+
 template <typename... Args>
-class RunsKernels<KernelList<Args...>> : public RunsKernel<Args>... {
+class RunsKernels<KernelList<Args...>> {
  public:
-  using RunsKernel<Args>::run...;
+  virtual ~RunsKernels() = default;
+
+  template <typename Kernel>
+    requires(std::is_same_v<Kernel, Args> || ...)
+  void run(const Kernel& args, Stream& stream) {
+    constexpr bool kIsKernel[] = {std::is_same_v<Kernel, Args>...};
+    run_kernel(KernelList<Args...>(), std::find(std::begin(kIsKernel), std::end(kIsKernel), true) - kIsKernel, &args,
+               stream);
+  }
+
+ private:
+  // `args` points to the struct at position `index` of the list.
+  virtual void run_kernel(KernelList<Args...> list, int64_t index, const void* args, Stream& stream) = 0;
 };
 
 // The device interface by purpose, for code that needs one part of it only.

@@ -1,43 +1,39 @@
-// ForwardsKernels: implements every run() of a Backend by one member function template of the device or decorator,
+// ForwardsAllKernels: implements every run() of a Backend by one member function template of the device or decorator,
 //   template <typename Args> void call(const Args& args, Stream& stream);
-// which overload resolution may refine for single kernels.
+// which overload resolution may refine for single kernels. A device that lacks a kernel does not compile.
 #pragma once
 
 #include "core/backend/backend.h"
 
 namespace mantissa {
 
-template <typename Device, typename Base, typename... Lists>
-class ForwardsKernels;
-
-template <typename Device, typename Base>
-class ForwardsKernels<Device, Base> : public Base {
+template <typename Device, typename Base = Backend>
+class ForwardsAllKernels : public Base {
  public:
   using Base::Base;
   using Base::run;
+
+ private:
+  void run_kernel(ComputeKernels list, int64_t index, const void* args, Stream& stream) override {
+    forward(list, index, args, stream);
+  }
+  void run_kernel(OptimizerKernels list, int64_t index, const void* args, Stream& stream) override {
+    forward(list, index, args, stream);
+  }
+  void run_kernel(ReductionKernels list, int64_t index, const void* args, Stream& stream) override {
+    forward(list, index, args, stream);
+  }
+  void run_kernel(ProbeKernels list, int64_t index, const void* args, Stream& stream) override {
+    forward(list, index, args, stream);
+  }
+
+  template <typename... Args>
+  void forward(KernelList<Args...>, int64_t index, const void* args, Stream& stream) {
+    using Call = void (*)(Device&, const void*, Stream&);
+    static constexpr Call kCalls[] = {
+        [](Device& device, const void* given, Stream& s) { device.call(*static_cast<const Args*>(given), s); }...};
+    kCalls[index](static_cast<Device&>(*this), args, stream);
+  }
 };
-
-template <typename Device, typename Base, typename... Lists>
-class ForwardsKernels<Device, Base, KernelList<>, Lists...> : public ForwardsKernels<Device, Base, Lists...> {
- public:
-  using ForwardsKernels<Device, Base, Lists...>::ForwardsKernels;
-  using ForwardsKernels<Device, Base, Lists...>::run;
-};
-
-template <typename Device, typename Base, typename Args, typename... Tail, typename... Lists>
-class ForwardsKernels<Device, Base, KernelList<Args, Tail...>, Lists...>
-    : public ForwardsKernels<Device, Base, KernelList<Tail...>, Lists...> {
-  using Next = ForwardsKernels<Device, Base, KernelList<Tail...>, Lists...>;
-
- public:
-  using Next::Next;
-  using Next::run;
-  void run(const Args& args, Stream& stream) override { static_cast<Device*>(this)->call(args, stream); }
-};
-
-// All kernels of the list.
-template <typename Device, typename Base = Backend>
-using ForwardsAllKernels =
-    ForwardsKernels<Device, Base, ComputeKernels, OptimizerKernels, ReductionKernels, ProbeKernels>;
 
 }  // namespace mantissa

@@ -4,7 +4,6 @@
 
 #include "core/backend/all_args.h"
 
-
 namespace mantissa {
 namespace {
 
@@ -38,15 +37,23 @@ ProductFormat format_of(const GemmArgs& args, const KernelWork& work) {
   return rounds ? ProductFormat::kTf32 : format_of<GemmArgs>(args, work);
 }
 
-// Without what belongs to the walk.
-template <typename Args>
-Args kept(Args args) {
-  for (Tensor* const tensor : Args::operands(args)) *tensor = Tensor();
-  return args;
+std::vector<Operand> operands_of(std::span<const Tensor* const> tensors) {
+  std::vector<Operand> operands;
+  for (const Tensor* const tensor : tensors) operands.push_back(operand_of(*tensor));
+  return operands;
 }
-GemmArgs kept(GemmArgs args) {
-  args.b_cache = nullptr;
-  return kept<GemmArgs>(std::move(args));
+
+void assign(std::span<Tensor* const> to, std::span<const Tensor> from) {
+  for (size_t i = 0; i < to.size(); ++i) *to[i] = from[i];
+}
+
+// The call's arguments without what belongs to the walk.
+template <typename Args>
+std::shared_ptr<Args> kept(const Args& args) {
+  auto own = std::make_shared<Args>(args);
+  if constexpr (std::is_same_v<Args, GemmArgs>) own->b_cache = nullptr;
+  for (Tensor* const tensor : Args::operands(*own)) *tensor = Tensor();
+  return own;
 }
 
 }  // namespace
@@ -60,21 +67,17 @@ void RecordingBackend::call(const Args& args, Stream& stream) {
   if constexpr (std::is_same_v<Args, GemmArgs>) DryRunBackend::call(args, stream);
   if (phase_.empty()) return;
   const KernelWork work = work_of(args);
-  KernelCall call{.phase = phase_,
-                  .op = Args::kName,
-                  .work = work,
-                  .format = format_of(args, work),
-                  .variant = variant_of(args),
-                  .operands = {},
-                  .run = {}};
-  for (const Tensor* const tensor : Args::operands(args)) call.operands.push_back(operand_of(*tensor));
-  call.run = [own = kept(args)](Backend& backend, Stream& stream, std::span<const Tensor> tensors) {
-    Args bound = own;
-    size_t index = 0;
-    for (Tensor* const tensor : Args::operands(bound)) *tensor = tensors[index++];
-    backend.run(bound, stream);
-  };
-  sink_(std::move(call));
+  sink_({.phase = phase_,
+         .op = Args::kName,
+         .work = work,
+         .format = format_of(args, work),
+         .variant = variant_of(args),
+         .operands = operands_of(Args::operands(args)),
+         .run = [own = kept(args)](Backend& backend, Stream& stream, std::span<const Tensor> tensors) {
+           Args bound = *own;
+           assign(Args::operands(bound), tensors);
+           backend.run(bound, stream);
+         }});
 }
 
 std::shared_ptr<Storage> RecordingBackend::reserve(size_t bytes) {

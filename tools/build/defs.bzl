@@ -28,6 +28,8 @@ Tags that tools/test knows:
     manual       left out of `//...` by Bazel
 """
 
+load("//tools/build:precompiled.bzl", "precompiled_header")
+
 COPTS = [
     "-Wall",
     "-Wextra",
@@ -41,13 +43,55 @@ LINKOPTS = ["-fopenmp"]
 # and little of the code that handles memory.
 _SELDOM_SANITIZED = ["tests/tools/lab"]
 
-def _is_seldom_sanitized():
+# Tests are half of what is compiled and little of what runs. Under sanitizers it is the program that is examined: the checks of
+# each dereference make most of a test's code, and a null one is a report of the address sanitizer's anyway.
+_TEST_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
+_TEST_SANITIZED_COPTS = ["-fno-sanitize=null", "-fno-sanitize=alignment", "-fno-sanitize=vptr"]
+
+# References of kernels and sums of experiments are loops: unoptimised or instrumented, tests would spend most of their time there.
+_ARITHMETIC = ["tests/core/kernels", "tests/experiments", "tests/reference"]
+_ARITHMETIC_COPTS = ["-O2"]
+_ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
+
+# The headers that most files include.
+_INCLUDES = ["algorithm", "cmath", "functional", "map", "memory", "optional", "string", "vector", "fmt/core.h"]
+_TEST_INCLUDES = ["gtest/gtest.h"] + _INCLUDES
+
+def _is_in(folders):
     package = native.package_name()
-    return bool([name for name in _SELDOM_SANITIZED if package == name or package.startswith(name + "/")])
+    return bool([name for name in folders if package == name or package.startswith(name + "/")])
+
+def _kind():
+    return "library" if not _is_in(["tests"]) else "arithmetic" if _is_in(_ARITHMETIC) else "test"
+
+def _copts(kind):
+    usual, sanitized = {
+        "arithmetic": (_ARITHMETIC_COPTS, _ARITHMETIC_SANITIZED_COPTS),
+        "library": ([], []),
+        "test": (_TEST_COPTS, _TEST_SANITIZED_COPTS),
+    }[kind]
+    return COPTS + usual + select({
+        "//tools/build:sanitized": sanitized,
+        "//conditions:default": [],
+    })
+
+def precompiled_headers():
+    for kind in ["library", "test", "arithmetic"]:
+        precompiled_header(
+            name = kind + "_headers",
+            copts = _copts(kind),
+            includes = _INCLUDES if kind == "library" else _TEST_INCLUDES,
+            deps = ["@fmt"] + ([] if kind == "library" else ["@gtest"]),
+        )
 
 def _options(kwargs):
-    kwargs["copts"] = COPTS + kwargs.pop("copts", [])
+    headers = _kind() + "_headers"
+    kwargs["copts"] = _copts(_kind()) + kwargs.pop("copts", []) + select({
+        "//tools/build:not_precompiled": [],
+        "//conditions:default": ["-Winvalid-pch", "-include", "tools/build/%s.h" % headers],
+    })
     kwargs["linkopts"] = LINKOPTS + kwargs.pop("linkopts", [])
+    kwargs["deps"] = kwargs.pop("deps", []) + ["//tools/build:" + headers]
     return kwargs
 
 def mantissa_cc_library(name, srcs = None, hdrs = None, exclude = [], **kwargs):
@@ -71,9 +115,8 @@ def mantissa_cc_test(name, srcs = None, deps = [], own_main = False, size = "sma
         name = name,
         size = size,
         srcs = srcs,
-        tags = tags + (["seldom-sanitized"] if _is_seldom_sanitized() else []),
-        deps = deps + [label for label in gtest if label not in deps],
-        **_options(kwargs)
+        tags = tags + (["seldom-sanitized"] if _is_in(_SELDOM_SANITIZED) else []),
+        **_options(dict(kwargs, deps = deps + [label for label in gtest if label not in deps]))
     )
 
 def mantissa_mpi_test(name, binary, ranks, args = [], size = "medium", tags = [], data = [], **kwargs):

@@ -70,7 +70,7 @@ ScalarField optional_field(std::optional<T>& target, const char* nothing, const 
 }  // namespace
 
 ScalarField optional_op_setting_field(std::optional<OpSetting>& target) {
-  return {.expected = std::string("one of auto, ") + kSettingWords + ", " + kRecipeWords,
+  return {.expected = fmt::format("one of auto, {}, {}", kSettingWords, kRecipeWords),
           .get = [&target] { return target ? setting_word(*target) : std::string("auto"); },
           .set =
               [&target](const ConfigNode& node) {
@@ -107,7 +107,7 @@ ScalarField optional_role_field(std::optional<Role>& target) {
 }
 
 ScalarField fp32_products_field(Fp32Products& target) {
-  return {.expected = std::string("one of ") + kFp32ProductsWords,
+  return {.expected = fmt::format("one of {}", kFp32ProductsWords),
           .get = [&target] { return std::string(name(target)); },
           .set =
               [&target](const ConfigNode& node) {

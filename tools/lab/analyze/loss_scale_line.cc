@@ -60,7 +60,7 @@ std::string why_none(const LossScaleFindings& found) {
 // Where nothing is recommended at any checkpoint. Empty where there were no gradients.
 std::string none_line(const ModelAnalysis& analysis) {
   constexpr const char* kNone = "No loss scale for fp16 is recommended, ";
-  if (all_skipped(analysis)) return std::string(kNone) + "since every step was skipped";
+  if (all_skipped(analysis)) return fmt::format("{}since every step was skipped", kNone);
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
     const LossScaleFindings& found = checkpoint.loss_scale;
     if (!found.losses.empty() && found.losses.front().elements > 0) return kNone + why_none(found);
