@@ -11,9 +11,9 @@
 #include <type_traits>
 
 #include "core/kernels/device_options.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_list.h"
-#include "core/kernels/narrow_units.h"
 #include "core/kernels/reduction/args.h"
 #include "core/tensor/stream.h"
 #include "core/tensor/tensor.h"
@@ -27,8 +27,9 @@ struct MemoryUse {
 
 struct TensorStats;
 
-// A device runs each kernel of a list: run(args, stream). One virtual function serves them all, because a class with one
-// for each kernel takes the compiler seconds in every file that makes one. core/backend/kernel_forward.h implements it.
+// A device runs each kernel of a list: run(args, stream). One virtual function serves them all, because a class with
+// one for each kernel takes the compiler seconds in every file that makes one. core/backend/kernel_forward.h implements
+// it.
 template <typename List>
 class RunsKernels;
 
@@ -38,8 +39,7 @@ class RunsKernels<KernelList<Args...>> {
   virtual ~RunsKernels() = default;
 
   template <typename Kernel>
-    requires(std::is_same_v<Kernel, Args> || ...)
-  void run(const Kernel& args, Stream& stream) {
+  requires(std::is_same_v<Kernel, Args> || ...) void run(const Kernel& args, Stream& stream) {
     constexpr bool kIsKernel[] = {std::is_same_v<Kernel, Args>...};
     run_kernel(KernelList<Args...>(), std::find(std::begin(kIsKernel), std::end(kIsKernel), true) - kIsKernel, &args,
                stream);
@@ -73,9 +73,9 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   virtual void set_attention_choice(AttentionChoice) {}
   // Which products of 8-bit operands gemm() takes as codes, under the present GemmOptions; asked before operands are
   // rounded.
-  virtual NarrowUnits narrow_units() const { return NarrowUnits::kNone; }
+  virtual Fp8GemmSupport fp8_gemm_support() const { return Fp8GemmSupport::kNone; }
   // Whose they are, or why there are none, for the log: "cuBLASLt 13.1.0, compute capability 9.0".
-  virtual std::string describe_narrow_units() const { return "this device has no units for them"; }
+  virtual std::string describe_fp8_gemm_support() const { return "this device has no units for them"; }
   // For a matrix that several products will read as GemmArgs::b. nullptr on a device that would gain nothing by it.
   virtual std::unique_ptr<OperandCache> make_operand_cache() { return nullptr; }
   // Records what `body` queues on `stream`, and on streams that it joins to it by events, instead of running it. The

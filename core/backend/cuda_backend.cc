@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "core/backend/all_args.h"
 #include "core/backend/kernel_forward.h"
 #include "core/backend/registry.h"
 #include "core/cuda/datasheet_peaks.h"
@@ -16,7 +17,6 @@
 #include "core/cuda/staging.h"
 #include "core/cuda/stream.h"
 #include "core/cuda/stream_timer.h"
-#include "core/backend/all_args.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/gemm/gemm_cuda.h"
 #include "core/profile/range.h"
@@ -66,8 +66,8 @@ class CudaBackend final : public ForwardsAllKernels<CudaBackend> {
   std::unique_ptr<Stream> create_stream() override;
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body) override;
   void set_gemm_options(const GemmOptions& options) override { gemm_options_ = options; }
-  NarrowUnits narrow_units() const override;
-  std::string describe_narrow_units() const override;
+  Fp8GemmSupport fp8_gemm_support() const override;
+  std::string describe_fp8_gemm_support() const override;
   void set_attention_choice(AttentionChoice choice) override { attention_choice_ = choice; }
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
@@ -119,13 +119,14 @@ std::string CudaBackend::describe() const {
                      describe_gemm());
 }
 
-NarrowUnits CudaBackend::narrow_units() const {
-  return gemm_options_.narrow_math == NarrowMath::kEmulated ? NarrowUnits::kNone : cuda::narrow_units(properties_);
+Fp8GemmSupport CudaBackend::fp8_gemm_support() const {
+  return gemm_options_.narrow_math == NarrowMath::kEmulated ? Fp8GemmSupport::kNone
+                                                            : cuda::fp8_gemm_support(properties_);
 }
 
-std::string CudaBackend::describe_narrow_units() const {
+std::string CudaBackend::describe_fp8_gemm_support() const {
   return gemm_options_.narrow_math == NarrowMath::kEmulated ? "cuda.narrow_math = emulated"
-                                                            : cuda::describe_narrow_units(properties_);
+                                                            : cuda::describe_fp8_gemm_support(properties_);
 }
 
 std::unique_ptr<Stream> CudaBackend::create_stream() {

@@ -10,14 +10,14 @@ namespace mantissa {
 class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
  public:
   // Operands are cached as `like` would, which must outlive the object; not at all with nullptr. Products of 8-bit
-  // operands are multiplied by `units`.
-  explicit DryRunBackend(Backend* like = nullptr, NarrowUnits units = NarrowUnits::kNone)
-      : like_(like), units_(units) {}
+  // operands are multiplied by `support`.
+  explicit DryRunBackend(Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone)
+      : like_(like), fp8_gemm_support_(support) {}
 
   Device device() const override { return {}; }
   std::string describe() const override { return "dry run"; }
   std::unique_ptr<Stream> create_stream() override;
-  NarrowUnits narrow_units() const override { return units_; }
+  Fp8GemmSupport fp8_gemm_support() const override { return fp8_gemm_support_; }
   std::unique_ptr<OperandCache> make_operand_cache() override { return like_ ? like_->make_operand_cache() : nullptr; }
 
   // These give address space that must not be read: pointers into it only mark places.
@@ -36,7 +36,7 @@ class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
 
  private:
   Backend* const like_;
-  const NarrowUnits units_;
+  const Fp8GemmSupport fp8_gemm_support_;
   size_t allocated_bytes_ = 0;
 };
 

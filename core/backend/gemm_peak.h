@@ -13,7 +13,7 @@ struct ProductSize {
 
 // FLOP/s of products of this size through Backend::gemm: of the fastest of what fits into 0.15 s, queued so many at a
 // time that starting them does not count. Operands are random. Of u8, they are codes of e4m3 and the result is bf16, on
-// a device whose narrow_units() take them.
+// a device whose fp8_gemm_support() take them.
 double measure_product_flops(Backend& backend, Stream& stream, DType dtype, ProductSize size);
 
 // FLOP/s of the fastest of a few products in `dtype`, through the same Backend::gemm that training uses: of a

@@ -15,8 +15,8 @@ class ProfilingBackend final : public ForwardsAllKernels<ProfilingBackend> {
   Device device() const override { return backend_->device(); }
   std::string describe() const override { return backend_->describe(); }
   std::unique_ptr<Stream> create_stream() override { return backend_->create_stream(); }
-  NarrowUnits narrow_units() const override { return backend_->narrow_units(); }
-  std::string describe_narrow_units() const override { return backend_->describe_narrow_units(); }
+  Fp8GemmSupport fp8_gemm_support() const override { return backend_->fp8_gemm_support(); }
+  std::string describe_fp8_gemm_support() const override { return backend_->describe_fp8_gemm_support(); }
   std::unique_ptr<OperandCache> make_operand_cache() override { return backend_->make_operand_cache(); }
   void set_gemm_options(const GemmOptions& options) override { backend_->set_gemm_options(options); }
   void set_attention_choice(AttentionChoice choice) override { backend_->set_attention_choice(choice); }

@@ -58,8 +58,8 @@ std::shared_ptr<Args> kept(const Args& args) {
 
 }  // namespace
 
-RecordingBackend::RecordingBackend(Sink sink, Backend* like, NarrowUnits units)
-    : ForwardsAllKernels<RecordingBackend, DryRunBackend>(like, units), sink_(std::move(sink)) {}
+RecordingBackend::RecordingBackend(Sink sink, Backend* like, Fp8GemmSupport support)
+    : ForwardsAllKernels<RecordingBackend, DryRunBackend>(like, support), sink_(std::move(sink)) {}
 RecordingBackend::~RecordingBackend() = default;
 
 template <typename Args>

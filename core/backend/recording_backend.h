@@ -12,8 +12,8 @@ namespace mantissa {
 class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRunBackend> {
  public:
   using Sink = std::function<void(KernelCall call)>;
-  // `like` and `units`: see DryRunBackend. Nothing is told until phase() says where the step is.
-  explicit RecordingBackend(Sink sink, Backend* like = nullptr, NarrowUnits units = NarrowUnits::kNone);
+  // `like` and `support`: see DryRunBackend. Nothing is told until phase() says where the step is.
+  explicit RecordingBackend(Sink sink, Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone);
   ~RecordingBackend() override;
 
   // What follows belongs to this phase, a string of static storage; "" for no step.

@@ -19,7 +19,7 @@ enum class Fp32Math : uint8_t { kFull, kTf32 };
 // version give the same bits in every process and on every machine.
 enum class GemmSelection : uint8_t { kTimed, kDeterministic };
 
-// Whether products of 8-bit operands use a device's units for them (Backend::narrow_units()). kEmulated: nowhere.
+// Whether products of 8-bit operands use a device's units for them (Backend::fp8_gemm_support()). kEmulated: nowhere.
 enum class NarrowMath : uint8_t { kAuto, kEmulated };
 
 struct GemmOptions {
@@ -27,7 +27,6 @@ struct GemmOptions {
   NarrowMath narrow_math = NarrowMath::kAuto;
   bool operator==(const GemmOptions&) const = default;
 };
-
 
 // kOwn: our kernels.
 // kAuto: cuDNN's in the forward pass, where they agree with ours at the first use of a shape, on NaN and Inf too, give

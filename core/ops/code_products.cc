@@ -10,7 +10,7 @@ constexpr bool sums_over_rows(Product product, Role role) {
   return product == Product::kWeightGradient || (product == Product::kInputGradient && role == Role::kWeight);
 }
 
-NarrowProduct narrow_product(Product product, TensorFormat a, TensorFormat b, const LayerExtents& e) {
+Fp8Gemm fp8_gemm(Product product, TensorFormat a, TensorFormat b, const LayerExtents& e) {
   switch (product) {
     case Product::kForward:
       return {.a = a, .b = b, .m = e.rows, .n = e.outputs, .k = e.inputs, .c = e.dtype, .has_bias = e.has_bias};
@@ -29,15 +29,16 @@ bool is_calibrating(const Tape& tape, TensorFormat format) {
   return format.scaling == Scaling::kDelayed && scales != nullptr && scales->calibrating();
 }
 
-bool multiplies_codes(NarrowUnits units, const LinearFormats& formats, Product product, const LayerExtents& extents) {
+bool multiplies_codes(Fp8GemmSupport support, const LinearFormats& formats, Product product,
+                      const LayerExtents& extents) {
   const auto [a_role, b_role] = roles_of(product);
   const auto a = formats.at(product, a_role), b = formats.at(product, b_role);
-  return a && b && multiplies(units, narrow_product(product, *a, *b, extents));
+  return a && b && multiplies(support, fp8_gemm(product, *a, *b, extents));
 }
 
 CodeProducts::CodeProducts(const Tape& tape, const LinearFormats& formats, const LayerExtents& extents)
     : formats_(formats) {
-  const NarrowUnits units = tape.backend().narrow_units();
+  const Fp8GemmSupport support = tape.backend().fp8_gemm_support();
   const auto waits = [&](Product product, Role role) {
     const auto format = formats.at(product, role);
     return format && is_calibrating(tape, *format);
@@ -45,7 +46,7 @@ CodeProducts::CodeProducts(const Tape& tape, const LinearFormats& formats, const
   for (const Product product : kAllProducts) {
     const auto [a, b] = roles_of(product);
     has_[static_cast<size_t>(product)] =
-        multiplies_codes(units, formats, product, extents) && !waits(product, a) && !waits(product, b);
+        multiplies_codes(support, formats, product, extents) && !waits(product, a) && !waits(product, b);
   }
 }
 

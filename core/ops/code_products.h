@@ -39,7 +39,8 @@ struct LayerExtents {
 };
 
 // Whether these units compute the product from codes.
-bool multiplies_codes(NarrowUnits units, const LinearFormats& formats, Product product, const LayerExtents& extents);
+bool multiplies_codes(Fp8GemmSupport support, const LinearFormats& formats, Product product,
+                      const LayerExtents& extents);
 
 // Decided once per pass. Excludes products whose operands, sizes or results the device's units do not support, and
 // products with a tensor that waits for its first delayed scale. Excluded products multiply values.

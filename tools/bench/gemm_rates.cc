@@ -33,7 +33,7 @@ std::vector<GemmRate> measure_gemm_rates(Backend& backend, Stream& stream, const
     const auto elements = static_cast<double>(aligned);
     if (!rates.empty() && 2.0 * elements * elements * elements > kMaxSeconds * rates.back().flops) break;
     for (const int64_t size : {aligned, aligned - 1}) {
-      if (peak.dtype == DType::kU8 && size % kNarrowMultiple != 0) continue;
+      if (peak.dtype == DType::kU8 && size % kFp8GemmMultiple != 0) continue;
       GemmRate rate{peak.dtype, size, measure_product_flops(backend, stream, peak.dtype, {size, size, size}), {}};
       if (peak.flops) rate.share_of_peak = rate.flops / *peak.flops;
       rates.push_back(rate);

@@ -12,7 +12,7 @@ void print_product_rates(const Config& config) {
   const std::unique_ptr<Backend> backend = create_backend(choice.backend, choice.index);
   const std::unique_ptr<Stream> stream = backend->create_stream();
   std::vector<DType> dtypes{DType::kBF16};
-  if (backend->narrow_units() != NarrowUnits::kNone) dtypes.push_back(DType::kU8);
+  if (backend->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
   for (const DType dtype : dtypes) {
     std::string text;
     for (const GemmRate& rate : measure_gemm_rates(*backend, *stream, gemm_peak(choice, dtype))) {

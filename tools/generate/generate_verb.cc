@@ -36,7 +36,7 @@ void generate(const GenerateRequest& request) {
       config_of(parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json"),
                 checkpoint.step, checkpoint.state.at("run"));
   ModelRuntime runtime(config, choose_device(config.device, 0),
-                       [&](NarrowUnits units) { return generation_arena_bytes(config, units); });
+                       [&](Fp8GemmSupport support) { return generation_arena_bytes(config, support); });
   read_model_file(checkpoint.folder + "/" + kModelFile, runtime.parameters, *runtime.backend, *runtime.stream);
   const bool bytes = config.data.format == DataFormat::kBytes;
   const auto print = [](const std::string& text) {

@@ -21,7 +21,7 @@ std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
 
 }  // namespace
 
-MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, NarrowUnits units) {
+MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, Fp8GemmSupport support) {
   const AutocastPolicy policy(config.autocast());
   ParameterSet parameters;
   make_model(config, policy, parameters);
@@ -32,7 +32,7 @@ MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPa
     require_effects(config);
     require_gather_effect(config, layout, path, coded);
   }
-  const StepMemory step = walk_step(config, packing_device(config, ranks).get(), units);
+  const StepMemory step = walk_step(config, packing_device(config, ranks).get(), support);
   return {.parameters = parameters.numel(),
           .state = predict_memory(layout, resolve_reducer(config, ranks), config.optimizer.adamw, path, coded),
           .activations = step.activations,

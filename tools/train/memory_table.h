@@ -18,11 +18,11 @@ struct MemoryTable {
   size_t total() const { return state.total() + activations + casts + packed; }
 };
 
-// From the layout of the state and walk_step(), without allocating anything. `units`: the device's; a prediction
+// From the layout of the state and walk_step(), without allocating anything. `support`: the device's; a prediction
 // without them, where the device is not known yet, is of emulation, which keeps more. ConfigError as walk_step(),
 // require_effects() and require_gather_effect().
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
-                                 NarrowUnits units = NarrowUnits::kNone);
+                                 Fp8GemmSupport support = Fp8GemmSupport::kNone);
 // Likewise of every phase of precision.schedule. ConfigError names the phase.
 std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks,
                                                ContributionPath path = ContributionPath::kExchanged);

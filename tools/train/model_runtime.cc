@@ -26,7 +26,7 @@ ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, con
       casts(*backend),
       operand_caches(*backend),
       rounded_weights(*backend),
-      arena(std::make_unique<Arena>(backend->reserve(arena_bytes(backend->narrow_units())))) {}
+      arena(std::make_unique<Arena>(backend->reserve(arena_bytes(backend->fp8_gemm_support())))) {}
 
 void ModelRuntime::keep_delayed_scales(const DelayedScalingOptions& options) {
   delayed_scales = std::make_unique<DelayedScales>(parameters, policy, options, *backend, *stream);

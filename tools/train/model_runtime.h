@@ -17,7 +17,7 @@ namespace mantissa {
 struct ModelRuntime {
   // The arena's size, which may depend on what the device multiplies itself, is that of the passes to come: see
   // step_memory.h. A profiler, which must outlive the object, is told of every call of the backend.
-  using ArenaBytes = std::function<size_t(NarrowUnits units)>;
+  using ArenaBytes = std::function<size_t(Fp8GemmSupport support)>;
   ModelRuntime(const Config& config, const DeviceChoice& device, const ArenaBytes& arena_bytes,
                StepProfiler* profiler = nullptr);
   ModelRuntime(const ModelRuntime&) = delete;

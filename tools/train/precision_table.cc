@@ -72,9 +72,9 @@ struct ProductCount {
   int64_t all = 0, native = 0;
 };
 
-void count_product(const PlacedOp& placed, Product product, NarrowUnits units,
+void count_product(const PlacedOp& placed, Product product, Fp8GemmSupport support,
                    std::map<Scaling, ProductCount>& counts) {
-  const bool native = multiplies_codes(units, placed.formats, product, placed.extents);
+  const bool native = multiplies_codes(support, placed.formats, product, placed.extents);
   std::set<Scaling> scalings;
   for (const Role role : kAllRoles) {
     if (const auto format = placed.formats.at(product, role)) scalings.insert(format->scaling);
@@ -91,11 +91,11 @@ std::string why_not_taken(Scaling scaling, const Backend& backend) {
     case Scaling::kBlock:
       return fmt::format(
           "{} does not take scales of blocks of 128; cuBLASLt 12.9 and newer does on compute capability 9.0",
-          backend.describe_narrow_units());
+          backend.describe_fp8_gemm_support());
     case Scaling::kMicro:
       return fmt::format(
           "{} does not take scales of blocks of 32; cuBLASLt 12.8 and newer does on compute capability 10.x",
-          backend.describe_narrow_units());
+          backend.describe_fp8_gemm_support());
     case Scaling::kDelayed:
     case Scaling::kCurrent:
     case Scaling::kTwoLevel:
@@ -107,7 +107,7 @@ std::string why_not_taken(Scaling scaling, const Backend& backend) {
 }  // namespace
 
 std::string rounding_summary(const Config& config, const Backend& backend) {
-  const NarrowUnits units = backend.narrow_units();
+  const Fp8GemmSupport support = backend.fp8_gemm_support();
   int64_t layers = 0, rounding = 0;
   std::map<Scaling, ProductCount> counts;
   for (const PlacedOp& placed : ops_of(config)) {
@@ -115,7 +115,7 @@ std::string rounding_summary(const Config& config, const Backend& backend) {
     ++layers;
     if (!placed.formats.any()) continue;
     ++rounding;
-    for (const Product product : kAllProducts) count_product(placed, product, units, counts);
+    for (const Product product : kAllProducts) count_product(placed, product, support, counts);
   }
   if (rounding == 0) return "";
   std::string text = fmt::format("{} of {} linear layers round operands of their products", rounding, layers);
@@ -123,15 +123,16 @@ std::string rounding_summary(const Config& config, const Backend& backend) {
   for (const auto& [scaling, count] : counts) {
     text += fmt::format("; {}: ", name(scaling));
     if (count.native > 0) {
-      text += fmt::format("{} of {} products native ({})", count.native, count.all, backend.describe_narrow_units());
+      text +=
+          fmt::format("{} of {} products native ({})", count.native, count.all, backend.describe_fp8_gemm_support());
       if (count.native < count.all) text += ", the others emulated (sizes, operands or a bias that it does not take)";
-    } else if (units == NarrowUnits::kNone) {
-      text += fmt::format("emulated ({})", backend.describe_narrow_units());
-    } else if (!takes(units, scaling)) {
+    } else if (support == Fp8GemmSupport::kNone) {
+      text += fmt::format("emulated ({})", backend.describe_fp8_gemm_support());
+    } else if (!takes(support, scaling)) {
       text += fmt::format("emulated ({})", why_not_taken(scaling, backend));
     } else {
-      text +=
-          fmt::format("emulated (sizes, operands or a bias that {} does not take)", backend.describe_narrow_units());
+      text += fmt::format("emulated (sizes, operands or a bias that {} does not take)",
+                          backend.describe_fp8_gemm_support());
     }
     emulates |= count.native < count.all;
   }

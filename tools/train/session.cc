@@ -146,7 +146,8 @@ Session::Session(const Config& given, Communicator& given_communicator)
       device(agreed_device(config, given_communicator)),
       profiler(make_profiler(config, device)),
       runtime(
-          config, device, [&](NarrowUnits units) { return training_arena_bytes(config, units); }, profiler.get()),
+          config, device, [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); },
+          profiler.get()),
       staged(make_staged(given_communicator, *runtime.backend)),
       profiled(make_profiled(outermost(given_communicator, staged.get(), nullptr), profiler.get())),
       communicator(outermost(given_communicator, staged.get(), profiled.get())),

@@ -52,9 +52,9 @@ void require_matches(const AutocastPolicy& policy) {
 // A model on a device that does nothing.
 class Walk {
  public:
-  explicit Walk(const Config& config, Backend* packing = nullptr, NarrowUnits units = NarrowUnits::kNone)
+  explicit Walk(const Config& config, Backend* packing = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone)
       : config_(config),
-        backend_(packing, units),
+        backend_(packing, support),
         policy_(config.autocast()),
         model_(make_model(config, policy_, parameters_)) {
     for (int index = 0; index < parameters_.size(); ++index) {
@@ -169,8 +169,8 @@ bool draws_samples(const Config& config, const Model& model) {
          config.data.format == DataFormat::kBytes;
 }
 
-StepMemory walk_step(const Config& config, Backend* packing, NarrowUnits units) {
-  Walk walk(config, packing, units);
+StepMemory walk_step(const Config& config, Backend* packing, Fp8GemmSupport support) {
+  Walk walk(config, packing, support);
   walk.keep_delayed_scales();
   walk.all_steps();
   require_matches(walk.policy());
@@ -197,8 +197,8 @@ std::vector<PlacedOp> ops_of(const Config& config) {
   return ops;
 }
 
-size_t training_arena_bytes(const Config& config, NarrowUnits units) {
-  Walk walk(config, nullptr, units);
+size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
+  Walk walk(config, nullptr, support);
   walk.keep_delayed_scales();
   walk.all_steps();
   if (!config.test.activations.empty()) {
@@ -210,8 +210,8 @@ size_t training_arena_bytes(const Config& config, NarrowUnits units) {
   return walk.arena_bytes();
 }
 
-size_t generation_arena_bytes(const Config& config, NarrowUnits units) {
-  Walk walk(config, nullptr, units);
+size_t generation_arena_bytes(const Config& config, Fp8GemmSupport support) {
+  Walk walk(config, nullptr, support);
   walk.generation();
   return walk.arena_bytes();
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "amp/autocast_policy.h"
-#include "core/kernels/narrow_units.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "core/ops/code_products.h"
 #include "models/model.h"
 #include "tools/config/config.h"
@@ -25,11 +25,11 @@ struct StepMemory {
 bool draws_samples(const Config& config, const Model& model);
 
 // All that follows is exact for any model and precision on a device that multiplies products of 8-bit operands by
-// `units`, and touches no memory.
+// `support`, and touches no memory.
 
 // Of one micro-batch. Weights are packed as on `packing`; nullptr: not at all. ConfigError if a pattern of
 // precision.layers matches no layer that the walk met.
-StepMemory walk_step(const Config& config, Backend* packing = nullptr, NarrowUnits units = NarrowUnits::kNone);
+StepMemory walk_step(const Config& config, Backend* packing = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone);
 // An op of the forward pass.
 struct PlacedOp {
   std::string layer;
@@ -51,9 +51,9 @@ struct PlacedOp {
 std::vector<PlacedOp> ops_of(const Config& config);
 // The arena of a training: of its steps, of evaluation and samples where the configuration has them, and of the search
 // for the op that made a loss non-finite.
-size_t training_arena_bytes(const Config& config, NarrowUnits units);
+size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
 // The arena of a program that only continues texts. ConfigError as require_causal().
-size_t generation_arena_bytes(const Config& config, NarrowUnits units);
+size_t generation_arena_bytes(const Config& config, Fp8GemmSupport support);
 
 // Registers the model's parameters and gives each its working dtype. Allocates nothing.
 std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters);

@@ -228,7 +228,7 @@ void Trainer::report_profile() {
 void Trainer::summarise() const {
   const MemoryTable predicted =
       predict_memory_table(session_.config, session_.ranks(), expected_path(session_.config, session_.communicator),
-                           session_.runtime.backend->narrow_units());
+                           session_.runtime.backend->fp8_gemm_support());
   const MemoryTable measured = measure_memory_table(session_);
   log_info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
   log_info("statistics:{}", statistics_.to_text(session_.runtime.backend->memory_use().peak_bytes, speed_));

@@ -55,12 +55,12 @@ std::string describe_gemm() {
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-NarrowUnits narrow_units(const DeviceProperties& device) {
-  return cublaslt_narrow_units(device.major, device.minor, cublaslt().version());
+Fp8GemmSupport fp8_gemm_support(const DeviceProperties& device) {
+  return cublaslt_fp8_gemm_support(device.major, device.minor, cublaslt().version());
 }
 
-std::string describe_narrow_units(const DeviceProperties& device) {
-  if (narrow_units(device) == NarrowUnits::kNone) {
+std::string describe_fp8_gemm_support(const DeviceProperties& device) {
+  if (fp8_gemm_support(device) == Fp8GemmSupport::kNone) {
     return fmt::format("compute capability {}.{} has no units for them, 8.9 and newer ones have", device.major,
                        device.minor);
   }

@@ -47,7 +47,8 @@ cublasLtEpilogue_t epilogue(GemmEpilogue epilogue) {
 }
 
 // How the factors of codes lie (cublasLtMatmulMatrixScale_t). As numbers, like the attribute that holds them: headers
-// before CUDA 12.8 and 12.9 lack the names, and libraries that lack the modes are not asked for them (narrow_units.h).
+// before CUDA 12.8 and 12.9 lack the names, and libraries that lack the modes are not asked for them
+// (fp8_gemm_support.h).
 const auto kScaleModeOfA = static_cast<cublasLtMatmulDescAttributes_t>(31),
            kScaleModeOfB = static_cast<cublasLtMatmulDescAttributes_t>(32);
 

@@ -42,7 +42,7 @@ enum class GemmActivation : uint8_t { kNone, kGelu, kGeluGradient };
 // b_cache: of b, from Backend::make_operand_cache(); nullptr for none. b must stay as it is until b_cache->forget(),
 // and the cache is this matrix's alone. Results are the same bits.
 //
-// On a device whose Backend::narrow_units() multiply them, a and b may both be u8: codes (core/tensor/format.h) of
+// On a device whose Backend::fp8_gemm_support() multiply them, a and b may both be u8: codes (core/tensor/format.h) of
 // a_format and b_format, which are e4m3 or e5m2 and not both e5m2. What is summed over lies along the rows of both: a
 // is stored (M, K), b (N, K), with trans_b alone. M, N and K are multiples of 16. c is of any float dtype, and fp32
 // where it is accumulated; bias only with a c of 16 bits; no activation, bias_gradient or b_cache. Products are exact;

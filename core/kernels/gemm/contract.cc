@@ -2,7 +2,7 @@
 #include "core/kernels/gemm/args.h"
 
 #include "core/kernels/check_args.h"
-#include "core/kernels/narrow_units.h"
+#include "core/kernels/fp8_gemm_support.h"
 
 namespace mantissa {
 namespace {
@@ -77,8 +77,8 @@ void check_codes(const GemmArgs& args, const GemmExtents& e) {
                  info(args.b_format).name);
   MANTISSA_CHECK(args.trans_a == Transpose::kNo && args.trans_b == Transpose::kYes,
                  "[gemm] codes must lie as (M, K) and (N, K), with trans_b alone");
-  MANTISSA_CHECK(e.m % kNarrowMultiple == 0 && e.n % kNarrowMultiple == 0 && e.k % kNarrowMultiple == 0,
-                 "[gemm] M, N and K of codes must be multiples of {}, got {}, {} and {}", kNarrowMultiple, e.m, e.n,
+  MANTISSA_CHECK(e.m % kFp8GemmMultiple == 0 && e.n % kFp8GemmMultiple == 0 && e.k % kFp8GemmMultiple == 0,
+                 "[gemm] M, N and K of codes must be multiples of {}, got {}, {} and {}", kFp8GemmMultiple, e.m, e.n,
                  e.k);
   MANTISSA_CHECK(is_floating(args.c.dtype()), "[gemm] c must be floating, got {}", args.c.dtype());
   MANTISSA_CHECK(!args.bias.defined() || args.c.dtype() != DType::kF32,

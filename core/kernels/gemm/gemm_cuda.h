@@ -5,8 +5,8 @@
 
 #include "core/cuda/runtime/runtime.h"
 #include "core/cuda/stream.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "core/kernels/gemm/args.h"
-#include "core/kernels/narrow_units.h"
 
 namespace mantissa::cuda {
 
@@ -19,8 +19,8 @@ std::string gemm_unusable_reason();
 std::string describe_gemm();
 
 // The products of codes that gemm() takes on a device with these properties.
-NarrowUnits narrow_units(const DeviceProperties& device);
-// Whose they are, or why there are none: as Backend::describe_narrow_units().
-std::string describe_narrow_units(const DeviceProperties& device);
+Fp8GemmSupport fp8_gemm_support(const DeviceProperties& device);
+// Whose they are, or why there are none: as Backend::describe_fp8_gemm_support().
+std::string describe_fp8_gemm_support(const DeviceProperties& device);
 
 }  // namespace mantissa::cuda

@@ -113,8 +113,8 @@ std::string gemm_unusable_reason() { return ""; }
 std::string describe_gemm() { return "GEMM on the host"; }
 
 // Of every GPU at once.
-NarrowUnits narrow_units(const DeviceProperties&) { return NarrowUnits::kAll; }
+Fp8GemmSupport fp8_gemm_support(const DeviceProperties&) { return Fp8GemmSupport::kAll; }
 
-std::string describe_narrow_units(const DeviceProperties&) { return describe_gemm(); }
+std::string describe_fp8_gemm_support(const DeviceProperties&) { return describe_gemm(); }
 
 }  // namespace mantissa::cuda

@@ -30,8 +30,8 @@ class NotingBackend final : public ForwardsAllKernels<NotingBackend> {
   void set_attention_choice(AttentionChoice choice) override {
     last_ = {choice == AttentionChoice::kOwn ? "own attention" : "other attention", nullptr, nullptr};
   }
-  NarrowUnits narrow_units() const override { return NarrowUnits::kTensorScaled; }
-  std::string describe_narrow_units() const override { return "noting units"; }
+  Fp8GemmSupport fp8_gemm_support() const override { return Fp8GemmSupport::kTensorScaled; }
+  std::string describe_fp8_gemm_support() const override { return "noting units"; }
   std::unique_ptr<CapturedWork> capture(Stream&, const std::function<void()>&) override { return nullptr; }
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override {
     last_ = {"allocate " + std::to_string(bytes), what, nullptr};
@@ -89,8 +89,8 @@ TEST_F(ProfilingBackendTest, HandsOnEverythingElse) {
   EXPECT_EQ(backend_.device(), (Device{Device::Kind::kCuda, 3}));
   EXPECT_EQ(backend_.describe(), "noting");
   EXPECT_EQ(backend_.memory_use().peak_bytes, 11u);
-  EXPECT_EQ(backend_.narrow_units(), NarrowUnits::kTensorScaled);
-  EXPECT_EQ(backend_.describe_narrow_units(), "noting units");
+  EXPECT_EQ(backend_.fp8_gemm_support(), Fp8GemmSupport::kTensorScaled);
+  EXPECT_EQ(backend_.describe_fp8_gemm_support(), "noting units");
   const GemmOptions options;
   backend_.set_gemm_options(options);
   EXPECT_EQ(last_, (NotingBackend::Call{"set_gemm_options", &options, nullptr}));

@@ -16,22 +16,23 @@ using ::testing::Not;
 
 using Settings = std::vector<std::string>;
 
-std::string summary(Settings settings, NarrowUnits units) {
+std::string summary(Settings settings, Fp8GemmSupport support) {
   settings.insert(settings.begin(), {"model.layers=2", "precision.compute=bf16"});
-  return rounding_summary(testing::minimal_config(settings), DryRunBackend(nullptr, units));
+  return rounding_summary(testing::minimal_config(settings), DryRunBackend(nullptr, support));
 }
 
-TEST(RoundingSummary, IsEmptyWhereNothingIsRounded) { EXPECT_EQ(summary({}, NarrowUnits::kTensorScaled), ""); }
+TEST(RoundingSummary, IsEmptyWhereNothingIsRounded) { EXPECT_EQ(summary({}, Fp8GemmSupport::kTensorScaled), ""); }
 
 // 4 linear layers in each of 2 blocks, with 3 products each; the head is not rounded.
 TEST(RoundingSummary, SaysWhatIsNative) {
-  for (const auto& [recipe, units] : {std::pair<std::string, NarrowUnits>{"delayed", NarrowUnits::kTensorScaled},
-                                      {"current", NarrowUnits::kTensorScaled},
-                                      {"current", NarrowUnits::kBlockScaled},
-                                      {"current", NarrowUnits::kMicroScaled},
-                                      {"block", NarrowUnits::kBlockScaled},
-                                      {"mxfp8", NarrowUnits::kMicroScaled}}) {
-    EXPECT_THAT(summary({"precision.recipe=" + recipe}, units),
+  for (const auto& [recipe, support] :
+       {std::pair<std::string, Fp8GemmSupport>{"delayed", Fp8GemmSupport::kTensorScaled},
+        {"current", Fp8GemmSupport::kTensorScaled},
+        {"current", Fp8GemmSupport::kBlockScaled},
+        {"current", Fp8GemmSupport::kMicroScaled},
+        {"block", Fp8GemmSupport::kBlockScaled},
+        {"mxfp8", Fp8GemmSupport::kMicroScaled}}) {
+    EXPECT_THAT(summary({"precision.recipe=" + recipe}, support),
                 AllOf(HasSubstr("8 of 9 linear layers round operands of their products; " + recipe +
                                 ": 24 of 24 products native ("),
                       Not(HasSubstr("emula"))));
@@ -39,51 +40,51 @@ TEST(RoundingSummary, SaysWhatIsNative) {
 }
 
 TEST(RoundingSummary, SaysWhyTheRestIsEmulated) {
-  EXPECT_THAT(summary({"precision.recipe=delayed"}, NarrowUnits::kNone),
+  EXPECT_THAT(summary({"precision.recipe=delayed"}, Fp8GemmSupport::kNone),
               HasSubstr("; delayed: emulated (this device has no units for them); emulation is exact"));
   // What describes a device here is why it has no units.
   const std::string no_units = "this device has no units for them does not take scales of blocks of ";
-  for (const NarrowUnits units : {NarrowUnits::kTensorScaled, NarrowUnits::kBlockScaled}) {
-    EXPECT_THAT(summary({"precision.recipe=mxfp8"}, units),
+  for (const Fp8GemmSupport support : {Fp8GemmSupport::kTensorScaled, Fp8GemmSupport::kBlockScaled}) {
+    EXPECT_THAT(summary({"precision.recipe=mxfp8"}, support),
                 HasSubstr("; mxfp8: emulated (" + no_units +
                           "32; cuBLASLt 12.8 and newer does on compute capability 10.x); emulation is exact"));
   }
-  for (const NarrowUnits units : {NarrowUnits::kTensorScaled, NarrowUnits::kMicroScaled}) {
-    EXPECT_THAT(summary({"precision.recipe=block"}, units),
+  for (const Fp8GemmSupport support : {Fp8GemmSupport::kTensorScaled, Fp8GemmSupport::kMicroScaled}) {
+    EXPECT_THAT(summary({"precision.recipe=block"}, support),
                 HasSubstr("; block: emulated (" + no_units +
                           "128; cuBLASLt 12.9 and newer does on compute capability 9.0); emulation is exact"));
   }
-  EXPECT_THAT(summary({"precision.recipe=nvfp4"}, NarrowUnits::kAll),
+  EXPECT_THAT(summary({"precision.recipe=nvfp4"}, Fp8GemmSupport::kAll),
               HasSubstr("; nvfp4: emulated (this program has no native products for it); emulation is exact"));
   // One layer's weights stay as they are in the forward pass: a product of 24.
   EXPECT_THAT(summary({"precision.recipe=current",
                        "precision.layers=[{match: blocks.0.mlp.up, product: fprop, role: weight, dtype: low}]"},
-                      NarrowUnits::kTensorScaled),
+                      Fp8GemmSupport::kTensorScaled),
               HasSubstr("; current: 23 of 24 products native"));
   // 3 rows of 36 tokens are no multiple of 16, and all products have rows.
   EXPECT_THAT(summary({"precision.recipe=current", "model.context=36", "train.micro_batch=3", "train.global_batch=3"},
-                      NarrowUnits::kTensorScaled),
+                      Fp8GemmSupport::kTensorScaled),
               HasSubstr("; current: emulated (sizes, operands or a bias that"));
   // A bias in fp32 goes with no native product; gradients have none.
-  EXPECT_THAT(summary({"precision.recipe=current", "precision.compute=fp32"}, NarrowUnits::kTensorScaled),
+  EXPECT_THAT(summary({"precision.recipe=current", "precision.compute=fp32"}, Fp8GemmSupport::kTensorScaled),
               HasSubstr("; current: 16 of 24 products native"));
 }
 
 // Weights in blocks of 32 are rounded twice, into a layout of codes each where emulation has as many values; those in
 // blocks of 128 once. Beside them lie scales.
 TEST(RoundingSummary, NativeProductsOfBlocksKeepCodesOfWeights) {
-  const auto memory_of = [](const std::string& recipe, NarrowUnits units) {
+  const auto memory_of = [](const std::string& recipe, Fp8GemmSupport support) {
     const Config config =
         testing::minimal_config({"model.layers=4", "precision.compute=bf16", "precision.recipe=" + recipe});
-    return walk_step(config, nullptr, units);
+    return walk_step(config, nullptr, support);
   };
-  const StepMemory micro = memory_of("mxfp8", NarrowUnits::kMicroScaled),
-                   micro_emulated = memory_of("mxfp8", NarrowUnits::kNone);
+  const StepMemory micro = memory_of("mxfp8", Fp8GemmSupport::kMicroScaled),
+                   micro_emulated = memory_of("mxfp8", Fp8GemmSupport::kNone);
   EXPECT_GT(micro.casts, micro_emulated.casts / 2);
   EXPECT_LT(micro.casts, micro_emulated.casts * 6 / 10);
   EXPECT_LE(micro.activations, micro_emulated.activations);
-  const StepMemory block = memory_of("block", NarrowUnits::kBlockScaled),
-                   block_emulated = memory_of("block", NarrowUnits::kNone);
+  const StepMemory block = memory_of("block", Fp8GemmSupport::kBlockScaled),
+                   block_emulated = memory_of("block", Fp8GemmSupport::kNone);
   EXPECT_GT(block.casts, block_emulated.casts);
   EXPECT_LT(block.casts, block_emulated.casts * 101 / 100);
   EXPECT_LE(block.activations, block_emulated.activations);
@@ -94,12 +95,12 @@ TEST(RoundingSummary, NativeProductsKeepLess) {
   for (const std::string recipe : {"delayed", "current"}) {
     const Config config =
         testing::minimal_config({"model.layers=4", "precision.compute=bf16", "precision.recipe=" + recipe});
-    EXPECT_LE(walk_step(config, nullptr, NarrowUnits::kTensorScaled).activations, walk_step(config).activations);
-    EXPECT_EQ(walk_step(config, nullptr, NarrowUnits::kTensorScaled).casts, walk_step(config).casts) << recipe;
+    EXPECT_LE(walk_step(config, nullptr, Fp8GemmSupport::kTensorScaled).activations, walk_step(config).activations);
+    EXPECT_EQ(walk_step(config, nullptr, Fp8GemmSupport::kTensorScaled).casts, walk_step(config).casts) << recipe;
   }
   const Config config =
       testing::minimal_config({"model.layers=4", "precision.compute=bf16", "precision.recipe=current"});
-  EXPECT_LT(walk_step(config, nullptr, NarrowUnits::kTensorScaled).activations, walk_step(config).activations);
+  EXPECT_LT(walk_step(config, nullptr, Fp8GemmSupport::kTensorScaled).activations, walk_step(config).activations);
 }
 
 }  // namespace

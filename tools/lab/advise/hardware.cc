@@ -45,7 +45,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 16 * kGiga,  // PCIe 3.0 x16
        .watts = 70,
        .joules_per_byte = kGddrJoulesPerByte,
-       .narrow_units = cublaslt_narrow_units(7, 5, kCublasLt13),
+       .fp8_gemm_support = cublaslt_fp8_gemm_support(7, 5, kCublasLt13),
        .source = "NVIDIA T4 Tensor Core GPU data sheet, 2019"},
       {.name = "v100",
        .title = "NVIDIA V100 SXM2 32 GB",
@@ -55,7 +55,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 150 * kGiga,
        .watts = 300,
        .joules_per_byte = kHbmJoulesPerByte,
-       .narrow_units = cublaslt_narrow_units(7, 0, kCublasLt13),
+       .fp8_gemm_support = cublaslt_fp8_gemm_support(7, 0, kCublasLt13),
        .source = "NVIDIA V100 Tensor Core GPU data sheet, 2020"},
       {.name = "a100",
        .title = "NVIDIA A100 SXM 80 GB",
@@ -65,7 +65,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 300 * kGiga,
        .watts = 400,
        .joules_per_byte = kHbmJoulesPerByte,
-       .narrow_units = cublaslt_narrow_units(8, 0, kCublasLt13),
+       .fp8_gemm_support = cublaslt_fp8_gemm_support(8, 0, kCublasLt13),
        .source = "NVIDIA A100 80GB Tensor Core GPU data sheet, 2021"},
       {.name = "h100",
        .title = "NVIDIA H100 SXM 80 GB",
@@ -75,7 +75,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 450 * kGiga,
        .watts = 700,
        .joules_per_byte = kHbmJoulesPerByte,
-       .narrow_units = cublaslt_narrow_units(9, 0, kCublasLt13),
+       .fp8_gemm_support = cublaslt_fp8_gemm_support(9, 0, kCublasLt13),
        .source = "NVIDIA H100 Tensor Core GPU Architecture (white paper), 2022"},
       {.name = "h200",
        .title = "NVIDIA H200 SXM",
@@ -85,7 +85,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 450 * kGiga,
        .watts = 700,
        .joules_per_byte = kHbmJoulesPerByte,
-       .narrow_units = cublaslt_narrow_units(9, 0, kCublasLt13),
+       .fp8_gemm_support = cublaslt_fp8_gemm_support(9, 0, kCublasLt13),
        .source = "NVIDIA H200 Tensor Core GPU data sheet, 2024"},
       {.name = "b200",
        .title = "NVIDIA B200 (HGX)",
@@ -95,7 +95,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 900 * kGiga,
        .watts = 1000,
        .joules_per_byte = kHbmJoulesPerByte,
-       .narrow_units = cublaslt_narrow_units(10, 0, kCublasLt13),
+       .fp8_gemm_support = cublaslt_fp8_gemm_support(10, 0, kCublasLt13),
        .source = "NVIDIA Blackwell Architecture Technical Brief, 2024, and HGX B200 data sheet"},
       {.name = "tpu-v3",
        .title = "Google TPU v3 (one chip)",
@@ -105,7 +105,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 4 * 82 * kGiga,  // four links of 656 Gbit/s
        .watts = 262,
        .joules_per_byte = kHbmJoulesPerByte,
-       .narrow_units = NarrowUnits::kNone,
+       .fp8_gemm_support = Fp8GemmSupport::kNone,
        .source = "Google Cloud documentation, TPU v3 (most power measured); links: Jouppi et al., A Domain-Specific "
                  "Supercomputer for Training Deep Neural Networks, CACM 2020"},
       {.name = "gaudi2",
@@ -116,7 +116,7 @@ const std::vector<Hardware>& table() {
        .link_bandwidth = 21 * 12.5 * kGiga,  // ports of 100 Gbit/s within a server of eight
        .watts = 600,
        .joules_per_byte = kHbmJoulesPerByte,
-       .narrow_units = NarrowUnits::kTensorScaled,
+       .fp8_gemm_support = Fp8GemmSupport::kTensorScaled,
        .source = "Habana Gaudi2 white paper, 2022; FLOP/s: Intel Gaudi 2 product brief, 2023"},
   };
   return kTable;

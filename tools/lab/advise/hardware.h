@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/backend/kernel_call.h"
-#include "core/kernels/narrow_units.h"
+#include "core/kernels/fp8_gemm_support.h"
 
 namespace mantissa {
 
@@ -25,7 +25,7 @@ struct Hardware {
   double watts = 0;             // TDP, or the most that was measured where the maker says that
   double joules_per_byte = 0;   // of its kind of memory
   // What of 8 bits its library multiplies from codes.
-  NarrowUnits narrow_units = NarrowUnits::kNone;
+  Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;
   std::string_view source;
 
   double peak(ProductFormat format) const { return flops[static_cast<size_t>(format)]; }

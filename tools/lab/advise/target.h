@@ -12,7 +12,7 @@ struct Target {
   std::string title;
   CostModel* costs = nullptr;
   const Hardware* hardware = nullptr;  // of the table; nullptr: the device that is present
-  NarrowUnits narrow_units = NarrowUnits::kNone;
+  Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;
   Backend* packing = nullptr;  // as walk_calls() has it
   double memory_bytes = 0;     // 0: not known
 };

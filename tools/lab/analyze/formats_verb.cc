@@ -58,7 +58,7 @@ FormatsReport analyze_formats(const FormatsRequest& request) {
   }
   if (!request.products) return report;
   std::vector<DType> dtypes{DType::kF32, DType::kBF16, DType::kF16};
-  if (device->narrow_units() != NarrowUnits::kNone) dtypes.push_back(DType::kU8);
+  if (device->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
   for (const DType dtype : dtypes) {
     const GemmPeak peak = gemm_peak(choice, dtype);
     report.gemm.push_back({peak, measure_gemm_rates(*device, *stream, peak)});

@@ -11,9 +11,9 @@
 
 #include "comm/communicator.h"
 #include "core/base/error.h"
-#include "tools/lab/advise/calls/step_walk.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/lab/advise/calls/step_walk.h"
 #include "tools/train/evaluation.h"
 #include "tools/train/quantiles.h"
 #include "tools/train/state_handover.h"
@@ -76,7 +76,7 @@ class Run {
       Session session(own, communicator_);
       if (held) held->hand_over(session);
       train(session, std::min(phase_end(config_, phase), last_));
-      record_.sent_bytes = walk_calls(own, communicator_.size(), session.runtime.backend->narrow_units()).sent();
+      record_.sent_bytes = walk_calls(own, communicator_.size(), session.runtime.backend->fp8_gemm_support()).sent();
       held.emplace(session);
     }
   }

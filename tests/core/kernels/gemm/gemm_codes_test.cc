@@ -191,14 +191,14 @@ TEST(GemmCodes, NativeProductsAreTheEmulatedOnes) {
 
 // Layouts of the scales of blocks in a and b, as layers have them, that the device takes.
 std::vector<std::pair<Layout, Layout>> block_pairs() {
-  const NarrowUnits units = device_under_test().backend().narrow_units();
+  const Fp8GemmSupport support = device_under_test().backend().fp8_gemm_support();
   std::vector<std::pair<Layout, Layout>> pairs;
-  if (takes(units, Scaling::kBlock)) {
+  if (takes(support, Scaling::kBlock)) {
     pairs = {{Layout::kRowBlocks128, Layout::kSquareBlocks128},
              {Layout::kRowBlocks128, Layout::kRowBlocks128},
              {Layout::kSquareBlocks128, Layout::kRowBlocks128}};
   }
-  if (takes(units, Scaling::kMicro)) pairs.emplace_back(Layout::kMicroTiles, Layout::kMicroTiles);
+  if (takes(support, Scaling::kMicro)) pairs.emplace_back(Layout::kMicroTiles, Layout::kMicroTiles);
   return pairs;
 }
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/kernels/narrow_units.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "tests/core/kernels/run_kernel.h"
 
 namespace mantissa::kernel_test {
@@ -11,8 +11,8 @@ namespace mantissa::kernel_test {
 // A device that does not says why.
 inline bool multiplies_codes() {
   const Backend& backend = device_under_test().backend();
-  if (backend.narrow_units() != NarrowUnits::kNone) return true;
-  EXPECT_NE(backend.describe_narrow_units().find("has no units for them"), std::string::npos);
+  if (backend.fp8_gemm_support() != Fp8GemmSupport::kNone) return true;
+  EXPECT_NE(backend.describe_fp8_gemm_support().find("has no units for them"), std::string::npos);
   return false;
 }
 

@@ -37,7 +37,7 @@ TEST(Hardware, EveryEntryIsWhole) {
       wider = peak;
     }
     const bool has_codes = hardware.peak(ProductFormat::kF8) > 0.0;
-    EXPECT_EQ(has_codes, hardware.narrow_units != NarrowUnits::kNone);
+    EXPECT_EQ(has_codes, hardware.fp8_gemm_support != Fp8GemmSupport::kNone);
   }
 }
 

@@ -82,16 +82,16 @@ TEST(StepWalk, RanksSendGradientsAndWeights) {
 
 TEST(StepWalk, UnitsForCodesTakeThePlaceOfNumbers) {
   const Config config = tiny({"precision.recipe=current"});
-  const auto flops_of_codes = [&](NarrowUnits units) {
+  const auto flops_of_codes = [&](Fp8GemmSupport support) {
     double sum = 0.0;
-    for (const KernelCall& call : walk_calls(config, 1, units).calls) {
+    for (const KernelCall& call : walk_calls(config, 1, support).calls) {
       sum += call.format == ProductFormat::kF8 ? call.work.flops : 0.0;
     }
     return sum;
   };
-  EXPECT_EQ(flops_of_codes(NarrowUnits::kNone), 0.0);
+  EXPECT_EQ(flops_of_codes(Fp8GemmSupport::kNone), 0.0);
   // Those of blocks, all three: 6 FLOP for each of 12 C^2 weights of two layers, 128 tokens.
-  EXPECT_EQ(flops_of_codes(NarrowUnits::kTensorScaled), 128.0 * 6 * 2 * 12 * 64 * 64);
+  EXPECT_EQ(flops_of_codes(Fp8GemmSupport::kTensorScaled), 128.0 * 6 * 2 * 12 * 64 * 64);
 }
 
 using Counts = std::map<std::pair<std::string, std::string>, std::tuple<int64_t, double, double>>;
@@ -122,7 +122,7 @@ TEST(StepWalk, CallsWhatAStepCalls) {
       flops += row.work.flops;
       bytes += row.work.bytes;
     }
-    for (const KernelCall& call : walk_calls(config, 1, NarrowUnits::kNone, &steps.backend()).calls) {
+    for (const KernelCall& call : walk_calls(config, 1, Fp8GemmSupport::kNone, &steps.backend()).calls) {
       auto& [calls, flops, bytes] = walked[{std::string(call.phase), std::string(call.op)}];
       ++calls;
       flops += call.work.flops;

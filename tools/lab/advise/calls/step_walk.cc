@@ -18,9 +18,9 @@ constexpr size_t kArenaBytes = size_t{1} << 46;  // address space that nobody to
 // A training on a device that does nothing.
 class Walk {
  public:
-  Walk(const Config& config, int ranks, NarrowUnits units, Backend* packing)
+  Walk(const Config& config, int ranks, Fp8GemmSupport support, Backend* packing)
       : config_(config),
-        backend_([this](KernelCall call) { found_.calls.push_back(std::move(call)); }, packing, units),
+        backend_([this](KernelCall call) { found_.calls.push_back(std::move(call)); }, packing, support),
         communicator_(ranks,
                       [this](const char*, double bytes) {
                         if (!phase_.empty()) found_.sent_bytes[phase_] += bytes;
@@ -166,8 +166,8 @@ double StepCalls::sent() const {
   return sum;
 }
 
-StepCalls walk_calls(const Config& config, int ranks, NarrowUnits units, Backend* packing) {
-  Walk walk(config, ranks, units, packing);
+StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support, Backend* packing) {
+  Walk walk(config, ranks, support, packing);
   walk.calibrate();
   walk.step();  // makes what later steps find: copies of weights, packed operands
   walk.listen();

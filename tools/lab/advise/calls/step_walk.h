@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/backend/kernel_call.h"
-#include "core/kernels/narrow_units.h"
+#include "core/kernels/fp8_gemm_support.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
@@ -24,9 +24,9 @@ struct StepCalls {
 
 // Of a step as all but the first are, of one rank of `ranks` that are not on one node's memory: its micro-batches, the
 // reduction, the decision and the update. Weights are packed as on `packing`, and products of 8-bit operands are
-// multiplied by `units`, as walk_step() has them. Walks the passes of StepWork and TrainStep. Touches no memory of the
-// model's size. ConfigError as create_model() and AutocastPolicy.
-StepCalls walk_calls(const Config& config, int ranks, NarrowUnits units = NarrowUnits::kNone,
+// multiplied by `support`, as walk_step() has them. Walks the passes of StepWork and TrainStep. Touches no memory of
+// the model's size. ConfigError as create_model() and AutocastPolicy.
+StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support = Fp8GemmSupport::kNone,
                      Backend* packing = nullptr);
 
 }  // namespace mantissa

@@ -28,9 +28,9 @@ PresentAdvice advise_present_device(const std::string& model, const Config& conf
   const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
   const Target target{.title = backend.describe(),
                       .costs = &costs,
-                      .narrow_units = backend.narrow_units(),
+                      .fp8_gemm_support = backend.fp8_gemm_support(),
                       .packing = packs ? &backend : nullptr};
-  const StepCalls calls = walk_calls(config, 1, target.narrow_units, target.packing);
+  const StepCalls calls = walk_calls(config, 1, target.fp8_gemm_support, target.packing);
   const double first = steps.run(1).front();
   const auto steps_a_round = static_cast<int>(std::clamp(kRoundSeconds / first, 1.0, kMostSteps));
   std::vector<double> seconds;

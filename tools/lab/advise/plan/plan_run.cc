@@ -69,7 +69,7 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
   }
   std::vector<StepCalls> steps;
   for (const Plan& plan : plans) {
-    steps.push_back(walk_calls(with_plan(config, low, places, plan), 1, target.narrow_units, target.packing));
+    steps.push_back(walk_calls(with_plan(config, low, places, plan), 1, target.fp8_gemm_support, target.packing));
   }
   for (int round = 0; round < kRounds; ++round) costs.measure(steps);
 }
@@ -124,7 +124,7 @@ FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, con
   const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
   Target target{.title = backend.describe(),
                 .costs = &measured,
-                .narrow_units = backend.narrow_units(),
+                .fp8_gemm_support = backend.fp8_gemm_support(),
                 .packing = packs ? &backend : nullptr};
   std::optional<Roofline> roofline;
   if (request.hardware != nullptr) {

@@ -19,7 +19,7 @@ LoweredPasses::LoweredPasses(Session& session)
 
 void LoweredPasses::make_room(const Config& config) {
   ModelRuntime& runtime = session_.runtime;
-  const size_t bytes = training_arena_bytes(config, runtime.backend->narrow_units());
+  const size_t bytes = training_arena_bytes(config, runtime.backend->fp8_gemm_support());
   if (bytes <= runtime.arena->capacity_bytes()) return;
   runtime.arena.reset();  // before another takes its place: a device may not have room for both
   runtime.arena = std::make_unique<Arena>(runtime.backend->reserve(bytes));

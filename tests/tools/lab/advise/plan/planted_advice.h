@@ -60,7 +60,7 @@ class PlantedAdvice : public ::testing::Test {
   const Target target_{.title = "products alone",
                        .costs = &costs_,
                        .hardware = nullptr,
-                       .narrow_units = NarrowUnits::kTensorScaled,
+                       .fp8_gemm_support = Fp8GemmSupport::kTensorScaled,
                        .packing = nullptr};
 };
 inline std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string& layer) {

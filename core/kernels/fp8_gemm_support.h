@@ -11,7 +11,7 @@
 namespace mantissa {
 
 // Bits: a device that takes scales of blocks takes those of whole tensors as well.
-enum class NarrowUnits : uint8_t {
+enum class Fp8GemmSupport : uint8_t {
   kNone = 0,
   kTensorScaled = 1,  // e4m3 and e5m2 with one scale a tensor
   kBlockScaled = 3,   // and in blocks of 128, or of 128 x 128
@@ -23,17 +23,17 @@ enum class NarrowUnits : uint8_t {
 // in its documentation ("Narrow Precision Data Types Usage") has one scale a tensor from 8.9 on, blocks of 128 for 9.0
 // alone and blocks of 32 from 10.0 on; the library has these since 12.9 and 12.8. Compute capability 11.0 and 12.x are
 // left out all the same: nobody has run this there, and a product that the library refuses ends a run.
-constexpr NarrowUnits cublaslt_narrow_units(int major, int minor, size_t library_version) {
-  if (major == 9 && minor == 0 && library_version >= 120900) return NarrowUnits::kBlockScaled;
-  if (major == 10 && library_version >= 120800) return NarrowUnits::kMicroScaled;
-  return major * 10 + minor >= 89 ? NarrowUnits::kTensorScaled : NarrowUnits::kNone;
+constexpr Fp8GemmSupport cublaslt_fp8_gemm_support(int major, int minor, size_t library_version) {
+  if (major == 9 && minor == 0 && library_version >= 120900) return Fp8GemmSupport::kBlockScaled;
+  if (major == 10 && library_version >= 120800) return Fp8GemmSupport::kMicroScaled;
+  return major * 10 + minor >= 89 ? Fp8GemmSupport::kTensorScaled : Fp8GemmSupport::kNone;
 }
 
 // Sizes of matrices that such units take are multiples of this.
-inline constexpr int64_t kNarrowMultiple = 16;
+inline constexpr int64_t kFp8GemmMultiple = 16;
 
 // c (M, N) = a (M, K) * b (N, K)^T [+ bias], see GemmArgs.
-struct NarrowProduct {
+struct Fp8Gemm {
   TensorFormat a{}, b{};
   int64_t m = 0, n = 0, k = 0;
   DType c = DType::kBF16;
@@ -41,18 +41,18 @@ struct NarrowProduct {
 };
 
 // Whether the operand's scales are of a kind that the units take.
-constexpr bool takes(NarrowUnits units, Scaling scaling) {
-  const auto has = [&](NarrowUnits wanted) {
-    return (static_cast<int>(units) & static_cast<int>(wanted)) == static_cast<int>(wanted);
+constexpr bool takes(Fp8GemmSupport support, Scaling scaling) {
+  const auto has = [&](Fp8GemmSupport wanted) {
+    return (static_cast<int>(support) & static_cast<int>(wanted)) == static_cast<int>(wanted);
   };
   switch (scaling) {
     case Scaling::kDelayed:
     case Scaling::kCurrent:
-      return has(NarrowUnits::kTensorScaled);
+      return has(Fp8GemmSupport::kTensorScaled);
     case Scaling::kBlock:
-      return has(NarrowUnits::kBlockScaled);
+      return has(Fp8GemmSupport::kBlockScaled);
     case Scaling::kMicro:
-      return has(NarrowUnits::kMicroScaled);
+      return has(Fp8GemmSupport::kMicroScaled);
     case Scaling::kTwoLevel:
       break;
   }
@@ -63,14 +63,14 @@ constexpr bool takes(NarrowUnits units, Scaling scaling) {
 // precisions): no product of two e5m2 matrices, no bias of fp32, blocks of one length on both sides, which here are
 // whole. It has no product of square blocks with square blocks either, but only weights have those, and no product
 // multiplies two weights.
-constexpr bool multiplies(NarrowUnits units, const NarrowProduct& product) {
+constexpr bool multiplies(Fp8GemmSupport support, const Fp8Gemm& product) {
   const bool both_e5m2 = product.a.format == Format::kE5M2 && product.b.format == Format::kE5M2;
   const bool whole =
-      product.m % kNarrowMultiple == 0 && product.n % kNarrowMultiple == 0 && product.k % kNarrowMultiple == 0;
+      product.m % kFp8GemmMultiple == 0 && product.n % kFp8GemmMultiple == 0 && product.k % kFp8GemmMultiple == 0;
   // Blocks of one length on both sides.
   const int64_t block = block_length(product.a.scaling);
   const bool same_blocks = block == block_length(product.b.scaling) && (block == 0 || product.k % block == 0);
-  return takes(units, product.a.scaling) && takes(units, product.b.scaling) && same_blocks && !both_e5m2 && whole &&
+  return takes(support, product.a.scaling) && takes(support, product.b.scaling) && same_blocks && !both_e5m2 && whole &&
          !(product.has_bias && product.c == DType::kF32);
 }
 
