@@ -42,7 +42,7 @@ class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  virtual std::string name() const = 0;  // "local", "mpi", "nccl"
+  virtual std::string name() const = 0;  // "local", "mpi", "nccl"; for messages
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual int local_rank() const = 0;  // among the ranks of this node
@@ -55,6 +55,10 @@ class Communicator {
   // data of rank `root` to all.
   virtual std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) = 0;
 
+  // Whether tensors of collectives may lie in device memory.
+  virtual bool carries_device_memory() const { return false; }
+  // Whether ranks of one node may get memory from allocate_shared(). The system may still refuse it.
+  virtual bool shares_node_memory() const { return false; }
   // Whether collectives of several ranks may be captured (Backend::capture()), to be repeated by all of them alike.
   // Each must have run uncaptured before, which connects the ranks.
   virtual bool can_be_captured() const { return false; }

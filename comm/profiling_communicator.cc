@@ -55,6 +55,8 @@ class ProfilingCommunicator final : public Communicator {
     return start("meet", 0.0, stream, [&] { return inner_.meet(stream); });
   }
 
+  bool carries_device_memory() const override { return inner_.carries_device_memory(); }
+  bool shares_node_memory() const override { return inner_.shares_node_memory(); }
   bool can_be_captured() const override { return inner_.can_be_captured(); }
   void watch_captured(Stream& stream) override { inner_.watch_captured(stream); }
   std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {

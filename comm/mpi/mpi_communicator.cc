@@ -82,6 +82,7 @@ class MpiCommunicator : public Communicator {
     return work;
   }
 
+  bool shares_node_memory() const override { return true; }
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
     if (exchanges_ == nullptr) return nullptr;
     auto storage = exchanges_->allocate(bytes);

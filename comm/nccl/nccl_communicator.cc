@@ -141,6 +141,7 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
+  bool carries_device_memory() const override { return true; }
   bool can_be_captured() const override { return true; }
   void watch_captured(Stream& stream) override {
     if (connection_) connection_->watch_captured(stream);

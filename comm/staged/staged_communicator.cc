@@ -30,6 +30,7 @@ class StagedCommunicator final : public Communicator {
     check_broadcast(data, root, size(), device_of(data));
     return start({CollectiveKind::kBroadcast, {}, data, root, &stream});
   }
+  bool carries_device_memory() const override { return true; }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     queue_.start_all();
     return transport_.all_gather_bytes(mine);

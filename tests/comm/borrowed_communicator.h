@@ -22,6 +22,8 @@ class BorrowedCommunicator : public Communicator {
   std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
     return inner_.broadcast(data, root, stream);
   }
+  bool carries_device_memory() const override { return inner_.carries_device_memory(); }
+  bool shares_node_memory() const override { return inner_.shares_node_memory(); }
   bool can_be_captured() const override { return inner_.can_be_captured(); }
   void watch_captured(Stream& stream) override { inner_.watch_captured(stream); }
   std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {

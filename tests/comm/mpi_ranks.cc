@@ -128,7 +128,7 @@ TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
 // Some steps of toy training; the hash of the weights and the sum of squares of the last gradient.
 std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfig& config) {
   testing::TrainingRank rank(communicator, config);
-  const bool one_node = communicator.name() == "mpi" && communicator.local_size() == communicator.size();
+  const bool one_node = communicator.shares_node_memory() && communicator.local_size() == communicator.size();
   const bool in_place = one_node && communicator.size() > 1;
   EXPECT_EQ(rank.reducer->path(), in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged);
   EXPECT_EQ(rank.buckets->weights_in_common(), in_place && config.sharding == Sharding::kSharded);

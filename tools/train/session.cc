@@ -74,11 +74,12 @@ std::unique_ptr<StepProfiler> make_profiler(const Config& config, const DeviceCh
 
 std::unique_ptr<Communicator> make_staged(Communicator& transport, Backend& backend) {
   const bool on_host = backend.device().kind == Device::Kind::kCpu;
-  if (on_host && transport.name() == "nccl") {
+  if (on_host && transport.carries_device_memory()) {
     throw ConfigError(
-        "comm.backend: nccl carries the memory of GPUs, but device: cpu was chosen: give comm.backend mpi");
+        fmt::format("comm.backend: {} carries the memory of GPUs, but device: cpu was chosen: give comm.backend mpi",
+                    transport.name()));
   }
-  if (on_host || transport.name() == "nccl") return nullptr;
+  if (on_host || transport.carries_device_memory()) return nullptr;
   return create_staged_communicator(transport, backend);
 }
 
@@ -126,7 +127,7 @@ int gradient_boost_log2(int64_t ranks, int64_t micro_batches) {
 
 ContributionPath expected_path(const Config& config, const Communicator& communicator) {
   const bool one_node = communicator.size() > 1 && communicator.local_size() == communicator.size();
-  const bool shares = one_node && communicator.name() == "mpi";
+  const bool shares = one_node && communicator.shares_node_memory();
   const bool on_host = shares && choose_device(config.device, communicator.local_rank()).backend == "cpu";
   return on_host ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }
