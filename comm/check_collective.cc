@@ -43,9 +43,4 @@ void check_all_gather(const Tensor& send, const Tensor& receive, int ranks, Devi
                  receive.dtype(), send.numel(), send.dtype());
 }
 
-void check_broadcast(const Tensor& data, int root, int ranks, Device device) {
-  check_operand("broadcast", "data", data, device);
-  MANTISSA_CHECK(root >= 0 && root < ranks, "[broadcast] root must be in [0, {}), got {}", ranks, root);
-}
-
 }  // namespace mantissa

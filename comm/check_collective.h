@@ -9,6 +9,5 @@ namespace mantissa {
 // have the shapes of communicator.h.
 void check_all_to_all(const Tensor& send, const Tensor& receive, int ranks, Device device = {});
 void check_all_gather(const Tensor& send, const Tensor& receive, int ranks, Device device = {});
-void check_broadcast(const Tensor& data, int root, int ranks, Device device = {});
 
 }  // namespace mantissa

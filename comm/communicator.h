@@ -52,8 +52,6 @@ class Communicator {
   virtual std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) = 0;
   // send (n), recv (N, n): row r of recv is rank r's send. send may be row rank() of recv.
   virtual std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) = 0;
-  // data of rank `root` to all.
-  virtual std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) = 0;
 
   // Whether tensors of collectives may lie in device memory.
   virtual bool carries_device_memory() const { return false; }

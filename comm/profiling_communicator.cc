@@ -47,10 +47,6 @@ class ProfilingCommunicator final : public Communicator {
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     return start("all_gather", bytes(send) * others(), stream, [&] { return inner_.all_gather(send, recv, stream); });
   }
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
-    return start("broadcast", others() > 0 ? bytes(data) : 0.0, stream,
-                 [&] { return inner_.broadcast(data, root, stream); });
-  }
   std::unique_ptr<Work> meet(Stream& stream) override {
     return start("meet", 0.0, stream, [&] { return inner_.meet(stream); });
   }

@@ -6,8 +6,8 @@
 
 namespace mantissa {
 
-// Both must outlive it. Bytes are those that this rank sends to others, or for a broadcast and host records those that
-// travel to or from it. Where the host carries them out (StreamOrder::kInline), looks at collectives under way and
+// Both must outlive it. Bytes are those that this rank sends to others, for host
+// records too. Where the host carries them out (StreamOrder::kInline), looks at collectives under way and
 // waits for them are part of their time; for a GPU's streams the waits alone.
 std::unique_ptr<Communicator> create_profiling_communicator(Communicator& communicator, StepProfiler& profiler);
 

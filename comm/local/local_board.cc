@@ -10,9 +10,8 @@ namespace mantissa::local {
 namespace {
 
 std::string to_text(const Description& description) {
-  constexpr const char* kNames[] = {"all_to_all", "all_gather", "broadcast"};
-  return fmt::format("{} of {} bytes a row (root {})", kNames[static_cast<size_t>(description.kind)],
-                     description.row_bytes, description.root);
+  constexpr const char* kNames[] = {"all_to_all", "all_gather"};
+  return fmt::format("{} of {} bytes a row", kNames[static_cast<size_t>(description.kind)], description.row_bytes);
 }
 
 }  // namespace
@@ -59,14 +58,10 @@ bool LocalBoard::advance(uint64_t number, int rank, bool& copied, Patience patie
 }
 
 void LocalBoard::copy_rows(const Collective& collective, int rank) {
-  const auto& [kind, bytes, root] = collective.description;
+  const auto& [kind, bytes] = collective.description;
   const std::vector<Post>& posts = collective.posts;
   std::byte* receive = posts[static_cast<size_t>(rank)].receive;
   if (bytes == 0) return;
-  if (kind == Kind::kBroadcast) {
-    if (rank != root) std::memcpy(receive, posts[static_cast<size_t>(root)].send, bytes);
-    return;
-  }
   const size_t row = kind == Kind::kAllToAll ? static_cast<size_t>(rank) : 0;
   for (size_t source = 0; source < posts.size(); ++source) {
     const std::byte* from = posts[source].send + row * bytes;

@@ -12,7 +12,7 @@
 
 namespace mantissa::local {
 
-enum class Kind : uint8_t { kAllToAll, kAllGather, kBroadcast };
+enum class Kind : uint8_t { kAllToAll, kAllGather };
 
 // What one rank brings to a collective.
 struct Post {
@@ -25,7 +25,6 @@ struct Post {
 struct Description {
   Kind kind = Kind::kAllGather;
   size_t row_bytes = 0;
-  int root = 0;
   bool operator==(const Description&) const = default;
 };
 

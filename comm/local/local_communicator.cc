@@ -43,20 +43,16 @@ class LocalCommunicator : public Communicator {
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_to_all(send, recv, size());
-    return start(Kind::kAllToAll, recv.size_bytes() / static_cast<size_t>(size()), 0, post_of(send, recv));
+    return start(Kind::kAllToAll, recv.size_bytes() / static_cast<size_t>(size()), post_of(send, recv));
   }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_gather(send, recv, size());
-    return start(Kind::kAllGather, send.size_bytes(), 0, post_of(send, recv));
-  }
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream&) override {
-    check_broadcast(data, root, size());
-    return start(Kind::kBroadcast, data.size_bytes(), root, post_of(data, data));
+    return start(Kind::kAllGather, send.size_bytes(), post_of(send, recv));
   }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     const auto send = std::make_shared<std::vector<std::byte>>(mine.begin(), mine.end());
     const auto all = std::make_shared<std::vector<std::byte>>(mine.size() * static_cast<size_t>(size()));
-    start(Kind::kAllGather, mine.size(), 0, {send->data(), all->data(), send, all})->wait();
+    start(Kind::kAllGather, mine.size(), {send->data(), all->data(), send, all})->wait();
     return std::move(*all);
   }
   void barrier() override { all_gather_bytes({}); }
@@ -65,9 +61,9 @@ class LocalCommunicator : public Communicator {
   }
 
  private:
-  std::unique_ptr<Work> start(Kind kind, size_t row_bytes, int root, Post post) {
+  std::unique_ptr<Work> start(Kind kind, size_t row_bytes, Post post) {
     const uint64_t number = next_++;
-    board_->post(number, rank_, {.kind = kind, .row_bytes = row_bytes, .root = root}, std::move(post));
+    board_->post(number, rank_, {.kind = kind, .row_bytes = row_bytes}, std::move(post));
     return std::make_unique<LocalWork>(board_, number, rank_);
   }
 

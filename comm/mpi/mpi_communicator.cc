@@ -61,27 +61,6 @@ class MpiCommunicator : public Communicator {
     return exchange(NodeExchangeKind::kAllGather, send, recv, [](int) { return size_t{0}; });
   }
 
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream&) override {
-    check_broadcast(data, root, size());
-    auto work = make_work("broadcast", context_, {data});
-    if (size() > 1 && local_size() == size() && is_shared(data)) {
-      NodeExchangeRequest request{.kind = NodeExchangeKind::kBroadcast,
-                                  .buffers = {data},
-                                  .offer_bytes = data.size_bytes(),
-                                  .row_bytes = data.size_bytes(),
-                                  .rows = {}};
-      if (rank() == root) {
-        request.offer = data.raw();
-      } else {
-        request.rows.push_back({.source = local_ranks_[static_cast<size_t>(root)], .to = data.raw()});
-      }
-      work->exchange(std::move(request));
-    } else if (size() > 1) {
-      work->broadcast(data.raw(), data.size_bytes(), root);
-    }
-    return work;
-  }
-
   bool shares_node_memory() const override { return true; }
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
     if (exchanges_ == nullptr) return nullptr;

@@ -1,8 +1,7 @@
 // MPI transport (OpenMPI, CPU memory). MPI itself is seen in this folder only.
 //
 // Inside of a node, tensors that are sent from allocate_shared() travel without messages: their receivers copy them
-// from where they lie (comm/node). A broadcast does where all ranks are on one node.
-// Where that is the only node, they also read what lies there without any copy.
+// from where they lie (comm/node). Where that is the only node, they also read what lies there without any copy.
 //
 // Tensors travel as bytes: sums of 16-bit types are our own code (Backend::sum_contributions), MPI has none. Messages
 // are cut into pieces below the 2^31 bytes that an MPI count can express. MPI moves large messages only while the

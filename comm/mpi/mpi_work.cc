@@ -60,13 +60,6 @@ void MpiWork::send(const std::byte* data, size_t bytes, int destination) {
   });
 }
 
-void MpiWork::broadcast(std::byte* data, size_t bytes, int root) {
-  bytes_ += bytes;
-  for_each_piece(bytes, piece_bytes_, [&](size_t offset, int count) {
-    check(MPI_Ibcast(data + offset, count, MPI_BYTE, root, context_.communicator, new_request()));
-  });
-}
-
 void MpiWork::all_gather(const std::byte* mine, size_t bytes, std::byte* all) {
   bytes_ += bytes;
   const int count = static_cast<int>(bytes);

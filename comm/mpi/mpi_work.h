@@ -28,7 +28,6 @@ class MpiWork : public Work {
   // Start messages, cut into pieces. Messages between two ranks match in the order in which they are started.
   void receive(std::byte* data, size_t bytes, int source);
   void send(const std::byte* data, size_t bytes, int destination);
-  void broadcast(std::byte* data, size_t bytes, int root);
   void all_gather(const std::byte* mine, size_t bytes, std::byte* all);  // small: one message
   void barrier();
   // Starts an exchange within the node, which needs `node`.

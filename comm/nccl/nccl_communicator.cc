@@ -132,15 +132,6 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
-    if (on_host(data)) return host_->broadcast(data, root, stream);
-    check_broadcast(data, root, size(), data.device());
-    const auto count = static_cast<size_t>(data.numel());
-    return issue({"broadcast", data.size_bytes()}, data, stream, [&](ncclComm_t comm, cudaStream_t handle) {
-      return api_.broadcast(data.raw(), data.raw(), count, type_of(data.dtype()), root, comm, handle);
-    });
-  }
-
   bool carries_device_memory() const override { return true; }
   bool can_be_captured() const override { return true; }
   void watch_captured(Stream& stream) override {

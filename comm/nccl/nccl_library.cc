@@ -49,7 +49,6 @@ NcclApi load_nccl(const std::string& file) {
   require(library, file, "ncclGetErrorString", api.get_error_string);
   require(library, file, "ncclGetLastError", api.get_last_error);
   require(library, file, "ncclAllGather", api.all_gather);
-  require(library, file, "ncclBroadcast", api.broadcast);
   require(library, file, "ncclSend", api.send);
   require(library, file, "ncclRecv", api.recv);
   require(library, file, "ncclGroupStart", api.group_start);

@@ -18,7 +18,7 @@
 namespace mantissa {
 
 // kMeeting: nothing is copied; it is done when all have come to it, and what they wrote before can be read.
-enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kBroadcast, kMeeting };
+enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kMeeting };
 
 struct NodeExchangeRequest {
   // `bytes` at `offset_bytes` of what rank `source` of the node offers go to `to`.

@@ -20,15 +20,11 @@ class StagedCommunicator final : public Communicator {
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     check_all_to_all(send, recv, size(), device_of(recv));
-    return start({CollectiveKind::kAllToAll, send, recv, 0, &stream});
+    return start({CollectiveKind::kAllToAll, send, recv, &stream});
   }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     check_all_gather(send, recv, size(), device_of(recv));
-    return start({CollectiveKind::kAllGather, send, recv, 0, &stream});
-  }
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
-    check_broadcast(data, root, size(), device_of(data));
-    return start({CollectiveKind::kBroadcast, {}, data, root, &stream});
+    return start({CollectiveKind::kAllGather, send, recv, &stream});
   }
   bool carries_device_memory() const override { return true; }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {

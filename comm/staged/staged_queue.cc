@@ -70,47 +70,26 @@ void StagedQueue::copy_out(Transfer& transfer) {
   const size_t receive_at = two_buffers ? aligned(request.send.size_bytes()) : 0;
   transfer.memory = pool_.take(receive_at + request.receive.size_bytes());
   transfer.receive = Tensor(transfer.memory, request.receive.dtype(), request.receive.shape(), receive_at);
-  Tensor source = request.send;
-  switch (request.kind) {
-    case CollectiveKind::kAllToAll:
-      transfer.send = Tensor(transfer.memory, request.send.dtype(), request.send.shape());
-      break;
-    case CollectiveKind::kAllGather:
-      transfer.send = transfer.receive.slice(transport_.rank() * request.send.numel(), request.send.numel());
-      break;
-    case CollectiveKind::kBroadcast:
-      if (transport_.rank() != request.root) return;
-      transfer.send = transfer.receive;
-      source = request.receive;
-      break;
-  }
-  backend_.copy(source, transfer.send.view(source.shape()), *request.stream);
+  transfer.send = two_buffers ? Tensor(transfer.memory, request.send.dtype(), request.send.shape())
+                              : transfer.receive.slice(transport_.rank() * request.send.numel(), request.send.numel());
+  backend_.copy(request.send, transfer.send.view(request.send.shape()), *request.stream);
   transfer.copied_out = request.stream->record();
 }
 
 void StagedQueue::start(Transfer& transfer) {
   HostStream stream;
   transfer.copied_out.reset();
-  switch (transfer.request.kind) {
-    case CollectiveKind::kAllToAll:
-      transfer.exchange = transport_.all_to_all(transfer.send, transfer.receive, stream);
-      break;
-    case CollectiveKind::kAllGather:
-      transfer.exchange = transport_.all_gather(transfer.send, transfer.receive, stream);
-      break;
-    case CollectiveKind::kBroadcast:
-      transfer.exchange = transport_.broadcast(transfer.receive, transfer.request.root, stream);
-      break;
-  }
+  transfer.exchange = transfer.request.kind == CollectiveKind::kAllToAll
+                          ? transport_.all_to_all(transfer.send, transfer.receive, stream)
+                          : transport_.all_gather(transfer.send, transfer.receive, stream);
 }
 
 void StagedQueue::finish(Transfer& transfer) {
   const StagedRequest& request = transfer.request;
   transfer.exchange.reset();
   if (transfer.memory != nullptr) {
-    const bool is_source = request.kind == CollectiveKind::kBroadcast && request.root == transport_.rank();
     std::unique_ptr<Event> copied_in;
-    if (!is_source && !transfer.abandoned) {
+    if (!transfer.abandoned) {
       backend_.copy(transfer.receive, request.receive, *request.stream);
       copied_in = request.stream->record();
     }

@@ -16,13 +16,12 @@
 
 namespace mantissa {
 
-enum class CollectiveKind : uint8_t { kAllToAll, kAllGather, kBroadcast };
+enum class CollectiveKind : uint8_t { kAllToAll, kAllGather };
 
-// What was asked for. A broadcast has `receive` only.
+// What was asked for.
 struct StagedRequest {
   CollectiveKind kind = CollectiveKind::kAllGather;
   Tensor send, receive;
-  int root = 0;
   Stream* stream = nullptr;
 };
 

@@ -19,9 +19,6 @@ class BorrowedCommunicator : public Communicator {
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     return inner_.all_gather(send, recv, stream);
   }
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
-    return inner_.broadcast(data, root, stream);
-  }
   bool carries_device_memory() const override { return inner_.carries_device_memory(); }
   bool shares_node_memory() const override { return inner_.shares_node_memory(); }
   bool can_be_captured() const override { return inner_.can_be_captured(); }

@@ -117,17 +117,6 @@ void check_gather_in_place(const Bench& bench) {
   for (int from = 0; from < ranks; ++from) bench.expect_row(all, from, ranks, from, 0, 77);
 }
 
-void check_broadcast(const Bench& bench) {
-  for (int root = 0; root < bench.communicator.size(); ++root) {
-    for (const int64_t count : {int64_t{0}, int64_t{5}, kLargeElements}) {
-      const Tensor data = bench.make(DType::kBF16, Shape{count});
-      if (bench.communicator.rank() == root) bench.fill_row(data, 0, 1, root, root, 5);
-      bench.communicator.broadcast(data, root, bench.stream)->wait();
-      bench.expect_row(data, 0, 1, root, root, 5);
-    }
-  }
-}
-
 // Several collectives under way at once, finished in the opposite order and partly by test() alone.
 void check_many_in_flight(const Bench& bench) {
   std::deque<Exchange> exchanges;
@@ -184,8 +173,6 @@ void check_misuse(const Bench& bench) {
   EXPECT_THROW(communicator.all_gather(low_row, rows, stream), ContractError);
   EXPECT_THROW(communicator.all_gather(Tensor(), rows, stream), ContractError);
   EXPECT_THROW(communicator.all_gather(row, Tensor(), stream), ContractError);
-  EXPECT_THROW(communicator.broadcast(row, ranks, stream), ContractError);
-  EXPECT_THROW(communicator.broadcast(Tensor(), 0, stream), ContractError);
 }
 
 }  // namespace
@@ -220,7 +207,6 @@ void check_communicator_contract(Communicator& communicator, TensorPlace& place)
   check_identity(communicator);
   check_sizes_and_dtypes(bench);
   check_gather_in_place(bench);
-  check_broadcast(bench);
   check_many_in_flight(bench);
   check_records(communicator);
   check_misuse(bench);

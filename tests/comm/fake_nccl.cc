@@ -127,15 +127,14 @@ ncclResult_t add(ncclComm_t comm, const Message& message, cudaStream_t stream) {
 }
 
 ncclResult_t call(const char* name, Message::Kind kind, const void* from, void* to, size_t count, ncclDataType_t type,
-                  int root_or_peer, ncclComm_t comm, cudaStream_t stream) {
+                  int peer, ncclComm_t comm, cudaStream_t stream) {
   const Lock lock(fake.mutex);
   fake.calls.push_back({name, count, type});
   if (kind == Message::Kind::kSend && fake.sends++ == fake.plan.failing_send) {
     return group.error = ncclInvalidArgument;
   }
   const size_t bytes = count * size_of(type);
-  return add(comm, {kind, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), bytes, root_or_peer},
-             stream);
+  return add(comm, {kind, static_cast<const std::byte*>(from), static_cast<std::byte*>(to), bytes, peer}, stream);
 }
 
 ncclResult_t get_version(int* version) {
@@ -248,10 +247,6 @@ ncclResult_t all_to_all(const void* from, void* to, size_t count, ncclDataType_t
                         cudaStream_t stream) {
   return call("all_to_all", Message::Kind::kAllToAll, from, to, count, type, 0, comm, stream);
 }
-ncclResult_t broadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                       cudaStream_t stream) {
-  return call("broadcast", Message::Kind::kBroadcast, from, to, count, type, root, comm, stream);
-}
 ncclResult_t send(const void* from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
   return call("send", Message::Kind::kSend, from, nullptr, count, type, peer, comm, stream);
 }
@@ -321,7 +316,6 @@ NcclApi make_fake_nccl(const FakeNcclPlan& plan, FakeAllToAll offered) {
           .get_error_string = get_error_string,
           .get_last_error = get_last_error,
           .all_gather = all_gather,
-          .broadcast = broadcast,
           .send = send,
           .recv = recv,
           .group_start = group_start,

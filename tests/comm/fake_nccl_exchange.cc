@@ -21,13 +21,10 @@ void move_rows(const Operation& operation, int rank) {
         case Message::Kind::kAllToAll:
           std::memmove(mine.to + source * mine.bytes, theirs[0].from + own * mine.bytes, mine.bytes);
           break;
-        case Message::Kind::kBroadcast:
-          if (static_cast<int>(source) == mine.root_or_peer) std::memmove(mine.to, theirs[0].from, mine.bytes);
-          break;
         case Message::Kind::kReceive:
           for (const Message& other : theirs) {
-            const bool meant = other.kind == Message::Kind::kSend && other.root_or_peer == rank;
-            if (meant && static_cast<int>(source) == mine.root_or_peer) std::memmove(mine.to, other.from, mine.bytes);
+            const bool meant = other.kind == Message::Kind::kSend && other.peer == rank;
+            if (meant && static_cast<int>(source) == mine.peer) std::memmove(mine.to, other.from, mine.bytes);
           }
           break;
         case Message::Kind::kSend:

@@ -13,13 +13,13 @@
 
 namespace mantissa::testing {
 
-// One message of one rank; `peer` is the rank itself unless it is point to point.
+// One message of one rank; `peer` is of point-to-point messages.
 struct Message {
-  enum class Kind : uint8_t { kAllGather, kAllToAll, kBroadcast, kSend, kReceive } kind;
+  enum class Kind : uint8_t { kAllGather, kAllToAll, kSend, kReceive } kind;
   const std::byte* from;
   std::byte* to;
   size_t bytes;
-  int root_or_peer;
+  int peer;
 };
 
 struct Post {

@@ -63,11 +63,10 @@ TEST_F(NcclTest, CountsElementsOfTheTensorsType) {
         const Tensor others = gpu.make(dtype, Shape{2, 6});
         communicator.all_gather(row, rows, *stream)->wait();
         communicator.all_to_all(rows, others, *stream)->wait();
-        communicator.broadcast(row, 1, *stream)->wait();
         stream->synchronize();
       });
       const auto calls = testing::fake_nccl_calls();
-      EXPECT_EQ(calls.size(), all_to_all == FakeAllToAll::kOffered ? 6u : 12u);
+      EXPECT_EQ(calls.size(), all_to_all == FakeAllToAll::kOffered ? 4u : 10u);
       for (const auto& call : calls) {
         EXPECT_EQ(call.count, 6u) << call.name;
         EXPECT_EQ(call.type, type) << call.name;
@@ -83,7 +82,6 @@ TEST_F(NcclTest, StartsWithTheFirstTensorsOfAGpuOnly) {
   const Tensor row = host.make(DType::kF32, Shape{3}), rows = host.make(DType::kF32, Shape{1, 3});
   one.communicator->all_gather(row, rows, *one.stream)->wait();
   one.communicator->all_to_all(rows, rows, *one.stream)->wait();
-  one.communicator->broadcast(row, 0, *one.stream)->wait();
   EXPECT_EQ(all_gather_records(*one.communicator, 3).at(0), 3);
   EXPECT_EQ(testing::fake_nccl_counts().started, 0);
   one.gather()->wait();
@@ -119,8 +117,8 @@ TEST_F(NcclTest, AllRanksHearThatRankZeroCannotBeReached) {
   std::atomic<int> heard = 0;
   run_ranks(2, api, {}, [&](Communicator& communicator, testing::TensorPlace& gpu) {
     const auto stream = gpu.create_stream();
-    const Tensor data = gpu.make(DType::kU8, Shape{4});
-    expect_parts(failure_of([&] { communicator.broadcast(data, 0, *stream); }),
+    const Tensor row = gpu.make(DType::kU8, Shape{4}), rows = gpu.make(DType::kU8, Shape{2, 4});
+    expect_parts(failure_of([&] { communicator.all_gather(row, rows, *stream); }),
                  {"rank 0 of 2", "cannot be reached", "unhandled system error"});
     ++heard;
   });
@@ -141,8 +139,8 @@ TEST_F(NcclTest, RefusesDifferentVersionsOnAllRanks) {
     testing::EmulatedGpu gpu;
     const auto stream = gpu.create_stream();
     const auto communicator = create_nccl_communicator(mine, std::make_unique<testing::BorrowedCommunicator>(local));
-    const Tensor data = gpu.make(DType::kU8, Shape{4});
-    expect_parts(failure_of([&] { communicator->broadcast(data, 0, *stream); }),
+    const Tensor row = gpu.make(DType::kU8, Shape{4}), rows = gpu.make(DType::kU8, Shape{2, 4});
+    expect_parts(failure_of([&] { communicator->all_gather(row, rows, *stream); }),
                  {"rank 0 has NCCL 2.30.0, rank 1", "has 2.28.9"});
   });
 }
@@ -153,8 +151,8 @@ TEST_F(NcclTest, RefusesTwoRanksOnOneGpu) {
     if (version == kSharingVersion) unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
     run_ranks(2, api, {}, [&](Communicator& communicator, testing::TensorPlace& gpu) {
       const auto stream = gpu.create_stream();
-      const Tensor data = gpu.make(DType::kU8, Shape{4});
-      expect_parts(failure_of<ConfigError>([&] { communicator.broadcast(data, 0, *stream); }),
+      const Tensor row = gpu.make(DType::kU8, Shape{4}), rows = gpu.make(DType::kU8, Shape{2, 4});
+      expect_parts(failure_of<ConfigError>([&] { communicator.all_gather(row, rows, *stream); }),
                    {"ranks 0 and 1 both have GPU 0", "it has 2 ranks, and rank 1 sees 1 GPU.", "comm.backend: mpi",
                     "NCCL_MULTI_RANK_GPU_ENABLE=1", "this is " + nccl_version_text(version)});
     });
@@ -175,7 +173,7 @@ TEST_F(NcclTest, EmptyTensorsCallNothing) {
   OneRank one(testing::make_fake_nccl({}));
   const Tensor none = one.gpu.make(DType::kF32, Shape{0}), no_rows = one.gpu.make(DType::kF32, Shape{1, 0});
   EXPECT_TRUE(one.communicator->all_gather(none, no_rows, *one.stream)->test());
-  one.communicator->broadcast(none, 0, *one.stream)->wait();
+  one.communicator->all_to_all(no_rows, no_rows, *one.stream)->wait();
   EXPECT_TRUE(testing::fake_nccl_calls().empty());
 }
 
@@ -197,8 +195,8 @@ TEST_F(NcclTest, StaysWithTheGpuOfItsFirstTensors) {
   one.gather()->wait();
   std::byte byte{};
   const auto elsewhere = std::make_shared<Storage>(&byte, 1, Device{Device::Kind::kCuda, 1}, nullptr);
-  const std::string text = failure_of<ContractError>(
-      [&] { one.communicator->broadcast(Tensor(elsewhere, DType::kU8, Shape{1}), 0, *one.stream); });
+  const Tensor row(elsewhere, DType::kU8, Shape{1}), rows(elsewhere, DType::kU8, Shape{1, 1});
+  const std::string text = failure_of<ContractError>([&] { one.communicator->all_gather(row, rows, *one.stream); });
   EXPECT_EQ(text, "[nccl] the ranks are connected through GPU 0, got tensors of GPU 1");
 }
 

@@ -152,16 +152,16 @@ TEST_F(NcclTest, RanksThatDoNotComeAreToldOf) {
       2, api, {.collective_timeout = 50ms, .watch_interval = 5ms},
       [&](Communicator& communicator, testing::TensorPlace& gpu) {
         const auto stream = gpu.create_stream();
-        const Tensor data = gpu.make(DType::kU8, Shape{4});
-        communicator.broadcast(data, 0, *stream)->wait();
+        const Tensor row = gpu.make(DType::kU8, Shape{4}), rows = gpu.make(DType::kU8, Shape{2, 4});
+        communicator.all_gather(row, rows, *stream)->wait();
         stream->synchronize();
         if (communicator.rank() == 1) {
           while (!told) std::this_thread::yield();
           return;
         }
-        const auto work = communicator.broadcast(data, 0, *stream);
+        const auto work = communicator.all_gather(row, rows, *stream);
         EXPECT_FALSE(work->test());
-        expect_parts(failure_of([&] { work->wait(); }), {"[broadcast] rank 0 of 2", "4 bytes", "it has not ended"});
+        expect_parts(failure_of([&] { work->wait(); }), {"[all_gather] rank 0 of 2", "12 bytes", "it has not ended"});
         told = true;
       });
   EXPECT_EQ(testing::fake_nccl_counts().aborted, 1);
@@ -187,21 +187,21 @@ TEST_F(NcclTest, AnExceptionOnItsWayAbortsInsteadOfWaitingForTheOthers) {
   std::atomic<bool> gone = false;
   run_ranks(2, api, {}, [&](Communicator& outer, testing::TensorPlace& gpu) {
     const auto stream = gpu.create_stream();
-    const Tensor data = gpu.make(DType::kU8, Shape{4});
-    outer.broadcast(data, 0, *stream)->wait();
+    const Tensor row = gpu.make(DType::kU8, Shape{4}), rows = gpu.make(DType::kU8, Shape{2, 4});
+    outer.all_gather(row, rows, *stream)->wait();
     stream->synchronize();
     if (outer.rank() == 1) {
       while (!gone) std::this_thread::yield();
       return;
     }
     try {
-      const auto work = outer.broadcast(data, 0, *stream);  // rank 1 never comes
+      const auto work = outer.all_gather(row, rows, *stream);  // rank 1 never comes
       throw FaultError("the loss is NaN");
     } catch (const FaultError&) {
       gone = true;
     }
     expect_parts(failure_of([&] { outer.barrier(); }),
-                 {"[broadcast] rank 0 of 2", "given up while it was being launched"});
+                 {"[all_gather] rank 0 of 2", "given up while it was being launched"});
   });
   EXPECT_EQ(testing::fake_nccl_counts().aborted, 1);
 

@@ -78,9 +78,9 @@ TEST_F(NcclTest, AnExceptionOnItsWayLeavesRegistrationsToTheAbort) {
   const auto train = [&] {
     run_ranks(2, api, {}, [&](Communicator& communicator, testing::TensorPlace& gpu) {
       const auto stream = gpu.create_stream();
-      const Tensor buffer = gpu.make(DType::kBF16, Shape{6});
+      const Tensor buffer = gpu.make(DType::kBF16, Shape{6}), rows = gpu.make(DType::kBF16, Shape{2, 6});
       const auto registration = communicator.register_buffers(std::vector{buffer});
-      communicator.broadcast(buffer, 0, *stream)->wait();
+      communicator.all_gather(buffer, rows, *stream)->wait();
       throw FaultError("the loss is NaN");
     });
   };

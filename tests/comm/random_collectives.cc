@@ -15,8 +15,7 @@ int below(Random& random, int n) { return static_cast<int>(random() % static_cas
 
 struct Exchange {
   int id = 0;
-  int kind = 0;  // 0 all_to_all, 1 all_gather, 2 broadcast
-  int root = 0;
+  int kind = 0;  // 0 all_to_all, 1 all_gather
   Stream* stream = nullptr;
   Tensor send, receive;
   Tensor seen;  // what a copy behind the collective got
@@ -66,39 +65,24 @@ class Rank {
     const int ranks = communicator_.size(), mine = communicator_.rank();
     Exchange exchange;
     exchange.id = id;
-    exchange.kind = below(shared_, 3);
-    exchange.root = below(shared_, ranks);
+    exchange.kind = below(shared_, 2);
     exchange.stream = streams_[static_cast<size_t>(below(shared_, options_.streams))].get();
     const DType dtype = std::array{DType::kF32, DType::kBF16, DType::kU8}[static_cast<size_t>(below(shared_, 3))];
     const int64_t count = below(shared_, 8) == 0 ? 9'001 : 1 + below(shared_, 300);
-    exchange.receive = place_.make(dtype, exchange.kind == 2 ? Shape{count} : Shape{ranks, count});
+    exchange.receive = place_.make(dtype, Shape{ranks, count});
     const int64_t row_bytes = count * size_bytes(dtype);
-    switch (exchange.kind) {
-      case 0: {
-        const Tensor send = exchange.send = place_.make(dtype, Shape{ranks, count});
-        place_.write(rows(
-                         ranks, row_bytes, [&](int to) { return std::pair(mine, to); }, id),
-                     send, *exchange.stream);
-        exchange.work = communicator_.all_to_all(send, exchange.receive, *exchange.stream);
-        break;
-      }
-      case 1: {
-        const bool in_place = id % 2 == 0;
-        const Tensor send = exchange.send =
-            in_place ? exchange.receive.slice(mine * count, count) : place_.make(dtype, Shape{count});
-        place_.write(rows(
-                         1, row_bytes, [&](int) { return std::pair(mine, 0); }, id),
-                     send, *exchange.stream);
-        exchange.work = communicator_.all_gather(send, exchange.receive, *exchange.stream);
-        break;
-      }
-      default:
-        if (mine == exchange.root) {
-          place_.write(rows(
-                           1, row_bytes, [&](int) { return std::pair(mine, 0); }, id),
-                       exchange.receive, *exchange.stream);
-        }
-        exchange.work = communicator_.broadcast(exchange.receive, exchange.root, *exchange.stream);
+    if (exchange.kind == 0) {
+      const Tensor send = exchange.send = place_.make(dtype, Shape{ranks, count});
+      const auto ends = [&](int to) { return std::pair(mine, to); };
+      place_.write(rows(ranks, row_bytes, ends, id), send, *exchange.stream);
+      exchange.work = communicator_.all_to_all(send, exchange.receive, *exchange.stream);
+    } else {
+      const bool in_place = id % 2 == 0;
+      const Tensor send = exchange.send =
+          in_place ? exchange.receive.slice(mine * count, count) : place_.make(dtype, Shape{count});
+      const auto ends = [&](int) { return std::pair(mine, 0); };
+      place_.write(rows(1, row_bytes, ends, id), send, *exchange.stream);
+      exchange.work = communicator_.all_gather(send, exchange.receive, *exchange.stream);
     }
     return exchange;
   }
@@ -138,11 +122,9 @@ class Rank {
   }
 
   void check(const Exchange& exchange) {
-    const int ranks = exchange.kind == 2 ? 1 : communicator_.size(), mine = communicator_.rank();
+    const int ranks = communicator_.size(), mine = communicator_.rank();
     const auto row_bytes = static_cast<int64_t>(exchange.receive.size_bytes()) / ranks;
-    const auto ends = [&](int row) {
-      return exchange.kind == 0 ? std::pair(row, mine) : std::pair(exchange.kind == 1 ? row : exchange.root, 0);
-    };
+    const auto ends = [&](int row) { return std::pair(row, exchange.kind == 0 ? mine : 0); };
     EXPECT_EQ(place_.read(exchange.seen, *exchange.stream), rows(ranks, row_bytes, ends, exchange.id))
         << "kind " << exchange.kind << ", exchange " << exchange.id << ", seed " << options_.seed;
   }

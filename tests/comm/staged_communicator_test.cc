@@ -65,10 +65,6 @@ class WatchedTransport final : public testing::BorrowedCommunicator {
     started += "g";
     return wrap(BorrowedCommunicator::all_gather(send, recv, stream));
   }
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override {
-    started += "b";
-    return wrap(BorrowedCommunicator::broadcast(data, root, stream));
-  }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     started += "r";
     return BorrowedCommunicator::all_gather_bytes(mine);
@@ -142,14 +138,14 @@ TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
   OneRank one;
   const Tensor send = one.tensor(one.gpu, kSent), first = one.tensor(one.gpu, kOld);
   const Tensor second = one.tensor(one.gpu, kOld), third = one.tensor(one.host, kOld);
-  const Tensor data = one.tensor(one.gpu, kSent), host_send = one.tensor(one.host, kSent);
+  const Tensor fourth = one.tensor(one.gpu, kOld), host_send = one.tensor(one.host, kSent);
   Gate gate(*one.held);
   const auto exchange = one.staged->all_to_all(send, first, *one.held);
   const auto gather = one.staged->all_gather(send, second, *one.free);
   const auto on_host = one.staged->all_to_all(host_send, third, *one.free);
-  const auto broadcast = one.staged->broadcast(data, 0, *one.free);
+  const auto last = one.staged->all_gather(send, fourth, *one.free);
   for (int look = 0; look < 50; ++look) {
-    EXPECT_FALSE(broadcast->test());
+    EXPECT_FALSE(last->test());
     EXPECT_FALSE(gather->test());
     EXPECT_FALSE(on_host->test());
     EXPECT_FALSE(exchange->test());
@@ -158,14 +154,15 @@ TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
   gate.open();
   // Records come after all that was issued before.
   EXPECT_EQ(all_gather_records(*one.staged, 5).at(0), 5);
-  EXPECT_EQ(one.transport.started, "agabr");
-  broadcast->wait();
+  EXPECT_EQ(one.transport.started, "agagr");
+  last->wait();
   on_host->wait();
   gather->wait();
   exchange->wait();
   EXPECT_EQ(one.gpu.read(first, *one.held), kSentBytes);
   EXPECT_EQ(one.gpu.read(second, *one.free), kSentBytes);
   EXPECT_EQ(one.host.read(third, *one.free), kSentBytes);
+  EXPECT_EQ(one.gpu.read(fourth, *one.free), kSentBytes);
 }
 
 TEST(StagedCommunicator, HostTensorsGoStraightToTheTransport) {
@@ -203,8 +200,8 @@ TEST(StagedCommunicator, WorkThatIsGivenUpStillTakesItsTurn) {
     const auto work = one.staged->all_to_all(send, receive, *stream);
     EXPECT_EQ(one.transport.started, "");
   }
-  one.staged->broadcast(one.tensor(one.gpu, kSent), 0, *one.free)->wait();
-  EXPECT_EQ(one.transport.started, "ab");
+  one.staged->all_gather(one.tensor(one.gpu, kSent), one.tensor(one.gpu, kOld), *one.free)->wait();
+  EXPECT_EQ(one.transport.started, "ag");
   EXPECT_EQ(one.gpu.read(receive, *one.free), std::vector<std::byte>(4, kOld));
 }
 

@@ -25,11 +25,6 @@ std::unique_ptr<Work> AbsentRanks::all_gather(const Tensor& send, const Tensor&,
   return std::make_unique<Done>();
 }
 
-std::unique_ptr<Work> AbsentRanks::broadcast(const Tensor& data, int, Stream&) {
-  sink_("broadcast", ranks_ > 1 ? bytes_of(data) : 0.0);
-  return std::make_unique<Done>();
-}
-
 std::vector<std::byte> AbsentRanks::all_gather_bytes(std::span<const std::byte> mine) {
   std::vector<std::byte> all;
   for (int rank = 0; rank < ranks_; ++rank) all.insert(all.end(), mine.begin(), mine.end());

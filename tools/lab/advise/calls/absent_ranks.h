@@ -21,7 +21,6 @@ class AbsentRanks final : public Communicator {
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override;
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override;
-  std::unique_ptr<Work> broadcast(const Tensor& data, int root, Stream& stream) override;
   // Every rank's bytes are this one's.
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override;
   void barrier() override {}
