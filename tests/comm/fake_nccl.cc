@@ -17,17 +17,19 @@
 
 namespace {
 
-using namespace mantissa;
-using testing::Clique;
-using testing::Message;
-using testing::Operation;
-using testing::Post;
+namespace cuda = mantissa::cuda;
+namespace fakes = mantissa::testing;
+using mantissa::ContractError;
+using fakes::Clique;
+using fakes::Message;
+using fakes::Operation;
+using fakes::Post;
 
 struct Fake {
   std::mutex mutex;
-  testing::FakeNcclPlan plan;
-  testing::FakeNcclCounts counts;
-  std::vector<testing::FakeNcclCall> calls;
+  fakes::FakeNcclPlan plan;
+  fakes::FakeNcclCounts counts;
+  std::vector<fakes::FakeNcclCall> calls;
   ncclResult_t error = ncclSuccess;
   uint64_t ids = 0;
   int sends = 0, registers = 0;
@@ -106,12 +108,12 @@ ncclResult_t post(ncclComm_t comm, Post post) {
   operation.posts[static_cast<size_t>(comm->rank)] = std::move(post);
   comm->polls = fake.plan.polls;
   if (++operation.posted < clique.size) return ncclInProgress;
-  const std::optional<bool> captured = testing::is_captured(operation);
+  const std::optional<bool> captured = fakes::is_captured(operation);
   if (!captured) return misuse();
   if (*captured) {
-    testing::capture(comm->clique, operation);
+    fakes::capture(comm->clique, operation);
   } else {
-    testing::launch(clique, std::make_shared<Operation>(operation));
+    fakes::launch(clique, std::make_shared<Operation>(operation));
   }
   for (Post& posted : operation.posts) posted.graph_reference.reset();
   return ncclInProgress;
@@ -176,7 +178,7 @@ ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
   *state = ncclInProgress;
   if (fake.error != ncclSuccess) {
     *state = fake.error;
-  } else if (clique.joined < clique.size || fake.plan.start == testing::FakeStart::kNeverEnds) {
+  } else if (clique.joined < clique.size || fake.plan.start == fakes::FakeStart::kNeverEnds) {
     return ncclSuccess;
   } else if (comm->issued != comm->launched && clique.operations.at(comm->issued).posted < clique.size) {
     return ncclSuccess;
@@ -184,7 +186,7 @@ ncclResult_t comm_get_async_error(ncclComm_t comm, ncclResult_t* state) {
     --comm->polls;
   } else {
     comm->launched = comm->issued;
-    *state = fake.plan.start == testing::FakeStart::kFails ? ncclSystemError : ncclSuccess;
+    *state = fake.plan.start == fakes::FakeStart::kFails ? ncclSystemError : ncclSuccess;
   }
   return ncclSuccess;
 }
