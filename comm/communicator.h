@@ -8,9 +8,11 @@
 
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -111,5 +113,20 @@ std::vector<Record> all_gather_records(Communicator& communicator, const Record&
   std::memcpy(records.data(), bytes.data(), bytes.size());
   return records;
 }
+
+// A blocking gather of small records of equal size, in rank order, as Communicator::all_gather_bytes().
+using GatherBytes = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
+
+// Gathers one text of each rank, in rank order. Texts may have any length and hold any bytes. Blocks.
+std::vector<std::string> gather_texts(const GatherBytes& gather, std::string_view mine);
+std::vector<std::string> all_gather_texts(Communicator& communicator, std::string_view mine);
+// The same for a list of texts of each rank; texts without zero bytes.
+std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,
+                                                            const std::vector<std::string>& mine);
+
+// For transports: ContractError naming the collective unless the tensors are in the memory of `device` (host memory by
+// default) and have the shapes that Communicator asks for.
+void check_all_to_all(const Tensor& send, const Tensor& receive, int ranks, Device device = {});
+void check_all_gather(const Tensor& send, const Tensor& receive, int ranks, Device device = {});
 
 }  // namespace mantissa

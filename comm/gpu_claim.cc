@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <utility>
@@ -13,15 +12,6 @@
 #include "core/base/error.h"
 
 namespace mantissa {
-namespace {
-
-template <size_t N>
-void copy_text(const std::string& text, char (&out)[N]) {
-  std::memcpy(out, text.data(), std::min(text.size(), N - 1));
-}
-
-}  // namespace
-
 Node this_node() {
   char name[256] = {};
   Node node{.name = gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown", .machine = {}};
@@ -30,13 +20,18 @@ Node this_node() {
   return node;
 }
 
-GpuClaim make_gpu_claim(const Node& node, const DeviceIdentity& gpu, int index, int visible_gpus) {
-  GpuClaim claim{.index = index, .visible_gpus = visible_gpus};
-  copy_text(node.name, claim.node);
-  copy_text(node.machine, claim.machine);
-  copy_text(gpu.uuid, claim.uuid);
-  copy_text(gpu.pci_bus_id, claim.pci_bus_id);
-  return claim;
+std::vector<GpuClaim> all_gather_claims(Communicator& communicator, const GpuClaim& mine) {
+  const std::vector<std::string> texts = {
+      mine.node.name,      mine.node.machine,          mine.gpu.uuid,
+      mine.gpu.pci_bus_id, std::to_string(mine.index), std::to_string(mine.visible_gpus)};
+  std::vector<GpuClaim> claims;
+  for (const auto& of_rank : all_gather_text_lists(communicator, texts)) {
+    claims.push_back({.node = {.name = of_rank[0], .machine = of_rank[1]},
+                      .gpu = {.uuid = of_rank[2], .pci_bus_id = of_rank[3]},
+                      .index = std::stoi(of_rank[4]),
+                      .visible_gpus = std::stoi(of_rank[5])});
+  }
+  return claims;
 }
 
 std::optional<std::pair<size_t, size_t>> ranks_that_share(std::span<const GpuClaim> claims) {
@@ -44,10 +39,10 @@ std::optional<std::pair<size_t, size_t>> ranks_that_share(std::span<const GpuCla
   std::map<std::pair<std::string, std::string>, size_t> by_address;
   for (size_t rank = 0; rank < claims.size(); ++rank) {
     const GpuClaim& claim = claims[rank];
-    const auto [same_address, is_new] = by_address.emplace(std::pair(claim.machine, claim.pci_bus_id), rank);
+    const auto [same_address, is_new] = by_address.emplace(std::pair(claim.node.machine, claim.gpu.pci_bus_id), rank);
     if (!is_new) return std::pair(same_address->second, rank);
-    if (claim.uuid[0] == '\0') continue;
-    const auto [same_uuid, is_first] = by_uuid.emplace(claim.uuid, rank);
+    if (claim.gpu.uuid.empty()) continue;
+    const auto [same_uuid, is_first] = by_uuid.emplace(claim.gpu.uuid, rank);
     if (!is_first) return std::pair(same_uuid->second, rank);
   }
   return std::nullopt;
@@ -57,15 +52,14 @@ void require_own_gpus(std::span<const GpuClaim> claims, const std::string& advic
   const auto sharing = ranks_that_share(claims);
   if (!sharing) return;
   const GpuClaim& claim = claims[sharing->second];
-  const bool are_slices = std::strcmp(claims[sharing->first].uuid, claim.uuid) != 0;
-  const auto local_ranks = std::count_if(claims.begin(), claims.end(), [&](const GpuClaim& other) {
-    return std::strcmp(other.machine, claim.machine) == 0;
-  });
+  const bool are_slices = claims[sharing->first].gpu.uuid != claim.gpu.uuid;
+  const auto local_ranks = std::count_if(
+      claims.begin(), claims.end(), [&](const GpuClaim& other) { return other.node.machine == claim.node.machine; });
   throw ConfigError(fmt::format(
       "comm.backend: each rank needs a GPU of its own, but ranks {} and {} both have {}GPU {} ({}) of node {}: it has "
       "{} ranks, and rank {} sees {} GPU{}. {}",
-      sharing->first, sharing->second, are_slices ? "slices (MIG) of " : "", claim.index, claim.pci_bus_id, claim.node,
-      local_ranks, sharing->second, claim.visible_gpus, claim.visible_gpus == 1 ? "" : "s", advice));
+      sharing->first, sharing->second, are_slices ? "slices (MIG) of " : "", claim.index, claim.gpu.pci_bus_id,
+      claim.node.name, local_ranks, sharing->second, claim.visible_gpus, claim.visible_gpus == 1 ? "" : "s", advice));
 }
 
 bool nccl_shares_gpus(int version, const char* variable) {

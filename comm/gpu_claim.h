@@ -1,12 +1,13 @@
 // Which GPU each rank holds, and whether two ranks hold the same one.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "comm/communicator.h"
 #include "core/tensor/device_identity.h"
 
 namespace mantissa {
@@ -19,16 +20,15 @@ struct Node {
 };
 Node this_node();
 
-// What each rank says of its GPU: trivially copyable, to be gathered.
+// The GPU that a rank uses.
 struct GpuClaim {
-  char node[64] = {};
-  char machine[64] = {};
-  char uuid[64] = {};
-  char pci_bus_id[32] = {};
-  int32_t index = 0;         // among those that the rank sees; a launcher may show each rank other GPUs
-  int32_t visible_gpus = 0;  // how many it sees
+  Node node;
+  DeviceIdentity gpu;
+  int index = 0;         // among those that the rank sees; a launcher may show each rank other GPUs
+  int visible_gpus = 0;  // how many it sees
 };
-GpuClaim make_gpu_claim(const Node& node, const DeviceIdentity& gpu, int index, int visible_gpus);
+// Claims by rank. Collective.
+std::vector<GpuClaim> all_gather_claims(Communicator& communicator, const GpuClaim& mine);
 
 // The first two ranks that hold the same GPU, if any do: the same UUID, or one address of one machine. The latter are
 // slices (MIG) of one GPU where the UUIDs differ, which NCCL takes for one GPU as well. Claims are by rank.

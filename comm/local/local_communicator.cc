@@ -1,6 +1,5 @@
 #include "comm/local/local_communicator.h"
 
-#include "comm/check_collective.h"
 #include "comm/local/local_board.h"
 #include "comm/registry.h"
 

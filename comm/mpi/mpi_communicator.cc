@@ -4,7 +4,6 @@
 #include <exception>
 #include <utility>
 
-#include "comm/check_collective.h"
 #include "comm/mpi/mpi_environment.h"
 #include "comm/mpi/mpi_nodes.h"
 #include "comm/mpi/mpi_work.h"

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "comm/check_collective.h"
 #include "comm/gpu_claim.h"
 #include "core/base/check.h"
 #include "core/base/log.h"
@@ -220,35 +219,34 @@ class NcclCommunicator final : public Communicator {
       int32_t id_result;
       int32_t version;
       int32_t shares_gpus;
-      GpuClaim claim;
     };
     const Node node = this_node();
     const int version = nccl_version(api_);
     Record mine{.id = {},
                 .id_result = ncclSuccess,
                 .version = version,
-                .shares_gpus = nccl_shares_gpus(version, std::getenv("NCCL_MULTI_RANK_GPU_ENABLE")),
-                .claim = {}};
+                .shares_gpus = nccl_shares_gpus(version, std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"))};
     cuda::set_device(device.index);
-    mine.claim =
-        make_gpu_claim(node, cuda::device_properties(device.index).identity, device.index, cuda::device_count());
     if (rank() == 0) mine.id_result = api_.get_unique_id(&mine.id);
     const std::vector<Record> all = all_gather_records(*host_, mine);
+    const std::vector<GpuClaim> claims =
+        all_gather_claims(*host_, {.node = node,
+                                   .gpu = cuda::device_properties(device.index).identity,
+                                   .index = device.index,
+                                   .visible_gpus = cuda::device_count()});
     // From the same records all ranks come to the same end.
-    std::vector<GpuClaim> claims;
     bool all_share_gpus = true;
     for (size_t other = 0; other < all.size(); ++other) {
-      claims.push_back(all[other].claim);
       all_share_gpus &= all[other].shares_gpus != 0;
       if (all[other].version != all[0].version) {
         throw CommError(fmt::format("[nccl] rank 0 has NCCL {}, rank {} (node {}) has {}: all need the same",
-                                    nccl_version_text(all[0].version), other, all[other].claim.node,
+                                    nccl_version_text(all[0].version), other, claims[other].node.name,
                                     nccl_version_text(all[other].version)));
       }
     }
     if (all[0].id_result != ncclSuccess) {
       throw CommError(fmt::format("[nccl] rank 0 of {} (node {}) cannot be reached by the others: {}", size(),
-                                  all[0].claim.node,
+                                  claims[0].node.name,
                                   api_.get_error_string(static_cast<ncclResult_t>(all[0].id_result))));
     }
     if (!all_share_gpus) {

@@ -3,10 +3,8 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstring>
 #include <optional>
-#include <type_traits>
 
 #include "comm/node/shared_file.h"
 #include "core/base/error.h"
@@ -20,30 +18,19 @@ size_t whole_pages(size_t bytes) {
   return round_up(bytes, page);
 }
 
-struct Outcome {
-  SharedFile::Ticket ticket;
-  char failure[256] = {};  // empty: none
-
-  // Runs f; what it throws becomes the failure.
-  template <typename F>
-  void attempt(const F& f) {
-    try {
-      f();
-    } catch (const CommError& error) {
-      std::strncpy(failure, error.what(), sizeof(failure) - 1);
-    }
+// Runs f on this rank. Returns the message of the first rank's CommError; empty if all ranks succeeded. Collective.
+template <typename F>
+std::string first_failure(const NodeRanks& node, const F& f) {
+  std::string mine;
+  try {
+    f();
+  } catch (const CommError& error) {
+    mine = error.what();
   }
-};
-static_assert(std::is_trivially_copyable_v<Outcome>);
-
-// Everybody's outcome; `reason` is the first failure.
-std::vector<Outcome> gather(const NodeRanks& node, const Outcome& mine, std::string& reason) {
-  const std::vector<std::byte> bytes = node.gather(std::as_bytes(std::span(&mine, 1)));
-  std::vector<Outcome> all(static_cast<size_t>(node.size));
-  std::memcpy(all.data(), bytes.data(), bytes.size());
-  const auto failed = std::find_if(all.begin(), all.end(), [](const Outcome& one) { return one.failure[0] != 0; });
-  if (failed != all.end()) reason = failed->failure;
-  return all;
+  for (const std::string& failure : gather_texts(node.gather, mine)) {
+    if (!failure.empty()) return failure;
+  }
+  return "";
 }
 
 }  // namespace
@@ -53,21 +40,23 @@ NodeBlock::NodeBlock(size_t bytes, const NodeRanks& node) : bytes_(bytes), dista
 }
 
 std::shared_ptr<NodeBlock> NodeBlock::share(const NodeRanks& node, size_t bytes, std::string& reason) {
-  reason.clear();
   std::shared_ptr<NodeBlock> block;
   std::optional<SharedFile> own;
-  Outcome mine;
-  mine.attempt([&] {
+  SharedFile::Ticket mine;
+  reason = first_failure(node, [&] {
     block.reset(new NodeBlock(bytes, node));
     own.emplace(bytes, block->of_rank(node.rank));
-    mine.ticket = own->ticket();
+    mine = own->ticket();
   });
-  const std::vector<Outcome> made = gather(node, mine, reason);
   if (!reason.empty()) return nullptr;
-  mine.attempt([&] {
+  const std::vector<std::byte> gathered = node.gather(std::as_bytes(std::span(&mine, 1)));
+  std::vector<SharedFile::Ticket> tickets(static_cast<size_t>(node.size));
+  std::memcpy(tickets.data(), gathered.data(), gathered.size());
+  // `own` must stay open until all ranks have opened it: after this gather.
+  reason = first_failure(node, [&] {
     for (int rank = 0; rank < node.size; ++rank) {
       if (rank == node.rank) continue;
-      const SharedFile::Ticket& theirs = made[static_cast<size_t>(rank)].ticket;
+      const SharedFile::Ticket& theirs = tickets[static_cast<size_t>(rank)];
       if (theirs.bytes != bytes) {
         throw CommError(
             fmt::format("rank {} of this node asks for {} bytes of shared memory, rank {} for {}: all ranks "
@@ -77,7 +66,6 @@ std::shared_ptr<NodeBlock> NodeBlock::share(const NodeRanks& node, size_t bytes,
       map_shared_file(theirs, block->of_rank(rank));
     }
   });
-  gather(node, mine, reason);  // after it all have opened all
   return reason.empty() ? block : nullptr;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/node/address_range.h"
 
 namespace mantissa {
@@ -17,7 +18,7 @@ namespace mantissa {
 struct NodeRanks {
   int rank = 0;
   int size = 1;
-  std::function<std::vector<std::byte>(std::span<const std::byte> mine)> gather;
+  GatherBytes gather;
 };
 
 class NodeBlock {

@@ -1,6 +1,5 @@
 #include "comm/staged/staged_communicator.h"
 
-#include "comm/check_collective.h"
 #include "comm/staged/staged_queue.h"
 #include "core/base/check.h"
 

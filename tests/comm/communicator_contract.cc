@@ -158,6 +158,23 @@ void check_records(Communicator& communicator) {
   EXPECT_TRUE(communicator.all_gather_bytes({}).empty());
 }
 
+void check_texts(Communicator& communicator) {
+  const auto text_of = [](size_t rank) { return std::string(rank * 1000, 'a') + '\0' + std::to_string(rank); };
+  const auto list_of = [](size_t rank) { return std::vector<std::string>(rank, std::to_string(rank)); };
+  const auto mine = static_cast<size_t>(communicator.rank());
+  const auto texts = all_gather_texts(communicator, text_of(mine));
+  const auto lists = all_gather_text_lists(communicator, list_of(mine));
+  ASSERT_EQ(texts.size(), static_cast<size_t>(communicator.size()));
+  ASSERT_EQ(lists.size(), texts.size());
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    EXPECT_EQ(texts[rank], text_of(rank));
+    EXPECT_EQ(lists[rank], list_of(rank));
+  }
+  EXPECT_EQ(all_gather_texts(communicator, ""), std::vector<std::string>(texts.size()));
+  const std::vector<std::string> with_empty = {"", "b", ""};
+  EXPECT_EQ(all_gather_text_lists(communicator, with_empty).back(), with_empty);
+}
+
 // Refused before anything is sent, so that no rank waits.
 void check_misuse(const Bench& bench) {
   Communicator& communicator = bench.communicator;
@@ -209,6 +226,7 @@ void check_communicator_contract(Communicator& communicator, TensorPlace& place)
   check_gather_in_place(bench);
   check_many_in_flight(bench);
   check_records(communicator);
+  check_texts(communicator);
   check_misuse(bench);
   communicator.barrier();
 }

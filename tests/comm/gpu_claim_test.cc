@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/local/rank_threads.h"
 #include "core/base/error.h"
 
 namespace mantissa {
@@ -14,7 +15,7 @@ namespace {
 const Node kFirst{.name = "node", .machine = "1111"}, kSecond{.name = "node", .machine = "2222"};
 
 GpuClaim claim(const Node& node, const std::string& uuid, const std::string& address, int index, int visible_gpus) {
-  return make_gpu_claim(node, {.uuid = uuid, .pci_bus_id = address}, index, visible_gpus);
+  return {.node = node, .gpu = {.uuid = uuid, .pci_bus_id = address}, .index = index, .visible_gpus = visible_gpus};
 }
 
 TEST(GpuClaims, OfDifferentGpusAreFine) {
@@ -68,11 +69,22 @@ TEST(GpuClaims, WithoutUuidsGoByTheAddress) {
       ranks_that_share(std::vector{claim(kFirst, "", "0000:01:00.0", 0, 2), claim(kFirst, "", "0000:01:00.0", 0, 2)}));
 }
 
-TEST(GpuClaims, CutNamesThatAreTooLong) {
+TEST(GpuClaims, AreGatheredByRankWithNamesOfAnyLength) {
   const std::string longer(200, 'n');
-  const GpuClaim cut = claim({.name = longer, .machine = longer}, longer, longer, 0, 1);
-  EXPECT_EQ(std::string(cut.node), std::string(63, 'n'));
-  EXPECT_EQ(std::string(cut.pci_bus_id), std::string(31, 'n'));
+  run_ranks(3, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    const std::string name = longer.substr(0, 100 * static_cast<size_t>(rank));
+    const auto claims = all_gather_claims(communicator, claim({.name = name, .machine = "m"}, "", longer, rank, 7));
+    ASSERT_EQ(claims.size(), 3u);
+    for (size_t other = 0; other < 3; ++other) {
+      EXPECT_EQ(claims[other].node.name, longer.substr(0, 100 * other));
+      EXPECT_EQ(claims[other].node.machine, "m");
+      EXPECT_EQ(claims[other].gpu.uuid, "");
+      EXPECT_EQ(claims[other].gpu.pci_bus_id, longer);
+      EXPECT_EQ(claims[other].index, static_cast<int>(other));
+      EXPECT_EQ(claims[other].visible_gpus, 7);
+    }
+  });
 }
 
 TEST(ThisNode, IsTheSameMachineEveryTime) {

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -17,10 +16,6 @@ namespace {
 
 constexpr uint64_t kSeed = 1;
 constexpr size_t kTokens = size_t{1} << 21;
-
-struct Path {
-  char text[1024] = {};
-};
 
 template <typename Token>
 void write_tokens(const std::string& path, int64_t vocab) {
@@ -41,14 +36,12 @@ void write_tokens(const std::string& path, int64_t vocab) {
 
 RandomTokens::RandomTokens(Communicator& communicator, int64_t vocab)
     : owner_(communicator.rank() == 0), layout_(vocab <= 65536 ? TokenLayout::kRawU16 : TokenLayout::kRawU32) {
-  Path path;
   if (owner_) {
     const auto folder = std::filesystem::temp_directory_path();
     path_ = folder / fmt::format("mantissa_bench_{}.bin", getpid());
     layout_ == TokenLayout::kRawU16 ? write_tokens<uint16_t>(path_, vocab) : write_tokens<uint32_t>(path_, vocab);
-    std::strncpy(path.text, path_.c_str(), sizeof(path.text) - 1);
   }
-  path_ = all_gather_records(communicator, path)[0].text;
+  path_ = all_gather_texts(communicator, path_)[0];
 }
 
 RandomTokens::~RandomTokens() {

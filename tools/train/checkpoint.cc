@@ -5,7 +5,6 @@
 
 #include <filesystem>
 
-#include "core/base/fixed_text.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_manifest.h"
 #include "tools/train/checkpoint_files.h"
@@ -16,27 +15,7 @@ namespace {
 constexpr int kFormatVersion = 1;
 constexpr const char* kScalesFile = "scales.safetensors";
 
-// One rank's result of writing its files, as it travels to rank 0.
-struct WriteResult {
-  int32_t ok = 0;
-  int32_t files = 0;
-  struct File {
-    char name[96];
-    uint64_t size_bytes;
-    char hash[40];
-  } file[3] = {};
-  char error[400] = {};
-};
-
 void warn(const std::string& text) { log_warn("{}", text); }
-
-// The folder that rank 0 chose, for all ranks.
-struct Folder {
-  int32_t found = 0;
-  int32_t unused = 0;
-  int64_t step = 0;
-  char path[1008] = {};
-};
 
 }  // namespace
 
@@ -60,17 +39,11 @@ std::string find_checkpoint_folder(const std::string& path) {
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator) {
   const std::string& choice = config.checkpoint.resume;
   if (choice == "none") return std::nullopt;
-  Folder folder;
-  const auto choose = [&folder](const Checkpoint& checkpoint) {
-    folder.found = 1;
-    folder.step = checkpoint.step;
-    if (checkpoint.folder.size() >= sizeof(folder.path)) {
-      throw CheckpointError(
-          fmt::format("{}: a path of {} characters, expected {} at the most: give a shorter "
-                      "train.run_dir or checkpoint.resume",
-                      checkpoint.folder, checkpoint.folder.size(), sizeof(folder.path) - 1));
-    }
-    copy_text(checkpoint.folder, folder.path);
+  std::string folder;  // that rank 0 chooses for all; empty: none
+  int64_t step = 0;
+  const auto choose = [&](const Checkpoint& checkpoint) {
+    folder = checkpoint.folder;
+    step = checkpoint.step;
   };
   if (communicator.rank() == 0) {
     CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
@@ -85,12 +58,13 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
           checkpoint_root(config.train.run_dir), store.steps().size()));
     }
   }
-  folder = all_gather_records(communicator, folder)[0];
-  if (!folder.found) return std::nullopt;
+  folder = all_gather_texts(communicator, folder)[0];
+  step = all_gather_records(communicator, step)[0];
+  if (folder.empty()) return std::nullopt;
   try {
-    return ResumePoint{.folder = folder.path, .step = folder.step, .run = read_manifest(folder.path).state.at("run")};
+    return ResumePoint{.folder = folder, .step = step, .run = read_manifest(folder).state.at("run")};
   } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", folder.path, kManifestName, error.what()));
+    throw CheckpointError(fmt::format("{}/{}: {}", folder, kManifestName, error.what()));
   }
 }
 
@@ -105,39 +79,37 @@ bool TrainingCheckpoints::save(const nlohmann::json& extra) {
   Communicator& communicator = session_.communicator;
   const int64_t step = session_.next_step;
   session_.optimizer.restore_weights();
-  WriteResult mine{.ok = 1};
-  const auto guarded = [&mine](const auto& write) {
+  int32_t ok = 1;
+  std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error
+  const auto guarded = [&](const auto& write) {
     try {
       write();
     } catch (const std::exception& error) {
-      mine.ok = 0;
-      copy_text(error.what(), mine.error);
+      ok = 0;
+      mine = {error.what()};
     }
   };
   if (communicator.rank() == 0) guarded([&] { store_.begin(step); });
-  const auto begun = all_gather_records(communicator, mine.ok);
-  if (begun[0] && mine.ok) {
+  const auto begun = all_gather_records(communicator, ok);
+  if (begun[0] && ok) {
     guarded([&] {
       for (const CheckpointFile& file : write_files(store_.partial_folder(step))) {
-        WriteResult::File& record = mine.file[mine.files++];
-        copy_text(file.name, record.name);
-        record.size_bytes = file.size_bytes;
-        copy_text(file.xxh3_128, record.hash);
+        mine.insert(mine.end(), {file.name, std::to_string(file.size_bytes), file.xxh3_128});
       }
     });
   }
-  const auto all = all_gather_records(communicator, mine);
+  const auto all_ok = all_gather_records(communicator, ok);
+  const auto all = all_gather_text_lists(communicator, mine);
   int32_t committed = 1;
   std::vector<CheckpointFile> files;
   for (size_t rank = 0; rank < all.size() && committed; ++rank) {
-    committed = all[rank].ok;
+    committed = all_ok[rank];
     if (!committed && communicator.rank() == 0) {
       log_warn("checkpoint of step {} not saved, rank {}: {}. Training goes on; older checkpoints are untouched", step,
-               rank, all[rank].error);
+               rank, all[rank].at(0));
     }
-    for (int32_t index = 0; index < all[rank].files; ++index) {
-      const auto& file = all[rank].file[index];
-      files.push_back({file.name, file.size_bytes, file.hash});
+    for (size_t i = 0; committed && i < all[rank].size(); i += 3) {
+      files.push_back({all[rank][i], std::stoull(all[rank][i + 1]), all[rank][i + 2]});
     }
   }
   if (communicator.rank() == 0) {

@@ -1,7 +1,8 @@
 #include "tools/train/session.h"
 
+#include <algorithm>
 #include <bit>
-#include <cstring>
+#include <optional>
 
 #include "comm/bucket_layout.h"
 #include "comm/profiling_communicator.h"
@@ -13,36 +14,12 @@
 namespace mantissa {
 namespace {
 
-// What ranks must agree on: they would train different models without a word.
-struct Identity {
-  uint64_t config = 0;
-  uint64_t data = 0;
-  char device[16] = {};
-};
-
-// Refuses a job whose ranks were started with different inputs.
-void require_agreement(Communicator& communicator, const Identity& mine) {
-  const auto all = all_gather_records(communicator, mine);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank].config != all[0].config) {
-      throw CommError(
-          fmt::format("rank {} was started with another configuration than rank 0: start all ranks with the "
-                      "same file and the same overrides (`mantissa config FILE` prints what a rank reads)",
-                      rank));
-    }
-    if (std::strcmp(all[rank].device, all[0].device) != 0) {
-      throw CommError(fmt::format(
-          "rank {} would compute on device {}, rank 0 on {}: give device={} or device={} (its reason not to "
-          "use another is in the log of that rank's node)",
-          rank, all[rank].device, all[0].device, all[0].device, all[rank].device));
-    }
-    if (all[rank].data != all[0].data) {
-      throw CommError(
-          fmt::format("rank {} reads other data than rank 0: data.train and data.validation must name the same "
-                      "files on all nodes",
-                      rank));
-    }
-  }
+// The first rank whose value differs from that of rank 0, which would train another model; nothing if all agree.
+template <typename Value>
+std::optional<size_t> first_difference(const std::vector<Value>& by_rank) {
+  const auto found = std::find_if(by_rank.begin(), by_rank.end(), [&](const Value& one) { return one != by_rank[0]; });
+  if (found == by_rank.end()) return std::nullopt;
+  return static_cast<size_t>(found - by_rank.begin());
 }
 
 // What ranks of one node read where it lies, and gradients that an fp32 wire sends from there.
@@ -61,10 +38,23 @@ const Config& checked(const Config& config, Communicator& communicator) {
 
 DeviceChoice agreed_device(const Config& config, Communicator& communicator) {
   DeviceChoice choice = choose_device(config.device, communicator.local_rank());
-  Identity mine;
-  choice.backend.copy(mine.device, sizeof(mine.device) - 1);
-  require_agreement(communicator, mine);
+  const std::vector<std::string> devices = all_gather_texts(communicator, choice.backend);
+  if (const auto rank = first_difference(devices)) {
+    throw CommError(
+        fmt::format("rank {} would compute on device {}, rank 0 on {}: give device={} or device={} (its reason not to "
+                    "use another is in the log of that rank's node)",
+                    *rank, devices[*rank], devices[0], devices[0], devices[*rank]));
+  }
   return choice;
+}
+
+void require_same_data(uint64_t fingerprint, Communicator& communicator) {
+  if (const auto rank = first_difference(all_gather_records(communicator, fingerprint))) {
+    throw CommError(
+        fmt::format("rank {} reads other data than rank 0: data.train and data.validation must name the same "
+                    "files on all nodes",
+                    *rank));
+  }
 }
 
 std::unique_ptr<StepProfiler> make_profiler(const Config& config, const DeviceChoice& device) {
@@ -118,7 +108,12 @@ bool Session::captures_steps() const {
 }
 
 void require_same_configuration(const Config& config, Communicator& communicator) {
-  require_agreement(communicator, {.config = fingerprint(config)});
+  if (const auto rank = first_difference(all_gather_records(communicator, fingerprint(config)))) {
+    throw CommError(
+        fmt::format("rank {} was started with another configuration than rank 0: start all ranks with the "
+                    "same file and the same overrides (`mantissa config FILE` prints what a rank reads)",
+                    *rank));
+  }
 }
 
 int gradient_boost_log2(int64_t ranks, int64_t micro_batches) {
@@ -165,7 +160,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
       verdicts(communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
-  require_agreement(communicator, {.data = data.fingerprint()});
+  require_same_data(data.fingerprint(), communicator);
   if (captures_steps()) require_capturable(config, communicator);
   for (const GradientInjection& fault : config.test.gradients) {
     const Parameter* parameter = runtime.parameters.find(fault.parameter);

@@ -12,7 +12,6 @@ namespace {
 
 struct RankPeaks {
   double gemm = 0.0, datasheet = 0.0;  // FLOP/s; 0: not known
-  GpuClaim claim;
 };
 
 // What cannot be measured, for want of memory, is not known; it is no reason to end a training that fits.
@@ -29,9 +28,7 @@ RankPeaks my_peaks(Session& session) {
   const BackendEntry& backend = find_backend(session.device.backend);
   const int index = session.device.index;
   session.communicator.barrier();  // so that ranks of one device measure what they leave each other
-  return {.gemm = measured_flops(session),
-          .datasheet = promised_flops(backend, index, session.config.precision),
-          .claim = make_gpu_claim(this_node(), backend.device_identity(index), index, backend.device_count())};
+  return {.gemm = measured_flops(session), .datasheet = promised_flops(backend, index, session.config.precision)};
 }
 
 }  // namespace
@@ -53,14 +50,18 @@ SpeedContext measure_speed_context(Session& session) {
   speed.tokens_per_step = config.train.global_batch * config.model.context;
   speed.flops_per_step = training_flops_per_token(config.model) * static_cast<double>(speed.tokens_per_step);
   bool all_measured = true, all_known = true;
-  std::vector<GpuClaim> claims;
   for (const RankPeaks& peaks : all_gather_records(session.communicator, my_peaks(session))) {
     speed.gemm_peak_flops += peaks.gemm;
     speed.datasheet_flops += peaks.datasheet;
     all_measured &= peaks.gemm > 0.0;
     all_known &= peaks.datasheet > 0.0;
-    claims.push_back(peaks.claim);
   }
+  const BackendEntry& backend = find_backend(session.device.backend);
+  const int index = session.device.index;
+  const auto claims = all_gather_claims(session.communicator, {.node = this_node(),
+                                                               .gpu = backend.device_identity(index),
+                                                               .index = index,
+                                                               .visible_gpus = backend.device_count()});
   if (!all_measured) speed.gemm_peak_flops = 0.0;
   if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
   return speed;

@@ -1,36 +1,11 @@
 #include "tools/train/step_work.h"
 
 #include <span>
-#include <sstream>
 
-#include "core/base/fixed_text.h"
 #include "core/profile/range.h"
 
 namespace mantissa {
 namespace {
-
-// A culprit as it travels between ranks.
-struct Culprit {
-  int32_t found = 0;
-  char text[1020] = {};
-  char layers[512] = {};  // a line each
-};
-
-// As many whole lines as there is room for.
-std::string lines(const std::vector<std::string>& texts, size_t room) {
-  std::string joined;
-  for (const std::string& text : texts) {
-    if (joined.size() + text.size() + 1 <= room) joined += text + "\n";
-  }
-  return joined;
-}
-
-std::vector<std::string> from_lines(const std::string& joined) {
-  std::vector<std::string> texts;
-  std::istringstream stream(joined);
-  for (std::string text; std::getline(stream, text);) texts.push_back(text);
-  return texts;
-}
 
 std::string describe(const NonFiniteOp& bad, size_t micro_batch) {
   const bool is_backward = bad.pass == Pass::kBackward;
@@ -162,16 +137,15 @@ double StepWork::loss_again(const PrecisionPolicy* policy) {
 }
 
 std::optional<FoundOp> StepWork::find_culprit(Pass pass) {
-  Culprit mine;
+  std::vector<std::string> mine;  // the text and the layers of the op that this rank has found
   if (const std::optional<FoundOp> own = find_own_culprit(pass)) {
-    mine.found = 1;
-    copy_text(own->text, mine.text);
-    lines(own->stored_by, sizeof(mine.layers) - 1).copy(mine.layers, sizeof(mine.layers) - 1);
+    mine = {own->text};
+    mine.insert(mine.end(), own->stored_by.begin(), own->stored_by.end());
   }
-  const auto all = all_gather_records(session_.communicator, mine);
+  const auto all = all_gather_text_lists(session_.communicator, mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (!all[rank].found) continue;
-    return FoundOp{fmt::format("{} on rank {}", all[rank].text, rank), from_lines(all[rank].layers)};
+    if (all[rank].empty()) continue;
+    return FoundOp{fmt::format("{} on rank {}", all[rank][0], rank), {all[rank].begin() + 1, all[rank].end()}};
   }
   return std::nullopt;
 }

@@ -25,31 +25,35 @@ struct RankFacts {
   GpuClaim claim;
   bool on_gpu = false;
   bool has_nccl = false;
-  char device_error[512] = {};  // empty if there is none
 };
 
-RankFacts facts_of(const DeviceChoice& choice, bool has_nccl) {
+GpuClaim claim_of(const DeviceChoice& choice) {
   const BackendEntry& backend = find_backend(choice.backend);
-  const DeviceIdentity gpu = backend.device_identity(choice.index);
-  return {.claim = make_gpu_claim(this_node(), gpu, choice.index, backend.device_count()),
-          .on_gpu = !gpu.pci_bus_id.empty(),
-          .has_nccl = has_nccl};
+  return {.node = this_node(),
+          .gpu = backend.device_identity(choice.index),
+          .index = choice.index,
+          .visible_gpus = backend.device_count()};
 }
 
 // A rank whose device cannot be used must not leave the others waiting for it: all are told, and all throw.
 std::vector<RankFacts> gather_facts(Communicator& host, const std::string& device, bool has_nccl) {
-  RankFacts mine;
+  GpuClaim mine{.node = this_node(), .gpu = {}};
+  std::string error;
   try {
-    mine = facts_of(choose_device(device, host.local_rank()), has_nccl);
-  } catch (const std::exception& error) {
-    mine.claim = make_gpu_claim(this_node(), {}, 0, 0);
-    const std::string reason = error.what();
-    reason.copy(mine.device_error, sizeof(mine.device_error) - 1);
+    mine = claim_of(choose_device(device, host.local_rank()));
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
   }
-  const std::vector<RankFacts> all = all_gather_records(host, mine);
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].device_error[0] == '\0') continue;
-    throw ConfigError(fmt::format("rank {} (node {}): {}", rank, all[rank].claim.node, all[rank].device_error));
+  const std::vector<GpuClaim> claims = all_gather_claims(host, mine);
+  const std::vector<std::string> errors = all_gather_texts(host, error);
+  const auto have_nccl = all_gather_records(host, int32_t{has_nccl});
+  std::vector<RankFacts> all;
+  for (size_t rank = 0; rank < claims.size(); ++rank) {
+    if (!errors[rank].empty()) {
+      throw ConfigError(fmt::format("rank {} (node {}): {}", rank, claims[rank].node.name, errors[rank]));
+    }
+    all.push_back(
+        {.claim = claims[rank], .on_gpu = !claims[rank].gpu.pci_bus_id.empty(), .has_nccl = have_nccl[rank] != 0});
   }
   return all;
 }
@@ -59,14 +63,14 @@ std::string why_not(const std::vector<RankFacts>& ranks, const std::string& my_r
   std::vector<GpuClaim> claims;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (!ranks[rank].has_nccl) {
-      return fmt::format("rank {} (node {}) cannot use NCCL{}{}", rank, ranks[rank].claim.node,
+      return fmt::format("rank {} (node {}) cannot use NCCL{}{}", rank, ranks[rank].claim.node.name,
                          my_reason.empty() ? "" : ": ", my_reason);
     }
     claims.push_back(ranks[rank].claim);
   }
   if (const auto sharing = ranks_that_share(claims)) {
     return fmt::format("ranks {} and {} share a GPU of node {}", sharing->first, sharing->second,
-                       claims[sharing->first].node);
+                       claims[sharing->first].node.name);
   }
   return "";
 }

@@ -227,10 +227,10 @@ TEST(NodeExchange, MemoryThatAReaderHasGivenBackIsToldOf) {
 TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
   run_ranks(3, [](Communicator& communicator) {
     NodeRanks node = node_of(communicator);
-    int gathers = 0;
+    int tickets = 0;
     node.gather = [&, honest = node.gather](std::span<const std::byte> mine) {
       std::vector<std::byte> record(mine.begin(), mine.end());
-      if (++gathers == 1 && communicator.rank() == 1) {
+      if (mine.size() == sizeof(SharedFile::Ticket) && ++tickets == 1 && communicator.rank() == 1) {
         SharedFile::Ticket ticket;
         std::memcpy(&ticket, record.data(), sizeof(ticket));
         ++ticket.inode;

@@ -7,8 +7,8 @@
 #include "comm/communicator.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_manifest.h"
-#include "tools/lab/analyze/run_settings.h"
 #include "tools/config/precision_phases.h"
+#include "tools/lab/analyze/run_settings.h"
 #include "tools/train/adaptive_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
@@ -41,24 +41,16 @@ std::vector<Point> points_of(const std::string& target) {
 
 // Rank 0 chooses: a run that is still training makes checkpoints, and removes some.
 std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
-  struct Choice {
-    int64_t points = 0;
-    int64_t steps[2] = {};
-    char names[2][16] = {}, checkpoints[2][4096] = {};
-  };
-  Choice mine;
+  std::vector<std::string> mine;  // name, checkpoint and step of each point
   if (communicator.rank() == 0) {
     for (const Point& point : points_of(target)) {
-      const auto index = static_cast<size_t>(mine.points++);
-      mine.steps[index] = point.step;
-      point.name.copy(mine.names[index], sizeof(mine.names[index]) - 1);
-      point.checkpoint.copy(mine.checkpoints[index], sizeof(mine.checkpoints[index]) - 1);
+      mine.insert(mine.end(), {point.name, point.checkpoint, std::to_string(point.step)});
     }
   }
-  const Choice chosen = all_gather_records(communicator, mine)[0];
+  const std::vector<std::string> chosen = all_gather_text_lists(communicator, mine)[0];
   std::vector<Point> points;
-  for (int64_t index = 0; index < chosen.points; ++index) {
-    points.push_back({chosen.names[index], chosen.checkpoints[index], chosen.steps[index]});
+  for (size_t i = 0; i < chosen.size(); i += 3) {
+    points.push_back({chosen[i], chosen[i + 1], std::stoll(chosen[i + 2])});
   }
   return points;
 }
