@@ -6,7 +6,7 @@
 #include "tools/config/precision_phases.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/train/launch.h"
-#include "tools/train/memory_table.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/precision_table.h"
 #include "tools/train/train_verb.h"
 #include "tools/verbs.h"

@@ -64,6 +64,8 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   using ReductionDevice::run;
 
   virtual Device device() const = 0;
+  // False for a dry run: kernels and copies do nothing, and memory must not be read.
+  virtual bool computes() const { return true; }
   // One line for the log: device, instruction set or architecture, threads, library versions.
   virtual std::string describe() const = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;

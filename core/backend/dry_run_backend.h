@@ -15,6 +15,7 @@ class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
       : like_(like), fp8_gemm_support_(support) {}
 
   Device device() const override { return {}; }
+  bool computes() const override { return false; }
   std::string describe() const override { return "dry run"; }
   std::unique_ptr<Stream> create_stream() override;
   Fp8GemmSupport fp8_gemm_support() const override { return fp8_gemm_support_; }

@@ -13,6 +13,7 @@ class ProfilingBackend final : public ForwardsAllKernels<ProfilingBackend> {
   ~ProfilingBackend() override;
 
   Device device() const override { return backend_->device(); }
+  bool computes() const override { return backend_->computes(); }
   std::string describe() const override { return backend_->describe(); }
   std::unique_ptr<Stream> create_stream() override { return backend_->create_stream(); }
   Fp8GemmSupport fp8_gemm_support() const override { return backend_->fp8_gemm_support(); }

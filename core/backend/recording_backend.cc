@@ -58,16 +58,19 @@ std::shared_ptr<Args> kept(const Args& args) {
 
 }  // namespace
 
-RecordingBackend::RecordingBackend(Sink sink, Backend* like, Fp8GemmSupport support)
-    : ForwardsAllKernels<RecordingBackend, DryRunBackend>(like, support), sink_(std::move(sink)) {}
+RecordingBackend::RecordingBackend(Sink sink, Phase phase, Backend* like, Fp8GemmSupport support)
+    : ForwardsAllKernels<RecordingBackend, DryRunBackend>(like, support),
+      sink_(std::move(sink)),
+      phase_(std::move(phase)) {}
 RecordingBackend::~RecordingBackend() = default;
 
 template <typename Args>
 void RecordingBackend::call(const Args& args, Stream& stream) {
   if constexpr (std::is_same_v<Args, GemmArgs>) DryRunBackend::call(args, stream);
-  if (phase_.empty()) return;
+  const std::string_view phase = phase_();
+  if (phase.empty()) return;
   const KernelWork work = work_of(args);
-  sink_({.phase = phase_,
+  sink_({.phase = phase,
          .op = Args::kName,
          .work = work,
          .format = format_of(args, work),
@@ -87,8 +90,9 @@ std::shared_ptr<Storage> RecordingBackend::reserve(size_t bytes) {
 }
 
 void RecordingBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
-  if (phase_.empty()) return;
-  sink_({.phase = phase_,
+  const std::string_view phase = phase_();
+  if (phase.empty()) return;
+  sink_({.phase = phase,
          .op = "copy",
          .work = work_of_copy(src, dst),
          .variant = {},
@@ -97,8 +101,9 @@ void RecordingBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
 }
 
 void RecordingBackend::upload(const void*, const Tensor& dst, Stream&) {
-  if (phase_.empty()) return;
-  sink_({.phase = phase_,
+  const std::string_view phase = phase_();
+  if (phase.empty()) return;
+  sink_({.phase = phase,
          .op = "upload",
          .work = work_of_transfer(dst),
          .variant = {},

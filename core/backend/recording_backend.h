@@ -12,12 +12,11 @@ namespace mantissa {
 class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRunBackend> {
  public:
   using Sink = std::function<void(KernelCall call)>;
-  // `like` and `support`: see DryRunBackend. Nothing is told until phase() says where the step is.
-  explicit RecordingBackend(Sink sink, Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone);
+  // The phase that calls belong to, of static storage; empty: calls are not recorded.
+  using Phase = std::function<std::string_view()>;
+  // `like` and `support`: see DryRunBackend.
+  RecordingBackend(Sink sink, Phase phase, Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone);
   ~RecordingBackend() override;
-
-  // What follows belongs to this phase, a string of static storage; "" for no step.
-  void phase(std::string_view name) { phase_ = name; }
 
   // Addresses that nobody else has: which operands are the same memory is part of what a kernel costs.
   std::shared_ptr<Storage> reserve(size_t bytes) override;
@@ -30,7 +29,7 @@ class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRu
 
  private:
   const Sink sink_;
-  std::string_view phase_;
+  const Phase phase_;
   uintptr_t next_address_ = uintptr_t{1} << 20;
 };
 

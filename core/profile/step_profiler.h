@@ -50,6 +50,8 @@ class StepProfiler final : public RangeSink {
 
   // Whether a step is being recorded.
   bool recording() const { return open_ != nullptr; }
+  // The innermost open phase of the step that is being recorded.
+  const char* phase() const;
   StreamOrder order() const { return order_; }
   // An operation: the work queued on `stream` (nullptr: that of the step) during the object's lifetime. Only while
   // recording(). `name` has static storage. Operations are nested.
@@ -105,7 +107,6 @@ class StepProfiler final : public RangeSink {
   void drop_step();
   int lane_of(Stream* stream);
   void add_lane(Stream& stream);
-  const char* phase() const;
   // Waits for the marks of the oldest recording and adds it to the times.
   void collect();
   StepSpans resolve(const Recording& recording) const;

@@ -18,7 +18,7 @@
 #include "core/backend/registry.h"
 #include "core/base/thread_team.h"
 #include "core/kernels/elementwise/args.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "core/io/safetensors.h"
 #include "models/model.h"
-#include "tools/train/batch_source.h"
+#include "tools/train/batches.h"
 
 namespace mantissa {
 namespace {
@@ -71,10 +71,10 @@ void export_start(const Config& config, int64_t steps, const std::string& path) 
   require_gpt2(config.model);
   ParameterSet parameters;
   const auto model = create_model(config.model, parameters);
-  const BatchSource data(config, model->objective());
+  const std::shared_ptr<const Batches> batches = random_batches(config, model->objective());
   const size_t count = static_cast<size_t>(steps * config.train.global_batch * config.model.context);
   std::vector<int32_t> tokens(count), targets(count);
-  data.train(0, tokens, targets);
+  batches->train(0, tokens, targets);
 
   std::vector<SafetensorsEntry> entries;
   for (int i = 0; i < parameters.size(); ++i) {

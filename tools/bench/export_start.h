@@ -1,4 +1,4 @@
-// What another program needs to train the same model in the same way, as one safetensors file.
+// The start of a training on random tokens, as one safetensors file, for another program to train the same.
 #pragma once
 
 #include <string>

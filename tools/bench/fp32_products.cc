@@ -17,7 +17,7 @@
 #include "core/base/thread_team.h"
 #include "core/ops/fp32_product.h"
 #include "core/tensor/philox.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/base/error.h"
 #include "tools/bench/paced_child.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 namespace {

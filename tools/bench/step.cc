@@ -14,26 +14,26 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include "core/backend/gemm_peak.h"
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/run_reported.h"
 #include "core/kernels/gemm/peak_cpu.h"
 #include "core/profile/step_profiler.h"
 #include "models/model.h"
 #include "tools/bench/export_start.h"
 #include "tools/bench/paced_rounds.h"
 #include "tools/bench/product_rates.h"
-#include "tools/bench/random_tokens.h"
 #include "tools/bench/recompute_rounds.h"
 #include "tools/config/validation.h"
 #include "tools/train/launch.h"
-#include "tools/train/memory_table.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/threads.h"
+#include "tools/train/dry_run.h"
+#include "tools/train/statistics.h"
 #include "tools/train/run_profile.h"
-#include "tools/train/speed_measurement.h"
+#include "tools/train/speed.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -63,9 +63,6 @@ Config bench_config(const Request& request) {
   train.steps = 1000000;
   // A rate that any model bears from its first step on.
   config.optimizer.schedule = {.kind = ScheduleKind::kConstant, .peak = 1e-4, .total_steps = train.steps};
-  config.data.format = DataFormat::kTokens;
-  config.data.validation.clear();
-  config.data.validation_fraction = 0.0;
   return config;
 }
 
@@ -171,7 +168,8 @@ void measure_on_demand(const Request& request, Session& session, TrainStep& step
 }
 
 void measure(const Request& request, Session& session, TrainStep& step, int threads) {
-  const SpeedContext speed = measure_speed_context(session);
+  const SpeedContext speed = measure_speed_context(session.config, session.device, session.runtime,
+                                                   session.communicator);
   std::vector<double> losses, step_ms, ceilings, shares;
   run_steps(session, step, request.warm_up, losses);  // builds primitives, chooses products, captures, touches memory
   for (int round = 0; round < request.rounds; ++round) {
@@ -182,7 +180,10 @@ void measure(const Request& request, Session& session, TrainStep& step, int thre
   }
   const std::string phases = phase_text(session, step, request.phase_steps);
   const size_t peak_bytes = session.runtime.backend->memory_use().peak_bytes;
-  const std::string profile = session.profiler ? RunProfile(session, "").finish() : "";
+  std::string profile;
+  if (session.profiler) {
+    profile = RunProfile(*session.profiler, session.runtime, session.communicator, "").finish();
+  }
   if (session.communicator.rank() != 0) return;
 
   const double median_seconds = 1e-3 * quantile(step_ms, 0.5);
@@ -207,69 +208,34 @@ void measure(const Request& request, Session& session, TrainStep& step, int thre
   if (!profile.empty()) print("profile", profile);
 }
 
-// An error that has been told: the exit code is left.
-struct Reported {
-  int code;
-};
-
-// Tells an error; several ranks do not return from here. Gives the exit code.
-int report(const std::exception& exception, Communicator* communicator, const RandomTokens* tokens) {
-  const auto* error = dynamic_cast<const Error*>(&exception);
-  const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
-  // An error that all ranks meet is told once: the others give rank 0 the time to end the job.
-  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-  std::fprintf(stderr, "step: %s\n", exception.what());
-  if (tokens != nullptr) tokens->remove();  // by the rank that ends the job: the others end where they are
-  if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
-  return code;
-}
-
 void run_rank(const Request& request, Config config, Communicator& communicator) {
-  const RandomTokens tokens(communicator, config.model.vocab);
-  config.data.train = {tokens.path()};
-  config.data.layout = tokens.layout();
   config.train.global_batch *= communicator.size();
-  // What is wrong is told before step and session go: their pinned memory is freed once the device is idle, where the
-  // work that failed may hang.
+  validate(config);
+  validate_for_ranks(config, communicator.size());
+  const int threads = set_up_threads(config, communicator);
+  if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
+  // Errors are reported before step and session go: their destructors wait for the device and may hang.
   std::optional<Session> session;
   std::optional<TrainStep> step;
   try {
-    validate(config);
-    validate_for_ranks(config, communicator.size());
-    const int threads = set_up_threads(config, communicator);
-    if (!request.export_path.empty()) return export_start(config, request.warm_up, request.export_path);
-    session.emplace(config, communicator);
-    all_gather_records(communicator, 0);  // every rank has opened the tokens
-    tokens.remove();                      // now: a signal may end the program, and leaves nothing
+    session.emplace(config, communicator, SessionParts{.batches = random_batches});
     step.emplace(*session);
     (request.paced ? measure_on_demand : measure)(request, *session, *step, threads);
   } catch (const std::exception& exception) {
-    throw Reported{report(exception, &communicator, &tokens)};
+    leave_job(exception, communicator);
   }
 }
 
 int run(const Request& request) {
-  std::unique_ptr<Communicator> communicator;
-  try {
-    const Config config = bench_config(request);
-    if (request.products) {
-      print_product_rates(config);
-      return static_cast<int>(ExitCode::kOk);
-    }
-    communicator = start_communicator(config.comm.backend, config.device);
-    start_logging(communicator->rank(), communicator->size());
-    run_rank(request, config, *communicator);
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const Reported& reported) {
-    return reported.code;
-  } catch (const std::exception& exception) {
-    return report(exception, communicator.get(), nullptr);
-  }
+  const auto body = [&](const Config& config, Communicator& communicator) {
+    request.products ? print_product_rates(config) : run_rank(request, config, communicator);
+  };
+  return run_job([&] { return bench_config(request); }, body);
 }
 
 // Each setting in a process of its own, so that its memory is its own.
 int run_by_turns(const Request& request) {
-  try {
+  return run_reported([&] {
     if (launcher_size() > 1) {
       throw ConfigError("--recompute all starts processes of its own: start it alone, not under mpirun or srun");
     }
@@ -281,16 +247,14 @@ int run_by_turns(const Request& request) {
           return run(paced);
         },
         request.rounds);
-    return static_cast<int>(ExitCode::kOk);
-  } catch (const std::exception& exception) {
-    return report(exception, nullptr, nullptr);
-  }
+  });
 }
 
 }  // namespace
 }  // namespace mantissa
 
 int main(int argc, char** argv) {
+  mantissa::start_logging(mantissa::launcher_rank(), 1);
   CLI::App app("Times whole training steps");
   mantissa::Request request;
   app.add_option("config", request.config, "configuration of the model")->required();

@@ -1,7 +1,7 @@
 // The phases of a training: precision.schedule divides its steps into stretches of one precision each. Phase 0 has the
 // settings of `precision` themselves, phase i those of precision.schedule[i - 1]. Where the precision adapts, phases
 // are the levels of precision.adaptive instead, and it is the training's state that says which of them a step has
-// (tools/train/adaptive_state.h). Who trains works with the configuration of a phase, which has neither.
+// (tools/train/run_state.h). Who trains works with the configuration of a phase, which has neither.
 #pragma once
 
 #include "tools/config/config.h"

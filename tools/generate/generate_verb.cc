@@ -5,10 +5,10 @@
 #include <sstream>
 
 #include "core/base/run_reported.h"
-#include "tools/train/adaptive_state.h"
+#include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -32,10 +32,10 @@ std::vector<int32_t> prompt_tokens(const std::string& prompt, DataFormat format)
 
 void generate(const GenerateRequest& request) {
   const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.run));
-  const Config config =
-      config_of(parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json"),
-                checkpoint.step, checkpoint.state.at("run"));
-  ModelRuntime runtime(config, choose_device(config.device, 0),
+  const Config run =
+      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
+  const Config config = config_of(run, checkpoint.step, checkpoint.state.at("run"));
+  ModelRuntime runtime(config, open_device(config, choose_device(config.device, 0)),
                        [&](Fp8GemmSupport support) { return generation_arena_bytes(config, support); });
   read_model_file(checkpoint.folder + "/" + kModelFile, runtime.parameters, *runtime.backend, *runtime.stream);
   const bool bytes = config.data.format == DataFormat::kBytes;

@@ -17,6 +17,55 @@ constexpr const char* kScalesFile = "scales.safetensors";
 
 void warn(const std::string& text) { log_warn("{}", text); }
 
+void require_same_training(const Checkpoint& checkpoint, const Config& run) {
+  const int version = checkpoint.state.at("format_version");
+  if (version != kFormatVersion) {
+    throw CheckpointError(
+        fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
+  }
+  const Config saved =
+      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName);
+  const auto differences = training_differences(saved, run);
+  if (checkpoint.model_fingerprint != model_fingerprint(run)) {
+    throw CheckpointError(
+        fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
+                    "with, or another train.run_dir",
+                    checkpoint.folder, fmt::join(differences, "\n  ")));
+  }
+  if (differences.empty()) return;
+  if (!run.checkpoint.allow_changes) {
+    throw ConfigError(
+        fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
+                    "checkpoint.allow_changes=true to go on with the new ones",
+                    checkpoint.folder, fmt::join(differences, "\n  ")));
+  }
+  log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
+}
+
+void load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps, Session& session) {
+  session.optimizer.begin_load();
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (file.name.starts_with("optimizer-")) {
+      load_optimizer_pieces(SafetensorsReader(checkpoint.folder + "/" + file.name), session.runtime.parameters,
+                            session.optimizer);
+    }
+  }
+  session.optimizer.end_load(applied_steps);
+}
+
+void load_scales(const Checkpoint& checkpoint, const TrainingState& training, Session& session) {
+  const DelayedScales& scales = *session.runtime.delayed_scales;
+  if (scales.empty()) return;
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (file.name != kScalesFile) continue;
+    continue_scales(training, read_scales_file(checkpoint.folder + "/" + file.name), session);
+  }
+  if (!scales.calibrated()) {
+    log_info(
+        "the checkpoint has no amaxes for some tensors that delayed scaling is new to: the next batch gives the first");
+  }
+}
+
 }  // namespace
 
 std::string checkpoint_root(const std::string& run_dir) { return run_dir + "/checkpoints"; }
@@ -68,6 +117,33 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   }
 }
 
+RunState run_state_of(const Config& run, const ResumePoint& point) {
+  try {
+    return run_state_from(run, point.step, point.run);
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError(fmt::format("{}/{}: {}", point.folder, kManifestName, error.what()));
+  }
+}
+
+void resume(Session& session, const Config& run, const ResumePoint& point) {
+  const Checkpoint checkpoint = open_checkpoint(point.folder);
+  try {
+    require_same_training(checkpoint, run);
+    const nlohmann::json& state = checkpoint.state;
+    const TrainingState training = training_state_from(state);
+    load_optimizer(checkpoint, training.applied_steps, session);
+    continue_from(training, session);
+    load_scales(checkpoint, training, session);
+    if (state.at("data_fingerprint") != session.batches->fingerprint()) {
+      log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
+    }
+    log_info("resumed from {} at step {} (saved by {} ranks)", checkpoint.folder, session.next_step,
+             state.at("ranks").get<int>());
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError(fmt::format("{}/{}: {}", checkpoint.folder, kManifestName, error.what()));
+  }
+}
+
 TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
     : session_(session),
       run_(run),
@@ -75,7 +151,7 @@ TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
   if (session.communicator.rank() == 0) store_.recover();
 }
 
-bool TrainingCheckpoints::save(const nlohmann::json& extra) {
+bool TrainingCheckpoints::save(const RunState& state) {
   Communicator& communicator = session_.communicator;
   const int64_t step = session_.next_step;
   session_.optimizer.restore_weights();
@@ -117,7 +193,7 @@ bool TrainingCheckpoints::save(const nlohmann::json& extra) {
       store_.abandon(step);
     } else {
       try {
-        store_.commit(step, model_fingerprint(session_.config), files, state(extra));
+        store_.commit(step, model_fingerprint(session_.config), files, manifest(state));
       } catch (const std::exception& error) {
         committed = 0;
         log_warn("checkpoint of step {} not saved: {}. Training goes on; older checkpoints are untouched", step,
@@ -142,84 +218,15 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
   return files;
 }
 
-nlohmann::json TrainingCheckpoints::state(const nlohmann::json& extra) const {
-  nlohmann::json state = to_json(state_of(session_));
-  state.update({{"format_version", kFormatVersion},
-                {"seed", session_.config.train.seed},
-                {"ranks", session_.ranks()},
-                {"data_fingerprint", session_.data.fingerprint()},
-                {"config", to_yaml(run_)},
-                {"run", extra}});
-  return state;
-}
-
-void TrainingCheckpoints::resume(const ResumePoint& point) {
-  const Checkpoint checkpoint = open_checkpoint(point.folder);
-  try {
-    require_same_training(checkpoint);
-    const nlohmann::json& state = checkpoint.state;
-    const TrainingState training = training_state_from(state);
-    load_optimizer(checkpoint, training.applied_steps);
-    continue_from(training, session_);
-    load_scales(checkpoint, training);
-    if (state.at("data_fingerprint") != session_.data.fingerprint()) {
-      log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
-    }
-    log_info("resumed from {} at step {} (saved by {} ranks)", checkpoint.folder, session_.next_step,
-             state.at("ranks").get<int>());
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", checkpoint.folder, kManifestName, error.what()));
-  }
-}
-
-void TrainingCheckpoints::require_same_training(const Checkpoint& checkpoint) const {
-  const int version = checkpoint.state.at("format_version");
-  if (version != kFormatVersion) {
-    throw CheckpointError(
-        fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
-  }
-  const Config saved =
-      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName);
-  const auto differences = training_differences(saved, run_);
-  if (checkpoint.model_fingerprint != model_fingerprint(run_)) {
-    throw CheckpointError(
-        fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
-                    "with, or another train.run_dir",
-                    checkpoint.folder, fmt::join(differences, "\n  ")));
-  }
-  if (differences.empty()) return;
-  if (!run_.checkpoint.allow_changes) {
-    throw ConfigError(
-        fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
-                    "checkpoint.allow_changes=true to go on with the new ones",
-                    checkpoint.folder, fmt::join(differences, "\n  ")));
-  }
-  log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
-}
-
-void TrainingCheckpoints::load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps) {
-  session_.optimizer.begin_load();
-  for (const CheckpointFile& file : checkpoint.files) {
-    if (file.name.starts_with("optimizer-")) {
-      load_optimizer_pieces(SafetensorsReader(checkpoint.folder + "/" + file.name), session_.runtime.parameters,
-                            session_.optimizer);
-    }
-  }
-  session_.optimizer.end_load(applied_steps);
-}
-
-void TrainingCheckpoints::load_scales(const Checkpoint& checkpoint, const TrainingState& training) {
-  const DelayedScales& scales = *session_.runtime.delayed_scales;
-  if (scales.empty()) return;
-  for (const CheckpointFile& file : checkpoint.files) {
-    if (file.name != kScalesFile) continue;
-    continue_scales(training, read_scales_file(checkpoint.folder + "/" + file.name), session_);
-  }
-  if (!scales.calibrated()) {
-    log_info(
-        "the checkpoint has no amaxes for some tensors that delayed scaling is new to: the next batch gives "
-        "them first ones");
-  }
+nlohmann::json TrainingCheckpoints::manifest(const RunState& state) const {
+  nlohmann::json manifest = to_json(state_of(session_));
+  manifest.update({{"format_version", kFormatVersion},
+                   {"seed", session_.config.train.seed},
+                   {"ranks", session_.ranks()},
+                   {"data_fingerprint", session_.batches->fingerprint()},
+                   {"config", to_yaml(run_)},
+                   {"run", to_json(state)}});
+  return manifest;
 }
 
 }  // namespace mantissa

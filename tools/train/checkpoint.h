@@ -1,14 +1,13 @@
-// Checkpoints of a training run: what is saved and how it comes back. How files become a valid checkpoint is
-// core/io/checkpoint_store.h's business.
+// Checkpoints of a training run: saving and resuming. core/io/checkpoint_store.h makes files a valid checkpoint.
 //
 //   model.safetensors                   working weights by parameter name (rank 0)
 //   optimizer-00001-of-00002.safetensors  one rank's pieces: "<parameter>/<first element>/master", ".../m", ".../v";
-//                                       without a master ".../weight" and perhaps ".../compensation"; of moments that
-//                                       are codes ".../m_absmax" and ".../v_absmax"
-//   scales.safetensors                  of delayed scaling, where there is any (rank 0)
+//                                       without a master ".../weight" and perhaps ".../compensation"; 8-bit moments
+//                                       have ".../m_absmax" and ".../v_absmax"
+//   scales.safetensors                  of delayed scaling, if there is any (rank 0)
 //   manifest.json                       step, applied steps, scaler, clipper, seed, configuration, data fingerprint
 //
-// Pieces name parameters and element ranges, so that any number of ranks, sharded or not, loads what any other saved.
+// Pieces name parameters and element ranges: any number of ranks, sharded or not, loads what any other saved.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,7 +16,7 @@
 #include <string>
 
 #include "core/io/checkpoint_store.h"
-#include "tools/train/training_state.h"
+#include "tools/train/run_state.h"
 
 namespace mantissa {
 
@@ -26,41 +25,42 @@ inline constexpr const char* kModelFile = "model.safetensors";
 // The folder of a run's checkpoints.
 std::string checkpoint_root(const std::string& run_dir);
 
-// The checkpoint that `path` means: itself, or for a run folder or its checkpoints folder the newest valid one in it.
-// CheckpointError that says what was expected otherwise.
+// The checkpoint that `path` names: itself, or the newest valid one of a run folder or a checkpoints folder.
+// CheckpointError that says what was expected.
 std::string find_checkpoint_folder(const std::string& path);
 
-// A checkpoint to go on from.
+// A checkpoint to continue from.
 struct ResumePoint {
   std::string folder;
   int64_t step = 0;    // steps done
-  nlohmann::json run;  // the manifest's "run" entry, see TrainingCheckpoints::save()
+  nlohmann::json run;  // the manifest's "run" entry: see run_state.h
 };
 
-// The checkpoint that checkpoint.resume means, or nothing where the run starts from the beginning. Rank 0 decides, so
-// that no two ranks resume from different ones. CheckpointError where it means one and there is none. Collective.
+// The checkpoint that checkpoint.resume names; nothing if the run starts from the beginning. Rank 0 decides for all.
+// CheckpointError if the named one does not exist. Collective.
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator);
+
+// The state that a run had at the checkpoint. CheckpointError for a damaged manifest.
+RunState run_state_of(const Config& run, const ResumePoint& point);
+
+// Continues from a checkpoint: weights, optimizer, scaler, clipper, scales and data position. `run`: the configuration
+// with its schedule of precision, which is compared with the checkpoint's; the session's is that of a phase.
+// CheckpointError for a checkpoint that is damaged or of another model, ConfigError for changed settings that shape the
+// training. Collective.
+void resume(Session& session, const Config& run, const ResumePoint& point);
 
 class TrainingCheckpoints {
  public:
-  // `run`: the configuration that is saved, and compared with that of a checkpoint, with its schedule of precision; the
-  // session's is that of a phase. It must outlive the object.
+  // `run`: the configuration that is saved. References must outlive the object.
   TrainingCheckpoints(Session& session, const Config& run);
 
-  // Saves session.next_step; `extra` is kept in the manifest under "run". Returns false after a warning when a file
-  // could not be written: older checkpoints stay and training may go on. Collective.
-  bool save(const nlohmann::json& extra);
-
-  // Goes on from a checkpoint. CheckpointError for a checkpoint that is damaged or
-  // of another model, ConfigError for changed settings that shape the training. Collective.
-  void resume(const ResumePoint& point);
+  // Saves session.next_step. Returns false after a warning if a file could not be written: older checkpoints stay and
+  // training may continue. Collective.
+  bool save(const RunState& state);
 
  private:
-  nlohmann::json state(const nlohmann::json& extra) const;
+  nlohmann::json manifest(const RunState& state) const;
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
-  void require_same_training(const Checkpoint& checkpoint) const;
-  void load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps);
-  void load_scales(const Checkpoint& checkpoint, const TrainingState& training);
 
   Session& session_;
   const Config& run_;

@@ -1,21 +1,23 @@
 #include "tools/train/launch.h"
 
 #include <fmt/ranges.h>
-#include <strings.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
+#include "comm/gpu_claim.h"
 #include "comm/registry.h"
+#include "core/backend/registry.h"
 #include "core/base/log.h"
-#include "core/base/thread_team.h"
 #include "models/model.h"
 #include "tools/train/device_choice.h"
-#include "tools/train/thread_pinning.h"
-#include "tools/train/transport_choice.h"
 
 namespace mantissa {
 namespace {
+
+constexpr const char* kNccl = "nccl";
 
 // OpenMPI's mpirun, PMIx (srun --mpi=pmix) and PMI-2, in this order.
 constexpr const char* kRankVariables[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
@@ -27,17 +29,72 @@ const char* launcher_rank_text() {
   return nullptr;
 }
 
-bool wants_pinned_threads(const Config& config, const Communicator& communicator) {
-  const char* const bind = std::getenv("OMP_PROC_BIND");
-  if (config.train.pin_threads != ThreadPinning::kAuto || communicator.size() == 1) return false;
-  if (bind != nullptr && strcasecmp(bind, "false") == 0) return false;
-  // A GPU's rank has other threads beside the team, the driver's and NCCL's: they would inherit one processor.
-  return choose_device(config.device, communicator.local_rank()).backend == "cpu";
-}
-
 void require_name(const char* key, const std::string& name, std::vector<std::string> known) {
   if (std::find(known.begin(), known.end(), name) != known.end()) return;
   throw ConfigError(fmt::format("{}: nothing is named '{}' here; there are: {}", key, name, fmt::join(known, ", ")));
+}
+
+// Why the ranks cannot use NCCL; empty if they can. All ranks get the same facts and decide alike.
+std::string why_no_nccl(const std::vector<GpuClaim>& claims, const std::vector<int32_t>& have_nccl,
+                        const std::string& my_reason) {
+  for (size_t rank = 0; rank < claims.size(); ++rank) {
+    if (have_nccl[rank]) continue;
+    return fmt::format("rank {} (node {}) cannot use NCCL{}{}", rank, claims[rank].node.name,
+                       my_reason.empty() ? "" : ": ", my_reason);
+  }
+  if (const auto sharing = ranks_that_share(claims)) {
+    return fmt::format("ranks {} and {} share a GPU of node {}", sharing->first, sharing->second,
+                       claims[sharing->first].node.name);
+  }
+  return "";
+}
+
+std::string nccl_unusable_reason() {
+  const std::vector<std::string> names = communicator_names();
+  if (std::find(names.begin(), names.end(), kNccl) == names.end()) return "this program was built without NCCL";
+  return find_communicator(kNccl).unusable_reason();
+}
+
+GpuClaim claim_of(const DeviceChoice& choice) {
+  const BackendEntry& backend = find_backend(choice.backend);
+  return {.node = this_node(),
+          .gpu = backend.device_identity(choice.index),
+          .index = choice.index,
+          .visible_gpus = backend.device_count()};
+}
+
+// Every rank's claim. A rank whose device cannot be used must not leave the others waiting: all throw.
+std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& device) {
+  GpuClaim mine{.node = this_node(), .gpu = {}};
+  std::string error;
+  try {
+    mine = claim_of(choose_device(device, host.local_rank()));
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+  }
+  std::vector<GpuClaim> claims = all_gather_claims(host, mine);
+  const std::vector<std::string> errors = all_gather_texts(host, error);
+  for (size_t rank = 0; rank < claims.size(); ++rank) {
+    if (errors[rank].empty()) continue;
+    throw ConfigError(fmt::format("rank {} (node {}): {}", rank, claims[rank].node.name, errors[rank]));
+  }
+  return claims;
+}
+
+// Thrown after an error was logged.
+struct Reported {
+  int exit_code;
+};
+
+// Logs an error and returns its exit code. Several ranks do not return from here.
+int report(const std::exception& exception, Communicator* communicator) {
+  const auto* error = dynamic_cast<const Error*>(&exception);
+  const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
+  // An error of all ranks is logged once: the others give rank 0 the time to end the job.
+  if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+  log_error("{}", exception.what());
+  if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
+  return code;
 }
 
 }  // namespace
@@ -68,8 +125,8 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
   const bool launched = launcher_rank_text() != nullptr;
   if (backend != "local" && !launched && launcher_size() > 1) {
     throw ConfigError(
-        fmt::format("this is one of {} processes that srun started, but it was told nothing that MPI could find the "
-                    "others by: give srun --mpi=pmix (`srun --mpi=list` shows what there is), or start the job with "
+        fmt::format("this is one of {} processes that srun started, but MPI was told nothing to find the others by: "
+                    "give srun --mpi=pmix (`srun --mpi=list` shows what there is), or start the job with "
                     "mpirun",
                     launcher_size()));
   }
@@ -83,16 +140,40 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
   return launched ? choose_transport(create_communicator("mpi"), device) : create_communicator("local");
 }
 
-int set_up_threads(const Config& config, Communicator& communicator) {
-  const NodeProcessors node = gather_processors(communicator);
-  int count = config.train.threads;
-  if (count == 0) count = threads_of_environment();
-  if (count == 0) count = node.share();
-  set_threads(count);
-  const auto may_pin = all_gather_records(communicator, int{wants_pinned_threads(config, communicator)});
-  if (std::find(may_pin.begin(), may_pin.end(), 0) != may_pin.end()) return count;
-  if (const std::string line = pin_threads(communicator, node, count); !line.empty()) log_info("{}", line);
-  return count;
+std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> host, const std::string& device) {
+  const std::string reason = nccl_unusable_reason();
+  const std::vector<GpuClaim> claims = gather_claims(*host, device);
+  const auto have_nccl = all_gather_records(*host, int32_t{reason.empty()});
+  const auto on_gpu = [](const GpuClaim& claim) { return !claim.gpu.pci_bus_id.empty(); };
+  if (!std::all_of(claims.begin(), claims.end(), on_gpu)) return host;  // ranks on different devices are refused later
+  const std::string obstacle = why_no_nccl(claims, have_nccl, reason);
+  if (obstacle.empty()) return create_communicator(kNccl);
+  if (host->rank() == 0) {
+    log_warn("comm.backend: auto takes {}, which is slower, because gradients go through host memory: {}",
+             host->name(), obstacle);
+  }
+  return host;
+}
+
+void leave_job(const std::exception& error, Communicator& communicator) {
+  throw Reported{report(error, &communicator)};
+}
+
+int run_job(const std::function<Config()>& configure,
+            const std::function<void(const Config& config, Communicator& communicator)>& body) {
+  std::unique_ptr<Communicator> communicator;
+  try {
+    const Config config = configure();
+    require_known_names(config);
+    communicator = start_communicator(config.comm.backend, config.device);
+    start_logging(communicator->rank(), communicator->size());
+    body(config, *communicator);
+    return static_cast<int>(ExitCode::kOk);
+  } catch (const Reported& reported) {
+    return reported.exit_code;
+  } catch (const std::exception& exception) {
+    return report(exception, communicator.get());
+  }
 }
 
 }  // namespace mantissa

@@ -1,6 +1,8 @@
-// How this process was started: alone, or as one of the ranks of a job.
+// Starting a verb as one of the ranks of a job, and ending it on an error.
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,17 +16,22 @@ int launcher_rank();
 // Processes of the job; 1 when started alone.
 int launcher_size();
 
-// ConfigError listing what this program has if device, comm.backend or model.name names something else.
+// ConfigError that lists what this program has if device, comm.backend or model.name names something else.
 void require_known_names(const Config& config);
 
-// The transport that comm.backend names; "auto": local for a process that was started alone, else mpi or nccl
-// (transport_choice.h), for which the configuration's `device` is. ConfigError for "local" in a job of several
-// processes, and for a job whose processes cannot find each other.
+// The transport that comm.backend names. "auto": local for a process that was started alone, else MPI or, if each rank
+// has a GPU of its own that NCCL can use, NCCL; `device` is the configuration's. ConfigError for "local" in a job of
+// several processes, for a job whose processes cannot find each other, and if a rank cannot use its device. Collective.
 std::unique_ptr<Communicator> start_communicator(const std::string& backend, const std::string& device);
+// The choice of "auto" between `host`, a transport of several processes, and NCCL. Logs why not NCCL. Collective.
+std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> host, const std::string& device);
 
-// Sets the number of threads of this rank: train.threads, or with 0 OMP_NUM_THREADS if that is a number, else the
-// processors that this rank may use, shared among the ranks of the node that may use the same ones. Returns it. Binds
-// them where train.pin_threads and thread_pinning.h say so and the CPU computes. Collective.
-int set_up_threads(const Config& config, Communicator& communicator);
+// Reads the configuration, starts communicator and log, and runs `body`. Returns the exit code: 0, or that of the
+// error, which is logged. Errors of a job of several ranks end the whole job.
+int run_job(const std::function<Config()>& configure,
+            const std::function<void(const Config& config, Communicator& communicator)>& body);
+// Reports an error from within `body` before its objects are destroyed: destructors wait for the device and may hang.
+// Several ranks do not return from here; a rank alone leaves run_job() from here.
+[[noreturn]] void leave_job(const std::exception& error, Communicator& communicator);
 
 }  // namespace mantissa

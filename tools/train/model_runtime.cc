@@ -1,32 +1,61 @@
 #include "tools/train/model_runtime.h"
 
+#include "amp/working_dtype.h"
 #include "core/backend/profiling_backend.h"
 #include "core/backend/registry.h"
-#include "tools/train/step_memory.h"
+#include "core/base/meaningless_settings.h"
 
 namespace mantissa {
 namespace {
 
-std::unique_ptr<Backend> make_backend(const Config& config, const DeviceChoice& device, StepProfiler* profiler) {
-  auto backend = create_backend(device.backend, device.index);
-  backend->set_gemm_options({.selection = config.cuda.gemm, .narrow_math = config.cuda.narrow_math});
-  backend->set_attention_choice(config.cuda.attention);
-  if (profiler != nullptr) return std::make_unique<ProfilingBackend>(std::move(backend), *profiler);
-  return backend;
+constexpr size_t kDryArenaBytes = size_t{1} << 46;  // address space that nobody touches
+
+std::unique_ptr<Backend> with_profiler(std::unique_ptr<Backend> device, StepProfiler* profiler) {
+  if (profiler == nullptr) return device;
+  return std::make_unique<ProfilingBackend>(std::move(device), *profiler);
+}
+
+// Rounding that could have no effect is an error, as every setting without one.
+void require_something_to_round(const Config& config, const ParameterSet& parameters) {
+  const AdamWOptions& options = config.optimizer.adamw;
+  if (!config.lifts.empty()) return;  // what is left to round may go back to what it was
+  if (options.weight_rounding == WeightRounding::kNearest && options.master == MasterWeights::kF32) return;
+  for (int index = 0; index < parameters.size(); ++index) {
+    if (parameters[index].working_dtype != DType::kF32) return;
+  }
+  if (options.master != MasterWeights::kF32) {
+    throw MeaninglessSettings(
+        {"optimizer.master"},
+        "optimizer.master: none_stochastic and kahan are about working weights in bf16, and precision: settings make "
+        "all of them fp32; give optimizer.master=fp32, or let a linear layer compute in bf16");
+  }
+  throw MeaninglessSettings(
+      {"optimizer.weight_rounding"},
+      "optimizer.weight_rounding: stochastic has no meaning where precision: settings make every working weight fp32, "
+      "as the masters are: nothing is rounded; give optimizer.weight_rounding=nearest, or let a linear layer compute "
+      "in bf16 or fp16");
 }
 
 }  // namespace
 
-ModelRuntime::ModelRuntime(const Config& config, const DeviceChoice& device, const ArenaBytes& arena_bytes,
+std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device) {
+  auto backend = create_backend(device.backend, device.index);
+  backend->set_gemm_options({.selection = config.cuda.gemm, .narrow_math = config.cuda.narrow_math});
+  backend->set_attention_choice(config.cuda.attention);
+  return backend;
+}
+
+ModelRuntime::ModelRuntime(const Config& config, std::unique_ptr<Backend> device, const ArenaBytes& arena_bytes,
                            StepProfiler* profiler)
-    : backend(make_backend(config, device, profiler)),
+    : backend(with_profiler(std::move(device), profiler)),
       stream(backend->create_stream()),
       policy(config.autocast()),
       model(make_model(config, policy, parameters)),
       casts(*backend),
       operand_caches(*backend),
       rounded_weights(*backend),
-      arena(std::make_unique<Arena>(backend->reserve(arena_bytes(backend->fp8_gemm_support())))) {}
+      arena(std::make_unique<Arena>(
+          backend->reserve(backend->computes() ? arena_bytes(backend->fp8_gemm_support()) : kDryArenaBytes))) {}
 
 void ModelRuntime::keep_delayed_scales(const DelayedScalingOptions& options) {
   delayed_scales = std::make_unique<DelayedScales>(parameters, policy, options, *backend, *stream);
@@ -36,6 +65,13 @@ Tape ModelRuntime::make_tape(TapeOptions options, const PrecisionPolicy* other_p
   options.rounded_weights = &rounded_weights;
   options.delayed_scales = other_policy == nullptr ? delayed_scales.get() : nullptr;
   return Tape(*backend, *stream, *arena, other_policy == nullptr ? policy : *other_policy, casts, std::move(options));
+}
+
+std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters) {
+  auto model = create_model(config.model, parameters);
+  assign_working_dtypes(parameters, policy, config.precision.weights);
+  require_something_to_round(config, parameters);
+  return model;
 }
 
 }  // namespace mantissa

@@ -1,8 +1,9 @@
-// ModelRuntime: a model on its device, ready to run forward passes: what training and generation have in common.
+// ModelRuntime: a model on its device, ready for forward passes. Training and generation share it.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "amp/autocast_policy.h"
 #include "core/autograd/tape.h"
@@ -14,20 +15,23 @@
 
 namespace mantissa {
 
+// The chosen device, with the settings of the section `cuda`.
+std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);
+
 struct ModelRuntime {
-  // The arena's size, which may depend on what the device multiplies itself, is that of the passes to come: see
-  // step_memory.h. A profiler, which must outlive the object, is told of every call of the backend.
+  // `arena_bytes` gives the size of the step arena (dry_run.h); it may depend on the products of 8-bit operands that the
+  // device multiplies itself. Not asked on a backend that computes nothing. A profiler, which must outlive the object,
+  // sees every call of the backend.
   using ArenaBytes = std::function<size_t(Fp8GemmSupport support)>;
-  ModelRuntime(const Config& config, const DeviceChoice& device, const ArenaBytes& arena_bytes,
+  ModelRuntime(const Config& config, std::unique_ptr<Backend> device, const ArenaBytes& arena_bytes,
                StepProfiler* profiler = nullptr);
   ModelRuntime(const ModelRuntime&) = delete;
   ModelRuntime& operator=(const ModelRuntime&) = delete;
 
-  // Delayed scaling from now on, as a training needs it; current scaling in its place otherwise.
+  // Keeps the state of delayed scaling from now on, as a training needs it. Without it passes scale by current amaxes.
   void keep_delayed_scales(const DelayedScalingOptions& options);
 
-  // With another policy than the runtime's own its layers are run in another precision, from the same working weights;
-  // delayed scaling is done as current scaling then.
+  // With another policy the same working weights run in another precision; delayed scaling is then current scaling.
   Tape make_tape(TapeOptions options, const PrecisionPolicy* other_policy = nullptr);
 
   std::unique_ptr<Backend> backend;
@@ -41,5 +45,8 @@ struct ModelRuntime {
   std::unique_ptr<DelayedScales> delayed_scales;  // of a training
   std::unique_ptr<Arena> arena;
 };
+
+// Registers the model's parameters and gives each its working dtype. Allocates nothing.
+std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters);
 
 }  // namespace mantissa

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/base/meaningless_settings.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {

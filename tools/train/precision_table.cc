@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {

@@ -5,28 +5,32 @@
 #include <filesystem>
 
 #include "core/base/log.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
-RunProbe::Parts parts_of(Session& session) {
-  return {.buckets = session.buckets,
-          .reducer = session.reducer,
-          .optimizer = session.optimizer,
-          .communicator = session.communicator,
-          .backend = *session.runtime.backend,
-          .stream = *session.runtime.stream};
-}
+namespace {
 
+// Linear layers in a pass of the configuration's model.
 int linear_layers(const Config& config) {
   const auto ops = ops_of(config);
   return static_cast<int>(
       std::count_if(ops.begin(), ops.end(), [](const PlacedOp& op) { return op.op == Op::kLinear; }));
 }
 
-ProbeRecorder::ProbeRecorder(Session& session)
-    : probe_(session.config, linear_layers(session.config), parts_of(session)),
-      path_(session.config.train.run_dir + "/probes.mtp") {
-  if (session.communicator.rank() != 0) return;
+}  // namespace
+
+RunProbe make_probe(Session& session) {
+  return RunProbe(session.config, linear_layers(session.config),
+                  {.buckets = session.buckets,
+                   .reducer = session.reducer,
+                   .optimizer = session.optimizer,
+                   .communicator = session.communicator,
+                   .backend = *session.runtime.backend,
+                   .stream = *session.runtime.stream});
+}
+
+ProbeRecorder::ProbeRecorder(Session& session, const std::string& path) : probe_(make_probe(session)), path_(path) {
+  if (session.communicator.rank() != 0 || path.empty()) return;
   try {
     log_.emplace(path_, session.next_step);
   } catch (const std::exception& error) {
@@ -34,14 +38,14 @@ ProbeRecorder::ProbeRecorder(Session& session)
   }
 }
 
-void ProbeRecorder::count(const StepReport& step) {
-  if (!has_warmed_up_) {  // the first step of a process also takes memory, times products and reads files
-    has_warmed_up_ = true;
-    return;
+void ProbeRecorder::after_step(Trainer&, const StepReport& step, const ProbedStep* probed) {
+  if (has_warmed_up_) {
+    Seconds& seconds = probe_.due(step.step) ? probed_ : others_;
+    ++seconds.steps;
+    seconds.sum += step.seconds;
   }
-  Seconds& seconds = probe_.due(step.step) ? probed_ : others_;
-  ++seconds.steps;
-  seconds.sum += step.seconds;
+  has_warmed_up_ = true;  // the first step of a process also takes memory, times products and reads files
+  if (probed != nullptr) record(*probed);
 }
 
 void ProbeRecorder::record(const ProbedStep& step) {
@@ -56,18 +60,20 @@ void ProbeRecorder::record(const ProbedStep& step) {
   probed_.sum += step.seconds + std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-std::string ProbeRecorder::summary() const {
+void ProbeRecorder::before_leave(Trainer& trainer) {
+  if (!trainer.is_leader() || path_.empty()) return;
   std::error_code error;
   const auto bytes = std::filesystem::file_size(path_, error);
   std::string text = fmt::format("probes: {} ({:.1f} KiB)", path_, error ? 0.0 : static_cast<double>(bytes) / 1024.0);
   if (!log_) text = "probes: not written to the end, see above";
-  if (probed_.steps == 0 || others_.steps == 0) return text;
-  const double extra = probed_.mean() - others_.mean();
-  return text + fmt::format(
-                    "; a probed step took {:.1f} ms more than the {:.1f} ms of others, which is {:.1f} % of the "
-                    "run's time",
-                    extra * 1e3, others_.mean() * 1e3,
-                    100.0 * extra * static_cast<double>(probed_.steps) / (probed_.sum + others_.sum));
+  if (probed_.steps > 0 && others_.steps > 0) {
+    const double extra = probed_.mean() - others_.mean();
+    text += fmt::format(
+        "; a probed step took {:.1f} ms more than the {:.1f} ms of others, which is {:.1f} % of the run's time",
+        extra * 1e3, others_.mean() * 1e3,
+        100.0 * extra * static_cast<double>(probed_.steps) / (probed_.sum + others_.sum));
+  }
+  log_info("{}", text);
 }
 
 }  // namespace mantissa

@@ -5,29 +5,26 @@
 #include <string>
 
 #include "tools/probe/run_probe.h"
-#include "tools/train/session.h"
-#include "tools/train/step_report.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa {
 
-// What a RunProbe needs to know of a session: it must outlive the probe.
-RunProbe::Parts parts_of(Session& session);
-// Linear layers that a pass of the configuration's model has.
-int linear_layers(const Config& config);
+// The probe of a session, which must outlive it.
+RunProbe make_probe(Session& session);
 
-class ProbeRecorder {
+class ProbeRecorder final : public TrainObserver {
  public:
-  // `session` must outlive the object. Rank 0 opens the file; where it cannot, it says so, and the run goes on without.
-  explicit ProbeRecorder(Session& session);
+  // Rank 0 opens `path`, unless it is empty; if it cannot, it warns and the run continues without the file. `session`
+  // must outlive the object.
+  ProbeRecorder(Session& session, const std::string& path);
 
   RunProbe& probe() { return probe_; }
-  // Of every step, and after it what was found in it, if it was looked at.
-  void count(const StepReport& step);
-  void record(const ProbedStep& step);
-  // One line for the log: how many steps were looked at, what they took beyond the others, and where the file is.
-  std::string summary() const;
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
+  // Logs how many steps were probed, what they took beyond the others, and where the file is.
+  void before_leave(Trainer& trainer) override;
 
  private:
+  void record(const ProbedStep& step);
   struct Seconds {
     int64_t steps = 0;
     double sum = 0.0;

@@ -14,7 +14,7 @@
 namespace mantissa {
 namespace {
 
-// What one rank brings to the profile of all.
+// A rank's part of the profile of all.
 struct RankProfile {
   int64_t steps = 0;
   double step_ms = 0.0;  // the mean
@@ -31,7 +31,7 @@ RankProfile describe(const OpTimes& times) {
   return mine;
 }
 
-// What cannot be measured, for want of memory, is not known; it is no reason to end a training that fits.
+// A ceiling that cannot be measured, for want of memory, is not known: no reason to end a training that fits.
 template <typename Measure>
 std::optional<double> measured(const char* what, Measure measure) {
   try {
@@ -42,14 +42,13 @@ std::optional<double> measured(const char* what, Measure measure) {
   }
 }
 
-std::string heading(const std::vector<RankProfile>& ranks, const Session& session) {
+std::string heading(const std::vector<RankProfile>& ranks, int rank, int warm_up_steps) {
   if (ranks[0].steps == 0) {
     return fmt::format("no step was profiled: the first {} after a start are not",
-                       session.profiler->options().warm_up_steps);
+                       warm_up_steps);
   }
   const auto step_ms = [](const RankProfile& a, const RankProfile& b) { return a.step_ms < b.step_ms; };
   const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), step_ms);
-  const int rank = session.communicator.rank();
   const RankProfile& mine = ranks[static_cast<size_t>(rank)];
   std::string text = fmt::format("{:.3f} ms a step, mean of {} steps, rank {}", mine.step_ms, mine.steps, rank);
   if (ranks.size() > 1) {
@@ -60,10 +59,8 @@ std::string heading(const std::vector<RankProfile>& ranks, const Session& sessio
 
 }  // namespace
 
-RunProfile::RunProfile(Session& session, std::string folder) : session_(session), folder_(std::move(folder)) {
-  if (session.config.cuda.graph && session.communicator.rank() == 0) {
-    log_warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
-  }
+RunProfile::RunProfile(StepProfiler& profiler, ModelRuntime& runtime, Communicator& communicator, std::string folder)
+    : profiler_(profiler), runtime_(runtime), communicator_(communicator), folder_(std::move(folder)) {
   if (folder_.empty()) return;
   std::error_code ignored;
   std::filesystem::remove(path("profile", "txt"), ignored);
@@ -71,10 +68,10 @@ RunProfile::RunProfile(Session& session, std::string folder) : session_(session)
 }
 
 std::string RunProfile::path(const char* what, const char* extension) const {
-  return fmt::format("{}/{}_rank{}.{}", folder_, what, session_.communicator.rank(), extension);
+  return fmt::format("{}/{}_rank{}.{}", folder_, what, communicator_.rank(), extension);
 }
 
-// A full disk is no reason to end a training either.
+// A full disk is no reason to end a training.
 void RunProfile::write(const std::string& path, const std::string& text) const {
   if (folder_.empty()) return;
   std::error_code error;
@@ -87,42 +84,47 @@ void RunProfile::write(const std::string& path, const std::string& text) const {
 }
 
 void RunProfile::write_trace() {
-  if (trace_written_ || session_.profiler->traced().empty()) return;
-  write(path("trace", "json"), to_chrome_trace(session_.profiler->traced(), session_.communicator.rank()));
+  if (trace_written_ || profiler_.traced().empty()) return;
+  write(path("trace", "json"), to_chrome_trace(profiler_.traced(), communicator_.rank()));
   trace_written_ = true;
 }
 
 void RunProfile::watch() {
-  if (session_.profiler->trace_complete()) write_trace();
+  if (profiler_.trace_complete()) write_trace();
+}
+
+void RunProfile::before_leave(Trainer& trainer) {
+  const std::string text = finish();
+  if (trainer.is_leader()) log_info("profile: {}", text);
 }
 
 Ceilings RunProfile::measure_ceilings(uint32_t dtypes) {
-  Backend& backend = *session_.runtime.backend;
-  Stream& stream = *session_.runtime.stream;
+  Backend& backend = *runtime_.backend;
+  Stream& stream = *runtime_.stream;
   Ceilings ceilings;
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kU8}) {
     if ((dtypes & bit(dtype)) == 0) continue;
-    session_.communicator.barrier();  // so that ranks of one device measure what they leave each other
+    communicator_.barrier();  // so that ranks of one device measure what they leave each other
     const auto flops = measured("GEMM peak", [&] { return measure_gemm_flops(backend, stream, dtype); });
     if (flops) ceilings.gemm_flops[dtype] = *flops;
   }
-  session_.communicator.barrier();
+  communicator_.barrier();
   ceilings.memory_bytes =
       measured("memory bandwidth", [&] { return measure_memory_bandwidth(backend, stream); }).value_or(0.0);
   return ceilings;
 }
 
 std::string RunProfile::finish() {
-  const OpTimes& times = session_.profiler->finish();
+  const OpTimes& times = profiler_.finish();
   write_trace();
-  const std::vector<RankProfile> ranks = all_gather_records(session_.communicator, describe(times));
+  const std::vector<RankProfile> ranks = all_gather_records(communicator_, describe(times));
   uint32_t dtypes = 0;
   for (const RankProfile& rank : ranks) dtypes |= rank.dtypes;  // all ranks measure alike
-  std::string text = heading(ranks, session_);
+  std::string text = heading(ranks, communicator_.rank(), profiler_.options().warm_up_steps);
   const Ceilings ceilings = dtypes != 0 ? measure_ceilings(dtypes) : Ceilings{};
   if (times.steps() > 0) text += to_text(times, ceilings);
   write(path("profile", "txt"), text + "\n");
-  session_.communicator.barrier();  // one rank may end the job after this
+  communicator_.barrier();  // one rank may end the job after this
   return text;
 }
 

@@ -1,19 +1,22 @@
-// RunProfile: what a profiled session tells about its steps, as text and as files.
+// RunProfile: the times of a profiled session, as text and as files.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "core/profile/profile_table.h"
-#include "tools/train/session.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa {
 
-class RunProfile {
+class RunProfile final : public TrainObserver {
  public:
-  // Writes no files where `folder` is empty; else profile_rank<N>.txt and trace_rank<N>.json, each at once, and begins
-  // by removing those of an earlier run. The session must have a profiler.
-  RunProfile(Session& session, std::string folder);
+  // Writes no files if `folder` is empty; else profile_rank<N>.txt and trace_rank<N>.json, each atomically, and first
+  // removes those of an earlier run. References must outlive the object.
+  RunProfile(StepProfiler& profiler, ModelRuntime& runtime, Communicator& communicator, std::string folder);
+
+  void after_step(Trainer&, const StepReport&, const ProbedStep*) override { watch(); }
+  void before_leave(Trainer& trainer) override;
 
   // After steps: writes the trace as soon as its steps are known, so that a run that is ended early leaves one.
   void watch();
@@ -27,7 +30,9 @@ class RunProfile {
   std::string path(const char* what, const char* extension) const;
   void write_trace();
 
-  Session& session_;
+  StepProfiler& profiler_;
+  ModelRuntime& runtime_;
+  Communicator& communicator_;
   const std::string folder_;
   bool trace_written_ = false;
 };

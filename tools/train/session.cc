@@ -8,8 +8,8 @@
 #include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/gathered_codes.h"
-#include "tools/train/step_memory.h"
 
 namespace mantissa {
 namespace {
@@ -22,7 +22,7 @@ std::optional<size_t> first_difference(const std::vector<Value>& by_rank) {
   return static_cast<size_t>(found - by_rank.begin());
 }
 
-// What ranks of one node read where it lies, and gradients that an fp32 wire sends from there.
+// The buckets in shared memory: those that ranks of one node read in place, and gradients that an fp32 wire sends.
 SentBuckets sent_buckets(const Config& config, Communicator& communicator) {
   const ReducerConfig& reducer = config.comm.reducer;
   const bool in_place = expected_path(config, communicator) == ContributionPath::kInPlace;
@@ -36,7 +36,8 @@ const Config& checked(const Config& config, Communicator& communicator) {
   return config;
 }
 
-DeviceChoice agreed_device(const Config& config, Communicator& communicator) {
+DeviceChoice agreed_device(const Config& config, Communicator& communicator, const SessionParts& parts) {
+  if (parts.backend) return {};
   DeviceChoice choice = choose_device(config.device, communicator.local_rank());
   const std::vector<std::string> devices = all_gather_texts(communicator, choice.backend);
   if (const auto rank = first_difference(devices)) {
@@ -57,8 +58,8 @@ void require_same_data(uint64_t fingerprint, Communicator& communicator) {
   }
 }
 
-std::unique_ptr<StepProfiler> make_profiler(const Config& config, const DeviceChoice& device) {
-  if (!config.profile) return nullptr;
+std::unique_ptr<StepProfiler> make_profiler(const Config& config, const DeviceChoice& device, SessionParts& parts) {
+  if (parts.profiler || !config.profile) return std::move(parts.profiler);
   return std::make_unique<StepProfiler>(ProfilerOptions{.create_timer = find_backend(device.backend).create_timer});
 }
 
@@ -80,6 +81,12 @@ std::unique_ptr<Communicator> make_profiled(Communicator& inner, StepProfiler* p
 Communicator& outermost(Communicator& given, Communicator* staged, Communicator* profiled) {
   if (profiled != nullptr) return *profiled;
   return staged != nullptr ? *staged : given;
+}
+
+ReducerConfig reducer_config(const Config& config, int ranks) {
+  ReducerConfig reducer = config.comm.reducer;
+  reducer.boost_log2 = gradient_prescale_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
+  return reducer;
 }
 
 DelayedScales& keep_delayed_scales(ModelRuntime& runtime, const Config& config) {
@@ -116,7 +123,7 @@ void require_same_configuration(const Config& config, Communicator& communicator
   }
 }
 
-int gradient_boost_log2(int64_t ranks, int64_t micro_batches) {
+int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
   return std::bit_width(static_cast<uint64_t>(ranks * micro_batches)) - 1;
 }
 
@@ -131,27 +138,21 @@ BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int r
   return BucketLayout(parameters, ranks, config.comm.bucket_bytes(), state_alignment(config.optimizer.adamw));
 }
 
-ReducerConfig resolve_reducer(const Config& config, int ranks) {
-  ReducerConfig reducer = config.comm.reducer;
-  reducer.boost_log2 = gradient_boost_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
-  return reducer;
-}
-
-Session::Session(const Config& given, Communicator& given_communicator)
+Session::Session(const Config& given, Communicator& given_communicator, SessionParts parts)
     : config(checked(given, given_communicator)),
-      device(agreed_device(config, given_communicator)),
-      profiler(make_profiler(config, device)),
+      device(agreed_device(config, given_communicator, parts)),
+      profiler(make_profiler(config, device, parts)),
       runtime(
-          config, device, [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); },
-          profiler.get()),
+          config, parts.backend ? std::move(parts.backend) : open_device(config, device),
+          [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); }, profiler.get()),
       staged(make_staged(given_communicator, *runtime.backend)),
       profiled(make_profiled(outermost(given_communicator, staged.get(), nullptr), profiler.get())),
       communicator(outermost(given_communicator, staged.get(), profiled.get())),
-      data(config, runtime.model->objective()),
+      batches(parts.batches(config, runtime.model->objective())),
       injection(config.test, communicator.rank(), *runtime.backend, *runtime.stream),
       buckets(runtime.parameters, lay_out(config, runtime.parameters, ranks()), *runtime.backend,
               sent_buckets(config, communicator)),
-      reducer(buckets, communicator, *runtime.backend, *runtime.stream, resolve_reducer(config, ranks())),
+      reducer(buckets, communicator, *runtime.backend, *runtime.stream, reducer_config(config, ranks())),
       amaxes(keep_delayed_scales(runtime, config), communicator, *runtime.backend, *runtime.stream),
       optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
                 config.optimizer.adamw,
@@ -160,7 +161,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
       verdicts(communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
-  require_same_data(data.fingerprint(), communicator);
+  require_same_data(batches->fingerprint(), communicator);
   if (captures_steps()) require_capturable(config, communicator);
   for (const GradientInjection& fault : config.test.gradients) {
     const Parameter* parameter = runtime.parameters.find(fault.parameter);
@@ -172,7 +173,7 @@ Session::Session(const Config& given, Communicator& given_communicator)
                                     parameter->numel(), fault.element));
     }
   }
-  optimizer.initialize(config.train.seed);
+  if (runtime.backend->computes()) optimizer.initialize(config.train.seed);
   if (!profiler) return;
   const bool on_host = runtime.backend->device().kind == Device::Kind::kCpu;
   profiler->attach(*runtime.stream, on_host ? StreamOrder::kInline : StreamOrder::kBeside);

@@ -1,6 +1,7 @@
-// Session: everything that a training run is made of on one rank, put together from the configuration.
+// Session: the parts of a training on one rank, assembled from the configuration or given.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "amp/grad_scaler.h"
@@ -11,33 +12,40 @@
 #include "comm/sharded_optimizer.h"
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
-#include "tools/train/batch_source.h"
+#include "tools/train/batches.h"
 #include "tools/train/fault_injection.h"
 #include "tools/train/model_runtime.h"
 
 namespace mantissa {
 
+// Parts that are given; the configuration says what the others are.
+struct SessionParts {
+  std::unique_ptr<Backend> backend{};        // null: the device that config.device names
+  std::unique_ptr<StepProfiler> profiler{};  // null: none, unless config.profile
+  std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
+};
+
 struct Session {
   // Checks that all ranks have the same configuration and data (CommError naming the ranks otherwise), then allocates
-  // and initialises. Collective. `config` and `communicator` must outlive the session.
-  Session(const Config& config, Communicator& communicator);
+  // and initialises. On a backend that computes nothing the step arena is unlimited and weights are left as they are.
+  // Collective. `config` and `communicator` must outlive the session.
+  Session(const Config& config, Communicator& communicator, SessionParts parts = {});
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   int ranks() const { return communicator.size(); }
-  // Whether steps are captured in a CUDA graph (cuda.graph): not while they are profiled, since a repeated capture
-  // passes no kernel calls.
+  // Whether steps are captured in a CUDA graph (cuda.graph). A profiled step is not: a replay passes no kernel calls.
   bool captures_steps() const;
   int64_t micro_batches() const { return config.train.global_batch / (config.train.micro_batch * ranks()); }
 
   const Config& config;
-  const DeviceChoice device;
-  const std::unique_ptr<StepProfiler> profiler;  // where profile: true
+  const DeviceChoice device;                     // empty where the backend was given
+  const std::unique_ptr<StepProfiler> profiler;  // null without profile: true
   ModelRuntime runtime;
   std::unique_ptr<Communicator> staged;    // where the given transport works on host memory and the device has its own
-  std::unique_ptr<Communicator> profiled;  // tells the profiler of what it hands on
-  Communicator& communicator;              // the one to use
-  BatchSource data;
+  std::unique_ptr<Communicator> profiled;  // reports to the profiler
+  Communicator& communicator;              // the outermost of the three: the one to use
+  const std::shared_ptr<const Batches> batches;
   FaultInjection injection;
   FlatBuckets buckets;
   GradientReducer reducer;
@@ -53,19 +61,15 @@ struct Session {
 // CommError naming a rank that was started with another configuration than rank 0. Collective.
 void require_same_configuration(const Config& config, Communicator& communicator);
 
-// log2 of the gradient boost. Backward passes run with the gradient of the mean over one micro-batch of one rank, so
-// that the gradients of 16-bit activations keep their magnitude whatever the number of ranks and micro-batches: this
-// power of two, at most ranks * micro-batches, above the gradient of the global mean. Unscaling takes it out again,
-// exactly.
-int gradient_boost_log2(int64_t ranks, int64_t micro_batches);
+// log2 of the gradient prescale: a power of two, at most ranks * micro-batches, by which the gradients of backward
+// passes exceed those of the global mean loss. They are then near those of the mean over one micro-batch of one rank,
+// so that 16-bit gradients keep their magnitude for any number of ranks and micro-batches. Unscaling removes it exactly.
+int gradient_prescale_log2(int64_t ranks, int64_t micro_batches);
 
-// How these ranks will come to each other's gradients, unless the system refuses them the memory for it.
+// How ranks reach each other's gradients, unless the system refuses the shared memory.
 ContributionPath expected_path(const Config& config, const Communicator& communicator);
 
 // The buckets of the configuration's parameters for this many ranks.
 BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks);
-
-// The configuration's reduction for this many ranks.
-ReducerConfig resolve_reducer(const Config& config, int ranks);
 
 }  // namespace mantissa

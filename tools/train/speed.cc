@@ -1,8 +1,28 @@
 #include "tools/train/speed.h"
 
-#include <fmt/core.h>
+#include "comm/gpu_claim.h"
+#include "core/backend/gemm_peak.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
 
 namespace mantissa {
+namespace {
+
+struct RankPeaks {
+  double gemm = 0.0, datasheet = 0.0;  // FLOP/s; 0: not known
+};
+
+// A peak that cannot be measured, for want of memory, is not known: no reason to end a training that fits.
+double measured_flops(DType compute, ModelRuntime& runtime) {
+  try {
+    return measure_gemm_flops(*runtime.backend, *runtime.stream, compute);
+  } catch (const Error& error) {
+    log_warn("the GEMM peak was not measured: {}", error.what());
+    return 0.0;
+  }
+}
+
+}  // namespace
 
 std::string SpeedContext::to_text(double step_seconds) const {
   std::string shares;
@@ -14,6 +34,42 @@ std::string SpeedContext::to_text(double step_seconds) const {
   add(gemm_peak_flops, "GEMM peak");
   add(datasheet_flops, "data sheet");
   return fmt::format("{:.0f} tok/s{}", tokens_per_second(step_seconds), shares);
+}
+
+double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision) {
+  const auto promised = [&](DType dtype, Fp32Math math) {
+    return backend.datasheet_flops(index, dtype, math).value_or(0.0);
+  };
+  const Fp32Products products = precision.fp32_products;
+  if (precision.compute == DType::kF32 && bf16_products(products) > 0) {
+    return promised(DType::kBF16, Fp32Math::kFull) / bf16_products(products);
+  }
+  return promised(precision.compute, products == Fp32Products::kTf32 ? Fp32Math::kTf32 : Fp32Math::kFull);
+}
+
+SpeedContext measure_speed_context(const Config& config, const DeviceChoice& device, ModelRuntime& runtime,
+                                   Communicator& communicator) {
+  const int64_t tokens = config.train.global_batch * config.model.context;
+  SpeedContext speed{.tokens_per_step = tokens,
+                     .flops_per_step = training_flops_per_token(config.model) * static_cast<double>(tokens)};
+  const BackendEntry& backend = find_backend(device.backend);
+  communicator.barrier();  // so that ranks of one device measure what they leave each other
+  const RankPeaks mine{.gemm = measured_flops(config.precision.compute, runtime),
+                       .datasheet = promised_flops(backend, device.index, config.precision)};
+  bool all_measured = true, all_known = true;
+  for (const RankPeaks& peaks : all_gather_records(communicator, mine)) {
+    speed.gemm_peak_flops += peaks.gemm;
+    speed.datasheet_flops += peaks.datasheet;
+    all_measured &= peaks.gemm > 0.0;
+    all_known &= peaks.datasheet > 0.0;
+  }
+  const auto claims = all_gather_claims(communicator, {.node = this_node(),
+                                                       .gpu = backend.device_identity(device.index),
+                                                       .index = device.index,
+                                                       .visible_gpus = backend.device_count()});
+  if (!all_measured) speed.gemm_peak_flops = 0.0;
+  if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
+  return speed;
 }
 
 }  // namespace mantissa

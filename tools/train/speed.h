@@ -1,16 +1,20 @@
-// Speed: what turns the time of a step into rates, the same for the whole run.
+// Speed of a run: rates of a step, and the peaks they are compared with.
 //
-// MFU, model FLOP utilisation (Chowdhery et al. 2022, "PaLM", appendix B): FLOP that the model needs, whatever else is
-// computed (recomputation, padding, the optimizer), over what the devices could have done in that time. What they could
-// have done is either what their matrix products were measured to reach at the start of the run, or what the data sheet
-// promises. The first says what is lost around the products, and is fair to a device that is held below its data sheet
-// by power or by others that use it; the second is the one to compare with published numbers.
+// MFU, model FLOP utilisation (Chowdhery et al. 2022, "PaLM", appendix B): the model's FLOP over what the devices could
+// have done in that time. FLOP of recomputation, padding and the optimizer do not count. "Could have done" is either
+// the GEMM peak measured at the start of the run, or the data sheet. The first is fair to a device that power or other
+// users hold below its data sheet; the second compares with published numbers.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "core/backend/registry.h"
+#include "tools/train/model_runtime.h"
+
 namespace mantissa {
+
+class Communicator;
 
 struct SpeedContext {
   int64_t tokens_per_step = 0;   // positions of the global batch
@@ -28,5 +32,13 @@ struct SpeedContext {
   // "90000 tok/s | MFU 45.1% of GEMM peak, 33.0% of data sheet"
   std::string to_text(double step_seconds) const;
 };
+
+// Measures the GEMM peak of all ranks at once, in 0.2 to 0.5 s, and looks up the data sheets of their devices. Ranks
+// that share a GPU have no data sheet: each would be promised all of it. Collective.
+SpeedContext measure_speed_context(const Config& config, const DeviceChoice& device, ModelRuntime& runtime,
+                                   Communicator& communicator);
+
+// FLOP/s that the data sheet of the backend's device `index` promises for products in this precision; 0: nothing.
+double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision);
 
 }  // namespace mantissa

@@ -2,10 +2,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cmath>
+
 namespace mantissa {
 namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+const double kLogWidth = std::log(1.01);
+constexpr int32_t kSmallestBin = -100000;  // below that of any positive double
 
 std::string quantiles(const LogHistogram& values, const char* unit) {
   return fmt::format("min {:.4g}{u}, median {:.4g}{u}, 90 % {:.4g}{u}, 99 % {:.4g}{u}, max {:.4g}{u}",
@@ -20,6 +25,47 @@ void remember(std::deque<T>& newest, T value) {
 }
 
 }  // namespace
+
+void LogHistogram::add(double value) {
+  const bool countable = std::isfinite(value) && value > 0.0;
+  ++bins_[countable ? static_cast<int32_t>(std::floor(std::log(value) / kLogWidth)) : kSmallestBin];
+  min_ = count_ == 0 ? value : std::min(min_, value);
+  max_ = count_ == 0 ? value : std::max(max_, value);
+  ++count_;
+}
+
+double LogHistogram::quantile(double q) const {
+  if (count_ == 0) return std::nan("");
+  const auto rank = static_cast<int64_t>(std::llround(q * static_cast<double>(count_ - 1)));
+  if (rank == 0) return min_;
+  if (rank == count_ - 1) return max_;
+  int64_t seen = 0;
+  for (const auto& [bin, count] : bins_) {
+    seen += count;
+    if (seen > rank) return std::clamp(std::exp((bin + 0.5) * kLogWidth), min_, max_);
+  }
+  return max_;
+}
+
+void to_json(nlohmann::json& json, const LogHistogram& histogram) {
+  json = {{"bins", histogram.bins_}, {"count", histogram.count_}, {"min", histogram.min_}, {"max", histogram.max_}};
+}
+
+void from_json(const nlohmann::json& json, LogHistogram& histogram) {
+  json.at("bins").get_to(histogram.bins_);
+  json.at("count").get_to(histogram.count_);
+  json.at("min").get_to(histogram.min_);
+  json.at("max").get_to(histogram.max_);
+}
+
+double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return std::nan("");
+  std::sort(values.begin(), values.end());
+  const double position = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<size_t>(position);
+  const size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (position - static_cast<double>(below)) * (values[above] - values[below]);
+}
 
 void RunStatistics::add(const StepReport& report, const std::string& skip_reason) {
   if (newest_scales_.empty()) remember(newest_scales_, {report.step + 1, report.scale});
@@ -56,22 +102,22 @@ std::string RunStatistics::to_text(size_t peak_memory_bytes, const SpeedContext&
   return text + fmt::format("\n  peak memory  {:.2f} GiB (rank 0)", static_cast<double>(peak_memory_bytes) / kGib);
 }
 
-nlohmann::json RunStatistics::state() const {
-  return {{"applied", applied_},
-          {"skipped", skipped_},
-          {"scale_changes", scale_changes_},
-          {"newest_skips", newest_skips_},
-          {"newest_scales", newest_scales_},
-          {"grad_norms", grad_norms_.state()}};
+void to_json(nlohmann::json& json, const RunStatistics& statistics) {
+  json = {{"applied", statistics.applied_},
+          {"skipped", statistics.skipped_},
+          {"scale_changes", statistics.scale_changes_},
+          {"newest_skips", statistics.newest_skips_},
+          {"newest_scales", statistics.newest_scales_},
+          {"grad_norms", statistics.grad_norms_}};
 }
 
-void RunStatistics::restore(const nlohmann::json& state) {
-  applied_ = state.at("applied");
-  skipped_ = state.at("skipped");
-  scale_changes_ = state.at("scale_changes");
-  newest_skips_ = state.at("newest_skips").get<std::deque<std::string>>();
-  newest_scales_ = state.at("newest_scales").get<std::deque<std::pair<int64_t, float>>>();
-  grad_norms_.restore(state.at("grad_norms"));
+void from_json(const nlohmann::json& json, RunStatistics& statistics) {
+  json.at("applied").get_to(statistics.applied_);
+  json.at("skipped").get_to(statistics.skipped_);
+  json.at("scale_changes").get_to(statistics.scale_changes_);
+  json.at("newest_skips").get_to(statistics.newest_skips_);
+  json.at("newest_scales").get_to(statistics.newest_scales_);
+  json.at("grad_norms").get_to(statistics.grad_norms_);
 }
 
 }  // namespace mantissa

@@ -49,7 +49,7 @@ void StepWork::load(int64_t step) {
   const size_t count = static_cast<size_t>(tokens_.dim(1));
   const std::span<int32_t> tokens(host_tokens_), targets(host_targets_);
   for (size_t index = 0; index < first_samples_.size(); ++index) {
-    session_.data.train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
+    session_.batches->train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
                         targets.subspan(index * count, count));
   }
   ModelRuntime& runtime = session_.runtime;
@@ -74,12 +74,13 @@ void StepWork::set_loss_gradient(float value) {
   session_.runtime.backend->upload(&value, loss_gradient_, *session_.runtime.stream);
 }
 
-void StepWork::run(ProductObserver* observer, const PrecisionPolicy* policy) {
+void StepWork::run(const PassOptions& passes) {
   Session& s = session_;
   s.runtime.parameters.forget_gradients();
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     TapeOptions options = tape_options(index);
-    options.observer = index == 0 ? observer : nullptr;
+    options.observer = index == 0 ? passes.observer : nullptr;
+    if (passes.after_op) options.after_op = passes.after_op;
     if (index + 1 == first_samples_.size()) {  // gradients are complete after the last one: reduce as they land
       s.reducer.begin();
       options.gradient_ready = [&s, this](Parameter& parameter) {
@@ -88,7 +89,7 @@ void StepWork::run(ProductObserver* observer, const PrecisionPolicy* policy) {
       };
       options.between_nodes = [&s] { s.reducer.progress(); };
     }
-    Tape tape = s.runtime.make_tape(std::move(options), policy);
+    Tape tape = s.runtime.make_tape(std::move(options), passes.policy);
     const LossOutput output = forward(tape, index);
     s.runtime.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *s.runtime.stream);
     const Range range(RangeKind::kPhase, "backward");

@@ -1,6 +1,7 @@
 // StepWork: the passes of one step, from samples to summed gradients.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,37 +10,45 @@
 
 namespace mantissa {
 
-// An op that made something that was not finite.
+// The first op whose output or gradient was not finite.
 struct FoundOp {
-  std::string text;                    // what it made, and of what
+  std::string text;                    // the op, its output and its inputs
   std::vector<std::string> stored_by;  // layers: NonFiniteOp::stored_by
+};
+
+// Called with every op's layer, name and output. With a hook, no op is fused with another.
+using OpHook = std::function<void(std::string_view layer, std::string_view op, Tensor& output)>;
+
+// Options of the passes of one step.
+struct PassOptions {
+  ProductObserver* observer = nullptr;      // sees the products of the first micro-batch
+  const PrecisionPolicy* policy = nullptr;  // in place of the session's: see ModelRuntime::make_tape()
+  OpHook after_op{};                        // in place of fault injection
 };
 
 class StepWork {
  public:
   explicit StepWork(Session& session);
 
-  // Reads this rank's samples of a step and sends them to the device: what the calls below are about.
+  // Reads this rank's samples of a step and uploads them: the calls below are about these.
   void load(int64_t step);
   // Non-ignored tokens of the global batch. Collective, unless every token counts.
   int64_t count_global_tokens() const;
-  // What the gradients of the summed loss start from.
+  // The gradient of the summed loss that backward passes start from.
   void set_loss_gradient(float value);
-  // Queues forward and backward passes and the reduction. All that differs between steps is read by the device from
-  // memory which load() and set_loss_gradient() wrote, so that a captured run can be repeated. `observer`, if any, is
-  // shown the products of the first micro-batch. `policy`: see ModelRuntime::make_tape(). Collective.
-  void run(ProductObserver* observer = nullptr, const PrecisionPolicy* policy = nullptr);
-  // (micro-batches) fp32, on the device: what run() found for each, summed over its tokens.
+  // Queues forward and backward passes and the reduction. The device reads all that differs between steps from memory
+  // that load() and set_loss_gradient() wrote, so that a captured run can be replayed. Collective.
+  void run(const PassOptions& passes = {});
+  // (micro-batches) fp32, on the device: the loss of each in run(), summed over its tokens.
   const Tensor& losses() const { return losses_; }
 
-  // The loss of what load() has read, summed over this rank's tokens, nats, in forward passes with the weights as they
-  // are now, with the dropout of the step. Leaves no record of amaxes behind. `policy`: see ModelRuntime::make_tape().
-  // Blocks.
+  // The loss of the loaded samples, summed over this rank's tokens, nats: forward passes with the present weights and
+  // the step's dropout. Leaves no record of amaxes behind. `policy`: see PassOptions. Blocks.
   double loss_again(const PrecisionPolicy* policy = nullptr);
 
-  // Runs this rank's forward passes once more with every op checked, and for kBackward, if these are finite, the
-  // backward passes, too, whose gradients replace those of run(): the first op that made something that was not finite,
-  // and of what, on the first rank that has one. Nothing if all was finite. Slow; collective.
+  // Runs this rank's forward passes once more with every op checked and, for kBackward, if these are finite, the
+  // backward passes, whose gradients replace those of run(). Returns the first op that made something non-finite, on
+  // the first rank that has one. Slow; collective.
   std::optional<FoundOp> find_culprit(Pass pass);
 
  private:

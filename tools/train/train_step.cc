@@ -17,7 +17,7 @@ TrainStep::TrainStep(Session& session, RunProbe* probe)
       probe_(probe),
       work_(session),
       curvature_(session, work_),
-      boost_(std::ldexp(1.0, gradient_boost_log2(session.ranks(), session.micro_batches()))),
+      prescale_(std::ldexp(1.0, gradient_prescale_log2(session.ranks(), session.micro_batches()))),
       decisions_(session.runtime.backend->allocate_staging(2 * kDecisionBytes, "update decisions"), DType::kU8,
                  {2 * kDecisionBytes}),
       last_settled_(Clock::now()) {}
@@ -25,13 +25,13 @@ TrainStep::TrainStep(Session& session, RunProbe* probe)
 std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
   const bool probed = is_probed(next_to_start()), curved = is_curvature_due(next_to_start());
-  if (probed || curved) reports = finish();  // what is found belongs to a step that is not void
+  if (probed || curved) reports = finish();  // so that the step is not void  // what is found belongs to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
   if (curved) curvature_.before();
   Pending started = start(next_to_start());
   if (pending_) {
     reports.push_back(settle(*std::exchange(pending_, std::nullopt), Gradients::kOverwritten));
-    // What was started behind a step that was not applied is void: it will be started again.
+    // A step that was started after one that was not applied is void: it will be started again.
     if (!reports.back().applied) return reports;
   }
   if (runs_ahead() && !probed && !curved) {
@@ -43,7 +43,7 @@ std::vector<StepReport> TrainStep::run() {
     const StepReport& report = reports.back();
     probed_ = probe_->end(report.step, report.scale, report.applied, report.learning_rate);
   }
-  if (curved) reports.back().curvature = curvature_.after(reports.back(), boost_);
+  if (curved) reports.back().curvature = curvature_.after(reports.back(), prescale_);
   return reports;
 }
 
@@ -79,20 +79,20 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   report.scale = scaler.scale();
   const int64_t applied_steps = s.optimizer.applied_steps() + (pending_ ? 1 : 0);
   report.learning_rate = learning_rate(s.config.optimizer.schedule, applied_steps);
-  UpdatePlan plan = plan_update(s.config.optimizer.adamw, applied_steps, static_cast<double>(scaler.unscale()) / boost_,
+  UpdatePlan plan = plan_update(s.config.optimizer.adamw, applied_steps, static_cast<double>(scaler.unscale()) / prescale_,
                                 s.clipper.threshold(), report.learning_rate);
   plan.step = step;
   s.verdicts.plan(plan);
-  started.seed = seed_of(report.scale, report.tokens);
-  work_.set_loss_gradient(started.seed);
+  started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
+  work_.set_loss_gradient(started.loss_gradient);
   queue(is_probed(step) ? probe_ : nullptr);
   backend.copy(s.verdicts.decision(), decision_slot(step), *s.runtime.stream);
   started.decided = s.runtime.stream->record();
   return started;
 }
 
-float TrainStep::seed_of(float scale, int64_t tokens) const {
-  return static_cast<float>(static_cast<double>(scale) * boost_ / static_cast<double>(tokens));
+float TrainStep::loss_gradient_of(float scale, int64_t tokens) const {
+  return static_cast<float>(static_cast<double>(scale) * prescale_ / static_cast<double>(tokens));
 }
 
 void TrainStep::calibrate(int64_t step) {
@@ -103,7 +103,7 @@ void TrainStep::calibrate(int64_t step) {
   const Range range(RangeKind::kPhase, "calibrate");
   scales.begin_calibration();
   work_.load(step);
-  work_.set_loss_gradient(seed_of(s.scaler.current_scale(), work_.count_global_tokens()));
+  work_.set_loss_gradient(loss_gradient_of(s.scaler.current_scale(), work_.count_global_tokens()));
   work_.run();
   s.optimizer.record_amaxes();
   s.amaxes.run({});
@@ -114,7 +114,7 @@ void TrainStep::queue(RunProbe* probe) {
   Session& s = session_;
   const auto body = [this, &s, probe] {
     if (probe != nullptr) probe->begin();
-    work_.run(probe != nullptr ? probe->products() : nullptr);
+    work_.run({.observer = probe != nullptr ? probe->products() : nullptr});
     if (probe != nullptr) probe->gradients_ready();
     {
       const Range range(RangeKind::kPhase, "decide");
@@ -157,11 +157,7 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
     const Range range(RangeKind::kPhase, "wait");
     step.decided->synchronize();
   }
-  UpdateDecision decision;
-  std::memcpy(&decision, decision_slot(report.step).raw(), sizeof(decision));
-  MANTISSA_CHECK(decision.step == report.step && !decision.held,
-                 "[train_step] expected the decision about step {}, got that about step {}{}", report.step,
-                 decision.step, decision.held ? ", held" : "");
+  const UpdateDecision decision = read_decision(report.step);
   report.verdict = decision.verdict;
   report.loss = decision.verdict.loss_sum / static_cast<double>(report.tokens);
   report.grad_norm = decision.grad_norm;
@@ -175,7 +171,7 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
     s.clipper.record(report.grad_norm);
     s.optimizer.count_applied_step();
   } else {
-    explain(report, step.seed, gradients);
+    explain(report, step.loss_gradient, gradients);
   }
   clean_scale_ = report.applied ? report.scale : 0.0f;
   ++s.next_step;
@@ -185,13 +181,23 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   return report;
 }
 
+UpdateDecision TrainStep::read_decision(int64_t step) const {
+  UpdateDecision decision;
+  if (!session_.runtime.backend->computes()) return decision;  // of a clean step
+  std::memcpy(&decision, decision_slot(step).raw(), sizeof(decision));
+  MANTISSA_CHECK(decision.step == step && !decision.held,
+                 "[train_step] expected the decision about step {}, got that about step {}{}", step, decision.step,
+                 decision.held ? ", held" : "");
+  return decision;
+}
+
 bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
   // A dynamic scale that has just grown, or comes down from its first value, overflows as it should; a hunt takes
   // longer than a step. Where the same scale was good enough one step before, it need not be the scale.
   return is_fault(report.event) || report.event == ScalerEvent::kHeldAtFloor || report.scale == clean_scale_;
 }
 
-void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
+void TrainStep::explain(StepReport& report, float loss_gradient, Gradients gradients) {
   Session& s = session_;
   const auto blame = [&report](std::optional<FoundOp> found) {
     if (!found) return;
@@ -201,7 +207,7 @@ void TrainStep::explain(StepReport& report, float seed, Gradients gradients) {
   if (gradients == Gradients::kOverwritten) {
     s.runtime.stream->synchronize();  // the step behind has run: its gradients give way
     work_.load(report.step);
-    work_.set_loss_gradient(seed);
+    work_.set_loss_gradient(loss_gradient);
     work_.run();
   }
   if (!report.verdict.loss_finite) {

@@ -1,34 +1,33 @@
 #include "tools/train/train_verb.h"
 
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
 #include <optional>
 
 #include "core/base/log.h"
+#include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
-#include "tools/train/adaptive_state.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/gathered_codes.h"
-#include "tools/train/job.h"
 #include "tools/train/launch.h"
-#include "tools/train/memory_table.h"
+#include "tools/train/threads.h"
+#include "tools/train/probe_recorder.h"
 #include "tools/train/run_folder.h"
-#include "tools/train/state_handover.h"
-#include "tools/train/trainer.h"
+#include "tools/train/run_log.h"
+#include "tools/train/run_profile.h"
+#include "tools/train/training.h"
 
 namespace mantissa {
 namespace {
 
-void announce(const Config& config, const Session& session, int threads) {
+void announce(const Session& session, int threads) {
+  const Config& config = session.config;
   if (config.device == "auto" && !session.device.reason.empty()) {
     log_info("device: auto takes the {}: {}", session.device.backend, session.device.reason);
   }
   log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
            config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
            session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
-  log_info("data: {} files, {} training tokens in {} windows, {} validation tokens", session.data.files(),
-           session.data.train_tokens(), session.data.train_windows(), session.data.validation_tokens());
+  log_info("data: {}", session.batches->describe());
   log_info(
       "precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
       config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
@@ -44,7 +43,7 @@ void announce(const Config& config, const Session& session, int threads) {
     log_info("{}", gather);
 }
 
-void warn_of_phases_behind_the_end(const Config& run) {
+void warn_of_unreached_phases(const Config& run) {
   for (int phase = 1; phase < phase_count(run); ++phase) {
     if (phase_begin(run, phase) < run.train.steps) continue;
     log_warn("{} begins after step {}, and train.steps = {}: it is never reached", phase_name(run, phase),
@@ -52,84 +51,84 @@ void warn_of_phases_behind_the_end(const Config& run) {
   }
 }
 
-// What one session hands on to the next.
-struct Handover {
-  HeldState held;
-  nlohmann::json trainer;
-  PrecisionSwitch why;
+// Saves checkpoints while a training runs.
+class Saver final : public TrainObserver {
+ public:
+  // `is_saved`: whether the end of the run could be saved.
+  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, bool resumed, bool& is_saved)
+      : checkpoints_(session, run),
+        interval_(run.checkpoint.interval),
+        log_(std::move(log)),
+        saved_step_(resumed ? session.next_step : -1),
+        is_saved_(is_saved) {}
 
-  int64_t step() const { return held.numbers().next_step; }
-};
-
-// Where a training comes from: a session before, a checkpoint, or neither.
-struct Origin {
-  std::optional<Handover> before{};
-  std::optional<ResumePoint> checkpoint{};
-
-  int64_t step() const { return before ? before->step() : checkpoint ? checkpoint->step : 0; }
-  nlohmann::json trainer() const { return before ? before->trainer : checkpoint ? checkpoint->run : nlohmann::json(); }
-};
-
-// What another phase changes of the settings, behind what the trainer says of it.
-PrecisionSwitch with_changes(const Config& run, int before, int after, PrecisionSwitch why) {
-  const std::vector<std::string> changes = training_differences(in_phase(run, before), in_phase(run, after));
-  why.changes.insert(why.changes.end(), changes.begin(), changes.end());
-  return why;
-}
-
-// Trains in one precision. Nothing where the training ends with it.
-std::optional<Handover> train_on(const Config& run, const Origin& origin, int threads, const RunFolder* folder,
-                                 Communicator& communicator) {
-  const int phase = phase_of(run, origin.step(), origin.trainer());
-  const Config config = with_lifts(in_phase(run, phase), fallback_from(run, origin.trainer()));
-  Session session(config, communicator);
-  // What is wrong is told before session and trainer go: their end waits for the device, where the work that failed may
-  // hang.
-  std::optional<TrainingCheckpoints> checkpoints;
-  std::optional<Trainer> trainer;
-  try {
-    checkpoints.emplace(session, run);
-    TrainerStart start{.state = origin.trainer(), .adaptive = adaptive_from(run, origin.step(), origin.trainer())};
-    if (origin.before) {
-      origin.before->held.hand_over(session);
-      start.by_switch = origin.before->why;
-    } else {
-      announce(config, session, threads);
-      warn_of_phases_behind_the_end(run);
-      if (origin.checkpoint) checkpoints->resume(*origin.checkpoint);
-      if (folder != nullptr) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
-    }
-    trainer.emplace(session, *checkpoints, start);
-    const int64_t last = Trainer::last_step(run), end = std::min(phase_end(run, phase), last);
-    std::optional<PrecisionSwitch> why = trainer->run(end);
-    if (session.next_step >= last) {
-      trainer->finish();
-      return std::nullopt;
-    }
-    trainer->leave();
-    nlohmann::json state = trainer->state();
-    const int next = phase_of(run, session.next_step, state);
-    if (!why) why = PrecisionSwitch{.cause = phase_path(run, next)};
-    if (next != phase) why = with_changes(run, phase, next, std::move(*why));
-    return Handover{.held = HeldState(session), .trainer = std::move(state), .why = std::move(*why)};
-  } catch (const std::exception& exception) {
-    leave_job(exception, communicator);
+  bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
+  void at_pause(Trainer& trainer) override { save(trainer); }
+  void at_end(Trainer& trainer, Ending) override {
+    if (saved_step_ != trainer.session().next_step) is_saved_ = save(trainer);
   }
-}
 
-void train(const Config& config, Communicator& communicator) {
-  require_same_configuration(config, communicator);  // the whole schedule; sessions see one phase of it
-  validate_for_ranks(config, communicator.size());
-  const int threads = set_up_threads(config, communicator);
-  // What the model refuses, in any phase, is refused before there is a folder.
-  const auto predicted = predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
+ private:
+  bool save(Trainer& trainer) {
+    const Range range(RangeKind::kPhase, "checkpoint");
+    if (!checkpoints_.save(trainer.state())) return false;
+    saved_step_ = trainer.session().next_step;
+    log_->saved(trainer.session());
+    return true;
+  }
+
+  TrainingCheckpoints checkpoints_;
+  const int64_t interval_;
+  const std::shared_ptr<RunLog> log_;
+  int64_t saved_step_;
+  bool& is_saved_;
+};
+
+void train(const Config& run, Communicator& communicator) {
+  require_same_configuration(run, communicator);  // the whole schedule; sessions see one phase of it
+  validate_for_ranks(run, communicator.size());
+  const int threads = set_up_threads(run, communicator);
+  // Errors of any phase are found before there is a folder.
+  const auto predicted = predict_memory_tables(run, communicator.size(), expected_path(run, communicator));
   std::optional<RunFolder> folder;
-  if (communicator.rank() == 0) folder.emplace(config.train.run_dir);
-  Origin origin{.checkpoint = find_resume_point(config, communicator)};
-  log_info("memory of a rank, predicted:{}",
-           to_text(predicted[static_cast<size_t>(phase_of(config, origin.step(), origin.trainer()))]));
-  while ((origin.before = train_on(config, origin, threads, folder ? &*folder : nullptr, communicator))) {
-  }
+  if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
+  const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
+  const int64_t step = checkpoint ? checkpoint->step : 0;
+  const int phase = phase_of(run, step, checkpoint ? run_state_of(run, *checkpoint) : RunState(run));
+  log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
+
+  bool is_saved = true;
+  const auto begin = [&](Session& session, RunState&, const SessionStart& start,
+                         TrainObservers& observers) -> RunProbe* {
+    if (start.by_switch == nullptr) {
+      announce(session, threads);
+      warn_of_unreached_phases(run);
+      if (folder) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
+    }
+    const std::string& run_dir = run.train.run_dir;
+    const auto log = std::make_shared<RunLog>(session, start.by_switch);
+    observers.push_back(std::make_shared<Saver>(session, run, log, start.resumed, is_saved));
+    observers.push_back(log);
+    RunProbe* probe = nullptr;
+    if (run.probe.enabled) {
+      const auto recorder = std::make_shared<ProbeRecorder>(session, run_dir + "/probes.mtp");
+      observers.push_back(recorder);
+      probe = &recorder->probe();
+    }
+    if (session.profiler) {
+      if (run.cuda.graph && communicator.rank() == 0) {
+        log_warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
+      }
+      observers.push_back(
+          std::make_shared<RunProfile>(*session.profiler, session.runtime, session.communicator, run_dir));
+    }
+    return probe;
+  };
+  train_run(run, checkpoint, {.begin = begin, .on_error = [&](const auto& error) { leave_job(error, communicator); }},
+            communicator);
+  if (is_saved) return;
+  throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
+                                    Trainer::last_step(run), checkpoint_root(run.train.run_dir)));
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 namespace mantissa {
 namespace {
 
-// fp32 masters, or weights that are their own.
+// The fp32 masters, or the weights if there are none.
 std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& stream) {
   const Tensor& stored = piece.master.defined() ? piece.master : piece.weight;
   Tensor wide = stored;
@@ -57,7 +57,7 @@ double UpdateCurvature::gradient_dot_update() {
   return dot;
 }
 
-std::optional<double> UpdateCurvature::after(const StepReport& step, double boost) {
+std::optional<double> UpdateCurvature::after(const StepReport& step, double prescale) {
   if (!step.applied || step.learning_rate == 0.0) return std::nullopt;
   struct Sums {
     double dot = 0.0, loss = 0.0;
@@ -68,7 +68,7 @@ std::optional<double> UpdateCurvature::after(const StepReport& step, double boos
     all.dot += sums.dot;
     all.loss += sums.loss;
   }
-  const double dot = all.dot / (static_cast<double>(step.scale) * boost);
+  const double dot = all.dot / (static_cast<double>(step.scale) * prescale);
   if (dot >= 0.0) return std::nullopt;
   return curvature_of(step.loss, all.loss / static_cast<double>(step.tokens), dot);
 }

@@ -1,10 +1,10 @@
-// UpdateCurvature: how far the loss of a step's own batch is, behind the update, from what the gradient promised
+// UpdateCurvature: how far the loss of a step's own batch after the update is from what the gradient promised
 // (curvature_of() in amp/adaptive_precision.h). The loss is that of the same micro-batches in one more forward pass
-// each, with the same dropout; update and gradient are multiplied on the host, in double: in the precision that is
-// being judged, a difference of gradients would be its rounding, and small products would be lost.
+// each, with the same dropout. Update and gradient are multiplied on the host, in double: in the precision under
+// judgement small products would be lost.
 //
-// What it costs: a copy of this rank's part of the weights on the host, three copies of that size from the device, and
-// the forward passes: about a third of a step.
+// Cost: about a third of a step for the forward passes and three copies of this rank's weights from the device, and one
+// copy of them in host memory.
 #pragma once
 
 #include <optional>
@@ -20,20 +20,19 @@ class UpdateCurvature {
   // Both must outlive the object.
   UpdateCurvature(Session& session, StepWork& work) : session_(session), work_(work) {}
 
-  // Before the step, with nothing under way. Blocks.
+  // Before the step, with none under way. Blocks.
   void before();
-  // Behind it, with its gradients as they are; `boost`: what they are multiplied by besides the loss scale. Nothing
-  // where the step was skipped, the rate was 0, or the update does not lead downhill to first order, as momentum may
-  // not: then there is nothing to compare with. The same on all ranks. Collective; blocks.
-  std::optional<double> after(const StepReport& step, double boost);
+  // After the step, with its gradients unchanged; they carry the factors loss scale and `prescale`. Nothing if the step
+  // was skipped, its rate was 0, or the update does not lead downhill to first order, as momentum may not. The same on
+  // all ranks. Collective; blocks.
+  std::optional<double> after(const StepReport& step, double prescale);
 
  private:
-  // Of this rank's part.
-  double gradient_dot_update();
+  double gradient_dot_update();  // over this rank's shard
 
   Session& session_;
   StepWork& work_;
-  std::vector<std::vector<float>> weights_;  // of each piece of the optimizer, before the update
+  std::vector<std::vector<float>> weights_;  // before the update, by piece of the optimizer
 };
 
 }  // namespace mantissa

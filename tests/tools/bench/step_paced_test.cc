@@ -44,7 +44,7 @@ TEST(StepPaced, TellsTheOtherRanks) { expect_two_rounds(run_under_mpirun(2, step
 TEST(StepPaced, RefusesAnotherOrder) {
   const Outcome outcome = run_shell(step("rund\n"));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("step: standard input: expected 'round' or 'end', got 'rund'"));
+  EXPECT_THAT(outcome.output, HasSubstr("error: standard input: expected 'round' or 'end', got 'rund'"));
 }
 
 }  // namespace

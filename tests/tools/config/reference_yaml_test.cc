@@ -13,7 +13,7 @@
 #include "core/io/config_reader.h"
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config_binding.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {

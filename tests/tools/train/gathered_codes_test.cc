@@ -15,7 +15,7 @@
 #include "tests/tools/train/program.h"
 #include "tools/config/validation.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/memory_table.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa::testing {
@@ -91,7 +91,7 @@ Trained train(const SmallRun& run, int ranks, int steps, std::vector<std::string
     RankView& view = trained.ranks[static_cast<size_t>(communicator.rank())];
     Session session(config, communicator);
     TrainingCheckpoints checkpoints(session, config);
-    if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
+    if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
     TrainStep step(session);
     while (session.next_step < steps) {
       for (const StepReport& report : step.run()) {
@@ -102,7 +102,7 @@ Trained train(const SmallRun& run, int ranks, int steps, std::vector<std::string
       view.weights.push_back(
           hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream));
     }
-    EXPECT_TRUE(checkpoints.save({}));
+    EXPECT_TRUE(checkpoints.save(RunState(config)));
     EXPECT_EQ(predict_memory_table(config, ranks).state, measure_memory_table(session).state);
   });
   trained.checkpoint = run.hashes(steps);

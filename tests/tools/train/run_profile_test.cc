@@ -69,7 +69,7 @@ TEST(RunProfile, SaysSoWhenAllStepsWereWarmUp) {
   const Config config = load_config(run.config_path(), {"profile=true"});
   LocalGroup group(1);
   Session session(config, group.rank(0));
-  RunProfile profile(session, run.run_dir());
+  RunProfile profile(*session.profiler, session.runtime, session.communicator, run.run_dir());
   TrainStep step(session);
   for (int index = 0; index < 2; ++index) step.run();
   EXPECT_THAT(profile.finish(), HasSubstr("no step was profiled: the first 2 after a start are not"));
@@ -84,7 +84,7 @@ TEST(RunProfile, WritesTheTraceWhileTheRunGoesOn) {
   const Config config = load_config(run.config_path(), {"profile=true"});
   LocalGroup group(1);
   Session session(config, group.rank(0));
-  RunProfile profile(session, run.run_dir());
+  RunProfile profile(*session.profiler, session.runtime, session.communicator, run.run_dir());
   EXPECT_FALSE(std::filesystem::exists(trace));
   TrainStep step(session);
   int steps = 0;

@@ -1,4 +1,4 @@
-#include "tools/train/speed_measurement.h"
+#include "tools/train/speed.h"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,8 @@ std::vector<SpeedContext> measure(int ranks, const std::vector<std::string>& set
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Session session(config, group.rank(rank));
-      found[static_cast<size_t>(rank)] = measure_speed_context(session);
+      found[static_cast<size_t>(rank)] = 
+          measure_speed_context(session.config, session.device, session.runtime, session.communicator);
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -1,4 +1,4 @@
-#include "tools/train/thread_pinning.h"
+#include "tools/train/threads.h"
 
 #include <gtest/gtest.h>
 

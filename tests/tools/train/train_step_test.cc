@@ -11,7 +11,7 @@
 #include "tests/tools/train/program.h"
 #include "tools/train/generator.h"
 #include "tools/train/evaluation.h"
-#include "tools/train/memory_table.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/step_work.h"
 
 namespace mantissa::testing {
@@ -243,7 +243,7 @@ TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
     work.load(0);
     work.run();
     work.find_culprit(Pass::kBackward);
-    Evaluation(session).run();
+    Evaluation(config, session.runtime, *session.batches, session.communicator).run();
     Generator generator(session.runtime, config.model);
     generator.run(byte_tokens("of any length"), {.tokens = config.model.context}, [](int32_t) {});
     EXPECT_EQ(session.runtime.arena->peak_bytes(), session.runtime.arena->capacity_bytes()) << setting;

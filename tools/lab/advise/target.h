@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tools/lab/advise/prediction.h"
-#include "tools/train/memory_table.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 

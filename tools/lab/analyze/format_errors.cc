@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/tensor/philox.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 namespace {

@@ -9,10 +9,10 @@
 #include "core/io/checkpoint_manifest.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/analyze/run_settings.h"
-#include "tools/train/adaptive_state.h"
+#include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -115,10 +115,9 @@ GradScaler fixed_scale(float scale) {
 Trained train(Config config, int64_t batches, Communicator& communicator,
               const std::vector<ProbedStep>* scales_of = nullptr) {
   Session session(config, communicator);  // which reads the schedule of this very object
-  TrainingCheckpoints checkpoints(session, config);
-  if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
+  if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   ScheduleOptions& schedule = config.optimizer.schedule;
-  RunProbe probe(config, linear_layers(config), parts_of(session));
+  RunProbe probe = make_probe(session);
   TrainStep step(session, &probe);
   Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = {}};
   step.calibrate();

@@ -10,9 +10,9 @@
 #include "tools/config/validation.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/read_files.h"
-#include "tools/train/job.h"
 #include "tools/train/launch.h"
-#include "tools/train/memory_table.h"
+#include "tools/train/threads.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {

@@ -14,8 +14,8 @@
 #include "tools/lab/compare/page/comparison_page.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/read_files.h"
-#include "tools/train/job.h"
 #include "tools/train/launch.h"
+#include "tools/train/threads.h"
 
 namespace mantissa {
 namespace {

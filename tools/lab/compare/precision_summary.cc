@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "tools/lab/experiment/seed_margin.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 namespace {

@@ -8,7 +8,7 @@
 #include "comm/communicator.h"
 #include "core/base/error.h"
 #include "tools/config/precision_phases.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

@@ -14,20 +14,18 @@
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/lab/advise/calls/step_walk.h"
-#include "tools/train/evaluation.h"
-#include "tools/train/quantiles.h"
-#include "tools/train/state_handover.h"
-#include "tools/train/train_step.h"
-#include "tools/train/trainer.h"
+#include "tools/train/probe_recorder.h"
+#include "tools/train/statistics.h"
+#include "tools/train/training.h"
 
 namespace mantissa {
 namespace {
 
 constexpr size_t kWarmUpSteps = 2;
 
-// Of a training that is looked at and leaves nothing behind.
+// The settings of a training that writes nothing.
 Config in_memory(Config config) {
-  config.probe.enabled = false;
+  config.probe.enabled &= adapts(config) && config.precision_adaptive.options.underflow_share > 0.0;
   config.profile = false;
   config.train.sample_tokens = 0;
   const bool has_validation = !config.data.validation.empty() || config.data.validation_fraction > 0.0;
@@ -35,7 +33,7 @@ Config in_memory(Config config) {
   return config;
 }
 
-// The host's allocator knows of the process, which has trained other things before.
+// On a CPU the table, since the process has trained other things before.
 size_t peak_memory(const Session& session) {
   const Backend& backend = *session.runtime.backend;
   const size_t table = measure_memory_table(session).total();
@@ -43,7 +41,38 @@ size_t peak_memory(const Session& session) {
   return std::max(table, backend.memory_use().peak_bytes);
 }
 
-// One phase after the other, as `mantissa train` has them.
+// Records a training.
+class Recorder final : public TrainObserver {
+ public:
+  explicit Recorder(TrainingRecord& record) : record_(record) {}
+
+  void after_step(Trainer&, const StepReport& step, const ProbedStep*) override {
+    record_.steps.push_back({.loss = step.loss,
+                             .grad_norm = step.grad_norm,
+                             .scale = step.scale,
+                             .result = step.applied           ? StepResult::kApplied
+                                       : is_fault(step.event) ? StepResult::kFault
+                                                              : StepResult::kOverflow,
+                             .seconds = step.seconds});
+  }
+  void after_validation(Trainer& trainer, double loss) override {
+    record_.validation.push_back({trainer.session().next_step, loss});
+  }
+  void before_leave(Trainer& trainer) override {
+    Session& session = trainer.session();
+    record_.memory = measure_memory_table(session);
+    record_.peak_memory_bytes = std::max(record_.peak_memory_bytes, peak_memory(session));
+    const double sent = trainer.is_leader() ? walk_calls(session.config, session.ranks(),
+                                                         session.runtime.backend->fp8_gemm_support())
+                                                  .sent()
+                                            : 0.0;
+    record_.sent_bytes = all_gather_records(session.communicator, sent)[0];
+  }
+
+ private:
+  TrainingRecord& record_;
+};
+
 class Run {
  public:
   Run(const Config& config, Communicator& communicator)
@@ -53,12 +82,15 @@ class Run {
 
   TrainingRecord run() {
     try {
-      train_phases();
-      if (!ended()) judge();
+      train_run(config_, std::nullopt, {.begin = [this](auto&&... arguments) { return begin(arguments...); }},
+                communicator_);
+      judge();
     } catch (const ConfigError&) {
       throw;
+    } catch (const FaultError& error) {
+      record_.failure = error.what();
     } catch (const Error& error) {
-      // What the device has no memory for. Of several ranks some may have had it, and wait for the others.
+      // The device has no memory for it. Other ranks may have had it, and wait for this one.
       if (communicator_.size() > 1 || error.code() != ExitCode::kConfig) throw;
       record_.failure = error.what();
     }
@@ -67,58 +99,15 @@ class Run {
   }
 
  private:
-  bool ended() const { return !record_.failure.empty(); }
-
-  void train_phases() {
-    std::optional<HeldState> held;
-    for (int phase = 0; phase < phase_count(config_) && phase_begin(config_, phase) < last_ && !ended(); ++phase) {
-      const Config own = in_phase(config_, phase);
-      Session session(own, communicator_);
-      if (held) held->hand_over(session);
-      train(session, std::min(phase_end(config_, phase), last_));
-      record_.sent_bytes = walk_calls(own, communicator_.size(), session.runtime.backend->fp8_gemm_support()).sent();
-      held.emplace(session);
-    }
+  RunProbe* begin(Session& session, RunState&, const SessionStart&, TrainObservers& observers) {
+    observers.push_back(std::make_shared<Recorder>(record_));
+    if (!config_.probe.enabled) return nullptr;
+    const auto probes = std::make_shared<ProbeRecorder>(session, "");
+    observers.push_back(probes);
+    return &probes->probe();
   }
 
-  void train(Session& session, int64_t end) {
-    TrainStep step(session);
-    Evaluation evaluation(session);
-    const auto evaluate = [&] {
-      if (evaluation.enabled()) record_.validation.push_back({session.next_step, evaluation.run()});
-    };
-    if (session.next_step < end) step.calibrate();
-    if (session.next_step == 0) evaluate();
-    while (step.next_to_start() < end && !ended()) {
-      take(step.run(), session);
-      const int64_t started = step.next_to_start();
-      if (ended() || started >= last_ || !evaluation.enabled() || started % config_.train.eval_interval != 0) continue;
-      take(step.finish(), session);
-      evaluate();
-    }
-    take(step.finish(), session);
-    if (session.next_step >= last_ && !ended()) evaluate();
-    record_.memory = measure_memory_table(session);
-    record_.peak_memory_bytes = std::max(record_.peak_memory_bytes, peak_memory(session));
-  }
-
-  void take(const std::vector<StepReport>& reports, const Session& session) {
-    for (const StepReport& report : reports) {
-      record_.steps.push_back({.loss = report.loss,
-                               .grad_norm = report.grad_norm,
-                               .scale = report.scale,
-                               .result = report.applied           ? StepResult::kApplied
-                                         : is_fault(report.event) ? StepResult::kFault
-                                                                  : StepResult::kOverflow,
-                               .seconds = report.seconds});
-      faults_in_a_row_ = is_fault(report.event) ? faults_in_a_row_ + 1 : 0;
-      if (faults_in_a_row_ < config_.faults.max_consecutive || ended()) continue;
-      record_.failure = fmt::format("stopped after {} faults in a row, the last in step {}: {}", faults_in_a_row_,
-                                    report.step + 1, report.skip_reason(session.runtime.parameters));
-    }
-  }
-
-  // Of a training that came to its last step.
+  // A training that came to its last step may still have failed.
   void judge() {
     const auto is_applied = [](const TrainedStep& step) { return step.result == StepResult::kApplied; };
     if (std::none_of(record_.steps.begin(), record_.steps.end(), is_applied)) {
@@ -129,7 +118,7 @@ class Run {
     }
   }
 
-  // What ranks measured for themselves.
+  // Gathers the figures that each rank measures for itself.
   void agree() {
     std::vector<double> mine;
     for (const TrainedStep& step : record_.steps) mine.push_back(step.seconds);
@@ -151,7 +140,6 @@ class Run {
   Communicator& communicator_;
   const int64_t last_;
   TrainingRecord record_{};
-  int faults_in_a_row_ = 0;
 };
 
 }  // namespace
@@ -216,20 +204,7 @@ Config with_seed(Config config, uint64_t seed) {
 void require_trainable(const Config& config, const Communicator& communicator) {
   validate_phases(config);
   validate_for_ranks(config, communicator.size());
-  if (adapts(config)) {
-    throw ConfigError(
-        "precision.adaptive changes the precision as a run goes on, which only `mantissa train` does: give the "
-        "precision "
-        "of one of its levels");
-  }
-  const FloorPolicy floor = config.scaler.scaler.floor_policy;
-  const bool lifts = floor == FloorPolicy::kLift || floor == FloorPolicy::kBf16;
-  if (config.precision_fallback.overflows > 0 || (lifts && config.precision.uses_fp16())) {
-    throw ConfigError(
-        "precision.fallback.overflows and scaler.floor = lift or bf16 change the precision of layers as a run goes on, "
-        "which only `mantissa train` does: give precision.fallback.overflows=0 and scaler.floor=fault or clamp");
-  }
-  predict_memory_tables(config, communicator.size(), expected_path(config, communicator));  // what the model refuses
+  predict_memory_tables(config, communicator.size(), expected_path(config, communicator));  
 }
 
 TrainingRecord run_training(const Config& config, Communicator& communicator) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tools/config/config.h"
-#include "tools/train/memory_table.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 
@@ -67,16 +67,15 @@ struct TrainingRecord {
 // The configuration with other random numbers, first weights and order of the data.
 Config with_seed(Config config, uint64_t seed);
 
-// What can be told before anything is trained: ConfigError for settings that are impossible, that the model refuses, or
-// that these ranks cannot share, and for precision.fallback and the floors of a loss scale that change the precision of
-// layers (scaler.floor: lift, bf16), which only `mantissa train` follows.
+// ConfigError before anything is trained: for settings that are impossible, that the model refuses, or that these ranks
+// cannot share.
 void require_trainable(const Config& config, const Communicator& communicator);
 
-// From the first weights up to Trainer::last_step(), through the phases of precision.schedule; checkpoints, samples,
-// probes and profiles of the configuration are left out. Where train.eval_interval is 0 and there is validation text
-// (or data.validation_fraction, whose tail is then set aside), validation is at the beginning and the end. A training
-// that ends early, by faults.max_consecutive faults in a row, is a result and no error; errors are what
-// require_trainable() refuses, unreadable data and failing ranks. Collective, with the same configuration on all ranks.
+// Trains as `mantissa train` does, from the first weights to Trainer::last_step(), but writes nothing: no checkpoints,
+// samples, probe files or profiles. If train.eval_interval is 0 and there is validation text (or
+// data.validation_fraction, whose tail is then set aside), it validates before the first and after the last step. A
+// training that ends early, by faults.max_consecutive faults in a row, is a result and no error. Errors are those of
+// require_trainable(), unreadable data and failing ranks. Collective, with the same configuration on all ranks.
 TrainingRecord run_training(const Config& config, Communicator& communicator);
 
 }  // namespace mantissa

@@ -1,17 +1,12 @@
-// What a step calls and sends: against hand-made counts, and against steps that run.
+// Calls and messages of a step, against counts by hand.
 #include "tools/lab/advise/calls/step_walk.h"
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <tuple>
-
-#include "comm/local/local_communicator.h"
 #include "models/model.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/lab/advise/device/measured_steps.h"
 #include "tools/train/session.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -92,44 +87,6 @@ TEST(StepWalk, UnitsForCodesTakeThePlaceOfNumbers) {
   EXPECT_EQ(flops_of_codes(Fp8GemmSupport::kNone), 0.0);
   // Those of blocks, all three: 6 FLOP for each of 12 C^2 weights of two layers, 128 tokens.
   EXPECT_EQ(flops_of_codes(Fp8GemmSupport::kTensorScaled), 128.0 * 6 * 2 * 12 * 64 * 64);
-}
-
-using Counts = std::map<std::pair<std::string, std::string>, std::tuple<int64_t, double, double>>;
-
-// The walk has the calls of a step that runs, with the same work, by phase and op.
-TEST(StepWalk, CallsWhatAStepCalls) {
-  for (const std::vector<std::string>& settings : std::vector<std::vector<std::string>>{
-           {"precision.compute=bf16"},
-           {"precision.compute=fp16", "train.global_batch=2"},
-           {"precision.compute=fp32", "precision.fp32_products=bf16x3"},
-           {"precision.recipe=delayed"},
-           {"precision.recipe=nvfp4", "train.recompute=selective"},
-           {"model.norm=rms_norm", "model.activation=swiglu", "model.position=rope", "model.bias=false",
-            "model.kv_heads=2"},
-           {"model.name=encoder", "model.dropout=0.1"},
-           {"optimizer.first_moment=8bit", "optimizer.second_moment=8bit", "optimizer.master=kahan"}}) {
-    const Config config = tiny(settings);
-    LocalGroup group(1);
-    MeasuredSteps steps(config, group.rank(0));
-    steps.run(1);
-    const OpTimes& times = steps.op_times();
-    ASSERT_EQ(times.steps(), 1);
-    Counts ran, walked;
-    for (const OpTime& row : times.rows()) {
-      if (row.op.empty() || row.op == "all_gather_bytes") continue;  // which asks other ranks, of whom there are none
-      auto& [calls, flops, bytes] = ran[{std::string(row.phase), std::string(row.op)}];
-      calls += row.calls;
-      flops += row.work.flops;
-      bytes += row.work.bytes;
-    }
-    for (const KernelCall& call : walk_calls(config, 1, Fp8GemmSupport::kNone, &steps.backend()).calls) {
-      auto& [calls, flops, bytes] = walked[{std::string(call.phase), std::string(call.op)}];
-      ++calls;
-      flops += call.work.flops;
-      bytes += call.work.bytes;
-    }
-    EXPECT_EQ(walked, ran) << settings.front();
-  }
 }
 
 }  // namespace

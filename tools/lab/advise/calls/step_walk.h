@@ -1,4 +1,4 @@
-// StepCalls: every kernel call and message of one training step, learnt by walking it without computing.
+// StepCalls: every kernel call and message of one training step, recorded in a dry run.
 #pragma once
 
 #include <map>
@@ -13,8 +13,9 @@
 namespace mantissa {
 
 struct StepCalls {
-  std::vector<KernelCall> calls;  // of one rank, in order, with the phases that a profile of it has
-  // Bytes that a rank sends to others, by phase: gradients ("backward", "reduce"), records, updated weights ("update").
+  std::vector<KernelCall> calls;  // of one rank, in order, with the phases of a profile
+  // Bytes of collectives that a rank sends to others, by phase: gradients ("backward", "reduce"), records ("decide"),
+  // updated weights ("update").
   std::map<std::string_view, double> sent_bytes;
 
   double flops() const;
@@ -22,10 +23,8 @@ struct StepCalls {
   double sent() const;
 };
 
-// Of a step as all but the first are, of one rank of `ranks` that are not on one node's memory: its micro-batches, the
-// reduction, the decision and the update. Weights are packed as on `packing`, and products of 8-bit operands are
-// multiplied by `support`, as walk_step() has them. Walks the passes of StepWork and TrainStep. Touches no memory of
-// the model's size. ConfigError as create_model() and AutocastPolicy.
+// The calls of one rank of `ranks`, in a step after the first: micro-batches, reduction, decision and update. Ranks share
+// no memory. `support` and `packing`: see DryRunOptions. ConfigError as DryRun.
 StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support = Fp8GemmSupport::kNone,
                      Backend* packing = nullptr);
 

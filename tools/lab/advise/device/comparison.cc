@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/base/round_up.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/tensor/philox.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 namespace {

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "tools/lab/advise/device/cache_model.h"
-#include "tools/train/quantiles.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
 

@@ -8,16 +8,11 @@ namespace {
 constexpr int64_t kManySteps = 1'000'000;
 constexpr double kSmallRate = 1e-4;  // which any model bears from its first step on
 
-Config measured(Config config, const RandomTokens& tokens) {
+Config measured(Config config) {
   config.train.steps = kManySteps;
   config.train.eval_interval = 0;
   config.train.sample_tokens = 0;
   config.optimizer.schedule = {.kind = ScheduleKind::kConstant, .peak = kSmallRate, .total_steps = kManySteps};
-  config.data.format = DataFormat::kTokens;
-  config.data.layout = tokens.layout();
-  config.data.train = {tokens.path()};
-  config.data.validation.clear();
-  config.data.validation_fraction = 0.0;
   config.checkpoint.resume = "none";
   config.probe.enabled = false;
   config.cuda.graph = false;
@@ -28,11 +23,9 @@ Config measured(Config config, const RandomTokens& tokens) {
 }  // namespace
 
 MeasuredSteps::MeasuredSteps(const Config& config, Communicator& communicator)
-    : tokens_(communicator, config.model.vocab),
-      config_(measured(config, tokens_)),
-      session_(std::make_unique<Session>(config_, communicator)),
+    : config_(measured(config)),
+      session_(std::make_unique<Session>(config_, communicator, SessionParts{.batches = random_batches})),
       step_(std::make_unique<TrainStep>(*session_)) {
-  tokens_.remove();  // they are open: a signal may end the program, and leaves nothing
   step_->calibrate();
   // Neither timed nor profiled: they build kernels and take pages.
   for (int warm_up = 0; warm_up < session_->profiler->options().warm_up_steps; ++warm_up) step_->run();

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/profile/op_times.h"
-#include "tools/bench/random_tokens.h"
 #include "tools/config/config.h"
 #include "tools/train/train_step.h"
 
@@ -26,7 +25,6 @@ class MeasuredSteps {
   Stream& stream() { return *session_->runtime.stream; }
 
  private:
-  RandomTokens tokens_;
   Config config_;
   std::unique_ptr<Session> session_;
   std::unique_ptr<TrainStep> step_;

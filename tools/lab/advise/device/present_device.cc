@@ -7,6 +7,7 @@
 #include "tools/lab/advise/device/measured_costs.h"
 #include "tools/lab/advise/device/measured_steps.h"
 #include "tools/train/launch.h"
+#include "tools/train/threads.h"
 
 namespace mantissa {
 namespace {

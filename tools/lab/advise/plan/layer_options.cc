@@ -5,7 +5,7 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -44,7 +44,7 @@ std::vector<PlaceOption> recipe_options(const std::string& text) {
 std::string refusal(const Config& config, DType low, const PlannedPlace& layer, const PlaceOption& option) {
   try {
     const PlannedPlace alone{.layer = layer.layer, .op = layer.op, .options = {option}};
-    walk_step(with_plan(config, low, {alone}, {0}));
+    ops_of(with_plan(config, low, {alone}, {0}));
     return "";
   } catch (const ConfigError& error) {
     return error.what();

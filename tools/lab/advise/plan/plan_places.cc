@@ -3,7 +3,7 @@
 #include "amp/autocast_policy.h"
 #include "core/base/meaningless_settings.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {

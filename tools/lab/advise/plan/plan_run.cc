@@ -13,6 +13,7 @@
 #include "tools/lab/advise/plan/point_damages.h"
 #include "tools/lab/advise/plan/trial_configs.h"
 #include "tools/train/launch.h"
+#include "tools/train/threads.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

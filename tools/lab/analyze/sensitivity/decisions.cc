@@ -8,7 +8,7 @@
 #include "amp/layer_pattern.h"
 #include "core/base/error.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {

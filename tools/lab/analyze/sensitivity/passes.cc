@@ -1,7 +1,7 @@
 #include "tools/lab/analyze/sensitivity/passes.h"
 
 #include "tools/lab/analyze/sensitivity/shard.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {
@@ -33,7 +33,7 @@ void LoweredPasses::load(int64_t step) {
 
 double LoweredPasses::run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer) {
   work_.set_loss_gradient(static_cast<float>(static_cast<double>(loss_scale) / static_cast<double>(tokens_)));
-  work_.run(observer, policy);
+  work_.run({.observer = observer, .policy = policy});
   return mean_of(sum_of_losses());
 }
 

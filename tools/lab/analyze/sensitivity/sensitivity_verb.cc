@@ -9,8 +9,8 @@
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/read_files.h"
 #include "tools/train/checkpoint.h"
-#include "tools/train/job.h"
 #include "tools/train/launch.h"
+#include "tools/train/threads.h"
 
 namespace mantissa {
 namespace {
@@ -48,8 +48,7 @@ void analyze(const SensitivityRequest& request, const std::string& path, const C
   validate_for_ranks(config, communicator.size());
   set_up_threads(config, communicator);
   Session session(config, communicator);
-  TrainingCheckpoints checkpoints(session, config);
-  if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
+  if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
   if (!leads) return;
   const std::string text = to_text(analysis);

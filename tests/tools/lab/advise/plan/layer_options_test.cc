@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 #include "tests/tools/train/program.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -84,7 +84,7 @@ TEST(LayerOptions, AreTriedOnFp32WeightsWhateverIsSaidOf16BitOnes) {
     const Plan plan(layers.size(), 1);
     const Config tried = with_plan(config, DType::kBF16, layers, plan, WorkingWeights::kFp32);
     EXPECT_EQ(tried.precision.weights, WorkingWeights::kFp32);
-    EXPECT_NO_THROW(walk_step(tried)) << setting;
+    EXPECT_NO_THROW(ops_of(tried)) << setting;
     const Config planned = with_plan(config, DType::kBF16, layers, plan);
     EXPECT_EQ(planned.optimizer.adamw.master, config.optimizer.adamw.master) << setting;
     EXPECT_EQ(planned.optimizer.adamw.weight_rounding, config.optimizer.adamw.weight_rounding) << setting;
@@ -97,7 +97,7 @@ TEST(LayerOptions, LeaveOutWhatIsSaidOf16BitWeightsWhereThereAreNone) {
   for (const std::string setting : {"optimizer.weight_rounding=stochastic", "optimizer.master=kahan"}) {
     const Config config = load_config(run.config_path(), {setting, "model.position=rope", "model.tie_head=true"});
     const auto layers = planned_layers(config, DType::kBF16, {"current"});
-    EXPECT_NO_THROW(walk_step(with_plan(config, DType::kBF16, layers, Plan(layers.size(), 0)))) << setting;
+    EXPECT_NO_THROW(ops_of(with_plan(config, DType::kBF16, layers, Plan(layers.size(), 0)))) << setting;
     const Config low = with_plan(config, DType::kBF16, layers, Plan(layers.size(), 1));
     EXPECT_EQ(low.optimizer.adamw.master, config.optimizer.adamw.master) << setting;
     EXPECT_EQ(low.optimizer.adamw.weight_rounding, config.optimizer.adamw.weight_rounding) << setting;

@@ -5,7 +5,7 @@
 #include "core/base/error.h"
 #include "tests/tools/train/program.h"
 #include "tools/lab/advise/plan/trial_configs.h"
-#include "tools/train/step_memory.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa::testing {
 namespace {
@@ -55,7 +55,7 @@ TEST(SharedOptions, BecomeSettingsOfAConfigurationThatTrains) {
   const auto places = planned_shared(config, DType::kBF16, kAll, 2);
   const auto planned = [&](const Plan& plan) {
     const Config made = with_plan(config, DType::kBF16, places, plan);
-    walk_step(made);
+    ops_of(made);
     return parse_config(to_yaml(made), "plan");  // as it is written, and read back
   };
   const Config exact = planned({0, 0, 0, 0}), low = planned({2, 1, 2, 1}), kahan = planned({1, 2, 1, 0});

@@ -1,6 +1,5 @@
-// What a step keeps, byte for byte, by walking it without computing: with recomputation, long contexts and large
-// vocabularies.
-#include "tools/train/step_memory.h"
+// Memory of a step, byte for byte, from dry runs: with recomputation, long contexts and large vocabularies.
+#include "tools/train/dry_run.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +15,7 @@ using Settings = std::vector<std::string>;
 // Peak of the arena with the defaults of a configuration but for `settings` and `more`.
 int64_t peak_bytes(Settings settings, const Settings& more) {
   settings.insert(settings.end(), more.begin(), more.end());
-  return static_cast<int64_t>(walk_step(minimal_config(settings)).activations);
+  return static_cast<int64_t>(predict_memory_table(minimal_config(settings), 1).activations);
 }
 
 // All activations of a block go but its input: 4 bytes (fp32) a token and channel, here of 4 sequences of 256 tokens

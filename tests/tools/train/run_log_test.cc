@@ -1,0 +1,156 @@
+// What a run reports: metrics, statistics, speed.
+#include "tools/train/run_log.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+
+#include "models/model.h"
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+TEST(MetricsFile, AResumedRunContinuesBehindItsCheckpoint) {
+  const std::string path = fresh_folder("metrics_resumed") + "/metrics.jsonl";
+  write_file(
+      path, "{\"event\":\"start\"}\n{\"event\":\"step\",\"step\":1}\n{\"event\":\"step\",\"step\":2}\n{\"event\":\"st");
+  MetricsFile(path, 1).write({{"event", "step"}, {"step", 2}, {"again", true}});
+  EXPECT_EQ(read_file(path),
+            "{\"event\":\"start\"}\n{\"event\":\"step\",\"step\":1}\n{\"again\":true,\"event\":\"step\",\"step\":2}\n");
+}
+
+TEST(MetricsFile, AnotherRunKeepsTheOldFileAside) {
+  const std::string path = fresh_folder("metrics_new") + "/metrics.jsonl";
+  write_file(path, "{\"event\":\"start\"}\n");
+  MetricsFile(path, 0).write({{"event", "other"}});
+  EXPECT_EQ(read_file(path), "{\"event\":\"other\"}\n");
+  EXPECT_EQ(read_file(path + ".previous"), "{\"event\":\"start\"}\n");
+}
+
+TEST(Metrics, NonFiniteNumbersAreNull) {
+  StepReport report;
+  report.loss = std::nan("");
+  report.grad_norm = INFINITY;
+  const nlohmann::json record = nlohmann::json::parse(step_json(report, {}, 0).dump());
+  EXPECT_TRUE(record.at("loss").is_null());
+  EXPECT_TRUE(record.at("grad_norm").is_null());
+}
+
+TEST(Metrics, StepLineHasEveryColumn) {
+  StepReport report;
+  report.step = 4;
+  report.loss = 7.62;
+  report.grad_norm = 2.1;
+  report.learning_rate = 3e-4;
+  report.scale = 65536;
+  report.seconds = 0.0123;
+  const SpeedContext speed{.tokens_per_step = 1107, .flops_per_step = 4.51e9, .gemm_peak_flops = 8.13e11};
+  EXPECT_EQ(step_line(report, 100, speed, size_t{1288490189}),
+            "step 5/100 | loss 7.6200 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% of "
+            "GEMM peak | 1.20 GiB");
+}
+
+StepReport step_report(int64_t step, double norm, float scale, float next_scale, bool applied = true) {
+  StepReport report;
+  report.step = step;
+  report.grad_norm = norm;
+  report.scale = scale;
+  report.next_scale = next_scale;
+  report.applied = applied;
+  report.seconds = 0.25;
+  return report;
+}
+
+TEST(LogHistogram, QuantilesAreWithinHalfAPerCent) {
+  LogHistogram histogram;
+  std::vector<double> values;
+  for (int index = 0; index < 2001; ++index) values.push_back(std::exp(-8.0 + 0.01 * ((index * 577) % 2001)));
+  for (const double value : values) histogram.add(value);
+  for (const double q : {0.0, 0.01, 0.5, 0.9, 0.99, 1.0}) {
+    EXPECT_NEAR(histogram.quantile(q), quantile(values, q), 0.0051 * quantile(values, q)) << q;
+  }
+}
+
+TEST(LogHistogram, HandlesNothingZeroAndState) {
+  LogHistogram histogram;
+  EXPECT_TRUE(std::isnan(histogram.quantile(0.5)));
+  for (const double value : {0.0, 2.0, 2.0, 5.0}) histogram.add(value);
+  EXPECT_EQ(histogram.quantile(0.0), 0.0);
+  EXPECT_EQ(histogram.quantile(1.0), 5.0);
+  const auto copy = nlohmann::json::parse(nlohmann::json(histogram).dump()).get<LogHistogram>();
+  EXPECT_EQ(copy.quantile(0.4), histogram.quantile(0.4));
+  EXPECT_NEAR(copy.quantile(0.4), 2.0, 0.01);
+}
+
+TEST(Quantile, InterpolatesBetweenValues) {
+  EXPECT_DOUBLE_EQ(quantile({4.0, 1.0, 3.0, 2.0}, 0.5), 2.5);
+  EXPECT_DOUBLE_EQ(quantile({7.0}, 0.9), 7.0);
+  EXPECT_TRUE(std::isnan(quantile({}, 0.5)));
+}
+
+TEST(RunStatistics, StaysBoundedAndSurvivesAResume) {
+  RunStatistics statistics;
+  for (int64_t step = 0; step < 100; ++step) {
+    const bool applied = step % 3 != 0;
+    statistics.add(step_report(step, 1.0, 64.0f, applied ? 64.0f : 32.0f, applied), "because");
+  }
+  const std::string text =
+      statistics.to_text(0, {.tokens_per_step = 512, .flops_per_step = 1e12, .gemm_peak_flops = 8e12});
+  EXPECT_NE(text.find("66 done, 34 skipped, the last 10 of them:"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 100: because"), std::string::npos) << text;
+  EXPECT_EQ(text.find("step 70: because"), std::string::npos) << text;
+  EXPECT_NE(text.find("34 changes: ...,"), std::string::npos) << text;
+  EXPECT_NE(text.find("2048 tok/s | MFU 50.0% of GEMM peak (the median step)"), std::string::npos) << text;
+
+  const std::string saved = nlohmann::json(statistics).dump();
+  const auto resumed = nlohmann::json::parse(saved).get<RunStatistics>();
+  EXPECT_EQ(nlohmann::json(resumed).dump(), saved);
+  EXPECT_LT(saved.size(), 2000u);
+}
+
+// GPT-2's smallest on an H100: 8 x 1024 tokens in 20.48 ms are 400 000 a second, times 854 438 400 FLOP = 341.8
+// TFLOP/s.
+SpeedContext gpt2_on_an_h100() {
+  const ModelConfig config{.layers = 12, .width = 768, .heads = 12, .context = 1024, .vocab = 50257};
+  return {.tokens_per_step = 8192,
+          .flops_per_step = 8192 * training_flops_per_token(config),
+          .gemm_peak_flops = 700e12,
+          .datasheet_flops = 989.4e12};
+}
+constexpr double kSeconds = 0.02048;
+
+TEST(Speed, RatesOfAStep) {
+  const SpeedContext speed = gpt2_on_an_h100();
+  EXPECT_NEAR(speed.tokens_per_second(kSeconds), 400000.0, 1e-6);
+  EXPECT_NEAR(speed.mfu_of_gemm_peak(kSeconds), 0.488250514, 1e-9);  // 341.77536 / 700
+  EXPECT_NEAR(speed.mfu_of_datasheet(kSeconds), 0.345436992, 1e-9);  // 341.77536 / 989.4
+  EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s | MFU 48.8% of GEMM peak, 34.5% of data sheet");
+}
+
+TEST(Speed, WithoutADataSheetOneShareIsLeftOut) {
+  SpeedContext speed = gpt2_on_an_h100();
+  speed.datasheet_flops = 0.0;
+  EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s | MFU 48.8% of GEMM peak");
+  StepReport report;
+  report.seconds = kSeconds;
+  const nlohmann::json record = step_json(report, speed, 0);
+  EXPECT_TRUE(record.at("mfu_of_datasheet").is_null());
+  EXPECT_NEAR(record.at("mfu_of_gemm_peak"), 0.488250514, 1e-9);
+  EXPECT_NEAR(step_json(report, gpt2_on_an_h100(), 0).at("mfu_of_datasheet"), 0.345436992, 1e-9);
+}
+
+TEST(Speed, AnUnknownPeakHasNoShare) {
+  SpeedContext speed = gpt2_on_an_h100();
+  speed.gemm_peak_flops = 0.0;
+  EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s | MFU 34.5% of data sheet");
+  speed.datasheet_flops = 0.0;
+  EXPECT_EQ(speed.to_text(kSeconds), "400000 tok/s");
+  StepReport report;
+  report.seconds = kSeconds;
+  EXPECT_TRUE(step_json(report, speed, 0).at("mfu_of_gemm_peak").is_null());
+}
+
+}  // namespace
+}  // namespace mantissa::testing

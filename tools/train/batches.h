@@ -1,0 +1,41 @@
+// Batches: the samples that a training and its evaluation run on.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/io/batch.h"
+#include "models/model.h"
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+// A source of token sequences. A sequence is `context` tokens and as many targets.
+class Batches {
+ public:
+  virtual ~Batches() = default;
+  // Sequences [first, first + n) of the training order (step * global_batch + index), n = tokens.size() / context.
+  virtual void train(uint64_t first, std::span<int32_t> tokens, std::span<int32_t> targets) const = 0;
+  // Sequences [first, first + n) of the validation text, from its front.
+  virtual void validation(uint64_t first, std::span<int32_t> tokens, std::span<int32_t> targets) const = 0;
+  virtual int64_t validation_windows() const { return 0; }  // sequences of the validation text
+  // Equal for equal training and validation samples.
+  virtual uint64_t fingerprint() const = 0;
+  // One line for the log.
+  virtual std::string describe() const = 0;
+};
+
+// Batches of the files that config.data names. DataError naming file and offset.
+std::shared_ptr<const Batches> open_batches(const Config& config, Objective objective);
+
+// Batches of random tokens for measurements, in memory: token k with a probability of about 1 / k, as words have in a
+// text. No validation text.
+std::shared_ptr<const Batches> random_batches(const Config& config, Objective objective);
+
+// How many targets are to be predicted.
+int64_t count_targets(std::span<const int32_t> targets);
+
+}  // namespace mantissa

@@ -1,0 +1,279 @@
+#include "tools/train/dry_run.h"
+
+#include "core/backend/dry_run_backend.h"
+#include "core/backend/registry.h"
+#include "models/next_logits.h"
+#include "tools/config/precision_phases.h"
+#include "tools/train/gathered_codes.h"
+#include "tools/train/precision_effects.h"
+#include "tools/train/train_step.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kMib = 1024.0 * 1024.0;
+
+class DoneWork final : public Work {
+ public:
+  bool test() override { return true; }
+  void wait() override {}
+};
+
+// Rank 0 of ranks that do not exist. Collectives move nothing.
+class DryRanks final : public Communicator {
+ public:
+  DryRanks(int ranks, ContributionPath path) : ranks_(ranks), path_(path) {}
+
+  std::string name() const override { return "dry run"; }
+  int rank() const override { return 0; }
+  int size() const override { return ranks_; }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return ranks_; }
+  bool shares_node_memory() const override { return path_ == ContributionPath::kInPlace; }
+
+  std::unique_ptr<Work> all_to_all(const Tensor&, const Tensor&, Stream&) override {
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<Work> all_gather(const Tensor&, const Tensor&, Stream&) override {
+    return std::make_unique<DoneWork>();
+  }
+  std::unique_ptr<Work> meet(Stream&) override { return std::make_unique<DoneWork>(); }
+  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char*) override {
+    return shares_node_memory() ? backend_.reserve(bytes) : nullptr;
+  }
+  SharedRows rows_of_all(const Tensor& mine) const override {
+    if (!shares_node_memory()) return {};
+    const auto all = std::make_shared<Storage>(mine.raw(), mine.size_bytes() * static_cast<size_t>(ranks_), Device{},
+                                               nullptr);
+    return {.rows = Tensor(all, mine.dtype(), Shape{ranks_, mine.numel()}), .stride = mine.numel()};
+  }
+  // Every rank's bytes are this one's.
+  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
+    std::vector<std::byte> all;
+    for (int rank = 0; rank < ranks_; ++rank) all.insert(all.end(), mine.begin(), mine.end());
+    return all;
+  }
+  void barrier() override {}
+  void abort(int) override { throw Error(ExitCode::kInternal, "a dry run has no ranks to end"); }
+
+ private:
+  const int ranks_;
+  const ContributionPath path_;
+  DryRunBackend backend_;
+};
+
+class NoBatches final : public Batches {
+ public:
+  void train(uint64_t, std::span<int32_t>, std::span<int32_t>) const override {}
+  void validation(uint64_t, std::span<int32_t>, std::span<int32_t>) const override {}
+  uint64_t fingerprint() const override { return 0; }
+  std::string describe() const override { return "none"; }
+};
+
+SessionParts dry_parts(std::unique_ptr<Backend> backend, std::unique_ptr<StepProfiler> profiler) {
+  return {.backend = std::move(backend), .profiler = std::move(profiler), .batches = [](const Config&, Objective) {
+            return std::make_shared<NoBatches>();
+          }};
+}
+
+Config without_surroundings(Config config) {
+  config.profile = false;
+  config.cuda.graph = false;
+  return config;
+}
+
+Config with_micro_batches(Config config, int ranks, int64_t most) {
+  config.train.global_batch = std::min(config.train.global_batch, most * config.train.micro_batch * ranks);
+  return config;
+}
+
+// Its presence makes products keep what they read.
+class IdleObserver final : public ProductObserver {
+ public:
+  void on_product(const ObservedProduct&) override {}
+};
+
+void run_with_op_hook(StepWork& work, const OpHook& after_op) {
+  work.load(0);
+  work.run({.after_op = after_op});
+}
+
+void require_matches(const AutocastPolicy& policy) {
+  const auto unmatched = policy.unmatched_patterns();
+  if (unmatched.empty()) return;
+  throw ConfigError(
+      fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
+                  "'blocks.*.attention' or 'head'",
+                  unmatched.front()));
+}
+
+void evaluate(Session& session) {
+  ModelRuntime& runtime = session.runtime;
+  const int64_t context = session.config.model.context;
+  const Tensor tokens =
+      runtime.backend->make_tensor(DType::kI32, {session.config.train.micro_batch * context}, "tokens");
+  Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
+  runtime.model->loss(tape, tokens, tokens, context);
+}
+
+// Every length that a text is computed with.
+void generate(ModelRuntime& runtime, const ModelConfig& model) {
+  require_causal(*runtime.model, model);
+  const Tensor tokens = runtime.backend->make_tensor(DType::kI32, {model.context}, "tokens");
+  for (int64_t length = 1; length <= model.context; length = padded_length(length, model.context) + 1) {
+    Tape tape = runtime.make_tape({.mode = TapeMode::kEvaluation});
+    next_logits(tape, *runtime.model, tokens, length, model);
+  }
+}
+
+// The device that packs weights in steps of `ranks` ranks; nullptr where none does.
+std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
+  if (!config.train.keeps_packed_weights(ranks) || config.device == "cuda") return nullptr;
+  const DeviceChoice choice = choose_device(config.device, 0);
+  return choice.backend == "cpu" ? create_backend(choice.backend) : nullptr;
+}
+
+LayerExtents extents_of(const ParameterSet& parameters, std::string_view layer, const Tensor& output) {
+  LayerExtents extents{.rows = output.dim(0), .outputs = output.dim(1), .dtype = output.dtype()};
+  for (int index = 0; index < parameters.size(); ++index) {
+    const Parameter& parameter = parameters[index];
+    if (parameter.precision_layer() != layer) continue;
+    if (parameter.shape.rank() == 2) extents.inputs = parameter.shape[1];
+    if (parameter.shape.rank() == 1) extents.has_bias = true;
+  }
+  return extents;
+}
+
+}  // namespace
+
+DryRun::DryRun(const Config& config, const DryRunOptions& options)
+    : config_(without_surroundings(with_micro_batches(config, options.ranks, 2))),  // further ones keep no more
+      communicator_(std::make_unique<DryRanks>(options.ranks, options.path)),
+      session_(config_, *communicator_,
+               dry_parts(std::make_unique<DryRunBackend>(options.packing, options.support), nullptr)) {}
+
+DryRun::DryRun(const Config& config, int ranks, std::unique_ptr<Backend> backend,
+               std::unique_ptr<StepProfiler> profiler)
+    : config_(without_surroundings(config)),
+      communicator_(std::make_unique<DryRanks>(ranks, ContributionPath::kExchanged)),
+      session_(config_, *communicator_, dry_parts(std::move(backend), std::move(profiler))) {}
+
+void DryRun::run_all_steps() {
+  TrainStep step(session_);
+  step.calibrate();  // delayed scaling has the first batch to itself
+  step.run();
+  if (config_.probe.enabled) {
+    IdleObserver observer;
+    StepWork(session_).run({.observer = &observer});
+  }
+  require_matches(session_.runtime.policy);
+}
+
+MemoryTable measure_memory_table(const Session& session) {
+  const ModelRuntime& runtime = session.runtime;
+  return {.parameters = runtime.parameters.numel(),
+          .state = measure_memory(session.buckets, session.reducer, session.optimizer),
+          .activations = runtime.arena->peak_bytes(),
+          .casts = runtime.casts.size_bytes() + runtime.rounded_weights.size_bytes() +
+                   runtime.delayed_scales->size_bytes() + session.amaxes.size_bytes(),
+          .packed = runtime.operand_caches.size_bytes()};
+}
+
+MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, Fp8GemmSupport support) {
+  const std::unique_ptr<Backend> packing = packing_device(config, ranks);
+  DryRun dry(config, {.ranks = ranks, .path = path, .support = support, .packing = packing.get()});
+  Session& session = dry.session();
+  // Lifts may leave nothing of what a setting is about: that is no mistake of who wrote it.
+  if (config.lifts.empty()) {
+    require_effects(config);
+    require_gather_effect(config, session.buckets.layout(), path,
+                          gathered_codes(config, session.runtime.parameters, session.runtime.policy));
+  }
+  dry.run_all_steps();
+  return measure_memory_table(session);
+}
+
+std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, ContributionPath path) {
+  std::vector<MemoryTable> tables;
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    try {
+      tables.push_back(predict_memory_table(in_phase(config, phase), ranks, path));
+    } catch (const ConfigError& error) {
+      if (phase == 0 && !adapts(config)) throw;
+      throw ConfigError(fmt::format("{}: {}", phase_name(config, phase), error.what()));
+    }
+  }
+  return tables;
+}
+
+std::string to_text(const MemoryTable& predicted, const MemoryTable* measured) {
+  std::string text;
+  const auto row = [&](const char* category, size_t expected, size_t found) {
+    text += fmt::format("\n  {:<12} {:>10.1f} MiB", category, static_cast<double>(expected) / kMib);
+    if (measured == nullptr) return;
+    text += fmt::format("  measured {:>10.1f} MiB", static_cast<double>(found) / kMib);
+    if (expected > 0) {
+      text += fmt::format("  {:+.1f} %", 100.0 * (static_cast<double>(found) / static_cast<double>(expected) - 1.0));
+    }
+  };
+  const MemoryTable& found = measured ? *measured : predicted;
+  row("weights", predicted.state.weights, found.state.weights);
+  row("gradients", predicted.state.gradients, found.state.gradients);
+  row("masters", predicted.state.masters, found.state.masters);
+  row("moments", predicted.state.moments, found.state.moments);
+  row("activations", predicted.activations, found.activations);
+  row("buffers", predicted.state.buffers + predicted.casts, found.state.buffers + found.casts);
+  if (predicted.packed + found.packed > 0) row("packed", predicted.packed, found.packed);
+  row("total", predicted.total(), found.total());
+  const auto each = [&](size_t bytes) { return static_cast<double>(bytes) / static_cast<double>(found.parameters); };
+  text += fmt::format("\n  bytes a parameter: {:.2f} of weights, {:.2f} of masters, {:.2f} of moments",
+                      each(found.state.weights), each(found.state.masters), each(found.state.moments));
+  return text;
+}
+
+size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
+  DryRun dry(config, {.support = support});
+  Session& session = dry.session();
+  dry.run_all_steps();
+  StepWork work(session);
+  if (!config.test.activations.empty()) {  // then no op is part of another
+    run_with_op_hook(work, [](std::string_view, std::string_view, Tensor&) {});
+  }
+  work.find_culprit(Pass::kForward);
+  if (config.train.eval_interval > 0) evaluate(session);
+  if (draws_samples(config, *session.runtime.model)) generate(session.runtime, config.model);
+  return session.runtime.arena->peak_bytes();
+}
+
+size_t generation_arena_bytes(const Config& config, Fp8GemmSupport support) {
+  ModelRuntime runtime(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);
+  generate(runtime, config.model);
+  return runtime.arena->peak_bytes();
+}
+
+bool draws_samples(const Config& config, const Model& model) {
+  return config.train.sample_tokens > 0 && model.objective() == Objective::kNextToken &&
+         config.data.format == DataFormat::kBytes;
+}
+
+std::vector<PlacedOp> ops_of(const Config& config) {
+  DryRun dry(with_micro_batches(config, 1, 1));
+  const ModelRuntime& runtime = dry.session().runtime;
+  std::vector<PlacedOp> ops;
+  StepWork work(dry.session());
+  run_with_op_hook(work, [&](std::string_view layer, std::string_view op_name, Tensor& output) {
+    const Op op = require_op(op_name);
+    const Precision& precision = runtime.policy.at(layer);
+    const bool is_linear = op == Op::kLinear;
+    ops.push_back({.layer = std::string(layer),
+                   .op = op,
+                   .compute = compute_dtype(precision, {}, op, output.dtype(), output.dtype()),
+                   .formats = is_linear ? linear_formats(precision, {}) : LinearFormats(),
+                   .extents = is_linear ? extents_of(runtime.parameters, layer, output) : LayerExtents(),
+                   .fp32_products = precision.fp32_products});
+  });
+  require_matches(runtime.policy);
+  return ops;
+}
+
+}  // namespace mantissa

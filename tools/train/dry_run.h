@@ -1,0 +1,94 @@
+// Dry runs: the training step on a device and among ranks that compute nothing, to learn what it needs before anything
+// is allocated. What is learnt is exact for any model and precision.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "comm/memory_plan.h"
+#include "core/ops/code_products.h"
+#include "tools/train/step_work.h"
+
+namespace mantissa {
+
+struct DryRunOptions {
+  int ranks = 1;
+  ContributionPath path = ContributionPath::kExchanged;
+  // Products of 8-bit operands that the device multiplies itself. Without them emulation is assumed, which keeps more.
+  Fp8GemmSupport support = Fp8GemmSupport::kNone;
+  Backend* packing = nullptr;  // weights are packed as this device would; nullptr: not at all
+};
+
+// A session of rank 0 of a dry run. ConfigError where the model refuses the configuration.
+class DryRun {
+ public:
+  explicit DryRun(const Config& config, const DryRunOptions& options = {});
+  // On a given backend that computes nothing, profiled.
+  DryRun(const Config& config, int ranks, std::unique_ptr<Backend> backend, std::unique_ptr<StepProfiler> profiler);
+
+  Session& session() { return session_; }
+  // Runs every kind of step that the training has. ConfigError if a pattern of a precision rule matches no layer.
+  void run_all_steps();
+
+ private:
+  const Config config_;
+  const std::unique_ptr<Communicator> communicator_;
+  Session session_;
+};
+
+// ---- Memory of a rank, by category.
+
+struct MemoryTable {
+  int64_t parameters = 0;  // elements of the model, on whatever rank
+  StateMemory state;
+  size_t activations = 0;  // peak of the step arena: activations, their gradients and temporaries
+  size_t casts = 0;        // low-precision copies of weights kept in another dtype, and scales
+  size_t packed = 0;       // copies of weights in the order of matrix products, for several micro-batches
+  size_t total() const { return state.total() + activations + casts + packed; }
+};
+
+MemoryTable measure_memory_table(const Session& session);
+// The table that a training of this configuration will measure, but for evaluation and samples. ConfigError as DryRun.
+MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
+                                 Fp8GemmSupport support = Fp8GemmSupport::kNone);
+// The same for every phase of precision.schedule. ConfigError names the phase.
+std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks,
+                                               ContributionPath path = ContributionPath::kExchanged);
+// One line a category, in MiB; with `measured` a second column and the difference. Then the rank's bytes of state for
+// each parameter of the model.
+std::string to_text(const MemoryTable& predicted, const MemoryTable* measured = nullptr);
+
+// The size of the step arena of a training: of its steps, of evaluation and samples where the configuration has them,
+// and of the search for the op that made a loss non-finite.
+size_t training_arena_bytes(const Config& config, Fp8GemmSupport support);
+// The size of the arena of a program that only continues texts. ConfigError as require_causal().
+size_t generation_arena_bytes(const Config& config, Fp8GemmSupport support);
+
+// Whether a training shows texts that the model continues: where the model is causal and the data are bytes.
+bool draws_samples(const Config& config, const Model& model);
+
+// ---- The ops of the model.
+
+// An op of the forward pass.
+struct PlacedOp {
+  std::string layer;
+  Op op = Op::kLinear;
+  DType compute = DType::kF32;
+  // Of linear layers. inputs is 0 where the layer has no weight of its own.
+  LinearFormats formats{};
+  LayerExtents extents{};
+  Fp32Products fp32_products = Fp32Products::kFp32;  // of those of its products that multiply fp32 numbers
+
+  bool multiplies_fp32(Product product) const {
+    return op == Op::kLinear && compute == DType::kF32 && !formats.rounds(product);
+  }
+  bool multiplies_fp32() const {
+    return std::any_of(std::begin(kAllProducts), std::end(kAllProducts), [&](Product p) { return multiplies_fp32(p); });
+  }
+};
+// In the order of a training pass, each as an op of its own. ConfigError as DryRun::run_all_steps().
+std::vector<PlacedOp> ops_of(const Config& config);
+
+}  // namespace mantissa

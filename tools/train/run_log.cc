@@ -1,0 +1,190 @@
+#include "tools/train/run_log.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <filesystem>
+
+#include "core/base/log.h"
+#include "core/profile/range.h"
+#include "tools/train/checkpoint.h"
+#include "tools/train/dry_run.h"
+#include "tools/train/generator.h"
+#include "tools/train/precision_table.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+// Copies the records up to `last_step`. A line cut off by a crash is no record.
+void keep_records(const std::string& from, const std::string& to, int64_t last_step) {
+  std::ifstream old(from);
+  std::ofstream kept(to);
+  for (std::string line; std::getline(old, line);) {
+    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("step", int64_t{0}) <= last_step) kept << line << '\n';
+  }
+}
+
+// A rate or share that is 0 is not known.
+nlohmann::json known(double value) { return value > 0.0 ? nlohmann::json(value) : nlohmann::json(nullptr); }
+
+}  // namespace
+
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes) {
+  return fmt::format("step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e} | scale {:g} | {:.1f} ms | {} | {:.2f} GiB",
+                     report.step + 1, steps, report.loss, report.grad_norm, report.learning_rate, report.scale,
+                     1e3 * report.seconds, speed.to_text(report.seconds), static_cast<double>(memory_bytes) / kGib);
+}
+
+nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
+  nlohmann::json record = {{"event", "step"},
+                           {"step", report.step + 1},
+                           {"loss", report.loss},
+                           {"grad_norm", report.grad_norm},
+                           {"clip_factor", report.clip_factor},
+                           {"lr", report.learning_rate},
+                           {"scale", report.scale},
+                           {"next_scale", report.next_scale},
+                           {"applied", report.applied},
+                           {"tokens", report.tokens},
+                           {"ms", 1e3 * report.seconds},
+                           {"tokens_per_second", speed.tokens_per_second(report.seconds)},
+                           {"mfu_of_gemm_peak", known(speed.mfu_of_gemm_peak(report.seconds))},
+                           {"mfu_of_datasheet", known(speed.mfu_of_datasheet(report.seconds))},
+                           {"memory_bytes", memory_bytes}};
+  if (report.curvature) record["curvature"] = *report.curvature;
+  return record;
+}
+
+MetricsFile::MetricsFile(const std::string& path, int64_t next_step) : path_(path) {
+  std::error_code ignored;  // a failure to write shows in write()
+  if (next_step == 0) {
+    std::filesystem::rename(path, path + ".previous", ignored);
+  } else if (std::filesystem::exists(path, ignored)) {
+    keep_records(path, path + ".partial", next_step);
+    std::filesystem::rename(path + ".partial", path, ignored);
+  }
+  file_.open(path, std::ios::app);
+}
+
+void MetricsFile::write(const nlohmann::json& record) {
+  file_ << record.dump() << '\n' << std::flush;
+  if (!file_ && !has_warned_) {
+    has_warned_ = true;
+    log_warn("metrics cannot be written to {}: training goes on without them", path_);
+  }
+}
+
+RunLog::RunLog(Session& session, const PrecisionSwitch* by_switch)
+    : config_(session.config),
+      speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)) {
+  if (session.communicator.rank() == 0) begin(session, by_switch);
+}
+
+void RunLog::begin(const Session& session, const PrecisionSwitch* by_switch) {
+  metrics_.emplace(config_.train.run_dir + "/metrics.jsonl", session.next_step);
+  if (by_switch != nullptr) {
+    log_info("step {}: {} changes the precision from the next step on:\n  {}", session.next_step, by_switch->cause,
+             fmt::join(by_switch->changes, "\n  "));
+    nlohmann::json record = {{"event", "precision"},
+                             {"step", session.next_step},
+                             {"cause", by_switch->cause},
+                             {"changes", by_switch->changes}};
+    if (by_switch->to_level >= 0) {
+      nlohmann::json signals = nlohmann::json::array();
+      for (const BadSignal& bad : by_switch->signals) signals.push_back(to_json(bad));
+      record.update({{"from_level", by_switch->from_level}, {"to_level", by_switch->to_level}, {"signals", signals}});
+    }
+    metrics_->write(record);
+  }
+  metrics_->write({{"event", "start"},
+                   {"next_step", session.next_step + 1},
+                   {"ranks", session.ranks()},
+                   {"flops_per_token", training_flops_per_token(config_.model)},
+                   {"gemm_peak_flops", known(speed_.gemm_peak_flops)},
+                   {"datasheet_flops", known(speed_.datasheet_flops)}});
+  const auto rate = [](double flops) {
+    return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
+  };
+  for (const std::string& line : {rounding_summary(config_, *session.runtime.backend), fp32_products_summary(config_)}) {
+    if (!line.empty()) log_info("{}", line);
+  }
+  log_info("{} GEMM peak of all ranks: measured {}, by data sheet {}", config_.precision.compute,
+           rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
+}
+
+void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) {
+  if (!trainer.is_leader()) return;
+  const Session& session = trainer.session();
+  const std::string reason = step.skip_reason(session.runtime.parameters);
+  trainer.state().statistics.add(step, reason);
+  const size_t memory = session.runtime.backend->memory_use().held_bytes;
+  nlohmann::json record = step_json(step, speed_, memory);
+  if (!step.applied) {
+    record["skip_reason"] = reason;
+    const std::string scale = step.next_scale != step.scale
+                                  ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
+                                  : fmt::format("scale {:g} ({})", step.scale, name(step.event));
+    log_warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
+  } else if (step.event == ScalerEvent::kGrew) {
+    log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
+             session.scaler.config().growth_interval);
+  }
+  metrics_->write(record);
+  const TrainConfig& train = config_.train;
+  if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
+    log_info("{}", step_line(step, train.steps, speed_, memory));
+  }
+}
+
+void RunLog::after_validation(Trainer& trainer, double loss) {
+  auto& first = trainer.state().first_validation_loss;
+  (first ? last_validation_loss_ : first) = loss;
+  if (!trainer.is_leader()) return;
+  const int64_t step = trainer.session().next_step;
+  log_info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", step, loss,
+           loss / std::log(2.0), std::exp(loss));
+  metrics_->write({{"event", "validation"}, {"step", step}, {"loss", loss}});
+}
+
+void RunLog::at_end(Trainer& trainer, Ending ending) {
+  if (ending == Ending::kDone) sample(trainer.session());
+  if (trainer.is_leader()) summarise(trainer);
+}
+
+void RunLog::saved(const Session& session) {
+  if (!metrics_) return;
+  log_info("step {} | checkpoint saved to {}", session.next_step, checkpoint_root(config_.train.run_dir));
+  metrics_->write({{"event", "checkpoint"}, {"step", session.next_step}});
+}
+
+void RunLog::sample(Session& session) {
+  if (!metrics_ || !draws_samples(config_, *session.runtime.model)) return;
+  const Range range(RangeKind::kPhase, "sample");
+  std::string text;
+  Generator(session.runtime, config_.model)
+      .run(byte_tokens(config_.train.sample_prompt),
+           {.tokens = config_.train.sample_tokens, .seed = config_.train.seed},
+           [&text](int32_t token) { text += byte_text(token); });
+  log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, text);
+}
+
+void RunLog::summarise(Trainer& trainer) const {
+  const Session& session = trainer.session();
+  const Backend& backend = *session.runtime.backend;
+  const MemoryTable predicted = predict_memory_table(
+      config_, session.ranks(), expected_path(config_, session.communicator), backend.fp8_gemm_support());
+  const MemoryTable measured = measure_memory_table(session);
+  log_info("memory of rank 0, predicted and measured:{}", to_text(predicted, &measured));
+  log_info("statistics:{}", trainer.state().statistics.to_text(backend.memory_use().peak_bytes, speed_));
+  if (const auto& first = trainer.state().first_validation_loss; first && last_validation_loss_) {
+    log_info("validation loss {:.4f} -> {:.4f} nats a token", *first, *last_validation_loss_);
+  }
+  log_info("checkpoints in {}, metrics in {}/metrics.jsonl", checkpoint_root(config_.train.run_dir),
+           config_.train.run_dir);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,59 @@
+// RunLog: what rank 0 writes about a run: a log line for people and a JSON line in metrics.jsonl for programs.
+#pragma once
+
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tools/train/trainer.h"
+
+namespace mantissa {
+
+// "step 5/100 | loss 7.6201 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% of GEMM peak,
+// 33.0% of data sheet | 1.20 GiB"
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes);
+// Figures that are not finite are null, as are rates that are not known.
+nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
+
+// Appends JSON lines to a file. A file that cannot be written is reported once and does not stop the run.
+class MetricsFile {
+ public:
+  // Continues the file of a run at `next_step`: records of later steps, of a run that was cut off, are removed. The
+  // file of another run (next_step 0) is kept as PATH.previous.
+  MetricsFile(const std::string& path, int64_t next_step);
+  void write(const nlohmann::json& record);
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+  bool has_warned_ = false;
+};
+
+class RunLog final : public TrainObserver {
+ public:
+  // `by_switch`: why this session continues the run of another; nullptr: it does not. Collective.
+  RunLog(Session& session, const PrecisionSwitch* by_switch);
+
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
+  void after_validation(Trainer& trainer, double loss) override;
+  bool pauses_after(int64_t steps) const override { return is_due(config_.train.sample_interval, steps); }
+  void at_pause(Trainer& trainer) override { sample(trainer.session()); }
+  void at_end(Trainer& trainer, Ending ending) override;
+
+  // Records that a checkpoint was saved.
+  void saved(const Session& session);
+
+ private:
+  void begin(const Session& session, const PrecisionSwitch* by_switch);
+  void sample(Session& session);
+  void summarise(Trainer& trainer) const;
+
+  const Config& config_;
+  SpeedContext speed_;
+  std::optional<MetricsFile> metrics_;  // rank 0
+  std::optional<double> last_validation_loss_;
+};
+
+}  // namespace mantissa

@@ -1,0 +1,147 @@
+#include "tools/train/run_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <limits>
+
+#include "core/base/log.h"
+#include "tools/config/precision_phases.h"
+
+namespace nlohmann {
+
+// Absent values are null, as are NaN and Inf in JSON text.
+template <typename T>
+struct adl_serializer<std::optional<T>> {
+  static void to_json(json& j, const std::optional<T>& value) { j = value ? json(*value) : json(nullptr); }
+  static void from_json(const json& j, std::optional<T>& value) {
+    if (j.is_null()) {
+      value.reset();
+    } else {
+      value = j.get<T>();
+    }
+  }
+};
+
+}  // namespace nlohmann
+
+namespace mantissa {
+
+static void to_json(nlohmann::json& j, const BadSignal& bad) { j = to_json(bad); }
+
+static void from_json(const nlohmann::json& j, BadSignal& bad) {
+  const nlohmann::json& value = j.at("value");
+  bad = {.signal = j.at("signal"),
+         .step = j.at("step"),
+         .value = value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>(),
+         .threshold = j.at("threshold")};
+}
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdaptivePrecision::State, level, highest, switches, returns, raised, changed_at,
+                                   uneasy_at, losses, norms, skips, best_validation, stalled, bad)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PrecisionFallback::Layer, levels, returns, since, overflows)
+
+namespace {
+
+ScalerMode scaler_mode(const std::string& word) {
+  return word == "dynamic" ? ScalerMode::kDynamic : word == "static" ? ScalerMode::kStatic : ScalerMode::kNone;
+}
+
+// The gradient prescale of the ranks and micro-batches that saved.
+int saved_prescale_log2(const nlohmann::json& manifest) {
+  const TrainConfig saved = parse_config(manifest.at("config").get<std::string>(), "the checkpoint's config").train;
+  const int64_t ranks = manifest.at("ranks");
+  return gradient_prescale_log2(ranks, saved.global_batch / (saved.micro_batch * ranks));
+}
+
+}  // namespace
+
+double TrainingState::gradient_factor() const {
+  return std::ldexp(static_cast<double>(scaler.scale), gradient_prescale_log2);
+}
+
+TrainingState state_of(const Session& session) {
+  return {.next_step = session.next_step,
+          .applied_steps = session.optimizer.applied_steps(),
+          .scaler = session.scaler.state(),
+          .gradient_prescale_log2 = gradient_prescale_log2(session.ranks(), session.micro_batches()),
+          .clip_norms = session.clipper.state()};
+}
+
+nlohmann::json to_json(const TrainingState& state) {
+  return {{"next_step", state.next_step},
+          {"applied_steps", state.applied_steps},
+          {"scaler",
+           {{"mode", name(state.scaler.mode)},
+            {"scale", state.scaler.scale},
+            {"clean_steps", state.scaler.clean_steps},
+            {"hysteresis_left", state.scaler.hysteresis_left}}},
+          {"clip_norms", state.clip_norms}};
+}
+
+TrainingState training_state_from(const nlohmann::json& manifest) {
+  const nlohmann::json& scaler = manifest.at("scaler");
+  return {.next_step = manifest.at("next_step"),
+          .applied_steps = manifest.at("applied_steps"),
+          .scaler = {.mode = scaler_mode(scaler.at("mode")),
+                     .scale = scaler.at("scale"),
+                     .clean_steps = scaler.at("clean_steps"),
+                     .hysteresis_left = scaler.at("hysteresis_left")},
+          .gradient_prescale_log2 = saved_prescale_log2(manifest),
+          .clip_norms = manifest.at("clip_norms").get<std::vector<double>>()};
+}
+
+void continue_from(const TrainingState& state, Session& session) {
+  if (!session.scaler.load_state(state.scaler)) {
+    log_info("the loss scaler was in mode '{}' and is in '{}' now: it starts afresh", name(state.scaler.mode),
+             name(session.scaler.config().mode));
+  }
+  session.clipper.restore(state.clip_norms);
+  session.next_step = state.next_step;
+}
+
+void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session) {
+  session.runtime.delayed_scales->load_state(scales, state_of(session).gradient_factor() / state.gradient_factor());
+}
+
+RunState::RunState(const Config& run, int64_t steps_done) : fallback(run.precision_fallback) {
+  if (adapts(run)) adaptive.emplace(run.precision_adaptive.options, phase_count(run), steps_done);
+}
+
+nlohmann::json to_json(const RunState& state) {
+  nlohmann::json saved = {{"statistics", state.statistics},
+                          {"faults_in_a_row", state.faults_in_a_row},
+                          {"fallback", state.fallback.state()},
+                          {"first_validation_loss", state.first_validation_loss}};
+  if (state.adaptive) saved["adaptive"] = state.adaptive->state();
+  return saved;
+}
+
+RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved) {
+  RunState state(run, steps_done);
+  saved.at("statistics").get_to(state.statistics);
+  saved.at("faults_in_a_row").get_to(state.faults_in_a_row);
+  saved.at("first_validation_loss").get_to(state.first_validation_loss);
+  if (saved.contains("fallback")) {
+    state.fallback = PrecisionFallback(run.precision_fallback, saved.at("fallback").get<PrecisionFallback::State>());
+  }
+  if (state.adaptive && saved.contains("adaptive")) {
+    state.adaptive.emplace(run.precision_adaptive.options, phase_count(run),
+                           saved.at("adaptive").get<AdaptivePrecision::State>());
+  }
+  return state;
+}
+
+nlohmann::json to_json(const BadSignal& bad) {
+  return {{"signal", bad.signal}, {"step", bad.step}, {"value", bad.value}, {"threshold", bad.threshold}};
+}
+
+int phase_of(const Config& run, int64_t steps_done, const RunState& state) {
+  return state.adaptive ? state.adaptive->level() : phase_at(run, steps_done);
+}
+
+Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved) {
+  return in_phase(run, phase_of(run, steps_done, run_state_from(run, steps_done, saved)));
+}
+
+}  // namespace mantissa

@@ -1,0 +1,64 @@
+// The state of a run beside weights, moments and scales. It lives across the sessions of a run; checkpoints hold it as
+// JSON.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "amp/adaptive_precision.h"
+#include "amp/precision_fallback.h"
+#include "tools/train/session.h"
+#include "tools/train/statistics.h"
+
+namespace mantissa {
+
+// Numbers that a session hands on to the next one; the same on all ranks.
+struct TrainingState {
+  int64_t next_step = 0;      // steps done
+  int64_t applied_steps = 0;  // those that were not skipped: for ShardedOptimizer::end_load()
+  GradScaler::State scaler;
+  int gradient_prescale_log2 = 0;  // see session.h
+  std::vector<double> clip_norms;
+
+  // Gradients of activations are those of the global mean times this.
+  double gradient_factor() const;
+};
+
+TrainingState state_of(const Session& session);
+
+// Entries of a checkpoint's manifest. The second also reads the manifest's "ranks" and "config"; it throws the JSON
+// library's exceptions for a missing entry or a wrong type.
+nlohmann::json to_json(const TrainingState& state);
+TrainingState training_state_from(const nlohmann::json& manifest);
+
+// Restores scaler, clipper and the number of steps. A scaler of another mode starts afresh, and the log says so.
+void continue_from(const TrainingState& state, Session& session);
+// After that: the scales of delayed scaling, those of gradients converted to the session's loss scale.
+void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session);
+
+struct RunState {
+  explicit RunState(const Config& run, int64_t steps_done = 0);
+
+  RunStatistics statistics{};
+  int faults_in_a_row = 0;
+  PrecisionFallback fallback;
+  std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
+  std::optional<double> first_validation_loss{};
+};
+
+nlohmann::json to_json(const RunState& state);
+// The state after `steps_done` steps from a manifest's "run" entry, in which parts may be missing that the run had not
+// yet: they begin there.
+RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
+// For a record of the metrics.
+nlohmann::json to_json(const BadSignal& bad);
+
+// The phase of a run (tools/config/precision_phases.h) after `steps_done` steps.
+int phase_of(const Config& run, int64_t steps_done, const RunState& state);
+// The configuration of that phase, for the state in a manifest's "run" entry.
+Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved);
+
+}  // namespace mantissa

@@ -1,0 +1,33 @@
+// A training from its start to its end: one session after the other, each in one precision.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "tools/train/checkpoint.h"
+#include "tools/train/trainer.h"
+
+namespace mantissa {
+
+// How a session begins.
+struct SessionStart {
+  const PrecisionSwitch* by_switch = nullptr;  // why it continues another one; nullptr: it is the first
+  bool resumed = false;                        // from a checkpoint
+};
+
+struct TrainingHooks {
+  // Called when a session begins, with the state that it begins in: adds its observers to `observers`, which hold
+  // those that every training needs, and returns the probe, if there is one.
+  std::function<RunProbe*(Session& session, RunState& state, const SessionStart& start, TrainObservers& observers)>
+      begin;
+  // Called with an error before the session is destroyed: its destructor waits for the device and may hang. May not
+  // return.
+  std::function<void(const std::exception& error)> on_error = [](const std::exception&) {};
+};
+
+// Trains `run`, through the phases and levels of its precision, from the checkpoint or the first weights to
+// Trainer::last_step(). FaultError: see Trainer::run(). Collective.
+void train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
+               Communicator& communicator);
+
+}  // namespace mantissa
