@@ -22,20 +22,27 @@ constexpr const char* kUnderflow = "underflow";
 constexpr const char* kValidation = "validation";
 constexpr const char* kCurvature = "curvature";
 
+struct SignalText {
+  const char *signal, *finite, *not_finite;
+};
+constexpr SignalText kTexts[] = {
+    {kLoss, "the loss was {:.4g} nats above its recent median", "the loss was not finite"},
+    {kNorm, "the gradient norm was {:.4g} times its recent quantile", "the gradient norm was not finite"},
+    {kSkips, "a share of {:.4g} of recent steps was skipped", nullptr},
+    {kUnderflow, "a share of {:.4g} of gradients underflowed", nullptr},
+    {kValidation, "{:g} evaluations in a row were no better", "the validation loss was not finite"},
+    {kCurvature, "the curvature along the update was {:.4g}", nullptr}};
+
 // By nearest rank: one of the values.
-double quantile(std::vector<double> values, double q) {
+double quantile(std::deque<double> values, double q) {
   const auto rank = static_cast<int64_t>(std::ceil(q * static_cast<double>(values.size()))) - 1;
   const auto place = values.begin() + std::clamp<int64_t>(rank, 0, static_cast<int64_t>(values.size()) - 1);
   std::nth_element(values.begin(), place, values.end());
   return *place;
 }
 
-double quantile(const std::deque<double>& values, double q) {
-  return quantile(std::vector<double>(values.begin(), values.end()), q);
-}
-
 void remember(std::deque<double>& values, double value, int window) {
-  if (!std::isfinite(value)) return;  // no yardstick for others
+  if (!std::isfinite(value)) return;  // no reference for others
   values.push_back(value);
   if (static_cast<int>(values.size()) > window) values.pop_front();
 }
@@ -56,47 +63,32 @@ void validate(const AdaptiveOptions& options, int levels) {
   const auto require = [](bool holds, const char* name, auto value, const char* expected) {
     if (!holds) throw ConfigError(fmt::format("[adaptive_precision] {} = {}: expected {}", name, value, expected));
   };
-  require(levels >= 2, "levels", levels, "two at least, the one with most precision first");
-  require(options.start >= 0 && options.start < levels, "start", options.start,
-          "the number of a level, counted from 0");
+  require(levels >= 2, "levels", levels, "at least two, the one with the most precision first");
+  require(options.start >= 0 && options.start < levels, "start", options.start, "the number of a level, from 0");
   require(options.max_switches > 0, "max_switches", options.max_switches, "a number above 0");
   require(options.min_steps > 0, "min_steps", options.min_steps, "a number above 0");
-  require(options.stable_steps >= 0, "stable_steps", options.stable_steps, "a number of steps, or 0 to stay up");
+  require(options.stable_steps >= 0, "stable_steps", options.stable_steps, "a number of steps, or 0 to never go down");
   require(options.check_interval > 0, "check_interval", options.check_interval, "a number above 0");
   require(options.band > 0.0 && options.band <= 1.0, "band", options.band, "a share above 0 and up to 1");
   require(options.window > 0, "window", options.window, "a number above 0");
   require(options.warmup > 0 && options.warmup <= options.window, "warmup", options.warmup,
-          "a number above 0 that is not above the window");
+          "a number above 0 and up to the window");
   require(options.norm_factor == 0.0 || options.norm_factor > 1.0, "norm_factor", options.norm_factor,
-          "more than 1, or 0 for off");
+          "a number above 1, or 0 for off");
   require(options.norm_quantile > 0.0 && options.norm_quantile <= 1.0, "norm_quantile", options.norm_quantile,
           "a number above 0 and up to 1");
   require(options.skipped_share <= 1.0, "skipped_share", options.skipped_share, "a share of at most 1");
   require(options.underflow_share <= 1.0, "underflow_share", options.underflow_share, "a share of at most 1");
   require(options.curvature_interval > 0, "curvature_interval", options.curvature_interval, "a number above 0");
-  require(options.watches_any(), "signals", "none", "one at least that is not 0");
+  require(options.watches_any(), "signals", "none", "at least one threshold above 0");
 }
 
 std::string describe(const BadSignal& bad) {
-  const auto say = [&](const std::string& what) {
-    return fmt::format("{} (step {}; threshold {:g})", what, bad.step, bad.threshold);
-  };
-  if (bad.signal == kLoss) {
-    return say(std::isfinite(bad.value) ? fmt::format("the loss was {:.4g} nats above its recent median", bad.value)
-                                        : std::string("the loss was not finite"));
-  }
-  if (bad.signal == kNorm) {
-    return say(std::isfinite(bad.value)
-                   ? fmt::format("the gradient norm was {:.4g} times its recent quantile", bad.value)
-                   : std::string("the gradient norm was not finite"));
-  }
-  if (bad.signal == kSkips) return say(fmt::format("a share of {:.4g} of recent steps was skipped", bad.value));
-  if (bad.signal == kUnderflow) return say(fmt::format("a share of {:.4g} of gradients underflowed", bad.value));
-  if (bad.signal == kValidation) {
-    return say(std::isfinite(bad.value) ? fmt::format("{:g} evaluations in a row were no better", bad.value)
-                                        : std::string("the validation loss was not finite"));
-  }
-  return say(fmt::format("the curvature along the update was {:.4g}", bad.value));
+  const auto* const text = std::ranges::find(std::begin(kTexts), std::end(kTexts) - 1, bad.signal, &SignalText::signal);
+  const bool has_value = std::isfinite(bad.value) || text->not_finite == nullptr;
+  return fmt::format("{} (step {}; threshold {:g})",
+                     has_value ? fmt::format(fmt::runtime(text->finite), bad.value) : text->not_finite, bad.step,
+                     bad.threshold);
 }
 
 AdaptivePrecision::AdaptivePrecision(const AdaptiveOptions& options, int levels, int64_t steps)
@@ -116,12 +108,12 @@ void AdaptivePrecision::compare(const char* signal, int64_t step, double value, 
   if (known == state_.bad.end()) {
     state_.bad.push_back(bad);
   } else if (!std::isfinite(value) && std::isfinite(known->value)) {
-    *known = bad;  // the first of each kind is kept, but none hides one that is not finite
+    *known = bad;  // keeps the first of each kind, but prefers one that is not finite
   }
 }
 
 void AdaptivePrecision::applied(int64_t step, double loss, double norm) {
-  // Before enough values are known, what is not finite is bad all the same.
+  // Before enough values are known, only a value that is not finite is bad.
   const auto over = [this](const std::deque<double>& values, double value, double q, auto relate) {
     if (static_cast<int>(values.size()) >= options_.warmup) return relate(value, quantile(values, q));
     return std::isfinite(value) ? 0.0 : value;
@@ -132,7 +124,7 @@ void AdaptivePrecision::applied(int64_t step, double loss, double norm) {
     remember(state_.losses, loss, options_.window);
   }
   if (options_.norm_factor > 0.0) {
-    // A norm as usual is about 1 of these: the band is a part of what is above that.
+    // A usual norm is about 1 of these: the band is a part of the rest.
     compare(kNorm, step, over(state_.norms, norm, options_.norm_quantile, std::divides<>()), options_.norm_factor,
             1.0 + options_.band * (options_.norm_factor - 1.0));
     remember(state_.norms, norm, options_.window);
@@ -162,7 +154,7 @@ void AdaptivePrecision::evaluated(int64_t step, double loss) {
   const bool better = !state_.best_validation || loss < *state_.best_validation - options_.min_improvement;
   state_.stalled = better ? 0 : state_.stalled + 1;
   if (std::isfinite(loss) && better) state_.best_validation = loss;
-  // A loss that is not finite is no better and no worse than anything: it does not wait for others.
+  // A loss that is not finite is bad at once.
   const double value = std::isfinite(loss) ? state_.stalled : std::numeric_limits<double>::quiet_NaN();
   const double threshold = options_.stalled_evaluations;
   compare(kValidation, step, value, threshold, options_.band * threshold);
@@ -188,7 +180,7 @@ AdaptivePrecision::Switch AdaptivePrecision::go_to(int level, int64_t step) {
   const bool up = level < state_.level;
   if (up) {
     change.causes = state_.bad;
-    // What bad steps have left behind is no yardstick for better ones.
+    // Bad steps are no reference for better ones.
     state_.losses.clear();
     state_.norms.clear();
     state_.raised = true;
@@ -210,7 +202,7 @@ std::optional<AdaptivePrecision::Switch> AdaptivePrecision::decide(int64_t step)
   const bool is_last = state_.switches + 1 == options_.max_switches;
   if (!state_.bad.empty()) {
     if (state_.level == 0 || state_.switches == options_.max_switches) {
-      state_.bad.clear();  // there is nothing left to do about them
+      state_.bad.clear();  // no level is left
       return std::nullopt;
     }
     const bool can_wait = std::all_of(state_.bad.begin(), state_.bad.end(),

@@ -1,5 +1,7 @@
 #include "amp/grad_scaler.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -12,7 +14,37 @@ void require(bool condition, std::string_view key, std::string_view expected, do
   if (!condition) throw ConfigError(fmt::format("[grad_scaler] {} must be {}, got {}", key, expected, got));
 }
 
+struct Preset {
+  std::string_view name;
+  ScalerConfig config;
+};
+constexpr Preset kPresets[] = {
+    {"pytorch", {.min_scale = 0.0f, .floor_policy = FloorPolicy::kClamp}},
+    {"megatron",
+     {.init_scale = 0x1p32f, .growth_interval = 1000, .hysteresis = 2, .floor_policy = FloorPolicy::kClamp}},
+    {"deepspeed", {.growth_interval = 1000, .growth_delay = 1, .hysteresis = 2}},
+    {"deepspeed_0.17.0", {.growth_interval = 1000, .hysteresis = 2}}};
+
+// By ScalerMode, by ScalerEvent.
+constexpr std::string_view kModeNames[] = {"none", "static", "dynamic"};
+constexpr std::string_view kEventNames[] = {
+    "unchanged",           "grew",          "growth capped",     "backed off",
+    "hysteresis consumed", "held at floor", "overflow at floor", "non-finite loss"};
+
 }  // namespace
+
+std::vector<std::string_view> scaler_preset_names() {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : kPresets) names.push_back(preset.name);
+  return names;
+}
+
+ScalerConfig scaler_preset(std::string_view name) {
+  const auto* const found = std::ranges::find(kPresets, name, &Preset::name);
+  if (found != std::end(kPresets)) return found->config;
+  throw ConfigError(
+      fmt::format("[scaler_preset] expected one of {}, got '{}'", fmt::join(scaler_preset_names(), ", "), name));
+}
 
 void validate(const ScalerConfig& config) {
   if (config.mode == ScalerMode::kNone) return;
@@ -32,39 +64,8 @@ void validate(const ScalerConfig& config) {
           fmt::format("finite and >= init_scale = {}", scale), config.max_scale);
 }
 
-std::string_view name(ScalerMode mode) {
-  switch (mode) {
-    case ScalerMode::kNone:
-      return "none";
-    case ScalerMode::kStatic:
-      return "static";
-    case ScalerMode::kDynamic:
-      return "dynamic";
-  }
-  return "unknown";
-}
-
-std::string_view name(ScalerEvent event) {
-  switch (event) {
-    case ScalerEvent::kUnchanged:
-      return "unchanged";
-    case ScalerEvent::kGrew:
-      return "grew";
-    case ScalerEvent::kGrowthCapped:
-      return "growth capped";
-    case ScalerEvent::kBackedOff:
-      return "backed off";
-    case ScalerEvent::kHysteresisConsumed:
-      return "hysteresis consumed";
-    case ScalerEvent::kHeldAtFloor:
-      return "held at floor";
-    case ScalerEvent::kAtFloorFault:
-      return "overflow at floor";
-    case ScalerEvent::kLossFault:
-      return "non-finite loss";
-  }
-  return "unknown";
-}
+std::string_view name(ScalerMode mode) { return kModeNames[static_cast<size_t>(mode)]; }
+std::string_view name(ScalerEvent event) { return kEventNames[static_cast<size_t>(event)]; }
 
 bool is_fault(ScalerEvent event) { return event == ScalerEvent::kAtFloorFault || event == ScalerEvent::kLossFault; }
 

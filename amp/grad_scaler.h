@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/kernels/reduction/update_decision.h"
@@ -21,7 +22,7 @@ namespace mantissa {
 
 enum class ScalerMode : uint8_t {
   kNone,     // scale 1, with the same finite check and skip (bf16, fp32)
-  kStatic,   // init_scale for ever
+  kStatic,   // init_scale forever
   kDynamic,  // grows after clean steps, backs off on overflow
 };
 
@@ -30,12 +31,12 @@ enum class HysteresisRefill : uint8_t {
   kOnCleanStep,  // on every clean step (apex; DeepSpeed's consecutive_hysteresis)
 };
 
-// What an overflow is when the scale cannot go lower. In modes kNone and kStatic it never can.
+// How an overflow counts when the scale cannot go lower. In modes kNone and kStatic it never can.
 enum class FloorPolicy : uint8_t {
   kClamp,  // one more skipped step
   kFault,  // a fault, which the trainer counts
-  kLift,   // the same, after which the trainer gives the layer that overflowed more precision
-  kBf16,   // the same, after which it computes in bf16 what computes in fp16
+  kLift,   // a fault, after which the trainer gives the layer that overflowed more precision
+  kBf16,   // a fault, after which the trainer replaces fp16 by bf16
 };
 
 struct ScalerConfig {
@@ -54,6 +55,25 @@ struct ScalerConfig {
 
 // Throws ConfigError naming the first value that makes no sense.
 void validate(const ScalerConfig& config);
+
+// Configurations that reproduce the dynamic loss scalers of other systems state for state.
+//
+//                     init   interval  delay  hysteresis (refill)   floor
+//   pytorch           2^16   2000      0      none                  none
+//   megatron          2^32   1000      0      2 (on growth)         1, clamps
+//   deepspeed         2^16   1000      1      2 (on growth)         1, overflow there is an error
+//   deepspeed_0.17.0  2^16   1000      0      2 (on growth)         1, overflow there is an error
+//
+// Since 0.17.1 DeepSpeed counts one more clean step before the first growth after an overflow. Read in
+// torch/amp/grad_scaler.py and AmpKernels.cu; megatron/core/optimizer/grad_scaler.py;
+// deepspeed/runtime/fp16/loss_scaler.py.
+//
+// Two differences are deliberate. Those systems see a non-finite loss as overflow of its gradients and lower the scale;
+// here it is a fault. Megatron and DeepSpeed let the scale grow past the largest fp32 number; here growth stops before
+// it, as in PyTorch.
+std::vector<std::string_view> scaler_preset_names();
+// Throws ConfigError with the list of names if there is none of that name.
+ScalerConfig scaler_preset(std::string_view name);
 
 enum class ScalerEvent : uint8_t {
   kUnchanged,

@@ -11,21 +11,49 @@ namespace {
 
 constexpr int kMaxDoublings = 6;
 
+// What an op whose format is a dtype or `low` computes in; others go by their inputs.
+DType dtype_of(const Precision& precision, Op op) { return compute_dtype(precision, {}, op, DType::kF32, DType::kF32); }
+
+bool rounds(const Precision& precision, Op op) { return op == Op::kLinear && precision.linear.any(); }
+
 }  // namespace
 
-void validate(const FallbackOptions& options) {
-  const auto require = [](bool holds, const char* name, int64_t value) {
-    if (!holds) throw ConfigError(fmt::format("[precision_fallback] {} must be positive, got {}", name, value));
-  };
-  if (options.overflows < 0) require(false, "overflows", options.overflows);
-  require(options.window > 0, "window", options.window);
-  require(options.clean_steps > 0, "clean_steps", options.clean_steps);
-  if (options.overflows > options.window) {
-    throw ConfigError(
-        fmt::format("[precision_fallback] overflows = {}: a window of {} steps never has as many; give "
-                    "window: {}, or fewer overflows",
-                    options.overflows, options.window, options.overflows));
+int lift_room(const Precision& precision, Op op) {
+  const DType dtype = dtype_of(precision, op);
+  return (rounds(precision, op) ? 1 : 0) + (dtype == DType::kF16 ? 2 : dtype == DType::kBF16 ? 1 : 0);
+}
+
+std::string describe_lift(const Precision& precision, Op op) {
+  const DType dtype = dtype_of(precision, op);
+  for (const Product product : kAllProducts) {
+    for (const Role role : kAllRoles) {
+      const auto format = precision.linear.at(product, role);
+      if (format && rounds(precision, op)) return fmt::format("{} in {}", name(*format), dtype);
+    }
   }
+  return fmt::format("{}", dtype);
+}
+
+std::vector<PrecisionRule> lift_rules(const std::string& layer, Op op, const Precision& precision, int levels) {
+  DType dtype = dtype_of(precision, op);
+  for (int level = rounds(precision, op) ? 1 : 0; level < levels; ++level) {
+    dtype = dtype == DType::kF16 ? DType::kBF16 : DType::kF32;
+  }
+  std::vector<PrecisionRule> rules = {{.match = layer, .op = op, .format = dtype, .source = "precision.fallback"}};
+  if (op == Op::kLinear && dtype == DType::kF32 && precision.fp32_products != Fp32Products::kFp32) {
+    rules.push_back({.match = layer, .op = op, .format = precision.fp32_products, .source = "precision.fallback"});
+  }
+  return rules;
+}
+
+void validate(const FallbackOptions& options) {
+  if (options.overflows >= 0 && options.window > 0 && options.clean_steps > 0 && options.overflows <= options.window) {
+    return;
+  }
+  throw ConfigError(
+      fmt::format("[precision_fallback] expected overflows from 0 to the window, and a window and clean_steps above 0, "
+                  "got overflows = {}, window = {}, clean_steps = {}",
+                  options.overflows, options.window, options.clean_steps));
 }
 
 bool PrecisionFallback::overflowed(int64_t step, const std::string& layer, int room) {
@@ -66,8 +94,8 @@ std::vector<std::string> PrecisionFallback::settle(int64_t step) {
   return back;
 }
 
-LayerLifts PrecisionFallback::lifts() const {
-  LayerLifts lifts;
+std::map<std::string, int> PrecisionFallback::lifts() const {
+  std::map<std::string, int> lifts;
   for (const auto& [name, layer] : state_) {
     if (layer.levels > 0 && name != kWholeModel) lifts.emplace(name, layer.levels);
   }

@@ -1,6 +1,9 @@
-// PrecisionFallback: decides which layers compute in more precision than they are configured to, because they
-// overflow repeatedly, and when they go back. Knows layers by name and counts steps; lifting is layer_lifts.h's
-// business, finding the layer that of who runs the step. All ranks must tell it the same.
+// PrecisionFallback: lifts layers that overflow repeatedly to more precision, and lowers them again. A level up is
+//
+//   operands rounded to 8 or 4 bits -> not rounded;  fp16 -> bf16, which has the range;  bf16 -> fp32
+//
+// Attention rounds no operands: its levels are dtypes alone. The fallback knows layers by name and counts steps; the
+// trainer finds the layers. All ranks must report the same to it.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +11,18 @@
 #include <string>
 #include <vector>
 
-#include "amp/layer_lifts.h"
+#include "amp/precision_rules.h"
 
 namespace mantissa {
+
+// The number of levels by which a linear layer, or an attention, of this precision can go up; 0: it is fp32.
+int lift_room(const Precision& precision, Op op);
+
+// What it computes in: "delayed:e4m3 in bf16", "fp32".
+std::string describe_lift(const Precision& precision, Op op);
+
+// The rules that lift a layer of this precision by `levels` >= 1, as far as there are any. They come last.
+std::vector<PrecisionRule> lift_rules(const std::string& layer, Op op, const Precision& precision, int levels);
 
 struct FallbackOptions {
   int overflows = 0;           // of one layer within `window` steps that lift it by a level; 0: none is ever lifted
@@ -24,7 +36,7 @@ void validate(const FallbackOptions& options);
 
 class PrecisionFallback {
  public:
-  // Where a layer's name is expected: the fp16 of all of them.
+  // In place of a layer's name: the fp16 of all layers.
   static constexpr const char* kWholeModel = "";
 
   // A layer that is lifted, or was.
@@ -41,18 +53,20 @@ class PrecisionFallback {
       : options_(options), state_(std::move(state)) {}
 
   bool enabled() const { return options_.overflows > 0; }
-  // In this step the layer overflowed; `room`: the levels that it can still go up. Whether it goes up by one.
+  // Reports that the layer overflowed in this step; `room`: the levels that it can still go up. Whether it goes up by
+  // one.
   bool overflowed(int64_t step, const std::string& layer, int room);
-  // Goes up at once, whatever was counted. Whether it could.
+  // Lifts the layer at once, whatever was counted. Whether there was room.
   bool lift_now(int64_t step, const std::string& layer, int room);
-  // What computes in fp16 computes in bf16 from now on.
+  // From now on bf16 replaces fp16.
   void leave_fp16(int64_t step) { lift_now(step, kWholeModel, 1); }
   // Whether settle() would change anything before this step.
   bool is_due(int64_t step) const;
   // Before this step: the layers that go back by a level, kWholeModel among them.
   std::vector<std::string> settle(int64_t step);
 
-  LayerLifts lifts() const;
+  // Levels by layer path, without kWholeModel.
+  std::map<std::string, int> lifts() const;
   bool leaves_fp16() const;
   const State& state() const { return state_; }
 

@@ -108,6 +108,7 @@ AdamWArgs ShardedOptimizer::weight_arguments(int bucket, const Segment& segment,
                  .first_element = segment.begin};
   if (keeps_masters()) args.weight = updated_weights(bucket).slice(segment.offset, segment.count);
   if (options_.master == MasterWeights::kNoneStochastic) args.rounding = WeightRounding::kStochastic;
+  if (options_.master == MasterWeights::kKahan) args.rounding = WeightRounding::kNearest;
   return args;
 }
 

@@ -1,10 +1,12 @@
 #include <cstdio>
 #include <memory>
 
+#include "core/base/log.h"
 #include "core/base/run_reported.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/generate/generate_verb.h"
+#include "tools/train/ineffective_settings.h"
 #include "tools/train/launch.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/precision_table.h"
@@ -28,13 +30,20 @@ std::shared_ptr<const ConfigArguments> add_config_arguments(CLI::App* verb) {
 
 int config_verb(const std::string& path, const std::vector<std::string>& overrides) {
   return run_reported([&] {
-    const Config config = load_config(path, overrides);
+    ConfigOrigins origins;
+    const Config config = load_config(path, overrides, &origins);
     require_known_names(config);
-    predict_memory_tables(config, 1);  // what only the model can judge: patterns over its layers
+    predict_memory_tables(config, 1);  // finds what only the model can refuse
+    for (const std::string& line : ineffective_settings(config, origins)) log_warn("{}", line);
     std::string text = to_yaml(config);
     for (int phase = 0; phase < phase_count(config); ++phase) {
-      text += fmt::format("\n# What comes of precision: for this model{}\n", phase_title(config, phase));
-      text += precision_table(in_phase(config, phase), "# ");
+      const Config own = in_phase(config, phase);
+      text += fmt::format("\n# The short forms of precision as rules{}\n# rules:\n", phase_title(config, phase));
+      for (const PrecisionRule& rule : own.precision_rules()) {
+        text += fmt::format("#   - {}{}\n", describe(rule), rule.source.empty() ? "" : "  # " + rule.source);
+      }
+      text += fmt::format("\n# The precision of each op of this model{}\n", phase_title(config, phase));
+      text += precision_table(own, "# ");
     }
     std::fwrite(text.data(), 1, text.size(), stdout);
   });

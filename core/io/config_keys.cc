@@ -35,7 +35,7 @@ class KeyCollector final : public ConfigVisitor {
   std::string section_;
 };
 
-// "precision.layers[3]" to "precision.layers[]".
+// "precision.rules[3]" to "precision.rules[]".
 std::string without_indices(const std::string& path) {
   std::string out;
   bool inside = false;

@@ -12,7 +12,7 @@ namespace mantissa {
 
 struct ConfigKeys {
   struct Key {
-    std::string section;  // "optimizer.clip"; "" at the top; "precision.layers[]" inside of a list's element
+    std::string section;  // "optimizer.clip"; "" at the top; "precision.rules[]" inside of a list's element
     std::string name;
     bool is_section = false;
   };

@@ -66,30 +66,6 @@ void apply_override(ConfigNode& root, const std::string& assignment) {
   *node = parse_override_value(assignment.substr(equals + 1), origin);
 }
 
-void remove_setting(ConfigNode& root, std::string_view path) {
-  ConfigNode* node = &root;
-  for (std::string_view rest = path; !rest.empty();) {
-    const bool is_element = rest.front() == '[';
-    const size_t end = std::min(is_element ? rest.find(']') + 1 : rest.find_first_of(".["), rest.size());
-    const std::string_view part = rest.substr(0, end);
-    rest.remove_prefix(end);
-    if (rest.starts_with('.')) rest.remove_prefix(1);
-    size_t index = 0;
-    if (is_element) {
-      std::from_chars(part.data() + 1, part.data() + part.size(), index);
-      MANTISSA_CHECK(index < node->items.size(), "[remove_setting] {}: there is no {}", path, part);
-      if (rest.empty()) return void(node->items.erase(node->items.begin() + static_cast<int64_t>(index)));
-      node = &node->items[index];
-    } else {
-      const ConfigMember* const found = node->find(part);
-      MANTISSA_CHECK(found != nullptr, "[remove_setting] {}: there is no {}", path, part);
-      const auto member = node->members.begin() + (found - node->members.data());
-      if (rest.empty()) return void(node->members.erase(member));
-      node = &member->value;
-    }
-  }
-}
-
 std::string describe(const ConfigNode& node) {
   switch (node.kind) {
     case ConfigNode::Kind::kNull:

@@ -39,10 +39,6 @@ ConfigNode parse_config_text(const std::string& text, const std::string& source)
 // so that globs and prompts need no quoting. Sections on the way are made; a value replaces what the file says.
 void apply_override(ConfigNode& root, const std::string& assignment);
 
-// Takes out a key, a section ("precision.delayed") or an element of a list ("precision.layers[2]"), which must be
-// there.
-void remove_setting(ConfigNode& root, std::string_view path);
-
 // What came, for messages: "a list", "the text 'abc'".
 std::string describe(const ConfigNode& node);
 

@@ -10,7 +10,7 @@ namespace mantissa {
 
 std::string write_config(const ConfigBinding& bind);
 
-// "optimizer.lr" to "0.0003"; elements of lists are "precision.layers[0].match".
+// "optimizer.lr" to "0.0003"; elements of lists are "precision.rules[0].match".
 std::map<std::string, std::string> flatten_config(const ConfigBinding& bind);
 
 }  // namespace mantissa

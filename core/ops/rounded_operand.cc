@@ -28,8 +28,8 @@ void require_whole_blocks(const Parameter& weight, const Tensor& x, const Operan
     if (block == 0 || size % block == 0) return;
     throw ConfigError(fmt::format(
         "layer '{}': the {} of {} has {} {}, and the recipe {} needs a multiple of {} there: give {}, a recipe that "
-        "takes {} ({}current or delayed), or leave the operand unrounded by precision.layers: {{match: '{}', op: "
-        "linear, dtype: low}}",
+        "takes {} ({}current or delayed), or leave the operand unrounded by precision.rules: {{match: '{}', op: "
+        "linear, format: low}}",
         weight.precision_layer(), name(use.role), name(use.product), size, what, name(use.format->scaling), block,
         nearest_multiples(size, block), size, recipes_for(size), weight.precision_layer()));
   };

@@ -26,11 +26,6 @@ void validate(const AdamWOptions& options) {
   if (options.second_moment == MomentFormat::kBF16) {
     throw ConfigError(fmt::format("optimizer.second_moment: {}", kWhyNoNearestSecondMoment));
   }
-  if (options.master != MasterWeights::kF32 && options.weight_rounding == WeightRounding::kStochastic) {
-    throw ConfigError(
-        "optimizer.weight_rounding: stochastic says how weights are made of fp32 masters, which optimizer.master does "
-        "without");
-  }
 }
 
 UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, double unscale, double clip_threshold,

@@ -1,6 +1,6 @@
 // The presets against straight-line transcriptions of the rules of the three systems, with the variables those systems
 // keep, compared after every step of long random overflow sequences.
-#include "amp/scaler_presets.h"
+#include "amp/grad_scaler.h"
 
 #include <gtest/gtest.h>
 

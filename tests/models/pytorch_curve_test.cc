@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "amp/autocast_policy.h"
-#include "amp/working_dtype.h"
 #include "comm/local/local_communicator.h"
 #include "comm/sharded_optimizer.h"
 #include "comm/staged/staged_communicator.h"
@@ -28,11 +27,11 @@ struct Curve {
   std::vector<float> losses, norms;  // before each step; before clipping
 };
 
-Curve train(const ReferenceFile& file, const AutocastConfig& autocast, WorkingWeights weights, float loss_scale) {
+Curve train(const ReferenceFile& file, DType dtype, WorkingWeights weights, float loss_scale) {
   set_threads(1);  // tiny kernels
   testing::TapeHost host;
   testing::TestModel test(testing::reference_config("gpt"));
-  const AutocastPolicy policy(autocast);
+  const AutocastPolicy policy({{.format = dtype}});
   assign_working_dtypes(test.parameters, policy, weights);
   LocalGroup group(1);
   const auto communicator =
@@ -94,9 +93,7 @@ double worst_error(const std::vector<float>& values, const std::vector<float>& r
 
 TEST(PyTorchCurve, Fp32) {
   const ReferenceFile file;
-  AutocastConfig off;
-  off.enabled = false;
-  const Curve curve = train(file, off, WorkingWeights::kLow, 1.0f);
+  const Curve curve = train(file, DType::kF32, WorkingWeights::kLow, 1.0f);
   EXPECT_LT(worst_error(curve.losses, file.values("gpt/fp32/curve/loss")), 1e-5);
   EXPECT_LT(worst_error(curve.norms, file.values("gpt/fp32/curve/gradient_norm")), 1e-5);
 }
@@ -134,9 +131,7 @@ INSTANTIATE_TEST_SUITE_P(Gpt, PyTorchLowCurve,
 TEST_P(PyTorchLowCurve, StaysWithinTheBoundsOfOnePass) {
   const ReferenceFile file;
   const auto [dtype, weights] = GetParam();
-  AutocastConfig autocast;
-  autocast.dtype = dtype;
-  const Curve curve = train(file, autocast, weights, dtype == DType::kF16 ? 1024.0f : 1.0f);
+  const Curve curve = train(file, dtype, weights, dtype == DType::kF16 ? 1024.0f : 1.0f);
   const std::string prefix = "gpt/" + std::string(name(dtype)) + "/curve/";
   const auto exact = file.values("gpt/fp32/curve/loss"), torch = file.values(prefix + "loss");
   int64_t fewest = INT64_MAX;

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "amp/autocast_policy.h"
-#include "amp/working_dtype.h"
 #include "core/base/thread_team.h"
 #include "core/ops/activation.h"
 #include "tests/models/reference_file.h"
@@ -28,12 +27,12 @@ struct Result {
   Gradients gradients;
 };
 
-Result run(const ReferenceFile& file, const std::string& name, const AutocastConfig& autocast, WorkingWeights weights,
+Result run(const ReferenceFile& file, const std::string& name, DType dtype, WorkingWeights weights,
            float loss_scale = 1.0f) {
   set_threads(1);  // tiny kernels
   testing::TapeHost host;
   testing::TestModel test(testing::reference_config(name));
-  const AutocastPolicy policy(autocast);
+  const AutocastPolicy policy({{.format = dtype}});
   assign_working_dtypes(test.parameters, policy, weights);
   host.bind(test.parameters);
   for (int i = 0; i < test.parameters.size(); ++i) {
@@ -62,9 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PyTorchFp32, ::testing::Values("gpt", "llama", 
 TEST_P(PyTorchFp32, LogitsLossAndEveryGradient) {
   const ReferenceFile file;
   const std::string model = GetParam();
-  AutocastConfig off;
-  off.enabled = false;
-  const Result ours = run(file, model, off, WorkingWeights::kLow);
+  const Result ours = run(file, model, DType::kF32, WorkingWeights::kLow);
   EXPECT_LT(relative_error(ours.logits, file.values(model + "/fp32/logits")), kFp32);
   EXPECT_NEAR(ours.loss, file.values(model + "/fp32/loss").at(0), kFp32 * ours.loss);
   for (const auto& [parameter, gradient] : ours.gradients) {
@@ -104,9 +101,9 @@ struct Low {
 
 class PyTorchAutocast : public ::testing::TestWithParam<Low> {
  protected:
-  Result run_low(AutocastConfig autocast = {}) {
-    autocast.dtype = GetParam().dtype;
-    return run(file_, "gpt", autocast, GetParam().weights, GetParam().dtype == DType::kF16 ? 1024.0f : 1.0f);
+  Result run_low() {
+    const auto [dtype, weights] = GetParam();
+    return run(file_, "gpt", dtype, weights, dtype == DType::kF16 ? 1024.0f : 1.0f);
   }
   // Distance from fp32, over PyTorch's.
   double ratio(const std::vector<float>& ours, const std::vector<float>& torch, const std::vector<float>& exact) {

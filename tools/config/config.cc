@@ -7,10 +7,11 @@
 #include <array>
 #include <functional>
 
-#include "amp/scaler_presets.h"
+#include "amp/grad_scaler.h"
 #include "core/base/error.h"
 #include "core/io/config_writer.h"
 #include "tools/config/config_binding.h"
+#include "tools/config/old_settings.h"
 #include "tools/config/precision_phases.h"
 
 namespace mantissa {
@@ -22,56 +23,25 @@ ConfigBinding binding(Config& config) {
   return [&config](ConfigVisitor& visitor) { bind_config(visitor, config); };
 }
 
-// Of ops and of overrides of layers.
-template <typename Is>
-bool has_setting(const PrecisionConfig& precision, Is is) {
-  return std::any_of(precision.ops.begin(), precision.ops.end(), [&](const auto& op) { return op && is(*op); }) ||
-         std::any_of(precision.layers.begin(), precision.layers.end(),
-                     [&](const LayerOverride& layer) { return layer.setting && is(*layer.setting); });
-}
-
-// A setting that has another name now: checkpoints keep the settings that they were trained with, and must stay
-// readable.
-void read_old_names(ConfigNode& root) {
-  for (ConfigMember& section : root.members) {
-    if (section.key != "optimizer" || section.value.find("first_moment") != nullptr) continue;
-    for (ConfigMember& member : section.value.members) {
-      if (member.key == "moment_dtype") member.key = "first_moment";
-    }
-  }
-}
-
-// Likewise, but an error in what people write: `tf32: true` said of every product what fp32_products says of each
-// layer.
-void read_old_tf32(ConfigNode& root) {
-  for (ConfigMember& section : root.members) {
-    if (section.key != "precision" || section.value.find("fp32_products") != nullptr) continue;
-    for (ConfigMember& member : section.value.members) {
-      if (member.key != "tf32") continue;
-      member.key = "fp32_products";
-      member.value.text = member.value.text == "true" ? "tf32" : "fp32";
-    }
-  }
-}
-
-Config build(ConfigNode root, const std::vector<std::string>& overrides) {
+Config build(ConfigNode root, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
   for (const std::string& assignment : overrides) apply_override(root, assignment);
-  read_old_names(root);
+  replace_old_settings(root, OldSettings::kRefuse);
   Config config;
-  config.origins = read_config(root, binding(config), config_synonyms());
+  ConfigOrigins written = read_config(root, binding(config), config_synonyms());
   if (config.scaler.preset != kNoPreset) {
-    // The preset's values take the place of the defaults; keys that are given are read once more on top of them.
+    // The preset's values replace the defaults; keys that are given are read once more on top of them.
     try {
       config.scaler.scaler = scaler_preset(config.scaler.preset);
     } catch (const ConfigError& error) {
-      throw ConfigError(fmt::format("{}: scaler.preset: {}", config.origins["scaler.preset"], error.what()));
+      throw ConfigError(fmt::format("{}: scaler.preset: {}", written["scaler.preset"], error.what()));
     }
     read_config(root, binding(config));
   }
   config.resolve_scaler_mode();
   config.optimizer.schedule.total_steps = config.train.steps;
   config.optimizer.adamw.seed = config.train.seed;
-  validate_phases(config);
+  validate_phases(config, written);
+  if (origins != nullptr) *origins = std::move(written);
   return config;
 }
 
@@ -84,7 +54,7 @@ bool sets_tail_aside(const Config& config) {
   return config.train.eval_interval > 0 && config.data.validation.empty() && config.data.validation_fraction > 0.0;
 }
 
-// Path to value, with what `auto` comes to: checkpoints of before it was kept have that.
+// Path to value, with `auto` resolved: old checkpoints keep resolved values.
 std::map<std::string, std::string> resolved_settings(const Config& config) {
   auto settings = flatten(config);
   settings["scaler.mode"] = name(config.scaler.scaler.mode);
@@ -102,24 +72,6 @@ uint64_t hash_settings(const Config& config, Include include) {
 
 }  // namespace
 
-bool PrecisionConfig::uses_fp16() const {
-  return compute == DType::kF16 ||
-         has_setting(*this, [](const OpSetting& setting) { return setting == OpSetting(DType::kF16); });
-}
-
-bool PrecisionConfig::uses_delayed_scaling() const {
-  return (recipe && recipe->scaling == Scaling::kDelayed) || has_setting(*this, [](const OpSetting& setting) {
-           const auto* const own = std::get_if<Recipe>(&setting);
-           return own != nullptr && own->scaling == Scaling::kDelayed;
-         });
-}
-
-bool PrecisionConfig::keeps_weights_wide() const {
-  return weights == WorkingWeights::kFp32 ||
-         (compute == DType::kF32 && layers.empty() && !recipe && pattern.pattern == PrecisionPattern::kNone &&
-          !ops[static_cast<size_t>(Op::kLinear)]);
-}
-
 void Config::resolve_scaler_mode() {
   const bool needs_scale = scaler.mode == ScalerChoice::kAuto && precision.uses_fp16();
   scaler.scaler.mode = scaler.mode == ScalerChoice::kStatic                   ? ScalerMode::kStatic
@@ -127,37 +79,15 @@ void Config::resolve_scaler_mode() {
                                                                               : ScalerMode::kNone;
 }
 
-AutocastConfig Config::autocast() const {
-  const PrecisionConfig& p = precision;
-  const auto& linear = p.ops[static_cast<size_t>(Op::kLinear)];
-  const auto* const ops_recipe = linear ? std::get_if<Recipe>(&*linear) : nullptr;
-  std::vector<LayerOverride> layers =
-      overrides_of(p.pattern, {.blocks = model.layers,
-                               .low = p.compute,
-                               .recipe = ops_recipe ? std::optional(*ops_recipe) : p.recipe,
-                               .recipe_is_the_ops = ops_recipe != nullptr});
-  layers.insert(layers.end(), p.layers.begin(), p.layers.end());
-  const bool overridden = p.recipe || !layers.empty() ||
-                          std::any_of(p.ops.begin(), p.ops.end(), [](const auto& op) { return op.has_value(); });
-  return {.enabled = p.compute != DType::kF32 || overridden,
-          .dtype = p.compute,
-          .recipe = p.recipe,
-          .fp32_products = p.fp32_products,
-          .ops = p.ops,
-          .layers = std::move(layers),
-          .lifts = lifts};
-}
-
-Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return build(parse_config_file(path), overrides);
+Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigOrigins* origins) {
+  return build(parse_config_file(path), overrides, origins);
 }
 
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides,
-                    const std::vector<std::string>& left_out) {
+                    ConfigOrigins* origins) {
   ConfigNode root = parse_config_text(yaml, source);
-  read_old_tf32(root);
-  for (const std::string& path : left_out) remove_setting(root, path);
-  return build(std::move(root), overrides);
+  replace_old_settings(root, OldSettings::kRead);
+  return build(std::move(root), overrides, origins);
 }
 
 std::string to_yaml(const Config& config) {

@@ -1,19 +1,16 @@
-// Config: every setting of a run, as plain typed structs. The keys are bound in config_binding.cc and documented, with
-// these defaults, in configs/reference.yaml.
+// Config: every setting of a run, as plain typed structs, and nothing else. The keys are bound in config_binding.cc and
+// documented, with these defaults, in configs/reference.yaml.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "amp/adaptive_precision.h"
-#include "amp/autocast_policy.h"
 #include "amp/grad_scaler.h"
 #include "amp/precision_fallback.h"
-#include "amp/precision_pattern.h"
-#include "amp/working_dtype.h"
+#include "amp/precision_rules.h"
 #include "comm/reducer_config.h"
 #include "comm/weight_gather.h"
 #include "core/autograd/pass.h"
@@ -79,34 +76,17 @@ struct OptimizerConfig {
   ClipOptions clip;
 };
 
-struct PrecisionConfig {
-  DType compute = DType::kBF16;  // what "low" means
-  std::optional<Recipe> recipe;  // of linear layers' products
-  PatternOptions pattern;
-  DelayedScalingOptions delayed;
-  WorkingWeights weights = WorkingWeights::kLow;
-  Fp32Products fp32_products = Fp32Products::kFp32;    // of linear layers
-  std::array<std::optional<OpSetting>, kOpCount> ops;  // by Op; nothing: the op's default rule
-  std::vector<LayerOverride> layers;                   // the most specific pattern wins
-
-  // What is seen without the model and its layers. Whether any op of any layer may compute in fp16; whether a recipe of
-  // any operand is delayed; whether all working weights are fp32.
-  bool uses_fp16() const;
-  bool uses_delayed_scaling() const;
-  bool keeps_weights_wide() const;
-};
-
-// A change of precision on the way: `precision` holds from the step after that many on, or after the one that ends with
-// that many tokens. One of the two is given, the other 0.
+// A change of precision during the training: `precision` holds after that many steps, or after the step that reaches
+// that many tokens. One of the two is given, the other is 0.
 struct PrecisionPhase {
   int64_t after_step = 0;
   int64_t after_tokens = 0;  // positions of training samples, whether their loss counts or not
   PrecisionConfig precision;
 };
 
-// A ladder of precisions, the highest first, and what takes a training up and down on it.
+// A ladder of precisions, the highest first, and the signals that move a training along it.
 struct AdaptiveConfig {
-  std::vector<PrecisionConfig> levels;  // none: the precision does not adapt
+  std::vector<PrecisionConfig> levels;  // empty: the precision does not adapt
   AdaptiveOptions options;
 };
 
@@ -114,7 +94,7 @@ enum class ScalerChoice : uint8_t { kAuto, kNone, kStatic, kDynamic };
 
 struct ScalerSettings {
   std::string preset = "none";              // the values that the keys start from
-  ScalerChoice mode = ScalerChoice::kAuto;  // as given; after load_config scaler.mode is what it comes to
+  ScalerChoice mode = ScalerChoice::kAuto;  // as given; load_config resolves it to scaler.mode
   ScalerConfig scaler;
 };
 
@@ -158,14 +138,13 @@ struct ActivationInjection {
   InjectedValue value = InjectedValue::kInf;
 };
 
-// What is looked at while a run trains.
+// Probes of tensors during the training.
 struct ProbeConfig {
   bool enabled = false;
-  int64_t interval = 100;  // steps; the first step is one of those that are looked at
-  int64_t rows = 512;      // of a micro-batch that products are compared with fp32 on, at most
+  int64_t interval = 100;  // steps between probed steps; the first step is probed
+  int64_t rows = 512;      // of a micro-batch, at most, on which products are compared with fp32
 };
 
-// Of GPUs only.
 struct CudaConfig {
   AttentionChoice attention = AttentionChoice::kAuto;
   GemmSelection gemm = GemmSelection::kTimed;
@@ -197,34 +176,31 @@ struct Config {
   TestConfig test;
   bool profile = false;  // times by operation and phase
 
-  // The precision of the model's layers: settings, then what the pattern stands for, then the layers' own.
-  AutocastConfig autocast() const;
-  // scaler.scaler.mode as scaler.mode and the precision say.
+  // The precision of the model's layers: the rules that the short forms stand for, then precision.rules.
+  std::vector<PrecisionRule> precision_rules() const { return expand(precision, model.layers); }
+  // Sets scaler.scaler.mode as scaler.mode and the precision say.
   void resolve_scaler_mode();
-
-  LayerLifts lifts;       // what precision.fallback has come to in a run; no part of the settings
-  ConfigOrigins origins;  // where each setting that is not at its default was written; no part of the settings
 };
 
-// Reads, applies "key.sub=value" overrides, resolves what depends on other settings, and validates all that does not
-// depend on the number of ranks. ConfigError otherwise.
-Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
-// The same for text in memory, as checkpoints keep it. `left_out`: what is first taken out of the text, one after the
-// other, such as "precision.delayed" or "precision.layers[2]" (as remove_setting()).
+// Reads a file, applies "key.sub=value" overrides, resolves settings that depend on others, and validates all that does
+// not depend on the number of ranks. ConfigError otherwise. `origins`, if given, receives where each setting was
+// written that is not at its default.
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
+                   ConfigOrigins* origins = nullptr);
+// The same for text in memory, as checkpoints keep it. Settings that older versions wrote are read by their old names.
 Config parse_config(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides = {},
-                    const std::vector<std::string>& left_out = {});
+                    ConfigOrigins* origins = nullptr);
 
-// All settings. parse_config() reads it back to the same: what is `auto` stays so and follows other settings that are
-// given later, and a comment says what it comes to.
+// All settings. parse_config() reads them back; `auto` stays, and a comment says how it is resolved.
 std::string to_yaml(const Config& config);
 
-// Of every setting, equal for equal settings: what ranks compare at the start.
+// Hash of all settings, which ranks compare at the start.
 uint64_t fingerprint(const Config& config);
-// Of the model section: a checkpoint belongs to one model.
+// Hash of the model section: a checkpoint belongs to one model.
 std::string model_fingerprint(const Config& config);
 
-// "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs, with `auto` taken for what it
-// comes to. Others, such as intervals, paths and injected faults, may change between the parts of a run.
+// "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs, with `auto` resolved. Others,
+// such as intervals, paths and injected faults, may change between the parts of a run.
 std::vector<std::string> training_differences(const Config& saved, const Config& now);
 
 }  // namespace mantissa

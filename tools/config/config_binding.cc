@@ -1,13 +1,101 @@
 #include "tools/config/config_binding.h"
 
+#include <fmt/core.h>
+
+#include <optional>
+
 #include "core/io/config_writer.h"
-#include "tools/config/config_names.h"
-#include "tools/config/precision_fields.h"
 
 namespace mantissa {
+namespace config_names {
+namespace {
+
+constexpr Name<NormKind> kNorm[] = {{"layer_norm", NormKind::kLayerNorm}, {"rms_norm", NormKind::kRmsNorm}};
+constexpr Name<Position> kPosition[] = {{"learned", Position::kLearned}, {"rope", Position::kRope}};
+constexpr Name<DataFormat> kDataFormat[] = {{"bytes", DataFormat::kBytes}, {"tokens", DataFormat::kTokens}};
+constexpr Name<TokenLayout> kTokenLayout[] = {{"auto", TokenLayout::kAuto},
+                                              {"llmc", TokenLayout::kLlmc},
+                                              {"u16", TokenLayout::kRawU16},
+                                              {"u32", TokenLayout::kRawU32}};
+constexpr Name<Recompute> kRecompute[] = {
+    {"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}};
+constexpr Name<PackedWeights> kPackedWeights[] = {{"auto", PackedWeights::kAuto}, {"none", PackedWeights::kNone}};
+constexpr Name<ThreadPinning> kPinning[] = {{"auto", ThreadPinning::kAuto}, {"none", ThreadPinning::kNone}};
+constexpr Name<ScheduleKind> kSchedule[] = {{"constant", ScheduleKind::kConstant},
+                                            {"linear", ScheduleKind::kLinear},
+                                            {"cosine", ScheduleKind::kCosine},
+                                            {"wsd", ScheduleKind::kWarmupStableDecay}};
+constexpr Name<ClipOptions::Kind> kClip[] = {{"none", ClipOptions::Kind::kOff},
+                                             {"fixed", ClipOptions::Kind::kFixed},
+                                             {"adaptive", ClipOptions::Kind::kAdaptive}};
+constexpr Name<WeightRounding> kRounding[] = {{"nearest", WeightRounding::kNearest},
+                                              {"stochastic", WeightRounding::kStochastic}};
+constexpr Name<WorkingWeights> kWeights[] = {{"low", WorkingWeights::kLow}, {"fp32", WorkingWeights::kFp32}};
+constexpr Name<PrecisionPattern> kPattern[] = {{"none", PrecisionPattern::kNone},
+                                               {"all_low", PrecisionPattern::kAllLow},
+                                               {"fp32_ends_low_core", PrecisionPattern::kFp32EndsLowCore},
+                                               {"attention_high", PrecisionPattern::kAttentionHigh},
+                                               {"first_last_k_high", PrecisionPattern::kFirstLastKHigh}};
+constexpr Name<AmaxChoice> kAmaxChoice[] = {{"max", AmaxChoice::kMax}, {"most_recent", AmaxChoice::kMostRecent}};
+constexpr Name<AttentionChoice> kAttention[] = {
+    {"auto", AttentionChoice::kAuto}, {"own", AttentionChoice::kOwn}, {"cudnn", AttentionChoice::kCudnn}};
+constexpr Name<GemmSelection> kGemmSelection[] = {{"timed", GemmSelection::kTimed},
+                                                  {"deterministic", GemmSelection::kDeterministic}};
+constexpr Name<NarrowMath> kNarrowMath[] = {{"auto", NarrowMath::kAuto}, {"emulated", NarrowMath::kEmulated}};
+constexpr Name<Sharding> kSharding[] = {{"sharded", Sharding::kSharded}, {"replicated", Sharding::kReplicated}};
+constexpr Name<Accumulation> kAccumulation[] = {{"fp32", Accumulation::kFp32}, {"wire", Accumulation::kWire}};
+constexpr Name<WeightGather> kGather[] = {{"working", WeightGather::kWorking}, {"fp8", WeightGather::kF8}};
+constexpr Name<ScalerChoice> kScalerMode[] = {{"auto", ScalerChoice::kAuto},
+                                              {"none", ScalerChoice::kNone},
+                                              {"static", ScalerChoice::kStatic},
+                                              {"dynamic", ScalerChoice::kDynamic}};
+constexpr Name<HysteresisRefill> kRefill[] = {{"growth", HysteresisRefill::kOnGrowth},
+                                              {"clean_step", HysteresisRefill::kOnCleanStep}};
+constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault},
+                                        {"clamp", FloorPolicy::kClamp},
+                                        {"lift", FloorPolicy::kLift},
+                                        {"bf16", FloorPolicy::kBf16}};
+constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
+constexpr Name<Pass> kInjectedPass[] = {{"forward", Pass::kForward}, {"backward", Pass::kBackward}};
+
+}  // namespace
+}  // namespace config_names
+
 namespace {
 
 namespace names = config_names;
+
+template <typename T>
+std::string word_of(const T& value, const char*) {
+  return std::string(name(value));
+}
+template <typename T>
+std::string word_of(const std::optional<T>& value, const char* none) {
+  return value ? std::string(name(*value)) : none;
+}
+
+// A word that `parse` knows. `none`: the word for nothing, if there is one.
+template <typename Target, typename Parse>
+ScalarField word_field(Target& target, const std::string& words, Parse parse, const char* none = "") {
+  const std::string known = std::string(none) + (*none == 0 ? "" : ", ") + words;
+  return {.expected = "one of " + known,
+          .get = [&target, none] { return word_of(target, none); },
+          .set =
+              [&target, none, parse](const ConfigNode& node) {
+                if (node.kind != ConfigNode::Kind::kScalar) return false;
+                const auto value = parse(node.text);
+                const bool is_none = *none != 0 && node.text == none;
+                if (value) target = *value;
+                if (is_none) target = {};
+                return value || is_none;
+              }};
+}
+
+std::string op_words() {
+  std::string words;
+  for (const OpEntry& op : kOps) words += (words.empty() ? "" : ", ") + std::string(op.name);
+  return words;
+}
 
 // Step numbers are 32-bit counters of the random generator. With these bounds and that of global_batch, numbers of
 // samples stay far below 2^63.
@@ -94,29 +182,24 @@ void bind_optimizer(ConfigVisitor& v, OptimizerConfig& c, Sharding& sharding) {
 
 void bind_precision_settings(ConfigVisitor& v, PrecisionConfig& c) {
   v.scalar("compute", choice_field(c.compute, names::kFloat));
-  v.scalar("recipe", optional_recipe_field(c.recipe));
-  v.scalar("pattern", choice_field(c.pattern.pattern, names::kPattern));
-  v.scalar("pattern_blocks", integer_field<int64_t>(c.pattern.blocks, 1, 10000));
+  v.scalar("recipe", word_field(c.recipe, kRecipeNames, parse_recipe, "none"));
+  v.scalar("pattern", choice_field(c.pattern, names::kPattern));
+  v.scalar("pattern_blocks", integer_field<int64_t>(c.pattern_blocks, 1, 10000));
+  v.scalar("fp32_products", word_field(c.fp32_products, "fp32, tf32, bf16x3, bf16x6", parse_fp32_products));
+  v.list("rules", list_field(c.rules, [](ConfigVisitor& w, PrecisionRule& rule) {
+           w.scalar("match", text_field(rule.match));
+           w.scalar("op", word_field(rule.op, op_words(), parse_op, "any"));
+           w.scalar("product", word_field(rule.product, "fprop, dgrad, wgrad", parse_product, "any"));
+           w.scalar("role", word_field(rule.role, "activation, weight, gradient", parse_role, "any"));
+           w.scalar("format",
+                    word_field(rule.format, fmt::format("{}, {}", kPlainFormatNames, kRecipeNames), parse_rule_format));
+         }));
+  v.scalar("weights", choice_field(c.weights, names::kWeights));
   v.section("delayed", [&] {
     v.scalar("history", integer_field(c.delayed.history, 1, 1 << 16));
     v.scalar("amax", choice_field(c.delayed.choice, names::kAmaxChoice));
     v.scalar("margin", integer_field(c.delayed.margin, 0, 32));
   });
-  v.scalar("fp32_products", fp32_products_field(c.fp32_products));
-  v.scalar("weights", choice_field(c.weights, names::kWeights));
-  v.section("ops", [&] {
-    for (int op = 0; op < kOpCount; ++op) {
-      v.scalar(name(static_cast<Op>(op)), optional_op_setting_field(c.ops[static_cast<size_t>(op)]));
-    }
-  });
-  v.list("layers", list_field(c.layers, [](ConfigVisitor& w, LayerOverride& layer) {
-           w.scalar("match", text_field(layer.pattern));
-           w.scalar("op", optional_op_field(layer.op));
-           w.scalar("product", optional_product_field(layer.product));
-           w.scalar("role", optional_role_field(layer.role));
-           w.scalar("dtype", optional_op_setting_field(layer.setting));
-           w.scalar("fp32_products", optional_fp32_products_field(layer.fp32_products));
-         }));
 }
 
 void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig& c) {
@@ -210,7 +293,7 @@ void bind_test(ConfigVisitor& v, TestConfig& c) {
            w.scalar("step", integer_field<int64_t>(fault.step, 1));
            w.scalar("rank", integer_field(fault.rank, 0));
            w.scalar("layer", text_field(fault.layer));
-           w.scalar("op", op_field(fault.op));
+           w.scalar("op", word_field(fault.op, op_words(), parse_op));
            w.scalar("pass", choice_field(fault.pass, names::kInjectedPass));
            w.scalar("value", choice_field(fault.value, names::kInjected));
          }));

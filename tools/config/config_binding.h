@@ -1,6 +1,9 @@
 // The one place that gives every setting its key, type and range. Reading, printing, comparing and the check of
-// configs/reference.yaml all go through it.
+// configs/reference.yaml all use it.
 #pragma once
+
+#include <string_view>
+#include <utility>
 
 #include "core/io/config_fields.h"
 #include "core/io/config_reader.h"
@@ -16,4 +19,23 @@ ConfigSynonyms config_synonyms();
 // Path to printed value of every setting.
 std::map<std::string, std::string> flatten(const Config& config);
 
+// The words of formats that others than the binding need.
+namespace config_names {
+
+template <typename Enum>
+using Name = std::pair<std::string_view, Enum>;
+
+inline constexpr Name<DType> kFloat[] = {{"fp32", DType::kF32}, {"bf16", DType::kBF16}, {"fp16", DType::kF16}};
+inline constexpr Name<MomentFormat> kFirstMoment[] = {
+    {"fp32", MomentFormat::kF32}, {"bf16", MomentFormat::kBF16}, {"8bit", MomentFormat::kBlockwise8Bit}};
+// bf16 is read so that it can be refused with the reason.
+inline constexpr Name<MomentFormat> kSecondMoment[] = {{"fp32", MomentFormat::kF32},
+                                                       {"bf16_stochastic", MomentFormat::kBF16Stochastic},
+                                                       {"8bit", MomentFormat::kBlockwise8Bit},
+                                                       {"bf16", MomentFormat::kBF16}};
+inline constexpr Name<MasterWeights> kMaster[] = {{"fp32", MasterWeights::kF32},
+                                                  {"none_stochastic", MasterWeights::kNoneStochastic},
+                                                  {"kahan", MasterWeights::kKahan}};
+
+}  // namespace config_names
 }  // namespace mantissa

@@ -4,21 +4,31 @@
 
 #include <algorithm>
 
-#include "amp/layer_pattern.h"
-#include "core/base/meaningless_settings.h"
+#include "core/base/error.h"
 #include "tools/config/config_binding.h"
 
 namespace mantissa {
 namespace {
 
-// Collects what is wrong, so that one run shows all of it.
+// Collects problems, so that one run shows all of them.
 class Problems {
  public:
-  explicit Problems(const Config& config) : values_(flatten(config)), origins_(config.origins) {}
+  Problems(const Config& config, const ConfigOrigins& origins) : values_(flatten(config)), origins_(origins) {}
 
   // "model.heads = 7 (gpt.yaml:4:10)"
   std::string setting(const std::string& path) const {
-    return fmt::format("{} = {} ({})", path, values_.at(path), origin(path));
+    return fmt::format("{} = {}{}", path, values_.at(path), origin(path));
+  }
+  // " (gpt.yaml:4:10)"; empty if no origins are known.
+  std::string origin(const std::string& path) const {
+    if (origins_.empty()) return "";
+    const auto found = origins_.find(path);
+    // A setting that an element of a list leaves out.
+    const auto element =
+        path.find('[') == std::string::npos ? origins_.end() : origins_.find(path.substr(0, path.rfind('.')));
+    return fmt::format(" ({})", found != origins_.end()     ? found->second
+                                : element != origins_.end() ? "default; " + element->second
+                                                            : "default");
   }
 
   template <typename... Args>
@@ -26,45 +36,24 @@ class Problems {
     if (impossible) problems_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // For a setting that says nothing beside the others.
-  template <typename... Args>
-  void refuse_meaningless_if(bool is_meaningless, const char* path, fmt::format_string<Args...> format,
-                             Args&&... args) {
-    if (is_meaningless) meaningless_.emplace_back(path);
-    refuse_if(is_meaningless, format, std::forward<Args>(args)...);
-  }
-
   // Runs a component's own check of its options.
   template <typename Check>
   void run(std::string_view where, Check check) {
     try {
       check();
-    } catch (const MeaninglessSettings& error) {
-      meaningless_.insert(meaningless_.end(), error.paths().begin(), error.paths().end());
-      problems_.push_back(fmt::format("{}: {}", where, error.what()));
     } catch (const ConfigError& error) {
       problems_.push_back(fmt::format("{}: {}", where, error.what()));
     }
   }
 
   void throw_if_any() const {
-    const std::string message = fmt::format("{}", fmt::join(problems_, "\n"));
-    if (!meaningless_.empty()) throw MeaninglessSettings(meaningless_, message);
-    if (!problems_.empty()) throw ConfigError(message);
+    if (!problems_.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));
   }
 
  private:
-  std::string origin(const std::string& path) const {
-    if (const auto found = origins_.find(path); found != origins_.end()) return found->second;
-    // Not given in an element of a list that is given.
-    const auto element = origins_.find(path.substr(0, path.rfind('.')));
-    return path.find('[') != std::string::npos && element != origins_.end() ? "default; " + element->second : "default";
-  }
-
   std::map<std::string, std::string> values_;
   const ConfigOrigins& origins_;
   std::vector<std::string> problems_;
-  std::vector<std::string> meaningless_;  // paths
 };
 
 void check_model(const ModelConfig& c, Problems& p) {
@@ -82,9 +71,6 @@ void check_model(const ModelConfig& c, Problems& p) {
 void check_data(const Config& c, Problems& p) {
   p.refuse_if(c.data.train.empty(), "{}: name the training files, such as data.train=[text/**/*.txt]",
               p.setting("data.train"));
-  p.refuse_meaningless_if(c.data.format == DataFormat::kBytes && c.data.layout != TokenLayout::kAuto, "data.layout",
-                          "{} has no meaning with {}; remove it or set data.format=tokens", p.setting("data.layout"),
-                          p.setting("data.format"));
   p.refuse_if(c.data.mask_token >= c.model.vocab, "{} is outside of the vocabulary of {}; -1 means its last token",
               p.setting("data.mask_token"), p.setting("model.vocab"));
   p.refuse_if(
@@ -128,9 +114,6 @@ void check_optimizer(const Config& c, Problems& p) {
               p.setting("train.steps"));
   p.refuse_if(decays && s.decay_steps == 0, "{} needs optimizer.decay_steps > 0, the length of its cool-down",
               p.setting("optimizer.schedule"));
-  p.refuse_meaningless_if(!decays && s.decay_steps > 0, "optimizer.decay_steps",
-                          "{} has no meaning with {}; remove it or set optimizer.schedule=wsd",
-                          p.setting("optimizer.decay_steps"), p.setting("optimizer.schedule"));
   p.refuse_if(decays && s.warmup_steps <= s.total_steps && s.warmup_steps + s.decay_steps > s.total_steps,
               "{} and {} together are more than {}", p.setting("optimizer.warmup_steps"),
               p.setting("optimizer.decay_steps"), p.setting("train.steps"));
@@ -143,69 +126,22 @@ void check_optimizer(const Config& c, Problems& p) {
               p.setting("optimizer.clip.window"));
 }
 
-// What layer overrides come to is seen when the model is there: make_model().
 void check_states(const Config& c, Problems& p) {
   const AdamWOptions& options = c.optimizer.adamw;
-  const bool wide = c.precision.keeps_weights_wide(), has_masters = options.master == MasterWeights::kF32;
-  const char* const decides = c.precision.weights == WorkingWeights::kFp32 ? "precision.weights" : "precision.compute";
-  const bool stochastic = options.weight_rounding == WeightRounding::kStochastic;
   p.refuse_if(options.second_moment == MomentFormat::kBF16, "{}: {}", p.setting("optimizer.second_moment"),
               kWhyNoNearestSecondMoment);
-  p.refuse_meaningless_if(
-      stochastic && wide, "optimizer.weight_rounding",
-      "{} has no meaning with {}: working weights are the fp32 masters, and nothing is rounded; give "
-      "optimizer.weight_rounding=nearest or working weights in bf16 or fp16 (precision.weights=low, "
-      "precision.compute)",
-      p.setting("optimizer.weight_rounding"), p.setting(decides));
-  p.refuse_meaningless_if(stochastic && !has_masters, "optimizer.weight_rounding",
-                          "{} says how weights are made of fp32 masters, and with {} there are none; give "
-                          "optimizer.weight_rounding=nearest",
-                          p.setting("optimizer.weight_rounding"), p.setting("optimizer.master"));
-  p.refuse_meaningless_if(
-      !has_masters && wide, "optimizer.master",
-      "{} has no meaning with {}: it is about working weights in bf16; give optimizer.master=fp32 or working "
-      "weights in bf16 (precision.weights=low, precision.compute)",
-      p.setting("optimizer.master"), p.setting(decides));
-  p.refuse_meaningless_if(
-      !has_masters && c.precision.compute == DType::kF16, "optimizer.master",
-      "{} is about working weights in bf16, and {}; give optimizer.master=fp32 or precision.compute=bf16",
-      p.setting("optimizer.master"), p.setting("precision.compute"));
+  p.refuse_if(options.master != MasterWeights::kF32 && c.precision.compute == DType::kF16 &&
+                  c.precision.weights == WorkingWeights::kLow,
+              "{} updates working weights in bf16, and {}; give optimizer.master=fp32 or precision.compute=bf16",
+              p.setting("optimizer.master"), p.setting("precision.compute"));
 }
 
-// Which weights are rounded so is seen when the model is there: require_gather_effect().
-void check_gather(const Config& c, Problems& p) {
-  if (c.comm.gather == WeightGather::kWorking) return;
-  p.refuse_meaningless_if(
-      c.comm.reducer.sharding == Sharding::kReplicated, "comm.gather",
-      "{} has no meaning with {}: every rank updates all weights, and none are sent; give comm.gather=working or "
-      "optimizer.sharding=sharded",
-      p.setting("comm.gather"), p.setting("optimizer.sharding"));
-  p.refuse_meaningless_if(
-      c.precision.keeps_weights_wide(), "comm.gather",
-      "{} has no meaning with {}: it is about working weights in bf16 that are rounded to 8 bits; give "
-      "comm.gather=working, or precision.recipe=delayed with working weights in bf16 (precision.weights=low, "
-      "precision.compute=bf16)",
-      p.setting("comm.gather"),
-      p.setting(c.precision.weights == WorkingWeights::kFp32 ? "precision.weights" : "precision.compute"));
-}
-
-void check_precision(const PrecisionConfig& c, Problems& p) {
-  for (size_t i = 0; i < c.layers.size(); ++i) {
-    const std::string element = fmt::format("precision.layers[{}]", i);
-    p.run(p.setting(element + ".match"), [&] { LayerPattern pattern(c.layers[i].pattern); });
-    const LayerOverride& layer = c.layers[i];
-    p.refuse_if(!layer.setting && !layer.fp32_products, "{} and {}: the override says nothing; give one of them",
-                p.setting(element + ".dtype"), p.setting(element + ".fp32_products"));
-    p.refuse_if(
-        !layer.op && !layer.names_operands() && layer.setting && std::holds_alternative<CastRule>(*layer.setting),
-        "{} names no op, so it sets the layer's low precision: fp32, bf16 or fp16, or the recipe of its linear "
-        "layers: delayed, current, block, mxfp8 or nvfp4",
-        p.setting(element + ".dtype"));
+void check_precision(const Config& c, Problems& p) {
+  for (size_t i = 0; i < c.precision.rules.size(); ++i) {
+    const std::string path = fmt::format("precision.rules[{}]", i);
+    p.run(path + p.origin(path), [&] { validate(c.precision.rules[i]); });
   }
-  p.refuse_meaningless_if(c.pattern.blocks != 1 && c.pattern.pattern != PrecisionPattern::kFirstLastKHigh,
-                          "precision.pattern_blocks",
-                          "{} has no meaning with {}; remove it or set precision.pattern=first_last_k_high",
-                          p.setting("precision.pattern_blocks"), p.setting("precision.pattern"));
+  p.run("precision", [&] { c.precision_rules(); });
 }
 
 void check_scaler(const Config& c, Problems& p) {
@@ -232,50 +168,41 @@ void check_injection(const Config& c, Problems& p) {
 
 }  // namespace
 
-void validate(const Config& c) {
-  Problems problems(c);
+void validate(const Config& c, const ConfigOrigins& origins) {
+  Problems problems(c, origins);
   check_model(c.model, problems);
   check_data(c, problems);
   check_train(c, problems);
   check_sample(c, problems);
   check_optimizer(c, problems);
   check_states(c, problems);
-  check_gather(c, problems);
-  check_precision(c.precision, problems);
+  check_precision(c, problems);
   check_scaler(c, problems);
   check_injection(c, problems);
   problems.throw_if_any();
-  // What the components check by themselves: nothing is left for them to find, unless a rule above is missing.
+  // Checks of the components themselves, which find nothing unless a rule above is missing.
   problems.run("optimizer", [&] { validate(c.optimizer.schedule); });
   problems.run("optimizer", [&] { validate(c.optimizer.adamw); });
   problems.run("optimizer", [&] { GradientClipper clipper(c.optimizer.clip); });
   problems.run("scaler", [&] { validate(c.scaler.scaler); });
   problems.run("precision.fallback", [&] { validate(c.precision_fallback); });
-  problems.run("precision", [&] { AutocastPolicy policy(c.autocast()); });
   problems.throw_if_any();
 }
 
-void validate_for_ranks(const Config& c, int ranks) {
-  Problems p(c);
+void validate_for_ranks(const Config& c, int ranks, const ConfigOrigins& origins) {
+  Problems p(c, origins);
   const int64_t per_round = c.train.micro_batch * ranks;
   p.refuse_if(
       c.train.global_batch % per_round != 0,
       "{} is not a multiple of ranks × micro-batch = {} × {} = {}; every rank must get the same number of whole "
       "micro-batches: change {}, train.global_batch or the number of ranks",
       p.setting("train.global_batch"), ranks, c.train.micro_batch, per_round, p.setting("train.micro_batch"));
-  p.refuse_if(
-      ranks == 1 && c.comm.gather != WeightGather::kWorking,
-      "{} is about weights on their way between ranks, and there is one rank; give comm.gather=working or start "
-      "several ranks",
-      p.setting("comm.gather"));
-  for (size_t i = 0; i < c.test.gradients.size(); ++i) {
-    const std::string rank = fmt::format("test.gradients[{}].rank", i);
-    p.refuse_if(c.test.gradients[i].rank >= ranks, "{}, but there are {} ranks", p.setting(rank), ranks);
-  }
-  for (size_t i = 0; i < c.test.activations.size(); ++i) {
-    const std::string rank = fmt::format("test.activations[{}].rank", i);
-    p.refuse_if(c.test.activations[i].rank >= ranks, "{}, but there are {} ranks", p.setting(rank), ranks);
-  }
+  const auto check_rank = [&](const char* list, size_t i, int rank) {
+    p.refuse_if(rank >= ranks, "{}, but there are {} ranks", p.setting(fmt::format("test.{}[{}].rank", list, i)),
+                ranks);
+  };
+  for (size_t i = 0; i < c.test.gradients.size(); ++i) check_rank("gradients", i, c.test.gradients[i].rank);
+  for (size_t i = 0; i < c.test.activations.size(); ++i) check_rank("activations", i, c.test.activations[i].rank);
   p.throw_if_any();
 }
 

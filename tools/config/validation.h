@@ -5,11 +5,11 @@
 
 namespace mantissa {
 
-// ConfigError that lists every problem, naming keys, values, where they were written, and what to do;
-// MeaninglessSettings if some are settings that say nothing beside the others.
-void validate(const Config& config);
+// ConfigError that lists every problem: keys, values, where they were written (by `origins`), and what to do. Settings
+// without an effect are not errors: see tools/train/ineffective_settings.h.
+void validate(const Config& config, const ConfigOrigins& origins = {});
 
-// What depends on the number of ranks: batch sizes, what travels between ranks, and ranks named in injected faults.
-void validate_for_ranks(const Config& config, int ranks);
+// Checks what depends on the number of ranks: batch sizes, and ranks named in injected faults.
+void validate_for_ranks(const Config& config, int ranks, const ConfigOrigins& origins = {});
 
 }  // namespace mantissa

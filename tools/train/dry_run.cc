@@ -4,8 +4,6 @@
 #include "core/backend/registry.h"
 #include "models/next_logits.h"
 #include "tools/config/precision_phases.h"
-#include "tools/train/gathered_codes.h"
-#include "tools/train/precision_effects.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -102,7 +100,7 @@ void require_matches(const AutocastPolicy& policy) {
   const auto unmatched = policy.unmatched_patterns();
   if (unmatched.empty()) return;
   throw ConfigError(
-      fmt::format("precision.layers: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
+      fmt::format("precision.rules: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
                   "'blocks.*.attention' or 'head'",
                   unmatched.front()));
 }
@@ -182,15 +180,8 @@ MemoryTable measure_memory_table(const Session& session) {
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, Fp8GemmSupport support) {
   const std::unique_ptr<Backend> packing = packing_device(config, ranks);
   DryRun dry(config, {.ranks = ranks, .path = path, .support = support, .packing = packing.get()});
-  Session& session = dry.session();
-  // Lifts may leave nothing of what a setting is about: that is no mistake of who wrote it.
-  if (config.lifts.empty()) {
-    require_effects(config);
-    require_gather_effect(config, session.buckets.layout(), path,
-                          gathered_codes(config, session.runtime.parameters, session.runtime.policy));
-  }
   dry.run_all_steps();
-  return measure_memory_table(session);
+  return measure_memory_table(dry.session());
 }
 
 std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, ContributionPath path) {
@@ -200,7 +191,7 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, 
       tables.push_back(predict_memory_table(in_phase(config, phase), ranks, path));
     } catch (const ConfigError& error) {
       if (phase == 0 && !adapts(config)) throw;
-      throw ConfigError(fmt::format("{}: {}", phase_name(config, phase), error.what()));
+      throw ConfigError(fmt::format("{}: {}", phase_path(config, phase), error.what()));
     }
   }
   return tables;
@@ -262,7 +253,7 @@ std::vector<PlacedOp> ops_of(const Config& config) {
   std::vector<PlacedOp> ops;
   StepWork work(dry.session());
   run_with_op_hook(work, [&](std::string_view layer, std::string_view op_name, Tensor& output) {
-    const Op op = require_op(op_name);
+    const Op op = parse_op(op_name).value();
     const Precision& precision = runtime.policy.at(layer);
     const bool is_linear = op == Op::kLinear;
     ops.push_back({.layer = std::string(layer),

@@ -1,9 +1,7 @@
 #include "tools/train/model_runtime.h"
 
-#include "amp/working_dtype.h"
 #include "core/backend/profiling_backend.h"
 #include "core/backend/registry.h"
-#include "core/base/meaningless_settings.h"
 
 namespace mantissa {
 namespace {
@@ -13,27 +11,6 @@ constexpr size_t kDryArenaBytes = size_t{1} << 46;  // address space that nobody
 std::unique_ptr<Backend> with_profiler(std::unique_ptr<Backend> device, StepProfiler* profiler) {
   if (profiler == nullptr) return device;
   return std::make_unique<ProfilingBackend>(std::move(device), *profiler);
-}
-
-// Rounding that could have no effect is an error, as every setting without one.
-void require_something_to_round(const Config& config, const ParameterSet& parameters) {
-  const AdamWOptions& options = config.optimizer.adamw;
-  if (!config.lifts.empty()) return;  // what is left to round may go back to what it was
-  if (options.weight_rounding == WeightRounding::kNearest && options.master == MasterWeights::kF32) return;
-  for (int index = 0; index < parameters.size(); ++index) {
-    if (parameters[index].working_dtype != DType::kF32) return;
-  }
-  if (options.master != MasterWeights::kF32) {
-    throw MeaninglessSettings(
-        {"optimizer.master"},
-        "optimizer.master: none_stochastic and kahan are about working weights in bf16, and precision: settings make "
-        "all of them fp32; give optimizer.master=fp32, or let a linear layer compute in bf16");
-  }
-  throw MeaninglessSettings(
-      {"optimizer.weight_rounding"},
-      "optimizer.weight_rounding: stochastic has no meaning where precision: settings make every working weight fp32, "
-      "as the masters are: nothing is rounded; give optimizer.weight_rounding=nearest, or let a linear layer compute "
-      "in bf16 or fp16");
 }
 
 }  // namespace
@@ -49,7 +26,7 @@ ModelRuntime::ModelRuntime(const Config& config, std::unique_ptr<Backend> device
                            StepProfiler* profiler)
     : backend(with_profiler(std::move(device), profiler)),
       stream(backend->create_stream()),
-      policy(config.autocast()),
+      policy(config.precision_rules()),
       model(make_model(config, policy, parameters)),
       casts(*backend),
       operand_caches(*backend),
@@ -70,7 +47,6 @@ Tape ModelRuntime::make_tape(TapeOptions options, const PrecisionPolicy* other_p
 std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters) {
   auto model = create_model(config.model, parameters);
   assign_working_dtypes(parameters, policy, config.precision.weights);
-  require_something_to_round(config, parameters);
   return model;
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "amp/layer_lifts.h"
+#include "amp/precision_fallback.h"
 #include "tools/probe/gradient_probe.h"
 #include "tools/train/dry_run.h"
 
@@ -86,7 +86,7 @@ void PrecisionControl::lift(Trainer& trainer, const std::string& layer, const st
   const Op op = op_of(session.config, layer);
   const Precision before = session.runtime.policy.at(layer);
   Precision after = before;
-  mantissa::lift(after, 1);
+  for (const PrecisionRule& rule : lift_rules(layer, op, before, 1)) apply(rule, after);
   trainer.request_switch(cause).changes.push_back(
       fmt::format("layer '{}': {} -> {}", layer, describe_lift(before, op), describe_lift(after, op)));
 }

@@ -7,16 +7,17 @@
 #include <map>
 #include <set>
 
+#include "comm/gather_plan.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {
 
-// A block's number is taken out of its path, so that blocks can be compared.
+// A block's number is cut out of its path, so that blocks can be compared.
 struct Row {
   std::string before, after;  // of the number: "blocks.", ".mlp.up"
   int64_t first = -1, last = -1;
-  std::string settings;  // the columns behind the path
+  std::string settings;  // the columns after the path
 
   std::string path() const {
     if (first < 0) return before;
@@ -24,9 +25,9 @@ struct Row {
                          : fmt::format("{}{}-{}{}", before, first, last, after);
   }
   bool is_like(const Row& row) const { return before == row.before && after == row.after && settings == row.settings; }
-  // Whether this row says all that `row` does, which is about one block at most.
+  // Whether this row includes `row`, which is about one block at most.
   bool covers(const Row& row) const { return is_like(row) && first <= row.first && row.first <= last; }
-  // Whether `row` is the same op of the block behind.
+  // Whether `row` is the same op of the next block.
   bool is_followed_by(const Row& row) const { return is_like(row) && first >= 0 && row.first == last + 1; }
 };
 
@@ -67,7 +68,7 @@ Row row_of(const PlacedOp& placed) {
   return row;
 }
 
-// Products of layers that round operands so.
+// Products whose operands have one scaling.
 struct ProductCount {
   int64_t all = 0, native = 0;
 };
@@ -85,7 +86,7 @@ void count_product(const PlacedOp& placed, Product product, Fp8GemmSupport suppo
   }
 }
 
-// Of a device with units for other scales.
+// For a device with units for other scales.
 std::string why_not_taken(Scaling scaling, const Backend& backend) {
   switch (scaling) {
     case Scaling::kBlock:
@@ -170,6 +171,22 @@ std::string precision_table(const Config& config, std::string_view prefix) {
                                  "dgrad: dy, W", "wgrad: dy, x");
   for (const Row& row : rows) text += fmt::format("{}{:<28} {}\n", prefix, row.path(), row.settings);
   return text;
+}
+
+CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy) {
+  return config.comm.gather == WeightGather::kF8 ? coded_weights(parameters, policy) : CodedWeights();
+}
+
+std::string gather_summary(const Config& config, const FlatBuckets& buckets, const PrecisionPolicy& policy) {
+  if (config.comm.gather == WeightGather::kWorking) return "";
+  if (buckets.weights_in_common()) {
+    return "comm.gather = fp8 changes nothing here: the ranks share one copy of the weights, and none are sent";
+  }
+  const GatherPlan plan = plan_gather(buckets.layout(), gathered_codes(config, buckets.parameters(), policy));
+  return fmt::format(
+      "weights that are rounded to 8 bits travel as codes: in a step a rank sends {} bytes of updated weights to each "
+      "other one, instead of {}",
+      plan.sent_bytes, plan.stored_bytes);
 }
 
 }  // namespace mantissa

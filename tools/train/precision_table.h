@@ -1,21 +1,29 @@
-// The precision table: what every op of a model computes in, and what its linear layers round their operands to.
+// The precision of a model as text: what every op computes in, what linear layers round their operands to, and which
+// weights travel between ranks as codes of 8 bits (comm.gather).
 #pragma once
 
 #include <string>
 
+#include "comm/coded_weights.h"
+#include "comm/flat_buckets.h"
 #include "core/backend/backend.h"
 #include "tools/config/config.h"
 
 namespace mantissa {
 
-// A line for each op of the forward pass in order, blocks of equal settings in one. `prefix` begins every line.
+// One line for each op of the forward pass, in order; one for blocks with equal settings. `prefix` begins every line.
 // ConfigError as walk_step().
 std::string precision_table(const Config& config, std::string_view prefix = "");
 
 // One line for the log: how many linear layers round operands, and for each recipe among them whether the device
-// multiplies codes, and by what, or why that is emulated. Empty where none rounds.
+// multiplies codes, and by what, or why that is emulated. Empty if none rounds.
 std::string rounding_summary(const Config& config, const Backend& backend);
-// Likewise: how many linear layers make products of fp32 numbers otherwise than of the numbers as they are.
+// One line for the log: how many linear layers multiply fp32 numbers otherwise than as they are. Empty if none.
 std::string fp32_products_summary(const Config& config);
+
+// The weights that travel as codes; empty with `working`. Working dtypes are assigned.
+CodedWeights gathered_codes(const Config& config, const ParameterSet& parameters, const PrecisionPolicy& policy);
+// One line for the log: bytes with and without codes, or that nothing is sent. Empty with `working`.
+std::string gather_summary(const Config& config, const FlatBuckets& buckets, const PrecisionPolicy& policy);
 
 }  // namespace mantissa

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include "amp/autocast_policy.h"
 #include "core/base/log.h"
 #include "tools/config/precision_phases.h"
+#include "tools/train/dry_run.h"
 
 namespace nlohmann {
 
@@ -134,6 +136,24 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
 
 nlohmann::json to_json(const BadSignal& bad) {
   return {{"signal", bad.signal}, {"step", bad.step}, {"value", bad.value}, {"threshold", bad.threshold}};
+}
+
+Config with_lifts(Config phase, const PrecisionFallback& fallback) {
+  if (fallback.leaves_fp16()) {
+    phase.precision.leave_fp16();
+    phase.resolve_scaler_mode();
+  }
+  const auto lifts = fallback.lifts();
+  if (lifts.empty()) return phase;
+  const AutocastPolicy policy(phase.precision_rules());
+  for (const PlacedOp& placed : ops_of(phase)) {
+    const auto lift = lifts.find(placed.layer);
+    if (lift == lifts.end() || (placed.op != Op::kLinear && placed.op != Op::kAttention)) continue;
+    for (PrecisionRule& rule : lift_rules(placed.layer, placed.op, policy.at(placed.layer), lift->second)) {
+      phase.precision.rules.push_back(std::move(rule));
+    }
+  }
+  return phase;
 }
 
 int phase_of(const Config& run, int64_t steps_done, const RunState& state) {

@@ -56,6 +56,9 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
 // For a record of the metrics.
 nlohmann::json to_json(const BadSignal& bad);
 
+// The configuration of a phase with the rules that precision.fallback has come to.
+Config with_lifts(Config phase, const PrecisionFallback& fallback);
+
 // The phase of a run (tools/config/precision_phases.h) after `steps_done` steps.
 int phase_of(const Config& run, int64_t steps_done, const RunState& state);
 // The configuration of that phase, for the state in a manifest's "run" entry.

@@ -9,7 +9,7 @@
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/gathered_codes.h"
+#include "tools/train/precision_table.h"
 
 namespace mantissa {
 namespace {

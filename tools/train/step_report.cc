@@ -38,7 +38,7 @@ std::string StepReport::skip_reason(const ParameterSet& parameters) const {
 }
 
 std::string StepReport::advice(const ScalerConfig& scaler) const {
-  constexpr const char* kPrecision = "a lower optimizer.lr, or fp32 for the layer named (precision.layers)";
+  constexpr const char* kPrecision = "a lower optimizer.lr, or fp32 for the layer named (precision.rules)";
   if (!verdict.loss_finite || scale == 1.0f) return fmt::format("try {}", kPrecision);
   if (verdict.gradients_finite) {
     return fmt::format("the loss scale {:g} is too small: raise {}", scale,

@@ -7,13 +7,14 @@
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/gathered_codes.h"
+#include "tools/train/ineffective_settings.h"
 #include "tools/train/launch.h"
-#include "tools/train/threads.h"
+#include "tools/train/precision_table.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/run_folder.h"
 #include "tools/train/run_log.h"
 #include "tools/train/run_profile.h"
+#include "tools/train/threads.h"
 #include "tools/train/training.h"
 
 namespace mantissa {
@@ -41,14 +42,6 @@ void announce(const Session& session, int threads) {
                                                                  : "are gathered");
   if (const std::string gather = gather_summary(config, session.buckets, session.runtime.policy); !gather.empty())
     log_info("{}", gather);
-}
-
-void warn_of_unreached_phases(const Config& run) {
-  for (int phase = 1; phase < phase_count(run); ++phase) {
-    if (phase_begin(run, phase) < run.train.steps) continue;
-    log_warn("{} begins after step {}, and train.steps = {}: it is never reached", phase_name(run, phase),
-             phase_begin(run, phase), run.train.steps);
-  }
 }
 
 // Saves checkpoints while a training runs.
@@ -84,12 +77,16 @@ class Saver final : public TrainObserver {
   bool& is_saved_;
 };
 
-void train(const Config& run, Communicator& communicator) {
+void train(const Config& run, const ConfigOrigins& origins, Communicator& communicator) {
   require_same_configuration(run, communicator);  // the whole schedule; sessions see one phase of it
-  validate_for_ranks(run, communicator.size());
+  validate_for_ranks(run, communicator.size(), origins);
   const int threads = set_up_threads(run, communicator);
   // Errors of any phase are found before there is a folder.
-  const auto predicted = predict_memory_tables(run, communicator.size(), expected_path(run, communicator));
+  const ContributionPath path = expected_path(run, communicator);
+  const auto predicted = predict_memory_tables(run, communicator.size(), path);
+  if (communicator.rank() == 0) {
+    for (const std::string& line : ineffective_settings(run, origins, communicator.size(), path)) log_warn("{}", line);
+  }
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
@@ -102,7 +99,6 @@ void train(const Config& run, Communicator& communicator) {
                          TrainObservers& observers) -> RunProbe* {
     if (start.by_switch == nullptr) {
       announce(session, threads);
-      warn_of_unreached_phases(run);
       if (folder) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
     }
     const std::string& run_dir = run.train.run_dir;
@@ -134,7 +130,9 @@ void train(const Config& run, Communicator& communicator) {
 }  // namespace
 
 int train_verb(const std::string& config_path, const std::vector<std::string>& overrides) {
-  return run_job([&] { return load_config(config_path, overrides); }, train);
+  ConfigOrigins origins;
+  return run_job([&] { return load_config(config_path, overrides, &origins); },
+                 [&](const Config& run, Communicator& communicator) { train(run, origins, communicator); });
 }
 
 }  // namespace mantissa

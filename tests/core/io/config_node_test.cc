@@ -100,26 +100,6 @@ TEST(ConfigNode, OverridesReplaceAndAdd) {
   EXPECT_EQ(root.find("train")->value.find("sample_prompt")->value.text, "*Once: upon # a = time");
 }
 
-TEST(ConfigNode, SettingsCanBeTakenOut) {
-  ConfigNode root = parse_config_text("a: {b: {c: 1}, d: 2}\nlist: [{x: 0}, {x: 1, y: 1}, {x: 2}]\n", "a.yaml");
-  const ConfigNode &a = root.find("a")->value, &list = root.find("list")->value;
-  remove_setting(root, "a.b.c");
-  EXPECT_TRUE(a.find("b")->value.members.empty());
-  remove_setting(root, "a.b");
-  EXPECT_EQ(a.find("b"), nullptr);
-  EXPECT_NE(a.find("d"), nullptr);
-  remove_setting(root, "list[1].y");
-  EXPECT_EQ(list.items[1].find("y"), nullptr);
-  EXPECT_NE(list.items[1].find("x"), nullptr);
-  remove_setting(root, "list[0]");
-  ASSERT_EQ(list.items.size(), 2u);
-  EXPECT_EQ(list.items[0].find("x")->value.text, "1");
-  for (const char* absent : {"e", "a.e", "list[2]", "list[0].y"})
-    EXPECT_THROW(remove_setting(root, absent), ContractError) << absent;
-  remove_setting(root, "list");
-  EXPECT_EQ(root.find("list"), nullptr);
-}
-
 TEST(ConfigNode, RefusesMalformedOverrides) {
   ConfigNode root = parse_config_text("layers: [1]\n", "a.yaml");
   const auto error = [&](const std::string& text) {

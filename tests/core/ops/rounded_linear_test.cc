@@ -268,7 +268,7 @@ TEST_F(RoundedLinear, SizesThatAreNoWholeBlocksAreRefused) {
   EXPECT_EQ(error_of([&] { linear(*tape, leaf(*tape, x_), narrow, nullptr); }),
             "layer 'blocks.0.mlp.up': the weight of fprop has 64 channels, and the recipe block needs a multiple of "
             "128 there: give 128, a recipe that takes 64 (mxfp8, nvfp4, current or delayed), or leave the operand "
-            "unrounded by precision.layers: {match: 'blocks.0.mlp.up', op: linear, dtype: low}");
+            "unrounded by precision.rules: {match: 'blocks.0.mlp.up', op: linear, format: low}");
 }
 
 TEST_F(RoundedLinear, DelayedScalingCalibratesThenUsesAmaxesOfBefore) {

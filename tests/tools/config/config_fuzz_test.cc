@@ -68,7 +68,7 @@ TEST(ConfigFuzz, DamagedFilesAreReadOrRefused) {
 
 TEST(ConfigFuzz, DamagedOverridesAreTakenOrRefused) {
   for (uint64_t seed = 0; seed < 1500; ++seed) {
-    const std::string text = mutate("precision.layers=[{match: blocks.0, op: linear, dtype: fp32}]", seed);
+    const std::string text = mutate("precision.rules=[{match: blocks.0, op: linear, format: fp32}]", seed);
     try {
       parse_config("data: {train: a}\n", "fuzz.yaml", {text});
     } catch (const ConfigError& error) {

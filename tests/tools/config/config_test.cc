@@ -3,7 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "amp/scaler_presets.h"
+#include "amp/autocast_policy.h"
+#include "amp/grad_scaler.h"
 #include "core/base/error.h"
 #include "tests/core/io/temp_folder.h"
 #include "tests/tools/config/minimal.h"
@@ -25,16 +26,18 @@ TEST(Config, LoadsAFileAndOverrides) {
   const std::string path = folder.write(
       "gpt.yaml",
       "model: {layers: 2, width: 64, heads: 4}\ndata: {train: ['a/*.txt', b.txt]}\ncomm: {wire_dtype: fp16}\n");
-  const Config c = load_config(path, {"optimizer.lr=1e-2", "model.layers=3", "train.seed=18446744073709551615"});
+  ConfigOrigins origins;
+  const Config c =
+      load_config(path, {"optimizer.lr=1e-2", "model.layers=3", "train.seed=18446744073709551615"}, &origins);
   EXPECT_EQ(c.model.layers, 3);
   EXPECT_EQ(c.model.width, 64);
   EXPECT_THAT(c.data.train, ElementsAre("a/*.txt", "b.txt"));
   EXPECT_EQ(c.comm.reducer.wire, DType::kF16);
   EXPECT_EQ(c.optimizer.schedule.peak, 1e-2);
   EXPECT_EQ(c.train.seed, UINT64_MAX);
-  EXPECT_EQ(c.origins.at("model.width"), path + ":1:27");
-  EXPECT_EQ(c.origins.at("model.layers"), "command line: model.layers=3");
-  EXPECT_FALSE(c.origins.contains("train.steps"));
+  EXPECT_EQ(origins.at("model.width"), path + ":1:27");
+  EXPECT_EQ(origins.at("model.layers"), "command line: model.layers=3");
+  EXPECT_FALSE(origins.contains("train.steps"));
 }
 
 TEST(Config, ErrorsAreConfigErrorsWithExitCodeTwo) {
@@ -78,8 +81,8 @@ TEST(Config, ScalerModeFollowsThePrecision) {
   EXPECT_EQ(mode({}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp32"}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp16"}), ScalerMode::kDynamic);
-  EXPECT_EQ(mode({"precision.ops.linear=fp16"}), ScalerMode::kDynamic);
-  EXPECT_EQ(mode({"precision.layers=[{match: blocks.0, dtype: fp16}]"}), ScalerMode::kDynamic);
+  EXPECT_EQ(mode({"precision.rules=[{op: linear, format: fp16}]"}), ScalerMode::kDynamic);
+  EXPECT_EQ(mode({"precision.rules=[{match: blocks.0, format: fp16}]"}), ScalerMode::kDynamic);
   EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=none"}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=static"}), ScalerMode::kStatic);
   EXPECT_EQ(mode({"scaler.mode=dynamic"}), ScalerMode::kDynamic);
@@ -121,23 +124,24 @@ TEST(Config, APresetGivesValuesAndKeysWin) {
               HasSubstr("command line: scaler.preset=pytorhc: scaler.preset: "));
 }
 
-TEST(Config, PrecisionOverridesReachTheAutocastPolicy) {
-  const Config c = minimal_config(
-      {"precision.ops.gelu=fp32", "precision.ops.attention=low",
-       "precision.layers=[{match: \"blocks.*.mlp\", op: linear, dtype: fp32}, {match: blocks.1, dtype: fp16}]"});
-  const AutocastConfig autocast = c.autocast();
-  EXPECT_TRUE(autocast.enabled);
-  EXPECT_EQ(autocast.dtype, DType::kBF16);
-  EXPECT_FALSE(autocast.ops[static_cast<size_t>(Op::kLinear)].has_value());
-  const AutocastPolicy policy(autocast);
+TEST(Config, PrecisionRulesReachTheAutocastPolicy) {
+  const Config c =
+      minimal_config({"precision.rules=[{op: gelu, format: fp32}, {match: blocks.1, format: fp16}, {match: "
+                      "\"blocks.*.mlp\", op: linear, "
+                      "format: fp32}]"});
+  const AutocastPolicy policy(c.precision_rules());
   const auto dtype = [&](const char* layer, Op op) {
-    return compute_dtype(policy.at(layer), AutocastState{}, op, DType::kF32, DType::kF32);
+    return compute_dtype(policy.at(layer), AutocastState{}, op, DType::kBF16, DType::kBF16);
   };
   EXPECT_EQ(dtype("blocks.0.attention", Op::kLinear), DType::kBF16);
   EXPECT_EQ(dtype("blocks.0.mlp", Op::kLinear), DType::kF32);
+  EXPECT_EQ(dtype("blocks.0.mlp", Op::kGelu), DType::kF32);
+  EXPECT_EQ(dtype("blocks.1.mlp", Op::kLinear), DType::kF32);
   EXPECT_EQ(dtype("blocks.1.attention", Op::kAttention), DType::kF16);
-  EXPECT_FALSE(minimal_config({"precision.compute=fp32"}).autocast().enabled);
-  EXPECT_TRUE(minimal_config({"precision.compute=fp32", "precision.ops.linear=bf16"}).autocast().enabled);
+  const AutocastPolicy mixed(
+      minimal_config({"precision.compute=fp32", "precision.rules=[{op: linear, format: bf16}]"}).precision_rules());
+  EXPECT_EQ(compute_dtype(mixed.at("head"), {}, Op::kLinear, DType::kF32, DType::kF32), DType::kBF16);
+  EXPECT_EQ(compute_dtype(mixed.at("x"), {}, Op::kAttention, DType::kF32, DType::kF32), DType::kF32);
 }
 
 TEST(Config, TheResolvedConfigurationReadsBackToItself) {
@@ -145,7 +149,8 @@ TEST(Config, TheResolvedConfigurationReadsBackToItself) {
       {},
       {"precision.compute=fp16", "scaler.preset=deepspeed", "scaler.growth_interval=3"},
       {"optimizer.schedule=wsd", "optimizer.decay_steps=10", "optimizer.clip.mode=adaptive", "optimizer.beta2=0.999"},
-      {"precision.layers=[{match: \"blocks.*.mlp\", op: linear, dtype: fp32}, {match: \"*\", dtype: fp16}]"},
+      {"precision.rules=[{match: \"blocks.*.mlp\", op: linear, format: fp32}, {match: \"*\", format: fp16}, "
+       "{product: wgrad, role: gradient, format: \"current:e4m3\"}, {op: linear, format: tf32}]"},
       {"test.gradients=[{step: 3, rank: 1, parameter: blocks.0.mlp.up.weight, element: 9, value: nan}]",
        "test.activations=[{layer: blocks.1, op: add}]"},
       {"train.sample_prompt=a \"b\": 'c' # d", "train.run_dir=my runs/x", "data.validation=[v.txt]"},
@@ -193,27 +198,27 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
   const Config named = minimal_config({"data.validation=[v.txt]"});
   EXPECT_THAT(training_differences(named, minimal_config({"data.validation=[moved.txt]", "train.eval_interval=0"})),
               IsEmpty());
-  EXPECT_THAT(
-      training_differences(a, minimal_config({"precision.layers=[{match: x, dtype: fp32}]"})),
-      ElementsAre("precision.layers[0].dtype: (absent) -> fp32", "precision.layers[0].fp32_products: (absent) -> auto",
-                  "precision.layers[0].match: (absent) -> x", "precision.layers[0].op: (absent) -> any",
-                  "precision.layers[0].product: (absent) -> any", "precision.layers[0].role: (absent) -> any"));
+  EXPECT_THAT(training_differences(a, minimal_config({"precision.rules=[{match: x, format: fp32}]"})),
+              ElementsAre("precision.rules[0].format: (absent) -> fp32", "precision.rules[0].match: (absent) -> x",
+                          "precision.rules[0].op: (absent) -> any", "precision.rules[0].product: (absent) -> any",
+                          "precision.rules[0].role: (absent) -> any"));
 }
 
 TEST(ConfigTest, RecipesOfLinearLayers) {
   const Config c = minimal_config(
       {"model.layers=4", "precision.recipe=delayed", "precision.pattern=first_last_k_high",
        "precision.delayed.history=16", "precision.delayed.amax=most_recent", "precision.delayed.margin=1",
-       "precision.layers=[{match: blocks.1, product: wgrad, role: gradient, dtype: \"current:e4m3\"}]"});
+       "precision.rules=[{match: blocks.1, product: wgrad, role: gradient, format: \"current:e4m3\"}]"});
   EXPECT_EQ(c.precision.delayed,
             (DelayedScalingOptions{.history = 16, .choice = AmaxChoice::kMostRecent, .margin = 1}));
-  const AutocastPolicy policy(c.autocast());
+  const AutocastPolicy policy(c.precision_rules());
   EXPECT_FALSE(policy.at("blocks.0.mlp.up").linear.any());
   const LinearFormats& formats = policy.at("blocks.1.mlp.up").linear;
   EXPECT_EQ(formats.at(Product::kWeightGradient, Role::kGradient), (TensorFormat{Format::kE4M3, Scaling::kCurrent}));
   EXPECT_EQ(formats.at(Product::kInputGradient, Role::kGradient), (TensorFormat{Format::kE5M2, Scaling::kDelayed}));
   EXPECT_EQ(flatten(parse_config(to_yaml(c), "printed")), flatten(c));
-  EXPECT_TRUE(minimal_config({"precision.compute=fp32", "precision.recipe=block"}).autocast().enabled);
+  const Config wide = minimal_config({"precision.compute=fp32", "precision.recipe=block"});
+  EXPECT_TRUE(linear_formats(AutocastPolicy(wide.precision_rules()).at("blocks.1.mlp.up"), {}).any());
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ TEST(ReferenceYaml, HoldsEveryKeyWithItsDefault) {
     if (key.section.find("[]") != std::string::npos ||
         (key.is_section && root.find(key.name) != nullptr && key.section.empty()))
       continue;
-    if (path == "optimizer.clip" || path == "precision.ops" || path == "precision.delayed" ||
-        path == "precision.fallback" || path == "precision.adaptive")
+    if (path == "optimizer.clip" || path == "precision.delayed" || path == "precision.fallback" ||
+        path == "precision.adaptive")
       continue;
     ++settings;
     EXPECT_TRUE(written.contains(path)) << kReference << " lacks " << path;
@@ -77,7 +77,7 @@ TEST(ReferenceYaml, EveryKeyHasAComment) {
 TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
   const std::string text = testing::read_file(kReference);
   Config config;
-  config.precision.layers.resize(1);
+  config.precision.rules.resize(1);
   config.precision_schedule.resize(1);
   config.precision_adaptive.levels.resize(1);
   config.test.gradients.resize(1);
@@ -86,12 +86,12 @@ TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
   for (const auto& [path, value] : settings) {
     const size_t bracket = path.find("[0].");
     if (bracket == std::string::npos) continue;
-    // "#   - match: …" or "#     op: any"; what an override of layers matches and sets has no sensible default.
+    // "#   - match: …" or "#     op: any"; the format of a rule has no default.
     const std::string key = path.substr(bracket + 4);
     // Phases and levels have the keys of precision: itself, which are documented there.
     const bool is_phase = path.starts_with("precision.schedule[0]") || path.starts_with("precision.adaptive.levels[0]");
     if (is_phase && settings.contains("precision." + key)) continue;
-    const bool example = path == "precision.layers[0].match" || path == "precision.layers[0].dtype";
+    const bool example = path == "precision.rules[0].match" || path == "precision.rules[0].format";
     const std::string entry = example ? key + ": " : key + ": " + value;
     EXPECT_TRUE(text.find("#   - " + entry) != std::string::npos || text.find("#     " + entry) != std::string::npos)
         << kReference << " does not show " << path << ": " << value;

@@ -49,8 +49,6 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"model.position=rope", "model.width=30"},
              "30 (command line: model.width=30) / model.heads = 6 (default) = 5 is odd"},
         Case{{"data.train=[]"}, "name the training files"},
-        Case{{"data.layout=u16"},
-             "data.layout = u16 (command line: data.layout=u16) has no meaning with data.format = bytes"},
         Case{{"data.mask_token=256"}, "is outside of the vocabulary of model.vocab = 256"},
         Case{{"data.validation_fraction=0"}, "there is no validation data"},
         Case{
@@ -80,47 +78,33 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"optimizer.final_lr=1"}, "is above optimizer.lr = 0.0003"},
         Case{{"optimizer.warmup_steps=1001"}, "is more than train.steps = 1000"},
         Case{{"optimizer.schedule=wsd"}, "needs optimizer.decay_steps > 0"},
-        Case{{"optimizer.decay_steps=5"}, "has no meaning with optimizer.schedule = cosine"},
         Case{{"optimizer.schedule=wsd", "optimizer.decay_steps=600", "optimizer.warmup_steps=500"},
              "together are more than train.steps"},
         Case{{"optimizer.clip.max_norm=0"}, "would make every gradient zero"},
         Case{{"optimizer.weight_rounding=up"}, "nearest, stochastic"},
-        Case{{"optimizer.weight_rounding=stochastic", "precision.weights=fp32"},
-             "optimizer.weight_rounding = stochastic (command line: optimizer.weight_rounding=stochastic) has no "
-             "meaning with precision.weights = fp32"},
-        Case{{"optimizer.weight_rounding=stochastic", "precision.compute=fp32"},
-             "has no meaning with precision.compute = fp32"},
         Case{
             {"optimizer.second_moment=bf16"},
             "optimizer.second_moment = bf16 (command line: optimizer.second_moment=bf16): a second moment in bf16 that "
             "is rounded to nearest never decays at beta2 = 0.999"},
         Case{{"optimizer.first_moment=bf16_stochastic"}, "fp32, bf16, 8bit"},
         Case{{"optimizer.master=none"}, "fp32, none_stochastic, kahan"},
-        Case{{"optimizer.master=kahan", "precision.weights=fp32"},
-             "optimizer.master = kahan (command line: optimizer.master=kahan) has no meaning with precision.weights"},
-        Case{{"optimizer.master=none_stochastic", "precision.compute=fp32"}, "has no meaning with precision.compute"},
         Case{{"optimizer.master=kahan", "precision.compute=fp16"},
-             "is about working weights in bf16, and precision.compute = fp16"},
-        Case{{"optimizer.master=none_stochastic", "optimizer.weight_rounding=stochastic"},
-             "says how weights are made of fp32 masters, and with optimizer.master = none_stochastic"},
+             "optimizer.master = kahan (command line: optimizer.master=kahan) updates working weights in bf16, and "
+             "precision.compute = fp16"},
         Case{{"optimizer.clip.mode=adaptive", "optimizer.clip.warmup=101"}, "is more than optimizer.clip.window = 100"},
-        Case{{"precision.layers=[{match: \"a..b\", dtype: fp32}]"}, "precision.layers[0].match = a..b (command line: "},
-        Case{{"precision.layers=[{match: a, dtype: widest}]"}, "names no op, so it sets the layer's low precision"},
+        Case{{"precision.rules=[{match: \"a..b\", format: fp32}]"}, "precision.rules[0] (command line: "},
+        Case{{"precision.rules=[{match: a, format: widest}]"}, "this format needs an op"},
         Case{{"precision.recipe=fp8"}, "expected one of none, delayed, current, block, mxfp8, nvfp4"},
         Case{{"precision.recipe=nvfp4:e4m3"}, "expected one of none, delayed, current, block, mxfp8, nvfp4"},
-        Case{{"precision.layers=[{match: a, op: gelu, dtype: mxfp8}]"}, "only linear layers round their operands"},
-        Case{{"precision.layers=[{match: a, role: weight, dtype: bf16}]"}, "expected a recipe, or low"},
-        Case{{"precision.pattern_blocks=2"},
-             "precision.pattern_blocks = 2 (command line: precision.pattern_blocks=2) has no meaning with "
-             "precision.pattern = none"},
-        Case{{"precision.pattern=first_last_k_high", "precision.pattern_blocks=50"}, "leave none of the model's"},
-        Case{{"precision.layers=[{match: a}]"},
-             "precision.layers[0].dtype = auto (default; command line: precision.layers=[{match: a}]) and "
-             "precision.layers[0].fp32_products = auto (default; command line: precision.layers=[{match: a}]): the "
-             "override says nothing"},
-        Case{{"precision.layers=[{match: a, op: gelu, fp32_products: tf32}]"}, "sets fp32_products of gelu"},
-        Case{{"precision.layers=[{match: a, role: weight, dtype: mxfp8, fp32_products: tf32}]"},
-             "sets fp32_products of single products or roles"},
+        Case{{"precision.rules=[{match: a, op: gelu, format: mxfp8}]"}, "only linear layers have this format"},
+        Case{{"precision.rules=[{match: a, role: weight, format: bf16}]"}, "an operand has a recipe, or low"},
+        Case{{"precision.pattern=first_last_k_high", "precision.pattern_blocks=50"}, "leaves none of the model's"},
+        Case{{"precision.rules=[{match: a}]"},
+             "precision.rules[0] (command line: precision.rules=[{match: a}]): [precision] rule {match: a}: expected a "
+             "format, one of fp32, bf16"},
+        Case{{"precision.rules=[{match: a, format: fp31}]"}, "precision.rules[0].format: expected one of fp32, bf16"},
+        Case{{"precision.rules=[{match: a, op: gelu, format: tf32}]"}, "only linear layers have this format"},
+        Case{{"precision.rules=[{match: a, role: weight, format: tf32}]"}, "an operand has a recipe, or low"},
         Case{{"precision.fp32_products=bf16x9"}, "expected one of fp32, tf32, bf16x3, bf16x6"},
         Case{{"precision.tf32=true"},
              "unknown key 'tf32' in section 'precision'; here it is called "
@@ -159,14 +143,14 @@ TEST(Validation, FormatsOfTheStateAreRead) {
   EXPECT_EQ(adamw.master, MasterWeights::kKahan);
 }
 
-// Checkpoints hold the name that the setting had when they were written.
+// ---- Old names and forms. Checkpoints hold those of when they were written.
+
 TEST(Validation, TheFirstMomentIsReadUnderItsOldName) {
   EXPECT_EQ(minimal_config({"optimizer.moment_dtype=bf16"}).optimizer.adamw.first_moment, MomentFormat::kBF16);
   EXPECT_THAT(error_of({"optimizer.moment_dtype=bf16", "optimizer.first_moment=fp32"}),
               HasSubstr("unknown key 'moment_dtype'"));
 }
 
-// Likewise, but people are told the new name.
 TEST(Validation, CheckpointsMaySayTf32) {
   const auto kept = [](const char* precision) {
     return parse_config(std::string("data:\n  train: [a.txt]\nprecision:\n  ") + precision, "kept").precision;
@@ -181,23 +165,97 @@ TEST(Validation, CheckpointsMaySayTf32) {
                         "precision.fp32_products"));
 }
 
-TEST(Validation, Fp32ProductsAreReadForTheModelAndForLayers) {
-  const PrecisionConfig c =
-      minimal_config({"precision.fp32_products=bf16x3",
-                      "precision.layers=[{match: a, fp32_products: tf32}, {match: b, dtype: fp32}]"})
-          .precision;
-  EXPECT_EQ(c.fp32_products, Fp32Products::kBf16x3);
-  EXPECT_EQ(c.layers[0].fp32_products, Fp32Products::kTf32);
-  EXPECT_FALSE(c.layers[0].setting);
-  EXPECT_FALSE(c.layers[1].fp32_products);
+std::string error_in_file(const std::string& precision) {
+  const testing::TempFolder folder;
+  const std::string path = folder.write("a.yaml", "data: {train: a}\nprecision:\n" + precision);
+  const std::string message = message_of<ConfigError>([&] { load_config(path); });
+  const size_t at = message.find(path);
+  return at == std::string::npos ? message : message.substr(0, at) + message.substr(at + path.size() - 6);
 }
 
-// Where overrides let some layers compute in 16 bits, it has a meaning.
-TEST(Validation, StochasticRoundingWithOverridesIsLeftToTheModel) {
-  EXPECT_NO_THROW(minimal_config({"optimizer.weight_rounding=stochastic", "precision.compute=fp32",
-                                  "precision.layers=[{match: head, dtype: bf16}]"}));
-  EXPECT_NO_THROW(
-      minimal_config({"optimizer.weight_rounding=stochastic", "precision.compute=fp32", "precision.ops.linear=bf16"}));
+TEST(Validation, OldOverridesAreShownAsRules) {
+  EXPECT_EQ(error_in_file("  layers: [{match: \"blocks.0.*\", dtype: fp32}]\n"),
+            "a.yaml:3:3: precision.ops and precision.layers are now precision.rules, an ordered list in which the last "
+            "match wins; write\n  rules:\n    - {match: \"blocks.0.*\", format: fp32}");
+  // In the order in which they used to win.
+  EXPECT_THAT(error_in_file("  fp32_products: tf32\n"
+                            "  ops: {gelu: auto, linear: mxfp8}\n"
+                            "  layers:\n"
+                            "    - {match: blocks.3.mlp, product: wgrad, role: gradient, dtype: low}\n"
+                            "    - {match: blocks.3.mlp, dtype: fp32, fp32_products: bf16x3}\n"
+                            "    - {match: \"**\", role: weight, dtype: block}\n"
+                            "    - {match: blocks, op: linear, dtype: bf16}\n"
+                            "    - {match: blocks, dtype: fp16}\n"),
+              HasSubstr("write\n  rules:\n"
+                        "    - {match: blocks, format: fp16}\n"
+                        "    - {match: blocks.3.mlp, format: fp32}\n"
+                        "    - {op: linear, format: mxfp8}\n"
+                        "    - {match: blocks, op: linear, format: bf16}\n"
+                        "    - {match: \"**\", role: weight, format: block}\n"
+                        "    - {match: blocks.3.mlp, product: wgrad, role: gradient, format: low}\n"
+                        "    - {op: linear, format: tf32}\n"
+                        "    - {match: blocks.3.mlp, format: bf16x3}"));
+  EXPECT_THAT(error_of({"precision.ops.linear=bf16"}), HasSubstr("command line: precision.ops.linear=bf16: "));
+  EXPECT_THAT(
+      error_of({"precision.schedule=[{after_step: 3, layers: [{match: head, dtype: fp16}]}]"}),
+      HasSubstr("precision.schedule[0].layers are now precision.schedule[0].rules, an ordered list in which the "
+                "last match wins; write\n  rules:\n    - {match: head, format: fp16}"));
+  EXPECT_THAT(error_of({"precision.adaptive.levels=[{ops: {linear: bf16}}]"}),
+              HasSubstr("precision.adaptive.levels[0].ops"));
+  EXPECT_THAT(error_of({"precision.layers=text"}), HasSubstr("are now precision.rules"));
+}
+
+TEST(Validation, OldOverridesThatSayNothingAreIgnored) {
+  EXPECT_EQ(error_in_file("  ops: {linear: auto, add: auto}\n  layers: []\n"), "(nothing was thrown)");
+}
+
+TEST(Validation, CheckpointsMayHaveOldOverrides) {
+  const auto kept = [](const std::string& precision) {
+    return parse_config("data: {train: a}\nprecision:\n" + precision, "kept");
+  };
+  const Config c = kept(
+      "  ops: {linear: current, gelu: auto}\n"
+      "  layers: [{match: blocks.0, op: any, product: any, role: any, dtype: fp32, fp32_products: auto}]\n"
+      "  schedule: [{after_step: 5, compute: fp32, ops: {linear: auto}, layers: []}]\n");
+  ASSERT_EQ(c.precision.rules.size(), 2u);
+  EXPECT_EQ(describe(c.precision.rules[0]), "{match: blocks.0, format: fp32}");
+  EXPECT_EQ(describe(c.precision.rules[1]), "{op: linear, format: current}");
+  EXPECT_TRUE(c.precision_schedule[0].precision.rules.empty()) << "they replaced those of precision itself";
+  // Exact products without a dtype, and overrides beside a pattern, have no such spelling.
+  for (const char* old : {"  layers: [{match: head, fp32_products: fp32}]\n",
+                          "  pattern: attention_high\n  layers: [{match: head, dtype: fp32}]\n"}) {
+    EXPECT_THAT(message_of<ConfigError>([&] { kept(old); }), HasSubstr("are now precision.rules")) << old;
+  }
+}
+
+TEST(Validation, Fp32ProductsAreReadForTheModelAndForLayers) {
+  const PrecisionConfig c = minimal_config({"precision.fp32_products=bf16x3",
+                                            "precision.rules=[{match: a, format: tf32}, {match: b, format: fp32}]"})
+                                .precision;
+  EXPECT_EQ(c.fp32_products, Fp32Products::kBf16x3);
+  EXPECT_EQ(c.rules[0].format, RuleFormat(Fp32Products::kTf32));
+  EXPECT_EQ(c.rules[1].format, RuleFormat(DType::kF32));
+}
+
+// What has no effect beside other settings is no error: see tests/tools/train/ineffective_settings_test.cc.
+TEST(Validation, SettingsWithoutAnEffectAreAccepted) {
+  for (const std::vector<std::string>& settings : std::initializer_list<std::vector<std::string>>{
+           {"data.layout=u16"},
+           {"optimizer.decay_steps=5"},
+           {"optimizer.weight_rounding=stochastic", "precision.weights=fp32"},
+           {"optimizer.weight_rounding=stochastic", "precision.compute=fp32"},
+           {"optimizer.master=kahan", "precision.weights=fp32"},
+           {"optimizer.master=kahan", "precision.weights=fp32", "precision.compute=fp16"},
+           {"optimizer.master=none_stochastic", "precision.compute=fp32"},
+           {"optimizer.master=none_stochastic", "optimizer.weight_rounding=stochastic"},
+           {"comm.gather=fp8", "optimizer.sharding=replicated"},
+           {"precision.pattern_blocks=2"},
+           {"precision.pattern=all_low"},
+           {"precision.pattern=attention_high", "precision.compute=fp32"},
+           {"precision.adaptive.loss_rise=0.5"},
+           {"precision.schedule=[{after_step: 9}]"}}) {
+    EXPECT_EQ(error_of(settings), "(nothing was thrown)") << settings.front();
+  }
 }
 
 TEST(Validation, ThePromptMattersOnlyWhereItIsUsed) {
@@ -214,11 +272,15 @@ TEST(Validation, ListsAllProblems) {
 }
 
 TEST(Validation, BatchMustDivideAmongTheRanks) {
-  const Config c = minimal_config({"train.global_batch=12", "train.micro_batch=2"});
+  ConfigOrigins origins;
+  const Config c =
+      parse_config("data: {train: a}\n", "a.yaml", {"train.global_batch=12", "train.micro_batch=2"}, &origins);
   for (const int ranks : {1, 2, 3, 6}) EXPECT_NO_THROW(validate_for_ranks(c, ranks)) << ranks;
-  EXPECT_THAT(message_of<ConfigError>([&] { validate_for_ranks(c, 4); }),
+  EXPECT_THAT(message_of<ConfigError>([&] { validate_for_ranks(c, 4, origins); }),
               HasSubstr("train.global_batch = 12 (command line: train.global_batch=12) is not a multiple of ranks × "
                         "micro-batch = 4 × 2 = 8"));
+  EXPECT_THAT(message_of<ConfigError>([&] { validate_for_ranks(c, 4); }),
+              HasSubstr("train.global_batch = 12 is not a multiple"));
 }
 
 // Steps count from 1: a fault in step 0 would never come.

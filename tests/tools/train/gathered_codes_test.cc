@@ -1,72 +1,20 @@
-// comm.gather: fp8. What it is refused for; and trainings with it, which are the same as without, bit for bit.
-#include "tools/train/gathered_codes.h"
+// comm.gather: fp8: trainings with it are the same as without, bit for bit.
+#include "tools/train/precision_table.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <bit>
 
 #include "comm/local/rank_threads.h"
 #include "comm/weight_hash.h"
-#include "core/base/error.h"
 #include "tests/comm/borrowed_communicator.h"
-#include "tests/core/io/temp_folder.h"
-#include "tests/tools/config/minimal.h"
 #include "tests/tools/train/program.h"
-#include "tools/config/validation.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
-const char* const kNothing = "(nothing was thrown)";
-
-std::string refusal(int ranks, std::vector<std::string> settings,
-                    ContributionPath path = ContributionPath::kExchanged) {
-  settings.insert(settings.begin(), {"comm.gather=fp8", "device=cpu", "train.packed_weights=none"});
-  return message_of<ConfigError>([&] {
-    const Config config = minimal_config(settings);
-    validate_for_ranks(config, ranks);
-    predict_memory_table(config, ranks, path);
-  });
-}
-
-TEST(GatheredCodes, AreRefusedWhereTheyHaveNoMeaning) {
-  EXPECT_EQ(refusal(2, {"precision.recipe=delayed"}), kNothing);
-  EXPECT_THAT(refusal(1, {"precision.recipe=delayed"}),
-              AllOf(HasSubstr("comm.gather = fp8"), HasSubstr("there is one rank"), HasSubstr("comm.gather=working")));
-  EXPECT_THAT(refusal(2, {"precision.recipe=delayed", "optimizer.sharding=replicated"}),
-              AllOf(HasSubstr("comm.gather = fp8"), HasSubstr("optimizer.sharding = replicated")));
-  EXPECT_THAT(refusal(2, {"precision.recipe=delayed", "precision.weights=fp32"}),
-              AllOf(HasSubstr("comm.gather = fp8"), HasSubstr("precision.weights = fp32")));
-  EXPECT_THAT(refusal(2, {"precision.compute=fp32"}), HasSubstr("precision.compute = fp32"));
-}
-
-TEST(GatheredCodes, AreRefusedWhereNoWeightIsRoundedSo) {
-  const auto no_effect = HasSubstr("comm.gather = fp8 has no effect: it expects weight matrices in bf16");
-  EXPECT_THAT(refusal(2, {}), no_effect);
-  for (const char* recipe : {"current", "block", "mxfp8"}) {
-    EXPECT_THAT(refusal(2, {std::string("precision.recipe=") + recipe}), no_effect) << recipe;
-  }
-  EXPECT_THAT(refusal(2, {"precision.recipe=delayed", "precision.compute=fp16"}), no_effect);
-  EXPECT_THAT(refusal(2, {"precision.recipe=delayed",
-                          "precision.layers=[{match: \"**\", product: dgrad, role: weight, dtype: delayed:e5m2}]"}),
-              no_effect);
-  EXPECT_EQ(refusal(2, {"precision.layers=[{match: blocks.0.mlp, dtype: delayed}]"}), kNothing);
-}
-
-// The table of 12000 x 64 takes more than half of the only bucket: all that rank 1 has is of it.
-TEST(GatheredCodes, AreRefusedWhereNoBucketBecomesSmaller) {
-  const std::vector<std::string> settings = {"precision.recipe=delayed", "model.vocab=12000", "model.width=64",
-                                             "model.layers=1",           "model.heads=1",     "model.context=8"};
-  EXPECT_THAT(refusal(2, settings), HasSubstr("give a comm.bucket_mib below 4"));
-  EXPECT_EQ(refusal(2, settings, ContributionPath::kInPlace), kNothing) << "nothing is sent, and the log says so";
-}
 
 struct RankView {
   std::vector<uint64_t> losses, norms;  // bits: in a fault they are NaN

@@ -120,7 +120,7 @@ TEST(Recipes, NothingIsGatheredAsCodesWhereWeightsAreInCommon) {
   const SmallRun working("common_working"), coded("common_coded");
   working.train(2, settings);
   const Outcome outcome = coded.train(2, with(settings, {"comm.gather=fp8"}));
-  EXPECT_NE(outcome.output.find("comm.gather = fp8 changes nothing here: weights have one copy in common"),
+  EXPECT_NE(outcome.output.find("comm.gather = fp8 changes nothing here: the ranks share one copy of the weights"),
             std::string::npos)
       << outcome.output;
   EXPECT_EQ(coded.hashes(3), working.hashes(3));
@@ -144,7 +144,7 @@ TEST(Recipes, MemoryIsPredicted) {
       {"precision.recipe=delayed"},
       {"precision.compute=fp32", "precision.fp32_products=tf32"},
       {"precision.compute=fp32", "precision.fp32_products=bf16x3"},
-      {"precision.layers=[{match: \"blocks.*.mlp\", dtype: fp32, fp32_products: bf16x6}]"}};
+      {"precision.rules=[{match: \"blocks.*.mlp\", format: fp32}, {match: \"blocks.*.mlp\", format: bf16x6}]"}};
   for (const auto& precision : precisions) {
     const std::string text = SmallRun("memory").train(2, with(kSizes, precision)).output;
     for (const char* category : {"activations", "buffers", "total"}) {
@@ -172,10 +172,9 @@ TEST(Recipes, ConfigPrintsWhatBecomesOfTheLayers) {
 
 TEST(Recipes, ConfigPrintsHowFp32ProductsAreMade) {
   const SmallRun run("config_products");
-  const Outcome outcome = run_program(
-      0,
-      {"config", run.config_path(), "precision.compute=fp32", "precision.fp32_products=bf16x6",
-       "precision.layers=[{match: \"blocks.*.attention\", fp32_products: fp32}, {match: head, fp32_products: tf32}]"});
+  const Outcome outcome =
+      run_program(0, {"config", run.config_path(), "precision.compute=fp32", "precision.fp32_products=bf16x6",
+                      "precision.rules=[{match: \"blocks.*.attention\", format: fp32}, {match: head, format: tf32}]"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   for (const char* line :
        {"\n# blocks.0-1.mlp.up            linear        fp32    fp32 x fp32 by bf16x6       fp32 x fp32 "

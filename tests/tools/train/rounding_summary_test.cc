@@ -58,7 +58,7 @@ TEST(RoundingSummary, SaysWhyTheRestIsEmulated) {
               HasSubstr("; nvfp4: emulated (this program has no native products for it); emulation is exact"));
   // One layer's weights stay as they are in the forward pass: a product of 24.
   EXPECT_THAT(summary({"precision.recipe=current",
-                       "precision.layers=[{match: blocks.0.mlp.up, product: fprop, role: weight, dtype: low}]"},
+                       "precision.rules=[{match: blocks.0.mlp.up, product: fprop, role: weight, format: low}]"},
                       Fp8GemmSupport::kTensorScaled),
               HasSubstr("; current: 23 of 24 products native"));
   // 3 rows of 36 tokens are no multiple of 16, and all products have rows.

@@ -109,16 +109,37 @@ TEST(StateFormat, ASecondMomentInBf16ToNearestIsRefusedWithTheReason) {
 }
 
 // What only the model can tell.
-TEST(StateFormat, WeightsInFp16OrAllInFp32NeedMasters) {
-  const std::vector<std::string> wide = {"optimizer.master=kahan", "precision.layers=[{match: \"**\", dtype: fp32}]"},
-                                 half = {"optimizer.master=kahan",
-                                         "precision.layers=[{match: \"blocks.0.mlp\", dtype: fp16}]"};
-  const Outcome of_wide = SmallRun("all_wide").try_train(1, wide), of_half = SmallRun("some_half").try_train(1, half);
-  EXPECT_EQ(of_wide.exit_code, 2) << of_wide.output;
-  EXPECT_NE(of_wide.output.find("settings make all of them fp32"), std::string::npos) << of_wide.output;
+TEST(StateFormat, WeightsInFp16NeedMasters) {
+  const std::vector<std::string> half = {"optimizer.master=kahan",
+                                         "precision.rules=[{match: \"blocks.0.mlp\", format: fp16}]"};
+  const Outcome of_half = SmallRun("some_half").try_train(1, half);
   EXPECT_EQ(of_half.exit_code, 2) << of_half.output;
   EXPECT_NE(of_half.output.find("only working weights in bf16 or fp32 can do without"), std::string::npos)
       << of_half.output;
+}
+
+// Where all working weights are fp32 they are their own masters, whatever optimizer.master and weight_rounding say.
+TEST(StateFormat, WeightsInFp32TrainTheSameWithAnyMaster) {
+  const auto losses_with = [](const std::vector<std::string>& settings) {
+    const SmallRun run("all_wide");
+    run.train(2, with({"precision.compute=fp32"}, settings));
+    return run.losses();
+  };
+  const auto expected = losses_with({});
+  EXPECT_EQ(losses_with({"optimizer.master=kahan", "optimizer.weight_rounding=stochastic"}), expected);
+  EXPECT_EQ(losses_with({"optimizer.master=none_stochastic"}), expected);
+  EXPECT_EQ(losses_with({"optimizer.weight_rounding=stochastic"}), expected);
+}
+
+TEST(StateFormat, WeightRoundingIsAboutMastersOnly) {
+  const auto losses_with = [](const std::vector<std::string>& settings) {
+    const SmallRun run("no_masters");
+    run.train(1, settings);
+    return run.losses();
+  };
+  for (const char* master : {"optimizer.master=kahan", "optimizer.master=none_stochastic"}) {
+    EXPECT_EQ(losses_with({master, "optimizer.weight_rounding=stochastic"}), losses_with({master})) << master;
+  }
 }
 
 }  // namespace

@@ -21,10 +21,10 @@ constexpr const char* kNoMoreRange =
     "No format has more range than this one: look at the training itself (a lower optimizer.lr)";
 
 // Another dtype for all of a layer.
-std::string layer_in(const char* dtype) { return fmt::format("{} for that layer (precision.layers)", dtype); }
+std::string layer_in(const char* dtype) { return fmt::format("{} for that layer (precision.rules)", dtype); }
 
 std::string unrounded(const Situation& at) {
-  return fmt::format("that role in {} (precision.layers with role: {} and dtype: low)", at.stored_in,
+  return fmt::format("that role in {} (precision.rules with role: {} and format: low)", at.stored_in,
                      at.role == probe_role::kActivation || at.role == probe_role::kWeight ? at.role : "gradient");
 }
 
@@ -70,7 +70,7 @@ std::string for_saturated(const Situation& at, const Config& config) {
   }
   const std::string wider =
       format.number == "e4m3"
-          ? fmt::format("e5m2, which has more range, for that role (precision.layers with dtype: {}:e5m2)",
+          ? fmt::format("e5m2, which has more range, for that role (precision.rules with format: {}:e5m2)",
                         name(*format.scaling))
           : unrounded(at);
   return *format.scaling == Scaling::kDelayed ? "A larger precision.delayed.margin, or " + wider : "For these " + wider;
@@ -87,7 +87,7 @@ std::string for_underflowed(const Situation& at, const Config& config) {
   }
   const bool has_e5m2 = format.number == "e4m3";
   const std::string e5m2 = fmt::format(
-      "e5m2, which has more range, for that role (precision.layers with dtype: {}:e5m2)", name(*format.scaling));
+      "e5m2, which has more range, for that role (precision.rules with format: {}:e5m2)", name(*format.scaling));
   const bool has_margin = *format.scaling == Scaling::kDelayed && config.precision.delayed.margin > 0;
   switch (*format.scaling) {
     case Scaling::kDelayed:
@@ -114,14 +114,14 @@ std::string for_subnormal(const Situation& at, const Config& config) {
 // Of products the format is that of both operands: "delayed:e4m3 x bf16", "fp32 x fp32 by tf32".
 std::string for_product(Problem problem, const Situation& at, const Config& config) {
   if (at.format.find(" by ") != std::string::npos) {
-    return "Products of the numbers as they are in that layer (precision.layers with fp32_products: fp32)";
+    return "Products of the numbers as they are in that layer (precision.rules with format: fp32)";
   }
   if (at.format.find(':') != std::string::npos) {
     const std::string dtype = at.stored_in.empty() ? std::string(name(config.precision.compute)) : at.stored_in;
     return problem == Problem::kCostlyProduct
-               ? fmt::format("Keep {} of that layer in {} (precision.layers with product: {} and dtype: low)", at.role,
+               ? fmt::format("Keep {} of that layer in {} (precision.rules with product: {} and format: low)", at.role,
                              dtype, at.role)
-               : fmt::format("Keep that layer in {} (precision.layers)", dtype);
+               : fmt::format("Keep that layer in {} (precision.rules)", dtype);
   }
   if (at.format == "fp32 x fp32") return "It is in fp32 already: these sums cancel, and no format here has more bits";
   const bool takes_scale = at.format.find("fp16") != std::string::npos && at.role != name(Product::kForward);

@@ -152,9 +152,7 @@ std::string saved_settings(const Checkpoint& checkpoint, const std::string& sour
   if (phase_count(saved) == 1) return yaml;
   log_info("{} of the run is left out beside the precision that is given; other settings are those of step {}",
            adapts(saved) ? "precision.adaptive" : "precision.schedule", checkpoint.step);
-  Config own = config_of(saved, checkpoint.step, checkpoint.state.at("run"));
-  own.precision_adaptive = {};  // what it watches has no meaning without its levels
-  return to_yaml(own);
+  return to_yaml(config_of(saved, checkpoint.step, checkpoint.state.at("run")));
 }
 
 }  // namespace
@@ -164,7 +162,7 @@ Config configuration_of(const ModelRequest& request) {
   if (is_run(request.target)) {
     const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
     const std::string source = checkpoint.folder + "/manifest.json";
-    config = run_settings(saved_settings(checkpoint, source, request.overrides), source, request.overrides);
+    config = parse_config(saved_settings(checkpoint, source, request.overrides), source, request.overrides);
   } else {
     config = load_config(request.target, request.overrides);
   }

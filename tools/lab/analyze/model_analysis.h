@@ -27,7 +27,7 @@ struct ModelAnalysis {
   std::vector<CheckpointFindings> checkpoints;  // the early one first
 };
 
-// The configuration of a target: of a run, that of its newest checkpoint; with the overrides (see run_settings()), and
+// The configuration of a target: of a run, that of its newest checkpoint; with the overrides, and
 // with weights that are gathered as they are. ConfigError, CheckpointError.
 Config configuration_of(const ModelRequest& request);
 

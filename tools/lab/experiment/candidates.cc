@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
-#include "tools/config/precision_phases.h"
+#include "tools/config/old_settings.h"
 
 namespace mantissa {
 namespace {
@@ -26,21 +26,14 @@ std::string without_alias(const std::string& name) {
   return found == std::end(kAliases) ? name : found->candidate;
 }
 
-// What the settings beside a precision say of things that it does not have.
-void leave_out_meaningless(Config& config) {
-  AdamWOptions& optimizer = config.optimizer.adamw;
-  // Weights that are their own state are bf16.
-  if (config.precision.compute != DType::kBF16 || config.precision.keeps_weights_wide()) {
-    optimizer.master = MasterWeights::kF32;
-  }
-  if (config.precision.keeps_weights_wide()) optimizer.weight_rounding = WeightRounding::kNearest;
-  if (!config.precision.uses_delayed_scaling() || config.precision.keeps_weights_wide()) {
-    config.comm.gather = WeightGather::kWorking;
-  }
+// What follows from a precision that was replaced: the loss scaler, and masters, which weights in fp16 cannot do
+// without.
+void settle(Config& config) {
+  if (config.precision.uses_fp16()) config.optimizer.adamw.master = MasterWeights::kF32;
   config.resolve_scaler_mode();
 }
 
-// Without anything that was said of the precision.
+// Without any setting of precision but the fallback.
 Config without_precision(Config config) {
   config.precision = PrecisionConfig();
   config.precision_schedule.clear();
@@ -74,10 +67,10 @@ Config from_file(const Config& given, const std::string& path) {
   }
   Config config = without_precision(given);
   config.precision_fallback = {};
-  std::erase_if(config.origins, [](const auto& origin) { return origin.first.starts_with("precision."); });
-  config.origins.merge(read_config(
-      root, [&config](ConfigVisitor& visitor) { bind_config(visitor, config); }, config_synonyms()));
-  if (config.precision_schedule.empty() && !adapts(config)) leave_out_meaningless(config);
+  replace_old_settings(root, OldSettings::kRefuse);
+  read_config(
+      root, [&config](ConfigVisitor& visitor) { bind_config(visitor, config); }, config_synonyms());
+  settle(config);
   return config;
 }
 
@@ -106,7 +99,7 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
 Config in_precision(const Config& given, const PrecisionConfig& precision) {
   Config config = without_precision(given);
   config.precision = precision;
-  leave_out_meaningless(config);
+  settle(config);
   return config;
 }
 

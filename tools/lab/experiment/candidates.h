@@ -14,18 +14,17 @@ struct Candidate {
   bool is_configured = false;  // what the configuration asks for already
 };
 
-// The configuration in this precision from the first step to the last, in place of all that it says of precision but
-// the fallback. Settings of the optimizer and of what travels that mean nothing beside it take their defaults.
+// The configuration in this precision from the first step to the last: it replaces all settings of precision but the
+// fallback. A precision with fp16 also takes fp32 masters, without which it cannot train.
 Config in_precision(const Config& config, const PrecisionConfig& precision);
 
 // Names of the uniform ones: "fp32", "tf32", "bf16", "fp16", and the recipes "delayed", "current", "block", "mxfp8",
 // "nvfp4" over bf16.
 std::vector<std::string> candidate_names();
 
-// The configuration with each of these precisions in place of its own, whose settings they replace all, and first, as
-// "as configured", the configuration itself unless it is one of them. Settings of the optimizer and of what travels
-// that mean nothing beside a precision take their defaults. `names`: some of candidate_names(), or "fp8" for "delayed"
-// and "fp4" for "nvfp4"; empty for all; ConfigError for others.
+// in_precision() for each of these, and first, as "as configured", the configuration itself unless it is one of them.
+// `names`: some of candidate_names(), or "fp8" for "delayed" and "fp4" for "nvfp4"; empty for all; ConfigError for
+// others.
 std::vector<Candidate> candidates_of(const Config& config, const std::vector<std::string>& names = {});
 
 // Only those that are asked for, in that order and by the names that they were asked for by: as above, "configured" for

@@ -25,8 +25,8 @@ TEST(Advice, NoSpeedUpIsAboveItsBound) {
   const Config configs[] = {
       wide({}),
       wide({"comm.wire_dtype=fp32", "optimizer.master=kahan"}),
-      wide({"precision.layers=[{match: blocks.*.mlp.*, op: linear, dtype: fp32}]", "train.recompute=selective"}),
-      wide({"precision.layers=[{match: blocks.*.attention.*, op: linear, dtype: fp32}]", "model.context=512"}),
+      wide({"precision.rules=[{match: blocks.*.mlp.*, op: linear, format: fp32}]", "train.recompute=selective"}),
+      wide({"precision.rules=[{match: blocks.*.attention.*, op: linear, format: fp32}]", "model.context=512"}),
   };
   int compared = 0, waiting = 0;
   for (const Hardware& hardware : all_hardware()) {

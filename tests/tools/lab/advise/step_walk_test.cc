@@ -44,7 +44,7 @@ TEST(StepWalk, RecomputationMultipliesForwardProductsAgain) {
 
 TEST(StepWalk, AnUpdateMovesTheStateOfEveryParameter) {
   const Config config = tiny({"precision.compute=bf16"});
-  const AutocastPolicy policy(config.autocast());
+  const AutocastPolicy policy(config.precision_rules());
   ParameterSet parameters;
   make_model(config, policy, parameters);
   double bytes = 0.0;  // master, m and v read and written, the gradient read, the working weight written
@@ -60,7 +60,7 @@ TEST(StepWalk, AnUpdateMovesTheStateOfEveryParameter) {
 TEST(StepWalk, RanksSendGradientsAndWeights) {
   const Config config = tiny({"precision.compute=bf16", "comm.wire_dtype=bf16"});
   EXPECT_EQ(walk_calls(config, 1).sent(), 0.0);
-  const AutocastPolicy policy(config.autocast());
+  const AutocastPolicy policy(config.precision_rules());
   ParameterSet parameters;
   make_model(config, policy, parameters);
   const BucketLayout layout = lay_out(config, parameters, 2);

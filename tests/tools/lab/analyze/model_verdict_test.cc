@@ -88,9 +88,9 @@ TEST(ModelVerdict, AdviceFitsTheFormatInUse) {
       {"gradient", "fp16", kHalfUnderflows, fp16, "A larger loss scale", "recipe"},
       {"gradient", "fp16", kHalfUnderflows, auto_fp16, "A larger loss scale", "recipe"},
       {"gradient", "fp16", kHalfUnderflows, plain_fp16, "Loss scaling (scaler.mode=dynamic)", "recipe"},
-      {"gradient", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.layers)", "or bf16"},
+      {"gradient", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.rules)", "or bf16"},
       {"gradient", "bf16", kHalfUnderflows, bf16, "Loss scaling (scaler.mode=dynamic)", "larger loss scale"},
-      {"activation", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.layers)", "recipe"},
+      {"activation", "bf16", kHalfUnderflows, bf16, "fp32 for that layer (precision.rules)", "recipe"},
       {"gradient", "delayed:e5m2", kHalfUnderflows, bf16, "Smaller blocks (precision.recipe=block or mxfp8)", "margin"},
       {"gradient", "delayed:e5m2", kHalfUnderflows, {.margin = 2}, "A smaller precision.delayed.margin", "scaler"},
       {"activation", "block:e4m3", kHalfUnderflows, bf16, "Smaller blocks (precision.recipe=mxfp8)", "=block"},
@@ -119,14 +119,14 @@ TEST(ModelVerdict, AdviceOnProductsFitsTheirOperands) {
   const auto verdict = [](const Setting& setting, const std::string& product, const std::string& formats) {
     return told(analysis_of(setting, {}, {product_of(product, formats, kNoisy)}));
   };
-  EXPECT_TRUE(has(verdict(bf16, "fprop", "nvfp4:e2m1 x nvfp4:e2m1"), "Keep that layer in bf16 (precision.layers)"));
-  EXPECT_TRUE(has(verdict(fp16, "fprop", "block:e4m3 x block:e4m3"), "Keep that layer in fp16 (precision.layers)"));
+  EXPECT_TRUE(has(verdict(bf16, "fprop", "nvfp4:e2m1 x nvfp4:e2m1"), "Keep that layer in bf16 (precision.rules)"));
+  EXPECT_TRUE(has(verdict(fp16, "fprop", "block:e4m3 x block:e4m3"), "Keep that layer in fp16 (precision.rules)"));
   const std::string already = verdict(bf16, "fprop", "bf16 x bf16");
-  EXPECT_TRUE(has(already, "It is in bf16 already: fp32 for that layer (precision.layers)")) << already;
+  EXPECT_TRUE(has(already, "It is in bf16 already: fp32 for that layer (precision.rules)")) << already;
   EXPECT_FALSE(has(already, "Keep that layer"));
   EXPECT_TRUE(has(verdict(fp16, "dgrad", "fp16 x fp16"), "A larger loss scale (scaler), or fp32 for that layer"));
   EXPECT_FALSE(has(verdict(fp16, "fprop", "fp16 x fp16"), "loss scale"));
-  EXPECT_TRUE(has(verdict(fp32, "fprop", "fp32 x fp32 by tf32"), "fp32_products: fp32"));
+  EXPECT_TRUE(has(verdict(fp32, "fprop", "fp32 x fp32 by tf32"), "precision.rules with format: fp32"));
   EXPECT_TRUE(has(verdict(fp32, "fprop", "fp32 x fp32"), "It is in fp32 already"));
   const auto costly = [](const Setting& setting, const std::string& formats) {
     ErrorSums error = kNoisy;
@@ -134,7 +134,7 @@ TEST(ModelVerdict, AdviceOnProductsFitsTheirOperands) {
     return told(analysis_of(setting, {}, {product_of("wgrad", formats, error, 2.0)}));
   };
   const std::string rounded = costly(bf16, "current:e5m2 x current:e4m3");
-  EXPECT_TRUE(has(rounded, "Keep wgrad of that layer in bf16 (precision.layers with product: wgrad and dtype: low)"))
+  EXPECT_TRUE(has(rounded, "Keep wgrad of that layer in bf16 (precision.rules with product: wgrad and format: low)"))
       << rounded;
   EXPECT_TRUE(has(costly(bf16, "bf16 x bf16"), "It is in bf16 already"));
 }

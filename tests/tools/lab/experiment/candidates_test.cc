@@ -38,30 +38,32 @@ TEST(Candidates, AreAllFormatsAndRecipes) {
 
 TEST(Candidates, AConfigurationOfItsOwnKindComesFirst) {
   const auto candidates =
-      candidates_of(minimal_config({"precision.layers=[{match: blocks.0.mlp, dtype: fp32}]"}), {"fp32"});
+      candidates_of(minimal_config({"precision.rules=[{match: blocks.0.mlp, format: fp32}]"}), {"fp32"});
   EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"as configured", "fp32"}));
   EXPECT_TRUE(candidates[0].is_configured);
-  EXPECT_EQ(candidates[0].config.precision.layers.size(), 1u);
-  EXPECT_TRUE(candidates[1].config.precision.layers.empty());
+  EXPECT_EQ(candidates[0].config.precision.rules.size(), 1u);
+  EXPECT_TRUE(candidates[1].config.precision.rules.empty());
 }
 
-TEST(Candidates, SettingsThatMeanNothingBesideAFormatGo) {
+TEST(Candidates, WeightsInFp16GetTheMastersThatTheyNeed) {
   const auto candidates = candidates_of(minimal_config({"optimizer.master=kahan", "train.global_batch=16"}));
   for (const Candidate& candidate : candidates) {
-    const bool is_bf16 = candidate.config.precision.compute == DType::kBF16;
-    EXPECT_EQ(candidate.config.optimizer.adamw.master, is_bf16 ? MasterWeights::kKahan : MasterWeights::kF32)
+    EXPECT_EQ(candidate.config.optimizer.adamw.master,
+              candidate.name == "fp16" ? MasterWeights::kF32 : MasterWeights::kKahan)
         << candidate.name;
     EXPECT_EQ(candidate.config.train.global_batch, 16) << "all else stays";
   }
 }
 
-TEST(Candidates, MastersAreForWeightsIn16BitsAlone) {
-  PrecisionConfig wide;
-  wide.compute = DType::kBF16;
-  const Config config = minimal_config({"optimizer.master=none_stochastic"});
-  EXPECT_EQ(in_precision(config, wide).optimizer.adamw.master, MasterWeights::kNoneStochastic);
-  wide.weights = WorkingWeights::kFp32;
-  EXPECT_EQ(in_precision(config, wide).optimizer.adamw.master, MasterWeights::kF32);
+TEST(Candidates, KeepAllSettingsThatTheyCanTrainWith) {
+  const Config config =
+      minimal_config({"optimizer.master=none_stochastic", "optimizer.weight_rounding=stochastic", "comm.gather=fp8"});
+  for (const WorkingWeights weights : {WorkingWeights::kLow, WorkingWeights::kFp32}) {
+    const Config candidate = in_precision(config, {.compute = DType::kF32, .weights = weights});
+    EXPECT_EQ(candidate.optimizer.adamw.master, MasterWeights::kNoneStochastic);
+    EXPECT_EQ(candidate.optimizer.adamw.weight_rounding, WeightRounding::kStochastic);
+    EXPECT_EQ(candidate.comm.gather, WeightGather::kF8);
+  }
 }
 
 TEST(Candidates, UnknownFormatsAreRefused) {
@@ -76,7 +78,7 @@ TEST(Candidates, ThoseAskedForKeepTheirOrderAndNames) {
   const auto candidates = chosen_candidates(config, {"fp8", "fp32", "configured", "fp4", "fp16"}, "--precisions");
   EXPECT_EQ(names_of(candidates), (std::vector<std::string>{"fp8", "fp32", "configured", "fp4", "fp16"}));
   EXPECT_EQ(candidates[0].config.precision.recipe->scaling, Scaling::kDelayed);
-  EXPECT_EQ(candidates[1].config.optimizer.adamw.master, MasterWeights::kF32);
+  EXPECT_EQ(candidates[4].config.optimizer.adamw.master, MasterWeights::kF32);
   EXPECT_EQ(to_yaml(candidates[2].config), to_yaml(config));
   EXPECT_EQ(candidates[3].config.precision.recipe->scaling, Scaling::kTwoLevel);
   EXPECT_EQ(candidates[1].config.scaler.scaler.mode, ScalerMode::kNone);
@@ -87,7 +89,7 @@ TEST(Candidates, APlanIsThePrecisionOfAFile) {
   const TempFolder folder;
   const std::string path = folder.write("plan.yaml",
                                         "train: {steps: 7}\n"
-                                        "precision: {recipe: current, layers: [{match: blocks.0.mlp, dtype: fp32}]}\n");
+                                        "precision: {recipe: current, rules: [{match: blocks.0.mlp, format: fp32}]}\n");
   const Config config = minimal_config({"precision.compute=fp16", "precision.fallback.overflows=2"});
   const auto candidates = chosen_candidates(config, {"plan=" + path}, "--precisions");
   ASSERT_EQ(names_of(candidates), (std::vector<std::string>{"plan"}));
@@ -95,7 +97,7 @@ TEST(Candidates, APlanIsThePrecisionOfAFile) {
   EXPECT_EQ(plan.precision.compute, DType::kBF16) << "nothing stays of the configuration's own precision";
   EXPECT_EQ(plan.precision_fallback.overflows, 0);
   EXPECT_EQ(plan.precision.recipe->scaling, Scaling::kCurrent);
-  EXPECT_EQ(plan.precision.layers.size(), 1u);
+  EXPECT_EQ(plan.precision.rules.size(), 1u);
   EXPECT_EQ(plan.scaler.scaler.mode, ScalerMode::kNone);
   EXPECT_EQ(plan.train.steps, config.train.steps) << "all else of the file is left alone";
 }

@@ -112,7 +112,7 @@ SearchResult search_differentiably(const Config& config, DType low, const std::v
   const auto policy_of = [&](const Plan& plan) {
     const Config planned = with_plan(config, low, places, plan, WorkingWeights::kFp32);
     passes.make_room(planned);
-    return AutocastPolicy(planned.autocast());
+    return AutocastPolicy(planned.precision_rules());
   };
   // What all plans have in common is in the limit already.
   const AutocastPolicy exact = policy_of(Plan(places.size(), 0));

@@ -1,21 +1,18 @@
 #include "tools/lab/advise/plan/plan_places.h"
 
-#include "amp/autocast_policy.h"
-#include "core/base/meaningless_settings.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/train/dry_run.h"
 
 namespace mantissa {
 namespace {
 
-void apply(const PlannedPlace& layer, const PlaceOption& option, std::vector<LayerOverride>& overrides) {
+void apply(const PlannedPlace& layer, const PlaceOption& option, std::vector<PrecisionRule>& rules) {
   if (option.compute) {
-    overrides.push_back({.pattern = layer.layer, .op = layer.op, .setting = *option.compute});
+    rules.push_back({.match = layer.layer, .op = layer.op, .format = *option.compute});
   } else if (option.recipe && option.products.size() == std::size(kAllProducts)) {
-    overrides.push_back({.pattern = layer.layer, .op = layer.op, .setting = *option.recipe});
+    rules.push_back({.match = layer.layer, .op = layer.op, .format = *option.recipe});
   } else if (option.recipe) {
     for (const Product product : option.products) {
-      overrides.push_back({.pattern = layer.layer, .setting = *option.recipe, .product = product});
+      rules.push_back({.match = layer.layer, .op = layer.op, .product = product, .format = *option.recipe});
     }
   }
 }
@@ -36,23 +33,6 @@ void apply(SharedFormat format, const PlaceOption& option, Config& config) {
     case SharedFormat::kWire:
       config.comm.reducer.wire = std::get<DType>(option.value);
       break;
-  }
-}
-
-// What is said of working weights in 16 bits, where the model has none: as where its head and embedding are one weight
-// and all linear layers are in fp32.
-void leave_out_16_bit_weights(Config& config) {
-  AdamWOptions& optimizer = config.optimizer.adamw;
-  const bool says_any =
-      optimizer.master != MasterWeights::kF32 || optimizer.weight_rounding != WeightRounding::kNearest;
-  if (!says_any) return;  // a search makes hundreds of plans, and a model takes time to lay out
-  const AutocastPolicy policy(config.autocast());
-  ParameterSet parameters;
-  try {
-    make_model(config, policy, parameters);
-  } catch (const MeaninglessSettings&) {
-    optimizer.master = MasterWeights::kF32;
-    optimizer.weight_rounding = WeightRounding::kNearest;
   }
 }
 
@@ -83,11 +63,9 @@ Config with_plan(const Config& config, DType low, const std::vector<PlannedPlace
   precision.compute = low;
   precision.weights = weights;
   for (size_t i = 0; i < places.size(); ++i) {
-    if (places[i].is_layer()) apply(places[i], places[i].options[static_cast<size_t>(plan[i])], precision.layers);
+    if (places[i].is_layer()) apply(places[i], places[i].options[static_cast<size_t>(plan[i])], precision.rules);
   }
-  Config planned = in_precision(with_shared(config, places, plan), precision);
-  leave_out_16_bit_weights(planned);
-  return planned;
+  return in_precision(with_shared(config, places, plan), precision);
 }
 
 Config with_shared(Config config, const std::vector<PlannedPlace>& places, const Plan& plan) {

@@ -18,7 +18,7 @@ double rest_damage(const Config& config, DType low, const std::vector<PlannedPla
   const Plan all_exact(layers.size(), 0);
   const Config rest = with_plan(config, low, layers, all_exact, WorkingWeights::kFp32);
   passes.make_room(rest);
-  const AutocastPolicy policy(rest.autocast());
+  const AutocastPolicy policy(rest.precision_rules());
   std::vector<double> changes;
   for (int64_t batch = 0; batch < batches; ++batch) {
     passes.load(session.next_step + batch);

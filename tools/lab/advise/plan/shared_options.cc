@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/base/error.h"
-#include "tools/config/config_names.h"
+#include "tools/config/config_binding.h"
 
 namespace mantissa {
 namespace {

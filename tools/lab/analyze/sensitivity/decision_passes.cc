@@ -77,7 +77,7 @@ void DecisionPasses::prepare() {
     try {
       const Config config = lowered(session_.config, decision);
       passes_->make_room(config);
-      made.policy = std::make_unique<AutocastPolicy>(config.autocast());
+      made.policy = std::make_unique<AutocastPolicy>(config.precision_rules());
     } catch (const ConfigError& error) {
       made.refusal = error.what();
     }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "amp/layer_pattern.h"
+#include "amp/precision_rules.h"
 #include "core/base/error.h"
 #include "tools/lab/experiment/candidates.h"
 #include "tools/train/dry_run.h"
@@ -66,6 +66,7 @@ Config in_exact_precision(const Config& given) {
   config.precision_fallback = {};
   AdamWOptions& optimizer = config.optimizer.adamw;
   optimizer.first_moment = optimizer.second_moment = MomentFormat::kF32;
+  optimizer.master = MasterWeights::kF32;
   config.comm.reducer.wire = DType::kF32;
   config.comm.reducer.sharding = Sharding::kSharded;
   config.scaler = {};
@@ -96,14 +97,13 @@ std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vec
 
 Config lowered(Config exact, const PrecisionDecision& decision) {
   const LowFormat format = require_format(decision.format);
-  LayerOverride change{.pattern = decision.layer, .op = decision.op, .product = decision.product};
+  PrecisionRule rule{.match = decision.layer, .op = decision.op, .product = decision.product};
   if (format.dtype) {
-    change.setting = *format.dtype;
+    rule.format = *format.dtype;
   } else {
-    change.op.reset();  // an operand's setting names no op
-    change.setting = *format.recipe;
+    rule.format = *format.recipe;
   }
-  exact.precision.layers.push_back(std::move(change));
+  exact.precision.rules.push_back(std::move(rule));
   return exact;
 }
 

@@ -1,0 +1,269 @@
+// Which settings are said to have no effect, and that a run's settings with others on the command line are accepted.
+#include "tools/train/ineffective_settings.h"
+
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/tools/config/minimal.h"
+
+namespace mantissa {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Settings = std::vector<std::string>;
+
+std::string warnings_of(Settings settings, int ranks = 0, ContributionPath path = ContributionPath::kExchanged) {
+  settings.insert(settings.begin(), {"model.layers=3", "train.packed_weights=none"});
+  return fmt::format("{}", fmt::join(ineffective_settings(testing::minimal_config(settings), {}, ranks, path), "\n"));
+}
+
+TEST(IneffectiveSettings, SettingsThatChangeSomethingAreNotNamed) {
+  EXPECT_EQ(warnings_of({}), "");
+  EXPECT_EQ(warnings_of({"precision.recipe=mxfp8", "precision.pattern=attention_high"}), "");
+  EXPECT_EQ(warnings_of({"precision.recipe=delayed", "precision.delayed.margin=1"}), "");
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0.mlp, format: delayed}]", "precision.delayed.history=3"}),
+            "");
+  EXPECT_EQ(warnings_of({"precision.recipe=mxfp8",
+                         "precision.rules=[{match: head, op: linear, format: mxfp8}, {role: gradient, format: low}]"}),
+            "");
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks, format: fp32}, {match: blocks.0, format: bf16}, "
+                         "{match: blocks.1, op: attention, format: fp16}, {match: blocks.1, op: gelu, format: fp32}]"}),
+            "");
+}
+
+TEST(IneffectiveSettings, SaysValueOriginAndReason) {
+  ConfigOrigins origins;
+  const Config config = parse_config("data: {train: a}\nprecision:\n  rules: [{op: linear, format: fp32}]\n", "a.yaml",
+                                     {"precision.recipe=mxfp8"}, &origins);
+  EXPECT_EQ(ineffective_settings(config, origins),
+            Settings{"precision.recipe = mxfp8 (command line: precision.recipe=mxfp8) has no effect: precision.rules "
+                     "decide about every linear layer"});
+}
+
+TEST(IneffectiveSettings, RecipesThatNoLayerFollows) {
+  for (const char* linear : {"fp32", "low", "current"}) {
+    EXPECT_EQ(
+        warnings_of({"precision.recipe=mxfp8", fmt::format("precision.rules=[{{op: linear, format: {}}}]", linear)}),
+        "precision.recipe = mxfp8 has no effect: precision.rules decide about every linear layer");
+  }
+}
+
+TEST(IneffectiveSettings, RulesThatChangeNoOp) {
+  const std::string why =
+      " has no effect: it says what holds already, later rules replace it, or its layers have no such op";
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: token_embedding, format: nvfp4}]"}),
+            "precision.rules[0] = {match: token_embedding, format: nvfp4}" + why);
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0.mlp.up, format: mxfp8}, {op: linear, format: fp32}]"}),
+            "precision.rules[0] = {match: blocks.0.mlp.up, format: mxfp8}" + why);
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0, product: fprop, format: low}]"}),
+            "precision.rules[0] = {match: blocks.0, product: fprop, format: low}" + why);
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0, format: fp32}, {match: blocks.0, format: fp32}]"}),
+            "precision.rules[0] = {match: blocks.0, format: fp32}" + why)
+      << "one of the two has an effect";
+  EXPECT_EQ(warnings_of({"precision.rules=[{op: dropout, format: fp32}]"}),
+            "precision.rules[0] = {op: dropout, format: fp32}" + why);
+}
+
+TEST(IneffectiveSettings, PatternsThatKeepNothingHigh) {
+  EXPECT_EQ(warnings_of({"precision.pattern=attention_high", "precision.compute=fp32"}),
+            "precision.pattern = attention_high has no effect: everything computes in fp32");
+  EXPECT_EQ(warnings_of({"precision.pattern=all_low"}),
+            "precision.pattern = all_low has no effect: only precision.recipe leaves out the head, and there is none");
+  EXPECT_EQ(warnings_of({"precision.pattern_blocks=2"}),
+            "precision.pattern_blocks = 2 has no effect: it belongs to precision.pattern = first_last_k_high");
+}
+
+TEST(IneffectiveSettings, DelayedScalingThatNothingUses) {
+  EXPECT_EQ(warnings_of({"precision.recipe=block", "precision.delayed.margin=1"}),
+            "precision.delayed has no effect: no operand has delayed scaling; give precision.recipe=delayed");
+}
+
+TEST(IneffectiveSettings, Fp32ProductsThatChangeSomethingAreNotNamed) {
+  for (const char* products : {"tf32", "bf16x3", "bf16x6"}) {
+    const std::string model = std::string("precision.fp32_products=") + products;
+    EXPECT_EQ(warnings_of({"precision.compute=fp32", model}), "");
+    EXPECT_EQ(warnings_of({"precision.pattern=fp32_ends_low_core", model}), "");
+    EXPECT_EQ(warnings_of({fmt::format("precision.rules=[{{match: blocks.*.mlp, format: fp32}}, {{match: blocks.*.mlp, "
+                                       "format: {}}}]",
+                                       products)}),
+              "");
+  }
+  EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.fp32_products=tf32",
+                         "precision.rules=[{match: \"blocks.*.attention\", format: fp32}]"}),
+            "");
+  EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.fp32_products=tf32",
+                         "precision.rules=[{role: weight, format: mxfp8}]"}),
+            "")
+      << "weight gradients multiply fp32 numbers";
+}
+
+TEST(IneffectiveSettings, Fp32ProductsWithoutFp32Numbers) {
+  const std::string why =
+      " has no effect: no linear layer that it names multiplies fp32 numbers, or a later rule decides how";
+  EXPECT_EQ(warnings_of({"precision.fp32_products=tf32"}), "precision.fp32_products = tf32" + why);
+  EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.recipe=current", "precision.pattern=all_low",
+                         "precision.fp32_products=bf16x6"}),
+            "precision.fp32_products = bf16x6" + why);
+  EXPECT_EQ(
+      warnings_of({"precision.compute=fp32", "precision.fp32_products=bf16x6", "precision.rules=[{format: tf32}]"}),
+      "precision.fp32_products = bf16x6" + why);
+  for (const char* rule : {"{match: token_embedding, format: tf32}", "{match: blocks.0, format: tf32}"}) {
+    EXPECT_EQ(warnings_of({fmt::format("precision.rules=[{{match: head, format: fp32}}, {}]", rule)}),
+              fmt::format("precision.rules[1] = {}{}", rule, why));
+  }
+}
+
+TEST(IneffectiveSettings, FormatsOfTheStateWithoutWeightsIn16Bits) {
+  for (const char* wide :
+       {"precision.compute=fp32", "precision.weights=fp32", "precision.rules=[{match: \"**\", format: fp32}]"}) {
+    EXPECT_EQ(warnings_of({"optimizer.master=kahan", wide}),
+              "optimizer.master = kahan has no effect: all working weights are fp32");
+    EXPECT_EQ(warnings_of({"optimizer.weight_rounding=stochastic", wide}),
+              "optimizer.weight_rounding = stochastic has no effect: all working weights are fp32");
+  }
+  EXPECT_EQ(warnings_of({"optimizer.weight_rounding=stochastic", "precision.compute=fp32",
+                         "precision.rules=[{match: head, format: bf16}]"}),
+            "");
+  EXPECT_EQ(warnings_of({"optimizer.weight_rounding=stochastic", "optimizer.master=kahan"}),
+            "optimizer.weight_rounding = stochastic has no effect: optimizer.master leaves no fp32 masters to make "
+            "weights from");
+}
+
+std::string warnings_of_codes(Settings settings, int ranks, ContributionPath path = ContributionPath::kExchanged) {
+  settings.insert(settings.begin(), "comm.gather=fp8");
+  return warnings_of(settings, ranks, path);
+}
+
+TEST(IneffectiveSettings, GatheringInCodesWhereNothingIsSent) {
+  EXPECT_EQ(warnings_of_codes({"precision.recipe=delayed"}, 2), "");
+  EXPECT_EQ(warnings_of_codes({"precision.recipe=delayed"}, 0), "") << "how many ranks there are is not known";
+  EXPECT_THAT(warnings_of_codes({"precision.recipe=delayed"}, 1),
+              AllOf(HasSubstr("comm.gather = fp8 has no effect"), HasSubstr("there is one rank")));
+  EXPECT_THAT(warnings_of_codes({"precision.recipe=delayed", "optimizer.sharding=replicated"}, 2),
+              AllOf(HasSubstr("comm.gather = fp8 has no effect"), HasSubstr("optimizer.sharding = replicated")));
+}
+
+TEST(IneffectiveSettings, GatheringInCodesWhereNoWeightIsRoundedSo) {
+  const auto no_effect = HasSubstr("comm.gather = fp8 has no effect: no weight matrix in bf16 is rounded");
+  EXPECT_THAT(warnings_of_codes({}, 2), no_effect);
+  for (const char* recipe : {"current", "block", "mxfp8"}) {
+    EXPECT_THAT(warnings_of_codes({std::string("precision.recipe=") + recipe}, 2), no_effect) << recipe;
+  }
+  for (const char* setting : {"precision.compute=fp16", "precision.compute=fp32", "precision.weights=fp32",
+                              "precision.rules=[{product: dgrad, role: weight, format: delayed:e5m2}]"}) {
+    EXPECT_THAT(warnings_of_codes({"precision.recipe=delayed", setting}, 2), no_effect) << setting;
+  }
+  EXPECT_EQ(warnings_of_codes({"precision.rules=[{match: blocks.0.mlp, format: delayed}]"}, 2), "");
+}
+
+// The table of 12000 x 64 takes more than half of the only bucket: all that rank 1 has is of it.
+TEST(IneffectiveSettings, GatheringInCodesWhereNoBucketBecomesSmaller) {
+  const Settings settings = {"precision.recipe=delayed", "model.vocab=12000", "model.width=64",
+                             "model.layers=1",           "model.heads=1",     "model.context=8"};
+  EXPECT_THAT(warnings_of_codes(settings, 2), HasSubstr("give a comm.bucket_mib below 4"));
+  EXPECT_EQ(warnings_of_codes(settings, 2, ContributionPath::kInPlace), "") << "nothing is sent, and the log says so";
+}
+
+TEST(IneffectiveSettings, SettingsThatBelongToOthers) {
+  EXPECT_EQ(warnings_of({"data.layout=u16"}), "data.layout = u16 has no effect: it belongs to data.format = tokens");
+  EXPECT_EQ(warnings_of({"optimizer.decay_steps=5"}),
+            "optimizer.decay_steps = 5 has no effect: it belongs to optimizer.schedule = wsd");
+  EXPECT_EQ(warnings_of({"precision.adaptive.loss_rise=0.5"}),
+            "precision.adaptive has no effect: precision.adaptive.levels is empty");
+  EXPECT_EQ(warnings_of({"precision.adaptive.levels=[{compute: fp32}, {compute: bf16}]",
+                         "precision.adaptive.loss_rise=0.5", "precision.adaptive.min_improvement=0.1"}),
+            "precision.adaptive.min_improvement = 0.1 has no effect: precision.adaptive.stalled_evaluations = 0");
+}
+
+TEST(IneffectiveSettings, PhasesThatChangeNothing) {
+  EXPECT_EQ(warnings_of({"precision.schedule=[{after_step: 9}]"}),
+            "precision.schedule[0] has no effect: it changes nothing of precision");
+  EXPECT_EQ(warnings_of({"precision.schedule=[{after_step: 1000, compute: fp32}]"}),
+            "precision.schedule[0] has no effect: it begins after step 1000, and train.steps = 1000: it is never "
+            "reached");
+  EXPECT_EQ(
+      warnings_of({"precision.adaptive.levels=[{compute: fp32}, {compute: fp32}]", "precision.adaptive.loss_rise=0.5"}),
+      "precision.adaptive.levels[1] has no effect: it changes nothing of precision.adaptive.levels[0]");
+}
+
+// An effect in one phase is enough.
+TEST(IneffectiveSettings, OfPhasesAreNamedWhereNoPhaseUsesThem) {
+  const Settings used = {"optimizer.weight_rounding=stochastic", "precision.delayed.history=16", "comm.gather=fp8",
+                         "precision.fp32_products=tf32"};
+  const auto with = [&](const char* schedule) {
+    Settings settings = used;
+    settings.push_back(std::string("precision.schedule=") + schedule);
+    return warnings_of(settings, 2);
+  };
+  EXPECT_EQ(with("[{after_step: 7, compute: fp32}, {after_step: 9, recipe: delayed}]"), "");
+  EXPECT_THAT(with("[{after_step: 7, recipe: current}]"),
+              AllOf(HasSubstr("precision.delayed has no effect"), HasSubstr("comm.gather = fp8 has no effect"),
+                    HasSubstr("precision.fp32_products = tf32 has no effect"), Not(HasSubstr("weight_rounding"))));
+  ConfigOrigins origins;
+  const Config config =
+      parse_config("data: {train: a}\nprecision: {schedule: [{after_step: 7, rules: [{match: head, format: bf16}]}]}\n",
+                   "a.yaml", {}, &origins);
+  EXPECT_THAT(
+      ineffective_settings(config, origins),
+      ::testing::ElementsAre(HasSubstr("precision.schedule[0].rules[0] = {match: head, format: bf16} (a.yaml:2:")));
+}
+
+// ---- A run that is analysed or resumed with other settings.
+
+// Of a run that was trained with these settings.
+Config with_overrides(Settings run, const Settings& overrides) {
+  run.insert(run.begin(), "model.layers=5");
+  return parse_config(to_yaml(testing::minimal_config(run)), "run", overrides);
+}
+
+TEST(RunSettings, AnySettingMayLoseItsEffectByOthers) {
+  struct Case {
+    Settings run, overrides;
+    const char* ineffective;
+  };
+  for (const Case& one : std::initializer_list<Case>{
+           {{"precision.recipe=delayed", "precision.delayed.history=16"},
+            {"precision.recipe=mxfp8"},
+            "precision.delayed"},
+           {{"precision.compute=fp32", "precision.fp32_products=tf32"},
+            {"precision.compute=bf16"},
+            "precision.fp32_products = tf32"},
+           {{"precision.compute=fp32", "precision.rules=[{match: blocks.0.mlp, format: tf32}]"},
+            {"precision.compute=bf16"},
+            "precision.rules[0] = {match: blocks.0.mlp, format: tf32}"},
+           {{"precision.recipe=delayed", "precision.delayed.margin=1"},
+            {"precision.rules=[{op: linear, format: current}]"},
+            "precision.recipe = delayed"},
+           {{"precision.pattern=attention_high"}, {"precision.compute=fp32"}, "precision.pattern = attention_high"},
+           {{"precision.recipe=block", "precision.pattern=all_low"},
+            {"precision.recipe=none"},
+            "precision.pattern = all_low"},
+           {{"precision.pattern=first_last_k_high", "precision.pattern_blocks=2"},
+            {"precision.pattern=attention_high"},
+            "precision.pattern_blocks = 2"},
+           {{"optimizer.master=kahan"}, {"precision.compute=fp32"}, "optimizer.master = kahan"},
+           {{"optimizer.weight_rounding=stochastic"},
+            {"precision.compute=fp32"},
+            "optimizer.weight_rounding = stochastic"},
+           {{"optimizer.weight_rounding=stochastic"},
+            {"precision.rules=[{op: linear, format: fp32}, {match: token_embedding, "
+             "format: fp32}]"},
+            "optimizer.weight_rounding = stochastic"},
+           {{"optimizer.weight_rounding=stochastic"},
+            {"optimizer.master=kahan"},
+            "optimizer.weight_rounding = stochastic"},
+           {{"precision.recipe=delayed", "comm.gather=fp8"}, {"precision.weights=fp32"}, "comm.gather = fp8"},
+           {{"optimizer.schedule=wsd", "optimizer.decay_steps=10"},
+            {"optimizer.schedule=cosine"},
+            "optimizer.decay_steps = 10"},
+           {{"data.format=tokens", "data.layout=u16"}, {"data.format=bytes"}, "data.layout = u16"}}) {
+    EXPECT_TRUE(ineffective_settings(with_overrides(one.run, {}), {}).empty()) << one.ineffective;
+    EXPECT_THAT(ineffective_settings(with_overrides(one.run, one.overrides), {}),
+                ::testing::Contains(HasSubstr(std::string(one.ineffective) + " has no effect")));
+  }
+}
+
+}  // namespace
+}  // namespace mantissa

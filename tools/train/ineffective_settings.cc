@@ -1,0 +1,261 @@
+#include "tools/train/ineffective_settings.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <set>
+
+#include "amp/autocast_policy.h"
+#include "comm/gather_plan.h"
+#include "tools/config/config_binding.h"
+#include "tools/config/precision_phases.h"
+#include "tools/train/dry_run.h"
+#include "tools/train/session.h"
+
+namespace mantissa {
+namespace {
+
+struct Ineffective {
+  std::string path;
+  std::string why;
+  std::string value{};  // empty: as the setting is printed
+};
+
+// The rules that one setting stands for.
+struct RuleGroup {
+  std::string path;
+  std::vector<size_t> rules{};  // indices in the expanded list
+};
+
+std::vector<RuleGroup> groups_of(const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules) {
+  std::vector<RuleGroup> groups;
+  if (precision.recipe) groups.push_back({"precision.recipe"});
+  if (precision.pattern != PrecisionPattern::kNone) groups.push_back({"precision.pattern"});
+  if (precision.fp32_products != Fp32Products::kFp32) groups.push_back({"precision.fp32_products"});
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const auto group = std::ranges::find(groups, rules[i].source, &RuleGroup::path);
+    if (group != groups.end()) group->rules.push_back(i);
+    if (!rules[i].source.empty()) continue;
+    groups.push_back({fmt::format("precision.rules[{}]", i + precision.rules.size() - rules.size()), {i}});
+  }
+  return groups;
+}
+
+std::string reason(const RuleGroup& group, const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules) {
+  if (group.path == "precision.recipe") return "precision.rules decide about every linear layer";
+  if (group.path == "precision.pattern") {
+    if (!precision.recipe && precision.compute == DType::kF32) return "everything computes in fp32";
+    if (precision.pattern == PrecisionPattern::kAllLow && !precision.recipe) {
+      return "only precision.recipe leaves out the head, and there is none";
+    }
+  }
+  const bool is_way = !group.rules.empty() && std::holds_alternative<Fp32Products>(*rules[group.rules.front()].format);
+  return is_way ? "no linear layer that it names multiplies fp32 numbers, or a later rule decides how"
+                : "it says what holds already, later rules replace it, or its layers have no such op";
+}
+
+// What an op computes in, as far as it shows.
+struct Effect {
+  CastRule rule = CastRule::kFp32;
+  DType dtype = DType::kF32;  // of the rules low and fp32
+  LinearFormats formats{};
+  Fp32Products products = Fp32Products::kFp32;
+  bool operator==(const Effect&) const = default;
+};
+
+Effect effect_on(Op op, const Precision& precision) {
+  const auto index = static_cast<size_t>(op);
+  const CastRule rule = precision.rules[index];
+  if (rule == CastRule::kWidest || rule == CastRule::kAsGiven) return {.rule = rule};
+  Effect effect{.dtype = rule == CastRule::kFp32 ? DType::kF32 : precision.forced[index].value_or(precision.low)};
+  if (op != Op::kLinear) return effect;
+  effect.formats = precision.linear;
+  const bool multiplies_fp32 = effect.dtype == DType::kF32 && !std::ranges::all_of(kAllProducts, [&](Product product) {
+                                 return precision.linear.rounds(product);
+                               });
+  if (multiplies_fp32) effect.products = precision.fp32_products;
+  return effect;
+}
+
+// An op of a layer, and the rules that match the layer.
+struct RuledOp {
+  Op op;
+  std::vector<size_t> rules;
+};
+
+// Removes settings one by one, as long as no op shows it.
+std::vector<Ineffective> ineffective_rules(const Config& config, const std::vector<PlacedOp>& ops) {
+  const std::vector<PrecisionRule> rules = config.precision_rules();
+  std::vector<LayerPattern> patterns;
+  for (const PrecisionRule& rule : rules) patterns.emplace_back(rule.match);
+  std::vector<RuledOp> ruled;
+  std::set<std::pair<std::string, Op>> met;
+  for (const PlacedOp& placed : ops) {
+    if (!met.emplace(placed.layer, placed.op).second) continue;
+    RuledOp& one = ruled.emplace_back(RuledOp{.op = placed.op, .rules = {}});
+    for (size_t i = 0; i < rules.size(); ++i) {
+      if (patterns[i].matches(placed.layer)) one.rules.push_back(i);
+    }
+  }
+  std::vector<bool> removed(rules.size());
+  const auto effects_without = [&](const RuleGroup* group, const RuledOp& one) {
+    Precision precision = unruled_precision();
+    for (const size_t i : one.rules) {
+      if (!removed[i] && (group == nullptr || std::ranges::count(group->rules, i) == 0)) apply(rules[i], precision);
+    }
+    return effect_on(one.op, precision);
+  };
+  std::vector<Ineffective> found;
+  for (const RuleGroup& group : groups_of(config.precision, rules)) {
+    const bool shows = std::ranges::any_of(
+        ruled, [&](const RuledOp& one) { return effects_without(&group, one) != effects_without(nullptr, one); });
+    if (shows) continue;
+    for (const size_t i : group.rules) removed[i] = true;
+    const bool is_rule = group.path.starts_with("precision.rules");
+    found.push_back({group.path, reason(group, config.precision, rules),
+                     is_rule ? describe(rules[group.rules.front()]) : std::string()});
+  }
+  return found;
+}
+
+// Why comm.gather: fp8 sends what `working` does; empty where it does not. Whether ranks of a node have one copy of the
+// weights in common is the machine's business.
+std::string why_no_codes(const Config& config, int ranks, ContributionPath path, const ParameterSet& parameters,
+                         const AutocastPolicy& policy) {
+  if (config.comm.reducer.sharding == Sharding::kReplicated) {
+    return "with optimizer.sharding = replicated every rank updates all weights, and none are sent";
+  }
+  if (ranks == 1) return "there is one rank, and no weights are sent";
+  const CodedWeights coded = coded_weights(parameters, policy);
+  if (coded.empty()) {
+    return "no weight matrix in bf16 is rounded to the same 8-bit format with delayed scaling in fprop and dgrad; give "
+           "precision.recipe=delayed with precision.compute=bf16 and precision.weights=low";
+  }
+  const bool sends = ranks > 1 && path == ContributionPath::kExchanged;
+  if (!sends || !plan_gather(lay_out(config, parameters, ranks), coded).empty()) return "";
+  return fmt::format(
+      "in each bucket some rank's share has weights that are not rounded to 8 bits, so that no bucket becomes smaller; "
+      "give a comm.bucket_mib below {}",
+      config.comm.bucket_mib);
+}
+
+// Settings about working weights and what is sent of them.
+std::vector<Ineffective> ineffective_states(const Config& config, int ranks, ContributionPath path) {
+  const AdamWOptions& optimizer = config.optimizer.adamw;
+  const AutocastPolicy policy(config.precision_rules());
+  ParameterSet parameters;
+  make_model(config, policy, parameters);
+  bool has_narrow = false;
+  for (int i = 0; i < parameters.size(); ++i) has_narrow |= parameters[i].working_dtype != DType::kF32;
+  const char* const all_wide = "all working weights are fp32";
+  std::vector<Ineffective> found;
+  if (optimizer.master != MasterWeights::kF32 && !has_narrow) found.push_back({"optimizer.master", all_wide});
+  if (optimizer.weight_rounding == WeightRounding::kStochastic) {
+    if (optimizer.master != MasterWeights::kF32) {
+      found.push_back({"optimizer.weight_rounding", "optimizer.master leaves no fp32 masters to make weights from"});
+    } else if (!has_narrow) {
+      found.push_back({"optimizer.weight_rounding", all_wide});
+    }
+  }
+  if (config.comm.gather == WeightGather::kWorking) return found;
+  const std::string why = why_no_codes(config, ranks, path, parameters, policy);
+  if (!why.empty()) found.push_back({"comm.gather", why});
+  return found;
+}
+
+std::vector<Ineffective> ineffective_in_phase(const Config& phase, int ranks, ContributionPath path) {
+  const std::vector<PlacedOp> ops = ops_of(phase);
+  std::vector<Ineffective> found = ineffective_rules(phase, ops);
+  const PrecisionConfig& precision = phase.precision;
+  const auto add_if = [&found](bool condition, const char* setting, const char* why) {
+    if (condition) found.push_back({setting, why});
+  };
+  add_if(precision.pattern_blocks != 1 && precision.pattern != PrecisionPattern::kFirstLastKHigh,
+         "precision.pattern_blocks", "it belongs to precision.pattern = first_last_k_high");
+  const bool delays =
+      std::ranges::any_of(ops, [](const PlacedOp& placed) { return placed.formats.uses(Scaling::kDelayed); });
+  add_if(!delays && precision.delayed != DelayedScalingOptions(), "precision.delayed",
+         "no operand has delayed scaling; give precision.recipe=delayed");
+  std::ranges::move(ineffective_states(phase, ranks, path), std::back_inserter(found));
+  add_if(phase.data.format == DataFormat::kBytes && phase.data.layout != TokenLayout::kAuto, "data.layout",
+         "it belongs to data.format = tokens");
+  const ScheduleOptions& schedule = phase.optimizer.schedule;
+  add_if(schedule.kind != ScheduleKind::kWarmupStableDecay && schedule.decay_steps > 0, "optimizer.decay_steps",
+         "it belongs to optimizer.schedule = wsd");
+  return found;
+}
+
+// The part of all settings that `path` names: itself, or what lies below it.
+std::map<std::string, std::string> part(const Config& config, const std::string& path) {
+  auto settings = flatten(config);
+  std::erase_if(settings, [&](const auto& entry) {
+    return !entry.first.starts_with(path) || (entry.first.size() > path.size() && entry.first[path.size()] != '.');
+  });
+  return settings;
+}
+
+// Of schedule and ladder.
+std::vector<Ineffective> ineffective_phases(const Config& config) {
+  std::vector<Ineffective> found;
+  for (int phase = 1; phase < phase_count(config); ++phase) {
+    const std::string path = phase_path(config, phase);
+    if (!adapts(config) && phase_begin(config, phase) >= config.train.steps) {
+      found.push_back({path, fmt::format("it begins after step {}, and train.steps = {}: it is never reached",
+                                         phase_begin(config, phase), config.train.steps)});
+    } else if (flatten(in_phase(config, phase)) == flatten(in_phase(config, phase - 1))) {
+      found.push_back({path, fmt::format("it changes nothing of {}", phase_path(config, phase - 1))});
+    }
+  }
+  const AdaptiveOptions& options = config.precision_adaptive.options;
+  if (!adapts(config) && options != AdaptiveOptions()) {
+    found.push_back({"precision.adaptive", "precision.adaptive.levels is empty"});
+  } else if (options.stalled_evaluations == 0 && options.min_improvement > 0.0) {
+    found.push_back({"precision.adaptive.min_improvement", "precision.adaptive.stalled_evaluations = 0"});
+  }
+  return found;
+}
+
+std::string to_text(const Config& config, const std::string& written, const Ineffective& one,
+                    const ConfigOrigins& origins) {
+  const auto settings = flatten(config);
+  const auto printed = settings.find(one.path);
+  const std::string value = printed == settings.end() ? one.value : printed->second;
+  const auto origin = origins.find(written);
+  return fmt::format("{}{}{} has no effect: {}", written, value.empty() ? "" : " = " + value,
+                     origin == origins.end() ? "" : fmt::format(" ({})", origin->second), one.why);
+}
+
+}  // namespace
+
+std::vector<std::string> ineffective_settings(const Config& config, const ConfigOrigins& origins, int ranks,
+                                              ContributionPath path) {
+  std::vector<Config> phases;
+  std::vector<std::vector<Ineffective>> found;
+  for (int phase = 0; phase < phase_count(config); ++phase) {
+    phases.push_back(in_phase(config, phase));
+    found.push_back(ineffective_in_phase(phases.back(), ranks, path));
+  }
+  std::vector<std::string> texts;
+  for (size_t phase = 0; phase < phases.size(); ++phase) {
+    for (const Ineffective& one : found[phase]) {
+      const auto setting = part(phases[phase], one.path);
+      bool is_effective = false;
+      for (size_t other = 0; other < phases.size(); ++other) {
+        const bool is_shared = part(phases[other], one.path) == setting;
+        is_effective |= is_shared && std::ranges::count(found[other], one.path, &Ineffective::path) == 0;
+      }
+      if (is_effective) continue;
+      // A phase writes its settings below its own path.
+      const size_t section = std::string_view("precision").size();
+      std::string own =
+          phase_path(config, static_cast<int>(phase)) + one.path.substr(std::min(section, one.path.size()));
+      if (!one.path.starts_with("precision.") || !origins.contains(own)) own = one.path;
+      const std::string text = to_text(phases[phase], own, one, origins);
+      if (std::ranges::count(texts, text) == 0) texts.push_back(text);
+    }
+  }
+  for (const Ineffective& one : ineffective_phases(config)) texts.push_back(to_text(config, one.path, one, origins));
+  return texts;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,18 @@
+// Settings that change nothing in a training: whoever wrote them believes that they do, so they are worth a warning.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/wire_plan.h"
+#include "tools/config/config.h"
+
+namespace mantissa {
+
+// Each with its reason, of all phases: "precision.recipe = mxfp8 (gpt.yaml:3:5) has no effect: …". A setting that has
+// an effect in one of the phases that share it is effective. `ranks`: 0 where their number is not known. ConfigError if
+// the model refuses the configuration.
+std::vector<std::string> ineffective_settings(const Config& config, const ConfigOrigins& origins, int ranks = 0,
+                                              ContributionPath path = ContributionPath::kExchanged);
+
+}  // namespace mantissa
