@@ -1,6 +1,7 @@
 #include "comm/nccl/nccl_connection.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -15,13 +16,12 @@ namespace {
 
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// Between two looks at something that another thread does: soon at first, then without taking the processor from
-// others.
-class Patience {
+// Pauses between two tests of another thread's progress: short at first, then longer to leave the processor to others.
+class Backoff {
  public:
   void pause() {
-    constexpr int kQuickLooks = 200;
-    if (++looks_ <= kQuickLooks) {
+    constexpr int kQuickTests = 200;
+    if (++tests_ <= kQuickTests) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -29,7 +29,7 @@ class Patience {
   }
 
  private:
-  int looks_ = 0;
+  int tests_ = 0;
 };
 
 }  // namespace
@@ -38,7 +38,7 @@ NcclConnection::NcclConnection(const NcclApi& api, const ncclUniqueId& id, const
                                const NcclOptions& options)
     : api_(api), place_(place), options_(options), last_end_(Clock::now()) {
   start(id);
-  const Lock lock(mutex_);  // the watchdog is to find who it is
+  const Lock lock(mutex_);  // until watchdog_ is set: the thread compares its id with it
   watchdog_ = std::thread([this] { watch(); });
 }
 
@@ -48,15 +48,15 @@ void NcclConnection::start(const ncclUniqueId& id) {
   Lock lock(mutex_);
   const auto began = Clock::now();
   ncclResult_t result = api_.comm_init_rank_config(&comm_, place_.size, id, place_.rank, &config);
-  Patience patience;
+  Backoff backoff;
   while (result == ncclInProgress) {
     if (Clock::now() - began > options_.start_timeout) {
-      fail(lock,
-           fmt::format("[nccl] {}: not all ranks were there after {:.1f} seconds. Is one of them gone, or can the "
-                       "nodes not reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
-                       who(), seconds(Clock::now() - began)));
+      fail(lock, fmt::format(
+                     "[nccl] {}: not all ranks were there after {:.1f} seconds. Is one of them gone, or can the nodes "
+                     "not reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
+                     who(), seconds(Clock::now() - began)));
     }
-    patience.pause();
+    backoff.pause();
     result = state();
   }
   if (result != ncclSuccess) {
@@ -74,8 +74,8 @@ NcclConnection::~NcclConnection() {
     abort_communicator(lock);
     return;
   }
-  // NCCL may have freed it even where it reports an error, so nothing may name it any more.
-  const Deadline guard = deadline("ncclCommDestroy", "the end of the program");
+  // NCCL may have freed it even if it reports an error: nothing may use it any more.
+  const std::jthread guard = deadline("ncclCommDestroy", "the end of the program");
   const ncclResult_t result = api_.comm_destroy(std::exchange(comm_, nullptr));
   if (result != ncclSuccess) {
     log_warn("[nccl] {}: NCCL does not end as it should: {}", who(), api_.get_error_string(result));
@@ -91,13 +91,13 @@ void NcclConnection::stop_watching() {
   if (watchdog_.joinable()) watchdog_.join();
 }
 
-// False if not all ranks have come to the end.
+// False if not all ranks have reached the end.
 bool NcclConnection::finalize() {
   const auto began = Clock::now();
   const auto ready = [&](ncclResult_t result) {
-    Patience patience;
+    Backoff backoff;
     while (result == ncclInProgress && Clock::now() - began < options_.collective_timeout) {
-      patience.pause();
+      backoff.pause();
       result = state();
     }
     return result == ncclSuccess;
@@ -129,18 +129,26 @@ void NcclConnection::check_failure() const {
   if (!failure_.empty()) throw CommError(failure_);
 }
 
-Deadline NcclConnection::deadline(const char* call, const std::string& reason) const {
-  return Deadline(
-      options_.abort_timeout,
-      fmt::format("[nccl] {}: {} has not returned after {:.1f} seconds; the process ends here. It was called "
-                  "for: {}",
-                  who(), call, seconds(options_.abort_timeout), reason));
+std::jthread NcclConnection::deadline(const char* call, const std::string& reason) const {
+  const std::string message =
+      fmt::format("[nccl] {}: {} has not returned after {:.1f} seconds; the process ends here. It was called for: {}",
+                  who(), call, seconds(options_.abort_timeout), reason);
+  return std::jthread([message, limit = options_.abort_timeout](const std::stop_token& met) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any ended;
+    ended.wait_for(lock, met, limit, [] { return false; });
+    if (met.stop_requested()) return;
+    log_error("{}", message);
+    flush_log();
+    _exit(static_cast<int>(ExitCode::kComm));
+  });
 }
 
 void NcclConnection::abort(Lock& lock, const std::string& reason) {
   failure_ = reason;
   launching_.reset();
-  // Now, not later: the thread that will throw it may be waiting for something else, and so may the abort.
+  // Now: the thread that will throw it may be waiting for something else, and so may the abort.
   log_error("{}", reason);
   const bool is_watchdog = watchdog_.get_id() == std::this_thread::get_id();
   if (!has_captured_ || is_watchdog) abort_communicator(lock);
@@ -152,7 +160,7 @@ void NcclConnection::abort_communicator(Lock& lock) {
   const std::string reason = failure_;
   lock.unlock();
   {
-    const Deadline guard = deadline("ncclCommAbort", reason);
+    const std::jthread guard = deadline("ncclCommAbort", reason);
     api_.comm_abort(comm);
   }
   lock.lock();
@@ -179,7 +187,7 @@ bool NcclConnection::is_launched(Lock& lock, uint64_t number) {
     launching_.reset();
     return true;
   }
-  // First of all: from here on the stream may go at any time, whatever happens below.
+  // First: from here on the stream may go at any time, whatever happens below.
   const Launching done = *std::exchange(launching_, std::nullopt);
   std::unique_ptr<Event> end;
   try {
@@ -192,10 +200,10 @@ bool NcclConnection::is_launched(Lock& lock, uint64_t number) {
 }
 
 void NcclConnection::settle(Lock& lock, uint64_t number) {
-  Patience patience;
-  while (!is_launched(lock, number)) {  // the watchdog ends this when it lasts too long
+  Backoff backoff;
+  while (!is_launched(lock, number)) {  // the watchdog ends this if it lasts too long
     lock.unlock();
-    patience.pause();
+    backoff.pause();
     lock.lock();
   }
 }
@@ -232,14 +240,14 @@ void NcclConnection::forget(uint64_t number) noexcept {
   Lock lock(mutex_);
   if (!launching_ || launching_->number != number) return;
   try {
-    // NCCL still needs the stream. When an exception is on its way, the other ranks may never come.
+    // NCCL still needs the stream. During an exception, the other ranks may never come.
     if (std::uncaught_exceptions() > 0) {
       abort(lock, fmt::format("{}: given up while it was being launched", what(launching_->operation)));
     } else {
       settle(lock, number);
     }
   } catch (...) {
-    // Whoever asks next is told.
+    // The next call throws it.
   }
 }
 
@@ -254,7 +262,7 @@ void* NcclConnection::register_buffer(void* data, size_t bytes) {
   settle(lock, issued_);
   void* handle = nullptr;
   const ncclResult_t result = api_.comm_register(comm_, data, bytes, &handle);
-  if (result == ncclSuccess) return handle;  // null where NCCL_LOCAL_REGISTER=0 forbids it
+  if (result == ncclSuccess) return handle;  // null if NCCL_LOCAL_REGISTER=0 forbids it
   log_warn("[nccl] {}: a buffer of {} bytes is not registered: {}", who(), bytes, describe(result));
   return nullptr;
 }
@@ -264,11 +272,11 @@ void NcclConnection::deregister(const std::vector<void*>& handles) noexcept {
   Lock lock(mutex_);
   try {
     settle(lock, issued_);
-    Patience patience;
+    Backoff backoff;
     const auto is_watched = [this] { return comm_ != nullptr && !stopping_; };
     for (drop_finished(); !running_.empty() && is_watched(); drop_finished()) {  // the watchdog ends this if it lasts
       lock.unlock();
-      patience.pause();
+      backoff.pause();
       lock.lock();
     }
     if (comm_ == nullptr || !running_.empty()) return;
@@ -277,7 +285,7 @@ void NcclConnection::deregister(const std::vector<void*>& handles) noexcept {
       if (result != ncclSuccess) log_warn("[nccl] {}: a buffer stays registered: {}", who(), describe(result));
     }
   } catch (const std::exception&) {
-    // The connection has failed, or CUDA has: whoever asks next is told.
+    // The connection has failed, or CUDA has: the next call throws it.
   }
 }
 
@@ -291,12 +299,12 @@ void NcclConnection::drop_finished() {
 void NcclConnection::watch() {
   Lock lock(mutex_);
   try {
-    cuda::set_device(place_.device);  // else asking for events would start CUDA on GPU 0 as well
+    cuda::set_device(place_.device);  // otherwise tests of events would start CUDA on GPU 0 as well
     while (!stop_.wait_for(lock, options_.watch_interval, [this] { return stopping_; })) {
       if (failure_.empty()) {
-        look(lock);
+        check_progress(lock);
       } else {
-        abort_communicator(lock);  // where another thread has left it to this one
+        abort_communicator(lock);  // if another thread has left it to this one
       }
     }
   } catch (const std::exception& error) {
@@ -304,7 +312,7 @@ void NcclConnection::watch() {
   }
 }
 
-void NcclConnection::look(Lock& lock) {
+void NcclConnection::check_progress(Lock& lock) {
   drop_finished();
   const auto now = Clock::now();
   const ncclResult_t found = state();
@@ -319,7 +327,7 @@ void NcclConnection::look(Lock& lock) {
   const auto since = std::max(last_end_, running_.empty() ? launching_->since : running_.front().since);
   if (now - since > options_.collective_timeout) {
     fail(lock, fmt::format("{}: it has not ended after {:.1f} seconds; another rank may be gone, or may have called "
-                           "something else. The longest time is set by MANTISSA_NCCL_TIMEOUT",
+                           "another collective. MANTISSA_NCCL_TIMEOUT sets the limit in seconds",
                            what(oldest), seconds(now - since)));
   }
 }

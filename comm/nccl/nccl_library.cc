@@ -37,7 +37,7 @@ NcclApi load_nccl(const std::string& file) {
   require(library, file, "ncclGetVersion", api.get_version);
   const int version = nccl_version(api);
   if (version < kOldestNccl) {
-    throw ConfigError(fmt::format("comm.backend: nccl: {} is NCCL {}, needed is {} or newer: {}", file,
+    throw ConfigError(fmt::format("comm.backend: nccl: {} is NCCL {}, expected {} or newer: {}", file,
                                   nccl_version_text(version), nccl_version_text(kOldestNccl), kHint));
   }
   require(library, file, "ncclGetUniqueId", api.get_unique_id);

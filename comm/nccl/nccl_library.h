@@ -1,5 +1,5 @@
-// NCCL as a table of functions, taken from libnccl.so.2 when the program runs: one program also starts where there is
-// no NCCL. Tests bring a table of their own.
+// NCCL as a table of functions, loaded from libnccl.so.2 at run time, so that the program also starts without NCCL.
+// Tests bring their own table.
 #pragma once
 
 #include <nccl.h>
@@ -23,19 +23,19 @@ struct NcclApi {
   decltype(&ncclRecv) recv = nullptr;
   decltype(&ncclGroupStart) group_start = nullptr;
   decltype(&ncclGroupEnd) group_end = nullptr;
-  // ncclAlltoAll came with 2.28: null where the library is older. Its type is that of ncclAllGather, so that older
-  // headers serve as well.
+  // ncclAlltoAll is new in 2.28: null for older libraries. Its type is that of ncclAllGather, so that older headers
+  // serve as well.
   decltype(&ncclAllGather) all_to_all = nullptr;
-  // ncclCommRegister and ncclCommDeregister came with 2.19: both or neither.
+  // ncclCommRegister and ncclCommDeregister are new in 2.19: both or neither.
   ncclResult_t (*comm_register)(ncclComm_t comm, void* buffer, size_t bytes, void** handle) = nullptr;
   ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle) = nullptr;
 };
 
-// The oldest NCCL that has non-blocking communicators, 2.14.
+// The oldest NCCL with non-blocking communicators, 2.14.
 constexpr int kOldestNccl = 21400;
 
 // ConfigError with the loader's own message if `file` cannot be opened, lacks a function or is too old. The library
-// stays loaded: it has threads of its own.
+// stays loaded: it has its own threads.
 NcclApi load_nccl(const std::string& file = "libnccl.so.2");
 
 int nccl_version(const NcclApi& api);

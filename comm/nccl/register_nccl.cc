@@ -1,4 +1,4 @@
-// Makes "nccl" known by name: NCCL of this machine, brought together by MPI.
+// Registers the transport "nccl": this machine's NCCL, with ranks that MPI connects.
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/registry.h"

@@ -1,43 +1,95 @@
-// NodeExchanges: collectives of one rank with the others of its node, who read each other's memory.
+// NodeExchanges: collectives of one rank with the others of its node, by reading each other's memory.
 //
-// A rank offers what it sends on the board and copies what it receives straight from the memory of those who offer it.
-// An exchange is done when this rank has copied all that it receives and all others have read what it offers. Nothing
-// moves by itself: advance() goes on with all exchanges under way, not only with the one that is asked for, because
-// another rank may be waiting for any of them. To be called from one thread.
+// A rank posts the buffer that it sends on a board in shared memory, and copies the rows that it receives straight from
+// the memory of the ranks that post them. An exchange is done when this rank has copied its rows and all others have
+// read its buffer. Nothing moves by itself: advance() continues all exchanges, not only one, because another rank may
+// wait for any of them. Call it from one thread.
 #pragma once
 
+#include <atomic>
 #include <deque>
-#include <memory>
-#include <string>
-#include <vector>
+#include <new>
 
-#include "comm/node/node_board.h"
-#include "comm/shared_rows.h"
-#include "core/tensor/tensor.h"
+#include "comm/node/node_memory.h"
 
 namespace mantissa {
 
-// kMeeting: nothing is copied; it is done when all have come to it, and what they wrote before can be read.
-enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kMeeting };
+// A buffer that a rank offers in one collective.
+struct NodePost {
+  uint32_t kind = 0;          // of collective
+  uint32_t block = 0;         // number of the memory in which the buffer lies
+  uint64_t offset_bytes = 0;  // in the owner's part of that memory
+  uint64_t bytes = 0;
+};
+
+// The board on which ranks say that a buffer may be read and that it has been.
+//
+// Collectives are numbered alike on all ranks. Each rank has a ring of places; number n takes place n mod kPlaces once
+// all others have read the previous post there. A post is written before its `ready` (release) and read after it
+// (acquire), and so are the buffer's bytes. A reader counts itself after its last read of the buffer (release); the
+// owner writes the buffer after it has seen the count (acquire). Atomics of this size are lock-free and therefore work
+// between processes.
+class NodeBoard {
+ public:
+  // Posts that can be unread at once; further ones wait.
+  static constexpr uint64_t kPlaces = 64;
+
+  // Bytes that each rank's part of the board's memory must have.
+  static constexpr size_t bytes();
+  // `memory`: zeroed, of bytes(), used for nothing else.
+  NodeBoard(std::shared_ptr<NodeBlock> memory, const NodeRanks& node)
+      : memory_(std::move(memory)), rank_(node.rank), readers_(static_cast<uint32_t>(node.size - 1)) {}
+
+  // Offers a buffer as this rank's for collective `number`. False if the place is still being read.
+  bool post(uint64_t number, const NodePost& post);
+  // The post of `rank` for collective `number`; null if there is none yet. Stays until read() is called.
+  const NodePost* find(uint64_t number, int rank) const;
+  // This rank has read what it needs of it.
+  void read(uint64_t number, int rank) { place(number, rank).reads.fetch_add(1, std::memory_order_release); }
+  // Whether all others have read this rank's post for collective `number`.
+  bool is_read_by_all(uint64_t number) const;
+
+ private:
+  struct alignas(64) Place {
+    std::atomic<uint64_t> ready;  // number + 1 of the collective that was posted last; 0: none
+    std::atomic<uint32_t> reads;  // of that post
+    NodePost post;
+  };
+  static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+  Place& place(uint64_t number, int rank) const {
+    // Zeroed memory holds such objects: they are made of integers.
+    return std::launder(reinterpret_cast<Place*>(memory_->of_rank(rank)))[number % kPlaces];
+  }
+
+  std::shared_ptr<NodeBlock> memory_;
+  int rank_;
+  uint32_t readers_;
+};
+
+constexpr size_t NodeBoard::bytes() { return kPlaces * sizeof(Place); }
+
+// kBarrier copies nothing: when it is done, all ranks have reached it, and data that they wrote before can be read.
+enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kBarrier };
 
 struct NodeExchangeRequest {
-  // `bytes` at `offset_bytes` of what rank `source` of the node offers go to `to`.
+  // Row at `offset_bytes` of the buffer that rank `source` of the node offers; it is copied to `to`.
   struct Row {
     int source = 0;
     size_t offset_bytes = 0;
     std::byte* to = nullptr;
   };
   NodeExchangeKind kind = NodeExchangeKind::kAllGather;
-  std::vector<Tensor> buffers;       // kept until the exchange is done, whoever still asks for it
-  const std::byte* offer = nullptr;  // inside of the node's memory; null if this rank offers nothing
-  size_t offer_bytes = 0;            // of those who offer: the same on all ranks
+  std::vector<Tensor> buffers;       // kept until the exchange is done
+  const std::byte* offer = nullptr;  // in the node's memory; null if this rank offers nothing
+  size_t offer_bytes = 0;            // the same on all ranks that offer
   size_t row_bytes = 0;
   std::vector<Row> rows;
 
-  bool posts() const { return offer != nullptr || kind == NodeExchangeKind::kMeeting; }
+  bool posts() const { return offer != nullptr || kind == NodeExchangeKind::kBarrier; }
 };
 
-NodeExchangeRequest meeting_of(const NodeRanks& node);
+NodeExchangeRequest barrier_request(const NodeRanks& node);
 
 class NodeExchanges {
  public:
@@ -48,24 +100,22 @@ class NodeExchanges {
   NodeExchanges& operator=(const NodeExchanges&) = delete;
 
   // Zeroed memory that the others can read, 64-byte aligned. Collective, the same size on all ranks. Null on all ranks
-  // where it cannot be had; failure() is why.
+  // if the system refuses it; failure() is the reason.
   std::shared_ptr<Storage> allocate(size_t bytes);
   const std::string& failure() const { return failure_; }
-  // Whether these bytes lie in this rank's part of such memory. ContractError if they lie in another's.
-  bool holds(const std::byte* data, size_t bytes) const { return locate(data, bytes).memory != nullptr; }
-
-  // What all ranks hold in the place that `mine`, in such memory, has in this rank's. Undefined if `mine` lies
-  // elsewhere.
-  SharedRows rows_of_all(const Tensor& mine) const;
   bool shares_memory() const { return board_ != nullptr; }
+  // Whether these bytes lie in this rank's part of such memory. ContractError if they lie in another rank's.
+  bool holds(const std::byte* data, size_t bytes) const { return locate(data, bytes).memory != nullptr; }
+  // All ranks' data at the place that `mine` has in such memory; undefined if `mine` lies elsewhere.
+  SharedRows rows_of_all(const Tensor& mine) const;
 
-  // All ranks of the node start the same exchanges in the same order. Returns the number by which to ask for it.
+  // All ranks of the node start the same exchanges in the same order. Returns the exchange's number.
   uint64_t start(NodeExchangeRequest request);
   bool done(uint64_t number) const;
-  // Goes on with all exchanges, without blocking. CommError if the ranks disagree about one.
+  // Continues all exchanges without blocking. CommError if the ranks disagree about one.
   void advance();
-  bool under_way() const { return !under_way_.empty(); }
-  std::vector<Tensor> buffers() const;  // of what is under way
+  bool in_progress() const { return !exchanges_.empty(); }
+  std::vector<Tensor> buffers() const;  // of the exchanges in progress
 
  private:
   // One allocation, as seen by this rank.
@@ -81,15 +131,15 @@ class NodeExchanges {
   };
 
   Place locate(const std::byte* data, size_t bytes) const;
-  // Reads what it can; true when it is done.
+  // Reads the rows that are there; true when the exchange is done.
   bool advance(Exchange& exchange);
   void copy(const Exchange& exchange, const NodeExchangeRequest::Row& row, const NodePost& post) const;
 
   NodeRanks node_;
   std::string failure_;
-  std::unique_ptr<NodeBoard> board_;              // null where memory cannot be shared
+  std::unique_ptr<NodeBoard> board_;              // null if memory cannot be shared
   std::vector<std::weak_ptr<NodeBlock>> blocks_;  // by number; gone with the last tensor in them
-  std::deque<Exchange> under_way_;                // in order
+  std::deque<Exchange> exchanges_;                // in progress, in order
   uint64_t next_ = 0;
 };
 

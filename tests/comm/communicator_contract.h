@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -36,5 +37,20 @@ std::byte mark(int source, int destination, int64_t index, int exchange);
 
 void check_communicator_contract(Communicator& communicator, TensorPlace& place);
 void check_communicator_contract(Communicator& communicator);  // on the host
+
+// A random sequence of collectives, the same on all ranks, on several streams. Each rank draws the moments at which it
+// tests and waits for Works.
+enum class AbandonedWorks : uint8_t { kNone, kSome };
+
+struct RandomCollectives {
+  uint64_t seed = 1;
+  int count = 40;
+  int streams = 3;
+  AbandonedWorks abandoned = AbandonedWorks::kNone;
+};
+
+// Checks every result after its Work is done, by work that is queued on the collective's stream or on one that waits
+// for it.
+void run_random_collectives(Communicator& communicator, TensorPlace& place, const RandomCollectives& options);
 
 }  // namespace mantissa::testing

@@ -1,21 +1,20 @@
-#include "comm/gradient_reducer.h"
-
+// The sums of gradients, and the statistics that are taken with them.
 #include <gtest/gtest.h>
-
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
-#include "comm/local/rank_threads.h"
+#include "comm/gradient_reducer.h"
+#include "comm/local/local_communicator.h"
 #include "core/tensor/philox.h"
-#include "tests/comm/recorded_registrations.h"
-#include "tests/comm/reducer_cases.h"
+#include "tests/comm/node_ranks.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -163,8 +162,8 @@ INSTANTIATE_TEST_SUITE_P(Wires, ReducerTest, testing::reducer_cases());
 class LateRank final : public testing::NodeCommunicator {
  public:
   using NodeCommunicator::NodeCommunicator;
-  std::unique_ptr<Work> meet(Stream& stream) override {
-    return std::make_unique<LateWork>(NodeCommunicator::meet(stream), rank() == 1);
+  std::unique_ptr<Work> node_barrier(Stream& stream) override {
+    return std::make_unique<LateWork>(NodeCommunicator::node_barrier(stream), rank() == 1);
   }
 
  private:
@@ -239,11 +238,12 @@ TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
   run_ranks(3, [](Communicator& communicator) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       TrainingRank plain(communicator, {.wire = DType::kF16, .sharding = sharding});
-      TrainingRank boosted(communicator, {.wire = DType::kF16, .sharding = sharding, .boost_log2 = 5});
+      TrainingRank prescaled(communicator, {.wire = DType::kF16, .sharding = sharding, .prescale_log2 = 5});
       plain.reduce();
-      boosted.reduce([](int r, int parameter, int64_t element) { return 32.0f * toy_gradient(r, parameter, element); });
+      prescaled.reduce(
+          [](int r, int parameter, int64_t element) { return 32.0f * toy_gradient(r, parameter, element); });
       for (int bucket = 0; bucket < plain.buckets->size(); ++bucket) {
-        const Tensor &a = plain.reducer->result(bucket), &b = boosted.reducer->result(bucket);
+        const Tensor &a = plain.reducer->result(bucket), &b = prescaled.reducer->result(bucket);
         int64_t wrong = 0;
         for (int64_t i = 0; i < a.numel(); ++i) wrong += 32.0f * a.data<float>()[i] != b.data<float>()[i];
         EXPECT_EQ(wrong, 0);
@@ -253,9 +253,9 @@ TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
 }
 
 TEST(Reducer, GatheringASumOfBoostedGradientsDoesNotOverflowTheWire) {
-  // 2 ranks with 2^10 boost: the sum of 2^20 is far above 65504, its share of the mean is 2^10.
+  // 2 ranks prescaled by 2^10: the sum of 2^20 is far above 65504, its share of the mean is 2^10.
   run_ranks(2, [](Communicator& communicator) {
-    TrainingRank rank(communicator, {.wire = DType::kF16, .sharding = Sharding::kReplicated, .boost_log2 = 10});
+    TrainingRank rank(communicator, {.wire = DType::kF16, .sharding = Sharding::kReplicated, .prescale_log2 = 10});
     rank.reduce([](int, int, int64_t) { return 0x1p19f; });
     rank.for_each_result([](int, int64_t, float value) { ASSERT_EQ(value, 0x1p20f); });
   });
@@ -375,6 +375,82 @@ TEST(Reducer, MisuseIsRefused) {
     EXPECT_THROW(GradientReducer(buckets, communicator, *rank.backend, *rank.stream, {}), ContractError);
   });
 }
+
+// What the reducer finds out about each bucket while it is summed.
+
+// The definition, element by element, of what this rank holds of a bucket.
+TensorStats stats_of(const TrainingRank& rank, int bucket) {
+  const BucketLayout::Bucket& place = rank.buckets->layout().buckets()[static_cast<size_t>(bucket)];
+  const Tensor shard = rank.reducer->result_shard(bucket);
+  EXPECT_EQ(shard.numel(), place.shard_numel);
+  TensorStats stats;
+  for (int64_t i = 0; i < shard.numel(); ++i) {
+    const auto value = static_cast<double>(shard.data<float>()[i]);
+    stats.sum_squares += value * value;
+    if (std::isfinite(value)) continue;
+    stats.first_bad = std::min(stats.first_bad, place.flat_begin + rank.communicator.rank() * place.shard_numel + i);
+    ++(std::isnan(value) ? stats.nan_count : stats.inf_count);
+  }
+  return stats;
+}
+
+void expect_stats_of_shards(const TrainingRank& rank) {
+  ASSERT_EQ(rank.reducer->stats().size_bytes(), static_cast<size_t>(rank.buckets->size()) * sizeof(TensorStats));
+  for (int bucket = 0; bucket < rank.buckets->size(); ++bucket) {
+    TensorStats actual;
+    std::memcpy(&actual, rank.reducer->stats().raw() + static_cast<size_t>(bucket) * sizeof(actual), sizeof(actual));
+    const TensorStats expected = stats_of(rank, bucket);
+    EXPECT_EQ(actual.first_bad, expected.first_bad) << "bucket " << bucket;
+    EXPECT_EQ(actual.nan_count, expected.nan_count) << "bucket " << bucket;
+    EXPECT_EQ(actual.inf_count, expected.inf_count) << "bucket " << bucket;
+    EXPECT_EQ(std::isfinite(actual.sum_squares), std::isfinite(expected.sum_squares)) << "bucket " << bucket;
+    if (!std::isfinite(expected.sum_squares)) continue;
+    // A shard is at most 6464 positive doubles, added in two orders: a relative error of at most 2^13 * 2^-53 each.
+    EXPECT_NEAR(actual.sum_squares, expected.sum_squares, expected.sum_squares * 0x1p-39) << "bucket " << bucket;
+  }
+}
+
+class GradientStatistics : public ReducerTest {};
+
+TEST_P(GradientStatistics, AreThoseOfEveryBucketsShard) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  // Both ends of parameters in different buckets, from different ranks; a sum of opposite infinities is NaN.
+  const auto poisoned = [last = ranks() - 1](int rank, int parameter, int64_t element) {
+    if (parameter == 8 && element == 4025 && rank == 0) return kNan;
+    if (parameter == 6 && (element == 0 || element == 4287) && rank == last) return kInf;
+    if (parameter == 3 && element == 70) return rank == 0 ? kInf : -kInf;
+    if (parameter == 0 && element % 2000 == 1999 && rank == last) return kNan;
+    return toy_gradient(rank, parameter, element);
+  };
+  run([&](Communicator& communicator) {
+    TrainingRank rank(communicator, config());
+    rank.reduce(poisoned);
+    expect_stats_of_shards(rank);
+    rank.reduce();  // nothing of the first may be left in the second
+    expect_stats_of_shards(rank);
+    rank.reduce(poisoned);
+    expect_stats_of_shards(rank);
+  });
+}
+
+// As large as a wire allows: what is gathered is smaller by a power of two than the result, whose statistics count.
+TEST(BoostedGradients, HaveTheStatisticsOfTheResult) {
+  for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      run_ranks(2, [&](Communicator& communicator) {
+        TrainingRank rank(communicator, {.wire = wire, .sharding = sharding, .prescale_log2 = 10});
+        rank.reduce(
+            [](int r, int parameter, int64_t element) { return 1024.0f * toy_gradient(r, parameter, element); });
+        expect_stats_of_shards(rank);
+        if (wire != DType::kBF16) return;
+        rank.reduce([](int, int parameter, int64_t) { return parameter == 4 ? 0x1p127f : 0.0f; });  // 2^128 is Inf
+        expect_stats_of_shards(rank);
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Wires, GradientStatistics, testing::reducer_cases());
 
 }  // namespace
 }  // namespace mantissa

@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/local/rank_threads.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
-#include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/emulated_gpu.h"
 #include "tests/comm/fake_nccl.h"
 
@@ -32,7 +32,7 @@ class NcclTest : public ::testing::Test {
   static void run_ranks(int ranks, const NcclApi& api, const NcclOptions& options, Body body) {
     mantissa::run_ranks(ranks, [&](Communicator& local) {
       EmulatedGpu gpu;
-      const auto nccl = create_nccl_communicator(api, std::make_unique<BorrowedCommunicator>(local), options);
+      const auto nccl = create_nccl_communicator(api, std::make_unique<ForwardingCommunicator>(local), options);
       body(*nccl, gpu);
     });
   }

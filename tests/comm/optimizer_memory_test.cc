@@ -7,11 +7,11 @@
 #include <memory>
 #include <string>
 
-#include "comm/local/rank_threads.h"
+#include "comm/local/local_communicator.h"
 #include "comm/memory_plan.h"
 #include "core/backend/registry.h"
 #include "tests/comm/node_ranks.h"
-#include "tests/comm/state_formats.h"
+#include "tests/comm/training_rank.h"
 
 namespace mantissa {
 namespace {

@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/local/rank_threads.h"
-#include "comm/staged/staging_pool.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "core/backend/registry.h"
 #include "core/cuda/emulation/settings.h"
 #include "core/cuda/emulation/stream_queue.h"
-#include "tests/comm/borrowed_communicator.h"
+#include "tests/comm/communicator_contract.h"
 #include "tests/comm/emulated_gpu.h"
-#include "tests/comm/random_collectives.h"
 
 namespace mantissa {
 namespace {
@@ -53,21 +52,21 @@ TEST_P(StagedRanks, StartCollectivesInTheOrderInWhichTheyWereIssued) {
 INSTANTIATE_TEST_SUITE_P(Counts, StagedRanks, ::testing::Values(1, 2, 3));
 
 // A transport that tells what it was asked to start, and fails when told to.
-class WatchedTransport final : public testing::BorrowedCommunicator {
+class WatchedTransport final : public ForwardingCommunicator {
  public:
-  using BorrowedCommunicator::BorrowedCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   std::string name() const override { return "watched"; }
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     started += "a";
-    return wrap(BorrowedCommunicator::all_to_all(send, recv, stream));
+    return wrap(ForwardingCommunicator::all_to_all(send, recv, stream));
   }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     started += "g";
-    return wrap(BorrowedCommunicator::all_gather(send, recv, stream));
+    return wrap(ForwardingCommunicator::all_gather(send, recv, stream));
   }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     started += "r";
-    return BorrowedCommunicator::all_gather_bytes(mine);
+    return ForwardingCommunicator::all_gather_bytes(mine);
   }
 
   std::string started;

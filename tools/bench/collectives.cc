@@ -59,10 +59,12 @@ class Bench {
   }
 
   void sum_in_place() const {
-    communicator_.meet(stream_)->wait();
+    communicator_.node_barrier(stream_)->wait();
     backend_.run(
-        SumContributionsArgs{.contributions = rows_.rows, .out = result_, .row_stride = rows_.stride, .rounded_to = DType::kBF16}, stream_);
-    communicator_.meet(stream_)->wait();
+        SumContributionsArgs{
+            .contributions = rows_.rows, .out = result_, .row_stride = rows_.stride, .rounded_to = DType::kBF16},
+        stream_);
+    communicator_.node_barrier(stream_)->wait();
   }
 
   // Of the slowest rank, in ms a repetition.

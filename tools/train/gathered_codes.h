@@ -3,9 +3,9 @@
 
 #include <string>
 
+#include "comm/coded_gather.h"
 #include "comm/flat_buckets.h"
-#include "comm/gather_plan.h"
-#include "comm/wire_plan.h"
+#include "comm/reduction_buffers.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

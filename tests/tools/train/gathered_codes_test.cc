@@ -6,11 +6,11 @@
 
 #include <bit>
 
-#include "comm/local/rank_threads.h"
-#include "comm/weight_hash.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "core/base/error.h"
-#include "tests/comm/borrowed_communicator.h"
 #include "tests/core/io/temp_folder.h"
+#include "tests/testing/weight_hash.h"
 #include "tests/tools/config/minimal.h"
 #include "tests/tools/train/program.h"
 #include "tools/config/validation.h"
@@ -170,12 +170,12 @@ TEST(GatheredCodes, GoOnFromACheckpointAsIfNothingHadHappened) {
 }
 
 // Counts what a rank hands to gathers of weights: of rows and of bf16.
-class CountedGathers final : public BorrowedCommunicator {
+class CountedGathers final : public ForwardingCommunicator {
  public:
-  using BorrowedCommunicator::BorrowedCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     bytes += send.size_bytes();
-    return BorrowedCommunicator::all_gather(send, recv, stream);
+    return ForwardingCommunicator::all_gather(send, recv, stream);
   }
   size_t bytes = 0;
 };

@@ -6,11 +6,11 @@
 #include <thread>
 
 #include "comm/local/local_communicator.h"
-#include "comm/weight_hash.h"
 #include "tests/core/profile/recorded_ranges.h"
+#include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
-#include "tools/train/generator.h"
 #include "tools/train/evaluation.h"
+#include "tools/train/generator.h"
 #include "tools/train/memory_table.h"
 #include "tools/train/step_work.h"
 

@@ -11,13 +11,9 @@ class AbsentRanks final : public Communicator {
  public:
   // Bytes that this rank sends to others in one collective, as ProfilingCommunicator counts them.
   using Sink = std::function<void(const char* collective, double bytes)>;
-  AbsentRanks(int ranks, Sink sink) : ranks_(ranks), sink_(std::move(sink)) {}
+  AbsentRanks(int ranks, Sink sink) : Communicator({.size = ranks, .local_size = ranks}), sink_(std::move(sink)) {}
 
   std::string name() const override { return "absent"; }
-  int rank() const override { return 0; }
-  int size() const override { return ranks_; }
-  int local_rank() const override { return 0; }
-  int local_size() const override { return ranks_; }
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override;
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override;
@@ -28,7 +24,6 @@ class AbsentRanks final : public Communicator {
   void abort(int exit_code) override;
 
  private:
-  const int ranks_;
   const Sink sink_;
 };
 

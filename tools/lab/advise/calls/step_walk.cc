@@ -2,7 +2,6 @@
 
 #include <optional>
 
-#include "comm/amax_exchange.h"
 #include "comm/verdict_reduction.h"
 #include "core/backend/recording_backend.h"
 #include "tools/lab/advise/calls/absent_ranks.h"

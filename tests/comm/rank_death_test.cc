@@ -44,7 +44,7 @@ bool becomes_true(const std::function<bool()>& condition) {
 }
 
 TEST(RankDeath, InAnExchangeThroughSharedMemoryEndsTheJobAndLeavesNothing) {
-  const testing::Outcome outcome = testing::run_under_mpirun(kRanks, "tests/comm/node/dying_rank");
+  const testing::Outcome outcome = testing::run_under_mpirun(kRanks, "tests/comm/mpi_ranks die");
   SCOPED_TRACE(outcome.output);
   EXPECT_NE(outcome.exit_code, 0);
   ASSERT_EQ(said_after("rank 1 dies:", outcome.output).size(), 1u);

@@ -1,6 +1,6 @@
 #include "comm/node/node_exchange.h"
 
-#include "comm/node/shared_file.h"
+#include "comm/node/node_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/local/rank_threads.h"
+#include "comm/local/local_communicator.h"
 #include "core/base/error.h"
 
 namespace mantissa {
@@ -116,13 +116,13 @@ TEST(NodeExchange, AMeetingIsDoneWhenAllHaveComeAndNotBefore) {
     Rank rank(communicator);
     const bool late = communicator.rank() == 2;
     uint64_t number = 0;
-    if (!late) number = rank.exchanges.start(meeting_of(rank.exchanges.node()));
+    if (!late) number = rank.exchanges.start(barrier_request(rank.exchanges.node()));
     for (int look = 0; !late && look < 1000; ++look) {
       rank.exchanges.advance();
       ASSERT_FALSE(rank.exchanges.done(number));
     }
     communicator.barrier();
-    if (late) number = rank.exchanges.start(meeting_of(rank.exchanges.node()));
+    if (late) number = rank.exchanges.start(barrier_request(rank.exchanges.node()));
     EXPECT_EQ(late, rank.exchanges.done(number)) << "the last to come waits for nobody";
     communicator.barrier();
     rank.exchanges.advance();
@@ -145,12 +145,12 @@ TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
       EXPECT_EQ(4 * words.stride, all.stride);
       for (int round = 0; round < 50; ++round) {
         rank.fill(round * 3 + communicator.rank());
-        rank.finish(rank.exchanges.start(meeting_of(rank.exchanges.node())));
+        rank.finish(rank.exchanges.start(barrier_request(rank.exchanges.node())));
         for (int source = 0; source < 3; ++source) {
           const std::byte* const row = all.rows.raw() + source * all.stride;
           EXPECT_EQ(std::count(row, row + bytes - 8, static_cast<std::byte>(round * 3 + source)), bytes - 8);
         }
-        rank.finish(rank.exchanges.start(meeting_of(rank.exchanges.node())));
+        rank.finish(rank.exchanges.start(barrier_request(rank.exchanges.node())));
       }
       std::vector<std::byte> own(64);
       const Tensor elsewhere(std::make_shared<Storage>(own.data(), own.size(), Device{}, nullptr), DType::kU8,
@@ -189,7 +189,7 @@ TEST(NodeExchange, MoreMayBeUnderWayThanTheBoardHasPlaces) {
       std::reverse(numbers.begin(), numbers.end());
       for (const uint64_t number : numbers) rank.finish(number);
     }
-    EXPECT_FALSE(rank.exchanges.under_way());
+    EXPECT_FALSE(rank.exchanges.in_progress());
     EXPECT_TRUE(rank.row_is(1 - communicator.rank(), 2 - communicator.rank()));
     communicator.barrier();
   });
@@ -230,8 +230,8 @@ TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
     int tickets = 0;
     node.gather = [&, honest = node.gather](std::span<const std::byte> mine) {
       std::vector<std::byte> record(mine.begin(), mine.end());
-      if (mine.size() == sizeof(SharedFile::Ticket) && ++tickets == 1 && communicator.rank() == 1) {
-        SharedFile::Ticket ticket;
+      if (mine.size() == sizeof(NodeBlock::Ticket) && ++tickets == 1 && communicator.rank() == 1) {
+        NodeBlock::Ticket ticket;
         std::memcpy(&ticket, record.data(), sizeof(ticket));
         ++ticket.inode;
         std::memcpy(record.data(), &ticket, sizeof(ticket));
