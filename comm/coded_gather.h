@@ -1,25 +1,19 @@
-// CodedGather: the all-gather of updated weights as 8-bit codes, for the buckets that have rows in a GatherPlan.
+// CodedGather: the all-gather of updated weights as 8-bit codes.
 //
-// If every product rounds a weight by delayed scaling, other ranks need no more of it than a product reads: all ranks
-// know the step's new scales before they update. So this rank rounds its updated weights with the next scale and sends
-// the codes. Every rank, this one too, stores code / scale in bf16. The next pass rounds that with the same scale and
-// gets the same code: operands equal those of weights that were gathered as stored, bit for bit, and stored weights are
-// the same on all ranks.
+// All ranks know the step's new scales before they update. If every product rounds a weight by delayed scaling, its
+// owner rounds it with the next scale and sends the codes. Every rank, the owner too, stores code / scale in bf16. The
+// next pass rounds that with the same scale and gets the same code: operands equal those of weights that were gathered
+// as stored, bit for bit, and stored weights are the same on all ranks. The optimizer updates an unrounded copy of the
+// owner's shard, and the owner takes the amax of the weight from it.
 //
-// This rank's unrounded shard of such a bucket is a tensor of its own, which the optimizer updates. Its owner also
-// takes the amax of the weight from it; passes would take it from rounded values.
-//
-// GatherPlan: the place of the bytes (pure arithmetic, the same on every rank). Each rank sends one row of such a
-// bucket: the pieces of its shard one after the other, one byte for an element that is coded, the others as stored.
-// Rows are as long as the longest rank's, in multiples of 64 bytes. A bucket travels as stored if rows would not be
-// shorter than its shards. Rows of all ranks arrive in one of a few slots, which the buckets take in turns, and from
-// there go into the weights.
+// GatherPlan: the place of the bytes (pure arithmetic, the same on every rank). Of a bucket with such weights, each
+// rank sends one row: the pieces of its shard, one byte for an element that is coded, the others as stored. Rows are as
+// long as the longest rank's, in multiples of 64 bytes. If rows would not be shorter than shards, the bucket travels as
+// stored. Rows of all ranks arrive in one of a few slots, which buckets take in turns, and from there go to the
+// weights.
 #pragma once
 
 #include <array>
-#include <memory>
-#include <optional>
-#include <vector>
 
 #include "comm/flat_buckets.h"
 #include "core/autograd/delayed_scales.h"

@@ -52,11 +52,9 @@ class HostStream final : public Stream {
   void synchronize() override {}
 };
 
-// Buffers that a transport has registered. Destroy it before their memory, when no collective uses them any more.
-class Registration {
- public:
-  virtual ~Registration() = default;
-};
+// Buffers that a transport has registered, until it is destroyed: before their memory, when no collective uses them any
+// more.
+using Registration = std::shared_ptr<const void>;
 
 // The data of all ranks at one place of the memory that they share.
 struct SharedRows {
@@ -103,34 +101,24 @@ class Communicator {
   virtual bool can_be_captured() const { return false; }
   // Call after each launch of captured collectives on `stream`, so that the transport detects when they fail or hang.
   // Throws if an earlier one has failed.
-  virtual void watch_captured(Stream& stream) { static_cast<void>(stream); }
+  virtual void watch_captured(Stream& /*stream*/) {}
 
   // Announces buffers that many collectives will use, so that the transport may work in them instead of in buffers of
   // its own. Results do not change. Collective; the same sizes on all ranks. Null if the transport gains nothing.
-  virtual std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) {
-    static_cast<void>(buffers);
-    return nullptr;
-  }
+  virtual Registration register_buffers(std::span<const Tensor> /*buffers*/) { return nullptr; }
 
   // Whether ranks of one node may get memory from allocate_shared(). The system may still refuse it.
   virtual bool shares_node_memory() const { return false; }
   // Zeroed host memory, 64-byte aligned, from which the ranks of a node read each other's data without messages.
   // Collective; the same size on all ranks. Null, on all ranks of a node, if the transport has none: use other memory
   // then. Operands of one collective lie in such memory on all ranks of a node or on none.
-  virtual std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) {
-    static_cast<void>(bytes), static_cast<void>(what);
-    return nullptr;
-  }
+  virtual std::shared_ptr<Storage> allocate_shared(size_t /*bytes*/, const char* /*what*/) { return nullptr; }
   // All ranks' data at the place that `mine` has in memory of allocate_shared(). Undefined rows, on all ranks, unless
   // all ranks of the job share that memory. Not collective. Data that a rank wrote before a node_barrier() can be read
   // after it, and must not change before the next one.
-  virtual SharedRows rows_of_all(const Tensor& mine) const {
-    static_cast<void>(mine);
-    return {};
-  }
+  virtual SharedRows rows_of_all(const Tensor& /*mine*/) const { return {}; }
   // Barrier of all ranks as a Work. ContractError if ranks of this transport never share memory.
-  virtual std::unique_ptr<Work> node_barrier(Stream& stream) {
-    static_cast<void>(stream);
+  virtual std::unique_ptr<Work> node_barrier(Stream& /*stream*/) {
     throw ContractError("[node_barrier] ranks of " + name() + " share no memory");
   }
 
@@ -158,9 +146,7 @@ class ForwardingCommunicator : public Communicator {
   bool carries_device_memory() const override { return inner_.carries_device_memory(); }
   bool can_be_captured() const override { return inner_.can_be_captured(); }
   void watch_captured(Stream& stream) override { inner_.watch_captured(stream); }
-  std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {
-    return inner_.register_buffers(buffers);
-  }
+  Registration register_buffers(std::span<const Tensor> buffers) override { return inner_.register_buffers(buffers); }
   bool shares_node_memory() const override { return inner_.shares_node_memory(); }
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
     return inner_.allocate_shared(bytes, what);
@@ -185,12 +171,27 @@ std::vector<Record> all_gather_records(Communicator& communicator, const Record&
 // A gather like Communicator::all_gather_bytes().
 using GatherBytes = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
 
-// Gathers one text of each rank, in rank order. Texts may have any length and hold any bytes. Blocks.
-std::vector<std::string> gather_texts(const GatherBytes& gather, std::string_view mine);
+// Gathers bytes of each rank, in rank order; their number may differ between ranks. Blocks.
+std::vector<std::vector<std::byte>> gather_varied(const GatherBytes& gather, std::span<const std::byte> mine);
+std::vector<std::vector<std::byte>> all_gather_varied(Communicator& communicator, std::span<const std::byte> mine);
+// The same for one text of each rank.
 std::vector<std::string> all_gather_texts(Communicator& communicator, std::string_view mine);
-// The same for a list of texts of each rank; texts without zero bytes.
+// The same for a list of texts of each rank. Texts must not contain zero bytes.
 std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,
                                                             const std::vector<std::string>& mine);
+
+struct CommunicatorEntry {
+  std::function<std::unique_ptr<Communicator>()> create;
+  // Why this machine cannot use it; empty if it can. Does not throw.
+  std::function<std::string()> unusable_reason = [] { return std::string(); };
+};
+// The registry of transports: each one that is linked into the program registers itself by name. Returns true, so that
+// a namespace-scope constant can call it.
+bool register_communicator(const std::string& name, CommunicatorEntry entry);
+// ConfigError with the registered names if `name` is not one of them.
+const CommunicatorEntry& find_communicator(const std::string& name);
+std::unique_ptr<Communicator> create_communicator(const std::string& name);
+std::vector<std::string> communicator_names();
 
 // For transports: ContractError naming the collective unless the tensors lie in the memory of `device` (host memory by
 // default) and have the shapes that Communicator asks for.

@@ -1,20 +1,17 @@
-// BucketLayout: the place of each parameter in the flat buckets, and the part of a bucket that is each rank's shard.
-// Pure arithmetic, the same on every rank. FlatBuckets: the memory of gradients and working weights in that layout.
+// BucketLayout: the place of each parameter in the flat buckets, and each rank's shard of a bucket. Pure arithmetic,
+// the same on every rank. FlatBuckets: the memory of gradients and working weights in that layout.
 //
-// Parameters are laid out in reverse order of use, the order in which the backward pass finishes their gradients. A
-// bucket holds whole parameters of one working dtype and alignment; a parameter above the capacity gets its own bucket.
-// Every parameter starts at a multiple of the alignment, and a bucket's length is a multiple of alignment * ranks: all
-// shards have the same length and begin at a multiple of the alignment in their parameter. Buckets are ordered by the
-// use of their earliest parameter, latest first. That is the order in which they fill up, even if a bucket of small
-// fp32 parameters spans the whole model beside many 16-bit ones.
+// Parameters lie in reverse order of use, the order in which the backward pass finishes their gradients. A bucket holds
+// whole parameters of one working dtype and alignment; a parameter above the capacity gets its own bucket. Parameters
+// start at a multiple of the alignment, and a bucket's length is a multiple of alignment * ranks: shards have equal
+// lengths and begin at a multiple of the alignment in their parameter. Buckets are ordered by the use of their earliest
+// parameter, latest first: the order in which they fill up, even if small fp32 parameters of the whole model share one.
 //
 // The flat index of an element is its position in the concatenation of all buckets, padding included.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "core/autograd/parameter.h"

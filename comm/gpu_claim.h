@@ -2,10 +2,7 @@
 #pragma once
 
 #include <optional>
-#include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "core/tensor/device_identity.h"

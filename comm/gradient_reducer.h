@@ -5,25 +5,21 @@
 //   reducer.finish();                                   // then result(bucket)
 //
 // Per bucket: cast to the wire dtype with a power-of-two scale (reduction_buffers.h; fp32 is sent without a copy) and
-// all-to-all of the shards. Each rank then adds the contributions to its shard in rank order, in fp32 unless the
+// all-to-all of the shards. Each rank adds the contributions to its shard in rank order, in fp32 unless the
 // configuration asks for the wire dtype. Each contribution is rounded once, whatever the number of ranks, and every run
-// gives the same sum. If all ranks of the job share the memory of the gradients, nothing is sent: after a barrier, each
-// rank adds up its shard from their gradients and rounds them on the way to the same bits. Replicated: the sums are
-// then all-gathered in the wire dtype, so that every rank holds the same bits. With one rank nothing is copied or
-// rounded: the result is the gradient itself.
+// gives the same sum. Ranks that share the memory of their gradients send nothing: after a barrier, each rank adds up
+// its shard from their gradients and rounds them on the way to the same bits. Replicated sums are all-gathered in the
+// wire dtype, so that every rank holds the same bits. One rank copies and rounds nothing.
 //
 // Statistics (finite flag and norm) are taken where a sum is made, so that no later pass reads it again. The order of
 // sums depends on timing, so each bucket has its own record; readers add the records in bucket order.
 //
-// Gradients arrive weighted by 1 / (tokens of the global batch): the plain sum over ranks is the gradient of the mean
-// loss. The local gradients stay unchanged, so that the origin of a NaN can be searched (verdict_reduction.h).
+// Gradients arrive weighted by 1 / (tokens of the global batch): their sum over ranks is the gradient of the mean loss.
+// Local gradients stay unchanged, so that the origin of a NaN can be searched (verdict_reduction.h).
 //
-// Buckets start strictly in layout order: all ranks must start the same collectives in the same order, but gradients
-// may land in different orders.
+// Buckets start in layout order: all ranks must start the same collectives in the same order, but gradients may land in
+// different orders.
 #pragma once
-
-#include <memory>
-#include <vector>
 
 #include "comm/reduction_buffers.h"
 

@@ -15,20 +15,8 @@ constexpr int64_t kFloatBytes = sizeof(float);
 int64_t blocks_of(int64_t numel) { return (numel + kDynamicBlock - 1) / kDynamicBlock; }
 
 DType moment_dtype(MomentFormat format, bool blockwise) {
-  switch (format) {
-    case MomentFormat::kF32:
-      return DType::kF32;
-    case MomentFormat::kBF16:
-    case MomentFormat::kBF16Stochastic:
-      return DType::kBF16;
-    case MomentFormat::kBlockwise8Bit:
-      return blockwise ? DType::kU8 : DType::kF32;
-  }
-  return DType::kF32;
-}
-
-int64_t bytes_of_moment(DType dtype, int64_t numel) {
-  return numel * size_bytes(dtype) + (dtype == DType::kU8 ? blocks_of(numel) * kFloatBytes : 0);
+  if (format == MomentFormat::kBlockwise8Bit) return blockwise ? DType::kU8 : DType::kF32;
+  return format == MomentFormat::kF32 ? DType::kF32 : DType::kBF16;
 }
 
 Tensor slice_of(const Tensor& tensor, int64_t offset, int64_t count) {
@@ -70,7 +58,6 @@ void encode_block(DynamicMap map, const Thresholds& thresholds, std::span<const 
 void upload_blocks(std::span<const float> values, int64_t first, DynamicMap map, const Tensor& codes,
                    const Tensor& absmax, Backend& backend, Stream& stream) {
   const auto count = static_cast<int64_t>(values.size());
-  if (count == 0) return;
   std::vector<uint8_t> host_codes(values.size());
   std::vector<float> host_absmax(static_cast<size_t>(blocks_of(count)));
   encode_blocks(map, values, host_codes, host_absmax);
@@ -94,7 +81,11 @@ size_t StateFormat::master_bytes(int64_t numel) const {
 }
 
 size_t StateFormat::moment_bytes(int64_t numel) const {
-  return static_cast<size_t>(bytes_of_moment(m, numel) + bytes_of_moment(v, numel));
+  int64_t bytes = 0;
+  for (const DType dtype : {m, v}) {
+    bytes += numel * size_bytes(dtype) + (dtype == DType::kU8 ? blocks_of(numel) * kFloatBytes : 0);
+  }
+  return static_cast<size_t>(bytes);
 }
 
 StateFormat state_format(const BucketLayout::Bucket& bucket, const AdamWOptions& options) {

@@ -2,9 +2,7 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <map>
-#include <span>
 
 #include "comm/flat_buckets.h"
 #include "core/optim/adamw.h"
@@ -35,11 +33,11 @@ StateFormat state_format(const BucketLayout::Bucket& bucket, const AdamWOptions&
 
 // Views of the state of n elements.
 struct StateTensors {
-  Tensor master;              // (n) fp32: masters, or fp32 weights that are their own state
-  Tensor weight;              // (n) bf16: weights that are their own state; undefined if `master` is not
-  Tensor compensation;        // (n) bf16, or undefined
-  Tensor m, v;                // (n) fp32, bf16, or u8
-  Tensor m_absmax, v_absmax;  // (blocks) fp32, for u8
+  Tensor master{};                // (n) fp32: masters, or fp32 weights that are their own state
+  Tensor weight{};                // (n) bf16: weights that are their own state; undefined if `master` is not
+  Tensor compensation{};          // (n) bf16, or undefined
+  Tensor m{}, v{};                // (n) fp32, bf16, or u8
+  Tensor m_absmax{}, v_absmax{};  // (blocks) fp32, for u8
 
   // Elements [offset, offset + count); for codes, offset is a multiple of kDynamicBlock.
   StateTensors slice(int64_t offset, int64_t count) const;

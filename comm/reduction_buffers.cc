@@ -93,8 +93,14 @@ ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, Communicator& com
     buckets_.push_back(make_bucket(buckets.gradient(bucket), slot, communicator));
   }
   if (communicator.size() == 1) return;
-  const std::vector<Tensor> buffers = exchanged();
-  if (!buffers.empty()) registration_ = communicator.register_buffers(buffers);
+  std::vector<Tensor> exchanged;  // in which collectives send and receive
+  if (window_) exchanged.emplace_back(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())});
+  for (const Bucket& bucket : buckets_) {
+    if (config.wire != DType::kF32) break;  // their buffers are in the window
+    if (!in_place()) exchanged.push_back(bucket.send);
+    if (config.sharding == Sharding::kReplicated) exchanged.push_back(bucket.result);
+  }
+  if (!exchanged.empty()) registration_ = communicator.register_buffers(exchanged);
 }
 
 ReductionBuffers::Bucket ReductionBuffers::make_bucket(const Tensor& gradient, const WirePlan::Slot& slot,
@@ -114,17 +120,6 @@ ReductionBuffers::Bucket ReductionBuffers::make_bucket(const Tensor& gradient, c
   const int64_t numel = config_.sharding == Sharding::kSharded ? shard : gradient.numel();
   bucket.result = backend_.make_tensor(DType::kF32, Shape{numel}, "summed gradient");
   return bucket;
-}
-
-std::vector<Tensor> ReductionBuffers::exchanged() const {
-  std::vector<Tensor> buffers;
-  if (window_) buffers.push_back(Tensor(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())}));
-  if (config_.wire != DType::kF32) return buffers;
-  for (const Bucket& bucket : buckets_) {
-    if (!in_place()) buffers.push_back(bucket.send);
-    if (config_.sharding == Sharding::kReplicated) buffers.push_back(bucket.result);
-  }
-  return buffers;
 }
 
 Tensor ReductionBuffers::scratch(const Shape& shape) const {

@@ -1,27 +1,23 @@
 // ReductionBuffers: the contributions to each bucket, the buffers in which they travel, and their sum. WirePlan: the
-// scale of values on the wire and the place of each bucket's wire buffers (pure arithmetic).
+// scale of values on the wire and the places of wire buffers (pure arithmetic).
 //
-// Paths. Ranks of one node whose gradients lie in memory that all of them share read each other's gradients in place.
-// Otherwise contributions travel by all-to-all through a window.
+// Ranks of one node that share the memory of their gradients read each other's gradients in place. Otherwise
+// contributions travel by all-to-all through a window.
 //
-// Scale. A rank's contribution is about 1/N of the global gradient, so a 16-bit format with a narrow range would lose
-// small values to the factor N alone. All scales are powers of two, hence exact. Before the sum, a contribution is
-// multiplied by
+// Scale. A contribution is about 1/N of the global gradient, so a 16-bit format with a narrow range would lose small
+// values to the factor N alone. All scales are powers of two, hence exact. Before the sum, a contribution is multiplied
+// by
 //   2^floor(log2 N)      for accumulation in fp32: the wire carries the magnitude of a local mean;
 //   2^floor(log2 N) / p  for accumulation on the wire, p the smallest power of two >= sqrt(N), as FSDP2 divides:
 //                        partial sums can then grow by sqrt(N) only;
 //   1                    on an fp32 wire,
-// and the sum by the inverse. Prescaled contributions (ReducerConfig::prescale_log2) are scaled down by that power of
-// two as well, and so is a sum that is gathered in 16 bits (replicated).
+// and the sum by the inverse. ReducerConfig::prescale_log2 is taken out of contributions as well, and of a sum that is
+// gathered in 16 bits (replicated).
 //
-// Window. All buckets share one window that holds the largest bucket and at least a few of ordinary size. Buckets start
-// in order, so a bucket's place in the window is known beforehand, as is the last earlier bucket that must be complete
-// before the place is free again. In-place contributions need no buffers, except for sums that are gathered in 16 bits.
-// One rank needs none.
+// Window. It holds the largest bucket and at least a few of ordinary size. Buckets start in order, so their places are
+// known beforehand, as is the last earlier bucket that must be complete before a place is free again. In-place
+// contributions need no buffers, except for sums that are gathered in 16 bits. One rank needs none.
 #pragma once
-
-#include <memory>
-#include <vector>
 
 #include "comm/comm_options.h"
 #include "comm/flat_buckets.h"
@@ -84,8 +80,6 @@ class ReductionBuffers {
 
  private:
   Bucket make_bucket(const Tensor& gradient, const WirePlan::Slot& slot, const Communicator& communicator) const;
-  // The buffers in which collectives send and receive.
-  std::vector<Tensor> exchanged() const;
 
   Backend& backend_;
   ReducerConfig config_;
@@ -93,7 +87,7 @@ class ReductionBuffers {
   WirePlan plan_;
   std::shared_ptr<Storage> window_;  // null if nothing needs it
   std::vector<Bucket> buckets_;
-  std::unique_ptr<Registration> registration_;  // the last member: goes before the buffers
+  Registration registration_;  // the last member: goes before the buffers
 };
 
 }  // namespace mantissa

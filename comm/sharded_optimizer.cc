@@ -59,32 +59,6 @@ void require_sizes(const StateValues& values, const Parameter& parameter) {
   }
 }
 
-// One moment of a segment, and the elements that have arrived for it.
-struct MomentLoad {
-  const Tensor &moment, &absmax;  // of the segment
-  DynamicMap map;
-  const MomentValues& values;
-  int64_t source, first, count;  // `count` elements: from `source` in the values, from `first` in the segment
-};
-
-// `blocks` collects values that become codes.
-void load_moment(const MomentLoad& load, MomentBlocks& blocks, Backend& backend, Stream& stream) {
-  if (load.moment.dtype() == DType::kU8 && !load.values.values.empty()) {
-    const auto values = load.values.values.subspan(static_cast<size_t>(load.source), static_cast<size_t>(load.count));
-    return blocks.add(values, load.first, load.map, load.moment, load.absmax, backend, stream);
-  }
-  StateTensors segment;
-  segment.m = load.moment;
-  segment.m_absmax = load.absmax;
-  const StateTensors part = segment.slice(load.first, load.count);
-  upload_moment(load.values, load.source, load.map, part.m, part.m_absmax, backend, stream);
-}
-
-StateTensors without_moments(StateTensors state) {
-  state.m = state.v = state.m_absmax = state.v_absmax = Tensor();
-  return state;
-}
-
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
@@ -136,20 +110,35 @@ StateTensors ShardedOptimizer::tensors_of(int bucket) const {
   return tensors;
 }
 
-AdamWArgs ShardedOptimizer::weight_arguments(int bucket, const Segment& segment, const Tensor& control) const {
-  const StateTensors state = tensors_of(bucket).slice(segment.offset, segment.count);
-  AdamWArgs args{.master = state.master,
-                 .weight = state.weight,
-                 .compensation = state.compensation,
-                 .control = control,
-                 .rounding = options_.weight_rounding,
-                 .key = options_.seed ^ kRoundingStream,
-                 .moment_key = options_.seed ^ kMomentStream,
-                 .parameter = static_cast<uint32_t>(segment.parameter),
-                 .first_element = segment.begin};
-  if (keeps_masters()) args.weight = updated_weights(bucket).slice(segment.offset, segment.count);
-  if (options_.master == MasterWeights::kNoneStochastic) args.rounding = WeightRounding::kStochastic;
-  return args;
+void ShardedOptimizer::update(int bucket, const Tensor& control, const GradientReducer* reducer) {
+  const StateTensors whole = tensors_of(bucket);
+  for (const Segment& segment : state(bucket).segments) {
+    const StateTensors tensors = whole.slice(segment.offset, segment.count);
+    AdamWArgs args{.master = tensors.master,
+                   .weight = tensors.weight,
+                   .compensation = tensors.compensation,
+                   .control = control,
+                   .rounding = options_.weight_rounding,
+                   .key = options_.seed ^ kRoundingStream,
+                   .moment_key = options_.seed ^ kMomentStream,
+                   .parameter = static_cast<uint32_t>(segment.parameter),
+                   .first_element = segment.begin};
+    if (keeps_masters()) args.weight = updated_weights(bucket).slice(segment.offset, segment.count);
+    if (options_.master == MasterWeights::kNoneStochastic) args.rounding = WeightRounding::kStochastic;
+    if (reducer != nullptr) {
+      const bool decays = buckets_.parameters()[segment.parameter].decay == WeightDecay::kYes;
+      args.gradient = reducer->result(bucket).slice(segment.offset, segment.count);
+      args.m = tensors.m;
+      args.v = tensors.v;
+      args.m_absmax = tensors.m_absmax;
+      args.v_absmax = tensors.v_absmax;
+      args.beta1 = options_.beta1;
+      args.beta2 = options_.beta2;
+      args.epsilon = options_.epsilon;
+      args.weight_decay = decays ? options_.weight_decay : 0.0f;
+    }
+    backend_.run(args, stream_);
+  }
 }
 
 void ShardedOptimizer::recompute_weights() {
@@ -158,10 +147,7 @@ void ShardedOptimizer::recompute_weights() {
   backend_.upload(&number, control, stream_);
   // Stored form: the present scales may not be those of the next pass.
   share_weights(Form::kStored, [&](int bucket) {
-    if (!keeps_masters()) return;
-    for (const Segment& segment : state(bucket).segments) {
-      backend_.run(weight_arguments(bucket, segment, control), stream_);
-    }
+    if (keeps_masters()) update(bucket, control, nullptr);
   });
   stream_.synchronize();  // it reads the number
 }
@@ -225,25 +211,8 @@ void ShardedOptimizer::initialize(uint64_t seed) {
 void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
   MANTISSA_CHECK(reducer.config().sharding == sharding_,
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
-  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored, [&](int bucket) {
-    const StateTensors all = tensors_of(bucket);
-    const Tensor gradient = reducer.result(bucket);
-    for (const Segment& segment : state(bucket).segments) {
-      const bool decays = buckets_.parameters()[segment.parameter].decay == WeightDecay::kYes;
-      const StateTensors piece = all.slice(segment.offset, segment.count);
-      AdamWArgs args = weight_arguments(bucket, segment, control);
-      args.gradient = gradient.slice(segment.offset, segment.count);
-      args.m = piece.m;
-      args.v = piece.v;
-      args.m_absmax = piece.m_absmax;
-      args.v_absmax = piece.v_absmax;
-      args.beta1 = options_.beta1;
-      args.beta2 = options_.beta2;
-      args.epsilon = options_.epsilon;
-      args.weight_decay = decays ? options_.weight_decay : 0.0f;
-      backend_.run(args, stream_);
-    }
-  });
+  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored,
+                [&](int bucket) { update(bucket, control, &reducer); });
 }
 
 void ShardedOptimizer::restore_weights() {
@@ -302,12 +271,20 @@ void ShardedOptimizer::load(const StateValues& values) {
     if (first >= last) continue;
     const int64_t source = first - values.begin, inside = first - segment.begin, part = last - first;
     const StateTensors target = whole.slice(segment.offset, segment.count);
-    upload_weights(values.weights, values.compensation, source, without_moments(target).slice(inside, part), backend_,
-                   stream_);
-    load_moment({target.m, target.m_absmax, DynamicMap::kSigned, values.m, source, inside, part}, state.m_blocks[index],
-                backend_, stream_);
-    load_moment({target.v, target.v_absmax, DynamicMap::kUnsigned, values.v, source, inside, part},
-                state.v_blocks[index], backend_, stream_);
+    const StateTensors weights{.master = target.master, .weight = target.weight, .compensation = target.compensation};
+    upload_weights(values.weights, values.compensation, source, weights.slice(inside, part), backend_, stream_);
+    const auto load_moment = [&](const MomentValues& from, DynamicMap map, const Tensor& moment, const Tensor& absmax,
+                                 MomentBlocks& blocks) {
+      if (moment.dtype() == DType::kU8 && !from.values.empty()) {
+        const auto piece = from.values.subspan(static_cast<size_t>(source), static_cast<size_t>(part));
+        blocks.add(piece, inside, map, moment, absmax, backend_, stream_);
+      } else {
+        const StateTensors piece = StateTensors{.m = moment, .m_absmax = absmax}.slice(inside, part);
+        upload_moment(from, source, map, piece.m, piece.m_absmax, backend_, stream_);
+      }
+    };
+    load_moment(values.m, DynamicMap::kSigned, target.m, target.m_absmax, state.m_blocks[index]);
+    load_moment(values.v, DynamicMap::kUnsigned, target.v, target.v_absmax, state.v_blocks[index]);
     state.loaded[index] += part;
   }
 }
@@ -354,10 +331,42 @@ size_t ShardedOptimizer::master_bytes() const {
 size_t ShardedOptimizer::moment_bytes() const {
   size_t bytes = 0;
   for (const BucketState& state : states_) {
-    bytes += bytes_of(state.own.m) + bytes_of(state.own.v);
-    bytes += bytes_of(state.own.m_absmax) + bytes_of(state.own.v_absmax);
+    const StateTensors& own = state.own;
+    for (const Tensor& tensor : {own.m, own.v, own.m_absmax, own.v_absmax}) bytes += bytes_of(tensor);
   }
   return bytes;
+}
+
+StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options,
+                           ContributionPath path, const CodedWeights& coded) {
+  StateMemory memory;
+  const bool one_copy = path == ContributionPath::kInPlace && config.sharding == Sharding::kSharded;
+  for (const BucketLayout::Bucket& bucket : layout.buckets()) {
+    const auto whole = static_cast<size_t>(bucket.numel);
+    const int64_t state = config.sharding == Sharding::kSharded ? bucket.shard_numel : bucket.numel;
+    const size_t weights = whole * static_cast<size_t>(size_bytes(bucket.dtype));
+    memory.weights += one_copy ? weights / static_cast<size_t>(layout.ranks()) : weights;
+    memory.gradients += whole * sizeof(float);
+    const StateFormat format = state_format(bucket, options);
+    memory.masters += format.master_bytes(state);
+    memory.moments += format.moment_bytes(state);
+  }
+  const WirePlan plan = plan_wire(layout, config, path);
+  memory.buffers = plan.window_bytes + plan.result_bytes;
+  if (one_copy || layout.ranks() == 1 || config.sharding != Sharding::kSharded) return memory;
+  const GatherPlan gather = plan_gather(layout, coded);
+  memory.weights += gather.shard_bytes;
+  memory.buffers += GatherPlan::kSlots * gather.slot_bytes;
+  return memory;
+}
+
+StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
+                           const ShardedOptimizer& optimizer) {
+  return {.weights = buckets.weight_bytes() + optimizer.unrounded_bytes(),
+          .gradients = buckets.gradient_bytes(),
+          .masters = optimizer.master_bytes(),
+          .moments = optimizer.moment_bytes(),
+          .buffers = reducer.buffer_bytes() + optimizer.gather_bytes()};
 }
 
 }  // namespace mantissa

@@ -1,23 +1,17 @@
 // ShardedOptimizer: AdamW with fp32 master weights, or on the working weights themselves (optimizer_state.h). State
 // exists for this rank's shard of every bucket, or for everything when replicated. A step updates weights and moments
-// from the summed gradients in one pass per parameter piece, which also writes the working weight, and all-gathers the
-// working weights of a bucket while it updates the next one. If all ranks have one copy of the weights in common, each
-// writes its shard of it between two barriers. Weights that products round to 8 bits may travel as codes
-// (coded_gather.h). Padding is neither updated nor saved.
+// in one pass per parameter piece, which also writes the working weight, and all-gathers the working weights of a
+// bucket while it updates the next one. If all ranks have one copy of the weights in common, each writes its shard
+// between two barriers. Weights that products round to 8 bits may travel as codes (coded_gather.h). Padding is not
+// updated or saved.
 //
-// Stochastic rounding of 16-bit weights (AdamWOptions::weight_rounding): the random words depend on seed, update,
-// parameter and element alone, so weights are a function of masters and the number of updates. Weights that are
-// recomputed after loading are those of the last update; initial ones count as update 0. Working weights that are their
-// own state are rounded to nearest when they are initialized and loaded.
+// Stochastic rounding of 16-bit weights (AdamWOptions::weight_rounding): random words depend on seed, update, parameter
+// and element alone, so weights are a function of masters and the number of updates. Weights that are recomputed after
+// loading are those of the last update; initial ones count as update 0. Working weights that are their own state are
+// rounded to nearest when they are initialized and loaded.
 //
-// State is addressed by (parameter, element range), independent of ranks, buckets and mode: any other layout can load
-// a checkpoint.
+// State is addressed by (parameter, element range), so that any other layout can load a checkpoint.
 #pragma once
-
-#include <functional>
-#include <memory>
-#include <span>
-#include <vector>
 
 #include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
@@ -111,8 +105,8 @@ class ShardedOptimizer {
   }
   bool has_codes(int bucket) const { return coded_ && coded_->takes(bucket); }
   Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
-  // The arguments that say which weights of `bucket` are written, and how they are rounded.
-  AdamWArgs weight_arguments(int bucket, const Segment& segment, const Tensor& control) const;
+  // Queues the update of this rank's part of a bucket; without a reducer, only its working weights are computed.
+  void update(int bucket, const Tensor& control, const GradientReducer* reducer);
   // Computes the working weights of this rank's masters, as update number applied_steps() rounded them.
   void recompute_weights();
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
@@ -130,8 +124,25 @@ class ShardedOptimizer {
   AdamWOptions options_;
   std::vector<BucketState> states_;
   int64_t applied_steps_ = 0;
-  std::unique_ptr<CodedGather> coded_;          // null unless weights are gathered as codes
-  std::unique_ptr<Registration> registration_;  // of the weights that are gathered
+  std::unique_ptr<CodedGather> coded_;  // null unless weights are gathered as codes
+  Registration registration_;           // of the weights that are gathered
 };
+
+// Bytes of the training state by category: predicted from the layout before anything is allocated, or measured.
+struct StateMemory {
+  size_t weights = 0;    // working copies and unrounded shards; of weights in common, this rank's part
+  size_t gradients = 0;  // fp32, local
+  size_t masters = 0;    // or the compensations
+  size_t moments = 0;
+  size_t buffers = 0;  // wire buffers, summed gradients, and rows of gathered weights
+  size_t total() const { return weights + gradients + masters + moments + buffers; }
+  bool operator==(const StateMemory&) const = default;
+};
+
+// `coded`: the weights that are gathered as codes, if ranks gather weights at all.
+StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options,
+                           ContributionPath path = ContributionPath::kExchanged, const CodedWeights& coded = {});
+StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
+                           const ShardedOptimizer& optimizer);
 
 }  // namespace mantissa

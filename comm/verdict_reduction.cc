@@ -33,8 +33,6 @@ VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend,
       decision_(backend.make_record<UpdateDecision>("update decision")),
       scratch_stats_(backend.make_stats(stream)) {}
 
-void VerdictReduction::plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
-
 void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer) {
   backend_.run(RecordVerdictArgs{.losses = losses, .stats = reducer.stats(), .record = record_}, stream_);
   gather_records(record_, records_.view({communicator_.size(), kRecordBytes}), communicator_, backend_, stream_);
@@ -47,11 +45,6 @@ UpdateDecision VerdictReduction::read_decision() {
   UpdateDecision decision;
   backend_.download(decision_, &decision, stream_);
   return decision;
-}
-
-void VerdictReduction::release_hold() {
-  constexpr int32_t kReleased = 0;
-  backend_.upload(&kReleased, hold_, stream_);
 }
 
 TensorStats VerdictReduction::stats_of(const Tensor& values) {

@@ -7,8 +7,6 @@
 // AmaxExchange: one gather of the amaxes for delayed scaling; every rank makes the same scales of them.
 #pragma once
 
-#include <memory>
-
 #include "comm/gradient_reducer.h"
 #include "core/autograd/delayed_scales.h"
 #include "core/kernels/reduction/args.h"
@@ -32,7 +30,7 @@ class VerdictReduction {
   VerdictReduction(Communicator& communicator, Backend& backend, Stream& stream);
 
   // Queues the upload of what the next decide() assumes.
-  void plan(const UpdatePlan& plan);
+  void plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
   // After reducer.finish(). losses (M) fp32, on the device: of this rank's micro-batches, each summed over its
   // non-ignored tokens, in nats; a sum that is not finite is a fault. Queues the gather and the decision. Collective.
   void decide(const Tensor& losses, const GradientReducer& reducer);
@@ -42,7 +40,7 @@ class VerdictReduction {
   // Waits for the last decision.
   UpdateDecision read_decision();
   // Allows updates again after a step that was not applied.
-  void release_hold();
+  void release_hold() { backend_.upload(&kReleased, hold_, stream_); }
 
   // The first non-finite gradient in order of parameter, element and rank, among the ranks' own gradients as they were
   // sent, so that an overflow of the wire dtype is found too. If only the sum overflowed, rank is -1 and the element is
@@ -51,6 +49,8 @@ class VerdictReduction {
   Offender find_offender(const Verdict& verdict, GradientReducer& reducer, const FlatBuckets& buckets);
 
  private:
+  static constexpr int32_t kReleased = 0;
+
   TensorStats stats_of(const Tensor& values);
   // Whether this rank holds the sum at `flat_index` and it is NaN.
   bool holds_nan_sum(int64_t flat_index, const GradientReducer& reducer, const BucketLayout& layout);

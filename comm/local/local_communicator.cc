@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/registry.h"
+#include "comm/communicator.h"
 
 namespace mantissa {
 namespace {
@@ -33,6 +33,12 @@ std::string to_text(const Description& description) {
                      description.row_bytes);
 }
 
+struct Collective {
+  Description description;
+  std::vector<Post> posts;  // by rank
+  int posted = 0, copied = 0;
+};
+
 // The collectives of all ranks, numbered in the order in which each rank calls them. Once a rank has failed, every call
 // of every rank throws CommError.
 class LocalBoard {
@@ -40,30 +46,27 @@ class LocalBoard {
   explicit LocalBoard(int ranks) : ranks_(ranks) {}
 
   // CommError for all ranks if they disagree on what collective `number` is.
-  void post(uint64_t number, int rank, const Description& mine, Post post) {
+  std::shared_ptr<Collective> post(uint64_t number, int rank, const Description& mine, Post post) {
     const std::lock_guard lock(mutex_);
     throw_if_failed(rank, mine);
-    Collective& collective = collectives_[number];
-    if (collective.posted == 0) {
-      collective.description = mine;
-      collective.posts.resize(static_cast<size_t>(ranks_));
-    }
-    if (!(collective.description == mine)) {
-      fail_locked(fmt::format("ranks disagree on collective {}: {} and {}", number, to_text(collective.description),
-                              to_text(mine)));
+    std::shared_ptr<Collective>& open = open_[number];
+    if (open == nullptr) open = std::make_shared<Collective>(mine, std::vector<Post>(static_cast<size_t>(ranks_)));
+    if (!(open->description == mine)) {
+      fail_locked(
+          fmt::format("ranks disagree on collective {}: {} and {}", number, to_text(open->description), to_text(mine)));
       throw_if_failed(rank, mine);
     }
-    collective.posts[static_cast<size_t>(rank)] = std::move(post);
-    ++collective.posted;
+    open->posts[static_cast<size_t>(rank)] = std::move(post);
+    const std::shared_ptr<Collective> collective = open;
+    if (++collective->posted == ranks_) open_.erase(number);
     changed_.notify_all();
+    return collective;
   }
 
   // Copies the rows that `rank` receives, once all have posted. True when all ranks have copied, so that all buffers
-  // are free: then the collective is over for this rank, which must not ask again. `copied` keeps the rank's progress
-  // between calls.
-  bool advance(uint64_t number, int rank, bool& copied, Patience patience) {
+  // are free. `copied` keeps the rank's progress between calls.
+  bool advance(Collective& collective, int rank, bool& copied, Patience patience) {
     std::unique_lock lock(mutex_);
-    Collective& collective = collectives_.at(number);
     const auto all_have = [&](const int& count) {
       const auto settled = [&] { return count == ranks_ || !failure_.empty(); };
       if (patience == Patience::kWait) changed_.wait(lock, settled);
@@ -79,9 +82,7 @@ class LocalBoard {
       ++collective.copied;
       changed_.notify_all();
     }
-    if (!all_have(collective.copied)) return false;
-    if (++collective.left == ranks_) collectives_.erase(number);
-    return true;
+    return all_have(collective.copied);
   }
 
   void fail(const std::string& reason) {
@@ -90,12 +91,6 @@ class LocalBoard {
   }
 
  private:
-  struct Collective {
-    Description description;
-    std::vector<Post> posts;  // by rank
-    int posted = 0, copied = 0, left = 0;
-  };
-
   static void copy_rows(const Collective& collective, size_t rank) {
     const auto& [kind, bytes] = collective.description;
     if (bytes == 0) return;
@@ -118,23 +113,23 @@ class LocalBoard {
   }
 
   const int ranks_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // of all below, and of the counts in collectives
   std::condition_variable changed_;
-  std::map<uint64_t, Collective> collectives_;  // in progress
+  std::map<uint64_t, std::shared_ptr<Collective>> open_;  // by number: those that some ranks have not posted
   std::string failure_;
 };
 
 class LocalWork : public Work {
  public:
-  LocalWork(std::shared_ptr<LocalBoard> board, uint64_t number, int rank)
-      : board_(std::move(board)), number_(number), rank_(rank) {}
+  LocalWork(std::shared_ptr<LocalBoard> board, std::shared_ptr<Collective> collective, int rank)
+      : board_(std::move(board)), collective_(std::move(collective)), rank_(rank) {}
 
-  bool test() override { return done_ = done_ || board_->advance(number_, rank_, copied_, Patience::kTest); }
-  void wait() override { done_ = done_ || board_->advance(number_, rank_, copied_, Patience::kWait); }
+  bool test() override { return done_ = done_ || board_->advance(*collective_, rank_, copied_, Patience::kTest); }
+  void wait() override { done_ = done_ || board_->advance(*collective_, rank_, copied_, Patience::kWait); }
 
  private:
   std::shared_ptr<LocalBoard> board_;
-  uint64_t number_;
+  std::shared_ptr<Collective> collective_;
   int rank_;
   bool copied_ = false, done_ = false;
 };
@@ -172,9 +167,8 @@ class LocalCommunicator : public Communicator {
   }
 
   std::unique_ptr<Work> start(Kind kind, size_t row_bytes, Post post) {
-    const uint64_t number = next_++;
-    board_->post(number, rank(), {.kind = kind, .row_bytes = row_bytes}, std::move(post));
-    return std::make_unique<LocalWork>(board_, number, rank());
+    auto collective = board_->post(next_++, rank(), {.kind = kind, .row_bytes = row_bytes}, std::move(post));
+    return std::make_unique<LocalWork>(board_, std::move(collective), rank());
   }
 
   std::shared_ptr<LocalBoard> board_;

@@ -4,10 +4,6 @@
 // makes no progress by itself. The receiving rank copies the data. After abort(), the collectives of all ranks throw.
 #pragma once
 
-#include <functional>
-#include <memory>
-#include <vector>
-
 #include "comm/communicator.h"
 
 namespace mantissa {

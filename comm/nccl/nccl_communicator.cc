@@ -15,17 +15,13 @@ namespace {
 
 // NCCL adds nothing up, so the type only counts the bytes; counts are in elements of it.
 ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return ncclFloat32;
-    case DType::kBF16:
-      return ncclBfloat16;
-    case DType::kF16:
-      return ncclFloat16;
-    case DType::kI32:
-      return ncclInt32;
-    case DType::kU8:
-      return ncclUint8;
+  constexpr std::pair<DType, ncclDataType_t> kTypes[] = {{DType::kF32, ncclFloat32},
+                                                         {DType::kBF16, ncclBfloat16},
+                                                         {DType::kF16, ncclFloat16},
+                                                         {DType::kI32, ncclInt32},
+                                                         {DType::kU8, ncclUint8}};
+  for (const auto& [ours, theirs] : kTypes) {
+    if (ours == dtype) return theirs;
   }
   throw ContractError("[nccl] unknown dtype");
 }
@@ -78,17 +74,6 @@ class NcclWork final : public Work {
   uint64_t number_;
 };
 
-class NcclRegistration final : public Registration {
- public:
-  NcclRegistration(std::shared_ptr<NcclConnection> connection, std::vector<void*> handles)
-      : connection_(std::move(connection)), handles_(std::move(handles)) {}
-  ~NcclRegistration() override { connection_->deregister(handles_); }
-
- private:
-  std::shared_ptr<NcclConnection> connection_;
-  std::vector<void*> handles_;
-};
-
 bool on_host(const Tensor& receive) { return !receive.defined() || receive.device().kind == Device::Kind::kCpu; }
 
 class NcclCommunicator final : public Communicator {
@@ -130,7 +115,7 @@ class NcclCommunicator final : public Communicator {
   // On all ranks or on none: NCCL does not define collectives with only some buffers registered. Our memory is of
   // cudaMalloc, in which NCCL then works directly between nodes; within one it would need memory that processes can map
   // (cuMemCreate, ncclMemAlloc).
-  std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {
+  Registration register_buffers(std::span<const Tensor> buffers) override {
     if (size() == 1 || buffers.empty() || on_host(buffers[0])) return nullptr;
     connect(buffers[0].device());
     std::vector<void*> handles;
@@ -142,7 +127,10 @@ class NcclCommunicator final : public Communicator {
       }
     }
     const bool complete = handles.size() == buffers.size();
-    auto registration = std::make_unique<NcclRegistration>(connection_, std::move(handles));
+    const auto deregister = [connection = connection_, handles = std::move(handles)](const void*) {
+      connection->deregister(handles);
+    };
+    const Registration registration(connection_.get(), deregister);
     for (const uint8_t is_complete : all_gather_records(*host_, static_cast<uint8_t>(complete))) {
       if (is_complete == 0) return nullptr;
     }

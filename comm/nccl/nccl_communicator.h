@@ -6,8 +6,6 @@
 // (nccl_connection.h). NCCL adds nothing: contributions are added by our kernel, in rank order.
 #pragma once
 
-#include <memory>
-
 #include "comm/communicator.h"
 #include "comm/nccl/nccl_connection.h"
 

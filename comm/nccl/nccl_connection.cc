@@ -1,9 +1,11 @@
 #include "comm/nccl/nccl_connection.h"
 
+#include <dlfcn.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <exception>
 #include <utility>
 
@@ -13,6 +15,22 @@
 
 namespace mantissa {
 namespace {
+
+constexpr const char* kHint =
+    "install NCCL or add its folder to LD_LIBRARY_PATH; comm.backend: mpi works without it, through host memory";
+
+template <typename Function>
+void find(void* library, const char* symbol, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, symbol));
+}
+
+template <typename Function>
+void require(void* library, const std::string& file, const char* symbol, Function& function) {
+  find(library, symbol, function);
+  if (function == nullptr) {
+    throw ConfigError(fmt::format("comm.backend: nccl: {} has no function {}: {}", file, symbol, kHint));
+  }
+}
 
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -34,12 +52,55 @@ class Backoff {
 
 }  // namespace
 
+NcclApi load_nccl(const std::string& file) {
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    throw ConfigError(fmt::format("comm.backend: nccl: {} cannot be opened ({}): {}", file,
+                                  reason ? reason : "no reason given", kHint));
+  }
+  NcclApi api;
+  require(library, file, "ncclGetVersion", api.get_version);
+  const int version = nccl_version(api);
+  if (version < kOldestNccl) {
+    throw ConfigError(fmt::format("comm.backend: nccl: {} is NCCL {}, expected {} or newer: {}", file,
+                                  nccl_version_text(version), nccl_version_text(kOldestNccl), kHint));
+  }
+  require(library, file, "ncclGetUniqueId", api.get_unique_id);
+  require(library, file, "ncclCommInitRankConfig", api.comm_init_rank_config);
+  require(library, file, "ncclCommFinalize", api.comm_finalize);
+  require(library, file, "ncclCommDestroy", api.comm_destroy);
+  require(library, file, "ncclCommAbort", api.comm_abort);
+  require(library, file, "ncclCommGetAsyncError", api.comm_get_async_error);
+  require(library, file, "ncclGetErrorString", api.get_error_string);
+  require(library, file, "ncclGetLastError", api.get_last_error);
+  require(library, file, "ncclAllGather", api.all_gather);
+  require(library, file, "ncclSend", api.send);
+  require(library, file, "ncclRecv", api.recv);
+  require(library, file, "ncclGroupStart", api.group_start);
+  require(library, file, "ncclGroupEnd", api.group_end);
+  find(library, "ncclAlltoAll", api.all_to_all);
+  find(library, "ncclCommDeregister", api.comm_deregister);
+  if (api.comm_deregister != nullptr) find(library, "ncclCommRegister", api.comm_register);
+  return api;
+}
+
+int nccl_version(const NcclApi& api) {
+  int version = 0;
+  return api.get_version(&version) == ncclSuccess ? version : 0;
+}
+
+std::string nccl_version_text(int version) {
+  const int major_unit = version < 10000 ? 1000 : 10000;  // the encoding changed after 2.8
+  return fmt::format("{}.{}.{}", version / major_unit, version % major_unit / 100, version % 100);
+}
+
 NcclConnection::NcclConnection(const NcclApi& api, const ncclUniqueId& id, const NcclPlace& place,
                                const NcclOptions& options)
     : api_(api), place_(place), options_(options), last_end_(Clock::now()) {
   start(id);
-  const Lock lock(mutex_);  // until watchdog_ is set: the thread compares its id with it
-  watchdog_ = std::thread([this] { watch(); });
+  const Lock lock(mutex_);  // until watchdog_ is set: abort() compares thread ids
+  watchdog_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 void NcclConnection::start(const ncclUniqueId& id) {
@@ -83,11 +144,7 @@ NcclConnection::~NcclConnection() {
 }
 
 void NcclConnection::stop_watching() {
-  {
-    const Lock lock(mutex_);
-    stopping_ = true;
-  }
-  stop_.notify_all();
+  watchdog_.request_stop();
   if (watchdog_.joinable()) watchdog_.join();
 }
 
@@ -273,7 +330,7 @@ void NcclConnection::deregister(const std::vector<void*>& handles) noexcept {
   try {
     settle(lock, issued_);
     Backoff backoff;
-    const auto is_watched = [this] { return comm_ != nullptr && !stopping_; };
+    const auto is_watched = [this] { return comm_ != nullptr && !watchdog_.get_stop_token().stop_requested(); };
     for (drop_finished(); !running_.empty() && is_watched(); drop_finished()) {  // the watchdog ends this if it lasts
       lock.unlock();
       backoff.pause();
@@ -296,11 +353,12 @@ void NcclConnection::drop_finished() {
   }
 }
 
-void NcclConnection::watch() {
+void NcclConnection::watch(const std::stop_token& stop) {
+  std::condition_variable_any interval;
   Lock lock(mutex_);
   try {
     cuda::set_device(place_.device);  // otherwise tests of events would start CUDA on GPU 0 as well
-    while (!stop_.wait_for(lock, options_.watch_interval, [this] { return stopping_; })) {
+    while (interval.wait_for(lock, stop, options_.watch_interval, [] { return false; }), !stop.stop_requested()) {
       if (failure_.empty()) {
         check_progress(lock);
       } else {

@@ -1,25 +1,26 @@
-// NcclConnection: one NCCL communicator, from the connection of all ranks to its end.
+// NcclApi: NCCL as a table of functions, loaded from libnccl.so.2 at run time, so that the program also starts without
+// NCCL. Tests bring their own table. NcclConnection: one NCCL communicator, from the connection of all ranks to its
+// end.
 //
 // NCCL runs the operations of one communicator in the order in which they were issued, whatever their streams, so all
 // streams share one. With two communicators, kernels that reach the GPU in different orders on two ranks would wait for
 // each other for ever.
 //
 // The communicator is non-blocking: a thread of NCCL queues an operation's kernel on the stream. Until then (the
-// operation is "launching") the stream's order means nothing, and no other operation may be issued. Afterwards the
-// stream tells when it ends.
+// operation is "launching") the stream's order means nothing, and no other operation may be issued.
 //
 // Operations may be captured in a CUDA graph. NCCL's thread then adds to the graph, which only one thread may do at a
-// time, so issue() waits until the operation is launched. A captured operation has no end of its own: watch_captured()
-// is called for each launch of the graph. ncclCommAbort waits until the graph is gone, so the thread that owns it
-// leaves the abort to the watchdog.
+// time, so issue() waits until the operation is launched. watch_captured() watches each launch of the graph instead.
+// ncclCommAbort waits until the graph is gone, so the thread that owns it leaves the abort to the watchdog.
 //
-// A watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
+// The watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
 // kernels that spin on the GPU, so that a thread that waits for the stream returns; from then on every call throws the
 // CommError with the reason. If the abort does not return in time, the process ends.
 #pragma once
 
+#include <nccl.h>
+
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -30,10 +31,42 @@
 #include <thread>
 #include <vector>
 
-#include "comm/nccl/nccl_library.h"
 #include "core/tensor/stream.h"
 
 namespace mantissa {
+
+struct NcclApi {
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclCommFinalize) comm_finalize = nullptr;
+  decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  // ncclAlltoAll is new in 2.28: null for older libraries. Its type is that of ncclAllGather, so that older headers
+  // serve as well.
+  decltype(&ncclAllGather) all_to_all = nullptr;
+  // ncclCommRegister and ncclCommDeregister are new in 2.19: both or neither.
+  ncclResult_t (*comm_register)(ncclComm_t comm, void* buffer, size_t bytes, void** handle) = nullptr;
+  ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle) = nullptr;
+};
+
+// The oldest NCCL with non-blocking communicators, 2.14.
+constexpr int kOldestNccl = 21400;
+
+// ConfigError with the loader's own message if `file` cannot be opened, lacks a function or is too old. The library
+// stays loaded: it has its own threads.
+NcclApi load_nccl(const std::string& file = "libnccl.so.2");
+
+int nccl_version(const NcclApi& api);
+std::string nccl_version_text(int version);  // 22809: "2.28.9"
 
 struct NcclOptions {
   std::chrono::milliseconds start_timeout{300'000};       // for all ranks to connect
@@ -117,7 +150,7 @@ class NcclConnection {
   // Waits until the operation is launched.
   void settle(Lock& lock, uint64_t number);
   void drop_finished();
-  void watch();
+  void watch(const std::stop_token& stop);
   void check_progress(Lock& lock);
   bool finalize();
 
@@ -133,9 +166,7 @@ class NcclConnection {
   std::deque<Running> running_;
   Clock::time_point last_end_;
   std::string failure_;
-  bool stopping_ = false;
-  std::condition_variable stop_;
-  std::thread watchdog_;
+  std::jthread watchdog_;
 };
 
 }  // namespace mantissa

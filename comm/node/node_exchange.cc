@@ -1,6 +1,8 @@
 #include "comm/node/node_exchange.h"
 
 #include <algorithm>
+#include <atomic>
+#include <new>
 
 #include "core/base/thread_team.h"
 
@@ -20,34 +22,74 @@ void copy_bytes(const std::byte* from, std::byte* to, size_t bytes) {
 
 }  // namespace
 
-bool NodeBoard::post(uint64_t number, const NodePost& post) {
-  Place& mine = place(number, rank_);
-  const bool fresh = mine.ready.load(std::memory_order_relaxed) == 0;
-  if (!fresh && mine.reads.load(std::memory_order_acquire) != readers_) return false;
-  mine.post = post;
-  mine.reads.store(0, std::memory_order_relaxed);
-  mine.ready.store(number + 1, std::memory_order_release);
-  return true;
-}
+// The board on which the ranks of a node say that a buffer may be read and that it has been.
+//
+// Collectives are numbered alike on all ranks. Each rank has a ring of places; number n takes place n mod kPlaces once
+// all others have read the previous post there. A post is written before its `ready` (release) and read after it
+// (acquire), and so are the buffer's bytes. A reader counts itself after its last read of the buffer (release); the
+// owner writes the buffer after it has seen the count (acquire). Atomics of this size are lock-free and therefore work
+// between processes.
+class NodeBoard {
+  struct alignas(64) Place {
+    std::atomic<uint64_t> ready;  // number + 1 of the collective that was posted last; 0: none
+    std::atomic<uint32_t> reads;  // of that post
+    NodePost post;
+  };
+  static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-const NodePost* NodeBoard::find(uint64_t number, int rank) const {
-  const Place& theirs = place(number, rank);
-  const uint64_t ready = theirs.ready.load(std::memory_order_acquire);
-  if (ready > number + 1) {
-    throw CommError(
-        fmt::format("rank {} of this node is at collective {} and has offered nothing to read for collective {}: all "
-                    "ranks of a node must call the same collectives, with operands in shared memory on all of them or "
-                    "on none",
-                    rank, ready - 1, number));
+ public:
+  // Each rank's part of the board's memory.
+  static constexpr size_t kBytes = NodeExchanges::kPlaces * sizeof(Place);
+
+  // `memory`: zeroed, of kBytes, used for nothing else.
+  NodeBoard(std::shared_ptr<NodeBlock> memory, const NodeRanks& node)
+      : memory_(std::move(memory)), rank_(node.rank), readers_(static_cast<uint32_t>(node.size - 1)) {}
+
+  // Offers a buffer as this rank's for collective `number`. False if the place is still being read.
+  bool post(uint64_t number, const NodePost& post) {
+    Place& mine = place(number, rank_);
+    const bool fresh = mine.ready.load(std::memory_order_relaxed) == 0;
+    if (!fresh && mine.reads.load(std::memory_order_acquire) != readers_) return false;
+    mine.post = post;
+    mine.reads.store(0, std::memory_order_relaxed);
+    mine.ready.store(number + 1, std::memory_order_release);
+    return true;
   }
-  return ready == number + 1 ? &theirs.post : nullptr;
-}
 
-bool NodeBoard::is_read_by_all(uint64_t number) const {
-  const Place& mine = place(number, rank_);
-  const bool later = mine.ready.load(std::memory_order_relaxed) > number + 1;  // which presupposes it
-  return later || mine.reads.load(std::memory_order_acquire) == readers_;
-}
+  // The post of `rank` for collective `number`; null if there is none yet. Stays until read() is called.
+  const NodePost* find(uint64_t number, int rank) const {
+    const Place& theirs = place(number, rank);
+    const uint64_t ready = theirs.ready.load(std::memory_order_acquire);
+    if (ready > number + 1) {
+      throw CommError(
+          fmt::format("rank {} of this node is at collective {} and has offered nothing to read for collective {}: all "
+                      "ranks of a node must call the same collectives, with operands in shared memory on all of them "
+                      "or on none",
+                      rank, ready - 1, number));
+    }
+    return ready == number + 1 ? &theirs.post : nullptr;
+  }
+
+  // This rank has read what it needs of it.
+  void read(uint64_t number, int rank) { place(number, rank).reads.fetch_add(1, std::memory_order_release); }
+
+  // Whether all others have read this rank's post for collective `number`.
+  bool is_read_by_all(uint64_t number) const {
+    const Place& mine = place(number, rank_);
+    const bool later = mine.ready.load(std::memory_order_relaxed) > number + 1;  // which presupposes it
+    return later || mine.reads.load(std::memory_order_acquire) == readers_;
+  }
+
+ private:
+  Place& place(uint64_t number, int rank) const {
+    // Zeroed memory holds such objects: they are made of integers.
+    return std::launder(reinterpret_cast<Place*>(memory_->of_rank(rank)))[number % NodeExchanges::kPlaces];
+  }
+
+  std::shared_ptr<NodeBlock> memory_;
+  int rank_;
+  uint32_t readers_;
+};
 
 NodeExchangeRequest barrier_request(const NodeRanks& node) {
   NodeExchangeRequest request{.kind = NodeExchangeKind::kBarrier, .buffers = {}, .rows = {}};
@@ -58,8 +100,8 @@ NodeExchangeRequest barrier_request(const NodeRanks& node) {
 }
 
 NodeExchanges::NodeExchanges(NodeRanks node) : node_(std::move(node)) {
-  auto memory = NodeBlock::share(node_, NodeBoard::bytes(), failure_);
-  if (memory != nullptr) board_ = std::make_unique<NodeBoard>(std::move(memory), node_);
+  auto memory = NodeBlock::share(node_, NodeBoard::kBytes, failure_);
+  if (memory != nullptr) board_ = std::make_shared<NodeBoard>(std::move(memory), node_);
 }
 
 std::shared_ptr<Storage> NodeExchanges::allocate(size_t bytes) {

@@ -6,9 +6,7 @@
 // wait for any of them. Call it from one thread.
 #pragma once
 
-#include <atomic>
 #include <deque>
-#include <new>
 
 #include "comm/node/node_memory.h"
 
@@ -21,53 +19,6 @@ struct NodePost {
   uint64_t offset_bytes = 0;  // in the owner's part of that memory
   uint64_t bytes = 0;
 };
-
-// The board on which ranks say that a buffer may be read and that it has been.
-//
-// Collectives are numbered alike on all ranks. Each rank has a ring of places; number n takes place n mod kPlaces once
-// all others have read the previous post there. A post is written before its `ready` (release) and read after it
-// (acquire), and so are the buffer's bytes. A reader counts itself after its last read of the buffer (release); the
-// owner writes the buffer after it has seen the count (acquire). Atomics of this size are lock-free and therefore work
-// between processes.
-class NodeBoard {
- public:
-  // Posts that can be unread at once; further ones wait.
-  static constexpr uint64_t kPlaces = 64;
-
-  // Bytes that each rank's part of the board's memory must have.
-  static constexpr size_t bytes();
-  // `memory`: zeroed, of bytes(), used for nothing else.
-  NodeBoard(std::shared_ptr<NodeBlock> memory, const NodeRanks& node)
-      : memory_(std::move(memory)), rank_(node.rank), readers_(static_cast<uint32_t>(node.size - 1)) {}
-
-  // Offers a buffer as this rank's for collective `number`. False if the place is still being read.
-  bool post(uint64_t number, const NodePost& post);
-  // The post of `rank` for collective `number`; null if there is none yet. Stays until read() is called.
-  const NodePost* find(uint64_t number, int rank) const;
-  // This rank has read what it needs of it.
-  void read(uint64_t number, int rank) { place(number, rank).reads.fetch_add(1, std::memory_order_release); }
-  // Whether all others have read this rank's post for collective `number`.
-  bool is_read_by_all(uint64_t number) const;
-
- private:
-  struct alignas(64) Place {
-    std::atomic<uint64_t> ready;  // number + 1 of the collective that was posted last; 0: none
-    std::atomic<uint32_t> reads;  // of that post
-    NodePost post;
-  };
-  static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
-
-  Place& place(uint64_t number, int rank) const {
-    // Zeroed memory holds such objects: they are made of integers.
-    return std::launder(reinterpret_cast<Place*>(memory_->of_rank(rank)))[number % kPlaces];
-  }
-
-  std::shared_ptr<NodeBlock> memory_;
-  int rank_;
-  uint32_t readers_;
-};
-
-constexpr size_t NodeBoard::bytes() { return kPlaces * sizeof(Place); }
 
 // kBarrier copies nothing: when it is done, all ranks have reached it, and data that they wrote before can be read.
 enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kBarrier };
@@ -91,8 +42,13 @@ struct NodeExchangeRequest {
 
 NodeExchangeRequest barrier_request(const NodeRanks& node);
 
+class NodeBoard;
+
 class NodeExchanges {
  public:
+  // Buffers that can be unread at once; further ones wait.
+  static constexpr uint64_t kPlaces = 64;
+
   // Collective.
   explicit NodeExchanges(NodeRanks node);
   const NodeRanks& node() const { return node_; }
@@ -114,7 +70,6 @@ class NodeExchanges {
   bool done(uint64_t number) const;
   // Continues all exchanges without blocking. CommError if the ranks disagree about one.
   void advance();
-  bool in_progress() const { return !exchanges_.empty(); }
   std::vector<Tensor> buffers() const;  // of the exchanges in progress
 
  private:
@@ -137,7 +92,7 @@ class NodeExchanges {
 
   NodeRanks node_;
   std::string failure_;
-  std::unique_ptr<NodeBoard> board_;              // null if memory cannot be shared
+  std::shared_ptr<NodeBoard> board_;              // null if memory cannot be shared
   std::vector<std::weak_ptr<NodeBlock>> blocks_;  // by number; gone with the last tensor in them
   std::deque<Exchange> exchanges_;                // in progress, in order
   uint64_t next_ = 0;

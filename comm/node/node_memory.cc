@@ -99,8 +99,8 @@ std::string first_failure(const NodeRanks& node, const F& f) {
   } catch (const CommError& error) {
     mine = error.what();
   }
-  for (const std::string& failure : gather_texts(node.gather, mine)) {
-    if (!failure.empty()) return failure;
+  for (const std::vector<std::byte>& failure : gather_varied(node.gather, std::as_bytes(std::span(mine)))) {
+    if (!failure.empty()) return {reinterpret_cast<const char*>(failure.data()), failure.size()};
   }
   return "";
 }

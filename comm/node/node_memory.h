@@ -9,9 +9,6 @@
 
 #include <sys/types.h>
 
-#include <memory>
-#include <string>
-
 #include "comm/communicator.h"
 
 namespace mantissa {

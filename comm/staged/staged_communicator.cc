@@ -1,5 +1,6 @@
 #include "comm/staged/staged_communicator.h"
 
+#include <algorithm>
 #include <deque>
 #include <exception>
 #include <list>
@@ -205,15 +206,11 @@ StagingPool::~StagingPool() {
 }
 
 std::shared_ptr<Storage> StagingPool::take(size_t bytes) {
-  // The smallest block that suffices, else the largest.
-  auto best = idle_.end();
-  const auto is_better = [&](const Block& block) {
-    if (best == idle_.end()) return true;
-    const size_t size = block.memory->bytes(), best_size = best->memory->bytes();
-    return best_size < bytes ? size > best_size : size >= bytes && size < best_size;
-  };
+  auto best = idle_.end();  // the smallest block that suffices, else the largest
   for (auto block = idle_.begin(); block != idle_.end(); ++block) {
-    if (passed(*block) && block->memory.use_count() == 1 && is_better(*block)) best = block;
+    if (!passed(*block) || block->memory.use_count() > 1) continue;
+    best = block;
+    if (block->memory->bytes() >= bytes) break;
   }
   if (best != idle_.end()) {
     const std::shared_ptr<Storage> memory = std::move(best->memory);
@@ -227,7 +224,9 @@ std::shared_ptr<Storage> StagingPool::take(size_t bytes) {
 }
 
 void StagingPool::give_back(std::shared_ptr<Storage> memory, std::unique_ptr<Event> last_copy) {
-  idle_.push_back({std::move(memory), std::move(last_copy)});
+  const auto larger = std::find_if(idle_.begin(), idle_.end(),
+                                   [&](const Block& block) { return block.memory->bytes() > memory->bytes(); });
+  idle_.insert(larger, {std::move(memory), std::move(last_copy)});
 }
 
 }  // namespace mantissa

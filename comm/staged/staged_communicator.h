@@ -8,9 +8,6 @@
 // from one thread.
 #pragma once
 
-#include <memory>
-#include <vector>
-
 #include "comm/communicator.h"
 #include "core/backend/backend.h"
 
@@ -46,7 +43,7 @@ class StagingPool {
   static bool passed(Block& block);
 
   Backend& backend_;
-  std::vector<Block> idle_;
+  std::vector<Block> idle_;  // by size
 };
 
 }  // namespace mantissa

@@ -5,7 +5,7 @@
 #include "comm/coded_gather.h"
 #include "comm/communicator.h"
 #include "comm/local/local_communicator.h"
-#include "comm/memory_plan.h"
+#include "comm/sharded_optimizer.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {

@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/gpu_claim.h"
 #include "comm/local/local_communicator.h"
 #include "comm/profiling_communicator.h"
-#include "comm/registry.h"
 #include "core/base/error.h"
 #include "tests/comm/communicator_contract.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/nccl/nccl_library.h"
+#include "comm/nccl/nccl_connection.h"
 
 namespace mantissa::testing {
 

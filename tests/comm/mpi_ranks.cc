@@ -12,9 +12,9 @@
 #include <cstring>
 #include <fstream>
 
+#include "comm/communicator.h"
 #include "comm/local/local_communicator.h"
 #include "comm/mpi/mpi_communicator.h"
-#include "comm/registry.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/cuda/emulation/settings.h"
 #include "tests/comm/communicator_contract.h"

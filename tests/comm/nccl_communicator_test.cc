@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <atomic>
 
-#include "comm/nccl/nccl_library.h"
+#include "comm/nccl/nccl_connection.h"
 #include "core/base/error.h"
 #include "core/cuda/emulation/settings.h"
 #include "tests/comm/communicator_contract.h"

@@ -182,14 +182,14 @@ TEST(NodeExchange, MoreMayBeUnderWayThanTheBoardHasPlaces) {
   run_ranks(2, [](Communicator& communicator) {
     Rank rank(communicator, 64);
     rank.fill(communicator.rank() + 1);
-    const int count = 3 * static_cast<int>(NodeBoard::kPlaces);
+    const int count = 3 * static_cast<int>(NodeExchanges::kPlaces);
     for (int round = 0; round < 300; ++round) {
       std::vector<uint64_t> numbers;
       for (int i = 0; i < count; ++i) numbers.push_back(rank.exchanges.start(rank.gather()));
       std::reverse(numbers.begin(), numbers.end());
       for (const uint64_t number : numbers) rank.finish(number);
     }
-    EXPECT_FALSE(rank.exchanges.in_progress());
+    EXPECT_TRUE(rank.exchanges.buffers().empty());
     EXPECT_TRUE(rank.row_is(1 - communicator.rank(), 2 - communicator.rank()));
     communicator.barrier();
   });

@@ -297,9 +297,9 @@ class RecordedRegistrations final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
 
-  std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {
+  Registration register_buffers(std::span<const Tensor> buffers) override {
     registered_.insert(registered_.end(), buffers.begin(), buffers.end());
-    return std::make_unique<Held>(*this);
+    return Registration(this, [this](const void*) { registered_.clear(); });
   }
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     note(send);
@@ -317,11 +317,6 @@ class RecordedRegistrations final : public ForwardingCommunicator {
   size_t registered() const { return registered_.size(); }
 
  private:
-  struct Held final : Registration {
-    explicit Held(RecordedRegistrations& given) : owner(given) {}
-    ~Held() override { owner.registered_.clear(); }
-    RecordedRegistrations& owner;
-  };
   void note(const Tensor& operand) {
     const bool lies_inside = std::any_of(registered_.begin(), registered_.end(), [&](const Tensor& buffer) {
       return buffer.raw() <= operand.raw() &&

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "comm/registry.h"
+#include "comm/communicator.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "models/model.h"

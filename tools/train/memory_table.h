@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/memory_plan.h"
+#include "comm/sharded_optimizer.h"
 #include "tools/train/session.h"
 
 namespace mantissa {

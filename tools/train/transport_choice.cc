@@ -4,8 +4,8 @@
 #include <exception>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/gpu_claim.h"
-#include "comm/registry.h"
 #include "core/backend/registry.h"
 #include "core/base/log.h"
 #include "tools/train/device_choice.h"

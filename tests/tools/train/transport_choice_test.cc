@@ -5,7 +5,6 @@
 
 #include "comm/communicator.h"
 #include "comm/local/local_communicator.h"
-#include "comm/registry.h"
 #include "core/backend/registry.h"
 
 namespace mantissa {
