@@ -56,7 +56,7 @@ TEST(CodedWeights, AreMatricesOfLinearLayersInBf16) {
   EXPECT_EQ(format_with(rounded, DType::kBF16, ParameterRole::kOther, {64}), std::nullopt);
 }
 
-// Weights that travel as codes of eight bits: products read the same numbers as without, ranks hold the same weights.
+// With 8-bit codes, products read the same numbers as without, and all ranks hold the same weights.
 
 using testing::CodedRank;
 using testing::CodedRun;
@@ -69,13 +69,13 @@ UpdateDecision decision_of(StepOutcome outcome, bool held = false) {
   return decision;
 }
 
-// What a rank has seen of some steps: after the calibration, an update, one that overflows and the one behind it, which
-// is held and then made again, and two more.
+// One rank's values over some steps: after the calibration, an update, an overflow, the held step after it and its
+// repetition, and two more.
 struct Seen {
   std::vector<std::vector<BFloat16>> operands;  // of each pass
   std::vector<DelayedScales::State> scales;     // after each
   std::vector<uint64_t> weights;
-  std::vector<std::vector<float>> state;  // masters, or weights that are their own, of this rank, at the end
+  std::vector<std::vector<float>> state;  // this rank's masters, or weights that are their own state, at the end
 };
 
 std::vector<float> widened(const Tensor& tensor) {
@@ -100,7 +100,7 @@ Seen train(CodedRank& rank) {
                               held = decision_of(StepOutcome::kClean, true);
   for (const UpdateDecision& decision : {clean, overflow, held, clean, clean}) {
     seen.operands.push_back(rank.pass());
-    if (step == 3) {  // the step is examined: its passes run once more, and are no part of the next amaxes
+    if (step == 3) {  // a fault search repeats the passes; the next amaxes must not include them
       rank.scales.forget_records();
       seen.operands.push_back(rank.pass());
     }
@@ -134,7 +134,7 @@ void expect_same_training(int ranks, CodedRun run) {
     EXPECT_TRUE(coded[rank].operands == working[rank].operands);
     EXPECT_TRUE(coded[rank].scales == working[rank].scales);
     EXPECT_TRUE(coded[rank].state == working[rank].state);
-    // The numbers that are stored are others: something is rounded.
+    // Stored numbers differ, so weights were rounded.
     EXPECT_EQ(coded[rank].weights.back() == working[rank].weights.back(), ranks == 1);
     EXPECT_EQ(coded[rank].weights[0], working[rank].weights[0]) << "initial weights are as they are";
     EXPECT_EQ(coded[rank].weights[3], coded[rank].weights[2]) << "a step that is held changes nothing";
@@ -152,7 +152,7 @@ TEST_P(CodedGatherOnRanks, LeavesEveryOperandAsItIs) {
   }
 }
 
-// The scale is too large for the next weights, so that they saturate, or so small that most of them are subnormal.
+// Scales too large for the next weights, so that they saturate, or so small that most become subnormal.
 TEST_P(CodedGatherOnRanks, LeavesOperandsThatSaturateOrVanishAsTheyAre) {
   expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 0}});
   expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 13}});
@@ -187,7 +187,7 @@ TEST_P(CodedGatherOnRanks, TakesTheMemoryThatIsPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(OneToFour, CodedGatherOnRanks, ::testing::Values(1, 2, 3, 4));
 
-// Counts what a rank hands to gathers.
+// Counts the bytes that a rank gathers.
 class CountedGathers final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -219,13 +219,13 @@ TEST(CodedGather, SendsHalfOfTheBytesOfWhatIsCoded) {
     EXPECT_EQ(stored.sent_bytes, stored.stored_bytes);
     EXPECT_EQ(coded.stored_bytes, stored.stored_bytes);
     EXPECT_EQ(in_codes, coded.sent_bytes);
-    // up.weight, 65 x 64, and down.weight, 64 x 67, have buckets of their own, of 4224 and 4352 places with what fills
-    // them up: of each, a rank sends half, a byte an element less.
+    // up.weight (65, 64) and down.weight (64, 67) have their own buckets, of 4224 and 4352 elements with padding. Of
+    // each, a rank sends half, one byte less for each element.
     EXPECT_EQ(as_stored - in_codes, size_t{2112 + 2176});
   });
 }
 
-// A full gather before the scales are known: a pass that looks for amaxes reads weights as they are.
+// Before the scales are known weights are gathered as stored: a pass that calibrates reads unrounded weights.
 TEST(CodedGather, WaitsForTheCalibration) {
   std::vector<uint64_t> hashes(2);
   for (const WeightGather gather : {WeightGather::kWorking, WeightGather::kF8}) {
@@ -240,8 +240,8 @@ TEST(CodedGather, WaitsForTheCalibration) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-// For a checkpoint, in the middle of a training: the weights are those of a training without codes, and so are the
-// steps behind it.
+// Restored for a checkpoint in the middle of a training, weights and later steps equal those of a training without
+// codes.
 TEST(CodedGather, WeightsCanBeHadAsTheyWereBefore) {
   for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kNoneStochastic}) {
     std::vector<uint64_t> hashes[2];

@@ -19,7 +19,7 @@ Tensor row_of(const Tensor& tensor, int row, int rows) {
   return tensor.slice(row * count, count);
 }
 
-// What the tensors of one check lie in and are ordered by.
+// The memory and the stream of one check.
 struct Bench {
   Communicator& communicator;
   TensorPlace& place;
@@ -43,7 +43,7 @@ struct Bench {
   }
 };
 
-// One exchange of each kind that can be under way beside others.
+// A collective that can run beside others.
 struct Exchange {
   const Bench& bench;
   int id;
@@ -109,7 +109,7 @@ void check_gather_in_place(const Bench& bench) {
   for (int from = 0; from < ranks; ++from) bench.expect_row(all, from, ranks, from, 0, 77);
 }
 
-// Several collectives under way at once, finished in the opposite order and partly by test() alone.
+// Several collectives at once, finished in the opposite order and partly by test() alone.
 void check_many_in_flight(const Bench& bench) {
   std::deque<Exchange> exchanges;
   for (int id = 0; id < 10; ++id) {
@@ -167,7 +167,7 @@ void check_texts(Communicator& communicator) {
   EXPECT_EQ(all_gather_text_lists(communicator, with_empty).back(), with_empty);
 }
 
-// Refused before anything is sent, so that no rank waits.
+// Wrong operands are rejected before anything is sent, so that no rank waits.
 void check_misuse(const Bench& bench) {
   Communicator& communicator = bench.communicator;
   Stream& stream = bench.stream;
@@ -193,7 +193,7 @@ struct RandomExchange {
   int kind = 0;  // 0 all_to_all, 1 all_gather
   Stream* stream = nullptr;
   Tensor send, receive;
-  Tensor seen;  // what a copy behind the collective got
+  Tensor seen;  // result of a copy after the collective
   std::unique_ptr<Work> work;
 };
 
@@ -211,10 +211,10 @@ class RandomRank {
   void run() {
     for (int id = 0; id < options_.count; ++id) {
       exchanges_.push_back(start(id));
-      // On all ranks, else those that wait for it would do so for ever.
+      // On all ranks, or ranks that wait for it would wait for ever.
       if (options_.abandoned == AbandonedWorks::kSome && below(shared_, 4) == 0) exchanges_.pop_back();
-      // A rank that is blocked in a host operation does not go on with its collectives, so nobody may wait for those
-      // before it: host operations come in the first half, waits in the second.
+      // A rank that blocks in a host operation does not advance its collectives, so nobody may wait for earlier ones:
+      // host operations come in the first half, waits in the second.
       const bool may_wait = id >= options_.count / 2;
       for (int looks = below(own_, 4); looks > 0; --looks) look_at_one(may_wait);
       const int host = may_wait ? -1 : below(shared_, 6);
@@ -281,7 +281,7 @@ class RandomRank {
     if (wait || chosen.work->test()) look_behind(chosen);
   }
 
-  // What follows a collective is queued without the host having seen its result.
+  // Queues work after a collective before the host has seen its result.
   void look_behind(RandomExchange& exchange) {
     EXPECT_TRUE(exchange.work->test());
     exchange.work.reset();

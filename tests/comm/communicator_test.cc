@@ -27,7 +27,7 @@ TEST_P(LocalCommunicatorTest, KeepsTheContract) {
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalCommunicatorTest, ::testing::Values(1, 2, 3, 4, 5));
 
 TEST(LocalCommunicator, NothingIsDoneBeforeAllRanksHavePosted) {
-  // Rank 1 holds back until rank 0 has seen that its gather is not done.
+  // Rank 1 posts after rank 0 has seen that its gather is not done.
   std::atomic<bool> tested = false;
   run_ranks(2, [&](Communicator& communicator) {
     if (communicator.rank() == 1) {
@@ -100,7 +100,7 @@ TEST(CommunicatorRegistry, NamesWhatThereIs) {
   }
 }
 
-// Runs `body` on two ranks: the first, which is profiled in one step, on this thread.
+// Runs `body` on two ranks and profiles one step of the first, which runs on this thread.
 OpTimes profile_two_ranks(const std::function<void(Communicator&, Stream&)>& body) {
   testing::HostPlace place;
   const auto stream = place.create_stream();
@@ -141,7 +141,7 @@ TEST(ProfilingCommunicator, CountsWhatThisRankSends) {
   });
   for (const OpTime& row : times.rows()) {
     if (row.op.empty()) continue;
-    EXPECT_EQ(row.calls, 1) << row.op;  // looks and waits are no calls
+    EXPECT_EQ(row.calls, 1) << row.op;  // tests and waits are not calls
     EXPECT_EQ(row.work.bytes, row.op == "all_gather_bytes" ? 8.0 : 12.0) << row.op;
     EXPECT_EQ(row.work.bound, Bound::kOther) << row.op;
     EXPECT_EQ(row.polled, row.op != "all_gather_bytes") << row.op;
@@ -163,7 +163,7 @@ TEST(ProfilingCommunicator, TellsWhatTheTransportTells) {
   EXPECT_EQ(profiled->shares_node_memory(), group.rank(1).shares_node_memory());
 }
 
-// Two machines whose administrator called both of them "node".
+// Two machines with the same name.
 const Node kFirst{.name = "node", .machine = "1111"}, kSecond{.name = "node", .machine = "2222"};
 
 GpuClaim claim(const Node& node, const std::string& uuid, const std::string& address, int index, int visible_gpus) {
@@ -171,7 +171,7 @@ GpuClaim claim(const Node& node, const std::string& uuid, const std::string& add
 }
 
 TEST(GpuClaims, OfDifferentGpusAreFine) {
-  // The second machine: a launcher that shows each rank one GPU, which is number 0 for all of them.
+  // On the second machine a launcher shows each rank one GPU, as number 0.
   const std::vector<GpuClaim> claims = {
       claim(kFirst, "a", "0000:01:00.0", 0, 2), claim(kFirst, "b", "0000:02:00.0", 1, 2),
       claim(kSecond, "c", "0000:01:00.0", 0, 1), claim(kSecond, "d", "0000:02:00.0", 0, 1)};
@@ -199,14 +199,14 @@ TEST(GpuClaims, OfOneGpuAreRefusedWithRanksNodeAndCounts) {
             "node: it has 3 ranks, and rank 3 sees 2 GPUs. Do this.");
 }
 
-// Containers may hide from each other that they are on one machine, and renumber its devices.
+// Containers of one machine may look like different machines and renumber its devices.
 TEST(GpuClaims, AGpuIsKnownByItsUuidWhateverElseIsSaidOfIt) {
   const std::vector<GpuClaim> claims = {claim(kFirst, "a", "0000:01:00.0", 0, 1),
                                         claim(kSecond, "a", "0000:02:00.0", 0, 1)};
   EXPECT_EQ(ranks_that_share(claims), std::pair(size_t{0}, size_t{1}));
 }
 
-// NCCL refuses them as it refuses one GPU.
+// NCCL rejects them like one GPU.
 TEST(GpuClaims, SlicesOfOneGpuCountAsOneGpu) {
   const std::vector<GpuClaim> claims = {claim(kFirst, "a", "0000:01:00.0", 0, 1),
                                         claim(kFirst, "b", "0000:01:00.0", 0, 1)};

@@ -45,8 +45,8 @@ struct Clique {
   int joined = 0;
   std::map<uint64_t, Operation> operations;
   std::vector<cuda::EventHandle> events;  // as long as streams may wait for them
-  cuda::EventHandle gate = nullptr;       // what never comes, if operations do not end
-  std::atomic<int> moving = 0;            // launched, by rank, and not yet done
+  cuda::EventHandle gate = nullptr;       // a never completed event, if operations do not end
+  std::atomic<int> moving = 0;            // operations launched and not yet done, over ranks
   std::atomic<bool> aborted = false;
 
   Clique() = default;
@@ -59,7 +59,7 @@ struct Clique {
   cuda::EventHandle record(cuda::StreamHandle stream);
 };
 
-// The rows of one rank, from the messages of all.
+// Moves the rows that one rank receives.
 void move_rows(const Operation& operation, int rank) {
   for (const Message& mine : operation.posts[static_cast<size_t>(rank)].messages) {
     for (size_t source = 0; source < operation.posts.size(); ++source) {
@@ -85,7 +85,7 @@ void move_rows(const Operation& operation, int rank) {
   }
 }
 
-// By rank: how often it has come to a captured operation, and has moved its rows.
+// By rank: how often it has reached a captured operation, and has moved its rows.
 struct Meetings {
   std::vector<int> arrived, moved;
 };
@@ -123,8 +123,7 @@ std::optional<bool> is_captured(const Operation& operation) {
   return std::nullopt;
 }
 
-// Queues the operation on the streams of all ranks: each starts when all have come so far, and ends when all have
-// ended.
+// Queues the operation on the streams of all ranks: each starts when all have reached it, and ends when all have ended.
 void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
   std::vector<cuda::EventHandle> starts, ends;
   for (const Post& post : operation->posts) starts.push_back(clique.record(post.stream));
@@ -144,8 +143,8 @@ void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
   }
 }
 
-// Captures what the graphs of all ranks repeat: each moves its rows when all have arrived, and goes on when all have
-// moved.
+// Captures the operation in the graphs of all ranks: each moves its rows when all have arrived, and continues when all
+// have moved.
 void capture(const std::shared_ptr<Clique>& clique, const Operation& operation) {
   const size_t ranks = operation.posts.size();
   const auto meetings = std::make_shared<Meetings>(Meetings{std::vector<int>(ranks), std::vector<int>(ranks)});
@@ -224,7 +223,7 @@ size_t size_of(ncclDataType_t type) {
 
 }  // namespace
 
-// What the opaque handle of NCCL points to.
+// The object behind NCCL's opaque handle.
 struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;
@@ -232,7 +231,7 @@ struct ncclComm {
   uint64_t issued = 0, launched = 0;
   bool finalized = false;
   std::vector<std::weak_ptr<void>> graph_references = {};
-  std::set<void*> registered = {};  // what handles point to, too
+  std::set<void*> registered = {};  // buffers, which are their own handles
 };
 
 namespace {
@@ -280,7 +279,7 @@ ncclResult_t post(ncclComm_t comm, Post post) {
   return ncclInProgress;
 }
 
-// A call inside of a group waits for its end.
+// A call inside a group is posted at its end.
 ncclResult_t add(ncclComm_t comm, const Message& message, cudaStream_t stream) {
   if (group.depth == 0) return post(comm, {{message}, stream});
   group.comm = comm;

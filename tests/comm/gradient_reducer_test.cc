@@ -49,7 +49,7 @@ TEST_P(ReducerTest, EveryElementIsTheDefinedSumOnEveryRankThatHoldsIt) {
   run([&](Communicator& communicator) {
     TrainingRank rank(communicator, config());
     EXPECT_EQ(rank.reducer->path(), path());
-    for (int round = 0; round < 2; ++round) rank.reduce();  // the second time with buffers that are not fresh
+    for (int round = 0; round < 2; ++round) rank.reduce();  // the second time with used buffers
     int64_t wrong = 0, elements = 0;
     std::map<std::pair<int, int64_t>, int> mine;
     rank.for_each_result([&](int parameter, int64_t element, float value) {
@@ -86,9 +86,8 @@ TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
         exact += static_cast<double>(toy_gradient(r, parameter, element));
         magnitude += std::abs(static_cast<double>(toy_gradient(r, parameter, element)));
       }
-      // One rounding of each contribution, ranks - 1 additions whose partial sums are at most the magnitude (each of
-      // them may also meet the subnormal range of the wire), one rounding before a gather. Second-order terms are below
-      // one per cent.
+      // One rounding of each contribution; ranks - 1 additions whose partial sums are at most the magnitude and may be
+      // subnormal on the wire; one rounding before a gather. Second-order terms are below one per cent.
       const double first_order = unit_wire + (ranks() - 1) * unit_sum + (gathered ? unit_wire : 0.0);
       const double bound = 1.01 * magnitude * first_order + 2.0 * ranks() * tiny;
       outside += !(std::abs(static_cast<double>(value) - exact) <= bound);
@@ -157,8 +156,8 @@ TEST_P(ReducerTest, BuffersAreWhatThePlanSays) {
 
 INSTANTIATE_TEST_SUITE_P(Wires, ReducerTest, testing::reducer_cases());
 
-// Rank 1 hears late that all have reached a bucket, and then reads: by that time rank 0 would have begun the next step,
-// if it did not wait at the end of finish().
+// Rank 1 reads a bucket late. Without the barrier at the end of finish(), rank 0 would have begun the next step by
+// then.
 class LateRank final : public testing::NodeCommunicator {
  public:
   using NodeCommunicator::NodeCommunicator;
@@ -200,8 +199,8 @@ TEST(Reducer, GradientsReadInPlaceAreOverwrittenOnlyWhenAllHaveReadThem) {
   });
 }
 
-// Big + 1 + 1, where 1 is half a unit in the last place of big in the wire dtype: added on the wire each 1 is lost
-// (ties go to even), in fp32 none. All values and both sums are exact in the wire dtype.
+// Big + 1 + 1, where 1 is half a unit in the last place of big in the wire dtype: accumulation on the wire loses each 1
+// (ties go to even), fp32 loses none. All values and both sums are exact in the wire dtype.
 TEST(Reducer, AddingOnTheWireLosesWhatFp32Keeps) {
   for (const auto& [wire, big] : {std::pair{DType::kBF16, 0x1p8f}, std::pair{DType::kF16, 0x1p11f}}) {
     const auto gradient = [big = big](int rank, int, int64_t) { return rank == 0 ? big : 1.0f; };
@@ -277,7 +276,7 @@ TEST(Reducer, ABucketStartsWhenItsLastGradientLands) {
       }
       EXPECT_EQ(reducer.started(), static_cast<int>(bucket) + 1);
     }
-    communicator.barrier();  // the other rank has started everything as well
+    communicator.barrier();  // the other rank has started all buckets as well
     while (reducer.completed() < reducer.started()) reducer.progress();  // completes without finish()
     reducer.finish();
   });
@@ -319,12 +318,12 @@ TEST(Reducer, ParametersWithoutAGradientCountAsZeroEvenIfUsedBefore) {
   for (const int ranks : {1, 2}) {
     run_ranks(ranks, [&](Communicator& communicator) {
       TrainingRank rank(communicator, {.wire = DType::kF32});
-      rank.reduce();  // leaves gradients of an earlier step behind
+      rank.reduce();  // leaves gradients of an earlier step
       rank.parameters.forget_gradients();
       rank.reducer->begin();
       rank.write_gradient(5, toy_gradient);
       rank.reducer->ready(rank.parameters[5]);
-      rank.write_gradient(6, toy_gradient);     // of an earlier micro-batch: counts, although it is not reported
+      rank.write_gradient(6, toy_gradient);     // of an earlier micro-batch: it counts although it is not reported
       rank.reducer->ready(rank.parameters[2]);  // used, but its gradient never came
       EXPECT_EQ(rank.reducer->started(), 0);
       rank.reducer->finish();
@@ -376,9 +375,9 @@ TEST(Reducer, MisuseIsRefused) {
   });
 }
 
-// What the reducer finds out about each bucket while it is summed.
+// The statistics of each bucket.
 
-// The definition, element by element, of what this rank holds of a bucket.
+// The definition, element by element, for this rank's part of a bucket.
 TensorStats stats_of(const TrainingRank& rank, int bucket) {
   const BucketLayout::Bucket& place = rank.buckets->layout().buckets()[static_cast<size_t>(bucket)];
   const Tensor shard = rank.reducer->result_shard(bucket);
@@ -426,14 +425,15 @@ TEST_P(GradientStatistics, AreThoseOfEveryBucketsShard) {
     TrainingRank rank(communicator, config());
     rank.reduce(poisoned);
     expect_stats_of_shards(rank);
-    rank.reduce();  // nothing of the first may be left in the second
+    rank.reduce();  // must not contain anything of the first
     expect_stats_of_shards(rank);
     rank.reduce(poisoned);
     expect_stats_of_shards(rank);
   });
 }
 
-// As large as a wire allows: what is gathered is smaller by a power of two than the result, whose statistics count.
+// As large as a wire allows. The gathered sum is smaller than the result by a power of two; statistics are of the
+// result.
 TEST(BoostedGradients, HaveTheStatisticsOfTheResult) {
   for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {

@@ -11,7 +11,7 @@
 namespace mantissa {
 namespace {
 
-// name: shapes given as element counts; fp32 where `fp32` says so, else bf16.
+// Parameters of these element counts, in bf16 unless `fp32` is set.
 void add(ParameterSet& parameters, const std::vector<int64_t>& sizes, const std::vector<int>& fp32 = {}) {
   for (size_t index = 0; index < sizes.size(); ++index) {
     const bool wide = std::find(fp32.begin(), fp32.end(), static_cast<int>(index)) != fp32.end();
@@ -29,7 +29,7 @@ TEST(BucketLayout, ByHand) {
   ParameterSet parameters;
   add(parameters, {200, 64, 1, 65, 300});
   const BucketLayout layout(parameters, 3, 320 * sizeof(float));
-  // Reverse order of use, aligned sizes 320 | 128 64 64 | 256: p0 does not fit behind p1 any more.
+  // Reverse order of use, aligned sizes 320 | 128 64 64 | 256: p0 does not fit after p1.
   ASSERT_EQ(layout.buckets().size(), 3u);
   EXPECT_EQ(parameters_of(layout.buckets()[0]), (std::vector<int>{4}));
   EXPECT_EQ(parameters_of(layout.buckets()[1]), (std::vector<int>{3, 2, 1}));
@@ -44,7 +44,7 @@ TEST(BucketLayout, ByHand) {
   EXPECT_EQ(layout.offset_in_bucket(2), 128);
   EXPECT_EQ(layout.flat_index(3, 64), 384 + 64);
   EXPECT_EQ(layout.locate(384 + 64), (BucketLayout::Element{3, 64}));
-  EXPECT_FALSE(layout.locate(384 + 65).has_value());     // padding behind p3
+  EXPECT_FALSE(layout.locate(384 + 65).has_value());     // padding after p3
   EXPECT_FALSE(layout.locate(3 * 384 - 1).has_value());  // padding at the end
   // The second of three shards of bucket 1 is [128, 256): p2 and p1; of bucket 2: the middle of p0.
   EXPECT_EQ(layout.shard_segments(1, 1), (std::vector<Segment>{{2, 0, 1, 0}, {1, 0, 64, 64}}));
@@ -243,7 +243,7 @@ TEST(WirePlan, ResultsAreShardsOrAll) {
             4 * static_cast<size_t>(layout.numel()));
 }
 
-// Only what is gathered in 16 bits has to be put somewhere.
+// Only sums that are gathered in 16 bits need buffers.
 TEST(WirePlan, ContributionsReadInPlaceNeedNoWindow) {
   ParameterSet parameters;
   testing::add_toy_parameters(parameters);
@@ -266,7 +266,7 @@ TEST(WirePlan, ContributionsReadInPlaceNeedNoWindow) {
   }
 }
 
-// Two buckets that share bytes of the window must never be under way at once, and none may wait for more than it must.
+// Two buckets that share bytes of the window must never run at once, and none may wait longer than necessary.
 TEST(WirePlan, BlockersProtectEveryPlace) {
   int blocked = 0;
   for (const int ranks : {2, 3, 5}) {
@@ -294,8 +294,7 @@ TEST(WirePlan, BlockersProtectEveryPlace) {
           }
         }
         blocked += slot.blocker >= 0;
-        // Ordinary buckets: at least two others are under way while one starts (four fit but for padding and the ring's
-        // end).
+        // Ordinary buckets: at least two others run while one starts (four fit except for padding and the ring's end).
         if (slot.blocker >= 0) {
           EXPECT_LE(slot.blocker, static_cast<int>(i) - 3);
         }
@@ -315,7 +314,7 @@ TEST(WirePlan, TheWindowHoldsTheLargestBucketAndIsNoLargerThanAllOfThem) {
   EXPECT_EQ(plan_wire(BucketLayout(small, 2), {.wire = DType::kBF16}).window_bytes, 2u * 2u * 128u);
 }
 
-// Where the bytes of weights lie that are sent as codes.
+// The places of weights that are sent as codes.
 
 struct Case {
   ParameterSet parameters;
@@ -335,7 +334,8 @@ TEST(GatherPlan, AByteForWhatIsCodedAndTheRestAsItIs) {
   ASSERT_EQ(layout.buckets().size(), 1u);
   ASSERT_EQ(layout.buckets()[0].shard_numel, 64);
   const GatherPlan plan = plan_gather(layout, of.coded);
-  // From the last parameter on: rank 0 has 64 codes, rank 1 36, rank 2 64 elements of two bytes: no row is shorter.
+  // In order from the last parameter: rank 0 has 64 codes, rank 1 36, rank 2 64 elements of two bytes: no row is
+  // shorter.
   EXPECT_TRUE(plan.empty());
   EXPECT_EQ(plan.sent_bytes, plan.stored_bytes);
   EXPECT_EQ(plan.stored_bytes, size_t{128});

@@ -35,7 +35,7 @@ TEST(MpiCommunicator, KeepsTheContract) {
   testing::check_communicator_contract(*communicator);
 }
 
-// What happens above 2^31 bytes, with small numbers: messages of several pieces, the last one shorter.
+// Messages above 2^31 bytes, with small numbers: several pieces, the last one shorter.
 TEST(MpiCommunicator, KeepsTheContractWithMessagesInPieces) {
   const auto communicator = create_mpi_communicator({.piece_bytes = 100'003});
   testing::check_communicator_contract(*communicator);
@@ -72,7 +72,7 @@ TEST(MpiCommunicator, KeepsTheContractInSharedMemory) {
   testing::check_communicator_contract(*communicator, place);
 }
 
-// Both ways at once: messages between nodes and shared memory inside of them.
+// Messages between nodes and shared memory within them, at once.
 TEST(MpiCommunicator, KeepsTheContractOnSeveralNodes) {
   const auto communicator = create_mpi_communicator({.piece_bytes = 100'003, .ranks_per_node = 2});
   EXPECT_EQ(communicator->local_rank(), communicator->rank() % 2);
@@ -82,8 +82,8 @@ TEST(MpiCommunicator, KeepsTheContractOnSeveralNodes) {
   testing::check_communicator_contract(*communicator);
 }
 
-// The readers of rank 0's buffer start first and find nothing in it, then do not look until they are told. Few bytes:
-// messages would have left at once. `other` orders the ranks without moving the exchanges of `communicator`.
+// The readers of rank 0's buffer start first, find nothing, and do not test again before the second barrier. With few
+// bytes, messages would have left at once. `other` orders the ranks without advancing the exchanges of `communicator`.
 TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   const auto communicator = create_communicator("mpi"), other = create_communicator("mpi");
   if (expected_ranks == 1) return;  // nobody reads
@@ -103,7 +103,7 @@ TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   for (int source = 0; source < expected_ranks; ++source) EXPECT_EQ(all.data<uint8_t>()[source * 100], 1 + source);
 }
 
-// Across nodes nothing can be read in place, and a meeting is one all the same.
+// Across nodes memory cannot be read in place, but node_barrier() works.
 TEST(MpiCommunicator, RanksOfOneNodeReadEachOthersMemoryBetweenMeetings) {
   for (const int ranks_per_node : {0, 2}) {
     const auto communicator = create_mpi_communicator({.ranks_per_node = ranks_per_node});
@@ -131,7 +131,7 @@ TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
   EXPECT_THROW(create_mpi_communicator({.ranks_per_node = -1}), ContractError);
 }
 
-// Some steps of toy training; the hash of the weights and the sum of squares of the last gradient.
+// Trains some toy steps. Returns the hash of the weights and the sum of squares of the last gradient.
 std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfig& config) {
   testing::TrainingRank rank(communicator, config);
   const bool one_node = communicator.shares_node_memory() && communicator.local_size() == communicator.size();
@@ -184,7 +184,7 @@ TEST_F(StagedOverMpi, KeepsTheContract) {
 
 TEST_F(StagedOverMpi, CarriesRandomSequencesOnSeveralStreams) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    // Other orders of the streams on every rank.
+    // A different order of the streams on every rank.
     cuda::emulation::set_seed(seed * 100 + static_cast<uint64_t>(staged_->rank()));
     testing::run_random_collectives(*staged_, gpu_, {.seed = seed});
   }
@@ -202,7 +202,7 @@ void say_what_is_mapped() {
   }
 }
 
-// Rank 1 has offered the first buckets and never offers the last: the others wait for it. Says what it maps in
+// Rank 1 has offered the first buckets and never offers the last: the others wait for it. Prints its mappings of
 // /dev/shm.
 int run_until_rank_1_dies() {
   const auto communicator = create_communicator("mpi");
@@ -235,6 +235,6 @@ int main(int argc, char** argv) {
   if (std::strcmp(argv[1], "die") == 0) return mantissa::run_until_rank_1_dies();
   mantissa::expected_ranks = std::atoi(argv[1]);
   const auto environment =
-      mantissa::create_communicator("mpi");  // MPI can be started only once: keeps it for all cases
+      mantissa::create_communicator("mpi");  // MPI can start only once: this keeps it for all cases
   return RUN_ALL_TESTS();
 }

@@ -28,7 +28,7 @@ using testing::wait_for;
 
 constexpr int64_t kRow = 6;
 
-// What a rank of a small computation holds, and one step of it on two streams: every collective, and work between them.
+// One rank of a small computation: its tensors, and one step on two streams with all collectives and work between them.
 struct RankState {
   RankState(Communicator& given, testing::TensorPlace& gpu)
       : communicator(given),
@@ -81,8 +81,8 @@ class NcclGraphs : public testing::NcclTest {};
 
 enum class Mode : uint8_t { kEager, kCaptured };
 
-// By rank: all values after six steps. Captured, these are an eager one, three launches of a graph, an eager one and
-// another launch.
+// All values by rank after six steps. Captured: an eager step, three launches of a graph, an eager step and another
+// launch.
 std::vector<std::vector<std::byte>> values_after(Mode mode, int ranks, FakeAllToAll all_to_all) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion}, all_to_all);
   std::vector<std::vector<std::byte>> values(static_cast<size_t>(ranks));
@@ -132,7 +132,7 @@ TEST_F(NcclGraphs, ThatDoNotEndAreAbortedAndNamed) {
     state.communicator.watch_captured(*state.compute);
     wait_for(*state.compute);
     const std::string text = failure_of<CommError>([&] { state.communicator.watch_captured(*state.compute); });
-    // A step moves, in bytes: both ways 12 of all_to_all, 6 and 12 of all_gather.
+    // Bytes of a step: 12 and 12 of all_to_all, 6 and 12 of all_gather.
     EXPECT_EQ(text.find("[captured step] rank 0 of 2 (GPU 0 of node "), 0u) << text;
     EXPECT_NE(text.find(", 42 bytes: it has not ended after 0."), std::string::npos) << text;
     EXPECT_EQ(failure_of<CommError>([&] { state.communicator.barrier(); }), text);
@@ -141,7 +141,7 @@ TEST_F(NcclGraphs, ThatDoNotEndAreAbortedAndNamed) {
   EXPECT_GE(testing::fake_nccl_counts().aborted, 1);
 }
 
-// NCCL's abort waits for the graph, which goes when the exception has left the thread that owns it.
+// NCCL's abort waits for the graph, which is destroyed after the exception has left the thread that owns it.
 TEST_F(NcclGraphs, TheirOwnerDoesNotWaitForTheAbort) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion, .failing_send = 2}, FakeAllToAll::kMissing);
   run_states(1, api, {.watch_interval = 5ms}, [&](RankState& state) {
@@ -176,10 +176,9 @@ TEST_F(NcclGraphs, NeedNcclToMixThemWithOtherCollectives) {
   unsetenv("NCCL_GRAPH_MIXING_SUPPORT");
 }
 
-// Training steps over NCCL, captured in CUDA graphs: reduction, verdict and update on the emulated GPU, with a stand-in
-// for NCCL.
+// Captured training steps: reduction, verdict and update.
 
-// The gradient of each weight is that weight, times a power of two of the rank: the steps depend on each other.
+// The gradient of each weight is that weight times a power of two of the rank, so that steps depend on each other.
 class Rank {
  public:
   Rank(Communicator& communicator, const ReducerConfig& config, WeightRounding rounding)
@@ -250,7 +249,7 @@ class Rank {
   std::unique_ptr<CapturedWork> graph_;
 };
 
-// By rank, the weights after four steps, of which the first is eager in both modes.
+// Weights by rank after four steps; the first is eager in both modes.
 std::vector<uint64_t> weights_after(Mode mode, int ranks, const ReducerConfig& config, WeightRounding rounding) {
   const NcclApi api = testing::make_fake_nccl({.version = 23000});
   std::vector<uint64_t> hashes(static_cast<size_t>(ranks));

@@ -1,4 +1,4 @@
-// What the tests of the NCCL transport share: ranks on the emulated GPU, with a stand-in for NCCL.
+// Ranks on the emulated GPU with a stand-in for NCCL, for tests of the NCCL transport.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ inline void expect_parts(const std::string& text, const std::vector<std::string>
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
 
-// As a thread does that waits for the GPU.
+// Waits for the stream like a thread that waits for the GPU.
 inline void wait_for(Stream& stream) {
   const auto end = stream.record();
   while (!end->done()) std::this_thread::yield();

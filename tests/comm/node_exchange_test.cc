@@ -23,7 +23,7 @@ NodeRanks node_of(Communicator& communicator) {
           }};
 }
 
-// A rank whose `send` (bytes of its own value) lies in the node's memory and whose `receive` does not.
+// A rank with `send` in node memory and `receive` elsewhere.
 struct Rank {
   explicit Rank(Communicator& given, int64_t bytes = 1000)
       : communicator(given),
@@ -82,7 +82,7 @@ TEST(NodeExchange, MemoryIsZeroedAlignedAndRecognised) {
   });
 }
 
-// Rank 1 is slow to read: until it has, the buffer must not count as free.
+// Rank 1 reads late: until then the buffer must not count as free.
 TEST(NodeExchange, IsNotDoneBeforeAllOthersHaveRead) {
   run_ranks(2, [](Communicator& communicator) {
     Rank rank(communicator);
@@ -131,7 +131,7 @@ TEST(NodeExchange, AMeetingIsDoneWhenAllHaveComeAndNotBefore) {
   });
 }
 
-// Of sizes below, at and above whole pages of either kind.
+// Sizes below, at and above whole pages of both kinds.
 TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
   for (const int64_t bytes : {100, 4096, 5000, 2 << 20, (2 << 20) + 40}) {
     run_ranks(3, [bytes](Communicator& communicator) {
@@ -161,7 +161,7 @@ TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
   }
 }
 
-// As one rank after the other goes on: each reuses its buffer as soon as it may.
+// Each rank reuses its buffer as soon as it may.
 TEST(NodeExchange, ReusedBuffersArriveAsTheyWere) {
   run_ranks(3, [](Communicator& communicator) {
     Rank rank(communicator, 5000);
@@ -177,7 +177,7 @@ TEST(NodeExchange, ReusedBuffersArriveAsTheyWere) {
   });
 }
 
-// Many times over: places become free at any moment of the other rank's.
+// Many rounds: places become free at any moment of the other rank.
 TEST(NodeExchange, MoreMayBeUnderWayThanTheBoardHasPlaces) {
   run_ranks(2, [](Communicator& communicator) {
     Rank rank(communicator, 64);
@@ -223,7 +223,7 @@ TEST(NodeExchange, MemoryThatAReaderHasGivenBackIsToldOf) {
   });
 }
 
-// Rank 1 names a file that is not its own, as where processes have numbers of their own.
+// Rank 1 sends a wrong ticket, as if each container had its own process numbers.
 TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
   run_ranks(3, [](Communicator& communicator) {
     NodeRanks node = node_of(communicator);
@@ -263,7 +263,7 @@ int mapped_files() {
   return count;
 }
 
-// Blocks begin where huge pages do, so that the system can give them, and their memory goes with the last who holds it.
+// Blocks begin at boundaries of huge pages, so that the system can grant them; memory goes with its last user.
 TEST(NodeExchange, BlocksAreAlignedAndGivenBack) {
   run_ranks(2, [](Communicator& communicator) {
     for (const size_t bytes : {size_t{4096}, kHugePageBytes, 3 * kHugePageBytes + 64}) {

@@ -16,7 +16,7 @@ namespace mantissa::testing {
 
 class NodeCommunicator : public ForwardingCommunicator {
  public:
-  // Collective. `inner`'s ranks are those of the node.
+  // Collective. The ranks of `inner` form the node.
   explicit NodeCommunicator(Communicator& inner)
       : ForwardingCommunicator(inner),
         exchanges_(NodeRanks{.rank = inner.rank(), .size = inner.size(), .gather = [&inner](auto mine) {
@@ -26,13 +26,13 @@ class NodeCommunicator : public ForwardingCommunicator {
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char*) override { return exchanges_.allocate(bytes); }
   SharedRows rows_of_all(const Tensor& mine) const override { return exchanges_.rows_of_all(mine); }
   std::unique_ptr<Work> node_barrier(Stream&) override {
-    return std::make_unique<Meeting>(exchanges_, exchanges_.start(barrier_request(exchanges_.node())));
+    return std::make_unique<BarrierWork>(exchanges_, exchanges_.start(barrier_request(exchanges_.node())));
   }
 
  private:
-  class Meeting final : public Work {
+  class BarrierWork final : public Work {
    public:
-    Meeting(NodeExchanges& exchanges, uint64_t number) : exchanges_(exchanges), number_(number) {}
+    BarrierWork(NodeExchanges& exchanges, uint64_t number) : exchanges_(exchanges), number_(number) {}
     bool test() override {
       exchanges_.advance();
       return exchanges_.done(number_);
@@ -57,7 +57,7 @@ class ReducerTest : public ::testing::TestWithParam<std::tuple<int, DType, Accum
         .wire = std::get<1>(GetParam()), .accumulation = std::get<2>(GetParam()), .sharding = std::get<3>(GetParam())};
   }
   ContributionPath path() const { return ranks() > 1 ? std::get<4>(GetParam()) : ContributionPath::kExchanged; }
-  // run_ranks() of ranks() whose reducers take path(): ranks that share memory read in place.
+  // Runs ranks() ranks whose reducers take path(): ranks that share memory read in place.
   void run(const std::function<void(Communicator&)>& body) const {
     run_ranks(ranks(), [&](Communicator& local) {
       if (path() == ContributionPath::kExchanged) return body(local);

@@ -80,7 +80,7 @@ void load(ShardedOptimizer& optimizer, const std::vector<SavedPiece>& pieces, in
   optimizer.end_load(applied_steps);
 }
 
-// Gradients of which every rank has the same exact share, so that the sums are the same for 1, 2 and 3 ranks.
+// Gradients with equal exact shares, so that sums are the same for 1, 2 and 3 ranks.
 testing::GradientFunction shares(int ranks) {
   return [ranks](int, int parameter, int64_t element) {
     return std::nearbyint(toy_gradient(0, parameter, element) * 64.0f) * 6.0f / 64.0f / static_cast<float>(ranks);
@@ -132,7 +132,7 @@ TEST_P(ResumedState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
     for (const Layout& second : layouts) {
       EXPECT_EQ(train(second, half.pieces, 2, 0, options).hash, half.hash)
           << first.ranks << " ranks to " << second.ranks;
-      if (second.ranks == 5) continue;  // fifths are not exact: only what is loaded is compared
+      if (second.ranks == 5) continue;  // fifths are not exact: only the loaded state is compared
       EXPECT_EQ(train(second, half.pieces, 2, 2, options).hash, straight)
           << first.ranks << " ranks to " << second.ranks;
     }
@@ -141,7 +141,7 @@ TEST_P(ResumedState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(States, ResumedState, ::testing::ValuesIn(resumed_states()), testing::name_of);
 
-// The largest difference between the weights, with their compensations, of one rank's pieces of two layouts.
+// The largest difference between the weights (with compensations) of two layouts.
 double difference(std::vector<SavedPiece> a, std::vector<SavedPiece> b) {
   for (std::vector<SavedPiece>* pieces : {&a, &b}) {
     std::sort(pieces->begin(), pieces->end(),
@@ -169,8 +169,8 @@ TEST(ConvertedState, GoesFromEveryFormatToEveryOther) {
     for (const NamedState& to : states) {
       SCOPED_TRACE(from.name + " to " + to.name);
       const TrainingRun loaded = train({1, Sharding::kSharded}, half.pieces, 2, 0, to.options);
-      // Weights of up to 3: rounded to bf16 by 2^-8 of themselves at most, with a compensation by 2^-17, with a master
-      // by the rounding of a sum in fp32.
+      // Weights of up to 3. Largest relative error: 2^-8 in bf16, 2^-17 with a compensation, the rounding of an fp32
+      // sum with a master.
       const double bound = to.options.master == MasterWeights::kNoneStochastic ? 0x1p-8
                            : to.options.master == MasterWeights::kKahan        ? 0x1p-17
                                                                                : 0x1p-24;
@@ -179,7 +179,7 @@ TEST(ConvertedState, GoesFromEveryFormatToEveryOther) {
   }
 }
 
-// A moment of a parameter as the pieces have it, from its first element to its last.
+// A whole moment of a parameter, from its pieces.
 SavedMoment whole_moment(const std::vector<SavedPiece>& pieces, int parameter, bool first) {
   SavedMoment whole;
   for (int64_t at = 0; true;) {
@@ -200,7 +200,7 @@ const AdamWOptions& options_named(const std::vector<NamedState>& states, const s
       ->options;
 }
 
-// Pieces of 1, 2 and 3 ranks end within blocks. Whoever saved and whoever loads, the codes are those of the blocks.
+// Pieces of 1, 2 and 3 ranks end within blocks. Codes do not depend on the layouts that saved and loaded them.
 TEST(ConvertedState, ValuesBecomeTheSameCodesHoweverTheyWereDivided) {
   const std::vector<NamedState> states = testing::named_states();
   const AdamWOptions& codes = options_named(states, "codes");
@@ -238,7 +238,7 @@ TEST(ConvertedState, ValuesBecomeTheSameCodesHoweverTheyWereDivided) {
   EXPECT_TRUE(divided && had_codes);
 }
 
-// The codes of a run in 8 bits as the values that they stand for.
+// The codes of an 8-bit run, decoded to values.
 TEST(ConvertedState, CodesBecomeTheirValues) {
   const std::vector<NamedState> states = testing::named_states();
   const TrainingRun half = train({2, Sharding::kSharded}, {}, 0, 2, states[4].options);
@@ -353,7 +353,7 @@ TEST(OptimizerState, MisuseIsRefused) {
   });
 }
 
-// Values in pieces of any size, in any order, on their way to codes.
+// Encoding of values that arrive in pieces of any size, in any order.
 
 struct Codes {
   std::vector<uint8_t> codes;

@@ -33,7 +33,7 @@ testing::GradientFunction exact_parts(int ranks, uint32_t step) {
   };
 }
 
-// Hashes of the working weights after some steps; all ranks must agree.
+// Hash of the working weights after some steps; all ranks must agree.
 uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
                     const std::function<testing::GradientFunction(int)>& gradient,
                     const AdamWOptions& options = kOptions, DType low = DType::kBF16,
@@ -79,7 +79,7 @@ TEST_P(OptimizerTest, TheNumberOfRanksChangesNoBitWhenTheSumsAreExact) {
   EXPECT_EQ(different.size(), testing::named_states().size()) << "each rounds in its own way";
 }
 
-// Weights that are their own state, and second moments in bf16.
+// Weights without masters, and second moments in bf16.
 TEST_P(OptimizerTest, StatesThatAreRoundedStochasticallyDependOnTheSeed) {
   for (const testing::NamedState& state : testing::named_states()) {
     const bool random = state.options.master == MasterWeights::kNoneStochastic ||
@@ -120,7 +120,7 @@ TEST(Optimizer, WeightsInFp16NeedMasters) {
   });
 }
 
-// A small update of a weight that is its own state shows in time: a thousandth of a half step of bf16 each time.
+// Small updates of weights without masters accumulate: each is a thousandth of half a bf16 step.
 TEST(Optimizer, WeightsWithoutMastersMoveByLessThanAStep) {
   run_ranks(1, [](Communicator& communicator) {
     for (const MasterWeights master : {MasterWeights::kNoneStochastic, MasterWeights::kKahan}) {
@@ -135,15 +135,15 @@ TEST(Optimizer, WeightsWithoutMastersMoveByLessThanAStep) {
       };
       const double before = mean();
       constexpr int kSteps = 100;
-      constexpr double kRate = 1e-5;  // of updates whose m / sqrt(v) is 1; the weights are some 0.5
+      constexpr double kRate = 1e-5;  // updates have m / sqrt(v) = 1; weights are about 0.5
       for (int step = 0; step < kSteps; ++step) rank.step([](int, int, int64_t) { return 1.0f; }, kRate);
-      // Weights without compensation show a mean that is off by 100 roundings of up to half of 2^-8 * 0.5 each.
+      // Without compensation the mean is off by 100 roundings of up to half of 2^-8 * 0.5 each.
       EXPECT_NEAR(mean(), before - kSteps * kRate, 4.0 * 0x1p-10 * std::sqrt(100.0 / 6464.0));
     }
   });
 }
 
-// Neither ranks, nor who keeps the masters, nor buckets; initial weights included.
+// Weights do not depend on ranks, sharding and buckets, initial weights included.
 TEST_P(OptimizerTest, StochasticRoundingDependsOnSeedAndUpdateOnly) {
   const auto run = [](int ranks, Sharding sharding, int steps, DType low, const AdamWOptions& options,
                       int64_t capacity_bytes = testing::kToyCapacityBytes) {
@@ -175,7 +175,7 @@ TEST_P(OptimizerTest, EveryUpdateRoundsAnew) {
     OptimizedRank rank(communicator, {.wire = DType::kF32}, options);
     rank.optimizer.initialize(kSeed);
     const uint64_t before = rank.hash();
-    rank.step(toy_gradient, 0.0);  // masters stay as they are
+    rank.step(toy_gradient, 0.0);  // masters do not change
     EXPECT_NE(rank.hash(), before);
   });
 }
@@ -230,9 +230,9 @@ TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
           w -= kRate * (m / (1.0 - std::pow(beta1, step + 1))) /
                (std::sqrt(v / (1.0 - std::pow(beta2, step + 1))) + static_cast<double>(kOptions.epsilon));
         }
-        // The summed gradients are exact. A step rounds the weight, at most 2.5, twice, and its update, some ten
-        // operations on values that are at most twice the learning rate; moments that cancel cost their absolute error
-        // only, because sqrt(v / c2) is at least half of the largest gradient so far.
+        // Summed gradients are exact. A step rounds the weight (at most 2.5) twice, and its update in some ten
+        // operations on values of at most twice the learning rate. Moments that cancel cost their absolute error only,
+        // because sqrt(v / c2) is at least half of the largest gradient so far.
         const double bound = kSteps * (2 * 2.5 + 2 * 10 * kRate) * 0x1p-24;
         wrong += !(std::abs(static_cast<double>(piece.master.data<float>()[i]) - w) <= bound);
       }
@@ -377,7 +377,7 @@ TEST(Optimizer, GradientsAndOptimizerMustShareTheirMode) {
 
 // Ranks that share memory have one copy of the working weights between them.
 
-// Whether what rank 0 writes into its weights is there on the other ranks.
+// Whether other ranks see rank 0's writes to its weights.
 void expect_common(OptimizedRank& rank, bool common) {
   EXPECT_EQ(rank.buckets->weights_in_common(), common);
   std::byte& byte = rank.buckets->weight(0).raw()[0];
@@ -407,7 +407,7 @@ TEST(CommonWeights, HoldTheBitsOfACopyForEachRank) {
   }
 }
 
-// Rank 1 goes on computing with the weights after rank 0 has begun to update: they must stay until it comes, too.
+// Rank 1 still computes with the weights when rank 0 begins to update: they must not change before rank 1 updates too.
 TEST(CommonWeights, StayUntilEveryRankUpdates) {
   run_ranks(2, [](Communicator& local) {
     testing::NodeCommunicator communicator(local);
@@ -427,7 +427,7 @@ TEST(CommonWeights, StayUntilEveryRankUpdates) {
   });
 }
 
-// Weights that are their own state are written when they are loaded: not before every rank has come to that.
+// Loading writes weights that are their own state: not before every rank loads.
 TEST(CommonWeights, StayUntilEveryRankLoads) {
   run_ranks(2, [](Communicator& local) {
     testing::NodeCommunicator communicator(local);
@@ -461,7 +461,7 @@ TEST(CommonWeights, AreRefusedByReplicatedRanks) {
   });
 }
 
-// How sharded optimizers gather the working weights.
+// The gathers of working weights.
 
 TEST(WeightGather, BuffersAreRegistered) {
   for (const int ranks : {1, 2, 3}) {
@@ -483,7 +483,7 @@ TEST(WeightGather, BuffersAreRegistered) {
   }
 }
 
-// On a stream of their own, so that they overlap the updates.
+// They run on their own stream, so that they overlap the updates.
 class GatherStreams final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

@@ -67,7 +67,7 @@ struct TrainingRank {
     reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
   }
 
-  // What a backward pass would do for one parameter.
+  // Acts as the backward pass of one parameter.
   void write_gradient(int parameter, const GradientFunction& gradient) {
     Parameter& target = parameters[parameter];
     float* values = target.gradient.data<float>();
@@ -100,7 +100,7 @@ struct TrainingRank {
     }
   }
 
-  // The verdict about what was reduced; loss: of this rank.
+  // The verdict about the reduced gradients; `loss` is this rank's.
   Verdict verdict_of(VerdictReduction& verdicts, float loss) {
     const Tensor losses = backend->make_tensor(DType::kF32, {1}, "losses");
     backend->upload(&loss, losses, *stream);
@@ -109,7 +109,7 @@ struct TrainingRank {
     return verdicts.read_decision().verdict;
   }
 
-  // An update with these numbers, as a clean verdict would have it. The optimizer is this rank's.
+  // An update with these numbers, as after a finite verdict.
   void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0) {
     constexpr double kNoClipping = std::numeric_limits<double>::infinity();
     const UpdateControl control = control_of(
@@ -144,7 +144,7 @@ struct OptimizedRank : TrainingRank {
     update(optimizer, adamw, learning_rate, unscale);
   }
   uint64_t hash() { return hash_weights(parameters, *backend, *stream); }
-  // Of the working weights after the first `steps` steps, whose gradients are gradient(step).
+  // Hash of the working weights after the first `steps` steps with gradient(step).
   uint64_t hash_after(int steps, const std::function<GradientFunction(int step)>& gradient) {
     optimizer.initialize(kSeed);
     for (int step_number = 0; step_number < steps; ++step_number) {
@@ -157,8 +157,7 @@ struct OptimizedRank : TrainingRank {
   ShardedOptimizer optimizer;
 };
 
-// up.weight and down.weight, in both of their products; the head, of which there is one product, and the table stay as
-// they are.
+// Rounds up.weight and down.weight in both of their products; not the head, which has one product, nor the embedding.
 class RoundedMatrices final : public PrecisionPolicy {
  public:
   explicit RoundedMatrices(Format format, std::set<std::string> layers = {"up", "down"}) : layers_(std::move(layers)) {
@@ -194,7 +193,7 @@ struct CodedRank : TrainingRank {
         optimizer(*buckets, communicator, *backend, *stream, Sharding::kSharded, run.adamw,
                   {.weights = run.gather == WeightGather::kF8 ? coded : CodedWeights(), .scales = &scales}) {}
 
-  // What a pass does with the weights that are rounded; returns them as the products read them, one after the other.
+  // Acts as a pass over the rounded weights; returns the operands of the products one after the other.
   std::vector<BFloat16> pass() {
     std::vector<BFloat16> operands;
     for (int index = 0; index < parameters.size(); ++index) {
@@ -226,7 +225,7 @@ struct CodedRank : TrainingRank {
     amaxes.run({});
     scales.end_calibration();
   }
-  // The rest of a step behind its pass. An update that is not applied leaves the count of them as it is.
+  // The rest of a step after its pass. Counts only applied updates.
   void finish_step(const GradientFunction& gradient, const UpdateDecision& decision = {}) {
     reduce(gradient);
     optimizer.record_amaxes();
@@ -252,7 +251,7 @@ struct CodedRank : TrainingRank {
   ShardedOptimizer optimizer;
 };
 
-// Another one in every step.
+// A different gradient in every step.
 inline GradientFunction gradient_of(int step) {
   return
       [step](int rank, int parameter, int64_t element) { return toy_gradient(rank, parameter, element + 7919 * step); };
@@ -261,10 +260,10 @@ inline GradientFunction gradient_of(int step) {
 struct NamedState {
   std::string name;
   AdamWOptions options;
-  double bytes;  // an element of a large bf16 matrix, of masters (or compensations) and moments, without scales
+  double bytes;  // of masters (or compensations) and moments per element of a large bf16 matrix, without scales
 };
 
-// Every way to keep each of weights, first and second moments, with every other way of the other two at least once.
+// Every format of weights, first and second moments, combined with each format of the other two at least once.
 inline std::vector<NamedState> named_states() {
   using M = MomentFormat;
   using W = MasterWeights;
@@ -312,8 +311,8 @@ class RecordedRegistrations final : public ForwardingCommunicator {
     return ForwardingCommunicator::all_gather(send, recv, stream);
   }
 
-  int inside() const { return inside_; }    // operands of collectives that lie in registered buffers
-  int outside() const { return outside_; }  // and those that do not
+  int inside() const { return inside_; }    // operands of collectives in registered buffers
+  int outside() const { return outside_; }  // and elsewhere
   size_t registered() const { return registered_.size(); }
 
  private:

@@ -26,7 +26,7 @@ struct Outcome {
   std::optional<Offender> offender;
 };
 
-// Reduces the gradients on `ranks` threads; every rank must come to the same outcome.
+// Reduces the gradients on `ranks` threads; all ranks must agree on the outcome.
 Outcome outcome_of(
     int ranks, const ReducerConfig& config, const testing::GradientFunction& gradient,
     const std::function<float(int)>& loss = [](int) { return 1.0f; }) {
@@ -35,7 +35,7 @@ Outcome outcome_of(
     TrainingRank rank(communicator, config);
     VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
     Outcome& mine = outcomes[static_cast<size_t>(communicator.rank())];
-    for (int round = 0; round < 2; ++round) {  // nothing of the first may be left in the second
+    for (int round = 0; round < 2; ++round) {  // the second must not contain anything of the first
       rank.reduce(gradient);
       mine.verdict = rank.verdict_of(verdicts, loss(communicator.rank()));
       if (!mine.verdict.gradients_finite) {
@@ -142,7 +142,7 @@ TEST_P(VerdictTest, OneBadElementIsFoundWithItsRankOnEveryWire) {
 TEST_P(VerdictTest, TheFirstOffenderIsByParameterThenElementThenRank) {
   const int ranks = GetParam();
   const int last = ranks - 1;
-  // Flat order is the reverse of parameter order: parameter 8 is bad as well, and comes first in the buckets.
+  // Flat order is the reverse of parameter order: parameter 8 is bad as well, and is first in the buckets.
   const auto gradient = [&](int r, int p, int64_t e) {
     if (p == 8 && e == 0) return kInf;
     if (p == 3 && e == 70 && r == last) return kInf;
@@ -206,8 +206,8 @@ TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {
   expect_offender(outcome_of(2, {.wire = DType::kF16}, gradient), 3, 70, 1, false);
 }
 
-// Sums of finite contributions in rank order never make NaN, so it is written into a sum here, and the verdict is made
-// up: the rank that holds the sum tells the others.
+// Sums of finite contributions never give NaN, so the test writes it into a sum and makes up the verdict: the rank that
+// holds the sum tells the others.
 TEST(Verdict, TheKindOfABadSumIsThatOfTheSummedValue) {
   for (const bool nan_first : {false, true}) {
     for (const int holder : {0, 1}) {
@@ -238,8 +238,8 @@ TEST(Verdict, InfinitiesThatCancelAreNanButNamedByTheirRank) {
     return toy_gradient(r, p, e);
   };
   const Outcome outcome = outcome_of(2, {}, opposite);
-  expect_offender(outcome, 1, 3, 0);       // Inf, what the rank sent
-  EXPECT_TRUE(outcome.verdict.found_nan);  // what the sum holds
+  expect_offender(outcome, 1, 3, 0);       // Inf, as the rank sent it
+  EXPECT_TRUE(outcome.verdict.found_nan);  // in the sum
 }
 
 TEST(Verdict, FoldKeepsTheOrderOfRanks) {
@@ -267,7 +267,7 @@ TEST(Verdict, AFiniteVerdictHasNoOffender) {
   });
 }
 
-// Ranks with different data have the same scales, step after step.
+// Ranks with different data get the same scales in every step.
 
 constexpr int kSteps = 50;
 constexpr int32_t kHistory = 4;
@@ -314,8 +314,8 @@ TEST_P(AmaxExchangeTest, AllRanksHaveTheScalesOfTheLargestAmax) {
   });
   for (const auto& other : scales) EXPECT_EQ(other, scales[0]);
 
-  // Tensor 0, written out: the largest finite entry of the last four steps, where a step with an overflow on any rank
-  // has none.
+  // Tensor 0, written out: the largest finite entry of the last four steps; a step with an overflow on any rank has
+  // none.
   const size_t tensors = scales[0].size() / kSteps;
   float expected = 1.0f;
   for (int step = 0; step < kSteps; ++step) {
