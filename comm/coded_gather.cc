@@ -1,13 +1,49 @@
 #include "comm/coded_gather.h"
 
-#include "core/kernels/quantize/args.h"
-
 #include <algorithm>
+
+#include "core/base/round_up.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
 namespace {
 
-// n elements in rows of up to 128: their codes do not depend on how they lie.
+constexpr int64_t kRowAlignmentBytes = 64;
+
+std::optional<Format> format_of(const Parameter& parameter, const PrecisionPolicy& policy) {
+  if (parameter.shape.rank() != 2 || parameter.role == ParameterRole::kEmbedding) return std::nullopt;
+  if (parameter.working_dtype != DType::kBF16) return std::nullopt;
+  const LinearFormats& formats = policy.at(parameter.precision_layer()).linear;
+  const auto forward = formats.at(Product::kForward, Role::kWeight),
+             backward = formats.at(Product::kInputGradient, Role::kWeight);
+  if (!forward || forward != backward || forward->scaling != Scaling::kDelayed) return std::nullopt;
+  return forward->format;
+}
+
+GatherPlan::Bucket plan_bucket(const BucketLayout& layout, int index, const CodedWeights& coded) {
+  const BucketLayout::Bucket& whole = layout.bucket(index);
+  GatherPlan::Bucket bucket;
+  bool any_coded = false;
+  for (int rank = 0; rank < layout.ranks(); ++rank) {
+    std::vector<GatherPlan::Piece>& pieces = bucket.ranks.emplace_back();
+    int64_t end = 0;
+    for (const Segment& segment : layout.shard_segments(index, rank)) {
+      const auto format = coded[static_cast<size_t>(segment.parameter)];
+      any_coded = any_coded || format;
+      pieces.push_back({.parameter = segment.parameter,
+                        .offset = rank * whole.shard_numel + segment.offset,
+                        .count = segment.count,
+                        .row_offset = end,
+                        .format = format});
+      end = round_up(end + segment.count * (format ? 1 : size_bytes(whole.dtype)), kRowAlignmentBytes);
+    }
+    bucket.row_bytes = std::max(bucket.row_bytes, end);
+  }
+  if (!any_coded || bucket.row_bytes >= whole.shard_numel * size_bytes(whole.dtype)) return {};
+  return bucket;
+}
+
+// n elements in rows of up to 128; codes do not depend on the shape.
 Shape as_matrix(int64_t n) {
   int64_t columns = 128;
   while (n % columns != 0) columns /= 2;
@@ -15,6 +51,30 @@ Shape as_matrix(int64_t n) {
 }
 
 }  // namespace
+
+CodedWeights coded_weights(const ParameterSet& parameters, const PrecisionPolicy& policy) {
+  CodedWeights coded;
+  for (int index = 0; index < parameters.size(); ++index) coded.push_back(format_of(parameters[index], policy));
+  const bool any = std::any_of(coded.begin(), coded.end(), [](const auto& format) { return format.has_value(); });
+  return any ? coded : CodedWeights();
+}
+
+GatherPlan plan_gather(const BucketLayout& layout, const CodedWeights& coded) {
+  GatherPlan plan;
+  for (size_t index = 0; index < layout.buckets().size(); ++index) {
+    const BucketLayout::Bucket& whole = layout.buckets()[index];
+    const auto shard_bytes = static_cast<size_t>(whole.shard_numel * size_bytes(whole.dtype));
+    plan.buckets.push_back(coded.empty() ? GatherPlan::Bucket() : plan_bucket(layout, static_cast<int>(index), coded));
+    const GatherPlan::Bucket& bucket = plan.buckets.back();
+    const auto row_bytes = static_cast<size_t>(bucket.row_bytes);
+    plan.stored_bytes += shard_bytes;
+    plan.sent_bytes += bucket.coded() ? row_bytes : shard_bytes;
+    if (!bucket.coded()) continue;
+    plan.slot_bytes = std::max(plan.slot_bytes, row_bytes * static_cast<size_t>(layout.ranks()));
+    plan.shard_bytes += shard_bytes;
+  }
+  return plan;
+}
 
 CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
                          Stream& gather, const CodedWeights& coded, DelayedScales& scales)
@@ -28,10 +88,11 @@ CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backe
       shards_(plan_.buckets.size()) {
   if (plan_.empty()) return;
   for (Slot& slot : slots_) slot.rows = backend.allocate(plan_.slot_bytes, "rows of gathered weights");
-  for (size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
-    if (!plan_.buckets[bucket].coded()) continue;
-    const BucketLayout::Bucket& whole = buckets.layout().buckets()[bucket];
-    shards_[bucket] = backend.make_tensor(whole.dtype, {whole.shard_numel}, "weights before they are rounded");
+  for (int bucket = 0; bucket < buckets.size(); ++bucket) {
+    if (!takes(bucket)) continue;
+    const BucketLayout::Bucket& whole = buckets.layout().bucket(bucket);
+    shards_[static_cast<size_t>(bucket)] =
+        backend.make_tensor(whole.dtype, {whole.shard_numel}, "weights before they are rounded");
     for (const Segment& segment : whole.segments) {
       if (!coded[static_cast<size_t>(segment.parameter)]) continue;
       scales.leave_record_of(buckets.parameters()[segment.parameter]);
@@ -39,72 +100,71 @@ CodedGather::CodedGather(FlatBuckets& buckets, Communicator& communicator, Backe
   }
 }
 
+DelayedScales::Slot CodedGather::scale_slot(const GatherPlan::Piece& piece) const {
+  return scales_.slot(buckets_.parameters()[piece.parameter], Role::kWeight, *piece.format);
+}
+
+Tensor CodedGather::in_shard(int bucket, const GatherPlan::Piece& piece) const {
+  const int64_t begin = communicator_.rank() * shard(bucket).numel();
+  return shard(bucket).slice(piece.offset - begin, piece.count);
+}
+
 Tensor CodedGather::in_row(const Slot& slot, int bucket, int rank, const GatherPlan::Piece& piece) const {
-  const int64_t row = rank * plan_.buckets[static_cast<size_t>(bucket)].row_bytes;
+  const int64_t row = rank * plan_.bucket(bucket).row_bytes;
   const DType dtype = piece.format ? DType::kU8 : buckets_.weight(bucket).dtype();
   return Tensor(slot.rows, dtype, Shape{piece.count}, static_cast<size_t>(row + piece.row_offset));
 }
 
 void CodedGather::record_amaxes() {
-  for (size_t bucket = 0; bucket < plan_.buckets.size(); ++bucket) {
-    if (!plan_.buckets[bucket].coded()) continue;
-    for (const GatherPlan::Piece& piece : plan_.buckets[bucket].ranks[static_cast<size_t>(communicator_.rank())]) {
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
+    if (!takes(bucket)) continue;
+    for (const GatherPlan::Piece& piece : pieces(bucket, communicator_.rank())) {
       if (!piece.format) continue;
-      const DelayedScales::Slot slot =
-          scales_.slot(buckets_.parameters()[piece.parameter], Role::kWeight, *piece.format);
-      const int64_t begin = piece.offset - communicator_.rank() * shards_[bucket].numel();
-      backend_.run(AmaxArgs{.x = shards_[bucket].slice(begin, piece.count), .record = slot.record}, compute_);
+      backend_.run(AmaxArgs{.x = in_shard(bucket, piece), .record = scale_slot(piece).record}, compute_);
     }
   }
 }
 
 void CodedGather::send(int bucket) {
-  const GatherPlan::Bucket& plan = plan_.buckets[static_cast<size_t>(bucket)];
   const int rank = communicator_.rank(), ranks = communicator_.size();
   Slot& slot = slots_[next_++ % slots_.size()];
   unpack(slot);
   if (slot.emptied) compute_.wait(*slot.emptied);
-  for (const GatherPlan::Piece& piece : plan.ranks[static_cast<size_t>(rank)]) {
-    const Tensor& mine = shard(bucket);
-    const Tensor src = mine.slice(piece.offset - rank * mine.numel(), piece.count);
-    const Tensor row = in_row(slot, bucket, rank, piece);
+  for (const GatherPlan::Piece& piece : pieces(bucket, rank)) {
+    const Tensor src = in_shard(bucket, piece), row = in_row(slot, bucket, rank, piece);
     if (!piece.format) {
       backend_.copy(src, row, compute_);
       continue;
     }
-    const Parameter& parameter = buckets_.parameters()[piece.parameter];
     const Shape shape = as_matrix(piece.count);
     QuantizeArgs args;
     args.src = src.view(shape);
     args.format = {*piece.format, Scaling::kDelayed};
-    args.scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale;
+    args.scale = scale_slot(piece).scale;
     args.codes = row.view(shape);
     backend_.run(args, compute_);
   }
-  const Tensor rows(slot.rows, DType::kU8, Shape{ranks, plan.row_bytes});
+  const int64_t row_bytes = plan_.bucket(bucket).row_bytes;
+  const Tensor rows(slot.rows, DType::kU8, Shape{ranks, row_bytes});
   gather_.wait(*compute_.record());
   slot.bucket = bucket;
-  slot.work = communicator_.all_gather(rows.slice(rank * plan.row_bytes, plan.row_bytes), rows, gather_);
+  slot.work = communicator_.all_gather(rows.slice(rank * row_bytes, row_bytes), rows, gather_);
 }
 
 void CodedGather::unpack(Slot& slot) {
   if (slot.bucket < 0) return;
   slot.work->wait();
-  const GatherPlan::Bucket& plan = plan_.buckets[static_cast<size_t>(slot.bucket)];
   for (int rank = 0; rank < communicator_.size(); ++rank) {
-    for (const GatherPlan::Piece& piece : plan.ranks[static_cast<size_t>(rank)]) {
+    for (const GatherPlan::Piece& piece : pieces(slot.bucket, rank)) {
       const Tensor row = in_row(slot, slot.bucket, rank, piece);
       const Tensor weight = buckets_.weight(slot.bucket).slice(piece.offset, piece.count);
       if (!piece.format) {
         backend_.copy(row, weight, gather_);
         continue;
       }
-      const Parameter& parameter = buckets_.parameters()[piece.parameter];
-      backend_.run(FromCodesArgs{.codes = row,
-                           .dst = weight,
-                           .format = *piece.format,
-                           .scale = scales_.slot(parameter, Role::kWeight, *piece.format).scale},
-                          gather_);
+      backend_.run(
+          FromCodesArgs{.codes = row, .dst = weight, .format = *piece.format, .scale = scale_slot(piece).scale},
+          gather_);
     }
   }
   slot.bucket = -1;
@@ -113,8 +173,7 @@ void CodedGather::unpack(Slot& slot) {
 }
 
 void CodedGather::progress() {
-  // From the one that was sent first.
-  for (size_t i = 0; i < slots_.size(); ++i) {
+  for (size_t i = 0; i < slots_.size(); ++i) {  // the oldest first
     Slot& slot = slots_[(next_ + i) % slots_.size()];
     if (slot.bucket >= 0 && slot.work->test()) unpack(slot);
   }
@@ -125,7 +184,7 @@ void CodedGather::finish() {
     Slot& slot = slots_[(next_ + i) % slots_.size()];
     unpack(slot);
     if (slot.emptied) compute_.wait(*slot.emptied);
-    slot.emptied.reset();  // an event of a captured step is no part of another one
+    slot.emptied.reset();  // an event of a captured step is invalid in another one
   }
 }
 
@@ -139,7 +198,7 @@ std::vector<Tensor> CodedGather::buffers() const {
 
 size_t CodedGather::buffer_bytes() const {
   size_t bytes = 0;
-  for (const Slot& slot : slots_) bytes += slot.rows ? slot.rows->bytes() : 0;
+  for (const Tensor& rows : buffers()) bytes += rows.size_bytes();
   return bytes;
 }
 

@@ -1,51 +1,89 @@
-// CodedGather: the all-gather of updated weights as codes of eight bits, for the buckets that a GatherPlan has rows of.
+// CodedGather: the all-gather of updated weights as 8-bit codes.
 //
-// A weight that every product rounds by delayed scaling need not come to the other ranks in more bits than a product
-// reads: the step's new scales are the same on every rank before the weights are updated. So this rank rounds what it
-// has updated with the next scale, sends the codes, and every rank, this one too, stores the number that a code stands
-// for, code / scale in bf16. The next pass rounds that with the same scale and gets the code again, so operands are
-// those of weights that were gathered as they are, bit for bit, and stored weights are the same on all ranks.
+// All ranks know the step's new scales before they update. If every product rounds a weight by delayed scaling, its
+// owner rounds it with the next scale and sends the codes. Every rank, the owner too, stores code / scale in bf16. The
+// next pass rounds that with the same scale and gets the same code: operands equal those of weights that were gathered
+// as stored, bit for bit, and stored weights are the same on all ranks. The optimizer updates an unrounded copy of the
+// owner's shard, and the owner takes the amax of the weight from it.
 //
-// What is rounded is kept: this rank's shard of such a bucket is a tensor of its own, which the optimizer updates. It
-// is also what the amax of the weight is taken of, by its owners, instead of by every pass from what is stored.
+// GatherPlan: the place of the bytes (pure arithmetic, the same on every rank). Of a bucket with such weights, each
+// rank sends one row: the pieces of its shard, one byte for an element that is coded, the others as stored. Rows are as
+// long as the longest rank's, in multiples of 64 bytes. If rows would not be shorter than shards, the bucket travels as
+// stored. Rows of all ranks arrive in one of a few slots, which buckets take in turns, and from there go to the
+// weights.
 #pragma once
 
 #include <array>
-#include <memory>
-#include <vector>
 
-#include "comm/communicator.h"
 #include "comm/flat_buckets.h"
-#include "comm/gather_plan.h"
 #include "core/autograd/delayed_scales.h"
+#include "core/autograd/precision.h"
 
 namespace mantissa {
 
+// By parameter index: the format in whose codes the weight is sent; nothing: it is sent as stored. Empty: no weight is
+// sent as codes.
+using CodedWeights = std::vector<std::optional<Format>>;
+
+// Matrices of linear layers, stored in bf16, whose forward and input-gradient products round the weight to the same
+// 8-bit format by delayed scaling. Not embeddings, even if they are the head as well: they are read by rows. Working
+// dtypes must be assigned.
+CodedWeights coded_weights(const ParameterSet& parameters, const PrecisionPolicy& policy);
+
+struct GatherPlan {
+  static constexpr int kSlots = 2;  // one bucket is made into rows while another travels
+
+  struct Piece {
+    int parameter = -1;
+    int64_t offset = 0;      // of its first element in the bucket
+    int64_t count = 0;       // elements
+    int64_t row_offset = 0;  // of its first byte in the rank's row: a multiple of 64
+    std::optional<Format> format{};
+  };
+  struct Bucket {
+    int64_t row_bytes = 0;                  // 0: the bucket travels as stored
+    std::vector<std::vector<Piece>> ranks;  // by rank
+    bool coded() const { return row_bytes > 0; }
+  };
+
+  std::vector<Bucket> buckets;
+  size_t slot_bytes = 0;   // rows of all ranks, of the bucket with the longest rows
+  size_t shard_bytes = 0;  // one rank's unrounded shards of coded buckets
+  // Bytes that one rank sends to another in a step, with codes and without.
+  size_t sent_bytes = 0, stored_bytes = 0;
+
+  bool empty() const { return slot_bytes == 0; }
+  const Bucket& bucket(int index) const { return buckets[static_cast<size_t>(index)]; }
+};
+
+// `coded`: by parameter, or empty.
+GatherPlan plan_gather(const BucketLayout& layout, const CodedWeights& coded);
+
 class CodedGather {
  public:
-  // The streams of the updates and of the gathers. Everything passed by reference must outlive the object. `scales`
-  // leaves the amaxes of these weights to record_amaxes() from now on.
+  // `compute` and `gather` are the streams of the updates and of the gathers. Everything passed by reference must
+  // outlive the object. From now on record_amaxes() records the amaxes of these weights in `scales`.
   CodedGather(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute, Stream& gather,
               const CodedWeights& coded, DelayedScales& scales);
 
-  bool takes(int bucket) const { return plan_.buckets[static_cast<size_t>(bucket)].coded(); }
-  // (shard_numel) of the bucket's dtype: this rank's shard as it is before it is rounded.
+  bool takes(int bucket) const { return plan_.bucket(bucket).coded(); }
+  // (shard_numel) of the bucket's dtype: this rank's unrounded shard.
   const Tensor& shard(int bucket) const { return shards_[static_cast<size_t>(bucket)]; }
-  // Whether the scales are those of amaxes. Until then, weights must be gathered as they are, since passes that look
-  // for amaxes do not round.
+  // Whether all scales come from amaxes. Until then weights must be gathered as stored: passes that calibrate scales do
+  // not round.
   bool ready() const { return scales_.calibrated(); }
 
-  // Into the records of this step: the amaxes of this rank's shards. Before the records are gathered.
+  // Records the amaxes of this rank's shards. Call it before the records of the step are gathered.
   void record_amaxes();
 
-  // Queues the rows of a bucket that takes() says yes to. Collective.
+  // Queues the rows of a bucket for which takes() is true. Collective.
   void send(int bucket);
-  // Moves on what is under way.
+  // Advances the gathers without blocking.
   void progress();
-  // Waits for all of it; the stream of the updates goes on with the new weights.
+  // Waits for all gathers; `compute` continues with the new weights.
   void finish();
 
-  // What the transport is to be told of: Communicator::register_buffers().
+  // The buffers for Communicator::register_buffers().
   std::vector<Tensor> buffers() const;
   size_t shard_bytes() const { return plan_.shard_bytes; }
   size_t buffer_bytes() const;
@@ -53,14 +91,19 @@ class CodedGather {
  private:
   struct Slot {
     std::shared_ptr<Storage> rows;
-    int bucket = -1;  // under way
+    int bucket = -1;  // whose rows travel; -1: none
     std::unique_ptr<Work> work;
     std::unique_ptr<Event> emptied;  // on the stream of the gathers
   };
 
-  // Elements of a piece where they lie in the rows of all ranks.
+  const std::vector<GatherPlan::Piece>& pieces(int bucket, int rank) const {
+    return plan_.bucket(bucket).ranks[static_cast<size_t>(rank)];
+  }
+  DelayedScales::Slot scale_slot(const GatherPlan::Piece& piece) const;
+  // The piece in this rank's unrounded shard, and in a row of a slot.
+  Tensor in_shard(int bucket, const GatherPlan::Piece& piece) const;
   Tensor in_row(const Slot& slot, int bucket, int rank, const GatherPlan::Piece& piece) const;
-  // Rows that have come, into the weights.
+  // Moves rows that have arrived into the weights. Waits for them.
   void unpack(Slot& slot);
 
   FlatBuckets& buckets_;
@@ -69,7 +112,7 @@ class CodedGather {
   Stream &compute_, &gather_;
   DelayedScales& scales_;
   GatherPlan plan_;
-  std::vector<Tensor> shards_;  // by bucket; undefined where there are no rows
+  std::vector<Tensor> shards_;  // by bucket; undefined for buckets without rows
   std::array<Slot, GatherPlan::kSlots> slots_;
   size_t next_ = 0;  // slot
 };

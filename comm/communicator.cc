@@ -1,9 +1,17 @@
 #include "comm/communicator.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 
 namespace mantissa {
 namespace {
+
+std::map<std::string, CommunicatorEntry>& entries() {
+  static std::map<std::string, CommunicatorEntry> instance;
+  return instance;
+}
 
 std::string to_text(Device device) {
   return device.kind == Device::Kind::kCpu ? "host memory" : fmt::format("the memory of GPU {}", device.index);
@@ -25,6 +33,25 @@ void check_rows(const char* collective, const Tensor& receive, int ranks, Device
 
 }  // namespace
 
+bool register_communicator(const std::string& name, CommunicatorEntry entry) {
+  return entries().emplace(name, std::move(entry)).second;
+}
+
+const CommunicatorEntry& find_communicator(const std::string& name) {
+  const auto found = entries().find(name);
+  if (found != entries().end()) return found->second;
+  throw ConfigError(fmt::format("comm.backend: no transport named '{}'; this build has: {}", name,
+                                fmt::join(communicator_names(), ", ")));
+}
+
+std::unique_ptr<Communicator> create_communicator(const std::string& name) { return find_communicator(name).create(); }
+
+std::vector<std::string> communicator_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries()) names.push_back(name);
+  return names;
+}
+
 void check_all_to_all(const Tensor& send, const Tensor& receive, int ranks, Device device) {
   check_operand("all_to_all", "send", send, device);
   check_rows("all_to_all", receive, ranks, device);
@@ -41,28 +68,38 @@ void check_all_gather(const Tensor& send, const Tensor& receive, int ranks, Devi
                  receive.dtype(), send.numel(), send.dtype());
 }
 
-std::vector<std::string> gather_texts(const GatherBytes& gather, std::string_view mine) {
-  constexpr size_t kPieceBytes = size_t{64} << 20;  // of one gather: transports count bytes of all ranks in an int
-  const uint64_t my_size = mine.size();
-  const std::vector<std::byte> size_bytes = gather(std::as_bytes(std::span(&my_size, 1)));
-  std::vector<uint64_t> sizes(size_bytes.size() / sizeof(my_size));
-  std::memcpy(sizes.data(), size_bytes.data(), size_bytes.size());
+std::vector<std::vector<std::byte>> gather_varied(const GatherBytes& gather, std::span<const std::byte> mine) {
+  constexpr size_t kPieceBytes = size_t{64} << 20;  // transports count the bytes of all ranks in an int
+  const uint64_t size = mine.size();
+  const std::vector<std::byte> gathered = gather(std::as_bytes(std::span(&size, 1)));
+  std::vector<uint64_t> sizes(gathered.size() / sizeof(size));
+  std::memcpy(sizes.data(), gathered.data(), gathered.size());
   const size_t longest = *std::max_element(sizes.begin(), sizes.end());
-  std::vector<std::string> texts(sizes.size());
+  std::vector<std::vector<std::byte>> all(sizes.size());
   for (size_t begin = 0; begin < longest; begin += kPieceBytes) {
-    std::string piece(mine.substr(std::min(begin, mine.size()), kPieceBytes));
-    piece.resize(std::min(kPieceBytes, longest - begin));
-    const std::vector<std::byte> all = gather(std::as_bytes(std::span(piece)));
-    for (size_t rank = 0; rank < texts.size(); ++rank) {
-      texts[rank].append(reinterpret_cast<const char*>(all.data()) + rank * piece.size(), piece.size());
+    const auto part = mine.subspan(std::min(begin, mine.size()));
+    std::vector<std::byte> piece(part.begin(), part.begin() + static_cast<int64_t>(std::min(part.size(), kPieceBytes)));
+    piece.resize(std::min(longest - begin, kPieceBytes));
+    const std::vector<std::byte> pieces = gather(piece);
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      const auto from = pieces.begin() + static_cast<int64_t>(rank * piece.size());
+      all[rank].insert(all[rank].end(), from, from + static_cast<int64_t>(piece.size()));
     }
   }
-  for (size_t rank = 0; rank < texts.size(); ++rank) texts[rank].resize(sizes[rank]);
-  return texts;
+  for (size_t rank = 0; rank < all.size(); ++rank) all[rank].resize(sizes[rank]);
+  return all;
+}
+
+std::vector<std::vector<std::byte>> all_gather_varied(Communicator& communicator, std::span<const std::byte> mine) {
+  return gather_varied([&](auto bytes) { return communicator.all_gather_bytes(bytes); }, mine);
 }
 
 std::vector<std::string> all_gather_texts(Communicator& communicator, std::string_view mine) {
-  return gather_texts([&](auto bytes) { return communicator.all_gather_bytes(bytes); }, mine);
+  std::vector<std::string> texts;
+  for (const std::vector<std::byte>& text : all_gather_varied(communicator, std::as_bytes(std::span(mine)))) {
+    texts.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
+  }
+  return texts;
 }
 
 std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,

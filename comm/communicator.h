@@ -1,9 +1,9 @@
-// Communicator: collectives among the ranks of a job. Transports: local (one process, or ranks as threads), mpi, nccl.
-// staged/ lets a transport for host memory carry the tensors of a device.
+// Communicator: collectives among the ranks of a job. Transports: local/ (one process, or ranks as threads), mpi/ and
+// nccl/; staged/ lets a transport for host memory carry the tensors of a device.
 //
 // Tensor collectives are ordered on a stream and return a Work; buffers must stay untouched until it is done. Every
-// rank calls the same collectives in the same order. A failing transport throws CommError naming rank, collective and
-// size.
+// rank calls the same collectives in the same order. A transport that fails throws CommError naming rank, collective
+// and size.
 #pragma once
 
 #include <cstddef>
@@ -16,95 +16,149 @@
 #include <type_traits>
 #include <vector>
 
-#include "comm/shared_rows.h"
 #include "core/base/check.h"
 #include "core/tensor/stream.h"
 #include "core/tensor/tensor.h"
 
 namespace mantissa {
 
-// A collective under way.
+// A collective in progress.
 class Work {
  public:
   virtual ~Work() = default;
-  // Advances it without blocking; true when it is done. For tensors on a GPU that is when the stream is ordered behind
-  // it: what is queued on the stream from then on finds the data there.
+  // Advances it without blocking; true when it is done. Device tensors are done when the stream is ordered behind the
+  // collective: work that is queued on the stream from then on finds the data.
   virtual bool test() = 0;
   // Blocks until it is done.
   virtual void wait() = 0;
 };
 
-// Buffers that a transport has been told about. To be let go before their memory is, once no collective uses them.
-class Registration {
+// Work of a collective that moves nothing.
+class NoWork final : public Work {
  public:
-  virtual ~Registration() = default;
+  bool test() override { return true; }
+  void wait() override {}
+};
+
+// The stream of collectives on host memory: its work is done when a call returns.
+class HostStream final : public Stream {
+  class Passed final : public Event {
+    bool done() const override { return true; }
+  };
+
+ public:
+  std::unique_ptr<Event> record() override { return std::make_unique<Passed>(); }
+  void wait(const Event&) override {}
+  void synchronize() override {}
+};
+
+// Buffers that a transport has registered, until it is destroyed: before their memory, when no collective uses them any
+// more.
+using Registration = std::shared_ptr<const void>;
+
+// The data of all ranks at one place of the memory that they share.
+struct SharedRows {
+  Tensor rows{};       // (N, n): row r is rank r's; undefined if ranks share no memory
+  int64_t stride = 0;  // elements from the begin of a row to that of the next one
+};
+
+struct RankPlace {
+  int rank = 0, size = 1;              // in the job
+  int local_rank = 0, local_size = 1;  // among the ranks of this node
 };
 
 class Communicator {
  public:
+  explicit Communicator(const RankPlace& place) : place_(place) {}
   virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
   virtual std::string name() const = 0;  // "local", "mpi", "nccl"; for messages
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual int local_rank() const = 0;  // among the ranks of this node
-  virtual int local_size() const = 0;
+  int rank() const { return place_.rank; }
+  int size() const { return place_.size; }
+  int local_rank() const { return place_.local_rank; }
+  int local_size() const { return place_.local_size; }
+  const RankPlace& place() const { return place_; }
 
   // send and recv (N, n): row r of send goes to rank r; row r of recv comes from rank r. Any dtype.
   virtual std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) = 0;
   // send (n), recv (N, n): row r of recv is rank r's send. send may be row rank() of recv.
   virtual std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) = 0;
 
-  // Whether tensors of collectives may lie in device memory.
-  virtual bool carries_device_memory() const { return false; }
-  // Whether ranks of one node may get memory from allocate_shared(). The system may still refuse it.
-  virtual bool shares_node_memory() const { return false; }
-  // Whether collectives of several ranks may be captured (Backend::capture()), to be repeated by all of them alike.
-  // Each must have run uncaptured before, which connects the ranks.
-  virtual bool can_be_captured() const { return false; }
-  // Captured collectives have been queued on `stream` once more: their end is watched over like that of others. Throws
-  // if an earlier one has failed.
-  virtual void watch_captured(Stream& stream) { static_cast<void>(stream); }
-
-  // Tells the transport of buffers that will take part in many collectives, so that it may work in them instead of in
-  // buffers of its own. Collective; buffers of the same sizes on all ranks. Null where it would change nothing, which
-  // is no error; never a change of results.
-  virtual std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) {
-    static_cast<void>(buffers);
-    return nullptr;
-  }
-
-  // Zeroed host memory, 64-byte aligned, that ranks of a node exchange without messages: what lies in it is read where
-  // it lies. Collective, the same size on all ranks. Null, on all ranks of a node, where the transport has nothing of
-  // the kind: then any memory does. What one collective sends lies in such memory on all ranks of a node or on none.
-  virtual std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) {
-    static_cast<void>(bytes), static_cast<void>(what);
-    return nullptr;
-  }
-
-  // What every rank holds in the place that `mine` has in memory of allocate_shared(), to be read where it lies.
-  // Undefined rows, on all ranks, unless all ranks of the job share that memory. A local question. What a rank wrote
-  // before a meet() can be read after it; what the others are to read stays untouched until they have met again.
-  virtual SharedRows rows_of_all(const Tensor& mine) const {
-    static_cast<void>(mine);
-    return {};
-  }
-  // A collective that moves nothing: done when all ranks have come to it. Transports whose ranks never share memory do
-  // not have it: ContractError.
-  virtual std::unique_ptr<Work> meet(Stream& stream) {
-    static_cast<void>(stream);
-    throw ContractError("[meet] ranks of " + name() + " share no memory");
-  }
-
-  // Small host records, blocking: every rank's bytes in rank order (equal sizes). What every rank folds alike.
+  // Small host records of equal size, blocking: all ranks' bytes in rank order.
   virtual std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) = 0;
   virtual void barrier() = 0;
 
-  // Ends the job on every rank with this exit code. Does not return for transports of several processes.
+  // Ends the job on every rank with this exit code. Transports of several processes do not return.
   virtual void abort(int exit_code) = 0;
+
+  // Whether tensors of collectives may lie in device memory.
+  virtual bool carries_device_memory() const { return false; }
+
+  // Whether collectives of several ranks may be captured (Backend::capture()) and repeated by all of them alike. Each
+  // must have run uncaptured before, which connects the ranks.
+  virtual bool can_be_captured() const { return false; }
+  // Call after each launch of captured collectives on `stream`, so that the transport detects when they fail or hang.
+  // Throws if an earlier one has failed.
+  virtual void watch_captured(Stream& /*stream*/) {}
+
+  // Announces buffers that many collectives will use, so that the transport may work in them instead of in buffers of
+  // its own. Results do not change. Collective; the same sizes on all ranks. Null if the transport gains nothing.
+  virtual Registration register_buffers(std::span<const Tensor> /*buffers*/) { return nullptr; }
+
+  // Whether ranks of one node may get memory from allocate_shared(). The system may still refuse it.
+  virtual bool shares_node_memory() const { return false; }
+  // Zeroed host memory, 64-byte aligned, from which the ranks of a node read each other's data without messages.
+  // Collective; the same size on all ranks. Null, on all ranks of a node, if the transport has none: use other memory
+  // then. Operands of one collective lie in such memory on all ranks of a node or on none.
+  virtual std::shared_ptr<Storage> allocate_shared(size_t /*bytes*/, const char* /*what*/) { return nullptr; }
+  // All ranks' data at the place that `mine` has in memory of allocate_shared(). Undefined rows, on all ranks, unless
+  // all ranks of the job share that memory. Not collective. Data that a rank wrote before a node_barrier() can be read
+  // after it, and must not change before the next one.
+  virtual SharedRows rows_of_all(const Tensor& /*mine*/) const { return {}; }
+  // Barrier of all ranks as a Work. ContractError if ranks of this transport never share memory.
+  virtual std::unique_ptr<Work> node_barrier(Stream& /*stream*/) {
+    throw ContractError("[node_barrier] ranks of " + name() + " share no memory");
+  }
+
+ private:
+  const RankPlace place_;
 };
 
-// Gathers one trivially copyable record of each rank, in rank order.
+// Hands every call on to another communicator, which must outlive it. Derived classes override what they observe.
+class ForwardingCommunicator : public Communicator {
+ public:
+  explicit ForwardingCommunicator(Communicator& inner) : Communicator(inner.place()), inner_(inner) {}
+
+  std::string name() const override { return inner_.name(); }
+  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return inner_.all_to_all(send, recv, stream);
+  }
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    return inner_.all_gather(send, recv, stream);
+  }
+  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
+    return inner_.all_gather_bytes(mine);
+  }
+  void barrier() override { inner_.barrier(); }
+  void abort(int exit_code) override { inner_.abort(exit_code); }
+  bool carries_device_memory() const override { return inner_.carries_device_memory(); }
+  bool can_be_captured() const override { return inner_.can_be_captured(); }
+  void watch_captured(Stream& stream) override { inner_.watch_captured(stream); }
+  Registration register_buffers(std::span<const Tensor> buffers) override { return inner_.register_buffers(buffers); }
+  bool shares_node_memory() const override { return inner_.shares_node_memory(); }
+  std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
+    return inner_.allocate_shared(bytes, what);
+  }
+  SharedRows rows_of_all(const Tensor& mine) const override { return inner_.rows_of_all(mine); }
+  std::unique_ptr<Work> node_barrier(Stream& stream) override { return inner_.node_barrier(stream); }
+
+ private:
+  Communicator& inner_;
+};
+
+// Gathers one trivially copyable record of each rank, in rank order. Blocks.
 template <typename Record>
 std::vector<Record> all_gather_records(Communicator& communicator, const Record& mine) {
   static_assert(std::is_trivially_copyable_v<Record>);
@@ -114,19 +168,34 @@ std::vector<Record> all_gather_records(Communicator& communicator, const Record&
   return records;
 }
 
-// A blocking gather of small records of equal size, in rank order, as Communicator::all_gather_bytes().
+// A gather like Communicator::all_gather_bytes().
 using GatherBytes = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
 
-// Gathers one text of each rank, in rank order. Texts may have any length and hold any bytes. Blocks.
-std::vector<std::string> gather_texts(const GatherBytes& gather, std::string_view mine);
+// Gathers bytes of each rank, in rank order; their number may differ between ranks. Blocks.
+std::vector<std::vector<std::byte>> gather_varied(const GatherBytes& gather, std::span<const std::byte> mine);
+std::vector<std::vector<std::byte>> all_gather_varied(Communicator& communicator, std::span<const std::byte> mine);
+// The same for one text of each rank.
 std::vector<std::string> all_gather_texts(Communicator& communicator, std::string_view mine);
-// The same for a list of texts of each rank; texts without zero bytes.
+// The same for a list of texts of each rank. Texts must not contain zero bytes.
 std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,
                                                             const std::vector<std::string>& mine);
 
-// For transports: ContractError naming the collective unless the tensors are in the memory of `device` (host memory by
+struct CommunicatorEntry {
+  std::function<std::unique_ptr<Communicator>()> create;
+  // Why this machine cannot use it; empty if it can. Does not throw.
+  std::function<std::string()> unusable_reason = [] { return std::string(); };
+};
+// The registry of transports: each one that is linked into the program registers itself by name. Returns true, so that
+// a namespace-scope constant can call it.
+bool register_communicator(const std::string& name, CommunicatorEntry entry);
+// ConfigError with the registered names if `name` is not one of them.
+const CommunicatorEntry& find_communicator(const std::string& name);
+std::unique_ptr<Communicator> create_communicator(const std::string& name);
+std::vector<std::string> communicator_names();
+
+// For transports: ContractError naming the collective unless the tensors lie in the memory of `device` (host memory by
 // default) and have the shapes that Communicator asks for.
-void check_all_to_all(const Tensor& send, const Tensor& receive, int ranks, Device device = {});
-void check_all_gather(const Tensor& send, const Tensor& receive, int ranks, Device device = {});
+void check_all_to_all(const Tensor& send, const Tensor& recv, int ranks, Device device = {});
+void check_all_gather(const Tensor& send, const Tensor& recv, int ranks, Device device = {});
 
 }  // namespace mantissa

@@ -1,8 +1,9 @@
 #include "comm/flat_buckets.h"
 
-#include <functional>
+#include <algorithm>
+#include <map>
 
-#include "comm/sent_memory.h"
+#include "core/base/round_up.h"
 
 namespace mantissa {
 namespace {
@@ -13,38 +14,33 @@ size_t total_bytes(const std::vector<Tensor>& tensors) {
   return bytes;
 }
 
-using DTypeOfBucket = std::function<DType(size_t bucket)>;
+using BucketDType = DType (*)(const BucketLayout::Bucket& bucket);
 
-// Where each bucket begins in memory for all of them, and where the last one ends: multiples of 64 elements.
-std::vector<size_t> offsets_of(const BucketLayout& layout, const DTypeOfBucket& dtype_of) {
-  std::vector<size_t> offsets = {0};
-  for (size_t index = 0; index < layout.buckets().size(); ++index) {
-    const auto bytes = static_cast<size_t>(layout.buckets()[index].numel * size_bytes(dtype_of(index)));
-    offsets.push_back(offsets.back() + bytes);
-  }
-  return offsets;
-}
-
-// One tensor for each bucket: in `shared`, or of its own where that is null.
-std::vector<Tensor> make_buckets(const BucketLayout& layout, const DTypeOfBucket& dtype_of,
+// One tensor for each bucket. `shared` has room for all of them; if it is null, each gets its own memory.
+std::vector<Tensor> make_buckets(const BucketLayout& layout, BucketDType dtype_of,
                                  const std::shared_ptr<Storage>& shared, Backend& backend, const char* what) {
-  const std::vector<size_t> offsets = offsets_of(layout, dtype_of);
   std::vector<Tensor> tensors;
-  for (size_t index = 0; index < layout.buckets().size(); ++index) {
-    const DType dtype = dtype_of(index);
-    const Shape shape{layout.buckets()[index].numel};
-    tensors.push_back(shared ? Tensor(shared, dtype, shape, offsets[index]) : backend.make_tensor(dtype, shape, what));
+  size_t offset = 0;
+  for (const BucketLayout::Bucket& bucket : layout.buckets()) {
+    const Shape shape{bucket.numel};
+    tensors.push_back(shared ? Tensor(shared, dtype_of(bucket), shape, offset)
+                             : backend.make_tensor(dtype_of(bucket), shape, what));
+    offset += tensors.back().size_bytes();
   }
   return tensors;
 }
 
-// Taken at once: every block of shared memory costs each rank of the node a mapping.
-std::shared_ptr<Storage> share_buckets(const BucketLayout& layout, const DTypeOfBucket& dtype_of,
-                                       Communicator& communicator, const Backend& backend, const char* what) {
-  return allocate_sent(communicator, backend, offsets_of(layout, dtype_of).back(), what);
+// Memory for all buckets at once: every block of shared memory costs each rank of the node a mapping.
+std::shared_ptr<Storage> share_buckets(const BucketLayout& layout, BucketDType dtype_of, Communicator& communicator,
+                                       const Backend& backend, const char* what) {
+  size_t bytes = 0;
+  for (const BucketLayout::Bucket& bucket : layout.buckets()) {
+    bytes += static_cast<size_t>(bucket.numel * size_bytes(dtype_of(bucket)));
+  }
+  return allocate_sent(communicator, backend, bytes, what);
 }
 
-// What rank 0 has in the place of `mine`, if this rank can reach it; else null.
+// Rank 0's memory at the place of `mine`; null if this rank cannot reach it.
 std::shared_ptr<Storage> storage_of_rank_0(const std::shared_ptr<Storage>& mine, const Communicator* communicator) {
   if (mine == nullptr) return nullptr;
   const Tensor rows =
@@ -56,11 +52,104 @@ std::shared_ptr<Storage> storage_of_rank_0(const std::shared_ptr<Storage>& mine,
 
 }  // namespace
 
+BucketLayout::BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes,
+                           const AlignmentOf& alignment_of)
+    : ranks_(ranks), capacity_bytes_(capacity_bytes) {
+  MANTISSA_CHECK(parameters.size() > 0, "[bucket_layout] there are no parameters to lay out");
+  MANTISSA_CHECK(ranks > 0, "[bucket_layout] the number of ranks must be positive, got {}", ranks);
+  MANTISSA_CHECK(capacity_bytes > 0, "[bucket_layout] the capacity must be positive, got {} bytes", capacity_bytes);
+  const int64_t capacity = capacity_bytes / static_cast<int64_t>(sizeof(float));
+
+  std::map<std::pair<DType, int64_t>, size_t> open;  // the bucket that is being filled, by dtype and alignment
+  for (int index = parameters.size() - 1; index >= 0; --index) {
+    const Parameter& parameter = parameters[index];
+    const int64_t count = parameter.numel();
+    MANTISSA_CHECK(count > 0, "[bucket_layout] parameter '{}' of shape {} is empty", parameter.name, parameter.shape);
+    const int64_t alignment = alignment_of ? alignment_of(parameter) : kAlignmentElements;
+    MANTISSA_CHECK(alignment > 0 && alignment % kAlignmentElements == 0,
+                   "[bucket_layout] the alignment of '{}' must be a multiple of {} elements, got {}", parameter.name,
+                   kAlignmentElements, alignment);
+    const int64_t aligned = round_up(count, alignment);
+    const std::pair kind(parameter.working_dtype, alignment);
+    const auto found = open.find(kind);
+    if (found == open.end() || buckets_[found->second].numel + aligned > capacity) {
+      open[kind] = buckets_.size();
+      buckets_.push_back({.dtype = parameter.working_dtype, .alignment = alignment, .segments = {}});
+    }
+    Bucket& bucket = buckets_[open[kind]];
+    bucket.segments.push_back({.parameter = index, .begin = 0, .count = count, .offset = bucket.numel});
+    bucket.numel += aligned;
+  }
+
+  // The last segment of a bucket is its earliest parameter, whose gradient is ready last.
+  std::sort(buckets_.begin(), buckets_.end(),
+            [](const Bucket& a, const Bucket& b) { return a.segments.back().parameter > b.segments.back().parameter; });
+  places_.resize(static_cast<size_t>(parameters.size()));
+  for (size_t index = 0; index < buckets_.size(); ++index) {
+    Bucket& bucket = buckets_[index];
+    bucket.numel = round_up(bucket.numel, bucket.alignment * ranks_);
+    bucket.shard_numel = bucket.numel / ranks_;
+    bucket.flat_begin = numel_;
+    numel_ += bucket.numel;
+    for (const Segment& segment : bucket.segments) {
+      places_[static_cast<size_t>(segment.parameter)] = {static_cast<int>(index), segment.offset};
+    }
+  }
+}
+
+int64_t BucketLayout::flat_index(int parameter, int64_t element) const {
+  const Place& place = places_.at(static_cast<size_t>(parameter));
+  return bucket(place.bucket).flat_begin + place.offset + element;
+}
+
+std::optional<BucketLayout::Element> BucketLayout::locate(int64_t flat_index) const {
+  MANTISSA_CHECK(flat_index >= 0 && flat_index < numel_, "[bucket_layout.locate] flat index {} is outside of [0, {})",
+                 flat_index, numel_);
+  const auto after_bucket =
+      std::upper_bound(buckets_.begin(), buckets_.end(), flat_index,
+                       [](int64_t index, const Bucket& bucket) { return index < bucket.flat_begin; });
+  const Bucket& bucket = *std::prev(after_bucket);
+  const int64_t offset = flat_index - bucket.flat_begin;
+  const auto after_segment = std::upper_bound(bucket.segments.begin(), bucket.segments.end(), offset,
+                                              [](int64_t at, const Segment& segment) { return at < segment.offset; });
+  const Segment& segment = *std::prev(after_segment);
+  const int64_t element = offset - segment.offset;
+  if (element >= segment.count) return std::nullopt;
+  return Element{segment.parameter, element};
+}
+
+std::vector<Segment> BucketLayout::segments(int bucket, int64_t begin, int64_t count) const {
+  const Bucket& whole = this->bucket(bucket);
+  MANTISSA_CHECK(begin >= 0 && count >= 0 && begin + count <= whole.numel,
+                 "[bucket_layout.segments] elements [{}, {}) are outside of bucket {} of {}", begin, begin + count,
+                 bucket, whole.numel);
+  std::vector<Segment> found;
+  for (const Segment& segment : whole.segments) {
+    const int64_t first = std::max(segment.offset, begin);
+    const int64_t last = std::min(segment.offset + segment.count, begin + count);
+    if (first >= last) continue;
+    found.push_back({segment.parameter, first - segment.offset, last - first, first - begin});
+  }
+  return found;
+}
+
+std::vector<Segment> BucketLayout::shard_segments(int bucket, int rank) const {
+  MANTISSA_CHECK(rank >= 0 && rank < ranks_, "[bucket_layout] rank {} of {}", rank, ranks_);
+  const int64_t shard = this->bucket(bucket).shard_numel;
+  return segments(bucket, rank * shard, shard);
+}
+
+std::shared_ptr<Storage> allocate_sent(Communicator& communicator, const Backend& backend, size_t bytes,
+                                       const char* what) {
+  if (communicator.size() == 1 || backend.device().kind != Device::Kind::kCpu) return nullptr;
+  return communicator.allocate_shared(bytes, what);
+}
+
 FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend, const SentBuckets& sent)
     : parameters_(parameters), layout_(std::move(layout)) {
   constexpr const char *kGradients = "gradient buckets", *kWeights = "weight buckets";
-  const DTypeOfBucket of_gradients = [](size_t) { return DType::kF32; };
-  const DTypeOfBucket of_weights = [this](size_t bucket) { return layout_.buckets()[bucket].dtype; };
+  constexpr BucketDType of_gradients = [](const BucketLayout::Bucket&) { return DType::kF32; };
+  constexpr BucketDType of_weights = [](const BucketLayout::Bucket& bucket) { return bucket.dtype; };
   std::shared_ptr<Storage> shared_gradients, shared_weights;
   if (sent.gradients) shared_gradients = share_buckets(layout_, of_gradients, *sent.communicator, backend, kGradients);
   if (sent.weights) shared_weights = share_buckets(layout_, of_weights, *sent.communicator, backend, kWeights);
@@ -70,25 +159,28 @@ FlatBuckets::FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend&
   }
   gradients_ = make_buckets(layout_, of_gradients, shared_gradients, backend, kGradients);
   weights_ = make_buckets(layout_, of_weights, shared_weights, backend, kWeights);
-  for (size_t index = 0; index < layout_.buckets().size(); ++index) {
-    const BucketLayout::Bucket& bucket = layout_.buckets()[index];
-    const Tensor &gradient = gradients_[index], &weight = weights_[index];
+  for (int index = 0; index < size(); ++index) {
+    const BucketLayout::Bucket& bucket = layout_.bucket(index);
     for (const Segment& segment : bucket.segments) {
-      MANTISSA_CHECK(segment.parameter < parameters_.size(),
-                     "[flat_buckets] the layout is of another set of parameters");
+      MANTISSA_CHECK(segment.parameter < parameters_.size(), "[flat_buckets] the layout is for other parameters");
       Parameter& parameter = parameters_[segment.parameter];
       MANTISSA_CHECK(parameter.numel() == segment.count && parameter.working_dtype == bucket.dtype,
                      "[flat_buckets] parameter '{}' is {} of {}, its layout was made for {} elements of {}",
                      parameter.name, parameter.shape, parameter.working_dtype, segment.count, bucket.dtype);
-      parameter.gradient = gradient.slice(segment.offset, segment.count).view(parameter.shape);
-      parameter.weight = weight.slice(segment.offset, segment.count).view(parameter.shape);
+      parameter.gradient = gradient(index).slice(segment.offset, segment.count).view(parameter.shape);
+      parameter.weight = weight(index).slice(segment.offset, segment.count).view(parameter.shape);
     }
   }
 }
 
 Tensor FlatBuckets::weight_shard(int bucket, int rank) const {
-  const int64_t shard = layout_.buckets().at(static_cast<size_t>(bucket)).shard_numel;
+  const int64_t shard = layout_.bucket(bucket).shard_numel;
   return weight(bucket).slice(rank * shard, shard);
+}
+
+void FlatBuckets::require_ranks(int ranks, const char* caller) const {
+  MANTISSA_CHECK(layout_.ranks() == ranks, "[{}] the buckets were laid out for {} ranks, the communicator has {}",
+                 caller, layout_.ranks(), ranks);
 }
 
 void FlatBuckets::bump_versions() {

@@ -1,25 +1,109 @@
-// FlatBuckets: owns the fp32 gradient and the working weight of every bucket of a BucketLayout, and binds
-// Parameter::gradient and Parameter::weight as views from birth. Padding is zero, always: nobody writes it.
+// BucketLayout: the place of each parameter in the flat buckets, and each rank's shard of a bucket. Pure arithmetic,
+// the same on every rank. FlatBuckets: the memory of gradients and working weights in that layout.
+//
+// Parameters lie in reverse order of use, the order in which the backward pass finishes their gradients. A bucket holds
+// whole parameters of one working dtype and alignment; a parameter above the capacity gets its own bucket. Parameters
+// start at a multiple of the alignment, and a bucket's length is a multiple of alignment * ranks: shards have equal
+// lengths and begin at a multiple of the alignment in their parameter. Buckets are ordered by the use of their earliest
+// parameter, latest first: the order in which they fill up, even if small fp32 parameters of the whole model share one.
+//
+// The flat index of an element is its position in the concatenation of all buckets, padding included.
 #pragma once
 
-#include "comm/bucket_layout.h"
+#include <cstdint>
+#include <optional>
+
 #include "comm/communicator.h"
+#include "core/autograd/parameter.h"
 #include "core/backend/backend.h"
 
 namespace mantissa {
 
-// What of the buckets other ranks are to have: it is allocated in memory that the ranks of a node share, where the
-// transport has such memory and the device computes in it. If all ranks of the job share it, there is one copy of the
-// weights for all of them.
+// Elements [begin, begin + count) of a parameter, at `offset` of the range that the function was asked about.
+struct Segment {
+  int parameter = -1;  // index in the ParameterSet
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t offset = 0;
+  bool operator==(const Segment&) const = default;
+};
+
+class BucketLayout {
+ public:
+  static constexpr int64_t kAlignmentElements = 64;
+  // Gradients of about a million elements: larger messages are slower in shared memory, smaller ones pay latency.
+  static constexpr int64_t kDefaultCapacityBytes = int64_t{4} << 20;
+
+  // The alignment of a parameter in elements, a multiple of kAlignmentElements.
+  using AlignmentOf = std::function<int64_t(const Parameter& parameter)>;
+
+  struct Bucket {
+    DType dtype = DType::kF32;  // of the working weights
+    int64_t alignment = kAlignmentElements;
+    int64_t flat_begin = 0;  // flat index of its first element
+    int64_t numel = 0;       // padding included; ranks * shard_numel
+    int64_t shard_numel = 0;
+    std::vector<Segment> segments;  // whole parameters by ascending offset in the bucket
+  };
+  struct Element {
+    int parameter = -1;
+    int64_t element = 0;
+    bool operator==(const Element&) const = default;
+  };
+
+  // capacity_bytes counts fp32 gradients; the default of alignment_of is kAlignmentElements for all. Does not look at
+  // gradients and weights. ContractError if there are no parameters, one is empty, or ranks, capacity or an alignment
+  // are not positive.
+  BucketLayout(const ParameterSet& parameters, int ranks, int64_t capacity_bytes = kDefaultCapacityBytes,
+               const AlignmentOf& alignment_of = {});
+
+  int ranks() const { return ranks_; }
+  int64_t capacity_bytes() const { return capacity_bytes_; }
+  int64_t numel() const { return numel_; }  // all buckets, padding included
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  const Bucket& bucket(int index) const { return buckets_.at(static_cast<size_t>(index)); }
+  int bucket_of(int parameter) const { return places_.at(static_cast<size_t>(parameter)).bucket; }
+  int64_t offset_in_bucket(int parameter) const { return places_.at(static_cast<size_t>(parameter)).offset; }
+
+  int64_t flat_index(int parameter, int64_t element) const;
+  // The element at a flat index; nothing for padding.
+  std::optional<Element> locate(int64_t flat_index) const;
+
+  // The parameters in [begin, begin + count) of a bucket, by ascending offset; offsets count from `begin`.
+  std::vector<Segment> segments(int bucket, int64_t begin, int64_t count) const;
+  std::vector<Segment> shard_segments(int bucket, int rank) const;
+
+ private:
+  struct Place {
+    int bucket = -1;
+    int64_t offset = 0;
+  };
+
+  int ranks_;
+  int64_t capacity_bytes_;
+  int64_t numel_ = 0;
+  std::vector<Bucket> buckets_;
+  std::vector<Place> places_;  // by parameter index
+};
+
+// Zeroed memory that the ranks of a node share; null if the transport has none or the device does not compute in host
+// memory. Collective, the same size on all ranks.
+std::shared_ptr<Storage> allocate_sent(Communicator& communicator, const Backend& backend, size_t bytes,
+                                       const char* what);
+
+// The tensors that other ranks read. FlatBuckets puts them in memory that the ranks of a node share, if allocate_sent()
+// gives such memory. If all ranks of the job share it, they have one copy of the weights in common.
 struct SentBuckets {
   Communicator* communicator = nullptr;
   bool gradients = false;
   bool weights = false;
 };
 
+// Owns the fp32 gradient and the working weight of every bucket, and binds Parameter::gradient and Parameter::weight as
+// views. Padding is always zero: nothing writes it.
 class FlatBuckets {
  public:
-  // `parameters` must outlive the buckets. Weights and gradients start as zeros. Collective where anything is sent.
+  // `parameters` must outlive the buckets. Weights and gradients start as zeros. Collective if anything is sent.
   FlatBuckets(ParameterSet& parameters, BucketLayout layout, Backend& backend, const SentBuckets& sent = {});
 
   ParameterSet& parameters() const { return parameters_; }
@@ -28,12 +112,12 @@ class FlatBuckets {
 
   const Tensor& gradient(int bucket) const { return gradients_.at(static_cast<size_t>(bucket)); }  // (numel) fp32
   const Tensor& weight(int bucket) const { return weights_.at(static_cast<size_t>(bucket)); }  // (numel) working dtype
-  // The part of a bucket that is `rank`'s shard: (shard_numel).
-  Tensor weight_shard(int bucket, int rank) const;
-  // Whether the weights are the same memory on all ranks: what one rank writes, all have, and nothing of it can be
-  // sent.
+  Tensor weight_shard(int bucket, int rank) const;                                             // (shard_numel)
+  // Whether all ranks have the same memory for weights: a write of one rank is seen by all, and nothing is sent.
   bool weights_in_common() const { return weights_in_common_; }
-  // Every parameter's weight has changed.
+  // ContractError unless the layout is for this many ranks.
+  void require_ranks(int ranks, const char* caller) const;
+  // Call when every parameter's weight has changed.
   void bump_versions();
 
   size_t gradient_bytes() const;

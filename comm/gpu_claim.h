@@ -1,45 +1,41 @@
-// Which GPU each rank holds, and whether two ranks hold the same one.
+// The GPU that each rank uses, and whether two ranks use the same one.
 #pragma once
 
 #include <optional>
-#include <span>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "core/tensor/device_identity.h"
 
 namespace mantissa {
 
-// The machine that a process runs on. Names are for people: two machines may have the same one, and containers of one
-// machine different ones.
+// The machine that a process runs on. Names are for messages: two machines may have the same one, and containers of one
+// machine may have different ones.
 struct Node {
   std::string name;
-  std::string machine;  // the id of the running system's start (Linux: boot_id); the name where there is none
+  std::string machine;  // id of the system's last boot (Linux: boot_id); the name if there is none
 };
 Node this_node();
 
-// The GPU that a rank uses.
 struct GpuClaim {
   Node node;
   DeviceIdentity gpu;
-  int index = 0;         // among those that the rank sees; a launcher may show each rank other GPUs
+  int index = 0;         // among the GPUs that the rank sees; a launcher may show each rank different ones
   int visible_gpus = 0;  // how many it sees
 };
 // Claims by rank. Collective.
 std::vector<GpuClaim> all_gather_claims(Communicator& communicator, const GpuClaim& mine);
 
-// The first two ranks that hold the same GPU, if any do: the same UUID, or one address of one machine. The latter are
-// slices (MIG) of one GPU where the UUIDs differ, which NCCL takes for one GPU as well. Claims are by rank.
+// The first two ranks that use the same GPU, if any do: the same UUID, or the same address in one machine. With
+// different UUIDs the latter are slices (MIG) of one GPU, which NCCL counts as one GPU too. Claims are by rank.
 std::optional<std::pair<size_t, size_t>> ranks_that_share(std::span<const GpuClaim> claims);
 
-// For transports that need a GPU for each rank: ConfigError naming the first two ranks that hold the same one, the node
-// and both counts, and then `advice`. The same on every rank that is given the same claims.
+// For transports that need a GPU for each rank: ConfigError naming the first two ranks that use the same one, the node
+// and both counts, and then `advice`. Every rank with the same claims throws the same.
 void require_own_gpus(std::span<const GpuClaim> claims, const std::string& advice);
 
-// Whether NCCL lets several ranks use one GPU: from 2.30 (23000) on, if NCCL_MULTI_RANK_GPU_ENABLE, of which `variable`
-// is the value or null, says so.
+// Whether NCCL lets several ranks use one GPU: from 2.30 (23000) on, if NCCL_MULTI_RANK_GPU_ENABLE allows it.
+// `variable` is its value, or null.
 bool nccl_shares_gpus(int version, const char* variable);
 
 }  // namespace mantissa

@@ -12,18 +12,11 @@ Tensor make_stats_records(Backend& backend, int count) {
   return backend.make_tensor(DType::kU8, Shape{count * kStatsBytes}, "gradient statistics");
 }
 
-FlatBuckets& laid_out_for(const Communicator& communicator, FlatBuckets& buckets) {
-  MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
-                 "[gradient_reducer] the buckets were laid out for {} ranks, the communicator has {}",
-                 buckets.layout().ranks(), communicator.size());
-  return buckets;
-}
-
 }  // namespace
 
 GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& compute,
                                  const ReducerConfig& config)
-    : buckets_(laid_out_for(communicator, buckets)),
+    : buckets_(buckets),
       communicator_(communicator),
       backend_(backend),
       compute_(compute),
@@ -44,9 +37,9 @@ void GradientReducer::begin() {
   started_ = completed_ = 0;
   landed_.assign(landed_.size(), false);
   backend_.copy(no_stats_, stats_, compute_);
-  for (size_t index = 0; index < states_.size(); ++index) {
-    states_[index].phase = Phase::kWaiting;
-    states_[index].pending = static_cast<int>(buckets_.layout().buckets()[index].segments.size());
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
+    state(bucket).phase = Phase::kWaiting;
+    state(bucket).pending = static_cast<int>(buckets_.layout().bucket(bucket).segments.size());
   }
 }
 
@@ -58,129 +51,112 @@ void GradientReducer::ready(const Parameter& parameter) {
   const auto index = static_cast<size_t>(parameter.index);
   MANTISSA_CHECK(!landed_[index], "[gradient_reducer.ready] '{}' came twice in one reduction", parameter.name);
   landed_[index] = true;
-  --states_[static_cast<size_t>(buckets_.layout().bucket_of(parameter.index))].pending;
-  while (started_ < buckets_.size() && states_[static_cast<size_t>(started_)].pending == 0) start_next();
+  --state(buckets_.layout().bucket_of(parameter.index)).pending;
+  while (started_ < buckets_.size() && state(started_).pending == 0) start_next();
 }
 
 void GradientReducer::start_next() {
-  const int bucket = started_;
-  State& state = states_[static_cast<size_t>(bucket)];
-  for (const Segment& segment : buckets_.layout().buckets()[static_cast<size_t>(bucket)].segments) {
+  const int bucket = started_++;
+  for (const Segment& segment : buckets_.layout().bucket(bucket).segments) {
     const Parameter& parameter = buckets_.parameters()[segment.parameter];
     if (!parameter.gradient_written) backend_.fill(parameter.gradient, 0.0f, compute_);
   }
-  ++started_;
-  if (alone()) {
-    examine(bucket, compute_);  // now: the backward pass has just written the last of it
-    state.phase = Phase::kComplete;
+  if (single_rank()) {
+    record_stats(bucket, compute_);  // now: the backward pass has just written the last of it
+    state(bucket).phase = Phase::kComplete;
     ++completed_;
     return;
   }
   const WirePlan::Slot& slot = plan().slots[static_cast<size_t>(bucket)];
   for (int earlier = 0; earlier <= slot.blocker; ++earlier) complete(earlier);
   stream_->wait(*compute_.record());
-  state.work = offer(bucket);
-  state.phase = Phase::kScattering;
+  state(bucket).work = start_exchange(bucket);
+  state(bucket).phase = Phase::kExchanging;
 }
 
-std::unique_ptr<Work> GradientReducer::offer(int bucket) {
-  if (in_place()) return communicator_.meet(*stream_);
+std::unique_ptr<Work> GradientReducer::start_exchange(int bucket) {
+  if (buffers_.in_place()) return communicator_.node_barrier(*stream_);
   const ReductionBuffers::Bucket& buffers = buffers_[bucket];
   if (config_.wire != DType::kF32) {
-    backend_.run(CastArgs{.src = buckets_.gradient(bucket), .dst = buffers.send, .scale = plan().scale.before}, *stream_);
+    backend_.run(CastArgs{.src = buckets_.gradient(bucket), .dst = buffers.send, .scale = plan().scale.before},
+                 *stream_);
   }
   const Shape& rows = buffers.contributions.rows.shape();
   return communicator_.all_to_all(buffers.send.view(rows), buffers.receive.view(rows), *stream_);
 }
 
 void GradientReducer::progress() {
-  // Sums are local, so their moment is free. Gathers are collectives: all ranks must start them at the same points.
+  // Sums are local, so each rank makes them when it can. Gathers are collectives: all ranks start them at the same
+  // points, which are not here.
   for (int bucket = 0; bucket < started_; ++bucket) {
-    State& state = states_[static_cast<size_t>(bucket)];
-    if (state.phase == Phase::kScattering && state.work->test()) sum(bucket);
-    // Who has not come to this meeting has not come to a later one.
-    if (state.phase == Phase::kScattering && in_place()) return;
-    if (state.phase == Phase::kGathering) state.work->test();
+    if (state(bucket).phase == Phase::kExchanging && state(bucket).work->test()) sum(bucket);
+    // If this barrier is incomplete, later ones are too.
+    if (state(bucket).phase == Phase::kExchanging && buffers_.in_place()) return;
+    if (state(bucket).phase == Phase::kGathering) state(bucket).work->test();
   }
 }
 
 void GradientReducer::sum(int bucket) {
-  State& state = states_[static_cast<size_t>(bucket)];
   const SharedRows& contributions = buffers_[bucket].contributions;
   SumContributionsArgs args{.contributions = contributions.rows,
                             .row_stride = contributions.stride,
                             .accumulate = config_.accumulation == Accumulation::kFp32 ? DType::kF32 : config_.wire,
                             .scale = plan().scale.after};
-  if (in_place()) {
+  if (buffers_.in_place()) {
     args.rounded_to = config_.wire;
     args.scale_before = plan().scale.before;
   }
-  // What is stored is the result already, but for a replicated 16-bit sum: complete() scales that back in fp32.
+  // A replicated 16-bit sum is not the result yet: complete() scales it back in fp32.
   if (config_.sharding == Sharding::kSharded || config_.wire == DType::kF32) {
     args.record = record_of(bucket);
     args.index_offset = shard_begin(bucket);
   }
   if (config_.sharding == Sharding::kSharded) {
     args.out = buffers_[bucket].result;
-    state.phase = Phase::kComplete;
+    state(bucket).phase = Phase::kComplete;
     ++completed_;
   } else {
     args.out = shard_of(gathered(bucket));
     args.scale *= plan().scale.gather;
-    state.phase = Phase::kSummed;
+    state(bucket).phase = Phase::kSummed;
   }
   backend_.run(args, *stream_);
-  state.work.reset();
+  state(bucket).work.reset();
 }
 
 void GradientReducer::start_gather(int bucket) {
-  State& state = states_[static_cast<size_t>(bucket)];
+  if (state(bucket).phase == Phase::kExchanging) {
+    state(bucket).work->wait();
+    sum(bucket);
+  }
+  if (state(bucket).phase != Phase::kSummed) return;
   const Tensor& all = gathered(bucket);
   const Tensor mine = shard_of(all);
-  state.work = communicator_.all_gather(mine, all.view({communicator_.size(), mine.numel()}), *stream_);
-  state.phase = Phase::kGathering;
-}
-
-void GradientReducer::examine(int bucket, Stream& stream) {
-  backend_.run(
-      TensorStatsArgs{.x = shard_of_result(bucket), .record = record_of(bucket), .index_offset = shard_begin(bucket)}, stream);
+  state(bucket).work = communicator_.all_gather(mine, all.view({communicator_.size(), mine.numel()}), *stream_);
+  state(bucket).phase = Phase::kGathering;
 }
 
 void GradientReducer::complete(int bucket) {
-  State& state = states_[static_cast<size_t>(bucket)];
-  if (state.phase == Phase::kScattering) {
-    state.work->wait();
-    sum(bucket);
+  start_gather(bucket);
+  if (state(bucket).phase != Phase::kGathering) return;
+  state(bucket).work->wait();
+  state(bucket).work.reset();
+  if (config_.wire != DType::kF32) {
+    const Tensor& result = buffers_[bucket].result;
+    backend_.run(CastArgs{.src = gathered(bucket), .dst = result, .scale = 1.0f / plan().scale.gather}, *stream_);
+    record_stats(bucket, *stream_);
   }
-  if (state.phase == Phase::kSummed) start_gather(bucket);
-  if (state.phase == Phase::kGathering) {
-    state.work->wait();
-    state.work.reset();
-    if (config_.wire != DType::kF32) {
-      const Tensor& result = buffers_[bucket].result;
-      backend_.run(CastArgs{.src = gathered(bucket), .dst = result, .scale = 1.0f / plan().scale.gather}, *stream_);
-      examine(bucket, *stream_);
-    }
-    state.phase = Phase::kComplete;
-    ++completed_;
-  }
+  state(bucket).phase = Phase::kComplete;
+  ++completed_;
 }
 
 void GradientReducer::finish() {
   MANTISSA_CHECK(open_, "[gradient_reducer.finish] there was no begin()");
   while (started_ < buckets_.size()) start_next();
-  // All gathers are under way before the first is waited for.
-  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
-    State& state = states_[static_cast<size_t>(bucket)];
-    if (state.phase == Phase::kScattering) {
-      state.work->wait();
-      sum(bucket);
-    }
-    if (state.phase == Phase::kSummed) start_gather(bucket);
-  }
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) start_gather(bucket);  // all, before waiting for the first
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) complete(bucket);
-  if (in_place()) communicator_.meet(*stream_)->wait();  // the gradients are this rank's own again
-  if (!alone()) compute_.wait(*stream_->record());
+  if (buffers_.in_place()) communicator_.node_barrier(*stream_)->wait();  // no rank reads these gradients any more
+  if (!single_rank()) compute_.wait(*stream_->record());
   open_ = false;
 }
 
@@ -203,9 +179,22 @@ const Tensor& GradientReducer::stats() const {
   return stats_;
 }
 
+Tensor GradientReducer::as_sent(const Tensor& gradient) {
+  MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");
+  if (single_rank() || config_.wire == DType::kF32) return gradient;
+  const Tensor sent = buffers_.scratch(gradient.shape());
+  backend_.run(CastArgs{.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
+  return sent;
+}
+
+void GradientReducer::record_stats(int bucket, Stream& stream) {
+  backend_.run(
+      TensorStatsArgs{.x = shard_of_result(bucket), .record = record_of(bucket), .index_offset = shard_begin(bucket)},
+      stream);
+}
+
 const Tensor& GradientReducer::gathered(int bucket) const {
-  const ReductionBuffers::Bucket& buffers = buffers_[bucket];
-  return config_.wire == DType::kF32 ? buffers.result : buffers.send;
+  return config_.wire == DType::kF32 ? buffers_[bucket].result : buffers_[bucket].send;
 }
 
 Tensor GradientReducer::shard_of(const Tensor& whole) const {
@@ -219,18 +208,10 @@ Tensor GradientReducer::shard_of_result(int bucket) const {
 }
 
 int64_t GradientReducer::shard_begin(int bucket) const {
-  const BucketLayout::Bucket& place = buckets_.layout().buckets()[static_cast<size_t>(bucket)];
-  return place.flat_begin + communicator_.rank() * place.shard_numel;
+  const BucketLayout::Bucket& whole = buckets_.layout().bucket(bucket);
+  return whole.flat_begin + communicator_.rank() * whole.shard_numel;
 }
 
 Tensor GradientReducer::record_of(int bucket) const { return stats_.slice(bucket * kStatsBytes, kStatsBytes); }
-
-Tensor GradientReducer::as_sent(const Tensor& gradient) {
-  MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");
-  if (alone() || config_.wire == DType::kF32) return gradient;
-  const Tensor sent = buffers_.scratch(gradient.shape());
-  backend_.run(CastArgs{.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
-  return sent;
-}
 
 }  // namespace mantissa

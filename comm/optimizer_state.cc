@@ -1,157 +1,201 @@
-// ShardedOptimizer: its state as pieces of parameters, saved and loaded.
-#include <algorithm>
+#include "comm/optimizer_state.h"
 
-#include "comm/sharded_optimizer.h"
-#include "core/quant/dynamic_map.h"
+#include <algorithm>
+#include <bit>
+#include <vector>
+
+#include "core/base/thread_team.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa {
 namespace {
 
-// Sizes of one piece's values must fit together, and codes begin with a block.
-void require_sizes(const StateValues& values, const Parameter& parameter) {
-  const size_t count = values.weights.size();
-  MANTISSA_CHECK(values.compensation.empty() || values.compensation.size() == count,
-                 "[sharded_optimizer.load] '{}' has {} weights, but {} compensations", parameter.name, count,
-                 values.compensation.size());
-  for (const MomentValues& moment : {values.m, values.v}) {
-    MANTISSA_CHECK(moment.empty() || moment.size() == count,
-                   "[sharded_optimizer.load] '{}' has {} weights, but {} values of a moment", parameter.name, count,
-                   moment.size());
-    if (moment.codes.empty()) continue;
-    const size_t blocks = (count + kDynamicBlock - 1) / kDynamicBlock;
-    if (moment.absmax.size() != blocks || values.begin % kDynamicBlock != 0) {
-      throw CheckpointError(
-          fmt::format("optimizer state: {} codes of '{}' from element {} with {} scales; expected whole blocks of {} "
-                      "elements with {}",
-                      count, parameter.name, values.begin, moment.absmax.size(), kDynamicBlock, blocks));
-    }
+constexpr int64_t kFloatBytes = sizeof(float);
+
+int64_t blocks_of(int64_t numel) { return (numel + kDynamicBlock - 1) / kDynamicBlock; }
+
+DType moment_dtype(MomentFormat format, bool blockwise) {
+  if (format == MomentFormat::kBlockwise8Bit) return blockwise ? DType::kU8 : DType::kF32;
+  return format == MomentFormat::kF32 ? DType::kF32 : DType::kBF16;
+}
+
+Tensor slice_of(const Tensor& tensor, int64_t offset, int64_t count) {
+  return tensor.defined() ? tensor.slice(offset, count) : Tensor();
+}
+
+Tensor slice_of_blocks(const Tensor& absmax, int64_t offset, int64_t count) {
+  if (!absmax.defined()) return {};
+  MANTISSA_CHECK(offset % kDynamicBlock == 0, "[state_format] codes from element {}, which is in the middle of a block",
+                 offset);
+  return absmax.slice(offset / kDynamicBlock, blocks_of(count));
+}
+
+void upload_floats(const float* from, const Tensor& target, Backend& backend, Stream& stream) {
+  if (target.dtype() == DType::kF32) {
+    backend.upload(from, target, stream);
+    return;
   }
+  std::vector<BFloat16> rounded;
+  for (int64_t i = 0; i < target.numel(); ++i) rounded.push_back(from_float<BFloat16>(from[i]));
+  backend.upload(rounded.data(), target, stream);
 }
 
-// One moment of a segment, and which of its elements have come as which values.
-struct MomentLoad {
-  const Tensor &moment, &absmax;  // of the segment
-  DynamicMap map;
-  const MomentValues& values;
-  int64_t source, first, count;  // `count` elements: from `source` in the values, from `first` in the segment
-};
-
-// Values on their way to codes are collected in `blocks`.
-void load_moment(const MomentLoad& load, MomentBlocks& blocks, Backend& backend, Stream& stream) {
-  if (load.moment.dtype() == DType::kU8 && !load.values.values.empty()) {
-    const auto values = load.values.values.subspan(static_cast<size_t>(load.source), static_cast<size_t>(load.count));
-    return blocks.add(values, load.first, load.map, load.moment, load.absmax, backend, stream);
-  }
-  StateTensors segment;
-  segment.m = load.moment;
-  segment.m_absmax = load.absmax;
-  const StateTensors part = segment.slice(load.first, load.count);
-  upload_moment(load.values, load.source, load.map, part.m, part.m_absmax, backend, stream);
+void upload_zeros(const Tensor& target, Backend& backend, Stream& stream) {
+  const std::vector<std::byte> zeros(target.size_bytes());
+  backend.upload(zeros.data(), target, stream);
 }
 
-StateTensors without_moments(StateTensors state) {
-  state.m = state.v = state.m_absmax = state.v_absmax = Tensor();
-  return state;
+using Thresholds = std::array<float, 255>;  // the signed map has fewer
+
+void encode_block(DynamicMap map, const Thresholds& thresholds, std::span<const float> values, uint8_t* codes,
+                  float* absmax) {
+  uint32_t largest = 0;  // a NaN is above Inf
+  for (const float value : values) largest = std::max(largest, magnitude_bits(value));
+  *absmax = std::bit_cast<float>(largest);
+  for (size_t i = 0; i < values.size(); ++i) codes[i] = encode_dynamic(map, values[i], *absmax, thresholds.data());
 }
 
-// What loading reports to the other ranks.
-struct LoadRecord {
-  int32_t parameter = -1;  // first one whose elements are not as many as expected
-  int32_t padding = 0;
-  int64_t expected = 0;
-  int64_t loaded = 0;
-};
+void upload_blocks(std::span<const float> values, int64_t first, DynamicMap map, const Tensor& codes,
+                   const Tensor& absmax, Backend& backend, Stream& stream) {
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<uint8_t> host_codes(values.size());
+  std::vector<float> host_absmax(static_cast<size_t>(blocks_of(count)));
+  encode_blocks(map, values, host_codes, host_absmax);
+  backend.upload(host_codes.data(), codes.slice(first, count), stream);
+  backend.upload(host_absmax.data(), absmax.slice(first / kDynamicBlock, blocks_of(count)), stream);
+}
 
 }  // namespace
 
-std::vector<StatePiece> ShardedOptimizer::pieces() const {
-  std::vector<StatePiece> pieces;
-  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
-    const StateTensors state = state_of(bucket);
-    const int64_t shard = buckets_.layout().buckets()[static_cast<size_t>(bucket)].shard_numel;
-    const int64_t begin = sharding_ == Sharding::kSharded ? 0 : communicator_.rank() * shard;
-    for (const Segment& segment : buckets_.layout().shard_segments(bucket, communicator_.rank())) {
-      pieces.push_back({state.slice(begin + segment.offset, segment.count), &buckets_.parameters()[segment.parameter],
-                        segment.begin, segment.count});
+BucketLayout::AlignmentOf state_alignment(const AdamWOptions& options) {
+  if (!options.has_blocks()) return {};
+  return [](const Parameter& parameter) {
+    const bool blockwise = parameter.role != ParameterRole::kEmbedding && parameter.numel() >= kSmallestBlockwise;
+    return blockwise ? kDynamicBlock : BucketLayout::kAlignmentElements;
+  };
+}
+
+size_t StateFormat::master_bytes(int64_t numel) const {
+  const int64_t each = has_master ? kFloatBytes : has_compensation ? size_bytes(DType::kBF16) : 0;
+  return static_cast<size_t>(numel * each);
+}
+
+size_t StateFormat::moment_bytes(int64_t numel) const {
+  int64_t bytes = 0;
+  for (const DType dtype : {m, v}) {
+    bytes += numel * size_bytes(dtype) + (dtype == DType::kU8 ? blocks_of(numel) * kFloatBytes : 0);
+  }
+  return static_cast<size_t>(bytes);
+}
+
+StateFormat state_format(const BucketLayout::Bucket& bucket, const AdamWOptions& options) {
+  const bool blockwise = bucket.alignment == kDynamicBlock;
+  MANTISSA_CHECK(!blockwise || options.has_blocks(),
+                 "[state_format] the layout was made for moments in blocks, which these settings do not have");
+  const bool has_master = options.master == MasterWeights::kF32;
+  if (!has_master && bucket.dtype == DType::kF16) {
+    throw ConfigError(
+        "optimizer.master: only working weights in bf16 or fp32 can do without fp32 masters, and some are fp16; give "
+        "optimizer.master=fp32, or let every linear layer compute in bf16 or fp32");
+  }
+  return {.has_master = has_master,
+          .has_compensation = options.master == MasterWeights::kKahan && bucket.dtype == DType::kBF16,
+          .m = moment_dtype(options.first_moment, blockwise),
+          .v = moment_dtype(options.second_moment, blockwise)};
+}
+
+StateTensors StateTensors::slice(int64_t offset, int64_t count) const {
+  return {.master = slice_of(master, offset, count),
+          .weight = slice_of(weight, offset, count),
+          .compensation = slice_of(compensation, offset, count),
+          .m = slice_of(m, offset, count),
+          .v = slice_of(v, offset, count),
+          .m_absmax = slice_of_blocks(m_absmax, offset, count),
+          .v_absmax = slice_of_blocks(v_absmax, offset, count)};
+}
+
+void upload_weights(std::span<const float> values, std::span<const float> compensation, int64_t first,
+                    const StateTensors& target, Backend& backend, Stream& stream) {
+  const float* const from = values.data() + first;
+  if (target.master.defined()) {
+    // A weight and its compensation are one value in two numbers.
+    std::vector<float> sum(from, from + target.master.numel());
+    for (size_t i = 0; i < sum.size() && !compensation.empty(); ++i) {
+      sum[i] += compensation[static_cast<size_t>(first) + i];
     }
+    upload_floats(sum.data(), target.master, backend, stream);
+    return;
   }
-  return pieces;
+  upload_floats(from, target.weight, backend, stream);
+  if (!target.compensation.defined()) return;
+  std::vector<float> lacking;
+  for (int64_t i = 0; i < target.weight.numel(); ++i) {
+    lacking.push_back(compensation.empty() ? from[i] - to_float(from_float<BFloat16>(from[i]))
+                                           : compensation[static_cast<size_t>(first + i)]);
+  }
+  upload_floats(lacking.data(), target.compensation, backend, stream);
 }
 
-void ShardedOptimizer::begin_load() {
-  await_readers_of_weights();
-  for (BucketState& state : states_) {
-    state.loaded.assign(state.segments.size(), 0);
-    state.m_blocks.assign(state.segments.size(), {});
-    state.v_blocks.assign(state.segments.size(), {});
+void upload_moment(const MomentValues& values, int64_t first, DynamicMap map, const Tensor& target,
+                   const Tensor& absmax, Backend& backend, Stream& stream) {
+  if (values.empty()) {
+    upload_zeros(target, backend, stream);
+    if (absmax.defined()) upload_zeros(absmax, backend, stream);
+  } else if (target.dtype() == DType::kU8) {
+    MANTISSA_CHECK(!values.codes.empty(), "[upload_moment] codes can be uploaded, not made");
+    backend.upload(values.codes.data() + first, target, stream);
+    backend.upload(values.absmax.data() + first / kDynamicBlock, absmax, stream);
+  } else if (values.codes.empty()) {
+    upload_floats(values.values.data() + first, target, backend, stream);
+  } else {
+    std::vector<float> decoded;
+    for (int64_t i = first; i < first + target.numel(); ++i) {
+      const float scale = values.absmax[static_cast<size_t>(i / kDynamicBlock)];
+      decoded.push_back(dynamic_value(map, values.codes[static_cast<size_t>(i)]) * scale);
+    }
+    upload_floats(decoded.data(), target, backend, stream);
   }
 }
 
-bool ShardedOptimizer::needs(int parameter, int64_t begin, int64_t count) const {
-  const BucketState& state = states_[static_cast<size_t>(buckets_.layout().bucket_of(parameter))];
-  return std::any_of(state.segments.begin(), state.segments.end(), [&](const Segment& segment) {
-    return segment.parameter == parameter && begin < segment.begin + segment.count && segment.begin < begin + count;
+void encode_blocks(DynamicMap map, std::span<const float> values, std::span<uint8_t> codes, std::span<float> absmax) {
+  Thresholds thresholds{};
+  for (int position = 0; position < last_position(map); ++position) {
+    thresholds[static_cast<size_t>(position)] = dynamic_threshold(map, position);
+  }
+  parallel_for(static_cast<int64_t>(absmax.size()), [&](int64_t block) {
+    const auto begin = static_cast<size_t>(block * kDynamicBlock);
+    const size_t count = std::min(static_cast<size_t>(kDynamicBlock), values.size() - begin);
+    encode_block(map, thresholds, values.subspan(begin, count), codes.data() + begin,
+                 &absmax[static_cast<size_t>(block)]);
   });
 }
 
-void ShardedOptimizer::load(const StateValues& values) {
-  const auto count = static_cast<int64_t>(values.weights.size());
-  MANTISSA_CHECK(values.parameter >= 0 && values.parameter < buckets_.parameters().size(),
-                 "[sharded_optimizer.load] there is no parameter {}", values.parameter);
-  const Parameter& parameter = buckets_.parameters()[values.parameter];
-  require_sizes(values, parameter);
-  if (values.begin < 0 || values.begin + count > parameter.numel()) {
-    throw CheckpointError(fmt::format("optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}",
-                                      values.begin, values.begin + count, parameter.name, parameter.shape));
-  }
-  const int bucket = buckets_.layout().bucket_of(values.parameter);
-  const StateTensors whole = state_of(bucket);
-  BucketState& state = states_[static_cast<size_t>(bucket)];
-  MANTISSA_CHECK(state.loaded.size() == state.segments.size(), "[sharded_optimizer.load] there was no begin_load()");
-  for (size_t index = 0; index < state.segments.size(); ++index) {
-    const Segment& segment = state.segments[index];
-    if (segment.parameter != values.parameter) continue;
-    const int64_t first = std::max(segment.begin, values.begin);
-    const int64_t last = std::min(segment.begin + segment.count, values.begin + count);
-    if (first >= last) continue;
-    const int64_t source = first - values.begin, inside = first - segment.begin, part = last - first;
-    const StateTensors target = whole.slice(segment.offset, segment.count);
-    upload_weights(values.weights, values.compensation, source, without_moments(target).slice(inside, part), backend_,
-                   stream_);
-    load_moment({target.m, target.m_absmax, DynamicMap::kSigned, values.m, source, inside, part}, state.m_blocks[index],
-                backend_, stream_);
-    load_moment({target.v, target.v_absmax, DynamicMap::kUnsigned, values.v, source, inside, part},
-                state.v_blocks[index], backend_, stream_);
-    state.loaded[index] += last - first;
-  }
-}
-
-void ShardedOptimizer::end_load(int64_t applied_steps) {
-  LoadRecord mine;
-  for (const BucketState& state : states_) {
-    MANTISSA_CHECK(state.loaded.size() == state.segments.size(),
-                   "[sharded_optimizer.end_load] there was no begin_load()");
-    for (size_t index = 0; index < state.segments.size() && mine.parameter < 0; ++index) {
-      const Segment& segment = state.segments[index];
-      if (state.loaded[index] == segment.count) continue;
-      mine = {.parameter = segment.parameter, .expected = segment.count, .loaded = state.loaded[index]};
+void MomentBlocks::add(std::span<const float> values, int64_t first, DynamicMap map, const Tensor& codes,
+                       const Tensor& absmax, Backend& backend, Stream& stream) {
+  const int64_t last = first + static_cast<int64_t>(values.size()), numel = codes.numel();
+  MANTISSA_CHECK(first >= 0 && last <= numel, "[moment_blocks] elements [{}, {}) of {}", first, last, numel);
+  const auto part = [&](int64_t begin, int64_t end) {
+    return values.subspan(static_cast<size_t>(begin - first), static_cast<size_t>(end - begin));
+  };
+  int64_t whole_begin = -1, whole_end = -1;
+  for (int64_t block = first / kDynamicBlock; block * kDynamicBlock < last; ++block) {
+    const int64_t block_begin = block * kDynamicBlock, block_end = std::min(block_begin + kDynamicBlock, numel);
+    const int64_t begin = std::max(first, block_begin), end = std::min(last, block_end);
+    if (begin == block_begin && end == block_end) {
+      if (whole_begin < 0) whole_begin = begin;
+      whole_end = end;
+      continue;
     }
+    Partial& partial = partial_[block];
+    const std::span<const float> mine = part(begin, end);
+    std::copy(mine.begin(), mine.end(), partial.values.begin() + (begin - block_begin));
+    partial.count += end - begin;
+    if (partial.count < block_end - block_begin) continue;
+    upload_blocks(std::span(partial.values).first(static_cast<size_t>(block_end - block_begin)), block_begin, map,
+                  codes, absmax, backend, stream);
+    partial_.erase(block);
   }
-  // Every rank learns of every failure: none may be left waiting in the all-gather below.
-  const std::vector<LoadRecord> records = all_gather_records(communicator_, mine);
-  for (size_t rank = 0; rank < records.size(); ++rank) {
-    if (records[rank].parameter < 0) continue;
-    throw CheckpointError(fmt::format("optimizer state of '{}': rank {} needs {} elements, the checkpoint gave {}",
-                                      buckets_.parameters()[records[rank].parameter].name, rank, records[rank].expected,
-                                      records[rank].loaded));
-  }
-  for (BucketState& state : states_) {
-    state.loaded.clear();
-    state.m_blocks.clear();
-    state.v_blocks.clear();
-  }
-  applied_steps_ = applied_steps;
-  remake_weights();
+  if (whole_begin >= 0) upload_blocks(part(whole_begin, whole_end), whole_begin, map, codes, absmax, backend, stream);
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// ProfilingCommunicator: a communicator that tells a StepProfiler of every collective before it hands it on.
+// ProfilingCommunicator: a communicator that reports every collective to a StepProfiler.
 #pragma once
 
 #include "comm/communicator.h"
@@ -6,9 +6,8 @@
 
 namespace mantissa {
 
-// Both must outlive it. Bytes are those that this rank sends to others, for host
-// records too. Where the host carries them out (StreamOrder::kInline), looks at collectives under way and
-// waits for them are part of their time; for a GPU's streams the waits alone.
+// Both must outlive it. Bytes are those that this rank sends to others. On the host (StreamOrder::kInline) the time of
+// a collective includes tests and waits; beside a GPU's streams, waits only.
 std::unique_ptr<Communicator> create_profiling_communicator(Communicator& communicator, StepProfiler& profiler);
 
 }  // namespace mantissa

@@ -1,11 +1,18 @@
 #include "comm/reduction_buffers.h"
 
-#include "comm/sent_memory.h"
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "core/base/round_up.h"
 
 namespace mantissa {
 namespace {
 
+constexpr size_t kSlotAlignmentBytes = 64;
+
 ContributionPath choose_path(const FlatBuckets& buckets, const Communicator& communicator) {
+  buckets.require_ranks(communicator.size(), "gradient_reducer");
   bool shared = communicator.size() > 1;
   for (int bucket = 0; bucket < buckets.size() && shared; ++bucket) {
     shared = communicator.rows_of_all(buckets.gradient(bucket)).rows.defined();
@@ -14,6 +21,63 @@ ContributionPath choose_path(const FlatBuckets& buckets, const Communicator& com
 }
 
 }  // namespace
+
+WireScale wire_scale(const ReducerConfig& config, int ranks) {
+  MANTISSA_CHECK(is_floating(config.wire), "[wire_plan] the wire dtype must be fp32, bf16 or fp16, got {}",
+                 config.wire);
+  MANTISSA_CHECK(ranks > 0, "[wire_plan] the number of ranks must be positive, got {}", ranks);
+  if (config.wire == DType::kF32 || ranks == 1) return {};
+  const int to_local_mean = static_cast<int>(std::bit_width(static_cast<unsigned>(ranks))) - 1;
+  int headroom = 0;  // log2 of the smallest power of two whose square is at least N
+  if (config.accumulation == Accumulation::kWire) {
+    while ((int64_t{1} << (2 * headroom)) < ranks) ++headroom;
+  }
+  const int exponent = to_local_mean - headroom - config.prescale_log2;
+  return {std::ldexp(1.0f, exponent), std::ldexp(1.0f, -exponent), std::ldexp(1.0f, -config.prescale_log2)};
+}
+
+WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config, ContributionPath path) {
+  WirePlan plan;
+  plan.scale = wire_scale(config, layout.ranks());
+  plan.slots.resize(layout.buckets().size());
+  if (layout.ranks() == 1) return plan;
+
+  const auto wire_bytes = static_cast<size_t>(size_bytes(config.wire));
+  const bool receives = path == ContributionPath::kExchanged;
+  const bool sends = config.wire != DType::kF32 && (receives || config.sharding == Sharding::kReplicated);
+  const size_t copies = (receives ? 1 : 0) + (sends ? 1 : 0);
+  size_t largest = 0, all = 0;
+  for (size_t index = 0; index < plan.slots.size(); ++index) {
+    const BucketLayout::Bucket& bucket = layout.buckets()[index];
+    WirePlan::Slot& slot = plan.slots[index];
+    const size_t bytes = static_cast<size_t>(bucket.numel) * wire_bytes;
+    slot.receive_bytes = receives ? bytes : 0;
+    slot.send_bytes = sends ? bytes : 0;
+    largest = std::max(largest, bytes * copies);
+    all += bytes * copies;
+    plan.result_bytes +=
+        static_cast<size_t>(config.sharding == Sharding::kSharded ? bucket.shard_numel : bucket.numel) * sizeof(float);
+  }
+  const size_t ordinary = static_cast<size_t>(layout.capacity_bytes()) / sizeof(float) * wire_bytes * copies;
+  plan.window_bytes =
+      std::min(all, std::max(largest, round_up(ordinary, kSlotAlignmentBytes) * WirePlan::kBucketsInFlight));
+
+  // Places go round the window like a ring. Sizes are multiples of the alignment: buckets are multiples of 64 elements.
+  size_t cursor = 0;
+  for (size_t index = 0; index < plan.slots.size(); ++index) {
+    WirePlan::Slot& slot = plan.slots[index];
+    const size_t bytes = slot.send_bytes + slot.receive_bytes;
+    if (cursor + bytes > plan.window_bytes) cursor = 0;
+    slot.offset_bytes = cursor;
+    cursor += bytes;
+    for (size_t earlier = index; earlier-- > 0 && slot.blocker < 0;) {
+      const WirePlan::Slot& other = plan.slots[earlier];
+      const size_t other_end = other.offset_bytes + other.send_bytes + other.receive_bytes;
+      if (slot.offset_bytes < other_end && other.offset_bytes < cursor) slot.blocker = static_cast<int>(earlier);
+    }
+  }
+  return plan;
+}
 
 ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, Communicator& communicator, Backend& backend,
                                    const ReducerConfig& config)
@@ -29,8 +93,14 @@ ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, Communicator& com
     buckets_.push_back(make_bucket(buckets.gradient(bucket), slot, communicator));
   }
   if (communicator.size() == 1) return;
-  const std::vector<Tensor> buffers = exchanged();
-  if (!buffers.empty()) registration_ = communicator.register_buffers(buffers);
+  std::vector<Tensor> exchanged;  // in which collectives send and receive
+  if (window_) exchanged.emplace_back(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())});
+  for (const Bucket& bucket : buckets_) {
+    if (config.wire != DType::kF32) break;  // their buffers are in the window
+    if (!in_place()) exchanged.push_back(bucket.send);
+    if (config.sharding == Sharding::kReplicated) exchanged.push_back(bucket.result);
+  }
+  if (!exchanged.empty()) registration_ = communicator.register_buffers(exchanged);
 }
 
 ReductionBuffers::Bucket ReductionBuffers::make_bucket(const Tensor& gradient, const WirePlan::Slot& slot,
@@ -52,17 +122,6 @@ ReductionBuffers::Bucket ReductionBuffers::make_bucket(const Tensor& gradient, c
   return bucket;
 }
 
-std::vector<Tensor> ReductionBuffers::exchanged() const {
-  std::vector<Tensor> buffers;
-  if (window_) buffers.push_back(Tensor(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())}));
-  if (config_.wire != DType::kF32) return buffers;
-  for (const Bucket& bucket : buckets_) {
-    if (!in_place()) buffers.push_back(bucket.send);
-    if (config_.sharding == Sharding::kReplicated) buffers.push_back(bucket.result);
-  }
-  return buffers;
-}
-
 Tensor ReductionBuffers::scratch(const Shape& shape) const {
   return window_ ? Tensor(window_, config_.wire, shape) : backend_.make_tensor(config_.wire, shape, "wire values");
 }
@@ -70,7 +129,7 @@ Tensor ReductionBuffers::scratch(const Shape& shape) const {
 size_t ReductionBuffers::bytes() const {
   size_t bytes = window_ ? window_->bytes() : 0;
   for (const Bucket& bucket : buckets_) {
-    if (bucket.send.defined()) bytes += bucket.result.size_bytes();  // else it is the gradient
+    if (bucket.send.defined()) bytes += bucket.result.size_bytes();  // one rank: it is the gradient
   }
   return bytes;
 }

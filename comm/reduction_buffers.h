@@ -1,27 +1,69 @@
-// ReductionBuffers: where the contributions to each bucket are found, where they travel, and where their sum goes.
+// ReductionBuffers: the contributions to each bucket, the buffers in which they travel, and their sum. WirePlan: the
+// scale of values on the wire and the places of wire buffers (pure arithmetic).
 //
-// The ranks of one node whose gradients lie in memory that all of them share read each other's there
-// (ContributionPath::kInPlace). Else contributions travel through the window of wire_plan.h.
+// Ranks of one node that share the memory of their gradients read each other's gradients in place. Otherwise
+// contributions travel by all-to-all through a window.
+//
+// Scale. A contribution is about 1/N of the global gradient, so a 16-bit format with a narrow range would lose small
+// values to the factor N alone. All scales are powers of two, hence exact. Before the sum, a contribution is multiplied
+// by
+//   2^floor(log2 N)      for accumulation in fp32: the wire carries the magnitude of a local mean;
+//   2^floor(log2 N) / p  for accumulation on the wire, p the smallest power of two >= sqrt(N), as FSDP2 divides:
+//                        partial sums can then grow by sqrt(N) only;
+//   1                    on an fp32 wire,
+// and the sum by the inverse. ReducerConfig::prescale_log2 is taken out of contributions as well, and of a sum that is
+// gathered in 16 bits (replicated).
+//
+// Window. It holds the largest bucket and at least a few of ordinary size. Buckets start in order, so their places are
+// known beforehand, as is the last earlier bucket that must be complete before a place is free again. In-place
+// contributions need no buffers, except for sums that are gathered in 16 bits. One rank needs none.
 #pragma once
 
-#include <memory>
-#include <vector>
-
-#include "comm/communicator.h"
+#include "comm/comm_options.h"
 #include "comm/flat_buckets.h"
-#include "comm/reducer_config.h"
-#include "comm/wire_plan.h"
 
 namespace mantissa {
+
+// How a rank gets the others' contributions to its shards.
+enum class ContributionPath : uint8_t {
+  kExchanged,  // all-to-all in the wire dtype
+  kInPlace,    // from their fp32 gradients in memory that the ranks share, rounded while they are read
+};
+
+struct WireScale {
+  float before = 1.0f;  // factor of a contribution
+  float after = 1.0f;   // factor of the sum of contributions: 1 / before
+  float gather = 1.0f;  // factor of a sum that is gathered
+};
+
+WireScale wire_scale(const ReducerConfig& config, int ranks);
+
+struct WirePlan {
+  static constexpr int kBucketsInFlight = 4;  // of ordinary size that fit in the window
+
+  struct Slot {
+    size_t send_bytes = 0;     // 0: the gradient itself is sent, or nothing is
+    size_t receive_bytes = 0;  // 0: contributions are read in place
+    size_t offset_bytes = 0;   // of the send buffer in the window; the receive buffer follows it
+    int blocker = -1;          // last earlier bucket whose place overlaps; -1 for none
+  };
+
+  WireScale scale;
+  size_t window_bytes = 0;
+  size_t result_bytes = 0;  // fp32 sums that are stored apart from the local gradients
+  std::vector<Slot> slots;  // by bucket
+};
+
+WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config,
+                   ContributionPath path = ContributionPath::kExchanged);
 
 class ReductionBuffers {
  public:
   struct Bucket {
-    // (numel) in the wire dtype: what is sent, of contributions and of sums. The gradient itself for an fp32 wire.
-    Tensor send{};
-    Tensor receive{};            // (numel) in the wire dtype; undefined where contributions are read in place
-    SharedRows contributions{};  // (N, shard): all ranks' to this rank's shard
-    Tensor result{};             // fp32: the sum, of the shard or, replicated, of all; the gradient itself for one rank
+    Tensor send{};  // (numel) wire dtype: sent contributions, later gathered sums; the gradient itself on an fp32 wire
+    Tensor receive{};            // (numel) wire dtype; undefined if contributions are read in place
+    SharedRows contributions{};  // (N, shard): all ranks' contributions to this rank's shard
+    Tensor result{};  // fp32 sum: of the shard or, replicated, of the whole bucket; the gradient itself for one rank
   };
 
   // Collective.
@@ -30,25 +72,22 @@ class ReductionBuffers {
 
   const Bucket& operator[](int bucket) const { return buckets_.at(static_cast<size_t>(bucket)); }
   const WirePlan& plan() const { return plan_; }
+  bool in_place() const { return path_ == ContributionPath::kInPlace; }
   ContributionPath path() const { return path_; }
-  // Of shape `shape` in the wire dtype, for values that nobody else keeps: in the window, if there is one.
+  // Temporary values in the wire dtype: in the window, if there is one.
   Tensor scratch(const Shape& shape) const;
-  // Of wire buffers and summed gradients.
-  size_t bytes() const;
+  size_t bytes() const;  // wire buffers and summed gradients
 
  private:
   Bucket make_bucket(const Tensor& gradient, const WirePlan::Slot& slot, const Communicator& communicator) const;
-  // Those that collectives send and receive in.
-  std::vector<Tensor> exchanged() const;
-  bool in_place() const { return path_ == ContributionPath::kInPlace; }
 
   Backend& backend_;
   ReducerConfig config_;
   ContributionPath path_;
   WirePlan plan_;
-  std::shared_ptr<Storage> window_;  // null where nothing needs it
+  std::shared_ptr<Storage> window_;  // null if nothing needs it
   std::vector<Bucket> buckets_;
-  std::unique_ptr<Registration> registration_;  // the last member: goes before the buffers
+  Registration registration_;  // the last member: goes before the buffers
 };
 
 }  // namespace mantissa

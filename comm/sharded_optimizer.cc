@@ -1,19 +1,16 @@
 #include "comm/sharded_optimizer.h"
 
 #include <algorithm>
-#include <memory>
-
-#include "core/quant/dynamic_map.h"
 
 namespace mantissa {
 namespace {
 
-// Keep the rounding of weights and that of second moments apart from each other and from every other use of the seed.
+// Random streams of weight rounding and of second moments, apart from each other and from other uses of the seed.
 constexpr uint64_t kRoundingStream = 0x5e3b7d12c49f60a8u, kMomentStream = 0xa91c04e7d2586b3fu;
 
 size_t bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.size_bytes() : 0; }
 
-// Moments in blocks need a layout that keeps blocks whole, and no other may have it.
+// Moments in blocks need a layout that keeps blocks whole, and other moments one that does not.
 void require_alignment(const BucketLayout::Bucket& bucket, const ParameterSet& parameters,
                        const AdamWOptions& options) {
   const BucketLayout::AlignmentOf alignment_of = state_alignment(options);
@@ -41,6 +38,27 @@ StateTensors make_state(const StateFormat& format, int64_t numel, Backend& backe
           .v_absmax = make(format.v == DType::kU8, DType::kF32, blocks, "scales of second moments")};
 }
 
+// Sizes of one piece's values must agree, and codes begin with a block.
+void require_sizes(const StateValues& values, const Parameter& parameter) {
+  const size_t count = values.weights.size();
+  MANTISSA_CHECK(values.compensation.empty() || values.compensation.size() == count,
+                 "[sharded_optimizer.load] '{}' has {} weights, but {} compensations", parameter.name, count,
+                 values.compensation.size());
+  for (const MomentValues& moment : {values.m, values.v}) {
+    MANTISSA_CHECK(moment.empty() || moment.size() == count,
+                   "[sharded_optimizer.load] '{}' has {} weights, but {} values of a moment", parameter.name, count,
+                   moment.size());
+    if (moment.codes.empty()) continue;
+    const size_t blocks = (count + kDynamicBlock - 1) / kDynamicBlock;
+    if (moment.absmax.size() != blocks || values.begin % kDynamicBlock != 0) {
+      throw CheckpointError(
+          fmt::format("optimizer state: {} codes of '{}' from element {} with {} scales; expected whole blocks of {} "
+                      "elements with {}",
+                      count, parameter.name, values.begin, moment.absmax.size(), kDynamicBlock, blocks));
+    }
+  }
+}
+
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
@@ -53,19 +71,16 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
       sharding_(sharding),
       options_(options) {
   validate(options_);
-  MANTISSA_CHECK(buckets.layout().ranks() == communicator.size(),
-                 "[sharded_optimizer] the buckets were laid out for {} ranks, the communicator has {}",
-                 buckets.layout().ranks(), communicator.size());
-  MANTISSA_CHECK(sharding == Sharding::kSharded || !buckets.weights_in_common(),
+  buckets.require_ranks(communicator.size(), "sharded_optimizer");
+  const bool sharded = sharding_ == Sharding::kSharded;
+  MANTISSA_CHECK(sharded || !buckets.weights_in_common(),
                  "[sharded_optimizer] replicated ranks write all weights each, and these have one copy in common");
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
-    const BucketLayout::Bucket& whole = buckets_.layout().buckets()[static_cast<size_t>(bucket)];
+    const BucketLayout::Bucket& whole = buckets_.layout().bucket(bucket);
     require_alignment(whole, buckets_.parameters(), options_);
-    const bool sharded = sharding_ == Sharding::kSharded;
-    const int64_t numel = sharded ? whole.shard_numel : whole.numel;
     states_.push_back(
         {.segments = sharded ? buckets_.layout().shard_segments(bucket, communicator_.rank()) : whole.segments,
-         .own = make_state(state_format(whole, options_), numel, backend_),
+         .own = make_state(state_format(whole, options_), sharded ? whole.shard_numel : whole.numel, backend_),
          .loaded = {},
          .m_blocks = {},
          .v_blocks = {}});
@@ -87,47 +102,59 @@ Tensor ShardedOptimizer::updated_weights(int bucket) const {
                                          : buckets_.weight(bucket);
 }
 
-StateTensors ShardedOptimizer::state_of(int bucket) const {
-  StateTensors state = states_[static_cast<size_t>(bucket)].own;
-  if (keeps_masters()) return state;
+StateTensors ShardedOptimizer::tensors_of(int bucket) const {
+  StateTensors tensors = states_[static_cast<size_t>(bucket)].own;
+  if (keeps_masters()) return tensors;
   const Tensor weights = updated_weights(bucket);
-  (weights.dtype() == DType::kF32 ? state.master : state.weight) = weights;
-  return state;
+  (weights.dtype() == DType::kF32 ? tensors.master : tensors.weight) = weights;
+  return tensors;
 }
 
-AdamWArgs ShardedOptimizer::weight_arguments(int bucket, const Segment& segment, const Tensor& control) const {
-  const StateTensors state = state_of(bucket).slice(segment.offset, segment.count);
-  AdamWArgs args{.master = state.master,
-                 .weight = state.weight,
-                 .compensation = state.compensation,
-                 .control = control,
-                 .rounding = options_.weight_rounding,
-                 .key = options_.seed ^ kRoundingStream,
-                 .moment_key = options_.seed ^ kMomentStream,
-                 .parameter = static_cast<uint32_t>(segment.parameter),
-                 .first_element = segment.begin};
-  if (keeps_masters()) args.weight = updated_weights(bucket).slice(segment.offset, segment.count);
-  if (options_.master == MasterWeights::kNoneStochastic) args.rounding = WeightRounding::kStochastic;
-  if (options_.master == MasterWeights::kKahan) args.rounding = WeightRounding::kNearest;
-  return args;
+void ShardedOptimizer::update(int bucket, const Tensor& control, const GradientReducer* reducer) {
+  const StateTensors whole = tensors_of(bucket);
+  for (const Segment& segment : state(bucket).segments) {
+    const StateTensors tensors = whole.slice(segment.offset, segment.count);
+    AdamWArgs args{.master = tensors.master,
+                   .weight = tensors.weight,
+                   .compensation = tensors.compensation,
+                   .control = control,
+                   .rounding = options_.weight_rounding,
+                   .key = options_.seed ^ kRoundingStream,
+                   .moment_key = options_.seed ^ kMomentStream,
+                   .parameter = static_cast<uint32_t>(segment.parameter),
+                   .first_element = segment.begin};
+    if (keeps_masters()) args.weight = updated_weights(bucket).slice(segment.offset, segment.count);
+    if (options_.master == MasterWeights::kNoneStochastic) args.rounding = WeightRounding::kStochastic;
+    if (options_.master == MasterWeights::kKahan) args.rounding = WeightRounding::kNearest;
+    if (reducer != nullptr) {
+      const bool decays = buckets_.parameters()[segment.parameter].decay == WeightDecay::kYes;
+      args.gradient = reducer->result(bucket).slice(segment.offset, segment.count);
+      args.m = tensors.m;
+      args.v = tensors.v;
+      args.m_absmax = tensors.m_absmax;
+      args.v_absmax = tensors.v_absmax;
+      args.beta1 = options_.beta1;
+      args.beta2 = options_.beta2;
+      args.epsilon = options_.epsilon;
+      args.weight_decay = decays ? options_.weight_decay : 0.0f;
+    }
+    backend_.run(args, stream_);
+  }
 }
 
-void ShardedOptimizer::remake_weights() {
+void ShardedOptimizer::recompute_weights() {
   const UpdateControl number{.update = static_cast<uint32_t>(applied_steps_)};
   const Tensor control = backend_.make_record<UpdateControl>("update number");
   backend_.upload(&number, control, stream_);
-  // As they are: what scales there are is not known to be those of the next pass.
+  // Stored form: the present scales may not be those of the next pass.
   share_weights(Form::kStored, [&](int bucket) {
-    if (!keeps_masters()) return;
-    for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
-      backend_.run(weight_arguments(bucket, segment, control), stream_);
-    }
+    if (keeps_masters()) update(bucket, control, nullptr);
   });
   stream_.synchronize();  // it reads the number
 }
 
-void ShardedOptimizer::await_readers_of_weights() {
-  if (!keeps_masters() && buckets_.weights_in_common()) communicator_.meet(stream_)->wait();
+void ShardedOptimizer::wait_for_weight_readers() {
+  if (!keeps_masters() && buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();
 }
 
 std::unique_ptr<Work> ShardedOptimizer::gather_stored(int bucket) {
@@ -140,7 +167,7 @@ std::unique_ptr<Work> ShardedOptimizer::gather_stored(int bucket) {
 
 void ShardedOptimizer::share_weights(Form form, const std::function<void(int bucket)>& compute) {
   std::vector<std::unique_ptr<Work>> gathers;
-  if (buckets_.weights_in_common()) communicator_.meet(stream_)->wait();  // nobody computes with the old ones any more
+  if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // nobody reads the old weights
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     compute(bucket);
     if (!gathers_weights()) continue;
@@ -153,7 +180,7 @@ void ShardedOptimizer::share_weights(Form form, const std::function<void(int buc
     for (const auto& gather : gathers) gather->test();
     if (coded_) coded_->progress();
   }
-  if (buckets_.weights_in_common()) communicator_.meet(stream_)->wait();  // all have written theirs
+  if (buckets_.weights_in_common()) communicator_.node_barrier(stream_)->wait();  // all have written the new ones
   if (coded_) coded_->finish();
   for (const auto& gather : gathers) gather->wait();
   if (!gathers.empty()) stream_.wait(*gather_stream_->record());
@@ -162,52 +189,138 @@ void ShardedOptimizer::share_weights(Form form, const std::function<void(int buc
 
 void ShardedOptimizer::initialize(uint64_t seed) {
   constexpr int64_t kChunkElements = int64_t{1} << 20;  // whole blocks
-  await_readers_of_weights();
+  wait_for_weight_readers();
   std::vector<float> values;
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
-    const StateTensors state = state_of(bucket);
-    for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
+    const StateTensors tensors = tensors_of(bucket);
+    for (const Segment& segment : state(bucket).segments) {
       const Parameter& parameter = buckets_.parameters()[segment.parameter];
       for (int64_t done = 0; done < segment.count; done += kChunkElements) {
         const int64_t count = std::min(kChunkElements, segment.count - done);
         values.resize(static_cast<size_t>(count));
         initial_values(parameter, seed, segment.begin + done, count, values.data());
-        upload_weights(values, {}, 0, state.slice(segment.offset + done, count), backend_, stream_);
+        upload_weights(values, {}, 0, tensors.slice(segment.offset + done, count), backend_, stream_);
       }
     }
-    upload_moment({}, 0, DynamicMap::kSigned, state.m, state.m_absmax, backend_, stream_);
-    upload_moment({}, 0, DynamicMap::kUnsigned, state.v, state.v_absmax, backend_, stream_);
+    upload_moment({}, 0, DynamicMap::kSigned, tensors.m, tensors.m_absmax, backend_, stream_);
+    upload_moment({}, 0, DynamicMap::kUnsigned, tensors.v, tensors.v_absmax, backend_, stream_);
   }
   applied_steps_ = 0;
-  remake_weights();
+  recompute_weights();
 }
 
 void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
   MANTISSA_CHECK(reducer.config().sharding == sharding_,
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
-  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored, [&](int bucket) {
-    const StateTensors all = state_of(bucket);
-    const Tensor gradient = reducer.result(bucket);
-    for (const Segment& segment : states_[static_cast<size_t>(bucket)].segments) {
-      const bool decays = buckets_.parameters()[segment.parameter].decay == WeightDecay::kYes;
-      const StateTensors state = all.slice(segment.offset, segment.count);
-      AdamWArgs args = weight_arguments(bucket, segment, control);
-      args.gradient = gradient.slice(segment.offset, segment.count);
-      args.m = state.m;
-      args.v = state.v;
-      args.m_absmax = state.m_absmax;
-      args.v_absmax = state.v_absmax;
-      args.beta1 = options_.beta1;
-      args.beta2 = options_.beta2;
-      args.epsilon = options_.epsilon;
-      args.weight_decay = decays ? options_.weight_decay : 0.0f;
-      backend_.run(args, stream_);
-    }
-  });
+  share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored,
+                [&](int bucket) { update(bucket, control, &reducer); });
 }
 
 void ShardedOptimizer::restore_weights() {
   if (coded_) share_weights(Form::kStored, [](int) {});
+}
+
+std::vector<StatePiece> ShardedOptimizer::pieces() const {
+  std::vector<StatePiece> pieces;
+  for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
+    const StateTensors tensors = tensors_of(bucket);
+    const int64_t shard = buckets_.layout().bucket(bucket).shard_numel;
+    const int64_t begin = sharding_ == Sharding::kSharded ? 0 : communicator_.rank() * shard;
+    for (const Segment& segment : buckets_.layout().shard_segments(bucket, communicator_.rank())) {
+      pieces.push_back({tensors.slice(begin + segment.offset, segment.count), &buckets_.parameters()[segment.parameter],
+                        segment.begin, segment.count});
+    }
+  }
+  return pieces;
+}
+
+void ShardedOptimizer::begin_load() {
+  wait_for_weight_readers();
+  for (BucketState& state : states_) {
+    state.loaded.assign(state.segments.size(), 0);
+    state.m_blocks.assign(state.segments.size(), {});
+    state.v_blocks.assign(state.segments.size(), {});
+  }
+}
+
+bool ShardedOptimizer::needs(int parameter, int64_t begin, int64_t count) const {
+  const BucketState& state = states_[static_cast<size_t>(buckets_.layout().bucket_of(parameter))];
+  return std::any_of(state.segments.begin(), state.segments.end(), [&](const Segment& segment) {
+    return segment.parameter == parameter && begin < segment.begin + segment.count && segment.begin < begin + count;
+  });
+}
+
+void ShardedOptimizer::load(const StateValues& values) {
+  const auto count = static_cast<int64_t>(values.weights.size());
+  MANTISSA_CHECK(values.parameter >= 0 && values.parameter < buckets_.parameters().size(),
+                 "[sharded_optimizer.load] there is no parameter {}", values.parameter);
+  const Parameter& parameter = buckets_.parameters()[values.parameter];
+  require_sizes(values, parameter);
+  if (values.begin < 0 || values.begin + count > parameter.numel()) {
+    throw CheckpointError(fmt::format("optimizer state: elements [{}, {}) of '{}' do not exist; it has shape {}",
+                                      values.begin, values.begin + count, parameter.name, parameter.shape));
+  }
+  const int bucket = buckets_.layout().bucket_of(values.parameter);
+  const StateTensors whole = tensors_of(bucket);
+  BucketState& state = this->state(bucket);
+  MANTISSA_CHECK(state.loaded.size() == state.segments.size(), "[sharded_optimizer.load] there was no begin_load()");
+  for (size_t index = 0; index < state.segments.size(); ++index) {
+    const Segment& segment = state.segments[index];
+    if (segment.parameter != values.parameter) continue;
+    const int64_t first = std::max(segment.begin, values.begin);
+    const int64_t last = std::min(segment.begin + segment.count, values.begin + count);
+    if (first >= last) continue;
+    const int64_t source = first - values.begin, inside = first - segment.begin, part = last - first;
+    const StateTensors target = whole.slice(segment.offset, segment.count);
+    const StateTensors weights{.master = target.master, .weight = target.weight, .compensation = target.compensation};
+    upload_weights(values.weights, values.compensation, source, weights.slice(inside, part), backend_, stream_);
+    const auto load_moment = [&](const MomentValues& from, DynamicMap map, const Tensor& moment, const Tensor& absmax,
+                                 MomentBlocks& blocks) {
+      if (moment.dtype() == DType::kU8 && !from.values.empty()) {
+        const auto piece = from.values.subspan(static_cast<size_t>(source), static_cast<size_t>(part));
+        blocks.add(piece, inside, map, moment, absmax, backend_, stream_);
+      } else {
+        const StateTensors piece = StateTensors{.m = moment, .m_absmax = absmax}.slice(inside, part);
+        upload_moment(from, source, map, piece.m, piece.m_absmax, backend_, stream_);
+      }
+    };
+    load_moment(values.m, DynamicMap::kSigned, target.m, target.m_absmax, state.m_blocks[index]);
+    load_moment(values.v, DynamicMap::kUnsigned, target.v, target.v_absmax, state.v_blocks[index]);
+    state.loaded[index] += part;
+  }
+}
+
+void ShardedOptimizer::end_load(int64_t applied_steps) {
+  struct Mismatch {
+    int32_t parameter = -1;  // the first one with a wrong number of elements
+    int32_t padding = 0;
+    int64_t expected = 0;
+    int64_t loaded = 0;
+  } mine;
+  for (const BucketState& state : states_) {
+    MANTISSA_CHECK(state.loaded.size() == state.segments.size(),
+                   "[sharded_optimizer.end_load] there was no begin_load()");
+    for (size_t index = 0; index < state.segments.size() && mine.parameter < 0; ++index) {
+      const Segment& segment = state.segments[index];
+      if (state.loaded[index] == segment.count) continue;
+      mine = {.parameter = segment.parameter, .expected = segment.count, .loaded = state.loaded[index]};
+    }
+  }
+  // All ranks learn of all failures, so that none waits in the all-gather below.
+  const std::vector<Mismatch> mismatches = all_gather_records(communicator_, mine);
+  for (size_t rank = 0; rank < mismatches.size(); ++rank) {
+    if (mismatches[rank].parameter < 0) continue;
+    throw CheckpointError(fmt::format("optimizer state of '{}': rank {} needs {} elements, the checkpoint gave {}",
+                                      buckets_.parameters()[mismatches[rank].parameter].name, rank,
+                                      mismatches[rank].expected, mismatches[rank].loaded));
+  }
+  for (BucketState& state : states_) {
+    state.loaded.clear();
+    state.m_blocks.clear();
+    state.v_blocks.clear();
+  }
+  applied_steps_ = applied_steps;
+  recompute_weights();
 }
 
 size_t ShardedOptimizer::master_bytes() const {
@@ -219,10 +332,42 @@ size_t ShardedOptimizer::master_bytes() const {
 size_t ShardedOptimizer::moment_bytes() const {
   size_t bytes = 0;
   for (const BucketState& state : states_) {
-    bytes += bytes_of(state.own.m) + bytes_of(state.own.v);
-    bytes += bytes_of(state.own.m_absmax) + bytes_of(state.own.v_absmax);
+    const StateTensors& own = state.own;
+    for (const Tensor& tensor : {own.m, own.v, own.m_absmax, own.v_absmax}) bytes += bytes_of(tensor);
   }
   return bytes;
+}
+
+StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options,
+                           ContributionPath path, const CodedWeights& coded) {
+  StateMemory memory;
+  const bool one_copy = path == ContributionPath::kInPlace && config.sharding == Sharding::kSharded;
+  for (const BucketLayout::Bucket& bucket : layout.buckets()) {
+    const auto whole = static_cast<size_t>(bucket.numel);
+    const int64_t state = config.sharding == Sharding::kSharded ? bucket.shard_numel : bucket.numel;
+    const size_t weights = whole * static_cast<size_t>(size_bytes(bucket.dtype));
+    memory.weights += one_copy ? weights / static_cast<size_t>(layout.ranks()) : weights;
+    memory.gradients += whole * sizeof(float);
+    const StateFormat format = state_format(bucket, options);
+    memory.masters += format.master_bytes(state);
+    memory.moments += format.moment_bytes(state);
+  }
+  const WirePlan plan = plan_wire(layout, config, path);
+  memory.buffers = plan.window_bytes + plan.result_bytes;
+  if (one_copy || layout.ranks() == 1 || config.sharding != Sharding::kSharded) return memory;
+  const GatherPlan gather = plan_gather(layout, coded);
+  memory.weights += gather.shard_bytes;
+  memory.buffers += GatherPlan::kSlots * gather.slot_bytes;
+  return memory;
+}
+
+StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
+                           const ShardedOptimizer& optimizer) {
+  return {.weights = buckets.weight_bytes() + optimizer.unrounded_bytes(),
+          .gradients = buckets.gradient_bytes(),
+          .masters = optimizer.master_bytes(),
+          .moments = optimizer.moment_bytes(),
+          .buffers = reducer.buffer_bytes() + optimizer.gather_bytes()};
 }
 
 }  // namespace mantissa

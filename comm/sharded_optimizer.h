@@ -1,30 +1,21 @@
-// ShardedOptimizer: AdamW with fp32 master weights, or on the working weights themselves; state_format.h says how state
-// is kept. State exists for this rank's shard of every bucket only, or for everything when replicated. A step updates
-// weights and moments from the summed gradients in one pass per parameter piece, which also writes the working weight,
-// and all-gathers the working weights of a bucket while the next one is updated. Where all ranks have one copy of the
-// weights in common, each writes its shard of that, between two meetings. Padding is neither updated nor saved. Weights
-// that are rounded to eight bits anyway may travel as codes of these: see coded_gather.h.
+// ShardedOptimizer: AdamW with fp32 master weights, or on the working weights themselves (optimizer_state.h). State
+// exists for this rank's shard of every bucket, or for everything when replicated. A step updates weights and moments
+// in one pass per parameter piece, which also writes the working weight, and all-gathers the working weights of a
+// bucket while it updates the next one. If all ranks have one copy of the weights in common, each writes its shard
+// between two barriers. Weights that products round to 8 bits may travel as codes (coded_gather.h). Padding is not
+// updated or saved.
 //
-// Where 16-bit weights are rounded stochastically (AdamWOptions::weight_rounding), the random words depend on seed,
-// update, parameter and element alone: weights are a function of masters and the number of updates, whoever computes
-// them. So those that are made again after loading are those that the last update made, and initial ones count as
-// update 0. Working weights that are their own state are what they are: initial and loaded ones are rounded to nearest.
+// Stochastic rounding of 16-bit weights (AdamWOptions::weight_rounding): random words depend on seed, update, parameter
+// and element alone, so weights are a function of masters and the number of updates. Weights that are recomputed after
+// loading are those of the last update; initial ones count as update 0. Working weights that are their own state are
+// rounded to nearest when they are initialized and loaded.
 //
-// State is reached by (parameter, element range), independent of ranks, buckets and mode, for checkpoints that any
-// other layout can load.
+// State is addressed by (parameter, element range), so that any other layout can load a checkpoint.
 #pragma once
-
-#include <functional>
-#include <memory>
-#include <span>
-#include <vector>
 
 #include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
-#include "comm/moment_blocks.h"
-#include "comm/state_format.h"
-#include "comm/state_upload.h"
-#include "core/optim/adamw.h"
+#include "comm/optimizer_state.h"
 
 namespace mantissa {
 
@@ -44,7 +35,7 @@ struct StateValues {
   MomentValues m{}, v{};
 };
 
-// Weights that are gathered as codes, and the scales that they are rounded with. None where ranks gather nothing.
+// Weights that are gathered as codes, and the scales that round them. Without effect if ranks gather nothing.
 struct CodedGatherOptions {
   CodedWeights weights{};
   DelayedScales* scales = nullptr;
@@ -56,74 +47,73 @@ class ShardedOptimizer {
   ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
                    Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {});
 
-  // Masters and working weights from the parameters' initial values, the same for every rank count; moments and the
-  // count of applied steps zero. Collective.
+  // Sets masters and working weights to the parameters' initial values, the same for every rank count; moments and the
+  // count of applied steps to zero. Collective.
   void initialize(uint64_t seed);
 
-  // Before the amaxes of a step are gathered: records those of the weights that passes cannot, having codes of them.
+  // Records the amaxes of the weights that are gathered as codes: passes see only codes of them. Call it before the
+  // amaxes of a step are gathered.
   void record_amaxes() {
     if (coded_) coded_->record_amaxes();
   }
   // Queues one update from reducer.result(), after reducer.finish(). control: u8 of one UpdateControl, on the device
-  // and the same on every rank (VerdictReduction::control()); where it says not to apply, nothing changes. Collective.
+  // and the same on every rank (VerdictReduction::control()); if it says not to apply, nothing changes. Collective.
   void step(const GradientReducer& reducer, const Tensor& control);
-  // Working weights as they were before they were rounded to codes, on every rank: for who keeps them. The next pass
-  // rounds them to what it would have read. Nothing changes where none travel so. Collective.
+  // Gathers the unrounded working weights to every rank, for checkpoints and exports. The next pass rounds them to the
+  // same codes. No effect unless weights are gathered as codes. Collective.
   void restore_weights();
-  // Updates that are known to have been applied: counted by whoever reads the decisions.
+  // Updates that are known to have been applied; the reader of the decisions counts them.
   int64_t applied_steps() const { return applied_steps_; }
   void count_applied_step() { ++applied_steps_; }
 
-  // The state that this rank is to save: its shard, in both modes, so that all ranks together save each element once.
+  // The state that this rank saves: its shard, in both modes, so that all ranks together save each element once.
   std::vector<StatePiece> pieces() const;
 
-  // Loading: hand in pieces of any layout, in any order, at least those that this rank's state needs; what belongs to
-  // others is ignored. State is converted to this optimizer's formats as upload_weights(), upload_moment() and
-  // MomentBlocks say, and taken bit for bit where they are the same. end_load() throws CheckpointError naming the
-  // parameter if elements are missing or came twice, then rebuilds the working weights. begin_load() and end_load() are
-  // collective.
+  // Loading: pass pieces of any layout, in any order, at least those that this rank's state needs; others are ignored.
+  // State is converted to this optimizer's formats (optimizer_state.h), and taken bit for bit if they are equal.
+  // end_load() throws CheckpointError naming the parameter if elements are missing or came twice, then recomputes the
+  // working weights. begin_load() and end_load() are collective.
   void begin_load();
   void load(const StateValues& values);
   void end_load(int64_t applied_steps);
   // Whether any of the elements is part of this rank's state.
   bool needs(int parameter, int64_t begin, int64_t count) const;
 
-  // As allocated. Masters, or the compensations in their place.
-  size_t master_bytes() const;
+  // Allocated bytes.
+  size_t master_bytes() const;  // or of the compensations
   size_t moment_bytes() const;
-  // Of weights that are gathered as codes: this rank's shards before they are rounded, and what is sent and received.
+  // Of weights that are gathered as codes: this rank's unrounded shards, and the buffers of the gather.
   size_t unrounded_bytes() const { return coded_ ? coded_->shard_bytes() : 0; }
   size_t gather_bytes() const { return coded_ ? coded_->buffer_bytes() : 0; }
 
  private:
-  enum class Form : uint8_t { kStored, kCodes };  // of weights on their way
+  enum class Form : uint8_t { kStored, kCodes };  // of weights that are gathered
 
   struct BucketState {
     std::vector<Segment> segments;                 // offsets count from the start of the state
     StateTensors own;                              // allocated here: without weights that are their own state
     std::vector<int64_t> loaded;                   // elements, by segment
-    std::vector<MomentBlocks> m_blocks, v_blocks;  // of what is being loaded, by segment
+    std::vector<MomentBlocks> m_blocks, v_blocks;  // of the values being loaded, by segment
   };
 
   bool keeps_masters() const { return options_.master == MasterWeights::kF32; }
+  BucketState& state(int bucket) { return states_[static_cast<size_t>(bucket)]; }
   // Everything that an update of the bucket changes.
-  StateTensors state_of(int bucket) const;
-  // Before weights that are their own state are written outside of share_weights(). Collective.
-  void await_readers_of_weights();
-
+  StateTensors tensors_of(int bucket) const;
   bool gathers_weights() const {
     return sharding_ == Sharding::kSharded && communicator_.size() > 1 && !buckets_.weights_in_common();
   }
   bool has_codes(int bucket) const { return coded_ && coded_->takes(bucket); }
   Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
-  // The arguments that say which weights of `bucket` are to be written, and how they are rounded.
-  AdamWArgs weight_arguments(int bucket, const Segment& segment, const Tensor& control) const;
-  // The weights of this rank's masters, as update number applied_steps() rounded them.
-  void remake_weights();
-  // Shares what this rank has computed of every bucket, in codes where there are such; `compute` runs before a bucket
-  // is sent.
+  // Queues the update of this rank's part of a bucket; without a reducer, only its working weights are computed.
+  void update(int bucket, const Tensor& control, const GradientReducer* reducer);
+  // Computes the working weights of this rank's masters, as update number applied_steps() rounded them.
+  void recompute_weights();
+  // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
   std::unique_ptr<Work> gather_stored(int bucket);
+  // Call it before writing weights that are their own state outside of share_weights(). Collective.
+  void wait_for_weight_readers();
 
   FlatBuckets& buckets_;
   Communicator& communicator_;
@@ -134,8 +124,25 @@ class ShardedOptimizer {
   AdamWOptions options_;
   std::vector<BucketState> states_;
   int64_t applied_steps_ = 0;
-  std::unique_ptr<CodedGather> coded_;          // where anything is gathered so
-  std::unique_ptr<Registration> registration_;  // of the weights that are gathered
+  std::unique_ptr<CodedGather> coded_;  // null unless weights are gathered as codes
+  Registration registration_;           // of the weights that are gathered
 };
+
+// Bytes of the training state by category: predicted from the layout before anything is allocated, or measured.
+struct StateMemory {
+  size_t weights = 0;    // working copies and unrounded shards; of weights in common, this rank's part
+  size_t gradients = 0;  // fp32, local
+  size_t masters = 0;    // or the compensations
+  size_t moments = 0;
+  size_t buffers = 0;  // wire buffers, summed gradients, and rows of gathered weights
+  size_t total() const { return weights + gradients + masters + moments + buffers; }
+  bool operator==(const StateMemory&) const = default;
+};
+
+// `coded`: the weights that are gathered as codes, if ranks gather weights at all.
+StateMemory predict_memory(const BucketLayout& layout, const ReducerConfig& config, const AdamWOptions& options,
+                           ContributionPath path = ContributionPath::kExchanged, const CodedWeights& coded = {});
+StateMemory measure_memory(const FlatBuckets& buckets, const GradientReducer& reducer,
+                           const ShardedOptimizer& optimizer);
 
 }  // namespace mantissa

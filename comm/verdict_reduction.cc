@@ -1,15 +1,23 @@
 #include "comm/verdict_reduction.h"
 
-#include "core/kernels/optimizer/args.h"
-#include "core/kernels/reduction/args.h"
-#include "core/kernels/reduction/update_decision.h"
-
 #include <tuple>
+
+#include "core/kernels/optimizer/args.h"
 
 namespace mantissa {
 namespace {
 
 constexpr int64_t kRecordBytes = sizeof(VerdictRecord);
+
+// Device records: mine (n) of each rank to all (N, n).
+void gather_records(const Tensor& mine, const Tensor& all, Communicator& communicator, Backend& backend,
+                    Stream& stream) {
+  if (communicator.size() > 1) {
+    communicator.all_gather(mine, all, stream)->wait();
+  } else {
+    backend.copy(mine, all, stream);  // with a transport through host memory the host would have to wait
+  }
+}
 
 }  // namespace
 
@@ -25,28 +33,18 @@ VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend,
       decision_(backend.make_record<UpdateDecision>("update decision")),
       scratch_stats_(backend.make_stats(stream)) {}
 
-void VerdictReduction::plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
-
 void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer) {
   backend_.run(RecordVerdictArgs{.losses = losses, .stats = reducer.stats(), .record = record_}, stream_);
-  if (communicator_.size() == 1) {  // a transport through host memory would make the host wait
-    backend_.copy(record_, records_, stream_);
-  } else {
-    communicator_.all_gather(record_, records_.view({communicator_.size(), kRecordBytes}), stream_)->wait();
-  }
+  gather_records(record_, records_.view({communicator_.size(), kRecordBytes}), communicator_, backend_, stream_);
   backend_.run(
-      DecideUpdateArgs{.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_}, stream_);
+      DecideUpdateArgs{.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_},
+      stream_);
 }
 
 UpdateDecision VerdictReduction::read_decision() {
   UpdateDecision decision;
   backend_.download(decision_, &decision, stream_);
   return decision;
-}
-
-void VerdictReduction::release_hold() {
-  constexpr int32_t kReleased = 0;
-  backend_.upload(&kReleased, hold_, stream_);
 }
 
 TensorStats VerdictReduction::stats_of(const Tensor& values) {
@@ -97,6 +95,18 @@ Offender VerdictReduction::find_offender(const Verdict& verdict, GradientReducer
   const auto element = buckets.layout().locate(verdict.first_bad);
   MANTISSA_CHECK(element.has_value(), "[find_offender] padding at flat index {} is not finite", verdict.first_bad);
   return {.parameter = element->parameter, .element = element->element, .is_nan = sum_is_nan};
+}
+
+AmaxExchange::AmaxExchange(DelayedScales& scales, Communicator& communicator, Backend& backend, Stream& stream)
+    : scales_(scales), communicator_(communicator), backend_(backend), stream_(stream) {
+  if (scales.empty()) return;
+  gathered_ = backend.make_tensor(DType::kU8, {communicator.size(), scales.records().numel()}, "amaxes of all ranks");
+}
+
+void AmaxExchange::run(const Tensor& decision) {
+  if (scales_.empty()) return;
+  gather_records(scales_.records(), gathered_, communicator_, backend_, stream_);
+  scales_.advance(gathered_, decision);
 }
 
 }  // namespace mantissa

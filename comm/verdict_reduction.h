@@ -1,24 +1,26 @@
-// VerdictReduction: what the reducer has found in this rank's shards of the summed gradients, one small gather, and
-// every rank folds the same records in rank order into the same decision. All of it is queued on the stream: the
-// decision stays on the device, where it drives the update, and the host reads it when it likes. Replicated gradients
-// are examined by shards as well, so that each element counts once.
+// The small exchanges that end the passes of a step. All are queued on the stream; the host does not wait.
+//
+// VerdictReduction: one gather of the statistics of this rank's gradient shards; every rank folds the same records in
+// rank order into the same decision. It stays on the device, where it drives the update; the host reads it later.
+// Replicated gradients are recorded by shards as well, so that each element counts once.
+//
+// AmaxExchange: one gather of the amaxes for delayed scaling; every rank makes the same scales of them.
 #pragma once
 
-#include <memory>
-
 #include "comm/gradient_reducer.h"
+#include "core/autograd/delayed_scales.h"
 #include "core/kernels/reduction/args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 
-// Where a non-finite gradient came from, found after a verdict that is not finite.
+// The origin of a non-finite gradient.
 struct Offender {
   int32_t parameter = -1;  // index in the ParameterSet
   int64_t element = -1;
   int32_t rank = -1;  // -1: every rank's contribution was finite, their sum was not
-  // What this very element held, NaN or else Inf: as the rank sent it, or summed if rank is -1. Verdict::found_nan is
-  // about all elements of the sum and may differ.
+  // Whether this element is NaN (else Inf): as the rank sent it, or summed if rank is -1. Verdict::found_nan is about
+  // all elements of the sum and may differ.
   bool is_nan = false;
 };
 
@@ -27,26 +29,28 @@ class VerdictReduction {
   // Everything passed by reference must outlive the object.
   VerdictReduction(Communicator& communicator, Backend& backend, Stream& stream);
 
-  // What the next decide() is to assume. Queues its upload.
-  void plan(const UpdatePlan& plan);
+  // Queues the upload of what the next decide() assumes.
+  void plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
   // After reducer.finish(). losses (M) fp32, on the device: of this rank's micro-batches, each summed over its
   // non-ignored tokens, in nats; a sum that is not finite is a fault. Queues the gather and the decision. Collective.
   void decide(const Tensor& losses, const GradientReducer& reducer);
-  // u8 of one UpdateControl and one UpdateDecision: what the last decide() leaves on the device.
+  // u8 of one UpdateControl and one UpdateDecision: the last decision, on the device.
   const Tensor& control() const { return control_; }
   const Tensor& decision() const { return decision_; }
   // Waits for the last decision.
   UpdateDecision read_decision();
-  // Lets updates happen again after a step that was not applied.
-  void release_hold();
+  // Allows updates again after a step that was not applied.
+  void release_hold() { backend_.upload(&kReleased, hold_, stream_); }
 
-  // Where a non-finite gradient came from: the first offender in parameter order, then by element, then by rank, among
-  // the ranks' own gradients as they went on the wire, so that an overflow of the wire dtype is found too. rank is -1,
-  // and the element that of the verdict, when only the sum overflowed. is_nan is the kind of that one value. Slow;
-  // collective; only after a verdict whose gradients are not finite, and before the next reducer.begin().
+  // The first non-finite gradient in order of parameter, element and rank, among the ranks' own gradients as they were
+  // sent, so that an overflow of the wire dtype is found too. If only the sum overflowed, rank is -1 and the element is
+  // that of the verdict. Slow; collective. ContractError unless the verdict's gradients are not finite; call it before
+  // the next reducer.begin().
   Offender find_offender(const Verdict& verdict, GradientReducer& reducer, const FlatBuckets& buckets);
 
  private:
+  static constexpr int32_t kReleased = 0;
+
   TensorStats stats_of(const Tensor& values);
   // Whether this rank holds the sum at `flat_index` and it is NaN.
   bool holds_nan_sum(int64_t flat_index, const GradientReducer& reducer, const BucketLayout& layout);
@@ -57,6 +61,24 @@ class VerdictReduction {
   Tensor record_, records_;  // VerdictRecord: this rank's; all ranks'
   Tensor plan_, hold_, control_, decision_;
   Tensor scratch_stats_;
+};
+
+class AmaxExchange {
+ public:
+  // Everything passed by reference must outlive the object.
+  AmaxExchange(DelayedScales& scales, Communicator& communicator, Backend& backend, Stream& stream);
+
+  // After the passes of a step on all ranks; `decision` as for DelayedScales::advance(). Collective.
+  void run(const Tensor& decision);
+
+  size_t size_bytes() const { return gathered_.defined() ? gathered_.size_bytes() : 0; }
+
+ private:
+  DelayedScales& scales_;
+  Communicator& communicator_;
+  Backend& backend_;
+  Stream& stream_;
+  Tensor gathered_;  // (N, S * sizeof(QuantizeRecord)) u8
 };
 
 }  // namespace mantissa

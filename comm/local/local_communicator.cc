@@ -1,44 +1,146 @@
 #include "comm/local/local_communicator.h"
 
-#include "comm/local/local_board.h"
-#include "comm/registry.h"
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "comm/communicator.h"
 
 namespace mantissa {
 namespace {
 
-using local::Kind;
-using local::LocalBoard;
-using local::Patience;
-using local::Post;
+enum class Kind : uint8_t { kAllToAll, kAllGather };
+enum class Patience : uint8_t { kTest, kWait };
 
-Post post_of(const Tensor& send, const Tensor& receive) {
-  return {send.raw(), receive.raw(), std::make_shared<Tensor>(send), std::make_shared<Tensor>(receive)};
+// The buffers of one rank in a collective.
+struct Post {
+  const std::byte* send = nullptr;
+  std::byte* receive = nullptr;
+  std::shared_ptr<const void> send_owner, receive_owner;  // a rank that fails must not free buffers that others read
+};
+
+// The part of a collective on which all ranks must agree.
+struct Description {
+  Kind kind = Kind::kAllGather;
+  size_t row_bytes = 0;
+  bool operator==(const Description&) const = default;
+};
+
+std::string to_text(const Description& description) {
+  return fmt::format("{} of {} bytes a row", description.kind == Kind::kAllToAll ? "all_to_all" : "all_gather",
+                     description.row_bytes);
 }
+
+struct Collective {
+  Description description;
+  std::vector<Post> posts;  // by rank
+  int posted = 0, copied = 0;
+};
+
+// The collectives of all ranks, numbered in the order in which each rank calls them. Once a rank has failed, every call
+// of every rank throws CommError.
+class LocalBoard {
+ public:
+  explicit LocalBoard(int ranks) : ranks_(ranks) {}
+
+  // CommError for all ranks if they disagree on what collective `number` is.
+  std::shared_ptr<Collective> post(uint64_t number, int rank, const Description& mine, Post post) {
+    const std::lock_guard lock(mutex_);
+    throw_if_failed(rank, mine);
+    std::shared_ptr<Collective>& open = open_[number];
+    if (open == nullptr) open = std::make_shared<Collective>(mine, std::vector<Post>(static_cast<size_t>(ranks_)));
+    if (!(open->description == mine)) {
+      fail_locked(
+          fmt::format("ranks disagree on collective {}: {} and {}", number, to_text(open->description), to_text(mine)));
+      throw_if_failed(rank, mine);
+    }
+    open->posts[static_cast<size_t>(rank)] = std::move(post);
+    const std::shared_ptr<Collective> collective = open;
+    if (++collective->posted == ranks_) open_.erase(number);
+    changed_.notify_all();
+    return collective;
+  }
+
+  // Copies the rows that `rank` receives, once all have posted. True when all ranks have copied, so that all buffers
+  // are free. `copied` keeps the rank's progress between calls.
+  bool advance(Collective& collective, int rank, bool& copied, Patience patience) {
+    std::unique_lock lock(mutex_);
+    const auto all_have = [&](const int& count) {
+      const auto settled = [&] { return count == ranks_ || !failure_.empty(); };
+      if (patience == Patience::kWait) changed_.wait(lock, settled);
+      throw_if_failed(rank, collective.description);
+      return count == ranks_;
+    };
+    if (!all_have(collective.posted)) return false;
+    if (!copied) {
+      lock.unlock();
+      copy_rows(collective, static_cast<size_t>(rank));
+      lock.lock();
+      copied = true;
+      ++collective.copied;
+      changed_.notify_all();
+    }
+    return all_have(collective.copied);
+  }
+
+  void fail(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    fail_locked(reason);
+  }
+
+ private:
+  static void copy_rows(const Collective& collective, size_t rank) {
+    const auto& [kind, bytes] = collective.description;
+    if (bytes == 0) return;
+    const size_t row = kind == Kind::kAllToAll ? rank : 0;
+    for (size_t source = 0; source < collective.posts.size(); ++source) {
+      const std::byte* from = collective.posts[source].send + row * bytes;
+      std::byte* to = collective.posts[rank].receive + source * bytes;
+      if (from != to) std::memcpy(to, from, bytes);
+    }
+  }
+
+  void fail_locked(const std::string& reason) {
+    if (failure_.empty()) failure_ = reason;
+    changed_.notify_all();
+  }
+
+  void throw_if_failed(int rank, const Description& description) const {
+    if (failure_.empty()) return;
+    throw CommError(fmt::format("[local] rank {} of {}, {}: {}", rank, ranks_, to_text(description), failure_));
+  }
+
+  const int ranks_;
+  std::mutex mutex_;  // of all below, and of the counts in collectives
+  std::condition_variable changed_;
+  std::map<uint64_t, std::shared_ptr<Collective>> open_;  // by number: those that some ranks have not posted
+  std::string failure_;
+};
 
 class LocalWork : public Work {
  public:
-  LocalWork(std::shared_ptr<LocalBoard> board, uint64_t number, int rank)
-      : board_(std::move(board)), number_(number), rank_(rank) {}
+  LocalWork(std::shared_ptr<LocalBoard> board, std::shared_ptr<Collective> collective, int rank)
+      : board_(std::move(board)), collective_(std::move(collective)), rank_(rank) {}
 
-  bool test() override { return done_ = done_ || board_->advance(number_, rank_, copied_, Patience::kTest); }
-  void wait() override { done_ = done_ || board_->advance(number_, rank_, copied_, Patience::kWait); }
+  bool test() override { return done_ = done_ || board_->advance(*collective_, rank_, copied_, Patience::kTest); }
+  void wait() override { done_ = done_ || board_->advance(*collective_, rank_, copied_, Patience::kWait); }
 
  private:
   std::shared_ptr<LocalBoard> board_;
-  uint64_t number_;
+  std::shared_ptr<Collective> collective_;
   int rank_;
   bool copied_ = false, done_ = false;
 };
 
 class LocalCommunicator : public Communicator {
  public:
-  LocalCommunicator(std::shared_ptr<LocalBoard> board, int rank) : board_(std::move(board)), rank_(rank) {}
+  LocalCommunicator(std::shared_ptr<LocalBoard> board, int rank, int ranks)
+      : Communicator({.rank = rank, .size = ranks, .local_rank = rank, .local_size = ranks}),
+        board_(std::move(board)) {}
 
   std::string name() const override { return "local"; }
-  int rank() const override { return rank_; }
-  int size() const override { return board_->ranks(); }
-  int local_rank() const override { return rank_; }
-  int local_size() const override { return size(); }
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_to_all(send, recv, size());
@@ -56,18 +158,20 @@ class LocalCommunicator : public Communicator {
   }
   void barrier() override { all_gather_bytes({}); }
   void abort(int exit_code) override {
-    board_->fail(fmt::format("rank {} ended the job with code {}", rank_, exit_code));
+    board_->fail(fmt::format("rank {} ended the job with code {}", rank(), exit_code));
   }
 
  private:
+  static Post post_of(const Tensor& send, const Tensor& recv) {
+    return {send.raw(), recv.raw(), std::make_shared<Tensor>(send), std::make_shared<Tensor>(recv)};
+  }
+
   std::unique_ptr<Work> start(Kind kind, size_t row_bytes, Post post) {
-    const uint64_t number = next_++;
-    board_->post(number, rank_, {.kind = kind, .row_bytes = row_bytes}, std::move(post));
-    return std::make_unique<LocalWork>(board_, number, rank_);
+    auto collective = board_->post(next_++, rank(), {.kind = kind, .row_bytes = row_bytes}, std::move(post));
+    return std::make_unique<LocalWork>(board_, std::move(collective), rank());
   }
 
   std::shared_ptr<LocalBoard> board_;
-  int rank_;
   uint64_t next_ = 0;
 };
 
@@ -78,9 +182,36 @@ const bool kRegistered = register_communicator("local", {.create = [] { return L
 LocalGroup::LocalGroup(int ranks) {
   MANTISSA_CHECK(ranks > 0, "[local_group] the number of ranks must be positive, got {}", ranks);
   const auto board = std::make_shared<LocalBoard>(ranks);
-  for (int rank = 0; rank < ranks; ++rank) communicators_.push_back(std::make_unique<LocalCommunicator>(board, rank));
+  for (int rank = 0; rank < ranks; ++rank) {
+    communicators_.push_back(std::make_unique<LocalCommunicator>(board, rank, ranks));
+  }
 }
 
-LocalGroup::~LocalGroup() = default;
+void run_ranks(int ranks, const std::function<void(Communicator&)>& body) {
+  LocalGroup group(ranks);
+  std::mutex mutex;
+  std::exception_ptr first;
+  const auto fail = [&](int rank) {
+    const std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+    group.rank(rank).abort(1);
+  };
+  std::vector<std::thread> threads;
+  try {
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          body(group.rank(rank));
+        } catch (...) {
+          fail(rank);
+        }
+      });
+    }
+  } catch (...) {  // the system refuses a thread
+    fail(0);
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first) std::rethrow_exception(first);
+}
 
 }  // namespace mantissa

@@ -1,12 +1,8 @@
-// Local transport: the ranks are threads of one process (plain unit tests), or there is one rank.
+// Local transport: the ranks are threads of one process (tests), or there is one rank.
 //
-// A collective is posted by every rank and completed by test() or wait(): nothing moves in between, as with a transport
-// that makes no progress by itself. Data is copied by the receiving rank. abort() makes the collectives of all ranks
-// throw.
+// Every rank posts a collective; test() and wait() complete it. Nothing moves in between, as with a transport that
+// makes no progress by itself. The receiving rank copies the data. After abort(), the collectives of all ranks throw.
 #pragma once
-
-#include <memory>
-#include <vector>
 
 #include "comm/communicator.h"
 
@@ -16,14 +12,17 @@ namespace mantissa {
 class LocalGroup {
  public:
   explicit LocalGroup(int ranks);
-  ~LocalGroup();
   int size() const { return static_cast<int>(communicators_.size()); }
   Communicator& rank(int rank) { return *communicators_.at(static_cast<size_t>(rank)); }
-  // Gives the communicator away; rank(rank) must not be used afterwards.
+  // Gives the communicator away; do not use rank(rank) afterwards.
   std::unique_ptr<Communicator> take(int rank) { return std::move(communicators_.at(static_cast<size_t>(rank))); }
 
  private:
   std::vector<std::unique_ptr<Communicator>> communicators_;
 };
+
+// Runs `body` once for each rank of a LocalGroup, each in its own thread. An exception of one rank makes the others'
+// collectives throw, so that nobody waits for ever; the first exception is thrown here.
+void run_ranks(int ranks, const std::function<void(Communicator&)>& body);
 
 }  // namespace mantissa

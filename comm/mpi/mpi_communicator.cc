@@ -1,32 +1,276 @@
 #include "comm/mpi/mpi_communicator.h"
 
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
 #include <climits>
 #include <exception>
+#include <optional>
+#include <thread>
 #include <utility>
 
-#include "comm/mpi/mpi_environment.h"
-#include "comm/mpi/mpi_nodes.h"
-#include "comm/mpi/mpi_work.h"
-#include "comm/registry.h"
-#include "core/base/check.h"
+#include "comm/node/node_exchange.h"
 #include "core/base/log.h"
 
 namespace mantissa {
 namespace {
 
-const char* name_of(NodeExchangeKind kind) { return kind == NodeExchangeKind::kAllToAll ? "all_to_all" : "all_gather"; }
+// Messages of all collectives use one tag: MPI keeps the order of messages between two ranks.
+constexpr int kTag = 1;
+constexpr int kUnusedTag = 2;
+
+std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return std::string(text, static_cast<size_t>(length));
+}
+
+// MPI_Init and MPI_Finalize as an object.
+class MpiEnvironment {
+ public:
+  // The environment of the process: the first owner starts MPI and the last one ends it. CommError if MPI has ended.
+  static std::shared_ptr<MpiEnvironment> acquire() {
+    static std::weak_ptr<MpiEnvironment> current;
+    if (auto environment = current.lock()) return environment;
+    const std::shared_ptr<MpiEnvironment> environment(new MpiEnvironment);
+    current = environment;
+    return environment;
+  }
+  // Finalizes MPI, which waits for all ranks. Not during an exception or after messages were abandoned: the other ranks
+  // would wait for ever. When a process ends without finalizing MPI, mpirun ends the job with its exit code.
+  ~MpiEnvironment() {
+    if (std::uncaught_exceptions() == 0 && abandoned_.empty()) MPI_Finalize();
+  }
+  MpiEnvironment(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+
+  // Keeps the buffers of abandoned messages, because MPI may still write into them.
+  void abandon(const std::vector<Tensor>& buffers) {
+    abandoned_.insert(abandoned_.end(), buffers.begin(), buffers.end());
+  }
+
+ private:
+  MpiEnvironment() {
+    int finalized = 0, initialized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized) throw CommError("[mpi] MPI has been finalized and cannot be started again in this process");
+    MPI_Initialized(&initialized);
+    if (initialized) throw CommError("[mpi] other code of this process has started MPI already");
+    int provided = MPI_THREAD_SINGLE;
+    const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
+    if (code != MPI_SUCCESS) throw CommError(fmt::format("[mpi] MPI_Init_thread failed: {}", error_text(code)));
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (provided < MPI_THREAD_FUNNELED) {
+      MPI_Finalize();
+      throw CommError("[mpi] this MPI cannot be used by a program with threads (MPI_THREAD_FUNNELED)");
+    }
+  }
+
+  std::vector<Tensor> abandoned_;
+};
+
+struct MpiContext {
+  int rank = 0;
+  int size = 1;
+  MPI_Comm communicator = MPI_COMM_NULL;
+};
+
+// CommError naming the collective, rank, size and bytes unless `code` is MPI_SUCCESS.
+void check_mpi(int code, const char* collective, size_t bytes, const MpiContext& context) {
+  if (code == MPI_SUCCESS) return;
+  throw CommError(
+      fmt::format("[{}] rank {} of {}, {} bytes: {}", collective, context.rank, context.size, bytes, error_text(code)));
+}
+
+void describe(MpiContext& context) {
+  check_mpi(MPI_Comm_set_errhandler(context.communicator, MPI_ERRORS_RETURN), "create", 0, context);
+  MPI_Comm_rank(context.communicator, &context.rank);
+  MPI_Comm_size(context.communicator, &context.size);
+}
+
+// The next two make communicators that return errors instead of ending the job; the caller frees them.
+MpiContext duplicate_world() {
+  MpiContext world;
+  check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &world.communicator), "create", 0, world);
+  describe(world);
+  return world;
+}
+
+// The ranks on this rank's node, in the order of `world`. If ranks_per_node is not 0, nodes are cut into pieces of so
+// many ranks, the last of which may be smaller.
+MpiContext split_into_nodes(const MpiContext& world, int ranks_per_node) {
+  MpiContext node;
+  check_mpi(
+      MPI_Comm_split_type(world.communicator, MPI_COMM_TYPE_SHARED, world.rank, MPI_INFO_NULL, &node.communicator),
+      "create", 0, world);
+  describe(node);
+  if (ranks_per_node == 0) return node;
+  MpiContext piece;
+  check_mpi(MPI_Comm_split(node.communicator, node.rank / ranks_per_node, node.rank, &piece.communicator), "create", 0,
+            world);
+  MPI_Comm_free(&node.communicator);
+  describe(piece);
+  return piece;
+}
+
+// By rank of `world`: its number in `node`, or -1.
+std::vector<int> ranks_within(const MpiContext& world, const MpiContext& node) {
+  std::vector<int> members(static_cast<size_t>(node.size)), ranks(static_cast<size_t>(world.size), -1);
+  check_mpi(MPI_Allgather(&world.rank, 1, MPI_INT, members.data(), 1, MPI_INT, node.communicator), "create", 0, node);
+  for (size_t index = 0; index < members.size(); ++index) {
+    ranks[static_cast<size_t>(members[index])] = static_cast<int>(index);
+  }
+  return ranks;
+}
+
+// Calls f(offset, count) for the pieces of a message; none for an empty one.
+template <typename F>
+void for_each_piece(size_t bytes, size_t piece_bytes, F f) {
+  for (size_t offset = 0; offset < bytes; offset += piece_bytes) {
+    f(offset, static_cast<int>(std::min(piece_bytes, bytes - offset)));
+  }
+}
+
+// The code of the message that failed, if MPI says only that one did.
+int failure_in(int code, const std::vector<MPI_Status>& statuses) {
+  if (code != MPI_ERR_IN_STATUS) return code;
+  for (const MPI_Status& status : statuses) {
+    if (status.MPI_ERROR != MPI_SUCCESS && status.MPI_ERROR != MPI_ERR_PENDING) return status.MPI_ERROR;
+  }
+  return code;
+}
+
+// One collective in progress: its messages, and its part in an exchange through node memory.
+class MpiWork : public Work {
+ public:
+  // `node`: exchanges that must continue whenever this rank waits for another; null if there are none.
+  MpiWork(std::shared_ptr<MpiEnvironment> environment, MpiContext context, std::shared_ptr<NodeExchanges> node,
+          const char* collective, std::vector<Tensor> buffers, size_t piece_bytes)
+      : environment_(std::move(environment)),
+        context_(context),
+        node_(std::move(node)),
+        collective_(collective),
+        buffers_(std::move(buffers)),
+        piece_bytes_(piece_bytes) {}
+  // Unfinished messages are abandoned without blocking: peers may be gone. An exchange within the node continues, since
+  // others may count on it; it keeps its buffers itself.
+  ~MpiWork() override {
+    if (!requests_.empty()) environment_->abandon(buffers_);
+  }
+  MpiWork(const MpiWork&) = delete;
+  MpiWork& operator=(const MpiWork&) = delete;
+
+  // Start messages, cut into pieces. Messages between two ranks match in the order in which they are started.
+  void receive(std::byte* data, size_t bytes, int source) {
+    bytes_ += bytes;
+    for_each_piece(bytes, piece_bytes_, [&](size_t offset, int count) {
+      check(MPI_Irecv(data + offset, count, MPI_BYTE, source, kTag, context_.communicator, new_request()));
+    });
+  }
+  void send(const std::byte* data, size_t bytes, int destination) {
+    bytes_ += bytes;
+    for_each_piece(bytes, piece_bytes_, [&](size_t offset, int count) {
+      check(MPI_Isend(data + offset, count, MPI_BYTE, destination, kTag, context_.communicator, new_request()));
+    });
+  }
+  // Small: one message.
+  void all_gather(const std::byte* mine, size_t bytes, std::byte* all) {
+    bytes_ += bytes;
+    const int count = static_cast<int>(bytes);
+    check(MPI_Iallgather(mine, count, MPI_BYTE, all, count, MPI_BYTE, context_.communicator, new_request()));
+  }
+  void barrier() { check(MPI_Ibarrier(context_.communicator, new_request())); }
+  // Starts an exchange within the node; requires `node`.
+  void exchange(NodeExchangeRequest request) {
+    bytes_ += request.row_bytes * request.rows.size();
+    exchange_ = named([&] { return node_->start(std::move(request)); });
+  }
+
+  bool test() override {
+    const bool exchanged = test_exchange();
+    return test_messages() && exchanged;
+  }
+  // Yields the processor between two tests. MPI_Waitall spins: when ranks share cores with anything else, the peer that
+  // it waits for does not run (measured with two busy neighbours on two cores: 5.7 s instead of 0.3 s for 250 MB).
+  void wait() override {
+    for (int tests = 0; !test(); ++tests) rest(tests);
+  }
+
+ private:
+  bool test_exchange() {
+    if (node_ == nullptr) return true;
+    named([&] { node_->advance(); });  // also without an exchange of its own: another rank may wait for any
+    if (exchange_ && node_->done(*exchange_)) exchange_.reset();
+    return !exchange_;
+  }
+
+  bool test_messages() {
+    if (requests_.empty()) return true;
+    std::vector<MPI_Status> statuses(requests_.size());
+    int done = 0;
+    const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, statuses.data());
+    check(failure_in(code, statuses));
+    if (done) {
+      requests_.clear();
+      buffers_.clear();
+    }
+    return done != 0;
+  }
+
+  // Calls f; a CommError names the collective.
+  template <typename F>
+  std::invoke_result_t<F> named(F f) const {
+    try {
+      return f();
+    } catch (const CommError& error) {
+      throw CommError(fmt::format("[{}] rank {} of {}, {} bytes: {}", collective_, context_.rank, context_.size, bytes_,
+                                  error.what()));
+    }
+  }
+
+  // Between two tests, after `tests` of them.
+  void rest(int tests) {
+    // A peer that has its own core answers within a few tests.
+    constexpr int kEager = 50, kPatient = 2000;
+    constexpr std::chrono::microseconds kNap{50};
+    if (requests_.empty()) {
+      // Other collectives' messages move only inside of MPI, and the awaited peer may need them.
+      int found = 0;
+      check(MPI_Iprobe(MPI_ANY_SOURCE, kUnusedTag, context_.communicator, &found, MPI_STATUS_IGNORE));
+      if (tests < kEager) return;
+      // With other nodes a nap would hold up messages.
+      if (tests > kPatient && node_->node().size == context_.size) return std::this_thread::sleep_for(kNap);
+    }
+    std::this_thread::yield();
+  }
+
+  void check(int code) const { check_mpi(code, collective_, bytes_, context_); }
+  MPI_Request* new_request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+
+  std::shared_ptr<MpiEnvironment> environment_;
+  MpiContext context_;
+  std::shared_ptr<NodeExchanges> node_;
+  const char* collective_;
+  std::vector<Tensor> buffers_;
+  size_t piece_bytes_;
+  size_t bytes_ = 0;
+  std::vector<MPI_Request> requests_;
+  std::optional<uint64_t> exchange_;  // while it is not done
+};
 
 class MpiCommunicator : public Communicator {
  public:
-  explicit MpiCommunicator(const MpiOptions& options) : environment_(MpiEnvironment::acquire()), options_(options) {
-    MANTISSA_CHECK(options_.piece_bytes > 0 && options_.piece_bytes <= INT_MAX,
-                   "[mpi] piece_bytes must be in [1, {}], got {}", INT_MAX, options_.piece_bytes);
-    MANTISSA_CHECK(options_.ranks_per_node >= 0, "[mpi] ranks_per_node must be at least 0, got {}",
-                   options_.ranks_per_node);
-    // A communicator of our own: messages of other users of MPI in this process cannot match ours.
-    context_ = duplicate_world();
-    node_ = split_into_nodes(context_, options_.ranks_per_node);
-    local_ranks_ = ranks_within(context_, node_);
+  // Frees the MPI communicators of the job and of this rank's node.
+  MpiCommunicator(std::shared_ptr<MpiEnvironment> environment, const MpiContext& job, const MpiContext& node,
+                  size_t piece_bytes)
+      : Communicator({.rank = job.rank, .size = job.size, .local_rank = node.rank, .local_size = node.size}),
+        environment_(std::move(environment)),
+        job_(job),
+        node_(node),
+        piece_bytes_(piece_bytes),
+        local_ranks_(ranks_within(job, node)) {
     if (local_size() == 1) return;
     exchanges_ = std::make_shared<NodeExchanges>(
         NodeRanks{.rank = local_rank(), .size = local_size(), .gather = [this](std::span<const std::byte> mine) {
@@ -35,72 +279,60 @@ class MpiCommunicator : public Communicator {
   }
 
   ~MpiCommunicator() override {
-    if (exchanges_ && exchanges_->under_way()) environment_->abandon(exchanges_->buffers());
-    // Freeing is collective; when an exception is on its way, the other ranks are elsewhere and the job is about to
-    // end.
+    if (exchanges_) environment_->abandon(exchanges_->buffers());
+    // Freeing is collective. During an exception the other ranks are elsewhere and the job is about to end.
     if (std::uncaught_exceptions() > 0) return;
     MPI_Comm_free(&node_.communicator);
-    MPI_Comm_free(&context_.communicator);
+    MPI_Comm_free(&job_.communicator);
   }
 
   std::string name() const override { return "mpi"; }
-  int rank() const override { return context_.rank; }
-  int size() const override { return context_.size; }
-  int local_rank() const override { return node_.rank; }
-  int local_size() const override { return node_.size; }
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_to_all(send, recv, size());
     const size_t row = recv.size_bytes() / static_cast<size_t>(size());
     return exchange(NodeExchangeKind::kAllToAll, send, recv, [&](int to) { return static_cast<size_t>(to) * row; });
   }
-
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream&) override {
     check_all_gather(send, recv, size());
     return exchange(NodeExchangeKind::kAllGather, send, recv, [](int) { return size_t{0}; });
   }
+  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
+    return gather_bytes("all_gather_bytes", job_, mine);
+  }
+  void barrier() override {
+    const auto work = make_work("barrier", job_, {});
+    work->barrier();
+    work->wait();
+  }
+  void abort(int exit_code) override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
 
   bool shares_node_memory() const override { return true; }
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {
     if (exchanges_ == nullptr) return nullptr;
     auto storage = exchanges_->allocate(bytes);
-    if (storage == nullptr && bytes > 0 && !std::exchange(told_, true) && local_rank() == 0) {
+    if (storage == nullptr && bytes > 0 && !std::exchange(warned_, true) && local_rank() == 0) {
       log_warn("the {} ranks of this node cannot share memory for {} and exchange by messages, which is slower: {}",
                local_size(), what, exchanges_->failure());
     }
     return storage;
   }
-
   SharedRows rows_of_all(const Tensor& mine) const override {
     return is_shared(mine) && local_size() == size() ? exchanges_->rows_of_all(mine) : SharedRows{};
   }
-
-  std::unique_ptr<Work> meet(Stream&) override {
-    auto work = make_work("meet", context_, {});
+  std::unique_ptr<Work> node_barrier(Stream&) override {
+    auto work = make_work("node_barrier", job_, {});
     if (exchanges_ != nullptr && exchanges_->shares_memory() && local_size() == size()) {
-      work->exchange(meeting_of(exchanges_->node()));
+      work->exchange(barrier_request(exchanges_->node()));
     } else if (size() > 1) {
       work->barrier();
     }
     return work;
   }
 
-  std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
-    return gather_bytes("all_gather_bytes", context_, mine);
-  }
-
-  void barrier() override {
-    const auto work = make_work("barrier", context_, {});
-    work->barrier();
-    work->wait();
-  }
-
-  void abort(int exit_code) override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
-
  private:
   std::unique_ptr<MpiWork> make_work(const char* collective, const MpiContext& context, std::vector<Tensor> buffers) {
-    return std::make_unique<MpiWork>(environment_, context, exchanges_, collective, std::move(buffers),
-                                     options_.piece_bytes);
+    return std::make_unique<MpiWork>(environment_, context, exchanges_, collective, std::move(buffers), piece_bytes_);
   }
 
   std::vector<std::byte> gather_bytes(const char* collective, const MpiContext& context,
@@ -117,11 +349,11 @@ class MpiCommunicator : public Communicator {
     return exchanges_ != nullptr && tensor.size_bytes() > 0 && exchanges_->holds(tensor.raw(), tensor.size_bytes());
   }
 
-  // Row r of `recv` comes from rank r, which sends what lies at offset_for(this rank) in its `send`. Every rank starts
-  // with another partner, so that no rank is everybody's first.
+  // Row r of `recv` comes from rank r, which sends the row at offset_for(this rank) of its `send`. Every rank starts
+  // with a different partner, so that no rank is everybody's first.
   template <typename OffsetFor>
   std::unique_ptr<Work> exchange(NodeExchangeKind kind, const Tensor& send, const Tensor& recv, OffsetFor offset_for) {
-    auto work = make_work(name_of(kind), context_, {send, recv});
+    auto work = make_work(kind == NodeExchangeKind::kAllToAll ? "all_to_all" : "all_gather", job_, {send, recv});
     const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());
     if (row_bytes == 0) return work;
     const auto row_from = [&](int source) { return recv.raw() + static_cast<size_t>(source) * row_bytes; };
@@ -154,11 +386,11 @@ class MpiCommunicator : public Communicator {
   }
 
   std::shared_ptr<MpiEnvironment> environment_;
-  MpiOptions options_;
-  MpiContext context_, node_;
+  MpiContext job_, node_;
+  size_t piece_bytes_;                        // largest single message
   std::vector<int> local_ranks_;              // by rank: its number on this node, or -1
-  std::shared_ptr<NodeExchanges> exchanges_;  // null where a rank is alone on its node
-  bool told_ = false;                         // that memory cannot be shared
+  std::shared_ptr<NodeExchanges> exchanges_;  // null if this rank is alone on its node
+  bool warned_ = false;                       // that memory cannot be shared
 };
 
 const bool kRegistered = register_communicator("mpi", {.create = [] { return create_mpi_communicator(); }});
@@ -166,7 +398,14 @@ const bool kRegistered = register_communicator("mpi", {.create = [] { return cre
 }  // namespace
 
 std::unique_ptr<Communicator> create_mpi_communicator(const MpiOptions& options) {
-  return std::make_unique<MpiCommunicator>(options);
+  MANTISSA_CHECK(options.piece_bytes > 0 && options.piece_bytes <= INT_MAX,
+                 "[mpi] piece_bytes must be in [1, {}], got {}", INT_MAX, options.piece_bytes);
+  MANTISSA_CHECK(options.ranks_per_node >= 0, "[mpi] ranks_per_node must be at least 0, got {}",
+                 options.ranks_per_node);
+  auto environment = MpiEnvironment::acquire();
+  // Communicators of our own: messages of other users of MPI in this process cannot match ours.
+  const MpiContext job = duplicate_world(), node = split_into_nodes(job, options.ranks_per_node);
+  return std::make_unique<MpiCommunicator>(std::move(environment), job, node, options.piece_bytes);
 }
 
 }  // namespace mantissa

@@ -13,19 +13,15 @@
 namespace mantissa {
 namespace {
 
-// Nothing is added up on the way, so the type only counts the bytes; counts are in elements of it.
+// NCCL adds nothing up, so the type only counts the bytes; counts are in elements of it.
 ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return ncclFloat32;
-    case DType::kBF16:
-      return ncclBfloat16;
-    case DType::kF16:
-      return ncclFloat16;
-    case DType::kI32:
-      return ncclInt32;
-    case DType::kU8:
-      return ncclUint8;
+  constexpr std::pair<DType, ncclDataType_t> kTypes[] = {{DType::kF32, ncclFloat32},
+                                                         {DType::kBF16, ncclBfloat16},
+                                                         {DType::kF16, ncclFloat16},
+                                                         {DType::kI32, ncclInt32},
+                                                         {DType::kU8, ncclUint8}};
+  for (const auto& [ours, theirs] : kTypes) {
+    if (ours == dtype) return theirs;
   }
   throw ContractError("[nccl] unknown dtype");
 }
@@ -43,13 +39,13 @@ std::chrono::milliseconds timeout_from(const char* variable, std::chrono::millis
   return std::chrono::seconds(seconds);
 }
 
-// NCCL_COMM_BLOCKING overrides what a communicator asks for, and a call that blocks could not be ended when another
-// rank is gone. "0" also keeps NCCL from taking the variable from its configuration files.
+// NCCL_COMM_BLOCKING overrides the settings of a communicator, and a call that blocks could not be ended when another
+// rank is gone. "0" also keeps NCCL from reading the variable from its configuration files.
 void forbid_blocking() {
   constexpr const char* kVariable = "NCCL_COMM_BLOCKING";
   const char* given = std::getenv(kVariable);
   if (given != nullptr && std::string_view(given) != "0") {
-    log_warn("{}={} is taken as 0: with NCCL calls that block, a rank that fails would hold up the others for ever",
+    log_warn("{}={} is taken as 0: with NCCL calls that block, the others would wait for ever for a rank that fails",
              kVariable, given);
   }
   setenv(kVariable, "0", 1);
@@ -60,8 +56,9 @@ void require_graph_mixing() {
   const char* given = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
   if (given == nullptr || std::string_view(given) != "0") return;
   throw ConfigError(
-      "cuda.graph: true needs NCCL to take captured and other collectives, which NCCL_GRAPH_MIXING_SUPPORT=0 forbids: "
-      "unset it, or give cuda.graph=false");
+      "cuda.graph: true mixes captured and other NCCL collectives, which NCCL_GRAPH_MIXING_SUPPORT=0 forbids: unset "
+      "it, "
+      "or give cuda.graph=false");
 }
 
 class NcclWork final : public Work {
@@ -77,36 +74,14 @@ class NcclWork final : public Work {
   uint64_t number_;
 };
 
-class NcclRegistration final : public Registration {
- public:
-  NcclRegistration(std::shared_ptr<NcclConnection> connection, std::vector<void*> handles)
-      : connection_(std::move(connection)), handles_(std::move(handles)) {}
-  ~NcclRegistration() override { connection_->deregister(handles_); }
-
- private:
-  std::shared_ptr<NcclConnection> connection_;
-  std::vector<void*> handles_;
-};
-
-// Of a collective that moves nothing.
-class NoWork final : public Work {
- public:
-  bool test() override { return true; }
-  void wait() override {}
-};
-
 bool on_host(const Tensor& receive) { return !receive.defined() || receive.device().kind == Device::Kind::kCpu; }
 
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(const NcclApi& api, std::unique_ptr<Communicator> host, const NcclOptions& options)
-      : api_(api), host_(std::move(host)), options_(options) {}
+      : Communicator(host->place()), api_(api), host_(std::move(host)), options_(options) {}
 
   std::string name() const override { return "nccl"; }
-  int rank() const override { return host_->rank(); }
-  int size() const override { return host_->size(); }
-  int local_rank() const override { return host_->local_rank(); }
-  int local_size() const override { return host_->local_size(); }
 
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     if (on_host(recv)) return host_->all_to_all(send, recv, stream);
@@ -137,10 +112,10 @@ class NcclCommunicator final : public Communicator {
     if (connection_) connection_->watch_captured(stream);
   }
 
-  // On all ranks or on none: NCCL leaves undefined what happens when only some of the buffers that meet are registered.
-  // In memory of cudaMalloc, which ours is, NCCL then works directly between nodes; within one it would need memory
-  // that the processes can map (cuMemCreate, ncclMemAlloc).
-  std::unique_ptr<Registration> register_buffers(std::span<const Tensor> buffers) override {
+  // On all ranks or on none: NCCL does not define collectives with only some buffers registered. Our memory is of
+  // cudaMalloc, in which NCCL then works directly between nodes; within one it would need memory that processes can map
+  // (cuMemCreate, ncclMemAlloc).
+  Registration register_buffers(std::span<const Tensor> buffers) override {
     if (size() == 1 || buffers.empty() || on_host(buffers[0])) return nullptr;
     connect(buffers[0].device());
     std::vector<void*> handles;
@@ -152,7 +127,10 @@ class NcclCommunicator final : public Communicator {
       }
     }
     const bool complete = handles.size() == buffers.size();
-    auto registration = std::make_unique<NcclRegistration>(connection_, std::move(handles));
+    const auto deregister = [connection = connection_, handles = std::move(handles)](const void*) {
+      connection->deregister(handles);
+    };
+    const Registration registration(connection_.get(), deregister);
     for (const uint8_t is_complete : all_gather_records(*host_, static_cast<uint8_t>(complete))) {
       if (is_complete == 0) return nullptr;
     }
@@ -173,7 +151,7 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
-  // What is decided after a failed collective, from data that never came, must not reach the other ranks.
+  // Decisions from data of a failed collective must not reach the other ranks.
   void throw_if_failed() {
     if (connection_) connection_->throw_if_failed();
   }
@@ -191,8 +169,8 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclWork>(connection_, number);
   }
 
-  // Row r of `recv` comes from rank r. The group is closed whatever happens inside of it, else all that follows would
-  // be collected in it.
+  // Row r of `recv` comes from rank r. The group is closed even after an error: otherwise it would collect all later
+  // calls.
   ncclResult_t exchange_rows(const Tensor& send, const Tensor& recv, ncclComm_t comm, cudaStream_t stream) const {
     const auto count = static_cast<size_t>(recv.dim(1));
     const size_t row_bytes = recv.size_bytes() / static_cast<size_t>(size());
@@ -220,7 +198,6 @@ class NcclCommunicator final : public Communicator {
       int32_t version;
       int32_t shares_gpus;
     };
-    const Node node = this_node();
     const int version = nccl_version(api_);
     Record mine{.id = {},
                 .id_result = ncclSuccess,
@@ -230,11 +207,11 @@ class NcclCommunicator final : public Communicator {
     if (rank() == 0) mine.id_result = api_.get_unique_id(&mine.id);
     const std::vector<Record> all = all_gather_records(*host_, mine);
     const std::vector<GpuClaim> claims =
-        all_gather_claims(*host_, {.node = node,
+        all_gather_claims(*host_, {.node = this_node(),
                                    .gpu = cuda::device_properties(device.index).identity,
                                    .index = device.index,
                                    .visible_gpus = cuda::device_count()});
-    // From the same records all ranks come to the same end.
+    // All ranks have the same records and throw the same errors.
     bool all_share_gpus = true;
     for (size_t other = 0; other < all.size(); ++other) {
       all_share_gpus &= all[other].shares_gpus != 0;
@@ -256,9 +233,12 @@ class NcclCommunicator final : public Communicator {
                                    "NCCL_MULTI_RANK_GPU_ENABLE=1 on all ranks",
                                    nccl_version_text(version)));
     }
-    connection_ = std::make_shared<NcclConnection>(
-        api_, all[0].id, NcclPlace{.rank = rank(), .size = size(), .device = device.index, .node = node.name},
-        options_);
+    connection_ = std::make_shared<NcclConnection>(api_, all[0].id,
+                                                   NcclPlace{.rank = rank(),
+                                                             .size = size(),
+                                                             .device = device.index,
+                                                             .node = claims[static_cast<size_t>(rank())].node.name},
+                                                   options_);
     device_ = device;
   }
 

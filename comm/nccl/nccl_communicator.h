@@ -1,12 +1,10 @@
-// NCCL transport: the tensors of GPUs, one rank a GPU. Another transport (MPI) brings the ranks together and carries
-// what is on the host: records, barriers, host tensors.
+// NCCL transport: the tensors of GPUs, one rank a GPU. Another transport (MPI) connects the ranks and carries host
+// data: records, barriers, host tensors.
 //
 // The first collective of GPU tensors connects the ranks through NCCL, on the GPU of its tensors. A Work is done when
-// the stream is ordered behind it. Collectives are to be called from one thread; a watchdog of its own sees to errors
-// (nccl_connection.h). Sums are not NCCL's: contributions are added by Backend::sum_contributions, in rank order.
+// the stream is ordered behind it. Call collectives from one thread; a watchdog thread sees to errors
+// (nccl_connection.h). NCCL adds nothing: contributions are added by our kernel, in rank order.
 #pragma once
-
-#include <memory>
 
 #include "comm/communicator.h"
 #include "comm/nccl/nccl_connection.h"
@@ -17,7 +15,8 @@ namespace mantissa {
 std::unique_ptr<Communicator> create_nccl_communicator(const NcclApi& api, std::unique_ptr<Communicator> host,
                                                        const NcclOptions& options = {});
 
-// MANTISSA_NCCL_START_TIMEOUT and MANTISSA_NCCL_TIMEOUT, in seconds. ConfigError if they hold something else.
+// Reads MANTISSA_NCCL_START_TIMEOUT and MANTISSA_NCCL_TIMEOUT, in seconds. ConfigError if they are not positive
+// numbers.
 NcclOptions nccl_options_from_environment();
 
 }  // namespace mantissa

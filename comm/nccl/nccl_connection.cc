@@ -1,8 +1,11 @@
 #include "comm/nccl/nccl_connection.h"
 
+#include <dlfcn.h>
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <exception>
 #include <utility>
 
@@ -13,15 +16,30 @@
 namespace mantissa {
 namespace {
 
+constexpr const char* kHint =
+    "install NCCL or add its folder to LD_LIBRARY_PATH; comm.backend: mpi works without it, through host memory";
+
+template <typename Function>
+void find(void* library, const char* symbol, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, symbol));
+}
+
+template <typename Function>
+void require(void* library, const std::string& file, const char* symbol, Function& function) {
+  find(library, symbol, function);
+  if (function == nullptr) {
+    throw ConfigError(fmt::format("comm.backend: nccl: {} has no function {}: {}", file, symbol, kHint));
+  }
+}
+
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// Between two looks at something that another thread does: soon at first, then without taking the processor from
-// others.
-class Patience {
+// Pauses between two tests of another thread's progress: short at first, then longer to leave the processor to others.
+class Backoff {
  public:
   void pause() {
-    constexpr int kQuickLooks = 200;
-    if (++looks_ <= kQuickLooks) {
+    constexpr int kQuickTests = 200;
+    if (++tests_ <= kQuickTests) {
       std::this_thread::yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -29,17 +47,60 @@ class Patience {
   }
 
  private:
-  int looks_ = 0;
+  int tests_ = 0;
 };
 
 }  // namespace
+
+NcclApi load_nccl(const std::string& file) {
+  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* reason = dlerror();
+    throw ConfigError(fmt::format("comm.backend: nccl: {} cannot be opened ({}): {}", file,
+                                  reason ? reason : "no reason given", kHint));
+  }
+  NcclApi api;
+  require(library, file, "ncclGetVersion", api.get_version);
+  const int version = nccl_version(api);
+  if (version < kOldestNccl) {
+    throw ConfigError(fmt::format("comm.backend: nccl: {} is NCCL {}, expected {} or newer: {}", file,
+                                  nccl_version_text(version), nccl_version_text(kOldestNccl), kHint));
+  }
+  require(library, file, "ncclGetUniqueId", api.get_unique_id);
+  require(library, file, "ncclCommInitRankConfig", api.comm_init_rank_config);
+  require(library, file, "ncclCommFinalize", api.comm_finalize);
+  require(library, file, "ncclCommDestroy", api.comm_destroy);
+  require(library, file, "ncclCommAbort", api.comm_abort);
+  require(library, file, "ncclCommGetAsyncError", api.comm_get_async_error);
+  require(library, file, "ncclGetErrorString", api.get_error_string);
+  require(library, file, "ncclGetLastError", api.get_last_error);
+  require(library, file, "ncclAllGather", api.all_gather);
+  require(library, file, "ncclSend", api.send);
+  require(library, file, "ncclRecv", api.recv);
+  require(library, file, "ncclGroupStart", api.group_start);
+  require(library, file, "ncclGroupEnd", api.group_end);
+  find(library, "ncclAlltoAll", api.all_to_all);
+  find(library, "ncclCommDeregister", api.comm_deregister);
+  if (api.comm_deregister != nullptr) find(library, "ncclCommRegister", api.comm_register);
+  return api;
+}
+
+int nccl_version(const NcclApi& api) {
+  int version = 0;
+  return api.get_version(&version) == ncclSuccess ? version : 0;
+}
+
+std::string nccl_version_text(int version) {
+  const int major_unit = version < 10000 ? 1000 : 10000;  // the encoding changed after 2.8
+  return fmt::format("{}.{}.{}", version / major_unit, version % major_unit / 100, version % 100);
+}
 
 NcclConnection::NcclConnection(const NcclApi& api, const ncclUniqueId& id, const NcclPlace& place,
                                const NcclOptions& options)
     : api_(api), place_(place), options_(options), last_end_(Clock::now()) {
   start(id);
-  const Lock lock(mutex_);  // the watchdog is to find who it is
-  watchdog_ = std::thread([this] { watch(); });
+  const Lock lock(mutex_);  // until watchdog_ is set: abort() compares thread ids
+  watchdog_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 void NcclConnection::start(const ncclUniqueId& id) {
@@ -48,15 +109,15 @@ void NcclConnection::start(const ncclUniqueId& id) {
   Lock lock(mutex_);
   const auto began = Clock::now();
   ncclResult_t result = api_.comm_init_rank_config(&comm_, place_.size, id, place_.rank, &config);
-  Patience patience;
+  Backoff backoff;
   while (result == ncclInProgress) {
     if (Clock::now() - began > options_.start_timeout) {
-      fail(lock,
-           fmt::format("[nccl] {}: not all ranks were there after {:.1f} seconds. Is one of them gone, or can the "
-                       "nodes not reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
-                       who(), seconds(Clock::now() - began)));
+      fail(lock, fmt::format(
+                     "[nccl] {}: not all ranks were there after {:.1f} seconds. Is one of them gone, or can the nodes "
+                     "not reach each other (NCCL_SOCKET_IFNAME, NCCL_DEBUG=INFO)?",
+                     who(), seconds(Clock::now() - began)));
     }
-    patience.pause();
+    backoff.pause();
     result = state();
   }
   if (result != ncclSuccess) {
@@ -74,8 +135,8 @@ NcclConnection::~NcclConnection() {
     abort_communicator(lock);
     return;
   }
-  // NCCL may have freed it even where it reports an error, so nothing may name it any more.
-  const Deadline guard = deadline("ncclCommDestroy", "the end of the program");
+  // NCCL may have freed it even if it reports an error: nothing may use it any more.
+  const std::jthread guard = deadline("ncclCommDestroy", "the end of the program");
   const ncclResult_t result = api_.comm_destroy(std::exchange(comm_, nullptr));
   if (result != ncclSuccess) {
     log_warn("[nccl] {}: NCCL does not end as it should: {}", who(), api_.get_error_string(result));
@@ -83,21 +144,17 @@ NcclConnection::~NcclConnection() {
 }
 
 void NcclConnection::stop_watching() {
-  {
-    const Lock lock(mutex_);
-    stopping_ = true;
-  }
-  stop_.notify_all();
+  watchdog_.request_stop();
   if (watchdog_.joinable()) watchdog_.join();
 }
 
-// False if not all ranks have come to the end.
+// False if not all ranks have reached the end.
 bool NcclConnection::finalize() {
   const auto began = Clock::now();
   const auto ready = [&](ncclResult_t result) {
-    Patience patience;
+    Backoff backoff;
     while (result == ncclInProgress && Clock::now() - began < options_.collective_timeout) {
-      patience.pause();
+      backoff.pause();
       result = state();
     }
     return result == ncclSuccess;
@@ -129,18 +186,26 @@ void NcclConnection::check_failure() const {
   if (!failure_.empty()) throw CommError(failure_);
 }
 
-Deadline NcclConnection::deadline(const char* call, const std::string& reason) const {
-  return Deadline(
-      options_.abort_timeout,
-      fmt::format("[nccl] {}: {} has not returned after {:.1f} seconds; the process ends here. It was called "
-                  "for: {}",
-                  who(), call, seconds(options_.abort_timeout), reason));
+std::jthread NcclConnection::deadline(const char* call, const std::string& reason) const {
+  const std::string message =
+      fmt::format("[nccl] {}: {} has not returned after {:.1f} seconds; the process ends here. It was called for: {}",
+                  who(), call, seconds(options_.abort_timeout), reason);
+  return std::jthread([message, limit = options_.abort_timeout](const std::stop_token& met) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any ended;
+    ended.wait_for(lock, met, limit, [] { return false; });
+    if (met.stop_requested()) return;
+    log_error("{}", message);
+    flush_log();
+    _exit(static_cast<int>(ExitCode::kComm));
+  });
 }
 
 void NcclConnection::abort(Lock& lock, const std::string& reason) {
   failure_ = reason;
   launching_.reset();
-  // Now, not later: the thread that will throw it may be waiting for something else, and so may the abort.
+  // Now: the thread that will throw it may be waiting for something else, and so may the abort.
   log_error("{}", reason);
   const bool is_watchdog = watchdog_.get_id() == std::this_thread::get_id();
   if (!has_captured_ || is_watchdog) abort_communicator(lock);
@@ -152,7 +217,7 @@ void NcclConnection::abort_communicator(Lock& lock) {
   const std::string reason = failure_;
   lock.unlock();
   {
-    const Deadline guard = deadline("ncclCommAbort", reason);
+    const std::jthread guard = deadline("ncclCommAbort", reason);
     api_.comm_abort(comm);
   }
   lock.lock();
@@ -179,7 +244,7 @@ bool NcclConnection::is_launched(Lock& lock, uint64_t number) {
     launching_.reset();
     return true;
   }
-  // First of all: from here on the stream may go at any time, whatever happens below.
+  // First: from here on the stream may go at any time, whatever happens below.
   const Launching done = *std::exchange(launching_, std::nullopt);
   std::unique_ptr<Event> end;
   try {
@@ -192,10 +257,10 @@ bool NcclConnection::is_launched(Lock& lock, uint64_t number) {
 }
 
 void NcclConnection::settle(Lock& lock, uint64_t number) {
-  Patience patience;
-  while (!is_launched(lock, number)) {  // the watchdog ends this when it lasts too long
+  Backoff backoff;
+  while (!is_launched(lock, number)) {  // the watchdog ends this if it lasts too long
     lock.unlock();
-    patience.pause();
+    backoff.pause();
     lock.lock();
   }
 }
@@ -232,14 +297,14 @@ void NcclConnection::forget(uint64_t number) noexcept {
   Lock lock(mutex_);
   if (!launching_ || launching_->number != number) return;
   try {
-    // NCCL still needs the stream. When an exception is on its way, the other ranks may never come.
+    // NCCL still needs the stream. During an exception, the other ranks may never come.
     if (std::uncaught_exceptions() > 0) {
       abort(lock, fmt::format("{}: given up while it was being launched", what(launching_->operation)));
     } else {
       settle(lock, number);
     }
   } catch (...) {
-    // Whoever asks next is told.
+    // The next call throws it.
   }
 }
 
@@ -254,7 +319,7 @@ void* NcclConnection::register_buffer(void* data, size_t bytes) {
   settle(lock, issued_);
   void* handle = nullptr;
   const ncclResult_t result = api_.comm_register(comm_, data, bytes, &handle);
-  if (result == ncclSuccess) return handle;  // null where NCCL_LOCAL_REGISTER=0 forbids it
+  if (result == ncclSuccess) return handle;  // null if NCCL_LOCAL_REGISTER=0 forbids it
   log_warn("[nccl] {}: a buffer of {} bytes is not registered: {}", who(), bytes, describe(result));
   return nullptr;
 }
@@ -264,11 +329,11 @@ void NcclConnection::deregister(const std::vector<void*>& handles) noexcept {
   Lock lock(mutex_);
   try {
     settle(lock, issued_);
-    Patience patience;
-    const auto is_watched = [this] { return comm_ != nullptr && !stopping_; };
+    Backoff backoff;
+    const auto is_watched = [this] { return comm_ != nullptr && !watchdog_.get_stop_token().stop_requested(); };
     for (drop_finished(); !running_.empty() && is_watched(); drop_finished()) {  // the watchdog ends this if it lasts
       lock.unlock();
-      patience.pause();
+      backoff.pause();
       lock.lock();
     }
     if (comm_ == nullptr || !running_.empty()) return;
@@ -277,7 +342,7 @@ void NcclConnection::deregister(const std::vector<void*>& handles) noexcept {
       if (result != ncclSuccess) log_warn("[nccl] {}: a buffer stays registered: {}", who(), describe(result));
     }
   } catch (const std::exception&) {
-    // The connection has failed, or CUDA has: whoever asks next is told.
+    // The connection has failed, or CUDA has: the next call throws it.
   }
 }
 
@@ -288,15 +353,16 @@ void NcclConnection::drop_finished() {
   }
 }
 
-void NcclConnection::watch() {
+void NcclConnection::watch(const std::stop_token& stop) {
+  std::condition_variable_any interval;
   Lock lock(mutex_);
   try {
-    cuda::set_device(place_.device);  // else asking for events would start CUDA on GPU 0 as well
-    while (!stop_.wait_for(lock, options_.watch_interval, [this] { return stopping_; })) {
+    cuda::set_device(place_.device);  // otherwise tests of events would start CUDA on GPU 0 as well
+    while (interval.wait_for(lock, stop, options_.watch_interval, [] { return false; }), !stop.stop_requested()) {
       if (failure_.empty()) {
-        look(lock);
+        check_progress(lock);
       } else {
-        abort_communicator(lock);  // where another thread has left it to this one
+        abort_communicator(lock);  // if another thread has left it to this one
       }
     }
   } catch (const std::exception& error) {
@@ -304,7 +370,7 @@ void NcclConnection::watch() {
   }
 }
 
-void NcclConnection::look(Lock& lock) {
+void NcclConnection::check_progress(Lock& lock) {
   drop_finished();
   const auto now = Clock::now();
   const ncclResult_t found = state();
@@ -319,7 +385,7 @@ void NcclConnection::look(Lock& lock) {
   const auto since = std::max(last_end_, running_.empty() ? launching_->since : running_.front().since);
   if (now - since > options_.collective_timeout) {
     fail(lock, fmt::format("{}: it has not ended after {:.1f} seconds; another rank may be gone, or may have called "
-                           "something else. The longest time is set by MANTISSA_NCCL_TIMEOUT",
+                           "another collective. MANTISSA_NCCL_TIMEOUT sets the limit in seconds",
                            what(oldest), seconds(now - since)));
   }
 }

@@ -1,25 +1,26 @@
-// NcclConnection: one NCCL communicator, from the moment when all ranks are there to its end.
+// NcclApi: NCCL as a table of functions, loaded from libnccl.so.2 at run time, so that the program also starts without
+// NCCL. Tests bring their own table. NcclConnection: one NCCL communicator, from the connection of all ranks to its
+// end.
 //
-// NCCL runs the operations of one communicator in the order in which they were issued, whatever their streams. So all
-// streams share one: two communicators whose kernels get to the GPU in different orders on two ranks wait for each
-// other for ever.
+// NCCL runs the operations of one communicator in the order in which they were issued, whatever their streams, so all
+// streams share one. With two communicators, kernels that reach the GPU in different orders on two ranks would wait for
+// each other for ever.
 //
-// The communicator is non-blocking: NCCL queues an operation's kernel on the stream from a thread of its own, and until
-// then (the operation is "launching") nothing may rely on the stream's order, and no other operation may be issued.
-// Once it is launched, its end is the business of the stream.
+// The communicator is non-blocking: a thread of NCCL queues an operation's kernel on the stream. Until then (the
+// operation is "launching") the stream's order means nothing, and no other operation may be issued.
 //
 // Operations may be captured in a CUDA graph. NCCL's thread then adds to the graph, which only one thread may do at a
-// time, so issue() waits until the operation is launched. It has no end of its own to watch: that of each launch of the
-// graph is handed in by watch_captured(). ncclCommAbort waits until the graph is gone, so the thread that owns it
-// leaves the abort to the watchdog.
+// time, so issue() waits until the operation is launched. watch_captured() watches each launch of the graph instead.
+// ncclCommAbort waits until the graph is gone, so the thread that owns it leaves the abort to the watchdog.
 //
-// A watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
+// The watchdog thread looks for errors and for operations that do not end. It aborts the communicator, which ends the
 // kernels that spin on the GPU, so that a thread that waits for the stream returns; from then on every call throws the
-// CommError that tells what happened. An abort that does not return ends the process (deadline.h).
+// CommError with the reason. If the abort does not return in time, the process ends.
 #pragma once
 
+#include <nccl.h>
+
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -30,20 +31,51 @@
 #include <thread>
 #include <vector>
 
-#include "comm/nccl/deadline.h"
-#include "comm/nccl/nccl_library.h"
 #include "core/tensor/stream.h"
 
 namespace mantissa {
 
+struct NcclApi {
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclCommFinalize) comm_finalize = nullptr;
+  decltype(&ncclCommDestroy) comm_destroy = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) recv = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  // ncclAlltoAll is new in 2.28: null for older libraries. Its type is that of ncclAllGather, so that older headers
+  // serve as well.
+  decltype(&ncclAllGather) all_to_all = nullptr;
+  // ncclCommRegister and ncclCommDeregister are new in 2.19: both or neither.
+  ncclResult_t (*comm_register)(ncclComm_t comm, void* buffer, size_t bytes, void** handle) = nullptr;
+  ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle) = nullptr;
+};
+
+// The oldest NCCL with non-blocking communicators, 2.14.
+constexpr int kOldestNccl = 21400;
+
+// ConfigError with the loader's own message if `file` cannot be opened, lacks a function or is too old. The library
+// stays loaded: it has its own threads.
+NcclApi load_nccl(const std::string& file = "libnccl.so.2");
+
+int nccl_version(const NcclApi& api);
+std::string nccl_version_text(int version);  // 22809: "2.28.9"
+
 struct NcclOptions {
-  std::chrono::milliseconds start_timeout{300'000};       // for all ranks to be there
+  std::chrono::milliseconds start_timeout{300'000};       // for all ranks to connect
   std::chrono::milliseconds collective_timeout{600'000};  // for an operation to end, from the end of the one before
   std::chrono::milliseconds abort_timeout{30'000};        // for ncclCommAbort to return; then the process ends
   std::chrono::milliseconds watch_interval{100};
 };
 
-// What errors name.
+// For error messages.
 struct NcclPlace {
   int rank = 0, size = 1;
   int device = 0;
@@ -52,38 +84,38 @@ struct NcclPlace {
 struct NcclOperation {
   enum class Mode : uint8_t { kQueued, kCaptured };
   const char* name = "";
-  size_t bytes = 0;  // what this rank sends and receives
+  size_t bytes = 0;  // that this rank sends and receives
   Mode mode = Mode::kQueued;
 };
 
 class NcclConnection {
  public:
-  // Collective; `id` is of rank 0. CommError naming rank, size, node and seconds when not all ranks come in time.
+  // Collective; `id` is rank 0's. CommError naming rank, size, node and seconds if not all ranks connect in time.
   NcclConnection(const NcclApi& api, const ncclUniqueId& id, const NcclPlace& place, const NcclOptions& options);
-  // Waits for the other ranks to end as well; aborts instead if it has failed or an exception is on its way.
+  // Waits for the other ranks to end as well. Aborts instead after a failure or during an exception.
   ~NcclConnection();
   NcclConnection(const NcclConnection&) = delete;
   NcclConnection& operator=(const NcclConnection&) = delete;
 
-  // Calls `call` once the operation before is launched. Returns the operation's number.
+  // Calls `call` once the previous operation is launched. Returns the operation's number.
   uint64_t issue(const NcclOperation& operation, Stream& stream, const std::function<ncclResult_t(ncclComm_t)>& call);
   // Whether the operation is launched. Does not block. Throws if the connection has failed.
   bool launched(uint64_t number);
   void wait_until_launched(uint64_t number);
-  // Called when nobody will ask for the operation any more, and before its stream may go.
+  // Call it when nobody will ask for the operation any more, before its stream goes.
   void forget(uint64_t number) noexcept;
   void throw_if_failed();
-  // A graph with operations of this connection was launched on `stream`.
+  // Call it after each launch on `stream` of a graph with operations of this connection.
   void watch_captured(Stream& stream);
 
-  // NCCL's handle for a buffer; null, with the reason in the log, if NCCL will not work in it.
+  // NCCL's handle for a buffer; null, with the reason in the log, if NCCL refuses it.
   void* register_buffer(void* data, size_t bytes);
-  // Waits for all operations to end. Does nothing once NCCL has been told to free the communicator, which forgets its
-  // buffers; nor when an exception is on its way: kernels may then wait for ranks that never come.
+  // Waits for all operations to end. No effect once NCCL frees the communicator, which forgets its buffers, or during
+  // an exception: kernels may then wait for ranks that never come.
   void deregister(const std::vector<void*>& handles) noexcept;
 
-  // Ends the watchdog, for good: nothing sees to errors any more. Before the process ends by other ways than the
-  // destructor, because CUDA may be gone before the thread is. Waits for an abort under way.
+  // Ends the watchdog for good; errors go unnoticed from then on. Call it before the process ends without the
+  // destructor: CUDA may be gone before the thread is. Waits for an abort in progress.
   void stop_watching();
 
  private:
@@ -105,25 +137,28 @@ class NcclConnection {
   std::string what(const NcclOperation& operation) const;
   std::string describe(ncclResult_t result) const;
   void start(const ncclUniqueId& id);
-  ncclResult_t state() const;  // ncclInProgress while something is launching
+  ncclResult_t state() const;  // ncclInProgress while an operation is launching
   void check_failure() const;
   [[noreturn]] void fail(Lock& lock, const std::string& reason);
-  // Keeps and logs the reason. `lock` is open while NCCL aborts, so that whoever asks is told at once.
+  // Stores and logs the reason. Unlocks while NCCL aborts, so that other threads get the error at once.
   void abort(Lock& lock, const std::string& reason);
   void abort_communicator(Lock& lock);
-  Deadline deadline(const char* call, const std::string& reason) const;
+  // Guards a call that nothing can interrupt. If the object outlives abort_timeout, it logs the call and ends the
+  // process with ExitCode::kComm at once: exit handlers and destructors would wait for the call as well.
+  std::jthread deadline(const char* call, const std::string& reason) const;
   bool is_launched(Lock& lock, uint64_t number);
+  // Waits until the operation is launched.
   void settle(Lock& lock, uint64_t number);
   void drop_finished();
-  void watch();
-  void look(Lock& lock);
+  void watch(const std::stop_token& stop);
+  void check_progress(Lock& lock);
   bool finalize();
 
   const NcclApi api_;
   const NcclPlace place_;
   const NcclOptions options_;
-  std::mutex mutex_;           // of all below: NCCL wants one caller at a time
-  ncclComm_t comm_ = nullptr;  // null from the moment when NCCL is told to free it
+  std::mutex mutex_;           // of all below: NCCL takes one caller at a time
+  ncclComm_t comm_ = nullptr;  // null once NCCL frees it
   uint64_t issued_ = 0;
   bool has_captured_ = false;
   size_t captured_bytes_ = 0;
@@ -131,9 +166,7 @@ class NcclConnection {
   std::deque<Running> running_;
   Clock::time_point last_end_;
   std::string failure_;
-  bool stopping_ = false;
-  std::condition_variable stop_;
-  std::thread watchdog_;
+  std::jthread watchdog_;
 };
 
 }  // namespace mantissa

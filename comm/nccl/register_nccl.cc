@@ -1,7 +1,7 @@
-// Makes "nccl" known by name: NCCL of this machine, brought together by MPI.
+// Registers the transport "nccl": this machine's NCCL, with ranks that MPI connects.
+#include "comm/communicator.h"
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
-#include "comm/registry.h"
 #include "core/base/error.h"
 
 namespace mantissa {

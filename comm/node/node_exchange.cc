@@ -1,17 +1,15 @@
 #include "comm/node/node_exchange.h"
 
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <new>
 
-#include "core/base/check.h"
 #include "core/base/thread_team.h"
 
 namespace mantissa {
 namespace {
 
-// Of one thread's copy: large against the start of a team, small against a row of a gradient bucket.
+// One thread's copy: large against the start of a team, small against a row of a gradient bucket.
 constexpr size_t kPieceBytes = size_t{256} << 10;
 
 void copy_bytes(const std::byte* from, std::byte* to, size_t bytes) {
@@ -24,8 +22,77 @@ void copy_bytes(const std::byte* from, std::byte* to, size_t bytes) {
 
 }  // namespace
 
-NodeExchangeRequest meeting_of(const NodeRanks& node) {
-  NodeExchangeRequest request{.kind = NodeExchangeKind::kMeeting, .buffers = {}, .rows = {}};
+// The board on which the ranks of a node say that a buffer may be read and that it has been.
+//
+// Collectives are numbered alike on all ranks. Each rank has a ring of places; number n takes place n mod kPlaces once
+// all others have read the previous post there. A post is written before its `ready` (release) and read after it
+// (acquire), and so are the buffer's bytes. A reader counts itself after its last read of the buffer (release); the
+// owner writes the buffer after it has seen the count (acquire). Atomics of this size are lock-free and therefore work
+// between processes.
+class NodeBoard {
+  struct alignas(64) Place {
+    std::atomic<uint64_t> ready;  // number + 1 of the collective that was posted last; 0: none
+    std::atomic<uint32_t> reads;  // of that post
+    NodePost post;
+  };
+  static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+ public:
+  // Each rank's part of the board's memory.
+  static constexpr size_t kBytes = NodeExchanges::kPlaces * sizeof(Place);
+
+  // `memory`: zeroed, of kBytes, used for nothing else.
+  NodeBoard(std::shared_ptr<NodeBlock> memory, const NodeRanks& node)
+      : memory_(std::move(memory)), rank_(node.rank), readers_(static_cast<uint32_t>(node.size - 1)) {}
+
+  // Offers a buffer as this rank's for collective `number`. False if the place is still being read.
+  bool post(uint64_t number, const NodePost& post) {
+    Place& mine = place(number, rank_);
+    const bool fresh = mine.ready.load(std::memory_order_relaxed) == 0;
+    if (!fresh && mine.reads.load(std::memory_order_acquire) != readers_) return false;
+    mine.post = post;
+    mine.reads.store(0, std::memory_order_relaxed);
+    mine.ready.store(number + 1, std::memory_order_release);
+    return true;
+  }
+
+  // The post of `rank` for collective `number`; null if there is none yet. Stays until read() is called.
+  const NodePost* find(uint64_t number, int rank) const {
+    const Place& theirs = place(number, rank);
+    const uint64_t ready = theirs.ready.load(std::memory_order_acquire);
+    if (ready > number + 1) {
+      throw CommError(
+          fmt::format("rank {} of this node is at collective {} and has offered nothing to read for collective {}: all "
+                      "ranks of a node must call the same collectives, with operands in shared memory on all of them "
+                      "or on none",
+                      rank, ready - 1, number));
+    }
+    return ready == number + 1 ? &theirs.post : nullptr;
+  }
+
+  // This rank has read what it needs of it.
+  void read(uint64_t number, int rank) { place(number, rank).reads.fetch_add(1, std::memory_order_release); }
+
+  // Whether all others have read this rank's post for collective `number`.
+  bool is_read_by_all(uint64_t number) const {
+    const Place& mine = place(number, rank_);
+    const bool later = mine.ready.load(std::memory_order_relaxed) > number + 1;  // which presupposes it
+    return later || mine.reads.load(std::memory_order_acquire) == readers_;
+  }
+
+ private:
+  Place& place(uint64_t number, int rank) const {
+    // Zeroed memory holds such objects: they are made of integers.
+    return std::launder(reinterpret_cast<Place*>(memory_->of_rank(rank)))[number % NodeExchanges::kPlaces];
+  }
+
+  std::shared_ptr<NodeBlock> memory_;
+  int rank_;
+  uint32_t readers_;
+};
+
+NodeExchangeRequest barrier_request(const NodeRanks& node) {
+  NodeExchangeRequest request{.kind = NodeExchangeKind::kBarrier, .buffers = {}, .rows = {}};
   for (int rank = 0; rank < node.size; ++rank) {
     if (rank != node.rank) request.rows.push_back({.source = rank});
   }
@@ -33,8 +100,8 @@ NodeExchangeRequest meeting_of(const NodeRanks& node) {
 }
 
 NodeExchanges::NodeExchanges(NodeRanks node) : node_(std::move(node)) {
-  auto memory = NodeBlock::share(node_, NodeBoard::bytes(), failure_);
-  if (memory != nullptr) board_ = std::make_unique<NodeBoard>(std::move(memory), node_.rank, node_.size);
+  auto memory = NodeBlock::share(node_, NodeBoard::kBytes, failure_);
+  if (memory != nullptr) board_ = std::make_shared<NodeBoard>(std::move(memory), node_);
 }
 
 std::shared_ptr<Storage> NodeExchanges::allocate(size_t bytes) {
@@ -73,11 +140,11 @@ NodeExchanges::Place NodeExchanges::locate(const std::byte* data, size_t bytes) 
 }
 
 uint64_t NodeExchanges::start(NodeExchangeRequest request) {
-  Exchange& exchange = under_way_.emplace_back();
+  Exchange& exchange = exchanges_.emplace_back();
   exchange.number = next_++;
   if (request.offer != nullptr) {
     const Place place = locate(request.offer, request.offer_bytes);
-    MANTISSA_CHECK(place.memory != nullptr, "[node_exchange] what a rank offers must lie in the node's memory");
+    MANTISSA_CHECK(place.memory != nullptr, "[node_exchange] the buffer that a rank offers must lie in node memory");
     exchange.post = place.post;
   }
   exchange.post.kind = static_cast<uint32_t>(request.kind);
@@ -89,17 +156,17 @@ uint64_t NodeExchanges::start(NodeExchangeRequest request) {
 }
 
 bool NodeExchanges::done(uint64_t number) const {
-  return std::none_of(under_way_.begin(), under_way_.end(),
+  return std::none_of(exchanges_.begin(), exchanges_.end(),
                       [number](const Exchange& exchange) { return exchange.number == number; });
 }
 
 void NodeExchanges::advance() {
   // In order: a later number must not take the place of an earlier one that has become free in between.
   bool posts = true;
-  for (auto exchange = under_way_.begin(); exchange != under_way_.end();) {
+  for (auto exchange = exchanges_.begin(); exchange != exchanges_.end();) {
     const bool waits_to_post = exchange->request.posts() && !exchange->posted;
     if (waits_to_post && posts) posts = exchange->posted = board_->post(exchange->number, exchange->post);
-    exchange = advance(*exchange) ? under_way_.erase(exchange) : exchange + 1;
+    exchange = advance(*exchange) ? exchanges_.erase(exchange) : exchange + 1;
   }
 }
 
@@ -124,7 +191,7 @@ void NodeExchanges::copy(const Exchange& exchange, const NodeExchangeRequest::Ro
         "kind {} with {} bytes on rank {}",
         exchange.number, exchange.post.kind, exchange.post.bytes, node_.rank, post.kind, post.bytes, row.source));
   }
-  if (request.kind == NodeExchangeKind::kMeeting) return;
+  if (request.kind == NodeExchangeKind::kBarrier) return;
   const auto memory = post.block < blocks_.size() ? blocks_[post.block].lock() : nullptr;
   if (memory == nullptr) {
     throw CommError(
@@ -135,7 +202,7 @@ void NodeExchanges::copy(const Exchange& exchange, const NodeExchangeRequest::Ro
 
 std::vector<Tensor> NodeExchanges::buffers() const {
   std::vector<Tensor> buffers;
-  for (const Exchange& exchange : under_way_) {
+  for (const Exchange& exchange : exchanges_) {
     buffers.insert(buffers.end(), exchange.request.buffers.begin(), exchange.request.buffers.end());
   }
   return buffers;

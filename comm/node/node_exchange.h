@@ -1,46 +1,54 @@
-// NodeExchanges: collectives of one rank with the others of its node, who read each other's memory.
+// NodeExchanges: collectives of one rank with the others of its node, by reading each other's memory.
 //
-// A rank offers what it sends on the board and copies what it receives straight from the memory of those who offer it.
-// An exchange is done when this rank has copied all that it receives and all others have read what it offers. Nothing
-// moves by itself: advance() goes on with all exchanges under way, not only with the one that is asked for, because
-// another rank may be waiting for any of them. To be called from one thread.
+// A rank posts the buffer that it sends on a board in shared memory, and copies the rows that it receives straight from
+// the memory of the ranks that post them. An exchange is done when this rank has copied its rows and all others have
+// read its buffer. Nothing moves by itself: advance() continues all exchanges, not only one, because another rank may
+// wait for any of them. Call it from one thread.
 #pragma once
 
 #include <deque>
-#include <memory>
-#include <string>
-#include <vector>
 
-#include "comm/node/node_board.h"
-#include "comm/shared_rows.h"
-#include "core/tensor/tensor.h"
+#include "comm/node/node_memory.h"
 
 namespace mantissa {
 
-// kMeeting: nothing is copied; it is done when all have come to it, and what they wrote before can be read.
-enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kMeeting };
+// A buffer that a rank offers in one collective.
+struct NodePost {
+  uint32_t kind = 0;          // of collective
+  uint32_t block = 0;         // number of the memory in which the buffer lies
+  uint64_t offset_bytes = 0;  // in the owner's part of that memory
+  uint64_t bytes = 0;
+};
+
+// kBarrier copies nothing: when it is done, all ranks have reached it, and data that they wrote before can be read.
+enum class NodeExchangeKind : uint32_t { kAllToAll = 1, kAllGather, kBarrier };
 
 struct NodeExchangeRequest {
-  // `bytes` at `offset_bytes` of what rank `source` of the node offers go to `to`.
+  // Row at `offset_bytes` of the buffer that rank `source` of the node offers; it is copied to `to`.
   struct Row {
     int source = 0;
     size_t offset_bytes = 0;
     std::byte* to = nullptr;
   };
   NodeExchangeKind kind = NodeExchangeKind::kAllGather;
-  std::vector<Tensor> buffers;       // kept until the exchange is done, whoever still asks for it
-  const std::byte* offer = nullptr;  // inside of the node's memory; null if this rank offers nothing
-  size_t offer_bytes = 0;            // of those who offer: the same on all ranks
+  std::vector<Tensor> buffers;       // kept until the exchange is done
+  const std::byte* offer = nullptr;  // in the node's memory; null if this rank offers nothing
+  size_t offer_bytes = 0;            // the same on all ranks that offer
   size_t row_bytes = 0;
   std::vector<Row> rows;
 
-  bool posts() const { return offer != nullptr || kind == NodeExchangeKind::kMeeting; }
+  bool posts() const { return offer != nullptr || kind == NodeExchangeKind::kBarrier; }
 };
 
-NodeExchangeRequest meeting_of(const NodeRanks& node);
+NodeExchangeRequest barrier_request(const NodeRanks& node);
+
+class NodeBoard;
 
 class NodeExchanges {
  public:
+  // Buffers that can be unread at once; further ones wait.
+  static constexpr uint64_t kPlaces = 64;
+
   // Collective.
   explicit NodeExchanges(NodeRanks node);
   const NodeRanks& node() const { return node_; }
@@ -48,24 +56,21 @@ class NodeExchanges {
   NodeExchanges& operator=(const NodeExchanges&) = delete;
 
   // Zeroed memory that the others can read, 64-byte aligned. Collective, the same size on all ranks. Null on all ranks
-  // where it cannot be had; failure() is why.
+  // if the system refuses it; failure() is the reason.
   std::shared_ptr<Storage> allocate(size_t bytes);
   const std::string& failure() const { return failure_; }
-  // Whether these bytes lie in this rank's part of such memory. ContractError if they lie in another's.
-  bool holds(const std::byte* data, size_t bytes) const { return locate(data, bytes).memory != nullptr; }
-
-  // What all ranks hold in the place that `mine`, in such memory, has in this rank's. Undefined if `mine` lies
-  // elsewhere.
-  SharedRows rows_of_all(const Tensor& mine) const;
   bool shares_memory() const { return board_ != nullptr; }
+  // Whether these bytes lie in this rank's part of such memory. ContractError if they lie in another rank's.
+  bool holds(const std::byte* data, size_t bytes) const { return locate(data, bytes).memory != nullptr; }
+  // All ranks' data at the place that `mine` has in such memory; undefined if `mine` lies elsewhere.
+  SharedRows rows_of_all(const Tensor& mine) const;
 
-  // All ranks of the node start the same exchanges in the same order. Returns the number by which to ask for it.
+  // All ranks of the node start the same exchanges in the same order. Returns the exchange's number.
   uint64_t start(NodeExchangeRequest request);
   bool done(uint64_t number) const;
-  // Goes on with all exchanges, without blocking. CommError if the ranks disagree about one.
+  // Continues all exchanges without blocking. CommError if the ranks disagree about one.
   void advance();
-  bool under_way() const { return !under_way_.empty(); }
-  std::vector<Tensor> buffers() const;  // of what is under way
+  std::vector<Tensor> buffers() const;  // of the exchanges in progress
 
  private:
   // One allocation, as seen by this rank.
@@ -81,15 +86,15 @@ class NodeExchanges {
   };
 
   Place locate(const std::byte* data, size_t bytes) const;
-  // Reads what it can; true when it is done.
+  // Reads the rows that are there; true when the exchange is done.
   bool advance(Exchange& exchange);
   void copy(const Exchange& exchange, const NodeExchangeRequest::Row& row, const NodePost& post) const;
 
   NodeRanks node_;
   std::string failure_;
-  std::unique_ptr<NodeBoard> board_;              // null where memory cannot be shared
+  std::shared_ptr<NodeBoard> board_;              // null if memory cannot be shared
   std::vector<std::weak_ptr<NodeBlock>> blocks_;  // by number; gone with the last tensor in them
-  std::deque<Exchange> under_way_;                // in order
+  std::deque<Exchange> exchanges_;                // in progress, in order
   uint64_t next_ = 0;
 };
 

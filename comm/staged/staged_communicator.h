@@ -1,12 +1,12 @@
-// Staged transport: a transport for host memory made to work with the tensors of a device, through staging memory. For
-// GPU ranks over MPI, and for several ranks on one GPU.
+// Staged transport: carries the tensors of a device over a transport for host memory, through staging memory. For GPU
+// ranks over MPI, and for several ranks on one GPU.
 //
-// Collectives of host tensors and host records go straight to the transport. Device tensors are copied out on their
-// stream, exchanged, and copied in on the same stream: a Work is done when the copy in is queued there. Nothing moves
-// between two calls of test() or wait(): test() a Work now and then. Like MPI, to be called from one thread.
+//   copy out (stream) -> the transport's collective (host) -> copy in (stream)
+//
+// Collectives of host tensors and host records go straight to the transport. A Work is done when the copy in is queued
+// on the stream. Nothing moves between two calls of test() or wait(): test() a Work now and then. Like MPI, call it
+// from one thread.
 #pragma once
-
-#include <memory>
 
 #include "comm/communicator.h"
 #include "core/backend/backend.h"
@@ -15,5 +15,35 @@ namespace mantissa {
 
 // Both must outlive it, and it must outlive its Works.
 std::unique_ptr<Communicator> create_staged_communicator(Communicator& transport, Backend& backend);
+
+// Host memory between a device and a transport, reused from one collective to the next.
+class StagingPool {
+ public:
+  // `backend` must outlive the pool.
+  explicit StagingPool(Backend& backend) : backend_(backend) {}
+  // Waits until the device has passed the copies from and to this memory.
+  ~StagingPool();
+  StagingPool(const StagingPool&) = delete;
+  StagingPool& operator=(const StagingPool&) = delete;
+
+  // Memory of at least `bytes` that nothing uses.
+  std::shared_ptr<Storage> take(size_t bytes);
+  // The memory is reused when the device has passed `last_copy` (null: no copy is left) and nobody else holds it: a
+  // transport that abandoned a collective may still write into its buffers.
+  void give_back(std::shared_ptr<Storage> memory, std::unique_ptr<Event> last_copy);
+
+  size_t blocks() const { return idle_.size(); }  // given back, whether or not they can be taken already
+
+ private:
+  struct Block {
+    std::shared_ptr<Storage> memory;
+    std::unique_ptr<Event> last_copy;
+  };
+
+  static bool passed(Block& block);
+
+  Backend& backend_;
+  std::vector<Block> idle_;  // by size
+};
 
 }  // namespace mantissa

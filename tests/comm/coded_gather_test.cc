@@ -1,18 +1,62 @@
-// Weights that travel as codes of eight bits: products read the same numbers as without, ranks hold the same weights.
-#include "comm/coded_gather.h"
-
+// Weights that travel as 8-bit codes.
 #include <gtest/gtest.h>
-
 #include <mutex>
 
-#include "comm/local/rank_threads.h"
-#include "comm/memory_plan.h"
-#include "tests/comm/borrowed_communicator.h"
-#include "tests/comm/coded_rank.h"
-#include "tests/comm/recorded_registrations.h"
+#include "comm/coded_gather.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
+#include "comm/sharded_optimizer.h"
+#include "tests/comm/training_rank.h"
 
 namespace mantissa {
 namespace {
+
+constexpr TensorFormat kDelayed{Format::kE4M3, Scaling::kDelayed};
+
+LinearFormats formats(std::optional<TensorFormat> forward, std::optional<TensorFormat> backward) {
+  LinearFormats formats;
+  formats.set(Product::kForward, Role::kWeight, forward);
+  formats.set(Product::kInputGradient, Role::kWeight, backward);
+  return formats;
+}
+
+std::optional<Format> format_with(const LinearFormats& linear, DType dtype = DType::kBF16,
+                                  ParameterRole role = ParameterRole::kOther, Shape shape = {8, 8}) {
+  ParameterSet parameters;
+  Parameter& parameter = parameters.add("layer.weight", shape, {});
+  parameter.working_dtype = dtype;
+  parameter.role = role;
+  Precision precision;
+  precision.linear = linear;
+  const CodedWeights coded = coded_weights(parameters, UniformPrecision(precision));
+  return coded.empty() ? std::nullopt : coded[0];
+}
+
+TEST(CodedWeights, AreThoseThatBothProductsRoundAlike) {
+  EXPECT_EQ(format_with(formats(kDelayed, kDelayed)), Format::kE4M3);
+  const TensorFormat e5m2{Format::kE5M2, Scaling::kDelayed};
+  EXPECT_EQ(format_with(formats(e5m2, e5m2)), Format::kE5M2);
+  EXPECT_EQ(format_with(formats(kDelayed, e5m2)), std::nullopt);
+  EXPECT_EQ(format_with(formats(kDelayed, std::nullopt)), std::nullopt);
+  EXPECT_EQ(format_with(formats(std::nullopt, kDelayed)), std::nullopt);
+  EXPECT_EQ(format_with({}), std::nullopt);
+}
+
+TEST(CodedWeights, NeedScalesThatAreKnownBefore) {
+  for (const Scaling scaling : {Scaling::kCurrent, Scaling::kBlock, Scaling::kMicro}) {
+    const TensorFormat format{Format::kE4M3, scaling};
+    EXPECT_EQ(format_with(formats(format, format)), std::nullopt) << name(scaling);
+  }
+}
+
+TEST(CodedWeights, AreMatricesOfLinearLayersInBf16) {
+  const LinearFormats rounded = formats(kDelayed, kDelayed);
+  for (const DType dtype : {DType::kF32, DType::kF16}) EXPECT_EQ(format_with(rounded, dtype), std::nullopt);
+  EXPECT_EQ(format_with(rounded, DType::kBF16, ParameterRole::kEmbedding), std::nullopt);
+  EXPECT_EQ(format_with(rounded, DType::kBF16, ParameterRole::kOther, {64}), std::nullopt);
+}
+
+// With 8-bit codes, products read the same numbers as without, and all ranks hold the same weights.
 
 using testing::CodedRank;
 using testing::CodedRun;
@@ -25,13 +69,13 @@ UpdateDecision decision_of(StepOutcome outcome, bool held = false) {
   return decision;
 }
 
-// What a rank has seen of some steps: after the calibration, an update, one that overflows and the one behind it, which
-// is held and then made again, and two more.
+// One rank's values over some steps: after the calibration, an update, an overflow, the held step after it and its
+// repetition, and two more.
 struct Seen {
   std::vector<std::vector<BFloat16>> operands;  // of each pass
   std::vector<DelayedScales::State> scales;     // after each
   std::vector<uint64_t> weights;
-  std::vector<std::vector<float>> state;  // masters, or weights that are their own, of this rank, at the end
+  std::vector<std::vector<float>> state;  // this rank's masters, or weights that are their own state, at the end
 };
 
 std::vector<float> widened(const Tensor& tensor) {
@@ -56,7 +100,7 @@ Seen train(CodedRank& rank) {
                               held = decision_of(StepOutcome::kClean, true);
   for (const UpdateDecision& decision : {clean, overflow, held, clean, clean}) {
     seen.operands.push_back(rank.pass());
-    if (step == 3) {  // the step is examined: its passes run once more, and are no part of the next amaxes
+    if (step == 3) {  // a fault search repeats the passes; the next amaxes must not include them
       rank.scales.forget_records();
       seen.operands.push_back(rank.pass());
     }
@@ -90,7 +134,7 @@ void expect_same_training(int ranks, CodedRun run) {
     EXPECT_TRUE(coded[rank].operands == working[rank].operands);
     EXPECT_TRUE(coded[rank].scales == working[rank].scales);
     EXPECT_TRUE(coded[rank].state == working[rank].state);
-    // The numbers that are stored are others: something is rounded.
+    // Stored numbers differ, so weights were rounded.
     EXPECT_EQ(coded[rank].weights.back() == working[rank].weights.back(), ranks == 1);
     EXPECT_EQ(coded[rank].weights[0], working[rank].weights[0]) << "initial weights are as they are";
     EXPECT_EQ(coded[rank].weights[3], coded[rank].weights[2]) << "a step that is held changes nothing";
@@ -108,7 +152,7 @@ TEST_P(CodedGatherOnRanks, LeavesEveryOperandAsItIs) {
   }
 }
 
-// The scale is too large for the next weights, so that they saturate, or so small that most of them are subnormal.
+// Scales too large for the next weights, so that they saturate, or so small that most become subnormal.
 TEST_P(CodedGatherOnRanks, LeavesOperandsThatSaturateOrVanishAsTheyAre) {
   expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 0}});
   expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 13}});
@@ -143,13 +187,13 @@ TEST_P(CodedGatherOnRanks, TakesTheMemoryThatIsPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(OneToFour, CodedGatherOnRanks, ::testing::Values(1, 2, 3, 4));
 
-// Counts what a rank hands to gathers.
-class CountedGathers final : public testing::BorrowedCommunicator {
+// Counts the bytes that a rank gathers.
+class CountedGathers final : public ForwardingCommunicator {
  public:
-  using BorrowedCommunicator::BorrowedCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     bytes += send.size_bytes();
-    return BorrowedCommunicator::all_gather(send, recv, stream);
+    return ForwardingCommunicator::all_gather(send, recv, stream);
   }
   size_t bytes = 0;
 };
@@ -175,13 +219,13 @@ TEST(CodedGather, SendsHalfOfTheBytesOfWhatIsCoded) {
     EXPECT_EQ(stored.sent_bytes, stored.stored_bytes);
     EXPECT_EQ(coded.stored_bytes, stored.stored_bytes);
     EXPECT_EQ(in_codes, coded.sent_bytes);
-    // up.weight, 65 x 64, and down.weight, 64 x 67, have buckets of their own, of 4224 and 4352 places with what fills
-    // them up: of each, a rank sends half, a byte an element less.
+    // up.weight (65, 64) and down.weight (64, 67) have their own buckets, of 4224 and 4352 elements with padding. Of
+    // each, a rank sends half, one byte less for each element.
     EXPECT_EQ(as_stored - in_codes, size_t{2112 + 2176});
   });
 }
 
-// A full gather before the scales are known: a pass that looks for amaxes reads weights as they are.
+// Before the scales are known weights are gathered as stored: a pass that calibrates reads unrounded weights.
 TEST(CodedGather, WaitsForTheCalibration) {
   std::vector<uint64_t> hashes(2);
   for (const WeightGather gather : {WeightGather::kWorking, WeightGather::kF8}) {
@@ -196,8 +240,8 @@ TEST(CodedGather, WaitsForTheCalibration) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-// For a checkpoint, in the middle of a training: the weights are those of a training without codes, and so are the
-// steps behind it.
+// Restored for a checkpoint in the middle of a training, weights and later steps equal those of a training without
+// codes.
 TEST(CodedGather, WeightsCanBeHadAsTheyWereBefore) {
   for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kNoneStochastic}) {
     std::vector<uint64_t> hashes[2];

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
+#include <random>
+#include <utility>
 
 namespace mantissa::testing {
 namespace {
@@ -11,23 +14,12 @@ namespace {
 // Far above the size up to which MPI sends at once without waiting for the receiver (4 KiB to 64 KiB).
 constexpr int64_t kLargeElements = 300'007;
 
-class ImmediateStream : public Stream {
-  class Passed : public Event {
-    bool done() const override { return true; }
-  };
-
- public:
-  std::unique_ptr<Event> record() override { return std::make_unique<Passed>(); }
-  void wait(const Event&) override {}
-  void synchronize() override {}
-};
-
 Tensor row_of(const Tensor& tensor, int row, int rows) {
   const int64_t count = tensor.numel() / rows;
   return tensor.slice(row * count, count);
 }
 
-// What the tensors of one check lie in and are ordered by.
+// The memory and the stream of one check.
 struct Bench {
   Communicator& communicator;
   TensorPlace& place;
@@ -51,7 +43,7 @@ struct Bench {
   }
 };
 
-// One exchange of each kind that can be under way beside others.
+// A collective that can run beside others.
 struct Exchange {
   const Bench& bench;
   int id;
@@ -117,7 +109,7 @@ void check_gather_in_place(const Bench& bench) {
   for (int from = 0; from < ranks; ++from) bench.expect_row(all, from, ranks, from, 0, 77);
 }
 
-// Several collectives under way at once, finished in the opposite order and partly by test() alone.
+// Several collectives at once, finished in the opposite order and partly by test() alone.
 void check_many_in_flight(const Bench& bench) {
   std::deque<Exchange> exchanges;
   for (int id = 0; id < 10; ++id) {
@@ -175,7 +167,7 @@ void check_texts(Communicator& communicator) {
   EXPECT_EQ(all_gather_text_lists(communicator, with_empty).back(), with_empty);
 }
 
-// Refused before anything is sent, so that no rank waits.
+// Wrong operands are rejected before anything is sent, so that no rank waits.
 void check_misuse(const Bench& bench) {
   Communicator& communicator = bench.communicator;
   Stream& stream = bench.stream;
@@ -192,13 +184,141 @@ void check_misuse(const Bench& bench) {
   EXPECT_THROW(communicator.all_gather(row, Tensor(), stream), ContractError);
 }
 
+using Random = std::mt19937_64;
+
+int below(Random& random, int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); }
+
+struct RandomExchange {
+  int id = 0;
+  int kind = 0;  // 0 all_to_all, 1 all_gather
+  Stream* stream = nullptr;
+  Tensor send, receive;
+  Tensor seen;  // result of a copy after the collective
+  std::unique_ptr<Work> work;
+};
+
+class RandomRank {
+ public:
+  RandomRank(Communicator& communicator, TensorPlace& place, const RandomCollectives& options)
+      : communicator_(communicator),
+        place_(place),
+        options_(options),
+        shared_(options.seed),
+        own_(options.seed * 1000 + static_cast<uint64_t>(communicator.rank())) {
+    for (int i = 0; i < options.streams; ++i) streams_.push_back(place.create_stream());
+  }
+
+  void run() {
+    for (int id = 0; id < options_.count; ++id) {
+      exchanges_.push_back(start(id));
+      // On all ranks, or ranks that wait for it would wait for ever.
+      if (options_.abandoned == AbandonedWorks::kSome && below(shared_, 4) == 0) exchanges_.pop_back();
+      // A rank that blocks in a host operation does not advance its collectives, so nobody may wait for earlier ones:
+      // host operations come in the first half, waits in the second.
+      const bool may_wait = id >= options_.count / 2;
+      for (int looks = below(own_, 4); looks > 0; --looks) look_at_one(may_wait);
+      const int host = may_wait ? -1 : below(shared_, 6);
+      if (host == 0) communicator_.barrier();
+      if (host == 1) {
+        const std::vector<int> ranks = all_gather_records(communicator_, communicator_.rank() + id);
+        for (int rank = 0; rank < communicator_.size(); ++rank) EXPECT_EQ(ranks[static_cast<size_t>(rank)], rank + id);
+      }
+    }
+    while (!exchanges_.empty()) {
+      const auto chosen = exchanges_.begin() + below(own_, static_cast<int>(exchanges_.size()));
+      if (chosen->work) {
+        chosen->work->wait();
+        look_behind(*chosen);
+      }
+      check(*chosen);
+      exchanges_.erase(chosen);
+    }
+  }
+
+ private:
+  RandomExchange start(int id) {
+    const int ranks = communicator_.size(), mine = communicator_.rank();
+    RandomExchange exchange;
+    exchange.id = id;
+    exchange.kind = below(shared_, 2);
+    exchange.stream = streams_[static_cast<size_t>(below(shared_, options_.streams))].get();
+    const DType dtype = std::array{DType::kF32, DType::kBF16, DType::kU8}[static_cast<size_t>(below(shared_, 3))];
+    const int64_t count = below(shared_, 8) == 0 ? 9'001 : 1 + below(shared_, 300);
+    exchange.receive = place_.make(dtype, Shape{ranks, count});
+    const int64_t row_bytes = count * size_bytes(dtype);
+    if (exchange.kind == 0) {
+      const Tensor send = exchange.send = place_.make(dtype, Shape{ranks, count});
+      const auto ends = [&](int to) { return std::pair(mine, to); };
+      place_.write(rows(ranks, row_bytes, ends, id), send, *exchange.stream);
+      exchange.work = communicator_.all_to_all(send, exchange.receive, *exchange.stream);
+    } else {
+      const bool in_place = id % 2 == 0;
+      const Tensor send = exchange.send =
+          in_place ? exchange.receive.slice(mine * count, count) : place_.make(dtype, Shape{count});
+      const auto ends = [&](int) { return std::pair(mine, 0); };
+      place_.write(rows(1, row_bytes, ends, id), send, *exchange.stream);
+      exchange.work = communicator_.all_gather(send, exchange.receive, *exchange.stream);
+    }
+    return exchange;
+  }
+
+  template <typename RowEnds>
+  static std::vector<std::byte> rows(int count, int64_t row_bytes, RowEnds ends, int id) {
+    std::vector<std::byte> bytes;
+    for (int row = 0; row < count; ++row) {
+      const auto [source, destination] = ends(row);
+      for (int64_t i = 0; i < row_bytes; ++i) bytes.push_back(mark(source, destination, i, id));
+    }
+    return bytes;
+  }
+
+  void look_at_one(bool may_wait) {
+    if (exchanges_.empty()) return;
+    RandomExchange& chosen = exchanges_[static_cast<size_t>(below(own_, static_cast<int>(exchanges_.size())))];
+    if (!chosen.work) return;
+    const bool wait = may_wait && below(own_, 4) == 0;
+    if (wait) chosen.work->wait();
+    if (wait || chosen.work->test()) look_behind(chosen);
+  }
+
+  // Queues work after a collective before the host has seen its result.
+  void look_behind(RandomExchange& exchange) {
+    EXPECT_TRUE(exchange.work->test());
+    exchange.work.reset();
+    Stream* stream = exchange.stream;
+    if (below(own_, 2) == 0) {
+      Stream& other = *streams_[static_cast<size_t>(below(own_, options_.streams))];
+      other.wait(*stream->record());
+      stream = &other;
+    }
+    exchange.seen = place_.make(exchange.receive.dtype(), exchange.receive.shape());
+    place_.copy(exchange.receive, exchange.seen, *stream);
+    exchange.stream = stream;
+  }
+
+  void check(const RandomExchange& exchange) {
+    const int ranks = communicator_.size(), mine = communicator_.rank();
+    const auto row_bytes = static_cast<int64_t>(exchange.receive.size_bytes()) / ranks;
+    const auto ends = [&](int row) { return std::pair(row, exchange.kind == 0 ? mine : 0); };
+    EXPECT_EQ(place_.read(exchange.seen, *exchange.stream), rows(ranks, row_bytes, ends, exchange.id))
+        << "kind " << exchange.kind << ", exchange " << exchange.id << ", seed " << options_.seed;
+  }
+
+  Communicator& communicator_;
+  TensorPlace& place_;
+  const RandomCollectives& options_;
+  Random shared_, own_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+  std::vector<RandomExchange> exchanges_;
+};
+
 }  // namespace
 
 std::byte mark(int source, int destination, int64_t index, int exchange) {
   return static_cast<std::byte>((source * 7 + destination * 31 + index * 13 + index / 251 + exchange * 101) & 0xff);
 }
 
-std::unique_ptr<Stream> HostPlace::create_stream() { return std::make_unique<ImmediateStream>(); }
+std::unique_ptr<Stream> HostPlace::create_stream() { return std::make_unique<HostStream>(); }
 
 Tensor HostPlace::make(DType dtype, Shape shape) {
   const auto bytes = static_cast<size_t>(shape.numel() * size_bytes(dtype));
@@ -234,6 +354,10 @@ void check_communicator_contract(Communicator& communicator, TensorPlace& place)
 void check_communicator_contract(Communicator& communicator) {
   HostPlace place;
   check_communicator_contract(communicator, place);
+}
+
+void run_random_collectives(Communicator& communicator, TensorPlace& place, const RandomCollectives& options) {
+  RandomRank(communicator, place, options).run();
 }
 
 }  // namespace mantissa::testing

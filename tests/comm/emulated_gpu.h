@@ -1,4 +1,4 @@
-// Tensors and streams of the emulated GPU, whose streams do their work late and in any order.
+// Tensors and streams of the emulated GPU, which runs streams late and in any order.
 #pragma once
 
 #include "core/cuda/stream.h"
@@ -17,7 +17,7 @@ class EmulatedGpu final : public TensorPlace {
     std::fill_n(storage->data(), bytes, std::byte{0});
     return Tensor(std::move(storage), dtype, shape);
   }
-  // The data gets there when the stream does.
+  // The stream delivers the data.
   void write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream& stream) override {
     const Tensor source = make(DType::kU8, Shape{static_cast<int64_t>(bytes.size())});
     std::copy(bytes.begin(), bytes.end(), source.raw());

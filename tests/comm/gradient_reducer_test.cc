@@ -1,21 +1,20 @@
-#include "comm/gradient_reducer.h"
-
+// The sums of gradients, and the statistics that are taken with them.
 #include <gtest/gtest.h>
-
 #include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <numeric>
 #include <thread>
 
-#include "comm/local/rank_threads.h"
+#include "comm/gradient_reducer.h"
+#include "comm/local/local_communicator.h"
 #include "core/tensor/philox.h"
-#include "tests/comm/recorded_registrations.h"
-#include "tests/comm/reducer_cases.h"
+#include "tests/comm/node_ranks.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -50,7 +49,7 @@ TEST_P(ReducerTest, EveryElementIsTheDefinedSumOnEveryRankThatHoldsIt) {
   run([&](Communicator& communicator) {
     TrainingRank rank(communicator, config());
     EXPECT_EQ(rank.reducer->path(), path());
-    for (int round = 0; round < 2; ++round) rank.reduce();  // the second time with buffers that are not fresh
+    for (int round = 0; round < 2; ++round) rank.reduce();  // the second time with used buffers
     int64_t wrong = 0, elements = 0;
     std::map<std::pair<int, int64_t>, int> mine;
     rank.for_each_result([&](int parameter, int64_t element, float value) {
@@ -87,9 +86,8 @@ TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
         exact += static_cast<double>(toy_gradient(r, parameter, element));
         magnitude += std::abs(static_cast<double>(toy_gradient(r, parameter, element)));
       }
-      // One rounding of each contribution, ranks - 1 additions whose partial sums are at most the magnitude (each of
-      // them may also meet the subnormal range of the wire), one rounding before a gather. Second-order terms are below
-      // one per cent.
+      // One rounding of each contribution; ranks - 1 additions whose partial sums are at most the magnitude and may be
+      // subnormal on the wire; one rounding before a gather. Second-order terms are below one per cent.
       const double first_order = unit_wire + (ranks() - 1) * unit_sum + (gathered ? unit_wire : 0.0);
       const double bound = 1.01 * magnitude * first_order + 2.0 * ranks() * tiny;
       outside += !(std::abs(static_cast<double>(value) - exact) <= bound);
@@ -158,13 +156,13 @@ TEST_P(ReducerTest, BuffersAreWhatThePlanSays) {
 
 INSTANTIATE_TEST_SUITE_P(Wires, ReducerTest, testing::reducer_cases());
 
-// Rank 1 hears late that all have reached a bucket, and then reads: by that time rank 0 would have begun the next step,
-// if it did not wait at the end of finish().
+// Rank 1 reads a bucket late. Without the barrier at the end of finish(), rank 0 would have begun the next step by
+// then.
 class LateRank final : public testing::NodeCommunicator {
  public:
   using NodeCommunicator::NodeCommunicator;
-  std::unique_ptr<Work> meet(Stream& stream) override {
-    return std::make_unique<LateWork>(NodeCommunicator::meet(stream), rank() == 1);
+  std::unique_ptr<Work> node_barrier(Stream& stream) override {
+    return std::make_unique<LateWork>(NodeCommunicator::node_barrier(stream), rank() == 1);
   }
 
  private:
@@ -201,8 +199,8 @@ TEST(Reducer, GradientsReadInPlaceAreOverwrittenOnlyWhenAllHaveReadThem) {
   });
 }
 
-// Big + 1 + 1, where 1 is half a unit in the last place of big in the wire dtype: added on the wire each 1 is lost
-// (ties go to even), in fp32 none. All values and both sums are exact in the wire dtype.
+// Big + 1 + 1, where 1 is half a unit in the last place of big in the wire dtype: accumulation on the wire loses each 1
+// (ties go to even), fp32 loses none. All values and both sums are exact in the wire dtype.
 TEST(Reducer, AddingOnTheWireLosesWhatFp32Keeps) {
   for (const auto& [wire, big] : {std::pair{DType::kBF16, 0x1p8f}, std::pair{DType::kF16, 0x1p11f}}) {
     const auto gradient = [big = big](int rank, int, int64_t) { return rank == 0 ? big : 1.0f; };
@@ -239,11 +237,12 @@ TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
   run_ranks(3, [](Communicator& communicator) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       TrainingRank plain(communicator, {.wire = DType::kF16, .sharding = sharding});
-      TrainingRank boosted(communicator, {.wire = DType::kF16, .sharding = sharding, .boost_log2 = 5});
+      TrainingRank prescaled(communicator, {.wire = DType::kF16, .sharding = sharding, .prescale_log2 = 5});
       plain.reduce();
-      boosted.reduce([](int r, int parameter, int64_t element) { return 32.0f * toy_gradient(r, parameter, element); });
+      prescaled.reduce(
+          [](int r, int parameter, int64_t element) { return 32.0f * toy_gradient(r, parameter, element); });
       for (int bucket = 0; bucket < plain.buckets->size(); ++bucket) {
-        const Tensor &a = plain.reducer->result(bucket), &b = boosted.reducer->result(bucket);
+        const Tensor &a = plain.reducer->result(bucket), &b = prescaled.reducer->result(bucket);
         int64_t wrong = 0;
         for (int64_t i = 0; i < a.numel(); ++i) wrong += 32.0f * a.data<float>()[i] != b.data<float>()[i];
         EXPECT_EQ(wrong, 0);
@@ -253,9 +252,9 @@ TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
 }
 
 TEST(Reducer, GatheringASumOfBoostedGradientsDoesNotOverflowTheWire) {
-  // 2 ranks with 2^10 boost: the sum of 2^20 is far above 65504, its share of the mean is 2^10.
+  // 2 ranks prescaled by 2^10: the sum of 2^20 is far above 65504, its share of the mean is 2^10.
   run_ranks(2, [](Communicator& communicator) {
-    TrainingRank rank(communicator, {.wire = DType::kF16, .sharding = Sharding::kReplicated, .boost_log2 = 10});
+    TrainingRank rank(communicator, {.wire = DType::kF16, .sharding = Sharding::kReplicated, .prescale_log2 = 10});
     rank.reduce([](int, int, int64_t) { return 0x1p19f; });
     rank.for_each_result([](int, int64_t, float value) { ASSERT_EQ(value, 0x1p20f); });
   });
@@ -277,7 +276,7 @@ TEST(Reducer, ABucketStartsWhenItsLastGradientLands) {
       }
       EXPECT_EQ(reducer.started(), static_cast<int>(bucket) + 1);
     }
-    communicator.barrier();  // the other rank has started everything as well
+    communicator.barrier();  // the other rank has started all buckets as well
     while (reducer.completed() < reducer.started()) reducer.progress();  // completes without finish()
     reducer.finish();
   });
@@ -319,12 +318,12 @@ TEST(Reducer, ParametersWithoutAGradientCountAsZeroEvenIfUsedBefore) {
   for (const int ranks : {1, 2}) {
     run_ranks(ranks, [&](Communicator& communicator) {
       TrainingRank rank(communicator, {.wire = DType::kF32});
-      rank.reduce();  // leaves gradients of an earlier step behind
+      rank.reduce();  // leaves gradients of an earlier step
       rank.parameters.forget_gradients();
       rank.reducer->begin();
       rank.write_gradient(5, toy_gradient);
       rank.reducer->ready(rank.parameters[5]);
-      rank.write_gradient(6, toy_gradient);     // of an earlier micro-batch: counts, although it is not reported
+      rank.write_gradient(6, toy_gradient);     // of an earlier micro-batch: it counts although it is not reported
       rank.reducer->ready(rank.parameters[2]);  // used, but its gradient never came
       EXPECT_EQ(rank.reducer->started(), 0);
       rank.reducer->finish();
@@ -375,6 +374,83 @@ TEST(Reducer, MisuseIsRefused) {
     EXPECT_THROW(GradientReducer(buckets, communicator, *rank.backend, *rank.stream, {}), ContractError);
   });
 }
+
+// The statistics of each bucket.
+
+// The definition, element by element, for this rank's part of a bucket.
+TensorStats stats_of(const TrainingRank& rank, int bucket) {
+  const BucketLayout::Bucket& place = rank.buckets->layout().buckets()[static_cast<size_t>(bucket)];
+  const Tensor shard = rank.reducer->result_shard(bucket);
+  EXPECT_EQ(shard.numel(), place.shard_numel);
+  TensorStats stats;
+  for (int64_t i = 0; i < shard.numel(); ++i) {
+    const auto value = static_cast<double>(shard.data<float>()[i]);
+    stats.sum_squares += value * value;
+    if (std::isfinite(value)) continue;
+    stats.first_bad = std::min(stats.first_bad, place.flat_begin + rank.communicator.rank() * place.shard_numel + i);
+    ++(std::isnan(value) ? stats.nan_count : stats.inf_count);
+  }
+  return stats;
+}
+
+void expect_stats_of_shards(const TrainingRank& rank) {
+  ASSERT_EQ(rank.reducer->stats().size_bytes(), static_cast<size_t>(rank.buckets->size()) * sizeof(TensorStats));
+  for (int bucket = 0; bucket < rank.buckets->size(); ++bucket) {
+    TensorStats actual;
+    std::memcpy(&actual, rank.reducer->stats().raw() + static_cast<size_t>(bucket) * sizeof(actual), sizeof(actual));
+    const TensorStats expected = stats_of(rank, bucket);
+    EXPECT_EQ(actual.first_bad, expected.first_bad) << "bucket " << bucket;
+    EXPECT_EQ(actual.nan_count, expected.nan_count) << "bucket " << bucket;
+    EXPECT_EQ(actual.inf_count, expected.inf_count) << "bucket " << bucket;
+    EXPECT_EQ(std::isfinite(actual.sum_squares), std::isfinite(expected.sum_squares)) << "bucket " << bucket;
+    if (!std::isfinite(expected.sum_squares)) continue;
+    // A shard is at most 6464 positive doubles, added in two orders: a relative error of at most 2^13 * 2^-53 each.
+    EXPECT_NEAR(actual.sum_squares, expected.sum_squares, expected.sum_squares * 0x1p-39) << "bucket " << bucket;
+  }
+}
+
+class GradientStatistics : public ReducerTest {};
+
+TEST_P(GradientStatistics, AreThoseOfEveryBucketsShard) {
+  constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  // Both ends of parameters in different buckets, from different ranks; a sum of opposite infinities is NaN.
+  const auto poisoned = [last = ranks() - 1](int rank, int parameter, int64_t element) {
+    if (parameter == 8 && element == 4025 && rank == 0) return kNan;
+    if (parameter == 6 && (element == 0 || element == 4287) && rank == last) return kInf;
+    if (parameter == 3 && element == 70) return rank == 0 ? kInf : -kInf;
+    if (parameter == 0 && element % 2000 == 1999 && rank == last) return kNan;
+    return toy_gradient(rank, parameter, element);
+  };
+  run([&](Communicator& communicator) {
+    TrainingRank rank(communicator, config());
+    rank.reduce(poisoned);
+    expect_stats_of_shards(rank);
+    rank.reduce();  // must not contain anything of the first
+    expect_stats_of_shards(rank);
+    rank.reduce(poisoned);
+    expect_stats_of_shards(rank);
+  });
+}
+
+// As large as a wire allows. The gathered sum is smaller than the result by a power of two; statistics are of the
+// result.
+TEST(BoostedGradients, HaveTheStatisticsOfTheResult) {
+  for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      run_ranks(2, [&](Communicator& communicator) {
+        TrainingRank rank(communicator, {.wire = wire, .sharding = sharding, .prescale_log2 = 10});
+        rank.reduce(
+            [](int r, int parameter, int64_t element) { return 1024.0f * toy_gradient(r, parameter, element); });
+        expect_stats_of_shards(rank);
+        if (wire != DType::kBF16) return;
+        rank.reduce([](int, int parameter, int64_t) { return parameter == 4 ? 0x1p127f : 0.0f; });  // 2^128 is Inf
+        expect_stats_of_shards(rank);
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Wires, GradientStatistics, testing::reducer_cases());
 
 }  // namespace
 }  // namespace mantissa

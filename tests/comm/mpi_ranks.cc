@@ -1,18 +1,24 @@
-// Run by mpirun: the communicator's contract over MPI. Needs the number of ranks that it is to find, so that a program
-// that silently starts alone fails.
+// Run by mpirun. `mpi_ranks N`: the communicator's contract over MPI, for tensors of the host and, through host memory,
+// of the emulated GPU. N is the number of ranks, so that a program that silently starts alone fails. `mpi_ranks die`:
+// ranks sum gradients through the memory of their node until rank 1 is killed (rank_death_test).
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
-#include "comm/local/rank_threads.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "comm/mpi/mpi_communicator.h"
-#include "comm/registry.h"
-#include "comm/sharded_optimizer.h"
-#include "comm/verdict_reduction.h"
-#include "comm/weight_hash.h"
+#include "comm/staged/staged_communicator.h"
+#include "core/cuda/emulation/settings.h"
 #include "tests/comm/communicator_contract.h"
+#include "tests/comm/emulated_gpu.h"
 #include "tests/comm/training_rank.h"
 
 namespace mantissa {
@@ -29,7 +35,7 @@ TEST(MpiCommunicator, KeepsTheContract) {
   testing::check_communicator_contract(*communicator);
 }
 
-// What happens above 2^31 bytes, with small numbers: messages of several pieces, the last one shorter.
+// Messages above 2^31 bytes, with small numbers: several pieces, the last one shorter.
 TEST(MpiCommunicator, KeepsTheContractWithMessagesInPieces) {
   const auto communicator = create_mpi_communicator({.piece_bytes = 100'003});
   testing::check_communicator_contract(*communicator);
@@ -66,7 +72,7 @@ TEST(MpiCommunicator, KeepsTheContractInSharedMemory) {
   testing::check_communicator_contract(*communicator, place);
 }
 
-// Both ways at once: messages between nodes and shared memory inside of them.
+// Messages between nodes and shared memory within them, at once.
 TEST(MpiCommunicator, KeepsTheContractOnSeveralNodes) {
   const auto communicator = create_mpi_communicator({.piece_bytes = 100'003, .ranks_per_node = 2});
   EXPECT_EQ(communicator->local_rank(), communicator->rank() % 2);
@@ -76,8 +82,8 @@ TEST(MpiCommunicator, KeepsTheContractOnSeveralNodes) {
   testing::check_communicator_contract(*communicator);
 }
 
-// The readers of rank 0's buffer start first and find nothing in it, then do not look until they are told. Few bytes:
-// messages would have left at once. `other` orders the ranks without moving the exchanges of `communicator`.
+// The readers of rank 0's buffer start first, find nothing, and do not test again before the second barrier. With few
+// bytes, messages would have left at once. `other` orders the ranks without advancing the exchanges of `communicator`.
 TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   const auto communicator = create_communicator("mpi"), other = create_communicator("mpi");
   if (expected_ranks == 1) return;  // nobody reads
@@ -97,7 +103,7 @@ TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   for (int source = 0; source < expected_ranks; ++source) EXPECT_EQ(all.data<uint8_t>()[source * 100], 1 + source);
 }
 
-// Across nodes nothing can be read in place, and a meeting is one all the same.
+// Across nodes memory cannot be read in place, but node_barrier() works.
 TEST(MpiCommunicator, RanksOfOneNodeReadEachOthersMemoryBetweenMeetings) {
   for (const int ranks_per_node : {0, 2}) {
     const auto communicator = create_mpi_communicator({.ranks_per_node = ranks_per_node});
@@ -109,12 +115,12 @@ TEST(MpiCommunicator, RanksOfOneNodeReadEachOthersMemoryBetweenMeetings) {
     ASSERT_EQ(all.rows.defined(), one_node);
     for (int round = 0; round < 100; ++round) {
       std::fill_n(mine.data<float>(), 1000, static_cast<float>(10 * round + communicator->rank()));
-      communicator->meet(*stream)->wait();
+      communicator->node_barrier(*stream)->wait();
       for (int source = 0; one_node && source < expected_ranks; ++source) {
         const float* const row = all.rows.data<float>() + source * all.stride;
         EXPECT_EQ(std::count(row, row + 1000, static_cast<float>(10 * round + source)), 1000);
       }
-      communicator->meet(*stream)->wait();
+      communicator->node_barrier(*stream)->wait();
     }
   }
 }
@@ -125,7 +131,7 @@ TEST(MpiCommunicator, RefusesPiecesThatAnMpiCountCannotExpress) {
   EXPECT_THROW(create_mpi_communicator({.ranks_per_node = -1}), ContractError);
 }
 
-// Some steps of toy training; the hash of the weights and the sum of squares of the last gradient.
+// Trains some toy steps. Returns the hash of the weights and the sum of squares of the last gradient.
 std::pair<uint64_t, double> train(Communicator& communicator, const ReducerConfig& config) {
   testing::TrainingRank rank(communicator, config);
   const bool one_node = communicator.shares_node_memory() && communicator.local_size() == communicator.size();
@@ -161,14 +167,74 @@ TEST(MpiCommunicator, TrainsBitForBitLikeRanksAsThreads) {
   }
 }
 
+class StagedOverMpi : public ::testing::Test {
+ protected:
+  testing::EmulatedGpu gpu_;
+  std::unique_ptr<Communicator> mpi_ = create_mpi_communicator({.piece_bytes = 100'003});
+  std::unique_ptr<Backend> backend_ = create_backend("cuda");
+  std::unique_ptr<Communicator> staged_ = create_staged_communicator(*mpi_, *backend_);
+};
+
+TEST_F(StagedOverMpi, KeepsTheContract) {
+  ASSERT_EQ(staged_->size(), expected_ranks);
+  EXPECT_EQ(staged_->name(), "mpi through host memory");
+  testing::check_communicator_contract(*staged_, gpu_);
+  testing::check_communicator_contract(*staged_);
+}
+
+TEST_F(StagedOverMpi, CarriesRandomSequencesOnSeveralStreams) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    // A different order of the streams on every rank.
+    cuda::emulation::set_seed(seed * 100 + static_cast<uint64_t>(staged_->rank()));
+    testing::run_random_collectives(*staged_, gpu_, {.seed = seed});
+  }
+}
+
+void say(const std::string& text) {
+  fmt::print("{}\n", text);
+  std::fflush(stdout);  // a killed process loses what it has not written
+}
+
+void say_what_is_mapped() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (const size_t path = line.find("/dev/shm/"); path != std::string::npos) say("maps " + line.substr(path));
+  }
+}
+
+// Rank 1 has offered the first buckets and never offers the last: the others wait for it. Prints its mappings of
+// /dev/shm.
+int run_until_rank_1_dies() {
+  const auto communicator = create_communicator("mpi");
+  if (communicator->allocate_shared(64, "a test") == nullptr) {
+    say("the ranks share no memory");
+    return EXIT_FAILURE;
+  }
+  testing::TrainingRank rank(*communicator, {});
+  rank.reduce();
+  say(fmt::format("process {}", getpid()));
+  say_what_is_mapped();
+  communicator->barrier();
+  rank.reduce([&](int r, int parameter, int64_t element) {
+    if (r == 1 && parameter == 0 && rank.reducer->started() > 0) {
+      say(fmt::format("rank 1 dies: {} of {} buckets have started", rank.reducer->started(), rank.buckets->size()));
+      kill(getpid(), SIGKILL);
+    }
+    return testing::toy_gradient(r, parameter, element);
+  });
+  say("the sum is complete");
+  return EXIT_SUCCESS;
+}
+
 }  // namespace
 }  // namespace mantissa
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (argc != 2) return EXIT_FAILURE;
+  if (std::strcmp(argv[1], "die") == 0) return mantissa::run_until_rank_1_dies();
   mantissa::expected_ranks = std::atoi(argv[1]);
   const auto environment =
-      mantissa::create_communicator("mpi");  // MPI can be started only once: keeps it for all cases
+      mantissa::create_communicator("mpi");  // MPI can start only once: this keeps it for all cases
   return RUN_ALL_TESTS();
 }

@@ -1,11 +1,12 @@
-// The NCCL transport on the emulated GPU, with a stand-in for NCCL.
+// The NCCL transport on the emulated GPU, with a stand-in for NCCL; and the installed NCCL library.
 #include <gtest/gtest.h>
-
 #include <atomic>
 
+#include "comm/nccl/nccl_connection.h"
+#include "core/base/error.h"
 #include "core/cuda/emulation/settings.h"
+#include "tests/comm/communicator_contract.h"
 #include "tests/comm/nccl_ranks.h"
-#include "tests/comm/random_collectives.h"
 
 namespace mantissa {
 namespace {
@@ -138,7 +139,7 @@ TEST_F(NcclTest, RefusesDifferentVersionsOnAllRanks) {
     }
     testing::EmulatedGpu gpu;
     const auto stream = gpu.create_stream();
-    const auto communicator = create_nccl_communicator(mine, std::make_unique<testing::BorrowedCommunicator>(local));
+    const auto communicator = create_nccl_communicator(mine, std::make_unique<ForwardingCommunicator>(local));
     const Tensor row = gpu.make(DType::kU8, Shape{4}), rows = gpu.make(DType::kU8, Shape{2, 4});
     expect_parts(failure_of([&] { communicator->all_gather(row, rows, *stream); }),
                  {"rank 0 has NCCL 2.30.0, rank 1", "has 2.28.9"});
@@ -177,7 +178,7 @@ TEST_F(NcclTest, EmptyTensorsCallNothing) {
   EXPECT_TRUE(testing::fake_nccl_calls().empty());
 }
 
-// The stream may go right after a Work that nobody asks for.
+// The stream may be destroyed right after an abandoned Work.
 TEST_F(NcclTest, WorkThatIsGivenUpIsStillLaunched) {
   OneRank one(testing::make_fake_nccl({.polls = 50}));
   {
@@ -215,6 +216,125 @@ TEST(NcclOptions, ComeFromTheEnvironment) {
   }
   unsetenv("MANTISSA_NCCL_START_TIMEOUT");
   unsetenv("MANTISSA_NCCL_TIMEOUT");
+}
+
+// Registered buffers.
+
+TEST_F(NcclTest, RegistersBuffersUntilTheyAreLetGo) {
+  const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion});
+  run_ranks(2, api, {}, [&](Communicator& communicator, testing::TensorPlace& gpu) {
+    const auto stream = gpu.create_stream();
+    const std::vector<Tensor> buffers = {gpu.make(DType::kBF16, Shape{6}), gpu.make(DType::kBF16, Shape{2, 6})};
+    {
+      const auto registration = communicator.register_buffers(buffers);
+      ASSERT_NE(registration, nullptr);
+      for (const Tensor& buffer : buffers) EXPECT_TRUE(testing::fake_nccl_has_registered(buffer.raw()));
+      communicator.all_gather(buffers[0], buffers[1], *stream)->wait();  // still running when the registration goes
+    }
+    for (const Tensor& buffer : buffers) EXPECT_FALSE(testing::fake_nccl_has_registered(buffer.raw()));
+  });
+  EXPECT_EQ(testing::fake_nccl_counts().destroyed, 2);
+}
+
+TEST_F(NcclTest, RegistersOnAllRanksOrOnNone) {
+  for (int failing = 0; failing < 4; ++failing) {
+    const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion, .failing_register = failing});
+    run_ranks(2, api, {}, [&](Communicator& communicator, testing::TensorPlace& gpu) {
+      const std::vector<Tensor> buffers = {gpu.make(DType::kBF16, Shape{6}), gpu.make(DType::kBF16, Shape{2, 6})};
+      EXPECT_EQ(communicator.register_buffers(buffers), nullptr);
+      communicator.barrier();
+      EXPECT_EQ(testing::fake_nccl_counts().registered, 0);
+      const auto stream = gpu.create_stream();
+      communicator.all_gather(buffers[0], buffers[1], *stream)->wait();
+    });
+    EXPECT_EQ(testing::fake_nccl_counts().aborted, 0);
+  }
+}
+
+TEST_F(NcclTest, RegistersNothingWhereItCannotMatter) {
+  OneRank one(testing::make_fake_nccl({}));
+  EXPECT_EQ(one.communicator->register_buffers(std::vector{one.rows}), nullptr);
+  EXPECT_EQ(testing::fake_nccl_counts().started, 0);
+
+  NcclApi old = testing::make_fake_nccl({.version = kSharingVersion});
+  old.comm_register = nullptr;
+  old.comm_deregister = nullptr;
+  run_ranks(2, old, {}, [](Communicator& communicator, testing::TensorPlace& gpu) {
+    EXPECT_EQ(communicator.register_buffers({}), nullptr);
+    testing::HostPlace host;
+    EXPECT_EQ(communicator.register_buffers(std::vector{host.make(DType::kF32, Shape{3})}), nullptr);
+    EXPECT_EQ(communicator.register_buffers(std::vector{gpu.make(DType::kF32, Shape{3})}), nullptr);
+  });
+}
+
+// NCCL then drops registrations itself.
+TEST_F(NcclTest, ARegistrationMayOutliveAnAbort) {
+  const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion});
+  run_ranks(2, api, {.watch_interval = 5ms}, [&](Communicator& communicator, testing::TensorPlace& gpu) {
+    const Tensor buffer = gpu.make(DType::kBF16, Shape{6});
+    const auto registration = communicator.register_buffers(std::vector{buffer});
+    ASSERT_NE(registration, nullptr);
+    communicator.barrier();
+    testing::set_fake_nccl_error(ncclRemoteError);
+    while (testing::fake_nccl_has_registered(buffer.raw())) std::this_thread::yield();
+  });
+  EXPECT_EQ(testing::fake_nccl_counts().aborted, 2);
+}
+
+TEST_F(NcclTest, AnExceptionOnItsWayLeavesRegistrationsToTheAbort) {
+  const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion});
+  const auto train = [&] {
+    run_ranks(2, api, {}, [&](Communicator& communicator, testing::TensorPlace& gpu) {
+      const auto stream = gpu.create_stream();
+      const Tensor buffer = gpu.make(DType::kBF16, Shape{6}), rows = gpu.make(DType::kBF16, Shape{2, 6});
+      const auto registration = communicator.register_buffers(std::vector{buffer});
+      communicator.all_gather(buffer, rows, *stream)->wait();
+      throw FaultError("the loss is NaN");
+    });
+  };
+  EXPECT_EQ(failure_of<FaultError>(train), "the loss is NaN");
+  EXPECT_EQ(testing::fake_nccl_counts().aborted, 2);
+  EXPECT_EQ(testing::fake_nccl_counts().deregistered, 0);
+  EXPECT_EQ(testing::fake_nccl_counts().registered, 0);
+}
+
+// The installed NCCL library. No call needs a GPU.
+
+TEST(NcclLibrary, GivesAllFunctions) {
+  const NcclApi api = load_nccl();
+  const int version = nccl_version(api);
+  EXPECT_GE(version, kOldestNccl);
+  EXPECT_EQ(version >= 22800, api.all_to_all != nullptr);
+  EXPECT_EQ(version >= 21900, api.comm_register != nullptr);
+  EXPECT_EQ(version >= 21900, api.comm_deregister != nullptr);
+  EXPECT_NE(api.comm_init_rank_config, nullptr);
+  EXPECT_NE(api.recv, nullptr);
+  EXPECT_STREQ(api.get_error_string(ncclSuccess), "no error");
+  EXPECT_EQ(api.comm_abort(nullptr), ncclSuccess);
+}
+
+TEST(NcclLibrary, WritesVersionsAsPeopleDo) {
+  EXPECT_EQ(nccl_version_text(22809), "2.28.9");
+  EXPECT_EQ(nccl_version_text(23203), "2.32.3");
+  EXPECT_EQ(nccl_version_text(21400), "2.14.0");
+  EXPECT_EQ(nccl_version_text(2708), "2.7.8");
+}
+
+void expect_refusal(const std::string& file, const std::string& reason) {
+  try {
+    load_nccl(file);
+    FAIL() << "expected a ConfigError";
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("comm.backend: nccl: " + file), std::string::npos) << text;
+    EXPECT_NE(text.find(reason), std::string::npos) << text;
+    EXPECT_NE(text.find("comm.backend: mpi works without it"), std::string::npos) << text;
+  }
+}
+
+TEST(NcclLibrary, SaysWhyItCannotBeUsed) {
+  expect_refusal("libthere_is_no_such_thing.so.9", "No such file or directory");
+  expect_refusal("libm.so.6", "has no function ncclGetVersion");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What becomes of ranks when NCCL, the GPU or another rank fails.
+// Failures of NCCL, of the GPU and of other ranks.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -77,7 +77,7 @@ TEST_F(NcclTest, AnAbortThatDoesNotReturnEndsTheProcess) {
               "seconds; the process ends here.*all_gather");
 }
 
-// Both ways to end it free what it names.
+// Destroy and abort both free the communicator.
 TEST_F(NcclTest, ACommunicatorIsFreedOnce) {
   OneRank one(testing::make_fake_nccl({.destroy_result = ncclSystemError}));
   one.gather()->wait();
@@ -96,7 +96,7 @@ TEST_F(NcclTest, NobodyWatchesWhileTheJobEnds) {
   testing::set_fake_nccl_error(ncclSuccess);
 }
 
-// A stream that goes as soon as recording on it has failed.
+// A stream on which recording fails.
 class StreamThatCannotRecord final : public Stream {
  public:
   explicit StreamThatCannotRecord(int& records) : records_(records) {}
@@ -133,7 +133,7 @@ TEST_F(NcclTest, AStreamThatCannotRecordIsForgottenAtOnce) {
   EXPECT_EQ(testing::fake_nccl_counts().aborted, 1);
 }
 
-// Idle time is no part of a collective's.
+// Idle time does not count as a collective's time.
 TEST_F(NcclTest, CollectivesThatEndAreNotAborted) {
   OneRank one(testing::make_fake_nccl({}), {.collective_timeout = 60ms, .watch_interval = 5ms});
   for (int round = 0; round < 4; ++round) {

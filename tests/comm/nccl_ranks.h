@@ -1,4 +1,4 @@
-// What the tests of the NCCL transport share: ranks on the emulated GPU, with a stand-in for NCCL.
+// Ranks on the emulated GPU with a stand-in for NCCL, for tests of the NCCL transport.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/local/rank_threads.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
-#include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/emulated_gpu.h"
 #include "tests/comm/fake_nccl.h"
 
@@ -32,7 +32,7 @@ class NcclTest : public ::testing::Test {
   static void run_ranks(int ranks, const NcclApi& api, const NcclOptions& options, Body body) {
     mantissa::run_ranks(ranks, [&](Communicator& local) {
       EmulatedGpu gpu;
-      const auto nccl = create_nccl_communicator(api, std::make_unique<BorrowedCommunicator>(local), options);
+      const auto nccl = create_nccl_communicator(api, std::make_unique<ForwardingCommunicator>(local), options);
       body(*nccl, gpu);
     });
   }
@@ -66,7 +66,7 @@ inline void expect_parts(const std::string& text, const std::vector<std::string>
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
 
-// As a thread does that waits for the GPU.
+// Waits for the stream like a thread that waits for the GPU.
 inline void wait_for(Stream& stream) {
   const auto end = stream.record();
   while (!end->done()) std::this_thread::yield();

@@ -1,32 +1,38 @@
-// Ranks as threads that share memory as the ranks of one node do: tests of what reads it in place.
+// Ranks as threads that share memory like the ranks of one node, and the reductions that tests run with them.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <functional>
+#include <memory>
 #include <thread>
+#include <tuple>
 
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "comm/node/node_exchange.h"
-#include "tests/comm/borrowed_communicator.h"
+#include "comm/reduction_buffers.h"
 
 namespace mantissa::testing {
 
-class NodeCommunicator : public BorrowedCommunicator {
+class NodeCommunicator : public ForwardingCommunicator {
  public:
-  // Collective. `inner`'s ranks are those of the node.
+  // Collective. The ranks of `inner` form the node.
   explicit NodeCommunicator(Communicator& inner)
-      : BorrowedCommunicator(inner),
+      : ForwardingCommunicator(inner),
         exchanges_(NodeRanks{.rank = inner.rank(), .size = inner.size(), .gather = [&inner](auto mine) {
                                return inner.all_gather_bytes(mine);
                              }}) {}
 
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char*) override { return exchanges_.allocate(bytes); }
   SharedRows rows_of_all(const Tensor& mine) const override { return exchanges_.rows_of_all(mine); }
-  std::unique_ptr<Work> meet(Stream&) override {
-    return std::make_unique<Meeting>(exchanges_, exchanges_.start(meeting_of(exchanges_.node())));
+  std::unique_ptr<Work> node_barrier(Stream&) override {
+    return std::make_unique<BarrierWork>(exchanges_, exchanges_.start(barrier_request(exchanges_.node())));
   }
 
  private:
-  class Meeting final : public Work {
+  class BarrierWork final : public Work {
    public:
-    Meeting(NodeExchanges& exchanges, uint64_t number) : exchanges_(exchanges), number_(number) {}
+    BarrierWork(NodeExchanges& exchanges, uint64_t number) : exchanges_(exchanges), number_(number) {}
     bool test() override {
       exchanges_.advance();
       return exchanges_.done(number_);
@@ -42,5 +48,30 @@ class NodeCommunicator : public BorrowedCommunicator {
 
   NodeExchanges exchanges_;
 };
+
+class ReducerTest : public ::testing::TestWithParam<std::tuple<int, DType, Accumulation, Sharding, ContributionPath>> {
+ protected:
+  int ranks() const { return std::get<0>(GetParam()); }
+  ReducerConfig config() const {
+    return {
+        .wire = std::get<1>(GetParam()), .accumulation = std::get<2>(GetParam()), .sharding = std::get<3>(GetParam())};
+  }
+  ContributionPath path() const { return ranks() > 1 ? std::get<4>(GetParam()) : ContributionPath::kExchanged; }
+  // Runs ranks() ranks whose reducers take path(): ranks that share memory read in place.
+  void run(const std::function<void(Communicator&)>& body) const {
+    run_ranks(ranks(), [&](Communicator& local) {
+      if (path() == ContributionPath::kExchanged) return body(local);
+      NodeCommunicator node(local);
+      body(node);
+    });
+  }
+};
+
+inline auto reducer_cases() {
+  return ::testing::Combine(::testing::Values(1, 2, 3, 4, 5), ::testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+                            ::testing::Values(Accumulation::kFp32, Accumulation::kWire),
+                            ::testing::Values(Sharding::kSharded, Sharding::kReplicated),
+                            ::testing::Values(ContributionPath::kExchanged, ContributionPath::kInPlace));
+}
 
 }  // namespace mantissa::testing

@@ -1,4 +1,4 @@
-// Memory of the training state: predicted, allocated, and resident in fact.
+// Memory of the training state: predicted, allocated, and resident.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -7,18 +7,18 @@
 #include <memory>
 #include <string>
 
-#include "comm/local/rank_threads.h"
-#include "comm/memory_plan.h"
+#include "comm/local/local_communicator.h"
+#include "comm/sharded_optimizer.h"
 #include "core/backend/registry.h"
 #include "tests/comm/node_ranks.h"
-#include "tests/comm/state_formats.h"
+#include "tests/comm/training_rank.h"
 
 namespace mantissa {
 namespace {
 
 // Resident memory of this process, from its page tables (the counter in /proc/self/statm may lag by hundreds of pages).
 double resident_bytes() {
-  malloc_trim(0);  // what the heap has kept of earlier allocations is nobody's
+  malloc_trim(0);  // the heap may hold freed memory
   std::ifstream rollup("/proc/self/smaps_rollup");
   rollup.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   std::string key;
@@ -28,8 +28,8 @@ double resident_bytes() {
   return static_cast<double>(kib) * 1024.0;
 }
 
-// 22 million elements in 40 matrices, each a bucket of its own whose fp32 state is 2.2 MB: a little more than one huge
-// page, the worst length for an allocator of whole huge pages.
+// 22 million elements in 40 matrices, each in its own bucket with 2.2 MB of fp32 state: a little more than one huge
+// page, the worst size for an allocator of whole huge pages.
 void add_forty_matrices(ParameterSet& parameters) {
   for (int layer = 0; layer < 40; ++layer) {
     parameters.add("matrix" + std::to_string(layer), {550, 1000}, {Init::Kind::kOnes}).working_dtype = DType::kBF16;
@@ -44,7 +44,7 @@ struct MemoryRank {
                                             state_alignment(options));
     buckets = std::make_unique<FlatBuckets>(parameters, *layout, *backend);
   }
-  // Untouched pages take no memory: afterwards the growth is that of others.
+  // Pages take memory when they are touched, so touch them before measuring.
   void touch_weights() {
     for (int bucket = 0; bucket < buckets->size(); ++bucket) backend->fill(buckets->weight(bucket), 0.0f, *stream);
   }
@@ -68,8 +68,8 @@ struct MemoryRank {
   std::unique_ptr<ShardedOptimizer> optimizer;
 };
 
-// Master and moments, 4 bytes each. Beyond that there is padding (64 elements a rank and bucket), less than a page a
-// block, and what the heap and the threads keep: together far below the 2 per cent.
+// Master and moments, 4 bytes each. Padding (64 elements a rank and bucket), less than a page a block, and memory of
+// heap and threads are together far below the 2 per cent.
 constexpr double kStateBytes = 12.0;
 
 TEST(OptimizerMemory, OneRankHoldsTwelveBytesAParameterAndAllAsPredicted) {
@@ -89,7 +89,7 @@ TEST(OptimizerMemory, OneRankHoldsTwelveBytesAParameterAndAllAsPredicted) {
   });
 }
 
-// What narrow state is measured to take is what the system has given for it: 2 bytes of codes and 2 / 64 of scales.
+// Narrow state takes the memory that is measured for it: 2 bytes of codes and 2 / 64 of scales.
 TEST(OptimizerMemory, WithoutMastersAndWithCodesOneRankHoldsTwoBytesAParameter) {
   run_ranks(1, [](Communicator& communicator) {
     const AdamWOptions options{.first_moment = MomentFormat::kBlockwise8Bit,
@@ -104,7 +104,7 @@ TEST(OptimizerMemory, WithoutMastersAndWithCodesOneRankHoldsTwoBytesAParameter) 
   });
 }
 
-// The growth of the process is that of all ranks together: one whole state.
+// The process grows by the state of all ranks together: one whole state.
 TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
   constexpr int kRanks = 4;
   run_ranks(kRanks, [](Communicator& communicator) {
@@ -119,12 +119,12 @@ TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
       const double mine = kStateBytes / kRanks * static_cast<double>(rank.parameters.numel());
       EXPECT_NEAR((resident_bytes() - before) / kRanks, mine, 0.02 * mine);
     }
-    communicator.barrier();  // nobody gives anything back before that
+    communicator.barrier();  // no rank frees memory before that
   });
 }
 
-// The memory table: what is allocated is what was predicted, for every mode. Padding is at most 64 * N elements a
-// bucket and 63 a parameter, some 1000 of 3 million.
+// The memory table predicts the allocated bytes in every mode. Padding is at most 64 * N elements a bucket and 63 a
+// parameter, some 1000 of 3 million.
 void expect_predicted_allocations(int ranks, const testing::NamedState& state, Sharding sharding,
                                   ContributionPath path) {
   run_ranks(ranks, [&](Communicator& local) {

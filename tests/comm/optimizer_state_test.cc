@@ -1,16 +1,19 @@
-// Optimizer state that one layout saves and another one loads.
+// Optimizer state: saved, loaded, converted, and its codes.
 #include <gtest/gtest.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <mutex>
 
-#include "comm/local/rank_threads.h"
+#include "comm/local/local_communicator.h"
+#include "comm/optimizer_state.h"
 #include "comm/sharded_optimizer.h"
+#include "core/backend/registry.h"
 #include "core/quant/dynamic_map.h"
-#include "tests/comm/optimized_rank.h"
-#include "tests/comm/state_formats.h"
+#include "core/tensor/philox.h"
+#include "tests/comm/training_rank.h"
+#include "tests/reference/dynamic_map.h"
 
 namespace mantissa {
 namespace {
@@ -77,7 +80,7 @@ void load(ShardedOptimizer& optimizer, const std::vector<SavedPiece>& pieces, in
   optimizer.end_load(applied_steps);
 }
 
-// Gradients of which every rank has the same exact share, so that the sums are the same for 1, 2 and 3 ranks.
+// Gradients with equal exact shares, so that sums are the same for 1, 2 and 3 ranks.
 testing::GradientFunction shares(int ranks) {
   return [ranks](int, int parameter, int64_t element) {
     return std::nearbyint(toy_gradient(0, parameter, element) * 64.0f) * 6.0f / 64.0f / static_cast<float>(ranks);
@@ -129,7 +132,7 @@ TEST_P(ResumedState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
     for (const Layout& second : layouts) {
       EXPECT_EQ(train(second, half.pieces, 2, 0, options).hash, half.hash)
           << first.ranks << " ranks to " << second.ranks;
-      if (second.ranks == 5) continue;  // fifths are not exact: only what is loaded is compared
+      if (second.ranks == 5) continue;  // fifths are not exact: only the loaded state is compared
       EXPECT_EQ(train(second, half.pieces, 2, 2, options).hash, straight)
           << first.ranks << " ranks to " << second.ranks;
     }
@@ -138,7 +141,7 @@ TEST_P(ResumedState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(States, ResumedState, ::testing::ValuesIn(resumed_states()), testing::name_of);
 
-// The largest difference between the weights, with their compensations, of one rank's pieces of two layouts.
+// The largest difference between the weights (with compensations) of two layouts.
 double difference(std::vector<SavedPiece> a, std::vector<SavedPiece> b) {
   for (std::vector<SavedPiece>* pieces : {&a, &b}) {
     std::sort(pieces->begin(), pieces->end(),
@@ -166,8 +169,8 @@ TEST(ConvertedState, GoesFromEveryFormatToEveryOther) {
     for (const NamedState& to : states) {
       SCOPED_TRACE(from.name + " to " + to.name);
       const TrainingRun loaded = train({1, Sharding::kSharded}, half.pieces, 2, 0, to.options);
-      // Weights of up to 3: rounded to bf16 by 2^-8 of themselves at most, with a compensation by 2^-17, with a master
-      // by the rounding of a sum in fp32.
+      // Weights of up to 3. Largest relative error: 2^-8 in bf16, 2^-17 with a compensation, the rounding of an fp32
+      // sum with a master.
       const double bound = to.options.master == MasterWeights::kNoneStochastic ? 0x1p-8
                            : to.options.master == MasterWeights::kKahan        ? 0x1p-17
                                                                                : 0x1p-24;
@@ -176,7 +179,7 @@ TEST(ConvertedState, GoesFromEveryFormatToEveryOther) {
   }
 }
 
-// A moment of a parameter as the pieces have it, from its first element to its last.
+// A whole moment of a parameter, from its pieces.
 SavedMoment whole_moment(const std::vector<SavedPiece>& pieces, int parameter, bool first) {
   SavedMoment whole;
   for (int64_t at = 0; true;) {
@@ -197,7 +200,7 @@ const AdamWOptions& options_named(const std::vector<NamedState>& states, const s
       ->options;
 }
 
-// Pieces of 1, 2 and 3 ranks end within blocks. Whoever saved and whoever loads, the codes are those of the blocks.
+// Pieces of 1, 2 and 3 ranks end within blocks. Codes do not depend on the layouts that saved and loaded them.
 TEST(ConvertedState, ValuesBecomeTheSameCodesHoweverTheyWereDivided) {
   const std::vector<NamedState> states = testing::named_states();
   const AdamWOptions& codes = options_named(states, "codes");
@@ -235,7 +238,7 @@ TEST(ConvertedState, ValuesBecomeTheSameCodesHoweverTheyWereDivided) {
   EXPECT_TRUE(divided && had_codes);
 }
 
-// The codes of a run in 8 bits as the values that they stand for.
+// The codes of an 8-bit run, decoded to values.
 TEST(ConvertedState, CodesBecomeTheirValues) {
   const std::vector<NamedState> states = testing::named_states();
   const TrainingRun half = train({2, Sharding::kSharded}, {}, 0, 2, states[4].options);
@@ -349,6 +352,93 @@ TEST(OptimizerState, MisuseIsRefused) {
     EXPECT_THROW(optimizer.load({.parameter = 0, .begin = -1, .weights = two}), CheckpointError);
   });
 }
+
+// Encoding of values that arrive in pieces of any size, in any order.
+
+struct Codes {
+  std::vector<uint8_t> codes;
+  std::vector<float> absmax;
+  bool operator==(const Codes&) const = default;
+};
+
+size_t blocks_of(size_t count) { return (count + kDynamicBlock - 1) / kDynamicBlock; }
+
+Codes encoded(DynamicMap map, const std::vector<float>& values) {
+  Codes result{std::vector<uint8_t>(values.size()), std::vector<float>(blocks_of(values.size()))};
+  encode_blocks(map, values, result.codes, result.absmax);
+  return result;
+}
+
+// Over some decades, of both signs for the signed map.
+std::vector<float> moments(DynamicMap map, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    const PhiloxCounter words = philox(9, {static_cast<uint32_t>(i), 0, 0, 0});
+    values[i] = std::exp(-12.0f * uniform01(words[0]));
+    if (map == DynamicMap::kSigned && words[1] % 2 == 1) values[i] = -values[i];
+    if (words[2] % 17 == 0) values[i] = 0.0f;
+  }
+  return values;
+}
+
+class MomentBlocksTest : public ::testing::TestWithParam<DynamicMap> {};
+
+TEST_P(MomentBlocksTest, CodesAreTheNearestOfTheMap) {
+  const auto sign = GetParam() == DynamicMap::kSigned ? reference::MapSign::kSigned : reference::MapSign::kUnsigned;
+  const std::vector<float> values = moments(GetParam(), 3 * kDynamicBlock + 77);
+  const Codes found = encoded(GetParam(), values);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto begin = static_cast<int64_t>(i) / kDynamicBlock * kDynamicBlock;
+    const int64_t end = std::min(begin + kDynamicBlock, static_cast<int64_t>(values.size()));
+    float absmax = 0.0f;
+    for (int64_t k = begin; k < end; ++k) absmax = std::max(absmax, std::abs(values[static_cast<size_t>(k)]));
+    ASSERT_EQ(found.absmax[i / kDynamicBlock], absmax);
+    const double value = static_cast<double>(dynamic_value(GetParam(), found.codes[i])) * static_cast<double>(absmax);
+    const double nearest = reference::through_dynamic_map(sign, static_cast<double>(values[i]), absmax);
+    ASSERT_NEAR(value, nearest, 1e-6 * static_cast<double>(absmax)) << i << ": " << values[i];
+  }
+}
+
+TEST_P(MomentBlocksTest, ABlockOfZerosIsZeroAndOneWithNanIsNan) {
+  std::vector<float> values(3 * kDynamicBlock, 0.0f);
+  values[kDynamicBlock + 3] = std::numeric_limits<float>::quiet_NaN();
+  values[2 * kDynamicBlock + 200] = 2.0f;
+  const Codes found = encoded(GetParam(), values);
+  EXPECT_EQ(found.absmax[0], 0.0f);
+  EXPECT_TRUE(std::isnan(found.absmax[1]));
+  EXPECT_EQ(found.absmax[2], 2.0f);
+  EXPECT_EQ(std::count(found.codes.begin(), found.codes.end(), 0), 3 * kDynamicBlock - 1);
+}
+
+TEST_P(MomentBlocksTest, PiecesOfAnySizeInAnyOrderGiveTheSameCodes) {
+  const auto backend = create_backend("cpu");
+  const auto stream = backend->create_stream();
+  const std::vector<float> values = moments(GetParam(), 5 * kDynamicBlock + 130);
+  const Codes expected = encoded(GetParam(), values);
+  const auto count = static_cast<int64_t>(values.size());
+  for (const int64_t length :
+       {int64_t{1}, int64_t{64}, int64_t{100}, int64_t{256}, int64_t{300}, int64_t{700}, count}) {
+    for (const bool backwards : {false, true}) {
+      const Tensor codes = backend->make_tensor(DType::kU8, {count}, "codes");
+      const Tensor absmax = backend->make_tensor(DType::kF32, {static_cast<int64_t>(expected.absmax.size())}, "absmax");
+      std::vector<int64_t> begins;
+      for (int64_t begin = 0; begin < count; begin += length) begins.push_back(begin);
+      if (backwards) std::reverse(begins.begin(), begins.end());
+      MomentBlocks blocks;
+      for (const int64_t begin : begins) {
+        const std::span<const float> all(values);
+        const auto part = all.subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(length, count - begin)));
+        blocks.add(part, begin, GetParam(), codes, absmax, *backend, *stream);
+      }
+      Codes found{std::vector<uint8_t>(values.size()), std::vector<float>(expected.absmax.size())};
+      backend->download(codes, found.codes.data(), *stream);
+      backend->download(absmax, found.absmax.data(), *stream);
+      EXPECT_EQ(found, expected) << "pieces of " << length;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Maps, MomentBlocksTest, ::testing::Values(DynamicMap::kSigned, DynamicMap::kUnsigned));
 
 }  // namespace
 }  // namespace mantissa

@@ -1,16 +1,18 @@
-#include "comm/sharded_optimizer.h"
-
+// Updates, and how ranks share the updated weights.
 #include <gtest/gtest.h>
-
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <optional>
 #include <set>
+#include <thread>
 
-#include "comm/local/rank_threads.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
+#include "comm/sharded_optimizer.h"
 #include "core/tensor/philox.h"
-#include "tests/comm/optimized_rank.h"
-#include "tests/comm/state_formats.h"
+#include "tests/comm/node_ranks.h"
+#include "tests/comm/training_rank.h"
 
 namespace mantissa {
 namespace {
@@ -31,7 +33,7 @@ testing::GradientFunction exact_parts(int ranks, uint32_t step) {
   };
 }
 
-// Hashes of the working weights after some steps; all ranks must agree.
+// Hash of the working weights after some steps; all ranks must agree.
 uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
                     const std::function<testing::GradientFunction(int)>& gradient,
                     const AdamWOptions& options = kOptions, DType low = DType::kBF16,
@@ -77,7 +79,7 @@ TEST_P(OptimizerTest, TheNumberOfRanksChangesNoBitWhenTheSumsAreExact) {
   EXPECT_EQ(different.size(), testing::named_states().size()) << "each rounds in its own way";
 }
 
-// Weights that are their own state, and second moments in bf16.
+// Weights without masters, and second moments in bf16.
 TEST_P(OptimizerTest, StatesThatAreRoundedStochasticallyDependOnTheSeed) {
   for (const testing::NamedState& state : testing::named_states()) {
     const bool random = state.options.master == MasterWeights::kNoneStochastic ||
@@ -118,7 +120,7 @@ TEST(Optimizer, WeightsInFp16NeedMasters) {
   });
 }
 
-// A small update of a weight that is its own state shows in time: a thousandth of a half step of bf16 each time.
+// Small updates of weights without masters accumulate: each is a thousandth of half a bf16 step.
 TEST(Optimizer, WeightsWithoutMastersMoveByLessThanAStep) {
   run_ranks(1, [](Communicator& communicator) {
     for (const MasterWeights master : {MasterWeights::kNoneStochastic, MasterWeights::kKahan}) {
@@ -133,15 +135,15 @@ TEST(Optimizer, WeightsWithoutMastersMoveByLessThanAStep) {
       };
       const double before = mean();
       constexpr int kSteps = 100;
-      constexpr double kRate = 1e-5;  // of updates whose m / sqrt(v) is 1; the weights are some 0.5
+      constexpr double kRate = 1e-5;  // updates have m / sqrt(v) = 1; weights are about 0.5
       for (int step = 0; step < kSteps; ++step) rank.step([](int, int, int64_t) { return 1.0f; }, kRate);
-      // Weights without compensation show a mean that is off by 100 roundings of up to half of 2^-8 * 0.5 each.
+      // Without compensation the mean is off by 100 roundings of up to half of 2^-8 * 0.5 each.
       EXPECT_NEAR(mean(), before - kSteps * kRate, 4.0 * 0x1p-10 * std::sqrt(100.0 / 6464.0));
     }
   });
 }
 
-// Neither ranks, nor who keeps the masters, nor buckets; initial weights included.
+// Weights do not depend on ranks, sharding and buckets, initial weights included.
 TEST_P(OptimizerTest, StochasticRoundingDependsOnSeedAndUpdateOnly) {
   const auto run = [](int ranks, Sharding sharding, int steps, DType low, const AdamWOptions& options,
                       int64_t capacity_bytes = testing::kToyCapacityBytes) {
@@ -173,7 +175,7 @@ TEST_P(OptimizerTest, EveryUpdateRoundsAnew) {
     OptimizedRank rank(communicator, {.wire = DType::kF32}, options);
     rank.optimizer.initialize(kSeed);
     const uint64_t before = rank.hash();
-    rank.step(toy_gradient, 0.0);  // masters stay as they are
+    rank.step(toy_gradient, 0.0);  // masters do not change
     EXPECT_NE(rank.hash(), before);
   });
 }
@@ -228,9 +230,9 @@ TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
           w -= kRate * (m / (1.0 - std::pow(beta1, step + 1))) /
                (std::sqrt(v / (1.0 - std::pow(beta2, step + 1))) + static_cast<double>(kOptions.epsilon));
         }
-        // The summed gradients are exact. A step rounds the weight, at most 2.5, twice, and its update, some ten
-        // operations on values that are at most twice the learning rate; moments that cancel cost their absolute error
-        // only, because sqrt(v / c2) is at least half of the largest gradient so far.
+        // Summed gradients are exact. A step rounds the weight (at most 2.5) twice, and its update in some ten
+        // operations on values of at most twice the learning rate. Moments that cancel cost their absolute error only,
+        // because sqrt(v / c2) is at least half of the largest gradient so far.
         const double bound = kSteps * (2 * 2.5 + 2 * 10 * kRate) * 0x1p-24;
         wrong += !(std::abs(static_cast<double>(piece.master.data<float>()[i]) - w) <= bound);
       }
@@ -370,6 +372,136 @@ TEST(Optimizer, GradientsAndOptimizerMustShareTheirMode) {
                                 kOptions);
     rank.reduce();
     EXPECT_THROW(rank.update(replicated, kOptions, 1e-2), ContractError);
+  });
+}
+
+// Ranks that share memory have one copy of the working weights between them.
+
+// Whether other ranks see rank 0's writes to its weights.
+void expect_common(OptimizedRank& rank, bool common) {
+  EXPECT_EQ(rank.buckets->weights_in_common(), common);
+  std::byte& byte = rank.buckets->weight(0).raw()[0];
+  const std::byte before = byte;
+  rank.communicator.barrier();
+  if (rank.communicator.rank() == 0) byte = ~byte;
+  rank.communicator.barrier();
+  EXPECT_EQ(byte != before, rank.communicator.rank() == 0 || common);
+  rank.communicator.barrier();
+}
+
+TEST(CommonWeights, HoldTheBitsOfACopyForEachRank) {
+  for (const int ranks : {2, 3}) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      for (const testing::NamedState& state : testing::named_states()) {
+        run_ranks(ranks, [&](Communicator& local) {
+          const ReducerConfig config{.wire = DType::kBF16, .sharding = sharding};
+          const auto gradient = [](int) { return toy_gradient; };
+          testing::NodeCommunicator node(local);
+          OptimizedRank alone(local, config, state.options), together(node, config, state.options);
+          EXPECT_EQ(together.hash_after(4, gradient), alone.hash_after(4, gradient));
+          expect_common(alone, false);
+          expect_common(together, sharding == Sharding::kSharded);
+        });
+      }
+    }
+  }
+}
+
+// Rank 1 still computes with the weights when rank 0 begins to update: they must not change before rank 1 updates too.
+TEST(CommonWeights, StayUntilEveryRankUpdates) {
+  run_ranks(2, [](Communicator& local) {
+    testing::NodeCommunicator communicator(local);
+    OptimizedRank rank(communicator, {.wire = DType::kBF16});
+    rank.optimizer.initialize(testing::kSeed);
+    for (int step = 0; step < 3; ++step) {
+      const uint64_t before = rank.hash();
+      rank.reduce();
+      if (communicator.rank() == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        EXPECT_EQ(rank.hash(), before);
+      }
+      rank.update(rank.optimizer, testing::kOptions, 1e-2);
+      EXPECT_NE(rank.hash(), before);
+      communicator.barrier();
+    }
+  });
+}
+
+// Loading writes weights that are their own state: not before every rank loads.
+TEST(CommonWeights, StayUntilEveryRankLoads) {
+  run_ranks(2, [](Communicator& local) {
+    testing::NodeCommunicator communicator(local);
+    AdamWOptions options = testing::kOptions;
+    options.master = MasterWeights::kNoneStochastic;
+    OptimizedRank rank(communicator, {.wire = DType::kBF16}, options);
+    rank.optimizer.initialize(testing::kSeed);
+    const uint64_t before = rank.hash();
+    communicator.barrier();
+    if (communicator.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      EXPECT_EQ(rank.hash(), before);
+    }
+    rank.optimizer.begin_load();
+    for (int index = 0; index < rank.parameters.size(); ++index) {
+      const std::vector<float> ones(static_cast<size_t>(rank.parameters[index].numel()), 1.0f);
+      rank.optimizer.load({.parameter = index, .begin = 0, .weights = ones});
+    }
+    rank.optimizer.end_load(0);
+    EXPECT_NE(rank.hash(), before);
+    communicator.barrier();
+  });
+}
+
+TEST(CommonWeights, AreRefusedByReplicatedRanks) {
+  run_ranks(2, [](Communicator& local) {
+    testing::NodeCommunicator communicator(local);
+    testing::TrainingRank rank(communicator, {.sharding = Sharding::kSharded});
+    EXPECT_THROW(ShardedOptimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kReplicated, {}),
+                 ContractError);
+  });
+}
+
+// The gathers of working weights.
+
+TEST(WeightGather, BuffersAreRegistered) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
+      run_ranks(ranks, [&](Communicator& local) {
+        TrainingRank rank(local, {.sharding = sharding});
+        testing::RecordedRegistrations communicator(local);
+        {
+          ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, sharding, kOptions);
+          const bool gathers = ranks > 1 && sharding == Sharding::kSharded;
+          EXPECT_EQ(communicator.registered(), gathers ? static_cast<size_t>(rank.buckets->size()) : 0u);
+          optimizer.initialize(kSeed);
+          EXPECT_EQ(communicator.inside(), gathers ? 2 * rank.buckets->size() : 0);
+          EXPECT_EQ(communicator.outside(), 0);
+        }
+        EXPECT_EQ(communicator.registered(), 0u);
+      });
+    }
+  }
+}
+
+// They run on their own stream, so that they overlap the updates.
+class GatherStreams final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    streams.insert(&stream);
+    return ForwardingCommunicator::all_gather(send, recv, stream);
+  }
+  std::set<const Stream*> streams;
+};
+
+TEST(WeightGather, RunsBesideTheUpdates) {
+  run_ranks(2, [&](Communicator& local) {
+    TrainingRank rank(local, {.sharding = Sharding::kSharded});
+    GatherStreams communicator(local);
+    ShardedOptimizer optimizer(*rank.buckets, communicator, *rank.backend, *rank.stream, Sharding::kSharded, kOptions);
+    optimizer.initialize(kSeed);
+    EXPECT_EQ(communicator.streams.size(), 1u);
+    EXPECT_FALSE(communicator.streams.contains(rank.stream.get()));
   });
 }
 

@@ -2,14 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/local/rank_threads.h"
-#include "comm/staged/staging_pool.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "core/backend/registry.h"
 #include "core/cuda/emulation/settings.h"
 #include "core/cuda/emulation/stream_queue.h"
-#include "tests/comm/borrowed_communicator.h"
+#include "tests/comm/communicator_contract.h"
 #include "tests/comm/emulated_gpu.h"
-#include "tests/comm/random_collectives.h"
 
 namespace mantissa {
 namespace {
@@ -52,22 +51,22 @@ TEST_P(StagedRanks, StartCollectivesInTheOrderInWhichTheyWereIssued) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, StagedRanks, ::testing::Values(1, 2, 3));
 
-// A transport that tells what it was asked to start, and fails when told to.
-class WatchedTransport final : public testing::BorrowedCommunicator {
+// A transport that records the collectives it starts, and fails on request.
+class WatchedTransport final : public ForwardingCommunicator {
  public:
-  using BorrowedCommunicator::BorrowedCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   std::string name() const override { return "watched"; }
   std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
     started += "a";
-    return wrap(BorrowedCommunicator::all_to_all(send, recv, stream));
+    return wrap(ForwardingCommunicator::all_to_all(send, recv, stream));
   }
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     started += "g";
-    return wrap(BorrowedCommunicator::all_gather(send, recv, stream));
+    return wrap(ForwardingCommunicator::all_gather(send, recv, stream));
   }
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     started += "r";
-    return BorrowedCommunicator::all_gather_bytes(mine);
+    return ForwardingCommunicator::all_gather_bytes(mine);
   }
 
   std::string started;
@@ -93,7 +92,7 @@ class WatchedTransport final : public testing::BorrowedCommunicator {
   }
 };
 
-// Holds a stream back, as if the kernels before took long.
+// Holds a stream back, like slow kernels.
 class Gate {
  public:
   explicit Gate(Stream& stream) {
@@ -112,7 +111,7 @@ class Gate {
   cuda::EventHandle event_ = cuda::create_event();
 };
 
-// One rank, its transport under watch, and a GPU.
+// One rank, its watched transport, and a GPU.
 struct OneRank {
   LocalGroup group{1};
   WatchedTransport transport{group.rank(0)};
@@ -133,7 +132,7 @@ struct OneRank {
 constexpr std::byte kSent{7}, kOld{1};
 const std::vector<std::byte> kSentBytes(4, kSent);
 
-// A copy that has not left the device keeps all later collectives waiting, whatever their stream, kind and memory.
+// A copy that has not left the device delays all later collectives of any stream, kind and memory.
 TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
   OneRank one;
   const Tensor send = one.tensor(one.gpu, kSent), first = one.tensor(one.gpu, kOld);
@@ -152,7 +151,7 @@ TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
   }
   EXPECT_EQ(one.transport.started, "");
   gate.open();
-  // Records come after all that was issued before.
+  // Records come after all collectives that were issued before.
   EXPECT_EQ(all_gather_records(*one.staged, 5).at(0), 5);
   EXPECT_EQ(one.transport.started, "agagr");
   last->wait();
@@ -188,8 +187,8 @@ TEST(StagedCommunicator, RefusesOperandsInDifferentMemory) {
   EXPECT_EQ(one.transport.started, "");
 }
 
-// The tensors of a Work that is given up may go at once, its stream too: nothing is written to them any more, and the
-// collective takes place all the same.
+// Tensors and stream of an abandoned Work may be destroyed at once: nothing is written to them any more, and the
+// collective still runs.
 TEST(StagedCommunicator, WorkThatIsGivenUpStillTakesItsTurn) {
   OneRank one;
   const Tensor receive = one.tensor(one.gpu, kOld);
@@ -282,7 +281,7 @@ TEST_F(StagingPoolTest, TakesTheSmallestBlockThatSufficesAndGrowsTheLargest) {
   EXPECT_EQ(taken->data(), place);
   EXPECT_EQ(pool_.blocks(), 2u);
   EXPECT_GE(pool_.take(9 * kMiB)->bytes(), 9 * kMiB);
-  EXPECT_EQ(pool_.blocks(), 1u);  // the block of 3 MiB made room
+  EXPECT_EQ(pool_.blocks(), 1u);  // it replaced the block of 3 MiB
   EXPECT_GE(pool_.take(0)->bytes(), 1u);
 }
 

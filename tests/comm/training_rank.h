@@ -1,17 +1,26 @@
-// One rank of a toy training job without a model: parameters of awkward sizes, buckets, reducer, and gradients that are
-// a function of (rank, step, parameter, element).
+// Ranks of a toy training job without a model: parameters of awkward sizes, buckets, reducer, optimizer, and gradients
+// that are a function of (rank, step, parameter, element). Formats of optimizer state, and registered buffers.
 #pragma once
 
+#include <gtest/gtest.h>
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
+#include "comm/comm_options.h"
+#include "comm/communicator.h"
 #include "comm/gradient_reducer.h"
 #include "comm/sharded_optimizer.h"
 #include "comm/verdict_reduction.h"
 #include "core/backend/registry.h"
+#include "core/kernels/quantize/args.h"
+#include "core/optim/adamw.h"
+#include "tests/testing/weight_hash.h"
 
 namespace mantissa::testing {
 
@@ -58,7 +67,7 @@ struct TrainingRank {
     reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
   }
 
-  // What a backward pass would do for one parameter.
+  // Acts as the backward pass of one parameter.
   void write_gradient(int parameter, const GradientFunction& gradient) {
     Parameter& target = parameters[parameter];
     float* values = target.gradient.data<float>();
@@ -91,7 +100,7 @@ struct TrainingRank {
     }
   }
 
-  // The verdict about what was reduced; loss: of this rank.
+  // The verdict about the reduced gradients; `loss` is this rank's.
   Verdict verdict_of(VerdictReduction& verdicts, float loss) {
     const Tensor losses = backend->make_tensor(DType::kF32, {1}, "losses");
     backend->upload(&loss, losses, *stream);
@@ -100,7 +109,7 @@ struct TrainingRank {
     return verdicts.read_decision().verdict;
   }
 
-  // An update with these numbers, as a clean verdict would have it. The optimizer is this rank's.
+  // An update with these numbers, as after a finite verdict.
   void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0) {
     constexpr double kNoClipping = std::numeric_limits<double>::infinity();
     const UpdateControl control = control_of(
@@ -118,6 +127,205 @@ struct TrainingRank {
   ParameterSet parameters;
   std::unique_ptr<FlatBuckets> buckets;
   std::unique_ptr<GradientReducer> reducer;
+};
+
+constexpr uint64_t kSeed = 11;
+const AdamWOptions kOptions{.beta2 = 0.95f, .weight_decay = 0.1f};
+
+struct OptimizedRank : TrainingRank {
+  OptimizedRank(Communicator& communicator, const ReducerConfig& config, const AdamWOptions& options = kOptions,
+                DType low = DType::kBF16, int64_t capacity_bytes = kToyCapacityBytes)
+      : TrainingRank(communicator, config, low, capacity_bytes, state_alignment(options)),
+        adamw(options),
+        optimizer(*buckets, communicator, *backend, *stream, config.sharding, options) {}
+
+  void step(const GradientFunction& gradient = toy_gradient, double learning_rate = 1e-2, double unscale = 1.0) {
+    reduce(gradient);
+    update(optimizer, adamw, learning_rate, unscale);
+  }
+  uint64_t hash() { return hash_weights(parameters, *backend, *stream); }
+  // Hash of the working weights after the first `steps` steps with gradient(step).
+  uint64_t hash_after(int steps, const std::function<GradientFunction(int step)>& gradient) {
+    optimizer.initialize(kSeed);
+    for (int step_number = 0; step_number < steps; ++step_number) {
+      step(gradient(step_number), 1e-2 / (step_number + 1), 0.25);
+    }
+    return hash();
+  }
+
+  AdamWOptions adamw;
+  ShardedOptimizer optimizer;
+};
+
+// Rounds up.weight and down.weight in both of their products; not the head, which has one product, nor the embedding.
+class RoundedMatrices final : public PrecisionPolicy {
+ public:
+  explicit RoundedMatrices(Format format, std::set<std::string> layers = {"up", "down"}) : layers_(std::move(layers)) {
+    for (const Product product : {Product::kForward, Product::kInputGradient}) {
+      rounded_.linear.set(product, Role::kWeight, TensorFormat{format, Scaling::kDelayed});
+    }
+  }
+  const Precision& at(std::string_view layer) const override {
+    return layers_.contains(std::string(layer)) ? rounded_ : plain_;
+  }
+
+ private:
+  std::set<std::string> layers_;
+  Precision plain_{}, rounded_{};
+};
+
+struct CodedRun {
+  Format format = Format::kE4M3;
+  WeightGather gather = WeightGather::kF8;
+  AdamWOptions adamw{.beta2 = 0.95f, .weight_decay = 0.1f, .seed = 11};
+  DelayedScalingOptions delayed{.history = 2};
+  std::set<std::string> layers = {"up", "down"};
+};
+
+struct CodedRank : TrainingRank {
+  CodedRank(Communicator& communicator, const CodedRun& run, int64_t capacity_bytes = kToyCapacityBytes)
+      : TrainingRank(communicator, {.wire = DType::kF32}, DType::kBF16, capacity_bytes, state_alignment(run.adamw)),
+        options(run.adamw),
+        policy(run.format, run.layers),
+        coded(coded_weights(parameters, policy)),
+        scales(parameters, policy, run.delayed, *backend, *stream),
+        amaxes(scales, communicator, *backend, *stream),
+        optimizer(*buckets, communicator, *backend, *stream, Sharding::kSharded, run.adamw,
+                  {.weights = run.gather == WeightGather::kF8 ? coded : CodedWeights(), .scales = &scales}) {}
+
+  // Acts as a pass over the rounded weights; returns the operands of the products one after the other.
+  std::vector<BFloat16> pass() {
+    std::vector<BFloat16> operands;
+    for (int index = 0; index < parameters.size(); ++index) {
+      const auto format = coded.empty() ? std::nullopt : coded[static_cast<size_t>(index)];
+      if (!format) continue;
+      const Parameter& parameter = parameters[index];
+      const DelayedScales::Slot slot = scales.slot(parameter, Role::kWeight, *format);
+      const Tensor operand = backend->make_tensor(DType::kBF16, parameter.shape, "operand");
+      if (scales.calibrating()) {
+        if (!slot.left) backend->run(AmaxArgs{.x = parameter.weight, .record = slot.record}, *stream);
+        backend->copy(parameter.weight, operand, *stream);
+      } else {
+        backend->run(QuantizeArgs{.src = parameter.weight,
+                                  .dst = operand,
+                                  .format = {*format, Scaling::kDelayed},
+                                  .scale = slot.scale,
+                                  .record = slot.left ? Tensor() : slot.record},
+                     *stream);
+      }
+      const auto* const values = operand.data<BFloat16>();
+      operands.insert(operands.end(), values, values + operand.numel());
+    }
+    return operands;
+  }
+  void calibrate() {
+    scales.begin_calibration();
+    pass();
+    optimizer.record_amaxes();
+    amaxes.run({});
+    scales.end_calibration();
+  }
+  // The rest of a step after its pass. Counts only applied updates.
+  void finish_step(const GradientFunction& gradient, const UpdateDecision& decision = {}) {
+    reduce(gradient);
+    optimizer.record_amaxes();
+    const Tensor decided = backend->make_record<UpdateDecision>("decision"),
+                 record = backend->make_record<UpdateControl>("control");
+    constexpr double kNoClipping = std::numeric_limits<double>::infinity();
+    const UpdateControl control =
+        control_of(decision, plan_update(options, optimizer.applied_steps(), 1.0, kNoClipping, 1e-2));
+    backend->upload(&decision, decided, *stream);
+    backend->upload(&control, record, *stream);
+    amaxes.run(decided);
+    optimizer.step(*reducer, record);
+    if (decision.applied()) optimizer.count_applied_step();
+    stream->synchronize();
+  }
+  uint64_t hash() { return hash_weights(parameters, *backend, *stream); }
+
+  AdamWOptions options;
+  RoundedMatrices policy;
+  CodedWeights coded;
+  DelayedScales scales;
+  AmaxExchange amaxes;
+  ShardedOptimizer optimizer;
+};
+
+// A different gradient in every step.
+inline GradientFunction gradient_of(int step) {
+  return
+      [step](int rank, int parameter, int64_t element) { return toy_gradient(rank, parameter, element + 7919 * step); };
+}
+
+struct NamedState {
+  std::string name;
+  AdamWOptions options;
+  double bytes;  // of masters (or compensations) and moments per element of a large bf16 matrix, without scales
+};
+
+// Every format of weights, first and second moments, combined with each format of the other two at least once.
+inline std::vector<NamedState> named_states() {
+  using M = MomentFormat;
+  using W = MasterWeights;
+  const auto state = [](const char* name, M first, M second, W master, double bytes) {
+    AdamWOptions options{.beta2 = 0.95f, .weight_decay = 0.1f};
+    options.first_moment = first;
+    options.second_moment = second;
+    options.master = master;
+    options.seed = 11;
+    return NamedState{name, options, bytes};
+  };
+  return {state("fp32_all", M::kF32, M::kF32, W::kF32, 12),
+          state("bf16_m", M::kBF16, M::kF32, W::kF32, 10),
+          state("bf16_m_v", M::kBF16, M::kBF16Stochastic, W::kF32, 8),
+          state("bf16_v", M::kF32, M::kBF16Stochastic, W::kF32, 10),
+          state("codes", M::kBlockwise8Bit, M::kBlockwise8Bit, W::kF32, 6),
+          state("codes_m_bf16_v", M::kBlockwise8Bit, M::kBF16Stochastic, W::kF32, 7),
+          state("bf16_m_codes_v", M::kBF16, M::kBlockwise8Bit, W::kF32, 7),
+          state("no_master", M::kF32, M::kF32, W::kNoneStochastic, 8),
+          state("no_master_bf16_m_v", M::kBF16, M::kBF16Stochastic, W::kNoneStochastic, 4),
+          state("no_master_codes", M::kBlockwise8Bit, M::kBlockwise8Bit, W::kNoneStochastic, 2),
+          state("kahan", M::kF32, M::kF32, W::kKahan, 10),
+          state("kahan_bf16_m_v", M::kBF16, M::kBF16Stochastic, W::kKahan, 6),
+          state("kahan_codes", M::kBlockwise8Bit, M::kBlockwise8Bit, W::kKahan, 4)};
+}
+
+inline std::string name_of(const ::testing::TestParamInfo<NamedState>& info) { return info.param.name; }
+
+class RecordedRegistrations final : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+
+  Registration register_buffers(std::span<const Tensor> buffers) override {
+    registered_.insert(registered_.end(), buffers.begin(), buffers.end());
+    return Registration(this, [this](const void*) { registered_.clear(); });
+  }
+  std::unique_ptr<Work> all_to_all(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    note(send);
+    note(recv);
+    return ForwardingCommunicator::all_to_all(send, recv, stream);
+  }
+  std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
+    note(send);
+    note(recv);
+    return ForwardingCommunicator::all_gather(send, recv, stream);
+  }
+
+  int inside() const { return inside_; }    // operands of collectives in registered buffers
+  int outside() const { return outside_; }  // and elsewhere
+  size_t registered() const { return registered_.size(); }
+
+ private:
+  void note(const Tensor& operand) {
+    const bool lies_inside = std::any_of(registered_.begin(), registered_.end(), [&](const Tensor& buffer) {
+      return buffer.raw() <= operand.raw() &&
+             operand.raw() + operand.size_bytes() <= buffer.raw() + buffer.size_bytes();
+    });
+    ++(lies_inside ? inside_ : outside_);
+  }
+
+  std::vector<Tensor> registered_;
+  int inside_ = 0, outside_ = 0;
 };
 
 }  // namespace mantissa::testing

@@ -1,13 +1,16 @@
-#include "comm/verdict_reduction.h"
-
+// The exchanges that end a step: verdicts and amaxes.
 #include <gtest/gtest.h>
-
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <mutex>
 
-#include "comm/local/rank_threads.h"
+#include "comm/local/local_communicator.h"
+#include "comm/verdict_reduction.h"
+#include "core/kernels/quantize/args.h"
+#include "core/tensor/philox.h"
 #include "tests/comm/training_rank.h"
+#include "tests/testing/precisions.h"
 
 namespace mantissa {
 namespace {
@@ -23,7 +26,7 @@ struct Outcome {
   std::optional<Offender> offender;
 };
 
-// Reduces the gradients on `ranks` threads; every rank must come to the same outcome.
+// Reduces the gradients on `ranks` threads; all ranks must agree on the outcome.
 Outcome outcome_of(
     int ranks, const ReducerConfig& config, const testing::GradientFunction& gradient,
     const std::function<float(int)>& loss = [](int) { return 1.0f; }) {
@@ -32,7 +35,7 @@ Outcome outcome_of(
     TrainingRank rank(communicator, config);
     VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
     Outcome& mine = outcomes[static_cast<size_t>(communicator.rank())];
-    for (int round = 0; round < 2; ++round) {  // nothing of the first may be left in the second
+    for (int round = 0; round < 2; ++round) {  // the second must not contain anything of the first
       rank.reduce(gradient);
       mine.verdict = rank.verdict_of(verdicts, loss(communicator.rank()));
       if (!mine.verdict.gradients_finite) {
@@ -139,7 +142,7 @@ TEST_P(VerdictTest, OneBadElementIsFoundWithItsRankOnEveryWire) {
 TEST_P(VerdictTest, TheFirstOffenderIsByParameterThenElementThenRank) {
   const int ranks = GetParam();
   const int last = ranks - 1;
-  // Flat order is the reverse of parameter order: parameter 8 is bad as well, and comes first in the buckets.
+  // Flat order is the reverse of parameter order: parameter 8 is bad as well, and is first in the buckets.
   const auto gradient = [&](int r, int p, int64_t e) {
     if (p == 8 && e == 0) return kInf;
     if (p == 3 && e == 70 && r == last) return kInf;
@@ -203,8 +206,8 @@ TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {
   expect_offender(outcome_of(2, {.wire = DType::kF16}, gradient), 3, 70, 1, false);
 }
 
-// Sums of finite contributions in rank order never make NaN, so it is written into a sum here, and the verdict is made
-// up: the rank that holds the sum tells the others.
+// Sums of finite contributions never give NaN, so the test writes it into a sum and makes up the verdict: the rank that
+// holds the sum tells the others.
 TEST(Verdict, TheKindOfABadSumIsThatOfTheSummedValue) {
   for (const bool nan_first : {false, true}) {
     for (const int holder : {0, 1}) {
@@ -235,8 +238,8 @@ TEST(Verdict, InfinitiesThatCancelAreNanButNamedByTheirRank) {
     return toy_gradient(r, p, e);
   };
   const Outcome outcome = outcome_of(2, {}, opposite);
-  expect_offender(outcome, 1, 3, 0);       // Inf, what the rank sent
-  EXPECT_TRUE(outcome.verdict.found_nan);  // what the sum holds
+  expect_offender(outcome, 1, 3, 0);       // Inf, as the rank sent it
+  EXPECT_TRUE(outcome.verdict.found_nan);  // in the sum
 }
 
 TEST(Verdict, FoldKeepsTheOrderOfRanks) {
@@ -263,6 +266,71 @@ TEST(Verdict, AFiniteVerdictHasNoOffender) {
     EXPECT_THROW(verdicts.find_offender(verdict, *rank.reducer, *rank.buckets), ContractError);
   });
 }
+
+// Ranks with different data get the same scales in every step.
+
+constexpr int kSteps = 50;
+constexpr int32_t kHistory = 4;
+
+Precision delayed_precision() {
+  Precision precision = testing::autocast(DType::kBF16);
+  for (const Product product : kAllProducts) {
+    for (const Role role : kAllRoles)
+      precision.linear.set(product, role, TensorFormat{Format::kE4M3, Scaling::kDelayed});
+  }
+  return precision;
+}
+
+// In some steps some ranks overflow.
+float amax_of(int step, int rank, size_t tensor) {
+  const uint32_t word =
+      philox(7, {static_cast<uint32_t>(step), static_cast<uint32_t>(rank), static_cast<uint32_t>(tensor), 0})[0];
+  if (word % 16 == 0) return INFINITY;
+  return std::ldexp(1.0f + uniform01(word), static_cast<int>(word % 20) - 10);
+}
+
+class AmaxExchangeTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(AmaxExchangeTest, AllRanksHaveTheScalesOfTheLargestAmax) {
+  const int ranks = GetParam();
+  std::vector<std::vector<float>> scales(static_cast<size_t>(ranks));
+  run_ranks(ranks, [&](Communicator& communicator) {
+    testing::TrainingRank rank(communicator, {});
+    const UniformPrecision policy(delayed_precision());
+    DelayedScales state(rank.parameters, policy, {.history = kHistory}, *rank.backend, *rank.stream);
+    AmaxExchange exchange(state, communicator, *rank.backend, *rank.stream);
+    auto& mine = scales[static_cast<size_t>(communicator.rank())];
+    std::vector<QuantizeRecord> records(static_cast<size_t>(state.records().numel()) / sizeof(QuantizeRecord));
+    ASSERT_FALSE(records.empty());
+    for (int step = 0; step < kSteps; ++step) {
+      for (size_t t = 0; t < records.size(); ++t) {
+        records[t].amax = std::bit_cast<uint32_t>(amax_of(step, communicator.rank(), t));
+      }
+      rank.backend->upload(records.data(), state.records(), *rank.stream);
+      exchange.run({});
+      const std::vector<float> now = state.state().scales;
+      mine.insert(mine.end(), now.begin(), now.end());
+    }
+  });
+  for (const auto& other : scales) EXPECT_EQ(other, scales[0]);
+
+  // Tensor 0, written out: the largest finite entry of the last four steps; a step with an overflow on any rank has
+  // none.
+  const size_t tensors = scales[0].size() / kSteps;
+  float expected = 1.0f;
+  for (int step = 0; step < kSteps; ++step) {
+    float largest = 0.0f;
+    for (int s = std::max(0, step - kHistory + 1); s <= step; ++s) {
+      float amax = 0.0f;
+      for (int rank = 0; rank < ranks; ++rank) amax = std::max(amax, amax_of(s, rank, 0));
+      if (std::isfinite(amax)) largest = std::max(largest, amax);
+    }
+    if (largest > 0.0f) expected = 448.0f / largest;
+    EXPECT_EQ(scales[0][static_cast<size_t>(step) * tensors], expected) << step;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, AmaxExchangeTest, ::testing::Values(1, 2, 3));
 
 }  // namespace
 }  // namespace mantissa

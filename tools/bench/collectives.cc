@@ -1,8 +1,8 @@
-// Times what a gradient bucket goes through between ranks before its sum is there, with a bf16 wire, by turns:
+// Times the reduction of a gradient bucket with a bf16 wire, in three ways by turns:
 //
-//   messages       rounded to bf16, all-to-all of the shards by messages, fp32 sum in rank order
-//   shared memory  the same, the shards copied from memory that the ranks of a node share
-//   in place       summed where the other ranks' fp32 gradients lie, rounding on the way
+//   messages       cast to bf16, all-to-all of the shards by messages, fp32 sum in rank order
+//   shared memory  the same, but shards are copied from memory that the ranks of a node share
+//   in place       sum of the other ranks' fp32 gradients in shared memory, rounded while they are read
 //
 //   mpirun -np 2 bazel-bin/tools/bench/collectives --mib 4
 //
@@ -24,7 +24,7 @@ namespace mantissa {
 namespace {
 
 struct Request {
-  double mib = 4.0;  // of fp32 gradients that a rank has
+  double mib = 4.0;  // fp32 gradients of each rank
   int rounds = 15, repeats = 10, threads = 1;
 };
 
@@ -45,7 +45,7 @@ class Bench {
   std::shared_ptr<Storage> shared(DType dtype) const {
     return communicator_.allocate_shared(static_cast<size_t>(ranks() * shard_ * size_bytes(dtype)), "a bench");
   }
-  // (N, shard), in `storage` or, where that is null, in memory of its own.
+  // (N, shard), in `storage` or, if it is null, in its own memory.
   Tensor tensor(DType dtype, const std::shared_ptr<Storage>& storage) const {
     const Shape shape{ranks(), shard_};
     return storage ? Tensor(storage, dtype, shape) : backend_.make_tensor(dtype, shape, "a bench");
@@ -59,13 +59,15 @@ class Bench {
   }
 
   void sum_in_place() const {
-    communicator_.meet(stream_)->wait();
+    communicator_.node_barrier(stream_)->wait();
     backend_.run(
-        SumContributionsArgs{.contributions = rows_.rows, .out = result_, .row_stride = rows_.stride, .rounded_to = DType::kBF16}, stream_);
-    communicator_.meet(stream_)->wait();
+        SumContributionsArgs{
+            .contributions = rows_.rows, .out = result_, .row_stride = rows_.stride, .rounded_to = DType::kBF16},
+        stream_);
+    communicator_.node_barrier(stream_)->wait();
   }
 
-  // Of the slowest rank, in ms a repetition.
+  // Milliseconds a repetition, of the slowest rank.
   template <typename Reduce>
   double time(int repeats, const Reduce& reduce) const {
     communicator_.barrier();
@@ -87,7 +89,7 @@ class Bench {
   SharedRows rows_;
 };
 
-// `base`: of messages, round by round.
+// `base`: the times of messages, by round.
 void print(const char* key, const std::vector<double>& ms, const std::vector<double>& base) {
   std::vector<double> ratios;
   for (size_t round = 0; round < ms.size(); ++round) ratios.push_back(base[round] / ms[round]);
@@ -106,15 +108,14 @@ void run(const Request& request) {
   const auto storage = bench.shared(DType::kBF16);
   const Tensor message_send = bench.tensor(DType::kBF16, nullptr), shared_send = bench.tensor(DType::kBF16, storage);
   std::vector<double> messages, memory, in_place;
-  for (int round = -1; round < request.rounds; ++round) {  // the first touches memory
+  for (int round = -1; round < request.rounds; ++round) {  // round -1 touches the memory
     const double by_messages = bench.time(request.repeats, [&] { bench.exchange(message_send); });
     const double by_memory = bench.time(request.repeats, [&] { bench.exchange(shared_send); });
-    const double where_it_lies =
-        bench.reads_in_place() ? bench.time(request.repeats, [&] { bench.sum_in_place(); }) : 0.0;
+    const double by_reading = bench.reads_in_place() ? bench.time(request.repeats, [&] { bench.sum_in_place(); }) : 0.0;
     if (round < 0) continue;
     messages.push_back(by_messages);
     memory.push_back(by_memory);
-    in_place.push_back(where_it_lies);
+    in_place.push_back(by_reading);
   }
   if (communicator->rank() != 0) return;
   print("messages", messages, messages);
@@ -128,16 +129,16 @@ void run(const Request& request) {
 int main(int argc, char** argv) {
   CLI::App app("Times the reduction of a gradient bucket by messages, through shared memory and in place");
   mantissa::Request request;
-  app.add_option("--mib", request.mib, "of fp32 gradients that each rank has")
+  app.add_option("--mib", request.mib, "MiB of fp32 gradients of each rank")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--rounds", request.rounds, "of each kind, by turns")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  app.add_option("--rounds", request.rounds, "rounds of each way")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--repeats", request.repeats, "reductions in a round")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--threads", request.threads, "of a rank")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", request.threads, "threads of each rank")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     mantissa::run(request);

@@ -5,7 +5,7 @@
 //   step                    int64  counted from 1, as log lines do
 //   role, tensor, format    text   as ProbeRow
 //   scale                   fp32   of the format
-//   loss_scale              fp32   of the loss in this step, which is part of gradients, as is gradient_boost_log2()
+//   loss_scale              fp32   of the loss in this step, which is part of gradients, as is gradient_prescale_log2()
 //   elements, zeros, underflowed, subnormal, overflowed, non_finite
 //                           int64  FormatLosses of the format in use
 //   amax                    fp32   the largest magnitude

@@ -55,26 +55,16 @@ ProbeRow take_row(std::span<const std::byte>& from) {
   return row;
 }
 
-struct Size {
-  uint64_t rows, bytes;
-};
-
 }  // namespace
 
 std::vector<ProbeRow> sum_over_ranks(Communicator& communicator, std::vector<ProbeRow> mine) {
   if (communicator.size() == 1) return mine;
-  std::vector<std::byte> bytes = encode(mine);
-  const auto sizes = all_gather_records(communicator, Size{mine.size(), bytes.size()});
-  size_t longest = 0;
-  for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    MANTISSA_CHECK(sizes[rank].rows == mine.size(), "[row_exchange] rank {} has {} rows, this rank has {}", rank,
-                   sizes[rank].rows, mine.size());
-    longest = std::max<size_t>(longest, sizes[rank].bytes);
-  }
-  bytes.resize(longest);
-  const auto all = communicator.all_gather_bytes(bytes);
-  for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    auto from = std::span(all).subspan(rank * longest, sizes[rank].bytes);
+  const auto counts = all_gather_records(communicator, mine.size());
+  const auto all = all_gather_varied(communicator, encode(mine));
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    MANTISSA_CHECK(counts[rank] == mine.size(), "[row_exchange] rank {} has {} rows, this rank has {}", rank,
+                   counts[rank], mine.size());
+    std::span<const std::byte> from = all[rank];
     for (ProbeRow& row : mine) {
       const ProbeRow found = take_row(from);
       if (rank == 0) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/memory_plan.h"
+#include "comm/sharded_optimizer.h"
 #include "core/ops/code_products.h"
 #include "tools/train/step_work.h"
 

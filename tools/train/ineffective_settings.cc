@@ -6,7 +6,7 @@
 #include <set>
 
 #include "amp/autocast_policy.h"
-#include "comm/gather_plan.h"
+#include "comm/coded_gather.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
 #include "tools/train/dry_run.h"

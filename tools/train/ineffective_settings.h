@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/wire_plan.h"
+#include "comm/reduction_buffers.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

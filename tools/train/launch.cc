@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "comm/communicator.h"
 #include "comm/gpu_claim.h"
-#include "comm/registry.h"
 #include "core/backend/registry.h"
 #include "core/base/log.h"
 #include "models/model.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <set>
 
-#include "comm/gather_plan.h"
+#include "comm/coded_gather.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {

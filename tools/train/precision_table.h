@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "comm/coded_weights.h"
+#include "comm/coded_gather.h"
 #include "comm/flat_buckets.h"
 #include "core/backend/backend.h"
 #include "tools/config/config.h"

@@ -4,7 +4,7 @@
 #include <bit>
 #include <optional>
 
-#include "comm/bucket_layout.h"
+#include "comm/flat_buckets.h"
 #include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
@@ -85,7 +85,7 @@ Communicator& outermost(Communicator& given, Communicator* staged, Communicator*
 
 ReducerConfig reducer_config(const Config& config, int ranks) {
   ReducerConfig reducer = config.comm.reducer;
-  reducer.boost_log2 = gradient_prescale_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
+  reducer.prescale_log2 = gradient_prescale_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
   return reducer;
 }
 

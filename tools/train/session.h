@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "amp/grad_scaler.h"
-#include "comm/amax_exchange.h"
 #include "comm/communicator.h"
 #include "comm/flat_buckets.h"
 #include "comm/gradient_reducer.h"

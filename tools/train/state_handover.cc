@@ -8,8 +8,6 @@
 namespace mantissa {
 namespace {
 
-constexpr size_t kMessageBytes = size_t{64} << 20;
-
 class MemorySink final : public ByteSink {
  public:
   explicit MemorySink(std::vector<std::byte>& out) : out_(out) {}
@@ -18,25 +16,6 @@ class MemorySink final : public ByteSink {
  private:
   std::vector<std::byte>& out_;
 };
-
-// What each rank gives, in rank order; of any sizes.
-std::vector<std::vector<std::byte>> exchange(Communicator& communicator, std::span<const std::byte> mine) {
-  const auto sizes = all_gather_records(communicator, static_cast<uint64_t>(mine.size()));
-  const size_t longest = *std::max_element(sizes.begin(), sizes.end());
-  std::vector<std::vector<std::byte>> all(sizes.size());
-  for (size_t begin = 0; begin < longest; begin += kMessageBytes) {
-    std::vector<std::byte> message(std::min(longest - begin, kMessageBytes));
-    const auto part = mine.subspan(std::min(begin, mine.size()));
-    std::copy_n(part.begin(), std::min(part.size(), message.size()), message.begin());
-    const auto received = communicator.all_gather_bytes(message);
-    for (size_t rank = 0; rank < all.size(); ++rank) {
-      const auto from = received.begin() + static_cast<int64_t>(rank * message.size());
-      const size_t left = sizes[rank] - std::min<size_t>(sizes[rank], begin);
-      all[rank].insert(all[rank].end(), from, from + static_cast<int64_t>(std::min(left, message.size())));
-    }
-  }
-  return all;
-}
 
 }  // namespace
 
@@ -58,7 +37,7 @@ void HeldState::hand_over(Session& session) const {
   for (size_t round = 0; round < rounds; ++round) {
     const auto mine =
         round < pieces_.size() ? std::span<const std::byte>(pieces_[round]) : std::span<const std::byte>();
-    for (const std::vector<std::byte>& piece : exchange(communicator, mine)) {
+    for (const std::vector<std::byte>& piece : all_gather_varied(communicator, mine)) {
       if (piece.empty()) continue;
       load_optimizer_pieces(SafetensorsReader("state that is handed over", piece), session.runtime.parameters,
                             optimizer);

@@ -8,8 +8,8 @@
 #include <map>
 #include <set>
 
-#include "comm/local/rank_threads.h"
-#include "tests/comm/optimized_rank.h"
+#include "comm/local/local_communicator.h"
+#include "tests/comm/training_rank.h"
 #include "tools/probe/row_exchange.h"
 
 namespace mantissa {

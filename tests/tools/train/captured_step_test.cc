@@ -4,11 +4,11 @@
 
 #include <cstdlib>
 
-#include "comm/local/rank_threads.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
-#include "comm/weight_hash.h"
-#include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/fake_nccl.h"
+#include "tests/testing/weight_hash.h"
 #include "tests/tools/train/gpu_run.h"
 #include "tools/train/train_step.h"
 
@@ -29,7 +29,7 @@ std::vector<RankView> train(const SmallRun& run, int ranks, const std::vector<st
   std::vector<RankView> views(static_cast<size_t>(ranks));
   run_ranks(ranks, [&](Communicator& local) {
     RankView& view = views[static_cast<size_t>(local.rank())];
-    const auto nccl = create_nccl_communicator(api, std::make_unique<BorrowedCommunicator>(local));
+    const auto nccl = create_nccl_communicator(api, std::make_unique<ForwardingCommunicator>(local));
     Session session(config, *nccl);
     TrainStep step(session);
     const auto note = [&view](const std::vector<StepReport>& reports) {

@@ -5,9 +5,12 @@
 
 #include <bit>
 
-#include "comm/local/rank_threads.h"
-#include "comm/weight_hash.h"
-#include "tests/comm/borrowed_communicator.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
+#include "core/base/error.h"
+#include "tests/core/io/temp_folder.h"
+#include "tests/testing/weight_hash.h"
+#include "tests/tools/config/minimal.h"
 #include "tests/tools/train/program.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
@@ -118,12 +121,12 @@ TEST(GatheredCodes, GoOnFromACheckpointAsIfNothingHadHappened) {
 }
 
 // Counts what a rank hands to gathers of weights: of rows and of bf16.
-class CountedGathers final : public BorrowedCommunicator {
+class CountedGathers final : public ForwardingCommunicator {
  public:
-  using BorrowedCommunicator::BorrowedCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   std::unique_ptr<Work> all_gather(const Tensor& send, const Tensor& recv, Stream& stream) override {
     bytes += send.size_bytes();
-    return BorrowedCommunicator::all_gather(send, recv, stream);
+    return ForwardingCommunicator::all_gather(send, recv, stream);
   }
   size_t bytes = 0;
 };

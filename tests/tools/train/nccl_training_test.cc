@@ -5,7 +5,7 @@
 
 #include <cstdlib>
 
-#include "comm/nccl/nccl_library.h"
+#include "comm/nccl/nccl_connection.h"
 #include "core/base/error.h"
 #include "tests/tools/train/gpu_run.h"
 

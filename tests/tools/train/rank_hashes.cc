@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/weight_hash.h"
 #include "core/base/log.h"
+#include "tests/testing/weight_hash.h"
 #include "tools/train/launch.h"
 #include "tools/train/train_step.h"
 

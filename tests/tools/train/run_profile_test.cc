@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "comm/local/local_communicator.h"
-#include "comm/weight_hash.h"
+#include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
 #include "tools/train/train_step.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/local/rank_threads.h"
+#include "comm/local/local_communicator.h"
 #include "core/base/thread_binding.h"
 #include "core/base/thread_team.h"
 

@@ -6,12 +6,12 @@
 #include <thread>
 
 #include "comm/local/local_communicator.h"
-#include "comm/weight_hash.h"
 #include "tests/core/profile/recorded_ranges.h"
+#include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
-#include "tools/train/generator.h"
 #include "tools/train/evaluation.h"
 #include "tools/train/dry_run.h"
+#include "tools/train/generator.h"
 #include "tools/train/step_work.h"
 
 namespace mantissa::testing {
@@ -250,7 +250,7 @@ TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
   }
 }
 
-// The boost is a power of two that unscaling takes out: whatever the split, the reported norm is that of the mean loss.
+// The gradient prescale is a power of two that unscaling takes out: whatever the split, the reported norm is that of the mean loss.
 TEST(TrainStep, GradientNormDoesNotDependOnTheSplit) {
   const SmallRun run("step_norm");
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};

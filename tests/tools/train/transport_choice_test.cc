@@ -3,10 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/local/rank_threads.h"
-#include "comm/registry.h"
+#include "comm/communicator.h"
+#include "comm/local/local_communicator.h"
 #include "core/backend/registry.h"
-#include "tests/comm/borrowed_communicator.h"
 
 namespace mantissa {
 namespace {
@@ -19,9 +18,9 @@ struct Findings {
 thread_local Findings found;
 thread_local Communicator* ranks_host = nullptr;
 
-class FakeNccl final : public testing::BorrowedCommunicator {
+class FakeNccl final : public ForwardingCommunicator {
  public:
-  using BorrowedCommunicator::BorrowedCommunicator;
+  using ForwardingCommunicator::ForwardingCommunicator;
   std::string name() const override { return "nccl"; }
 };
 
@@ -40,7 +39,7 @@ std::vector<std::string> choose(const std::vector<Findings>& by_rank) {
     found = by_rank[rank];
     ranks_host = &host;
     try {
-      outcomes[rank] = choose_transport(std::make_unique<testing::BorrowedCommunicator>(host), "made_up")->name();
+      outcomes[rank] = choose_transport(std::make_unique<ForwardingCommunicator>(host), "made_up")->name();
     } catch (const ConfigError& error) {
       outcomes[rank] = error.what();
     }

@@ -8,7 +8,6 @@
 #include "core/base/log.h"
 #include "core/io/checkpoint_manifest.h"
 #include "tools/config/precision_phases.h"
-#include "tools/lab/analyze/run_settings.h"
 #include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/probe_recorder.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "comm/local/local_communicator.h"
-#include "comm/local/rank_threads.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "comm/local/rank_threads.h"
+#include "comm/local/local_communicator.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "tools/lab/analyze/sensitivity/shard.h"

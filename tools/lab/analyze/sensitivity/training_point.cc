@@ -32,7 +32,7 @@ void TrainingPoint::put_back(const Kept& kept) {
 }
 
 void TrainingPoint::meet() {
-  if (session_.buckets.weights_in_common()) session_.communicator.meet(*session_.runtime.stream)->wait();
+  if (session_.buckets.weights_in_common()) session_.communicator.node_barrier(*session_.runtime.stream)->wait();
 }
 
 void TrainingPoint::restore() {

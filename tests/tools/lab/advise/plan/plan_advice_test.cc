@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "comm/weight_hash.h"
+#include "tests/testing/weight_hash.h"
 #include "tests/tools/lab/advise/plan/planted_advice.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/shared_options.h"

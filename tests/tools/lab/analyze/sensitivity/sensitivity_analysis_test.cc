@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/weight_hash.h"
+#include "tests/testing/weight_hash.h"
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_report.h"
 

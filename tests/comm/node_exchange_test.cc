@@ -1,6 +1,6 @@
 #include "comm/node/node_exchange.h"
 
-#include "comm/node/shared_file.h"
+#include "comm/node/node_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/local/rank_threads.h"
+#include "comm/local/local_communicator.h"
 #include "core/base/error.h"
 
 namespace mantissa {
@@ -23,7 +23,7 @@ NodeRanks node_of(Communicator& communicator) {
           }};
 }
 
-// A rank whose `send` (bytes of its own value) lies in the node's memory and whose `receive` does not.
+// A rank with `send` in node memory and `receive` elsewhere.
 struct Rank {
   explicit Rank(Communicator& given, int64_t bytes = 1000)
       : communicator(given),
@@ -82,7 +82,7 @@ TEST(NodeExchange, MemoryIsZeroedAlignedAndRecognised) {
   });
 }
 
-// Rank 1 is slow to read: until it has, the buffer must not count as free.
+// Rank 1 reads late: until then the buffer must not count as free.
 TEST(NodeExchange, IsNotDoneBeforeAllOthersHaveRead) {
   run_ranks(2, [](Communicator& communicator) {
     Rank rank(communicator);
@@ -116,13 +116,13 @@ TEST(NodeExchange, AMeetingIsDoneWhenAllHaveComeAndNotBefore) {
     Rank rank(communicator);
     const bool late = communicator.rank() == 2;
     uint64_t number = 0;
-    if (!late) number = rank.exchanges.start(meeting_of(rank.exchanges.node()));
+    if (!late) number = rank.exchanges.start(barrier_request(rank.exchanges.node()));
     for (int look = 0; !late && look < 1000; ++look) {
       rank.exchanges.advance();
       ASSERT_FALSE(rank.exchanges.done(number));
     }
     communicator.barrier();
-    if (late) number = rank.exchanges.start(meeting_of(rank.exchanges.node()));
+    if (late) number = rank.exchanges.start(barrier_request(rank.exchanges.node()));
     EXPECT_EQ(late, rank.exchanges.done(number)) << "the last to come waits for nobody";
     communicator.barrier();
     rank.exchanges.advance();
@@ -131,7 +131,7 @@ TEST(NodeExchange, AMeetingIsDoneWhenAllHaveComeAndNotBefore) {
   });
 }
 
-// Of sizes below, at and above whole pages of either kind.
+// Sizes below, at and above whole pages of both kinds.
 TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
   for (const int64_t bytes : {100, 4096, 5000, 2 << 20, (2 << 20) + 40}) {
     run_ranks(3, [bytes](Communicator& communicator) {
@@ -145,12 +145,12 @@ TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
       EXPECT_EQ(4 * words.stride, all.stride);
       for (int round = 0; round < 50; ++round) {
         rank.fill(round * 3 + communicator.rank());
-        rank.finish(rank.exchanges.start(meeting_of(rank.exchanges.node())));
+        rank.finish(rank.exchanges.start(barrier_request(rank.exchanges.node())));
         for (int source = 0; source < 3; ++source) {
           const std::byte* const row = all.rows.raw() + source * all.stride;
           EXPECT_EQ(std::count(row, row + bytes - 8, static_cast<std::byte>(round * 3 + source)), bytes - 8);
         }
-        rank.finish(rank.exchanges.start(meeting_of(rank.exchanges.node())));
+        rank.finish(rank.exchanges.start(barrier_request(rank.exchanges.node())));
       }
       std::vector<std::byte> own(64);
       const Tensor elsewhere(std::make_shared<Storage>(own.data(), own.size(), Device{}, nullptr), DType::kU8,
@@ -161,7 +161,7 @@ TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
   }
 }
 
-// As one rank after the other goes on: each reuses its buffer as soon as it may.
+// Each rank reuses its buffer as soon as it may.
 TEST(NodeExchange, ReusedBuffersArriveAsTheyWere) {
   run_ranks(3, [](Communicator& communicator) {
     Rank rank(communicator, 5000);
@@ -177,19 +177,19 @@ TEST(NodeExchange, ReusedBuffersArriveAsTheyWere) {
   });
 }
 
-// Many times over: places become free at any moment of the other rank's.
+// Many rounds: places become free at any moment of the other rank.
 TEST(NodeExchange, MoreMayBeUnderWayThanTheBoardHasPlaces) {
   run_ranks(2, [](Communicator& communicator) {
     Rank rank(communicator, 64);
     rank.fill(communicator.rank() + 1);
-    const int count = 3 * static_cast<int>(NodeBoard::kPlaces);
+    const int count = 3 * static_cast<int>(NodeExchanges::kPlaces);
     for (int round = 0; round < 300; ++round) {
       std::vector<uint64_t> numbers;
       for (int i = 0; i < count; ++i) numbers.push_back(rank.exchanges.start(rank.gather()));
       std::reverse(numbers.begin(), numbers.end());
       for (const uint64_t number : numbers) rank.finish(number);
     }
-    EXPECT_FALSE(rank.exchanges.under_way());
+    EXPECT_TRUE(rank.exchanges.buffers().empty());
     EXPECT_TRUE(rank.row_is(1 - communicator.rank(), 2 - communicator.rank()));
     communicator.barrier();
   });
@@ -223,15 +223,15 @@ TEST(NodeExchange, MemoryThatAReaderHasGivenBackIsToldOf) {
   });
 }
 
-// Rank 1 names a file that is not its own, as where processes have numbers of their own.
+// Rank 1 sends a wrong ticket, as if each container had its own process numbers.
 TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
   run_ranks(3, [](Communicator& communicator) {
     NodeRanks node = node_of(communicator);
     int tickets = 0;
     node.gather = [&, honest = node.gather](std::span<const std::byte> mine) {
       std::vector<std::byte> record(mine.begin(), mine.end());
-      if (mine.size() == sizeof(SharedFile::Ticket) && ++tickets == 1 && communicator.rank() == 1) {
-        SharedFile::Ticket ticket;
+      if (mine.size() == sizeof(NodeBlock::Ticket) && ++tickets == 1 && communicator.rank() == 1) {
+        NodeBlock::Ticket ticket;
         std::memcpy(&ticket, record.data(), sizeof(ticket));
         ++ticket.inode;
         std::memcpy(record.data(), &ticket, sizeof(ticket));
@@ -263,7 +263,7 @@ int mapped_files() {
   return count;
 }
 
-// Blocks begin where huge pages do, so that the system can give them, and their memory goes with the last who holds it.
+// Blocks begin at boundaries of huge pages, so that the system can grant them; memory goes with its last user.
 TEST(NodeExchange, BlocksAreAlignedAndGivenBack) {
   run_ranks(2, [](Communicator& communicator) {
     for (const size_t bytes : {size_t{4096}, kHugePageBytes, 3 * kHugePageBytes + 64}) {

@@ -1,4 +1,4 @@
-#include "comm/weight_hash.h"
+#include "tests/testing/weight_hash.h"
 
 #include <xxhash.h>
 

@@ -1,5 +1,5 @@
-// A rank that dies while the others wait for what it has in shared memory: nothing in this memory tells them, but the
-// launcher ends the job, and all of it.
+// A rank dies while the others wait for its data in shared memory. Nothing in that memory tells them, but the launcher
+// ends the whole job.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// What follows `word` in lines that begin with it.
+// The rest of each line that begins with `word`.
 std::set<std::string> said_after(const std::string& word, const std::string& output) {
   std::set<std::string> found;
   std::istringstream lines(output);
@@ -27,14 +27,14 @@ std::set<std::string> said_after(const std::string& word, const std::string& out
   return found;
 }
 
-// A process that has ended may stay in the table until somebody asks for its status.
+// An ended process may stay in the table until its status is read.
 bool runs(const std::string& process) {
   const std::string status = testing::read_file("/proc/" + process + "/stat");
   const size_t name_end = status.rfind(") ");
   return name_end != std::string::npos && status[name_end + 2] != 'Z' && status[name_end + 2] != 'X';
 }
 
-// The launcher may be gone a moment before the processes that it has killed.
+// The launcher may end a moment before the processes that it has killed.
 bool becomes_true(const std::function<bool()>& condition) {
   for (int tenth = 0; tenth < 100; ++tenth) {
     if (condition()) return true;
@@ -44,7 +44,7 @@ bool becomes_true(const std::function<bool()>& condition) {
 }
 
 TEST(RankDeath, InAnExchangeThroughSharedMemoryEndsTheJobAndLeavesNothing) {
-  const testing::Outcome outcome = testing::run_under_mpirun(kRanks, "tests/comm/node/dying_rank");
+  const testing::Outcome outcome = testing::run_under_mpirun(kRanks, "tests/comm/mpi_ranks die");
   SCOPED_TRACE(outcome.output);
   EXPECT_NE(outcome.exit_code, 0);
   ASSERT_EQ(said_after("rank 1 dies:", outcome.output).size(), 1u);

@@ -1,0 +1,30 @@
+// Settings of the configuration for gradients and weights on their way between ranks. Plain data.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor/dtype.h"
+
+namespace mantissa {
+
+// Each rank keeps the optimizer state of its shard of every bucket, or (for comparison) every rank keeps all state.
+enum class Sharding : uint8_t { kSharded, kReplicated };
+
+// Sum of the ranks' contributions: in fp32, or rounded to the wire dtype after every addition, as a native 16-bit
+// reduction does.
+enum class Accumulation : uint8_t { kFp32, kWire };
+
+struct ReducerConfig {
+  DType wire = DType::kBF16;
+  Accumulation accumulation = Accumulation::kFp32;
+  Sharding sharding = Sharding::kSharded;
+  // Contributions arrive 2^prescale_log2 times larger than their share of the mean over the global batch. A trainer
+  // whose backward pass uses the mean over one micro-batch of one rank sets log2(ranks * micro-batches), rounded down.
+  int prescale_log2 = 0;
+};
+
+// All-gather of updated weights: as they are stored, or as 8-bit codes where every product rounds a weight to one
+// 8-bit format with delayed scaling.
+enum class WeightGather : uint8_t { kWorking, kF8 };
+
+}  // namespace mantissa
