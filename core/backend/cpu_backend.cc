@@ -10,7 +10,7 @@
 #include "core/backend/registry.h"
 #include "core/base/process_memory.h"
 #include "core/base/thread_team.h"
-#include "core/cpu/host_memory.h"
+#include "core/cpu/memory.h"
 #include "core/backend/all_args.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/gemm/packed_operand_cpu.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/backend/backend.h"
-#include "core/kernels/kernel_work.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 

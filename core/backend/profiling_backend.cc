@@ -2,7 +2,7 @@
 
 #include "core/base/error.h"
 #include "core/backend/all_args.h"
-#include "core/kernels/kernel_work.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 

@@ -9,7 +9,7 @@
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022.
 #include "core/kernels/attention/args.h"
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/attention/blocks_cpu.h"
 #include "core/kernels/attention/pairs_cpu.h"
 #include "core/kernels/kernel_args.h"

@@ -6,7 +6,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_backward_cpu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/cpu/simd_math-inl.h"
 #include "core/kernels/attention/segments-inl.h"
 #include "hwy/highway.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/base/round_up.h"
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/attention/blocks_cpu.h"
 #include "core/kernels/gemm/panels_cpu.h"
 #include "core/tensor/half.h"

@@ -9,7 +9,6 @@
 
 #include "core/base/round_up.h"
 #include "core/cuda/device/device.h"
-#include "core/cuda/grid.h"
 #include "core/kernels/attention/log2_cuda.h"
 
 namespace mantissa::cuda {

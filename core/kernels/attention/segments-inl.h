@@ -6,7 +6,7 @@
 #define MANTISSA_CORE_CPU_ATTENTION_SEGMENTS_INL_H_
 #endif
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/attention/block-inl.h"
 #include "core/kernels/attention/segments_cpu.h"
 

@@ -1,7 +1,7 @@
 #include "core/kernels/attention/segments_cpu.h"
 
 #include "core/cpu/parallel.h"
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 
 namespace mantissa::cpu {
 

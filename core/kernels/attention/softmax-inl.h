@@ -13,7 +13,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/cpu/simd_math-inl.h"
 #include "core/kernels/attention/block-inl.h"
 

@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "core/cuda/device/random_words.h"
-#include "core/cuda/device/rowwise.h"
+#include "core/cuda/device/elementwise.h"
 
 namespace mantissa::cuda {
 namespace {

@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "core/kernels/elementwise/dropout_cpu.cc"
 #include "hwy/foreach_target.h"
 
-#include "core/cpu/philox-inl.h"
+#include "core/cpu/simd_math-inl.h"
 #include "core/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();

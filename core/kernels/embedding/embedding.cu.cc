@@ -7,9 +7,8 @@
 // table. 16 bytes at a time where C is a multiple of that.
 #include "core/kernels/embedding/args.h"
 
-#include "core/cuda/device/any_floats.h"
-#include "core/cuda/device/gradient.h"
-#include "core/cuda/device/rowwise.h"
+#include "core/cuda/device/device.h"
+#include "core/cuda/device/elementwise.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/embedding/token_gradient_cuda.h"
 #include "core/kernels/kernel_args.h"

@@ -12,8 +12,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/cuda/device/gradient.h"
-#include "core/cuda/grid.h"
+#include "core/cuda/device/device.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/embedding/args.h"

@@ -3,7 +3,7 @@
 #include "core/kernels/gemm/library_cpu.h"
 
 #include "core/base/thread_team.h"
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/gemm/plan_cpu.h"
 #include "core/kernels/gemm/tile_cpu.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/base/thread_team.h"
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/gemm/packed_operand_cpu.h"
 #include "core/kernels/gemm/task_cpu.h"
 #include "core/kernels/gemm/tile_io_cpu.h"

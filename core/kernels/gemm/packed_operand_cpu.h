@@ -2,7 +2,7 @@
 // twice, along its rows for the forward pass and along its columns for the backward pass.
 #pragma once
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/gemm/args.h"
 #include "core/kernels/gemm/panels_cpu.h"
 

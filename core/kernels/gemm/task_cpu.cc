@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "core/cpu/scratch.h"
-#include "core/kernels/activation/gelu_cpu.h"
+#include "core/cpu/memory.h"
+#include "core/kernels/activation/activation_cpu.h"
 #include "core/kernels/gemm/tile_io_cpu.h"
 
 namespace mantissa::cpu {

@@ -2,7 +2,7 @@
 // exponent is correct.
 #include "core/kernels/gemm/tf32_cpu.h"
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/gemm/gemm_cpu.h"
 #include "core/kernels/gemm/steps.h"
 #include "core/kernels/reduction/args.h"

@@ -7,7 +7,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 
 namespace mantissa::cpu {
 namespace {

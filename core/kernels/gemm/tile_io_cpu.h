@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/kernel_args.h"
 
 namespace mantissa::cpu {

@@ -57,17 +57,6 @@ __device__ __forceinline__ void add_row_means(Team& team, float sum_g, float sum
 template <Norm kNorm>
 using BackwardTeam = RowTeam<kNorm == Norm::kLayer ? 2 : 1>;
 
-template <int Width>
-__device__ __forceinline__ void put_gradient(const AnyFloats& to, float (&gradient)[Width], GradientMode mode) {
-  if (mode == GradientMode::kAccumulate) {
-    float before[Width];
-    load<Width>(to, before);
-#pragma unroll
-    for (int i = 0; i < Width; ++i) gradient[i] += before[i];
-  }
-  store<Width>(to, gradient);
-}
-
 // One block a chunk; blockDim.x * kBackwardColumnsPerThread >= columns, a multiple of Width.
 template <Norm kNorm, int Width, typename X, typename Dy>
 __global__ void __launch_bounds__(kMaxBackwardThreads) norm_backward_kernel(NormBackward<X, Dy> p) {

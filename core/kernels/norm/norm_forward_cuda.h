@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "core/cuda/grid.h"
+#include "core/cuda/device/device.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/norm/args.h"
 #include "core/kernels/norm/norm_row_cuda.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "core/cuda/device/any_floats.h"
+#include "core/cuda/device/device.h"
 
 namespace mantissa::cuda {
 

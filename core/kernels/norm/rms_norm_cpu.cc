@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/cpu/row_scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/kernel_args.h"
 
@@ -19,7 +19,6 @@
 #define HWY_TARGET_INCLUDE "core/kernels/norm/rms_norm_cpu.cc"
 #include "hwy/foreach_target.h"
 
-#include "core/cpu/partial_sums-inl.h"
 #include "core/cpu/row-inl.h"
 
 HWY_BEFORE_NAMESPACE();

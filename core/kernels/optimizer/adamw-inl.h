@@ -8,7 +8,7 @@
 #define MANTISSA_CORE_CPU_ADAMW_INL_H_
 #endif
 
-#include "core/cpu/philox-inl.h"
+#include "core/cpu/simd_math-inl.h"
 #include "core/cpu/simd-inl.h"
 #include "core/kernels/optimizer/args.h"
 

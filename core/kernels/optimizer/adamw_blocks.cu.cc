@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "core/cuda/device/random_words.h"
-#include "core/cuda/grid.h"
+#include "core/cuda/device/device.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/kernels/optimizer/dynamic_map_cuda.h"
 #include "core/tensor/stochastic_rounding.h"

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "core/cpu/read_record.h"
+#include "core/kernels/check_args.h"
 #include "core/kernels/optimizer/adamw_blocks_cpu.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 #include "core/kernels/quantize/args.h"
 #include "core/quant/error_sums.h"
 #include "core/quant/exponent_histogram.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/cpu/parallel.h"
-#include "core/cpu/read_record.h"
+#include "core/kernels/check_args.h"
 
 namespace mantissa::cpu {
 namespace {

@@ -4,7 +4,7 @@
 #include "core/kernels/probe/args.h"
 
 #include "core/cuda/device/elementwise.h"
-#include "core/cuda/record_in.h"
+#include "core/cuda/device/device.h"
 
 namespace mantissa::cuda {
 namespace {

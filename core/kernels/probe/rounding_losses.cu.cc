@@ -3,7 +3,7 @@
 #include "core/kernels/probe/args.h"
 
 #include "core/cuda/device/elementwise.h"
-#include "core/cuda/record_in.h"
+#include "core/cuda/device/device.h"
 #include "core/kernels/quantize/block_amax_cuda.h"
 #include "core/kernels/quantize/rounding_units.h"
 #include "core/quant/block_factors.h"

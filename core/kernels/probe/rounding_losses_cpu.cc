@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/cpu/parallel.h"
-#include "core/cpu/read_record.h"
+#include "core/kernels/check_args.h"
 #include "core/kernels/quantize/rounding_units.h"
 #include "core/quant/block_factors.h"
 #include "core/quant/rounding_outcome.h"

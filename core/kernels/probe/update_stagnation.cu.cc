@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "core/cuda/device/elementwise.h"
-#include "core/cuda/record_in.h"
+#include "core/cuda/device/device.h"
 
 namespace mantissa::cuda {
 namespace {

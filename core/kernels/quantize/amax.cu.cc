@@ -4,7 +4,7 @@
 #include "core/kernels/quantize/args.h"
 
 #include "core/cuda/device/elementwise.h"
-#include "core/cuda/record_in.h"
+#include "core/cuda/device/device.h"
 #include "core/kernels/quantize/block_amax_cuda.h"
 #include "core/quant/scales.h"
 

@@ -1,6 +1,6 @@
 #include "core/kernels/quantize/args.h"
 
-#include "core/cpu/read_record.h"
+#include "core/kernels/check_args.h"
 #include "core/kernels/quantize/amax_record_cpu.h"
 #include "core/quant/scales.h"
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 #include "core/quant/block_scale_layout.h"
 #include "core/quant/delayed_scaling.h"
 #include "core/quant/tensor_format.h"

@@ -5,8 +5,6 @@
 #include "core/kernels/quantize/args.h"
 
 #include "core/cuda/device/device.h"
-#include "core/cuda/grid.h"
-#include "core/cuda/record_in.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa::cuda {

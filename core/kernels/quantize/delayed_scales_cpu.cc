@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/cpu/read_record.h"
+#include "core/kernels/check_args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa::cpu {

@@ -2,7 +2,7 @@
 // threads. Bound by memory: each operand is read or written once.
 #include "core/kernels/quantize/args.h"
 
-#include "core/cuda/device/rowwise.h"
+#include "core/cuda/device/elementwise.h"
 #include "core/quant/hadamard.h"
 
 namespace mantissa::cuda {

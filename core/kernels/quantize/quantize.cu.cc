@@ -6,8 +6,7 @@
 // random words where it rounds stochastically.
 #include "core/kernels/quantize/args.h"
 
-#include "core/cuda/device/any_floats.h"
-#include "core/cuda/record_in.h"
+#include "core/cuda/device/device.h"
 #include "core/kernels/quantize/narrow_rounding_cuda.h"
 #include "core/kernels/quantize/quantize_block_codes_cuda.h"
 #include "core/kernels/quantize/quantize_codes_cuda.h"

@@ -10,9 +10,8 @@
 // block that has something else the multiplier is NaN, and so is each of its codes.
 #include "core/kernels/quantize/quantize_block_codes_cuda.h"
 
-#include "core/cuda/device/any_floats.h"
+#include "core/cuda/device/device.h"
 #include "core/cuda/device/float8.h"
-#include "core/cuda/record_in.h"
 #include "core/kernels/quantize/code_tile_cuda.h"
 
 namespace mantissa::cuda {

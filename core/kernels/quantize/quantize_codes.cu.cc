@@ -6,9 +6,8 @@
 // not finite is converted without, and stays visible.
 #include "core/kernels/quantize/quantize_codes_cuda.h"
 
-#include "core/cuda/device/any_floats.h"
+#include "core/cuda/device/device.h"
 #include "core/cuda/device/float8.h"
-#include "core/cuda/record_in.h"
 #include "core/kernels/quantize/code_tile_cuda.h"
 
 namespace mantissa::cuda {

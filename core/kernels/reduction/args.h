@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 

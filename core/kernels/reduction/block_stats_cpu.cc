@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/cpu/parallel.h"
-#include "core/cpu/read_record.h"
+#include "core/kernels/check_args.h"
 
 namespace mantissa::cpu {
 namespace {

@@ -1,14 +1,14 @@
 // out[c] = sum over rows of x[r][c]: fp32 sums of fixed blocks of rows, then of the blocks in order.
 #include "core/kernels/reduction/args.h"
 
-#include "core/cpu/scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/reduction/column_sum_cpu.cc"
 #include "hwy/foreach_target.h"
 
-#include "core/cpu/partial_sums-inl.h"
+#include "core/cpu/row-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {

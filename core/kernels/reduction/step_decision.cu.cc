@@ -3,7 +3,6 @@
 #include "core/kernels/reduction/args.h"
 
 #include "core/cuda/device/device.h"
-#include "core/cuda/record_in.h"
 #include "core/cuda/stream.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/kernels/reduction/update_decision.h"

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/cpu/read_record.h"
+#include "core/kernels/check_args.h"
 #include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa::cpu {

@@ -100,7 +100,7 @@ inline const HarmlessShift kHarmlessShifts[] = {
      0,
      {-1, +1},
      "rows: adding the first sums of chunks, whose number is another argument, does not read them"},
-    {"core/cuda/device/rowwise.h",
+    {"core/cuda/device/elementwise.h",
      "Dropout, long int, long int",
      {0, 1},
      4,

@@ -1,4 +1,4 @@
-#include "core/cpu/host_memory.h"
+#include "core/cpu/memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/cpu/host_memory.h"
+#include "core/cpu/memory.h"
 
 #include <fmt/core.h>
 #include <sys/mman.h>
@@ -15,13 +15,12 @@
 namespace mantissa::cpu {
 namespace {
 
-constexpr size_t kAlignmentBytes = 64;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 [[noreturn]] void throw_no_memory(size_t bytes, const char* what, int error_number) {
-  throw ConfigError(
-      fmt::format("[cpu memory] cannot get {} bytes for {}: {}; use a smaller batch, model or arena, or more ranks",
-                  bytes, what, std::generic_category().message(error_number)));
+  throw ConfigError(fmt::format(
+      "[cpu memory] cannot get {} bytes for {}: {}; use a smaller batch, model or arena, fewer threads, or more ranks",
+      bytes, what, std::generic_category().message(error_number)));
 }
 
 // Anonymous pages that start on a huge-page boundary: maps one huge page more and unmaps the ends. Requests huge pages
@@ -48,8 +47,8 @@ std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device
 
 std::shared_ptr<Storage> allocate_host(size_t bytes, const char* what, Device device) {
   if (bytes >= kHugePageBytes) return map_pages(bytes, what, device, 0);
-  const size_t size = round_up(bytes == 0 ? 1 : bytes, kAlignmentBytes);
-  void* const data = std::aligned_alloc(kAlignmentBytes, size);
+  const size_t size = round_up(bytes == 0 ? 1 : bytes, Scratch::kAlignmentBytes);
+  void* const data = std::aligned_alloc(Scratch::kAlignmentBytes, size);
   if (data == nullptr) throw_no_memory(bytes, what, ENOMEM);
   std::memset(data, 0, size);
   return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, device, [data] { std::free(data); });
@@ -57,6 +56,18 @@ std::shared_ptr<Storage> allocate_host(size_t bytes, const char* what, Device de
 
 std::shared_ptr<Storage> reserve_host(size_t bytes, Device device) {
   return map_pages(bytes == 0 ? 1 : bytes, "an arena (reserved address space)", device, MAP_NORESERVE);
+}
+
+void Scratch::grow(size_t bytes) {
+  const bool huge = bytes >= kHugePageBytes / 2;
+  const size_t alignment = huge ? kHugePageBytes : kAlignmentBytes;
+  const size_t rounded = round_up(bytes, alignment);
+  data_.reset();
+  capacity_bytes_ = 0;
+  data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
+  if (!data_) throw_no_memory(rounded, "scratch memory of a thread's kernels", ENOMEM);
+  if (huge) madvise(data_.get(), rounded, MADV_HUGEPAGE);  // a hint
+  capacity_bytes_ = rounded;
 }
 
 }  // namespace mantissa::cpu
