@@ -1,9 +1,9 @@
 // What the argument structs of all kernels share, and KernelWork: what a call has to compute and to move, counted from
 // its arguments. Device-free. A kernel's struct stands in <family>/args.h.
 //
-// Unless a struct says otherwise: "float" means fp32, bf16 or fp16; a kernel computes and accumulates in fp32 and rounds
-// once on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences), T =
-// positions.
+// Unless a struct says otherwise: "float" means fp32, bf16 or fp16; a kernel computes and accumulates in fp32 and
+// rounds once on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences),
+// T = positions.
 //
 // An argument struct has
 //   kName             the name of the kernel in profiles and recordings;
@@ -48,7 +48,8 @@ void dispatch(DType a, DType b, F&& f) {
 }
 template <typename F>
 void dispatch(DType a, DType b, DType c, F&& f) {
-  dispatch(a, b, [&]<typename A, typename B>() { dispatch(c, [&]<typename C>() { f.template operator()<A, B, C>(); }); });
+  dispatch(a, b,
+           [&]<typename A, typename B>() { dispatch(c, [&]<typename C>() { f.template operator()<A, B, C>(); }); });
 }
 
 // What limits the speed of an operation: this device's arithmetic and memory, or something else (links, other ranks).

@@ -1,5 +1,5 @@
-// launch() on a GPU, see device.h, and conversion between storage types and fp32 by GPU instructions: rounds to nearest,
-// ties to even; values beyond the range become Inf; NaN stays NaN.
+// launch() on a GPU, see device.h, and conversion between storage types and fp32 by GPU instructions: rounds to
+// nearest, ties to even; values beyond the range become Inf; NaN stays NaN.
 #pragma once
 
 #include <cuda_bf16.h>

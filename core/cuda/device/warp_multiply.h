@@ -1,9 +1,9 @@
 // Products of one warp on tensor cores: the sums stay in its registers, and the right operand is a tile in shared
 // memory.
 //
-// A row of a tile is divided into chunks of 16 bytes, the unit of copies and of load_matrices. The row's number permutes
-// its chunks, so that the same chunk of eight neighbouring rows lies in eight different groups of banks. So accesses have
-// no bank conflicts and need no padding.
+// A row of a tile is divided into chunks of 16 bytes, the unit of copies and of load_matrices. The row's number
+// permutes its chunks, so that the same chunk of eight neighbouring rows lies in eight different groups of banks. So
+// accesses have no bank conflicts and need no padding.
 #pragma once
 
 #include "core/cuda/device/device.h"

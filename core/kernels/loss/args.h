@@ -18,7 +18,7 @@ struct CrossEntropyForwardArgs {
 };
 
 // Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored. scale
-// (1) fp32: what gradients start from, read when the kernel runs.
+// (1) fp32 is the gradient of the loss, read when the kernel runs.
 struct CrossEntropyBackwardArgs {
   static constexpr std::string_view kName = "cross_entropy_backward";
   Tensor logits{}, targets{}, lse{}, scale{};

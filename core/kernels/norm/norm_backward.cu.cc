@@ -1,15 +1,11 @@
-// Backward pass of layer and RMS normalisation. A block goes through one chunk of rows: dx row by row, and the chunk's
-// share of d_weight and d_bias in registers, each thread for its columns. add_partial_sums() adds the chunks in order.
-// x and dy are read once and dx written once: bound by memory.
-#pragma once
-
-#include "core/kernels/reduction/partial_sums_cuda.h"
-#include "core/kernels/check_args.h"
-#include "core/kernels/kernel_args.h"
-#include "core/kernels/norm/args.h"
+// Backward pass of layer and RMS norm; formulas and sources as in norm_cpu.cc. A block goes through one chunk of rows:
+// dx row by row, and the chunk's share of d_weight and d_bias in registers, each thread for its columns.
+// add_partial_sums() adds the chunks in order. x and dy are read once and dx written once: bound by memory.
 #include "core/kernels/norm/norm_row_cuda.h"
+#include "core/kernels/reduction/partial_sums_cuda.h"
 
 namespace mantissa::cuda {
+namespace {
 
 // X and Dy: const T* or AnyFloats.
 template <typename X, typename Dy>
@@ -116,8 +112,8 @@ __global__ void __launch_bounds__(kMaxBackwardThreads) norm_backward_kernel(Norm
   }
 }
 
-// The same for rows that are too long for registers or not aligned: x and dy are read again for dx, and the chunk's
-// sums are kept in memory.
+// For rows that are too long for registers or not aligned: x and dy are read again for dx, and the chunk's sums are
+// kept in memory.
 template <Norm kNorm>
 __global__ void __launch_bounds__(kMaxBackwardThreads)
     norm_backward_in_memory_kernel(NormBackward<AnyFloats, AnyFloats> p) {
@@ -159,7 +155,7 @@ NormBackward<typename OperandOf<X>::Type, typename OperandOf<Dy>::Type> norm_bac
           .dy = OperandOf<Dy>::of(args.dy),
           .weight = any_floats(args.weight),
           .dx = any_floats(args.dx),
-          .mean = args.mean.defined() ? args.mean.data<float>() : nullptr,
+          .mean = data_or_null<float>(args.mean),
           .rstd = args.rstd.data<float>(),
           .d_weight = partials,
           .d_bias = args.d_bias.defined() ? partials + chunks.count * rows.columns : nullptr,
@@ -173,23 +169,21 @@ template <Norm kNorm>
 void launch_norm_backward(const LayerNormBackwardArgs& args, const Rows& rows, const RowChunks& chunks, float* partials,
                           CudaStream& stream) {
   const auto blocks = static_cast<unsigned>(chunks.count);
-  dispatch(args.x.dtype(), [&]<typename X>() {
-    dispatch(args.dy.dtype(), [&]<typename Dy>() {
-      constexpr int kWidth = kVectorWidth<X, Dy>;
-      const bool in_registers = rows.columns % kWidth == 0 && rows.columns <= kMaxColumnsInRegisters &&
-                                all_aligned(args.x.raw(), args.dy.raw(), args.weight.raw(), args.dx.raw());
-      const unsigned threads =
-          team_threads(rows.columns, in_registers ? kBackwardColumnsPerThread : 1, kMaxBackwardThreads);
-      const LaunchShape shape{
-          .grid = blocks, .block = threads, .shared_bytes = BackwardTeam<kNorm>::scratch_bytes(threads)};
-      if (in_registers) {
-        launch(norm_backward_kernel<kNorm, kWidth, X*, Dy*>, shape, stream.handle(),
-               norm_backward_operands<kNorm, X, Dy>(args, rows, chunks, partials));
-      } else {
-        launch(norm_backward_in_memory_kernel<kNorm>, shape, stream.handle(),
-               norm_backward_operands<kNorm, AnyFloats, AnyFloats>(args, rows, chunks, partials));
-      }
-    });
+  dispatch(args.x.dtype(), args.dy.dtype(), [&]<typename X, typename Dy>() {
+    constexpr int kWidth = kVectorWidth<X, Dy>;
+    const bool in_registers = rows.columns % kWidth == 0 && rows.columns <= kMaxColumnsInRegisters &&
+                              all_aligned(args.x.raw(), args.dy.raw(), args.weight.raw(), args.dx.raw());
+    const unsigned threads =
+        team_threads(rows.columns, in_registers ? kBackwardColumnsPerThread : 1, kMaxBackwardThreads);
+    const LaunchShape shape{
+        .grid = blocks, .block = threads, .shared_bytes = BackwardTeam<kNorm>::scratch_bytes(threads)};
+    if (in_registers) {
+      launch(norm_backward_kernel<kNorm, kWidth, X*, Dy*>, shape, stream.handle(),
+             norm_backward_operands<kNorm, X, Dy>(args, rows, chunks, partials));
+    } else {
+      launch(norm_backward_in_memory_kernel<kNorm>, shape, stream.handle(),
+             norm_backward_operands<kNorm, AnyFloats, AnyFloats>(args, rows, chunks, partials));
+    }
   });
 }
 
@@ -203,7 +197,17 @@ void run_norm_backward(const LayerNormBackwardArgs& args, const Rows& rows, Cuda
   auto* const partials = reinterpret_cast<float*>(stream.workspace(static_cast<size_t>(sums) * sizeof(float)));
   if (chunks.count > 0) launch_norm_backward<kNorm>(args, rows, chunks, partials, stream);
   add_partial_sums({partials, chunks.count, rows.columns}, {args.d_weight.data<float>(), args.weight_mode},
-                   {args.d_bias.defined() ? args.d_bias.data<float>() : nullptr, args.bias_mode}, stream);
+                   {data_or_null<float>(args.d_bias), args.bias_mode}, stream);
+}
+
+}  // namespace
+
+void run(const LayerNormBackwardArgs& args, CudaStream& stream) {
+  run_norm_backward<Norm::kLayer>(args, check_args(args), stream);
+}
+
+void run(const RmsNormBackwardArgs& args, CudaStream& stream) {
+  run_norm_backward<Norm::kRms>(args.as_layer_norm(), check_args(args), stream);
 }
 
 }  // namespace mantissa::cuda

@@ -1,16 +1,12 @@
-// Forward pass of layer and RMS normalisation, of x or of x + residual. A row is read once, into the registers of the
-// warp or block that works on it, and sum and y are written once: bound by memory; weight and bias come from the
-// caches.
-#pragma once
-
+// Forward pass of layer and RMS norm, of x or of x + residual; formulas and sources as in norm_cpu.cc. A row is read
+// once, into the registers of the warp or block that works on it: mean first, then the variance of the row that is
+// already in registers. sum and y are written once: bound by memory; weight and bias come from the caches.
 #include <utility>
 
-#include "core/cuda/device/device.h"
-#include "core/kernels/check_args.h"
-#include "core/kernels/norm/args.h"
 #include "core/kernels/norm/norm_row_cuda.h"
 
 namespace mantissa::cuda {
+namespace {
 
 // X and Y: T* or AnyFloats.
 template <typename X, typename Y>
@@ -24,13 +20,13 @@ struct NormForward {
   float epsilon;
 };
 
-// What is added to a row before it is normalised: nothing,
+// What is added to a row before it is normalised.
 struct NoResidual {
   template <typename Row>
   __device__ __forceinline__ void add_to(Row&, int64_t) const {}
 };
 
-// or a residual, and where the sum goes. R, S: T* or AnyFloats.
+// A residual, and where the sum goes. R, S: T* or AnyFloats.
 template <typename R, typename S>
 struct Residual {
   R residual;
@@ -46,7 +42,7 @@ struct Residual {
 constexpr int kForwardColumnsPerThread = 32;
 constexpr int kMaxForwardThreads = 512;  // leaves 128 registers for each
 
-// Row: how a thread has its part of x. block (threads of a row, rows at a time).
+// Row: how a thread holds its part of x. block (threads of a row, rows at a time).
 template <Norm kNorm, int Width, typename Row, typename X, typename Y, typename Addend>
 __global__ void __launch_bounds__(kMaxForwardThreads) norm_forward_kernel(NormForward<X, Y> p, Addend addend) {
   RowTeam<1> team(shared_memory<float>());
@@ -95,16 +91,15 @@ template <Norm kNorm, int Width, typename Row, typename X, typename Y, typename 
 void launch_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, const Addend& addend, CudaStream& stream) {
   using XOperand = OperandOf<X>;
   using YOperand = OperandOf<Y>;
-  const NormForward<typename XOperand::Type, typename YOperand::Type> p{
-      .x = XOperand::of(args.x),
-      .y = YOperand::of(args.y),
-      .weight = any_floats(args.weight),
-      .bias = any_floats(args.bias),
-      .mean = args.mean.defined() ? args.mean.data<float>() : nullptr,
-      .rstd = args.rstd.data<float>(),
-      .rows = rows.rows,
-      .columns = rows.columns,
-      .epsilon = args.epsilon};
+  const NormForward<typename XOperand::Type, typename YOperand::Type> p{.x = XOperand::of(args.x),
+                                                                        .y = YOperand::of(args.y),
+                                                                        .weight = any_floats(args.weight),
+                                                                        .bias = any_floats(args.bias),
+                                                                        .mean = data_or_null<float>(args.mean),
+                                                                        .rstd = args.rstd.data<float>(),
+                                                                        .rows = rows.rows,
+                                                                        .columns = rows.columns,
+                                                                        .epsilon = args.epsilon};
   constexpr unsigned kWarpsPerBlock = 4;
   constexpr int kThreadsPerMultiprocessor = 2048;
   const unsigned threads = team_threads(rows.columns, kForwardColumnsPerThread, kMaxForwardThreads);
@@ -120,47 +115,40 @@ void launch_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, con
 template <typename X, int Width>
 using ForwardRow = RowInRegisters<X*, Width, kForwardColumnsPerThread / Width>;
 
-// Whether rows fit into registers and their operands allow vectors of `width`; sum and residual where they are given.
-inline bool is_read_once(const LayerNormForwardArgs& args, const Rows& rows, int width) {
+// Whether rows fit into registers and all given operands allow vectors of `width`.
+bool is_read_once(const LayerNormForwardArgs& args, const Rows& rows, int width) {
   constexpr int64_t kMaxColumns = int64_t{kMaxForwardThreads} * kForwardColumnsPerThread;
-  const auto address = [](const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; };
   return rows.columns % width == 0 && rows.columns <= kMaxColumns &&
-         all_aligned(args.x.raw(), address(args.residual), address(args.sum), args.y.raw(), args.weight.raw(),
-                     address(args.bias));
+         all_aligned(args.x.raw(), raw_or_null(args.residual), raw_or_null(args.sum), args.y.raw(), args.weight.raw(),
+                     raw_or_null(args.bias));
 }
 
 template <Norm kNorm>
 void run_plain_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, CudaStream& stream) {
-  dispatch(args.x.dtype(), [&]<typename X>() {
-    dispatch(args.y.dtype(), [&]<typename Y>() {
-      constexpr int kWidth = kVectorWidth<X, Y>;
-      if (is_read_once(args, rows, kWidth)) {
-        launch_norm_forward<kNorm, kWidth, ForwardRow<X, kWidth>, X, Y>(args, rows, NoResidual{}, stream);
-      } else {
-        launch_norm_forward<kNorm, 1, RowInMemory, AnyFloats, AnyFloats>(args, rows, NoResidual{}, stream);
-      }
-    });
+  dispatch(args.x.dtype(), args.y.dtype(), [&]<typename X, typename Y>() {
+    constexpr int kWidth = kVectorWidth<X, Y>;
+    if (is_read_once(args, rows, kWidth)) {
+      launch_norm_forward<kNorm, kWidth, ForwardRow<X, kWidth>, X, Y>(args, rows, NoResidual{}, stream);
+    } else {
+      launch_norm_forward<kNorm, 1, RowInMemory, AnyFloats, AnyFloats>(args, rows, NoResidual{}, stream);
+    }
   });
 }
 
-// Fast where the sum has the dtype of one addend, as a residual stream and its sum have. Vectors are as wide as when
-// the sum is normalised without a residual: the same order of additions, the same bits.
+// Fast where the sum has the dtype of one addend, as in a residual stream. Vectors are as wide as when the sum is
+// normalised without a residual: the same order of additions, the same bits.
 template <Norm kNorm>
 void run_sum_norm_forward(LayerNormForwardArgs args, const Rows& rows, CudaStream& stream) {
   if (args.x.dtype() != args.sum.dtype()) std::swap(args.x, args.residual);
-  dispatch(args.x.dtype(), [&]<typename X>() {
-    dispatch(args.residual.dtype(), [&]<typename R>() {
-      dispatch(args.y.dtype(), [&]<typename Y>() {
-        constexpr int kWidth = kVectorWidth<X, Y>;
-        if (args.sum.dtype() == args.x.dtype() && is_read_once(args, rows, kWidth)) {
-          const Residual<const R*, X*> residual{args.residual.data<R>(), args.sum.data<X>()};
-          launch_norm_forward<kNorm, kWidth, ForwardRow<X, kWidth>, X, Y>(args, rows, residual, stream);
-        } else {
-          const Residual<AnyFloats, AnyFloats> residual{any_floats(args.residual), any_floats(args.sum)};
-          launch_norm_forward<kNorm, 1, RowInMemory, AnyFloats, AnyFloats>(args, rows, residual, stream);
-        }
-      });
-    });
+  dispatch(args.x.dtype(), args.residual.dtype(), args.y.dtype(), [&]<typename X, typename R, typename Y>() {
+    constexpr int kWidth = kVectorWidth<X, Y>;
+    if (args.sum.dtype() == args.x.dtype() && is_read_once(args, rows, kWidth)) {
+      const Residual<const R*, X*> residual{args.residual.data<R>(), args.sum.data<X>()};
+      launch_norm_forward<kNorm, kWidth, ForwardRow<X, kWidth>, X, Y>(args, rows, residual, stream);
+    } else {
+      const Residual<AnyFloats, AnyFloats> residual{any_floats(args.residual), any_floats(args.sum)};
+      launch_norm_forward<kNorm, 1, RowInMemory, AnyFloats, AnyFloats>(args, rows, residual, stream);
+    }
   });
 }
 
@@ -170,6 +158,16 @@ void run_norm_forward(const LayerNormForwardArgs& args, const Rows& rows, CudaSt
   if (rows.rows == 0) return;
   if (args.sum.defined()) return run_sum_norm_forward<kNorm>(args, rows, stream);
   run_plain_norm_forward<kNorm>(args, rows, stream);
+}
+
+}  // namespace
+
+void run(const LayerNormForwardArgs& args, CudaStream& stream) {
+  run_norm_forward<Norm::kLayer>(args, check_args(args), stream);
+}
+
+void run(const RmsNormForwardArgs& args, CudaStream& stream) {
+  run_norm_forward<Norm::kRms>(args.as_layer_norm(), check_args(args), stream);
 }
 
 }  // namespace mantissa::cuda
