@@ -42,4 +42,12 @@ Record* record_in(const char* op, const Tensor& tensor) {
   return reinterpret_cast<Record*>(tensor.raw());
 }
 
+// record_in() of a result, which is cleared first with kWrite.
+template <typename Record>
+Record* start_record(const char* op, const Tensor& tensor, GradientMode mode, CudaStream& stream) {
+  auto* const record = record_in<Record>(op, tensor);
+  if (mode == GradientMode::kWrite) set_bytes_async(record, 0, sizeof(Record), stream.handle());
+  return record;
+}
+
 }  // namespace mantissa::cuda

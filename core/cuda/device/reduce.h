@@ -20,6 +20,11 @@ struct Max {
   __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 
+// Of magnitude_bits(): integers, whose maximum loses no NaN.
+struct MaxBits {
+  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a < b ? b : a; }
+};
+
 // CUDA has no atomicAdd for int64_t; unsigned long long has the same size and representation.
 __device__ __forceinline__ void atomic_add(int64_t* total, uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(total), static_cast<unsigned long long>(value));

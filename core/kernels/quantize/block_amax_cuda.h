@@ -8,10 +8,6 @@
 
 namespace mantissa::cuda {
 
-struct MaxBits {
-  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a < b ? b : a; }
-};
-
 constexpr int non_finite(float value) { return is_finite_magnitude(magnitude_bits(value)) ? 0 : 1; }
 
 // amax: the calling thread's, as magnitude_bits(). count(): the number of its non-finite elements; called only if the
