@@ -2,7 +2,6 @@
 #include "core/kernels/reduction/args.h"
 
 #include "core/cpu/memory.h"
-#include "core/kernels/check_args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/reduction/column_sum_cpu.cc"
@@ -59,9 +58,7 @@ HWY_EXPORT(column_sum_kernel);
 void run(const ColumnSumArgs& args) {
   const Rows rows = check_args(args);
   thread_local Scratch scratch;
-  const size_t floats = static_cast<size_t>(RowBlocks(rows.rows).count * rows.columns);
-  float* partials = reinterpret_cast<float*>(scratch.reserve(floats * sizeof(float)));
-  HWY_DYNAMIC_DISPATCH(column_sum_kernel)(args, partials);
+  HWY_DYNAMIC_DISPATCH(column_sum_kernel)(args, scratch.reserve_floats(RowBlocks(rows.rows).count * rows.columns));
 }
 
 }  // namespace mantissa::cpu
