@@ -2,16 +2,35 @@
 // some of the rows, each lane four neighbouring columns of 128. The matrix is read once and written once.
 #pragma once
 
-#include "core/kernels/quantize/block_amax_cuda.h"
+#include "core/cuda/device/device.h"
+#include "core/kernels/quantize/args.h"
 #include "core/quant/block_factors.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa::cuda {
+
+constexpr int non_finite(float value) { return is_finite_magnitude(magnitude_bits(value)) ? 0 : 1; }
+
+// Adds a block's amax and its count of non-finite elements to a record. Integer atomics make the result independent of
+// the order of blocks. amax: the calling thread's, as magnitude_bits(). count(): the number of its non-finite elements;
+// called only if the block has any. All threads of a one-dimensional block must call. scratch: shared memory, one word
+// per warp.
+template <typename Count>
+__device__ __forceinline__ void add_to_record(QuantizeRecord* record, uint32_t amax, const Count& count,
+                                              uint32_t* scratch) {
+  const uint32_t largest = block_reduce(amax, MaxBits(), scratch);
+  if (!is_finite_magnitude(largest)) {
+    const uint32_t bad = block_reduce(static_cast<uint32_t>(count()), Sum(), scratch);
+    if (threadIdx.x == 0) atomic_add(&record->non_finite, bad);
+  }
+  if (threadIdx.x == 0) atomicMax(&record->amax, largest);
+}
 
 constexpr int kTileWarps = 8, kTileThreads = kTileWarps * kLanes;
 constexpr int kLaneColumns = 4, kTileColumns = kLanes * kLaneColumns;
 
-// Operands of type From at elements from + i: a pointer, or AnyFloats. Width: how many are read and written at once, 1
-// or kLaneColumns, which then divides the number of columns.
+// From: a pointer to the operand, or AnyFloats. Width: number of elements that are read and written at once, 1 or
+// kLaneColumns, which then divides the number of columns.
 template <int kRows, int Width>
 struct WarpTile {
   static constexpr int kTileRows = kTileWarps * kRows;
@@ -19,9 +38,9 @@ struct WarpTile {
   float values[kRows][kLaneColumns];
   int64_t row, column;  // the first of the calling lane
 
-  // Of a matrix.
+  // The number of tiles of a matrix.
   static unsigned count(int64_t rows, int64_t columns) {
-    return static_cast<unsigned>((rows + kTileRows - 1) / kTileRows * ((columns + kTileColumns - 1) / kTileColumns));
+    return static_cast<unsigned>(divide_up(rows, kTileRows) * divide_up(columns, kTileColumns));
   }
 
   // Tiles are numbered row by row.
@@ -32,13 +51,13 @@ struct WarpTile {
     column = tile % across * kTileColumns + lane * kLaneColumns;
   }
 
-  // Of the tile.
+  // The tile's.
   __device__ __forceinline__ int64_t first_row() const { return row - static_cast<int>(threadIdx.x) / kLanes * kRows; }
   __device__ __forceinline__ int64_t first_column() const {
     return column - static_cast<int>(threadIdx.x) % kLanes * kLaneColumns;
   }
 
-  // What the matrix has not is 0.
+  // Elements beyond the matrix are 0.
   template <typename From>
   __device__ __forceinline__ void load_from(const From& from, int64_t rows, int64_t columns) {
 #pragma unroll
@@ -97,7 +116,7 @@ struct WarpTile {
   }
 };
 
-// The largest over `lanes` neighbouring lanes, a power of two: in all of them.
+// The largest over `lanes` neighbouring lanes, a power of two; every lane gets it.
 __device__ __forceinline__ uint32_t max_over_lanes(uint32_t amax, int lanes) {
   for (int distance = lanes / 2; distance > 0; distance /= 2) {
     amax = MaxBits()(amax, __shfl_xor_sync(kAllLanes, amax, distance));
@@ -105,11 +124,11 @@ __device__ __forceinline__ uint32_t max_over_lanes(uint32_t amax, int lanes) {
   return amax;
 }
 
-// Each of a lane's amaxes becomes the largest of this lane in kWarps neighbouring warps, all unless given. scratch:
-// shared memory for one of every thread each.
+// Each of a lane's amaxes becomes the largest of this lane in kWarps neighbouring warps; default: all warps. scratch:
+// shared memory for kCount words of every thread.
 template <int kWarps = kTileWarps, int kCount>
 __device__ __forceinline__ void max_over_warps(uint32_t (&amaxes)[kCount], uint32_t* scratch) {
-  // Of the first of these warps.
+  // This lane's thread in the first of these warps.
   const int thread =
       static_cast<int>(threadIdx.x) / (kWarps * kLanes) * (kWarps * kLanes) + static_cast<int>(threadIdx.x) % kLanes;
 #pragma unroll
@@ -123,5 +142,10 @@ __device__ __forceinline__ void max_over_warps(uint32_t (&amaxes)[kCount], uint3
     }
   }
 }
+
+// Rounding to codes of 8 bits, with a scale of the tensor or with scales of blocks. The arguments have passed
+// check_args(), which returned `extents`; at least one row.
+void quantize_to_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream);
+void quantize_to_block_codes(const QuantizeArgs& args, Rows extents, CudaStream& stream);
 
 }  // namespace mantissa::cuda
