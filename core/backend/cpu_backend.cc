@@ -1,19 +1,19 @@
-// The CPU backend: SIMD kernels (Google Highway, best instruction set at run time) on OpenMP threads, GEMM by our kernels
-// and oneDNN. Registered as "cpu". Streams are immediate: every call has finished when it returns.
+// The CPU backend: SIMD kernels (Google Highway, best instruction set at run time) on OpenMP threads, GEMM by our
+// kernels and oneDNN. Registered as "cpu". Streams are immediate: every call has finished when it returns.
 #include <dnnl.h>
 #include <fmt/core.h>
 
 #include <cstring>
 #include <fstream>
 
+#include "core/backend/all_args.h"
 #include "core/backend/kernel_forward.h"
 #include "core/backend/registry.h"
 #include "core/base/process_memory.h"
 #include "core/base/thread_team.h"
 #include "core/cpu/memory.h"
-#include "core/backend/all_args.h"
 #include "core/kernels/check_args.h"
-#include "core/kernels/gemm/packed_operand_cpu.h"
+#include "core/kernels/gemm/packed_cpu.h"
 #include "hwy/highway.h"
 
 namespace mantissa::cpu {

@@ -1,5 +1,5 @@
-// What the argument structs of all kernels share, and KernelWork: what a call has to compute and to move, counted from
-// its arguments. Device-free. A kernel's struct stands in <family>/args.h.
+// Common parts of all kernels' argument structs, and KernelWork: the arithmetic and memory traffic of a call, counted
+// from its arguments. Device-free. The struct of a kernel is in <family>/args.h.
 //
 // Unless a struct says otherwise: "float" means fp32, bf16 or fp16; a kernel computes and accumulates in fp32 and
 // rounds once on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences),
@@ -7,10 +7,10 @@
 //
 // An argument struct has
 //   kName             the name of the kernel in profiles and recordings;
-//   operands(args)    pointers to all of its tensors, in a fixed order;
-// and beside it stand check_args() (ContractError where operands do not fit together; it looks at shapes, dtypes and
-// settings, never at device memory), run() of each device, and, where the defaults below do not fit, work_of() and
-// variant_of().
+//   operands(args)    pointers to all of its tensors, in a fixed order.
+// Its args.h also declares check_args(), run() for each device and, if the defaults below do not fit, work_of() and
+// variant_of(). check_args() throws ContractError if operands do not fit together. It reads shapes, dtypes and settings,
+// never device memory.
 #pragma once
 
 #include <array>
@@ -52,17 +52,17 @@ void dispatch(DType a, DType b, DType c, F&& f) {
            [&]<typename A, typename B>() { dispatch(c, [&]<typename C>() { f.template operator()<A, B, C>(); }); });
 }
 
-// What limits the speed of an operation: this device's arithmetic and memory, or something else (links, other ranks).
+// The limit of an operation's speed: this device's arithmetic and memory, or something else (links, other ranks).
 enum class Bound : uint8_t { kDevice, kOther };
 
-// FLOP: those of matrix products, and of the two (forward) or five (backward) products inside attention; a multiply-add
-// counts 2. Every other kernel is bound by memory and counts 0.
-// Bytes: each operand once where it is read and once where it is written: the least traffic that the operation needs,
+// FLOP: matrix products, including the two (forward) or five (backward) products inside attention. A multiply-add counts
+// 2. Every other kernel is bound by memory and counts 0.
+// Bytes: each operand once if it is read and once if it is written. This is the least traffic that the operation needs,
 // with cold caches and without reading anything twice.
 struct KernelWork {
   double flops = 0.0;
   double bytes = 0.0;
-  DType dtype = DType::kF32;  // of the products' operands; meaningless where flops is 0
+  DType dtype = DType::kF32;  // of the products' operands; meaningless if flops is 0
   Bound bound = Bound::kDevice;
 };
 
@@ -87,7 +87,7 @@ KernelWork work_of(const Args& args) {
   return traffic(bytes);
 }
 
-// What the time of a call depends on besides the dtypes and shapes of its operands. Default: nothing.
+// Settings that change the time of a call, besides the dtypes and shapes of its operands. Default: none.
 template <typename Args>
 std::string variant_of(const Args&) {
   return {};

@@ -20,7 +20,7 @@
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/kernels/gemm/peak_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 #include "core/profile/step_profiler.h"
 #include "models/model.h"
 #include "tools/bench/export_start.h"

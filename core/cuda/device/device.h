@@ -38,7 +38,7 @@ inline unsigned blocks_for(int64_t items, int64_t items_per_block, const CudaStr
 template <typename Record>
 Record* record_in(const char* op, const Tensor& tensor) {
   MANTISSA_CHECK(reinterpret_cast<uintptr_t>(tensor.raw()) % alignof(Record) == 0,
-                 "[{}] a record must lie at a multiple of {} bytes on a GPU", op, alignof(Record));
+                 "[{}] a record must be aligned to {} bytes on a GPU", op, alignof(Record));
   return reinterpret_cast<Record*>(tensor.raw());
 }
 

@@ -1,7 +1,7 @@
 #include "core/base/round_up.h"
 #include "core/kernels/attention/pairs_cpu.h"
 #include "core/kernels/attention/panels_cpu.h"
-#include "core/kernels/gemm/bf16_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_forward_cpu.cc"

@@ -6,7 +6,7 @@
 #include "core/base/round_up.h"
 #include "core/cpu/memory.h"
 #include "core/kernels/attention/blocks_cpu.h"
-#include "core/kernels/gemm/panels_cpu.h"
+#include "core/kernels/gemm/micro_cpu.h"
 #include "core/tensor/half.h"
 
 namespace mantissa::cpu {

@@ -1,11 +1,11 @@
-#include "core/kernels/gemm/plan_cpu.h"
+#include "core/kernels/gemm/packed_cpu.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "core/kernels/gemm/peak_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 
 namespace mantissa::cpu {
 namespace {

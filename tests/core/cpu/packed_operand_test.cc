@@ -1,4 +1,4 @@
-#include "core/kernels/gemm/packed_operand_cpu.h"
+#include "core/kernels/gemm/packed_cpu.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Products of tf32 operands: those of fp32 operands that the format's own conversion has rounded.
-#include "core/kernels/gemm/tf32_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 
 #include <gtest/gtest.h>
 

@@ -31,7 +31,7 @@ TEST(GemmCodes, RefuseWhatTheUnitsDoNotTake) {
         args.b = make_unwritten(DType::kU8, {32, 16});
         args.trans_b = Transpose::kNo;
       },
-      "codes must lie as (M, K) and (N, K)");
+      "codes must be stored as (M, K) and (N, K)");
   expect_refused(
       [](GemmArgs& args) {
         args.a = make_unwritten(DType::kU8, {8, 32});
@@ -69,11 +69,11 @@ TEST(GemmCodes, RefuseScalesOfBlocksThatDoNotFit) {
     expect_contract_error([&] { run(args); }, "[gemm] " + text);
   };
   expect_refused([](GemmArgs& args) { args.b_block_scales = {}; },
-                 "a and b must both have scales of blocks, or neither, got those of a alone");
+                 "a and b must both have block scales, or neither; got block scales of a only");
   expect_refused([](GemmArgs& args) { args.a_block_scales = {}; },
-                 "a and b must both have scales of blocks, or neither, got those of b alone");
+                 "a and b must both have block scales, or neither; got block scales of b only");
   expect_refused([](GemmArgs& args) { args.a_scale = make_elements<float>({1.0f}); },
-                 "a product with scales of blocks has no a_scale or b_scale");
+                 "a product with block scales has no a_scale or b_scale");
   expect_refused([](GemmArgs& args) { args.a_layout = BlockScaleLayout::kMicroTiles; },
                  "a and b must have blocks of one length, got 32 and 128");
   expect_refused([](GemmArgs& args) { args.a_layout = BlockScaleLayout::kSquareBlocks128; },
@@ -87,14 +87,14 @@ TEST(GemmCodes, RefuseScalesOfBlocksThatDoNotFit) {
       [](GemmArgs& args) {
         args.a = make_unwritten(DType::kBF16, {16, 256}), args.b = make_unwritten(DType::kBF16, {128, 256});
       },
-      "scales of blocks belong to codes, got a and b in bf16");
+      "block scales belong to codes, got a and b in bf16");
   expect_refused(
       [](GemmArgs& args) {
         const Tensor longer = make_unwritten(DType::kF32, {36});
         args.a_block_scales =
             Tensor(std::make_shared<Storage>(longer.raw() + 4, 128, longer.device(), nullptr), DType::kF32, {32});
       },
-      "a_block_scales must lie at a multiple of 16 bytes");
+      "a_block_scales must be aligned to 16 bytes");
 }
 
 }  // namespace

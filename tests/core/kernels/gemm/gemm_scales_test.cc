@@ -141,7 +141,7 @@ TEST(GemmScales, RefuseWhatTheyDoNotGoWith) {
           args.*other = Tensor();
           args.bias_gradient = make_unwritten(DType::kF32, {2});
         },
-        "bias_gradient adds up a as it is stored");
+        "bias_gradient sums a as it is stored");
   }
 }
 
