@@ -29,15 +29,25 @@ class AttentionChoiceTest : public ::testing::Test {
     args_ = {.qkv = tensor(DType::kBF16, {rows, 3 * kHeads * kDim}),
              .out = tensor(DType::kBF16, {rows, kHeads * kDim}),
              .lse = tensor(DType::kF32, {kBatch, kHeads, kLength}),
-             .shape = {.batch = kBatch, .sequence_length = kLength, .num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kDim, .scale = 0.25f}};
+             .shape = {.batch = kBatch,
+                       .sequence_length = kLength,
+                       .num_heads = kHeads,
+                       .num_kv_heads = kHeads,
+                       .head_dim = kDim,
+                       .scale = 0.25f}};
     set_values(1.0f);
-    own_attention_forward(args_, args_.shape, stream_);
+    own_attention_forward(args_, stream_);
     backward_args_ = {.qkv = args_.qkv,
                       .out = args_.out,
                       .lse = args_.lse,
                       .d_out = tensor(DType::kBF16, args_.out.shape()),
                       .d_qkv = tensor(DType::kBF16, args_.qkv.shape()),
-                      .shape = {.batch = kBatch, .sequence_length = kLength, .num_heads = kHeads, .num_kv_heads = kHeads, .head_dim = kDim, .scale = 0.25f}};
+                      .shape = {.batch = kBatch,
+                                .sequence_length = kLength,
+                                .num_heads = kHeads,
+                                .num_kv_heads = kHeads,
+                                .head_dim = kDim,
+                                .scale = 0.25f}};
     stream_.synchronize();
     fill(backward_args_.d_out, 1.0f);
   }
@@ -62,15 +72,15 @@ class AttentionChoiceTest : public ::testing::Test {
     stream_.set_attention_choice(choice);
     stream_.set_gemm_options({.selection = selection});
   }
-  bool forward() { return device_.try_forward(args_, args_.shape, stream_); }
-  bool backward() { return device_.try_backward(backward_args_, backward_args_.shape, stream_); }
+  bool forward() { return device_.try_forward(args_, stream_); }
+  bool backward() { return device_.try_backward(backward_args_, stream_); }
   std::string error_forward() {
     return testing::error_of([&] { forward(); });
   }
   // By a library of its own.
   bool forward_by(Behaviour& library) {
     AttentionDevice device([&] { return faulty_attention(library); });
-    return device.try_forward(args_, args_.shape, stream_);
+    return device.try_forward(args_, stream_);
   }
   // That of kCudnn. Leaves the choice as it is.
   std::string error_forward_by(Behaviour library) {

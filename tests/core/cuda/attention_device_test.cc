@@ -65,7 +65,7 @@ TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatIsMissingOrRefuses) {
   EXPECT_EQ(library_.runs, 0);
 
   AttentionDevice without([]() -> std::unique_ptr<AttentionEngine> { throw ConfigError("not installed"); });
-  EXPECT_FALSE(without.try_forward(args_, args_.shape, stream_));
+  EXPECT_FALSE(without.try_forward(args_, stream_));
 }
 
 // Not a T x T matrix in memory, whoever computes.
@@ -143,13 +143,12 @@ TEST_F(AttentionChoiceTest, CudnnIsRefusedWithTheReason) {
   AttentionForwardArgs single = args_;
   single.shape.sequence_length = 1;
   single.shape.batch = kBatch * kLength;
-  EXPECT_NE(
-      error_of([&] { device_.try_forward(single, single.shape, stream_); }).find("it needs two positions or more"),
-      std::string::npos);
+  EXPECT_NE(error_of([&] { device_.try_forward(single, stream_); }).find("it needs two positions or more"),
+            std::string::npos);
 
   AttentionDevice without([]() -> std::unique_ptr<AttentionEngine> { throw ConfigError("not installed"); });
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(error_of([&] { without.try_forward(args_, args_.shape, stream_); }),
+    EXPECT_EQ(error_of([&] { without.try_forward(args_, stream_); }),
               "[attention] cuda.attention: cudnn, but not installed; give cuda.attention=auto or own");
   }
 }

@@ -105,7 +105,7 @@ TEST_F(AttentionTrialTest, FaultsMustShowInBackwardPasses) {
   for (const AttentionFault& fault : kBackwardFaults) {
     Behaviour blind{.hides = Hides::kAll, .hidden = fault};
     AttentionDevice device([&] { return faulty_attention(blind); });
-    const std::string error = error_of([&] { device.try_backward(backward_args_, backward_args_.shape, stream_); });
+    const std::string error = error_of([&] { device.try_backward(backward_args_, stream_); });
     EXPECT_NE(error.find(fault.lost_in("gradient")), std::string::npos) << error;
   }
 }

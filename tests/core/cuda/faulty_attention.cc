@@ -23,7 +23,7 @@ bool has(const AttentionFault& fault, const Args& args) {
   if constexpr (requires { args.d_out; }) {
     if (fault.operand == AttentionFault::Operand::kGradient) operands = &args.d_out;
   }
-  const float value = to_float(operands->template data<BFloat16>()[fault.place(args.shape)]);
+  const float value = to_float(operands->template data<BFloat16>()[fault.index(args.shape)]);
   return std::isnan(fault.value) ? std::isnan(value) : value == fault.value;
 }
 
@@ -39,8 +39,8 @@ class FaultyPlan final : public AttentionPlan {
  public:
   explicit FaultyPlan(Behaviour& behaviour) : behaviour_(behaviour) {}
   size_t workspace_bytes() const override { return behaviour_.workspace_bytes; }
-  void forward(const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) override {
-    own_attention_forward(args, args.shape, stream);
+  void run(const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) override {
+    own_attention_forward(args, stream);
     spoil(args.out, workspace, stream);
     if (behaviour_.changes) {
       stream.synchronize();
@@ -50,8 +50,8 @@ class FaultyPlan final : public AttentionPlan {
     if (behaviour_.hides != Hides::kLse) hide_in<BFloat16>(args.out);
     if (behaviour_.hides != Hides::kOut) hide_in<float>(args.lse);
   }
-  void backward(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) override {
-    own_attention_backward(args, args.shape, stream);
+  void run(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) override {
+    own_attention_backward(args, stream);
     spoil(args.d_qkv, workspace, stream);
     if (hides_in(args, stream)) hide_in<BFloat16>(args.d_qkv);
   }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/kernels/attention/engine_cuda.h"
-#include "core/kernels/attention/trial_faults_cuda.h"
+#include "core/kernels/attention/device_cuda.h"
+#include "core/kernels/attention/trial_cuda.h"
 
 namespace mantissa::cuda {
 

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "core/cuda/cudnn/graph.h"
-#include "core/kernels/attention/engine_cuda.h"
+#include "core/kernels/attention/device_cuda.h"
 
 namespace mantissa::cuda {
 
