@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "tests/comm/nccl_ranks.h"
 #include "tests/comm/random_collectives.h"
 

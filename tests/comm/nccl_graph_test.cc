@@ -3,9 +3,9 @@
 
 #include <atomic>
 
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "core/cuda/emulation/stream_queue.h"
-#include "core/cuda/graph.h"
+#include "core/cuda/stream.h"
 #include "tests/comm/nccl_ranks.h"
 
 namespace mantissa {

@@ -5,7 +5,7 @@
 #include "comm/local/rank_threads.h"
 #include "comm/staged/staging_pool.h"
 #include "core/backend/registry.h"
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "tests/comm/borrowed_communicator.h"
 #include "tests/comm/emulated_gpu.h"

@@ -6,7 +6,7 @@
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "tests/comm/emulated_gpu.h"
 #include "tests/comm/random_collectives.h"
 

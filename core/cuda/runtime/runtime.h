@@ -118,4 +118,9 @@ GraphHandle end_capture(StreamHandle stream);
 void launch_graph(GraphHandle graph, StreamHandle stream);
 void destroy_graph(GraphHandle graph) noexcept;
 
+// Sends all ranges (core/profile/range.h) to the profiler that has started the program, if any: through NVTX, in a
+// domain "mantissa", with the kinds of ranges as categories. Without a profiler, ranges cost nothing. Only the first
+// call counts. Work that a CUDA graph repeats has no ranges, because the host does not execute it again.
+void send_ranges_to_profiler();
+
 }  // namespace mantissa::cuda

@@ -1,4 +1,4 @@
-#include "core/cuda/datasheet_peaks.h"
+#include "core/cuda/device_models.h"
 
 #include <gtest/gtest.h>
 

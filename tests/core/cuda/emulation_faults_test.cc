@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/cuda/device/device.h"
-#include "core/cuda/emulation/fault_text.h"
+#include "core/cuda/emulation/faults.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa::cuda {

@@ -1,4 +1,4 @@
-#include "core/cuda/nvtx_ranges.h"
+#include "core/cuda/runtime/runtime.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "core/cuda/emulation/fault_text.h"
+#include "core/cuda/emulation/faults.h"
 
 namespace mantissa::kernel_test {
 namespace {

@@ -21,7 +21,7 @@ struct Outcome {
 
 struct RunOptions {
   std::string test;         // of the program, as GoogleTest names it
-  std::string fault = {};   // MANTISSA_EMULATION_FAULT, see core/cuda/emulation/fault_text.h
+  std::string fault = {};   // MANTISSA_EMULATION_FAULT, see core/cuda/emulation/faults.h
   std::string report = {};  // MANTISSA_EMULATION_REPORT
   int seed = 1;
   double usual_seconds = 0.0;  // what it takes without a fault

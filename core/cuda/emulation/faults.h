@@ -1,8 +1,17 @@
 // Settings of the emulated GPU for tests: a seed for every order that a GPU leaves open, and faults that a kernel might
-// have.
+// have. A test can also start a test program with a fault in its environment and check that the program fails:
+//
+//   MANTISSA_EMULATION_FAULT    one fault:
+//       skip FILE:LINE          the wait at this place does not wait
+//       block KERNEL            the kernel's last block does not run
+//       shared BYTES KERNEL     the kernel's blocks get this much less shared memory
+//       bound INDEX BY KERNEL   one of the kernel's integer arguments is off by BY
+//     Anything else ends the process with kBadFaultExit, before main().
+//   MANTISSA_EMULATION_REPORT   a file that is written at exit: a line for each place and kernel that a fault can have
+//       wait FILE:LINE
+//       kernel BOUNDS SHARED_BYTES KERNEL      BOUNDS: 17,4,1, the largest value of each, or "none"
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -34,7 +43,7 @@ struct ShiftedBound {
 };
 
 // Faults, for tests that show that such a fault is detected. All apply to kernels that run while they are set. Default:
-// the environment's MANTISSA_EMULATION_FAULT (fault_text.h), else none.
+// the environment's MANTISSA_EMULATION_FAULT, else none.
 struct Faults {
   std::optional<Site> skipped_wait = {};  // the barrier, warp exchange or copy wait at this place does not wait
   std::string kernel = {};                // name of the kernel that has the following faults; empty: all kernels
@@ -51,15 +60,30 @@ const Faults& faults();
 std::vector<Site> take_wait_sites();
 void note_wait_site(const Site& site);
 
-// A kernel, named by its launch site and its parameter types without template arguments.
+// A kernel, named by its launch site and its parameter types, which distinguish the kernels that one function template
+// launches.
 struct Kernel {
   std::string name;
   std::vector<int64_t> bounds;  // the largest value that each of its integer arguments had
   size_t shared_bytes = 0;      // the most that a launch requested
 };
 
-// The kernels that have run since the process began, each once.
+// The kernels that have run since the process started, each once.
 const std::vector<Kernel>& kernels();
 void note_kernel(const Kernel& kernel);
+
+// `function` is the __PRETTY_FUNCTION__ of a template whose arguments are `Parameters`. Leaves out namespaces and
+// template arguments: "core/cuda/cast.cu.cc:30 (Cast, long int)".
+std::string kernel_name_from(const Site& site, const std::string& function);
+
+template <typename... Parameters>
+std::string kernel_name(const Site& site) {
+  return kernel_name_from(site, __PRETTY_FUNCTION__);
+}
+
+constexpr int kBadFaultExit = 64;  // not the exit status of a test program that found a failure
+
+// Throws std::invalid_argument if `text` is not a fault in the format above.
+Faults parse_fault(const std::string& text);
 
 }  // namespace mantissa::cuda::emulation

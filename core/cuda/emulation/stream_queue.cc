@@ -1,4 +1,4 @@
-#include "core/cuda/emulation/graph_capture.h"
+#include "core/cuda/emulation/stream_queue.h"
 
 #include <fmt/core.h>
 
@@ -34,8 +34,9 @@ bool GraphCapture::wait(StreamHandle stream, EventHandle event) {
 }
 
 GraphWork GraphCapture::finish() {
-  if (spoilt_by_ != nullptr) {
-    throw CudaError(fmt::format("[end_capture] the capture was spoilt by {}, which it does not permit", spoilt_by_));
+  if (invalidated_by_ != nullptr) {
+    throw CudaError(
+        fmt::format("[end_capture] the capture was invalidated by {}, which it does not permit", invalidated_by_));
   }
   const Progress& joined = known_.at(origin_);
   for (const auto& [stream, known] : known_) {

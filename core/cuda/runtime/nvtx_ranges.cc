@@ -1,10 +1,10 @@
-#include "core/cuda/nvtx_ranges.h"
-
+// Ranges (core/profile/range.h) for NVIDIA's profilers.
 #include <nvtx3/nvToolsExt.h>
 
 #include <mutex>
 #include <unordered_map>
 
+#include "core/cuda/runtime/runtime.h"
 #include "core/profile/range.h"
 
 namespace mantissa::cuda {
