@@ -1,7 +1,6 @@
 // The real cuBLASLt, as far as it goes without a GPU: opening it, its symbols, its descriptors.
 #include <gtest/gtest.h>
 
-#include "core/cuda/cublaslt/gemm_descriptor.h"
 #include "core/cuda/cublaslt/gemm_library.h"
 #include "core/cuda/cublaslt/gemm_problem.h"
 

@@ -1,7 +1,7 @@
 // Which of cuBLASLt's algorithms is taken, and kept.
 #include <fstream>
 
-#include "core/cuda/cublaslt/gemm_algorithms.h"
+#include "core/cuda/cublaslt/gemm_device.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "tests/core/cuda/gemm_products.h"
 
