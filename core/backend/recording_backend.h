@@ -1,4 +1,4 @@
-// RecordingBackend: computes nothing, as DryRunBackend, and tells of every call what it would have been.
+// RecordingBackend: computes nothing, like DryRunBackend, and reports every call as a KernelCall.
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@ namespace mantissa {
 class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRunBackend> {
  public:
   using Sink = std::function<void(KernelCall call)>;
-  // `like` and `support`: see DryRunBackend. Nothing is told until phase() says where the step is.
+  // `like` and `support`: see DryRunBackend. Nothing is reported before the first phase().
   explicit RecordingBackend(Sink sink, Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone);
   ~RecordingBackend() override;
 
-  // What follows belongs to this phase, a string of static storage; "" for no step.
+  // The phase of the following calls, a string of static storage; "" for calls outside of a step.
   void phase(std::string_view name) { phase_ = name; }
 
-  // Addresses that nobody else has: which operands are the same memory is part of what a kernel costs.
+  // Unique addresses: the cost of a kernel depends on which operands share memory.
   std::shared_ptr<Storage> reserve(size_t bytes) override;
 
   void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;

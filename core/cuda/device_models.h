@@ -26,7 +26,7 @@ std::string unusable_reason(int index);
 struct DatasheetPeaks {
   double half = 0;  // bf16 and fp16 operands
   double tf32 = 0;
-  double codes = 0;  // e4m3 and e5m2 operands; 0: the GPU has no units for them
+  double codes = 0;  // e4m3 and e5m2 operands; 0: the GPU has no FP8 units
 };
 
 // The rates by the driver's name of a GPU, such as "NVIDIA H100 80GB HBM3"; nothing for a GPU outside the table. Names

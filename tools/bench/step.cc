@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-#include "core/backend/gemm_peak.h"
+#include "core/backend/device_rates.h"
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "comm/gpu_claim.h"
-#include "core/backend/gemm_peak.h"
+#include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 

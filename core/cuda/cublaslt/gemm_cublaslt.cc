@@ -60,7 +60,7 @@ Fp8GemmSupport fp8_gemm_support(const DeviceProperties& device) {
 
 std::string describe_fp8_gemm_support(const DeviceProperties& device) {
   if (fp8_gemm_support(device) == Fp8GemmSupport::kNone) {
-    return fmt::format("compute capability {}.{} has no units for them, 8.9 and newer ones have", device.major,
+    return fmt::format("compute capability {}.{} has no FP8 units; 8.9 and newer have them", device.major,
                        device.minor);
   }
   return fmt::format("{}, compute capability {}.{}", describe_gemm(), device.major, device.minor);
