@@ -20,7 +20,7 @@ struct Max {
   __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
 
-// Of magnitude_bits(): integers, whose maximum loses no NaN.
+// Maximum of magnitude_bits(): integers, whose maximum keeps every NaN.
 struct MaxBits {
   __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a < b ? b : a; }
 };

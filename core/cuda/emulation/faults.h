@@ -35,7 +35,7 @@ void set_seed(uint64_t seed);
 uint64_t seed();
 
 // A bound that is off by `by`: the integer number `index` among the kernel's arguments, fields of structs included
-// (bounds.h). A bound of 1 or less is not decreased: no work at all, or a division by zero, would be too easy to
+// (launch.h). A bound of 1 or less is not decreased: no work at all, or a division by zero, would be too easy to
 // notice.
 struct ShiftedBound {
   size_t index = 0;
@@ -73,7 +73,7 @@ const std::vector<Kernel>& kernels();
 void note_kernel(const Kernel& kernel);
 
 // `function` is the __PRETTY_FUNCTION__ of a template whose arguments are `Parameters`. Leaves out namespaces and
-// template arguments: "core/cuda/cast.cu.cc:30 (Cast, long int)".
+// template arguments: "core/kernels/norm/norm_forward.cu.cc:30 (Cast, long int)".
 std::string kernel_name_from(const Site& site, const std::string& function);
 
 template <typename... Parameters>

@@ -3,7 +3,7 @@
 // GELU, kTanh: y = x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3). Since (1 + tanh(u)) / 2 = sigmoid(2u):
 //   y = x s,  y' = s + x s (1 - s) (2u)',  s = sigmoid(2u): no cancellation where s is tiny.
 // GELU, kErf: y = x cdf(x),  y' = cdf(x) + x density(x), of the standard normal distribution.
-// As in PyTorch, y(-Inf) = y'(+-Inf) = NaN: an overflow upstream does not turn into an innocent 0.
+// As in PyTorch, y(-Inf) = y'(+-Inf) = NaN: an overflow does not become 0.
 // ReLU^2: y = r^2, y' = 2r, r = max(x, 0). A NaN of x or dy stays one, as does an infinity of dy at x <= 0: inf * 0 is
 // NaN, so an overflow does not disappear.
 // SwiGLU; x holds gate and up side by side in each row:

@@ -106,7 +106,7 @@ void run_split(const Split<Parts>& operation, int64_t numel, CudaStream& stream)
   run_elementwise<kVectorWidth<float, BFloat16>>(operation, numel, alignment, stream);
 }
 
-// Rows are samples. Where a sample's elements are a multiple of four, four elements share one call of Philox4x32-10
+// Rows are samples. If a sample's elements are a multiple of four, four elements share one call of Philox4x32-10
 // (Salmon et al., SC'11), else each makes its own.
 template <typename X, typename Y>
 struct Dropout {

@@ -3,7 +3,7 @@
 // One block a row, one pass over it: a thread keeps the largest logit so far and the fp32 sum of exponentials relative
 // to it, which is rescaled when the largest grows (Milakov & Gimelshein, "Online normalizer calculation for softmax",
 // 2018). Threads' sums are added in double; a loss is rounded once. The division of columns among threads depends on
-// their number alone, not on the row's address, so a row's loss does not depend on where it lies. Losses are summed in
+// their number alone, not on the row's address, so a row's loss does not depend on its address. Losses are summed in
 // double, in row order within 256 equal runs of rows, then the runs in order.
 //
 // Backward, in place:

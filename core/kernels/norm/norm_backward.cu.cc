@@ -25,7 +25,7 @@ constexpr int kBackwardColumnsPerThread = 8;
 constexpr int kMaxBackwardThreads = 1024;
 constexpr int64_t kMaxColumnsInRegisters = int64_t{kMaxBackwardThreads} * kBackwardColumnsPerThread;
 
-// What the elements of a row share.
+// Values common to the elements of a row.
 struct RowFactors {
   float mean, rstd;
   float mean_g, mean_g_xhat;  // over the row, of g and g xhat

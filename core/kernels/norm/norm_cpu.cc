@@ -25,7 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// What the elements of a row share. The mean is 0 for RMS norm.
+// Values common to the elements of a row. The mean is 0 for RMS norm.
 template <Norm kNorm>
 struct RowStatistics {
   float mean, rstd;

@@ -20,7 +20,7 @@ struct NormForward {
   float epsilon;
 };
 
-// What is added to a row before it is normalised.
+// The addend of a row before it is normalised.
 struct NoResidual {
   template <typename Row>
   __device__ __forceinline__ void add_to(Row&, int64_t) const {}

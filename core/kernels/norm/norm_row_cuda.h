@@ -1,4 +1,4 @@
-// Shared by the kernels of both norms: the threads that work on one row, and each thread's part of the row.
+// Common parts of the kernels of both norms: the threads that process one row, and each thread's part of the row.
 #pragma once
 
 #include <algorithm>

@@ -5,9 +5,9 @@
 // bits. Fused multiply-adds are spelled out where the CPU kernel has them, so that the bits depend neither on the
 // compiler nor on the vector width.
 //
-// UpdateControl is read from device memory: a verdict that was reached there predicates the update, and the host does
-// not wait. The update's number is read there too, so that a captured step rounds anew each time. Bound by memory: 28
-// bytes an element with fp32 moments, plus those of the weight.
+// UpdateControl is read from device memory: a verdict on the device can suppress the update without a wait of the host.
+// The update's number is read there too, so that repetitions of a captured step use different random words. Bound by
+// memory: 28 bytes an element with fp32 moments, plus those of the weight.
 //
 // Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/kernels/optimizer/args.h"
@@ -31,7 +31,7 @@ struct Nearest {
   }
 };
 
-// core/tensor/stochastic_rounding.h, with a quarter of a Philox call for each weight.
+// By core/tensor/stochastic_rounding.h, with a quarter of a Philox call for each weight.
 struct Stochastic {
   uint64_t key;
   int64_t first_group;  // of four elements: where the parameter's part begins

@@ -5,7 +5,7 @@
 
 namespace mantissa {
 
-// Inputs of one update, on the device, so that a verdict reached there can predicate it without the host.
+// Inputs of one update, on the device, so that a verdict on the device can suppress it without the host.
 struct UpdateControl {
   int32_t apply = 1;              // 0: leave everything untouched
   float gradient_multiplier = 1;  // unscaling and clipping in one factor
@@ -29,7 +29,7 @@ enum class WeightRounding : uint8_t {
 // The weights are one of
 //   master (n) fp32; weight (n) float, may be undefined. An fp32 weight is the master.
 //   weight (n) bf16, no master, kStochastic: rounded stochastically, so that updates below half a step are not lost.
-//   weight (n) bf16, no master, compensation c (n) bf16, kNearest: Kahan's summation, with D what the formula adds,
+//   weight (n) bf16, no master, compensation c (n) bf16, kNearest: Kahan's summation; D is the formula's change,
 //     u = D + c; weight' = bf16(weight + u); c = bf16(u - (weight' - weight)).
 // The moments are each one of
 //   (n) fp32;
@@ -39,10 +39,10 @@ enum class WeightRounding : uint8_t {
 //
 // Element i is element e = first_element + i of parameter number `parameter`. Its weight is rounded stochastically by
 //   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, control.update})[e % 4],
-// its v by the same with moment_key: ranks, shards, devices and threads play no part. first_element is a multiple of 4,
-// and of kDynamicBlock with u8 moments.
-// Without gradient, m and v there is no update: only the weight is written, from the master, as update number
-// control.update rounded it.
+// and its v by the same with moment_key, independent of ranks, shards, devices and threads. first_element is a multiple
+// of 4, and of kDynamicBlock with u8 moments.
+// Without gradient, m and v there is no update: the weight is written from the master, rounded as in update
+// control.update.
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
   Tensor gradient{}, master{}, m{}, v{}, weight{};

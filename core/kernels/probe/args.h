@@ -1,6 +1,6 @@
 // Probes: kernels that measure the effect of rounding on tensors. They read and count; they change no operand.
 //
-// With kWrite a record holds the counts of this call, with kAccumulate they are added to those that it holds.
+// kWrite overwrites a record with the counts of this call; kAccumulate adds them.
 #pragma once
 
 #include "core/kernels/kernel_args.h"
@@ -36,8 +36,7 @@ struct UpdateStagnationArgs {
   static auto operands(auto& args) { return std::array{&args.weight, &args.delta, &args.updated, &args.record}; }
 };
 
-// Counts what quantize() does to the values of src (R, C) float when it rounds to nearest. format, axis and scale as in
-// QuantizeArgs.
+// Counts the losses when QuantizeArgs rounds src (R, C) float to nearest. format, axis and scale as in QuantizeArgs.
 struct RoundingLossesArgs {
   static constexpr std::string_view kName = "rounding_losses";
   Tensor src{};
@@ -50,8 +49,8 @@ struct RoundingLossesArgs {
   static auto operands(auto& args) { return std::array{&args.src, &args.scale, &args.record}; }
 };
 
-// Sums the differences of x (float, any shape) from reference (fp32, as many elements). Each device adds in an order of
-// its own, the same in every run.
+// Sums the differences of x (float, any shape) from reference (fp32, equal numel). Each device adds in its own order,
+// which is the same in every run.
 struct CompareArgs {
   static constexpr std::string_view kName = "compare";
   Tensor x{}, reference{};

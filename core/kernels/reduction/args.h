@@ -68,7 +68,7 @@ struct SumContributionsArgs {
 };
 
 // Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 of this rank's micro-batches, in double and in
-// order; and the sum, in order, of stats (N * sizeof(TensorStats)) u8 of its shards of the N buckets.
+// order; and the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets.
 struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
   Tensor losses{}, stats{}, record{};

@@ -1,6 +1,6 @@
 // The decision about one update, as plain records and a function that runs on the device (constexpr: nvcc compiles it
 // for both sides). It turns the ranks' findings in loss and gradients into AdamW's UpdateControl. The host plans a step
-// and reads the decision later; it never stands between the gradients and the update.
+// and reads the decision later; the update never waits for the host.
 #pragma once
 
 #include <cmath>
@@ -55,15 +55,14 @@ struct UpdateDecision {
   StepOutcome outcome = StepOutcome::kClean;
   double grad_norm = 0.0;    // of the unscaled gradient, before clipping
   double clip_factor = 1.0;  // 1 unless applied
-  // An earlier step was not applied, so the plan of this one rests on a wrong assumption: it is void, and changed
-  // nothing.
+  // An earlier step was not applied, so the plan of this step is based on a wrong assumption. The step changed nothing.
   bool held = false;
 
   constexpr bool applied() const { return outcome == StepOutcome::kClean && !held; }
 };
 
-// Uses comparisons only, which are false for NaN. A difference such as x - x would be no test: if x is a product, a
-// compiler may fuse the two into one operation that gives the product's rounding error.
+// Uses comparisons only, which are false for NaN. A difference such as x - x is not reliable: if x is a product, a
+// compiler may fuse the two into one operation, which gives the product's rounding error.
 constexpr bool is_finite(double x) {
   constexpr double kLargest = std::numeric_limits<double>::max();
   return x >= -kLargest && x <= kLargest;

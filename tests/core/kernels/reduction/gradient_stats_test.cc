@@ -1,3 +1,4 @@
+// Statistics of gradients, and the decision about an update.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,9 +8,132 @@
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"
+#include "tests/reference/random_values.h"
 
 namespace mantissa::kernel_test {
 namespace {
+
+using reference::random_values;
+
+TensorStats read(const Tensor& record) { return fetch_record<TensorStats>(record); }
+
+double sum_squares(const std::vector<double>& values) {
+  double sum = 0.0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+TEST(TensorStats, SumsSquaresInDouble) {
+  device_under_test().on_each_variant([] {
+    for (const Placement placement : kPlacements) {
+      const PlacementScope scope(placement);
+      for (const DType dtype : kFloatDTypes) {
+        for (const int64_t n : {0, 1, 3, 17, 63, 65, 129, 16385}) {
+          const Tensor x = make_tensor(dtype, {n}, random_values(n, 1));
+          const Tensor record = make_record(TensorStats());
+          run(TensorStatsArgs{.x = x, .record = record});
+          const double expected = sum_squares(values_of(x));
+          // Sums in double, of positive terms: n roundings of 2^-53 on either side.
+          EXPECT_NEAR(read(record).sum_squares, expected, expected * 2.0 * static_cast<double>(n + 1) * 0x1p-53);
+          EXPECT_EQ(read(record).first_bad, TensorStats::kNone);
+          EXPECT_EQ(read(record).nan_count + read(record).inf_count, 0);
+        }
+      }
+    }
+  });
+}
+
+// Where a tensor lies changes how it is read, and nothing else.
+TEST(TensorStats, TheSameBitsWhereverTheElementsLie) {
+  const std::vector<double> values = random_values(20003, 5);
+  for (const DType dtype : kFloatDTypes) {
+    std::vector<double> sums;
+    for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
+      const PlacementScope scope(placement);
+      const Tensor record = make_record(TensorStats());
+      run(TensorStatsArgs{.x = make_tensor(dtype, {20003}, values), .record = record});
+      sums.push_back(read(record).sum_squares);
+    }
+    EXPECT_EQ(sums[0], sums[1]);
+  }
+}
+
+// More than 1024 blocks of 16384 elements: a GPU gives each block more of them.
+TEST(TensorStats, AVeryLargeTensor) {
+  const int64_t n = (int64_t{1} << 24) + 16387;
+  const auto storage = device_under_test().guarded_storage(static_cast<size_t>(n) * sizeof(BFloat16));
+  const Tensor x(storage, DType::kBF16, Shape{n});
+  device_under_test().backend().fill(x, 0.5f, device_under_test().stream());
+  const Tensor record = make_record(TensorStats());
+  run(TensorStatsArgs{.x = x, .record = record});
+  EXPECT_EQ(read(record).sum_squares, 0.25 * static_cast<double>(n));
+  set_element(x, n - 1, NAN);
+  set_element(x, n - 16387, HUGE_VAL);
+  run(TensorStatsArgs{.x = x, .record = record});
+  EXPECT_EQ(read(record).first_bad, n - 16387);
+  EXPECT_EQ(read(record).nan_count, 1);
+  EXPECT_EQ(read(record).inf_count, 1);
+}
+
+TEST(TensorStats, SquaresOfLargeFp32ValuesDoNotOverflow) {
+  device_under_test().on_each_variant([] {
+    const Tensor record = make_record(TensorStats());
+    run(TensorStatsArgs{.x = make_tensor(DType::kF32, {3}, {3e38, -3e38, 1.0}), .record = record});
+    EXPECT_NEAR(read(record).sum_squares, 1.8e77, 1e71);  // fp32 inputs: 3e38 is rounded by up to 2^-24
+    EXPECT_EQ(read(record).first_bad, TensorStats::kNone);
+  });
+}
+
+TEST(TensorStats, FindsEveryNonFiniteValueAndTheFirst) {
+  device_under_test().on_each_variant([] {
+    for (const DType dtype : kFloatDTypes) {
+      for (const size_t where : {0u, 5u, 16383u, 16384u, 40000u}) {
+        std::vector<double> values = random_values(40001, 1);
+        values[where] = -HUGE_VAL;
+        values[40000] = where == 40000 ? -HUGE_VAL : NAN;
+        const Tensor record = make_record(TensorStats());
+        run(TensorStatsArgs{.x = make_tensor(dtype, {40001}, values), .record = record, .index_offset = 1000});
+        EXPECT_EQ(read(record).first_bad, 1000 + static_cast<int64_t>(where));
+        EXPECT_EQ(read(record).inf_count, 1);
+        EXPECT_EQ(read(record).nan_count, where == 40000 ? 0 : 1);
+        EXPECT_FALSE(std::isfinite(read(record).sum_squares));
+      }
+    }
+  });
+}
+
+TEST(TensorStats, AddsToTheRecord) {
+  const Tensor record = make_record(TensorStats{.first_bad = 50, .nan_count = 2, .inf_count = 3, .sum_squares = 10.0});
+  run(TensorStatsArgs{.x = make_tensor(DType::kF32, {2}, {1.0, 2.0}), .record = record, .index_offset = 7});
+  EXPECT_EQ(read(record).sum_squares, 15.0);
+  EXPECT_EQ(read(record).first_bad, 50);
+  run(TensorStatsArgs{.x = make_tensor(DType::kF32, {2}, {NAN, HUGE_VAL}), .record = record, .index_offset = 7});
+  EXPECT_EQ(read(record).first_bad, 7);
+  EXPECT_EQ(read(record).nan_count, 3);
+  EXPECT_EQ(read(record).inf_count, 4);
+}
+
+TEST(TensorStats, TheSameBitsOnEverySchedule) {
+  const int64_t n = device_under_test().large(70001);
+  std::vector<double> values = random_values(n, 1);
+  for (const bool bad : {false, true}) {
+    if (bad) values[values.size() / 2] = values[values.size() - 10] = NAN;
+    const Tensor x = make_tensor(DType::kF32, {n}, values);
+    expect_same_bits_on_every_schedule([&] {
+      const Tensor record = make_record(TensorStats());
+      run(TensorStatsArgs{.x = x, .record = record});
+      return std::vector<Tensor>{record};
+    });
+  }
+}
+
+TEST(TensorStats, RefusesARecordOfAnotherSize) {
+  expect_contract_error(
+      [] {
+        run(TensorStatsArgs{.x = make_tensor(DType::kF32, {1}, {1.0}), .record = make_unwritten(DType::kU8, {3})});
+      },
+      "[tensor_stats] record must have 32 elements, got shape (3)");
+}
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -33,7 +157,7 @@ VerdictRecord record_of(const std::vector<float>& losses, const std::vector<Tens
                              .loss_sum = 9.0};
   const Tensor record = make_record(before);
   run(RecordVerdictArgs{.losses = make_elements(losses), .stats = stats, .record = record});
-  return read_record<VerdictRecord>(record);
+  return fetch_record<VerdictRecord>(record);
 }
 
 VerdictRecord record_of(const std::vector<float>& losses) {
@@ -234,7 +358,7 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
       const std::vector<std::byte> records_before = bytes_of(records), plan_before = bytes_of(plan);
       run(DecideUpdateArgs{.records = records, .plan = plan, .hold = hold, .control = control, .decision = decision});
 
-      const auto decided = read_record<UpdateDecision>(decision);
+      const auto decided = fetch_record<UpdateDecision>(decision);
       EXPECT_EQ(decided.outcome, c.outcome);
       EXPECT_EQ(decided.verdict.loss_rank, c.loss_rank);
       EXPECT_EQ(decided.verdict.first_bad, c.first_bad);
@@ -245,7 +369,7 @@ TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
 
       const bool applied = c.outcome == StepOutcome::kClean && c.hold == 0;
       const UpdateControl control_expected = control_of(expected, c.plan);
-      const auto controlled = read_record<UpdateControl>(control);
+      const auto controlled = fetch_record<UpdateControl>(control);
       EXPECT_EQ(controlled.apply, applied ? 1 : 0);
       if (applied) {
         EXPECT_NEAR(controlled.gradient_multiplier, control_expected.gradient_multiplier,
@@ -269,9 +393,9 @@ TEST(DecideUpdate, ClipsToTheThreshold) {
                        .hold = make_indices({0}),
                        .control = control,
                        .decision = decision});
-  EXPECT_EQ(read_record<UpdateDecision>(decision).grad_norm, 5.0);
-  EXPECT_NEAR(read_record<UpdateDecision>(decision).clip_factor, 1.0 / 5.000001, 1e-15);
-  EXPECT_NEAR(read_record<UpdateControl>(control).gradient_multiplier, 0.25 / 5.000001, 1e-8);
+  EXPECT_EQ(fetch_record<UpdateDecision>(decision).grad_norm, 5.0);
+  EXPECT_NEAR(fetch_record<UpdateDecision>(decision).clip_factor, 1.0 / 5.000001, 1e-15);
+  EXPECT_NEAR(fetch_record<UpdateControl>(control).gradient_multiplier, 0.25 / 5.000001, 1e-8);
 }
 
 TEST(DecideUpdate, NamesWhatIsWrong) {
