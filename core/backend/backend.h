@@ -1,6 +1,6 @@
-// Backend: the memory and the kernels of one device. The kernels are those of core/kernels/kernel_list.h, each as
-// run(args, stream); the argument structs stand in core/kernels/<family>/args.h. Calls are ordered by the stream;
-// operands must stay alive until the stream has passed them.
+// Backend: the memory and the kernels of one device. It runs each kernel of core/kernels/kernel_list.h as run(args,
+// stream); core/kernels/<family>/args.h defines the argument structs. The stream orders calls. Operands must stay alive
+// until the stream has passed them.
 #pragma once
 
 #include <algorithm>
@@ -27,9 +27,9 @@ struct MemoryUse {
 
 struct TensorStats;
 
-// A device runs each kernel of a list: run(args, stream). One virtual function serves them all, because a class with
-// one for each kernel takes the compiler seconds in every file that makes one. core/backend/kernel_forward.h implements
-// it.
+// A device runs each kernel of a list: run(args, stream). One virtual function serves all of them, because a class with
+// one for each kernel costs seconds of compile time in every file that instantiates it. core/backend/kernel_forward.h
+// implements it.
 template <typename List>
 class RunsKernels;
 
@@ -56,6 +56,9 @@ using OptimizerDevice = RunsKernels<OptimizerKernels>;
 using ReductionDevice = RunsKernels<ReductionKernels>;
 using ProbeDevice = RunsKernels<ProbeKernels>;
 
+// A stream for devices on which every call has finished when it returns.
+std::unique_ptr<Stream> make_immediate_stream();
+
 class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDevice, public ProbeDevice {
  public:
   using ComputeDevice::run;
@@ -69,34 +72,34 @@ class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDe
   // One line for the log: device, instruction set or architecture, threads, library versions.
   virtual std::string describe() const = 0;
   virtual std::unique_ptr<Stream> create_stream() = 0;
-  // How the streams that are made from now on multiply matrices. A device without such a choice ignores it.
+  // Matrix multiplication options for streams that are created later. Devices without a choice ignore them.
   virtual void set_gemm_options(const GemmOptions&) {}
-  // Who computes attention on the streams that are made from now on. Likewise.
+  // Attention kernels for streams that are created later. Devices without a choice ignore it.
   virtual void set_attention_choice(AttentionChoice) {}
-  // Which products of 8-bit operands gemm() takes as codes, under the present GemmOptions; asked before operands are
+  // The products of 8-bit codes that the device runs natively with the current GemmOptions. Queried before operands are
   // rounded.
   virtual Fp8GemmSupport fp8_gemm_support() const { return Fp8GemmSupport::kNone; }
-  // Whose they are, or why there are none, for the log: "cuBLASLt 13.1.0, compute capability 9.0".
-  virtual std::string describe_fp8_gemm_support() const { return "this device has no units for them"; }
-  // For a matrix that several products will read as GemmArgs::b. nullptr on a device that would gain nothing by it.
+  // The library that runs them, or the reason that none does, for the log: "cuBLASLt 13.1.0, compute capability 9.0".
+  virtual std::string describe_fp8_gemm_support() const { return "this device has no FP8 units"; }
+  // A cache for a matrix that several products read as GemmArgs::b. nullptr on a device that would not benefit.
   virtual std::unique_ptr<OperandCache> make_operand_cache() { return nullptr; }
-  // Records what `body` queues on `stream`, and on streams that it joins to it by events, instead of running it. The
-  // memory that it names must stay. Nothing may be allocated, uploaded or waited for in it. ConfigError if the device
-  // cannot.
+  // Records the work that `body` queues on `stream`, and on streams that it joins by events, instead of running it. The
+  // memory that the work uses must stay allocated. `body` must not allocate, upload or wait. Throws ConfigError if the
+  // device does not support capture.
   virtual std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body);
 
-  // Zeroed memory, 64-byte aligned, that lives until its last tensor goes. `what` is named when memory runs out.
+  // Zeroed memory, 64-byte aligned, freed with its last tensor. The error names `what` if there is no memory.
   virtual std::shared_ptr<Storage> allocate(size_t bytes, const char* what) = 0;
-  // Memory for an Arena, uninitialised. A CPU gives address space, of which pages are taken as they are touched; a GPU
-  // gives all of it at once.
+  // Memory for an Arena, uninitialised. A CPU reserves address space, whose pages are allocated on first touch. A GPU
+  // allocates all of it at once.
   virtual std::shared_ptr<Storage> reserve(size_t bytes) = 0;
   // Host memory that the device copies from and to directly (pinned, for a GPU), in tensors of Device::Kind::kCpu.
   virtual std::shared_ptr<Storage> allocate_staging(size_t bytes, const char* what) = 0;
-  // What this process holds of the device's memory. A CPU's: the whole process, as the operating system counts. A
-  // GPU's: all that this backend took, without what the driver and the libraries keep for themselves.
+  // The device memory that this process holds. CPU: the whole process, as the operating system counts it. GPU: all
+  // allocations of this backend, without those of the driver and the libraries.
   virtual MemoryUse memory_use() const = 0;
-  // Copies within the device, or between it and staging memory; equal dtype and numel. Staging memory must stay as it
-  // is until the stream has passed the copy.
+  // Copies within the device, or between it and staging memory; equal dtype and numel. Staging memory must not change
+  // until the stream has passed the copy.
   virtual void copy(const Tensor& src, const Tensor& dst, Stream& stream) = 0;
   // dst.size_bytes() bytes from host memory, which may be reused when the call returns.
   virtual void upload(const void* host, const Tensor& dst, Stream& stream) = 0;

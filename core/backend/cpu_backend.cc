@@ -1,35 +1,23 @@
-// The CPU backend: SIMD kernels (Google Highway, best instruction set at run time) on OpenMP threads, GEMM by our kernels
-// and oneDNN. Registered as "cpu". Streams are immediate: every call has finished when it returns.
+// The CPU backend: SIMD kernels (Google Highway, best instruction set at run time) on a thread team, GEMM by our
+// kernels and oneDNN. Registered as "cpu". Streams are immediate: every call has finished when it returns.
 #include <dnnl.h>
 #include <fmt/core.h>
 
 #include <cstring>
 #include <fstream>
 
+#include "core/backend/all_args.h"
 #include "core/backend/kernel_forward.h"
 #include "core/backend/registry.h"
 #include "core/base/process_memory.h"
 #include "core/base/thread_team.h"
-#include "core/cpu/host_memory.h"
-#include "core/backend/all_args.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
-#include "core/kernels/gemm/packed_operand_cpu.h"
+#include "core/kernels/gemm/packed_cpu.h"
 #include "hwy/highway.h"
 
 namespace mantissa::cpu {
 namespace {
-
-class CpuEvent final : public Event {
- public:
-  bool done() const override { return true; }
-};
-
-class CpuStream final : public Stream {
- public:
-  std::unique_ptr<Event> record() override { return std::make_unique<CpuEvent>(); }
-  void wait(const Event&) override {}
-  void synchronize() override {}
-};
 
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");
@@ -43,12 +31,12 @@ std::string cpu_model() {
 
 class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
  public:
-  // Error when the CPU lacks the instruction set that the kernels need at least.
+  // Throws Error if the CPU lacks the lowest instruction set that the kernels were compiled for.
   explicit CpuBackend(int device_index);
 
   Device device() const override { return device_; }
   std::string describe() const override;
-  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Stream> create_stream() override { return make_immediate_stream(); }
   std::unique_ptr<OperandCache> make_operand_cache() override;
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
@@ -76,7 +64,7 @@ std::unique_ptr<OperandCache> CpuBackend::make_operand_cache() { return std::mak
 CpuBackend::CpuBackend(int device_index) : device_{Device::Kind::kCpu, device_index} {
   if (hwy::SupportedAndGeneratedTargets().empty()) {
     throw Error(ExitCode::kInternal, fmt::format("[cpu] {} supports none of the instruction sets that the kernels were "
-                                                 "compiled for; the least one is {}",
+                                                 "compiled for; the lowest is {}",
                                                  cpu_model(), hwy::TargetName(HWY_STATIC_TARGET)));
   }
 }
@@ -87,8 +75,6 @@ std::string CpuBackend::describe() const {
                      hwy::TargetName(hwy::SupportedAndGeneratedTargets().front()), threads(), onednn->major,
                      onednn->minor, onednn->patch);
 }
-
-std::unique_ptr<Stream> CpuBackend::create_stream() { return std::make_unique<CpuStream>(); }
 
 std::shared_ptr<Storage> CpuBackend::allocate(size_t bytes, const char* what) {
   return allocate_host(bytes, what, device_);

@@ -1,5 +1,5 @@
-// The CUDA backend: memory and kernels of one GPU. The same class drives a real GPU and the emulated one; which it is
-// depends on the libraries that are linked. Registered as "cuda".
+// The CUDA backend: memory and kernels of one GPU. The same class drives a real GPU or the emulated one, depending on
+// the linked libraries. Registered as "cuda".
 
 #include <fmt/core.h>
 
@@ -8,15 +8,10 @@
 #include "core/backend/all_args.h"
 #include "core/backend/kernel_forward.h"
 #include "core/backend/registry.h"
-#include "core/cuda/datasheet_peaks.h"
-#include "core/cuda/device_choice.h"
 #include "core/cuda/device_memory.h"
-#include "core/cuda/graph.h"
-#include "core/cuda/nvtx_ranges.h"
+#include "core/cuda/device_models.h"
 #include "core/cuda/runtime/runtime.h"
-#include "core/cuda/staging.h"
 #include "core/cuda/stream.h"
-#include "core/cuda/stream_timer.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/gemm/gemm_cuda.h"
 #include "core/profile/range.h"
@@ -29,7 +24,7 @@ std::string device_or_gemm_unusable_reason(int index) {
   return reason.empty() ? gemm_unusable_reason() : reason;
 }
 
-// The device is chosen before anything is made on it.
+// Selects the device before anything is allocated on it.
 DeviceProperties open_device(int index) {
   if (const std::string reason = device_or_gemm_unusable_reason(index); !reason.empty()) {
     throw ConfigError(fmt::format("[cuda] {}", reason));
@@ -43,8 +38,8 @@ CopyKind copy_kind(const Tensor& src, const Tensor& dst) {
   return dst.device().kind == Device::Kind::kCpu ? CopyKind::kDeviceToHost : CopyKind::kDeviceToDevice;
 }
 
-// A stream for the call of a kernel, and a range with the name of the caller for as long as the call lasts: temporaries
-// live to the end of the full expression.
+// A stream for a kernel call, and a range with the caller's name for the duration of the call: temporaries live to the
+// end of the full expression.
 struct StreamInRange {
   Range range;
   CudaStream& stream;
@@ -58,7 +53,7 @@ std::string version(int number) { return fmt::format("{}.{}", number / 1000, num
 
 class CudaBackend final : public ForwardsAllKernels<CudaBackend> {
  public:
-  // ConfigError if there is no such device, or its architecture is not among those that the kernels were compiled for.
+  // Throws ConfigError if there is no such device, or the kernels were not compiled for its architecture.
   explicit CudaBackend(int device_index);
 
   Device device() const override { return device_; }
@@ -143,7 +138,7 @@ std::unique_ptr<CapturedWork> CudaBackend::capture(Stream& stream, const std::fu
 std::shared_ptr<Storage> CudaBackend::allocate(size_t bytes, const char* what) {
   auto storage = memory_->allocate(bytes, what);
   set_bytes_async(storage->data(), 0, bytes, set_up_.handle());
-  set_up_.synchronize();  // whatever stream uses it first
+  set_up_.synchronize();  // for any stream that uses it first
   return storage;
 }
 
@@ -154,7 +149,7 @@ std::shared_ptr<Storage> CudaBackend::allocate_staging(size_t bytes, const char*
   std::memset(data, 0, bytes);
   return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, Device{}, [data] { free_pinned(data); });
 } catch (const CudaError& error) {
-  throw CudaError(fmt::format("{}; it was for '{}'", error.what(), what));
+  throw CudaError(fmt::format("{}; requested for '{}'", error.what(), what));
 }
 
 void CudaBackend::copy(const Tensor& src, const Tensor& dst, Stream& stream) {

@@ -5,27 +5,10 @@
 #include "core/kernels/gemm/args.h"
 
 namespace mantissa {
-namespace {
-
-class DryRunEvent final : public Event {
- public:
-  bool done() const override { return true; }
-};
-
-class DryRunStream final : public Stream {
- public:
-  std::unique_ptr<Event> record() override { return std::make_unique<DryRunEvent>(); }
-  void wait(const Event&) override {}
-  void synchronize() override {}
-};
-
-}  // namespace
 
 void DryRunBackend::call(const GemmArgs& args, Stream&) {
   if (args.b_cache != nullptr) args.b_cache->plan(args);
 }
-
-std::unique_ptr<Stream> DryRunBackend::create_stream() { return std::make_unique<DryRunStream>(); }
 
 std::shared_ptr<Storage> DryRunBackend::allocate(size_t bytes, const char*) {
   allocated_bytes_ += bytes;

@@ -1,5 +1,5 @@
-// DryRunBackend: runs no kernel and touches no memory. A training step on it tells how much memory the step will take,
-// exactly and before anything is allocated.
+// DryRunBackend: runs no kernel and touches no memory. A training step on it determines the exact memory of the step
+// before anything is allocated.
 #pragma once
 
 #include "core/backend/kernel_forward.h"
@@ -9,19 +9,19 @@ namespace mantissa {
 
 class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
  public:
-  // Operands are cached as `like` would, which must outlive the object; not at all with nullptr. Products of 8-bit
-  // operands are multiplied by `support`.
+  // Caches operands as `like` would, which must outlive the object; not at all with nullptr. `support`: the 8-bit
+  // products that run natively.
   explicit DryRunBackend(Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone)
       : like_(like), fp8_gemm_support_(support) {}
 
   Device device() const override { return {}; }
   bool computes() const override { return false; }
   std::string describe() const override { return "dry run"; }
-  std::unique_ptr<Stream> create_stream() override;
+  std::unique_ptr<Stream> create_stream() override { return make_immediate_stream(); }
   Fp8GemmSupport fp8_gemm_support() const override { return fp8_gemm_support_; }
   std::unique_ptr<OperandCache> make_operand_cache() override { return like_ ? like_->make_operand_cache() : nullptr; }
 
-  // These give address space that must not be read: pointers into it only mark places.
+  // These return address space that must not be read: pointers into it are only compared.
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
   std::shared_ptr<Storage> reserve(size_t bytes) override;
   std::shared_ptr<Storage> allocate_staging(size_t bytes, const char*) override { return reserve(bytes); }
@@ -33,7 +33,7 @@ class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
 
   template <typename Args>
   void call(const Args&, Stream&) {}
-  void call(const GemmArgs& args, Stream&);  // tells the operand cache what it would keep
+  void call(const GemmArgs& args, Stream&);  // plans the operand cache
 
  private:
   Backend* const like_;

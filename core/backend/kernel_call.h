@@ -1,4 +1,4 @@
-// KernelCall: a call of a kernel in a step, as plain data, and how to make the same call with other memory.
+// KernelCall: a kernel call of a step as plain data, and a function that makes the same call with other memory.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 #include <vector>
 
 #include "core/backend/backend.h"
-#include "core/kernels/kernel_work.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 
-// What the units of a device multiply.
+// The operand formats of matrix products.
 enum class ProductFormat : uint8_t { kF32, kTf32, kBF16, kF16, kF8, kF4 };
 inline constexpr ProductFormat kAllProductFormats[] = {ProductFormat::kF32, ProductFormat::kTf32, ProductFormat::kBF16,
                                                        ProductFormat::kF16, ProductFormat::kF8,   ProductFormat::kF4};
 
 std::string_view name(ProductFormat format);  // "fp32", "tf32", "bf16", "fp16", "fp8", "fp4"
 
-// A tensor of a call: where it lay in the walk, in addresses that say which memory is the same.
+// A tensor of a call. Equal addresses mean the same memory.
 struct Operand {
   bool defined = false;
   DType dtype = DType::kF32;
@@ -32,13 +32,13 @@ struct Operand {
 struct KernelCall {
   std::string_view phase, op;  // "backward", "gemm"
   KernelWork work{};
-  ProductFormat format = ProductFormat::kF32;  // of what is multiplied; says nothing where work.flops is 0
-  std::string variant;                         // what its time depends on beside its operands: "nt gelu"
-  std::vector<Operand> operands;               // of the arguments, in their order
-  // Makes the call with these tensors in place of the operands, undefined where an operand is.
+  ProductFormat format = ProductFormat::kF32;  // of the multiplied operands; meaningless if work.flops is 0
+  std::string variant;                         // settings that change its time: "nt gelu"
+  std::vector<Operand> operands;               // in the order of the arguments
+  // Makes the call with these tensors in place of the operands. Undefined operands need undefined tensors.
   std::function<void(Backend& backend, Stream& stream, std::span<const Tensor> tensors)> run;
 
-  // The part of work.bytes that is of fp32 operands.
+  // The part of work.bytes that belongs to fp32 operands.
   double fp32_bytes() const;
   // Equal for calls that take the same time: op, variant, dtypes, shapes, and which operands are the same memory.
   std::string signature() const;

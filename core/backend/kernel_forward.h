@@ -1,6 +1,6 @@
 // ForwardsAllKernels: implements every run() of a Backend by one member function template of the device or decorator,
 //   template <typename Args> void call(const Args& args, Stream& stream);
-// which overload resolution may refine for single kernels. A device that lacks a kernel does not compile.
+// Overloads may handle single kernels. A device that lacks a kernel does not compile.
 #pragma once
 
 #include "core/backend/backend.h"

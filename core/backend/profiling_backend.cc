@@ -1,8 +1,8 @@
 #include "core/backend/profiling_backend.h"
 
-#include "core/base/error.h"
 #include "core/backend/all_args.h"
-#include "core/kernels/kernel_work.h"
+#include "core/base/error.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 
@@ -25,8 +25,8 @@ void ProfilingBackend::call(const Args& args, Stream& stream) {
 
 std::unique_ptr<CapturedWork> ProfilingBackend::capture(Stream&, const std::function<void()>&) {
   throw ConfigError(
-      "profile: true cannot look into captured work, which passes no kernel calls when it is repeated: "
-      "give profile=false or cuda.graph=false");
+      "profile: true cannot measure captured work, which makes no kernel calls when it is repeated: give profile=false "
+      "or cuda.graph=false");
 }
 
 void ProfilingBackend::copy(const Tensor& src, const Tensor& dst, Stream& stream) {
@@ -41,4 +41,5 @@ void ProfilingBackend::download(const Tensor& src, void* host, Stream& stream) {
   profiled(
       "download", [&] { return work_of_transfer(src); }, stream, [&] { backend_->download(src, host, stream); });
 }
+
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// ProfilingBackend: a backend that tells a StepProfiler of every call before it hands it on.
+// ProfilingBackend: a backend that reports every call to a StepProfiler before it forwards the call.
 #pragma once
 
 #include "core/backend/kernel_forward.h"
@@ -21,7 +21,7 @@ class ProfilingBackend final : public ForwardsAllKernels<ProfilingBackend> {
   std::unique_ptr<OperandCache> make_operand_cache() override { return backend_->make_operand_cache(); }
   void set_gemm_options(const GemmOptions& options) override { backend_->set_gemm_options(options); }
   void set_attention_choice(AttentionChoice choice) override { backend_->set_attention_choice(choice); }
-  // ConfigError: captured work passes no calls when it is repeated.
+  // Throws ConfigError: captured work makes no calls when it is repeated.
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& body) override;
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override { return backend_->allocate(bytes, what); }
@@ -38,7 +38,7 @@ class ProfilingBackend final : public ForwardsAllKernels<ProfilingBackend> {
   void call(const Args& args, Stream& stream);  // under the name of the kernel
 
  private:
-  // Hands a call on. Without a recording its work is not even counted.
+  // Forwards a call. Its work is counted only while the profiler records.
   template <typename Work, typename Call>
   void profiled(const char* name, Work work, Stream& stream, Call call);
 

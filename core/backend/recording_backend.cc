@@ -47,7 +47,7 @@ void assign(std::span<Tensor* const> to, std::span<const Tensor> from) {
   for (size_t i = 0; i < to.size(); ++i) *to[i] = from[i];
 }
 
-// The call's arguments without what belongs to the walk.
+// The call's arguments without operands and caches.
 template <typename Args>
 std::shared_ptr<Args> kept(const Args& args) {
   auto own = std::make_shared<Args>(args);

@@ -1,4 +1,4 @@
-// RecordingBackend: computes nothing, as DryRunBackend, and tells of every call what it would have been.
+// RecordingBackend: computes nothing, like DryRunBackend, and reports every call as a KernelCall.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ class RecordingBackend final : public ForwardsAllKernels<RecordingBackend, DryRu
   RecordingBackend(Sink sink, Phase phase, Backend* like = nullptr, Fp8GemmSupport support = Fp8GemmSupport::kNone);
   ~RecordingBackend() override;
 
-  // Addresses that nobody else has: which operands are the same memory is part of what a kernel costs.
+  // Unique addresses: the cost of a kernel depends on which operands share memory.
   std::shared_ptr<Storage> reserve(size_t bytes) override;
 
   void copy(const Tensor& src, const Tensor& dst, Stream& stream) override;

@@ -1,4 +1,4 @@
-// Backends by name. A backend's translation unit registers itself; the program gets those that are linked in.
+// Backends by name. A backend's translation unit registers itself, so a program has the backends that it links.
 #pragma once
 
 #include <functional>
@@ -15,27 +15,27 @@ namespace mantissa {
 
 struct BackendEntry {
   std::function<std::unique_ptr<Backend>(int device_index)> create;
-  // Why device number `device_index` cannot be used on this machine; empty if it can. Does not throw.
+  // The reason that device `device_index` cannot be used on this machine; empty if it can. Does not throw.
   std::function<std::string(int device_index)> unusable_reason = [](int) { return std::string(); };
-  // How many devices this node has; 0 for none, or where ranks do not share them out (CPU).
+  // The number of devices in this node; 0 for none, or if ranks do not divide them (CPU).
   std::function<int()> device_count = [] { return 0; };
   std::function<DeviceIdentity(int device_index)> device_identity = [](int) { return DeviceIdentity{}; };
-  // FLOP/s of matrix products that the data sheet of this device promises; nothing for a device without an entry.
+  // FLOP/s of matrix products according to the device's data sheet; nothing for a device without an entry.
   std::function<std::optional<double>(int device_index, DType dtype, Fp32Math fp32_math)> datasheet_flops =
       [](int, DType, Fp32Math) { return std::optional<double>(); };
   // Times the work of a stream of this backend, which must outlive the timer.
   std::function<std::unique_ptr<StreamTimer>(Stream& stream)> create_timer = [](Stream&) { return make_host_timer(); };
-  int preference = 0;  // `auto` takes the highest that can be used
+  int preference = 0;  // `auto` selects the usable backend with the highest
 };
 
 // Returns true, so that a namespace-scope constant can run it.
 bool register_backend(const std::string& name, BackendEntry entry);
 
-// ConfigError naming the backends that are there when `name` is not.
+// Throws ConfigError with the available names if there is no such backend.
 const BackendEntry& find_backend(const std::string& name);
 std::unique_ptr<Backend> create_backend(const std::string& name, int device_index = 0);
 
-// By falling preference.
+// In order of decreasing preference.
 std::vector<std::string> backend_names();
 
 }  // namespace mantissa

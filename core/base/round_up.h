@@ -1,4 +1,4 @@
-// Multiples of a unit.
+// Integer division that rounds up.
 #pragma once
 
 #include <type_traits>
@@ -9,6 +9,12 @@ namespace mantissa {
 template <typename Integer>
 constexpr Integer round_up(Integer value, std::type_identity_t<Integer> unit) {
   return (value + unit - 1) / unit * unit;
+}
+
+// The least integer that is not below a / b. Requires a >= 0 and b > 0; a + b must fit.
+template <typename Integer>
+constexpr Integer divide_up(Integer a, std::type_identity_t<Integer> b) {
+  return (a + b - 1) / b;
 }
 
 }  // namespace mantissa

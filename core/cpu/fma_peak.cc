@@ -4,74 +4,75 @@
 #include <chrono>
 #include <vector>
 
+#include "core/base/check.h"
 #include "core/base/thread_team.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace mantissa::cpu {
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/cpu/fma_peak.cc"
+#include "hwy/foreach_target.h"
 
-// A burst of independent chains of multiply-adds, each in its own register. There are enough chains to hide the latency
-// of two units (4 cycles each), and with two operands no more than there are registers. Sums start at different values,
-// so that no two chains are equal, and stay normal. Returns a value that depends on all of them.
-using Burst = float (*)(int64_t repetitions);
+#include "core/cpu/simd-inl.h"
 
-struct Candidate {
-  const char* instruction;
-  Burst burst;
-  double flops_per_repetition;
-};
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
 
 constexpr int kChains = 12;
 constexpr float kOperand = 0x1p-20f;
 
-// Uses whatever the compiler generates for products and sums of 16-byte vectors.
-float portable_burst(int64_t repetitions) {
-  using Vector __attribute__((vector_size(16))) = float;
-  const float start = static_cast<float>(repetitions & 1);
-  Vector sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = Vector{} + (start + static_cast<float>(i + 1));
-  const Vector a = Vector{} + (kOperand + start), b = Vector{} + kOperand;
+// A burst of independent chains of multiply-adds, each in its own register. There are enough chains to hide the latency
+// of two units (4 cycles each), and with two operands no more than there are registers. Sums start at different values,
+// so that no two chains are equal, and stay normal. Returns a value that depends on all of them.
+float fp32_chains(int64_t repetitions) {
+  const FloatTag df;
+  const float start = static_cast<float>(repetitions & 1);  // unknown to the compiler
+  FloatVec sums[kChains];
+  for (int i = 0; i < kChains; ++i) sums[i] = hn::Set(df, start + static_cast<float>(i + 1));
+  const FloatVec a = hn::Set(df, kOperand + start), b = hn::Set(df, kOperand);
   for (int64_t n = 0; n < repetitions; ++n) {
 #pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) sums[i] = a * b + sums[i];
+    for (int i = 0; i < kChains; ++i) sums[i] = hn::MulAdd(a, b, sums[i]);
   }
-  Vector all{};
-  for (const Vector& sum : sums) all += sum;
-  return all[0];
+  FloatVec all = hn::Zero(df);
+  for (const FloatVec& sum : sums) all = hn::Add(all, sum);
+  return hn::GetLane(all);
+}
+
+int64_t lanes_of_fp32() { return float_lanes(); }
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace mantissa::cpu {
+
+HWY_EXPORT(fp32_chains);
+HWY_EXPORT(lanes_of_fp32);
+
+namespace {
+
+using HWY_NAMESPACE::kChains;
+using HWY_NAMESPACE::kOperand;
+
+struct Burst {
+  const char* instruction;
+  float (*run)(int64_t repetitions);
+  int64_t flops_per_repetition;
+};
+
+Burst fp32_burst() {
+  const int64_t lanes = HWY_DYNAMIC_DISPATCH(lanes_of_fp32)();
+  const char* const instruction = lanes == 16  ? "AVX-512 fp32 multiply-add"
+                                  : lanes == 8 ? "AVX2 fp32 multiply-add"
+                                               : "fp32 product and sum of 16 bytes";
+  return {instruction, [](int64_t n) { return HWY_DYNAMIC_DISPATCH(fp32_chains)(n); }, 2 * kChains * lanes};
 }
 
 #if defined(__x86_64__)
-
-__attribute__((target("avx2,fma"))) float avx2_burst(int64_t repetitions) {
-  __m256 sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = _mm256_set1_ps(static_cast<float>(i + 1));
-  const __m256 a = _mm256_set1_ps(kOperand), b = _mm256_set1_ps(kOperand);
-  for (int64_t n = 0; n < repetitions; ++n) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) sums[i] = _mm256_fmadd_ps(a, b, sums[i]);
-  }
-  __m256 all = _mm256_setzero_ps();
-  for (const __m256& sum : sums) all = _mm256_add_ps(all, sum);
-  return _mm256_cvtss_f32(all);
-}
-
-__attribute__((target("avx512f"))) float avx512_burst(int64_t repetitions) {
-  __m512 sums[kChains];
-  for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i + 1));
-  const __m512 a = _mm512_set1_ps(kOperand), b = _mm512_set1_ps(kOperand);
-  for (int64_t n = 0; n < repetitions; ++n) {
-#pragma GCC unroll 12
-    for (int i = 0; i < kChains; ++i) sums[i] = _mm512_fmadd_ps(a, b, sums[i]);
-  }
-  __m512 all = _mm512_setzero_ps();
-  for (const __m512& sum : sums) all = _mm512_add_ps(all, sum);
-  return _mm512_cvtss_f32(all);
-}
-
-__attribute__((target("avx512f,avx512bf16"))) float avx512_bf16_burst(int64_t repetitions) {
+__attribute__((target("avx512f,avx512bf16"))) float bf16_chains(int64_t repetitions) {
   __m512 sums[kChains];
   for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i + 1));
   const __m512bh a = _mm512_cvtne2ps_pbh(_mm512_set1_ps(kOperand), _mm512_set1_ps(kOperand)), b = a;
@@ -83,21 +84,10 @@ __attribute__((target("avx512f,avx512bf16"))) float avx512_bf16_burst(int64_t re
   for (const __m512& sum : sums) all = _mm512_add_ps(all, sum);
   return _mm512_cvtss_f32(all);
 }
-
 #endif
-
-Candidate fp32_candidate() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return {"AVX-512 fp32 multiply-add", avx512_burst, kChains * 16 * 2};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    return {"AVX2 fp32 multiply-add", avx2_burst, kChains * 8 * 2};
-  }
-#endif
-  return {"fp32 product and sum of 16 bytes", portable_burst, kChains * 4 * 2};
-}
 
 // A burst runs one task per thread. Its time is from the start until the last task is done.
-double measure(const Candidate& candidate, int count) {
+double measure(const Burst& burst, int count) {
   using Clock = std::chrono::steady_clock;
   constexpr int kBursts = 80;
   constexpr int64_t kRepetitions = 300'000;  // 12 multiply-adds at 2 a cycle: 1.8 million cycles
@@ -105,16 +95,16 @@ double measure(const Candidate& candidate, int count) {
   set_threads(count);
   double best_seconds = 1e9;
   std::vector<float> results(static_cast<size_t>(count));
-  for (int burst = 0; burst < kBursts; ++burst) {
+  for (int i = 0; i < kBursts; ++i) {
     const Clock::time_point start = Clock::now();
-    parallel_for(count, [&](int64_t task) { results[static_cast<size_t>(task)] += candidate.burst(kRepetitions); });
+    parallel_for(count, [&](int64_t task) { results[static_cast<size_t>(task)] += burst.run(kRepetitions); });
     best_seconds = std::min(best_seconds, std::chrono::duration<double>(Clock::now() - start).count());
   }
   set_threads(usual);
   float all = 0.0f;
   for (const float result : results) all += result;
   MANTISSA_CHECK(all > 0.0f, "[fma_peak] expected a sum above 0, got {}", all);
-  return static_cast<double>(kRepetitions) * candidate.flops_per_repetition * count / best_seconds;
+  return static_cast<double>(kRepetitions * burst.flops_per_repetition * count) / best_seconds;
 }
 
 }  // namespace
@@ -122,11 +112,11 @@ double measure(const Candidate& candidate, int count) {
 FmaPeak measure_fma_peak(DType dtype, int threads) {
   MANTISSA_CHECK(is_floating(dtype), "[fma_peak] expected a floating dtype, got {}", dtype);
   MANTISSA_CHECK(threads > 0, "[fma_peak] expected threads > 0, got {}", threads);
-  const Candidate fp32 = fp32_candidate();
+  const Burst fp32 = fp32_burst();
   FmaPeak best = {measure(fp32, threads), fp32.instruction};
 #if defined(__x86_64__)
   if (dtype == DType::kBF16 && __builtin_cpu_supports("avx512bf16")) {
-    const Candidate bf16 = {"AVX-512 bf16 dot product", avx512_bf16_burst, kChains * 32 * 2};
+    const Burst bf16 = {"AVX-512 bf16 dot product", bf16_chains, kChains * 32 * 2};
     const double flops = measure(bf16, threads);
     if (flops > best.flops) best = {flops, bf16.instruction};
   }
@@ -135,3 +125,4 @@ FmaPeak measure_fma_peak(DType dtype, int threads) {
 }
 
 }  // namespace mantissa::cpu
+#endif  // HWY_ONCE

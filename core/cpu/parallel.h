@@ -5,14 +5,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/base/round_up.h"
 #include "core/base/thread_team.h"
 
 namespace mantissa::cpu {
 
 // Elements per task. Smaller work stays on the calling thread.
 constexpr int64_t kBlockElements = 16384;
-
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Calls body(begin, count) for blocks of [0, n), in parallel.
 template <typename Body>

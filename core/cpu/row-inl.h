@@ -1,5 +1,5 @@
 // Rows of a dtype chosen at run time, processed as fp32. A row of a few thousand elements stays in the first-level
-// cache. So a kernel with several passes is written once, for fp32, and converts at both ends.
+// cache. So a kernel with several passes is written once, for fp32, and converts at both ends. Also sums over rows.
 #if defined(MANTISSA_CORE_CPU_ROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_ROW_INL_H_
 #undef MANTISSA_CORE_CPU_ROW_INL_H_
@@ -128,6 +128,18 @@ class SumReader {
   int64_t columns_;
   std::optional<Sum> sum_;
 };
+
+// Second half of a sum over rows, see RowBlocks: out[c] (+)= sum of partials[b * stride + c] over b in [0, blocks), c
+// in [0, columns).
+HWY_INLINE void add_partial_sums(const float* partials, int64_t blocks, int64_t stride, int64_t columns, float* out,
+                                 GradientMode mode) {
+  for_each_vector(columns, [&](int64_t c, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    auto sum = hn::Zero(FloatTag());
+    for (int64_t block = 0; block < blocks; ++block) sum = hn::Add(sum, load(partials + block * stride + c, count));
+    if (mode == GradientMode::kAccumulate) sum = hn::Add(load(out + c, count), sum);
+    store(sum, out + c, count);
+  });
+}
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

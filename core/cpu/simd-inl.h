@@ -1,9 +1,9 @@
 // SIMD helpers shared by the kernels: loads of fp32, bf16 and fp16 as fp32 vectors, correctly rounded stores, tails,
 // loops.
 //
-// Included once per instruction set (Google Highway's foreach_target). Conversions round to nearest, ties to even; a
-// NaN stays a (quiet) NaN with its sign; subnormals are kept. They agree bit for bit with the scalar ones in
-// core/tensor/half.h.
+// Included once per instruction set (Google Highway's foreach_target), like every *-inl.h file. Conversions round to
+// nearest, ties to even; a NaN stays a (quiet) NaN with its sign; subnormals are kept. They agree bit for bit with the
+// scalar ones in core/tensor/half.h.
 #if defined(MANTISSA_CORE_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_SIMD_INL_H_
 #undef MANTISSA_CORE_CPU_SIMD_INL_H_
@@ -27,6 +27,16 @@
 #undef MANTISSA_VECTOR_LAMBDA
 #define MANTISSA_VECTOR_LAMBDA HWY_ATTR __attribute__((always_inline))
 
+// Defines run(const Args&): checks the arguments, then calls `kernel` compiled for the best instruction set. For the
+// HWY_ONCE part of a kernel's file.
+#undef MANTISSA_RUN_KERNEL
+#define MANTISSA_RUN_KERNEL(Args, kernel) \
+  HWY_EXPORT(kernel);                     \
+  void run(const Args& args) {            \
+    check_args(args);                     \
+    HWY_DYNAMIC_DISPATCH(kernel)(args);   \
+  }
+
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
@@ -34,6 +44,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using FloatTag = hn::ScalableTag<float>;
 using FloatVec = hn::Vec<FloatTag>;
+using IntTag = hn::RebindToSigned<FloatTag>;  // vectors of 32-bit integers with as many lanes
+using IntVec = hn::Vec<IntTag>;
+using WordTag = hn::RebindToUnsigned<FloatTag>;
+using WordVec = hn::Vec<WordTag>;
 
 HWY_INLINE int64_t float_lanes() { return static_cast<int64_t>(hn::Lanes(FloatTag())); }
 
@@ -43,7 +57,7 @@ HWY_INLINE FloatVec load(const float* p) { return hn::LoadU(FloatTag(), p); }
 
 HWY_INLINE FloatVec load(const BFloat16* p) {
   const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
+  const WordTag du;
   const hn::Rebind<uint16_t, FloatTag> du16;
   const auto bits = hn::LoadU(du16, reinterpret_cast<const uint16_t*>(p));
   return hn::BitCast(df, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
@@ -57,8 +71,8 @@ HWY_INLINE FloatVec load(const Float16* p) {
 #else
   // Shifts exponent and mantissa into place, then rescales by the difference of the biases: exact for subnormals too.
   // Inf and NaN get a finite exponent from this and need theirs set (and a NaN its quiet bit, as F16C does).
-  const hn::RebindToUnsigned<FloatTag> du;
-  const hn::RebindToSigned<FloatTag> di;
+  const WordTag du;
+  const IntTag di;
   const hn::Rebind<uint16_t, FloatTag> du16;
   const auto half = hn::PromoteTo(du, hn::LoadU(du16, reinterpret_cast<const uint16_t*>(p)));
   const auto sign = hn::ShiftLeft<16>(hn::And(half, hn::Set(du, 0x8000u)));
@@ -76,9 +90,9 @@ HWY_INLINE FloatVec load(const Float16* p) {
 HWY_INLINE void store(FloatVec v, float* p) { hn::StoreU(v, FloatTag(), p); }
 
 // v rounded to bf16, in the upper half of each lane's bits. The lower half is unspecified.
-HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> bf16_in_upper_half(FloatVec v) {
+HWY_INLINE WordVec bf16_in_upper_half(FloatVec v) {
   // Not Highway's DemoteTo, which truncates, and not VCVTNEPS2BF16, which flushes subnormals.
-  const hn::RebindToUnsigned<FloatTag> du;
+  const WordTag du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
@@ -88,7 +102,7 @@ HWY_INLINE hn::Vec<hn::RebindToUnsigned<FloatTag>> bf16_in_upper_half(FloatVec v
 }
 
 HWY_INLINE void store(FloatVec v, BFloat16* p) {
-  const hn::RebindToSigned<FloatTag> di;
+  const IntTag di;
   const hn::Rebind<uint16_t, FloatTag> du16;
   const auto upper = hn::ShiftRight<16>(bf16_in_upper_half(v));
   hn::StoreU(hn::DemoteTo(du16, hn::BitCast(di, upper)), du16, reinterpret_cast<uint16_t*>(p));
@@ -101,8 +115,8 @@ HWY_INLINE void store(FloatVec v, Float16* p) {
 #else
   // The steps of from_float<Float16>() in core/tensor/half.h.
   const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
-  const hn::RebindToSigned<FloatTag> di;
+  const WordTag du;
+  const IntTag di;
   const hn::Rebind<uint16_t, FloatTag> du16;
   const auto bits = hn::BitCast(du, v);
   const auto magnitude = hn::And(bits, hn::Set(du, 0x7fffffffu));

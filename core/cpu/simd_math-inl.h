@@ -1,5 +1,5 @@
-// Elementary functions on fp32 vectors. NaN gives NaN. The errors below are the largest measured over all targets;
-// tests/core/cpu/simd_math_test.cc checks these bounds.
+// Elementary functions on fp32 vectors, and random words. NaN gives NaN. The errors below are the largest measured over
+// all targets; tests/core/cpu/simd_math_test.cc checks these bounds.
 #if defined(MANTISSA_CORE_CPU_SIMD_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MANTISSA_CORE_CPU_SIMD_MATH_INL_H_
 #undef MANTISSA_CORE_CPU_SIMD_MATH_INL_H_
@@ -17,7 +17,7 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 // Polynomial and reduction: Moshier's Cephes, expf.
 HWY_INLINE FloatVec exp(FloatVec x) {
   const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
+  const WordTag du;
   // Clamp by comparisons, which are false for NaN; Min and Max would lose it. NaN then stays NaN whatever 2^n's bits
   // are.
   x = hn::IfThenElse(hn::Gt(x, hn::Set(df, 88.5f)), hn::Set(df, 88.5f), x);
@@ -86,6 +86,35 @@ HWY_INLINE Normal normal(FloatVec x) {
   const auto negative = hn::Lt(x, hn::Zero(df));
   return {hn::IfThenElse(negative, tail, hn::Sub(hn::Set(df, 1.0f), tail)),
           hn::Mul(e, hn::Set(df, 0.398942280401432678f))};
+}
+
+HWY_INLINE void multiply_wide(WordVec a, WordVec b, WordVec& high, WordVec& low) {
+  const WordTag du;
+  const hn::Repartition<uint64_t, WordTag> du64;
+  const auto even = hn::MulEven(a, b);
+  const auto odd = hn::MulEven(hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(du64, a))), b);
+  low = hn::Mul(a, b);
+  high = hn::OddEven(hn::BitCast(du, odd), hn::BitCast(du, hn::ShiftRight<32>(even)));
+}
+
+// Philox4x32-10 (Salmon et al., SC'11), the words of core/tensor/philox.h. Writes 4 * lanes words: the four words of
+// each lane's counter {c0, c1, c2, c3}, lane by lane.
+HWY_INLINE void philox_words(uint64_t key, WordVec c0, WordVec c1, WordVec c2, WordVec c3, uint32_t* words) {
+  const WordTag du;
+  const auto multiplier0 = hn::Set(du, 0xD2511F53u), multiplier1 = hn::Set(du, 0xCD9E8D57u);
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    WordVec high0, low0, high1, low1;
+    multiply_wide(c0, multiplier0, high0, low0);
+    multiply_wide(c2, multiplier1, high1, low1);
+    c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(du, k0));
+    c1 = low1;
+    c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(du, k1));
+    c3 = low0;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  hn::StoreInterleaved4(c0, c1, c2, c3, du, words);
 }
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE

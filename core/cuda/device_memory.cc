@@ -35,7 +35,7 @@ std::shared_ptr<Storage> DeviceMemory::take(size_t bytes, const std::string& wha
   try {
     data = allocate_bytes();
   } catch (const OutOfDeviceMemory&) {
-    synchronize_device();  // what streams gave back to the pool is the device's again only then
+    synchronize_device();  // only then is memory that streams freed to the pool free on the device
     try {
       data = allocate_bytes();
     } catch (const OutOfDeviceMemory&) {

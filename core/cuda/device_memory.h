@@ -1,4 +1,4 @@
-// DeviceMemory: all memory that one backend takes from its device, with a record of who holds how much.
+// DeviceMemory: all memory that one backend allocates on its device, with a record of its use by purpose.
 #pragma once
 
 #include <map>
@@ -20,17 +20,17 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   int device_index() const { return device_.index; }
 
-  // Both: 256-byte aligned, uninitialised. OutOfDeviceMemory naming `what`, the request, what is free and what holds
-  // the rest when there is none.
+  // Both return 256-byte aligned, uninitialised memory. They throw OutOfDeviceMemory with `what`, the request, the free
+  // memory and the purposes that hold the rest.
   //
-  // For any stream, until the last tensor goes; that waits for the device.
+  // For any stream. It is freed with its last tensor, which waits for the device.
   std::shared_ptr<Storage> allocate(size_t bytes, const std::string& what);
-  // For work of `stream` alone, which must live longer. It is given back in the stream's order: nobody waits. Neither
-  // is possible while the stream is captured.
+  // For work of `stream` only, which must outlive it. It is freed in the stream's order, without a wait. Neither
+  // allocation nor release is possible while the stream is captured.
   std::shared_ptr<Storage> allocate_on(StreamHandle stream, size_t bytes, const std::string& what);
 
   size_t held_bytes() const;
-  size_t peak_bytes() const;  // the most that was held at once
+  size_t peak_bytes() const;  // the maximum so far
 
  private:
   template <typename Allocate, typename Free>
@@ -42,7 +42,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   const Device device_;
   const PoolHandle pool_;
-  mutable std::mutex mutex_;  // tensors may go on any thread
+  mutable std::mutex mutex_;  // tensors may be destroyed on any thread
   std::map<std::string, size_t> held_by_;
   size_t held_bytes_ = 0, peak_bytes_ = 0;
 };

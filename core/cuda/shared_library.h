@@ -1,4 +1,4 @@
-// A library of NVIDIA's that is opened when the program runs, so that it also starts where there is none.
+// An NVIDIA library that is opened at run time, so that the program also starts without it.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@ namespace mantissa::cuda {
 
 class SharedLibrary {
  public:
-  // Opens `name` ("libcudnn.so.9") for the life of the process: where the loader looks, then in the lib64 and lib
-  // folders of what the variables name and of /usr/local/cuda. ConfigError with the loader's reasons and `advice` if
-  // there is none.
+  // Opens `name` ("libcudnn.so.9") for the life of the process. Searches the loader's own paths, then the lib64 and lib
+  // folders of the paths in the environment `variables` and of /usr/local/cuda. Throws ConfigError with the loader's
+  // reasons and `advice` if there is none.
   SharedLibrary(std::string name, const std::vector<const char*>& variables, const std::string& advice);
 
-  // ConfigError if the library lacks the symbol.
+  // Throws ConfigError if the library lacks the symbol.
   template <typename Function>
   void resolve(const char* symbol, Function& function) const {
     function = reinterpret_cast<Function>(find(symbol));

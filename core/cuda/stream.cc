@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "core/base/check.h"
@@ -21,7 +23,7 @@ CudaStream::~CudaStream() {
   outgrown_.clear();
   workspace_.reset();
   gemm_workspace_.reset();
-  destroy_stream(handle_);  // last: memory goes back in its order
+  destroy_stream(handle_);  // last: memory is freed in its order
 }
 
 std::unique_ptr<Event> CudaStream::record() { return std::make_unique<CudaEvent>(handle_); }
@@ -38,12 +40,12 @@ std::byte* CudaStream::workspace(size_t bytes, const char* caller) {
   if (bytes > workspace_bytes()) {
     constexpr size_t kGranuleBytes = size_t{1} << 20;
     const size_t wanted = round_up(bytes, kGranuleBytes);
-    if (graph_names_workspace_) outgrown_.push_back(workspace_);
-    graph_names_workspace_ = false;
-    workspace_.reset();  // before its successor comes, which may take its place
+    if (graph_uses_workspace_) outgrown_.push_back(workspace_);
+    graph_uses_workspace_ = false;
+    workspace_.reset();  // first, so that the new one may take its place
     workspace_ = allocate_scratch(wanted, fmt::format("workspace of {}", caller));
   }
-  graph_names_workspace_ = graph_names_workspace_ || is_capturing(handle_);
+  graph_uses_workspace_ = graph_uses_workspace_ || is_capturing(handle_);
   return workspace_ == nullptr ? nullptr : workspace_->data();
 }
 
@@ -56,6 +58,141 @@ CudaStream& as_cuda(Stream& stream) {
   auto* ours = dynamic_cast<CudaStream*>(&stream);
   MANTISSA_CHECK(ours != nullptr, "[cuda] expected a stream of the CUDA backend");
   return *ours;
+}
+
+namespace {
+
+class Graph final : public CapturedWork {
+ public:
+  Graph(CudaStream& stream, GraphHandle handle) : stream_(stream), handle_(handle) {}
+  ~Graph() override { destroy_graph(handle_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() override { launch_graph(handle_, stream_.handle()); }
+
+ private:
+  CudaStream& stream_;
+  GraphHandle handle_;
+};
+
+// A capture must be ended, or the stream cannot be used any more.
+void abandon_capture(CudaStream& stream) noexcept {
+  try {
+    destroy_graph(end_capture(stream.handle()));
+  } catch (const CudaError&) {  // the failure of `body` has invalidated the capture
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<CapturedWork> capture_graph(CudaStream& stream, const std::function<void()>& body) {
+  begin_capture(stream.handle());
+  try {
+    body();
+  } catch (...) {
+    abandon_capture(stream);
+    throw;
+  }
+  return std::make_unique<Graph>(stream, end_capture(stream.handle()));
+}
+
+namespace {
+
+class EventTimer final : public StreamTimer {
+ public:
+  explicit EventTimer(CudaStream& stream) : stream_(stream) {}
+  ~EventTimer() override {
+    for (const EventHandle event : events_) destroy_event(event);
+  }
+  EventTimer(const EventTimer&) = delete;
+  EventTimer& operator=(const EventTimer&) = delete;
+
+  size_t mark() override {
+    events_.push_back(create_timing_event());
+    record(events_.back(), stream_.handle());
+    return events_.size() - 1;
+  }
+
+  double milliseconds(size_t from, size_t to) override {
+    MANTISSA_CHECK(from < events_.size() && to < events_.size(), "[stream_timer] marks {} and {} must be among {}",
+                   from, to, events_.size());
+    synchronize(events_[from]);
+    synchronize(events_[to]);
+    return elapsed_ms(events_[from], events_[to]);
+  }
+
+ private:
+  CudaStream& stream_;
+  std::vector<EventHandle> events_;
+};
+
+}  // namespace
+
+std::unique_ptr<StreamTimer> make_stream_timer(CudaStream& stream) { return std::make_unique<EventTimer>(stream); }
+
+namespace {
+
+// Large uploads, such as initial weights, go in pieces.
+constexpr size_t kPieceBytes = size_t{4} << 20;
+// Limits how far the host may be ahead: the input of several steps, so that it does not wait inside a step.
+constexpr size_t kMostBytes = size_t{64} << 20;
+
+}  // namespace
+
+Staging::~Staging() {
+  for (const Slot& slot : slots_) free_pinned(slot.data);
+}
+
+Staging::Slot& Staging::free_slot(size_t bytes) {
+  const auto is_free = [](const Slot& slot) { return slot.passed == nullptr || slot.passed->done(); };
+  const auto fits = [&](const Slot& slot) { return slot.bytes >= bytes && is_free(slot); };
+  auto found = std::find_if(slots_.begin(), slots_.end(), fits);
+  if (found == slots_.end() && total_bytes_ + bytes <= kMostBytes) {
+    slots_.emplace_back();
+    found = std::prev(slots_.end());
+  }
+  if (found == slots_.end()) found = std::find_if(slots_.begin(), slots_.end(), is_free);
+  if (found == slots_.end()) {
+    std::rotate(slots_.begin(), std::next(slots_.begin()), slots_.end());  // waits for the oldest, which goes last
+    found = std::prev(slots_.end());
+    found->passed->synchronize();
+  }
+  found->passed.reset();
+  if (found->bytes < bytes) grow(*found, bytes);
+  return *found;
+}
+
+void Staging::grow(Slot& slot, size_t bytes) {
+  if (slot.data != nullptr) free_pinned(slot.data);
+  slot.data = nullptr;
+  total_bytes_ -= std::exchange(slot.bytes, 0);
+  slot.data = static_cast<std::byte*>(allocate_pinned(bytes));
+  slot.bytes = bytes;
+  total_bytes_ += bytes;
+}
+
+void Staging::upload(const void* host, void* device, size_t bytes, CudaStream& stream) {
+  // A repetition would send the later content of the slot.
+  MANTISSA_CHECK(!is_capturing(stream.handle()), "[staging] an upload cannot be captured");
+  for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    const size_t count = std::min(kPieceBytes, bytes - begin);
+    Slot& slot = free_slot(count);
+    std::memcpy(slot.data, static_cast<const std::byte*>(host) + begin, count);
+    copy_async(static_cast<std::byte*>(device) + begin, slot.data, count, CopyKind::kHostToDevice, stream.handle());
+    slot.passed = std::make_unique<CudaEvent>(stream.handle());
+  }
+}
+
+void Staging::download(const void* device, void* host, size_t bytes, CudaStream& stream) {
+  for (size_t begin = 0; begin < bytes; begin += kPieceBytes) {
+    const size_t count = std::min(kPieceBytes, bytes - begin);
+    Slot& slot = free_slot(count);
+    copy_async(slot.data, static_cast<const std::byte*>(device) + begin, count, CopyKind::kDeviceToHost,
+               stream.handle());
+    stream.synchronize();
+    std::memcpy(static_cast<std::byte*>(host) + begin, slot.data, count);
+  }
 }
 
 }  // namespace mantissa::cuda

@@ -1,6 +1,8 @@
-// What the entry checks of kernels are made of: cheap comparisons; a message is formatted only when one fails.
+// Building blocks of check_args(), cheap comparisons that format a message only on failure, and plain records in
+// tensors of bytes.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 
 #include "core/base/check.h"
@@ -34,6 +36,11 @@ inline void check_numel(const char* op, const char* what, const Tensor& tensor, 
                  tensor.shape(), tensor.numel());
 }
 
+inline void check_tensor(const char* op, const char* what, const Tensor& tensor, DType dtype, int64_t numel) {
+  check_dtype(op, what, tensor, dtype);
+  check_numel(op, what, tensor, numel);
+}
+
 inline Rows rows_of(const char* op, const char* what, const Tensor& tensor) {
   check_float(op, what, tensor);
   MANTISSA_CHECK(tensor.shape().rank() >= 1 && tensor.shape().last() > 0,
@@ -41,19 +48,28 @@ inline Rows rows_of(const char* op, const char* what, const Tensor& tensor) {
   return {tensor.numel() / tensor.shape().last(), tensor.shape().last()};
 }
 
-// Of Backend::copy().
+// For Backend::copy().
 inline void check_copy_args(const Tensor& src, const Tensor& dst) {
   check_defined("copy", "src", src);
-  check_dtype("copy", "dst", dst, src.dtype());
-  check_numel("copy", "dst", dst, src.numel());
+  check_tensor("copy", "dst", dst, src.dtype(), src.numel());
 }
 
-// A plain record kept in a tensor of bytes.
 template <typename Record>
 void check_record(const char* op, const char* what, const Tensor& tensor) {
   static_assert(std::is_trivially_copyable_v<Record>);
-  check_dtype(op, what, tensor, DType::kU8);
-  check_numel(op, what, tensor, static_cast<int64_t>(sizeof(Record)));
+  check_tensor(op, what, tensor, DType::kU8, static_cast<int64_t>(sizeof(Record)));
+}
+
+// Read and write a record in host memory, at any alignment. The tensor must have passed check_record().
+template <typename Record>
+Record read_record(const Tensor& tensor) {
+  Record record;
+  std::memcpy(&record, tensor.raw(), sizeof(record));
+  return record;
+}
+template <typename Record>
+void write_record(const Record& record, const Tensor& tensor) {
+  std::memcpy(tensor.raw(), &record, sizeof(record));
 }
 
 }  // namespace mantissa

@@ -1,5 +1,5 @@
-// Products of 8-bit operands: what a device multiplies by units of its own, from codes. All else is emulated, as
-// QuantizeArgs says: the numbers that the codes stand for are multiplied in a wider dtype. Device-free.
+// The 8-bit matrix products that a device runs natively, from codes. All others are emulated as QuantizeArgs says: the
+// values of the codes are multiplied in a wider dtype. Device-free.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace mantissa {
 
-// Bits: a device that takes scales of blocks takes those of whole tensors as well.
+// Bits: a device that supports block scales supports tensor scales as well.
 enum class Fp8GemmSupport : uint8_t {
   kNone = 0,
   kTensorScaled = 1,  // e4m3 and e5m2 with one scale a tensor
@@ -19,17 +19,17 @@ enum class Fp8GemmSupport : uint8_t {
   kAll = 7,
 };
 
-// Those of cuBLASLt, of which 12.9.1 is version 120901, on a GPU of this compute capability. The table of scaling modes
-// in its documentation ("Narrow Precision Data Types Usage") has one scale a tensor from 8.9 on, blocks of 128 for 9.0
-// alone and blocks of 32 from 10.0 on; the library has these since 12.9 and 12.8. Compute capability 11.0 and 12.x are
-// left out all the same: nobody has run this there, and a product that the library refuses ends a run.
+// The products of cuBLASLt on a GPU of this compute capability. Version 120901 is cuBLASLt 12.9.1. The table of scaling
+// modes in its documentation ("Narrow Precision Data Types Usage") has tensor scales from 8.9 on, blocks of 128 for 9.0
+// only, and blocks of 32 from 10.0 on. The library has these since 12.9 and 12.8. Compute capability 11.0 and 12.x are
+// excluded because they are untested, and a product that the library rejects ends a run.
 constexpr Fp8GemmSupport cublaslt_fp8_gemm_support(int major, int minor, size_t library_version) {
   if (major == 9 && minor == 0 && library_version >= 120900) return Fp8GemmSupport::kBlockScaled;
   if (major == 10 && library_version >= 120800) return Fp8GemmSupport::kMicroScaled;
   return major * 10 + minor >= 89 ? Fp8GemmSupport::kTensorScaled : Fp8GemmSupport::kNone;
 }
 
-// Sizes of matrices that such units take are multiples of this.
+// M, N and K are multiples of this.
 inline constexpr int64_t kFp8GemmMultiple = 16;
 
 // c (M, N) = a (M, K) * b (N, K)^T [+ bias], see GemmArgs.
@@ -40,7 +40,7 @@ struct Fp8Gemm {
   bool has_bias = false;
 };
 
-// Whether the operand's scales are of a kind that the units take.
+// Whether operands may have scales of this kind.
 constexpr bool takes(Fp8GemmSupport support, Scaling scaling) {
   const auto has = [&](Fp8GemmSupport wanted) {
     return (static_cast<int>(support) & static_cast<int>(wanted)) == static_cast<int>(wanted);
@@ -59,15 +59,13 @@ constexpr bool takes(Fp8GemmSupport support, Scaling scaling) {
   return false;
 }
 
-// Whether the units multiply this. The limits are cuBLASLt's (documentation of cublasLtMatmul() and of narrow
-// precisions): no product of two e5m2 matrices, no bias of fp32, blocks of one length on both sides, which here are
-// whole. It has no product of square blocks with square blocks either, but only weights have those, and no product
-// multiplies two weights.
+// Whether the device runs this product. The limits are cuBLASLt's (documentation of cublasLtMatmul() and of narrow
+// precisions): at most one operand in e5m2, no fp32 bias, and whole blocks of one length on both sides. It also lacks
+// products of square blocks with square blocks, but only weights have those, and no product multiplies two weights.
 constexpr bool multiplies(Fp8GemmSupport support, const Fp8Gemm& product) {
   const bool both_e5m2 = product.a.format == Format::kE5M2 && product.b.format == Format::kE5M2;
   const bool whole =
       product.m % kFp8GemmMultiple == 0 && product.n % kFp8GemmMultiple == 0 && product.k % kFp8GemmMultiple == 0;
-  // Blocks of one length on both sides.
   const int64_t block = block_length(product.a.scaling);
   const bool same_blocks = block == block_length(product.b.scaling) && (block == 0 || product.k % block == 0);
   return takes(support, product.a.scaling) && takes(support, product.b.scaling) && same_blocks && !both_e5m2 && whole &&

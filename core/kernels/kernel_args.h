@@ -1,19 +1,21 @@
-// What the argument structs of all kernels share. A kernel's struct stands in <family>/args.h.
+// Common parts of all kernels' argument structs, and KernelWork: the arithmetic and memory traffic of a call, counted
+// from its arguments. Device-free. The struct of a kernel is in <family>/args.h.
 //
-// Unless a struct says otherwise: "float" means fp32, bf16 or fp16; a kernel computes and accumulates in fp32 and rounds
-// once on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences), T =
-// positions.
+// Unless a struct says otherwise: "float" means fp32, bf16 or fp16; a kernel computes and accumulates in fp32 and
+// rounds once on store; results do not depend on the number of threads. R = rows, C = channels, B = batch (sequences),
+// T = positions.
 //
 // An argument struct has
 //   kName             the name of the kernel in profiles and recordings;
-//   operands(args)    pointers to all of its tensors, in a fixed order;
-// and beside it stand check_args() (ContractError where operands do not fit together; it looks at shapes, dtypes and
-// settings, never at device memory), run() of each device, and, where the defaults of kernel_work.h and kernel_call.h do
-// not fit, work_of() and variant_of().
+//   operands(args)    pointers to all of its tensors, in a fixed order.
+// Its args.h also declares check_args(), run() for each device and, if the defaults below do not fit, work_of() and
+// variant_of(). check_args() throws ContractError if operands do not fit together. It reads shapes, dtypes and settings,
+// never device memory.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "core/tensor/tensor.h"
@@ -30,6 +32,77 @@ struct Rows {
 
 namespace cuda {
 class CudaStream;
+}
+
+// Address of an optional operand; null if it is undefined.
+template <typename T>
+T* data_or_null(const Tensor& tensor) {
+  return tensor.defined() ? tensor.data<T>() : nullptr;
+}
+inline std::byte* raw_or_null(const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; }
+
+// dispatch() over two or three dtypes: calls f.template operator()<A, B>() or <A, B, C>().
+template <typename F>
+void dispatch(DType a, DType b, F&& f) {
+  dispatch(a, [&]<typename A>() { dispatch(b, [&]<typename B>() { f.template operator()<A, B>(); }); });
+}
+template <typename F>
+void dispatch(DType a, DType b, DType c, F&& f) {
+  dispatch(a, b,
+           [&]<typename A, typename B>() { dispatch(c, [&]<typename C>() { f.template operator()<A, B, C>(); }); });
+}
+
+// The limit of an operation's speed: this device's arithmetic and memory, or something else (links, other ranks).
+enum class Bound : uint8_t { kDevice, kOther };
+
+// FLOP: matrix products, including the two (forward) or five (backward) products inside attention. A multiply-add counts
+// 2. Every other kernel is bound by memory and counts 0.
+// Bytes: each operand once if it is read and once if it is written. This is the least traffic that the operation needs,
+// with cold caches and without reading anything twice.
+struct KernelWork {
+  double flops = 0.0;
+  double bytes = 0.0;
+  DType dtype = DType::kF32;  // of the products' operands; meaningless if flops is 0
+  Bound bound = Bound::kDevice;
+};
+
+inline KernelWork traffic(double bytes) { return {.bytes = bytes}; }
+
+// Sum over tensors; undefined ones count 0.
+template <typename... Tensors>
+double bytes_of(const Tensors&... tensors) {
+  return (0.0 + ... + (tensors.defined() ? static_cast<double>(tensors.size_bytes()) : 0.0));
+}
+
+// kAccumulate reads a result before it is written.
+inline double result_bytes(const Tensor& tensor, GradientMode mode) {
+  return bytes_of(tensor) * (mode == GradientMode::kAccumulate ? 2.0 : 1.0);
+}
+
+// Default: each operand is read or written once.
+template <typename Args>
+KernelWork work_of(const Args& args) {
+  double bytes = 0.0;
+  for (const Tensor* const tensor : Args::operands(args)) bytes += bytes_of(*tensor);
+  return traffic(bytes);
+}
+
+// Settings that change the time of a call, besides the dtypes and shapes of its operands. Default: none.
+template <typename Args>
+std::string variant_of(const Args&) {
+  return {};
+}
+
+// A copy within the device's memory, or over the link between host and device (Bound::kOther).
+inline KernelWork work_of_copy(const Tensor& src, const Tensor& dst) {
+  if (src.device().kind == dst.device().kind) return traffic(bytes_of(src, dst));
+  return {.bytes = bytes_of(src), .bound = Bound::kOther};
+}
+
+// `tensor` to or from host memory.
+inline KernelWork work_of_transfer(const Tensor& tensor) {
+  if (tensor.device().kind == Device::Kind::kCpu) return traffic(2.0 * bytes_of(tensor));
+  return {.bytes = bytes_of(tensor), .bound = Bound::kOther};
 }
 
 }  // namespace mantissa

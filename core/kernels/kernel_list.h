@@ -1,6 +1,6 @@
-// The one list of kernels. The interface of a device (core/backend/backend.h), the dry run and the profiling and
-// recording decorators are derived from it. To add a kernel: a line here, its argument struct in <family>/args.h, its
-// checks in <family>/contract.cc, and run() for each device.
+// The list of all kernels. The device interface (core/backend/backend.h), the dry run, and the profiling and recording
+// decorators are derived from it. A new kernel needs a line here, its argument struct in <family>/args.h, its checks in
+// <family>/contract.cc, and run() for each device.
 #pragma once
 
 namespace mantissa {
@@ -8,7 +8,7 @@ namespace mantissa {
 template <typename... Args>
 struct KernelList {};
 
-// The structs are only declared here: an edit of a family's args.h recompiles what uses that family.
+// The structs are only declared here, so that an edit of a family's args.h recompiles only its users.
 using ComputeKernels = KernelList<   //
     struct FillArgs,                 // elementwise
     struct CastArgs,                 //

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/kernels/kernel_work.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
 

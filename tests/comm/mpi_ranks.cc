@@ -16,7 +16,7 @@
 #include "comm/local/local_communicator.h"
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/staged/staged_communicator.h"
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "tests/comm/communicator_contract.h"
 #include "tests/comm/emulated_gpu.h"
 #include "tests/comm/training_rank.h"

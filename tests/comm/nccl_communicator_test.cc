@@ -4,7 +4,7 @@
 
 #include "comm/nccl/nccl_connection.h"
 #include "core/base/error.h"
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "tests/comm/communicator_contract.h"
 #include "tests/comm/nccl_ranks.h"
 

@@ -5,7 +5,7 @@
 #include "comm/communicator.h"
 #include "comm/local/local_communicator.h"
 #include "core/backend/registry.h"
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "tests/comm/communicator_contract.h"
 #include "tests/comm/emulated_gpu.h"

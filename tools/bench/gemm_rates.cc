@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "core/backend/gemm_peak.h"
+#include "core/backend/device_rates.h"
 #include "core/backend/registry.h"
 #include "core/base/thread_team.h"
 #include "core/cpu/fma_peak.h"

@@ -15,12 +15,12 @@
 #include <memory>
 #include <optional>
 
-#include "core/backend/gemm_peak.h"
+#include "core/backend/device_rates.h"
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
-#include "core/kernels/gemm/peak_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 #include "core/profile/step_profiler.h"
 #include "models/model.h"
 #include "tools/bench/export_start.h"

@@ -122,6 +122,16 @@ def _define_options(ctx, context):
         defines.append("NDEBUG")
     return ["-D" + define for define in defines] + _command_line_options(ctx, ["-D", "-U"])
 
+# UNUSED HEADERS COMMAND...: runs the command with -MD, and writes to UNUSED those of the HEADERS that it did not read, so that
+# Bazel does not compile again when they change.
+_COMPILE = """
+unused=$1 headers=$2
+shift 2
+"$@" -MD -MF "$unused.d" || exit
+tr -s ' \\\\' '\\n' <"$unused.d" | sed 's|^\\./||' | grep -vxF -f - "$headers" >"$unused" || :
+rm "$unused.d"
+"""
+
 def _compile(ctx, source, suffix, archs, options):
     """Makes TARGET/SOURCE + suffix. Returns that file."""
     toolchain = find_cpp_toolchain(ctx)
@@ -133,11 +143,18 @@ def _compile(ctx, source, suffix, archs, options):
     arguments += _host_options(COPTS + _HOST_COPTS + ["-fPIC"] + ctx.attr.copts + _command_line_options(ctx, ["-W"]))
     arguments += ctx.attr.nvcc_copts
     arguments += _define_options(ctx, context) + _include_options(ctx, context)
+    unused = ctx.actions.declare_file(compiled.basename + ".unused", sibling = compiled)
+    headers = depset(ctx.files.hdrs, transitive = [context.headers])
+    listed = ctx.actions.args()
+    listed.add_all(headers)
+    listed.use_param_file("%s", use_always = True)
+    listed.set_param_file_format("multiline")
     ctx.actions.run(
-        executable = NVCC,
-        arguments = arguments + options + [source.path, "-o", compiled.path],
-        inputs = depset([source] + ctx.files.hdrs, transitive = [context.headers, toolchain.all_files]),
-        outputs = [compiled],
+        executable = "/bin/bash",
+        arguments = ["-c", _COMPILE, "nvcc", unused.path, listed, NVCC] + arguments + options + [source.path, "-o", compiled.path],
+        inputs = depset([source], transitive = [headers, toolchain.all_files]),
+        outputs = [compiled, unused],
+        unused_inputs_list = unused,
         # nvcc is no input; its version in the environment makes a new toolkit in the same folder compile anew.
         env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
         mnemonic = "CudaCompile",

@@ -5,8 +5,7 @@
 #include <fstream>
 #include <optional>
 
-#include "core/backend/gemm_peak.h"
-#include "core/backend/memory_bandwidth.h"
+#include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/profile/chrome_trace.h"

@@ -1,7 +1,7 @@
 #include "tools/train/speed.h"
 
 #include "comm/gpu_claim.h"
-#include "core/backend/gemm_peak.h"
+#include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
 

@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kHexDigits = 16;  // of 64 bits
 
-// FNV-1a, 64 bits (Fowler, Noll, Vo): tells a damaged line from a whole one.
+// FNV-1a, 64 bits (Fowler, Noll, Vo), to detect damaged lines.
 uint64_t checksum(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -40,8 +40,8 @@ std::optional<uint64_t> parse_hex(std::string_view digits) {
   return value;
 }
 
-// Held by whoever reads, changes and replaces the file. Where the file system knows no locks, or one is held for longer
-// than any of us takes (a network file system without its lock service), the last to write wins.
+// Held while the file is read, changed and replaced. If the file system has no locks, or a lock is held for too long (a
+// network file system without its lock service), the last to write wins.
 class FileLock {
  public:
   explicit FileLock(const std::string& path) : file_(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
@@ -66,7 +66,7 @@ class FileLock {
   throw std::system_error(errno, std::generic_category(), path);
 }
 
-// In one piece or not at all: written beside its place and moved there.
+// Atomic: writes a file beside `path` and renames it.
 void replace_file(const std::string& path, const std::string& content) {
   std::string partial = path + ".XXXXXX";
   const int file = mkstemp(partial.data());
@@ -117,7 +117,7 @@ std::string cache_file_name(const GemmMachine& machine) {
   for (char& c : gpu) {
     if (!std::isalnum(static_cast<unsigned char>(c))) c = '-';
   }
-  // 2: the version of the key's text and of what the choice is made from.
+  // 2: the version of the key's text and of the proposals.
   return fmt::format("gemm-2-{}-sm{}{}-{}-cublaslt{}.txt", gpu, machine.major, machine.minor, machine.multiprocessors,
                      machine.library_version);
 }
@@ -162,16 +162,16 @@ std::optional<GemmAlgorithm> GemmCache::find(const std::string& key) {
   return found->second;
 }
 
-GemmAlgorithm GemmCache::record(const GemmChoice& choice, const std::optional<GemmAlgorithm>& refused) {
+GemmAlgorithm GemmCache::record(const GemmChoice& choice, const std::optional<GemmAlgorithm>& rejected) {
   if (path_.empty()) {
     choices_[choice.key] = choice.algorithm;
-    warn_of_writing("no folder can be written to; MANTISSA_CACHE_DIR names one");
+    warn_of_writing("no folder is writable; set MANTISSA_CACHE_DIR to one that is");
     return choice.algorithm;
   }
   const FileLock lock(path_ + ".lock");
   read();
   const auto [entry, is_new] = choices_.try_emplace(choice.key, choice.algorithm);
-  if (!is_new && entry->second != refused) return entry->second;
+  if (!is_new && entry->second != rejected) return entry->second;
   entry->second = choice.algorithm;
   write();
   return choice.algorithm;
@@ -189,8 +189,7 @@ void GemmCache::write() {
 
 void GemmCache::warn_of_writing(const std::string& reason) {
   if (std::exchange(warned_of_writing_, true)) return;
-  log_warn("[gemm] which algorithms are fastest cannot be kept, and other runs may differ in the last bits: {}",
-           reason);
+  log_warn("[gemm] the fastest algorithms cannot be saved, and other runs may differ in the last bits: {}", reason);
 }
 
 }  // namespace mantissa::cuda

@@ -1,4 +1,4 @@
-// The algorithms that were found fastest, kept on the disk from run to run. Device-free.
+// The fastest algorithms found, kept on disk from run to run. Device-free.
 //
 // A text file per GPU model and library version, one product a line:
 //   <the product's key> TAB <the 64 bytes of cublasLtMatmulAlgo_t in hexadecimal> TAB <checksum of both>
@@ -24,10 +24,10 @@ struct GemmChoice {
 
 // Without the line's end.
 std::string to_line(const GemmChoice& choice);
-// Nothing for a line that is damaged or is something else.
+// Empty for a line that is damaged or in another format.
 std::optional<GemmChoice> parse_line(std::string_view line);
 
-// What choices depend on, apart from the product.
+// The properties of a machine that choices depend on, besides the product.
 struct GemmMachine {
   std::string gpu;
   int major = 0, minor = 0, multiprocessors = 0;
@@ -35,21 +35,21 @@ struct GemmMachine {
 };
 std::string cache_file_name(const GemmMachine& machine);
 
-// The first that can be made and written to: $MANTISSA_CACHE_DIR, $XDG_CACHE_HOME/mantissa, $HOME/.cache/mantissa.
-// Empty if none can.
+// The first folder that can be created and written: $MANTISSA_CACHE_DIR, $XDG_CACHE_HOME/mantissa,
+// $HOME/.cache/mantissa. Empty if none can.
 std::string cache_folder();
 
-// Not for several threads at once. Several ranks, processes or threads, may have one each for the same file.
+// Not thread-safe. Several ranks, processes or threads, may each have one for the same file.
 class GemmCache {
  public:
-  explicit GemmCache(std::string path) : path_(std::move(path)) {}  // "": nothing is kept beyond its own life
+  explicit GemmCache(std::string path) : path_(std::move(path)) {}  // "": nothing is written to disk
 
   std::optional<GemmAlgorithm> find(const std::string& key);
 
-  // Adds a choice to the file and returns what the file holds for the key from now on: another rank's choice if that
-  // was there first, so that all go on alike, and as a later run will. Unless it is `refused`, which is replaced. A
-  // file that cannot be written costs one warning, and the choice stands.
-  GemmAlgorithm record(const GemmChoice& choice, const std::optional<GemmAlgorithm>& refused);
+  // Adds a choice to the file and returns the choice that the file then holds for the key. This is another rank's
+  // choice if that came first, so that all ranks and later runs use the same. `rejected` is replaced. A file that
+  // cannot be written causes one warning, and the choice is used.
+  GemmAlgorithm record(const GemmChoice& choice, const std::optional<GemmAlgorithm>& rejected);
 
  private:
   void read();

@@ -1,12 +1,11 @@
-// Matrix multiplication on a GPU by cuBLASLt. The arithmetic and its conditions: gemm_multiply.cc; the choice of
-// kernels: gemm_device.h.
+// Matrix multiplication on a GPU by cuBLASLt: run(GemmArgs), and descriptions for the log.
 #include <fmt/core.h>
 
 #include <map>
 #include <memory>
 #include <mutex>
 
-#include "core/cuda/cublaslt/gemm_multiply.h"
+#include "core/cuda/cublaslt/gemm_device.h"
 #include "core/cuda/runtime/runtime.h"
 #include "core/kernels/gemm/gemm_cuda.h"
 
@@ -24,14 +23,14 @@ std::string cache_path(const DeviceProperties& properties) {
                           .library_version = cublaslt().version()});
 }
 
-// The library's products with gelu were measured faster than the kernels of both on Hopper and on the Blackwell of data
-// centres, slower on Ada and on the Blackwell of desktops (by the authors of llm.c and SGLang).
+// Measurements by the authors of llm.c and SGLang: the library's products with gelu are faster than separate kernels on
+// Hopper and data-centre Blackwell, and slower on Ada and desktop Blackwell.
 GeluFusion gelu_fusion(const DeviceProperties& properties) {
   return properties.major == 9 || properties.major == 10 ? GeluFusion::kYes : GeluFusion::kNo;
 }
 
 GemmDevice& device_of(const CudaStream& stream) {
-  // Never destroyed: when the program ends, the driver that the library talks to may be gone first.
+  // Never destroyed: when the program ends, the driver that the library uses may be gone first.
   static auto& devices = *new std::map<int, std::unique_ptr<GemmDevice>>;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -61,7 +60,7 @@ Fp8GemmSupport fp8_gemm_support(const DeviceProperties& device) {
 
 std::string describe_fp8_gemm_support(const DeviceProperties& device) {
   if (fp8_gemm_support(device) == Fp8GemmSupport::kNone) {
-    return fmt::format("compute capability {}.{} has no units for them, 8.9 and newer ones have", device.major,
+    return fmt::format("compute capability {}.{} has no FP8 units; 8.9 and newer have them", device.major,
                        device.minor);
   }
   return fmt::format("{}, compute capability {}.{}", describe_gemm(), device.major, device.minor);

@@ -1,20 +1,18 @@
 // c = op(a) op(b) [+ bias], or c += op(a) op(b): summed in fp32, partial sums included, and rounded once on store.
 //
-// Activations are the library's epilogues where it has a kernel for them, else the kernels of gelu.
+// Activations use the library's epilogues if it has a kernel for them, else the kernels of gelu.
 //
-// The library adds a bias of c's dtype only. Another one is converted first, as GemmArgs says. It also assumes that a
-// bias lies at a multiple of 16 bytes, which no preference can say otherwise: one that does not is copied.
+// The library adds only a bias of c's dtype at a multiple of 16 bytes, and no preference changes that. Any other bias
+// is converted or copied first, as GemmArgs says.
 //
-// Scales of a and b make alpha, which the device alone knows: a kernel of one thread writes it to the workspace, with
-// beta, and the library reads both there. The bias is added to what alpha has multiplied. Of codes, the library takes a
-// factor for either operand instead: the inverses of the scales. Factors of blocks it reads where they lie.
+// Scales of a and b make alpha, which only the device knows: a kernel of one thread writes it to the workspace, with
+// beta, and the library reads both there. The bias is added after the multiplication by alpha. For codes, the library
+// takes a factor for each operand instead: the inverses of the scales. It reads block scales from their own tensors.
 //
-// Operands are taken as they lie. Where the library has no algorithm for their addresses or strides (they need only be
-// aligned to an element), they are copied into aligned rows, which it always has one for.
-#include "core/cuda/cublaslt/gemm_multiply.h"
-
+// Operands are used where they are. If the library has no algorithm for their addresses or strides (they need only be
+// aligned to an element), they are copied into aligned rows, for which it always has one.
 #include "core/base/round_up.h"
-#include "core/cuda/cublaslt/gemm_scalars.h"
+#include "core/cuda/cublaslt/gemm_device.h"
 #include "core/cuda/runtime/runtime.h"
 #include "core/kernels/activation/args.h"
 #include "core/kernels/elementwise/args.h"
@@ -24,15 +22,17 @@
 namespace mantissa::cuda {
 namespace {
 
-// Every piece of the workspace starts as the workspace itself does.
+// Every piece of the workspace has the alignment of the workspace itself.
 constexpr size_t kPieceAlignmentBytes = 256;
 size_t piece_bytes(size_t bytes) { return round_up(bytes, kPieceAlignmentBytes); }
 
-bool is_taken_as_it_lies(const Tensor& bias, DType c_dtype) {
+bool has_scales(const GemmArgs& args) { return args.a_scale.defined() || args.b_scale.defined(); }
+
+bool is_usable_in_place(const Tensor& bias, DType c_dtype) {
   return bias.dtype() == c_dtype && gemm_alignment(bias.raw()) == kGemmAlignmentBytes;
 }
 
-// A matrix on its way into aligned rows, or out of them.
+// A matrix that is copied into aligned rows, or out of them.
 struct StagedMatrix {
   std::byte* given = nullptr;
   int64_t rows = 0, columns = 0;
@@ -73,10 +73,10 @@ struct StagedMatrix {
   }
 };
 
-// args.bias as the library takes it: where it lies, or converted into the first piece of the workspace.
+// args.bias for the library: in place, or converted into the first piece of the workspace.
 void* place_bias(const GemmArgs& args, std::byte* converted, CudaStream& stream) {
   if (!args.bias.defined()) return nullptr;
-  if (is_taken_as_it_lies(args.bias, args.c.dtype())) return args.bias.raw();
+  if (is_usable_in_place(args.bias, args.c.dtype())) return args.bias.raw();
   const size_t bytes = static_cast<size_t>(args.bias.numel() * size_bytes(args.c.dtype()));
   const auto storage = std::make_shared<Storage>(converted, bytes, args.bias.device(), nullptr);
   run(CastArgs{.src = args.bias, .dst = Tensor(storage, args.c.dtype(), args.bias.shape())}, stream);
@@ -84,11 +84,11 @@ void* place_bias(const GemmArgs& args, std::byte* converted, CudaStream& stream)
 }
 
 size_t converted_bias_bytes(const GemmArgs& args) {
-  if (!args.bias.defined() || is_taken_as_it_lies(args.bias, args.c.dtype())) return 0;
+  if (!args.bias.defined() || is_usable_in_place(args.bias, args.c.dtype())) return 0;
   return piece_bytes(static_cast<size_t>(args.bias.numel() * size_bytes(args.c.dtype())));
 }
 
-// What place_vectors() wants of the workspace.
+// The bytes of workspace that place_vectors() uses.
 size_t vectors_bytes(const GemmArgs& args) {
   return converted_bias_bytes(args) + (has_scales(args) ? kPieceAlignmentBytes : 0);
 }
@@ -108,9 +108,9 @@ GemmVectors place_vectors(const GemmArgs& args, std::byte* workspace, CudaStream
 
 bool try_multiply_staged(GemmDevice& device, const GemmArgs& args, const GemmExtents& extents, CudaStream& stream) {
   StagedMatrix a(args.a), b(args.b), c(args.c);
-  if (a.is_aligned() && b.is_aligned() && c.is_aligned()) return false;  // nothing would be different
+  if (a.is_aligned() && b.is_aligned() && c.is_aligned()) return false;  // a copy would change nothing
   const size_t before = vectors_bytes(args);
-  // One request: the workspace may move when it grows, so that what was put there before is put there again.
+  // One request, because the workspace may move when it grows. The vectors are placed again.
   std::byte* const workspace = stream.workspace(before + a.bytes() + b.bytes() + c.bytes());
   a.staged = workspace + before;
   b.staged = a.staged + a.bytes();
@@ -147,8 +147,9 @@ void multiply(GemmDevice& device, const GemmArgs& args, CudaStream& stream) {
     if (device.try_multiply(problem, stream)) return;
     if (is_plain && try_multiply_staged(device, args, extents, stream)) return;
     if (is_plain) {
-      throw CudaError(fmt::format("[gemm] cuBLASLt has no algorithm for {}{}", describe(problem.key),
-                                  is_of_codes(problem.key) ? "; cuda.narrow_math=emulated does without" : ""));
+      throw CudaError(
+          fmt::format("[gemm] cuBLASLt has no algorithm for {}{}", describe(problem.key),
+                      is_of_codes(problem.key) ? "; set cuda.narrow_math=emulated to avoid such products" : ""));
     }
   }
   gemm_in_steps(args, multiply_again, run_on_stream);

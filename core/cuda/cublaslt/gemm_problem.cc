@@ -37,7 +37,7 @@ const char* name_of(std::optional<BlockScaleLayout> blocks) {
   return "/1x32";
 }
 
-// What is multiplied, apart from the sizes: "bf16", "e4m3*e5m2", "e4m3/1x128*e4m3/128x128".
+// The formats of the operands: "bf16", "e4m3*e5m2", "e4m3/1x128*e4m3/128x128".
 std::string name_of_operands(const GemmKey& key, std::string_view between) {
   if (!is_of_codes(key)) return std::string(name(key.dtype));
   return fmt::format("{}{}{}{}{}", info(key.a_format).name, name_of(key.a_blocks), between, info(key.b_format).name,

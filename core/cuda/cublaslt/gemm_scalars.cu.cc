@@ -1,11 +1,10 @@
-#include "core/cuda/cublaslt/gemm_scalars.h"
-
+#include "core/cuda/cublaslt/gemm_problem.h"
 #include "core/cuda/device/device.h"
 
 namespace mantissa::cuda {
 namespace {
 
-// A scale that is null is 1.
+// A null scale counts as 1.
 __device__ __forceinline__ float inverse_of(const float* scale) { return scale != nullptr ? 1.0f / *scale : 1.0f; }
 
 __global__ void write_scalars_kernel(const float* a_scale, const float* b_scale, float beta, float* scalars) {
@@ -18,18 +17,16 @@ __global__ void write_inverse_scales_kernel(const float* a_scale, const float* b
   scalars[kInverseScaleStride] = inverse_of(b_scale);
 }
 
-const float* address_of(const Tensor& scale) { return scale.defined() ? scale.data<float>() : nullptr; }
-
 }  // namespace
 
 void write_scalars(const GemmArgs& args, float* scalars, CudaStream& stream) {
-  launch(write_scalars_kernel, {.grid = 1, .block = 1}, stream.handle(), address_of(args.a_scale),
-         address_of(args.b_scale), args.mode == GradientMode::kAccumulate ? 1.0f : 0.0f, scalars);
+  launch(write_scalars_kernel, {.grid = 1, .block = 1}, stream.handle(), data_or_null<float>(args.a_scale),
+         data_or_null<float>(args.b_scale), args.mode == GradientMode::kAccumulate ? 1.0f : 0.0f, scalars);
 }
 
 void write_inverse_scales(const GemmArgs& args, float* scalars, CudaStream& stream) {
-  launch(write_inverse_scales_kernel, {.grid = 1, .block = 1}, stream.handle(), address_of(args.a_scale),
-         address_of(args.b_scale), scalars);
+  launch(write_inverse_scales_kernel, {.grid = 1, .block = 1}, stream.handle(), data_or_null<float>(args.a_scale),
+         data_or_null<float>(args.b_scale), scalars);
 }
 
 }  // namespace mantissa::cuda

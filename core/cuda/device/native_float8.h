@@ -3,7 +3,7 @@
 
 #include <cuda_fp8.h>
 
-#include "core/cuda/device/native_types.h"
+#include "core/cuda/device/native_device.h"
 #include "core/tensor/float8.h"
 
 namespace mantissa::cuda {

@@ -1,6 +1,8 @@
 // Sums and maxima over the lanes of a warp and the threads of a block, in a fixed order: the same bits in every run.
 #pragma once
 
+#include <cstdint>
+
 namespace mantissa::cuda {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -17,6 +19,16 @@ struct Sum {
 struct Max {
   __device__ __forceinline__ float operator()(float a, float b) const { return a > b || a != a ? a : b; }
 };
+
+// Maximum of magnitude_bits(): integers, whose maximum keeps every NaN.
+struct MaxBits {
+  __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b) const { return a < b ? b : a; }
+};
+
+// CUDA has no atomicAdd for int64_t; unsigned long long has the same size and representation.
+__device__ __forceinline__ void atomic_add(int64_t* total, uint64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(total), static_cast<unsigned long long>(value));
+}
 
 // The result is in every lane. All 32 lanes must take part.
 template <typename Op, typename T>

@@ -10,12 +10,10 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda/emulation/async_copies.h"
+#include "core/cuda/emulation/block_memory.h"
+#include "core/cuda/emulation/faults.h"
 #include "core/cuda/emulation/fiber.h"
-#include "core/cuda/emulation/random.h"
 #include "core/cuda/emulation/scheduler.h"
-#include "core/cuda/emulation/settings.h"
-#include "core/cuda/emulation/shared_memory.h"
 
 namespace mantissa::cuda::emulation {
 

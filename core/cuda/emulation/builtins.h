@@ -3,10 +3,12 @@
 // Functions that wait know their call site, so that a deadlock can be reported and a missing wait can be tried.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "core/cuda/emulation/block.h"
+#include "core/tensor/half.h"
 
 #define __global__
 #define __device__
@@ -138,3 +140,21 @@ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
 }
+
+namespace mantissa::cuda {
+
+// Conversion between storage types and fp32: see device/native_device.h.
+template <typename T>
+float widen(T value) {
+  return to_float(value);
+}
+
+template <typename T>
+T narrow(float value) {
+  return from_float<T>(value);
+}
+
+inline unsigned float_bits(float value) { return std::bit_cast<unsigned>(value); }
+inline float float_from_bits(unsigned bits) { return std::bit_cast<float>(bits); }
+
+}  // namespace mantissa::cuda

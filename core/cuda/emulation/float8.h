@@ -1,7 +1,7 @@
 // 8-bit floats on the emulated GPU: see device/float8.h.
 #pragma once
 
-#include "core/cuda/emulation/types.h"
+#include "core/cuda/emulation/builtins.h"
 #include "core/tensor/float8.h"
 #include "core/tensor/format.h"
 

@@ -7,8 +7,7 @@
 #include <limits>
 
 #include "core/base/check.h"
-#include "core/cuda/emulation/block.h"
-#include "core/cuda/emulation/types.h"
+#include "core/cuda/emulation/builtins.h"
 
 namespace mantissa::cuda {
 namespace emulation {

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "core/base/check.h"
-#include "core/cuda/emulation/random.h"
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
+#include "core/cuda/emulation/scheduler.h"
 #include "core/cuda/emulation/stream_queue.h"
 
 namespace mantissa::cuda {
@@ -92,7 +92,7 @@ bool somebody_is_awaited() {
                      [](StreamHandle stream) { return !stream->items.empty() && stream->items.front().work.is_ready; });
 }
 
-void give_way(Lock& lock) {
+void let_others_run(Lock& lock) {
   lock.unlock();
   std::this_thread::yield();
   lock.lock();
@@ -103,7 +103,7 @@ void run_until(Lock& lock, const Done& done) {
   while (!done()) {
     if (run_something()) continue;
     MANTISSA_CHECK(somebody_is_awaited(), "[emulation] streams wait for each other's events in a circle");
-    give_way(lock);
+    let_others_run(lock);
   }
   pooled_bytes = 0;
   if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
@@ -118,19 +118,19 @@ bool is_in_use(EventHandle event) {
   });
 }
 
-// If the calling thread captures, spoils its capture, because `call` is not permitted during a capture, and returns
-// true. CUDA's thread-local mode restricts only the thread that captures.
-bool spoils_capture(const char* call) {
+// If the calling thread captures, invalidates its capture, because `call` is not permitted during a capture, and
+// returns true. CUDA's thread-local mode restricts only the thread that captures.
+bool invalidates_capture(const char* call) {
   for (emulation::GraphCapture& capture : captures) {
     if (!capture.is_by_this_thread()) continue;
-    capture.spoil(call);
+    capture.invalidate(call);
     return true;
   }
   return false;
 }
 
-void refuse_while_capturing(const char* call) {
-  if (spoils_capture(call)) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
+void reject_while_capturing(const char* call) {
+  if (invalidates_capture(call)) throw CudaError(fmt::format("[{}] not permitted while a stream is captured", call));
 }
 
 // The capture that the stream takes part in, or null.
@@ -193,6 +193,29 @@ void take_time(double milliseconds) {
 
 }  // namespace emulation
 
+std::string no_device_reason() { return ""; }
+int device_count() { return 1; }
+
+DeviceProperties device_properties(int device) {
+  MANTISSA_CHECK(device == 0, "[emulation] there is one device, asked for number {}", device);
+  return {.name = "emulated GPU",
+          .identity = {.uuid = "00000000-0000-0000-0000-0000656d756c", .pci_bus_id = "0000:00:00.0"},
+          .major = 9,
+          .minor = 0,
+          .multiprocessors = 4,
+          .total_bytes = size_t{8} << 30,
+          .l2_bytes = size_t{1} << 20,
+          .max_shared_bytes_per_block = size_t{227} << 10,
+          .has_memory_pools = true};
+}
+
+int driver_version() { return 0; }
+int runtime_version() { return 0; }
+void set_device(int device) { device_properties(device); }
+
+// NVIDIA's profilers do not see an emulated GPU.
+void send_ranges_to_profiler() {}
+
 MemoryInfo memory_info() {
   const Lock lock(mutex);
   return {.free_bytes = free_bytes(), .total_bytes = device_properties(0).total_bytes};
@@ -200,13 +223,13 @@ MemoryInfo memory_info() {
 
 void* allocate_device(size_t bytes) {
   const Lock lock(mutex);
-  refuse_while_capturing("allocate_device");
+  reject_while_capturing("allocate_device");
   return allocate_on_device(bytes);
 }
 
 void free_device(void* data) noexcept {
   const Lock lock(mutex);
-  spoils_capture("free_device");
+  invalidates_capture("free_device");
   run_all();
   free_on_device(data);
 }
@@ -216,14 +239,14 @@ void destroy_pool(PoolHandle pool) noexcept { delete pool; }
 
 void* allocate_from_pool(PoolHandle, size_t bytes, StreamHandle) {
   const Lock lock(mutex);
-  refuse_while_capturing("allocate_from_pool");
+  reject_while_capturing("allocate_from_pool");
   pooled_bytes -= std::min(bytes, pooled_bytes);
   return allocate_on_device(bytes);
 }
 
 void free_to_pool(void* data, StreamHandle stream) noexcept {
   const Lock lock(mutex);
-  spoils_capture("free_to_pool");
+  invalidates_capture("free_to_pool");
   // A deleter, because it also runs if the work is dropped after a failure.
   const auto give_back = [](void* memory) {
     const Lock held(mutex);
@@ -235,12 +258,12 @@ void free_to_pool(void* data, StreamHandle stream) noexcept {
 
 void* allocate_pinned(size_t bytes) {
   const Lock lock(mutex);
-  refuse_while_capturing("allocate_pinned");
+  reject_while_capturing("allocate_pinned");
   return allocate(bytes);
 }
 void free_pinned(void* data) noexcept {
   const Lock lock(mutex);
-  spoils_capture("free_pinned");
+  invalidates_capture("free_pinned");
   run_all();
   std::free(data);
 }
@@ -252,20 +275,20 @@ StreamHandle create_stream() {
 
 void destroy_stream(StreamHandle stream) noexcept {
   Lock lock(mutex);
-  while (!stream->items.empty() && (run_something() || somebody_is_awaited())) give_way(lock);
+  while (!stream->items.empty() && (run_something() || somebody_is_awaited())) let_others_run(lock);
   std::erase(streams, stream);
   delete stream;
 }
 
 void synchronize(StreamHandle stream) {
   Lock lock(mutex);
-  refuse_while_capturing("synchronize");
+  reject_while_capturing("synchronize");
   run_until(lock, [stream] { return stream->items.empty(); });
 }
 
 void synchronize_device() {
   Lock lock(mutex);
-  refuse_while_capturing("synchronize_device");
+  reject_while_capturing("synchronize_device");
   run_until(lock, [] {
     return std::all_of(streams.begin(), streams.end(), [](StreamHandle stream) { return stream->items.empty(); });
   });
@@ -316,14 +339,14 @@ void wait(StreamHandle stream, EventHandle event) {
 
 bool is_done(EventHandle event) {
   const Lock lock(mutex);
-  refuse_while_capturing("is_done");
+  reject_while_capturing("is_done");
   if (event->completed < event->recorded) run_something();  // time passes
   return event->completed >= event->recorded;
 }
 
 void synchronize(EventHandle event) {
   Lock lock(mutex);
-  refuse_while_capturing("synchronize");
+  reject_while_capturing("synchronize");
   run_until(lock, [event] { return event->completed >= event->recorded; });
 }
 
@@ -364,7 +387,7 @@ bool is_capturing(StreamHandle stream) {
 
 void begin_capture(StreamHandle stream) {
   const Lock lock(mutex);
-  refuse_while_capturing("begin_capture");
+  reject_while_capturing("begin_capture");
   MANTISSA_CHECK(capture_of(stream) == nullptr, "[begin_capture] another thread captures the stream");
   captures.emplace_back(stream);
 }

@@ -1,5 +1,6 @@
-// The part of the CUDA runtime that the backend uses, as functions that throw. Two implementations, chosen by what is
-// linked: the toolkit's runtime (runtime_native.cc), and an emulation on the host (emulation/runtime_emulated.cc).
+// The part of the CUDA runtime that the backend uses, as functions that throw. A program links one of two
+// implementations: the toolkit's runtime (runtime_native.cc), or an emulation on the host
+// (emulation/runtime_emulated.cc).
 //
 // Every failing call throws CudaError with the call's name and CUDA's own message.
 #pragma once
@@ -30,8 +31,8 @@ class CudaError : public Error {
   CudaError(ExitCode code, const std::string& message) : Error(code, message) {}
 };
 
-// The device has no memory left for a request: the configuration asks for too much. What to tell the user is up to the
-// caller, who knows what asked.
+// The device has no memory left for a request: the configuration needs too much. The caller knows the purpose of the
+// request and adds it to the message.
 class OutOfDeviceMemory : public CudaError {
  public:
   explicit OutOfDeviceMemory(const std::string& message) : CudaError(ExitCode::kConfig, message) {}
@@ -53,31 +54,35 @@ struct MemoryInfo {
 
 enum class CopyKind { kHostToDevice, kDeviceToHost, kDeviceToDevice };
 
-// Why no GPU can be used here: no driver, a driver too old, no device. Empty if there is one. Never throws.
+// The reason that no GPU can be used: no driver, an old driver, or no device. Empty if there is one. Never throws.
 std::string no_device_reason();
-int device_count();  // 0 where no_device_reason() gives one
+int device_count();  // 0 if there is a no_device_reason()
 DeviceProperties device_properties(int device);
-int driver_version();   // 13000 for 13.0
-int runtime_version();  // likewise
-// Of the calling thread; all calls below refer to it.
+// CUDA versions; 13000 for 13.0.
+int driver_version();
+int runtime_version();
+// Sets the calling thread's device, to which all calls below refer.
 void set_device(int device);
 MemoryInfo memory_info();
 
-// For what lives as long as the run. Memory of this kind can be registered with NCCL, that of a pool cannot.
+// Memory for the life of the run. Unlike memory of a pool, it can be registered with NCCL.
 void* allocate_device(size_t bytes);
 // Waits for all work of the device, as cudaFree does.
 void free_device(void* data) noexcept;
-// For what comes and goes: a pool's memory is taken and given back in the order of a stream, without a wait. What is
-// free goes back to the device when a stream is waited for.
+// A pool for short-lived memory, which is allocated and freed in the order of a stream, without a wait. Free memory
+// goes back to the device when the host waits for a stream.
 PoolHandle create_pool(int device);
 void destroy_pool(PoolHandle pool) noexcept;
-// For work that `stream` is given from now on. CudaError while the stream is captured: the memory would be the graph's.
+// For work that is queued on `stream` later. Throws CudaError while the stream is captured, because the memory would
+// belong to the graph.
 void* allocate_from_pool(PoolHandle pool, size_t bytes, StreamHandle stream);
-// What `stream` was given before may still use it. Not while the stream is captured: each launch would free it.
+// Work that was queued on `stream` before may still use the memory. Not while the stream is captured, because each
+// launch would free it.
 void free_to_pool(void* data, StreamHandle stream) noexcept;
-// Host memory that asynchronous copies read and write directly. CudaError, not OutOfDeviceMemory, if there is none.
+// Host memory that asynchronous copies read and write directly. Throws CudaError, not OutOfDeviceMemory, if there is
+// none.
 void* allocate_pinned(size_t bytes);
-// Waits for all work of the device: a copy may be under way, also while an exception is.
+// Waits for all work of the device, because a copy may be running, also during an exception.
 void free_pinned(void* data) noexcept;
 
 StreamHandle create_stream();
@@ -87,19 +92,19 @@ void synchronize(StreamHandle stream);
 void synchronize_device();
 
 EventHandle create_event();
-EventHandle create_timing_event();  // one that elapsed_ms() takes
+EventHandle create_timing_event();  // for elapsed_ms()
 void destroy_event(EventHandle event) noexcept;
 void record(EventHandle event, StreamHandle stream);
 void wait(StreamHandle stream, EventHandle event);
 bool is_done(EventHandle event);
 void synchronize(EventHandle event);
-// From one timing event to another; both must be done.
+// The time between two timing events; both must be done.
 float elapsed_ms(EventHandle begin, EventHandle end);
 
-// Host memory must be pinned and must stay as it is until the stream has passed the copy.
+// Host memory must be pinned and must not change until the stream has passed the copy.
 void copy_async(void* dst, const void* src, size_t bytes, CopyKind kind, StreamHandle stream);
 void set_bytes_async(void* dst, int value, size_t bytes, StreamHandle stream);
-// Rows of device memory to rows at another distance from each other.
+// A copy of rows in device memory to rows with another stride.
 struct RowCopy {
   void* dst = nullptr;
   size_t dst_stride_bytes = 0;
@@ -109,13 +114,18 @@ struct RowCopy {
 };
 void copy_rows_async(const RowCopy& copy, StreamHandle stream);
 
-// Work that is given to `stream`, and to streams that wait for its events, is recorded instead of run.
+// Work that is queued on `stream`, and on streams that wait for its events, is recorded instead of run.
 void begin_capture(StreamHandle stream);
 // Whether work for `stream` is recorded at present.
 bool is_capturing(StreamHandle stream);
-// What was recorded, ready to be launched again and again. Streams that took part must have been joined to `stream`.
+// Returns the recorded work, ready for repeated launches. Streams that took part must have been joined to `stream`.
 GraphHandle end_capture(StreamHandle stream);
 void launch_graph(GraphHandle graph, StreamHandle stream);
 void destroy_graph(GraphHandle graph) noexcept;
+
+// Sends all ranges (core/profile/range.h) to the profiler that has started the program, if any: through NVTX, in a
+// domain "mantissa", with the kinds of ranges as categories. Without a profiler, ranges cost nothing. Only the first
+// call counts. Work that a CUDA graph repeats has no ranges, because the host does not execute it again.
+void send_ranges_to_profiler();
 
 }  // namespace mantissa::cuda

@@ -8,7 +8,11 @@
 namespace mantissa::cuda {
 namespace {
 
-// As nvidia-smi writes it. Empty for all zeros: what a driver gives that knows none, the same for all GPUs.
+std::string describe(const char* call, cudaError_t status) {
+  return fmt::format("[{}] CUDA error {}: {}", call, cudaGetErrorName(status), cudaGetErrorString(status));
+}
+
+// As nvidia-smi writes it. Empty for all zeros, which a driver without UUIDs gives for every GPU.
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text;
   bool is_known = false;
@@ -23,6 +27,23 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 
 }  // namespace
 
+void check_cuda(cudaError_t status, const char* call) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // clears the error, which the next launch would report again
+  if (status == cudaErrorMemoryAllocation) {
+    throw OutOfDeviceMemory(describe(call, status) + "; lower train.micro_batch or model sizes, or use more ranks");
+  }
+  throw CudaError(describe(call, status));
+}
+
+void check_launch(cudaError_t status, const void* kernel) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  const char* name = nullptr;
+  if (cudaFuncGetName(&name, kernel) != cudaSuccess) name = "unknown kernel";
+  throw CudaError(describe(fmt::format("launch of {}", name).c_str(), status));
+}
+
 std::string no_device_reason() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
@@ -30,7 +51,7 @@ std::string no_device_reason() {
   cudaGetLastError();
   const int driver = driver_version(), runtime = runtime_version();
   if (status == cudaErrorStubLibrary) {
-    return "libcuda.so.1 is the toolkit's stub for linking, not a driver: take its folder ('stubs') out of "
+    return "libcuda.so.1 is the toolkit's stub for linking, not a driver: remove its folder ('stubs') from "
            "LD_LIBRARY_PATH";
   }
   if (driver == 0) return "no NVIDIA driver is installed (libcuda.so.1 was not found)";
@@ -119,11 +140,10 @@ void* allocate_pinned(size_t bytes) {
   const cudaError_t status = cudaHostAlloc(&data, bytes == 0 ? 1 : bytes, cudaHostAllocDefault);
   if (status == cudaErrorMemoryAllocation) {  // the host's memory, not the device's
     cudaGetLastError();
-    throw CudaError(
-        fmt::format("[cudaHostAlloc] the host gives no {:.1f} MiB of pinned memory for copies to and from the GPU: "
-                    "free host memory, "
-                    "or raise the job's limits on memory and locked memory (ulimit -l)",
-                    static_cast<double>(bytes) / (1 << 20)));
+    throw CudaError(fmt::format(
+        "[cudaHostAlloc] the host cannot pin {:.1f} MiB of memory for copies to and from the GPU: free host "
+        "memory, or raise the job's limits on memory and locked memory (ulimit -l)",
+        static_cast<double>(bytes) / (1 << 20)));
   }
   check_cuda(status, "cudaHostAlloc");
   return data;

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 

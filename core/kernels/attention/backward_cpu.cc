@@ -3,23 +3,17 @@
 //   d_v = p^T d_out, d_k = scale * d_s^T q, d_q = scale * d_s k.
 //
 // Probabilities are recomputed from lse, block by block. All sums are kept in fp32 scratch, in a fixed order (d_q: key
-// blocks; d_k and d_v: the segments of attention_segments.h, then query blocks), and rounded once: nothing depends on
+// blocks; d_k and d_v: the segments of segments_cpu.h, then query blocks), and rounded once: nothing depends on
 // the number of threads. Non-finite values spread as in the forward pass.
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022, appendix B.
-#include "core/kernels/attention/args.h"
-
-#include "core/cpu/scratch.h"
 #include "core/kernels/attention/pairs_cpu.h"
-#include "core/kernels/attention/segments_cpu.h"
-#include "core/kernels/kernel_args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/attention/backward_cpu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/cpu/simd_math-inl.h"
-#include "core/kernels/attention/segments-inl.h"
+#include "core/kernels/attention/blocks-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -173,37 +167,25 @@ void backward_run(const AttentionBackwardArgs& args, const AttentionSegments& sh
               shape.qkv_row());
 }
 
-template <typename T>
-void backward_head(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t kv_head) {
-  const int64_t length = shape.sequence_length, padded = padded_dim(shape.head_dim);
-  const auto s = AttentionBackwardScratch::of_this_thread(length, length, padded);
-  for (int64_t g = 0; g < shape.group(); ++g) {
-    backward_run<T>(args, shape, s, shape.whole_head(b, kv_head * shape.group() + g, s.total, s.part));
+template <typename Element>
+struct Widened {
+  using T = Element;
+
+  static int64_t columns(int64_t head_dim) { return padded_dim(head_dim); }
+  static float key_scale(const AttentionShape&) { return 1.0f; }
+  static AttentionBackwardScratch scratch(const AttentionSegments& shape, int64_t begin, int64_t end, int64_t keys) {
+    return AttentionBackwardScratch::of_this_thread(shape.first_query(end) - shape.first_query(begin), keys,
+                                                    columns(shape.head_dim));
   }
-  write_keys<T>(args, shape, b, kv_head, 0, length, s.total, padded, 1.0f);
-}
-
-template <typename T>
-void backward_segment(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t head,
-                      int64_t segment, float* of_head) {
-  const int64_t padded = padded_dim(shape.head_dim);
-  const int64_t rows = shape.first_query(segment + 1) - shape.first_query(segment);
-  const KeySums sums = shape.sums(of_head, head % shape.group(), segment, padded);
-  backward_run<T>(args, shape, AttentionBackwardScratch::of_this_thread(rows, 0, padded),
-                  {.b = b, .head = head, .begin = segment, .end = segment + 1, .total = sums});
-}
-
-template <typename T>
-void backward_key_block(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t kv_head,
-                        int64_t key_block, float* of_head) {
-  finish_key_block<T>(args, shape, b, kv_head, key_block, of_head, padded_dim(shape.head_dim), 1.0f);
-}
+  static void run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const AttentionBackwardScratch& s,
+                  const SegmentRun& run) {
+    backward_run<T>(args, shape, s, run);
+  }
+};
 
 AttentionBackwardKernels widened_kernels(DType dtype, int64_t head_dim) {
   AttentionBackwardKernels found{};
-  dispatch(dtype, [&]<typename T>() {
-    found = {backward_head<T>, backward_segment<T>, backward_key_block<T>, padded_dim(head_dim)};
-  });
+  dispatch(dtype, [&]<typename T>() { found = BackwardKernels<Widened<T>>::all(head_dim); });
   return found;
 }
 

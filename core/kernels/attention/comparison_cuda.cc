@@ -17,7 +17,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
-// A piece on its way to or from the device, in pinned memory: of so many bytes, or as much of them as go at a time.
+// Pinned memory for a piece on its way to or from the device: `bytes`, but at most kPieceBytes.
 class PinnedPiece {
  public:
   explicit PinnedPiece(size_t bytes) : data_(static_cast<std::byte*>(allocate_pinned(std::min(bytes, kPieceBytes)))) {}
@@ -62,7 +62,7 @@ void for_each_pair(const Tensor& a, const Tensor& b, CudaStream& stream, const B
   });
 }
 
-// What is no number is larger than any.
+// NaN counts as larger than any number.
 double larger(double a, double b) { return std::isnan(b) ? kInfinity : std::max(a, b); }
 
 }  // namespace
@@ -127,9 +127,9 @@ double element(const Tensor& tensor, int64_t index, CudaStream& stream) {
 
 double attention_error_bound(DType dtype) { return 30 * (dtype == DType::kBF16 ? 0x1p-9 : 0x1p-12); }
 
-double lse_error_bound(const AttentionShape& extents, double operand_magnitude) {
-  const double terms = extents.scale * static_cast<double>(extents.head_dim) * operand_magnitude * operand_magnitude;
-  return 2 * 0x1p-24 * (32 * (1.0 + terms) + static_cast<double>(extents.sequence_length));
+double lse_error_bound(const AttentionShape& shape, double operand_magnitude) {
+  const double terms = shape.scale * static_cast<double>(shape.head_dim) * operand_magnitude * operand_magnitude;
+  return 2 * 0x1p-24 * (32 * (1.0 + terms) + static_cast<double>(shape.sequence_length));
 }
 
 double relative_difference(const Tensor& result, const Tensor& reference, std::array<int64_t, 3> column_ends,

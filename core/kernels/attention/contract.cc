@@ -53,8 +53,9 @@ void check_args(const AttentionBackwardArgs& args) {
 }
 
 KernelWork work_of(const AttentionForwardArgs& args) {
-  return {
-      .flops = 2.0 * product_flops(args.shape), .bytes = bytes_of(args.qkv, args.out, args.lse), .dtype = args.qkv.dtype()};
+  return {.flops = 2.0 * product_flops(args.shape),
+          .bytes = bytes_of(args.qkv, args.out, args.lse),
+          .dtype = args.qkv.dtype()};
 }
 
 std::string variant_of(const AttentionForwardArgs& a) { return variant_of(a.shape); }

@@ -12,26 +12,14 @@
 namespace mantissa::cuda {
 namespace {
 
-// With kAuto, what a plan may hold of the device for good: fp32 results, which grow with T and not with T * T, or a
-// size that does not matter.
+// The largest workspace with kAuto: that of fp32 results, which grow with T and not with T * T, or a negligible size.
 size_t auto_workspace_limit(const AttentionKey& key) {
   constexpr size_t kSmallBytes = size_t{16} << 20;
   const int64_t results = key.shape.batch * key.shape.sequence_length * key.shape.num_heads * key.shape.head_dim;
   return std::max(kSmallBytes, static_cast<size_t>(results) * sizeof(float));
 }
 
-void run(AttentionPlan& plan, const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) {
-  plan.forward(args, workspace, stream);
-}
-void run(AttentionPlan& plan, const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) {
-  plan.backward(args, workspace, stream);
-}
-
-AttentionKey key_of(AttentionPass pass, const AttentionShape& shape, DType dtype) {
-  return {.pass = pass, .dtype = dtype, .shape = shape};
-}
-
-// With kCudnn.
+// The backward pass with kCudnn.
 AttentionPass backward_pass(const CudaStream& stream) {
   return stream.gemm_options().selection == GemmSelection::kDeterministic ? AttentionPass::kReproducibleBackward
                                                                           : AttentionPass::kBackward;
@@ -42,11 +30,11 @@ std::string describe(const AttentionKey& key) {
                      : key.pass == AttentionPass::kBackward ? "backward pass"
                                                             : "reproducible backward pass";
   return fmt::format("{} of {} attention in {}, B={} T={} H={} KV={} D={}", pass,
-                     key.shape.mask == Mask::kCausal ? "causal" : "unmasked", name(key.dtype), key.shape.batch, key.shape.sequence_length,
-                     key.shape.num_heads, key.shape.num_kv_heads, key.shape.head_dim);
+                     key.shape.mask == Mask::kCausal ? "causal" : "unmasked", name(key.dtype), key.shape.batch,
+                     key.shape.sequence_length, key.shape.num_heads, key.shape.num_kv_heads, key.shape.head_dim);
 }
 
-[[noreturn]] void refuse(const AttentionKey& key, const std::string& reason) {
+[[noreturn]] void reject(const AttentionKey& key, const std::string& reason) {
   throw ConfigError(
       fmt::format("[attention] cuda.attention: cudnn, but cuDNN does not compute the {}: {}; give "
                   "cuda.attention=auto or own",
@@ -55,27 +43,24 @@ std::string describe(const AttentionKey& key) {
 
 }  // namespace
 
-bool AttentionDevice::try_forward(const AttentionForwardArgs& args, const AttentionShape& extents,
-                                  CudaStream& stream) {
-  return try_pass(AttentionPass::kForward, args, extents, stream);
+bool AttentionDevice::try_forward(const AttentionForwardArgs& args, CudaStream& stream) {
+  return try_pass(AttentionPass::kForward, args, stream);
 }
 
-bool AttentionDevice::try_backward(const AttentionBackwardArgs& args, const AttentionShape& extents,
-                                   CudaStream& stream) {
+bool AttentionDevice::try_backward(const AttentionBackwardArgs& args, CudaStream& stream) {
   if (stream.attention_choice() != AttentionChoice::kCudnn) return false;
-  return try_pass(backward_pass(stream), args, extents, stream);
+  return try_pass(backward_pass(stream), args, stream);
 }
 
 template <typename Args>
-bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const AttentionShape& extents,
-                               CudaStream& stream) {
+bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, CudaStream& stream) {
   const AttentionChoice choice = stream.attention_choice();
   if (choice == AttentionChoice::kOwn) return false;
-  const AttentionKey key = key_of(pass, extents, args.qkv.dtype());
-  // What tensor cores take is also what the library's plans are made for, but for single positions.
-  if (!fits_tensor_cores(args, extents) || extents.sequence_length < 2) {
+  const AttentionKey key{.pass = pass, .dtype = args.qkv.dtype(), .shape = args.shape};
+  // The library's plans need operands that fit tensor cores, and at least two positions.
+  if (!fits_tensor_cores(args) || args.shape.sequence_length < 2) {
     if (choice == AttentionChoice::kAuto) return false;
-    refuse(key, "it needs two positions or more, and 16-byte aligned bf16 or fp16 with heads up to 128 wide");
+    reject(key, "it needs two positions or more, and 16-byte aligned bf16 or fp16 with heads up to 128 wide");
   }
   const std::lock_guard lock(mutex_);
   const auto index = std::pair(choice, key);
@@ -83,26 +68,26 @@ bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const Atten
   const bool decided = found != entries_.end() && (found->second.plan == nullptr || found->second.checked);
   if (!decided && is_capturing(stream.handle())) {
     if (choice == AttentionChoice::kAuto) return false;
-    refuse(key, "it was not run before a graph was captured");
+    reject(key, "it was not run before a graph was captured");
   }
   if (found == entries_.end()) found = entries_.emplace(index, make_entry(choice, key)).first;
   Entry& entry = found->second;
   if (entry.plan == nullptr) return false;
   const size_t workspace_bytes = entry.plan->workspace_bytes();
   const auto queue = [&] {
-    run(*entry.plan, args, stream.workspace(workspace_bytes), stream);
+    entry.plan->run(args, stream.workspace(workspace_bytes), stream);
     return true;
   };
   if (entry.checked) return queue();
   std::string reason;
   try {
-    reason = objection(*entry.plan, pass, args, extents, stream);
-    stream.synchronize();  // what the trial held goes back to the device
+    reason = rejection_reason(*entry.plan, pass, args, stream);
+    stream.synchronize();  // the memory of the trial goes back to the device
   } catch (const OutOfDeviceMemory&) {
     reason = fmt::format("no device memory is left to compare it with our kernels, with {} MiB for its workspace",
                          workspace_bytes >> 20);
   } catch (const CudaError& error) {
-    stream.synchronize();  // throws if it is not the library but the device that has failed
+    stream.synchronize();  // throws if the device has failed, not the library
     reason = error.what();
   }
   if (reason.empty()) {
@@ -112,7 +97,7 @@ bool AttentionDevice::try_pass(AttentionPass pass, const Args& args, const Atten
   entry.plan = nullptr;
   if (choice == AttentionChoice::kCudnn) {
     entries_.erase(found);
-    refuse(key, reason);
+    reject(key, reason);
   }
   log_warn("[attention] cuDNN is not used for the {}: {}", describe(key), reason);
   return false;
@@ -131,7 +116,7 @@ AttentionDevice::Entry AttentionDevice::make_entry(AttentionChoice choice, const
   } catch (const Error& error) {
     reason = error.what();
   }
-  if (choice == AttentionChoice::kCudnn) refuse(key, reason);
+  if (choice == AttentionChoice::kCudnn) reject(key, reason);
   log_info("[attention] our kernels compute the {}: {}", describe(key), reason);
   return {};
 }
@@ -151,6 +136,40 @@ AttentionEngine* AttentionDevice::engine(AttentionChoice choice) {
         fmt::format("[attention] cuda.attention: cudnn, but {}; give cuda.attention=auto or own", missing_));
   }
   return engine_.get();
+}
+
+std::unique_ptr<AttentionEngine> open_attention_engine(int index) {
+  if (open_cudnn_attention != nullptr) return open_cudnn_attention(index);
+  throw ConfigError(
+      "this program has no cuDNN support: it was built without cuDNN's headers (9.8 or newer), or for the emulated "
+      "GPU");
+}
+
+namespace {
+
+AttentionDevice& device_of(const CudaStream& stream) {
+  // Never destroyed: when the program ends, the driver that a library uses may be gone first.
+  static auto& devices = *new std::map<int, std::unique_ptr<AttentionDevice>>;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<AttentionDevice>& device = devices[stream.device_index()];
+  if (device == nullptr) {
+    device =
+        std::make_unique<AttentionDevice>([index = stream.device_index()] { return open_attention_engine(index); });
+  }
+  return *device;
+}
+
+}  // namespace
+
+void run(const AttentionForwardArgs& args, CudaStream& stream) {
+  check_args(args);
+  if (!device_of(stream).try_forward(args, stream)) own_attention_forward(args, stream);
+}
+
+void run(const AttentionBackwardArgs& args, CudaStream& stream) {
+  check_args(args);
+  if (!device_of(stream).try_backward(args, stream)) own_attention_backward(args, stream);
 }
 
 }  // namespace mantissa::cuda

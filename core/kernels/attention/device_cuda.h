@@ -1,51 +1,95 @@
-// Who computes attention on one GPU: another library's plan, made and checked at the first use of a shape, or our
-// kernels.
+// Attention of another library (cuDNN) on one GPU, and the choice between it and our kernels.
 #pragma once
 
+#include <compare>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
-#include "core/kernels/attention/engine_cuda.h"
+#include "core/cuda/stream.h"
+#include "core/kernels/attention/args.h"
 
 namespace mantissa::cuda {
 
-// Follows AttentionChoice of the stream. With kAuto the library is asked for forward passes only, whose workspace must
-// not grow with T * T: whatever keeps it from computing a shape is said once in the log, and our kernels compute it.
-// Backward passes are ours: the library's either give other bits in the next run or keep a T x T matrix per head. With
-// kCudnn the library computes both passes, whatever workspace it wants - backward passes kReproducibleBackward if GEMMs
-// are chosen kDeterministic - and what keeps it from that is a ConfigError.
+// kReproducibleBackward gives the same bits in every run, and may keep B * H * T * T gradients of scores for it.
+// kBackward may give other bits in the next run, and is faster.
+enum class AttentionPass : uint8_t { kForward, kBackward, kReproducibleBackward };
+
+// The computation that a plan is made for.
+struct AttentionKey {
+  AttentionPass pass = AttentionPass::kForward;
+  DType dtype = DType::kBF16;
+  AttentionShape shape{};
+
+  auto operator<=>(const AttentionKey&) const = default;
+};
+
+class AttentionPlan {
+ public:
+  virtual ~AttentionPlan() = default;
+
+  virtual size_t workspace_bytes() const = 0;
+  // Both queue the work on the stream, without allocating or waiting. `workspace` is uninitialised device memory of
+  // workspace_bytes(), 256-byte aligned. A plan has only the pass of its key. lse is that of AttentionForwardArgs, so
+  // that the library may compute one pass and our kernels the other.
+  virtual void run(const AttentionForwardArgs& args, std::byte* workspace, CudaStream& stream) = 0;
+  virtual void run(const AttentionBackwardArgs& args, std::byte* workspace, CudaStream& stream) = 0;
+};
+
+// The library on one device, which is the calling thread's.
+class AttentionEngine {
+ public:
+  virtual ~AttentionEngine() = default;
+
+  // For 16-byte aligned bf16 or fp16 operands. Throws Error with the reason if the library has no kernel.
+  virtual std::unique_ptr<AttentionPlan> plan(const AttentionKey& key) = 0;
+};
+
+// cuDNN on the device `index`; never null. Throws ConfigError with the reason if it cannot be used.
+std::unique_ptr<AttentionEngine> open_attention_engine(int index);
+// core/cuda/cudnn sets this when it is linked into the program.
+inline std::unique_ptr<AttentionEngine> (*open_cudnn_attention)(int index) = nullptr;
+
+// Follows AttentionChoice of the stream. With kAuto the library computes forward passes only, and its workspace must
+// not grow with T * T. If the library cannot compute a shape, the log says so once and our kernels compute it. Our
+// kernels compute backward passes: the library's either give other bits in the next run or keep a T x T matrix per
+// head. With kCudnn the library computes both passes, with any workspace. Backward passes are kReproducibleBackward if
+// GEMMs are chosen kDeterministic. If the library cannot compute a shape, that is a ConfigError.
 //
-// At the first use of a shape, outside of captured graphs, a plan is tried on made-up operands (attention_trial.h): the
-// verdict depends on shape, device and library alone, and is the same on every rank, in every run, and whether or not
-// later steps are captured. (Where device memory does not suffice for the trial, which takes some three times that of
-// the pass, the plan is not used either, with a warning.) Of a plan that is refused nothing stays allocated.
+// At the first use of a shape, outside of captured graphs, a plan is tried on generated operands (trial_cuda.h). The
+// verdict depends on shape, device and library only. It is the same on every rank, in every run, and whether or not
+// later steps are captured. The trial takes about three times the device memory of the pass; if that does not suffice,
+// the plan is not used either, with a warning. A rejected plan keeps no memory.
 class AttentionDevice {
  public:
-  // `open` is called once, when the library is first wanted; Error, with the reason, if there is none.
+  // `open` is called once, when the library is first wanted. It throws Error with the reason if there is none.
   using Open = std::function<std::unique_ptr<AttentionEngine>()>;
   explicit AttentionDevice(Open open) : open_(std::move(open)) {}
 
-  // Queue a pass if the library is to compute it; whether it was queued. Thread-safe.
-  bool try_forward(const AttentionForwardArgs& args, const AttentionShape& extents, CudaStream& stream);
-  bool try_backward(const AttentionBackwardArgs& args, const AttentionShape& extents, CudaStream& stream);
+  // Queue a pass if the library is to compute it, and return whether it was queued. Thread-safe.
+  bool try_forward(const AttentionForwardArgs& args, CudaStream& stream);
+  bool try_backward(const AttentionBackwardArgs& args, CudaStream& stream);
 
  private:
   struct Entry {
     std::unique_ptr<AttentionPlan> plan;  // null: our kernels
-    bool checked = false;                 // the plan has stood the trial
+    bool checked = false;                 // the plan has passed the trial
   };
 
   template <typename Args>
-  bool try_pass(AttentionPass pass, const Args& args, const AttentionShape& extents, CudaStream& stream);
+  bool try_pass(AttentionPass pass, const Args& args, CudaStream& stream);
   Entry make_entry(AttentionChoice choice, const AttentionKey& key);
   AttentionEngine* engine(AttentionChoice choice);
 
   std::mutex mutex_;  // of all below; held while a pass is queued
   Open open_;         // empty after its call
   std::unique_ptr<AttentionEngine> engine_;
-  std::string missing_;  // why there is no engine
+  std::string missing_;  // the reason that there is no engine
   std::map<std::pair<AttentionChoice, AttentionKey>, Entry> entries_;
 };
 

@@ -1,24 +1,19 @@
 // out = softmax(scale * q k^T) v per sequence and head, lse = log(sum exp(scale * q k^T)).
 //
-// Blocks of 64 queries against blocks of 64 keys (attention_softmax-inl.h). A task widens its operands to fp32 once.
+// Blocks of 64 queries against blocks of 64 keys (blocks-inl.h). A task widens its operands to fp32 once.
 // Scores, probabilities and sums stay in fp32; out is rounded once. bf16 has its own kernels on processors that
-// multiply pairs of it (attention_pairs.h). Every query visits the key blocks in order, so nothing depends on which
+// multiply pairs of it (pairs_cpu.h). Every query visits the key blocks in order, so nothing depends on which
 // thread works on it. On the causal diagonal a non-finite value may spread to earlier queries of the same block (0 *
 // NaN); it never vanishes.
 //
 // Source: Dao, Fu, Ermon, Rudra, Re, "FlashAttention", NeurIPS 2022.
-#include "core/kernels/attention/args.h"
-
-#include "core/cpu/scratch.h"
-#include "core/kernels/attention/blocks_cpu.h"
 #include "core/kernels/attention/pairs_cpu.h"
-#include "core/kernels/kernel_args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/attention/forward_cpu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernels/attention/softmax-inl.h"
+#include "core/kernels/attention/blocks-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

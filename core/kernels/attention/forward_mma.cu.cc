@@ -14,7 +14,6 @@
 // Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023; Milakov &
 // Gimelshein, "Online normalizer calculation for softmax", 2018.
 #include "core/kernels/attention/mma_cuda.h"
-#include "core/kernels/attention/paths_cuda.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -29,7 +28,7 @@ struct ForwardOperands {
   float log2_scale;  // scale / log(2): here it takes no register
 };
 
-// Of the queries whose scores a lane holds: two in each row tile.
+// Values of the queries whose scores a lane holds: two in each row tile.
 using PerQuery = float[kRowTiles][2];
 
 // Over the four lanes that share a query.
@@ -38,10 +37,6 @@ __device__ __forceinline__ float reduce_query(float value, Op op) {
   value = op(value, __shfl_xor_sync(kAllLanes, value, 1));
   return op(value, __shfl_xor_sync(kAllLanes, value, 2));
 }
-
-struct NumberMax {  // NaN loses: it shows in the probabilities
-  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
 
 // Scores become probabilities against the new running maximum; earlier sums are rescaled to it. Maxima are of scores
 // that are not scaled yet, which `log2_scale` does: it is positive.
@@ -78,37 +73,37 @@ __device__ __forceinline__ void softmax_block(Sums<kRowTiles, kKeys / 8>& scores
       maxima[m][half] = largest;
       totals[m][half] = total;
     }
-    // Of both row tiles at once, the compiler keeps so many exponents that sums are spilled: of heads of 128 for sm_80,
-    // of 96 for sm_89.
+    // Otherwise the compiler keeps the exponents of both row tiles and spills sums: for heads of 128 on sm_80, and of
+    // 96 on sm_89.
     if constexpr (kDimTiles * 8 >= 96) order_here();
   }
 }
 
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
-    forward_kernel(ForwardOperands<T> operands, AttentionShape extents) {
+    forward_kernel(ForwardOperands<T> operands, AttentionShape shape) {
   using Tile = SharedTile<T, kDim>;
   T* shared = shared_memory<T>();
   const Tile queries{shared}, keys{shared + Tile::elements(kQueries)},
       values{shared + Tile::elements(kQueries + kKeys)};
-  const int length = static_cast<int>(extents.sequence_length), pieces = pieces_of(length, kQueries);
-  const bool causal = extents.mask == Mask::kCausal;
-  HeadPiece at = head_piece(pieces, extents.num_heads);
+  const int length = static_cast<int>(shape.sequence_length), pieces = pieces_of(length, kQueries);
+  const bool causal = shape.mask == Mask::kCausal;
+  HeadPiece at = head_piece(pieces, shape.num_heads);
   if (causal) at.piece = pieces - 1 - at.piece;  // the longest first
   const int first_query = at.piece * kQueries, warp_row = static_cast<int>(threadIdx.x) / kLanes * kWarpQueries;
   const int keys_end = causal ? std::min(length, first_query + kQueries) : length;
-  const T* head_keys = operands.qkv + extents.key_offset(at.b, at.head / extents.group(), 0);
+  const T* head_keys = operands.qkv + shape.key_offset(at.b, at.head / shape.group(), 0);
   const auto copy_keys = [&](int first) {
-    const T* from = head_keys + first * extents.qkv_row();
-    copy_tile<kKeys, kAttentionThreads>(keys, head_rows(from, extents.qkv_row(), extents, first));
+    const T* from = head_keys + first * shape.qkv_row();
+    copy_tile<kKeys, kAttentionThreads>(keys, head_rows(from, shape.qkv_row(), shape, first));
   };
   const auto copy_values = [&](int first) {
-    const T* from = head_keys + extents.num_kv_heads * extents.head_dim + first * extents.qkv_row();
-    copy_tile<kKeys, kAttentionThreads>(values, head_rows(from, extents.qkv_row(), extents, first));
+    const T* from = head_keys + shape.num_kv_heads * shape.head_dim + first * shape.qkv_row();
+    copy_tile<kKeys, kAttentionThreads>(values, head_rows(from, shape.qkv_row(), shape, first));
   };
 
-  const T* query_rows = operands.qkv + extents.query_offset(at.b, at.head, first_query);
-  copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, extents.qkv_row(), extents, first_query));
+  const T* query_rows = operands.qkv + shape.query_offset(at.b, at.head, first_query);
+  copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, shape.qkv_row(), shape, first_query));
   copy_keys(0);
   commit_copies();
 
@@ -131,7 +126,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     commit_copies();
     if (!sees_keys) continue;
     if (first_key + kKeys > length || (causal && first_key + kKeys > first_warp_query + 1)) {
-      mask_scores(scores, first_warp_query, first_key, extents);
+      mask_scores(scores, first_warp_query, first_key, shape);
     }
     softmax_block(scores, maxima, totals, sums, operands.log2_scale);
     LeftOperand<kRowTiles> probabilities[kKeys / 16];
@@ -152,28 +147,25 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
       }
       const int query = first_query + warp_row + m * 16 + half * 8 + lane / 4;
       if (lane % 4 != 0 || query >= length) continue;
-      operands.lse[extents.lse_offset(at.b, at.head, query)] = fmaf(maxima[m][half], extents.scale, logf(total));
+      operands.lse[shape.lse_offset(at.b, at.head, query)] = fmaf(maxima[m][half], shape.scale, logf(total));
     }
   }
-  T* out = operands.out + extents.out_offset(at.b, at.head, first_query);
-  write_sums(head_rows(out, extents.out_row(), extents, first_query), queries, warp_row, sums);
+  T* out = operands.out + shape.out_offset(at.b, at.head, first_query);
+  write_sums(head_rows(out, shape.out_row(), shape, first_query), queries, warp_row, sums);
 }
 
 }  // namespace
 
-void attention_forward_mma(const AttentionForwardArgs& args, const AttentionShape& extents, CudaStream& stream) {
-  dispatch_16_bit(args.qkv.dtype(), [&]<typename T>() {
-    dispatch_head_dim(extents.head_dim, [&]<int kDim>() {
-      const ForwardOperands<T> operands{args.qkv.data<T>(), args.out.data<T>(), args.lse.data<float>(),
-                                        extents.scale * kLog2E};
-      const unsigned blocks = head_pieces_grid("attention_forward", pieces_of(extents.sequence_length, kQueries),
-                                               extents.num_heads, extents.batch);
-      launch(forward_kernel<T, kDim>,
-             {.grid = blocks,
-              .block = kAttentionThreads,
-              .shared_bytes = SharedTile<T, kDim>::elements(kQueries + 2 * kKeys) * sizeof(T)},
-             stream.handle(), operands, extents);
-    });
+void attention_forward_mma(const AttentionForwardArgs& args, CudaStream& stream) {
+  const AttentionShape& shape = args.shape;
+  dispatch_mma(args.qkv.dtype(), shape.head_dim, [&]<typename T, int kDim>() {
+    const ForwardOperands<T> operands{args.qkv.data<T>(), args.out.data<T>(), args.lse.data<float>(),
+                                      shape.scale * kLog2E};
+    launch(forward_kernel<T, kDim>,
+           {.grid = head_pieces_grid("attention_forward", shape, shape.num_heads, kQueries),
+            .block = kAttentionThreads,
+            .shared_bytes = SharedTile<T, kDim>::elements(kQueries + 2 * kKeys) * sizeof(T)},
+           stream.handle(), operands, shape);
   });
 }
 

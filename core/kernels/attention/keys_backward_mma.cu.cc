@@ -7,14 +7,13 @@
 // registers until the end; p and d_s are rounded to the operands' dtype for the second products only. Queries and heads
 // come in order and nothing is added across blocks: every run gives the same bits.
 //
-// Probabilities are recomputed here and once more in attention_queries_backward_mma.cu.cc: 7 products of 2 T^2 D
+// Probabilities are recomputed here and once more in queries_backward_mma.cu.cc: 7 products of 2 T^2 D
 // operations per head instead of the 5 of one kernel, which would have to add the gradient of queries across blocks,
 // atomically or in turns. Queries and output gradients are copied in while those before them are multiplied. Bound by
 // tensor cores and, at one row tile a warp, by the reads of shared memory.
 //
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 #include "core/kernels/attention/mma_cuda.h"
-#include "core/kernels/attention/paths_cuda.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -26,15 +25,7 @@ struct Shape {
   static_assert(kRowTermsBlock % kQueries == 0);
 };
 
-template <typename T>
-struct KeysBackwardOperands {
-  const T* qkv;
-  const T* d_out;
-  T* d_qkv;
-  AttentionRowTerms terms;
-};
-
-// What a step needs of its queries.
+// The queries of a step.
 template <typename Tile>
 struct QueryBuffer {
   Tile queries, d_out;
@@ -81,7 +72,7 @@ __device__ __forceinline__ void mask_scores_by_keys(Sums<kRowTiles, kColumnTiles
 
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
-    keys_backward_kernel(KeysBackwardOperands<T> operands, AttentionShape extents) {
+    keys_backward_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
   using S = Shape<kDim>;
   using Tile = SharedTile<T, kDim>;
   T* shared = shared_memory<T>();
@@ -93,34 +84,34 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     return QueryBuffer<Tile>{Tile{tiles}, Tile{tiles + Tile::elements(S::kQueries)}, floats, floats + S::kQueries};
   };
 
-  const int length = static_cast<int>(extents.sequence_length);
-  const HeadPiece at = head_piece(pieces_of(length, S::kKeys), extents.num_kv_heads);  // causal: the longest come first
-  const bool causal = extents.mask == Mask::kCausal;
+  const int length = static_cast<int>(shape.sequence_length);
+  const HeadPiece at = head_piece(pieces_of(length, S::kKeys), shape.num_kv_heads);  // causal: the longest come first
+  const bool causal = shape.mask == Mask::kCausal;
   const int first_key = at.piece * S::kKeys, first_query = causal ? first_key : 0;
   const int warp_row = static_cast<int>(threadIdx.x) / kLanes * S::kWarpKeys, first_warp_key = first_key + warp_row;
-  const int64_t head_end = (at.head + 1) * extents.group();
+  const int64_t head_end = (at.head + 1) * shape.group();
 
   const auto copy_step = [&](const Step& step, const QueryBuffer<Tile>& to) {
-    const T* queries = operands.qkv + extents.query_offset(at.b, step.head, step.query);
-    const T* d_out = operands.d_out + extents.out_offset(at.b, step.head, step.query);
-    copy_tile<S::kQueries, kAttentionThreads>(to.queries, head_rows(queries, extents.qkv_row(), extents, step.query));
-    copy_tile<S::kQueries, kAttentionThreads>(to.d_out, head_rows(d_out, extents.out_row(), extents, step.query));
-    const int64_t terms = operands.terms.offset(extents, at.b, step.head, step.query);
+    const T* queries = operands.qkv + shape.query_offset(at.b, step.head, step.query);
+    const T* d_out = operands.d_out + shape.out_offset(at.b, step.head, step.query);
+    copy_tile<S::kQueries, kAttentionThreads>(to.queries, head_rows(queries, shape.qkv_row(), shape, step.query));
+    copy_tile<S::kQueries, kAttentionThreads>(to.d_out, head_rows(d_out, shape.out_row(), shape, step.query));
+    const int64_t terms = operands.terms.offset(shape, at.b, step.head, step.query);
     const int thread = static_cast<int>(threadIdx.x);
     copy_floats(to.log2_sums, operands.terms.log2_sums + terms, S::kQueries, thread);
     copy_floats(to.deltas, operands.terms.deltas + terms, S::kQueries, thread - kAttentionThreads / 2);
   };
 
-  Step step{.head = at.head * extents.group(), .query = first_query};
-  const T* key_rows = operands.qkv + extents.key_offset(at.b, at.head, first_key);
-  const T* value_rows = operands.qkv + extents.value_offset(at.b, at.head, first_key);
-  copy_tile<S::kKeys, kAttentionThreads>(keys, head_rows(key_rows, extents.qkv_row(), extents, first_key));
-  copy_tile<S::kKeys, kAttentionThreads>(values, head_rows(value_rows, extents.qkv_row(), extents, first_key));
+  Step step{.head = at.head * shape.group(), .query = first_query};
+  const T* key_rows = operands.qkv + shape.key_offset(at.b, at.head, first_key);
+  const T* value_rows = operands.qkv + shape.value_offset(at.b, at.head, first_key);
+  copy_tile<S::kKeys, kAttentionThreads>(keys, head_rows(key_rows, shape.qkv_row(), shape, first_key));
+  copy_tile<S::kKeys, kAttentionThreads>(values, head_rows(value_rows, shape.qkv_row(), shape, first_key));
   copy_step(step, buffer(0));
   commit_copies();
 
   Sums<S::kRowTiles, kDim / 8> d_keys = {}, d_values = {};
-  const float log2_scale = extents.scale * kLog2E;
+  const float log2_scale = shape.scale * kLog2E;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   for (int parity = 0; step.head < head_end; parity ^= 1) {
     const QueryBuffer<Tile> now = buffer(parity);
@@ -166,27 +157,24 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     multiply(d_keys, left, now.queries);
   }
 
-  scale_sums(d_keys, extents.scale);
-  T* d_key_rows = operands.d_qkv + extents.key_offset(at.b, at.head, first_key);
-  T* d_value_rows = operands.d_qkv + extents.value_offset(at.b, at.head, first_key);
-  write_sums(head_rows(d_key_rows, extents.qkv_row(), extents, first_key), keys, warp_row, d_keys);
-  write_sums(head_rows(d_value_rows, extents.qkv_row(), extents, first_key), values, warp_row, d_values);
+  scale_sums(d_keys, shape.scale);
+  T* d_key_rows = operands.d_qkv + shape.key_offset(at.b, at.head, first_key);
+  T* d_value_rows = operands.d_qkv + shape.value_offset(at.b, at.head, first_key);
+  write_sums(head_rows(d_key_rows, shape.qkv_row(), shape, first_key), keys, warp_row, d_keys);
+  write_sums(head_rows(d_value_rows, shape.qkv_row(), shape, first_key), values, warp_row, d_values);
 }
 
 }  // namespace
 
-void attention_keys_backward_mma(const AttentionBackwardArgs& args, const AttentionShape& extents,
-                                 const AttentionRowTerms& terms, CudaStream& stream) {
-  dispatch_16_bit(args.qkv.dtype(), [&]<typename T>() {
-    dispatch_head_dim(extents.head_dim, [&]<int kDim>() {
-      const KeysBackwardOperands<T> operands{args.qkv.data<T>(), args.d_out.data<T>(), args.d_qkv.data<T>(), terms};
-      const unsigned blocks =
-          head_pieces_grid("attention_backward", pieces_of(extents.sequence_length, Shape<kDim>::kKeys),
-                           extents.num_kv_heads, extents.batch);
-      launch(keys_backward_kernel<T, kDim>,
-             {.grid = blocks, .block = kAttentionThreads, .shared_bytes = shared_bytes<T, kDim>()}, stream.handle(),
-             operands, extents);
-    });
+void attention_keys_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms,
+                                 CudaStream& stream) {
+  const AttentionShape& shape = args.shape;
+  dispatch_mma(args.qkv.dtype(), shape.head_dim, [&]<typename T, int kDim>() {
+    launch(keys_backward_kernel<T, kDim>,
+           {.grid = head_pieces_grid("attention_backward", shape, shape.num_kv_heads, Shape<kDim>::kKeys),
+            .block = kAttentionThreads,
+            .shared_bytes = shared_bytes<T, kDim>()},
+           stream.handle(), backward_operands<T>(args, terms), shape);
   });
 }
 

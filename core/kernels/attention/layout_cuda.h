@@ -1,13 +1,16 @@
-// How the blocks of an attention kernel are laid over sequences, heads and positions.
+// The blocks of an attention kernel: their place among sequences, heads and positions, and common operands.
 #pragma once
 
 #include "core/base/check.h"
 #include "core/cuda/device/device.h"
-#include "core/kernels/attention/args.h"
+#include "core/kernels/attention/own_cuda.h"
 
 namespace mantissa::cuda {
 
-// What one block works on: a piece of the positions of one head.
+// exp(x) = 2^(x * kLog2E): the hardware has powers of two.
+constexpr float kLog2E = 1.4426950408889634f;  // log2(e)
+
+// The piece of one head's positions that a block processes.
 struct HeadPiece {
   int piece, head, b;
 };
@@ -16,22 +19,40 @@ constexpr int pieces_of(int64_t positions, int piece_positions) {
   return static_cast<int>((positions + piece_positions - 1) / piece_positions);
 }
 
-// The grid whose blocks head_piece() tells apart.
-inline unsigned head_pieces_grid(const char* op, int64_t pieces, int64_t heads, int64_t batch) {
+// The number of blocks of a launch in which head_piece() gives each block its piece of `piece_positions`.
+inline unsigned head_pieces_grid(const char* op, const AttentionShape& shape, int64_t heads, int piece_positions) {
   constexpr int64_t kMaxBlocks = 0x7fffffff;
-  MANTISSA_CHECK(
-      pieces * heads * batch <= kMaxBlocks,
-      "[{}] {} pieces x {} heads x {} sequences are more than the {} blocks of one launch: use a smaller batch", op,
-      pieces, heads, batch, kMaxBlocks);
+  const int64_t pieces = pieces_of(shape.sequence_length, piece_positions), batch = shape.batch;
+  MANTISSA_CHECK(pieces * heads * batch <= kMaxBlocks,
+                 "[{}] {} pieces x {} heads x {} sequences exceed the {} blocks of one launch: use a smaller batch", op,
+                 pieces, heads, batch, kMaxBlocks);
   return static_cast<unsigned>(pieces * heads * batch);
 }
 
-// Pieces of one head run next to each other, so that its keys and values stay in the second-level cache meanwhile.
+// Pieces of one head run next to each other, so that its keys and values stay in the second-level cache.
 __device__ __forceinline__ HeadPiece head_piece(int pieces, int64_t heads) {
   const unsigned head_index = blockIdx.x / static_cast<unsigned>(pieces);
   return {.piece = static_cast<int>(blockIdx.x % static_cast<unsigned>(pieces)),
           .head = static_cast<int>(head_index % static_cast<unsigned>(heads)),
           .b = static_cast<int>(head_index / static_cast<unsigned>(heads))};
+}
+
+// Maximum for reductions. It ignores NaN, which shows in the probabilities.
+struct NumberMax {
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <typename T>
+struct AttentionBackwardOperands {
+  const T* qkv;
+  const T* d_out;
+  T* d_qkv;
+  AttentionRowTerms terms;
+};
+
+template <typename T>
+AttentionBackwardOperands<T> backward_operands(const AttentionBackwardArgs& args, const AttentionRowTerms& terms) {
+  return {args.qkv.data<T>(), args.d_out.data<T>(), args.d_qkv.data<T>(), terms};
 }
 
 }  // namespace mantissa::cuda

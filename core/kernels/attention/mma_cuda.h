@@ -1,51 +1,47 @@
-// What the attention kernels on tensor cores have in common: blocks of four warps, head dimensions rounded up to a
-// multiple of 32 with zeros, and how results leave.
+// Common parts of the attention kernels on tensor cores: blocks of four warps, head dimensions padded with zeros to a
+// multiple of 32, masks, and writes of results.
 #pragma once
 
 #include <limits>
 
 #include "core/cuda/device/warp_multiply.h"
 #include "core/kernels/attention/layout_cuda.h"
-#include "core/kernels/attention/log2_cuda.h"
 
 namespace mantissa::cuda {
 
 constexpr int kAttentionWarps = 4, kAttentionThreads = kAttentionWarps * kLanes;
 constexpr float kMaskedScore = -std::numeric_limits<float>::infinity();
 
-// Calls body.operator()<kDim>() with the smallest kDim that holds head_dim.
+// Calls body.operator()<T, kDim>() for a 16-bit dtype, with the smallest kDim that holds head_dim.
 template <typename Body>
-void dispatch_head_dim(int64_t head_dim, const Body& body) {
-  if (head_dim <= 32) return body.template operator()<32>();
-  if (head_dim <= 64) return body.template operator()<64>();
-  if (head_dim <= 96) return body.template operator()<96>();
-  body.template operator()<128>();
-}
-
-template <typename Body>
-void dispatch_16_bit(DType dtype, const Body& body) {
-  if (dtype == DType::kBF16) return body.template operator()<BFloat16>();
-  body.template operator()<Float16>();
+void dispatch_mma(DType dtype, int64_t head_dim, const Body& body) {
+  const auto with_dtype = [&]<typename T>() {
+    if (head_dim <= 32) return body.template operator()<T, 32>();
+    if (head_dim <= 64) return body.template operator()<T, 64>();
+    if (head_dim <= 96) return body.template operator()<T, 96>();
+    body.template operator()<T, 128>();
+  };
+  dtype == DType::kBF16 ? with_dtype.template operator()<BFloat16>() : with_dtype.template operator()<Float16>();
 }
 
 // The positions of one head from `first` on, to the end of its sequence.
 template <typename T>
-__device__ __forceinline__ GlobalTile<T> head_rows(T* first_row, int64_t stride, const AttentionShape& extents,
+__device__ __forceinline__ GlobalTile<T> head_rows(T* first_row, int64_t stride, const AttentionShape& shape,
                                                    int first) {
   return {.data = first_row,
           .stride = stride,
-          .rows = static_cast<int>(extents.sequence_length) - first,
-          .columns = static_cast<int>(extents.head_dim)};
+          .rows = static_cast<int>(shape.sequence_length) - first,
+          .columns = static_cast<int>(shape.head_dim)};
 }
 
 // Scores, queries by keys, of keys that a query does not see become -Inf. `first_query` and `first_key` are the warp's.
 template <int kRowTiles, int kColumnTiles>
 __device__ __forceinline__ void mask_scores(Sums<kRowTiles, kColumnTiles>& scores, int first_query, int first_key,
-                                            const AttentionShape& extents) {
+                                            const AttentionShape& shape) {
   // Once in a while: not worth registers in between.
   const int lane = computed_here(static_cast<int>(threadIdx.x)) % kLanes;
-  const int length = static_cast<int>(extents.sequence_length);
-  const int ahead = extents.mask == Mask::kCausal ? 1 : length;  // a query at t sees t + ahead keys, or all
+  const int length = static_cast<int>(shape.sequence_length);
+  const int ahead = shape.mask == Mask::kCausal ? 1 : length;  // a query at t sees t + ahead keys, or all
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll

@@ -1,14 +1,11 @@
-// The steps of attention_backward_cpu.cc, on pairs of bf16.
+// The steps of backward_cpu.cc, on pairs of bf16.
 #include "core/kernels/attention/pairs_cpu.h"
-#include "core/kernels/attention/panels_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_backward_cpu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/cpu/scratch.h"
-#include "core/cpu/simd_math-inl.h"
-#include "core/kernels/attention/segments-inl.h"
+#include "core/kernels/attention/blocks-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -57,18 +54,16 @@ struct PairBackwardScratch {
         bytes(layout.used_bytes()) {}
 };
 
-using WordVec = hn::Vec<hn::RebindToUnsigned<FloatTag>>;
-
 // Words of two fp32 rows, rounded to bf16.
 HWY_INLINE WordVec rounded_pairs(FloatVec even, FloatVec odd) {
-  const hn::RebindToUnsigned<FloatTag> du;
+  const WordTag du;
   return hn::Or(hn::ShiftRight<16>(bf16_in_upper_half(even)),
                 hn::And(bf16_in_upper_half(odd), hn::Set(du, 0xffff0000u)));
 }
 
 // Stores the words of a pair of rows, for keys from `key` on, as row `pair` of panels of 8 keys.
 HWY_INLINE void store_pairs(WordVec words, int64_t pair, int64_t key, uint32_t* panels) {
-  const hn::RebindToUnsigned<FloatTag> du;
+  const WordTag du;
   constexpr int64_t kPiece = std::min<int64_t>(kPanelRows, hn::MaxLanes(du));
   HWY_ALIGN uint32_t buffer[hn::MaxLanes(du)];
   hn::Store(words, du, buffer);
@@ -208,33 +203,22 @@ void backward_pairs_run(const AttentionBackwardArgs& args, const AttentionSegmen
               args.d_qkv.data<BFloat16>() + shape.query_offset(b, head, first), shape.qkv_row());
 }
 
-void backward_pairs_head(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b,
-                         int64_t kv_head) {
-  const int64_t blocks = shape.blocks(), columns = panel_columns(shape.head_dim);
-  const auto s = PairBackwardScratch::of_this_thread(shape.head_dim, blocks, blocks);
-  for (int64_t g = 0; g < shape.group(); ++g) {
-    backward_pairs_run(args, shape, s, shape.whole_head(b, kv_head * shape.group() + g, s.total, s.part));
+struct Pairs {
+  using T = BFloat16;
+
+  static int64_t columns(int64_t head_dim) { return panel_columns(head_dim); }
+  static float key_scale(const AttentionShape& shape) { return shape.scale; }
+  static PairBackwardScratch scratch(const AttentionSegments& shape, int64_t begin, int64_t end, int64_t keys) {
+    return PairBackwardScratch::of_this_thread(shape.head_dim, shape.segment_begin(end) - shape.segment_begin(begin),
+                                               divide_up(keys, kAttentionBlock));
   }
-  write_keys<BFloat16>(args, shape, b, kv_head, 0, shape.sequence_length, s.total, columns, shape.scale);
-}
+  static void run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const PairBackwardScratch& s,
+                  const SegmentRun& run) {
+    backward_pairs_run(args, shape, s, run);
+  }
+};
 
-void backward_pairs_segment(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t head,
-                            int64_t segment, float* of_head) {
-  const int64_t dim = shape.head_dim, columns = panel_columns(dim);
-  const int64_t blocks = shape.segment_end(segment) - shape.segment_begin(segment);
-  const KeySums sums = shape.sums(of_head, head % shape.group(), segment, columns);
-  backward_pairs_run(args, shape, PairBackwardScratch::of_this_thread(dim, blocks, 0),
-                     {.b = b, .head = head, .begin = segment, .end = segment + 1, .total = sums});
-}
-
-void backward_pairs_key_block(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b,
-                              int64_t kv_head, int64_t key_block, float* of_head) {
-  finish_key_block<BFloat16>(args, shape, b, kv_head, key_block, of_head, panel_columns(shape.head_dim), shape.scale);
-}
-
-AttentionBackwardKernels pair_kernels(int64_t head_dim) {
-  return {backward_pairs_head, backward_pairs_segment, backward_pairs_key_block, panel_columns(head_dim)};
-}
+AttentionBackwardKernels pair_kernels(int64_t head_dim) { return BackwardKernels<Pairs>::all(head_dim); }
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

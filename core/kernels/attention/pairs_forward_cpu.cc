@@ -1,13 +1,12 @@
-#include "core/base/round_up.h"
+// The forward pass on pairs of bf16, and products of packed pairs.
 #include "core/kernels/attention/pairs_cpu.h"
-#include "core/kernels/attention/panels_cpu.h"
-#include "core/kernels/gemm/bf16_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/attention/pairs_forward_cpu.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernels/attention/softmax-inl.h"
+#include "core/kernels/attention/blocks-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -108,6 +107,43 @@ void attend_pairs(const AttentionForwardArgs& args, const AttentionBlocks& shape
                   int64_t begin, int64_t end) {
   HWY_DYNAMIC_DISPATCH(attend_pairs_run)(args, shape, b, head, begin, end);
 }
+
+namespace {
+
+template <bool kPanels>
+void multiply(const PairProduct& p, PairTriangle triangle) {
+  const MicroKernel& kernel = bf16_micro_kernel();
+  const MicroKernel::Run run = (kPanels ? kernel.from_panel : kernel.from_rows)[kPanelColumns / kernel.lanes - 1];
+  MicroTile tile{.a = nullptr,
+                 .a_stride = p.a_stride,
+                 .b = nullptr,
+                 .depth = p.depth,
+                 .before = nullptr,
+                 .bias = nullptr,
+                 .c = nullptr,
+                 .c_stride = p.c_stride,
+                 .store = p.store};
+  for (int64_t row = 0; row < p.rows; row += kPanelRows) {
+    int64_t begin = 0, columns = p.columns;
+    if (triangle == PairTriangle::kLowerResult) columns = std::min(columns, row + kPanelRows);
+    if (triangle == PairTriangle::kLowerOperand) tile.depth = std::min(p.depth, (row + kPanelRows) / 2);
+    if (triangle == PairTriangle::kUpperOperand) {
+      begin = std::min(row / 2, p.depth);
+      tile.depth = p.depth - begin;
+    }
+    tile.a = kPanels ? p.a + row / kPanelRows * p.a_stride + begin * kPanelRows : p.a + row * p.a_stride;
+    for (int64_t column = 0; column < columns; column += kPanelColumns) {
+      tile.b = p.b + column / kPanelColumns * p.b_stride + begin * kPanelColumns;
+      tile.c = p.c + row * p.c_stride + column;
+      run(tile);
+    }
+  }
+}
+
+}  // namespace
+
+void multiply_rows(const PairProduct& product, PairTriangle triangle) { multiply<false>(product, triangle); }
+void multiply_panels(const PairProduct& product, PairTriangle triangle) { multiply<true>(product, triangle); }
 
 }  // namespace mantissa::cpu
 #endif  // HWY_ONCE

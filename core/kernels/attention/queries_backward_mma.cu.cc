@@ -3,15 +3,14 @@
 //
 // A block has 128 queries of a head, 32 a warp, and goes over the keys 64 at a time (32 above head dimension 64, where
 // registers end). The gradient stays in fp32 registers until the end; d_s is rounded to the operands' dtype for the
-// last product only. Keys come in order: every run gives the same bits. The other half of the backward pass, and why
-// there are two, is in attention_keys_backward_mma.cu.cc.
+// last product only. Keys come in order: every run gives the same bits. keys_backward_mma.cu.cc has the
+// other half of the backward pass, and explains the division.
 //
 // Keys and values are copied in while those before them are multiplied. Bound by tensor cores: 6 T^2 D operations per
 // head, half of them when causal.
 //
 // Source: Dao, "FlashAttention-2", 2023, algorithm 2.
 #include "core/kernels/attention/mma_cuda.h"
-#include "core/kernels/attention/paths_cuda.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -22,14 +21,6 @@ static_assert(kRowTermsBlock % kQueries == 0);
 template <int kDim>
 constexpr int kKeys = kDim <= 64 ? 64 : 32;  // of one step
 
-template <typename T>
-struct QueriesBackwardOperands {
-  const T* qkv;
-  const T* d_out;
-  T* d_qkv;
-  AttentionRowTerms terms;
-};
-
 template <typename Tile>
 struct KeyBuffer {
   Tile keys, values;
@@ -37,7 +28,7 @@ struct KeyBuffer {
 
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kAttentionThreads, 2)
-    queries_backward_kernel(QueriesBackwardOperands<T> operands, AttentionShape extents) {
+    queries_backward_kernel(AttentionBackwardOperands<T> operands, AttentionShape shape) {
   using Tile = SharedTile<T, kDim>;
   constexpr int kStep = kKeys<kDim>;
   T* shared = shared_memory<T>();
@@ -47,25 +38,25 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     return KeyBuffer<Tile>{Tile{tiles}, Tile{tiles + Tile::elements(kStep)}};
   };
 
-  const int length = static_cast<int>(extents.sequence_length), pieces = pieces_of(length, kQueries);
-  const bool causal = extents.mask == Mask::kCausal;
-  HeadPiece at = head_piece(pieces, extents.num_heads);
+  const int length = static_cast<int>(shape.sequence_length), pieces = pieces_of(length, kQueries);
+  const bool causal = shape.mask == Mask::kCausal;
+  HeadPiece at = head_piece(pieces, shape.num_heads);
   if (causal) at.piece = pieces - 1 - at.piece;  // the longest first
   const int first_query = at.piece * kQueries, warp_row = static_cast<int>(threadIdx.x) / kLanes * kWarpQueries;
   const int first_warp_query = first_query + warp_row;
   const int keys_end = causal ? std::min(length, first_query + kQueries) : length;
-  const int64_t kv_head = at.head / extents.group();
+  const int64_t kv_head = at.head / shape.group();
   const auto copy_step = [&](int first, const KeyBuffer<Tile>& to) {
-    const T* keys = operands.qkv + extents.key_offset(at.b, kv_head, first);
-    const T* values = operands.qkv + extents.value_offset(at.b, kv_head, first);
-    copy_tile<kStep, kAttentionThreads>(to.keys, head_rows(keys, extents.qkv_row(), extents, first));
-    copy_tile<kStep, kAttentionThreads>(to.values, head_rows(values, extents.qkv_row(), extents, first));
+    const T* keys = operands.qkv + shape.key_offset(at.b, kv_head, first);
+    const T* values = operands.qkv + shape.value_offset(at.b, kv_head, first);
+    copy_tile<kStep, kAttentionThreads>(to.keys, head_rows(keys, shape.qkv_row(), shape, first));
+    copy_tile<kStep, kAttentionThreads>(to.values, head_rows(values, shape.qkv_row(), shape, first));
   };
 
-  const T* query_rows = operands.qkv + extents.query_offset(at.b, at.head, first_query);
-  const T* d_out_rows = operands.d_out + extents.out_offset(at.b, at.head, first_query);
-  copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, extents.qkv_row(), extents, first_query));
-  copy_tile<kQueries, kAttentionThreads>(d_out, head_rows(d_out_rows, extents.out_row(), extents, first_query));
+  const T* query_rows = operands.qkv + shape.query_offset(at.b, at.head, first_query);
+  const T* d_out_rows = operands.d_out + shape.out_offset(at.b, at.head, first_query);
+  copy_tile<kQueries, kAttentionThreads>(queries, head_rows(query_rows, shape.qkv_row(), shape, first_query));
+  copy_tile<kQueries, kAttentionThreads>(d_out, head_rows(d_out_rows, shape.out_row(), shape, first_query));
   copy_step(0, buffer(0));
   commit_copies();
 
@@ -75,15 +66,14 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int64_t term =
-          operands.terms.offset(extents, at.b, at.head, first_warp_query + m * 16 + half * 8 + lane / 4);
+      const int64_t term = operands.terms.offset(shape, at.b, at.head, first_warp_query + m * 16 + half * 8 + lane / 4);
       log2_sums[m][half] = operands.terms.log2_sums[term];
       deltas[m][half] = operands.terms.deltas[term];
     }
   }
 
   Sums<kRowTiles, kDim / 8> d_queries = {};
-  const float log2_scale = extents.scale * kLog2E;
+  const float log2_scale = shape.scale * kLog2E;
   for (int first_key = 0, parity = 0; first_key < keys_end; first_key += kStep, parity ^= 1) {
     const KeyBuffer<Tile> now = buffer(parity);
     wait_for_copies<0>();
@@ -96,7 +86,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     multiply_transposed(scores, queries, warp_row, now.keys);
     multiply_transposed(d_scores, d_out, warp_row, now.values);
     if (first_key + kStep > length || (causal && first_key + kStep > first_warp_query + 1)) {
-      mask_scores(scores, first_warp_query, first_key, extents);
+      mask_scores(scores, first_warp_query, first_key, shape);
     }
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -114,26 +104,22 @@ __global__ void __launch_bounds__(kAttentionThreads, 2)
     multiply(d_queries, left, now.keys);
   }
 
-  scale_sums(d_queries, extents.scale);
-  T* to = operands.d_qkv + extents.query_offset(at.b, at.head, first_query);
-  write_sums(head_rows(to, extents.qkv_row(), extents, first_query), queries, warp_row, d_queries);
+  scale_sums(d_queries, shape.scale);
+  T* to = operands.d_qkv + shape.query_offset(at.b, at.head, first_query);
+  write_sums(head_rows(to, shape.qkv_row(), shape, first_query), queries, warp_row, d_queries);
 }
 
 }  // namespace
 
-void attention_queries_backward_mma(const AttentionBackwardArgs& args, const AttentionShape& extents,
-                                    const AttentionRowTerms& terms, CudaStream& stream) {
-  dispatch_16_bit(args.qkv.dtype(), [&]<typename T>() {
-    dispatch_head_dim(extents.head_dim, [&]<int kDim>() {
-      const QueriesBackwardOperands<T> operands{args.qkv.data<T>(), args.d_out.data<T>(), args.d_qkv.data<T>(), terms};
-      const unsigned blocks = head_pieces_grid("attention_backward", pieces_of(extents.sequence_length, kQueries),
-                                               extents.num_heads, extents.batch);
-      launch(queries_backward_kernel<T, kDim>,
-             {.grid = blocks,
-              .block = kAttentionThreads,
-              .shared_bytes = SharedTile<T, kDim>::elements(2 * kQueries + 4 * kKeys<kDim>) * sizeof(T)},
-             stream.handle(), operands, extents);
-    });
+void attention_queries_backward_mma(const AttentionBackwardArgs& args, const AttentionRowTerms& terms,
+                                    CudaStream& stream) {
+  const AttentionShape& shape = args.shape;
+  dispatch_mma(args.qkv.dtype(), shape.head_dim, [&]<typename T, int kDim>() {
+    launch(queries_backward_kernel<T, kDim>,
+           {.grid = head_pieces_grid("attention_backward", shape, shape.num_heads, kQueries),
+            .block = kAttentionThreads,
+            .shared_bytes = SharedTile<T, kDim>::elements(2 * kQueries + 4 * kKeys<kDim>) * sizeof(T)},
+           stream.handle(), backward_operands<T>(args, terms), shape);
   });
 }
 

@@ -1,11 +1,11 @@
 #include "core/kernels/attention/segments_cpu.h"
 
+#include "core/cpu/memory.h"
 #include "core/cpu/parallel.h"
-#include "core/cpu/scratch.h"
 
 namespace mantissa::cpu {
 
-AttentionSegments::AttentionSegments(const AttentionShape& extents) : AttentionBlocks(extents) {
+AttentionSegments::AttentionSegments(const AttentionShape& shape) : AttentionBlocks(shape) {
   const int64_t most = blocks() / kMinBlocks;
   segments_ = std::clamp<int64_t>(divide_up(kWantedTasks, num_heads), 1, std::max<int64_t>(most, 1));
   is_cut_ = most > 0 && num_kv_heads < kWantedTasks && segments_ * group() > 1;
@@ -51,8 +51,7 @@ void run_attention_backward(const AttentionBackwardArgs& args, const AttentionSe
   thread_local Scratch memory;
   const int64_t segments = shape.segments_of_group(), floats = shape.sums_floats(kernels.columns);
   const int64_t heads_per_round = shape.heads_per_round();
-  float* const sums =
-      reinterpret_cast<float*>(memory.reserve(static_cast<size_t>(heads_per_round * floats) * sizeof(float)));
+  float* const sums = memory.reserve_floats(heads_per_round * floats);
   for (int64_t first = 0; first < heads; first += heads_per_round) {
     const int64_t count = std::min(heads_per_round, heads - first);
     parallel_for(count * segments, [&](int64_t task) {

@@ -1,4 +1,35 @@
-// How attention's backward pass is cut into tasks.
+// The blocks of attention on the CPU, in both passes, and the tasks of the backward pass.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/kernels/attention/args.h"
+
+namespace mantissa::cpu {
+
+// Size of the square blocks of queries and keys. A block of scores (16 KiB) stays in the first-level cache, together
+// with a strip of the operand that it is multiplied with.
+constexpr int64_t kAttentionBlock = 64;
+
+struct AttentionBlocks : AttentionShape {
+  explicit AttentionBlocks(const AttentionShape& shape) : AttentionShape(shape) {}
+
+  int64_t blocks() const { return (sequence_length + kAttentionBlock - 1) / kAttentionBlock; }
+  int64_t block_rows(int64_t block) const {
+    return std::min(kAttentionBlock, sequence_length - block * kAttentionBlock);
+  }
+  // Key blocks [0, end) that the queries of a block see.
+  int64_t key_blocks_end(int64_t query_block) const { return mask == Mask::kCausal ? query_block + 1 : blocks(); }
+  // Query blocks [begin, blocks()) that see a key block.
+  int64_t query_blocks_begin(int64_t key_block) const { return mask == Mask::kCausal ? key_block : 0; }
+  bool on_diagonal(int64_t query_block, int64_t key_block) const {
+    return mask == Mask::kCausal && query_block == key_block;
+  }
+};
+
+// ---- The tasks of the backward pass
 //
 // The queries of a key head (of all query heads that share it) are cut into segments: parts of one query head with
 // about equal work. d_k and d_v are sums over the segments, in order, of each segment's own fp32 sum over its queries.
@@ -8,13 +39,6 @@
 // partial sums. Otherwise each segment is a task, and all partial sums are kept until they are added up. This happens
 // for about 32 segments at a time (at most 63, or the query heads of a key head if those are more). For D = 64, one
 // head and T = 4096, these are 16 segments with 22.3 MiB under the causal mask and 32 MiB without.
-#pragma once
-
-#include <array>
-
-#include "core/kernels/attention/blocks_cpu.h"
-
-namespace mantissa::cpu {
 
 // Sums over queries, for consecutive keys: fp32 rows of equal length.
 struct KeySums {
@@ -36,11 +60,11 @@ struct AttentionSegments : AttentionBlocks {
   // Minimum of query blocks per segment, on average: each segment packs the keys that it sees again.
   static constexpr int64_t kMinBlocks = 4;
 
-  explicit AttentionSegments(const AttentionShape& extents);
+  explicit AttentionSegments(const AttentionShape& shape);
 
-  // Segments of a query head.
+  // The number of segments in a query head.
   int64_t segments() const { return segments_; }
-  // Segments of a key head. 1: not cut; queries of all query heads are summed directly.
+  // The number of segments in a key head. 1: not cut; queries of all query heads are summed directly.
   int64_t segments_of_group() const { return is_cut_ ? segments_ * group() : 1; }
   // Whether each segment becomes a task of `threads` threads: if key heads as tasks would leave threads idle for more
   // than a tenth of the time. Results are the same either way.

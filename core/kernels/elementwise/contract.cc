@@ -1,5 +1,4 @@
-// Kernels that map each element by itself: cast, split into bf16 parts, add, dropout, fill: checks of operands, FLOP
-// and bytes.
+// Checks of operands, FLOP and bytes.
 #include "core/kernels/elementwise/args.h"
 
 #include "core/kernels/check_args.h"
@@ -16,8 +15,7 @@ void check_args(const SplitArgs& args) {
   constexpr const char* kNames[] = {"parts[0]", "parts[1]", "parts[2]"};
   check_dtype("split", "x", args.x, DType::kF32);
   for (int part = 0; part < args.count(); ++part) {
-    check_dtype("split", kNames[part], args.parts[part], DType::kBF16);
-    check_numel("split", kNames[part], args.parts[part], args.x.numel());
+    check_tensor("split", kNames[part], args.parts[part], DType::kBF16, args.x.numel());
   }
 }
 
@@ -33,8 +31,7 @@ void check_args(const DropoutArgs& args) {
   check_float("dropout", "x", args.x);
   check_float("dropout", "y", args.y);
   check_numel("dropout", "y", args.y, args.x.numel());
-  check_dtype("dropout", "step", args.step, DType::kI32);
-  check_numel("dropout", "step", args.step, 1);
+  check_tensor("dropout", "step", args.step, DType::kI32, 1);
   MANTISSA_CHECK(args.probability >= 0.0f && args.probability < 1.0f, "[dropout] probability must be in [0, 1), got {}",
                  args.probability);
   MANTISSA_CHECK(args.elements_per_sample > 0 && args.x.numel() % args.elements_per_sample == 0,

@@ -4,14 +4,13 @@
 #include <string>
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 
 enum class Rotation : uint8_t { kForward, kInverse };
 
 // y (R, C) = token_table[tokens[r]] + position_table[r % sequence_length]; position_table may be undefined.
-// tokens (R) i32; tables (V, C), (>= sequence_length, C) float. tokens must be in [0, V): checked when data is read.
+// tokens (R) i32; tables (V, C), (>= sequence_length, C) float. tokens must be in [0, V); the data readers check this.
 struct EmbeddingForwardArgs {
   static constexpr std::string_view kName = "embedding_forward";
   Tensor tokens{}, token_table{}, position_table{}, y{};
@@ -35,8 +34,8 @@ struct EmbeddingBackwardArgs {
   }
 };
 
-// Rotary position embedding, half-split pairs (i, i + D/2), angle = position * base^(-2i/D) (Su et al. 2021), of the
-// first `rotated_heads` heads of each row of x (R, row_heads * D); other heads are copied. position = r %
+// Rotary position embedding, half-split pairs (i, i + D/2), angle = position * base^(-2i/D) (Su et al. 2021). Rotates
+// the first `rotated_heads` heads of each row of x (R, row_heads * D) and copies the others. position = r %
 // sequence_length. kInverse is the derivative. y may be x. D is even.
 struct RopeArgs {
   static constexpr std::string_view kName = "rope";

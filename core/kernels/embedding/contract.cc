@@ -28,11 +28,6 @@ void check_position_table(const char* op, const char* what, const Tensor& table,
   check_table(op, what, table, sequence_length, rows.columns);
 }
 
-void check_ids(const char* op, const char* what, const Tensor& ids, const Rows& rows) {
-  check_dtype(op, what, ids, DType::kI32);
-  check_numel(op, what, ids, rows.rows);
-}
-
 // `rows` rows of a table.
 double row_bytes(const Tensor& table, int64_t rows) {
   return bytes_of(table) * static_cast<double>(rows) / static_cast<double>(table.dim(0));
@@ -44,7 +39,7 @@ Rows check_args(const EmbeddingForwardArgs& args) {
   constexpr const char* kOp = "embedding";
   const Rows rows = rows_of(kOp, "y", args.y);
   check_table(kOp, "token_table", args.token_table, 1, rows.columns);
-  check_ids(kOp, "tokens", args.tokens, rows);
+  check_tensor(kOp, "tokens", args.tokens, DType::kI32, rows.rows);
   if (args.position_table.defined()) {
     check_position_table(kOp, "position_table", args.position_table, args.sequence_length, rows);
   }
@@ -56,7 +51,7 @@ Rows check_args(const EmbeddingBackwardArgs& args) {
   const Rows rows = rows_of(kOp, "dy", args.dy);
   check_table(kOp, "d_token_table", args.d_token_table, 1, rows.columns);
   check_dtype(kOp, "d_token_table", args.d_token_table, DType::kF32);
-  check_ids(kOp, "tokens", args.tokens, rows);
+  check_tensor(kOp, "tokens", args.tokens, DType::kI32, rows.rows);
   if (args.d_position_table.defined()) {
     check_position_table(kOp, "d_position_table", args.d_position_table, args.sequence_length, rows);
     check_dtype(kOp, "d_position_table", args.d_position_table, DType::kF32);
@@ -66,8 +61,7 @@ Rows check_args(const EmbeddingBackwardArgs& args) {
 
 Rows check_args(const RopeArgs& args) {
   const Rows rows = rows_of("rope", "x", args.x);
-  check_dtype("rope", "y", args.y, args.x.dtype());
-  check_numel("rope", "y", args.y, args.x.numel());
+  check_tensor("rope", "y", args.y, args.x.dtype(), args.x.numel());
   MANTISSA_CHECK(args.head_dim > 0 && args.head_dim % 2 == 0, "[rope] head_dim must be even and positive, got {}",
                  args.head_dim);
   MANTISSA_CHECK(rows.columns == args.row_heads * args.head_dim,

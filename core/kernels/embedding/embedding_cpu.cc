@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu/row_scratch.h"
+#include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/kernel_args.h"

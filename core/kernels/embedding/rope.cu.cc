@@ -1,10 +1,10 @@
-// Rotary position embedding: each pair (a, b) = (x[i], x[i + D/2]) of a head is turned by position * base^(-2i/D):
-//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative turns back (sin negated).
+// Rotary position embedding: rotates each pair (a, b) = (x[i], x[i + D/2]) of a head by position * base^(-2i/D):
+//   (a cos - b sin, b cos + a sin), in fp32 with one rounding on store. The derivative rotates back (sin negated).
 //
-// A block takes a few rows at a time: its threads first compute the D/2 angles of each row into shared memory, once for
-// all heads, then turn the heads. Angles are computed in double, since an fp32 angle is wrong by 4e-3 at position 1e5;
-// at some 40 operations for each row and pair that stays hidden behind the memory traffic, which bounds the kernel:
-// x is read once and y written once, 16 bytes at a time where D/2 is a multiple of that.
+// A block processes a few rows at a time. Its threads first compute the D/2 angles of each row into shared memory, once
+// for all heads, then rotate the heads. Angles are computed in double, because an fp32 angle is wrong by 4e-3 at
+// position 1e5. These 40 or so operations for each row and pair are hidden by the memory traffic, which bounds the
+// kernel: x is read once and y written once, 16 bytes at a time if D/2 is a multiple of that.
 // Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 #include "core/kernels/embedding/args.h"
 
@@ -36,8 +36,8 @@ struct Turn {
   float cosine, sine;
 };
 
-// Of position * 2^exponent. In quarter turns the angle is reduced to [-pi/4, pi/4] without a rounding of note; there
-// Taylor polynomials, whose first term left out is below 2e-9, are exact to a small part of an fp32 ulp.
+// The sine and cosine of position * 2^exponent. In quarter turns, the angle is reduced to [-pi/4, pi/4] with negligible
+// rounding. There, Taylor polynomials are exact to a small part of an fp32 ulp: their first omitted term is below 2e-9.
 __device__ __forceinline__ Turn turn_of(int64_t position, double exponent) {
   constexpr double kPi = 3.14159265358979324;
   const double quarters = static_cast<double>(position) * exp2(exponent) * (2.0 / kPi);
@@ -110,7 +110,7 @@ __global__ void rope_kernel(Rope<T> rope) {
 
 template <int Width, typename T>
 void run(Rope<T> rope, CudaStream& stream) {
-  // Rows of few heads are taken together: two tasks for each thread are worth the two barriers.
+  // Rows of few heads are processed together: two tasks for each thread are worth the two barriers.
   constexpr unsigned kTasksAtOnce = 2 * kThreads, kMostRowsAtOnce = 16;
   const unsigned tasks = (rope.rotated_columns / 2 + rope.copied_columns) / Width;
   if (rope.rows == 0 || tasks == 0) return;

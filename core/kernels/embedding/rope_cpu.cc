@@ -3,9 +3,9 @@
 // Source: Su et al., "RoFormer", 2021; half-split pairs as in the GPT-NeoX and Llama checkpoints.
 #include "core/kernels/embedding/args.h"
 
+#include <cmath>
 #include <cstring>
-
-#include "core/kernels/embedding/rope_table_cpu.h"
+#include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/embedding/rope_cpu.cc"
@@ -29,7 +29,8 @@ void rotate_head(const T* x, T* y, const float* cosine, const float* sine, float
   });
 }
 
-void rope_kernel(const RopeArgs& args, const RopeTable& table) {
+// cosines and sines (T, D/2): of position * base^(-2i/D), by position and pair.
+void rope_kernel(const RopeArgs& args, const float* cosines, const float* sines) {
   const int64_t half = args.head_dim / 2;
   const int64_t columns = args.row_heads * args.head_dim;
   const int64_t rotated = args.rotated_heads * args.head_dim;
@@ -40,8 +41,8 @@ void rope_kernel(const RopeArgs& args, const RopeTable& table) {
       T* y = args.y.data<T>() + row * columns;
       const int64_t position = row % args.sequence_length;
       for (int64_t head = 0; head < args.rotated_heads; ++head) {
-        rotate_head(x + head * args.head_dim, y + head * args.head_dim, table.cosine.data() + position * half,
-                    table.sine.data() + position * half, sign, half);
+        rotate_head(x + head * args.head_dim, y + head * args.head_dim, cosines + position * half,
+                    sines + position * half, sign, half);
       }
       if (x != y) std::memcpy(y + rotated, x + rotated, static_cast<size_t>(columns - rotated) * sizeof(T));
     });
@@ -56,9 +57,45 @@ namespace mantissa::cpu {
 
 HWY_EXPORT(rope_kernel);
 
+namespace {
+
+// (T, D/2) each, by position and pair.
+struct RopeTable {
+  int64_t sequence_length = 0;
+  int64_t head_dim = 0;
+  float base = 0;
+  std::vector<float> cosine, sine;
+};
+
+// Computes angles in double: at position 1e5 an fp32 angle would be wrong by 4e-3. Keeps the calling thread's last
+// table, since every layer of a step uses the same one.
+const RopeTable& rope_table(int64_t sequence_length, int64_t head_dim, float base) {
+  thread_local RopeTable table;
+  if (table.sequence_length == sequence_length && table.head_dim == head_dim && table.base == base) return table;
+  const int64_t half = head_dim / 2;
+  table.cosine.resize(static_cast<size_t>(sequence_length * half));
+  table.sine.resize(static_cast<size_t>(sequence_length * half));
+  for (int64_t i = 0; i < half; ++i) {
+    const double frequency =
+        std::pow(static_cast<double>(base), -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    for (int64_t position = 0; position < sequence_length; ++position) {
+      const double angle = static_cast<double>(position) * frequency;
+      table.cosine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::cos(angle));
+      table.sine[static_cast<size_t>(position * half + i)] = static_cast<float>(std::sin(angle));
+    }
+  }
+  table.sequence_length = sequence_length;
+  table.head_dim = head_dim;
+  table.base = base;
+  return table;
+}
+
+}  // namespace
+
 void run(const RopeArgs& args) {
   check_args(args);
-  HWY_DYNAMIC_DISPATCH(rope_kernel)(args, rope_table(args.sequence_length, args.head_dim, args.base));
+  const RopeTable& table = rope_table(args.sequence_length, args.head_dim, args.base);
+  HWY_DYNAMIC_DISPATCH(rope_kernel)(args, table.cosine.data(), table.sine.data());
 }
 
 }  // namespace mantissa::cpu

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <bit>
 
-#include "core/base/check.h"
 #include "core/cuda/device/device.h"
 
 namespace mantissa::cuda {
@@ -44,7 +43,7 @@ struct Pass {
   __device__ __forceinline__ unsigned digit_of(uint32_t key) const { return (key >> shift) & (digits() - 1); }
 };
 
-// The lanes that have the same digit as this one, of those that have one.
+// The lanes with the same digit as this one, among those that have a digit.
 __device__ __forceinline__ unsigned lanes_with(unsigned digit, int bits, bool has_one) {
   unsigned lanes = __ballot_sync(kAllLanes, has_one);
   for (int bit = 0; bit < bits; ++bit) {
@@ -60,7 +59,7 @@ struct RankedTile {
   unsigned ranks[kRounds];  // how many of the warp's keys before this one have its digit
 };
 
-// Warp w has keys w * 256 ... of the tile. Leaves in counters[w][digit] how many of them have the digit.
+// Warp w has keys w * 256 ... of the tile. Counts its keys of each digit in counters[w][digit].
 template <typename Source>
 __device__ __forceinline__ void rank(const Source& source, const Pass& pass, unsigned* counters, RankedTile& tile) {
   const unsigned lane = threadIdx.x % kLanes, warp = threadIdx.x / kLanes;
@@ -183,10 +182,10 @@ struct Plan {
 };
 
 Plan plan_of(int64_t rows, int64_t key_limit) {
-  const auto padded = [](int64_t bytes) { return static_cast<size_t>((bytes + 255) / 256 * 256); };
+  const auto padded = [](int64_t bytes) { return static_cast<size_t>(round_up(bytes, 256)); };
   const int key_bits = std::max(1, static_cast<int>(std::bit_width(static_cast<uint64_t>(key_limit - 1))));
-  const int passes = (key_bits + kMostDigitBits - 1) / kMostDigitBits, bits = (key_bits + passes - 1) / passes;
-  const int64_t digits = int64_t{1} << bits, tiles = (rows + kTile - 1) / kTile;
+  const int passes = divide_up(key_bits, kMostDigitBits), bits = divide_up(key_bits, passes);
+  const int64_t digits = int64_t{1} << bits, tiles = divide_up(rows, kTile);
   return {.passes = passes,
           .bits = bits,
           .tiles = tiles,

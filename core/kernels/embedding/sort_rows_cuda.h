@@ -12,7 +12,7 @@ struct alignas(8) KeyedRow {  // read and written in one access
   uint32_t key, row;
 };
 
-// Device memory that a sort of `rows` keys in [0, key_limit) works in.
+// Workspace for a sort of `rows` keys in [0, key_limit).
 size_t sort_rows_bytes(int64_t rows, int64_t key_limit);
 
 struct SortRowsArgs {

@@ -7,7 +7,6 @@
 #include "core/kernels/device_options.h"
 #include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 #include "core/quant/block_scale_layout.h"
 #include "core/tensor/format.h"
 
@@ -15,43 +14,43 @@ namespace mantissa {
 
 enum class Transpose : uint8_t { kNo, kYes };
 
-// What becomes of a product before it is stored, see GemmArgs.
+// A function applied to a product before it is stored, see GemmArgs.
 enum class GemmActivation : uint8_t { kNone, kGelu, kGeluGradient };
 
-// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]; with kAccumulate c += ... (then c is fp32 and there is no bias).
-// a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) when trans_a; b is stored (K,
-// N), or (N, K) when trans_b. Accumulates in fp32; one rounding on store. bias: any float dtype, undefined for none;
-// one of another dtype than c's is rounded to c's before it is added, since cuBLASLt adds no other.
+// c (M, N) = op(a) (M, K) * op(b) (K, N) [+ bias (N)]. With kAccumulate c += ...; c is then fp32 and there is no bias.
+// a and b have one float dtype; c has that dtype or fp32. a is stored (M, K), or (K, M) with trans_a. b is stored (K,
+// N), or (N, K) with trans_b. Sums are fp32 and rounded once when they are stored. bias has any float dtype, and is
+// undefined for none. It is rounded to c's dtype before it is added, because cuBLASLt adds no other.
 //
-// With an activation, kWrite, and aux (M, N) of c's dtype, which is not c:
+// Activations need kWrite, and aux (M, N) of c's dtype, which is not c:
 //   kGelu          aux = the product with its bias, rounded; c = gelu(aux).
-//   kGeluGradient  c = product * gelu'(aux), without a bias: in place of the gradient of gelu's output, of its input.
-// A device that does this in one kernel, for 16-bit dtypes and kTanh only, may leave out roundings (gelu of what aux is
-// rounded from; the product unrounded) and take tanh to within 2^-11, as PTX's tanh.approx does. Others run the kernels
-// of gemm and gelu one after the other, with their roundings.
+//   kGeluGradient  c = product * gelu'(aux), without a bias. This is the gradient of gelu's input.
+// A device may fuse them into one kernel, for 16-bit dtypes and kTanh only. The fused kernel may skip roundings (it may
+// take gelu of the unrounded aux, and multiply the unrounded product) and compute tanh to within 2^-11, like PTX's
+// tanh.approx. Otherwise the kernels of gemm and gelu run one after the other, with their roundings.
 //
-// bias_gradient (M) fp32, only with trans_a and without an activation or scales: the column sums of a as well, as
-// ColumnSumArgs has them. The product that makes a linear layer's weight gradient reads the dy that the bias gradient
-// is the sum of.
+// bias_gradient (M) fp32 receives the column sums of a, as in ColumnSumArgs. It needs trans_a, and neither activation
+// nor scales. A linear layer's weight gradient reads the same dy that the bias gradient sums.
 //
-// a_scale, b_scale: (1) fp32, read when the kernel runs; undefined for 1. What the values of a and b were multiplied by
-// before they were rounded (QuantizeArgs): the product is divided by both, by the fp32 inverse of one and then of the
-// other or by the product of these inverses at once, before its bias is added and before it is accumulated or rounded.
-// Without an activation.
+// a_scale, b_scale: (1) fp32, read when the kernel runs; undefined for 1. The values of a and b were multiplied by them
+// before they were rounded (QuantizeArgs), so the product is divided by both. It is multiplied by the fp32 inverse of
+// one and then of the other, or by the product of both inverses, before the bias is added and before it is accumulated
+// or rounded. They exclude an activation.
 //
-// b_cache: of b, from Backend::make_operand_cache(); nullptr for none. b must stay as it is until b_cache->forget(),
-// and the cache is this matrix's alone. Results are the same bits.
+// b_cache: a cache for b from Backend::make_operand_cache(); nullptr for none. b must not change until
+// b_cache->forget(), and no other matrix may use the cache. Results are the same bits.
 //
-// On a device whose Backend::fp8_gemm_support() multiply them, a and b may both be u8: codes (core/tensor/format.h) of
-// a_format and b_format, which are e4m3 or e5m2 and not both e5m2. What is summed over lies along the rows of both: a
-// is stored (M, K), b (N, K), with trans_b alone. M, N and K are multiples of 16. c is of any float dtype, and fp32
-// where it is accumulated; bias only with a c of 16 bits; no activation, bias_gradient or b_cache. Products are exact;
-// their sum is that of the device's units, which may keep fewer bits than fp32 between additions (docs/precision.md).
+// On a device whose Backend::fp8_gemm_support() allows it, a and b may both be u8 codes (core/tensor/format.h) of
+// a_format and b_format, which are e4m3 or e5m2 and not both e5m2. K lies along the rows of both: a is stored (M, K), b
+// (N, K), with trans_b alone. M, N and K are multiples of 16. c has any float dtype, and fp32 for kAccumulate. A bias
+// needs a 16-bit c; activation, bias_gradient and b_cache are excluded. Products are exact. The device's units sum them
+// and may keep fewer bits than fp32 between additions (docs/precision.md).
 //
-// a_block_scales, b_block_scales: of u8 operands, both or neither, and without a_scale and b_scale. What each block of
-// codes is multiplied by, the inverse of QuantizeArgs' multiplier, read when the kernel runs: (block_scale_count) of
-// fp32, with kMicroTiles u8 codes of e8m0, that lie as a_layout and b_layout say, from an address that is a multiple of
-// 16 bytes. Both operands have blocks of one length, which K is a multiple of, and not both have square ones.
+// a_block_scales, b_block_scales: for u8 operands, both or neither, and without a_scale and b_scale. Each block of
+// codes is multiplied by its scale, which is the inverse of QuantizeArgs' multiplier and is read when the kernel runs.
+// The tensor is (block_scale_count) fp32, or u8 codes of e8m0 with kMicroTiles, in the order of a_layout and b_layout.
+// Its address is a multiple of 16 bytes. Both operands have blocks of one length, which divides K, and at most one has
+// square blocks.
 struct GemmArgs {
   static constexpr std::string_view kName = "gemm";
   Tensor a{}, b{}, c{}, bias{}, aux{}, bias_gradient{}, a_scale{}, b_scale{};

@@ -27,7 +27,7 @@ void check_bias_gradient(const GemmArgs& args, int64_t m) {
   MANTISSA_CHECK(args.trans_a == Transpose::kYes && args.activation == GemmActivation::kNone,
                  "[gemm] bias_gradient needs a transposed a, and no activation");
   MANTISSA_CHECK(!args.a_scale.defined() && !args.b_scale.defined(),
-                 "[gemm] bias_gradient adds up a as it is stored, which is not what a product with scales stands for");
+                 "[gemm] bias_gradient sums a as it is stored, which does not match a product with scales");
 }
 
 void check_scale(const GemmArgs& args, const char* what, const Tensor& scale) {
@@ -44,18 +44,18 @@ void check_block_scales(const char* what, const Tensor& scales, BlockScaleLayout
               Shape{block_scale_count(layout, codes.dim(0), codes.dim(1))});
   constexpr uintptr_t kAlignmentBytes = 16;
   MANTISSA_CHECK(reinterpret_cast<uintptr_t>(scales.raw()) % kAlignmentBytes == 0,
-                 "[gemm] {} must lie at a multiple of {} bytes", what, kAlignmentBytes);
+                 "[gemm] {} must be aligned to {} bytes", what, kAlignmentBytes);
 }
 
 void check_block_scales(const GemmArgs& args, int64_t k) {
   MANTISSA_CHECK(args.a_block_scales.defined() == args.b_block_scales.defined(),
-                 "[gemm] a and b must both have scales of blocks, or neither, got those of {} alone",
+                 "[gemm] a and b must both have block scales, or neither; got block scales of {} only",
                  args.a_block_scales.defined() ? "a" : "b");
   if (!args.has_block_scales()) return;
-  MANTISSA_CHECK(args.a.dtype() == DType::kU8, "[gemm] scales of blocks belong to codes, got a and b in {}",
+  MANTISSA_CHECK(args.a.dtype() == DType::kU8, "[gemm] block scales belong to codes, got a and b in {}",
                  args.a.dtype());
   MANTISSA_CHECK(!args.a_scale.defined() && !args.b_scale.defined(),
-                 "[gemm] a product with scales of blocks has no a_scale or b_scale");
+                 "[gemm] a product with block scales has no a_scale or b_scale");
   MANTISSA_CHECK(block_length(args.a_layout) == block_length(args.b_layout),
                  "[gemm] a and b must have blocks of one length, got {} and {}", block_length(args.a_layout),
                  block_length(args.b_layout));
@@ -76,7 +76,7 @@ void check_codes(const GemmArgs& args, const GemmExtents& e) {
                  "[gemm] codes must be of e4m3 or e5m2, and not both of e5m2, got {} and {}", info(args.a_format).name,
                  info(args.b_format).name);
   MANTISSA_CHECK(args.trans_a == Transpose::kNo && args.trans_b == Transpose::kYes,
-                 "[gemm] codes must lie as (M, K) and (N, K), with trans_b alone");
+                 "[gemm] codes must be stored as (M, K) and (N, K), with trans_b alone");
   MANTISSA_CHECK(e.m % kFp8GemmMultiple == 0 && e.n % kFp8GemmMultiple == 0 && e.k % kFp8GemmMultiple == 0,
                  "[gemm] M, N and K of codes must be multiples of {}, got {}, {} and {}", kFp8GemmMultiple, e.m, e.n,
                  e.k);

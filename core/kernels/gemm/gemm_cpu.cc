@@ -1,17 +1,17 @@
 #include "core/kernels/gemm/gemm_cpu.h"
 
 #include "core/base/check.h"
-#include "core/kernels/gemm/library_cpu.h"
+#include "core/kernels/gemm/micro_cpu.h"
 #include "core/kernels/gemm/packed_cpu.h"
 #include "core/kernels/gemm/steps.h"
-#include "core/kernels/gemm/tf32_cpu.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa::cpu {
 
 void run(const GemmArgs& args) {
   MANTISSA_CHECK(!args.a.defined() || args.a.dtype() != DType::kU8, "[gemm] a CPU multiplies no codes");
-  return asks_for_tf32(args) ? gemm_tf32(args) : gemm(args, preferred_bf16_gemm());
+  const bool tf32 = args.fp32_math == Fp32Math::kTf32 && args.a.defined() && args.a.dtype() == DType::kF32;
+  return tf32 ? gemm_tf32(args) : gemm(args, preferred_bf16_gemm());
 }
 
 const MicroKernel* own_kernel(DType dtype, Bf16Gemm bf16) {

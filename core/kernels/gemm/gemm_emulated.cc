@@ -1,11 +1,8 @@
-#include "core/kernels/gemm/gemm_emulated.h"
-
+// Matrix multiplication on the emulated GPU: the CPU's kernels, queued on a stream.
 #include <cmath>
 #include <limits>
 
 #include "core/cuda/emulation/stream_queue.h"
-#include "core/kernels/activation/args.h"
-#include "core/kernels/gemm/args.h"
 #include "core/kernels/gemm/gemm_cuda.h"
 #include "core/kernels/gemm/steps.h"
 #include "core/kernels/reduction/args.h"
@@ -16,7 +13,7 @@ namespace {
 
 EmulatedGemm replacement;
 
-// The same bytes without a share in them: queued work does not keep memory alive, as on a GPU.
+// The same bytes, not owned: queued work does not keep memory alive, as on a GPU.
 Tensor borrow(const Tensor& tensor) {
   if (!tensor.defined()) return {};
   return Tensor(std::make_shared<Storage>(tensor.raw(), tensor.size_bytes(), tensor.device(), nullptr), tensor.dtype(),
@@ -42,7 +39,7 @@ struct BlockScales {
   }
 };
 
-// What the codes stand for, in a dtype that has all of it.
+// The values of the codes, in a dtype that represents them exactly.
 Tensor decoded(const Tensor& codes, Format format, const BlockScales& scales, DType dtype) {
   const Tensor values = make_on_host(dtype, codes.shape(), codes.device());
   dispatch(dtype, [&]<typename T>() {
@@ -69,7 +66,8 @@ Tensor as_fp16(const Tensor& bias) {
   return rounded;
 }
 
-// Codes without scales of blocks are numbers of fp16, and with these of bf16, whose products are not rounded to fp16.
+// fp16 represents codes without block scales, and bf16 those with block scales. Only bf16 products are not rounded to
+// fp16.
 void multiply_codes(GemmArgs args) {
   const bool rounds_itself = args.c.dtype() == DType::kF16 && args.has_block_scales();
   const DType dtype = args.c.dtype() == DType::kF16 && !rounds_itself ? DType::kF16 : DType::kBF16;
@@ -82,12 +80,6 @@ void multiply_codes(GemmArgs args) {
   if (args.bias.defined()) args.bias = as_fp16(args.bias);
   cpu::run(args);
   for (int64_t i = 0; i < c.numel(); ++i) c.data<Float16>()[i] = from_float<Float16>(sums.data<float>()[i]);
-}
-
-// A product as the library computes it.
-void multiply(const GemmArgs& args) {
-  if (args.a.dtype() == DType::kU8) return multiply_codes(args);
-  cpu::run(args);
 }
 
 }  // namespace
@@ -105,14 +97,14 @@ void run(const GemmArgs& args, CudaStream& stream) {
                                     &GemmArgs::b_scale, &GemmArgs::a_block_scales, &GemmArgs::b_block_scales}) {
     borrowed.*operand = borrow(args.*operand);
   }
-  emulation::enqueue(stream.handle(), [borrowed] { multiply(borrowed); });
+  emulation::enqueue(stream.handle(),
+                     [borrowed] { borrowed.a.dtype() == DType::kU8 ? multiply_codes(borrowed) : cpu::run(borrowed); });
 }
 
 std::string gemm_unusable_reason() { return ""; }
 
 std::string describe_gemm() { return "GEMM on the host"; }
 
-// Of every GPU at once.
 Fp8GemmSupport fp8_gemm_support(const DeviceProperties&) { return Fp8GemmSupport::kAll; }
 
 std::string describe_fp8_gemm_support(const DeviceProperties&) { return describe_gemm(); }

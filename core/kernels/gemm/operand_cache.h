@@ -1,4 +1,4 @@
-// OperandCache: what a device makes of a matrix when it multiplies by it, kept for the next products that read it.
+// OperandCache: keeps the form of a matrix that a device multiplies by, for the next products that read the matrix.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@ class OperandCache {
  public:
   virtual ~OperandCache() = default;
 
-  // The matrix has changed. Memory is kept for what will be made of it next.
+  // The matrix has changed. Memory is kept for its next form.
   virtual void forget() = 0;
-  // Takes note of what Backend::gemm(args) would keep here, and computes nothing.
+  // Reserves what Backend::run(args) would keep here, and computes nothing.
   virtual void plan(const GemmArgs& args) = 0;
-  // Of all that is kept or planned.
+  // Everything that is kept or planned.
   virtual size_t size_bytes() const = 0;
 };
 

@@ -6,10 +6,7 @@
 #include <algorithm>
 
 #include "core/base/thread_team.h"
-#include "core/cpu/scratch.h"
-#include "core/kernels/gemm/packed_operand_cpu.h"
-#include "core/kernels/gemm/task_cpu.h"
-#include "core/kernels/gemm/tile_io_cpu.h"
+#include "core/kernels/gemm/gemm_cpu.h"
 
 namespace mantissa::cpu {
 namespace {
@@ -26,6 +23,10 @@ constexpr int64_t kStreamedWords = int64_t{1} << 18;
 constexpr int64_t kMostRowsForKept = 2048;
 // Products with fewer multiplications run on one thread.
 constexpr int64_t kParallelProducts = int64_t{1} << 19;
+// With 1024 words of K, a task reads 512 KiB of a, and one panel of b of 192 KiB at a time.
+constexpr int64_t kTaskRows = 128;
+constexpr int64_t kLeastPackedRows = 32;
+constexpr int64_t kTaskColumns = 480;
 
 // Columns of a block of b: its panels take up to kBlockWords, but at least one panel.
 Cut cut_columns(int64_t columns, int64_t panel_columns, int64_t depth_words) {
@@ -37,6 +38,13 @@ Cut cut_columns(int64_t columns, int64_t panel_columns, int64_t depth_words) {
 bool takes_panels(const GemmJob& job, int64_t threads) {
   return !job.packs_rows && job.extents.m * job.depth_words() <= kStreamedWords &&
          Cut{job.extents.n, job.kernel.columns()}.count() >= GemmTasks::kPerThread * threads;
+}
+
+// Words of the panels of b that are kept in args.b_cache. 0: b is packed on every call.
+int64_t kept_words(const GemmArgs& args, const MicroKernel& kernel) {
+  const GemmExtents e = check_args(args);
+  if (e.m > kMostRowsForKept) return 0;
+  return round_up(e.n, kernel.columns()) * words_in(e.k, kernel.word);
 }
 
 float inverse_of(const Tensor& scale) { return scale.defined() ? 1.0f / *scale.data<float>() : 1.0f; }
@@ -157,12 +165,11 @@ void PackedGemm::multiply(const GemmBlock& block) const {
   run(tasks.count(), [&](int64_t index) {
     const int64_t i = rows_outermost ? index / tasks.columns.count() : index % tasks.rows.count();
     const int64_t j = rows_outermost ? index % tasks.columns.count() : index / tasks.rows.count();
-    const int64_t row = tasks.rows.begin(i), column = block.column + tasks.columns.begin(j);
     run_gemm_task(job_, block,
-                  {.row = row,
-                   .row_end = row + tasks.rows.size(i),
-                   .column = column,
-                   .column_end = column + tasks.columns.size(j)});
+                  {.row = tasks.rows.begin(i),
+                   .rows = tasks.rows.size(i),
+                   .column = block.column + tasks.columns.begin(j),
+                   .columns = tasks.columns.size(j)});
   });
 }
 
@@ -170,10 +177,67 @@ void PackedGemm::multiply(const GemmBlock& block) const {
 
 void gemm_packed(const GemmArgs& args, const MicroKernel& kernel) { PackedGemm(args, kernel).run(); }
 
-int64_t kept_words(const GemmArgs& args, const MicroKernel& kernel) {
-  const GemmExtents e = check_args(args);
-  if (e.m > kMostRowsForKept) return 0;
-  return round_up(e.n, kernel.columns()) * words_in(e.k, kernel.word);
+Cut cut_evenly(int64_t extent, int64_t most, int64_t multiple) {
+  const int64_t parts = (extent + most - 1) / most;
+  return {extent, round_up((extent + parts - 1) / parts, multiple)};
+}
+
+GemmTasks plan_tasks(const GemmTaskShape& shape) {
+  const auto& [m, n, tile_rows, tile_columns, threads, packs_rows] = shape;
+  const int64_t least_rows = round_up(std::min(m, packs_rows ? kLeastPackedRows : tile_rows), tile_rows);
+  int64_t rows = round_up(std::min(m, kTaskRows), tile_rows),
+          columns = round_up(packs_rows ? n : std::min(n, kTaskColumns), tile_columns);
+  const auto tasks = [&] { return GemmTasks{cut_evenly(m, rows, tile_rows), cut_evenly(n, columns, tile_columns)}; };
+  while (threads > 1 && tasks().count() < GemmTasks::kPerThread * threads) {
+    const bool fewer_rows = rows > least_rows && (packs_rows || rows >= columns);
+    if (fewer_rows || (rows > least_rows && columns == tile_columns)) {
+      rows = std::max(least_rows, round_up(rows / 2, tile_rows));
+    } else if (columns > tile_columns) {
+      columns = round_up(columns / 2, tile_columns);
+    } else {
+      break;
+    }
+  }
+  return tasks();
+}
+
+const float* bias_as_fp32(const Tensor& bias, DType c_dtype, Scratch& scratch) {
+  if (!bias.defined()) return nullptr;
+  if (bias.dtype() == DType::kF32 && c_dtype == DType::kF32) return bias.data<float>();
+  const int64_t n = bias.numel();
+  float* const converted = scratch.reserve_floats(n);
+  dispatch(bias.dtype(), [&]<typename From>() {
+    dispatch(c_dtype, [&]<typename To>() {
+      const From* const values = bias.data<From>();
+      for (int64_t i = 0; i < n; ++i) converted[i] = to_float(from_float<To>(to_float(values[i])));
+    });
+  });
+  return converted;
+}
+
+void PackedOperand::forget() {
+  for (Form& form : forms_) form.packed = false;
+}
+
+void PackedOperand::plan(const GemmArgs& args) {
+  const MicroKernel* const kernel = own_kernel(args.a.dtype(), preferred_bf16_gemm());
+  if (kernel == nullptr) return;
+  Form& form = forms_[args.trans_b == Transpose::kNo];
+  form.words = std::max(form.words, kept_words(args, *kernel));
+}
+
+size_t PackedOperand::size_bytes() const {
+  return static_cast<size_t>(forms_[0].words + forms_[1].words) * sizeof(uint32_t);
+}
+
+PackedOperand::Panels PackedOperand::panels(const GemmOperand& operand, GemmWord word, int64_t words) {
+  Form& form = forms_[operand.lines_inner];
+  const bool packed = form.packed && form.word == word && form.words == words;
+  auto* const data = reinterpret_cast<uint32_t*>(form.memory.reserve(static_cast<size_t>(words) * sizeof(uint32_t)));
+  form.words = words;
+  form.word = word;
+  form.packed = true;
+  return {data, packed};
 }
 
 }  // namespace mantissa::cpu

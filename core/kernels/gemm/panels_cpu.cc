@@ -1,4 +1,5 @@
-#include "core/kernels/gemm/panels_cpu.h"
+// Packs operands for the micro-kernels.
+#include "core/kernels/gemm/micro_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/gemm/panels_cpu.cc"
@@ -102,15 +103,13 @@ void pack_along_k(const GemmOperand& operand, const PackArgs& args) {
 
 // ---- Operands whose lines lie side by side: a vector holds as many lines as it has lanes.
 
-using WordTag = hn::ScalableTag<uint32_t>;
-
 template <typename T>
-HWY_INLINE hn::Vec<WordTag> widened_words(const T* p, int64_t count) {
+HWY_INLINE WordVec widened_words(const T* p, int64_t count) {
   return hn::BitCast(WordTag(), load(p, count));
 }
 
 // Lanes beyond `count` are 0.
-HWY_INLINE hn::Vec<WordTag> words_of(const uint16_t* p, int64_t count) {
+HWY_INLINE WordVec words_of(const uint16_t* p, int64_t count) {
   const WordTag d;
   const hn::Rebind<uint16_t, WordTag> d16;
   if (count == float_lanes()) return hn::PromoteTo(d, hn::LoadU(d16, p));
@@ -127,7 +126,7 @@ struct Scatter {
   int64_t panel_stride;
   int64_t pieces;
 
-  HWY_INLINE void operator()(hn::Vec<WordTag> v, int64_t word_offset) const {
+  HWY_INLINE void operator()(WordVec v, int64_t word_offset) const {
     const WordTag d;
     if constexpr (kPiece == 0) {
       hn::StoreU(v, d, first + word_offset);
@@ -142,7 +141,7 @@ struct Scatter {
 };
 
 // The sum of the elements of each lane's word.
-HWY_INLINE FloatVec sum_of_words(hn::Vec<WordTag> v, GemmWord word) {
+HWY_INLINE FloatVec sum_of_words(WordVec v, GemmWord word) {
   const FloatTag df;
   if (word == GemmWord::kFp32) return hn::BitCast(df, v);
   const auto second = hn::And(v, hn::Set(WordTag(), 0xffff0000u));

@@ -1,5 +1,5 @@
 // A product with an activation or a bias gradient (GemmArgs) by the kernels of gemm, gelu and column_sum, one after the
-// other: what every device does where it has no kernel for both.
+// other. Every device does this if it has no fused kernel.
 #pragma once
 
 #include "core/kernels/activation/args.h"
@@ -8,7 +8,7 @@
 
 namespace mantissa {
 
-// gemm(args) multiplies; run(args) runs the kernels GeluForwardArgs and GeluBackwardArgs.
+// gemm(args) multiplies. run(args) runs the kernels GeluForwardArgs and GeluBackwardArgs.
 template <typename Gemm, typename Run>
 void gemm_in_steps(const GemmArgs& args, Gemm&& gemm, Run&& run) {
   GemmArgs product = args;
@@ -24,7 +24,7 @@ void gemm_in_steps(const GemmArgs& args, Gemm&& gemm, Run&& run) {
   }
 }
 
-// Likewise, run() of ColumnSumArgs; args.bias_gradient is defined.
+// run(args) runs the kernel ColumnSumArgs. args.bias_gradient is defined.
 template <typename Gemm, typename Run>
 void gemm_then_bias_gradient(const GemmArgs& args, Gemm&& gemm, Run&& run) {
   GemmArgs product = args;

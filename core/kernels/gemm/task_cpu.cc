@@ -1,15 +1,67 @@
 // A task processes K in stretches whose panels stay in the second-level cache. It carries the sums of a stretch over to
 // the next one, so only the whole sum is rounded to c's dtype. Rows of a are read as stored if possible. Otherwise a
 // task packs its own, which then never leave the cache.
-#include "core/kernels/gemm/task_cpu.h"
-
 #include <algorithm>
 
-#include "core/cpu/scratch.h"
-#include "core/kernels/activation/gelu_cpu.h"
-#include "core/kernels/gemm/tile_io_cpu.h"
+#include "core/cpu/memory.h"
+#include "core/kernels/activation/activation_cpu.h"
+#include "core/kernels/gemm/packed_cpu.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/kernels/gemm/task_cpu.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/cpu/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+HWY_INLINE FloatVec load_scaled(const StoreTileArgs& args, const float* tile, int64_t count) {
+  const FloatTag df;
+  return hn::Mul(hn::Mul(load(tile, count), hn::Set(df, args.factors[0])), hn::Set(df, args.factors[1]));
+}
+
+template <typename T>
+void round_tile(const StoreTileArgs& args) {
+  T* dst = reinterpret_cast<T*>(args.dst);
+  const float* tile = args.tile;
+  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
+    if (args.bias != nullptr) {
+      for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        store(hn::Add(load_scaled(args, tile + i, count), load(args.bias + i, count)), dst + i, count);
+      });
+    } else {
+      for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+        store(load_scaled(args, tile + i, count), dst + i, count);
+      });
+    }
+  }
+}
+
+void add_tile(const StoreTileArgs& args) {
+  float* dst = reinterpret_cast<float*>(args.dst);
+  const float* tile = args.tile;
+  for (int64_t r = 0; r < args.rows; ++r, dst += args.stride, tile += args.tile_stride) {
+    for_each_vector(args.columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+      store(hn::Add(load(dst + i, count), load_scaled(args, tile + i, count)), dst + i, count);
+    });
+  }
+}
+
+void store_tile(const StoreTileArgs& args) {
+  if (args.mode == GradientMode::kAccumulate) return add_tile(args);
+  dispatch(args.to, [&]<typename T>() { round_tile<T>(args); });
+}
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace mantissa::cpu {
+
+HWY_EXPORT(store_tile);
+
 namespace {
 
 // A stretch of K in words, and a task's panels of a for it.
@@ -18,14 +70,14 @@ struct Stretch {
   const uint32_t* panels;
 };
 
-void pack_rows(const GemmJob& job, const GemmBlock& block, const GemmPart& part, const Stretch& stretch,
+void pack_rows(const GemmJob& job, const GemmBlock& block, const MatrixPart& part, const Stretch& stretch,
                uint32_t* panels, float* row_sums) {
   const int64_t first = std::max(part.row, job.first_packed_row());
-  if (first >= part.row_end) return;
+  if (first >= part.row + part.rows) return;
   const int64_t k = job.elements(block.word + stretch.begin);
   pack_panels(job.a, {.line = first,
                       .width = job.kernel.rows,
-                      .panels = Cut{part.row_end - first, job.kernel.rows}.count(),
+                      .panels = Cut{part.row + part.rows - first, job.kernel.rows}.count(),
                       .panel_stride = job.kernel.rows * stretch.words,
                       .k = k,
                       .depth = std::min(job.elements(stretch.words), job.extents.k - k),
@@ -34,13 +86,11 @@ void pack_rows(const GemmJob& job, const GemmBlock& block, const GemmPart& part,
                       .sums = row_sums});
 }
 
-void add_bias_gradient(const GemmJob& job, const GemmBlock& block, const GemmPart& part, const Stretch& stretch,
+void add_bias_gradient(const GemmJob& job, const GemmBlock& block, const MatrixPart& part, const Stretch& stretch,
                        const float* row_sums) {
   const bool starts = block.first && stretch.begin == 0 && job.args.bias_gradient_mode == GradientMode::kWrite;
   float* const out = job.args.bias_gradient.data<float>();
-  for (int64_t row = part.row; row < part.row_end; ++row) {
-    out[row] = (starts ? 0.0f : out[row]) + row_sums[row - part.row];
-  }
+  for (int64_t i = 0; i < part.rows; ++i) out[part.row + i] = (starts ? 0.0f : out[part.row + i]) + row_sums[i];
 }
 
 // The part of b that this thread packs after stretch `index` of a panel: the next stretch, or the first one of the next
@@ -53,22 +103,23 @@ PackArgs next_own_panel(const GemmJob& job, int64_t column, const Cut& stretches
   return job.panel_of_b(column, stretches.begin(next), stretches.size(next), nullptr);
 }
 
-void store_part(const GemmJob& job, const float* tile, int64_t tile_stride, const GemmPart& part) {
-  store_tile({.tile = tile,
-              .tile_stride = tile_stride,
-              .bias = job.bias != nullptr ? job.bias + part.column : nullptr,
-              .rows = part.row_end - part.row,
-              .columns = part.column_end - part.column,
-              .stride = job.extents.n,
-              .to = job.product.dtype(),
-              .mode = job.args.mode,
-              .factors = {job.factors[0], job.factors[1]},
-              .dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes});
+void store_part(const GemmJob& job, const float* tile, int64_t tile_stride, const MatrixPart& part) {
+  HWY_DYNAMIC_DISPATCH(store_tile)
+  ({.tile = tile,
+    .tile_stride = tile_stride,
+    .bias = job.bias != nullptr ? job.bias + part.column : nullptr,
+    .rows = part.rows,
+    .columns = part.columns,
+    .stride = job.extents.n,
+    .to = job.product.dtype(),
+    .mode = job.args.mode,
+    .factors = {job.factors[0], job.factors[1]},
+    .dst = job.product.raw() + (part.row * job.extents.n + part.column) * job.c_element_bytes});
 }
 
 // Computes a column of tiles. `sums` holds the tiles' partial sums, each (rows, vectors of columns), and receives those
 // that are not final; null if tiles are finished at once. Meanwhile prefetches the panel of b that is packed next.
-void run_column(const GemmJob& job, const GemmBlock& block, const GemmPart& part, const Stretch& stretch,
+void run_column(const GemmJob& job, const GemmBlock& block, const MatrixPart& part, const Stretch& stretch,
                 const uint32_t* b, const PackArgs& next_panel, float* sums) {
   alignas(64) float buffer[MicroKernel::kMaxElements];
   const int64_t columns = std::min(job.kernel.columns(), job.extents.n - part.column),
@@ -92,8 +143,8 @@ void run_column(const GemmJob& job, const GemmBlock& block, const GemmPart& part
                          run_panel = job.kernel.from_panel[width / job.kernel.lanes - 1];
   const auto* a = reinterpret_cast<const uint32_t*>(job.a.at(part.row, job.elements(block.word + stretch.begin)));
   const uint32_t* panel = stretch.panels;
-  const Cut row_tiles{part.row_end - part.row, job.kernel.rows};
-  for (int64_t row = part.row; row < part.row_end; row += job.kernel.rows) {
+  const Cut row_tiles{part.rows, job.kernel.rows};
+  for (int64_t row = part.row; row < part.row + part.rows; row += job.kernel.rows) {
     if (next_panel.width > 0) prefetch_panels(job.b, next_panel, (row - part.row) / job.kernel.rows, row_tiles.count());
     const int64_t rows = std::min(job.kernel.rows, job.extents.m - row);
     tile.before = first ? nullptr : sums;
@@ -113,7 +164,7 @@ void run_column(const GemmJob& job, const GemmBlock& block, const GemmPart& part
       run_panel(tile);
       panel += job.kernel.rows * stretch.words;
     }
-    if (tile.c == buffer) store_part(job, buffer, width, {row, row + rows, part.column, part.column + columns});
+    if (tile.c == buffer) store_part(job, buffer, width, {row, rows, part.column, columns});
     if (sums != nullptr) sums += job.kernel.rows * job.kernel.columns();
     a += job.kernel.rows * tile.a_stride;
     c += job.kernel.rows * c_bytes;
@@ -121,26 +172,22 @@ void run_column(const GemmJob& job, const GemmBlock& block, const GemmPart& part
 }
 
 // Applies the activation while the part is still in the cache.
-void activate(const GemmJob& job, const GemmPart& part) {
-  const MatrixPart matrix{.row = part.row,
-                          .rows = part.row_end - part.row,
-                          .column = part.column,
-                          .columns = part.column_end - part.column};
+void activate(const GemmJob& job, const MatrixPart& part) {
   if (job.args.activation == GemmActivation::kGelu) {
-    gelu_forward_part({.x = job.args.aux, .y = job.args.c, .form = job.args.form}, matrix);
+    gelu_forward_part({.x = job.args.aux, .y = job.args.c, .form = job.args.form}, part);
   } else if (job.args.activation == GemmActivation::kGeluGradient) {
-    gelu_backward_part({.x = job.args.aux, .dy = job.args.c, .dx = job.args.c, .form = job.args.form}, matrix);
+    gelu_backward_part({.x = job.args.aux, .dy = job.args.c, .dx = job.args.c, .form = job.args.form}, part);
   }
 }
 
 }  // namespace
 
-void run_gemm_task(const GemmJob& job, const GemmBlock& block, const GemmPart& part) {
+void run_gemm_task(const GemmJob& job, const GemmBlock& block, const MatrixPart& part) {
   thread_local Scratch scratch;
   const Cut stretches = cut_evenly(block.words, kStretchWords, 1);
   const int64_t tile_elements = job.kernel.rows * job.kernel.columns();
-  const Cut column_tiles{part.column_end - part.column, job.kernel.columns()};
-  const int64_t own_row_tiles = Cut{part.row_end - part.row, job.kernel.rows}.count();
+  const Cut column_tiles{part.columns, job.kernel.columns()};
+  const int64_t own_row_tiles = Cut{part.rows, job.kernel.rows}.count();
   const bool own_sums = job.sums == nullptr && stretches.count() > 1;
   // Several tasks pack the same rows; only the first one sums them.
   const bool adds_rows = job.args.bias_gradient.defined() && part.column == 0;
@@ -165,10 +212,10 @@ void run_gemm_task(const GemmJob& job, const GemmBlock& block, const GemmPart& p
     pack_rows(job, block, part, stretch, panels, row_sums);
     if (adds_rows) add_bias_gradient(job, block, part, stretch, row_sums);
     for (int64_t j = 0; j < column_tiles.count(); ++j) {
-      const GemmPart column{.row = part.row,
-                            .row_end = part.row_end,
-                            .column = part.column + column_tiles.begin(j),
-                            .column_end = part.column_end};
+      const MatrixPart column{.row = part.row,
+                              .rows = part.rows,
+                              .column = part.column + column_tiles.begin(j),
+                              .columns = column_tiles.size(j)};
       const uint32_t* b = own_panel;
       PackArgs next{};
       if (job.own_columns) {
@@ -186,3 +233,4 @@ void run_gemm_task(const GemmJob& job, const GemmBlock& block, const GemmPart& p
 }
 
 }  // namespace mantissa::cpu
+#endif  // HWY_ONCE

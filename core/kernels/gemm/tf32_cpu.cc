@@ -1,8 +1,6 @@
-// tf32 is fp32 without the lower 13 bits of the mantissa. Rounding is an addition to the bits; a carry into the
-// exponent is correct.
-#include "core/kernels/gemm/tf32_cpu.h"
-
-#include "core/cpu/scratch.h"
+// Matrix products in tf32, which is fp32 without the lower 13 bits of the mantissa. Rounding is an addition to the
+// bits; a carry into the exponent is correct.
+#include "core/cpu/memory.h"
 #include "core/kernels/gemm/gemm_cpu.h"
 #include "core/kernels/gemm/steps.h"
 #include "core/kernels/reduction/args.h"
@@ -18,7 +16,7 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 
 HWY_INLINE FloatVec rounded_to_tf32(FloatVec v) {
   const FloatTag df;
-  const hn::RebindToUnsigned<FloatTag> du;
+  const WordTag du;
   const auto bits = hn::BitCast(du, v);
   const auto is_odd = hn::And(hn::ShiftRight<13>(bits), hn::Set(du, 1));
   const auto rounded = hn::Add(hn::Add(bits, hn::Set(du, 0xfff)), is_odd);

@@ -2,12 +2,11 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 
-// logits (R, V) float; targets (R) i32 in [0, V) or ignore_index. losses (R) fp32 = lse - logit[target], 0 where
-// ignored; lse (R) fp32; loss_sum (1) fp32, summed in row order in double. Logits are left as they are.
+// logits (R, V) float; targets (R) i32 in [0, V) or ignore_index. losses (R) fp32 = lse - logit[target], 0 if
+// ignored; lse (R) fp32; loss_sum (1) fp32, summed in row order in double. Logits do not change.
 struct CrossEntropyForwardArgs {
   static constexpr std::string_view kName = "cross_entropy_forward";
   Tensor logits{}, targets{}, losses{}, lse{}, loss_sum{};
@@ -18,8 +17,8 @@ struct CrossEntropyForwardArgs {
   }
 };
 
-// Overwrites logits with scale * (softmax - onehot), rows of ignored targets with 0: no second copy is stored. scale
-// (1) fp32: what gradients start from, read when the kernel runs.
+// Overwrites logits with scale * (softmax - onehot), and rows of ignored targets with 0, so that no second copy is
+// stored. scale (1) fp32 is the gradient of the loss, read when the kernel runs.
 struct CrossEntropyBackwardArgs {
   static constexpr std::string_view kName = "cross_entropy_backward";
   Tensor logits{}, targets{}, lse{}, scale{};

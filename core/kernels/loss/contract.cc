@@ -6,19 +6,9 @@
 namespace mantissa {
 namespace {
 
-void check_ids(const char* op, const char* what, const Tensor& ids, const Rows& rows) {
-  check_dtype(op, what, ids, DType::kI32);
-  check_numel(op, what, ids, rows.rows);
-}
-
-void check_fp32(const char* op, const char* what, const Tensor& tensor, int64_t numel) {
-  check_dtype(op, what, tensor, DType::kF32);
-  check_numel(op, what, tensor, numel);
-}
-
 Rows check_targets(const char* op, const Tensor& logits, const Tensor& targets) {
   const Rows rows = rows_of(op, "logits", logits);
-  check_ids(op, "targets", targets, rows);
+  check_tensor(op, "targets", targets, DType::kI32, rows.rows);
   return rows;
 }
 
@@ -27,17 +17,17 @@ Rows check_targets(const char* op, const Tensor& logits, const Tensor& targets) 
 Rows check_args(const CrossEntropyForwardArgs& args) {
   constexpr const char* kOp = "cross_entropy";
   const Rows rows = check_targets(kOp, args.logits, args.targets);
-  check_fp32(kOp, "losses", args.losses, rows.rows);
-  check_fp32(kOp, "lse", args.lse, rows.rows);
-  check_fp32(kOp, "loss_sum", args.loss_sum, 1);
+  check_tensor(kOp, "losses", args.losses, DType::kF32, rows.rows);
+  check_tensor(kOp, "lse", args.lse, DType::kF32, rows.rows);
+  check_tensor(kOp, "loss_sum", args.loss_sum, DType::kF32, 1);
   return rows;
 }
 
 Rows check_args(const CrossEntropyBackwardArgs& args) {
   constexpr const char* kOp = "cross_entropy backward";
   const Rows rows = check_targets(kOp, args.logits, args.targets);
-  check_fp32(kOp, "lse", args.lse, rows.rows);
-  check_fp32(kOp, "scale", args.scale, 1);
+  check_tensor(kOp, "lse", args.lse, DType::kF32, rows.rows);
+  check_tensor(kOp, "scale", args.scale, DType::kF32, 1);
   return rows;
 }
 

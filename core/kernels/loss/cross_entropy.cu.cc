@@ -1,29 +1,28 @@
 // Softmax cross-entropy of each row:
 //   loss = lse - logit[target],  lse = max + ln sum exp(logit - max).
-// One block a row, one pass over it: a thread keeps the largest logit that it has seen and the fp32 sum of exponentials
-// relative to it, which is rescaled when the largest grows (Milakov & Gimelshein, "Online normalizer calculation for
-// softmax", 2018). Threads' sums are added in double; a loss is rounded once. Which thread takes which columns depends
-// on their number alone, not on the row's address, so a row's loss does not depend on where it lies. Losses are summed
-// in double, in row order within 256 equal runs of rows, and those in order.
+// One block a row, one pass over it: a thread keeps the largest logit so far and the fp32 sum of exponentials relative
+// to it, which is rescaled when the largest grows (Milakov & Gimelshein, "Online normalizer calculation for softmax",
+// 2018). Threads' sums are added in double; a loss is rounded once. The division of columns among threads depends on
+// their number alone, not on the row's address, so a row's loss does not depend on its address. Losses are summed in
+// double, in row order within 256 equal runs of rows, then the runs in order.
 //
 // Backward, in place:
 //   logit <- scale (exp(logit - lse) - [column is target]),
 // the target's term by expm1, which does not cancel when its probability is near 1.
 //
-// A NaN or +Inf logit makes its row's loss and gradient NaN, as a row of -Inf alone does; else -Inf is a probability of
-// 0. Bound by memory: logits are read once forward; read and written once backward.
+// A NaN or +Inf logit makes its row's loss and gradient NaN, as does a row of -Inf only; otherwise -Inf is a
+// probability of 0. Bound by memory: logits are read once forward; read and written once backward.
 #include "core/kernels/loss/args.h"
 
 #include <cmath>
 #include <limits>
 
 #include "core/cuda/device/elementwise.h"
-#include "core/kernels/check_args.h"
 
 namespace mantissa::cuda {
 namespace {
 
-constexpr int kMostThreads = 512;
+constexpr int kMostThreads = 512, kAtOnce = 16;  // logits of a thread in flight
 
 struct RowLosses {
   const int32_t* targets;
@@ -45,7 +44,7 @@ __device__ __forceinline__ void load_columns(const T* row, int64_t column, int64
   }
 }
 
-// Sum of exp(logit - max) over what one thread has seen. max loses a NaN; the sum has it.
+// One thread's sum of exp(logit - max). max may lose a NaN; the sum keeps it.
 struct OnlineSum {
   float max = -std::numeric_limits<float>::infinity();
   float sum = 0.0f;
@@ -68,7 +67,7 @@ struct OnlineSum {
 template <typename T>
 __global__ void __launch_bounds__(kMostThreads, 2)
     cross_entropy_forward_kernel(const T* logits, RowLosses rows, int64_t count, int64_t columns) {
-  constexpr int kWidth = kVectorWidth<T>, kAtOnce = 16, kLoads = kAtOnce / kWidth;  // 16 logits a thread in flight
+  constexpr int kWidth = kVectorWidth<T>, kLoads = kAtOnce / kWidth;
   const int64_t load_step = static_cast<int64_t>(blockDim.x) * kWidth;
   for (int64_t row = blockIdx.x; row < count; row += gridDim.x) {
     const T* const x = logits + row * columns;
@@ -184,8 +183,7 @@ void run(const CrossEntropyForwardArgs& args, CudaStream& stream) {
                          args.ignore_index};
   if (rows.rows > 0) {
     dispatch(args.logits.dtype(), [&]<typename T>() {
-      constexpr int64_t kAtOnce = 16;
-      const int64_t wanted = (rows.columns + kAtOnce * kLanes - 1) / (kAtOnce * kLanes) * kLanes;
+      const int64_t wanted = divide_up(rows.columns, kAtOnce * kLanes) * kLanes;
       const unsigned threads = static_cast<unsigned>(std::min<int64_t>(wanted, kMostThreads));
       launch(cross_entropy_forward_kernel<T>,
              {.grid = blocks_for(rows.rows, 1, stream, 32),
@@ -211,10 +209,10 @@ void run(const CrossEntropyBackwardArgs& args, CudaStream& stream) {
                                .columns = rows.columns,
                                .ignore_index = args.ignore_index};
     const int64_t across = std::max<int64_t>(1, rows.columns / kVectorWidth<T>);
-    const int64_t threads = std::min(kThreads, (across + kLanes - 1) / kLanes * kLanes);
+    const int64_t threads = std::min(kThreads, round_up(across, kLanes));
     const int64_t enough = blocks_for(rows.rows * across, threads, stream);
-    const int64_t grid_y = std::min({(across + threads - 1) / threads, enough, kLargestGridY});
-    const int64_t grid_x = std::min(rows.rows, (enough + grid_y - 1) / grid_y);
+    const int64_t grid_y = std::min({divide_up(across, threads), enough, kLargestGridY});
+    const int64_t grid_x = std::min(rows.rows, divide_up(enough, grid_y));
     launch(cross_entropy_backward_kernel<T>,
            {.grid = dim3(static_cast<unsigned>(grid_x), static_cast<unsigned>(grid_y)),
             .block = static_cast<unsigned>(threads)},

@@ -1,18 +1,19 @@
 // Layer norm and RMS norm, with an optional residual addition in front, and their derivatives.
 #pragma once
 
-#include <string>
-
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 
+enum class Norm : uint8_t {
+  kLayer,  // centred, with an optional bias
+  kRms,
+};
+
 // y = (s - mean) * rstd * weight + bias over the last axis. x, y (R, C) float; weight, bias (C) float, bias may be
 // undefined; mean, rstd (R) fp32. Variance is biased, rstd = 1 / sqrt(var + epsilon).
-// s = x; where residual and sum (R, C) float are given (both, or neither), sum = x + residual, added in fp32 and
-// rounded once, and s is the sum as stored: what a backward pass, which reads sum, sees normalised. sum is neither of
-// the two.
+// s = x, unless residual and sum (R, C) float are given (both, or neither). Then sum = x + residual, added in fp32 and
+// rounded once, and s is the sum as stored, which the backward pass reads. sum is neither x nor residual.
 struct LayerNormForwardArgs {
   static constexpr std::string_view kName = "layer_norm_forward";
   Tensor x{}, residual{}, sum{}, weight{}, bias{}, y{}, mean{}, rstd{};
@@ -23,8 +24,8 @@ struct LayerNormForwardArgs {
   }
 };
 
-// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. mode: of dx; weight_mode and
-// bias_mode: of d_weight and d_bias.
+// dx (R, C) float; d_weight, d_bias (C) fp32, d_bias undefined when there is no bias. `mode` belongs to dx, weight_mode
+// and bias_mode to d_weight and d_bias.
 struct LayerNormBackwardArgs {
   static constexpr std::string_view kName = "layer_norm_backward";
   Tensor x{}, dy{}, weight{}, mean{}, rstd{}, dx{}, d_weight{}, d_bias{};
@@ -35,7 +36,7 @@ struct LayerNormBackwardArgs {
   }
 };
 
-// y = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + epsilon). Zhang & Sennrich 2019. residual, sum and s: as in
+// y = s * rstd * weight, rstd = 1 / sqrt(mean(s^2) + epsilon). Zhang & Sennrich 2019. residual, sum and s as in
 // LayerNormForwardArgs.
 struct RmsNormForwardArgs {
   static constexpr std::string_view kName = "rms_norm_forward";
@@ -44,6 +45,10 @@ struct RmsNormForwardArgs {
 
   static auto operands(auto& args) {
     return std::array{&args.x, &args.residual, &args.sum, &args.weight, &args.y, &args.rstd};
+  }
+  // For kernels of both norms: without bias and mean.
+  LayerNormForwardArgs as_layer_norm() const {
+    return {.x = x, .residual = residual, .sum = sum, .weight = weight, .y = y, .rstd = rstd, .epsilon = epsilon};
   }
 };
 
@@ -54,6 +59,16 @@ struct RmsNormBackwardArgs {
 
   static auto operands(auto& args) {
     return std::array{&args.x, &args.dy, &args.weight, &args.rstd, &args.dx, &args.d_weight};
+  }
+  LayerNormBackwardArgs as_layer_norm() const {
+    return {.x = x,
+            .dy = dy,
+            .weight = weight,
+            .rstd = rstd,
+            .dx = dx,
+            .d_weight = d_weight,
+            .mode = mode,
+            .weight_mode = weight_mode};
   }
 };
 

@@ -1,5 +1,4 @@
-// Layer norm and RMS norm, with an optional residual addition in front, and their derivatives: checks of operands, FLOP
-// and bytes.
+// Layer norm and RMS norm: checks of operands, FLOP and bytes.
 #include "core/kernels/norm/args.h"
 
 #include "core/kernels/check_args.h"
@@ -7,24 +6,9 @@
 namespace mantissa {
 namespace {
 
-// One fp32 statistic for each row.
-void check_statistic(const char* op, const char* what, const Tensor& tensor, const Rows& rows) {
-  check_dtype(op, what, tensor, DType::kF32);
-  check_numel(op, what, tensor, rows.rows);
-}
-
 void check_like_x(const char* op, const char* what, const Tensor& tensor, const Tensor& x) {
   check_float(op, what, tensor);
   check_numel(op, what, tensor, x.numel());
-}
-
-// The sum that is normalised in place of x, if one is asked for.
-void check_sum(const char* op, const Tensor& x, const Tensor& residual, const Tensor& sum) {
-  MANTISSA_CHECK(residual.defined() == sum.defined(), "[{}] residual and sum must both be given or neither, got {}", op,
-                 residual.defined() ? "residual only" : "sum only");
-  if (!sum.defined()) return;
-  check_like_x(op, "residual", residual, x);
-  check_like_x(op, "sum", sum, x);
 }
 
 void check_weight(const char* op, const char* what, const Tensor& weight, const Rows& rows) {
@@ -37,66 +21,58 @@ void check_weight_gradient(const char* op, const char* what, const Tensor& gradi
   check_shape(op, what, "(C)", gradient, {rows.columns});
 }
 
+// One fp32 number for each row.
+void check_statistics(const char* op, const auto& args, const Rows& rows) {
+  if constexpr (requires { args.mean; }) check_tensor(op, "mean", args.mean, DType::kF32, rows.rows);
+  check_tensor(op, "rstd", args.rstd, DType::kF32, rows.rows);
+}
+
+Rows check_forward(const char* op, const auto& args) {
+  const Rows rows = rows_of(op, "x", args.x);
+  MANTISSA_CHECK(args.residual.defined() == args.sum.defined(),
+                 "[{}] residual and sum must both be given or neither, got {}", op,
+                 args.residual.defined() ? "residual only" : "sum only");
+  if (args.sum.defined()) {
+    check_like_x(op, "residual", args.residual, args.x);
+    check_like_x(op, "sum", args.sum, args.x);
+  }
+  check_like_x(op, "y", args.y, args.x);
+  check_weight(op, "weight", args.weight, rows);
+  if constexpr (requires { args.bias; }) {
+    if (args.bias.defined()) check_weight(op, "bias", args.bias, rows);
+  }
+  check_statistics(op, args, rows);
+  return rows;
+}
+
+Rows check_backward(const char* op, const auto& args) {
+  const Rows rows = rows_of(op, "x", args.x);
+  check_like_x(op, "dy", args.dy, args.x);
+  check_like_x(op, "dx", args.dx, args.x);
+  check_weight(op, "weight", args.weight, rows);
+  check_statistics(op, args, rows);
+  check_weight_gradient(op, "d_weight", args.d_weight, rows);
+  if constexpr (requires { args.d_bias; }) {
+    if (args.d_bias.defined()) check_weight_gradient(op, "d_bias", args.d_bias, rows);
+  }
+  return rows;
+}
+
 }  // namespace
 
-Rows check_args(const LayerNormForwardArgs& args) {
-  constexpr const char* kOp = "layer_norm";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_sum(kOp, args.x, args.residual, args.sum);
-  check_like_x(kOp, "y", args.y, args.x);
-  check_weight(kOp, "weight", args.weight, rows);
-  if (args.bias.defined()) check_weight(kOp, "bias", args.bias, rows);
-  check_statistic(kOp, "mean", args.mean, rows);
-  check_statistic(kOp, "rstd", args.rstd, rows);
-  return rows;
-}
-
-Rows check_args(const LayerNormBackwardArgs& args) {
-  constexpr const char* kOp = "layer_norm backward";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_like_x(kOp, "dy", args.dy, args.x);
-  check_like_x(kOp, "dx", args.dx, args.x);
-  check_weight(kOp, "weight", args.weight, rows);
-  check_statistic(kOp, "mean", args.mean, rows);
-  check_statistic(kOp, "rstd", args.rstd, rows);
-  check_weight_gradient(kOp, "d_weight", args.d_weight, rows);
-  if (args.d_bias.defined()) check_weight_gradient(kOp, "d_bias", args.d_bias, rows);
-  return rows;
-}
-
-Rows check_args(const RmsNormForwardArgs& args) {
-  constexpr const char* kOp = "rms_norm";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_sum(kOp, args.x, args.residual, args.sum);
-  check_like_x(kOp, "y", args.y, args.x);
-  check_weight(kOp, "weight", args.weight, rows);
-  check_statistic(kOp, "rstd", args.rstd, rows);
-  return rows;
-}
-
-Rows check_args(const RmsNormBackwardArgs& args) {
-  constexpr const char* kOp = "rms_norm backward";
-  const Rows rows = rows_of(kOp, "x", args.x);
-  check_like_x(kOp, "dy", args.dy, args.x);
-  check_like_x(kOp, "dx", args.dx, args.x);
-  check_weight(kOp, "weight", args.weight, rows);
-  check_statistic(kOp, "rstd", args.rstd, rows);
-  check_weight_gradient(kOp, "d_weight", args.d_weight, rows);
-  return rows;
-}
+Rows check_args(const LayerNormForwardArgs& args) { return check_forward("layer_norm", args); }
+Rows check_args(const LayerNormBackwardArgs& args) { return check_backward("layer_norm backward", args); }
+Rows check_args(const RmsNormForwardArgs& args) { return check_forward("rms_norm", args); }
+Rows check_args(const RmsNormBackwardArgs& args) { return check_backward("rms_norm backward", args); }
 
 KernelWork work_of(const LayerNormBackwardArgs& args) {
   return traffic(bytes_of(args.x, args.dy, args.weight, args.mean, args.rstd) + result_bytes(args.dx, args.mode) +
                  result_bytes(args.d_weight, args.weight_mode) + result_bytes(args.d_bias, args.bias_mode));
 }
 
+KernelWork work_of(const RmsNormBackwardArgs& args) { return work_of(args.as_layer_norm()); }
+
 std::string variant_of(const LayerNormBackwardArgs& a) { return a.mode == GradientMode::kAccumulate ? "+=" : ""; }
-
-KernelWork work_of(const RmsNormBackwardArgs& args) {
-  return traffic(bytes_of(args.x, args.dy, args.weight, args.rstd) + result_bytes(args.dx, args.mode) +
-                 result_bytes(args.d_weight, args.weight_mode));
-}
-
 std::string variant_of(const RmsNormBackwardArgs& a) { return a.mode == GradientMode::kAccumulate ? "+=" : ""; }
 
 }  // namespace mantissa

@@ -1,20 +1,16 @@
-// What the normalisations' kernels share: the threads that work on one row, and the part of the row that each has.
+// Common parts of the kernels of both norms: the threads that process one row, and each thread's part of the row.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "core/cuda/device/any_floats.h"
+#include "core/cuda/device/device.h"
+#include "core/kernels/norm/args.h"
 
 namespace mantissa::cuda {
 
-enum class Norm : uint8_t {
-  kLayer,  // centred, with an optional bias
-  kRms,
-};
-
-// The threads of one row: a warp, of which the block then has blockDim.y, or the whole block. Which one, and so the
-// order of every sum, depends on the number of columns alone.
+// The threads of one row: a warp, with blockDim.y warps in the block, or the whole block. The choice, and so the order
+// of every sum, depends on the number of columns alone.
 template <int kSums>
 class RowTeam {
  public:
@@ -32,7 +28,7 @@ class RowTeam {
     if (blockDim.x == kLanes) return;
     const int warp = static_cast<int>(threadIdx.x) / kLanes, lane = static_cast<int>(threadIdx.x) % kLanes;
     const int warps = static_cast<int>(blockDim.x) / kLanes;
-    // Two halves in turn: a thread that is already at the next sum does not overwrite what others still read, and one
+    // Two halves in turn: a thread that is already at the next sum does not overwrite what others still read. So one
     // barrier a sum is enough.
     float* const half = scratch_ + odd_ * kSums * warps;
     odd_ ^= 1;
@@ -97,8 +93,8 @@ class RowInRegisters {
   float values_[Vectors][Width];
 };
 
-// The same of a row that is too long for registers or not aligned: one column at a time, read anew on every pass (from
-// the caches, mostly).
+// For a row that is too long for registers or not aligned: one column at a time, read again on every pass (mostly from
+// the caches).
 class RowInMemory {
  public:
   __device__ __forceinline__ RowInMemory(const AnyFloats& row, int64_t columns) : row_(row), columns_(columns) {}
@@ -129,10 +125,9 @@ class RowInMemory {
   const int64_t columns_;
 };
 
-// Threads of which each has this many of the columns, at most `limit`; whole warps.
+// The number of threads, in whole warps and at most `limit`, for a row with this many columns for each.
 inline unsigned team_threads(int64_t columns, int64_t columns_per_thread, int64_t limit) {
-  const int64_t threads = (columns + columns_per_thread - 1) / columns_per_thread;
-  return static_cast<unsigned>(std::min((threads + kLanes - 1) / kLanes * kLanes, limit));
+  return static_cast<unsigned>(std::min(round_up(divide_up(columns, columns_per_thread), kLanes), limit));
 }
 
 // T* for a typed operand, AnyFloats for one whose dtype is known at run time only.

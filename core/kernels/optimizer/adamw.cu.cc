@@ -1,13 +1,13 @@
 // AdamW with decoupled weight decay, one pass in fp32 that also writes the low-precision weight:
 //   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
-// A bf16 m is rounded when stored; the update itself uses the unrounded one. State in fewer bits is updated by
-// core/cuda/adamw_blocks.cu.cc. Fused multiply-adds are spelled out where the CPU kernel has them, so that neither
-// compiler nor vector width decides about the bits.
+// A bf16 m is rounded when stored; the update itself uses the unrounded one. adamw_blocks.cu.cc updates state in fewer
+// bits. Fused multiply-adds are spelled out where the CPU kernel has them, so that the bits depend neither on the
+// compiler nor on the vector width.
 //
-// What drives the update is read from device memory: a verdict that was reached there predicates it, and the host does
-// not wait. So is the number of the update, by which a captured step rounds anew each time. Bound by memory: 28 bytes
-// an element with fp32 moments, and those of the weight.
+// UpdateControl is read from device memory: a verdict on the device can suppress the update without a wait of the host.
+// The update's number is read there too, so that repetitions of a captured step use different random words. Bound by
+// memory: 28 bytes an element with fp32 moments, plus those of the weight.
 //
 // Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/kernels/optimizer/args.h"
@@ -16,13 +16,43 @@
 #include <type_traits>
 
 #include "core/cuda/device/elementwise.h"
-#include "core/kernels/optimizer/adamw_blocks_cuda.h"
-#include "core/kernels/optimizer/weight_rounding_cuda.h"
+#include "core/cuda/device/random_words.h"
+#include "core/tensor/stochastic_rounding.h"
 
 namespace mantissa::cuda {
 namespace {
 
-// What one update multiplies by.
+// Roundings of fp32 values to weights: store_weight() rounds w into weights i ... i + Width - 1 in update `number`.
+// To nearest, ties to even.
+struct Nearest {
+  template <int Width, typename W>
+  __device__ __forceinline__ void store_weight(W* weight, const float (&w)[Width], int64_t i, uint32_t) const {
+    store<Width>(weight + i, w);
+  }
+};
+
+// By core/tensor/stochastic_rounding.h, with a quarter of a Philox call for each weight.
+struct Stochastic {
+  uint64_t key;
+  int64_t first_group;  // of four elements: where the parameter's part begins
+  uint32_t parameter;
+
+  template <int Width, typename W>
+  __device__ __forceinline__ void store_weight(W* weight, const float (&w)[Width], int64_t i, uint32_t number) const {
+    const auto words_of = [&](int64_t local) {
+      const auto group = static_cast<uint64_t>(first_group + local);
+      return philox(key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), parameter, number});
+    };
+    uint32_t words[Width];
+    draw_words(i, words_of, words);
+    Vector<W, Width> packed;
+#pragma unroll
+    for (int k = 0; k < Width; ++k) packed.values[k] = round_stochastically<W>(w[k], words[k]);
+    *reinterpret_cast<Vector<W, Width>*>(weight + i) = packed;
+  }
+};
+
+// The factors of one update.
 struct Factors {
   float multiplier, decay, step, inverse_correction2;
 };
@@ -66,7 +96,7 @@ struct AdamW {
   }
 };
 
-// The weight alone, from masters as they are.
+// Writes only the weight, from the current masters.
 template <typename W>
 struct WriteWeight {
   const float* master;
@@ -116,7 +146,7 @@ void run(const Operation& a, const Rounding& rounding, int64_t numel, bool vecto
 template <typename W, typename Rounding>
 void run_with(const AdamWArgs& args, const Rounding& rounding, CudaStream& stream) {
   float* master = args.master.data<float>();
-  W* weight = args.weight.defined() ? args.weight.data<W>() : nullptr;
+  W* weight = data_or_null<W>(args.weight);
   const auto* control = reinterpret_cast<const UpdateControl*>(args.control.raw());
   const int64_t numel = args.master.numel();
   if (!args.gradient.defined()) {

@@ -1,17 +1,15 @@
 // AdamW with state in fewer bits: weights without a master, second moments in bf16, moments in 8 bits. The formula of
-// core/cuda/adamw.cu.cc in fp32. A warp takes a block of kDynamicBlock elements: eight to a lane, in two groups of
-// four, so that four neighbours are one access and share their random words, and so that the absmax of new moments is
-// a reduction over the warp. Moments of both maps are widened and narrowed by tables in shared memory.
-#include "core/kernels/optimizer/adamw_blocks_cuda.h"
-
+// adamw.cu.cc in fp32. A warp takes a block of kDynamicBlock elements, eight to a lane, in two groups of four. So four
+// neighbours are one access and share their random words, and the absmax of new moments is a reduction over the warp.
+// Moments of both maps are widened and narrowed by tables in shared memory.
 #include <cmath>
 #include <cstddef>
 #include <type_traits>
 
+#include "core/cuda/device/device.h"
 #include "core/cuda/device/random_words.h"
-#include "core/cuda/grid.h"
 #include "core/kernels/optimizer/args.h"
-#include "core/kernels/optimizer/dynamic_map_cuda.h"
+#include "core/quant/dynamic_map.h"
 #include "core/tensor/stochastic_rounding.h"
 
 namespace mantissa::cuda {
@@ -19,6 +17,31 @@ namespace {
 
 constexpr int kGroup = 4;                                                     // neighbours in a lane
 constexpr int kGroups = static_cast<int>(kDynamicBlock) / (kLanes * kGroup);  // of a lane
+
+// A map of core/quant/dynamic_map.h as a table in shared memory, which each block computes when it begins.
+template <DynamicMap kMap>
+struct DynamicMapTable {
+  static constexpr int kLast = last_position(kMap);
+
+  float magnitudes[kLast + 1], thresholds[kLast];  // by position
+
+  // By all threads; a barrier must follow.
+  __device__ __forceinline__ void compute() {
+    for (int position = static_cast<int>(threadIdx.x); position <= kLast; position += static_cast<int>(blockDim.x)) {
+      magnitudes[position] = dynamic_magnitude(kMap, position);
+      if (position < kLast) thresholds[position] = dynamic_threshold(kMap, position);
+    }
+  }
+
+  __device__ __forceinline__ float decode(uint8_t code, float absmax) const {
+    if (kMap == DynamicMap::kUnsigned || code <= 128) return magnitudes[code] * absmax;
+    return -magnitudes[256 - code] * absmax;
+  }
+
+  __device__ __forceinline__ uint8_t encode(float value, float absmax) const {
+    return encode_dynamic(kMap, value, absmax, thresholds);
+  }
+};
 
 enum class WeightForm : uint8_t { kMaster, kStochastic, kCompensated };
 
@@ -32,16 +55,16 @@ struct Constants {
   float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, weight_decay;
 };
 
-// What one update multiplies by, and its number.
+// The factors of one update, and its number.
 struct Step {
   float multiplier, decay, step, inverse_correction2;
   uint32_t number;
 };
 
-// What a lane has of a block.
+// A lane's elements of a block.
 using Values = float[kGroups][kGroup];
 
-// Where a lane's elements are: group g begins at element first(g) of the update.
+// The place of a lane's elements: group g begins at element first(g) of the update.
 struct Lane {
   int64_t begin, numel;  // of the block; of the update
   int lane;
@@ -91,7 +114,7 @@ __device__ __forceinline__ void write_nearest(const Lane& lane, const Values& va
   write(lane, to, [&](int group, int k) { return narrow<T>(values[group][k]); });
 }
 
-// By the words that AdamWArgs names.
+// Stochastic rounding by the random words of AdamWArgs.
 struct Rounding {
   uint64_t weight_key, moment_key;
   int64_t first_group;  // of four elements: where the parameter's part begins
@@ -111,7 +134,7 @@ struct Rounding {
   }
 };
 
-// A moment: T are its elements, uint8_t codes.
+// A moment with elements T; uint8_t are codes.
 template <typename T>
 struct Moment {
   T* values;
@@ -286,27 +309,21 @@ WeightForm form_of(const AdamWArgs& args) {
   return args.compensation.defined() ? WeightForm::kCompensated : WeightForm::kStochastic;
 }
 
-// The elements' address, or null.
-template <typename T>
-T* address(const Tensor& tensor) {
-  return tensor.defined() ? tensor.data<T>() : nullptr;
-}
-
 template <typename M, typename V>
 void run(const AdamWArgs& args, CudaStream& stream) {
   constexpr unsigned kThreads = 256;
   const int64_t numel = args.numel();
   if (numel == 0) return;
-  const Weights weights{.master = address<float>(args.master),
-                        .weight = args.weight.defined() ? args.weight.raw() : nullptr,
-                        .compensation = address<BFloat16>(args.compensation),
+  const Weights weights{.master = data_or_null<float>(args.master),
+                        .weight = raw_or_null(args.weight),
+                        .compensation = data_or_null<BFloat16>(args.compensation),
                         .dtype = args.weight.defined() ? args.weight.dtype() : DType::kF32,
                         .form = form_of(args),
                         .rounding = args.rounding};
   const Update<M, V> update{
       .gradient = args.gradient.data<float>(),
-      .m = {args.m.data<M>(), address<float>(args.m_absmax)},
-      .v = {args.v.data<V>(), address<float>(args.v_absmax)},
+      .m = {args.m.data<M>(), data_or_null<float>(args.m_absmax)},
+      .v = {args.v.data<V>(), data_or_null<float>(args.v_absmax)},
       .weights = weights,
       .control = reinterpret_cast<const UpdateControl*>(args.control.raw()),
       .constants = {.beta1 = args.beta1,

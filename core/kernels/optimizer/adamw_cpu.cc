@@ -1,28 +1,27 @@
 // AdamW with decoupled weight decay, one pass in fp32 that also writes the low-precision weight:
 //   g = gradient multiplier;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2
 //   w -= lr decay w;  w -= lr (m / c1) / (sqrt(v / c2) + epsilon);  weight = round(w)
-// A bf16 m is rounded when stored; the update itself uses the unrounded m. A stochastically rounded weight is written
-// block by block, from masters that are still in the cache: its random words come for several vectors at a time. State
-// in fewer bits is updated by core/cpu/adamw_blocks.cc.
+// A bf16 m is rounded when stored; the update itself uses the unrounded m.
 // Source: Loshchilov & Hutter, "Decoupled Weight Decay Regularization", 2019.
 #include "core/kernels/optimizer/args.h"
 
 #include <algorithm>
 #include <type_traits>
 
-#include "core/cpu/read_record.h"
-#include "core/kernels/optimizer/adamw_blocks_cpu.h"
+#include "core/kernels/check_args.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/optimizer/adamw_cpu.cc"
 #include "hwy/foreach_target.h"
 
-#include "core/cpu/simd-inl.h"
 #include "core/kernels/optimizer/adamw-inl.h"
-#include "core/kernels/optimizer/stochastic_rounding-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
+
+// ---- Wide state: masters and second moments in fp32, first moments float. One pass; a stochastically rounded weight
+// is written block by block, from masters that are still in the cache: its random words come for several vectors at a
+// time.
 
 // weight is null if there is none.
 template <typename M, typename W>
@@ -82,6 +81,160 @@ void adamw_kernel(const AdamWArgs& args, const UpdateControl& control) {
   });
 }
 
+// ---- State in fewer bits: weights without a master, second moments in bf16, moments in 8 bits. A block of
+// kDynamicBlock elements is widened into buffers that stay in the nearest cache, updated there in fp32, and narrowed.
+// So memory is read and written once, and no template is needed per combination of formats.
+
+static_assert(kBlockElements % kDynamicBlock == 0, "threads divide an update between blocks");
+
+// Working copy of one block; 0 beyond its elements.
+struct Buffers {
+  HWY_ALIGN float m[kDynamicBlock], v[kDynamicBlock], w[kDynamicBlock], c[kDynamicBlock];
+  HWY_ALIGN uint32_t words[kDynamicBlock];
+  HWY_ALIGN uint8_t codes[kDynamicBlock];
+};
+
+// Elements [begin, begin + n) of the arguments, in one block.
+struct Block {
+  const AdamWArgs& args;
+  int64_t begin, n;
+
+  int64_t index() const { return begin / kDynamicBlock; }
+  int64_t element() const { return args.first_element + begin; }
+};
+
+template <typename T>
+void widen(const T* from, int64_t n, float* to) {
+  for_each_vector(n, [&](int64_t i, int64_t count)
+                         MANTISSA_VECTOR_LAMBDA { hn::StoreU(load(from + i, count), FloatTag(), to + i); });
+}
+
+template <typename T>
+void narrow(const float* from, int64_t n, T* to) {
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { store(load(from + i), to + i, count); });
+}
+
+void draw(const Block& block, uint64_t key, uint32_t update, uint32_t* words) {
+  for (int64_t i = 0; i < block.n; i += 4 * float_lanes()) {
+    element_words(key, block.args.parameter, update, block.element() + i, words + i);
+  }
+}
+
+template <typename T>
+void narrow_stochastically(const float* from, const uint32_t* words, int64_t n, T* to) {
+  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    store_stochastically(load(from + i), hn::LoadU(WordTag(), words + i), to + i, count);
+  });
+}
+
+void read_moment(const Block& block, const Tensor& moment, const Tensor& absmax, DynamicMap map, uint8_t* codes,
+                 float* to) {
+  if (moment.dtype() != DType::kU8) {
+    return dispatch(moment.dtype(), [&]<typename T>() { widen(moment.data<T>() + block.begin, block.n, to); });
+  }
+  std::memset(codes, 0, kDynamicBlock);
+  std::memcpy(codes, moment.data<uint8_t>() + block.begin, static_cast<size_t>(block.n));
+  decode_block(map, codes, absmax.data<float>()[block.index()], to);
+}
+
+void write_codes(const Block& block, const Tensor& moment, const Tensor& absmax, DynamicMap map, const float* from,
+                 uint8_t* codes) {
+  absmax.data<float>()[block.index()] = encode_block(map, from, codes);
+  std::memcpy(moment.data<uint8_t>() + block.begin, codes, static_cast<size_t>(block.n));
+}
+
+// Updates b.m, b.v and, for weights without compensation, b.w.
+void update(const Block& block, const AdamWFactors& factors, Buffers& b) {
+  const float* gradient = block.args.gradient.data<float>() + block.begin;
+  for_each_vector(block.n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    auto m = load(b.m + i), v = load(b.v + i);
+    const auto fall = update_moments(factors, load(gradient + i, count), m, v);
+    store(m, b.m + i);
+    store(v, b.v + i);
+    store(updated_weight(factors, load(b.w + i), fall), b.w + i);
+  });
+}
+
+// update() with Kahan summation of the weights. Afterwards b.w holds bf16 values and b.c their rounding errors.
+void update_compensated(const Block& block, const AdamWFactors& factors, Buffers& b) {
+  const FloatTag df;
+  const float* gradient = block.args.gradient.data<float>() + block.begin;
+  const auto upper = hn::Set(WordTag(), 0xffff0000u);
+  for_each_vector(block.n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    auto m = load(b.m + i), v = load(b.v + i);
+    const auto w = load(b.w + i);
+    const auto fall = update_moments(factors, load(gradient + i, count), m, v);
+    const auto sum = hn::Add(hn::NegMulSub(hn::Set(df, factors.decay), w, fall), load(b.c + i));
+    const auto rounded = hn::BitCast(df, hn::And(bf16_in_upper_half(hn::Add(w, sum)), upper));
+    store(m, b.m + i);
+    store(v, b.v + i);
+    store(hn::Sub(sum, hn::Sub(rounded, w)), b.c + i);
+    store(rounded, b.w + i);
+  });
+}
+
+void read_weights(const Block& block, Buffers& b) {
+  const AdamWArgs& args = block.args;
+  if (args.master.defined()) return widen(args.master.data<float>() + block.begin, block.n, b.w);
+  widen(args.weight.data<BFloat16>() + block.begin, block.n, b.w);
+  if (args.compensation.defined()) widen(args.compensation.data<BFloat16>() + block.begin, block.n, b.c);
+}
+
+void write_weights(const Block& block, uint32_t update, Buffers& b) {
+  const AdamWArgs& args = block.args;
+  if (args.master.defined()) narrow(b.w, block.n, args.master.data<float>() + block.begin);
+  if (args.compensation.defined()) narrow(b.c, block.n, args.compensation.data<BFloat16>() + block.begin);
+  if (!args.weight.defined()) return;
+  dispatch(args.weight.dtype(), [&]<typename W>() {
+    W* weight = args.weight.data<W>() + block.begin;
+    if constexpr (!std::is_same_v<W, float>) {
+      if (args.rounding == WeightRounding::kStochastic) {
+        draw(block, args.key, update, b.words);
+        return narrow_stochastically(b.w, b.words, block.n, weight);
+      }
+    }
+    narrow(b.w, block.n, weight);
+  });
+}
+
+void write_moments(const Block& block, uint32_t update, Buffers& b) {
+  const AdamWArgs& args = block.args;
+  if (args.m.dtype() == DType::kU8) {
+    write_codes(block, args.m, args.m_absmax, DynamicMap::kSigned, b.m, b.codes);
+  } else {
+    dispatch(args.m.dtype(), [&]<typename M>() { narrow(b.m, block.n, args.m.data<M>() + block.begin); });
+  }
+  if (args.v.dtype() == DType::kU8) {
+    write_codes(block, args.v, args.v_absmax, DynamicMap::kUnsigned, b.v, b.codes);
+  } else if (args.v.dtype() == DType::kBF16) {
+    draw(block, args.moment_key, update, b.words);
+    narrow_stochastically(b.v, b.words, block.n, args.v.data<BFloat16>() + block.begin);
+  } else {
+    narrow(b.v, block.n, args.v.data<float>() + block.begin);
+  }
+}
+
+void adamw_blocks_kernel(const AdamWArgs& args, const UpdateControl& control) {
+  const AdamWFactors factors(args, control);
+  parallel_blocks(args.numel(), [&](int64_t begin, int64_t count) {
+    Buffers b{};
+    for (int64_t done = 0; done < count; done += kDynamicBlock) {
+      const Block block{args, begin + done, std::min(kDynamicBlock, count - done)};
+      if (block.n < kDynamicBlock) b = {};
+      read_moment(block, args.m, args.m_absmax, DynamicMap::kSigned, b.codes, b.m);
+      read_moment(block, args.v, args.v_absmax, DynamicMap::kUnsigned, b.codes, b.v);
+      read_weights(block, b);
+      if (args.compensation.defined()) {
+        update_compensated(block, factors, b);
+      } else {
+        update(block, factors, b);
+      }
+      write_weights(block, control.update, b);
+      write_moments(block, control.update, b);
+    }
+  });
+}
+
 }  // namespace mantissa::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -89,13 +242,14 @@ HWY_AFTER_NAMESPACE();
 namespace mantissa::cpu {
 
 HWY_EXPORT(adamw_kernel);
+HWY_EXPORT(adamw_blocks_kernel);
 
 void run(const AdamWArgs& args) {
   check_args(args);
   const UpdateControl control = read_record<UpdateControl>(args.control);
   if (control.apply == 0) return;
-  if (!args.is_wide()) return adamw_blocks(args, control);
-  HWY_DYNAMIC_DISPATCH(adamw_kernel)(args, control);
+  if (args.is_wide()) return HWY_DYNAMIC_DISPATCH(adamw_kernel)(args, control);
+  HWY_DYNAMIC_DISPATCH(adamw_blocks_kernel)(args, control);
 }
 
 }  // namespace mantissa::cpu

@@ -1,24 +1,21 @@
 // The AdamW update.
 #pragma once
 
-#include <string>
-
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 
-// What drives one update; on the device, so that a verdict reached there can predicate it without the host.
+// Inputs of one update, on the device, so that a verdict on the device can suppress it without the host.
 struct UpdateControl {
   int32_t apply = 1;              // 0: leave everything untouched
   float gradient_multiplier = 1;  // unscaling and clipping in one factor
   float learning_rate = 0;
   float bias_correction1 = 1;  // 1 - beta1^t
   float bias_correction2 = 1;  // 1 - beta2^t
-  uint32_t update = 0;         // t: which update it is, from 1; chooses the random words of stochastic rounding
+  uint32_t update = 0;         // t: the update's number, from 1; chooses the random words of stochastic rounding
 };
 
-// How a 16-bit weight is made of its fp32 value.
+// How an fp32 value is rounded to a 16-bit weight.
 enum class WeightRounding : uint8_t {
   kNearest,     // ties to even
   kStochastic,  // up or down at random so that the mean is the value: core/tensor/stochastic_rounding.h
@@ -27,12 +24,12 @@ enum class WeightRounding : uint8_t {
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:
 //   g = gradient * multiplier; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
 //   w -= lr * weight_decay * w; w -= lr * (m / c1) / (sqrt(v / c2) + epsilon); weight = round(w).
-// gradient (n) fp32. What an update rounds, it rounds when it stores it: it computes with the unrounded moments.
+// gradient (n) fp32. An update rounds its results when it stores them: it computes with the unrounded moments.
 //
 // The weights are one of
 //   master (n) fp32; weight (n) float, may be undefined. An fp32 weight is the master.
 //   weight (n) bf16, no master, kStochastic: rounded stochastically, so that updates below half a step are not lost.
-//   weight (n) bf16, no master, compensation c (n) bf16, kNearest: Kahan's summation, with D what the formula adds,
+//   weight (n) bf16, no master, compensation c (n) bf16, kNearest: Kahan's summation; D is the formula's change,
 //     u = D + c; weight' = bf16(weight + u); c = bf16(u - (weight' - weight)).
 // The moments are each one of
 //   (n) fp32;
@@ -42,10 +39,10 @@ enum class WeightRounding : uint8_t {
 //
 // Element i is element e = first_element + i of parameter number `parameter`. Its weight is rounded stochastically by
 //   philox(key, {e / 4 mod 2^32, e / 4 / 2^32, parameter, control.update})[e % 4],
-// its v by the same of moment_key: ranks, shards, devices and threads play no part. first_element is a multiple of 4,
-// with u8 moments of kDynamicBlock.
-// Without gradient, m and v there is no update: the weight alone is written from the master, as update number
-// control.update rounded it.
+// and its v by the same with moment_key, independent of ranks, shards, devices and threads. first_element is a multiple
+// of 4, and of kDynamicBlock with u8 moments.
+// Without gradient, m and v there is no update: the weight is written from the master, rounded as in update
+// control.update.
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
   Tensor gradient{}, master{}, m{}, v{}, weight{};
@@ -81,6 +78,7 @@ void run(const AdamWArgs& args);
 
 namespace cuda {
 void run(const AdamWArgs& args, CudaStream& stream);
+void adamw_blocks(const AdamWArgs& args, CudaStream& stream);  // the part of run() for arguments that are not wide
 }  // namespace cuda
 
 }  // namespace mantissa

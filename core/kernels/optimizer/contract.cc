@@ -1,6 +1,7 @@
 // The AdamW update: checks of operands, FLOP and bytes.
 #include "core/kernels/optimizer/args.h"
 
+#include "core/base/round_up.h"
 #include "core/kernels/check_args.h"
 #include "core/quant/dynamic_map.h"
 
@@ -25,8 +26,7 @@ void check_weights(const char* op, const AdamWArgs& args) {
                  "to nearest loses updates below half a step",
                  op);
   if (!compensated) return;
-  check_dtype(op, "compensation", args.compensation, DType::kBF16);
-  check_numel(op, "compensation", args.compensation, args.weight.numel());
+  check_tensor(op, "compensation", args.compensation, DType::kBF16, args.weight.numel());
 }
 
 void check_moment(const char* op, const char* what, const Tensor& moment, const Tensor& absmax, const AdamWArgs& args) {
@@ -39,8 +39,7 @@ void check_moment(const char* op, const char* what, const Tensor& moment, const 
     MANTISSA_CHECK(!absmax.defined(), "[{}] {} is {}: only codes have an absmax", op, what, dtype);
     return;
   }
-  check_dtype(op, "absmax of codes", absmax, DType::kF32);
-  check_numel(op, "absmax of codes", absmax, (args.numel() + kDynamicBlock - 1) / kDynamicBlock);
+  check_tensor(op, "absmax of codes", absmax, DType::kF32, divide_up(args.numel(), kDynamicBlock));
   MANTISSA_CHECK(args.first_element % kDynamicBlock == 0,
                  "[{}] first_element must be a multiple of {}, whose codes share an absmax, got {}", op, kDynamicBlock,
                  args.first_element);
@@ -60,8 +59,7 @@ void check_args(const AdamWArgs& args) {
                    "[adamw] without gradient, m and v there must be a master and a weight to write");
     return;
   }
-  check_dtype(kOp, "gradient", args.gradient, DType::kF32);
-  check_numel(kOp, "gradient", args.gradient, args.numel());
+  check_tensor(kOp, "gradient", args.gradient, DType::kF32, args.numel());
   check_moment(kOp, "m", args.m, args.m_absmax, args);
   check_moment(kOp, "v", args.v, args.v_absmax, args);
 }

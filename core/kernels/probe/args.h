@@ -1,8 +1,9 @@
-// Probes: kernels that measure what rounding does to tensors. They read and count; they change no operand.
+// Probes: kernels that measure the effect of rounding on tensors. They read and count; they change no operand.
+//
+// kWrite overwrites a record with the counts of this call; kAccumulate adds them.
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 #include "core/kernels/quantize/args.h"
 #include "core/quant/error_sums.h"
 #include "core/quant/exponent_histogram.h"
@@ -11,8 +12,7 @@
 
 namespace mantissa {
 
-// The magnitudes of x (float, any shape), counted: the record's from now on (kWrite), or added to those that it holds
-// (kAccumulate).
+// Counts the magnitudes of x (float, any shape).
 struct ExponentHistogramArgs {
   static constexpr std::string_view kName = "exponent_histogram";
   Tensor x{};
@@ -22,11 +22,11 @@ struct ExponentHistogramArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
 };
 
-// How many of the weights w (any shape) fp32 an update leaves where they are, in each of kStagnationFormats: those with
-// |dw| < ulp(w) / 2, see UpdateStagnation. The update is given by one of two, of weight's shape, the other undefined:
+// Counts the weights w (any shape) fp32 that an update leaves unchanged in each of kStagnationFormats: those with
+// |dw| < ulp(w) / 2, see UpdateStagnation. One of two tensors, in weight's shape, gives the update:
 //   delta    fp32: dw itself, before it is added;
-//   updated  fp32: the weights after it; dw = updated - weight, in fp32. Of fp32 itself this only tells that a weight
-//            did not change: what dw was before it was rounded away is lost.
+//   updated  fp32: the weights after it; dw = updated - weight, in fp32. For fp32 itself this shows only that a weight
+//            did not change, since the addition has rounded dw away.
 struct UpdateStagnationArgs {
   static constexpr std::string_view kName = "update_stagnation";
   Tensor weight{}, delta{}, updated{};
@@ -36,8 +36,7 @@ struct UpdateStagnationArgs {
   static auto operands(auto& args) { return std::array{&args.weight, &args.delta, &args.updated, &args.record}; }
 };
 
-// What quantize() does to the values of src (R, C) float, counted as by rounding to nearest: the record's from now on
-// (kWrite), or added. format, axis and scale are those of QuantizeArgs.
+// Counts the losses when QuantizeArgs rounds src (R, C) float to nearest. format, axis and scale as in QuantizeArgs.
 struct RoundingLossesArgs {
   static constexpr std::string_view kName = "rounding_losses";
   Tensor src{};
@@ -50,8 +49,8 @@ struct RoundingLossesArgs {
   static auto operands(auto& args) { return std::array{&args.src, &args.scale, &args.record}; }
 };
 
-// How far x (float, any shape) is from reference (fp32, as many elements): the record's sums from now on (kWrite), or
-// added. Each device adds in an order of its own, the same in every run.
+// Sums the differences of x (float, any shape) from reference (fp32, equal numel). Each device adds in its own order,
+// which is the same in every run.
 struct CompareArgs {
   static constexpr std::string_view kName = "compare";
   Tensor x{}, reference{};

@@ -1,4 +1,4 @@
-// Probes: kernels that measure what rounding does to tensors: checks of operands, FLOP and bytes.
+// Probes: checks of operands, FLOP and bytes.
 #include "core/kernels/probe/args.h"
 
 #include "core/kernels/check_args.h"
@@ -31,8 +31,7 @@ Rows check_args(const RoundingLossesArgs& args) {
   MANTISSA_CHECK(args.scale.defined() == needs_scale, "[rounding_losses] {} scaling {} a tensor's scale, got {}",
                  name(args.format.scaling), needs_scale ? "needs" : "has not", needs_scale ? "none" : "one");
   if (needs_scale) {
-    check_dtype(kOp, "scale", args.scale, DType::kF32);
-    check_numel(kOp, "scale", args.scale, 1);
+    check_tensor(kOp, "scale", args.scale, DType::kF32, 1);
   }
   check_record<FormatLosses>(kOp, "record", args.record);
   return extents;
@@ -40,8 +39,7 @@ Rows check_args(const RoundingLossesArgs& args) {
 
 void check_args(const CompareArgs& args) {
   check_float("compare", "x", args.x);
-  check_dtype("compare", "reference", args.reference, DType::kF32);
-  check_numel("compare", "reference", args.reference, args.x.numel());
+  check_tensor("compare", "reference", args.reference, DType::kF32, args.x.numel());
   check_record<ErrorSums>("compare", "record", args.record);
 }
 

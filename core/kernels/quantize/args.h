@@ -4,14 +4,13 @@
 #include <string>
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 #include "core/quant/block_scale_layout.h"
 #include "core/quant/delayed_scaling.h"
 #include "core/quant/tensor_format.h"
 
 namespace mantissa {
 
-// What one pass over a matrix finds before it rounds. A plain record on the matrix's device.
+// The findings of one pass over a matrix before it is rounded. A plain record on the matrix's device.
 struct QuantizeRecord {
   int64_t non_finite = 0;  // NaN and Inf
   uint32_t amax = 0;       // magnitude_bits()
@@ -19,7 +18,7 @@ struct QuantizeRecord {
   bool operator==(const QuantizeRecord&) const = default;
 };
 
-// The largest amax and the sum of the numbers of N records that begin `stride` records after each other.
+// The largest amax and the sum of the counts of records, each `stride` records after the previous one.
 constexpr QuantizeRecord fold_records(const QuantizeRecord* records, int64_t count, int64_t stride) {
   QuantizeRecord total;
   for (int64_t i = 0; i < count; ++i) {
@@ -30,8 +29,8 @@ constexpr QuantizeRecord fold_records(const QuantizeRecord* records, int64_t cou
   return total;
 }
 
-// The largest magnitude in x (float, any shape) and the number of its NaN and Inf: record's from now on (kWrite), or
-// record.amax is raised to it and the number is added (kAccumulate).
+// The largest magnitude in x (float, any shape) and the number of its NaN and Inf. kWrite overwrites the record.
+// kAccumulate raises record.amax to the magnitude and adds the number.
 struct AmaxArgs {
   static constexpr std::string_view kName = "amax";
   Tensor x{};
@@ -41,7 +40,7 @@ struct AmaxArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
 };
 
-// scale (1) fp32 = tensor_scale(record.amax, max, 0, 1): 1 where the amax is 0 or not finite.
+// scale (1) fp32 = tensor_scale(record.amax, max, 0, 1): 1 if the amax is 0 or not finite.
 struct TensorScaleArgs {
   static constexpr std::string_view kName = "tensor_scale";
   Tensor record{};  // bytes of one QuantizeRecord
@@ -51,14 +50,14 @@ struct TensorScaleArgs {
   static auto operands(auto& args) { return std::array{&args.record, &args.scale}; }
 };
 
-// How the values that share a scale lie in a matrix. A product needs blocks along the dimension that it sums over.
+// The direction of the blocks that share a scale. A product needs blocks along the dimension that it sums over.
 enum class BlockAxis : uint8_t {
   kColumns,  // 1 x B: within a row
   kRows,     // B x 1
   kBoth,     // B x B
 };
 
-// Of the scales beside codes of kBlock or kMicro.
+// The layout of the scales of codes with kBlock or kMicro.
 constexpr BlockScaleLayout block_scale_layout(Scaling scaling, BlockAxis axis) {
   if (scaling == Scaling::kMicro) return BlockScaleLayout::kMicroTiles;
   return axis == BlockAxis::kBoth ? BlockScaleLayout::kSquareBlocks128 : BlockScaleLayout::kRowBlocks128;
@@ -66,7 +65,7 @@ constexpr BlockScaleLayout block_scale_layout(Scaling scaling, BlockAxis axis) {
 
 // Stochastic rounding of a matrix of whole samples: element e of global sample s = first_sample + local sample takes
 //   philox(seed, {e / 4, site, s, step})[e % 4],
-// as in DropoutArgs: ranks, shards, devices and threads play no part.
+// as in DropoutArgs, independent of ranks, shards, devices and threads.
 struct StochasticArgs {
   int64_t elements_per_sample = 0;  // 0: rounds to nearest, ties to even
   uint64_t seed = 0;
@@ -74,29 +73,28 @@ struct StochasticArgs {
   uint32_t site = 0, first_sample = 0;
 };
 
-// dst = what a product of matrices in `format` multiplies, as numbers: of the code q of each element of src (R, C)
-// float,
-//   kDelayed, kCurrent   dst = q, and the product is to be divided by *scale; q = round(src * *scale)
-//   kBlock, kMicro       dst = q / s, s being the block's scale, a power of two; q = round(src * s)
-//   kTwoLevel            dst = q * b, and the product is to be divided by *scale; b is the block's scale in e4m3,
+// dst = the numbers that a product of matrices in `format` multiplies. For the code q of each element of src (R, C)
+// float:
+//   kDelayed, kCurrent   dst = q = round(src * *scale), and the product must be divided by *scale
+//   kBlock, kMicro       dst = q / s, with the block's scale s, a power of two; q = round(src * s)
+//   kTwoLevel            dst = q * b, and the product must be divided by *scale; b is the block's scale in e4m3,
 //                        q = round(src * (*scale / b))
-// dst (R, C) bf16 holds each exactly, but for magnitudes below 2^-126 (kMicro: blocks of amax below some 2^-108), which
-// are rounded to bf16. Blocks at the end may be shorter. Rounds to nearest, ties to even, or as `stochastic` says; what
-// is beyond the range of the format becomes its maximum; NaN and Inf stay visible as core/quant/narrow_format.h says,
-// in their whole block where blocks have scales.
-// scale: (1) fp32, from core/quant/scales.h; undefined for kBlock and kMicro. record: as in AmaxArgs with kAccumulate,
-// of src; undefined for none.
+// dst (R, C) bf16 holds each number exactly, except magnitudes below 2^-126 (kMicro: blocks with an amax below some
+// 2^-108), which are rounded to bf16. Blocks at the end may be shorter. Rounds to nearest, ties to even, or as
+// `stochastic` says. Values beyond the range of the format become its maximum. NaN and Inf stay visible as
+// core/quant/narrow_format.h says; with block scales, in their whole block.
+// scale: (1) fp32, from core/quant/scales.h; undefined for kBlock and kMicro. record: the record of AmaxArgs for src,
+// accumulated; undefined for none.
 //
-// In place of dst, rounded to nearest: codes (R, C) u8 and transposed_codes (C, R) u8 hold the codes of q themselves
-// (core/tensor/format.h), which products of u8 operands read (GemmArgs). Either may be undefined. The sign and the
-// payload of a NaN are the device's own. Blocks must lie along the rows of a matrix of codes, over which a product
-// sums:
-//   kDelayed, kCurrent   both may be given; `axis` plays no part
+// Instead of dst, with rounding to nearest: codes (R, C) u8 and transposed_codes (C, R) u8 receive the codes of q
+// (core/tensor/format.h) for products of u8 operands (GemmArgs). Either may be undefined. The device determines the
+// sign and the payload of a NaN. Blocks must lie along the rows of a matrix of codes, over which a product sums:
+//   kDelayed, kCurrent   both may be given; `axis` has no effect
 //   kBlock               codes with kColumns, transposed_codes with kRows, either or both with kBoth
 //   kMicro               codes with kColumns, transposed_codes with kRows
-// code_scales, of kBlock (fp32) and kMicro (u8, codes of e8m0), exactly where codes are given: 1/s of each block, a
-// power of two or NaN, in a tensor of rank 1 with the elements of block_scale_layout(), whose padding becomes 0.
-// transposed_code_scales: likewise, of transposed_codes.
+// code_scales: required with codes of kBlock (fp32) or kMicro (u8, codes of e8m0). They are 1/s of each block, a power
+// of two or NaN, in a tensor of rank 1 in the order of block_scale_layout(), whose padding becomes 0.
+// transposed_code_scales: the same for transposed_codes.
 struct QuantizeArgs {
   static constexpr std::string_view kName = "quantize";
   Tensor src{}, dst{};
@@ -122,8 +120,8 @@ struct QuantizeArgs {
   }
 };
 
-// dst (n) float = value of codes (n) / *scale, with codes of e4m3 or e5m2 as QuantizeArgs::codes has them, scale (1)
-// fp32: unscaled_value_of() of core/quant/narrow_codes.h, rounded on store.
+// dst (n) float = value of codes (n) / *scale, with codes of e4m3 or e5m2 from QuantizeArgs::codes and scale (1) fp32:
+// unscaled_value_of() of core/quant/narrow_codes.h, rounded on store.
 struct FromCodesArgs {
   static constexpr std::string_view kName = "from_codes";
   Tensor codes{}, dst{};
@@ -133,10 +131,10 @@ struct FromCodesArgs {
   static auto operands(auto& args) { return std::array{&args.codes, &args.dst, &args.scale}; }
 };
 
-// y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows, R a multiple of 16: of each column
-// and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4 with h the Sylvester-Hadamard matrix of +-1 and s
-// the signs of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2,
-// 4, 8, one rounding on store. y is not x.
+// y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows; R is a multiple of 16. For each
+// column and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4, with the Sylvester-Hadamard matrix h of +-1
+// and the signs s of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances
+// 1, 2, 4, 8, one rounding on store. y is not x.
 struct HadamardArgs {
   static constexpr std::string_view kName = "hadamard";
   Tensor x{}, y{};
@@ -144,13 +142,15 @@ struct HadamardArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
 };
 
-// A step of delayed scaling of S tensors on N ranks: entries of every tensor's history are the largest amax of all
-// ranks, and scales are what next_delayed_scale() makes of it. Nothing but `mine` changes where `decision` says that
-// the step was held.
-//   records (N, S * sizeof(QuantizeRecord)) u8: of the ranks in order; mine (S * sizeof(QuantizeRecord)) u8: of this
-//   rank, emptied. total, likewise: the records of all ranks in one.
-//   history (S, options.history) i32, magnitude_bits(); scales (S) fp32; maxima (S) fp32, of the formats.
-//   entries (1) i32: entries so far, counted up. decision: bytes of an UpdateDecision; undefined: not held.
+// A step of delayed scaling for S tensors on N ranks. The history of a tensor receives the largest amax of all ranks,
+// and next_delayed_scale() computes its scale from the history. If `decision` says that the step was held, only `mine`
+// changes.
+//   records (N, S * sizeof(QuantizeRecord)) u8: those of the ranks, in order
+//   mine (S * sizeof(QuantizeRecord)) u8: those of this rank, which are cleared
+//   total (S * sizeof(QuantizeRecord)) u8: receives the combined records of all ranks
+//   history (S, options.history) i32, magnitude_bits(); scales (S) fp32; maxima (S) fp32, of the formats
+//   entries (1) i32: the number of entries so far, which is incremented
+//   decision: bytes of an UpdateDecision; undefined: not held
 struct DelayedScalesArgs {
   static constexpr std::string_view kName = "delayed_scales";
   Tensor records{}, mine{}, total{}, history{}, scales{}, maxima{}, entries{}, decision{};

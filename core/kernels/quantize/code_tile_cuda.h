@@ -1,33 +1,32 @@
-// Codes of a WarpTile, eight bits each, as they lie and turned over. Lanes have four neighbouring codes of a row, and,
-// of four rows, four of a column: both are words. Turned over, columns go through shared memory.
+// Codes of a WarpTile, eight bits each, as they lie and transposed. A lane has four neighbouring codes of each row, and
+// four of each column in every four rows: both are words. Transposed columns go through shared memory.
 #pragma once
 
 #include <cstddef>
 #include <type_traits>
 
-#include "core/kernels/quantize/args.h"
-#include "core/kernels/quantize/quantize_tile_cuda.h"
+#include "core/kernels/quantize/tile_cuda.h"
 
 namespace mantissa::cuda {
 
 constexpr int kCodesOfWord = 4;
 
-// Where a kernel stores them.
+// Results of a kernel.
 struct CodeMatrices {
   uint8_t* codes;       // (rows, columns); null: not wanted
-  uint8_t* transposed;  // (columns, rows); likewise
+  uint8_t* transposed;  // (columns, rows); null: not wanted
   int64_t rows, columns;
 };
 
-// extents: of src.
+// extents: those of src.
 inline CodeMatrices code_matrices(const QuantizeArgs& args, Rows extents) {
-  return {.codes = args.codes.defined() ? args.codes.data<uint8_t>() : nullptr,
-          .transposed = args.transposed_codes.defined() ? args.transposed_codes.data<uint8_t>() : nullptr,
+  return {.codes = data_or_null<uint8_t>(args.codes),
+          .transposed = data_or_null<uint8_t>(args.transposed_codes),
           .rows = extents.rows,
           .columns = extents.columns};
 }
 
-// The first `count` bytes of a word, or, where that is 4, the word at once: then the address is a multiple of 4.
+// Stores the first `count` bytes of a word. kWhole: the word at once, at a multiple of 4 bytes.
 template <bool kWhole>
 __device__ __forceinline__ void store_codes(uint8_t* to, uint32_t word, int64_t count) {
   if constexpr (kWhole) {
@@ -37,20 +36,20 @@ __device__ __forceinline__ void store_codes(uint8_t* to, uint32_t word, int64_t 
   }
 }
 
-// Whether the rows of a matrix of codes, if there is one, can be stored in words.
+// Whether the rows of an optional matrix of codes can be stored in words.
 inline bool takes_words(const Tensor& codes, int64_t row_length) {
   return !codes.defined() ||
          (reinterpret_cast<uintptr_t>(codes.raw()) % sizeof(uint32_t) == 0 && row_length % kCodesOfWord == 0);
 }
 
-// A tile turned over: its columns' words in shared memory.
+// A transposed tile: its columns' words in shared memory.
 template <int kRows>
-class TurnedCodes {
+class TransposedCodes {
  public:
   static constexpr int kWordsOfColumn = kTileWarps * kRows / kCodesOfWord;
   static constexpr size_t kWords = kLaneColumns * (kLanes * (kWordsOfColumn + 1) + kWordsOfColumn % kLanes);
 
-  __device__ __forceinline__ explicit TurnedCodes(uint32_t* words) : words_(words) {}
+  __device__ __forceinline__ explicit TransposedCodes(uint32_t* words) : words_(words) {}
 
   // Column k of the calling lane, rows r ... r + 3 of its warp.
   __device__ __forceinline__ void put(int k, int r, uint32_t word) const {
@@ -72,8 +71,8 @@ class TurnedCodes {
   }
 
  private:
-  // Of the first word of a lane's column k. Lanes write to different banks, and what a warp reads lies on different
-  // ones too: a column, or two neighbours, of which the first is even.
+  // The first word of a lane's column k. Lanes write to different banks, and a warp reads from different ones too: one
+  // column, or two neighbours with an even first one.
   __device__ __forceinline__ static int place(int k, int lane) {
     return k * (kLanes * (kWordsOfColumn + 1) + kWordsOfColumn % kLanes) + lane * (kWordsOfColumn + 1);
   }
@@ -81,11 +80,11 @@ class TurnedCodes {
   uint32_t* words_;
 };
 
-// Stores the tile's rows of codes, where to.codes is given, and puts its columns into `turned`: a TurnedCodes<kRows>,
-// or nullptr. code_at(r, k): the code of values[r][k].
-template <bool kWhole, int kRows, int Width, typename Turned, typename CodeAt>
+// Stores the tile's rows of codes in to.codes, if given, and its columns in `transposed`: a TransposedCodes<kRows>, or
+// nullptr. code_at(r, k): the code of values[r][k].
+template <bool kWhole, int kRows, int Width, typename Transposed, typename CodeAt>
 __device__ __forceinline__ void encode_tile(const WarpTile<kRows, Width>& tile, const CodeMatrices& to,
-                                            const Turned& turned, const CodeAt& code_at) {
+                                            const Transposed& transposed, const CodeAt& code_at) {
   uint32_t columns[kLaneColumns] = {};
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -102,7 +101,7 @@ __device__ __forceinline__ void encode_tile(const WarpTile<kRows, Width>& tile, 
     if (r % kCodesOfWord != kCodesOfWord - 1) continue;
 #pragma unroll
     for (int k = 0; k < kLaneColumns; ++k) {
-      if constexpr (!std::is_null_pointer_v<Turned>) turned.put(k, r - (kCodesOfWord - 1), columns[k]);
+      if constexpr (!std::is_null_pointer_v<Transposed>) transposed.put(k, r - (kCodesOfWord - 1), columns[k]);
       columns[k] = 0;
     }
   }

@@ -1,4 +1,4 @@
-// Rounding of matrices to low-precision formats, and the scales for it: checks of operands, FLOP and bytes.
+// Rounding of matrices to low-precision formats, and its scales: checks of operands, FLOP and bytes.
 #include "core/kernels/quantize/args.h"
 
 #include <fmt/core.h>
@@ -10,14 +10,10 @@
 namespace mantissa {
 namespace {
 
-void check_scale(const char* op, const Tensor& scale) {
-  check_dtype(op, "scale", scale, DType::kF32);
-  check_numel(op, "scale", scale, 1);
-}
+void check_scale(const char* op, const Tensor& scale) { check_tensor(op, "scale", scale, DType::kF32, 1); }
 
 void check_codes(const char* op, const Tensor& codes, const Tensor& values, Format format, const Tensor& scale) {
-  check_dtype(op, "codes", codes, DType::kU8);
-  check_numel(op, "codes", codes, values.numel());
+  check_tensor(op, "codes", codes, DType::kU8, values.numel());
   MANTISSA_CHECK(format == Format::kE4M3 || format == Format::kE5M2, "[{}] codes are e4m3 or e5m2, got {}", op,
                  info(format).name);
   check_scale(op, scale);
@@ -32,8 +28,7 @@ void check_stochastic(const StochasticArgs& args, Rows extents) {
                  extents.rows, extents.columns, args.elements_per_sample);
   MANTISSA_CHECK(args.elements_per_sample <= int64_t{4} << 32, "[quantize] a sample has at most 2^34 elements, got {}",
                  args.elements_per_sample);
-  check_dtype("quantize", "step", args.step, DType::kI32);
-  check_numel("quantize", "step", args.step, 1);
+  check_tensor("quantize", "step", args.step, DType::kI32, 1);
 }
 
 void check_codes(const char* what, const char* dimensions, const Tensor& codes, const Shape& shape) {
@@ -42,7 +37,7 @@ void check_codes(const char* what, const char* dimensions, const Tensor& codes, 
   check_shape("quantize", what, dimensions, codes, shape);
 }
 
-// extents: of the matrix of codes.
+// extents: those of the matrix of codes.
 void check_code_scales(const char* what, const Tensor& scales, const Tensor& codes, const QuantizeArgs& args,
                        Rows extents) {
   const Scaling scaling = args.format.scaling;
@@ -56,7 +51,7 @@ void check_code_scales(const char* what, const Tensor& scales, const Tensor& cod
               Shape{block_scale_count(layout, extents.rows, extents.columns)});
 }
 
-// A product sums along the rows of codes and of transposed_codes, and so lie their blocks.
+// A product sums along the rows of codes and of transposed_codes, so their blocks lie along these rows.
 void check_blocks_of_codes(const QuantizeArgs& args) {
   const auto scaling = name(args.format.scaling);
   MANTISSA_CHECK(args.format.scaling != Scaling::kTwoLevel, "[quantize] {} scaling makes no codes of 8 bits", scaling);
@@ -137,19 +132,15 @@ DelayedScalesExtents check_args(const DelayedScalesArgs& args) {
   MANTISSA_CHECK(tensors > 0 && args.records.numel() > 0 && args.records.numel() % (tensors * kBytes) == 0,
                  "[delayed_scales] records must hold those of {} tensors for every rank, {} bytes each, got {} bytes",
                  tensors, kBytes, args.records.numel());
-  check_dtype(kOp, "mine", args.mine, DType::kU8);
-  check_numel(kOp, "mine", args.mine, tensors * kBytes);
+  check_tensor(kOp, "mine", args.mine, DType::kU8, tensors * kBytes);
   MANTISSA_CHECK(args.mine.raw() != args.records.raw(), "[delayed_scales] mine must not be records");
-  check_dtype(kOp, "total", args.total, DType::kU8);
-  check_numel(kOp, "total", args.total, tensors * kBytes);
+  check_tensor(kOp, "total", args.total, DType::kU8, tensors * kBytes);
   MANTISSA_CHECK(args.options.history > 0, "[delayed_scales] a history has at least one entry, got {}",
                  args.options.history);
   check_dtype(kOp, "history", args.history, DType::kI32);
   check_shape(kOp, "history", "(S, history)", args.history, Shape{tensors, args.options.history});
-  check_dtype(kOp, "maxima", args.maxima, DType::kF32);
-  check_numel(kOp, "maxima", args.maxima, tensors);
-  check_dtype(kOp, "entries", args.entries, DType::kI32);
-  check_numel(kOp, "entries", args.entries, 1);
+  check_tensor(kOp, "maxima", args.maxima, DType::kF32, tensors);
+  check_tensor(kOp, "entries", args.entries, DType::kI32, 1);
   if (args.decision.defined()) check_record<UpdateDecision>(kOp, "decision", args.decision);
   return {args.records.numel() / (tensors * kBytes), tensors};
 }

@@ -2,7 +2,7 @@
 // threads. Bound by memory: each operand is read or written once.
 #include "core/kernels/quantize/args.h"
 
-#include "core/cuda/device/rowwise.h"
+#include "core/cuda/device/elementwise.h"
 #include "core/quant/hadamard.h"
 
 namespace mantissa::cuda {
@@ -17,7 +17,7 @@ struct Hadamard {
   Y* y;
   int64_t columns;
 
-  // `group`: of 16 rows.
+  // `group`: 16 rows.
   template <int Width>
   __device__ __forceinline__ void apply(int64_t group, int64_t column) const {
     const int64_t begin = group * kLength * columns + column;
@@ -56,14 +56,12 @@ struct Hadamard {
 
 void run(const HadamardArgs& args, CudaStream& stream) {
   const Rows rows = check_args(args);
-  dispatch(args.x.dtype(), [&]<typename X>() {
-    dispatch(args.y.dtype(), [&]<typename Y>() {
-      const Hadamard<X, Y> operation{args.x.data<X>(), args.y.data<Y>(), rows.columns};
-      run_rowwise<kWidth>(
-          operation,
-          {.rows = rows.rows / kLength, .columns = rows.columns, .alignment = alignment_of(operation.x, operation.y)},
-          stream);
-    });
+  dispatch(args.x.dtype(), args.y.dtype(), [&]<typename X, typename Y>() {
+    const Hadamard<X, Y> operation{args.x.data<X>(), args.y.data<Y>(), rows.columns};
+    run_rowwise<kWidth>(
+        operation,
+        {.rows = rows.rows / kLength, .columns = rows.columns, .alignment = alignment_of(operation.x, operation.y)},
+        stream);
   });
 }
 

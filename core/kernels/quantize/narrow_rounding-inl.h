@@ -6,14 +6,14 @@
 #define MANTISSA_CORE_CPU_QUANT_NARROW_ROUNDING_INL_H_
 #endif
 
+#include <atomic>
+
 #include "core/cpu/simd-inl.h"
+#include "core/kernels/quantize/args.h"
 #include "core/quant/narrow_format.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
-
-using IntTag = hn::RebindToSigned<FloatTag>;
-using IntVec = hn::Vec<IntTag>;
 
 // Non-negative, so signed comparisons order it.
 HWY_INLINE IntVec magnitude_bits(FloatVec v) {
@@ -33,7 +33,7 @@ class NarrowRounding {
   }
 
   // Vector form of round_stochastically_to().
-  HWY_INLINE FloatVec stochastic(FloatVec v, hn::Vec<hn::RebindToUnsigned<FloatTag>> words) const {
+  HWY_INLINE FloatVec stochastic(FloatVec v, WordVec words) const {
     const FloatTag df;
     const IntTag di;
     const auto magnitude = limited(v);
@@ -56,7 +56,7 @@ class NarrowRounding {
     const auto infinity = hn::Set(IntTag(), static_cast<int32_t>(kInfinityBits));
     return hn::BitCast(FloatTag(), hn::And(hn::BitCast(IntTag(), at_least), infinity));
   }
-  // `rounded` with the sign of v if v is finite; else v or NaN, as the format has it.
+  // `rounded` with the sign of v if v is finite; else v or NaN, depending on the format.
   HWY_INLINE FloatVec with_sign_and_non_finite(FloatVec rounded, FloatVec v) const {
     const FloatTag df;
     const IntTag di;
@@ -82,10 +82,20 @@ class VectorAmax {
     const auto bad = hn::Gt(bits, hn::Set(IntTag(), static_cast<int32_t>(kInfinityBits) - 1));
     non_finite_ += static_cast<int64_t>(hn::CountTrue(IntTag(), bad));
   }
-  // By lane.
+  // For each lane.
   IntVec lanes() const { return largest_; }
   uint32_t amax() const { return static_cast<uint32_t>(hn::GetLane(hn::MaxOfLanes(IntTag(), largest_))); }
-  int64_t non_finite() const { return non_finite_; }
+  // Adds the results to a record that many tasks update: maxima and counts, which do not depend on the order. An
+  // undefined tensor is ignored; others must have passed check_record<QuantizeRecord>().
+  void add_to(const Tensor& tensor) const {
+    if (!tensor.defined()) return;
+    auto* const record = reinterpret_cast<QuantizeRecord*>(tensor.raw());
+    if (non_finite_ != 0) std::atomic_ref(record->non_finite).fetch_add(non_finite_, std::memory_order_relaxed);
+    const std::atomic_ref largest(record->amax);
+    uint32_t seen = largest.load(std::memory_order_relaxed);
+    while (seen < amax() && !largest.compare_exchange_weak(seen, amax(), std::memory_order_relaxed)) {
+    }
+  }
 
  private:
   IntVec largest_;

@@ -1,20 +1,68 @@
-// Rounding to low-precision formats: an element is read, multiplied, rounded in fp32 arithmetic and multiplied again,
-// its block's amax found in between, from registers. No product meets an addition that could be fused with it and
-// round differently: those of core/quant/narrow_format.h are exact.
+// Rounding to low-precision formats: reads an element, finds its block's amax from registers, multiplies, rounds in
+// fp32 arithmetic and multiplies again. No product meets an addition that could be fused with it and round differently:
+// those of core/quant/narrow_format.h are exact.
 //
-// Bound by memory where it rounds to nearest from aligned rows, for which each dtype of src has its own kernels; by the
-// random words where it rounds stochastically.
+// Bound by memory when it rounds to nearest from aligned rows, for which each dtype of src has its own kernels; by the
+// random words when it rounds stochastically.
 #include "core/kernels/quantize/args.h"
 
-#include "core/cuda/device/any_floats.h"
-#include "core/cuda/record_in.h"
-#include "core/kernels/quantize/narrow_rounding_cuda.h"
-#include "core/kernels/quantize/quantize_block_codes_cuda.h"
-#include "core/kernels/quantize/quantize_codes_cuda.h"
-#include "core/kernels/quantize/quantize_tile_cuda.h"
+#include "core/cuda/device/random_words.h"
+#include "core/kernels/quantize/tile_cuda.h"
 
 namespace mantissa::cuda {
 namespace {
+
+// Roundings of elements to a format of at most 8 bits: a struct with
+//   Rows rows_from(int64_t row)
+//       the position of the rows from `row` on; Rows next(Rows) is the row after it.
+//   template <int Width> void round(const NarrowFormat& format, Rows row, int64_t column, float (&values)[Width])
+//       rounds elements column ... column + Width - 1 of that row; column is a multiple of Width.
+
+// To nearest, ties to even.
+struct NarrowNearest {
+  struct Rows {};
+  __device__ __forceinline__ Rows rows_from(int64_t) const { return {}; }
+  __device__ __forceinline__ Rows next(Rows rows) const { return rows; }
+
+  template <int Width>
+  __device__ __forceinline__ void round(const NarrowFormat& format, Rows, int64_t, float (&values)[Width]) const {
+#pragma unroll
+    for (int k = 0; k < Width; ++k) values[k] = round_to(format, values[k]);
+  }
+};
+
+// Stochastically, see StochasticArgs. Width is 1, or a multiple of 4 that divides the number of columns.
+struct NarrowStochastic {
+  uint64_t seed;
+  const int32_t* step;
+  uint32_t site, first_sample;
+  int64_t rows_per_sample, columns;
+
+  struct Rows {
+    int64_t sample, row;  // of the sample
+  };
+  // One division; later rows are counted.
+  __device__ __forceinline__ Rows rows_from(int64_t row) const {
+    const int64_t sample = row / rows_per_sample;
+    return {sample, row - sample * rows_per_sample};
+  }
+  __device__ __forceinline__ Rows next(Rows rows) const {
+    return rows.row + 1 < rows_per_sample ? Rows{rows.sample, rows.row + 1} : Rows{rows.sample + 1, 0};
+  }
+
+  template <int Width>
+  __device__ __forceinline__ void round(const NarrowFormat& format, Rows rows, int64_t column,
+                                        float (&values)[Width]) const {
+    const auto words_of = [&](int64_t group) {
+      return philox(seed, {static_cast<uint32_t>(group), site, first_sample + static_cast<uint32_t>(rows.sample),
+                           static_cast<uint32_t>(*step)});
+    };
+    uint32_t words[Width];
+    draw_words(rows.row * columns + column, words_of, words);
+#pragma unroll
+    for (int k = 0; k < Width; ++k) values[k] = round_stochastically_to(format, values[k], words[k]);
+  }
+};
 
 // From: a pointer to src, or AnyFloats.
 template <typename From>
@@ -27,7 +75,7 @@ struct Operands {
   QuantizeRecord* record;  // null: there is none
 };
 
-// Shared memory: kCount words of each thread for amaxes, then one a warp for the record.
+// Shared memory: kCount words of each thread for amaxes, then one of each warp for the record.
 template <BlockAxis kAxis>
 constexpr int kCount = kAxis == BlockAxis::kColumns ? 0
                        : kAxis == BlockAxis::kRows  ? kLaneColumns
@@ -35,8 +83,8 @@ constexpr int kCount = kAxis == BlockAxis::kColumns ? 0
 template <BlockAxis kAxis>
 constexpr size_t kSharedBytes = (kCount<kAxis> * kTileThreads + kTileWarps) * sizeof(uint32_t);
 
-// Blocks are as high as a tile, or one row (kColumns), of which a warp has kRows then; or the tensor has a scale alone,
-// which is a case of kColumns.
+// Blocks are as high as a tile, or one row high (kColumns; a warp then has kRows of them). A tensor with a single scale
+// is a case of kColumns.
 template <BlockAxis kAxis, int kRows, int Width, typename From, typename Rounding>
 __global__ void __launch_bounds__(kTileThreads) quantize_kernel(Operands<From> p, Rounding rounding) {
   WarpTile<kRows, Width> tile(blockIdx.x, p.columns);
@@ -103,7 +151,7 @@ void run(const QuantizeArgs& args, Rows extents, const From& src, const Rounding
       .rows = extents.rows,
       .columns = extents.columns,
       .format = args.format,
-      .scale = args.scale.defined() ? args.scale.data<float>() : nullptr,
+      .scale = data_or_null<float>(args.scale),
       .record = args.record.defined() ? record_in<QuantizeRecord>("quantize", args.record) : nullptr};
   with_tiles(block_length(args.format.scaling), args.axis, [&]<BlockAxis kAxis, int kRows>() {
     const LaunchShape shape{.grid = WarpTile<kRows, Width>::count(p.rows, p.columns),

@@ -3,11 +3,13 @@
 // counts do not depend on the order, and random words belong to elements.
 #include "core/kernels/quantize/args.h"
 
+#include <array>
 #include <cstring>
 
-#include "core/kernels/quantize/amax_record_cpu.h"
-#include "core/kernels/quantize/stochastic_words_cpu.h"
 #include "core/quant/block_factors.h"
+#include "core/quant/hadamard.h"
+#include "core/quant/narrow_codes.h"
+#include "core/tensor/philox.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/quantize/quantize_cpu.cc"
@@ -35,6 +37,42 @@ void parallel_bands(Rows extents, int64_t height, const Body& body) {
   });
 }
 
+// The random words of stochastic rounding, by element of a matrix: StochasticArgs.
+class StochasticWords {
+ public:
+  // The arguments must have passed check_args().
+  explicit StochasticWords(const StochasticArgs& args)
+      : per_sample_(args.elements_per_sample),
+        seed_(args.seed),
+        step_(given() ? static_cast<uint32_t>(*args.step.data<int32_t>()) : 0),
+        site_(args.site),
+        first_sample_(args.first_sample) {}
+
+  bool given() const { return per_sample_ != 0; }
+
+  // Words of elements [element, element + count) of the matrix. Groups of four neighbours share a counter, which is
+  // computed once. The scalar generator is fast enough, since this path only emulates hardware.
+  void fill(int64_t element, int64_t count, uint32_t* words) const {
+    PhiloxCounter group{};
+    int64_t known = -1;
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t sample = (element + i) / per_sample_, e = (element + i) % per_sample_;
+      const int64_t at = sample * per_sample_ + e / 4;
+      if (at != known) group = philox(seed_, counter(sample, e / 4)), known = at;
+      words[i] = group[static_cast<size_t>(e % 4)];
+    }
+  }
+
+ private:
+  PhiloxCounter counter(int64_t sample, int64_t group) const {
+    return {static_cast<uint32_t>(group), site_, first_sample_ + static_cast<uint32_t>(sample), step_};
+  }
+
+  int64_t per_sample_;
+  uint64_t seed_;
+  uint32_t step_, site_, first_sample_;
+};
+
 template <typename T>
 class Quantizer {
  public:
@@ -42,16 +80,16 @@ class Quantizer {
       : round_(args.format.format),
         format_(args.format),
         src_(args.src.data<T>()),
-        dst_(args.makes_codes() ? nullptr : args.dst.data<BFloat16>()),
-        codes_(args.codes.defined() ? args.codes.data<uint8_t>() : nullptr),
-        transposed_codes_(args.transposed_codes.defined() ? args.transposed_codes.data<uint8_t>() : nullptr),
-        code_scales_(args.code_scales.defined() ? args.code_scales.raw() : nullptr),
-        transposed_code_scales_(args.transposed_code_scales.defined() ? args.transposed_code_scales.raw() : nullptr),
+        dst_(data_or_null<BFloat16>(args.dst)),
+        codes_(data_or_null<uint8_t>(args.codes)),
+        transposed_codes_(data_or_null<uint8_t>(args.transposed_codes)),
+        code_scales_(raw_or_null(args.code_scales)),
+        transposed_code_scales_(raw_or_null(args.transposed_code_scales)),
         scale_layout_(block_scale_layout(args.format.scaling, args.axis)),
         columns_(args.src.shape().last()),
         rows_(args.src.numel() / columns_),
         tensor_(args.scale.defined() ? *args.scale.data<float>() : 1.0f),
-        record_(amax_record(args.record)),
+        record_(args.record),
         words_(args.stochastic) {}
 
   // Rounds elements that have the tensor's scale.
@@ -63,10 +101,10 @@ class Quantizer {
       found.add(v);
       store(rounded(hn::Mul(v, scale), begin + i, count), dst_ + begin + i, count);
     });
-    add_to(record_, found.amax(), found.non_finite());
+    found.add_to(record_);
   }
 
-  // The same, to codes.
+  // run() to codes.
   void run_codes(int64_t begin, int64_t n) const {
     const auto scale = hn::Set(FloatTag(), tensor_);
     VectorAmax found;
@@ -75,7 +113,7 @@ class Quantizer {
       found.add(v);
       store_codes(begin + i, round_(hn::Mul(v, scale)), count);
     });
-    add_to(record_, found.amax(), found.non_finite());
+    found.add_to(record_);
   }
 
   // Rounds blocks side by side in the part, as high as the part.
@@ -105,7 +143,7 @@ class Quantizer {
         const int64_t e = at(row, column);
         store_scaled(e, rounded(hn::Mul(load(src_ + e, count), first), e, count), second, count);
       }
-      add_to(record_, found.amax(), found.non_finite());
+      found.add_to(record_);
     });
   }
 
@@ -156,7 +194,7 @@ class Quantizer {
     if (!words_.given()) return round_(v);
     HWY_ALIGN uint32_t words[hn::MaxLanes(FloatTag())] = {};
     words_.fill(element, count, words);
-    return round_.stochastic(v, hn::Load(hn::RebindToUnsigned<FloatTag>(), words));
+    return round_.stochastic(v, hn::Load(WordTag(), words));
   }
 
   void run_block(const Part& block) const {
@@ -176,7 +214,7 @@ class Quantizer {
         store_scaled(e + i, rounded(scaled, e + i, count), second, count);
       });
     }
-    add_to(record_, found.amax(), found.non_finite());
+    found.add_to(record_);
   }
 
   NarrowRounding round_;
@@ -190,7 +228,7 @@ class Quantizer {
   BlockScaleLayout scale_layout_;
   int64_t columns_, rows_;
   float tensor_;
-  QuantizeRecord* record_;
+  const Tensor& record_;
   StochasticWords words_;
 };
 
@@ -218,6 +256,40 @@ void quantize_kernel(const QuantizeArgs& args, Rows extents) {
   });
 }
 
+// ---- hadamard: transforms 16 rows at a time, with a vector of columns in 16 registers: butterflies between rows, no
+// shuffles.
+
+// kHadamardLength rows of `columns` columns.
+template <typename X, typename Y>
+void transform_rows(const X* x, Y* y, int64_t columns) {
+  for_each_vector(columns, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    FloatVec v[kHadamardLength];
+    for (int64_t row = 0; row < kHadamardLength; ++row) {
+      v[row] = load(x + row * columns + i, count);
+      if (hadamard_negates(row)) v[row] = hn::Neg(v[row]);
+    }
+    for (int64_t distance = 1; distance < kHadamardLength; distance *= 2) {
+      for (int64_t row = 0; row < kHadamardLength; ++row) {
+        if ((row & distance) != 0) continue;
+        const FloatVec a = v[row], b = v[row + distance];
+        v[row] = hn::Add(a, b), v[row + distance] = hn::Sub(a, b);
+      }
+    }
+    for (int64_t row = 0; row < kHadamardLength; ++row) {
+      store(hn::Mul(v[row], hn::Set(FloatTag(), 0.25f)), y + row * columns + i, count);
+    }
+  });
+}
+
+void hadamard_kernel(const HadamardArgs& args, Rows extents) {
+  dispatch(args.x.dtype(), args.y.dtype(), [&]<typename X, typename Y>() {
+    const int64_t block = kHadamardLength * extents.columns;
+    parallel_for(extents.rows / kHadamardLength, [&](int64_t index) {
+      transform_rows(args.x.data<X>() + index * block, args.y.data<Y>() + index * block, extents.columns);
+    });
+  });
+}
+
 }  // namespace mantissa::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -225,8 +297,28 @@ HWY_AFTER_NAMESPACE();
 namespace mantissa::cpu {
 
 HWY_EXPORT(quantize_kernel);
+HWY_EXPORT(hadamard_kernel);
 
 void run(const QuantizeArgs& args) { HWY_DYNAMIC_DISPATCH(quantize_kernel)(args, check_args(args)); }
+void run(const HadamardArgs& args) { HWY_DYNAMIC_DISPATCH(hadamard_kernel)(args, check_args(args)); }
+
+// Uses a table of all 256 codes, with the values divided by the scale and rounded to dst's dtype.
+void run(const FromCodesArgs& args) {
+  check_args(args);
+  const NarrowFormat format = narrow_format(args.format);
+  const float scale = *args.scale.data<float>();
+  const uint8_t* const codes = args.codes.data<uint8_t>();
+  dispatch(args.dst.dtype(), [&]<typename T>() {
+    std::array<T, 256> values;
+    for (size_t code = 0; code < values.size(); ++code) {
+      values[code] = from_float<T>(unscaled_value_of(format, static_cast<uint8_t>(code), scale));
+    }
+    T* const dst = args.dst.data<T>();
+    parallel_blocks(args.dst.numel(), [&](int64_t begin, int64_t n) {
+      for (int64_t i = begin; i < begin + n; ++i) dst[i] = values[codes[i]];
+    });
+  });
+}
 
 }  // namespace mantissa::cpu
 #endif  // HWY_ONCE

@@ -1,5 +1,5 @@
-// How a matrix divides into units whose values are rounded with one multiplier: the blocks of its format, or, where the
-// tensor has one scale, pieces of any size.
+// The division of a matrix into units whose values are rounded with one multiplier: the blocks of its format or, for a
+// tensor with one scale, pieces of any size.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ struct RoundingUnits {
 
   int64_t rows = 0, columns = 0;            // of the matrix
   int64_t unit_rows = 1, unit_columns = 1;  // those at the ends may be smaller
-  int64_t across = 0, count = 0;            // units beside each other; all of them
+  int64_t across = 0, count = 0;            // units in a row of units; all units
 
   struct Unit {
     int64_t row, column, rows, columns;
   };
-  // Number `index`, row by row.
+  // The unit `index`, counted row by row.
   constexpr Unit at(int64_t index) const {
     const int64_t row = index / across * unit_rows, column = index % across * unit_columns;
     return {row, column, std::min(unit_rows, rows - row), std::min(unit_columns, columns - column)};

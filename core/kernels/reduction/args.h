@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
-#include "core/kernels/kernel_work.h"
 
 namespace mantissa {
 
@@ -15,7 +14,7 @@ struct ColumnSumArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.out}; }
 };
 
-// What one pass over gradients finds. A plain record on the tensor's device.
+// Findings of one pass over gradients. A plain record on the tensor's device.
 struct TensorStats {
   static constexpr int64_t kNone = INT64_MAX;
   int64_t first_bad = kNone;  // smallest index of a NaN or Inf
@@ -23,6 +22,13 @@ struct TensorStats {
   int64_t inf_count = 0;
   double sum_squares = 0.0;  // of finite and non-finite values alike
   bool operator==(const TensorStats&) const = default;
+  constexpr TensorStats& operator+=(const TensorStats& other) {
+    if (other.first_bad < first_bad) first_bad = other.first_bad;
+    nan_count += other.nan_count;
+    inf_count += other.inf_count;
+    sum_squares += other.sum_squares;
+    return *this;
+  }
 };
 
 // Adds x (float, any shape) to the TensorStats that `record` holds; element i of x has index index_offset + i.
@@ -36,11 +42,12 @@ struct TensorStatsArgs {
 };
 
 // out (n) = scale * (c[0] + c[1] + ...), in rank order: c[r] is row r of contributions (N, n) float, which begins
-// r * row_stride elements after row 0 (0: n, one row after the other). rounded_to a 16-bit dtype: the rows are fp32,
-// and c[r] is what cast() with scale_before would make of row r. accumulate fp32: the sum is kept in fp32 and rounded
-// once to out's dtype; accumulate = the dtype of c: rounded to it after every addition (what a native 16-bit reduction
-// does). record, undefined for none: tensor_stats() of out as it is stored is added to it as well, with the same bits.
-// A CPU examines each block of out when it has summed it, and reads it from its caches.
+// r * row_stride elements after row 0 (0: n, one row after the other).
+//   rounded_to   If a 16-bit dtype: the rows are fp32, and c[r] is the result of cast() with scale_before on row r.
+//   accumulate   fp32: the sum is kept in fp32 and rounded once to out's dtype. The dtype of c: rounded to it after
+//                every addition, as a native 16-bit reduction does.
+//   record       If defined: adds tensor_stats() of out, as stored, with the same bits. A CPU examines each block right
+//                after its sum, while the caches hold it.
 struct SumContributionsArgs {
   static constexpr std::string_view kName = "sum_contributions";
   Tensor contributions{}, out{};
@@ -50,18 +57,18 @@ struct SumContributionsArgs {
   DType accumulate = DType::kF32;
   float scale = 1.0f;
   Tensor record{};           // as in TensorStatsArgs
-  int64_t index_offset = 0;  // likewise
+  int64_t index_offset = 0;  // as in TensorStatsArgs
 
   int64_t ranks() const { return contributions.dim(0); }
   int64_t stride() const { return row_stride == 0 ? contributions.dim(1) : row_stride; }
-  // Of what is added.
+  // The dtype of the addends.
   DType added() const { return rounded_to == DType::kF32 ? contributions.dtype() : rounded_to; }
 
   static auto operands(auto& args) { return std::array{&args.contributions, &args.out, &args.record}; }
 };
 
-// record, u8 of one VerdictRecord, is written whole: the sum of losses (M) fp32, of the micro-batches of this rank, in
-// double and in order; and stats (N * sizeof(TensorStats)) u8, of its shards of the N buckets, added in order.
+// Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 of this rank's micro-batches, in double and in
+// order; and the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets.
 struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
   Tensor losses{}, stats{}, record{};
@@ -69,7 +76,7 @@ struct RecordVerdictArgs {
   static auto operands(auto& args) { return std::array{&args.losses, &args.stats, &args.record}; }
 };
 
-// records (N * sizeof(VerdictRecord)) u8, of all ranks in rank order; plan, control, decision: u8, one record each;
+// records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, one record each;
 // hold (1) i32: not 0 after a step that was not applied, until the host clears it.
 struct DecideUpdateArgs {
   static constexpr std::string_view kName = "decide_update";

@@ -1,11 +1,14 @@
 // out[c] (+)= sum over rows of x[r][c], in fp32. A block sums one chunk of rows of one tile of columns: each of its
 // eight warps every eighth row, then the warps in order; add_partial_sums() adds the chunks. Bound by memory: x is read
 // once, 16 bytes at a time where it is aligned. The division into chunks depends on the shape alone.
+//
+// add_partial_sums(): warp w adds the chunks w, w + W, w + 2 W, ... in that order, then the W warps' sums are added in
+// order of w. W depends on the number of chunks alone. Bound by the latency of the caches, which still hold the partial
+// sums: hence many warps and few chunks for each.
 #include "core/kernels/reduction/args.h"
 
 #include "core/cuda/device/device.h"
 #include "core/kernels/reduction/partial_sums_cuda.h"
-#include "core/kernels/check_args.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -53,7 +56,7 @@ template <int Width, typename T>
 void launch_column_sum(const ColumnSum<T>& p, int64_t chunks, CudaStream& stream) {
   constexpr int kTile = kLanes * Width;
   static_assert(kTile <= kLanes * kWarps, "a thread for each column of a tile");
-  const auto tiles = static_cast<unsigned>((p.columns + kTile - 1) / kTile);
+  const auto tiles = static_cast<unsigned>(divide_up(p.columns, kTile));
   launch(column_sum_kernel<Width, T>,
          {.grid = dim3(tiles, static_cast<unsigned>(chunks)),
           .block = dim3(kLanes, kWarps),
@@ -61,13 +64,43 @@ void launch_column_sum(const ColumnSum<T>& p, int64_t chunks, CudaStream& stream
          stream.handle(), p);
 }
 
-// Chunks enough to give every multiprocessor of a large device its eight blocks; a chunk has four rows for each warp.
+// Enough chunks to give every multiprocessor of a large device its eight blocks; a chunk has four rows for each warp.
 RowChunks chunks_for(const Rows& rows) {
   return divide_rows(rows.rows, {.min_rows = 4 * kWarps,
                                  .max_chunks = std::clamp<int64_t>((int64_t{1} << 18) / rows.columns, 1, 1024)});
 }
 
+constexpr int kMaxWarps = 32;
+
+// grid (tiles of 32 columns, targets), block (32 columns, W).
+__global__ void __launch_bounds__(kMaxWarps* kLanes)
+    add_partial_sums_kernel(PartialSums sums, SumTarget first, SumTarget second) {
+  const SumTarget target = blockIdx.y == 0 ? first : second;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kLanes + threadIdx.x;
+  float* const warp_sums = shared_memory<float>();  // (W, 32)
+  float sum = 0.0f;
+  if (column < sums.columns) {
+    const float* const from = sums.partials + blockIdx.y * sums.chunks * sums.columns + column;
+#pragma unroll 8
+    for (int64_t chunk = threadIdx.y; chunk < sums.chunks; chunk += blockDim.y) sum += from[chunk * sums.columns];
+  }
+  warp_sums[threadIdx.y * kLanes + threadIdx.x] = sum;
+  __syncthreads();
+  if (threadIdx.y != 0 || column >= sums.columns) return;
+  for (unsigned warp = 1; warp < blockDim.y; ++warp) sum += warp_sums[warp * kLanes + threadIdx.x];
+  target.out[column] = target.mode == GradientMode::kAccumulate ? target.out[column] + sum : sum;
+}
+
 }  // namespace
+
+void add_partial_sums(const PartialSums& sums, const SumTarget& first, const SumTarget& second, CudaStream& stream) {
+  const auto warps = static_cast<unsigned>(std::clamp<int64_t>(sums.chunks, 1, kMaxWarps));
+  const auto tiles = static_cast<unsigned>(divide_up(sums.columns, kLanes));
+  const LaunchShape shape{.grid = dim3(tiles, second.out != nullptr ? 2 : 1),
+                          .block = dim3(kLanes, warps),
+                          .shared_bytes = warps * kLanes * sizeof(float)};
+  launch(add_partial_sums_kernel, shape, stream.handle(), sums, first, second);
+}
 
 void run(const ColumnSumArgs& args, CudaStream& stream) {
   const Rows rows = check_args(args);

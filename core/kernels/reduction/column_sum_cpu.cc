@@ -1,14 +1,13 @@
 // out[c] = sum over rows of x[r][c]: fp32 sums of fixed blocks of rows, then of the blocks in order.
 #include "core/kernels/reduction/args.h"
 
-#include "core/cpu/scratch.h"
-#include "core/kernels/check_args.h"
+#include "core/cpu/memory.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/reduction/column_sum_cpu.cc"
 #include "hwy/foreach_target.h"
 
-#include "core/cpu/partial_sums-inl.h"
+#include "core/cpu/row-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
@@ -59,9 +58,7 @@ HWY_EXPORT(column_sum_kernel);
 void run(const ColumnSumArgs& args) {
   const Rows rows = check_args(args);
   thread_local Scratch scratch;
-  const size_t floats = static_cast<size_t>(RowBlocks(rows.rows).count * rows.columns);
-  float* partials = reinterpret_cast<float*>(scratch.reserve(floats * sizeof(float)));
-  HWY_DYNAMIC_DISPATCH(column_sum_kernel)(args, partials);
+  HWY_DYNAMIC_DISPATCH(column_sum_kernel)(args, scratch.reserve_floats(RowBlocks(rows.rows).count * rows.columns));
 }
 
 }  // namespace mantissa::cpu

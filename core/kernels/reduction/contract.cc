@@ -1,4 +1,4 @@
-// Sums over rows and ranks, gradient statistics, and the verdict about a step: checks of operands, FLOP and bytes.
+// Sums over rows and ranks, gradient statistics and the verdict about a step: checks of operands, FLOP and bytes.
 #include "core/kernels/reduction/args.h"
 
 #include "core/kernels/check_args.h"
@@ -6,11 +6,6 @@
 
 namespace mantissa {
 namespace {
-
-void check_weight_gradient(const char* op, const char* what, const Tensor& gradient, const Rows& rows) {
-  check_dtype(op, what, gradient, DType::kF32);
-  check_shape(op, what, "(C)", gradient, {rows.columns});
-}
 
 // Returns how many records the tensor holds.
 template <typename Record>
@@ -27,7 +22,8 @@ int64_t check_records(const char* op, const char* what, const Tensor& tensor) {
 
 Rows check_args(const ColumnSumArgs& args) {
   const Rows rows = rows_of("column_sum", "x", args.x);
-  check_weight_gradient("column_sum", "out", args.out, rows);
+  check_dtype("column_sum", "out", args.out, DType::kF32);
+  check_shape("column_sum", "out", "(C)", args.out, {rows.columns});
   return rows;
 }
 
@@ -71,8 +67,7 @@ int64_t check_args(const DecideUpdateArgs& args) {
   check_record<UpdatePlan>("decide_update", "plan", args.plan);
   check_record<UpdateControl>("decide_update", "control", args.control);
   check_record<UpdateDecision>("decide_update", "decision", args.decision);
-  check_dtype("decide_update", "hold", args.hold, DType::kI32);
-  check_numel("decide_update", "hold", args.hold, 1);
+  check_tensor("decide_update", "hold", args.hold, DType::kI32, 1);
   return ranks;
 }
 

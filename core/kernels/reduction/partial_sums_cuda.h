@@ -1,10 +1,11 @@
-// Sums over rows in two passes: of chunks of rows in parallel, then of the chunks in a fixed order. How the rows are
-// divided depends on the shape alone, so that every device gives the same bits.
+// Sums over rows in two passes: of chunks of rows in parallel, then of the chunks in a fixed order. The division of the
+// rows depends on the shape alone, so that every device gives the same bits.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "core/base/round_up.h"
 #include "core/cuda/stream.h"
 #include "core/kernels/kernel_args.h"
 
@@ -17,15 +18,15 @@ struct RowChunks {
 
 struct ChunkLimits {
   int64_t min_rows;    // in a chunk: fewer cost more traffic for partial sums than they gain
-  int64_t max_chunks;  // what fills a large device
+  int64_t max_chunks;  // enough to fill a large device
 };
 
 inline RowChunks divide_rows(int64_t rows, const ChunkLimits& limits) {
-  const int64_t rows_per_chunk = std::max(limits.min_rows, (rows + limits.max_chunks - 1) / limits.max_chunks);
-  return {rows_per_chunk, (rows + rows_per_chunk - 1) / rows_per_chunk};
+  const int64_t rows_per_chunk = std::max(limits.min_rows, divide_up(rows, limits.max_chunks));
+  return {rows_per_chunk, divide_up(rows, rows_per_chunk)};
 }
 
-// fp32 sums of `chunks` chunks for each of `columns` columns: those of target t, chunk k begin at
+// fp32 sums of `chunks` chunks for each of `columns` columns. Those of target t, chunk k begin at
 // partials + (t * chunks + k) * columns.
 struct PartialSums {
   const float* partials;
@@ -37,7 +38,7 @@ struct SumTarget {
   GradientMode mode = GradientMode::kWrite;
 };
 
-// out[c] (+)= sum of the chunks' sums of column c, for one target or two. No chunks: the sum is 0.
+// out[c] (+)= the sum over the chunks of column c, for one target or two. Without chunks the sum is 0.
 void add_partial_sums(const PartialSums& sums, const SumTarget& first, const SumTarget& second, CudaStream& stream);
 
 }  // namespace mantissa::cuda

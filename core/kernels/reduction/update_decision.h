@@ -1,6 +1,6 @@
-// The decision about one update, as plain records and one function that runs on the device (constexpr: nvcc compiles it
-// for both sides): from what the ranks found in loss and gradients to what AdamW is to do. The host plans a step and
-// reads the decision later; it never stands between the gradients and the update.
+// The decision about one update, as plain records and a function that runs on the device (constexpr: nvcc compiles it
+// for both sides). It turns the ranks' findings in loss and gradients into AdamW's UpdateControl. The host plans a step
+// and reads the decision later; the update never waits for the host.
 #pragma once
 
 #include <cmath>
@@ -12,13 +12,13 @@
 
 namespace mantissa {
 
-// What one rank hands in.
+// The findings of one rank.
 struct VerdictRecord {
   TensorStats stats;      // of its shards of the summed gradients, by flat index
   double loss_sum = 0.0;  // over its non-ignored tokens, in nats
 };
 
-// What all ranks know of a step before anybody updates a weight: the same on every rank.
+// The combined findings of all ranks, before any weight is updated: the same on every rank.
 struct Verdict {
   double loss_sum = 0.0;  // of the global batch
   bool loss_finite = true;
@@ -26,14 +26,14 @@ struct Verdict {
 
   // The gradients after reduction, before unscaling.
   bool gradients_finite = true;
-  bool found_nan = false;         // else what was found is Inf
+  bool found_nan = false;         // else non-finite elements are Inf
   int64_t first_bad = INT64_MAX;  // smallest flat index of a non-finite element, see FlatBuckets
   double sum_squares = 0.0;
 
   constexpr bool finite() const { return loss_finite && gradients_finite; }
 };
 
-// What the host plans for a step, on the assumption that every step before it is applied.
+// The host's plan for a step, on the assumption that every earlier step is applied.
 struct UpdatePlan {
   int64_t step = 0;
   double unscale = 1.0;         // makes the gradient that of the mean loss
@@ -49,21 +49,20 @@ enum class StepOutcome : uint8_t {
   kLossFault,         // non-finite loss
 };
 
-// What became of it.
 struct UpdateDecision {
   int64_t step = -1;
   Verdict verdict;
   StepOutcome outcome = StepOutcome::kClean;
   double grad_norm = 0.0;    // of the unscaled gradient, before clipping
   double clip_factor = 1.0;  // 1 unless applied
-  // A step before it was not applied, so this one was planned on a wrong assumption: it is void, and changed nothing.
+  // An earlier step was not applied, so the plan of this step is based on a wrong assumption. The step changed nothing.
   bool held = false;
 
   constexpr bool applied() const { return outcome == StepOutcome::kClean && !held; }
 };
 
-// By comparison alone, false for NaN. A difference such as x - x is no test: where x is a product, a compiler may fuse
-// the two into one operation that gives the product's rounding error.
+// Uses comparisons only, which are false for NaN. A difference such as x - x is not reliable: if x is a product, a
+// compiler may fuse the two into one operation, which gives the product's rounding error.
 constexpr bool is_finite(double x) {
   constexpr double kLargest = std::numeric_limits<double>::max();
   return x >= -kLargest && x <= kLargest;
@@ -77,12 +76,7 @@ constexpr double clip_factor(double norm, double threshold) {
 
 constexpr TensorStats fold_stats(const TensorStats* stats, int64_t count) {
   TensorStats total;
-  for (int64_t index = 0; index < count; ++index) {
-    if (stats[index].first_bad < total.first_bad) total.first_bad = stats[index].first_bad;
-    total.nan_count += stats[index].nan_count;
-    total.inf_count += stats[index].inf_count;
-    total.sum_squares += stats[index].sum_squares;
-  }
+  for (int64_t index = 0; index < count; ++index) total += stats[index];
   return total;
 }
 

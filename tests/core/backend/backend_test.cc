@@ -1,7 +1,7 @@
 // Memory, copies and streams of a backend.
 #include <gtest/gtest.h>
 
-#include "core/backend/memory_bandwidth.h"
+#include "core/backend/device_rates.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/reference/random_values.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/autograd/precision.h"
-#include "core/kernels/gemm/gemm_emulated.h"
+#include "core/kernels/gemm/gemm_cuda.h"
 #include "tests/core/cuda/gemm_products.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"

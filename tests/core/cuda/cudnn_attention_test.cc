@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/cuda/cudnn/attention_graph.h"
-#include "core/cuda/cudnn/plan.h"
+#include "core/cuda/cudnn/attention.h"
+#include "core/cuda/cudnn/graph.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa::cuda {

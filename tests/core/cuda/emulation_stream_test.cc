@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/cuda/stream.h"
 #include "tests/testing/error_of.h"
@@ -111,18 +111,19 @@ TEST_F(EmulatedStreams, ACaptureHasTheRulesOfCuda) {
 
 TEST_F(EmulatedStreams, WhatACaptureDoesNotPermitSpoilsIt) {
   const auto outside = second_.record();
-  const auto spoilt_by = [&](const std::function<void()>& call) {
+  const auto error_of_call = [&](const std::function<void()>& call) {
     begin_capture(first_.handle());
     const std::string refusal = error_of(call);
-    EXPECT_NE(error_of([&] { end_capture(first_.handle()); }).find("the capture was spoilt by "), std::string::npos);
+    EXPECT_NE(error_of([&] { end_capture(first_.handle()); }).find("the capture was invalidated by "),
+              std::string::npos);
     return refusal;
   };
-  EXPECT_EQ(spoilt_by([&] { first_.synchronize(); }), "[synchronize] not permitted while a stream is captured");
-  EXPECT_EQ(spoilt_by([&] { outside->done(); }), "[is_done] not permitted while a stream is captured");
-  EXPECT_EQ(spoilt_by([] { allocate_pinned(1); }), "[allocate_pinned] not permitted while a stream is captured");
-  EXPECT_EQ(spoilt_by([] { allocate_device(1); }), "[allocate_device] not permitted while a stream is captured");
+  EXPECT_EQ(error_of_call([&] { first_.synchronize(); }), "[synchronize] not permitted while a stream is captured");
+  EXPECT_EQ(error_of_call([&] { outside->done(); }), "[is_done] not permitted while a stream is captured");
+  EXPECT_EQ(error_of_call([] { allocate_pinned(1); }), "[allocate_pinned] not permitted while a stream is captured");
+  EXPECT_EQ(error_of_call([] { allocate_device(1); }), "[allocate_device] not permitted while a stream is captured");
   void* const memory = allocate_device(1);
-  EXPECT_EQ(spoilt_by([&] { free_device(memory); }), "");
+  EXPECT_EQ(error_of_call([&] { free_device(memory); }), "");
 }
 
 TEST_F(EmulatedStreams, TimeIsMeasuredBetweenTimingEventsOnly) {

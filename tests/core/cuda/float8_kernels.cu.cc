@@ -1,7 +1,7 @@
 #include "tests/core/cuda/float8_kernels.h"
 
+#include "core/cuda/device/device.h"
 #include "core/cuda/device/float8.h"
-#include "core/cuda/grid.h"
 
 namespace mantissa::cuda {
 namespace {

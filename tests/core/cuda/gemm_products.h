@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "core/cuda/cublaslt/gemm_multiply.h"
+#include "core/cuda/cublaslt/gemm_device.h"
 #include "core/cuda/runtime/runtime.h"
 #include "tests/core/cuda/fake_cublaslt.h"
 #include "tests/core/io/temp_folder.h"

@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "core/cuda/nvtx_ranges.h"
+#include "core/cuda/runtime/runtime.h"
 #include "core/profile/range.h"
 
 namespace mantissa {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/cuda/emulation/settings.h"
+#include "core/cuda/emulation/faults.h"
 #include "tests/core/kernels/device_under_test.h"
 #include "tests/core/kernels/guarded_host_storage.h"
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,10 +10,11 @@
 #include <array>
 #include <csignal>
 #include <cstdlib>
-#include <sstream>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "core/cuda/emulation/fault_text.h"
+#include "core/cuda/emulation/faults.h"
 
 namespace mantissa::kernel_test {
 namespace {
@@ -75,18 +77,18 @@ Ended run_process(std::vector<std::string> arguments, std::vector<std::string> e
 
 }  // namespace
 
-std::vector<std::string> FaultyProgram::tests() const {
-  const Ended ended = run_process({path_, "--gtest_list_tests"}, environment_for({.test = {}}), 60);
+std::vector<std::string> FaultyProgram::tests(const std::string& folder) const {
+  const std::string listing = ::testing::TempDir() + "/tests.json";
+  const Ended ended =
+      run_process({path_, "--gtest_list_tests", "--gtest_output=json:" + listing}, environment_for({.test = {}}), 60);
   if (ended.status != 0) throw std::runtime_error(fmt::format("{} does not list its tests: {}", path_, ended.output));
+  std::ifstream file(listing);
+  const auto json = nlohmann::json::parse(file);
   std::vector<std::string> tests;
-  std::istringstream lines(ended.output);
-  std::string suite;
-  for (std::string line; std::getline(lines, line);) {
-    const std::string name = line.substr(0, line.find("  #"));  // what follows describes a parameter
-    if (name.starts_with("  ")) {
-      tests.push_back(suite + name.substr(2));
-    } else if (name.ends_with('.')) {
-      suite = name;
+  for (const auto& suite : json.at("testsuites")) {
+    for (const auto& test : suite.at("testsuite")) {
+      if (test.at("file").get<std::string>().find(folder) == std::string::npos) continue;
+      tests.push_back(fmt::format("{}.{}", suite.at("name").get<std::string>(), test.at("name").get<std::string>()));
     }
   }
   return tests;

@@ -1,5 +1,5 @@
-// Faults that no test can notice, each with the reason why its kernel gives the right result all the same. Anything
-// that is not here is to be noticed.
+// Faults that no test can notice, each with the reason that the kernel's result is still right. The tests must notice
+// all others.
 #pragma once
 
 #include <string>
@@ -17,9 +17,7 @@ struct HarmlessSkip {
 inline const HarmlessSkip kHarmlessSkips[] = {
     {"core/kernels/embedding/sort_rows.cu.cc", 4,
      "__syncwarp() after the counters are written: on a GPU it orders the write before the other lanes' next read, "
-     "which "
-     "the ballots between them do not. Here lanes run one at a time, and a ballot makes them meet: memory is always in "
-     "order"},
+     "which the ballots between them do not. Here lanes run one at a time and meet at a ballot: memory is in order"},
 };
 
 // Shared memory that is a float too short, by the file of the launch.
@@ -29,9 +27,7 @@ struct HarmlessShortage {
 };
 
 inline const HarmlessShortage kHarmlessShortages[] = {
-    {"core/kernels/attention/forward_simt.cu.cc",
-     "the rows of a SimtTile are padded, and it is the last one's padding"},
-    {"core/kernels/attention/backward_simt.cu.cc", "as in the forward pass"},
+    {"core/kernels/attention/simt.cu.cc", "the rows of a SimtTile are padded, and it is the padding of the last row"},
 };
 
 // An integer argument of a kernel, by its number.
@@ -56,51 +52,51 @@ inline const HarmlessShift kHarmlessShifts[] = {
      2,
      {+1},
      "rows of a chunk: longer chunks cover all rows too, whose number bounds them; the order of additions is another"},
-    {"core/kernels/probe/compare.cu.cc",
+    {"core/kernels/probe/probe.cu.cc",
      "const BFloat16*, const float*, long int, long int, ErrorSums*",
      {0},
      1,
      {+1},
      "elements of a chunk: longer chunks cover all of them too, whose number bounds them"},
-    {"core/kernels/probe/compare.cu.cc",
+    {"core/kernels/probe/probe.cu.cc",
      "const Float16*, const float*, long int, long int, ErrorSums*",
      {0},
      1,
      {+1},
-     "likewise"},
-    {"core/kernels/probe/compare.cu.cc",
+     "as for bf16"},
+    {"core/kernels/probe/probe.cu.cc",
      "const float*, const float*, long int, long int, ErrorSums*",
      {0},
      1,
      {+1},
-     "likewise"},
-    {"core/kernels/norm/norm_backward_cuda.h", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
+     "as for bf16"},
+    {"core/kernels/norm/norm_backward.cu.cc", "NormBackward", {0}, 2, {+1}, "rows of a chunk: as for column_sum"},
     {"core/kernels/embedding/rope.cu.cc", "Rope", {0}, 6, {-1}, "rows at once: with fewer there are more rounds"},
-    {"core/kernels/probe/rounding_losses.cu.cc",
+    {"core/kernels/probe/probe.cu.cc",
      "const BFloat16*, RoundingUnits, TensorFormat, const float*, FormatLosses*",
      {0},
      5,
      {+1},
      "units: one more has no rows"},
-    {"core/kernels/probe/rounding_losses.cu.cc",
+    {"core/kernels/probe/probe.cu.cc",
      "const Float16*, RoundingUnits, TensorFormat, const float*, FormatLosses*",
      {0},
      5,
      {+1},
-     "likewise"},
-    {"core/kernels/probe/rounding_losses.cu.cc",
+     "as for bf16"},
+    {"core/kernels/probe/probe.cu.cc",
      "const float*, RoundingUnits, TensorFormat, const float*, FormatLosses*",
      {0},
      5,
      {+1},
-     "likewise"},
-    {"core/kernels/embedding/token_gradient.cu.cc",
+     "as for bf16"},
+    {"core/kernels/embedding/embedding.cu.cc",
      "TokenGradient",
      {1},
      0,
      {-1, +1},
      "rows: adding the first sums of chunks, whose number is another argument, does not read them"},
-    {"core/cuda/device/rowwise.h",
+    {"core/cuda/device/elementwise.h",
      "Dropout, long int, long int",
      {0, 1},
      4,

@@ -1,13 +1,14 @@
-// A kernel's op test must notice a fault of the kernel. The test program of a kernel (its path in
-// MANTISSA_FAULTY_PROGRAM) runs on the emulated GPU with one fault at a time, in the kernels as they are:
+// The tests of a kernel family must notice a fault of its kernels. The test program of all kernels (its path in
+// MANTISSA_FAULTY_PROGRAM) runs on the emulated GPU with one fault at a time, in the unmodified kernels:
 //
 //   skip     a barrier, warp exchange or wait for copies that does not wait
 //   bound    an integer argument - an extent, a stride, an offset - that is one less or one more
 //   block    a grid without its last block: a count of blocks that was rounded down
 //   shared   one float less of shared memory: an array that is one element too short
 //
-// Of every place where a kernel waits and every kernel that runs. A test that ends differently has noticed. The tests
-// that meet the fault are tried from the shortest on, with a few seeds, for some orders of threads do no harm.
+// Every wait of a kernel and every kernel that runs has these faults in turn. A test that ends differently has noticed.
+// The tests that meet the fault are tried from the shortest on, with a few seeds, because some orders of threads do no
+// harm.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -58,12 +59,12 @@ std::pair<std::string, int> split_place(const std::string& place) {
   return {place.substr(begin, colon - begin), std::stoi(place.substr(colon + 1))};
 }
 
-// What a program does when nothing is wrong, from the reports of its tests.
+// The waits and kernels of a family's tests, from the reports of runs without a fault.
 class Inventory {
  public:
-  explicit Inventory(const FaultyProgram& program) {
+  Inventory(const FaultyProgram& program, const std::string& family) {
     const std::string report = testing::TempDir() + "/emulation_report.txt";
-    for (const std::string& test : program.tests()) {
+    for (const std::string& test : program.tests("tests/core/kernels/" + family + "/")) {
       std::remove(report.c_str());
       const Outcome outcome = program.run({.test = test, .report = report});
       if (outcome.ending != Ending::kPassed) {
@@ -116,8 +117,8 @@ class Inventory {
     }
   }
 
-  std::map<std::string, Wait> waits_;      // by what the report calls them
-  std::map<std::string, Kernel> kernels_;  // likewise
+  std::map<std::string, Wait> waits_;      // by their names in the report
+  std::map<std::string, Kernel> kernels_;  // by their names in the report
   double seconds_ = 0.0;
 };
 
@@ -202,12 +203,14 @@ std::string noticed_by(const FaultyProgram& program, const Fault& fault, double&
   return "";
 }
 
-TEST(SeededFaults, AreNoticed) {
+class SeededFaults : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SeededFaults, AreNoticed) {
   const char* const path = std::getenv("MANTISSA_FAULTY_PROGRAM");
-  ASSERT_NE(path, nullptr) << "set it to the test program of a kernel on the emulated GPU";
+  ASSERT_NE(path, nullptr) << "set it to the kernels' test program on the emulated GPU";
   const FaultyProgram program(path);
-  Inventory inventory(program);
-  ASSERT_FALSE(inventory.kernels().empty()) << path << " runs no kernel";
+  Inventory inventory(program, GetParam());
+  ASSERT_FALSE(inventory.kernels().empty()) << "the tests of " << GetParam() << " run no kernel";
   size_t noticed = 0, harmless = 0;
   double seconds = 0.0;
   for (const Fault& fault : faults_of(inventory)) {
@@ -218,13 +221,19 @@ TEST(SeededFaults, AreNoticed) {
     }
     const std::string by = noticed_by(program, fault, seconds);
     fmt::print("{} -> {}\n", fault.text, by.empty() ? "NOT NOTICED" : by);
-    EXPECT_FALSE(by.empty()) << "no test of " << path << " notices the fault '" << fault.text
+    EXPECT_FALSE(by.empty()) << "no test of " << GetParam() << " notices the fault '" << fault.text
                              << "': the tests are too weak, or what it takes away is not needed";
     noticed += by.empty() ? 0 : 1;
   }
   fmt::print("{} waits, {} kernels: {} faults noticed, {} harmless; {:.1f} s without faults, {:.1f} s with\n",
              inventory.waits().size(), inventory.kernels().size(), noticed, harmless, inventory.seconds(), seconds);
 }
+
+// Every family but gemm, for which the emulated GPU has no kernel.
+INSTANTIATE_TEST_SUITE_P(Kernels, SeededFaults,
+                         ::testing::Values("activation", "attention", "elementwise", "embedding", "loss", "norm",
+                                           "optimizer", "probe", "quantize", "reduction"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace mantissa::kernel_test

@@ -72,7 +72,7 @@ Tensor make_record(const Record& record) {
 }
 
 template <typename Record>
-Record read_record(const Tensor& tensor) {
+Record fetch_record(const Tensor& tensor) {
   static_assert(std::is_trivially_copyable_v<Record>);
   MANTISSA_CHECK(tensor.size_bytes() == sizeof(Record), "[test_tensor] a record of {} bytes read from {}",
                  sizeof(Record), tensor.size_bytes());

@@ -1,5 +1,5 @@
 // The formulas, against numbers worked out by hand for small shapes.
-#include "core/kernels/kernel_work.h"
+#include "core/kernels/kernel_args.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/make_pack.sh"
 
 pack=$TEST_TMPDIR/pack
 make_pack "$pack" "$1"
-add_program "$pack" kernel_cuda_test "$2"
+add_program "$pack" kernel_cuda_test "$2" '*Norm*'
 add_program "$pack" op_cuda_test "$3"
 add_program "$pack" model_cuda_test "$4"
 add_program "$pack" training_cuda_test "$5"

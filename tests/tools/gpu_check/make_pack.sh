@@ -14,8 +14,12 @@ make_pack() {
   cp -L tests/tools/gpu_check/smoke.yaml "$1/"
 }
 
-# add_program PACK NAME FILE
-add_program() { ln -s "$(realpath "$3")" "$1/checks/$2"; }
+# add_program PACK NAME FILE [FILTER]: of a GoogleTest program, only the cases of FILTER are listed.
+add_program() {
+  if [[ $# == 3 ]]; then ln -s "$(realpath "$3")" "$1/checks/$2"; return; fi
+  printf '#!/bin/bash\nGTEST_FILTER=%q exec %q "$@"\n' "$4" "$(realpath "$3")" >"$1/checks/$2"
+  chmod +x "$1/checks/$2"
+}
 
 # run_check STATUS OPTION...: leaves the table in $TEST_TMPDIR/table, what went to standard error in $TEST_TMPDIR/errors.
 run_check() {

@@ -41,9 +41,9 @@ TEST(RoundingSummary, SaysWhatIsNative) {
 
 TEST(RoundingSummary, SaysWhyTheRestIsEmulated) {
   EXPECT_THAT(summary({"precision.recipe=delayed"}, Fp8GemmSupport::kNone),
-              HasSubstr("; delayed: emulated (this device has no units for them); emulation is exact"));
+              HasSubstr("; delayed: emulated (this device has no FP8 units); emulation is exact"));
   // What describes a device here is why it has no units.
-  const std::string no_units = "this device has no units for them does not take scales of blocks of ";
+  const std::string no_units = "this device has no FP8 units does not take scales of blocks of ";
   for (const Fp8GemmSupport support : {Fp8GemmSupport::kTensorScaled, Fp8GemmSupport::kBlockScaled}) {
     EXPECT_THAT(summary({"precision.recipe=mxfp8"}, support),
                 HasSubstr("; mxfp8: emulated (" + no_units +

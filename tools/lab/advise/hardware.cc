@@ -9,7 +9,7 @@
 #include "core/autograd/fp32_products.h"
 #include "core/base/check.h"
 #include "core/base/error.h"
-#include "core/cuda/datasheet_peaks.h"
+#include "core/cuda/device_models.h"
 #include "core/io/config_keys.h"
 
 namespace mantissa {

@@ -1,7 +1,7 @@
 // Hardware: devices that are described and not there: what their makers promise of them.
 //
 // FLOP/s are of dense products, a multiply-add counting twice, and bandwidths decimal. Nothing here is measured: each
-// entry names its source. Tensor-core peaks of GPUs that core/cuda/datasheet_peaks.h knows are those.
+// entry names its source. Tensor-core peaks of GPUs that core/cuda/device_models.h knows are those.
 #pragma once
 
 #include <array>

@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "core/base/error.h"
-#include "core/kernels/attention/engine_cuda.h"
+#include "core/kernels/attention/device_cuda.h"
 #include "tests/core/kernels/attention/attention_case.h"
 #include "tests/core/kernels/attention/attention_choice_scope.h"
 #include "tests/core/kernels/run_kernel.h"

@@ -1,8 +1,12 @@
+// Updates of AdamW, and the 16-bit weight that an update writes.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <functional>
 
 #include "core/kernels/optimizer/args.h"
+#include "core/tensor/stochastic_rounding.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"
@@ -133,6 +137,243 @@ TEST(AdamW, TheSameBitsOnEverySchedule) {
 TEST(AdamW, RefusesAFirstMomentInFp16) {
   const State state = make_state(3, DType::kF16, nullptr);
   expect_contract_error([&] { update(state, kControl); }, "[adamw] m must be fp32 or bf16 (fp16 would underflow)");
+}
+
+// ---- The 16-bit weight that an update writes: rounded to nearest, or stochastically by a word that depends on the
+// element alone.
+
+constexpr DType kHalfDTypes[] = {DType::kBF16, DType::kF16};
+constexpr UpdateControl kRoundingControl{.apply = 1,
+                                         .gradient_multiplier = 0.37f,
+                                         .learning_rate = 3e-3f,
+                                         .bias_correction1 = 0.271f,
+                                         .bias_correction2 = 0.002997f,
+                                         .update = 12};
+
+// What chooses the words.
+struct Key {
+  uint64_t key = 0x123456789abcdef0u;
+  uint32_t parameter = 7;
+  int64_t first_element = 64;
+  uint32_t update = kRoundingControl.update;
+};
+
+uint32_t word_of(const Key& key, int64_t i) {
+  const auto element = static_cast<uint64_t>(key.first_element + i);
+  const uint64_t group = element / 4;
+  return philox(key.key, {static_cast<uint32_t>(group), static_cast<uint32_t>(group >> 32), key.parameter,
+                          key.update})[element % 4];
+}
+
+AdamWArgs arguments(const Tensor& master, const Tensor& weight, const Key& key) {
+  UpdateControl control = kRoundingControl;
+  control.update = key.update;
+  return {.master = master,
+          .weight = weight,
+          .weight_decay = 0.1f,
+          .control = make_record(control),
+          .rounding = WeightRounding::kStochastic,
+          .key = key.key,
+          .parameter = key.parameter,
+          .first_element = key.first_element};
+}
+
+// The same with an update before the weight is written.
+AdamWArgs update_arguments(const Tensor& master, const Tensor& weight, const Key& key, DType m_dtype = DType::kF32) {
+  const int64_t n = master.numel();
+  AdamWArgs args = arguments(master, weight, key);
+  args.gradient = make_tensor(DType::kF32, {n}, random_values(n, 1));
+  args.m = make_tensor(m_dtype, {n}, random_values(n, 3, -0.1, 0.1));
+  args.v = make_tensor(DType::kF32, {n}, random_values(n, 4, 0.0, 0.01));
+  return args;
+}
+
+void expect_rounded_masters(const Tensor& master, const Tensor& weight, const Key& key) {
+  const std::vector<float> values = elements_of<float>(master);
+  dispatch(weight.dtype(), [&]<typename W>() {
+    if constexpr (!std::is_same_v<W, float>) {
+      const std::vector<W> rounded = elements_of<W>(weight);
+      for (size_t i = 0; i < values.size(); ++i) {
+        const W expected = round_stochastically<W>(values[i], word_of(key, static_cast<int64_t>(i)));
+        ASSERT_EQ(rounded[i].bits, expected.bits) << i << ": " << values[i];
+      }
+    }
+  });
+}
+
+void on_each_variant_and_placement(const std::function<void()>& body) {
+  device_under_test().on_each_variant([&] {
+    for (const Placement placement : kPlacements) {
+      const PlacementScope scope(placement);
+      body();
+    }
+  });
+}
+
+TEST(AdamWRounding, RoundsTheNewMasterByTheWordOfTheElement) {
+  on_each_variant_and_placement([] {
+    for (const DType dtype : kHalfDTypes) {
+      for (const DType m_dtype : {DType::kF32, DType::kBF16}) {
+        for (const int64_t n : {1, 3, 17, 64, 65, 129}) {
+          const Tensor master = make_tensor(DType::kF32, {n}, random_values(n, 2)), weight = make_unwritten(dtype, {n});
+          run(update_arguments(master, weight, {}, m_dtype));
+          expect_rounded_masters(master, weight, {});
+        }
+      }
+    }
+  });
+}
+
+// The update itself is that of rounding to nearest, bit for bit.
+TEST(AdamWRounding, ChangesNothingButTheWeight) {
+  on_each_variant_and_placement([] {
+    constexpr int64_t kSize = 133;
+    const auto updated = [](WeightRounding rounding) {
+      const Tensor master = make_tensor(DType::kF32, {kSize}, random_values(kSize, 2));
+      AdamWArgs args = update_arguments(master, make_unwritten(DType::kBF16, {kSize}), {}, DType::kBF16);
+      args.rounding = rounding;
+      run(args);
+      return args;
+    };
+    const AdamWArgs nearest = updated(WeightRounding::kNearest), stochastic = updated(WeightRounding::kStochastic);
+    EXPECT_EQ(bytes_of(stochastic.master), bytes_of(nearest.master));
+    EXPECT_EQ(bytes_of(stochastic.m), bytes_of(nearest.m));
+    EXPECT_EQ(bytes_of(stochastic.v), bytes_of(nearest.v));
+    EXPECT_NE(bytes_of(stochastic.weight), bytes_of(nearest.weight));
+  });
+}
+
+// Every exponent, NaN and Inf, fp16's subnormals and its end.
+TEST(AdamWRounding, GivesEveryBitOfTheScalarForm) {
+  constexpr int64_t kSize = 4001;
+  std::vector<float> values;
+  for (uint32_t i = 0; i < kSize; ++i) values.push_back(std::bit_cast<float>(philox(9, {i, 0, 0, 0})[0]));
+  for (size_t i = 0; i < 1500; ++i) values[i] = std::ldexp(values[i] < 0 ? -1.37f : 1.73f, -static_cast<int>(i % 50));
+  const float special[] = {0.0f,     -0.0f,    65504.0f, 65505.0f, -65519.9f,   65520.0f,   65536.0f,  6e-8f,
+                           -2e-8f,   5.9e-8f,  6.1e-5f,  3.4e38f,  -3.3961e38f, INFINITY,   -INFINITY, NAN,
+                           0x1p-32f, 0x1p-56f, 0x1p-14f, 1e-45f,   -1e-40f,     0x1.8p-25f, 1.0f,      -1.0f};
+  std::copy(std::begin(special), std::end(special), values.begin() + 100);
+  on_each_variant_and_placement([&] {
+    for (const DType dtype : kHalfDTypes) {
+      const Tensor master = make_elements(values), weight = make_unwritten(dtype, {kSize});
+      run(arguments(master, weight, {}));
+      expect_rounded_masters(master, weight, {});
+      EXPECT_EQ(elements_of<float>(master).size(), values.size());
+    }
+  });
+}
+
+// Elements far into a parameter, across 2^34: the number of a group of four passes 32 bits in the middle of a vector.
+TEST(AdamWRounding, CountsElementsWithMoreThan32Bits) {
+  on_each_variant_and_placement([] {
+    constexpr int64_t kSize = 77;
+    const Key key{.first_element = (int64_t{1} << 34) - 24};
+    const Tensor master = make_tensor(DType::kF32, {kSize}, random_values(kSize, 2)),
+                 weight = make_unwritten(DType::kBF16, {kSize});
+    run(arguments(master, weight, key));
+    expect_rounded_masters(master, weight, key);
+  });
+}
+
+TEST(AdamWRounding, WritesTheWeightAgainAsTheUpdateDid) {
+  on_each_variant_and_placement([] {
+    for (const WeightRounding rounding : {WeightRounding::kNearest, WeightRounding::kStochastic}) {
+      for (const DType dtype : kFloatDTypes) {
+        const Tensor master = make_tensor(DType::kF32, {131}, random_values(131, 2)),
+                     weight = make_unwritten(dtype, {131}), again = make_unwritten(dtype, {131});
+        AdamWArgs args = update_arguments(master, weight, {}), alone = arguments(master, again, {});
+        args.rounding = alone.rounding = rounding;
+        run(args);
+        const std::vector<std::byte> updated = bytes_of(master);
+        run(alone);
+        EXPECT_EQ(bytes_of(again), bytes_of(weight));
+        EXPECT_EQ(bytes_of(master), updated);
+        if (dtype == DType::kF32) {
+          EXPECT_EQ(bytes_of(again), updated) << "an fp32 weight is the master";
+        }
+      }
+    }
+  });
+}
+
+TEST(AdamWRounding, PartsRoundAsTheWholeDoes) {
+  on_each_variant_and_placement([] {
+    const Tensor master = make_tensor(DType::kF32, {200}, random_values(200, 2));
+    const Tensor whole = make_unwritten(DType::kBF16, {200}), parts = make_unwritten(DType::kBF16, {200});
+    run(arguments(master, whole, {}));
+    for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, 68}, {68, 4}, {72, 128}}) {
+      Key key;
+      key.first_element += begin;
+      run(arguments(master.slice(begin, count), parts.slice(begin, count), key));
+    }
+    EXPECT_EQ(bytes_of(parts), bytes_of(whole));
+  });
+}
+
+TEST(AdamWRounding, EveryPartOfTheKeyMatters) {
+  constexpr int64_t kSize = 500;
+  const Tensor master = make_tensor(DType::kF32, {kSize}, random_values(kSize, 2));
+  const auto rounded = [&](const Key& key) {
+    const Tensor weight = make_unwritten(DType::kBF16, {kSize});
+    run(arguments(master, weight, key));
+    return bytes_of(weight);
+  };
+  const std::vector<std::byte> first = rounded({});
+  EXPECT_EQ(rounded({}), first);
+  std::vector<Key> others(5);
+  others[0].key ^= 1;
+  others[1].key ^= uint64_t{1} << 40;
+  others[2].parameter += 1;
+  others[3].first_element += 4;
+  others[4].update += 1;
+  for (const Key& other : others) EXPECT_NE(rounded(other), first);
+}
+
+// One value in many elements: the mean has the standard deviation gap * sqrt(f (1 - f) / n).
+TEST(AdamWRounding, TheMeanOverElementsIsTheMaster) {
+  constexpr int64_t kSize = 20000;
+  constexpr double kValue = 1.0 + 0x1p-7 * 0.3125, kGap = 0x1p-7;  // of bf16, and no tie of fp16's either
+  const Tensor master = make_tensor(DType::kF32, {kSize}, std::vector<double>(kSize, kValue));
+  const Tensor weight = make_unwritten(DType::kBF16, {kSize});
+  run(arguments(master, weight, {}));
+  double sum = 0.0;
+  for (const double value : values_of(weight)) sum += value;
+  EXPECT_NEAR(sum / kSize, kValue, 5.0 * kGap * std::sqrt(0.3125 * 0.6875 / kSize));  // five standard deviations
+}
+
+TEST(AdamWRounding, LeavesTheWeightWhereTheVerdictSaysSo) {
+  UpdateControl control = kRoundingControl;
+  control.apply = 0;
+  for (const bool updates : {false, true}) {
+    const Tensor master = make_tensor(DType::kF32, {65}, random_values(65, 2)),
+                 weight = make_unwritten(DType::kF16, {65});
+    const std::vector<std::byte> before = bytes_of(weight);
+    AdamWArgs args = updates ? update_arguments(master, weight, {}) : arguments(master, weight, {});
+    args.control = make_record(control);
+    run(args);
+    EXPECT_EQ(bytes_of(weight), before);
+  }
+}
+
+TEST(AdamWRounding, TheSameBitsOnEverySchedule) {
+  for (const DType dtype : kHalfDTypes) {
+    expect_same_bits_on_every_schedule([&] {
+      const int64_t n = device_under_test().large(50001);
+      const Tensor master = make_tensor(DType::kF32, {n}, random_values(n, 2)), weight = make_unwritten(dtype, {n});
+      run(update_arguments(master, weight, {}));
+      return std::vector<Tensor>{master, weight};
+    });
+  }
+}
+
+TEST(AdamWRounding, NamesWhatIsWrong) {
+  const Tensor master = make_tensor(DType::kF32, {8}, random_values(8, 2)), weight = make_unwritten(DType::kBF16, {8});
+  expect_contract_error([&] { run(arguments(master, weight, {.first_element = 6})); },
+                        "[adamw] first_element must be a multiple of 4");
+  expect_contract_error([&] { run(arguments(master, {}, {})); }, "there must be a master and a weight to write");
+  AdamWArgs half = update_arguments(master, weight, {});
+  half.m = {};
+  expect_contract_error([&] { run(half); }, "[adamw] m must be given");
 }
 
 }  // namespace

@@ -158,7 +158,7 @@ FormatLosses losses_of(const Matrix& matrix, DType dtype, TensorFormat format, B
       .scale = has_tensor_scale(format.scaling) ? make_elements(std::vector<float>{scale}) : Tensor(),
       .record = record,
       .mode = mode});
-  return read_record<FormatLosses>(record);
+  return fetch_record<FormatLosses>(record);
 }
 
 // As a tensor of this dtype holds it.

@@ -61,7 +61,7 @@ void expect_contract(const std::vector<float>& values, const CodeCase& of) {
       if (transposed.defined()) expect_code(turned_codes[turned], expected[at], format.format, row, column);
     }
   }
-  const QuantizeRecord found = read_record<QuantizeRecord>(record), wanted = record_of(read);
+  const QuantizeRecord found = fetch_record<QuantizeRecord>(record), wanted = record_of(read);
   EXPECT_EQ(found.amax, std::max(1u, wanted.amax));
   EXPECT_EQ(found.non_finite, 5 + wanted.non_finite);
 }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
-#include "core/cuda/datasheet_peaks.h"
+#include "core/cuda/device_models.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa {

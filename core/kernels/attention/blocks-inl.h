@@ -1,0 +1,268 @@
+// Blocks of attention in fp32 scratch: copies, the online softmax, and sums over segments. Rows are padded to whole
+// vectors.
+#if defined(MANTISSA_CORE_CPU_ATTENTION_BLOCKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MANTISSA_CORE_CPU_ATTENTION_BLOCKS_INL_H_
+#undef MANTISSA_CORE_CPU_ATTENTION_BLOCKS_INL_H_
+#else
+#define MANTISSA_CORE_CPU_ATTENTION_BLOCKS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/cpu/memory.h"
+#include "core/cpu/simd_math-inl.h"
+#include "core/kernels/attention/segments_cpu.h"
+#include "core/kernels/gemm/small_gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace mantissa::cpu::HWY_NAMESPACE {
+
+// head_dim rounded up to whole vectors (and so to a multiple of 4).
+HWY_INLINE int64_t padded_dim(int64_t head_dim) {
+  return (head_dim + float_lanes() - 1) / float_lanes() * float_lanes();
+}
+
+// dst (rows, padded) = scale * src (rows, dim); the padding is 0.
+template <typename T>
+HWY_INLINE void read_block(const T* src, int64_t src_row, int64_t rows, int64_t dim, float scale, float* dst,
+                           int64_t padded) {
+  const auto factor = hn::Set(FloatTag(), scale);
+  for (int64_t r = 0; r < rows; ++r, src += src_row, dst += padded) {
+    for_each_vector(dim, [&](int64_t i, int64_t count)
+                             MANTISSA_VECTOR_LAMBDA { store(hn::Mul(load(src + i, count), factor), dst + i); });
+  }
+}
+
+// dst (rows, dim) = scale * src (rows, padded).
+template <typename T>
+HWY_INLINE void write_block(const float* src, int64_t padded, int64_t rows, int64_t dim, float scale, T* dst,
+                            int64_t dst_row) {
+  const auto factor = hn::Set(FloatTag(), scale);
+  for (int64_t r = 0; r < rows; ++r, src += padded, dst += dst_row) {
+    for_each_vector(dim, [&](int64_t i, int64_t count)
+                             MANTISSA_VECTOR_LAMBDA { store(hn::Mul(load(src + i), factor), dst + i, count); });
+  }
+}
+
+// dst (padded, kAttentionBlock) = transpose of src (rows, padded). Clears the rows of src up to the next multiple of 4,
+// and the columns of dst beyond those.
+HWY_INLINE void transpose_block(float* src, int64_t rows, int64_t padded, float* dst) {
+  const int64_t rows4 = (rows + 3) / 4 * 4;
+  std::fill(src + rows * padded, src + rows4 * padded, 0.0f);
+  transpose_padded(src, padded, rows4, padded, dst, kAttentionBlock);
+  if (rows4 == kAttentionBlock) return;
+  for (int64_t r = 0; r < padded; ++r)
+    std::fill(dst + r * kAttentionBlock + rows4, dst + (r + 1) * kAttentionBlock, 0.0f);
+}
+
+// ---- The online softmax of a block of queries, independent of how its products are computed:
+//   m' = max(m, rowmax(s)), p = exp(s - m'), l = exp(m - m') l + rowsum(p), o = exp(m - m') o + p v;  out = o / l.
+// A NaN score makes p, l and out NaN even if the maximum misses it.
+//
+// Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
+
+// Multiplies row[0, count) by `scale` and returns the maximum. May write whole vectors: rows are padded.
+HWY_INLINE float scaled_row_max(float* row, int64_t count, float scale) {
+  const FloatTag df;
+  const auto factor = hn::Set(df, scale);
+  const auto lowest = hn::Set(df, -std::numeric_limits<float>::infinity());
+  auto largest = lowest;
+  for_each_vector(count, [&](int64_t i, int64_t lanes) MANTISSA_VECTOR_LAMBDA {
+    const auto mask = hn::FirstN(df, static_cast<size_t>(lanes));
+    const auto scaled = hn::Mul(load(row + i), factor);
+    store(scaled, row + i);
+    largest = hn::Max(largest, hn::IfThenElse(mask, scaled, lowest));
+  });
+  return hn::GetLane(hn::MaxOfLanes(df, largest));
+}
+
+// row[j] = exp(row[j] - maximum) for j < count, and 0 from there up to kAttentionBlock. Returns the sum.
+HWY_INLINE float exponentiate_row(float* row, int64_t count, float maximum) {
+  const FloatTag df;
+  const auto offset = hn::Set(df, maximum);
+  auto sum = hn::Zero(df);
+  int64_t end = 0;
+  for_each_vector(count, [&](int64_t i, int64_t lanes) MANTISSA_VECTOR_LAMBDA {
+    const auto p = zero_beyond(exp(hn::Sub(load(row + i), offset)), lanes);
+    store(p, row + i);
+    sum = hn::Add(sum, p);
+    end = i + float_lanes();
+  });
+  for (; end < kAttentionBlock; end += float_lanes()) store(hn::Zero(df), row + end);
+  return hn::GetLane(hn::SumOfLanes(df, sum));
+}
+
+HWY_INLINE void scale_row(float* row, int64_t padded, float factor) {
+  const auto v = hn::Set(FloatTag(), factor);
+  for (int64_t i = 0; i < padded; i += float_lanes()) store(hn::Mul(load(row + i), v), row + i);
+}
+
+// State of a block of queries while it iterates over the key blocks.
+struct RunningSoftmax {
+  float* scores;                    // (64, 64) of one key block, then probabilities
+  float* sums;                      // (64, padded): of probabilities times values
+  float *maxima, *totals;           // (64), running
+  float *references, *corrections;  // (64), of one key block
+
+  RunningSoftmax(ScratchLayout& layout, int64_t padded)
+      : scores(layout.take<float>(kAttentionBlock * kAttentionBlock)),
+        sums(layout.take<float>(kAttentionBlock * padded)),
+        maxima(layout.take<float>(kAttentionBlock)),
+        totals(layout.take<float>(kAttentionBlock)),
+        references(layout.take<float>(kAttentionBlock)),
+        corrections(layout.take<float>(kAttentionBlock)) {}
+
+  void begin(int64_t rows, int64_t padded) const {
+    std::fill(sums, sums + rows * padded, 0.0f);
+    std::fill(maxima, maxima + kAttentionBlock, -std::numeric_limits<float>::infinity());
+    std::fill(totals, totals + kAttentionBlock, 0.0f);
+  }
+};
+
+// Turns the scores of one block, times `scale`, into probabilities relative to the new running maximum. Rescales
+// earlier sums to it.
+HWY_INLINE void softmax_block(const RunningSoftmax& s, int64_t rows, int64_t keys, bool diagonal, float scale,
+                              int64_t padded) {
+  const FloatTag df;
+  const auto lowest = hn::Set(df, -std::numeric_limits<float>::infinity());
+  const auto visible = [&](int64_t r) { return diagonal ? std::min(keys, r + 1) : keys; };
+  for (int64_t r = 0; r < rows; ++r) {
+    s.references[r] = scaled_row_max(s.scores + r * kAttentionBlock, visible(r), scale);
+  }
+  for (int64_t r = 0; r < rows; r += float_lanes()) {  // all arrays are padded to whole vectors
+    const auto before = load(s.maxima + r), block = load(s.references + r);
+    const auto maximum = hn::IfThenElse(hn::Gt(before, block), before, block);
+    // While every score is -Inf any finite reference gives p = 0; -Inf itself would give NaN.
+    const auto reference = hn::IfThenElse(hn::Eq(maximum, lowest), hn::Zero(df), maximum);
+    const auto correction = exp(hn::Sub(before, reference));
+    store(maximum, s.maxima + r);
+    store(reference, s.references + r);
+    store(correction, s.corrections + r);
+    store(hn::Mul(load(s.totals + r), correction), s.totals + r);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    s.totals[r] += exponentiate_row(s.scores + r * kAttentionBlock, visible(r), s.references[r]);
+    if (s.corrections[r] != 1.0f) scale_row(s.sums + r * padded, padded, s.corrections[r]);
+  }
+}
+
+// Writes the block's out and lse.
+template <typename T>
+HWY_INLINE void finish_queries(const AttentionForwardArgs& args, const AttentionBlocks& shape, const RunningSoftmax& s,
+                               int64_t b, int64_t head, int64_t query_block, int64_t padded) {
+  const int64_t rows = shape.block_rows(query_block), first = query_block * kAttentionBlock;
+  float* lse = args.lse.data<float>() + shape.lse_offset(b, head, first);
+  for (int64_t r = 0; r < rows; ++r) {
+    scale_row(s.sums + r * padded, padded, 1.0f / s.totals[r]);
+    lse[r] = s.maxima[r] + std::log(s.totals[r]);
+  }
+  write_block(s.sums, padded, rows, shape.head_dim, 1.0f, args.out.data<T>() + shape.out_offset(b, head, first),
+              shape.out_row());
+}
+
+// ---- The backward pass by segments
+
+inline KeySums take_sums(ScratchLayout& layout, int64_t floats) {
+  float* const d_keys = layout.take<float>(floats);
+  return {d_keys, layout.take<float>(floats)};
+}
+
+HWY_INLINE void clear(const KeySums& sums, int64_t floats) {
+  std::fill_n(sums.d_keys, floats, 0.0f);
+  std::fill_n(sums.d_values, floats, 0.0f);
+}
+
+// total += part; `floats` is a multiple of the vector length.
+HWY_INLINE void add(const KeySums& part, int64_t floats, const KeySums& total) {
+  for (int64_t i = 0; i < floats; i += float_lanes()) {
+    store(hn::Add(load(total.d_keys + i), load(part.d_keys + i)), total.d_keys + i);
+    store(hn::Add(load(total.d_values + i), load(part.d_values + i)), total.d_values + i);
+  }
+}
+
+// Adds the run's queries that see key_block to the run's sums. body(begin, end, sums) adds query blocks [begin, end).
+template <typename Body>
+HWY_INLINE void add_segments(const AttentionSegments& shape, const SegmentRun& run, int64_t key_block, int64_t columns,
+                             const Body& body) {
+  const KeySums total = run.total.from(key_block * kAttentionBlock * columns);
+  const int64_t first = shape.first_segment(key_block), floats = shape.block_rows(key_block) * columns;
+  for (int64_t segment = std::max(first, run.begin); segment < run.end; ++segment) {
+    const int64_t begin = std::max(shape.segment_begin(segment), shape.query_blocks_begin(key_block));
+    const bool is_first = segment == first && run.head % shape.group() == 0;  // the total is still 0
+    const bool apart = run.part.d_keys != nullptr && !is_first;
+    const KeySums& sums = apart ? run.part : total;
+    if (is_first || shape.segments_of_group() > 1) clear(sums, floats);
+    body(begin, shape.segment_end(segment), sums);
+    if (apart) add(run.part, floats, total);
+  }
+}
+
+// Writes d_k = key_scale * sums.d_keys and d_v = sums.d_values of `rows` keys from `first` on.
+template <typename T>
+void write_keys(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t kv_head,
+                int64_t first, int64_t rows, const KeySums& sums, int64_t columns, float key_scale) {
+  T* d_qkv = args.d_qkv.data<T>();
+  write_block(sums.d_keys, columns, rows, shape.head_dim, key_scale, d_qkv + shape.key_offset(b, kv_head, first),
+              shape.qkv_row());
+  write_block(sums.d_values, columns, rows, shape.head_dim, 1.0f, d_qkv + shape.value_offset(b, kv_head, first),
+              shape.qkv_row());
+}
+
+// Adds the partial sums of one key block, in the order of add_segments(), into the first of them. Writes d_k and d_v.
+template <typename T>
+void finish_key_block(const AttentionBackwardArgs& args, const AttentionSegments& shape, int64_t b, int64_t kv_head,
+                      int64_t key_block, float* of_head, int64_t columns, float key_scale) {
+  const int64_t first = shape.first_segment(key_block), rows = shape.block_rows(key_block);
+  const auto sums = [&](int64_t g, int64_t segment) {
+    return shape.sums(of_head, g, segment, columns).from(key_block * kAttentionBlock * columns);
+  };
+  const KeySums total = sums(0, first);
+  for (int64_t g = 0; g < shape.group(); ++g) {
+    for (int64_t segment = g == 0 ? first + 1 : first; segment < shape.segments(); ++segment) {
+      add(sums(g, segment), rows * columns, total);
+    }
+  }
+  write_keys<T>(args, shape, b, kv_head, key_block * kAttentionBlock, rows, total, columns, key_scale);
+}
+
+// The kernels of a backward pass from Way, which has
+//   T                                     dtype of the operands
+//   columns(head_dim)                     per row of partial sums
+//   key_scale(shape)                      factor of d_k
+//   scratch(shape, begin, end, keys)      for segments [begin, end) of a query head; sums for `keys` keys
+//   run(args, shape, scratch, run)        adds the run to its sums and writes its d_q
+template <typename Way>
+struct BackwardKernels {
+  using Args = AttentionBackwardArgs;
+  using Shape = AttentionSegments;
+
+  static void head(const Args& args, const Shape& shape, int64_t b, int64_t kv_head) {
+    const auto s = Way::scratch(shape, 0, shape.segments(), shape.sequence_length);
+    for (int64_t g = 0; g < shape.group(); ++g) {
+      Way::run(args, shape, s, shape.whole_head(b, kv_head * shape.group() + g, s.total, s.part));
+    }
+    write_keys<typename Way::T>(args, shape, b, kv_head, 0, shape.sequence_length, s.total,
+                                Way::columns(shape.head_dim), Way::key_scale(shape));
+  }
+
+  static void segment(const Args& args, const Shape& shape, int64_t b, int64_t head, int64_t segment, float* of_head) {
+    const KeySums sums = shape.sums(of_head, head % shape.group(), segment, Way::columns(shape.head_dim));
+    Way::run(args, shape, Way::scratch(shape, segment, segment + 1, 0),
+             {.b = b, .head = head, .begin = segment, .end = segment + 1, .total = sums});
+  }
+
+  static void finish(const Args& args, const Shape& shape, int64_t b, int64_t kv_head, int64_t key_block,
+                     float* of_head) {
+    finish_key_block<typename Way::T>(args, shape, b, kv_head, key_block, of_head, Way::columns(shape.head_dim),
+                                      Way::key_scale(shape));
+  }
+
+  static AttentionBackwardKernels all(int64_t head_dim) { return {head, segment, finish, Way::columns(head_dim)}; }
+};
+
+}  // namespace mantissa::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, flipped for each target
