@@ -7,11 +7,8 @@
 #include "core/ops/attention.h"
 #include "core/ops/dropout.h"
 #include "core/ops/embedding.h"
-#include "core/ops/layer_norm.h"
 #include "core/ops/linear.h"
-#include "core/ops/linear_cross_entropy.h"
-#include "core/ops/rms_norm.h"
-#include "core/ops/rope.h"
+#include "core/ops/norm.h"
 
 namespace mantissa {
 namespace {

@@ -73,7 +73,8 @@ std::vector<ValueRange> FaultSearch::inputs_of(const SearchedOp& op) {
     if (const auto range = ranges_.find(input); range != ranges_.end()) inputs.push_back(range->second);
   }
   for (const Parameter* parameter : op.parameters) {
-    inputs.push_back(range_of(fmt::format("parameter '{}'", parameter->name), parameter->weight));
+    const Tensor weight = weights_.cast(*parameter, parameter->working_dtype, stream_);
+    inputs.push_back(range_of(fmt::format("parameter '{}'", parameter->name), weight));
   }
   return inputs;
 }

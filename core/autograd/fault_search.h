@@ -7,13 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "core/autograd/derived_weights.h"
 #include "core/autograd/parameter.h"
-#include "core/autograd/pass.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {
+
+// Direction of a pass over a model.
+enum class Pass : uint8_t { kForward, kBackward };
 
 // Magnitudes of a tensor.
 struct ValueRange {
@@ -54,7 +57,8 @@ struct SearchedOp {
 
 class FaultSearch {
  public:
-  FaultSearch(Backend& backend, Stream& stream) : backend_(backend), stream_(stream) {}
+  FaultSearch(Backend& backend, Stream& stream, DerivedWeights& weights)
+      : backend_(backend), stream_(stream), weights_(weights) {}
 
   // All of these block, and do nothing once something is found.
   // Checks the op's output.
@@ -79,6 +83,7 @@ class FaultSearch {
 
   Backend& backend_;
   Stream& stream_;
+  DerivedWeights& weights_;
   std::map<int, ValueRange> ranges_;    // of outputs, by slot
   std::map<int, std::string> lowered_;  // layers of linear ops and attention, by output slot
   std::optional<ValueRange> incoming_;

@@ -7,29 +7,26 @@ namespace {
 
 constexpr std::string_view kProductNames[] = {"fprop", "dgrad", "wgrad"};
 constexpr std::string_view kRoleNames[] = {"activation", "weight", "gradient"};
+constexpr std::string_view kFp32ProductNames[] = {"fp32", "tf32", "bf16x3", "bf16x6"};
+
+// The value whose name is `text`; names are in the order of the enum.
+template <typename Enum, size_t kCount>
+std::optional<Enum> parse(const std::string_view (&names)[kCount], std::string_view text) {
+  const auto found = std::find(std::begin(names), std::end(names), text);
+  if (found == std::end(names)) return std::nullopt;
+  return static_cast<Enum>(found - std::begin(names));
+}
 
 }  // namespace
 
 std::string_view name(Product product) { return kProductNames[static_cast<size_t>(product)]; }
 std::string_view name(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
+std::string_view name(Fp32Products products) { return kFp32ProductNames[static_cast<size_t>(products)]; }
 
-std::optional<Product> parse_product(std::string_view text) {
-  for (const Product product : kAllProducts) {
-    if (name(product) == text) return product;
-  }
-  return std::nullopt;
-}
-
-std::optional<Role> parse_role(std::string_view text) {
-  for (const Role role : kAllRoles) {
-    if (name(role) == text) return role;
-  }
-  return std::nullopt;
-}
-
-bool LinearFormats::rounds(Product product) const {
-  return std::all_of(std::begin(kAllRoles), std::end(kAllRoles),
-                     [&](Role role) { return !multiplies(product, role) || at(product, role); });
+std::optional<Product> parse_product(std::string_view text) { return parse<Product>(kProductNames, text); }
+std::optional<Role> parse_role(std::string_view text) { return parse<Role>(kRoleNames, text); }
+std::optional<Fp32Products> parse_fp32_products(std::string_view text) {
+  return parse<Fp32Products>(kFp32ProductNames, text);
 }
 
 bool LinearFormats::uses(Scaling scaling) const {

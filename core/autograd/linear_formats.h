@@ -1,5 +1,5 @@
-// LinearFormats: the formats to which a linear layer rounds the operands of its three products. Plain data that ops
-// read; built by amp/.
+// How a linear layer makes its three products: the formats to which it rounds their operands, and the method for fp32
+// operands. Plain data that ops read; built by amp/.
 #pragma once
 
 #include <array>
@@ -26,17 +26,17 @@ std::string_view name(Role role);        // "activation", "weight", "gradient"
 std::optional<Product> parse_product(std::string_view text);
 std::optional<Role> parse_role(std::string_view text);
 
+// Operand a and operand b of a product.
+struct ProductRoles {
+  Role a, b;
+};
+constexpr ProductRoles roles_of(Product product) {
+  if (product == Product::kForward) return {Role::kActivation, Role::kWeight};
+  return {Role::kGradient, product == Product::kInputGradient ? Role::kWeight : Role::kActivation};
+}
 // Whether the product has such an operand.
 constexpr bool multiplies(Product product, Role role) {
-  switch (product) {
-    case Product::kForward:
-      return role != Role::kGradient;
-    case Product::kInputGradient:
-      return role != Role::kActivation;
-    case Product::kWeightGradient:
-      return role != Role::kWeight;
-  }
-  return false;
+  return roles_of(product).a == role || roles_of(product).b == role;
 }
 
 class LinearFormats {
@@ -48,7 +48,7 @@ class LinearFormats {
     if (multiplies(product, role)) formats_[index(product, role)] = format;
   }
   // Whether both operands of the product are rounded.
-  bool rounds(Product product) const;
+  bool rounds(Product product) const { return at(product, roles_of(product).a) && at(product, roles_of(product).b); }
   // Whether any operand is rounded.
   bool any() const { return *this != LinearFormats(); }
   // Whether any operand has this scaling.
@@ -61,5 +61,23 @@ class LinearFormats {
   }
   std::array<std::optional<TensorFormat>, std::size(kAllProducts) * std::size(kAllRoles)> formats_{};
 };
+
+// How linear layers that compute in fp32 make their products.
+enum class Fp32Products : uint8_t {
+  kFp32,    // operands as they are
+  kTf32,    // operands rounded to tf32, see Fp32Math
+  kBf16x3,  // sum of three products of bf16 matrices, see core/ops/fp32_product.h
+  kBf16x6,  // sum of six
+};
+inline constexpr Fp32Products kAllFp32Products[] = {Fp32Products::kFp32, Fp32Products::kTf32, Fp32Products::kBf16x3,
+                                                    Fp32Products::kBf16x6};
+
+std::string_view name(Fp32Products products);  // "fp32", "tf32", "bf16x3", "bf16x6": as in configurations
+std::optional<Fp32Products> parse_fp32_products(std::string_view text);
+
+// Number of bf16 products that make one fp32 product; 0 for kFp32 and kTf32.
+constexpr int bf16_products(Fp32Products products) {
+  return products == Fp32Products::kBf16x3 ? 3 : products == Fp32Products::kBf16x6 ? 6 : 0;
+}
 
 }  // namespace mantissa

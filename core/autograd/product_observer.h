@@ -3,7 +3,6 @@
 
 #include <optional>
 
-#include "core/autograd/fp32_products.h"
 #include "core/autograd/linear_formats.h"
 #include "core/autograd/parameter.h"
 #include "core/kernels/quantize/args.h"

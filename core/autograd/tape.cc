@@ -3,17 +3,29 @@
 #include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
+namespace {
 
-Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, WeightCastCache& casts,
+// Calls `restore` at the end of a scope, also when an exception leaves it.
+template <typename Restore>
+struct AtExit {
+  Restore restore;
+  ~AtExit() { restore(); }
+};
+template <typename Restore>
+AtExit(Restore) -> AtExit<Restore>;
+
+}  // namespace
+
+Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, DerivedWeights& weights,
            TapeOptions options)
     : backend_(backend),
       stream_(stream),
       arena_(arena),
       policy_(policy),
-      casts_(casts),
+      weights_(weights),
       options_(std::move(options)),
       precision_(&policy.at("")),
-      search_(backend, stream) {}
+      search_(backend, stream, weights) {}
 
 Tape::~Tape() {
   const auto give_back = [](const Node& node) {
@@ -34,12 +46,6 @@ Tape::LayerGuard::~LayerGuard() {
   tape_.precision_ = &tape_.policy_.at(tape_.layer_);
 }
 
-DType Tape::compute_dtype(Op op, DType first, DType widest_input) const {
-  return mantissa::compute_dtype(*precision_, autocast_state(), op, first, widest_input);
-}
-
-LinearFormats Tape::linear_formats() const { return mantissa::linear_formats(*precision_, autocast_state()); }
-
 Tensor Tape::cast(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
   Tensor copy = allocate(dtype, tensor.shape(), "cast");
@@ -47,8 +53,9 @@ Tensor Tape::cast(const Tensor& tensor, DType dtype) {
   return copy;
 }
 
-Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
+Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, std::vector<Parameter*> parameters,
                  Backward backward) {
+  std::erase(parameters, nullptr);
   if (!is_second_run_ && options_.after_op) options_.after_op(layer_, name(op), output);
   if (options_.check_outputs) return examine(op, std::move(output), inputs, parameters);
   if (!training()) return Var{std::move(output)};
@@ -100,10 +107,6 @@ SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs, const
                     .parameters = parameters};
   for (const Var& input : inputs) result.inputs.push_back(input.slot);
   return result;
-}
-
-void Tape::show_incoming(const SearchedOp& op, const Tensor& d_out) {
-  if (options_.check_gradients) search_.enter_backward(op, d_out);
 }
 
 void Tape::plant_fault(const SearchedOp& op) {
@@ -176,7 +179,7 @@ void Tape::backward(const Var& loss) {
     std::optional<SearchedOp> shown;
     if (d_out.defined()) {
       shown = std::move(running_.source);
-      if (shown) show_incoming(*shown, d_out);
+      if (shown && options_.check_gradients) search_.enter_backward(*shown, d_out);
       running_.backward(*this, std::move(d_out));
       if (shown) plant_fault(*shown);
     }
@@ -189,6 +192,53 @@ void Tape::backward(const Var& loss) {
     if (search_.found()) return;
     if (options_.between_nodes) options_.between_nodes();
   }
+}
+
+void Tape::go_to(const Position& position) {
+  layer_ = position.layer;
+  precision_ = &policy_.at(layer_);
+  random_sites_ = position.random_sites;
+  autocast_state() = position.autocast;
+}
+
+// A segment is one node. Its backward function records the segment's own nodes in its place, and the backward pass
+// continues with them. Gradients, use counts and hooks are the same as without recomputation.
+Var Tape::recompute(Var input, Segment segment) {
+  if (!recomputes() || !is_recording()) return segment(*this, std::move(input));
+  const Position begin = position();
+  std::vector<Parameter*> parameters;
+  Tensor output;
+  {
+    dropped_parameters_ = &parameters;  // ops run without being recorded; the parameters that they use go here
+    const AtExit record_again{[this] { dropped_parameters_ = nullptr; }};
+    output = segment(*this, Var{input.value}).value;
+  }
+  Var made = push_node(std::move(output), {input}, parameters,
+                       [begin, input, segment = std::move(segment)](Tape& tape, Tensor d_out) {
+                         const AtExit return_here{[&tape, here = tape.position()] {
+                           tape.is_second_run_ = false;
+                           tape.go_to(here);
+                         }};
+                         tape.go_to(begin);
+                         tape.is_second_run_ = true;
+                         tape.searched_.clear();  // each layer is in one segment, so its op numbers start again
+                         const Var again = segment(tape, input);
+                         MANTISSA_CHECK(again.slot >= 0 && again.slot != input.slot,
+                                        "[tape.recompute] a segment must return a value that its own ops made");
+                         tape.slots_[static_cast<size_t>(again.slot)].gradient = std::move(d_out);
+                       });
+  if (options_.check_gradients) {  // ops that read the output identify it by the op that made it
+    last_dropped_.slot = made.slot;
+    search_.remember(last_dropped_, made.value);
+  }
+  return made;
+}
+
+Var Tape::remakeable(Var y, Remake remake) const {
+  if (y.slot >= 0 && options_.recompute == Recompute::kSelective) {
+    y.remake = std::make_shared<const Remake>(std::move(remake));
+  }
+  return y;
 }
 
 }  // namespace mantissa

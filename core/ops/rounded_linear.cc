@@ -1,7 +1,6 @@
-#include "core/ops/rounded_linear.h"
-
-#include "core/autograd/saved_value.h"
+// The linear layer with 8-bit or 4-bit product operands.
 #include "core/ops/fp32_product.h"
+#include "core/ops/linear.h"
 #include "core/ops/rounded_operand.h"
 
 namespace mantissa {
@@ -168,9 +167,7 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
   const SavedInput input(layer, x, value, a, tape.is_observed());
   const int slot = x.slot;
   x.value = Tensor();
-  std::vector<Parameter*> parameters{&weight};
-  if (bias) parameters.push_back(bias);
-  return tape.record(Op::kLinear, y, {Var{{}, slot}}, parameters,
+  return tape.record(Op::kLinear, y, {Var{{}, slot}}, {&weight, bias},
                      [layer, input, slot, x_dtype, x_shape](Tape& t, const Tensor& dy) {
                        std::optional<RoundedMatrix> rounded_dy;
                        if (slot >= 0) {

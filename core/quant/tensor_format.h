@@ -1,6 +1,7 @@
 // TensorFormat: a low-precision format and the recipe of its scales. Plain data.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,7 +25,7 @@ inline constexpr Scaling kAllScalings[] = {Scaling::kDelayed, Scaling::kCurrent,
 struct TensorFormat {
   Format format = Format::kE4M3;  // e4m3, e5m2 or e2m1
   Scaling scaling = Scaling::kCurrent;
-  bool operator==(const TensorFormat&) const = default;
+  auto operator<=>(const TensorFormat&) const = default;
 };
 
 // Values in a block along one dimension; 0 if the tensor has one scale.

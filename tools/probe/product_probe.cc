@@ -4,7 +4,7 @@
 
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
-#include "core/ops/code_products.h"
+#include "core/ops/rounded_operand.h"
 #include "core/ops/fp32_product.h"
 #include "core/quant/hadamard.h"
 

@@ -54,12 +54,13 @@ std::vector<MemoryTable> predict_memory_tables(const Config& config, int ranks, 
 }
 
 MemoryTable measure_memory_table(const Session& session) {
+  const DerivedWeights& weights = session.runtime.derived_weights;
   return {.parameters = session.runtime.parameters.numel(),
           .state = measure_memory(session.buckets, session.reducer, session.optimizer),
           .activations = session.runtime.arena->peak_bytes(),
-          .casts = session.runtime.casts.size_bytes() + session.runtime.rounded_weights.size_bytes() +
+          .casts = weights.size_bytes(DerivedKind::kCast) + weights.size_bytes(DerivedKind::kRounded) +
                    session.runtime.delayed_scales->size_bytes() + session.amaxes.size_bytes(),
-          .packed = session.runtime.operand_caches.size_bytes()};
+          .packed = weights.size_bytes(DerivedKind::kPacked)};
 }
 
 std::string to_text(const MemoryTable& predicted, const MemoryTable* measured) {

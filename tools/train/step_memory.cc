@@ -80,10 +80,11 @@ class Walk {
   const Model& model() const { return *model_; }
   size_t arena_bytes() const { return arena_.peak_bytes(); }
   size_t cast_bytes() const {
-    return casts_.size_bytes() + rounded_weights_.size_bytes() + (scales_ ? scales_->size_bytes() : 0);
+    return weights_.size_bytes(DerivedKind::kCast) + weights_.size_bytes(DerivedKind::kRounded) +
+           (scales_ ? scales_->size_bytes() : 0);
   }
   size_t amax_bytes() const { return scales_ && !scales_->empty() ? scales_->records().size_bytes() : 0; }
-  size_t packed_bytes() const { return operand_caches_.size_bytes(); }
+  size_t packed_bytes() const { return weights_.size_bytes(DerivedKind::kPacked); }
 
   // What follows belongs to a training, which keeps the state of delayed scaling.
   void keep_delayed_scales() { scales_.emplace(parameters_, policy_, config_.precision.delayed, backend_, *stream_); }
@@ -130,13 +131,12 @@ class Walk {
  private:
   Tape make_tape(TapeOptions options) {
     options.recompute = config_.train.recompute;
-    options.operand_caches = &operand_caches_;
-    options.rounded_weights = &rounded_weights_;
+    options.keeps_packed = options.keeps_rounded = true;
     options.delayed_scales = scales_ ? &*scales_ : nullptr;
     options.random.step = backend_.make_tensor(DType::kI32, {1}, "step number");
     options.random.samples = config_.train.micro_batch;
     options.loss_gradient = backend_.make_tensor(DType::kF32, {1}, "loss gradient");
-    return Tape(backend_, *stream_, arena_, policy_, casts_, std::move(options));
+    return Tape(backend_, *stream_, arena_, policy_, weights_, std::move(options));
   }
 
   LossOutput loss(Tape& tape) { return model_->loss(tape, tokens_, tokens_, config_.model.context); }
@@ -147,9 +147,7 @@ class Walk {
   const AutocastPolicy policy_;
   ParameterSet parameters_;
   const std::unique_ptr<Model> model_;
-  WeightCastCache casts_{backend_};
-  OperandCaches operand_caches_{backend_};
-  RoundedWeights rounded_weights_{backend_};
+  DerivedWeights weights_{backend_};
   std::optional<DelayedScales> scales_;
   Arena arena_{backend_.reserve(kArenaBytes)};
   Tensor tokens_;

@@ -8,7 +8,7 @@
 
 #include "amp/autocast_policy.h"
 #include "core/kernels/fp8_gemm_support.h"
-#include "core/ops/code_products.h"
+#include "core/ops/rounded_operand.h"
 #include "models/model.h"
 #include "tools/config/config.h"
 

@@ -1,12 +1,11 @@
 // linear_cross_entropy: the same as a linear layer and its cross-entropy, whatever the size of the chunks.
-#include "core/ops/linear_cross_entropy.h"
+#include "core/ops/linear.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "core/ops/linear.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"
@@ -166,7 +165,7 @@ TEST_F(LinearCrossEntropyOp, ErrorsNameTheWeight) {
   const auto tape = host_.tape(fp32_);
   const Var narrow{host_.tensor(Values(6), {2, 3})};
   EXPECT_EQ(error_of([&] { linear_cross_entropy(*tape, narrow, weight_, host_.tensor(kTargets), 2); }),
-            "[linear_cross_entropy] 'head.weight' has shape (11, 5) (V, K); x must have shape (R, K), got (2, 3)");
+            "[linear_cross_entropy] 'head.weight' has shape (11, 5) (N, K); x must have shape (R, K), got (2, 3)");
 }
 
 }  // namespace

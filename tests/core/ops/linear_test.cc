@@ -109,7 +109,7 @@ TEST_F(LinearOp, BiasIsCastLikeTheWeight) {
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     EXPECT_EQ(host_.values(linear(*host_.tape(bf16_), x, weight, &bias).value), Values{1});
   }
-  EXPECT_EQ(host_.casts().casts(), 2) << "the weight and the bias, once for both";
+  EXPECT_EQ(host_.derived_weights().casts(), 2) << "the weight and the bias, once for both";
   EXPECT_EQ(host_.values(linear(*host_.tape(fp32_), x, weight, &bias).value), Values{1 + 0x1p-8f + 0x1p-20f});
 }
 
@@ -172,10 +172,10 @@ TEST_F(LinearOp, TwoUsesOfOneWeightAddUp) {
 TEST_F(LinearOp, WeightIsCastOncePerVersion) {
   const Var x{host_.tensor(Values(kRows * kInputs), {kRows, kInputs})};
   for (int micro_batch = 0; micro_batch < 3; ++micro_batch) linear(*host_.tape(bf16_), x, weight_, nullptr);
-  EXPECT_EQ(host_.casts().casts(), 1);
+  EXPECT_EQ(host_.derived_weights().casts(), 1);
   ++weight_.version;
   linear(*host_.tape(bf16_), x, weight_, nullptr);
-  EXPECT_EQ(host_.casts().casts(), 2);
+  EXPECT_EQ(host_.derived_weights().casts(), 2);
 }
 
 }  // namespace

@@ -2,8 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/ops/add.h"
-#include "core/ops/layer_norm.h"
-#include "core/ops/rms_norm.h"
+#include "core/ops/norm.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"

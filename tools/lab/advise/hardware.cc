@@ -6,7 +6,7 @@
 #include <cctype>
 #include <vector>
 
-#include "core/autograd/fp32_products.h"
+#include "core/autograd/linear_formats.h"
 #include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/cuda/datasheet_peaks.h"

@@ -99,7 +99,7 @@ class Walk {
         options.between_nodes = [this] { reducer_.progress(); };
       }
       enter("forward");
-      Tape tape(backend_, *stream_, arena_, policy_, casts_, std::move(options));
+      Tape tape(backend_, *stream_, arena_, policy_, weights_, std::move(options));
       const Tensor tokens = tokens_.slice(index * tokens_.dim(1), tokens_.dim(1));
       const LossOutput output = model_->loss(tape, tokens, tokens, config_.model.context);
       enter("step");
@@ -116,9 +116,9 @@ class Walk {
     return {.random = {.step = step_number_, .samples = config_.train.micro_batch},
             .loss_gradient = loss_gradient_,
             .recompute = config_.train.recompute,
-            .operand_caches = packs_ ? &operand_caches_ : nullptr,
-            .delayed_scales = &scales_,
-            .rounded_weights = &rounded_weights_};
+            .keeps_packed = packs_,
+            .keeps_rounded = true,
+            .delayed_scales = &scales_};
   }
 
   const Config& config_;
@@ -137,9 +137,7 @@ class Walk {
   AmaxExchange amaxes_;
   ShardedOptimizer optimizer_;
   VerdictReduction verdicts_;
-  WeightCastCache casts_{backend_};
-  OperandCaches operand_caches_{backend_};
-  RoundedWeights rounded_weights_{backend_};
+  DerivedWeights weights_{backend_};
   Arena arena_{backend_.reserve(kArenaBytes)};
   int64_t micro_batches_ = 0;
   bool packs_ = false;
