@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "core/tensor/device_identity.h"
+#include "core/tensor/tensor.h"
 
 namespace mantissa {
 

@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "core/base/run_reported.h"
+#include "core/base/log.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/generate/generate_verb.h"

@@ -2,6 +2,7 @@
 // a backward pass. It then reports the op and its inputs.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -67,9 +68,9 @@ class FaultSearch {
   void remember(const SearchedOp& op, const Tensor& output);
   // Call before the op's backward function runs. d_out: the gradient of its output.
   void enter_backward(const SearchedOp& op, const Tensor& d_out);
-  // Check a gradient that the backward function wrote or accumulated into: of an input (by slot) or of a parameter.
-  void examine_gradient(const SearchedOp& op, int input, const Tensor& gradient);
-  void examine_gradient(const SearchedOp& op, const Parameter& parameter);
+  // Checks the gradients that the backward function wrote or accumulated into: of inputs and of parameters.
+  // gradient_of(slot) may be undefined.
+  void examine_gradients(const SearchedOp& op, const std::function<const Tensor&(int slot)>& gradient_of);
   const std::optional<NonFiniteOp>& found() const { return found_; }
 
  private:
@@ -77,8 +78,6 @@ class FaultSearch {
   // Returns a report if `made` is not finite.
   std::optional<NonFiniteOp> judge(const SearchedOp& op, const Tensor& made);
   std::vector<ValueRange> inputs_of(const SearchedOp& op);
-  void examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient,
-                        const std::vector<int>& inputs);
   std::vector<std::string> stored_by(const SearchedOp& op, const std::vector<int>& inputs) const;
 
   Backend& backend_;

@@ -2,6 +2,7 @@
 // operands. Plain data that ops read; built by amp/.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -21,10 +22,13 @@ enum class Role : uint8_t { kActivation, kWeight, kGradient };  // x, W, dy
 inline constexpr Product kAllProducts[] = {Product::kForward, Product::kInputGradient, Product::kWeightGradient};
 inline constexpr Role kAllRoles[] = {Role::kActivation, Role::kWeight, Role::kGradient};
 
-std::string_view name(Product product);  // "fprop", "dgrad", "wgrad": as in configurations
-std::string_view name(Role role);        // "activation", "weight", "gradient"
-std::optional<Product> parse_product(std::string_view text);
-std::optional<Role> parse_role(std::string_view text);
+// Names as in configurations.
+inline constexpr std::string_view kProductNames[] = {"fprop", "dgrad", "wgrad"};
+inline constexpr std::string_view kRoleNames[] = {"activation", "weight", "gradient"};
+constexpr std::string_view name(Product product) { return kProductNames[static_cast<size_t>(product)]; }
+constexpr std::string_view name(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
+inline std::optional<Product> parse_product(std::string_view text) { return find_named(kAllProducts, text); }
+inline std::optional<Role> parse_role(std::string_view text) { return find_named(kAllRoles, text); }
 
 // Operand a and operand b of a product.
 struct ProductRoles {
@@ -52,7 +56,10 @@ class LinearFormats {
   // Whether any operand is rounded.
   bool any() const { return *this != LinearFormats(); }
   // Whether any operand has this scaling.
-  bool uses(Scaling scaling) const;
+  bool uses(Scaling scaling) const {
+    return std::any_of(formats_.begin(), formats_.end(),
+                       [&](auto format) { return format && format->scaling == scaling; });
+  }
   bool operator==(const LinearFormats&) const = default;
 
  private:
@@ -72,8 +79,11 @@ enum class Fp32Products : uint8_t {
 inline constexpr Fp32Products kAllFp32Products[] = {Fp32Products::kFp32, Fp32Products::kTf32, Fp32Products::kBf16x3,
                                                     Fp32Products::kBf16x6};
 
-std::string_view name(Fp32Products products);  // "fp32", "tf32", "bf16x3", "bf16x6": as in configurations
-std::optional<Fp32Products> parse_fp32_products(std::string_view text);
+inline constexpr std::string_view kFp32ProductNames[] = {"fp32", "tf32", "bf16x3", "bf16x6"};
+constexpr std::string_view name(Fp32Products products) { return kFp32ProductNames[static_cast<size_t>(products)]; }
+inline std::optional<Fp32Products> parse_fp32_products(std::string_view text) {
+  return find_named(kAllFp32Products, text);
+}
 
 // Number of bf16 products that make one fp32 product; 0 for kFp32 and kTf32.
 constexpr int bf16_products(Fp32Products products) {

@@ -11,8 +11,6 @@ struct AtExit {
   Restore restore;
   ~AtExit() { restore(); }
 };
-template <typename Restore>
-AtExit(Restore) -> AtExit<Restore>;
 
 }  // namespace
 
@@ -57,7 +55,12 @@ Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, std::vect
                  Backward backward) {
   std::erase(parameters, nullptr);
   if (!is_second_run_ && options_.after_op) options_.after_op(layer_, name(op), output);
-  if (options_.check_outputs) return examine(op, std::move(output), inputs, parameters);
+  if (options_.check_outputs) {  // keeps only the output's slot
+    const int slot = static_cast<int>(slots_.size());
+    slots_.push_back({output.dtype(), output.shape(), {}});
+    search_.examine(searched(op, slot, inputs, parameters), output);
+    return Var{std::move(output), slot};
+  }
   if (!training()) return Var{std::move(output)};
   if (is_recording()) {
     Var made = push_node(std::move(output), inputs, parameters, std::move(backward));
@@ -91,13 +94,6 @@ Var Tape::push_node(Tensor output, const std::vector<Var>& inputs, const std::ve
   return Var{std::move(output), slot};
 }
 
-Var Tape::examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
-  const int slot = static_cast<int>(slots_.size());
-  slots_.push_back({output.dtype(), output.shape(), {}});
-  search_.examine(searched(op, slot, inputs, parameters), output);
-  return Var{std::move(output), slot};
-}
-
 SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
   SearchedOp result{.op = op,
                     .layer = layer_,
@@ -114,18 +110,6 @@ void Tape::plant_fault(const SearchedOp& op) {
   for (const int input : op.inputs) {
     if (input < 0 || !slots_[static_cast<size_t>(input)].gradient.defined()) continue;
     return options_.after_backward(op.layer, name(op.op), slots_[static_cast<size_t>(input)].gradient);
-  }
-}
-
-void Tape::examine_gradients(const SearchedOp& op) {
-  if (!options_.check_gradients) return;
-  for (const int input : op.inputs) {
-    if (input < 0) continue;
-    const Tensor& gradient = slots_[static_cast<size_t>(input)].gradient;
-    if (gradient.defined()) search_.examine_gradient(op, input, gradient);
-  }
-  for (const Parameter* parameter : op.parameters) {
-    if (parameter->gradient_written) search_.examine_gradient(op, *parameter);
   }
 }
 
@@ -188,7 +172,10 @@ void Tape::backward(const Var& loss) {
     for (Parameter* parameter : parameters) {
       if (--parameter->pending_uses == 0 && options_.gradient_ready) options_.gradient_ready(*parameter);
     }
-    if (shown) examine_gradients(*shown);
+    if (shown && options_.check_gradients) {
+      search_.examine_gradients(
+          *shown, [this](int slot) -> const Tensor& { return slots_[static_cast<size_t>(slot)].gradient; });
+    }
     if (search_.found()) return;
     if (options_.between_nodes) options_.between_nodes();
   }

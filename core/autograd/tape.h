@@ -16,7 +16,6 @@
 #include "core/autograd/fault_search.h"
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
-#include "core/autograd/product_observer.h"
 #include "core/backend/backend.h"
 #include "core/tensor/arena.h"
 
@@ -39,6 +38,37 @@ struct GradientTarget {
   Tensor tensor;
   GradientMode mode = GradientMode::kWrite;
 };
+
+// --- observers: they receive the matrix products of the linear layers in a pass, with their operands
+
+// A matrix, rows first: x (R, K), W (N, K), dy (R, N). Valid, in stream order, until the call returns.
+struct ObservedOperand {
+  Tensor given{};       // before rounding, in the layer's compute dtype
+  Tensor multiplied{};  // what the product reads: `given` if not rounded, undefined if it reads codes
+  Tensor scale{};       // (1) fp32, the product is divided by it; undefined: 1
+  // How it was rounded; std::nullopt: not at all.
+  std::optional<TensorFormat> format{};
+  BlockAxis axis = BlockAxis::kColumns;
+  bool transformed = false;  // by the Hadamard transform along the rows, before rounding
+};
+
+struct ObservedProduct {
+  const Parameter& weight;  // names the layer
+  Product product = Product::kForward;
+  ObservedOperand a{}, b{};  // x and W of fprop, dy and W of dgrad, dy and x of wgrad
+  Tensor result{};           // y, dx or dW, including bias, activation function and earlier contributions
+  Fp32Products fp32_products = Fp32Products::kFp32;  // for fp32 a and b
+  bool is_first = true;                              // of the pieces (row by row) in which a layer makes this product
+};
+
+class ProductObserver {
+ public:
+  virtual ~ProductObserver() = default;
+  // May queue work on the pass's stream. Must not allocate from its arena.
+  virtual void on_product(const ObservedProduct& shown) = 0;
+};
+
+// --- the tape
 
 // Which activations a training step keeps for its backward pass. The backward pass recomputes the others with the same
 // kernels from the same numbers, so losses and gradients do not depend on the choice.
@@ -199,13 +229,10 @@ class Tape {
 
   Var push_node(Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
                 Backward backward);
-  // push_node() for a tape that examines outputs: keeps only the output's slot.
-  Var examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
   bool shows_gradients() const { return options_.check_gradients || options_.after_backward != nullptr; }
   SearchedOp searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
-  // Run after the backward function of `op`, for options().after_backward and options().check_gradients.
+  // Runs after the backward function of `op`, for options().after_backward.
   void plant_fault(const SearchedOp& op);
-  void examine_gradients(const SearchedOp& op);
   Position position() const { return {layer_, random_sites_, autocast_state()}; }
   void go_to(const Position& position);
 

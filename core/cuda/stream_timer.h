@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "core/cuda/stream.h"
-#include "core/tensor/stream_timer.h"
+#include "core/tensor/stream.h"
 
 namespace mantissa::cuda {
 

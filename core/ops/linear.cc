@@ -84,12 +84,6 @@ Var record_linear(Tape& tape, const Layer& layer, Tensor y, const SavedValue& in
                      });
 }
 
-// Rows [begin, begin + count) of a matrix.
-Tensor rows_of(const Tensor& matrix, int64_t begin, int64_t count) {
-  const int64_t columns = matrix.shape().last();
-  return matrix.slice(begin * columns, count * columns).view({count, columns});
-}
-
 // Operands of linear_cross_entropy(): input (R, K), targets (R), losses and log-sum-exp (R), logits (chunk rows, V).
 // d_input (R, K) is undefined where x takes no gradient.
 struct ChunkedLoss {
@@ -99,7 +93,7 @@ struct ChunkedLoss {
   // Computes one chunk's losses and, in training, its gradients.
   void run(Tape& tape, int64_t begin, int64_t count, const Tensor& loss_sum) const {
     const bool is_first = begin == 0;
-    const Tensor x = rows_of(input, begin, count), chunk = rows_of(logits, 0, count);
+    const Tensor x = input.rows(begin, count), chunk = logits.rows(0, count);
     layer.forward(tape, {.a = x, .c = chunk}, is_first);
     const CrossEntropyForwardArgs loss{.logits = chunk,
                                        .targets = targets.slice(begin, count),
@@ -115,7 +109,7 @@ struct ChunkedLoss {
                                                 .scale = tape.options().loss_gradient,
                                                 .ignore_index = kIgnoreIndex},
                        tape.stream());
-    if (d_input.defined()) layer.input_gradient(tape, {.a = chunk, .c = rows_of(d_input, begin, count)}, is_first);
+    if (d_input.defined()) layer.input_gradient(tape, {.a = chunk, .c = d_input.rows(begin, count)}, is_first);
     layer.weight_gradient(tape, chunk, x, is_first);
   }
 };

@@ -13,15 +13,13 @@ constexpr bool sums_over_rows(Product product, Role role) {
 }
 
 Fp8Gemm fp8_gemm(Product product, TensorFormat a, TensorFormat b, const LayerExtents& e) {
-  switch (product) {
-    case Product::kForward:
-      return {.a = a, .b = b, .m = e.rows, .n = e.outputs, .k = e.inputs, .c = e.dtype, .has_bias = e.has_bias};
-    case Product::kInputGradient:
-      return {.a = a, .b = b, .m = e.rows, .n = e.inputs, .k = e.outputs, .c = e.dtype};
-    case Product::kWeightGradient:
-      break;
+  if (product == Product::kWeightGradient) {
+    return {.a = a, .b = b, .m = e.outputs, .n = e.inputs, .k = e.rows, .c = DType::kF32};
   }
-  return {.a = a, .b = b, .m = e.outputs, .n = e.inputs, .k = e.rows, .c = DType::kF32};
+  if (product == Product::kInputGradient) {
+    return {.a = a, .b = b, .m = e.rows, .n = e.inputs, .k = e.outputs, .c = e.dtype};
+  }
+  return {.a = a, .b = b, .m = e.rows, .n = e.outputs, .k = e.inputs, .c = e.dtype, .has_bias = e.has_bias};
 }
 
 // Whether a tensor of this format waits for its first delayed scale. This pass then only records its amax.
@@ -50,11 +48,11 @@ void require_whole_blocks(const Parameter& weight, const Tensor& x, const Operan
   const auto check = [&](int64_t size, const char* what) {
     if (block == 0 || size % block == 0) return;
     throw ConfigError(fmt::format(
-        "layer '{}': the {} of {} has {} {}, and the recipe {} needs a multiple of {} there: give {}, a recipe that "
-        "takes {} ({}current or delayed), or leave the operand unrounded by precision.layers: {{match: '{}', op: "
-        "linear, dtype: low}}",
+        "layer '{0}': the {1} of {2} has {3} {4}, and the recipe {5} needs a multiple of {6} there: give {7}, a recipe "
+        "that takes {3} ({8}current or delayed), or leave the operand unrounded by precision.layers: {{match: '{0}', "
+        "op: linear, dtype: low}}",
         weight.precision_layer(), name(use.role), name(use.product), size, what, name(use.format->scaling), block,
-        nearest_multiples(size, block), size, recipes_for(size), weight.precision_layer()));
+        nearest_multiples(size, block), recipes_for(size)));
   };
   const char* const rows = use.role == Role::kWeight ? "channels" : "rows (train.micro_batch * model.context)";
   if (axis != BlockAxis::kRows) check(x.dim(1), "channels");

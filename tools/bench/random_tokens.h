@@ -4,7 +4,7 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "core/io/token_layout.h"
+#include "core/io/token_data.h"
 
 namespace mantissa {
 

@@ -9,7 +9,7 @@
 
 #include "amp/scaler_presets.h"
 #include "core/base/error.h"
-#include "core/io/config_writer.h"
+#include "core/io/config_reader.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
 

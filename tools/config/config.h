@@ -24,9 +24,9 @@
 #include "core/optim/adamw.h"
 #include "core/optim/clip.h"
 #include "core/optim/schedule.h"
-#include "core/quant/delayed_scaling.h"
+#include "core/quant/scales.h"
 #include "core/tensor/dtype.h"
-#include "models/model_config.h"
+#include "models/model.h"
 
 namespace mantissa {
 

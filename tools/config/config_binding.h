@@ -2,7 +2,6 @@
 // configs/reference.yaml all go through it.
 #pragma once
 
-#include "core/io/config_fields.h"
 #include "core/io/config_reader.h"
 #include "tools/config/config.h"
 

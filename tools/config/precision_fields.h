@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "core/io/config_fields.h"
+#include "core/io/config_reader.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

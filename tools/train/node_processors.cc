@@ -7,7 +7,7 @@
 #include <string_view>
 #include <thread>
 
-#include "core/base/thread_binding.h"
+#include "core/base/thread_team.h"
 
 namespace mantissa {
 namespace {

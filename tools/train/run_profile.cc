@@ -9,7 +9,7 @@
 #include "core/backend/memory_bandwidth.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/profile/chrome_trace.h"
+#include "core/profile/profile_report.h"
 
 namespace mantissa {
 namespace {

@@ -5,7 +5,7 @@
 #include "amp/working_dtype.h"
 #include "core/backend/dry_run_backend.h"
 #include "core/base/meaningless_settings.h"
-#include "models/next_logits.h"
+#include "models/model.h"
 
 namespace mantissa {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include "core/base/thread_binding.h"
+#include "core/base/thread_team.h"
 
 namespace mantissa {
 namespace {

@@ -8,7 +8,7 @@
 #include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/kernel_work.h"
-#include "core/quant/block_scale_layout.h"
+#include "core/quant/tensor_format.h"
 #include "core/tensor/format.h"
 
 namespace mantissa {

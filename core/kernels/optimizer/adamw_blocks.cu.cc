@@ -12,7 +12,7 @@
 #include "core/cuda/grid.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/kernels/optimizer/dynamic_map_cuda.h"
-#include "core/tensor/stochastic_rounding.h"
+#include "core/tensor/half.h"
 
 namespace mantissa::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// Stochastic rounding of vectors, bit for bit as core/tensor/stochastic_rounding.h, which explains the constants.
+// Stochastic rounding of vectors, bit for bit as core/tensor/half.h, which explains the constants.
 //
 // Included once per instruction set, after simd-inl.h.
 #if defined(MANTISSA_CORE_CPU_STOCHASTIC_ROUNDING_INL_H_) == defined(HWY_TARGET_TOGGLE)

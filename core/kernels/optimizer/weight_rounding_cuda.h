@@ -4,7 +4,7 @@
 #pragma once
 
 #include "core/cuda/device/random_words.h"
-#include "core/tensor/stochastic_rounding.h"
+#include "core/tensor/half.h"
 
 namespace mantissa::cuda {
 
@@ -16,7 +16,7 @@ struct Nearest {
   }
 };
 
-// By core/tensor/stochastic_rounding.h, with a quarter of a call of Philox for each weight.
+// By core/tensor/half.h, with a quarter of a call of Philox for each weight.
 struct Stochastic {
   uint64_t key;
   int64_t first_group;  // of four elements: where the parameter's part begins

@@ -7,8 +7,8 @@
 #include "core/cpu/parallel.h"
 #include "core/cpu/read_record.h"
 #include "core/kernels/quantize/rounding_units.h"
-#include "core/quant/block_factors.h"
-#include "core/quant/rounding_outcome.h"
+#include "core/quant/scales.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa::cpu {
 namespace {

@@ -5,9 +5,8 @@
 
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/kernel_work.h"
-#include "core/quant/block_scale_layout.h"
-#include "core/quant/delayed_scaling.h"
 #include "core/quant/tensor_format.h"
+#include "core/quant/scales.h"
 
 namespace mantissa {
 
@@ -123,7 +122,7 @@ struct QuantizeArgs {
 };
 
 // dst (n) float = value of codes (n) / *scale, with codes of e4m3 or e5m2 as QuantizeArgs::codes has them, scale (1)
-// fp32: unscaled_value_of() of core/quant/narrow_codes.h, rounded on store.
+// fp32: unscaled_value_of() of core/quant/narrow_format.h, rounded on store.
 struct FromCodesArgs {
   static constexpr std::string_view kName = "from_codes";
   Tensor codes{}, dst{};
@@ -135,7 +134,7 @@ struct FromCodesArgs {
 
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows, R a multiple of 16: of each column
 // and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4 with h the Sylvester-Hadamard matrix of +-1 and s
-// the signs of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2,
+// the signs of core/quant/narrow_format.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances 1, 2,
 // 4, 8, one rounding on store. y is not x.
 struct HadamardArgs {
   static constexpr std::string_view kName = "hadamard";

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "core/cpu/parallel.h"
-#include "core/quant/narrow_codes.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa::cpu {
 

@@ -1,4 +1,4 @@
-// A thread for each tensor: core/quant/delayed_scaling.h with a history in device memory. Whether the step was held is
+// A thread for each tensor: core/quant/scales.h with a history in device memory. Whether the step was held is
 // read there, too. The number of entries, which all threads read, is counted up by a kernel of its own.
 //
 // Bound by the latency of 4 bytes for each entry of a history; small blocks spread the tensors over the device.

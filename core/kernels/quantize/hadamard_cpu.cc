@@ -1,7 +1,7 @@
 // Transforms 16 rows at a time, with a vector of columns in 16 registers: butterflies between rows, no shuffles.
 #include "core/kernels/quantize/args.h"
 
-#include "core/quant/hadamard.h"
+#include "core/quant/narrow_format.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/quantize/hadamard_cpu.cc"

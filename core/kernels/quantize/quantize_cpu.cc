@@ -7,7 +7,7 @@
 
 #include "core/kernels/quantize/amax_record_cpu.h"
 #include "core/kernels/quantize/stochastic_words_cpu.h"
-#include "core/quant/block_factors.h"
+#include "core/quant/scales.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/quantize/quantize_cpu.cc"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/kernels/quantize/block_amax_cuda.h"
-#include "core/quant/block_factors.h"
+#include "core/quant/scales.h"
 
 namespace mantissa::cuda {
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/kernels/elementwise/args.h"
-#include "core/ops/dropout.h"
+#include "core/ops/add.h"
 #include "core/ops/linear.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"

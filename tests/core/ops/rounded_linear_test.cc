@@ -96,8 +96,7 @@ class RoundedLinear : public ::testing::Test {
     return precision;
   }
   TapeOptions options() {
-    return {.random = {.seed = 5, .step = host_.step(step_), .first_sample = 0, .samples = 4},
-            .keeps_rounded = true};
+    return {.random = {.seed = 5, .step = host_.step(step_), .first_sample = 0, .samples = 4}, .keeps_rounded = true};
   }
 
   Result run(const LinearFormats& formats) { return run(formats, options()); }

@@ -10,7 +10,7 @@
 #include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/cuda/datasheet_peaks.h"
-#include "core/io/config_keys.h"
+#include "core/io/config_reader.h"
 
 namespace mantissa {
 namespace {
