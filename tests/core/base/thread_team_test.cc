@@ -160,5 +160,26 @@ TEST(ThreadBinding, AProcessorThatIsNotThereIsNamedAndNothingIsBound) {
   }
 }
 
+// --- errors
+
+TEST(Require, ThrowsTheErrorWithItsMessage) {
+  EXPECT_NO_THROW(require<ConfigError>(true, "key: expected {}, got {}", 1, "2"));
+  try {
+    require<ConfigError>(false, "key: expected {}, got {}", 1, "2");
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "key: expected 1, got 2");
+    EXPECT_EQ(error.code(), ExitCode::kConfig);
+  }
+}
+
+TEST(Require, EachErrorHasItsExitCode) {
+  EXPECT_EQ(DataError("").code(), ExitCode::kData);
+  EXPECT_EQ(CheckpointError("").code(), ExitCode::kCheckpoint);
+  EXPECT_EQ(FaultError("").code(), ExitCode::kFault);
+  EXPECT_EQ(CommError("").code(), ExitCode::kComm);
+  EXPECT_EQ(ContractError("").code(), ExitCode::kInternal);
+}
+
 }  // namespace
 }  // namespace mantissa

@@ -67,6 +67,15 @@ TEST_F(LinearOp, ValueAndGradientsAreThoseOfTheFormula) {
   EXPECT_LT(testing::relative_error(gradient(bias_), db), tolerance);
 }
 
+// So that a weight may be sharded or leave the device between the passes.
+TEST_F(LinearOp, BackwardFunctionsKeepNoWeight) {
+  const auto tape = host_.tape(fp32_);
+  const Var hidden = linear(*tape, leaf(*tape, x_), weight_, &bias_);
+  EXPECT_TRUE(weight_.weight.unique());
+  EXPECT_TRUE(bias_.weight.unique());
+  EXPECT_EQ(tape->size(), 2u);
+}
+
 TEST_F(LinearOp, ShapeErrorsNameTheWeight) {
   const auto tape = host_.tape(fp32_);
   const Var narrow{host_.tensor(Values(6), {2, 3})}, flat{host_.tensor(Values(5), {5})};

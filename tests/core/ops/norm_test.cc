@@ -56,6 +56,14 @@ class NormOp : public ::testing::TestWithParam<Kind> {
 INSTANTIATE_TEST_SUITE_P(Kinds, NormOp, ::testing::Values(Kind::kLayerNorm, Kind::kRmsNorm),
                          [](const auto& info) { return info.param == Kind::kLayerNorm ? "LayerNorm" : "RmsNorm"; });
 
+TEST_P(NormOp, BackwardFunctionsKeepNoWeight) {
+  const auto tape = host_.tape(fp32_, {.recompute = Recompute::kSelective});
+  const Var y = norm(*tape, leaf(*tape, x_), DType::kF32);
+  EXPECT_NE(y.remake, nullptr);
+  EXPECT_TRUE(weight_.weight.unique());
+  EXPECT_TRUE(bias_.weight.unique());
+}
+
 TEST_P(NormOp, ShapeErrorsSayWhatWasExpected) {
   const auto tape = host_.tape(fp32_);
   const Var x{host_.tensor(Values(10), {2, 5})};

@@ -107,6 +107,7 @@ class RoundedLinear : public ::testing::Test {
     {
       const auto tape = host_.tape(policy, std::move(options));
       const Var out = linear(*tape, leaf(*tape, x_), weight_, &bias_);
+      EXPECT_TRUE(weight_.weight.unique()) << "backward functions must not keep weights";
       result.y = host_.values(out.value);
       tape->backward(weighted_sum(*tape, out, dy_.values));
     }

@@ -1,9 +1,12 @@
 #include "tools/probe/probe_log.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 
 #include "core/base/error.h"
@@ -85,6 +88,37 @@ TEST(ProbeLog, GoesOnBehindACheckpoint) {
   ProbeLog log(path, 20);  // steps 0 to 19 are part of the checkpoint
   log.append({.step = 20, .rows = {tensor_row(1.0f)}});
   EXPECT_EQ(ProbeRows(path).integers("step"), (std::vector<int64_t>{1, 11, 21}));
+}
+
+TEST(ProbeLog, AKilledRunLeavesWholeSteps) {
+  const std::string path = fresh_folder("probe_log_killed") + "/probes.mtp";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ProbeLog log(path, 0);
+    for (const int64_t step : {0, 10, 20}) log.append({.step = step, .rows = {tensor_row(1.0f), product_row()}});
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  EXPECT_EQ(ProbeRows(path).integers("step"), (std::vector<int64_t>{1, 1, 11, 11, 21, 21}));
+  ProbeLog log(path, 20);
+  log.append({.step = 20, .rows = {tensor_row(1.0f)}});
+  EXPECT_EQ(ProbeRows(path).integers("step"), (std::vector<int64_t>{1, 1, 11, 11, 21}));
+}
+
+// Wherever a copy of the file ends, it is refused or kept aside: no step of it is taken for another.
+TEST(ProbeLog, ACutFileIsKeptAside) {
+  const std::string path = fresh_folder("probe_log_cut") + "/probes.mtp";
+  { ProbeLog(path, 0).append({.step = 0, .rows = {tensor_row(1.0f)}}); }
+  const std::string whole = testing::read_file(path);
+  for (size_t bytes = 0; bytes < whole.size(); bytes += 777) {
+    const std::string cut = fresh_folder("probe_log_cut_at") + "/probes.mtp";
+    testing::write_file(cut, whole.substr(0, bytes));
+    { const ProbeLog log(cut, 20); }
+    EXPECT_EQ(ProbeRows(cut).rows(), 0) << bytes;
+    EXPECT_EQ(testing::read_file(cut + ".previous"), whole.substr(0, bytes));
+  }
 }
 
 TEST(ProbeLog, AFinishedFileStandsAlone) {
