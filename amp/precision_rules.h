@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "core/autograd/precision.h"
-#include "core/quant/delayed_scaling.h"
+#include "core/quant/scales.h"
 
 namespace mantissa {
 

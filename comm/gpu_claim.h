@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "comm/communicator.h"
-#include "core/tensor/device_identity.h"
+#include "core/tensor/tensor.h"
 
 namespace mantissa {
 

@@ -1,6 +1,5 @@
 // The encoder of the original Transformer (Vaswani et al. 2017): post-norm blocks, bidirectional attention, and a head
 // that predicts masked tokens (Devlin et al. 2019).
-#include "core/kernels/attention/args.h"
 #include "models/layers.h"
 #include "models/model.h"
 
@@ -42,7 +41,7 @@ class Encoder final : public Model {
           mlp(parameters, path + ".mlp", config),
           norm2(parameters, path + ".norm2", config) {}
 
-    // x = norm(x + branch(x)): the norm's result is the residual stream itself, so it stays in fp32.
+    // x = norm(x + branch(x)): the norm's result is the residual stream, so it stays in fp32.
     Var forward(Tape& tape, Var x, int64_t sequence_length) const {
       const Tape::LayerGuard guard(tape, path);
       const int64_t samples = x.value.dim(0) / sequence_length;

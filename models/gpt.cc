@@ -1,6 +1,5 @@
 // The GPT-2 family: a pre-norm decoder with a causal mask (Radford et al. 2019). With rms_norm, swiglu and rope it is
 // the Llama block.
-#include "core/kernels/attention/args.h"
 #include "models/layers.h"
 #include "models/model.h"
 
@@ -19,12 +18,13 @@ class Gpt final : public Model {
   Objective objective() const override { return Objective::kNextToken; }
 
   Var hidden(Tape& tape, const Tensor& tokens, int64_t sequence_length) override {
-    // The residual stream (B*T, C), fp32 by default: each addition is left to the norm that reads the sum.
+    // The residual stream (B*T, C), fp32 by default. The norm that reads a sum also computes it.
     DeferredSum x{.a = embedding_.forward(tape, tokens, sequence_length)};
     for (const Block& block : blocks_) {
       if (tape.recomputes()) {
         x = {.a = tape.recompute(std::move(x.a), [&block, sequence_length](Tape& t, Var stream) {
-          return block.forward_whole(t, std::move(stream), sequence_length);
+          // Computes the last addition here as well: a recomputed block keeps only its input.
+          return add(t, block.forward(t, {.a = std::move(stream)}, sequence_length));
         })};
       } else {
         x = block.forward(tape, std::move(x), sequence_length);
@@ -57,11 +57,6 @@ class Gpt final : public Model {
       x = defer_add(tape, std::move(at.sum), attention.forward(tape, std::move(at.normed), sequence_length));
       at = normed(tape, "norm2", norm2, std::move(x), "mlp.up");
       return defer_add(tape, std::move(at.sum), mlp.forward(tape, std::move(at.normed), samples));
-    }
-
-    // The same with both additions made here: where a block is recomputed, its input is all that is kept.
-    Var forward_whole(Tape& tape, Var x, int64_t sequence_length) const {
-      return add(tape, forward(tape, {.a = std::move(x)}, sequence_length));
     }
 
     static NormedSum normed(Tape& tape, const char* name, const Norm& norm, DeferredSum x, const char* consumer) {

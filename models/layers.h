@@ -1,11 +1,11 @@
-// The parts that transformer models are made of: norm, self-attention and feed-forward. Forward code only.
+// The parts of transformer models: norm, self-attention, feed-forward, embedding and head. Forward code only.
 #pragma once
 
 #include "core/autograd/tape.h"
 #include "core/kernels/attention/args.h"
 #include "core/ops/add.h"
 #include "core/ops/cross_entropy.h"
-#include "models/model_config.h"
+#include "models/model.h"
 
 namespace mantissa {
 
@@ -17,13 +17,13 @@ struct LinearParameters {
 LinearParameters add_linear(ParameterSet& parameters, const std::string& path, int64_t inputs, int64_t outputs,
                             bool bias, float stddev);
 
-// The dtype in which a linear layer `path` below the tape's current layer takes an fp32 input.
+// The dtype to which a linear layer `path` below the tape's current layer casts an fp32 input.
 DType linear_input_dtype(Tape& tape, std::string_view path);
 
 class Norm {
  public:
   Norm(ParameterSet& parameters, const std::string& path, const ModelConfig& config);
-  // x (R, C), which is added up on the way if need be; the norm is rounded to `out`, the dtype of its consumer.
+  // x (R, C), added first if it is deferred. The norm is rounded to `out`, the dtype of its consumer.
   NormedSum forward(Tape& tape, DeferredSum x, DType out) const;
 
  private:
@@ -46,7 +46,7 @@ class SelfAttention {
   LinearParameters qkv_, out_;
 };
 
-// down(activation(up(x))); swiglu has a gate of its own, packed in front of up.
+// down(activation(up(x))). For swiglu, up also computes the gate, packed in front.
 class FeedForward {
  public:
   FeedForward(ParameterSet& parameters, const std::string& path, const ModelConfig& config);
@@ -56,14 +56,14 @@ class FeedForward {
  private:
   // down(activation(up(x))).
   Var activation_between(Tape& tape, Var x) const;
-  // The same with gelu inside of the products, where all three compute in one dtype and round no operands.
+  // The same with gelu fused into the products, if all three compute in one dtype and round no operands.
   Var gelu_between(Tape& tape, Var x) const;
 
   const ModelConfig& config_;
   LinearParameters up_, down_;
 };
 
-// Token embedding, learned positions where configured, and dropout: the start of the residual stream.
+// Token embedding, learned positions if configured, and dropout: the start of the residual stream.
 class Embedding {
  public:
   Embedding(ParameterSet& parameters, const ModelConfig& config);
@@ -76,14 +76,14 @@ class Embedding {
   Parameter* positions_ = nullptr;
 };
 
-// Logits over the vocabulary, by the token embedding where the head is tied.
+// Logits over the vocabulary. A tied head uses the token embedding.
 class Head {
  public:
   Head(ParameterSet& parameters, const ModelConfig& config, const Embedding& embedding);
   // x (R, C).
   Var forward(Tape& tape, const Var& x) const;
-  // Summed cross-entropy of targets (R). From some hundred MB of logits on, they are made by chunks of rows,
-  // unless the head rounds its operands.
+  // Summed cross-entropy of targets (R). Computes large logits (some hundred MB) in chunks of rows, unless the head
+  // rounds its operands.
   LossOutput loss(Tape& tape, const Var& x, const Tensor& targets) const;
 
  private:

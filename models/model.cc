@@ -2,7 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
+
+#include "core/base/round_up.h"
 
 namespace mantissa {
 namespace {
@@ -30,10 +33,8 @@ bool register_model(const std::string& name, ModelFactory factory) {
 
 std::unique_ptr<Model> create_model(const ModelConfig& config, ParameterSet& parameters) {
   const auto found = factories().find(config.name);
-  if (found == factories().end()) {
-    throw ConfigError(
-        fmt::format("model.name: no model named '{}'; there are: {}", config.name, fmt::join(model_names(), ", ")));
-  }
+  require<ConfigError>(found != factories().end(), "model.name: expected one of {}, got '{}'",
+                       fmt::join(model_names(), ", "), config.name);
   return found->second(config, parameters);
 }
 
@@ -41,6 +42,23 @@ std::vector<std::string> model_names() {
   std::vector<std::string> names;
   for (const auto& [name, factory] : factories()) names.push_back(name);
   return names;
+}
+
+void require_causal(const Model& model, const ModelConfig& config) {
+  require<ConfigError>(model.objective() == Objective::kNextToken,
+                       "model '{}' predicts masked tokens: it cannot continue a text", config.name);
+}
+
+int64_t padded_length(int64_t length, int64_t context) {
+  constexpr int64_t kStep = 64;
+  return std::min(round_up(length, kStep), context);
+}
+
+Tensor next_logits(Tape& tape, Model& model, const Tensor& tokens, int64_t length, const ModelConfig& config) {
+  const int64_t padded = padded_length(length, config.context);
+  const Tensor hidden = model.hidden(tape, tokens.slice(0, padded), padded).value;  // (padded, width)
+  const Var last{hidden.slice((length - 1) * config.width, config.width).view(Shape{1, config.width})};
+  return tape.cast(model.head(tape, last).value, DType::kF32).view(Shape{config.vocab});
 }
 
 }  // namespace mantissa

@@ -32,6 +32,7 @@ void add_probes(CLI::App* analyze, std::vector<Verb>& verbs) {
   probes->add_option("--exponent", request->exponent, "at a scale of two to this power")
       ->check(CLI::Range(-300, 300))
       ->capture_default_str();
+  probes->add_option("--sql", request->sql, "a query on the table probes, to print instead: \"SELECT ...\"");
   verbs.push_back({probes, [request] { return probes_verb(*request); }});
 }
 

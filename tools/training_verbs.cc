@@ -2,7 +2,6 @@
 #include <memory>
 
 #include "core/base/log.h"
-#include "core/base/run_reported.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/generate/generate_verb.h"

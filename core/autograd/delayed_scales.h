@@ -16,7 +16,7 @@
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
-#include "core/quant/delayed_scaling.h"
+#include "core/kernels/quantize/args.h"
 
 namespace mantissa {
 
@@ -51,7 +51,7 @@ class DelayedScales {
   void leave_record_of(const Parameter& weight) { left_.insert(&weight); }
 
   // (S * sizeof(QuantizeRecord)) u8: what this rank found since the last advance().
-  const Tensor& records() const { return records_; }
+  const Tensor& records() const { return args_.mine; }
   // Ends a step: appends the amaxes of all ranks' records() to the histories, clears this rank's, and computes the next
   // step's scales. all_records (N, ...): in rank order. decision: bytes of an UpdateDecision that says whether the step
   // was held; undefined: not held.
@@ -85,13 +85,12 @@ class DelayedScales {
   std::string name_of(const Key& key) const;
   int64_t tensors() const { return static_cast<int64_t>(keys_.size()); }
 
-  DelayedScalingOptions options_;
   Backend& backend_;
   Stream& stream_;
   std::vector<Key> keys_;
   std::map<Key, int64_t> slots_;
   std::set<const Parameter*> left_;
-  Tensor records_, totals_, history_, scales_, maxima_, entries_;
+  DelayedScalesArgs args_;  // its tensors and options; `records` and `decision` are given for each step
   uint64_t version_ = 0;
   bool calibrated_ = false;
   bool calibrating_ = false;

@@ -1,10 +1,9 @@
 #include "core/autograd/fault_search.h"
 
-#include "core/kernels/probe/args.h"
-#include "core/kernels/reduction/args.h"
-
 #include <bit>
 #include <cmath>
+
+#include "core/kernels/probe/args.h"
 
 namespace mantissa {
 
@@ -73,7 +72,8 @@ std::vector<ValueRange> FaultSearch::inputs_of(const SearchedOp& op) {
     if (const auto range = ranges_.find(input); range != ranges_.end()) inputs.push_back(range->second);
   }
   for (const Parameter* parameter : op.parameters) {
-    inputs.push_back(range_of(fmt::format("parameter '{}'", parameter->name), parameter->weight));
+    const Tensor weight = weights_.cast(*parameter, parameter->working_dtype, stream_);
+    inputs.push_back(range_of(fmt::format("parameter '{}'", parameter->name), weight));
   }
   return inputs;
 }
@@ -108,24 +108,23 @@ void FaultSearch::enter_backward(const SearchedOp& op, const Tensor& d_out) {
   incoming_ = range_of("gradient of " + place_of(op), d_out);
 }
 
-void FaultSearch::examine_gradient(const SearchedOp& op, int input, const Tensor& gradient) {
-  const auto range = ranges_.find(input);
-  examine_gradient(op, range != ranges_.end() ? range->second.name : std::string("an input"), gradient, {input});
-}
-
-void FaultSearch::examine_gradient(const SearchedOp& op, const Parameter& parameter) {
-  examine_gradient(op, fmt::format("parameter '{}'", parameter.name), parameter.gradient, {});
-}
-
-void FaultSearch::examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient,
-                                   const std::vector<int>& inputs) {
-  if (found_) return;
-  found_ = judge(op, gradient);
-  if (!found_) return;
-  found_->pass = Pass::kBackward;
-  found_->made = fmt::format("the gradient of {}", of);
-  found_->incoming = incoming_;
-  found_->stored_by = stored_by(op, inputs);
+void FaultSearch::examine_gradients(const SearchedOp& op, const std::function<const Tensor&(int slot)>& gradient_of) {
+  const auto check = [&](const std::string& of, const Tensor& gradient, const std::vector<int>& inputs) {
+    if (found_ || !gradient.defined()) return;
+    found_ = judge(op, gradient);
+    if (!found_) return;
+    found_->pass = Pass::kBackward;
+    found_->made = fmt::format("the gradient of {}", of);
+    found_->incoming = incoming_;
+    found_->stored_by = stored_by(op, inputs);
+  };
+  for (const int input : op.inputs) {
+    const auto range = ranges_.find(input);
+    if (input >= 0) check(range != ranges_.end() ? range->second.name : "an input", gradient_of(input), {input});
+  }
+  for (const Parameter* parameter : op.parameters) {
+    if (parameter->gradient_written) check(fmt::format("parameter '{}'", parameter->name), parameter->gradient, {});
+  }
 }
 
 }  // namespace mantissa

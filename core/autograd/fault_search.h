@@ -2,18 +2,22 @@
 // a backward pass. It then reports the op and its inputs.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/autograd/derived_weights.h"
 #include "core/autograd/parameter.h"
-#include "core/autograd/pass.h"
 #include "core/autograd/precision.h"
 #include "core/backend/backend.h"
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {
+
+// Direction of a pass over a model.
+enum class Pass : uint8_t { kForward, kBackward };
 
 // Magnitudes of a tensor.
 struct ValueRange {
@@ -54,7 +58,8 @@ struct SearchedOp {
 
 class FaultSearch {
  public:
-  FaultSearch(Backend& backend, Stream& stream) : backend_(backend), stream_(stream) {}
+  FaultSearch(Backend& backend, Stream& stream, DerivedWeights& weights)
+      : backend_(backend), stream_(stream), weights_(weights) {}
 
   // All of these block, and do nothing once something is found.
   // Checks the op's output.
@@ -63,9 +68,9 @@ class FaultSearch {
   void remember(const SearchedOp& op, const Tensor& output);
   // Call before the op's backward function runs. d_out: the gradient of its output.
   void enter_backward(const SearchedOp& op, const Tensor& d_out);
-  // Check a gradient that the backward function wrote or accumulated into: of an input (by slot) or of a parameter.
-  void examine_gradient(const SearchedOp& op, int input, const Tensor& gradient);
-  void examine_gradient(const SearchedOp& op, const Parameter& parameter);
+  // Checks the gradients that the backward function wrote or accumulated into: of inputs and of parameters.
+  // gradient_of(slot) may be undefined.
+  void examine_gradients(const SearchedOp& op, const std::function<const Tensor&(int slot)>& gradient_of);
   const std::optional<NonFiniteOp>& found() const { return found_; }
 
  private:
@@ -73,12 +78,11 @@ class FaultSearch {
   // Returns a report if `made` is not finite.
   std::optional<NonFiniteOp> judge(const SearchedOp& op, const Tensor& made);
   std::vector<ValueRange> inputs_of(const SearchedOp& op);
-  void examine_gradient(const SearchedOp& op, const std::string& of, const Tensor& gradient,
-                        const std::vector<int>& inputs);
   std::vector<std::string> stored_by(const SearchedOp& op, const std::vector<int>& inputs) const;
 
   Backend& backend_;
   Stream& stream_;
+  DerivedWeights& weights_;
   std::map<int, ValueRange> ranges_;    // of outputs, by slot
   std::map<int, std::string> lowered_;  // layers of linear ops and attention, by output slot
   std::optional<ValueRange> incoming_;

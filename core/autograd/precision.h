@@ -7,7 +7,6 @@
 #include <optional>
 #include <string_view>
 
-#include "core/autograd/fp32_products.h"
 #include "core/autograd/linear_formats.h"
 #include "core/tensor/dtype.h"
 

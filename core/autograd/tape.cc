@@ -3,17 +3,27 @@
 #include "core/kernels/elementwise/args.h"
 
 namespace mantissa {
+namespace {
 
-Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, WeightCastCache& casts,
+// Calls `restore` at the end of a scope, also when an exception leaves it.
+template <typename Restore>
+struct AtExit {
+  Restore restore;
+  ~AtExit() { restore(); }
+};
+
+}  // namespace
+
+Tape::Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, DerivedWeights& weights,
            TapeOptions options)
     : backend_(backend),
       stream_(stream),
       arena_(arena),
       policy_(policy),
-      casts_(casts),
+      weights_(weights),
       options_(std::move(options)),
       precision_(&policy.at("")),
-      search_(backend, stream) {}
+      search_(backend, stream, weights) {}
 
 Tape::~Tape() {
   const auto give_back = [](const Node& node) {
@@ -34,12 +44,6 @@ Tape::LayerGuard::~LayerGuard() {
   tape_.precision_ = &tape_.policy_.at(tape_.layer_);
 }
 
-DType Tape::compute_dtype(Op op, DType first, DType widest_input) const {
-  return mantissa::compute_dtype(*precision_, autocast_state(), op, first, widest_input);
-}
-
-LinearFormats Tape::linear_formats() const { return mantissa::linear_formats(*precision_, autocast_state()); }
-
 Tensor Tape::cast(const Tensor& tensor, DType dtype) {
   if (tensor.dtype() == dtype) return tensor;
   Tensor copy = allocate(dtype, tensor.shape(), "cast");
@@ -47,10 +51,16 @@ Tensor Tape::cast(const Tensor& tensor, DType dtype) {
   return copy;
 }
 
-Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
+Var Tape::record(Op op, Tensor output, const std::vector<Var>& inputs, std::vector<Parameter*> parameters,
                  Backward backward) {
+  std::erase(parameters, nullptr);
   if (!is_second_run_ && options_.after_op) options_.after_op(layer_, name(op), output);
-  if (options_.check_outputs) return examine(op, std::move(output), inputs, parameters);
+  if (options_.check_outputs) {  // keeps only the output's slot
+    const int slot = static_cast<int>(slots_.size());
+    slots_.push_back({output.dtype(), output.shape(), {}});
+    search_.examine(searched(op, slot, inputs, parameters), output);
+    return Var{std::move(output), slot};
+  }
   if (!training()) return Var{std::move(output)};
   if (is_recording()) {
     Var made = push_node(std::move(output), inputs, parameters, std::move(backward));
@@ -84,13 +94,6 @@ Var Tape::push_node(Tensor output, const std::vector<Var>& inputs, const std::ve
   return Var{std::move(output), slot};
 }
 
-Var Tape::examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
-  const int slot = static_cast<int>(slots_.size());
-  slots_.push_back({output.dtype(), output.shape(), {}});
-  search_.examine(searched(op, slot, inputs, parameters), output);
-  return Var{std::move(output), slot};
-}
-
 SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters) {
   SearchedOp result{.op = op,
                     .layer = layer_,
@@ -102,27 +105,11 @@ SearchedOp Tape::searched(Op op, int slot, const std::vector<Var>& inputs, const
   return result;
 }
 
-void Tape::show_incoming(const SearchedOp& op, const Tensor& d_out) {
-  if (options_.check_gradients) search_.enter_backward(op, d_out);
-}
-
 void Tape::plant_fault(const SearchedOp& op) {
   if (!options_.after_backward) return;
   for (const int input : op.inputs) {
     if (input < 0 || !slots_[static_cast<size_t>(input)].gradient.defined()) continue;
     return options_.after_backward(op.layer, name(op.op), slots_[static_cast<size_t>(input)].gradient);
-  }
-}
-
-void Tape::examine_gradients(const SearchedOp& op) {
-  if (!options_.check_gradients) return;
-  for (const int input : op.inputs) {
-    if (input < 0) continue;
-    const Tensor& gradient = slots_[static_cast<size_t>(input)].gradient;
-    if (gradient.defined()) search_.examine_gradient(op, input, gradient);
-  }
-  for (const Parameter* parameter : op.parameters) {
-    if (parameter->gradient_written) search_.examine_gradient(op, *parameter);
   }
 }
 
@@ -176,7 +163,7 @@ void Tape::backward(const Var& loss) {
     std::optional<SearchedOp> shown;
     if (d_out.defined()) {
       shown = std::move(running_.source);
-      if (shown) show_incoming(*shown, d_out);
+      if (shown && options_.check_gradients) search_.enter_backward(*shown, d_out);
       running_.backward(*this, std::move(d_out));
       if (shown) plant_fault(*shown);
     }
@@ -185,10 +172,60 @@ void Tape::backward(const Var& loss) {
     for (Parameter* parameter : parameters) {
       if (--parameter->pending_uses == 0 && options_.gradient_ready) options_.gradient_ready(*parameter);
     }
-    if (shown) examine_gradients(*shown);
+    if (shown && options_.check_gradients) {
+      search_.examine_gradients(
+          *shown, [this](int slot) -> const Tensor& { return slots_[static_cast<size_t>(slot)].gradient; });
+    }
     if (search_.found()) return;
     if (options_.between_nodes) options_.between_nodes();
   }
+}
+
+void Tape::go_to(const Position& position) {
+  layer_ = position.layer;
+  precision_ = &policy_.at(layer_);
+  random_sites_ = position.random_sites;
+  autocast_state() = position.autocast;
+}
+
+// A segment is one node. Its backward function records the segment's own nodes in its place, and the backward pass
+// continues with them. Gradients, use counts and hooks are the same as without recomputation.
+Var Tape::recompute(Var input, Segment segment) {
+  if (!recomputes() || !is_recording()) return segment(*this, std::move(input));
+  const Position begin = position();
+  std::vector<Parameter*> parameters;
+  Tensor output;
+  {
+    dropped_parameters_ = &parameters;  // ops run without being recorded; the parameters that they use go here
+    const AtExit record_again{[this] { dropped_parameters_ = nullptr; }};
+    output = segment(*this, Var{input.value}).value;
+  }
+  Var made = push_node(std::move(output), {input}, parameters,
+                       [begin, input, segment = std::move(segment)](Tape& tape, Tensor d_out) {
+                         const AtExit return_here{[&tape, here = tape.position()] {
+                           tape.is_second_run_ = false;
+                           tape.go_to(here);
+                         }};
+                         tape.go_to(begin);
+                         tape.is_second_run_ = true;
+                         tape.searched_.clear();  // each layer is in one segment, so its op numbers start again
+                         const Var again = segment(tape, input);
+                         MANTISSA_CHECK(again.slot >= 0 && again.slot != input.slot,
+                                        "[tape.recompute] a segment must return a value that its own ops made");
+                         tape.slots_[static_cast<size_t>(again.slot)].gradient = std::move(d_out);
+                       });
+  if (options_.check_gradients) {  // ops that read the output identify it by the op that made it
+    last_dropped_.slot = made.slot;
+    search_.remember(last_dropped_, made.value);
+  }
+  return made;
+}
+
+Var Tape::remakeable(Var y, Remake remake) const {
+  if (y.slot >= 0 && options_.recompute == Recompute::kSelective) {
+    y.remake = std::make_shared<const Remake>(std::move(remake));
+  }
+  return y;
 }
 
 }  // namespace mantissa

@@ -12,14 +12,10 @@
 #include <vector>
 
 #include "core/autograd/delayed_scales.h"
+#include "core/autograd/derived_weights.h"
 #include "core/autograd/fault_search.h"
-#include "core/autograd/operand_caches.h"
 #include "core/autograd/parameter.h"
 #include "core/autograd/precision.h"
-#include "core/autograd/product_observer.h"
-#include "core/autograd/recompute.h"
-#include "core/autograd/rounded_weights.h"
-#include "core/autograd/weight_cast_cache.h"
 #include "core/backend/backend.h"
 #include "core/tensor/arena.h"
 
@@ -43,6 +39,45 @@ struct GradientTarget {
   GradientMode mode = GradientMode::kWrite;
 };
 
+// --- observers: they receive the matrix products of the linear layers in a pass, with their operands
+
+// A matrix, rows first: x (R, K), W (N, K), dy (R, N). Valid, in stream order, until the call returns.
+struct ObservedOperand {
+  Tensor given{};       // before rounding, in the layer's compute dtype
+  Tensor multiplied{};  // what the product reads: `given` if not rounded, undefined if it reads codes
+  Tensor scale{};       // (1) fp32, the product is divided by it; undefined: 1
+  // How it was rounded; std::nullopt: not at all.
+  std::optional<TensorFormat> format{};
+  BlockAxis axis = BlockAxis::kColumns;
+  bool transformed = false;  // by the Hadamard transform along the rows, before rounding
+};
+
+struct ObservedProduct {
+  const Parameter& weight;  // names the layer
+  Product product = Product::kForward;
+  ObservedOperand a{}, b{};  // x and W of fprop, dy and W of dgrad, dy and x of wgrad
+  Tensor result{};           // y, dx or dW, including bias, activation function and earlier contributions
+  Fp32Products fp32_products = Fp32Products::kFp32;  // for fp32 a and b
+  bool is_first = true;                              // of the pieces (row by row) in which a layer makes this product
+};
+
+class ProductObserver {
+ public:
+  virtual ~ProductObserver() = default;
+  // May queue work on the pass's stream. Must not allocate from its arena.
+  virtual void on_product(const ObservedProduct& shown) = 0;
+};
+
+// --- the tape
+
+// Which activations a training step keeps for its backward pass. The backward pass recomputes the others with the same
+// kernels from the same numbers, so losses and gradients do not depend on the choice.
+enum class Recompute : uint8_t {
+  kNone,       // keeps all of them
+  kSelective,  // all but outputs of norms and activation functions, which are recomputed from kept tensors
+  kFull,       // only the inputs of segments (Tape::recompute): a model's blocks
+};
+
 enum class TapeMode : uint8_t { kTraining, kEvaluation };  // evaluation records nothing and applies no dropout
 
 // Keys of the random choices of one micro-batch: see DropoutArgs.
@@ -60,12 +95,12 @@ struct TapeOptions {
   // of the global batch. Required in training.
   Tensor loss_gradient{};
   Recompute recompute = Recompute::kNone;
-  OperandCaches* operand_caches = nullptr;    // of weights that several passes read; nullptr: none
-  DelayedScales* delayed_scales = nullptr;    // nullptr: delayed scaling becomes current scaling
-  RoundedWeights* rounded_weights = nullptr;  // nullptr: every pass rounds the weights again
-  ProductObserver* observer = nullptr;        // sees the linear layers' products; nullptr: none
-  bool check_outputs = false;                 // examine every op's output; slow, excludes a backward pass
-  bool check_gradients = false;               // examine the gradients that every op's backward function makes; slow
+  bool keeps_packed = false;                // keep the device's packed form of weights that several passes read
+  bool keeps_rounded = false;               // keep rounded weights; else every pass rounds them again
+  DelayedScales* delayed_scales = nullptr;  // nullptr: delayed scaling becomes current scaling
+  ProductObserver* observer = nullptr;      // sees the linear layers' products; nullptr: none
+  bool check_outputs = false;               // examine every op's output; slow, excludes a backward pass
+  bool check_gradients = false;             // examine the gradients that every op's backward function makes; slow
   std::function<void(Parameter&)> gradient_ready{};  // after the last use of a parameter in the backward pass
   std::function<void()> between_nodes{};             // lets communication progress during the backward pass
   std::function<void(std::string_view layer, std::string_view op, Tensor& output)>
@@ -79,7 +114,7 @@ class Tape {
   using Backward = std::function<void(Tape& tape, Tensor d_out)>;
   using Segment = std::function<Var(Tape& tape, Var input)>;
 
-  Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, WeightCastCache& casts,
+  Tape(Backend& backend, Stream& stream, Arena& arena, const PrecisionPolicy& policy, DerivedWeights& weights,
        TapeOptions options = {});
   // Releases the remains of a forward pass without a backward pass, including parameter use counts.
   ~Tape();
@@ -121,18 +156,24 @@ class Tape {
   Tensor allocate(DType dtype, Shape shape, const char* what = "activation") {
     return arena_.allocate(dtype, shape, what);
   }
-  DType compute_dtype(Op op, DType first, DType widest_input) const;
+  DType compute_dtype(Op op, DType first, DType widest_input) const {
+    return mantissa::compute_dtype(*precision_, autocast_state(), op, first, widest_input);
+  }
   // Formats to which a linear layer rounds the operands of its products here.
-  LinearFormats linear_formats() const;
+  LinearFormats linear_formats() const { return mantissa::linear_formats(*precision_, autocast_state()); }
   // How a linear layer makes products of fp32 matrices here.
   Fp32Products fp32_products() const { return precision_->fp32_products; }
   // `tensor` itself if it has this dtype, else a cast copy.
   Tensor cast(const Tensor& tensor, DType dtype);
-  Tensor weight(const Parameter& parameter, DType dtype) { return casts_.get(parameter, dtype, stream_); }
+  // The one way to read a parameter's weight. Backward functions keep the Parameter, not the tensor.
+  Tensor weight(const Parameter& parameter, DType dtype) const { return weights_.cast(parameter, dtype, stream_); }
+  Tensor weight(const Parameter& parameter) const { return weight(parameter, parameter.working_dtype); }
   // For products that read weight(parameter, dtype).
-  OperandCache* operand_cache(const Parameter& parameter, DType dtype) const {
-    return options_.operand_caches ? options_.operand_caches->get(parameter, dtype) : nullptr;
+  OperandCache* packed_weight(const Parameter& parameter, DType dtype) const {
+    return options_.keeps_packed ? weights_.packed(parameter, dtype) : nullptr;
   }
+  // Where rounded weights are kept; nullptr: nowhere.
+  DerivedWeights* kept_rounded() const { return options_.keeps_rounded ? &weights_ : nullptr; }
   // Whether an observer sees the products. Their unrounded operands must then be available.
   bool is_observed() const { return options_.observer != nullptr; }
   // Passes a queued product to the observer, if there is one. Forward products of a recomputed segment are skipped: the
@@ -144,9 +185,10 @@ class Tape {
   // A number that identifies this op's random choices, the same in every run of the same model.
   uint32_t next_random_site() { return random_sites_++; }
 
-  // Records that `op` made `output`. Ignores inputs without a slot; ignores `parameters` on an evaluation tape.
-  // `backward` runs at most once. It must give a gradient to every input with a slot and to each of `parameters`.
-  Var record(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
+  // Records that `op` made `output`. Ignores inputs without a slot and parameters that are nullptr; ignores all
+  // parameters on an evaluation tape. `backward` runs at most once. It must give a gradient to every input with a slot
+  // and to each of `parameters`.
+  Var record(Op op, Tensor output, const std::vector<Var>& inputs, std::vector<Parameter*> parameters,
              Backward backward);
   // Returns y, recorded last, with `remake` attached if options().recompute is kSelective. `remake` must not keep
   // tensors alive beyond those the op's node already keeps; otherwise recomputing saves nothing.
@@ -184,19 +226,13 @@ class Tape {
     uint32_t random_sites = 0;
     AutocastState autocast;
   };
-  class DroppedRun;
-  class SecondRun;
 
   Var push_node(Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters,
                 Backward backward);
-  // push_node() for a tape that examines outputs: keeps only the output's slot.
-  Var examine(Op op, Tensor output, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
   bool shows_gradients() const { return options_.check_gradients || options_.after_backward != nullptr; }
   SearchedOp searched(Op op, int slot, const std::vector<Var>& inputs, const std::vector<Parameter*>& parameters);
-  // Run before and after the backward function of `op`, for options().after_backward and options().check_gradients.
-  void show_incoming(const SearchedOp& op, const Tensor& d_out);
+  // Runs after the backward function of `op`, for options().after_backward.
   void plant_fault(const SearchedOp& op);
-  void examine_gradients(const SearchedOp& op);
   Position position() const { return {layer_, random_sites_, autocast_state()}; }
   void go_to(const Position& position);
 
@@ -204,7 +240,7 @@ class Tape {
   Stream& stream_;
   Arena& arena_;
   const PrecisionPolicy& policy_;
-  WeightCastCache& casts_;
+  DerivedWeights& weights_;
   TapeOptions options_;
   std::string layer_;
   const Precision* precision_;
@@ -223,6 +259,21 @@ class Tape {
   std::map<std::pair<std::string, Op>, int> searched_;     // counts ops by layer and kind, to number them
   bool spent_ = false;
   FaultSearch search_;
+};
+
+// An input that an op's backward function reads, either kept or recomputed.
+class SavedValue {
+ public:
+  // `tensor`: the value of x, or its cast to another dtype. Kept only if x has no `remake`.
+  SavedValue(const Var& x, const Tensor& tensor)
+      : kept_(x.remake ? Tensor() : tensor), remake_(x.remake), dtype_(tensor.dtype()) {}
+
+  Tensor get(Tape& tape) const { return remake_ ? tape.cast((*remake_)(tape), dtype_) : kept_; }
+
+ private:
+  Tensor kept_;
+  std::shared_ptr<const Remake> remake_;
+  DType dtype_;
 };
 
 }  // namespace mantissa

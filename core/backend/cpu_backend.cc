@@ -9,7 +9,6 @@
 #include "core/backend/all_args.h"
 #include "core/backend/kernel_forward.h"
 #include "core/backend/registry.h"
-#include "core/base/process_memory.h"
 #include "core/base/thread_team.h"
 #include "core/cpu/memory.h"
 #include "core/kernels/check_args.h"
@@ -18,6 +17,16 @@
 
 namespace mantissa::cpu {
 namespace {
+
+// The value of a line of /proc/self/status such as "VmHWM:   123456 kB", in bytes; 0 if there is no such line.
+size_t status_bytes(const std::string& key) {
+  std::ifstream status("/proc/self/status");
+  size_t kib = 0;
+  for (std::string word; status >> word;) {
+    if (word == key) status >> kib;
+  }
+  return kib * 1024;
+}
 
 std::string cpu_model() {
   std::ifstream info("/proc/cpuinfo");
@@ -81,7 +90,7 @@ std::shared_ptr<Storage> CpuBackend::allocate(size_t bytes, const char* what) {
 }
 
 std::shared_ptr<Storage> CpuBackend::reserve(size_t bytes) { return reserve_host(bytes, device_); }
-MemoryUse CpuBackend::memory_use() const { return {resident_bytes(), peak_resident_bytes()}; }
+MemoryUse CpuBackend::memory_use() const { return {status_bytes("VmRSS:"), status_bytes("VmHWM:")}; }
 
 void CpuBackend::copy(const Tensor& src, const Tensor& dst, Stream&) {
   check_copy_args(src, dst);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/backend/backend.h"
-#include "core/tensor/device_identity.h"
-#include "core/tensor/stream_timer.h"
+#include "core/tensor/tensor.h"
+#include "core/tensor/stream.h"
 
 namespace mantissa {
 

@@ -16,6 +16,13 @@ class ContractError : public Error {
   explicit ContractError(const std::string& message) : Error(ExitCode::kInternal, message) {}
 };
 
+// For input and environment: throws E with the formatted message unless the condition holds.
+template <typename E, typename... Args>
+void require(bool condition, fmt::format_string<Args...> format, Args&&... args) {
+  if (!condition) [[unlikely]]
+    throw E(fmt::vformat(format, fmt::make_format_args(args...)));
+}
+
 }  // namespace mantissa
 
 #define MANTISSA_CHECK(condition, ...)                             \

@@ -29,29 +29,15 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-class ConfigError : public Error {
+template <ExitCode kCode>
+class ErrorOf : public Error {
  public:
-  explicit ConfigError(const std::string& message) : Error(ExitCode::kConfig, message) {}
+  explicit ErrorOf(const std::string& message) : Error(kCode, message) {}
 };
-
-class DataError : public Error {
- public:
-  explicit DataError(const std::string& message) : Error(ExitCode::kData, message) {}
-};
-
-class CheckpointError : public Error {
- public:
-  explicit CheckpointError(const std::string& message) : Error(ExitCode::kCheckpoint, message) {}
-};
-
-class FaultError : public Error {
- public:
-  explicit FaultError(const std::string& message) : Error(ExitCode::kFault, message) {}
-};
-
-class CommError : public Error {
- public:
-  explicit CommError(const std::string& message) : Error(ExitCode::kComm, message) {}
-};
+using ConfigError = ErrorOf<ExitCode::kConfig>;
+using DataError = ErrorOf<ExitCode::kData>;
+using CheckpointError = ErrorOf<ExitCode::kCheckpoint>;
+using FaultError = ErrorOf<ExitCode::kFault>;
+using CommError = ErrorOf<ExitCode::kComm>;
 
 }  // namespace mantissa

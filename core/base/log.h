@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -16,7 +17,7 @@ namespace mantissa {
 // are several ranks, warnings and errors carry "[rank r]".
 void start_logging(int rank, int ranks);
 
-enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+enum class LogLevel : uint8_t { kDebug = 1, kInfo, kWarning, kError };  // spdlog's numbers
 
 // Whether lines of this level are written.
 bool is_logged(LogLevel level);
@@ -45,5 +46,9 @@ template <typename... Args>
 void log_error(fmt::format_string<Args...> format, Args&&... args) {
   log_at(LogLevel::kError, format, args...);
 }
+
+// The outermost call of a program: runs `body` and returns the exit code, 0 on success. Logs an exception and returns
+// the code of an Error, else kInternal.
+int run_reported(const std::function<void()>& body);
 
 }  // namespace mantissa

@@ -8,6 +8,10 @@
 namespace mantissa {
 namespace {
 
+void check(bool succeeded, const std::string& failure) {
+  if (!succeeded) throw Error(ExitCode::kInternal, "[hwloc] " + failure);
+}
+
 // If a machine reports no cores, its processors count as cores.
 int core_depth(hwloc_topology_t topology) { return hwloc_get_type_or_below_depth(topology, HWLOC_OBJ_CORE); }
 
@@ -35,18 +39,15 @@ std::vector<std::vector<int>> slots_at(hwloc_topology_t topology, int depth, siz
 
 }  // namespace
 
-void ProcessorTopology::Destroy::operator()(hwloc_topology* topology) const { hwloc_topology_destroy(topology); }
+ProcessorTopology::ProcessorTopology(hwloc_topology* topology) : topology_(topology, hwloc_topology_destroy) {}
 
-ProcessorTopology::ProcessorTopology(const std::string& description) {
+ProcessorTopology::ProcessorTopology(const std::string& description) : topology_(nullptr, hwloc_topology_destroy) {
   hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) throw Error(ExitCode::kInternal, "[hwloc] cannot be initialised");
+  check(hwloc_topology_init(&topology) == 0, "cannot be initialised");
   topology_.reset(topology);
-  if (!description.empty() && hwloc_topology_set_synthetic(topology, description.c_str()) != 0) {
-    throw Error(ExitCode::kInternal, fmt::format("[hwloc] does not understand the topology '{}'", description));
-  }
-  if (hwloc_topology_load(topology) != 0) {
-    throw Error(ExitCode::kInternal, "[hwloc] cannot read the topology of this machine");
-  }
+  check(description.empty() || hwloc_topology_set_synthetic(topology, description.c_str()) == 0,
+        fmt::format("does not understand the topology '{}'", description));
+  check(hwloc_topology_load(topology) == 0, "cannot read the topology of this machine");
 }
 
 ProcessorTopology ProcessorTopology::of_this_machine() { return ProcessorTopology(""); }
@@ -56,14 +57,12 @@ ProcessorTopology ProcessorTopology::synthetic(const std::string& description) {
 
 ProcessorTopology ProcessorTopology::restricted_to(const std::vector<int>& processors) const {
   hwloc_topology_t copy = nullptr;
-  if (hwloc_topology_dup(&copy, topology_.get()) != 0)
-    throw Error(ExitCode::kInternal, "[hwloc] cannot copy a topology");
+  check(hwloc_topology_dup(&copy, topology_.get()) == 0, "cannot copy a topology");
   ProcessorTopology restricted(copy);
   const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> set(hwloc_bitmap_alloc(), hwloc_bitmap_free);
   for (const int processor : processors) hwloc_bitmap_set(set.get(), static_cast<unsigned>(processor));
-  if (hwloc_topology_restrict(copy, set.get(), 0) != 0) {
-    throw Error(ExitCode::kInternal, "[hwloc] this machine has none of the processors that a rank may run on");
-  }
+  check(hwloc_topology_restrict(copy, set.get(), 0) == 0,
+        "this machine has none of the processors that a rank may run on");
   return restricted;
 }
 

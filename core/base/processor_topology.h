@@ -29,14 +29,11 @@ class ProcessorTopology {
   std::vector<std::vector<int>> assign(int ranks, int threads) const;
 
  private:
-  struct Destroy {
-    void operator()(hwloc_topology* topology) const;
-  };
   // An empty description stands for this machine.
   explicit ProcessorTopology(const std::string& description);
-  explicit ProcessorTopology(hwloc_topology* topology) : topology_(topology) {}
+  explicit ProcessorTopology(hwloc_topology* topology);
 
-  std::unique_ptr<hwloc_topology, Destroy> topology_;
+  std::unique_ptr<hwloc_topology, void (*)(hwloc_topology*)> topology_;
 };
 
 }  // namespace mantissa

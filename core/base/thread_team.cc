@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "core/base/check.h"
-#include "core/base/thread_binding.h"
 
 namespace mantissa {
 namespace {

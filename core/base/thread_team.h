@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace mantissa {
 
@@ -25,6 +26,15 @@ void set_threads(int count);
 
 // The index of the calling thread in its team, in [0, threads()); 0 outside of parallel_for().
 int current_thread();
+
+// From now on the calling thread's team has one thread for each of `processors` (the operating system's numbers).
+// Thread i runs only on processors[i]; thread 0 is the caller. Other threads that the caller starts inherit its
+// processor. Empty `processors`, or set_threads() with another count, unbinds the caller. Throws Error naming the
+// processor that the system refuses; nothing is bound then.
+void bind_threads(const std::vector<int>& processors);
+
+// Processors that the calling thread may run on, ascending.
+std::vector<int> processors_of_this_thread();
 
 namespace internal {
 using TaskCall = void (*)(const void* body, int64_t task);

@@ -10,7 +10,6 @@
 #include "core/cuda/runtime/runtime.h"
 #include "core/kernels/device_options.h"
 #include "core/tensor/stream.h"
-#include "core/tensor/stream_timer.h"
 
 namespace mantissa::cuda {
 

@@ -1,6 +1,7 @@
 #include "core/io/batch.h"
 
 #include <algorithm>
+#include <bit>
 #include <vector>
 
 #include "core/base/check.h"
@@ -9,7 +10,17 @@
 namespace mantissa {
 namespace {
 
-constexpr uint64_t kMaskDomain = 0x6d61736b696e6721;  // "masking!"
+// Separate these uses of the run's seed from dropout's and initialisation's.
+constexpr uint64_t kMaskDomain = 0x6d61736b696e6721;     // "masking!"
+constexpr uint64_t kSamplerDomain = 0x73616d706c657221;  // "sampler!"
+constexpr uint32_t kShiftCounter = 0xffffffffu;          // not the number of a round
+// Four rounds turn a pseudorandom function into a pseudorandom permutation (Luby & Rackoff 1988); two more cost
+// nothing.
+constexpr uint32_t kRounds = 6;
+
+uint32_t round_function(uint64_t key, uint64_t epoch, uint32_t round, uint32_t half) {
+  return philox(key, {half, round, static_cast<uint32_t>(epoch), static_cast<uint32_t>(epoch >> 32)})[0];
+}
 
 // Calls visit(row, window) with the context + 1 tokens of each sample.
 template <typename Visit>
@@ -27,6 +38,43 @@ void for_each_window(const TokenRange& range, const Sampler& sampler, uint64_t f
 }
 
 }  // namespace
+
+uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch) {
+  MANTISSA_CHECK(index < size && size <= uint64_t{1} << 62, "[permute] index {} is outside of [0, {})", index, size);
+  const int half_bits = std::max(1, (static_cast<int>(std::bit_width(size - 1)) + 1) / 2);
+  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+  do {
+    uint64_t left = index >> half_bits, right = index & mask;
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      const uint64_t mixed = left ^ (round_function(key, epoch, round, static_cast<uint32_t>(right)) & mask);
+      left = right;
+      right = mixed;
+    }
+    index = (left << half_bits) | right;
+  } while (index >= size);
+  return index;
+}
+
+Sampler::Sampler(int64_t tokens, int64_t context, uint64_t seed, SampleOrder order, const char* what)
+    : context_(context), key_(seed ^ kSamplerDomain), order_(order) {
+  MANTISSA_CHECK(context > 0, "[sampler] context must be > 0, got {}", context);
+  require<DataError>(
+      tokens > context,
+      "the {} has {} tokens, one window needs {} (model.context {} and the token after it); give more data "
+      "or lower model.context",
+      what, tokens, context + 1, context);
+  windows_ = (tokens - 1) / context;
+  slack_ = (tokens - 1) % context;
+}
+
+int64_t Sampler::window_begin(uint64_t sample) const {
+  const uint64_t windows = static_cast<uint64_t>(windows_);
+  const uint64_t epoch = sample / windows, position = sample % windows;
+  if (order_ == SampleOrder::kSequential) return static_cast<int64_t>(position) * context_;
+  const uint64_t window = permute(position, windows, key_, epoch);
+  const uint64_t shift = round_function(key_, epoch, kShiftCounter, 0) % (static_cast<uint64_t>(slack_) + 1);
+  return static_cast<int64_t>(window) * context_ + static_cast<int64_t>(shift);
+}
 
 void fill_next_token_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
                            std::span<int32_t> tokens, std::span<int32_t> targets) {

@@ -1,13 +1,42 @@
-// Batches: tokens and targets of consecutive samples, as the models read them.
+// Batches: which windows of the data are the samples of a run, and their tokens and targets as models read them.
+//
+// A sample is a function of (seed, sample number) only, so that any number of ranks reads the same batches and a
+// resumed run continues exactly: the data cursor is one number. The data is cut into windows of context + 1 tokens that
+// start every `context` tokens, so each token is predicted once an epoch. Each epoch visits all windows once, in its
+// own order, and shifts them by its own few tokens where the data's length leaves room.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "core/io/sampler.h"
 #include "core/io/token_data.h"
 
 namespace mantissa {
+
+enum class SampleOrder : uint8_t {
+  kShuffled,    // a keyed permutation per epoch
+  kSequential,  // for validation: windows from the front, unshifted
+};
+
+class Sampler {
+ public:
+  // DataError naming `what` if the tokens do not fill one window.
+  Sampler(int64_t tokens, int64_t context, uint64_t seed, SampleOrder order, const char* what);
+
+  int64_t windows() const { return windows_; }
+  // Index of the first token of sample number `sample` = step * global_batch + index in the global batch.
+  int64_t window_begin(uint64_t sample) const;
+
+ private:
+  int64_t windows_, context_, slack_;
+  uint64_t key_;
+  SampleOrder order_;
+};
+
+// A keyed permutation of [0, size): returns the place of element `index`. A Feistel network with a Philox round
+// function over the next even number of bits, followed along its cycle until the result is in [0, size) (Black &
+// Rogaway 2002).
+uint64_t permute(uint64_t index, uint64_t size, uint64_t key, uint64_t epoch);
 
 inline constexpr int32_t kIgnoredTarget = -100;
 
@@ -23,9 +52,9 @@ struct MaskingOptions {
   uint64_t seed = 0;
 };
 
-// The same windows for bidirectional models: a random choice of positions is to be predicted, all others are ignored.
-// Of the chosen ones 80 % show the mask token, 10 % a random token, 10 % themselves (Devlin et al. 2019). The choice
-// depends on (seed, sample, position) only; a sample has at least one predicted position.
+// The same windows for bidirectional models. A random choice of positions is predicted; all others are ignored. Of the
+// chosen ones, 80 % show the mask token, 10 % a random token, 10 % themselves (Devlin et al. 2019). The choice depends
+// on (seed, sample, position) only; a sample has at least one predicted position.
 void fill_masked_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
                        const MaskingOptions& options, std::span<int32_t> tokens, std::span<int32_t> targets);
 

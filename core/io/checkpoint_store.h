@@ -1,13 +1,13 @@
-// CheckpointStore: the folder of a run's checkpoints. Knows files, hashes and renames, not what is stored.
+// Checkpoints on disk: files, hashes, manifests and renames. It does not know what is stored.
 //
 // A checkpoint is a folder step-00000100 with data files and manifest.json. It is written as step-00000100.partial:
 // every rank writes and syncs its own files, then rank 0 writes the manifest, syncs, renames the folder and syncs its
-// parent. A crash at any point leaves either the old checkpoints or the old and the new one; never a torn one under a
-// valid name.
+// parent. A crash at any point leaves either the old checkpoints or the old and the new one, never an incomplete one
+// under a valid name.
 //
 // Checkpoints are ordered by when they were saved, not by step: a run that starts again from the beginning or from an
 // older checkpoint leaves later steps behind, and its first save must supersede them. Each manifest holds a number that
-// counts saves; the newest checkpoint, and what keep_last keeps, go by it.
+// counts saves; it decides which checkpoint is the newest and which ones keep_last keeps.
 //
 //   rank 0: folder = store.begin(step)                   all ranks: barrier
 //   all:    CheckpointFileWriter file(store.partial_folder(step), "rank-0.safetensors"); …; record = file.close();
@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,11 +25,45 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/error.h"
-#include "core/io/checkpoint_file.h"
+#include "core/io/files.h"
+
+struct XXH3_state_s;
 
 namespace mantissa {
 
 inline constexpr const char* kManifestName = "manifest.json";
+
+struct CheckpointFile {
+  std::string name;  // without folders
+  uint64_t size_bytes = 0;
+  std::string xxh3_128;  // 32 hexadecimal digits
+};
+
+// Hashes a file while writing it. After close() the file is on disk.
+class CheckpointFileWriter final : public ByteSink {
+ public:
+  // Creates folder/name. This and every write throws CheckpointError with the system's reason (no space, file too
+  // large, short write). A program that sets RLIMIT_FSIZE must ignore SIGXFSZ to get this error.
+  CheckpointFileWriter(const std::string& folder, const std::string& name);
+  ~CheckpointFileWriter() override;
+  CheckpointFileWriter(const CheckpointFileWriter&) = delete;
+  CheckpointFileWriter& operator=(const CheckpointFileWriter&) = delete;
+
+  void write(std::span<const std::byte> bytes) override;
+  // Flushes to the disk and returns the record for the manifest.
+  CheckpointFile close();
+
+ private:
+  [[noreturn]] void fail(const char* operation, int error) const;
+
+  std::string path_;
+  CheckpointFile file_;
+  std::unique_ptr<XXH3_state_s, void (*)(XXH3_state_s*)> hash_;
+  int descriptor_ = -1;
+};
+
+// XXH3-128 of bytes in memory, as 32 hexadecimal digits.
+std::string xxh3_128_hex(std::span<const std::byte> bytes);
 
 struct Checkpoint {
   std::string folder;
@@ -39,9 +74,15 @@ struct Checkpoint {
   nlohmann::json state;  // free-form: scaler, schedule, RNG, data cursor, …
 };
 
+// Reads the manifest of a checkpoint folder, but none of the files that it lists. CheckpointError if the manifest is
+// missing or damaged, or if the folder is named after another step: such a copy would be taken for the wrong one.
+Checkpoint read_manifest(const std::string& folder);
+// Also verifies every file. CheckpointError naming file, expected and found size or hash.
+Checkpoint open_checkpoint(const std::string& folder);
+
 struct CheckpointStoreOptions {
-  int keep_last = 2;                             // checkpoints to keep, those saved last; 0: all
-  std::function<void(const std::string&)> warn;  // where warnings go; required
+  int keep_last = 2;                             // number of checkpoints to keep, the last saved ones; 0: all
+  std::function<void(const std::string&)> warn;  // receives warnings; required
 };
 
 class CheckpointStore {
@@ -49,28 +90,28 @@ class CheckpointStore {
   // Makes no folder and reads nothing yet.
   CheckpointStore(std::string root, CheckpointStoreOptions options);
 
-  // At the start, rank 0 only: removes what a killed run left half-written and finishes an interrupted replacement.
+  // At the start, rank 0 only: removes incomplete folders of a killed run and finishes an interrupted replacement.
   void recover();
 
-  // Rank 0: an empty folder for the files of this step. CheckpointError when it cannot be made.
+  // Rank 0: makes an empty folder for the files of this step. CheckpointError if it cannot.
   std::string begin(int64_t step);
   std::string partial_folder(int64_t step) const;
-  // Rank 0, after all files are closed: makes the checkpoint valid and the newest, then removes old ones, except those
-  // whose manifest cannot be read: nobody knows what they are. On CheckpointError the partial folder is gone and the
-  // old checkpoints are as they were. `state` must hold no NaN or Inf: JSON has none.
+  // Rank 0, after all files are closed: makes the checkpoint valid and the newest, then removes old ones. Checkpoints
+  // whose manifest cannot be read stay: their age is unknown. On CheckpointError the partial folder is gone and the old
+  // checkpoints are unchanged. `state` must hold no NaN or Inf: JSON has none.
   void commit(int64_t step, const std::string& model_fingerprint, const std::vector<CheckpointFile>& files,
               const nlohmann::json& state);
   // Rank 0: removes the partial folder. Never throws.
   void abandon(int64_t step) noexcept;
 
-  // Steps that have a folder under a valid name, highest first; none of them is opened.
+  // Steps that have a folder under a valid name, highest first. Opens none of them.
   std::vector<int64_t> steps() const;
-  // The checkpoint saved last whose every byte is as written; others are skipped with a warning that names the file.
+  // The last saved checkpoint whose every byte is as written. Skips others with a warning that names the file.
   std::optional<Checkpoint> latest_valid() const;
   std::string folder(int64_t step) const;
 
  private:
-  // Those whose manifest can be read, the last saved first; the others' errors go to `unreadable`.
+  // Checkpoints with a readable manifest, the last saved first; errors of the others go to `unreadable`.
   std::vector<Checkpoint> manifests(const std::function<void(const CheckpointError&)>& unreadable) const;
   void prune();
   void replace(int64_t step);
@@ -78,8 +119,5 @@ class CheckpointStore {
   std::string root_;
   CheckpointStoreOptions options_;
 };
-
-// Reads and verifies one checkpoint folder: CheckpointError naming file, expected and found size or hash.
-Checkpoint open_checkpoint(const std::string& folder);
 
 }  // namespace mantissa

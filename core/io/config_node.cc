@@ -1,34 +1,146 @@
 #include "core/io/config_node.h"
 
 #include <fmt/core.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "core/base/check.h"
-#include "core/io/config_parser.h"
 
 namespace mantissa {
 namespace {
 
-const ConfigMember* find_member(const std::vector<ConfigMember>& members, std::string_view key) {
-  const auto it = std::find_if(members.begin(), members.end(), [&](const ConfigMember& m) { return m.key == key; });
-  return it == members.end() ? nullptr : &*it;
+// A source of YAML text. Without positions, messages name it alone: a command line is short and quoted whole.
+struct Source {
+  std::string name;
+  bool shows_positions = true;
+};
+
+// Builds the tree from yaml-cpp's events. Its errors pass through the parser, which is exception-safe.
+class TreeBuilder final : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(const Source& source) : source_(source) {}
+
+  ConfigNode root;
+  bool has_value = false;
+  std::string last_origin;  // of the last complete key or value
+
+  std::string origin(const YAML::Mark& mark) const {
+    if (!source_.shows_positions) return source_.name;
+    if (mark.is_null()) return source_.name + ":1:1";
+    return fmt::format("{}:{}:{}", source_.name, mark.line + 1, mark.column + 1);
+  }
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { place(mark, "", anchor, {}); }
+
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    fail(mark, "aliases (*name) are not supported; a text that starts with * must be quoted");
+  }
+
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& value) override {
+    place(mark, tag, anchor, {.kind = ConfigNode::Kind::kScalar, .text = value, .quoted = tag == "!"});
+  }
+
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open_.push_back({place(mark, tag, anchor, {.kind = ConfigNode::Kind::kList}), {}, {}, false});
+  }
+
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open_.push_back({place(mark, tag, anchor, {.kind = ConfigNode::Kind::kMap}), {}, {}, false});
+  }
+
+  void OnSequenceEnd() override { open_.pop_back(); }
+  void OnMapEnd() override { open_.pop_back(); }
+
+ private:
+  struct Open {
+    ConfigNode* node;  // stays valid: its parent grows only after it is closed
+    std::string key;
+    std::string key_origin;
+    bool has_key;
+  };
+
+  [[noreturn]] void fail(const YAML::Mark& mark, const std::string& why) const {
+    throw ConfigError(fmt::format("{}: {}", origin(mark), why));
+  }
+
+  ConfigNode* place(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, ConfigNode node) {
+    if (anchor != YAML::NullAnchor) fail(mark, "anchors (&name) are not supported");
+    if (!tag.empty() && tag != "?" && tag != "!") fail(mark, fmt::format("tags ({}) are not supported", tag));
+    last_origin = node.origin = origin(mark);
+    if (open_.empty()) {
+      root = std::move(node);
+      has_value = true;
+      return &root;
+    }
+    Open& parent = open_.back();
+    if (parent.node->kind == ConfigNode::Kind::kList) return &parent.node->items.emplace_back(std::move(node));
+    if (!parent.has_key) {
+      take_key(mark, parent, node);
+      return nullptr;  // a key is a scalar and has no content
+    }
+    parent.has_key = false;
+    parent.node->members.push_back({std::move(parent.key), std::move(parent.key_origin), std::move(node)});
+    return &parent.node->members.back().value;
+  }
+
+  void take_key(const YAML::Mark& mark, Open& parent, const ConfigNode& key) const {
+    if (key.kind != ConfigNode::Kind::kScalar) fail(mark, "expected a key, got " + describe(key));
+    if (const ConfigMember* first = parent.node->find(key.text)) {
+      fail(mark, fmt::format("duplicate key '{}', first given at {}; remove one", key.text, first->origin));
+    }
+    parent.key = key.text;
+    parent.key_origin = key.origin;
+    parent.has_key = true;
+  }
+
+  const Source& source_;
+  std::vector<Open> open_;
+};
+
+// Any one YAML value.
+ConfigNode parse_yaml(const std::string& text, const Source& source) {
+  // Without the additional line, yaml-cpp 0.7 closes an unclosed quote at the end of a text that ends with a newline,
+  // and so swallows all keys that follow.
+  std::istringstream stream(text + "\n#");
+  TreeBuilder builder(source), rest(source);
+  builder.last_origin = source.name;
+  try {
+    YAML::Parser parser(stream);
+    parser.HandleNextDocument(builder);
+    if (parser.HandleNextDocument(rest)) {
+      throw ConfigError(fmt::format("{}: expected one YAML document, got a second one", rest.root.origin));
+    }
+  } catch (const YAML::Exception& error) {
+    if (error.msg == YAML::ErrorMsg::EOF_IN_SCALAR) {
+      throw ConfigError(fmt::format("{}: not valid YAML: a quote is not closed, somewhere after {}",
+                                    builder.origin(error.mark), builder.last_origin));
+    }
+    throw ConfigError(fmt::format("{}: not valid YAML: {}", builder.origin(error.mark), error.msg));
+  }
+  if (!builder.has_value) builder.root.origin = builder.origin(YAML::Mark::null_mark());
+  return std::move(builder.root);
 }
 
 ConfigNode parse_override_value(const std::string& value, const std::string& origin) {
-  ConfigNode node;
+  ConfigNode node{.kind = ConfigNode::Kind::kScalar, .text = value};
   constexpr std::string_view kOpen = "[{\"'", kClose = "]}\"'";
-  const size_t kind = value.empty() ? std::string_view::npos : kOpen.find(value.front());
-  if (kind != std::string_view::npos) {
-    if (value.size() < 2 || value.back() != kClose[kind]) {
-      throw ConfigError(
-          fmt::format("{}: the value starts with {} but does not end with {}", origin, kOpen[kind], kClose[kind]));
-    }
-    node = parse_yaml(value, {.name = origin, .positions = ConfigSource::Positions::kOmit});
-  } else {
-    node.kind = ConfigNode::Kind::kScalar;
-    node.text = value;
+  if (const size_t kind = value.empty() ? std::string_view::npos : kOpen.find(value.front()); kind < kOpen.size()) {
+    require<ConfigError>(value.size() > 1 && value.back() == kClose[kind],
+                         "{}: the value starts with {} but does not end with {}", origin, kOpen[kind], kClose[kind]);
+    node = parse_yaml(value, {.name = origin, .shows_positions = false});
   }
   node.origin = origin;
   return node;
@@ -36,31 +148,52 @@ ConfigNode parse_override_value(const std::string& value, const std::string& ori
 
 }  // namespace
 
-const ConfigMember* ConfigNode::find(std::string_view key) const { return find_member(members, key); }
+const ConfigMember* ConfigNode::find(std::string_view key) const {
+  const auto it = std::find_if(members.begin(), members.end(), [&](const ConfigMember& m) { return m.key == key; });
+  return it == members.end() ? nullptr : &*it;
+}
+
+ConfigMember* ConfigNode::find(std::string_view key) {
+  return const_cast<ConfigMember*>(std::as_const(*this).find(key));
+}
+
+ConfigNode parse_config_text(const std::string& text, const std::string& source) {
+  ConfigNode root = parse_yaml(text, {.name = source});
+  require<ConfigError>(root.kind != ConfigNode::Kind::kNull,
+                       "{}: the configuration is empty; see configs/reference.yaml", root.origin);
+  require<ConfigError>(root.kind == ConfigNode::Kind::kMap, "{}: expected sections such as 'model:', got {}",
+                       root.origin, describe(root));
+  return root;
+}
+
+ConfigNode parse_config_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  // A folder opens but cannot be read.
+  if (!file || !(text << file.rdbuf() || file.peek() == std::ifstream::traits_type::eof()) || file.bad()) {
+    throw ConfigError(fmt::format("{}: cannot read the configuration: {}", path, std::strerror(errno)));
+  }
+  return parse_config_text(text.str(), path);
+}
 
 void apply_override(ConfigNode& root, const std::string& assignment) {
   const std::string origin = "command line: " + assignment;
   const size_t equals = assignment.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    throw ConfigError(fmt::format("{}: expected key.sub=value, such as optimizer.lr=3e-4", origin));
-  }
+  require<ConfigError>(equals != std::string::npos && equals > 0,
+                       "{}: expected key.sub=value, such as optimizer.lr=3e-4", origin);
   const std::string path = assignment.substr(0, equals);
   ConfigNode* node = &root;
   for (size_t begin = 0; begin <= path.size();) {
     const size_t end = std::min(path.find('.', begin), path.size());
     const std::string key = path.substr(begin, end - begin);
-    if (key.empty()) throw ConfigError(fmt::format("{}: the key '{}' has an empty part", origin, path));
-    if (node->kind == ConfigNode::Kind::kList) {
-      throw ConfigError(fmt::format("{}: '{}' is a list; replace it whole: {}=[…]", origin, path.substr(0, begin - 1),
-                                    path.substr(0, begin - 1)));
-    }
+    require<ConfigError>(!key.empty(), "{}: the key '{}' has an empty part", origin, path);
+    require<ConfigError>(node->kind != ConfigNode::Kind::kList, "{}: '{}' is a list; replace it whole: {}=[…]", origin,
+                         path.substr(0, std::max<size_t>(begin, 1) - 1),
+                         path.substr(0, std::max<size_t>(begin, 1) - 1));
     if (node->kind != ConfigNode::Kind::kMap) *node = {.kind = ConfigNode::Kind::kMap, .origin = origin};
-    const ConfigMember* found = node->find(key);
-    if (found == nullptr) {
+    if (node->find(key) == nullptr)
       node->members.push_back({.key = key, .origin = origin, .value = {.origin = origin}});
-      found = &node->members.back();
-    }
-    node = &node->members[static_cast<size_t>(found - node->members.data())].value;
+    node = &node->find(key)->value;
     begin = end + 1;
   }
   *node = parse_override_value(assignment.substr(equals + 1), origin);

@@ -21,7 +21,9 @@ struct ConfigNode {
   std::vector<ConfigNode> items{};      // of a list
   std::vector<ConfigMember> members{};  // of a map, in the order of the file
 
+  // nullptr if the map has no such key.
   const ConfigMember* find(std::string_view key) const;
+  ConfigMember* find(std::string_view key);
 };
 
 struct ConfigMember {
@@ -30,16 +32,16 @@ struct ConfigMember {
   ConfigNode value{};
 };
 
-// ConfigError naming file, line and column for whatever is not such a document.
+// ConfigError naming file, line and column if it is not such a document.
 ConfigNode parse_config_file(const std::string& path);
-// The same for text in memory; `source` stands for the file name in messages.
+// The same for text in memory; `source` replaces the file name in messages.
 ConfigNode parse_config_text(const std::string& text, const std::string& source);
 
-// Applies "key.sub=value". A value that starts with [ { " or ' is read as YAML; any other text is taken as it stands,
-// so that globs and prompts need no quoting. Sections on the way are made; a value replaces what the file says.
+// Applies "key.sub=value". A value that starts with [ { " or ' is read as YAML; any other text is taken literally, so
+// that globs and prompts need no quoting. Makes missing sections; the value replaces that of the file.
 void apply_override(ConfigNode& root, const std::string& assignment);
 
-// What came, for messages: "a list", "the text 'abc'".
+// The node as messages name what came: "a list", "the text \"abc\"".
 std::string describe(const ConfigNode& node);
 
 }  // namespace mantissa

@@ -1,5 +1,5 @@
-// safetensors: u64le N, N bytes of JSON header, tensor data without holes. Source: the format's README at
-// github.com/huggingface/safetensors. It has no checksum of its own; checkpoints hash the whole file.
+// safetensors: u64le N, N bytes of JSON header, tensor data without gaps. Source: the format's README at
+// github.com/huggingface/safetensors. The format has no checksum; checkpoints hash the whole file.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,14 @@
 #include <string_view>
 #include <vector>
 
-#include "core/io/byte_sink.h"
-#include "core/io/mapped_file.h"
+#include "core/io/files.h"
 #include "core/tensor/dtype.h"
 
 namespace mantissa {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;  // "F32", "BF16", … as the format spells it
+  std::string dtype;  // "F32", "BF16", …
   std::vector<int64_t> shape;
   uint64_t begin = 0, end = 0;  // bytes, from the start of the data
 
@@ -34,12 +33,12 @@ std::optional<int64_t> safetensors_item_bytes(std::string_view dtype);  // nothi
 // Writes the header at once and then the tensors one by one, so that they need not be in memory together.
 class SafetensorsWriter {
  public:
-  // Tensors to come: name, dtype and shape; begin and end are computed. Metadata "format": "pt" is added.
+  // `tensors`: name, dtype and shape; computes begin and end. Adds the metadata "format": "pt".
   SafetensorsWriter(ByteSink& sink, std::vector<SafetensorsEntry> tensors, SafetensorsMetadata metadata = {});
 
-  // The order in which append() expects them: wide dtypes first, so that every tensor is aligned to its element.
+  // The order in which append() expects the tensors: wide dtypes first, so that each is aligned to its element.
   const std::vector<SafetensorsEntry>& order() const { return order_; }
-  // All bytes of the next tensor; ContractError if it is another one or another size.
+  // `bytes`: all of the next tensor. ContractError if the name or the size differs.
   void append(std::string_view name, std::span<const std::byte> bytes);
   // ContractError if tensors are missing.
   void finish();
@@ -50,12 +49,12 @@ class SafetensorsWriter {
   size_t next_ = 0;
 };
 
-// Maps a file, or takes bytes in memory, and checks all of the header: CheckpointError naming file and tensor for
-// anything that does not fit.
+// Maps a file, or reads bytes in memory, and checks the whole header: CheckpointError naming file and tensor if
+// anything is inconsistent.
 class SafetensorsReader {
  public:
   explicit SafetensorsReader(const std::string& path);
-  // `name` stands for the file's in errors; `bytes` must outlive the reader.
+  // `name` replaces the file name in errors; `bytes` must outlive the reader.
   SafetensorsReader(std::string name, std::span<const std::byte> bytes);
 
   const std::string& path() const { return path_; }
@@ -64,9 +63,9 @@ class SafetensorsReader {
   const SafetensorsEntry* find(std::string_view name) const;                 // nullptr if there is none
   // CheckpointError if there is none.
   const SafetensorsEntry& at(std::string_view name) const;
-  // Valid as long as the reader. Alignment is the file's business: copy, do not cast.
+  // Valid as long as the reader. May be misaligned: copy, do not cast.
   std::span<const std::byte> bytes(const SafetensorsEntry& entry) const;
-  // Copies the tensor to `out`; CheckpointError if dtype or shape are not these.
+  // Copies the tensor to `out`; CheckpointError if its dtype or shape differs.
   void read(std::string_view name, DType dtype, std::span<const int64_t> shape, std::span<std::byte> out) const;
 
  private:
@@ -77,11 +76,10 @@ class SafetensorsReader {
 
   std::string path_;
   std::optional<MappedFile> file_;
-  std::span<const std::byte> bytes_;  // of all
+  std::span<const std::byte> bytes_;  // of the whole file
   size_t data_offset_ = 0;
   SafetensorsMetadata metadata_;
   std::vector<SafetensorsEntry> entries_;
-  std::map<std::string, size_t, std::less<>> by_name_;
 };
 
 }  // namespace mantissa

@@ -1,51 +1,63 @@
-// Token data: text bytes or token files, memory-mapped, joined to one long sequence in the order of the files.
+// Token data: text bytes or token files, memory-mapped and joined to one long sequence in the order of the files.
 //
-// Windows may cross from one file into the next: with many small files nothing is lost at their ends. Everything is
-// checked when the data is opened, so that no step meets a token outside of the vocabulary.
+// Windows may cross from one file into the next, so many small files lose nothing at their ends. Everything is checked
+// when the data is opened, so that no step meets a token outside the vocabulary.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "core/io/mapped_file.h"
-#include "core/io/token_layout.h"
+#include "core/io/files.h"
 
 namespace mantissa {
 
+// How a file holds its tokens. Sources: llm.c's dev/data/data_common.py and llmc/dataloader.h; nanoGPT's
+// data/openwebtext/prepare.py.
+enum class TokenLayout : uint8_t {
+  kBytes,  // every byte is a token (vocabulary 256)
+  kAuto,   // a token file: llm.c's if it starts with llm.c's magic, else headerless u16
+  kLlmc,   // llm.c: int32[256] header (magic 20240520, version 1: u16; magic 20240801, version 7: u32), then the tokens
+  kRawU16,  // nanoGPT: u16 from the first byte on
+  kRawU32,
+};
+
 struct TokenDataOptions {
-  std::vector<std::string> files;  // names or patterns, see file_glob.h; sorted as a whole, each file once
+  std::vector<std::string> files;  // names or patterns, see expand_glob(); sorted as a whole, each file once
   TokenLayout layout = TokenLayout::kBytes;
   int64_t vocab = 256;
 };
 
 class TokenData {
  public:
-  // DataError naming file and offset for data that is missing, empty, truncated, of an unknown kind, or holds a token
-  // outside of [0, vocab). Scans token files with all OpenMP threads.
+  // DataError naming file and offset if data is missing, empty, truncated, of an unknown kind, or holds a token outside
+  // [0, vocab). Scans token files with all threads.
   explicit TokenData(const TokenDataOptions& options);
 
   int64_t tokens() const { return total_tokens_; }
   size_t files() const { return segments_.size(); }
-  // Files that a pattern matched and that held nothing (bytes only; worth a warning).
+  // Empty files that a pattern matched (bytes only; worth a warning).
   const std::vector<std::string>& skipped_empty_files() const { return skipped_empty_files_; }
 
-  // Tokens [begin, begin + out.size()); ContractError beyond the end.
+  // Reads tokens [begin, begin + out.size()); ContractError beyond the end.
   void read(int64_t begin, std::span<int32_t> out) const;
 
-  // Of the tokens themselves, whatever the files are called: ranks compare it, and a resumed run knows other data by
-  // it. Sizes of the files and samples of their contents.
+  // Identifies the tokens, whatever the files are called: ranks compare it, and a resumed run notices other data.
+  // Computed from the files' sizes and samples of their contents.
   uint64_t fingerprint() const;
 
- private:
   struct Segment {
     MappedFile file;
-    TokenFileShape shape;
+    size_t offset_bytes = 0;  // of its first token
+    int token_bytes = 1;
+    int64_t count = 0;
     int64_t first = 0;  // index of its first token in the whole
   };
 
+ private:
   void add_file(const std::string& path, const TokenDataOptions& options, bool from_pattern);
 
   std::vector<Segment> segments_;
@@ -66,7 +78,7 @@ struct TokenSplit {
   TokenRange train, validation;
 };
 
-// The last `validation_fraction` of the tokens is set aside for validation; 0: none is.
+// Reserves the last `validation_fraction` of the tokens for validation; 0: none.
 TokenSplit split_tail(std::shared_ptr<const TokenData> data, double validation_fraction);
 
 }  // namespace mantissa

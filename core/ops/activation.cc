@@ -1,19 +1,38 @@
 #include "core/ops/activation.h"
 
+#include <type_traits>
+
 namespace mantissa {
 namespace {
 
-// x (R, 2*F): gate, then up. Returns (R, F).
-Tensor swiglu_of(Tape& tape, const Tensor& x) {
-  Tensor y = tape.allocate(x.dtype(), {x.dim(0), x.dim(1) / 2});
-  tape.backend().run(SwigluForwardArgs{.x = x, .y = y}, tape.stream());
-  return y;
+template <typename Forward>
+constexpr bool kIsGated = std::is_same_v<Forward, SwigluForwardArgs>;
+
+// Runs `args` on x and a new y.
+template <typename Forward>
+Tensor activation_of(Tape& tape, Forward args, const Tensor& x) {
+  args.x = x;
+  args.y = tape.allocate(x.dtype(), kIsGated<Forward> ? Shape{x.dim(0), x.dim(1) / 2} : x.shape());
+  tape.backend().run(args, tape.stream());
+  return args.y;
 }
 
-Tensor relu_squared_of(Tape& tape, const Tensor& x) {
-  Tensor y = tape.allocate(x.dtype(), x.shape());
-  tape.backend().run(ReluSquaredForwardArgs{.x = x, .y = y}, tape.stream());
-  return y;
+// Records the activation of x that `forward` describes, except for its tensors; `backward` is its derivative.
+template <typename Forward, typename Backward>
+Var record_activation(Tape& tape, Op op, Var x, const Forward& forward, const Backward& backward) {
+  const Tensor input = tape.cast(x.value, tape.compute_dtype(op, x.value.dtype(), x.value.dtype()));
+  Tensor y = activation_of(tape, forward, input);
+  const Var source{{}, x.slot};
+  x.value = Tensor();
+  Var made = tape.record(op, std::move(y), {source}, {}, [source, input, backward](Tape& t, Tensor dy) {
+    const bool in_place = !kIsGated<Forward> && dy.unique();
+    Tensor dx = in_place ? dy : t.allocate(input.dtype(), input.shape(), "gradient");
+    Backward args = backward;
+    args.x = input, args.dy = std::move(dy), args.dx = dx;
+    t.backend().run(args, t.stream());
+    t.give_gradient(source, std::move(dx));
+  });
+  return tape.remakeable(std::move(made), [input, forward](Tape& t) { return activation_of(t, forward, input); });
 }
 
 }  // namespace
@@ -30,53 +49,22 @@ Var activate(Tape& tape, Var x, Activation activation) {
 }
 
 Tensor gelu_of(Tape& tape, const Tensor& x, GeluForm form) {
-  Tensor y = tape.allocate(x.dtype(), x.shape());
-  tape.backend().run(GeluForwardArgs{.x = x, .y = y, .form = form}, tape.stream());
-  return y;
+  return activation_of(tape, GeluForwardArgs{.form = form}, x);
 }
 
 Var gelu(Tape& tape, Var x, GeluForm form) {
-  const DType dtype = tape.compute_dtype(Op::kGelu, x.value.dtype(), x.value.dtype());
-  const Tensor input = tape.cast(x.value, dtype);
-  Tensor y = gelu_of(tape, input, form);
-  const int slot = x.slot;
-  x.value = Tensor();
-  Var made = tape.record(Op::kGelu, y, {x}, {}, [slot, input, form](Tape& t, Tensor dy) {
-    Tensor dx = dy.unique() ? dy : t.allocate(input.dtype(), input.shape(), "gradient");
-    t.backend().run(GeluBackwardArgs{.x = input, .dy = dy, .dx = dx, .form = form}, t.stream());
-    t.give_gradient(Var{{}, slot}, std::move(dx));
-  });
-  return tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); });
+  return record_activation(tape, Op::kGelu, std::move(x), GeluForwardArgs{.form = form},
+                           GeluBackwardArgs{.form = form});
 }
 
 Var swiglu(Tape& tape, Var x) {
   MANTISSA_CHECK(x.value.shape().rank() == 2 && x.value.dim(1) % 2 == 0, "[swiglu] x must be (R, 2*F), got {}",
                  x.value.shape());
-  const DType dtype = tape.compute_dtype(Op::kSwiglu, x.value.dtype(), x.value.dtype());
-  const Tensor input = tape.cast(x.value, dtype);
-  Tensor y = swiglu_of(tape, input);
-  const int slot = x.slot;
-  x.value = Tensor();
-  Var made = tape.record(Op::kSwiglu, std::move(y), {x}, {}, [slot, input](Tape& t, Tensor dy) {
-    Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
-    t.backend().run(SwigluBackwardArgs{.x = input, .dy = dy, .dx = dx}, t.stream());
-    t.give_gradient(Var{{}, slot}, std::move(dx));
-  });
-  return tape.remakeable(std::move(made), [input](Tape& t) { return swiglu_of(t, input); });
+  return record_activation(tape, Op::kSwiglu, std::move(x), SwigluForwardArgs{}, SwigluBackwardArgs{});
 }
 
 Var relu_squared(Tape& tape, Var x) {
-  const DType dtype = tape.compute_dtype(Op::kReluSquared, x.value.dtype(), x.value.dtype());
-  const Tensor input = tape.cast(x.value, dtype);
-  Tensor y = relu_squared_of(tape, input);
-  const int slot = x.slot;
-  x.value = Tensor();
-  Var made = tape.record(Op::kReluSquared, std::move(y), {x}, {}, [slot, input](Tape& t, Tensor dy) {
-    Tensor dx = dy.unique() ? dy : t.allocate(input.dtype(), input.shape(), "gradient");
-    t.backend().run(ReluSquaredBackwardArgs{.x = input, .dy = dy, .dx = dx}, t.stream());
-    t.give_gradient(Var{{}, slot}, std::move(dx));
-  });
-  return tape.remakeable(std::move(made), [input](Tape& t) { return relu_squared_of(t, input); });
+  return record_activation(tape, Op::kReluSquared, std::move(x), ReluSquaredForwardArgs{}, ReluSquaredBackwardArgs{});
 }
 
 }  // namespace mantissa

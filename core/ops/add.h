@@ -1,4 +1,5 @@
-// add: the residual connection, as an op of its own or fused into the norm that reads the sum.
+// How a branch joins the residual stream: dropout, and add, which is an op of its own or fused into the norm that reads
+// the sum.
 #pragma once
 
 #include "core/autograd/tape.h"
@@ -34,5 +35,13 @@ struct NormedSum {
 // Records `value` as the deferred sum, as add() would. Its gradient becomes that of both addends, the same tensor where
 // the dtypes are equal.
 Var record_sum(Tape& tape, const DeferredSum& sum, Tensor value);
+
+// --- dropout
+// Zeroes elements with a given probability and scales the rest (Srivastava et al. 2014).
+
+// x (samples * positions, C); `samples` is the number of sequences in x. The mask is a function of (seed, step, global
+// sample, element, op number) only: it does not depend on the number of ranks or micro-batches. Returns x if the
+// probability is 0 or the tape is for evaluation.
+Var dropout(Tape& tape, Var x, float probability, int64_t samples);
 
 }  // namespace mantissa

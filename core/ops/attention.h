@@ -1,4 +1,4 @@
-// attention: scaled dot-product self-attention on packed queries, keys and values.
+// attention: scaled dot-product self-attention on packed queries, keys and values, and rope, which rotates them.
 #pragma once
 
 #include "core/autograd/tape.h"
@@ -9,5 +9,10 @@ namespace mantissa {
 // qkv (B*T, (H + 2*KV) * D); sets shape.batch and shape.scale. Returns (B*T, H*D): softmax(q k^T / sqrt(D)) v, with
 // softmax and sums in fp32. Only qkv, the output and the log-sum-exp of each row are kept for the backward pass.
 Var attention(Tape& tape, Var qkv, AttentionShape shape);
+
+// Rotary position embedding (Su et al. 2021), half-split pairs. qkv packed as for attention(). Rotates the query and
+// key heads by their position and leaves the values unchanged. Works in place if the caller moves in the only
+// reference, else on a copy. head_dim must be even.
+Var rope(Tape& tape, Var qkv, const AttentionShape& shape, float base);
 
 }  // namespace mantissa

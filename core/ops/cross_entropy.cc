@@ -12,18 +12,20 @@ LossOutput cross_entropy(Tape& tape, Var logits, const Tensor& targets) {
   const Tensor losses = tape.allocate(DType::kF32, {rows}), lse = tape.allocate(DType::kF32, {rows});
   Tensor sum = tape.allocate(DType::kF32, {1});
   tape.backend().run(CrossEntropyForwardArgs{.logits = logits.value,
-                                        .targets = targets,
-                                        .losses = losses,
-                                        .lse = lse,
-                                        .loss_sum = sum,
-                                        .ignore_index = kIgnoreIndex},
-                                       tape.stream());
-  Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {}, [logits, targets, lse](Tape& t, Tensor d_loss) {
-    t.backend().run(
-        CrossEntropyBackwardArgs{.logits = logits.value, .targets = targets, .lse = lse, .scale = d_loss, .ignore_index = kIgnoreIndex},
-        t.stream());
-    t.give_gradient(logits, logits.value);
-  });
+                                             .targets = targets,
+                                             .losses = losses,
+                                             .lse = lse,
+                                             .loss_sum = sum,
+                                             .ignore_index = kIgnoreIndex},
+                     tape.stream());
+  Var recorded =
+      tape.record(Op::kCrossEntropy, std::move(sum), {logits}, {}, [logits, targets, lse](Tape& t, Tensor d_loss) {
+        t.backend().run(
+            CrossEntropyBackwardArgs{
+                .logits = logits.value, .targets = targets, .lse = lse, .scale = d_loss, .ignore_index = kIgnoreIndex},
+            t.stream());
+        t.give_gradient(logits, logits.value);
+      });
   return {std::move(recorded), losses};
 }
 

@@ -19,14 +19,12 @@ Var embedding(Tape& tape, const Tensor& tokens, int64_t sequence_length, Paramet
       tape.compute_dtype(Op::kEmbedding, given, position_table ? widest(given, position_table->working_dtype) : given);
   Tensor y = tape.allocate(dtype, {rows, channels});
   tape.backend().run(EmbeddingForwardArgs{.tokens = tokens,
-                                    .token_table = token_table.weight,
-                                    .position_table = position_table ? position_table->weight : Tensor(),
-                                    .y = y,
-                                    .sequence_length = sequence_length},
-                                   tape.stream());
-  std::vector<Parameter*> parameters{&token_table};
-  if (position_table) parameters.push_back(position_table);
-  return tape.record(Op::kEmbedding, y, {}, parameters,
+                                          .token_table = tape.weight(token_table),
+                                          .position_table = position_table ? tape.weight(*position_table) : Tensor(),
+                                          .y = y,
+                                          .sequence_length = sequence_length},
+                     tape.stream());
+  return tape.record(Op::kEmbedding, y, {}, {&token_table, position_table},
                      [tokens, sequence_length, &token_table, position_table](Tape& t, Tensor dy) {
                        const GradientTarget token = t.gradient_target(token_table);
                        EmbeddingBackwardArgs args{.tokens = tokens,

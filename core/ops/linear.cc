@@ -1,88 +1,118 @@
 #include "core/ops/linear.h"
 
-#include "core/autograd/saved_value.h"
-#include "core/ops/fp32_product.h"
+#include <algorithm>
+
+#include "core/kernels/loss/args.h"
 #include "core/ops/activation.h"
-#include "core/ops/rounded_linear.h"
-#include "core/ops/show_product.h"
+#include "core/ops/fp32_product.h"
 
 namespace mantissa {
 namespace {
 
-// Operands of a linear layer's forward product, in its dtype.
-struct Operands {
-  Tensor input, kernel, bias;
-  OperandCache* kernel_cache;
+// A linear layer whose operands are not rounded, in one pass. It holds no weight: backward functions may keep it.
+struct Layer {
+  Parameter& weight;
+  Parameter* bias;
+  DType dtype;  // compute dtype
   Fp32Products products;
 
-  GemmArgs product(const Tensor& y) const {
-    return {.a = input, .b = kernel, .c = y, .bias = bias, .trans_b = Transpose::kYes, .b_cache = kernel_cache};
+  // c = a W^T + b, with what else `args` asks for.
+  void forward(Tape& tape, GemmArgs args, bool is_first = true) const {
+    args.b = tape.weight(weight, dtype);
+    if (bias) args.bias = tape.weight(*bias, dtype);
+    args.trans_b = Transpose::kYes;
+    args.b_cache = tape.packed_weight(weight, dtype);
+    multiply_shown(tape, {weight, Product::kForward, is_first}, args, products);
   }
-  Shape output_shape() const { return {input.dim(0), kernel.dim(0)}; }
+  // c = a W, where a is dy and c is dx.
+  void input_gradient(Tape& tape, GemmArgs args, bool is_first = true) const {
+    args.b = tape.weight(weight, dtype);
+    args.b_cache = tape.packed_weight(weight, dtype);
+    multiply_shown(tape, {weight, Product::kInputGradient, is_first}, args, products);
+  }
+  void weight_gradient(Tape& tape, const Tensor& dy, const Tensor& x, bool is_first = true) const {
+    const GradientTarget d_weight = tape.gradient_target(weight);
+    const GradientTarget d_bias = bias ? tape.gradient_target(*bias) : GradientTarget{};
+    multiply_shown(tape, {weight, Product::kWeightGradient, is_first},
+                   {.a = dy,
+                    .b = x,
+                    .c = d_weight.tensor,
+                    .bias_gradient = d_bias.tensor,
+                    .trans_a = Transpose::kYes,
+                    .mode = d_weight.mode,
+                    .bias_gradient_mode = d_bias.mode},
+                   products);
+  }
+  Tensor allocate_output(Tape& tape, const Tensor& x) const {
+    return tape.allocate(dtype, {x.dim(0), weight.shape[0]});
+  }
+  // dx is fp32 for an fp32 x (a residual stream), even if the product reads 16-bit operands.
+  Tensor allocate_input_gradient(Tape& tape, DType x, int64_t rows) const {
+    return tape.allocate(x == DType::kF32 ? DType::kF32 : dtype, {rows, weight.shape[1]}, "gradient");
+  }
 };
 
-void check_shapes(const Tensor& x, const Parameter& weight, const Parameter* bias) {
+void check_shapes(const char* op, const Tensor& x, const Parameter& weight, const Parameter* bias) {
   MANTISSA_CHECK(x.shape().rank() == 2 && weight.shape.rank() == 2 && x.dim(1) == weight.shape[1],
-                 "[linear] '{}' has shape {} (N, K); x must have shape (R, K), got {}", weight.name, weight.shape,
+                 "[{}] '{}' has shape {} (N, K); x must have shape (R, K), got {}", op, weight.name, weight.shape,
                  x.shape());
   MANTISSA_CHECK(bias == nullptr || bias->shape == Shape{weight.shape[0]},
                  "[linear] bias of '{}' must have shape ({}), got {}", weight.name, weight.shape[0],
                  bias ? bias->shape : Shape{});
 }
 
-// For products with GELU fused in.
-void require_unrounded(const Tape& tape, const Parameter& weight) {
-  MANTISSA_CHECK(!tape.linear_formats().any(), "[linear] '{}' rounds its operands: gelu must be an op of its own",
-                 weight.name);
+Layer make_layer(const char* op, const Tape& tape, const Tensor& x, Parameter& weight, Parameter* bias) {
+  MANTISSA_CHECK(!tape.linear_formats().any(),
+                 "[{}] '{}' rounds its operands: gelu and cross_entropy must be ops of their own", op, weight.name);
+  check_shapes(op, x, weight, bias);
+  return {weight, bias, linear_dtype(tape, x.dtype(), weight), tape.fp32_products()};
 }
 
-Operands operands_of(Tape& tape, const Tensor& x, const Parameter& weight, const Parameter* bias) {
-  check_shapes(x, weight, bias);
-  const DType dtype = linear_dtype(tape, x.dtype(), weight);
-  return {.input = tape.cast(x, dtype),
-          .kernel = tape.weight(weight, dtype),
-          .bias = bias ? tape.weight(*bias, dtype) : Tensor(),
-          .kernel_cache = tape.operand_cache(weight, dtype),
-          .products = tape.fp32_products()};
-}
-
-// Makes the gradient of a linear layer's input.
-using InputGradient = std::function<Tensor(Tape& tape, const Tensor& dy)>;
-
-// Records `output` as the linear layer's result. `input_gradient` makes the gradient of `slot` from that of `output`.
-Var record_linear(Tape& tape, Tensor output, const SavedValue& input, Parameter& weight, Parameter* bias, int slot,
-                  InputGradient input_gradient) {
-  std::vector<Parameter*> parameters{&weight};
-  if (bias) parameters.push_back(bias);
-  return tape.record(Op::kLinear, std::move(output), {Var{{}, slot}}, parameters,
-                     [slot, input, &weight, bias, input_gradient, products = tape.fp32_products()](Tape& t, Tensor dy) {
-                       if (slot >= 0) t.give_gradient(Var{{}, slot}, input_gradient(t, dy));
-                       const GradientTarget d_weight = t.gradient_target(weight);
-                       const GradientTarget d_bias = bias ? t.gradient_target(*bias) : GradientTarget{};
-                       const Tensor x = input.get(t);
-                       multiply(t,
-                                {.a = dy,
-                                 .b = x,
-                                 .c = d_weight.tensor,
-                                 .bias_gradient = d_bias.tensor,
-                                 .trans_a = Transpose::kYes,
-                                 .mode = d_weight.mode,
-                                 .bias_gradient_mode = d_bias.mode},
-                                products);
-                       show_unrounded(t, weight, Product::kWeightGradient, dy, x, d_weight.tensor, products);
+// Records y as the layer's result. `gradient` holds what the product of the input gradient needs besides its operands.
+Var record_linear(Tape& tape, const Layer& layer, Tensor y, const SavedValue& input, DType x_dtype, int slot,
+                  const GemmArgs& gradient = {}) {
+  return tape.record(Op::kLinear, std::move(y), {Var{{}, slot}}, {&layer.weight, layer.bias},
+                     [layer, input, x_dtype, slot, gradient](Tape& t, const Tensor& dy) {
+                       if (slot >= 0) {
+                         GemmArgs args = gradient;
+                         args.a = dy;
+                         args.c = layer.allocate_input_gradient(t, x_dtype, dy.dim(0));
+                         layer.input_gradient(t, args);
+                         t.give_gradient(Var{{}, slot}, std::move(args.c));
+                       }
+                       layer.weight_gradient(t, dy, input.get(t));
                      });
 }
 
-// dx = dy W. dx is fp32 for an fp32 x (a residual stream), even if the product reads 16-bit operands.
-InputGradient plain_gradient(const Operands& operands, const Parameter& weight, DType x_dtype) {
-  return [kernel = operands.kernel, cache = operands.kernel_cache, products = operands.products,
-          shape = operands.input.shape(), &weight, x_dtype](Tape& t, const Tensor& dy) {
-    Tensor dx = t.allocate(x_dtype == DType::kF32 ? DType::kF32 : dy.dtype(), shape, "gradient");
-    multiply(t, {.a = dy, .b = kernel, .c = dx, .b_cache = cache}, products);
-    show_unrounded(t, weight, Product::kInputGradient, dy, kernel, dx, products);
-    return dx;
-  };
-}
+// Operands of linear_cross_entropy(): input (R, K), targets (R), losses and log-sum-exp (R), logits (chunk rows, V).
+// d_input (R, K) is undefined where x takes no gradient.
+struct ChunkedLoss {
+  const Layer& layer;
+  Tensor input, targets, losses, lse, logits, d_input;
+
+  // Computes one chunk's losses and, in training, its gradients.
+  void run(Tape& tape, int64_t begin, int64_t count, const Tensor& loss_sum) const {
+    const bool is_first = begin == 0;
+    const Tensor x = input.rows(begin, count), chunk = logits.rows(0, count);
+    layer.forward(tape, {.a = x, .c = chunk}, is_first);
+    const CrossEntropyForwardArgs loss{.logits = chunk,
+                                       .targets = targets.slice(begin, count),
+                                       .losses = losses.slice(begin, count),
+                                       .lse = lse.slice(begin, count),
+                                       .loss_sum = loss_sum,
+                                       .ignore_index = kIgnoreIndex};
+    tape.backend().run(loss, tape.stream());
+    if (!tape.training()) return;
+    tape.backend().run(CrossEntropyBackwardArgs{.logits = chunk,
+                                                .targets = loss.targets,
+                                                .lse = loss.lse,
+                                                .scale = tape.options().loss_gradient,
+                                                .ignore_index = kIgnoreIndex},
+                       tape.stream());
+    if (d_input.defined()) layer.input_gradient(tape, {.a = chunk, .c = d_input.rows(begin, count)}, is_first);
+    layer.weight_gradient(tape, chunk, x, is_first);
+  }
+};
 
 }  // namespace
 
@@ -92,62 +122,77 @@ DType linear_dtype(const Tape& tape, DType x, const Parameter& weight) {
 
 Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias) {
   if (const LinearFormats formats = tape.linear_formats(); formats.any()) {
-    check_shapes(x.value, weight, bias);
+    check_shapes("linear", x.value, weight, bias);
     const DType dtype = linear_dtype(tape, x.value.dtype(), weight);
     return rounded_linear(tape, std::move(x), weight, bias, dtype, formats);
   }
-  const Operands operands = operands_of(tape, x.value, weight, bias);
-  const SavedValue input(x, operands.input);
+  const Layer layer = make_layer("linear", tape, x.value, weight, bias);
   const DType x_dtype = x.value.dtype();
+  const Tensor input = tape.cast(x.value, layer.dtype);
+  const SavedValue saved(x, input);
   x.value = Tensor();  // the backward pass needs only the cast input
-  const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
-  multiply(tape, operands.product(y), operands.products);
-  show_unrounded(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
-  return record_linear(tape, y, input, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
+  const Tensor y = layer.allocate_output(tape, input);
+  layer.forward(tape, {.a = input, .c = y});
+  return record_linear(tape, layer, y, saved, x_dtype, x.slot);
 }
 
 GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, GeluForm form) {
-  require_unrounded(tape, weight);
-  const Operands operands = operands_of(tape, x.value, weight, bias);
-  const SavedValue saved(x, operands.input);
+  const Layer layer = make_layer("linear", tape, x.value, weight, bias);
   const DType x_dtype = x.value.dtype();
+  const Tensor layer_input = tape.cast(x.value, layer.dtype);
+  const SavedValue saved(x, layer_input);
   x.value = Tensor();
-  const Tensor input = tape.allocate(operands.input.dtype(), operands.output_shape());
-  const Tensor y = tape.allocate(input.dtype(), input.shape());
-  GemmArgs product = operands.product(y);
-  product.aux = input;
-  product.activation = GemmActivation::kGelu;
-  product.form = form;
-  multiply(tape, product, operands.products);
-  show_unrounded(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
-  Var made = record_linear(tape, y, saved, weight, bias, x.slot, plain_gradient(operands, weight, x_dtype));
+  const Tensor input = layer.allocate_output(tape, layer_input), y = layer.allocate_output(tape, layer_input);
+  layer.forward(tape, {.a = layer_input, .c = y, .aux = input, .activation = GemmActivation::kGelu, .form = form});
+  Var made = record_linear(tape, layer, y, saved, x_dtype, x.slot);
   return {tape.remakeable(std::move(made), [input, form](Tape& t) { return gelu_of(t, input, form); }), input, form};
 }
 
 Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias) {
-  require_unrounded(tape, weight);
-  const Operands operands = operands_of(tape, x.y.value, weight, bias);
-  MANTISSA_CHECK(operands.input.dtype() == x.input.dtype(), "[linear] '{}' must compute in gelu's dtype {}, got {}",
-                 weight.name, x.input.dtype(), operands.input.dtype());
-  const Tensor y = tape.allocate(operands.input.dtype(), operands.output_shape());
-  multiply(tape, operands.product(y), operands.products);
-  show_unrounded(tape, weight, Product::kForward, operands.input, operands.kernel, y, operands.products);
-  const auto input_gradient = [kernel = operands.kernel, cache = operands.kernel_cache, products = operands.products,
-                               input = x.input, form = x.form, &weight](Tape& t, const Tensor& dy) {
-    Tensor dx = t.allocate(input.dtype(), input.shape(), "gradient");
-    multiply(t,
-             {.a = dy,
-              .b = kernel,
-              .c = dx,
-              .aux = input,
-              .activation = GemmActivation::kGeluGradient,
-              .form = form,
-              .b_cache = cache},
-             products);
-    show_unrounded(t, weight, Product::kInputGradient, dy, kernel, dx, products);
-    return dx;
-  };
-  return record_linear(tape, y, SavedValue(x.y, operands.input), weight, bias, x.y.slot, input_gradient);
+  const Layer layer = make_layer("linear", tape, x.y.value, weight, bias);
+  MANTISSA_CHECK(layer.dtype == x.input.dtype(), "[linear] '{}' must compute in gelu's dtype {}, got {}", weight.name,
+                 x.input.dtype(), layer.dtype);
+  const Tensor y = layer.allocate_output(tape, x.y.value);
+  layer.forward(tape, {.a = x.y.value, .c = y});
+  return record_linear(tape, layer, y, SavedValue(x.y, x.y.value), layer.dtype, x.y.slot,
+                       {.aux = x.input, .activation = GemmActivation::kGeluGradient, .form = x.form});
+}
+
+LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets,
+                                int64_t chunk_rows) {
+  MANTISSA_CHECK(chunk_rows > 0, "[linear_cross_entropy] a chunk must have rows, got {}", chunk_rows);
+  MANTISSA_CHECK(!tape.training() || tape.options().loss_gradient.defined(),
+                 "[linear_cross_entropy] the tape was made without a loss gradient");
+  MANTISSA_CHECK(
+      tape.is_recording() || !tape.training(),
+      "[linear_cross_entropy] writes gradients as it goes: it must not be part of a segment that is run twice");
+  const Layer layer = make_layer("linear_cross_entropy", tape, x.value, weight, nullptr);
+  const int64_t rows = x.value.dim(0);
+  chunk_rows = std::min(chunk_rows, rows);
+  const int64_t chunks = (rows + chunk_rows - 1) / chunk_rows;
+  ChunkedLoss loss{.layer = layer,
+                   .input = tape.cast(x.value, layer.dtype),
+                   .targets = targets,
+                   .losses = tape.allocate(DType::kF32, {rows}),
+                   .lse = tape.allocate(DType::kF32, {rows}),
+                   .logits = {},
+                   .d_input = {}};
+  if (tape.training() && x.slot >= 0) loss.d_input = layer.allocate_input_gradient(tape, x.value.dtype(), rows);
+  const Tensor sums = tape.allocate(DType::kF32, {chunks, 1});
+  Tensor sum = tape.allocate(DType::kF32, {1});
+  loss.logits = tape.allocate(layer.dtype, {chunk_rows, weight.shape[0]}, "logits of a chunk");
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const int64_t begin = chunk * chunk_rows;
+    loss.run(tape, begin, std::min(chunk_rows, rows - begin), sums.slice(chunk, 1));
+  }
+  tape.backend().run(ColumnSumArgs{.x = sums, .out = sum}, tape.stream());
+
+  const Var source{{}, x.slot};
+  Var recorded = tape.record(Op::kCrossEntropy, std::move(sum), {source}, {&weight},
+                             [source, d_input = loss.d_input](Tape& t, Tensor) mutable {
+                               if (d_input.defined()) t.give_gradient(source, std::move(d_input));
+                             });
+  return {std::move(recorded), loss.losses};
 }
 
 }  // namespace mantissa

@@ -1,17 +1,22 @@
-// linear: y = x W^T + b. Also linear, GELU, linear with GELU fused into the two products.
+// linear: y = x W^T + b. Also linear with GELU, and with cross-entropy, fused into its products.
 #pragma once
 
 #include "core/autograd/tape.h"
 #include "core/kernels/activation/args.h"
+#include "core/ops/cross_entropy.h"
 
 namespace mantissa {
 
 // x (R, K); weight (N, K); bias (N) or nullptr. Casts all three to the dtype that the layer's precision gives to linear
 // ops, and returns (R, N) in it. The product and the bias are added in fp32 and rounded once. Derivatives: dx = dy W,
 // dW = dy^T x (fp32, accumulated over micro-batches), db = column sums of dy. For products of fp32 matrices see
-// core/ops/fp32_product.h. If the layer's precision rounds operands, see rounded_linear(). ContractError on shapes that
-// do not match.
+// core/ops/fp32_product.h. If the layer's precision rounds operands, this is rounded_linear(). ContractError on shapes
+// that do not match.
 Var linear(Tape& tape, Var x, Parameter& weight, Parameter* bias);
+
+// linear() with the operands of its three products rounded as `formats` says, in a layer that computes in `dtype`. Each
+// product accumulates in fp32. The result, the bias and its gradient are not rounded further than in linear().
+Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType dtype, const LinearFormats& formats);
 
 // The dtype in which linear() computes in the tape's layer, for an x of this dtype.
 DType linear_dtype(const Tape& tape, DType x, const Parameter& weight);
@@ -30,5 +35,12 @@ GeluOutput linear_gelu(Tape& tape, Var x, Parameter& weight, Parameter* bias, Ge
 
 // linear(GELU's output). It must compute in GELU's dtype.
 Var linear(Tape& tape, GeluOutput x, Parameter& weight, Parameter* bias);
+
+// cross_entropy(linear(x, weight), targets), with memory for the logits of only `chunk_rows` rows. x (R, K) float,
+// weight (V, K), targets (R) i32 in [0, V) or kIgnoreIndex. The loss gradient is known before the forward pass, so each
+// chunk's gradients are computed while its logits exist: nothing is computed twice. In training, this call therefore
+// already writes the weight's gradient. Sums over rows (the loss, the weight's gradient) are accumulated chunk by
+// chunk, in fp32. ContractError for a layer that rounds operands.
+LossOutput linear_cross_entropy(Tape& tape, const Var& x, Parameter& weight, const Tensor& targets, int64_t chunk_rows);
 
 }  // namespace mantissa

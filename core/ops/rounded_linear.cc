@@ -1,13 +1,19 @@
-#include "core/ops/rounded_linear.h"
-
-#include "core/autograd/saved_value.h"
+// The linear layer with 8-bit or 4-bit product operands.
 #include "core/ops/fp32_product.h"
+#include "core/ops/linear.h"
 #include "core/ops/rounded_operand.h"
 
 namespace mantissa {
 namespace {
 
-// A layer's settings in one pass.
+// A product's operand before and after it was rounded.
+struct Operand {
+  Role role;
+  Tensor given;
+  RoundedMatrix made;
+};
+
+// A layer in one pass. It holds no weight: backward functions may keep it.
 struct Layer {
   Parameter& weight;
   Parameter* bias;
@@ -26,20 +32,31 @@ struct Layer {
             .random_site = random_sites[static_cast<size_t>(product)],
             .codes = codes.layouts(product, role)};
   }
-  RoundedMatrix operand(Tape& tape, Product product, Role role, const Tensor& x) const {
-    return round_operand(tape, x, weight, use(product, role));
+  // both_layouts: makes the codes that another product reads as well.
+  Operand operand(Tape& tape, Product product, Role role, const Tensor& x, bool both_layouts = false) const {
+    OperandUse how = use(product, role);
+    if (both_layouts) how.codes.transposed = true;
+    return {role, x, round_operand(tape, x, weight, how)};
   }
-  RoundedMatrix weight_operand(Tape& tape, Product product) const {
-    return round_weight(tape, weight, tape.weight(weight, dtype), use(product, Role::kWeight));
+  Operand weight_operand(Tape& tape, Product product) const {
+    const Tensor copy = tape.weight(weight, dtype);
+    return {Role::kWeight, copy, round_weight(tape, weight, copy, use(product, Role::kWeight))};
   }
 
-  // Passes the product of `a` and `b` to the observer.
-  struct Shown {
-    Role role;
-    Tensor given;
-    RoundedMatrix made;
-  };
-  void show(const Tape& tape, Product product, const Shown& a, const Shown& b, const Tensor& result) const {
+  // The product a b [+ bias] in `result`, shown to the observer.
+  Tensor multiply(Tape& tape, Product product, const Operand& a, const Operand& b, Shape shape, DType result,
+                  const Tensor& added = {}) const {
+    GemmArgs args = rounded_product(product, formats, a.made, b.made);
+    args.bias = added;
+    // Products of values are written in the values' dtype or fp32; products of codes in any dtype.
+    const bool has_dtype = args.a.dtype() == DType::kU8 || args.a.dtype() == result;
+    args.c = tape.allocate(has_dtype ? result : DType::kF32, shape);
+    mantissa::multiply(tape, args, products);
+    Tensor made = tape.cast(args.c, result);
+    show(tape, product, a, b, made);
+    return made;
+  }
+  void show(const Tape& tape, Product product, const Operand& a, const Operand& b, const Tensor& result) const {
     if (!tape.is_observed()) return;
     tape.show_product({.weight = weight,
                        .product = product,
@@ -50,11 +67,11 @@ struct Layer {
   }
 
  private:
-  ObservedOperand observed(Product product, const Shown& shown) const {
-    const OperandUse how = use(product, shown.role);
-    return {.given = shown.given,
-            .multiplied = shown.made.values,
-            .scale = shown.made.scale,
+  ObservedOperand observed(Product product, const Operand& operand) const {
+    const OperandUse how = use(product, operand.role);
+    return {.given = operand.given,
+            .multiplied = operand.made.values,
+            .scale = operand.made.scale,
             .format = how.format,
             .axis = how.format ? axis_of(how) : BlockAxis::kColumns,
             .transformed = how.transformed};
@@ -79,31 +96,22 @@ Layer make_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, D
   return layer;
 }
 
-// The product in `dtype`. Products of values are written in the values' dtype or fp32; products of codes in any dtype.
-Tensor multiply(Tape& tape, const Layer& layer, GemmArgs product, Shape shape, DType dtype, const char* what) {
-  const bool has_dtype = product.a.dtype() == DType::kU8 || product.a.dtype() == dtype;
-  product.c = tape.allocate(has_dtype ? dtype : DType::kF32, shape, what);
-  multiply(tape, product, layer.products);
-  return tape.cast(product.c, dtype);
-}
-
 // x for the weight gradient. Kept rounded if the forward product reads the same rounding and the value itself is not
 // needed; else kept as the value.
 class SavedInput {
  public:
-  SavedInput(const Layer& layer, const Var& x, const Tensor& value, const RoundedMatrix& forward, bool needs_value) {
+  SavedInput(const Layer& layer, const Var& x, const Operand& forward, bool needs_value) {
     if (!needs_value && !x.remake && is_same(layer)) {
-      rounded_ = forward;
+      rounded_ = forward.made;
       rounded_.codes = Tensor();  // the weight gradient reads the transposed codes
     } else {
-      value_.emplace(x, value);
+      value_.emplace(x, forward.given);
     }
   }
-
-  // Undefined if only the rounded operand is kept.
-  Tensor value(Tape& tape) const { return value_ ? value_->get(tape) : Tensor(); }
-  RoundedMatrix operand(Tape& tape, const Layer& layer, const Tensor& value) const {
-    return value.defined() ? layer.operand(tape, Product::kWeightGradient, Role::kActivation, value) : rounded_;
+  // Its `given` is undefined if only the rounded operand is kept.
+  Operand operand(Tape& tape, const Layer& layer) const {
+    if (!value_) return {Role::kActivation, {}, rounded_};
+    return layer.operand(tape, Product::kWeightGradient, Role::kActivation, value_->get(tape));
   }
 
  private:
@@ -122,29 +130,29 @@ class SavedInput {
 // The gradient of the layer's input. If both products that read dy read the same codes, one pass makes them all, and
 // `shared` returns those for the weight gradient.
 Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape shape, DType dtype,
-                      std::optional<RoundedMatrix>& shared) {
+                      std::optional<Operand>& shared) {
   constexpr Product kProduct = Product::kInputGradient;
-  OperandUse use = layer.use(kProduct, Role::kGradient);
-  if (layer.codes.shares(Role::kGradient)) use.codes.transposed = true;
-  const RoundedMatrix a = round_operand(tape, dy, layer.weight, use), b = layer.weight_operand(tape, kProduct);
-  if (layer.codes.shares(Role::kGradient)) shared = {.transposed_codes = a.transposed_codes, .scale = a.scale};
-  Tensor dx = multiply(tape, layer, rounded_product(kProduct, layer.formats, a, b), shape, dtype, "gradient");
-  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kWeight, tape.weight(layer.weight, layer.dtype), b}, dx);
-  return dx;
+  const bool shares = layer.codes.shares(Role::kGradient);
+  const Operand a = layer.operand(tape, kProduct, Role::kGradient, dy, shares);
+  const Operand b = layer.weight_operand(tape, kProduct);
+  if (shares) {
+    shared = a;
+    shared->made.codes = Tensor();
+  }
+  return layer.multiply(tape, kProduct, a, b, shape, dtype);
 }
 
 void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& input, const Tensor& dy,
-                          const std::optional<RoundedMatrix>& rounded_dy) {
+                          const std::optional<Operand>& rounded_dy) {
   constexpr Product kProduct = Product::kWeightGradient;
   const GradientTarget d_weight = tape.gradient_target(layer.weight);
-  const Tensor x = input.value(tape);
-  const RoundedMatrix a = rounded_dy ? *rounded_dy : layer.operand(tape, kProduct, Role::kGradient, dy),
-                      b = input.operand(tape, layer, x);
-  GemmArgs product = rounded_product(kProduct, layer.formats, a, b);
-  product.c = d_weight.tensor;
-  product.mode = d_weight.mode;
-  multiply(tape, product, layer.products);
-  layer.show(tape, kProduct, {Role::kGradient, dy, a}, {Role::kActivation, x, b}, d_weight.tensor);
+  const Operand b = input.operand(tape, layer);
+  const Operand a = rounded_dy ? *rounded_dy : layer.operand(tape, kProduct, Role::kGradient, dy);
+  GemmArgs args = rounded_product(kProduct, layer.formats, a.made, b.made);
+  args.c = d_weight.tensor;
+  args.mode = d_weight.mode;
+  multiply(tape, args, layer.products);
+  layer.show(tape, kProduct, a, b, d_weight.tensor);
   if (layer.bias == nullptr) return;
   const GradientTarget d_bias = tape.gradient_target(*layer.bias);
   tape.backend().run(ColumnSumArgs{.x = dy, .out = d_bias.tensor, .mode = d_bias.mode}, tape.stream());
@@ -155,27 +163,22 @@ void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& inpu
 Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType dtype, const LinearFormats& formats) {
   const Layer layer = make_layer(tape, x.value.dim(0), weight, bias, dtype, formats);
   const DType x_dtype = x.value.dtype();
-  const Shape x_shape = x.value.shape(), y_shape{x_shape[0], weight.shape[0]};
-  const Tensor value = tape.cast(x.value, dtype);
-  OperandUse use = layer.use(Product::kForward, Role::kActivation);
+  const Shape x_shape = x.value.shape();
   const bool keeps_rounded = tape.is_recording() && !x.remake && !tape.is_observed();
-  if (keeps_rounded && layer.codes.shares(Role::kActivation)) use.codes.transposed = true;
-  const RoundedMatrix a = round_operand(tape, value, weight, use), b = layer.weight_operand(tape, Product::kForward);
-  GemmArgs product = rounded_product(Product::kForward, formats, a, b);
-  if (bias) product.bias = tape.weight(*bias, dtype);
-  const Tensor y = multiply(tape, layer, product, y_shape, dtype, "activation");
-  layer.show(tape, Product::kForward, {Role::kActivation, value, a}, {Role::kWeight, tape.weight(weight, dtype), b}, y);
-  const SavedInput input(layer, x, value, a, tape.is_observed());
-  const int slot = x.slot;
+  const Operand a = layer.operand(tape, Product::kForward, Role::kActivation, tape.cast(x.value, dtype),
+                                  keeps_rounded && layer.codes.shares(Role::kActivation));
+  const Operand b = layer.weight_operand(tape, Product::kForward);
+  const Tensor y = layer.multiply(tape, Product::kForward, a, b, {x_shape[0], weight.shape[0]}, dtype,
+                                  bias ? tape.weight(*bias, dtype) : Tensor());
+  const SavedInput input(layer, x, a, tape.is_observed());
+  const Var source{{}, x.slot};
   x.value = Tensor();
-  std::vector<Parameter*> parameters{&weight};
-  if (bias) parameters.push_back(bias);
-  return tape.record(Op::kLinear, y, {Var{{}, slot}}, parameters,
-                     [layer, input, slot, x_dtype, x_shape](Tape& t, const Tensor& dy) {
-                       std::optional<RoundedMatrix> rounded_dy;
-                       if (slot >= 0) {
+  return tape.record(Op::kLinear, y, {source}, {&weight, bias},
+                     [layer, input, source, x_dtype, x_shape](Tape& t, const Tensor& dy) {
+                       std::optional<Operand> rounded_dy;
+                       if (source.slot >= 0) {
                          const DType d_input = x_dtype == DType::kF32 ? DType::kF32 : dy.dtype();
-                         t.give_gradient(Var{{}, slot}, input_gradient(t, layer, dy, x_shape, d_input, rounded_dy));
+                         t.give_gradient(source, input_gradient(t, layer, dy, x_shape, d_input, rounded_dy));
                        }
                        accumulate_gradients(t, layer, input, dy, rounded_dy);
                      });

@@ -7,6 +7,27 @@
 namespace mantissa {
 namespace {
 
+// Whether the product sums over the rows of the stored operand. It then reads the transposed codes.
+constexpr bool sums_over_rows(Product product, Role role) {
+  return product == Product::kWeightGradient || (product == Product::kInputGradient && role == Role::kWeight);
+}
+
+Fp8Gemm fp8_gemm(Product product, TensorFormat a, TensorFormat b, const LayerExtents& e) {
+  if (product == Product::kWeightGradient) {
+    return {.a = a, .b = b, .m = e.outputs, .n = e.inputs, .k = e.rows, .c = DType::kF32};
+  }
+  if (product == Product::kInputGradient) {
+    return {.a = a, .b = b, .m = e.rows, .n = e.inputs, .k = e.outputs, .c = e.dtype};
+  }
+  return {.a = a, .b = b, .m = e.rows, .n = e.outputs, .k = e.inputs, .c = e.dtype, .has_bias = e.has_bias};
+}
+
+// Whether a tensor of this format waits for its first delayed scale. This pass then only records its amax.
+bool is_calibrating(const Tape& tape, TensorFormat format) {
+  const DelayedScales* const scales = tape.options().delayed_scales;
+  return format.scaling == Scaling::kDelayed && scales != nullptr && scales->calibrating();
+}
+
 // Recipes whose block length divides `size`, as text: "mxfp8, nvfp4, ".
 std::string recipes_for(int64_t size) {
   std::string text;
@@ -27,11 +48,11 @@ void require_whole_blocks(const Parameter& weight, const Tensor& x, const Operan
   const auto check = [&](int64_t size, const char* what) {
     if (block == 0 || size % block == 0) return;
     throw ConfigError(fmt::format(
-        "layer '{}': the {} of {} has {} {}, and the recipe {} needs a multiple of {} there: give {}, a recipe that "
-        "takes {} ({}current or delayed), or leave the operand unrounded by precision.rules: {{match: '{}', op: "
-        "linear, format: low}}",
+        "layer '{0}': the {1} of {2} has {3} {4}, and the recipe {5} needs a multiple of {6} there: give {7}, a recipe "
+        "that takes {3} ({8}current or delayed), or leave the operand unrounded by precision.rules: {{match: '{0}', "
+        "op: linear, format: low}}",
         weight.precision_layer(), name(use.role), name(use.product), size, what, name(use.format->scaling), block,
-        nearest_multiples(size, block), size, recipes_for(size), weight.precision_layer()));
+        nearest_multiples(size, block), recipes_for(size)));
   };
   const char* const rows = use.role == Role::kWeight ? "channels" : "rows (train.micro_batch * model.context)";
   if (axis != BlockAxis::kRows) check(x.dim(1), "channels");
@@ -60,31 +81,32 @@ DelayedScales* delayed_scales_of(const Tape& tape, const OperandUse& use) {
   return use.format->scaling == Scaling::kDelayed ? tape.options().delayed_scales : nullptr;
 }
 
-// Rounds x into `room`. Returns the matrix with the scale that was used.
+// Rounds x into `buffers`. Returns the matrix with the scale that was used.
 RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use,
-                         const RoundedWeights::Room& room) {
+                         const RoundingBuffers& buffers) {
   Backend& backend = tape.backend();
   QuantizeArgs args{.src = x,
-                    .dst = room.matrix.values,
+                    .dst = buffers.matrix.values,
                     .format = *use.format,
                     .axis = axis_of(use),
                     .stochastic = stochastic_args(tape, x, use),
-                    .codes = room.matrix.codes,
-                    .transposed_codes = room.matrix.transposed_codes,
-                    .code_scales = room.matrix.code_scales,
-                    .transposed_code_scales = room.matrix.transposed_code_scales};
+                    .codes = buffers.matrix.codes,
+                    .transposed_codes = buffers.matrix.transposed_codes,
+                    .code_scales = buffers.matrix.code_scales,
+                    .transposed_code_scales = buffers.matrix.transposed_code_scales};
   if (DelayedScales* const delayed = delayed_scales_of(tape, use)) {
     const DelayedScales::Slot slot = delayed->slot(weight, use.role, use.format->format);
     args.scale = slot.scale;
     if (!slot.left && (tape.training() || use.role == Role::kWeight)) args.record = slot.record;
   } else if (has_tensor_scale(use.format->scaling)) {
-    backend.run(AmaxArgs{.x = x, .record = room.record, .mode = GradientMode::kWrite}, tape.stream());
-    const Tensor& scale = room.matrix.scale;
-    backend.run(TensorScaleArgs{.record = room.record, .max = tensor_max(*use.format), .scale = scale}, tape.stream());
+    backend.run(AmaxArgs{.x = x, .record = buffers.record, .mode = GradientMode::kWrite}, tape.stream());
+    const Tensor& scale = buffers.matrix.scale;
+    backend.run(TensorScaleArgs{.record = buffers.record, .max = tensor_max(*use.format), .scale = scale},
+                tape.stream());
     args.scale = scale;
   }
   backend.run(args, tape.stream());
-  RoundedMatrix made = room.matrix;
+  RoundedMatrix made = buffers.matrix;
   made.scale = args.scale;
   return made;
 }
@@ -98,23 +120,6 @@ RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, co
 
 RoundedMatrix in_values_dtype(Tape& tape, RoundedMatrix made, const OperandUse& use) {
   if (made.values.defined()) made.values = tape.cast(made.values, use.values);
-  return made;
-}
-
-RoundedMatrix allocate_codes(Tape& tape, const Tensor& x, const OperandUse& use) {
-  const auto allocate_scales = [&](const Tensor& codes) {
-    const CodeScalesExtent extent = code_scales_extent(*use.format, axis_of(use), codes.dim(0), codes.dim(1));
-    return extent.count > 0 ? tape.allocate(extent.dtype, {extent.count}, "scales of codes") : Tensor();
-  };
-  RoundedMatrix made{.layout = block_scale_layout(use.format->scaling, axis_of(use))};
-  if (use.codes.plain) {
-    made.codes = tape.allocate(DType::kU8, x.shape(), "codes");
-    made.code_scales = allocate_scales(made.codes);
-  }
-  if (use.codes.transposed) {
-    made.transposed_codes = tape.allocate(DType::kU8, {x.dim(1), x.dim(0)}, "transposed codes");
-    made.transposed_code_scales = allocate_scales(made.transposed_codes);
-  }
   return made;
 }
 
@@ -160,31 +165,91 @@ RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight
   require_whole_blocks(weight, x, use, axis_of(use));
   if (is_calibrating(tape, *use.format)) return calibrate(tape, x, weight, use);
   const Tensor source = use.transformed ? transformed(tape, x) : x;
-  RoundedWeights::Room room;
-  if (use.codes.any()) room.matrix = allocate_codes(tape, x, use);
-  if (!use.codes.any()) room.matrix.values = tape.allocate(DType::kBF16, x.shape(), "rounded operand");
-  if (has_tensor_scale(use.format->scaling) && delayed_scales_of(tape, use) == nullptr) {
-    room.matrix.scale = tape.allocate(DType::kF32, {1}, "scale");
-    room.record = tape.allocate(DType::kU8, {static_cast<int64_t>(sizeof(QuantizeRecord))}, "amax");
+  RoundingBuffers buffers;
+  if (use.codes.any()) {
+    const auto allocate = [&](DType dtype, const Shape& shape) { return tape.allocate(dtype, shape, "codes"); };
+    buffers.matrix = make_code_buffers(*use.format, axis_of(use), use.codes, x.dim(0), x.dim(1), allocate);
+  } else {
+    buffers.matrix.values = tape.allocate(DType::kBF16, x.shape(), "rounded operand");
   }
-  return in_values_dtype(tape, round_into(tape, source, weight, use, room), use);
+  if (has_tensor_scale(use.format->scaling) && delayed_scales_of(tape, use) == nullptr) {
+    buffers.matrix.scale = tape.allocate(DType::kF32, {1}, "scale");
+    buffers.record = tape.allocate(DType::kU8, {static_cast<int64_t>(sizeof(QuantizeRecord))}, "amax");
+  }
+  return in_values_dtype(tape, round_into(tape, source, weight, use, buffers), use);
 }
 
 RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use) {
-  RoundedWeights* const kept = tape.options().rounded_weights;
+  DerivedWeights* const kept = tape.kept_rounded();
   if (!use.format || kept == nullptr || is_calibrating(tape, *use.format)) {
     return round_operand(tape, copy, weight, use);
   }
   const DelayedScales* const delayed = delayed_scales_of(tape, use);
   require_whole_blocks(weight, copy, use, axis_of(use));
-  const RoundedWeights::Key key{.parameter = &weight,
-                                .format = *use.format,
-                                .axis = axis_of(use),
-                                .form = use.codes.any() ? RoundedForm::kCodes : RoundedForm::kValues};
+  const DerivedKey key{.parameter = &weight,
+                       .kind = DerivedKind::kRounded,
+                       .format = *use.format,
+                       .axis = axis_of(use),
+                       .form = use.codes.any() ? RoundedForm::kCodes : RoundedForm::kValues};
   const RoundedMatrix& made =
-      kept->get(key, delayed != nullptr ? delayed->version() : 0,
-                [&](const RoundedWeights::Room& room) { return round_into(tape, copy, weight, use, room); });
+      kept->rounded(key, delayed != nullptr ? delayed->version() : 0,
+                    [&](const RoundingBuffers& buffers) { return round_into(tape, copy, weight, use, buffers); });
   return in_values_dtype(tape, made, use);
+}
+
+bool multiplies_codes(Fp8GemmSupport support, const LinearFormats& formats, Product product,
+                      const LayerExtents& extents) {
+  const auto [a_role, b_role] = roles_of(product);
+  const auto a = formats.at(product, a_role), b = formats.at(product, b_role);
+  return a && b && multiplies(support, fp8_gemm(product, *a, *b, extents));
+}
+
+CodeProducts::CodeProducts(const Tape& tape, const LinearFormats& formats, const LayerExtents& extents)
+    : formats_(formats) {
+  const Fp8GemmSupport support = tape.backend().fp8_gemm_support();
+  const auto waits = [&](Product product, Role role) {
+    const auto format = formats.at(product, role);
+    return format && is_calibrating(tape, *format);
+  };
+  for (const Product product : kAllProducts) {
+    const auto [a, b] = roles_of(product);
+    has_[static_cast<size_t>(product)] =
+        multiplies_codes(support, formats, product, extents) && !waits(product, a) && !waits(product, b);
+  }
+}
+
+CodeLayouts CodeProducts::layouts(Product product, Role role) const {
+  if (!has(product)) return {};
+  return {.plain = !sums_over_rows(product, role), .transposed = sums_over_rows(product, role)};
+}
+
+bool CodeProducts::shares(Role role) const {
+  const Product first = role == Role::kActivation ? Product::kForward : Product::kInputGradient;
+  const Product second = Product::kWeightGradient;
+  const auto format = formats_.at(first, role);
+  return has(first) && has(second) && format == formats_.at(second, role) && block_length(format->scaling) == 0;
+}
+
+GemmArgs rounded_product(Product product, const LinearFormats& formats, const RoundedMatrix& a,
+                         const RoundedMatrix& b) {
+  const auto [a_role, b_role] = roles_of(product);
+  GemmArgs args{.a_scale = a.scale, .b_scale = b.scale};
+  if (a.values.defined()) {
+    args.a = a.values, args.b = b.values;
+    args.trans_a = product == Product::kWeightGradient ? Transpose::kYes : Transpose::kNo;
+    args.trans_b = product == Product::kForward ? Transpose::kYes : Transpose::kNo;
+    return args;
+  }
+  const bool transposes_a = sums_over_rows(product, a_role), transposes_b = sums_over_rows(product, b_role);
+  args.a = transposes_a ? a.transposed_codes : a.codes;
+  args.b = transposes_b ? b.transposed_codes : b.codes;
+  args.a_block_scales = transposes_a ? a.transposed_code_scales : a.code_scales;
+  args.b_block_scales = transposes_b ? b.transposed_code_scales : b.code_scales;
+  args.a_layout = a.layout, args.b_layout = b.layout;
+  args.trans_b = Transpose::kYes;
+  args.a_format = formats.at(product, a_role)->format;
+  args.b_format = formats.at(product, b_role)->format;
+  return args;
 }
 
 }  // namespace mantissa

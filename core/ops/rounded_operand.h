@@ -1,11 +1,45 @@
-// Operands of a linear layer's products, rounded to 8-bit or 4-bit formats.
+// Operands of a linear layer's products, rounded to 8-bit or 4-bit formats, as values or as codes that the device's
+// units multiply.
 #pragma once
 
+#include <array>
 #include <optional>
 
-#include "core/ops/code_products.h"
+#include "core/autograd/tape.h"
+#include "core/kernels/gemm/args.h"
 
 namespace mantissa {
+
+// A layer y (rows, outputs) = x (rows, inputs) W^T [+ bias], y in `dtype`.
+struct LayerExtents {
+  int64_t rows = 0, inputs = 0, outputs = 0;
+  DType dtype = DType::kBF16;
+  bool has_bias = false;
+};
+
+// Whether these units compute the product from codes.
+bool multiplies_codes(Fp8GemmSupport support, const LinearFormats& formats, Product product,
+                      const LayerExtents& extents);
+
+// The products of a layer that the device computes from codes. Decided once per pass. Excludes products whose operands,
+// sizes or results the device's units do not support, and products with a tensor that waits for its first delayed
+// scale. Excluded products multiply values.
+class CodeProducts {
+ public:
+  CodeProducts(const Tape& tape, const LinearFormats& formats, const LayerExtents& extents);
+
+  bool has(Product product) const { return has_[static_cast<size_t>(product)]; }
+  // The layout of the operand's codes that the product reads: the dimension that it sums over lies along the rows.
+  // Empty if the product multiplies values.
+  CodeLayouts layouts(Product product, Role role) const;
+  // Whether both products that read x (kActivation) or dy (kGradient) read codes of the same rounding. False with block
+  // scales: blocks lie along the dimension that a product sums over.
+  bool shares(Role role) const;
+
+ private:
+  LinearFormats formats_;
+  std::array<bool, std::size(kAllProducts)> has_{};
+};
 
 // One operand of one product, and how it is rounded.
 struct OperandUse {
@@ -31,8 +65,11 @@ DType values_dtype(const LinearFormats& formats, Product product, DType compute)
 // x (R, C) as the product reads it. `weight` identifies the layer. ConfigError if the format's blocks do not divide x's
 // sizes.
 RoundedMatrix round_operand(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use);
-// Rounds the weight. `copy`: the weight in the layer's dtype. Codes kept in RoundedWeights are made in every layout
-// that their blocks allow.
+// Rounds the weight. `copy`: the weight in the layer's dtype. Codes that the tape keeps are made in every layout that
+// their blocks allow.
 RoundedMatrix round_weight(Tape& tape, const Parameter& weight, const Tensor& copy, const OperandUse& use);
+
+// GemmArgs for the product of a and b, rounded as `formats` says. The result c is left undefined.
+GemmArgs rounded_product(Product product, const LinearFormats& formats, const RoundedMatrix& a, const RoundedMatrix& b);
 
 }  // namespace mantissa

@@ -5,27 +5,20 @@
 #include "core/base/check.h"
 
 namespace mantissa {
-namespace {
-
-// Callers write conditions that are false for NaN, so NaN is rejected.
-void require(bool in_range, const char* key, double value, const char* expected) {
-  if (!in_range) throw ConfigError(fmt::format("optimizer.{}: expected {}, got {}", key, expected, value));
-}
-
-}  // namespace
-
 void validate(const AdamWOptions& options) {
-  require(options.beta1 >= 0.0f && options.beta1 < 1.0f, "beta1", options.beta1, "a number in [0, 1)");
-  require(options.beta2 >= 0.0f && options.beta2 < 1.0f, "beta2", options.beta2, "a number in [0, 1)");
-  require(options.epsilon > 0.0f && std::isfinite(options.epsilon), "epsilon", options.epsilon, "a number above 0");
-  require(options.weight_decay >= 0.0f && std::isfinite(options.weight_decay), "weight_decay", options.weight_decay,
-          "a number of at least 0");
-  if (options.first_moment == MomentFormat::kBF16Stochastic) {
-    throw ConfigError("optimizer.first_moment: expected fp32, bf16 or 8bit, got bf16_stochastic");
-  }
-  if (options.second_moment == MomentFormat::kBF16) {
-    throw ConfigError(fmt::format("optimizer.second_moment: {}", kWhyNoNearestSecondMoment));
-  }
+  // Conditions are false for NaN, so NaN is rejected.
+  const auto check = [](bool in_range, const char* key, float value, const char* expected) {
+    require<ConfigError>(in_range, "optimizer.{}: expected {}, got {}", key, expected, value);
+  };
+  check(options.beta1 >= 0.0f && options.beta1 < 1.0f, "beta1", options.beta1, "a number in [0, 1)");
+  check(options.beta2 >= 0.0f && options.beta2 < 1.0f, "beta2", options.beta2, "a number in [0, 1)");
+  check(options.epsilon > 0.0f && std::isfinite(options.epsilon), "epsilon", options.epsilon, "a number above 0");
+  check(options.weight_decay >= 0.0f && std::isfinite(options.weight_decay), "weight_decay", options.weight_decay,
+        "a number of at least 0");
+  require<ConfigError>(options.first_moment != MomentFormat::kBF16Stochastic,
+                       "optimizer.first_moment: expected fp32, bf16 or 8bit, got bf16_stochastic");
+  require<ConfigError>(options.second_moment != MomentFormat::kBF16, "optimizer.second_moment: {}",
+                       kWhyNoNearestSecondMoment);
 }
 
 UpdatePlan plan_update(const AdamWOptions& options, int64_t applied_steps, double unscale, double clip_threshold,

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "core/base/check.h"
-#include "core/kernels/reduction/update_decision.h"
 
 namespace mantissa {
 namespace {
@@ -20,22 +19,17 @@ double percentile_of(std::vector<double> values, double percentile) {
 }
 
 void validate(const ClipOptions& options) {
+  if (options.kind == ClipOptions::Kind::kOff) return;
   const bool adaptive = options.kind == ClipOptions::Kind::kAdaptive;
   const bool positive = options.max_norm > 0.0 || (adaptive && options.max_norm == 0.0);
-  if (options.kind != ClipOptions::Kind::kOff && !(positive && std::isfinite(options.max_norm))) {
-    throw ConfigError(
-        fmt::format("optimizer.clip.max_norm: expected a finite number above 0, got {}", options.max_norm));
-  }
+  require<ConfigError>(positive && std::isfinite(options.max_norm),
+                       "optimizer.clip.max_norm: expected a finite number above 0, got {}", options.max_norm);
   if (!adaptive) return;
-  if (!(options.percentile >= 0.0 && options.percentile <= 100.0)) {
-    throw ConfigError(
-        fmt::format("optimizer.clip.percentile: expected a number in [0, 100], got {}", options.percentile));
-  }
-  if (options.warmup < 1 || options.warmup > options.window) {
-    throw ConfigError(
-        fmt::format("optimizer.clip.warmup: expected between 1 and optimizer.clip.window = {} steps, got {}",
-                    options.window, options.warmup));
-  }
+  require<ConfigError>(options.percentile >= 0.0 && options.percentile <= 100.0,
+                       "optimizer.clip.percentile: expected a number in [0, 100], got {}", options.percentile);
+  require<ConfigError>(options.warmup >= 1 && options.warmup <= options.window,
+                       "optimizer.clip.warmup: expected between 1 and optimizer.clip.window = {} steps, got {}",
+                       options.window, options.warmup);
 }
 
 }  // namespace
@@ -54,11 +48,6 @@ double GradientClipper::threshold() const {
       return options_.max_norm > 0.0 ? options_.max_norm : kNone;
   }
   return kNone;
-}
-
-double GradientClipper::factor(double norm) const {
-  MANTISSA_CHECK(std::isfinite(norm) && norm >= 0.0, "[clip] expected the norm of a finite gradient, got {}", norm);
-  return clip_factor(norm, threshold());
 }
 
 void GradientClipper::record(double norm) {

@@ -25,12 +25,9 @@ class GradientClipper {
   // ConfigError naming the value that is out of range.
   explicit GradientClipper(const ClipOptions& options);
 
-  // The factor, in (0, 1], for the unscaled norm of a clean step. ContractError if the norm is not finite: such steps
-  // are skipped.
-  double factor(double norm) const;
   // The current clipping threshold; infinity: no clipping.
   double threshold() const;
-  // Records the norm, before clipping, of an applied step.
+  // Records the norm, before clipping, of an applied step. ContractError if it is not finite: such steps are skipped.
   void record(double norm);
 
   // State for checkpoints: the recorded norms, oldest first. restore() keeps the newest `window` of them.

@@ -1,6 +1,5 @@
 #include "core/optim/schedule.h"
 
-#include <array>
 #include <cmath>
 #include <numbers>
 
@@ -9,35 +8,23 @@
 namespace mantissa {
 namespace {
 
-constexpr std::array<std::string_view, 4> kNames = {"constant", "linear", "cosine", "wsd"};
-
-void require(bool valid, const char* key, auto value, const char* expected) {
-  if (!valid) throw ConfigError(fmt::format("optimizer.{}: expected {}, got {}", key, expected, value));
-}
-
 double fraction(int64_t part, int64_t whole) { return static_cast<double>(part) / static_cast<double>(whole); }
 
 }  // namespace
 
-std::string_view name(ScheduleKind kind) { return kNames[static_cast<size_t>(kind)]; }
-
-std::optional<ScheduleKind> parse_schedule_kind(std::string_view text) {
-  for (size_t index = 0; index < kNames.size(); ++index) {
-    if (kNames[index] == text) return static_cast<ScheduleKind>(index);
-  }
-  return std::nullopt;
-}
-
 void validate(const ScheduleOptions& options) {
-  require(options.peak > 0.0 && std::isfinite(options.peak), "lr", options.peak, "a rate above 0");
-  require(options.final_rate >= 0.0 && options.final_rate <= options.peak, "final_lr", options.final_rate,
-          "a rate between 0 and the peak");
-  require(options.total_steps > 0, "total_steps", options.total_steps, "at least 1 step");
-  require(options.warmup_steps >= 0 && options.warmup_steps <= options.total_steps, "warmup_steps",
-          options.warmup_steps, "between 0 and the total number of steps");
+  const auto check = [](bool valid, const char* key, auto value, const char* expected) {
+    require<ConfigError>(valid, "optimizer.{}: expected {}, got {}", key, expected, value);
+  };
+  check(options.peak > 0.0 && std::isfinite(options.peak), "lr", options.peak, "a rate above 0");
+  check(options.final_rate >= 0.0 && options.final_rate <= options.peak, "final_lr", options.final_rate,
+        "a rate between 0 and the peak");
+  check(options.total_steps > 0, "total_steps", options.total_steps, "at least 1 step");
+  check(options.warmup_steps >= 0 && options.warmup_steps <= options.total_steps, "warmup_steps", options.warmup_steps,
+        "between 0 and the total number of steps");
   if (options.kind == ScheduleKind::kWarmupStableDecay) {
-    require(options.decay_steps >= 0 && options.decay_steps <= options.total_steps - options.warmup_steps,
-            "decay_steps", options.decay_steps, "between 0 and the steps that follow the warm-up");
+    check(options.decay_steps >= 0 && options.decay_steps <= options.total_steps - options.warmup_steps, "decay_steps",
+          options.decay_steps, "between 0 and the steps that follow the warm-up");
   }
 }
 

@@ -11,15 +11,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string_view>
 
 namespace mantissa {
 
 enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine, kWarmupStableDecay };
-
-std::string_view name(ScheduleKind kind);  // "constant", "linear", "cosine", "wsd"
-std::optional<ScheduleKind> parse_schedule_kind(std::string_view text);
 
 struct ScheduleOptions {
   ScheduleKind kind = ScheduleKind::kCosine;

@@ -1,4 +1,4 @@
-// OpTimes: the times of steps, added up by phase and operation.
+// Where the time of steps went: the spans of one step, and the times of several, added up by phase and operation.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,33 @@
 #include <set>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
-#include "core/profile/step_spans.h"
+#include "core/kernels/kernel_args.h"
 
 namespace mantissa {
+
+enum class SpanKind : uint8_t {
+  kPhase,  // "forward"
+  kOp,     // "gemm"
+  kPoll,   // more of an op that is under way: a poll of a collective, or the wait for it
+};
+
+// Spans of one lane are nested: each lies within its parent or beside it.
+struct Span {
+  const char* name;
+  const char* phase;  // the innermost open phase; of a phase, the phase itself
+  SpanKind kind;
+  int lane;  // 0: the step's stream, which has the phases; others run at the same time
+  KernelWork work;
+  double begin_us = 0.0, end_us = 0.0;  // since the first traced step began
+  double self_us = 0.0;                 // without nested spans
+};
+
+struct StepSpans {
+  std::vector<Span> spans;  // in the order in which they began; the first is the step
+};
 
 struct OpTime {
   std::string_view phase{};

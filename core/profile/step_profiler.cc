@@ -7,13 +7,8 @@
 #include "core/base/check.h"
 
 namespace mantissa {
-namespace {
 
-constexpr std::string_view kStep = "step";
-
-}  // namespace
-
-StepProfiler::StepProfiler(ProfilerOptions options) : options_(std::move(options)) {}
+constexpr std::string_view kStep = "step";  // the phase that is a whole step
 
 StepProfiler::~StepProfiler() {
   if (!streams_.empty()) set_range_sink(before_);
@@ -85,8 +80,8 @@ int StepProfiler::lane_of(Stream* stream) {
 }
 
 const char* StepProfiler::phase() const {
-  for (auto span = open_->open.rbegin(); span != open_->open.rend(); ++span) {
-    if (span->phase) return open_->spans[span->index].name;
+  for (auto index = open_->open.rbegin(); index != open_->open.rend(); ++index) {
+    if (open_->spans[*index].kind == SpanKind::kPhase) return open_->spans[*index].name;
   }
   return kStep.data();
 }
@@ -94,11 +89,11 @@ const char* StepProfiler::phase() const {
 void StepProfiler::begin_span(SpanKind kind, const char* name, const KernelWork& work, Stream* stream) try {
   const int lane = lane_of(stream);
   Lane& on = open_->lanes[static_cast<size_t>(lane)];
-  const bool is_phase = kind == SpanKind::kPhase;
-  open_->spans.push_back({.name = name, .phase = is_phase ? name : phase(), .kind = kind, .lane = lane, .work = work});
+  const char* const in_phase = kind == SpanKind::kPhase ? name : phase();
+  open_->spans.push_back({.name = name, .phase = in_phase, .kind = kind, .lane = lane, .work = work});
   open_->marks.push_back({.parent = on.open.empty() ? -1 : static_cast<int>(on.open.back())});
   const size_t index = open_->spans.size() - 1;
-  open_->open.push_back({index, is_phase});
+  open_->open.push_back(index);
   on.open.push_back(index);
   open_->marks.back().from = on.timer->mark();
 } catch (...) {
@@ -108,7 +103,7 @@ void StepProfiler::begin_span(SpanKind kind, const char* name, const KernelWork&
 
 void StepProfiler::end_span() noexcept {
   if (open_ == nullptr) return;  // dropped
-  const size_t index = open_->open.back().index;
+  const size_t index = open_->open.back();
   Lane& on = open_->lanes[static_cast<size_t>(open_->spans[index].lane)];
   on.open.pop_back();
   open_->open.pop_back();

@@ -12,9 +12,7 @@
 
 #include "core/profile/op_times.h"
 #include "core/profile/range.h"
-#include "core/profile/step_spans.h"
 #include "core/tensor/stream.h"
-#include "core/tensor/stream_timer.h"
 
 namespace mantissa {
 
@@ -36,7 +34,7 @@ struct ProfilerOptions {
 // order of attach(). No work may be captured while a step is recorded.
 class StepProfiler final : public RangeSink {
  public:
-  explicit StepProfiler(ProfilerOptions options = {});
+  explicit StepProfiler(ProfilerOptions options = {}) : options_(std::move(options)) {}
   ~StepProfiler() override;
   StepProfiler(const StepProfiler&) = delete;
   StepProfiler& operator=(const StepProfiler&) = delete;
@@ -77,10 +75,6 @@ class StepProfiler final : public RangeSink {
   const ProfilerOptions& options() const { return options_; }
 
  private:
-  struct OpenSpan {
-    size_t index;  // in Recording::spans
-    bool phase;
-  };
   struct Lane {
     std::unique_ptr<StreamTimer> timer;  // its first mark is at the same moment as mark `aligned` of lane 0
     size_t aligned = 0;
@@ -94,7 +88,7 @@ class StepProfiler final : public RangeSink {
     std::vector<Span> spans;
     std::vector<Marks> marks;  // of each span
     std::vector<Lane> lanes;
-    std::vector<OpenSpan> open;
+    std::vector<size_t> open;  // spans, innermost last
     size_t boundary = 0;
   };
 

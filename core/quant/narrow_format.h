@@ -1,5 +1,5 @@
 // Rounds values to formats of at most 8 bits, as quantizers do to each element. The fp32 arithmetic is exact except for
-// the requested rounding, and the same on every device. core/tensor/format.h handles codes.
+// the requested rounding, and the same on every device. core/tensor/format.h defines the formats.
 //
 // Values that are not finite stay so: Inf becomes Inf if the format has one, else NaN; NaN stays NaN. A conversion that
 // saturates Inf, as that of the hardware does, would hide an overflow. e2m1 has neither Inf nor NaN, but the scale of
@@ -87,5 +87,90 @@ constexpr float round_stochastically_to(const NarrowFormat& format, float value,
   const bool up = static_cast<int32_t>(word >> 1) < static_cast<int32_t>(fraction * 0x1p31f);
   return with_sign_of(static_cast<float>(whole + (up ? 1 : 0)) * distance, value);
 }
+
+// --- the outcome of rounding one value
+
+// The categories of FormatLosses.
+enum class RoundingOutcome : uint8_t { kZero, kUnderflowed, kSubnormal, kNormal, kOverflowed, kNonFinite };
+inline constexpr int kRoundingOutcomes = 6;
+
+// Whether a magnitude would round to more than the format's maximum if the format had more exponents; ties to even.
+constexpr bool rounds_beyond(const NarrowFormat& format, float magnitude) {
+  if (magnitude <= format.max) return false;
+  const float distance = neighbour_distance(format, format.max);
+  if (magnitude >= format.max + distance) return true;
+  const float aligner = distance * 0x1p23f;
+  return (magnitude + aligner) - aligner > format.max;
+}
+
+// The outcome for a value that is multiplied by `multiplier` and then rounded to nearest, ties to even. In a block that
+// holds a value that is not finite, the multiplier is NaN, and values other than 0 overflow: kOverflowed.
+constexpr RoundingOutcome rounding_outcome(const NarrowFormat& format, float value, float multiplier) {
+  const uint32_t bits = magnitude_bits(value);
+  if (bits == 0) return RoundingOutcome::kZero;
+  if (!is_finite_magnitude(bits)) return RoundingOutcome::kNonFinite;
+  const float magnitude = std::bit_cast<float>(bits) * multiplier;
+  if (!is_finite_magnitude(magnitude_bits(magnitude)) || rounds_beyond(format, magnitude)) {
+    return RoundingOutcome::kOverflowed;
+  }
+  const float rounded = round_to(format, magnitude);
+  if (rounded == 0.0f) return RoundingOutcome::kUnderflowed;
+  return rounded < format.min_normal ? RoundingOutcome::kSubnormal : RoundingOutcome::kNormal;
+}
+
+// --- 8-bit codes of e4m3 and e5m2 (bits as in core/tensor/format.h)
+
+// `value` is a number of the format, as round_to() gives it, Inf if the format has one, or NaN, which becomes the
+// format's largest code.
+constexpr uint8_t code_of(const NarrowFormat& format, float value) {
+  const uint32_t sign = std::bit_cast<uint32_t>(value) >> 24 & 0x80u;
+  const uint32_t bits = magnitude_bits(value);
+  const uint32_t is_infinity = format.has_infinity ? 0x7cu : 0x7fu;
+  if (!is_finite_magnitude(bits)) return static_cast<uint8_t>(sign | (bits == kInfinityBits ? is_infinity : 0x7fu));
+  // Subnormal numbers and the smallest normal one have the same distance to their neighbours, so their sum is exact and
+  // has the code in its leading places.
+  const float magnitude = std::bit_cast<float>(bits);
+  const bool normal = !(magnitude < format.min_normal);
+  const uint32_t first = std::bit_cast<uint32_t>(format.min_normal);
+  const uint32_t lifted = std::bit_cast<uint32_t>(normal ? magnitude : magnitude + format.min_normal);
+  const uint32_t places = (lifted - first) >> (23 - format.mantissa_bits);
+  return static_cast<uint8_t>(sign | (places + (normal ? 1u << format.mantissa_bits : 0u)));
+}
+
+// Exact.
+constexpr float value_of(const NarrowFormat& format, uint8_t code) {
+  const uint32_t magnitude = code & 0x7fu, leading = 1u << format.mantissa_bits;
+  const float sign = (code & 0x80u) != 0 ? -1.0f : 1.0f;
+  if (format.has_infinity && magnitude == 0x7cu) return sign * std::numeric_limits<float>::infinity();
+  if (magnitude > (format.has_infinity ? 0x7cu : 0x7eu)) return std::numeric_limits<float>::quiet_NaN();
+  const float smallest = format.min_normal * power_of_two(-format.mantissa_bits);
+  if (magnitude < leading) return sign * (static_cast<float>(magnitude) * smallest);
+  const uint32_t first = std::bit_cast<uint32_t>(format.min_normal);
+  return sign * std::bit_cast<float>(first + ((magnitude - leading) << (23 - format.mantissa_bits)));
+}
+
+// The value that a code of a tensor with this scale stands for. It is stored in place of the value that was rounded;
+// the caller rounds it to nearest once more when storing. Rounding the stored value with the same scale gives the code
+// again, in bf16 and fp32 and for scales within 2^+-kCodeScaleExponent: see tests/core/quant/narrow_format_test.cc.
+constexpr float unscaled_value_of(const NarrowFormat& format, uint8_t code, float scale) {
+  return value_of(format, code) / scale;
+}
+
+// For scales within 2^+-110, the quotients of all numbers of both formats are normal in bf16.
+inline constexpr int kCodeScaleExponent = 110;
+
+// --- the random Hadamard transform
+// It spreads an outlier over 16 values before they are rounded. Applied to both operands along the dimension that a
+// product sums over, it changes the product only by rounding. Source: NVIDIA's NVFP4 recipe, which transforms the
+// operands of weight gradients, with one vector of signs for all.
+
+inline constexpr int64_t kHadamardLength = 16;
+
+// Bit j is set if value j changes its sign before the transform: (j0 and j1) xor (j2 and j3), with j0 ... j3 the bits
+// of j. It is a bent function, whose correlation with every row of the matrix is +-4: equal values are spread evenly,
+// too.
+inline constexpr uint32_t kHadamardSigns = 0x7888u;
+
+constexpr bool hadamard_negates(int64_t value) { return (kHadamardSigns >> value & 1u) != 0; }
 
 }  // namespace mantissa

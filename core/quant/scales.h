@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "core/quant/narrow_format.h"
+#include "core/quant/tensor_format.h"
 
 namespace mantissa {
 
@@ -93,5 +94,69 @@ constexpr float two_level_block_scale(uint32_t amax, float tensor) {
 
 // The factor for the values of such a block before they are rounded to e2m1: 0 for a block of scale 0.
 constexpr float two_level_multiplier(float block, float tensor) { return block == 0.0f ? 0.0f : tensor / block; }
+
+// --- factors for the elements of a block before and after they are rounded; QuantizeArgs describes their use
+
+struct BlockFactors {
+  float before = 1.0f;
+  float after = 1.0f;
+};
+
+// amax: the block's, as magnitude_bits(). tensor: the tensor's scale, which only kTwoLevel uses. format.scaling must be
+// one with blocks.
+constexpr BlockFactors block_factors(TensorFormat format, uint32_t amax, float tensor) {
+  const float max = narrow_format(format.format).max;
+  switch (format.scaling) {
+    case Scaling::kBlock: {
+      const float scale = block_scale(amax, max);
+      return {scale, 1.0f / scale};
+    }
+    case Scaling::kMicro: {
+      const E8M0 scale = microscale(amax, max);
+      return {multiplier_of(scale), to_float(scale)};
+    }
+    case Scaling::kTwoLevel: {
+      const float block = two_level_block_scale(amax, tensor);
+      return {two_level_multiplier(block, tensor), block};
+    }
+    case Scaling::kDelayed:
+    case Scaling::kCurrent:
+      break;
+  }
+  return {};
+}
+
+// The stored scale of a kMicro block: the e8m0 code of BlockFactors::after, which is a power of two from 2^-127 on or
+// NaN.
+constexpr E8M0 micro_scale_of(float after) {
+  return {static_cast<uint8_t>(std::bit_cast<uint32_t>(after) >> 23 & 0xffu)};
+}
+
+// --- delayed scaling
+// It takes the scale of a tensor in this step from its amaxes in earlier steps, so that rounding needs no pass of its
+// own. An amax that is not finite belongs to a step that overflowed. It is entered as 0, which counts as no amax:
+// otherwise it would determine the scale for as long as it stays in the history.
+
+enum class AmaxChoice : uint8_t { kMax, kMostRecent };
+
+struct DelayedScalingOptions {
+  int32_t history = 1024;  // steps
+  AmaxChoice choice = AmaxChoice::kMax;
+  int32_t margin = 0;  // powers of two left between the amax and the format's maximum
+  bool operator==(const DelayedScalingOptions&) const = default;
+};
+
+// Enters the amax of step number `step` (from 0), as magnitude_bits(), into `history` (options.history entries, all 0
+// at first). Returns the scale for the coming steps: `scale`, the current one, if there is no amax to derive it from.
+constexpr float next_delayed_scale(const DelayedScalingOptions& options, uint32_t* history, int64_t step, uint32_t amax,
+                                   float max, float scale) {
+  const uint32_t entry = is_finite_magnitude(amax) ? amax : 0;
+  history[step % options.history] = entry;
+  uint32_t chosen = entry;
+  if (options.choice == AmaxChoice::kMax) {
+    for (int32_t i = 0; i < options.history; ++i) chosen = chosen < history[i] ? history[i] : chosen;
+  }
+  return tensor_scale(chosen, max, options.margin, scale);
+}
 
 }  // namespace mantissa

@@ -4,29 +4,6 @@
 
 namespace mantissa {
 
-std::string_view name(Scaling scaling) {
-  switch (scaling) {
-    case Scaling::kDelayed:
-      return "delayed";
-    case Scaling::kCurrent:
-      return "current";
-    case Scaling::kBlock:
-      return "block";
-    case Scaling::kMicro:
-      return "mxfp8";
-    case Scaling::kTwoLevel:
-      return "nvfp4";
-  }
-  return "?";
-}
-
-std::optional<Scaling> parse_scaling(std::string_view text) {
-  for (const Scaling scaling : kAllScalings) {
-    if (name(scaling) == text) return scaling;
-  }
-  return std::nullopt;
-}
-
 std::string name(TensorFormat format) { return fmt::format("{}:{}", name(format.scaling), info(format.format).name); }
 
 std::string refusal(TensorFormat format) {

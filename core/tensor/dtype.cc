@@ -3,50 +3,29 @@
 #include <fmt/format.h>
 
 namespace mantissa {
+namespace {
 
-int64_t size_bytes(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kBF16:
-    case DType::kF16:
-      return 2;
-    case DType::kU8:
-      return 1;
-  }
-  throw ContractError("[size_bytes] unknown dtype");
-}
+struct DTypeInfo {
+  std::string_view name;
+  int64_t bytes;
+  std::optional<Format> format{};  // of floating types
+};
 
-std::string_view name(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "fp32";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF16:
-      return "fp16";
-    case DType::kI32:
-      return "i32";
-    case DType::kU8:
-      return "u8";
-  }
-  return "unknown";
-}
+// By DType.
+constexpr DTypeInfo kInfos[] = {
+    {"fp32", 4, Format::kF32}, {"bf16", 2, Format::kBF16}, {"fp16", 2, Format::kF16}, {"i32", 4}, {"u8", 1}};
 
-bool is_floating(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16; }
+const DTypeInfo& info_of(DType dtype) { return kInfos[static_cast<size_t>(dtype)]; }
 
-DTypeLimits limits(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return {0x1.fffffep127, 0x1p-126, 0x1p-149, 0x1p-23};
-    case DType::kBF16:
-      return {0x1.fep127, 0x1p-126, 0x1p-133, 0x1p-7};
-    case DType::kF16:
-      return {65504.0, 0x1p-14, 0x1p-24, 0x1p-10};
-    default:
-      throw ContractError(fmt::format("[limits] expected a floating dtype, got {}", name(dtype)));
-  }
+}  // namespace
+
+int64_t size_bytes(DType dtype) { return info_of(dtype).bytes; }
+std::string_view name(DType dtype) { return info_of(dtype).name; }
+bool is_floating(DType dtype) { return info_of(dtype).format.has_value(); }
+
+Format format_of(DType dtype) {
+  MANTISSA_CHECK(is_floating(dtype), "[format_of] expected a floating dtype, got {}", name(dtype));
+  return *info_of(dtype).format;
 }
 
 std::optional<DType> parse_float_dtype(std::string_view text) {

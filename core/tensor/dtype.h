@@ -1,4 +1,4 @@
-// Element types of tensors: plain values that know their format's limits.
+// Element types of tensors.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/base/check.h"
+#include "core/tensor/format.h"
 #include "core/tensor/half.h"
 
 namespace mantissa {
@@ -13,18 +14,10 @@ namespace mantissa {
 // Element types that a Tensor can store. Formats that are only described (tf32, e4m3, e5m2) are in format.h.
 enum class DType : uint8_t { kF32, kBF16, kF16, kI32, kU8 };
 
-// Limits of a floating-point format. Source: IEEE 754-2019 for f32 and f16; bf16 is the upper half of f32.
-struct DTypeLimits {
-  double max;            // largest finite value
-  double min_normal;     // smallest positive normal value
-  double min_subnormal;  // smallest positive value
-  double epsilon;        // distance from 1 to the next larger value
-};
-
 int64_t size_bytes(DType dtype);
 std::string_view name(DType dtype);  // "fp32", "bf16", "fp16", "i32", "u8"
 bool is_floating(DType dtype);
-DTypeLimits limits(DType dtype);  // floating types only, else ContractError
+Format format_of(DType dtype);  // floating types only, else ContractError
 
 // Parses "fp32", "bf16", "fp16"; nothing for any other text.
 std::optional<DType> parse_float_dtype(std::string_view text);
@@ -74,5 +67,5 @@ decltype(auto) dispatch(DType dtype, F&& f) {
 
 template <>
 struct fmt::formatter<mantissa::DType> : fmt::formatter<fmt::string_view> {
-  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // in dtype.cc: see shape.h
+  fmt::appender format(mantissa::DType dtype, fmt::format_context& context) const;  // in dtype.cc: see tensor.h
 };

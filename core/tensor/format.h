@@ -48,4 +48,15 @@ float decode(Format format, uint32_t code);
 // decode(encode(value)): the value after a round trip through the format.
 float quantize(Format format, float value, Saturation saturation);
 
+// 8-bit storage types, for which arithmetic is done in fp32. Kernels convert them with core/cuda/device/float8.h.
+struct Float8E4M3 {
+  uint8_t bits = 0;
+  bool operator==(const Float8E4M3&) const = default;
+};
+
+struct Float8E5M2 {
+  uint8_t bits = 0;
+  bool operator==(const Float8E5M2&) const = default;
+};
+
 }  // namespace mantissa

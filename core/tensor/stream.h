@@ -1,6 +1,7 @@
 // Stream: an ordered queue of work on one device. On the CPU every call has finished when it returns.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <thread>
 
@@ -36,5 +37,18 @@ class CapturedWork {
   // Queues all of it on the stream that it was recorded on.
   virtual void launch() = 0;
 };
+
+// Marks points in a stream's order and measures the time between them.
+class StreamTimer {
+ public:
+  virtual ~StreamTimer() = default;
+  // Marks the end of the work queued so far. Returns the mark's number, from 0. Not while the stream is captured.
+  virtual size_t mark() = 0;
+  // Waits until the stream has passed both marks. ContractError if there is no such mark.
+  virtual double milliseconds(size_t from, size_t to) = 0;
+};
+
+// Uses the host's clock: for devices whose calls have finished when they return.
+std::unique_ptr<StreamTimer> make_host_timer();
 
 }  // namespace mantissa

@@ -1,6 +1,14 @@
 #include "core/tensor/tensor.h"
 
+#include <fmt/format.h>
+
 namespace mantissa {
+
+std::string Shape::to_string() const {
+  std::string text = "(";
+  for (int axis = 0; axis < rank_; ++axis) text += (axis ? ", " : "") + std::to_string(extents_[axis]);
+  return text + ")";
+}
 
 Tensor::Tensor(std::shared_ptr<Storage> storage, DType dtype, Shape shape, size_t offset_bytes)
     : storage_(std::move(storage)), dtype_(dtype), shape_(shape), offset_bytes_(offset_bytes) {
@@ -24,3 +32,8 @@ Tensor Tensor::slice(int64_t begin, int64_t count) const {
 }
 
 }  // namespace mantissa
+
+fmt::appender fmt::formatter<mantissa::Shape>::format(const mantissa::Shape& shape,
+                                                      fmt::format_context& context) const {
+  return fmt::formatter<fmt::string_view>::format(shape.to_string(), context);
+}

@@ -1,15 +1,66 @@
-// Tensor: dtype + shape + shared storage. Contiguous, row-major, no autograd inside.
+// Tensor: dtype + shape + shared storage. Contiguous, row-major, without autograd.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
+#include <string>
 
-#include "core/tensor/device.h"
+#include "core/base/check.h"
 #include "core/tensor/dtype.h"
-#include "core/tensor/shape.h"
 
 namespace mantissa {
+
+// Where a tensor's bytes live.
+struct Device {
+  enum class Kind : uint8_t { kCpu, kCuda };
+  Kind kind = Kind::kCpu;
+  int index = 0;
+  bool operator==(const Device&) const = default;
+};
+
+// Tells one physical device from another, whatever index each process gives it. Empty where nothing does (CPU).
+struct DeviceIdentity {
+  std::string uuid;        // "5fb0aa26-7a4d-...": differs from machine to machine; empty where the driver gives none
+  std::string pci_bus_id;  // "0000:01:00.0": of one machine. Slices of one GPU (MIG) have the same
+};
+
+// Up to four extents, a plain value.
+class Shape {
+ public:
+  static constexpr int kMaxRank = 4;
+
+  Shape() = default;  // rank 0: a scalar, numel() == 1
+  Shape(std::initializer_list<int64_t> extents) {
+    MANTISSA_CHECK(extents.size() <= kMaxRank, "[shape] at most {} dimensions, got {}", kMaxRank, extents.size());
+    for (const int64_t extent : extents) {
+      MANTISSA_CHECK(extent >= 0, "[shape] extents must be >= 0, got {}", extent);
+      extents_[rank_++] = extent;
+    }
+  }
+
+  int rank() const { return rank_; }
+  int64_t operator[](int axis) const {
+    MANTISSA_CHECK(axis >= 0 && axis < rank_, "[shape] axis {} out of range for rank {}", axis, rank_);
+    return extents_[axis];
+  }
+  int64_t last() const { return (*this)[rank_ - 1]; }
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int axis = 0; axis < rank_; ++axis) count *= extents_[axis];
+    return count;
+  }
+  bool operator==(const Shape&) const = default;
+
+  std::string to_string() const;  // "(2, 3)"
+
+ private:
+  std::array<int64_t, kMaxRank> extents_{};
+  int rank_ = 0;
+};
 
 // A block of device memory that returns itself when the last tensor drops it.
 class Storage {
@@ -61,6 +112,10 @@ class Tensor {
   Tensor view(Shape shape) const;
   // Elements [begin, begin + count) of the flattened tensor, shape (count).
   Tensor slice(int64_t begin, int64_t count) const;
+  // Rows [begin, begin + count) of a matrix.
+  Tensor rows(int64_t begin, int64_t count) const {
+    return slice(begin * shape_[1], count * shape_[1]).view({count, shape_[1]});
+  }
   // Whether no other tensor shares the storage, so that it may be overwritten in place.
   bool unique() const { return storage_.use_count() == 1; }
 
@@ -72,3 +127,10 @@ class Tensor {
 };
 
 }  // namespace mantissa
+
+// Defined in tensor.cc, as that of DType in dtype.cc: it needs <fmt/format.h>, on which most files would spend a tenth
+// of their compile time.
+template <>
+struct fmt::formatter<mantissa::Shape> : fmt::formatter<fmt::string_view> {
+  fmt::appender format(const mantissa::Shape& shape, fmt::format_context& context) const;
+};

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/quant/delayed_scaling.h"
+#include "core/quant/scales.h"
 #include "tests/experiments/quadratic_descent.h"
 
 namespace mantissa {

@@ -6,7 +6,7 @@
 #include "core/kernels/optimizer/args.h"
 #include "core/quant/narrow_format.h"
 #include "core/tensor/format.h"
-#include "core/tensor/stochastic_rounding.h"
+#include "core/tensor/half.h"
 
 namespace mantissa::testing {
 

@@ -25,13 +25,13 @@ int64_t kept_bytes(ModelConfig config, int64_t layers, DType compute, Recompute 
   }
   const auto stream = backend.create_stream();
   const UniformPrecision policy(testing::autocast(compute));
-  WeightCastCache casts(backend);
+  DerivedWeights weights(backend);
   Arena arena(backend.reserve(size_t{1} << 40));
   TapeOptions options;
   options.random.step = backend.make_tensor(DType::kI32, {1}, "step number");
   options.loss_gradient = backend.make_tensor(DType::kF32, {1}, "loss gradient");
   options.recompute = recompute;
-  Tape tape(backend, *stream, arena, policy, casts, std::move(options));
+  Tape tape(backend, *stream, arena, policy, weights, std::move(options));
   const Tensor tokens = backend.make_tensor(DType::kI32, {kTokens}, "tokens");
   const LossOutput loss = model->loss(tape, tokens, tokens, kTokens / 2);
   return static_cast<int64_t>(arena.used_bytes());

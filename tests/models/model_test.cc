@@ -51,7 +51,7 @@ TEST(ModelRegistry, NamesTheModelsThatExist) {
   config.name = "gtp";
   ParameterSet parameters;
   EXPECT_EQ(testing::error_of([&] { create_model(config, parameters); }),
-            "model.name: no model named 'gtp'; there are: encoder, gpt");
+            "model.name: expected one of encoder, gpt, got 'gtp'");
 }
 
 TEST(ModelParameters, Gpt2With124MillionParameters) {

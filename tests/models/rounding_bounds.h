@@ -21,7 +21,7 @@
 
 namespace mantissa::testing {
 
-inline double unit_roundoff(DType dtype) { return limits(dtype).epsilon / 2; }
+inline double unit_roundoff(DType dtype) { return info(format_of(dtype)).epsilon / 2; }
 
 // Norm-wise relative.
 inline double logits_bound(DType dtype) { return std::sqrt(30.0) * unit_roundoff(dtype); }

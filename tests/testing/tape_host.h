@@ -1,4 +1,4 @@
-// TapeHost: everything that a tape stands on (backend, stream, arena, casts), for tests of ops and models.
+// TapeHost: everything that a tape stands on (backend, stream, arena, derived weights), for tests of ops and models.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class TapeHost {
       : backend_(create_test_backend()),
         stream_(backend_->create_stream()),
         arena_(std::make_unique<Arena>(backend_->reserve(arena_bytes))),
-        casts_(*backend_) {}
+        derived_weights_(*backend_) {}
 
   Backend& backend() { return *backend_; }
   Stream& stream() { return *stream_; }
@@ -34,12 +34,12 @@ class TapeHost {
   // A real one, whose library chooses how it multiplies by shape: products of other shapes have other last bits.
   bool is_gpu() const { return backend_->device().kind == Device::Kind::kCuda && !is_slow(); }
   Arena& arena() { return *arena_; }
-  WeightCastCache& casts() { return casts_; }
+  DerivedWeights& derived_weights() { return derived_weights_; }
   // `policy` must outlive the tape.
   std::unique_ptr<Tape> tape(const PrecisionPolicy& policy, TapeOptions options = {}, float loss_gradient = 1.0f) {
     options.loss_gradient = tensor({loss_gradient}, {1});
     if (!options.random.step.defined()) options.random.step = step(0);
-    return std::make_unique<Tape>(*backend_, *stream_, *arena_, policy, casts_, std::move(options));
+    return std::make_unique<Tape>(*backend_, *stream_, *arena_, policy, derived_weights_, std::move(options));
   }
 
   // A tensor outside of the arena, rounded to `dtype`.
@@ -94,7 +94,7 @@ class TapeHost {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Arena> arena_;
-  WeightCastCache casts_;
+  DerivedWeights derived_weights_;
 };
 
 }  // namespace mantissa::testing

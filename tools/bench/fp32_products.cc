@@ -54,10 +54,10 @@ class Bench {
   Bench(Backend& backend, const Size& size)
       : backend_(backend),
         stream_(backend.create_stream()),
-        casts_(backend),
+        weights_(backend),
         // Parts of both operands, and what alignment takes.
         arena_(backend.reserve(static_cast<size_t>(6 * size.k * (size.m + size.n)) + (size_t{1} << 20))),
-        tape_(backend, *stream_, arena_, policy_, casts_, {.mode = TapeMode::kEvaluation}),
+        tape_(backend, *stream_, arena_, policy_, weights_, {.mode = TapeMode::kEvaluation}),
         size_(size),
         x_(normal_values(size.m * size.k, 1)),
         w_(normal_values(size.n * size.k, 2)),
@@ -109,7 +109,7 @@ class Bench {
 
   Backend& backend_;
   const std::unique_ptr<Stream> stream_;
-  WeightCastCache casts_;
+  DerivedWeights weights_;
   Arena arena_;
   const UniformPrecision policy_;
   Tape tape_;

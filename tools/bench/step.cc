@@ -19,7 +19,6 @@
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/base/run_reported.h"
 #include "core/kernels/gemm/gemm_cpu.h"
 #include "core/profile/step_profiler.h"
 #include "models/model.h"

@@ -9,7 +9,7 @@
 
 #include "amp/grad_scaler.h"
 #include "core/base/error.h"
-#include "core/io/config_writer.h"
+#include "core/io/config_reader.h"
 #include "tools/config/config_binding.h"
 #include "tools/config/old_settings.h"
 #include "tools/config/precision_phases.h"

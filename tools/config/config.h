@@ -12,18 +12,17 @@
 #include "amp/precision_fallback.h"
 #include "amp/precision_rules.h"
 #include "comm/comm_options.h"
-#include "core/autograd/pass.h"
+#include "core/autograd/tape.h"
 #include "core/autograd/precision.h"
-#include "core/autograd/recompute.h"
 #include "core/io/config_reader.h"
 #include "core/io/token_data.h"
 #include "core/kernels/device_options.h"
 #include "core/optim/adamw.h"
 #include "core/optim/clip.h"
 #include "core/optim/schedule.h"
-#include "core/quant/delayed_scaling.h"
+#include "core/quant/scales.h"
 #include "core/tensor/dtype.h"
-#include "models/model_config.h"
+#include "models/model.h"
 
 namespace mantissa {
 

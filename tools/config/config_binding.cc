@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "core/io/config_writer.h"
+#include "core/io/config_reader.h"
 
 namespace mantissa {
 namespace config_names {
@@ -127,8 +127,8 @@ void bind_model(ConfigVisitor& v, ModelConfig& c) {
 void bind_data(ConfigVisitor& v, DataConfig& c) {
   v.scalar("format", choice_field(c.format, names::kDataFormat));
   v.scalar("layout", choice_field(c.layout, names::kTokenLayout));
-  v.texts("train", {&c.train});
-  v.texts("validation", {&c.validation});
+  v.texts("train", c.train);
+  v.texts("validation", c.validation);
   v.scalar("validation_fraction", real_field(c.validation_fraction, RealRange::below_one()));
   v.scalar("mask_fraction",
            real_field(c.mask_fraction, {.min = 0.0, .max = 1.0, .min_bound = RealRange::Bound::kOpen}));

@@ -4,8 +4,6 @@
 
 #include <string_view>
 #include <utility>
-
-#include "core/io/config_fields.h"
 #include "core/io/config_reader.h"
 #include "tools/config/config.h"
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <sstream>
 
-#include "core/base/run_reported.h"
+#include "core/base/log.h"
 #include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"

@@ -8,7 +8,6 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/base/run_reported.h"
 #include "tools/lab/advise/device/present_device.h"
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_run.h"

@@ -5,100 +5,87 @@
 #include <filesystem>
 #include <limits>
 
-#include "core/base/error.h"
+#include "core/base/check.h"
 #include "core/base/log.h"
-#include "core/quant/histogram_code.h"
+#include "core/quant/exponent_histogram.h"
 
 namespace mantissa {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr int64_t kApplicationId = 0x6d747062;  // "mtpb"
+constexpr int64_t kVersion = 1;
 
-// The columns, in order, while a group's values are being put together.
-class Group {
- public:
-  void add(const char* column, double value) {
-    values<float>(column, ProbeType::kF32).push_back(static_cast<float>(value));
-  }
-  void add(const char* column, int64_t value) { values<int64_t>(column, ProbeType::kI64).push_back(value); }
-  void add(const char* column, const std::string& text) {
-    values<std::string>(column, ProbeType::kText).push_back(text);
-  }
-  void add(const char* column, std::vector<std::byte> bytes) {
-    values<std::vector<std::byte>>(column, ProbeType::kBytes).push_back(std::move(bytes));
-  }
-  const std::vector<ProbeColumn>& columns() const { return columns_; }
-  const std::vector<ProbeValues>& values() const { return values_; }
-
- private:
-  template <typename T>
-  std::vector<T>& values(const char* column, ProbeType type) {
-    for (size_t i = 0; i < columns_.size(); ++i) {
-      if (columns_[i].name == column) return std::get<std::vector<T>>(values_[i]);
-    }
-    columns_.push_back({column, type});
-    return std::get<std::vector<T>>(values_.emplace_back(std::vector<T>()));
-  }
-
-  std::vector<ProbeColumn> columns_;
-  std::vector<ProbeValues> values_;
-};
-
-void add_row(Group& group, const ProbedStep& step, const ProbeRow& row, double drift) {
+std::vector<DatabaseValue> values_of(const ProbedStep& step, const ProbeRow& row, double drift) {
   const bool is_tensor = row.losses.elements > 0 || row.stagnation.elements > 0;
-  const auto count = [is_tensor](int64_t value) { return is_tensor ? value : int64_t{-1}; };
-  group.add("step", step.step + 1);
-  group.add("role", row.role);
-  group.add("tensor", row.tensor);
-  group.add("format", row.format);
-  group.add("scale", is_tensor ? static_cast<double>(row.scale) : kNone);
-  group.add("loss_scale", static_cast<double>(step.loss_scale));
-  group.add("elements", count(row.losses.elements));
-  group.add("zeros", count(row.losses.zeros));
-  group.add("underflowed", count(row.losses.underflowed));
-  group.add("subnormal", count(row.losses.subnormal));
-  group.add("overflowed", count(row.losses.overflowed));
-  group.add("non_finite", count(row.losses.non_finite));
-  group.add("amax", amax_of(row));
-  group.add("drift", drift);
-  group.add("histogram", is_tensor ? encode_histogram(row.histogram) : std::vector<std::byte>());
-  group.add("snr_db", snr_db(row));
-  group.add("cosine", cosine_of(row));
-  group.add("noise_ratio", noise_ratio(row));
-  for (int format = 0; format < kStagnationFormatCount; ++format) {
-    constexpr const char* kColumns[] = {"stagnant_fp32", "stagnant_bf16", "stagnant_fp16"};
-    group.add(kColumns[format], row.stagnation.elements > 0 ? row.stagnation.stagnant[format] : int64_t{-1});
-  }
+  const auto count = [](bool is_known, int64_t value) -> DatabaseValue {
+    return is_known ? DatabaseValue(value) : DatabaseValue();
+  };
+  const auto real = [](double value) -> DatabaseValue { return static_cast<double>(static_cast<float>(value)); };
+  std::vector<DatabaseValue> values = {step.step + 1,
+                                       row.role,
+                                       row.tensor,
+                                       row.format,
+                                       real(is_tensor ? static_cast<double>(row.scale) : kNone),
+                                       real(step.loss_scale),
+                                       count(is_tensor, row.losses.elements),
+                                       count(is_tensor, row.losses.zeros),
+                                       count(is_tensor, row.losses.underflowed),
+                                       count(is_tensor, row.losses.subnormal),
+                                       count(is_tensor, row.losses.overflowed),
+                                       count(is_tensor, row.losses.non_finite),
+                                       real(amax_of(row)),
+                                       real(drift),
+                                       is_tensor ? DatabaseValue(encode_histogram(row.histogram)) : DatabaseValue(),
+                                       real(snr_db(row)),
+                                       real(cosine_of(row)),
+                                       real(noise_ratio(row))};
+  for (const int64_t stagnant : row.stagnation.stagnant) values.push_back(count(row.stagnation.elements > 0, stagnant));
+  return values;
 }
 
-std::vector<ProbeColumn> columns_of_log() {
-  Group group;
-  add_row(group, {}, {}, kNone);
-  return group.columns();
-}
-
-// Where the file of another run or a damaged one is kept, of which there may be several.
-std::string free_previous(const std::string& path) {
+// Moves the file aside, with what SQLite keeps beside it. Several may be kept.
+std::string keep_as_previous(const std::string& path) {
   std::string kept = path + ".previous";
-  for (int number = 2; std::filesystem::exists(kept); ++number) kept = fmt::format("{}.previous.{}", path, number);
+  for (int number = 2; fs::exists(kept); ++number) kept = fmt::format("{}.previous.{}", path, number);
+  for (const char* const suffix : {"", "-wal", "-shm", "-journal"}) {
+    if (fs::exists(path + suffix)) fs::rename(path + suffix, kept + suffix);
+  }
   return kept;
 }
 
-// Groups of steps below next_step, with which the file of a run that starts again begins. A damaged one is copied
-// first: there may be intact groups behind the damage, which goes.
-int64_t groups_to_keep(const std::string& path, int64_t next_step) {
-  const ProbeFile file(path, ProbeFile::Damage::kReadUpToIt);
-  if (file.is_damaged()) {
-    const std::string kept = free_previous(path);
-    std::filesystem::copy_file(path, kept);
-    log_warn("{}; the run goes on behind those, and the whole file is kept as {}", file.note(), kept);
+void check_version(const Database& database) {
+  const auto number = [&](const char* pragma) { return std::get<int64_t>(database.value(pragma)); };
+  require<DataError>(number("PRAGMA application_id") == kApplicationId,
+                     "{}: expected a probe file, got another database", database.path());
+  const int64_t version = number("PRAGMA user_version");
+  require<DataError>(version == kVersion,
+                     "{}: expected a probe file of version {}, got {}: another version of this program wrote it",
+                     database.path(), kVersion, version);
+}
+
+// Opens the file of a run that continues. DataError if it is damaged.
+std::unique_ptr<Database> continue_file(const std::string& path, int64_t next_step) {
+  auto database = std::make_unique<Database>(path, Database::Mode::kWrite);
+  check_version(*database);
+  const auto found = std::get<std::string>(database->value("PRAGMA quick_check(1)"));
+  require<DataError>(found == "ok", "{}: the file is damaged: {}", path, found);
+  database->run(fmt::format("DELETE FROM probes WHERE step > {}", next_step));
+  return database;
+}
+
+std::unique_ptr<Database> create_file(const std::string& path) {
+  std::string columns;
+  for (const ProbeColumn& column : kProbeColumns) {
+    columns += fmt::format("{}{} {}", columns.empty() ? "" : ", ", column.name, column.type);
   }
-  const std::vector<int64_t> steps = file.integers("step");
-  int64_t row = 0;
-  for (int64_t group = 0; group < file.groups(); row += file.rows_of_group(group), ++group) {
-    if (file.rows_of_group(group) > 0 && steps[static_cast<size_t>(row)] > next_step) return group;
-  }
-  return file.groups();
+  auto database = std::make_unique<Database>(path, Database::Mode::kWrite);
+  database->run(
+      fmt::format("BEGIN; PRAGMA application_id = {}; PRAGMA user_version = {}; CREATE TABLE probes ({}); COMMIT",
+                  kApplicationId, kVersion, columns));
+  return database;
 }
 
 }  // namespace
@@ -133,21 +120,35 @@ double underflow_share(const ProbedStep& step) {
 }
 
 ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
-  const std::vector<ProbeColumn> columns = columns_of_log();
-  if (next_step > 0 && std::filesystem::exists(path)) {
+  if (next_step > 0 && fs::exists(path)) {
     try {
-      writer_.emplace(ProbeFileWriter::resume(path, columns, groups_to_keep(path, next_step)));
-      return;
+      database_ = continue_file(path, next_step);
     } catch (const DataError& error) {
-      log_warn("{}; it is kept as {}", error.what(), free_previous(path));
+      log_warn("{}; it is kept as {}", error.what(), keep_as_previous(path));
     }
   }
-  if (std::filesystem::exists(path)) std::filesystem::rename(path, free_previous(path));
-  writer_.emplace(path, columns);
+  if (!database_) {
+    if (fs::exists(path)) keep_as_previous(path);
+    database_ = create_file(path);
+  }
+  // Readers and the run do not wait for each other. Each step goes on to the file itself at once.
+  database_->run("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 1");
+  std::string places = "?";
+  for (size_t i = 1; i < std::size(kProbeColumns); ++i) places += ", ?";
+  insert_.emplace(database_->prepare(fmt::format("INSERT INTO probes VALUES ({})", places)));
+}
+
+ProbeLog::~ProbeLog() {
+  insert_.reset();
+  try {
+    database_->run("PRAGMA journal_mode = DELETE");  // one file, which can be copied and read anywhere
+  } catch (const DataError&) {
+    // Another program reads it: it stays readable with the files beside it.
+  }
 }
 
 void ProbeLog::append(const ProbedStep& step) {
-  Group group;
+  database_->run("BEGIN");
   for (const ProbeRow& row : step.rows) {
     const double amax = amax_of(row) / (has_loss_scale(row.role) ? static_cast<double>(step.loss_scale) : 1.0);
     double drift = kNone;
@@ -158,9 +159,20 @@ void ProbeLog::append(const ProbedStep& step) {
         before->second = amax;
       }
     }
-    add_row(group, step, row, drift);
+    insert_->bind(values_of(step, row, drift));
+    insert_->step();
   }
-  writer_->append(group.values());
+  database_->run("COMMIT");
+}
+
+Database open_probes(const std::string& path) {
+  try {
+    Database database(path, Database::Mode::kRead);
+    check_version(database);
+    return database;
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{} (expected a probe file of this version of the program)", error.what()));
+  }
 }
 
 }  // namespace mantissa

@@ -1,71 +1,103 @@
-// ProbeLog: the file that holds what a run's probes found: a group a probed step, a row a tensor or product.
+// ProbeLog: the file of a run's probes, an SQLite database with the table `probes`: a row for each tensor or product of
+// a probed step. Any SQL client can read it, also while the run goes on.
 //
-// Columns, in which NaN and -1 stand for what a row does not have:
+// Columns; NULL where a row has no such figure:
 // clang-format off
-//   step                    int64  counted from 1, as log lines do
-//   role, tensor, format    text   as ProbeRow
-//   scale                   fp32   of the format
-//   loss_scale              fp32   of the loss in this step, which is part of gradients, as is gradient_prescale_log2()
+//   step                    counted from 1, as in log lines
+//   role, tensor, format    see ProbeRow
+//   scale                   of the format
+//   loss_scale              of this step; gradients are multiplied by it, and by a factor for their exchange
 //   elements, zeros, underflowed, subnormal, overflowed, non_finite
-//                           int64  FormatLosses of the format in use
-//   amax                    fp32   the largest magnitude
-//   drift                   fp32   log2 of its ratio to that of the probed step before, without loss scales
-//   histogram               bytes  core/quant/histogram_code.h
-//   snr_db, cosine          fp32   of a product against fp32, or of a sum over the ranks
-//   noise_ratio             fp32   of a weight gradient: rounding's error over the noise of the choice of samples, in
-//                                  squares
+//                           FormatLosses of the format in use
+//   amax                    the largest magnitude
+//   drift                   log2 of its ratio to that of the previous probed step, without loss scales
+//   histogram               bytes, see encode_histogram()
+//   snr_db, cosine          of a product against fp32, or of a sum over the ranks
+//   noise_ratio             of a weight gradient: squared rounding error / squared noise from the choice of samples
 //   stagnant_fp32, stagnant_bf16, stagnant_fp16
-//                           int64  updates below half an ulp of the weight in that format
+//                           updates below half an ulp of the weight in that format
 // clang-format on
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "core/io/probe_file.h"
+#include "core/io/database.h"
 #include "tools/probe/probe_row.h"
 
 namespace mantissa {
+
+struct ProbeColumn {
+  const char* name;
+  const char* type;  // in SQL
+};
+inline constexpr ProbeColumn kProbeColumns[] = {{"step", "INTEGER"},
+                                                {"role", "TEXT"},
+                                                {"tensor", "TEXT"},
+                                                {"format", "TEXT"},
+                                                {"scale", "REAL"},
+                                                {"loss_scale", "REAL"},
+                                                {"elements", "INTEGER"},
+                                                {"zeros", "INTEGER"},
+                                                {"underflowed", "INTEGER"},
+                                                {"subnormal", "INTEGER"},
+                                                {"overflowed", "INTEGER"},
+                                                {"non_finite", "INTEGER"},
+                                                {"amax", "REAL"},
+                                                {"drift", "REAL"},
+                                                {"histogram", "BLOB"},
+                                                {"snr_db", "REAL"},
+                                                {"cosine", "REAL"},
+                                                {"noise_ratio", "REAL"},
+                                                {"stagnant_fp32", "INTEGER"},
+                                                {"stagnant_bf16", "INTEGER"},
+                                                {"stagnant_fp16", "INTEGER"}};
 
 // The rows of one probed step, of all ranks.
 struct ProbedStep {
   int64_t step = 0;  // from 0
   float loss_scale = 1.0f;
   bool applied = true;   // else some gradients were not finite
-  double seconds = 0.0;  // that reading and exchanging the rows took, on this rank
+  double seconds = 0.0;  // time for reading and exchanging the rows, on this rank
   std::vector<ProbeRow> rows;
 };
 
 class ProbeLog {
  public:
-  // Goes on with the file of a run that continues behind `next_step` steps: what was found in later steps, of a run
-  // that was cut off, goes. The file of another run (next_step 0), and one that is damaged, is kept as PATH.previous,
-  // or where that is there already as the first of PATH.previous.2, PATH.previous.3, ... that is not. DataError as
-  // ProbeFileWriter.
+  // Continues the file of a run that has done `next_step` steps, without the rows of later steps. The file of another
+  // run (next_step 0) and a damaged one are kept as PATH.previous, or as the first of PATH.previous.2, PATH.previous.3,
+  // ... that does not exist yet. DataError if the file cannot be written.
   ProbeLog(const std::string& path, int64_t next_step);
+  ~ProbeLog();
+  ProbeLog(const ProbeLog&) = delete;
+  ProbeLog& operator=(const ProbeLog&) = delete;
 
+  // Writes all rows or none: a run that is killed leaves whole steps. After an error the log takes no more rows.
   void append(const ProbedStep& step);
-  void close() { writer_->close(); }
-  const std::string& path() const { return path_; }
 
  private:
   std::string path_;
-  std::optional<ProbeFileWriter> writer_;
-  std::map<std::pair<std::string, std::string>, double> amaxes_;  // by role and tensor, in the probed step before
+  std::unique_ptr<Database> database_;
+  std::optional<Database::Statement> insert_;
+  std::map<std::pair<std::string, std::string>, double> amaxes_;  // of the previous probed step, by role and tensor
 };
 
-// 10 log10 of the ratio of squares; cosines; rounding's error over the batch's noise. NaN where a row has none.
+// Opens a probe file for reading. DataError if it is none, or of another version.
+Database open_probes(const std::string& path);
+
+// 10 log10 of the ratio of squares; cosines; rounding error over the noise of the batch. NaN if a row has none.
 double snr_db(const ProbeRow& row);
 double cosine_of(const ProbeRow& row);
 double noise_ratio(const ProbeRow& row);
 double amax_of(const ProbeRow& row);
-// Of the gradients of linear layers' outputs, dy, in all layers together: the share of the values that are not 0 that
-// become 0 when the layer rounds them. NaN where there are none, or Inf or NaN among them.
+// Share of the nonzero gradients of linear layers' outputs, dy, that become 0 when the layers round them, over all
+// layers. NaN if there are none, or if one is Inf or NaN.
 double underflow_share(const ProbedStep& step);
-// Whether such tensors hold the gradients of the scaled loss.
+// Whether such tensors are gradients of the scaled loss.
 bool has_loss_scale(const std::string& role);
 
 }  // namespace mantissa

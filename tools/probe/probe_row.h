@@ -1,15 +1,15 @@
-// ProbeRow: what a probed step found of one tensor, or of one product, on one rank or on all.
+// ProbeRow: what a probed step found about one tensor or one product, on one rank or on all.
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "core/quant/error_sums.h"
 #include "core/quant/exponent_histogram.h"
-#include "core/quant/format_losses.h"
-#include "core/quant/update_stagnation.h"
-#include "core/tensor/dtype.h"
+#include "core/quant/probe_records.h"
 
 namespace mantissa {
+
+class Communicator;
 
 // The roles of tensors; products have the names of Product: "fprop", "dgrad", "wgrad".
 namespace probe_role {
@@ -29,23 +29,24 @@ struct ProbeRow {
   std::string role;
   std::string tensor;  // a layer's path, or a parameter's name
   std::string format;  // in use: "bf16", "delayed:e4m3"; of a product those of both operands, "bf16 x bf16"
-  float scale = 1.0f;  // what multiplies the tensor before it is rounded to the format, where it has one scale
+  float scale = 1.0f;  // multiplies the tensor before it is rounded to the format, if it has one scale
 
-  // Of a tensor as it is, before that scale, and what the format in use loses of it.
+  // Of a tensor before it is scaled and rounded to the format in use, and what that format loses of it.
   ExponentHistogram histogram{};
   FormatLosses losses{};
-  // Of a product against fp32, and of summed gradients against those summed in fp32.
+  // Of a product against fp32, and of summed gradients against their sum in fp32.
   ErrorSums error{};
-  // Of a weight gradient: the sum of squares of the difference between the gradients of two halves of the rows, which
-  // is an unbiased estimate of the variance that the choice of the samples gives their sum.
+  // Of a weight gradient: squared difference between the gradients of two halves of the rows. An unbiased estimate of
+  // the variance that the choice of samples gives their sum.
   double batch_noise = 0.0;
   UpdateStagnation stagnation{};
 };
 
-// The format of what a tensor of this dtype holds.
-Format format_of(DType dtype);
-
-// Adds what another rank found of the same thing.
+// Adds what another rank found about the same thing.
 void add(ProbeRow& row, const ProbeRow& other);
+
+// Sums the rows over all ranks, in rank order. Names stay this rank's. All ranks must have the same number of rows, for
+// the same things in the same order. Collective.
+std::vector<ProbeRow> sum_over_ranks(Communicator& communicator, std::vector<ProbeRow> mine);
 
 }  // namespace mantissa

@@ -4,23 +4,18 @@
 
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
-#include "core/ops/code_products.h"
 #include "core/ops/fp32_product.h"
-#include "core/quant/hadamard.h"
+#include "core/ops/rounded_operand.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa {
 namespace {
 
 constexpr int64_t kProducts = std::size(kAllProducts);
-constexpr int kFirstPart = 6;  // place of the parts of operands that one product is made of several
+constexpr int kFirstPart = 6;  // place of the first part of an operand, for products of several parts
 
 std::string format_name(const ObservedOperand& operand) {
   return operand.format ? name(*operand.format) : std::string(name(operand.given.dtype()));
-}
-
-Tensor first_rows(const Tensor& matrix, int64_t begin, int64_t count) {
-  const int64_t columns = matrix.shape().last();
-  return matrix.slice(begin * columns, count * columns).view({count, columns});
 }
 
 }  // namespace
@@ -38,7 +33,6 @@ ProductProbe::ProductProbe(const Options& options, Backend& backend, Stream& str
 
 void ProductProbe::begin() {
   layers_.clear();
-  order_.clear();
   histograms_.clear(backend_, stream_);
   losses_.clear(backend_, stream_);
   errors_.clear(backend_, stream_);
@@ -47,28 +41,26 @@ void ProductProbe::begin() {
 }
 
 ProductProbe::Layer& ProductProbe::layer_of(const Parameter& weight) {
-  const auto [place, is_new] = layers_.try_emplace(&weight);
-  if (is_new) {
-    MANTISSA_CHECK(static_cast<int>(order_.size()) < options_.max_layers,
-                   "[product_probe] '{}' is layer {} of a pass that was said to have {}", weight.name,
-                   order_.size() + 1, options_.max_layers);
-    place->second.index = static_cast<int>(order_.size());
-    order_.push_back(&weight);
-  }
-  return place->second;
+  const auto found =
+      std::find_if(layers_.begin(), layers_.end(), [&](const Layer& layer) { return layer.weight == &weight; });
+  if (found != layers_.end()) return *found;
+  const auto index = static_cast<int64_t>(layers_.size());
+  MANTISSA_CHECK(index < options_.max_layers, "[product_probe] '{}' is layer {} of a pass with an announced {}",
+                 weight.name, index + 1, options_.max_layers);
+  return layers_.emplace_back(Layer{.weight = &weight, .index = index});
 }
 
 void ProductProbe::on_product(const ObservedProduct& shown) {
   Layer& layer = layer_of(shown.weight);
-  if (!shown.is_first) return look_at_more(layer, shown);
+  if (!shown.is_first) return add_rows(layer, shown);
   const ProductRoles roles = roles_of(shown.product);
-  look_at(layer, roles.a, shown.a);
-  look_at(layer, roles.b, shown.b);
+  examine(layer, roles.a, shown.a);
+  examine(layer, roles.b, shown.b);
   const std::string stored_in(name(shown.result.dtype()));
   if (shown.product == Product::kForward) take_histogram(layer, kOutput, shown.result, stored_in);
   if (shown.product == Product::kInputGradient) take_histogram(layer, kInputGradient, shown.result, stored_in);
   std::string& formats = layer.products[static_cast<size_t>(shown.product)];
-  if (!formats.empty()) return;  // a layer that is used several times is looked at once
+  if (!formats.empty()) return;  // a layer that is used several times is compared once
   formats = fmt::format("{} x {}", format_name(shown.a), format_name(shown.b));
   if (shown.fp32_products != Fp32Products::kFp32 && shown.a.given.dtype() == DType::kF32 && !shown.a.format) {
     formats += fmt::format(" by {}", name(shown.fp32_products));
@@ -76,8 +68,8 @@ void ProductProbe::on_product(const ObservedProduct& shown) {
   compare(layer.index * kProducts + static_cast<int64_t>(shown.product), shown);
 }
 
-// Further rows of x, y, dy and dx; the first ones stand for them in the comparison of products.
-void ProductProbe::look_at_more(const Layer& layer, const ObservedProduct& shown) {
+// Counts further rows of x, y, dy and dx. The comparison of products uses the first rows only.
+void ProductProbe::add_rows(const Layer& layer, const ObservedProduct& shown) {
   const auto count = [&](int tensor, const Tensor& values) {
     backend_.run(ExponentHistogramArgs{.x = values, .record = histograms_[layer.index * kTensors + tensor]}, stream_);
   };
@@ -101,8 +93,8 @@ ProductProbe::Seen& ProductProbe::take_histogram(Layer& layer, int tensor, const
   return seen;
 }
 
-// The histogram at the first product that reads the tensor, the losses at the first that rounds it.
-void ProductProbe::look_at(Layer& layer, Role role, const ObservedOperand& operand) {
+// Takes the histogram at the first product that reads the tensor, and the losses at the first that rounds it.
+void ProductProbe::examine(Layer& layer, Role role, const ObservedOperand& operand) {
   if (role == Role::kWeight && !options_.counts_weights) return;
   const int tensor = static_cast<int>(role);
   Seen& seen = take_histogram(layer, tensor, operand.given, format_name(operand));
@@ -116,20 +108,23 @@ void ProductProbe::look_at(Layer& layer, Role role, const ObservedOperand& opera
   }
   const int64_t index = layer.index * kTensors + tensor;
   backend_.run(RoundingLossesArgs{.src = source,
-                            .format = *operand.format,
-                            .axis = operand.axis,
-                            .scale = operand.scale,
-                            .record = losses_[index]},
-                           stream_);
+                                  .format = *operand.format,
+                                  .axis = operand.axis,
+                                  .scale = operand.scale,
+                                  .record = losses_[index]},
+               stream_);
   if (operand.scale.defined()) backend_.copy(operand.scale, scales_.slice(index, 1), stream_);
 }
 
 Tensor ProductProbe::numbers_of(const ObservedOperand& operand, int place) {
   if (operand.multiplied.defined()) return operand.multiplied;
   Tensor numbers = scratch_.get(place, DType::kBF16, operand.given.shape());
-  backend_.run(
-      QuantizeArgs{.src = operand.given, .dst = numbers, .format = *operand.format, .axis = operand.axis, .scale = operand.scale},
-      stream_);
+  backend_.run(QuantizeArgs{.src = operand.given,
+                            .dst = numbers,
+                            .format = *operand.format,
+                            .axis = operand.axis,
+                            .scale = operand.scale},
+               stream_);
   return numbers;
 }
 
@@ -151,7 +146,7 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
   const Transpose trans_a = is_weight_gradient ? Transpose::kYes : Transpose::kNo;
   const Transpose trans_b = product == Product::kForward ? Transpose::kYes : Transpose::kNo;
   const auto part = [&](const Tensor& matrix, bool has_rows, int64_t begin, int64_t count) {
-    return has_rows ? first_rows(matrix, begin, count) : matrix;
+    return has_rows ? matrix.rows(begin, count) : matrix;
   };
   const int64_t columns = trans_b == Transpose::kYes ? b.given.dim(0) : b.given.dim(1);
   const Shape shape{is_weight_gradient ? a.given.dim(1) : sample.rows, columns};
@@ -163,7 +158,7 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
                     .trans_a = trans_a,
                     .trans_b = trans_b};
   };
-  // As the layer has it.
+  // The product as the layer computes it.
   const Tensor x = numbers_of(a, 4), y = numbers_of(b, 5);
   const DType product_dtype = result == x.dtype() ? result : DType::kF32;
   Tensor made = scratch_.get(0, product_dtype, shape);
@@ -180,7 +175,7 @@ void ProductProbe::compare(int64_t record, const ObservedProduct& shown) {
     backend_.run(CastArgs{.src = made, .dst = rounded}, stream_);
     made = rounded;
   }
-  // As it should be.
+  // The reference.
   Tensor reference = scratch_.get(2, DType::kF32, shape);
   if (is_weight_gradient && sample.half > 0) {
     const Tensor other = scratch_.get(3, DType::kF32, shape);
@@ -204,15 +199,14 @@ std::vector<ProbeRow> ProductProbe::rows() {
   constexpr const char* kNames[kTensors] = {probe_role::kActivation, probe_role::kWeight, probe_role::kGradient,
                                             probe_role::kOutput, probe_role::kInputGradient};
   std::vector<ProbeRow> rows;
-  for (const Parameter* weight : order_) {
-    const Layer& layer = layers_.at(weight);
-    const std::string path(weight->precision_layer());
+  for (const Layer& layer : layers_) {
+    const std::string path(layer.weight->precision_layer());
     for (size_t tensor = 0; tensor < kTensors; ++tensor) {
       const Seen& seen = layer.tensors[tensor];
       const size_t index = static_cast<size_t>(layer.index) * kTensors + tensor;
       ProbeRow row{.role = kNames[tensor], .tensor = path, .format = seen.format, .scale = scales[index]};
       row.histogram = histograms[index];
-      // What no product rounds is stored in the format in use, and has that format's losses behind it.
+      // A tensor that no product rounds is stored in the format in use, and already has that format's losses.
       row.losses = seen.losses ? losses[index] : format_losses(row.histogram, seen.stored_in, 0);
       rows.push_back(std::move(row));
     }

@@ -1,19 +1,11 @@
 #include "tools/probe/run_probe.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
 
-#include "tools/probe/row_exchange.h"
-
 namespace mantissa {
-namespace {
-
-void append(std::vector<ProbeRow> from, std::vector<ProbeRow>& to) {
-  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
-}
-
-}  // namespace
 
 RunProbe::RunProbe(const Config& config, int linear_layers, const Parts& parts)
     : config_(config.probe),
@@ -30,8 +22,11 @@ RunProbe::RunProbe(const Config& config, int linear_layers, const Parts& parts)
 ProbedStep RunProbe::end(int64_t step, float loss_scale, bool applied, double learning_rate) {
   const auto begin = std::chrono::steady_clock::now();
   ProbedStep probed{.step = step, .loss_scale = loss_scale, .applied = applied, .rows = products_.rows()};
-  append(gradients_.rows(), probed.rows);
-  if (applied && learning_rate > 0.0) append(updates_.rows(), probed.rows);
+  const auto append = [&](std::vector<ProbeRow> rows) {
+    std::move(rows.begin(), rows.end(), std::back_inserter(probed.rows));
+  };
+  append(gradients_.rows());
+  if (applied && learning_rate > 0.0) append(updates_.rows());
   probed.rows = sum_over_ranks(communicator_, std::move(probed.rows));
   probed.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return probed;

@@ -1,26 +1,25 @@
-// RunProbe: the probes of a run: which steps are looked at, and everything that is looked at in such a step.
+// RunProbe: the probes of a run: which steps they examine, and everything that they examine in such a step.
 //
 //   if (probe.due(step)) {
 //     probe.begin();                 // then the passes, the first micro-batch with probe.products()
 //     probe.gradients_ready();       // after the reduction
 //     probe.before_update(); ... probe.after_update();
-//     probe.end(step, ...);          // when it is known whether the step was applied
+//     probe.end(step, ...);          // once it is known whether the step was applied
 //   }
 #pragma once
 
 #include <memory>
 
 #include "tools/config/config.h"
-#include "tools/probe/gradient_probe.h"
+#include "tools/probe/parameter_probes.h"
 #include "tools/probe/probe_log.h"
 #include "tools/probe/product_probe.h"
-#include "tools/probe/update_probe.h"
 
 namespace mantissa {
 
 class RunProbe {
  public:
-  // What a run is made of; all must outlive the object.
+  // Parts of the run; they must outlive the object.
   struct Parts {
     FlatBuckets& buckets;
     GradientReducer& reducer;
@@ -29,17 +28,17 @@ class RunProbe {
     Backend& backend;
     Stream& stream;
   };
-  // linear_layers: that a pass has.
+  // linear_layers: their number in a pass.
   RunProbe(const Config& config, int linear_layers, const Parts& parts);
 
   bool due(int64_t step) const { return step % config_.interval == 0; }
   ProductObserver* products() { return &products_; }
   void begin() { products_.begin(); }
-  void gradients_ready() { gradients_.look(); }
+  void gradients_ready() { gradients_.measure(); }
   void before_update() { updates_.before(); }
   void after_update() { updates_.after(); }
-  // What the step has shown, on all ranks. There are updates where it was applied with a learning rate that is not 0,
-  // of the parameters of which UpdateProbe knows them. Blocks; collective.
+  // The rows of the step, of all ranks. They include updates, as far as UpdateProbe knows them, if the step was applied
+  // with a learning rate other than 0. Blocks; collective.
   ProbedStep end(int64_t step, float loss_scale, bool applied, double learning_rate);
 
  private:

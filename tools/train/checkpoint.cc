@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "core/base/log.h"
-#include "core/io/checkpoint_manifest.h"
+#include "core/io/checkpoint_store.h"
 #include "tools/train/checkpoint_files.h"
 
 namespace mantissa {

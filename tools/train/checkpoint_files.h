@@ -6,7 +6,7 @@
 
 #include "comm/sharded_optimizer.h"
 #include "core/autograd/delayed_scales.h"
-#include "core/io/checkpoint_file.h"
+#include "core/io/checkpoint_store.h"
 #include "core/io/safetensors.h"
 
 namespace mantissa {

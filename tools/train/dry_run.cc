@@ -2,7 +2,7 @@
 
 #include "core/backend/dry_run_backend.h"
 #include "core/backend/registry.h"
-#include "models/next_logits.h"
+#include "models/model.h"
 #include "tools/config/precision_phases.h"
 #include "tools/train/train_step.h"
 
@@ -169,12 +169,13 @@ void DryRun::run_all_steps() {
 
 MemoryTable measure_memory_table(const Session& session) {
   const ModelRuntime& runtime = session.runtime;
+  const DerivedWeights& weights = runtime.derived_weights;
   return {.parameters = runtime.parameters.numel(),
           .state = measure_memory(session.buckets, session.reducer, session.optimizer),
           .activations = runtime.arena->peak_bytes(),
-          .casts = runtime.casts.size_bytes() + runtime.rounded_weights.size_bytes() +
+          .casts = weights.size_bytes(DerivedKind::kCast) + weights.size_bytes(DerivedKind::kRounded) +
                    runtime.delayed_scales->size_bytes() + session.amaxes.size_bytes(),
-          .packed = runtime.operand_caches.size_bytes()};
+          .packed = weights.size_bytes(DerivedKind::kPacked)};
 }
 
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, Fp8GemmSupport support) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/sharded_optimizer.h"
-#include "core/ops/code_products.h"
+#include "core/ops/rounded_operand.h"
 #include "tools/train/step_work.h"
 
 namespace mantissa {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "core/tensor/philox.h"
-#include "models/next_logits.h"
+#include "models/model.h"
 
 namespace mantissa {
 namespace {

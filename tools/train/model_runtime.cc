@@ -28,9 +28,7 @@ ModelRuntime::ModelRuntime(const Config& config, std::unique_ptr<Backend> device
       stream(backend->create_stream()),
       policy(config.precision_rules()),
       model(make_model(config, policy, parameters)),
-      casts(*backend),
-      operand_caches(*backend),
-      rounded_weights(*backend),
+      derived_weights(*backend),
       arena(std::make_unique<Arena>(
           backend->reserve(backend->computes() ? arena_bytes(backend->fp8_gemm_support()) : kDryArenaBytes))) {}
 
@@ -39,9 +37,10 @@ void ModelRuntime::keep_delayed_scales(const DelayedScalingOptions& options) {
 }
 
 Tape ModelRuntime::make_tape(TapeOptions options, const PrecisionPolicy* other_policy) {
-  options.rounded_weights = &rounded_weights;
+  options.keeps_rounded = true;
   options.delayed_scales = other_policy == nullptr ? delayed_scales.get() : nullptr;
-  return Tape(*backend, *stream, *arena, other_policy == nullptr ? policy : *other_policy, casts, std::move(options));
+  return Tape(*backend, *stream, *arena, other_policy == nullptr ? policy : *other_policy, derived_weights,
+              std::move(options));
 }
 
 std::unique_ptr<Model> make_model(const Config& config, const AutocastPolicy& policy, ParameterSet& parameters) {

@@ -39,9 +39,7 @@ struct ModelRuntime {
   AutocastPolicy policy;
   ParameterSet parameters;
   std::unique_ptr<Model> model;
-  WeightCastCache casts;
-  OperandCaches operand_caches;
-  RoundedWeights rounded_weights;
+  DerivedWeights derived_weights;
   std::unique_ptr<DelayedScales> delayed_scales;  // of a training
   std::unique_ptr<Arena> arena;
 };

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "amp/precision_fallback.h"
-#include "tools/probe/gradient_probe.h"
+#include "tools/probe/parameter_probes.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {

@@ -8,7 +8,7 @@
 #include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/profile/chrome_trace.h"
+#include "core/profile/profile_report.h"
 
 namespace mantissa {
 namespace {

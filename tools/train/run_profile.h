@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <string>
 
-#include "core/profile/profile_table.h"
+#include "core/profile/profile_report.h"
+#include "tools/train/session.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {

@@ -112,14 +112,13 @@ LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
 }
 
 TapeOptions StepWork::tape_options(size_t micro_batch) const {
-  const bool keeps_packed = session_.config.train.keeps_packed_weights(session_.ranks());
   return {.random = {.seed = session_.config.train.seed,
                      .step = step_number_,
                      .first_sample = first_samples_[micro_batch],
                      .samples = session_.config.train.micro_batch},
           .loss_gradient = loss_gradient_,
           .recompute = session_.config.train.recompute,
-          .operand_caches = keeps_packed ? &session_.runtime.operand_caches : nullptr,
+          .keeps_packed = session_.config.train.keeps_packed_weights(session_.ranks()),
           .after_op = session_.injection.on_op(step_, Pass::kForward),
           .after_backward = session_.injection.on_op(step_, Pass::kBackward)};
 }

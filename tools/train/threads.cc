@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "core/base/log.h"
-#include "core/base/thread_binding.h"
 #include "core/base/thread_team.h"
 #include "tools/train/device_choice.h"
 

@@ -13,7 +13,7 @@
 #pragma once
 
 #include "core/cuda/device/device.h"
-#include "core/tensor/float8.h"
+#include "core/tensor/format.h"
 
 #ifdef __CUDACC__
 #include "core/cuda/device/native_float8.h"

@@ -4,7 +4,7 @@
 #include <cuda_fp8.h>
 
 #include "core/cuda/device/native_device.h"
-#include "core/tensor/float8.h"
+#include "core/tensor/format.h"
 
 namespace mantissa::cuda {
 

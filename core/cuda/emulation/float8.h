@@ -2,7 +2,6 @@
 #pragma once
 
 #include "core/cuda/emulation/builtins.h"
-#include "core/tensor/float8.h"
 #include "core/tensor/format.h"
 
 namespace mantissa::cuda {

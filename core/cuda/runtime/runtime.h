@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/base/error.h"
-#include "core/tensor/device_identity.h"
+#include "core/tensor/tensor.h"
 
 struct CUstream_st;
 struct CUevent_st;

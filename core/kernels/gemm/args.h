@@ -7,7 +7,7 @@
 #include "core/kernels/device_options.h"
 #include "core/kernels/gemm/operand_cache.h"
 #include "core/kernels/kernel_args.h"
-#include "core/quant/block_scale_layout.h"
+#include "core/quant/tensor_format.h"
 #include "core/tensor/format.h"
 
 namespace mantissa {

@@ -53,7 +53,7 @@ HWY_INLINE void element_words(uint64_t key, uint32_t parameter, uint32_t update,
   philox_words(key, low, carried, hn::Set(du, parameter), hn::Set(du, update), words);
 }
 
-// ---- Stochastic rounding, bit for bit as core/tensor/stochastic_rounding.h, which explains the constants.
+// ---- Stochastic rounding, bit for bit as core/tensor/half.h, which explains the constants.
 
 HWY_INLINE void store_stochastically(FloatVec v, WordVec word, BFloat16* p) {
   const WordTag du;

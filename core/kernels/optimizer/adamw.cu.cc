@@ -17,7 +17,7 @@
 
 #include "core/cuda/device/elementwise.h"
 #include "core/cuda/device/random_words.h"
-#include "core/tensor/stochastic_rounding.h"
+#include "core/tensor/half.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -31,7 +31,7 @@ struct Nearest {
   }
 };
 
-// By core/tensor/stochastic_rounding.h, with a quarter of a Philox call for each weight.
+// By core/tensor/half.h, with a quarter of a Philox call for each weight.
 struct Stochastic {
   uint64_t key;
   int64_t first_group;  // of four elements: where the parameter's part begins

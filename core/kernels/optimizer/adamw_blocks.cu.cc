@@ -10,7 +10,7 @@
 #include "core/cuda/device/random_words.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/quant/dynamic_map.h"
-#include "core/tensor/stochastic_rounding.h"
+#include "core/tensor/half.h"
 
 namespace mantissa::cuda {
 namespace {

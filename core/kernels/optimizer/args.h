@@ -18,7 +18,7 @@ struct UpdateControl {
 // How an fp32 value is rounded to a 16-bit weight.
 enum class WeightRounding : uint8_t {
   kNearest,     // ties to even
-  kStochastic,  // up or down at random so that the mean is the value: core/tensor/stochastic_rounding.h
+  kStochastic,  // up or down at random so that the mean is the value: core/tensor/half.h
 };
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:

@@ -5,10 +5,8 @@
 
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/quantize/args.h"
-#include "core/quant/error_sums.h"
+#include "core/quant/probe_records.h"
 #include "core/quant/exponent_histogram.h"
-#include "core/quant/format_losses.h"
-#include "core/quant/update_stagnation.h"
 
 namespace mantissa {
 

@@ -6,8 +6,8 @@
 #include "core/cuda/device/elementwise.h"
 #include "core/kernels/probe/args.h"
 #include "core/kernels/quantize/rounding_units.h"
-#include "core/quant/block_factors.h"
-#include "core/quant/rounding_outcome.h"
+#include "core/quant/scales.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa::cuda {
 namespace {

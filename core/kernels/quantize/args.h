@@ -4,9 +4,8 @@
 #include <string>
 
 #include "core/kernels/kernel_args.h"
-#include "core/quant/block_scale_layout.h"
-#include "core/quant/delayed_scaling.h"
 #include "core/quant/tensor_format.h"
+#include "core/quant/scales.h"
 
 namespace mantissa {
 
@@ -121,7 +120,7 @@ struct QuantizeArgs {
 };
 
 // dst (n) float = value of codes (n) / *scale, with codes of e4m3 or e5m2 from QuantizeArgs::codes and scale (1) fp32:
-// unscaled_value_of() of core/quant/narrow_codes.h, rounded on store.
+// unscaled_value_of() of core/quant/narrow_format.h, rounded on store.
 struct FromCodesArgs {
   static constexpr std::string_view kName = "from_codes";
   Tensor codes{}, dst{};
@@ -133,7 +132,7 @@ struct FromCodesArgs {
 
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows; R is a multiple of 16. For each
 // column and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4, with the Sylvester-Hadamard matrix h of +-1
-// and the signs s of core/quant/hadamard.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances
+// and the signs s of core/quant/narrow_format.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances
 // 1, 2, 4, 8, one rounding on store. y is not x.
 struct HadamardArgs {
   static constexpr std::string_view kName = "hadamard";

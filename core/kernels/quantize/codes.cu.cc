@@ -2,7 +2,7 @@
 #include "core/cuda/device/elementwise.h"
 #include "core/cuda/device/float8.h"
 #include "core/kernels/quantize/code_tile_cuda.h"
-#include "core/quant/narrow_codes.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa::cuda {
 namespace {

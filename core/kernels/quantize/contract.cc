@@ -5,7 +5,7 @@
 
 #include "core/kernels/check_args.h"
 #include "core/kernels/reduction/update_decision.h"
-#include "core/quant/hadamard.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa {
 namespace {

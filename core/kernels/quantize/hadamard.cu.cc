@@ -3,7 +3,7 @@
 #include "core/kernels/quantize/args.h"
 
 #include "core/cuda/device/elementwise.h"
-#include "core/quant/hadamard.h"
+#include "core/quant/narrow_format.h"
 
 namespace mantissa::cuda {
 namespace {

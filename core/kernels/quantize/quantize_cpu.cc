@@ -6,9 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "core/quant/block_factors.h"
-#include "core/quant/hadamard.h"
-#include "core/quant/narrow_codes.h"
+#include "core/quant/scales.h"
 #include "core/tensor/philox.h"
 
 #undef HWY_TARGET_INCLUDE

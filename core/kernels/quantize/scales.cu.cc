@@ -44,7 +44,7 @@ __global__ void tensor_scale_kernel(const QuantizeRecord* record, float max, flo
   *scale = mantissa::tensor_scale(record->amax, max, 0, 1.0f);
 }
 
-// ---- delayed_scales: a thread for each tensor runs core/quant/delayed_scaling.h with a history in device memory,
+// ---- delayed_scales: a thread for each tensor runs core/quant/scales.h with a history in device memory,
 // unless the step was held, which is read there too. A kernel of its own counts up the number of entries, which all
 // threads read. Bound by the latency of 4 bytes for each entry of a history; small blocks spread the tensors over the
 // device.

@@ -4,8 +4,8 @@
 
 #include "core/cuda/device/device.h"
 #include "core/kernels/quantize/args.h"
-#include "core/quant/block_factors.h"
 #include "core/quant/narrow_format.h"
+#include "core/quant/scales.h"
 
 namespace mantissa::cuda {
 

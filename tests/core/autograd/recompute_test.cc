@@ -2,9 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "core/kernels/elementwise/args.h"
-#include "core/ops/dropout.h"
+#include "core/ops/add.h"
 #include "core/ops/linear.h"
-#include "core/ops/linear_cross_entropy.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"

@@ -152,5 +152,143 @@ TEST_F(TapeChecks, AfterOpSeesEveryOpWithItsLayer) {
   EXPECT_EQ(seen, (std::vector<std::string>{"/embedding", "blocks.0/gelu", "blocks.1/gelu", "blocks.2/gelu"}));
 }
 
+// --- Hunting a fault in the backward pass: check_gradients names the first op whose backward function made a NaN or
+// Inf, and the after_backward hook can put one there.
+
+using testing::weighted_sum;
+
+class TapeGradientChecks : public ::testing::Test {
+ protected:
+  TapeGradientChecks() {
+    host_.bind(parameters_);
+    host_.set_weight(weight_, {1e-30f, 2e-30f, 0.0f});
+  }
+  // Three layers with one op each, then a loss. Values stay finite; gradients of 1e10 grow 1e30 times in blocks.1, too
+  // much for fp32, and 2 times in blocks.2.
+  Var forward(Tape& tape, float growth = 1e30f) {
+    Var x = leaf(tape, weight_);
+    const Tape::LayerGuard blocks(tape, "blocks");
+    for (const auto& [layer, factor] : {std::pair{"0", 3.0f}, {"1", growth}, {"2", 2.0f}}) {
+      x = tape.recompute(std::move(x), [layer = layer, factor = factor](Tape& t, Var input) {
+        const Tape::LayerGuard guard(t, layer);
+        return scaled(t, input, factor);
+      });
+    }
+    return weighted_sum(tape, x, {1e10f, 0.0f, -2e10f});
+  }
+  TapeOptions checking(Recompute recompute = Recompute::kNone) {
+    TapeOptions options;
+    options.check_gradients = true;
+    options.recompute = recompute;
+    return options;
+  }
+
+  testing::TapeHost host_;
+  UniformPrecision fp32_;
+  ParameterSet parameters_;
+  Parameter& weight_ = parameters_.add("w.weight", {3}, {});
+};
+
+TEST_F(TapeGradientChecks, NamesTheFirstOpItsGradientAndItsInputs) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+    parameters_.forget_gradients();
+    {
+      const auto tape = host_.tape(fp32_, checking(recompute));
+      tape->backward(forward(*tape));
+      const auto& found = tape->first_non_finite();
+      ASSERT_TRUE(found.has_value());
+      EXPECT_EQ(found->pass, Pass::kBackward);
+      EXPECT_EQ(found->op, "gelu");
+      EXPECT_EQ(found->layer, "blocks.1");
+      EXPECT_EQ(found->made, "the gradient of gelu of 'blocks.0'");
+      EXPECT_EQ(found->shape, Shape{3});
+      EXPECT_EQ(found->stats.first_bad, 0);
+      EXPECT_EQ(found->stats.inf_count, 2);
+      EXPECT_EQ(found->stats.nan_count, 0);
+      ASSERT_TRUE(found->incoming.has_value());
+      EXPECT_EQ(found->incoming->name, "gradient of gelu of 'blocks.1'");
+      EXPECT_EQ(found->incoming->largest, 4e10f);
+      EXPECT_EQ(found->incoming->zeros, 1);
+      EXPECT_EQ(found->incoming->non_finite, 0);
+      ASSERT_EQ(found->inputs.size(), 1u);
+      EXPECT_EQ(found->inputs[0].name, "gelu of 'blocks.0'");
+      EXPECT_EQ(found->inputs[0].largest, 3.0f * 2e-30f);
+    }
+    EXPECT_EQ(weight_.pending_uses, 0);  // although the pass has ended before the parameter's op
+    EXPECT_FALSE(weight_.gradient_written);
+  }
+}
+
+TEST_F(TapeGradientChecks, AFinitePassIsThatOfATapeThatDoesNotCheck) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    const auto gradient = [&](bool checks) {
+      parameters_.forget_gradients();
+      TapeOptions options = checking(recompute);
+      options.check_gradients = checks;
+      const auto tape = host_.tape(fp32_, std::move(options));
+      tape->backward(forward(*tape, 0.5f));
+      EXPECT_FALSE(tape->first_non_finite().has_value());
+      EXPECT_EQ(tape->size(), 0u);
+      return host_.values(weight_.gradient);
+    };
+    const auto checked = gradient(true);
+    EXPECT_EQ(checked, (std::vector<float>{3e10f, 0.0f, -6e10f}));
+    EXPECT_EQ(checked, gradient(false));
+  }
+}
+
+// Each contribution is finite, their sum is not: named is the op that added the second.
+TEST_F(TapeGradientChecks, FindsAParametersSumThatOverflows) {
+  const auto tape = host_.tape(fp32_, checking());
+  Var sum;
+  {
+    const Tape::LayerGuard first(*tape, "first");
+    sum = weighted_sum(*tape, leaf(*tape, weight_), {3e38f, 0.0f, 0.0f});
+  }
+  tape->backward(sum);
+  EXPECT_FALSE(tape->first_non_finite().has_value());
+  const auto again = host_.tape(fp32_, checking());  // as the next micro-batch
+  {
+    const Tape::LayerGuard second(*again, "second");
+    sum = weighted_sum(*again, leaf(*again, weight_), {3e38f, 0.0f, 0.0f});
+  }
+  again->backward(sum);
+  const auto& found = again->first_non_finite();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->op, "embedding");
+  EXPECT_EQ(found->layer, "second");
+  EXPECT_EQ(found->made, "the gradient of parameter 'w.weight'");
+  ASSERT_EQ(found->inputs.size(), 1u);
+  EXPECT_EQ(found->inputs[0].name, "parameter 'w.weight'");
+}
+
+TEST_F(TapeGradientChecks, NamesAPlantedOp) {
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+    std::vector<std::string> seen;
+    TapeOptions options = checking(recompute);
+    options.after_backward = [&](std::string_view layer, std::string_view op, Tensor& gradient) {
+      seen.push_back(std::string(layer) + "/" + std::string(op));
+      if (layer == "blocks.1") host_.backend().fill(gradient.slice(1, 1), NAN, host_.stream());
+    };
+    const auto tape = host_.tape(fp32_, std::move(options));
+    tape->backward(forward(*tape, 1.0f));
+    EXPECT_EQ(seen, (std::vector<std::string>{"blocks/cross_entropy", "blocks.2/gelu", "blocks.1/gelu"}));
+    ASSERT_TRUE(tape->first_non_finite().has_value());
+    EXPECT_EQ(tape->first_non_finite()->layer, "blocks.1");
+    EXPECT_EQ(tape->first_non_finite()->stats.nan_count, 1);
+    EXPECT_EQ(tape->first_non_finite()->stats.first_bad, 1);
+  }
+}
+
+TEST_F(TapeGradientChecks, AScaleThatIsNotFiniteIsTheFirstOpsGradient) {
+  const auto tape = host_.tape(fp32_, checking(), INFINITY);
+  tape->backward(forward(*tape, 1.0f));
+  const auto& found = tape->first_non_finite();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->op, "cross_entropy");
+  EXPECT_EQ(to_text(*found->incoming),
+            "gradient of cross_entropy of 'blocks' (fp32, no finite value but 0, 1 of 1 NaN or Inf)");
+}
+
 }  // namespace
 }  // namespace mantissa

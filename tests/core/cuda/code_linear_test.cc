@@ -79,8 +79,7 @@ class CodeLinear : public GemmProducts {
     products_of_codes_ = 0;
     Result result;
     {
-      const auto tape = host_.tape(policy, {.delayed_scales = layer.scales,
-                                            .rounded_weights = layer.keeps_weights ? &rounded_weights_ : nullptr});
+      const auto tape = host_.tape(policy, {.keeps_rounded = layer.keeps_weights, .delayed_scales = layer.scales});
       const Var out = linear(*tape, leaf(*tape, x_), weight_, layer.biased ? &bias_ : nullptr);
       result.y = host_.values(out.value);
       tape->backward(weighted_sum(*tape, out, dy_));
@@ -113,7 +112,6 @@ class CodeLinear : public GemmProducts {
   int products_of_codes_ = 0;
   GemmSelection selection_ = GemmSelection::kTimed;
   testing::TapeHost host_;
-  RoundedWeights rounded_weights_{host_.backend()};
   ParameterSet parameters_;
   Parameter& x_ = parameters_.add("x", {extents_.rows, extents_.inputs}, {Init::Kind::kNormal, 1.0f});
   Parameter& weight_ = parameters_.add("up.weight", {extents_.outputs, extents_.inputs}, {Init::Kind::kNormal, 1.0f});
@@ -230,7 +228,7 @@ TEST_F(CodeLinear, SizesThatTheUnitsDoNotTakeAreEmulated) {
   Precision precision = testing::autocast(DType::kBF16);
   precision.linear = formats(Scaling::kCurrent);
   const UniformPrecision policy(precision);
-  const auto tape = host_.tape(policy, {.rounded_weights = &rounded_weights_});
+  const auto tape = host_.tape(policy, {.keeps_rounded = true});
   linear(*tape, leaf(*tape, x_), odd, nullptr);
   EXPECT_EQ(products_of_codes_, 0);
 }
@@ -340,7 +338,7 @@ TEST_F(BlockLinear, WeightsHaveSquareBlocks) {
 TEST_F(BlockLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
   set_random_numbers();
   run({.formats = formats(scaling_)}, NarrowMath::kAuto);
-  EXPECT_EQ(rounded_weights_.size_bytes(),
+  EXPECT_EQ(host_.derived_weights().size_bytes(DerivedKind::kRounded),
             2u * 128 * 256 + (4 + 2 * 4) * sizeof(float) + sizeof(float) + sizeof(QuantizeRecord));
 }
 
@@ -348,7 +346,7 @@ TEST_F(BlockLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
 TEST_F(MicroLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
   set_random_numbers();
   run({.formats = formats(scaling_)}, NarrowMath::kAuto);
-  EXPECT_EQ(rounded_weights_.size_bytes(),
+  EXPECT_EQ(host_.derived_weights().size_bytes(DerivedKind::kRounded),
             2u * 192 * 96 + (2 + 2) * 512 + 2 * (sizeof(float) + sizeof(QuantizeRecord)));
 }
 
@@ -369,7 +367,7 @@ TEST_F(RaggedMicroLinear, IsEmulated) {
 TEST_F(CodeLinear, KeptWeightsAreTwoBytesAnElement) {
   set_random_numbers();
   run({.formats = formats(Scaling::kCurrent)}, NarrowMath::kAuto);
-  EXPECT_EQ(rounded_weights_.size_bytes(),
+  EXPECT_EQ(host_.derived_weights().size_bytes(DerivedKind::kRounded),
             2u * extents_.outputs * extents_.inputs + sizeof(float) + sizeof(QuantizeRecord));
 }
 

@@ -156,7 +156,7 @@ class GemmProducts : public ::testing::Test {
       const double expected =
           forward ? reference::gelu(product[i], form) : product[i] * reference::gelu_derivative(inputs[i], form);
       // The product is exact: one rounding of c's dtype, and some of fp32 on the way.
-      EXPECT_NEAR(c[i], expected, (0.5 * limits(dtype).epsilon + 0x1p-19) * std::abs(expected) + 0x1p-24) << i;
+      EXPECT_NEAR(c[i], expected, (0.5 * info(format_of(dtype)).epsilon + 0x1p-19) * std::abs(expected) + 0x1p-24) << i;
     }
     return state().epilogues.back();
   }

@@ -1,11 +1,13 @@
-#include "core/io/batch.h"
-
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <vector>
 
 #include "core/base/check.h"
+#include "core/io/batch.h"
 #include "tests/core/io/temp_folder.h"
 
 namespace mantissa {
@@ -80,6 +82,118 @@ TEST_F(Batch, MaskingHidesTheStatedShares) {
   EXPECT_NEAR(predicted / (kSamples * kContext), (1 + 15 * 0.15) / 16, 5 * 0.36 / std::sqrt(32000.0));
   EXPECT_NEAR(hidden / predicted, 0.8, 5 * 0.4 / std::sqrt(predicted));
   EXPECT_NEAR(kept / predicted, 0.1 + 0.1 / 256, 5 * 0.3 / std::sqrt(predicted));
+}
+
+// --- sampler
+
+TEST(Permute, IsABijectionForEverySize) {
+  for (uint64_t size = 1; size <= 300; ++size) {
+    std::vector<bool> seen(size);
+    for (uint64_t i = 0; i < size; ++i) {
+      const uint64_t to = permute(i, size, 42, 7);
+      ASSERT_LT(to, size);
+      ASSERT_FALSE(seen[to]) << "size " << size << ": " << to << " is reached twice";
+      seen[to] = true;
+    }
+  }
+}
+
+TEST(Permute, DependsOnKeyAndEpochAndHandlesLargeSizes) {
+  int same_key = 0, same_epoch = 0;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    same_key += permute(i, 1000, 1, 0) == permute(i, 1000, 2, 0);
+    same_epoch += permute(i, 1000, 1, 0) == permute(i, 1000, 1, uint64_t{1} << 32);
+  }
+  // Two random permutations agree in one place on average; more than 10 has a probability below 1e-7 (Poisson).
+  EXPECT_LE(same_key, 10);
+  EXPECT_LE(same_epoch, 10);
+  const uint64_t huge = (uint64_t{1} << 61) + 3;
+  std::set<uint64_t> images;
+  for (uint64_t i = 0; i < 100; ++i) images.insert(permute(i, huge, 1, 0));
+  EXPECT_EQ(images.size(), 100u);
+  EXPECT_LT(*images.rbegin(), huge);
+  EXPECT_THROW(permute(10, 10, 1, 0), ContractError);
+}
+
+TEST(Permute, SpreadsNeighbours) {
+  // The mean distance of two random points of [0, n) is n / 3; its standard error over 4095 steps is about 0.004 n.
+  constexpr uint64_t kSize = 4096;
+  double distance = 0.0;
+  for (uint64_t i = 0; i + 1 < kSize; ++i) {
+    const auto a = static_cast<double>(permute(i, kSize, 5, 0)), b = static_cast<double>(permute(i + 1, kSize, 5, 0));
+    distance += std::abs(a - b) / kSize;
+  }
+  EXPECT_NEAR(distance / (kSize - 1), 1.0 / 3.0, 0.02);
+}
+
+TEST(Sampler, EveryEpochVisitsEveryWindowOnce) {
+  const Sampler sampler(1003, 10, 1, SampleOrder::kShuffled, "training data");
+  ASSERT_EQ(sampler.windows(), 100);
+  std::vector<std::vector<int64_t>> epochs;
+  for (uint64_t epoch = 0; epoch < 4; ++epoch) {
+    std::vector<int64_t> order;
+    std::set<int64_t> windows;
+    for (uint64_t i = 0; i < 100; ++i) {
+      const int64_t begin = sampler.window_begin(epoch * 100 + i);
+      ASSERT_GE(begin, 0);
+      ASSERT_LE(begin + 10 + 1, 1003);
+      order.push_back(begin / 10);
+      windows.insert(begin / 10);
+      ASSERT_EQ(begin % 10, sampler.window_begin(epoch * 100) % 10) << "one shift for a whole epoch";
+    }
+    EXPECT_EQ(windows.size(), 100u);
+    for (const auto& earlier : epochs) EXPECT_NE(order, earlier);
+    epochs.push_back(order);
+  }
+}
+
+TEST(Sampler, AnyNumberOfRanksReadsTheSameSamples) {
+  const Sampler one(100000, 16, 9, SampleOrder::kShuffled, "training data");
+  constexpr int kGlobalBatch = 12;
+  for (const int ranks : {1, 2, 3}) {
+    const Sampler mine(100000, 16, 9, SampleOrder::kShuffled, "training data");  // each rank has its own
+    std::set<int64_t> seen, expected;
+    for (int step = 0; step < 5; ++step) {
+      for (int rank = 0; rank < ranks; ++rank) {
+        for (int i = rank * kGlobalBatch / ranks; i < (rank + 1) * kGlobalBatch / ranks; ++i) {
+          seen.insert(mine.window_begin(static_cast<uint64_t>(step * kGlobalBatch + i)));
+        }
+      }
+      for (int i = 0; i < kGlobalBatch; ++i)
+        expected.insert(one.window_begin(static_cast<uint64_t>(step * kGlobalBatch + i)));
+    }
+    EXPECT_EQ(seen, expected);
+    EXPECT_EQ(seen.size(), 5u * kGlobalBatch);
+  }
+}
+
+TEST(Sampler, SeedsGiveOtherOrders) {
+  const Sampler a(10000, 10, 1, SampleOrder::kShuffled, "x"), b(10000, 10, 2, SampleOrder::kShuffled, "x");
+  int same = 0;
+  for (uint64_t i = 0; i < 500; ++i) same += a.window_begin(i) == b.window_begin(i);
+  EXPECT_LE(same, 10);
+}
+
+// Pins the order: a change of it would silently change what resumed runs read.
+TEST(Sampler, OrderIsPinned) {
+  const Sampler sampler(1001, 10, 1, SampleOrder::kShuffled, "x");
+  std::vector<int64_t> first;
+  for (uint64_t i = 0; i < 5; ++i) first.push_back(sampler.window_begin(i) / 10);
+  EXPECT_THAT(first, ::testing::ElementsAre(82, 39, 35, 99, 24));
+}
+
+TEST(Sampler, SequentialOrderStartsAtTheFront) {
+  const Sampler sampler(1005, 10, 1, SampleOrder::kSequential, "validation data");
+  EXPECT_EQ(sampler.window_begin(0), 0);
+  EXPECT_EQ(sampler.window_begin(1), 10);
+  EXPECT_EQ(sampler.window_begin(99), 990);
+  EXPECT_EQ(sampler.window_begin(100), 0);
+}
+
+TEST(Sampler, RefusesTooLittleData) {
+  EXPECT_EQ(Sampler(11, 10, 1, SampleOrder::kShuffled, "x").windows(), 1);
+  EXPECT_THAT(testing::message_of<DataError>([] { Sampler(10, 10, 1, SampleOrder::kShuffled, "training data"); }),
+              ::testing::HasSubstr("the training data has 10 tokens, one window needs 11"));
 }
 
 }  // namespace

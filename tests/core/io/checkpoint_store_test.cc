@@ -254,8 +254,8 @@ TEST_F(CheckpointStoreTest, AFolderUnderTheNameOfAnotherStepIsRefused) {
   for (const std::string slash : {"", "/"}) {
     EXPECT_THAT(message_of<CheckpointError>([&] { open_checkpoint(s.folder(300) + slash); }),
                 HasSubstr("step-00000300" + slash +
-                          ": renamed or copied: the folder's name says step 300, its manifest "
-                          "step 100; give the folder its name step-00000100 back, or remove it"));
+                          ": renamed or copied: the folder is named after step 300, its manifest says step 100; rename "
+                          "the folder to step-00000100, or remove it"));
   }
   EXPECT_EQ(s.latest_valid()->step, 100);
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("step-00000300: renamed or copied")));

@@ -161,9 +161,9 @@ TEST(Safetensors, NamesTheTensorThatIsWrong) {
   const auto with = [&](const std::string& b) { return "{" + good + "," + b + "}"; };
   EXPECT_EQ(header_error("{" + good + "}", 8), "(nothing was thrown)");
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]})"), 12),
-              HasSubstr("tensor b: its data starts at 4, inside of"));
+              HasSubstr("tensor b: its data starts at 4, the previous tensor ends at 8"));
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F32","shape":[2],"data_offsets":[12,20]})"), 20),
-              HasSubstr("tensor b: its data starts at 12, after a hole"));
+              HasSubstr("tensor b: its data starts at 12, the previous tensor ends at 8"));
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F32","shape":[2],"data_offsets":[8,12]})"), 12),
               HasSubstr("tensor b: F32 of shape (2) needs 8 bytes"));
   EXPECT_THAT(header_error(with(R"("b":{"dtype":"F32","shape":[2],"data_offsets":[16,8]})"), 8), HasSubstr("tensor b"));

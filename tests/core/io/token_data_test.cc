@@ -1,11 +1,11 @@
-#include "core/io/token_data.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
 
 #include "core/base/check.h"
+#include "core/io/files.h"
+#include "core/io/token_data.h"
 #include "tests/core/io/temp_folder.h"
 
 namespace mantissa {
@@ -77,7 +77,7 @@ TEST(TokenData, ReadsLlmcAndNanoGptFiles) {
 TEST(TokenData, NamesMissingAndEmptyFiles) {
   const TempFolder folder;
   EXPECT_THAT(error_of({}), HasSubstr("no data files are named"));
-  EXPECT_THAT(error_of({folder.file("none.bin")}), HasSubstr("none.bin: cannot read the data file: No such file"));
+  EXPECT_THAT(error_of({folder.file("none.bin")}), HasSubstr("none.bin: cannot read the file: No such file"));
   EXPECT_THAT(error_of({folder.file("*.bin")}), HasSubstr("no data file matches the pattern"));
   EXPECT_THAT(error_of({folder.path()}), HasSubstr("Is a directory"));
   const std::string empty = folder.write("empty.bin", "");
@@ -163,6 +163,46 @@ TEST(TokenData, SplitsTheTailForValidation) {
   EXPECT_EQ(split.validation.size(), 100);
   EXPECT_EQ(split_tail(data, 0.0).validation.size(), 0);
   EXPECT_EQ(TokenRange::whole(data).size(), 1000);
+}
+
+// --- file glob
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class FileGlob : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"b.txt", "a.txt", "c.h", ".hidden.txt", "x/d.txt", "x/y/e.txt", "x/y/f.h", "Z.txt"})
+      folder_.write(name, "1");
+    std::filesystem::create_directory_symlink(folder_.path(), folder_.file("x/loop"));
+  }
+  std::vector<std::string> names(const std::string& pattern) {
+    std::vector<std::string> names = expand_glob(folder_.file(pattern));
+    for (std::string& name : names) name = name.substr(folder_.path().size() + 1);
+    return names;
+  }
+  testing::TempFolder folder_;
+};
+
+TEST_F(FileGlob, MatchesWithinAFolderInByteOrder) {
+  EXPECT_THAT(names("*.txt"), ElementsAre("Z.txt", "a.txt", "b.txt"));
+  EXPECT_THAT(names("?.h"), ElementsAre("c.h"));
+  EXPECT_THAT(names("[ab].txt"), ElementsAre("a.txt", "b.txt"));
+  EXPECT_THAT(names("*/d.txt"), ElementsAre("x/d.txt"));
+  EXPECT_THAT(names(".*.txt"), ElementsAre(".hidden.txt"));
+}
+
+TEST_F(FileGlob, DoubleStarCrossesFoldersAndSkipsLinksAndFolders) {
+  EXPECT_THAT(names("**/*.txt"), ElementsAre("Z.txt", "a.txt", "b.txt", "x/d.txt", "x/y/e.txt"));
+  EXPECT_THAT(names("x/**/*.h"), ElementsAre("x/y/f.h"));
+  EXPECT_THAT(names("x/*"), ElementsAre("x/d.txt"));
+}
+
+TEST_F(FileGlob, WithoutWildcardsTheNameIsTheAnswer) {
+  EXPECT_THAT(names("nothing.txt"), ElementsAre("nothing.txt"));
+  EXPECT_THAT(names("*.nothing"), IsEmpty());
+  EXPECT_THAT(names("nothing/*"), IsEmpty());
 }
 
 }  // namespace

@@ -85,12 +85,12 @@ struct OperandRounding {
 
 inline OperandRounding operand_rounding(DType dtype) {
   if (dtype == DType::kF32) return {};
-  return {0.5 * limits(dtype).epsilon, 0.5 * limits(dtype).min_subnormal};
+  return {0.5 * info(format_of(dtype)).epsilon, 0.5 * info(format_of(dtype)).min_subnormal};
 }
 
 // The largest allowed |actual - expected|.
 inline double allowed_error(DType dtype, double expected, double steps, double magnitude, double extra = 0.0) {
-  const DTypeLimits format = limits(dtype);
+  const FormatInfo& format = info(format_of(dtype));
   const double magnitude_error = steps * 0x1p-24 * magnitude + extra;
   const double fp32_underflow = 16 * 0x1p-126;  // exp() below fp32's normal range is 0, times operands of up to 16
   const double rounding = 0.5 * format.epsilon * ((expected < 0 ? -expected : expected) + magnitude_error);

@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "core/ops/add.h"
-#include "core/ops/rope.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"

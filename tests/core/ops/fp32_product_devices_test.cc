@@ -16,14 +16,14 @@ std::vector<float> product_on(const char* device, Fp32Products products) {
   const auto stream = backend->create_stream();
   Arena arena(backend->reserve(size_t{1} << 20));
   const UniformPrecision policy;
-  WeightCastCache casts(*backend);
+  DerivedWeights weights(*backend);
   const auto tensor = [&](Shape shape, uint64_t seed) {
     const Tensor result = backend->make_tensor(DType::kF32, shape, "test");
     const std::vector<float> values = testing::normal_values(result.numel(), seed);
     backend->upload(values.data(), result, *stream);
     return result;
   };
-  Tape tape(*backend, *stream, arena, policy, casts, {.mode = TapeMode::kEvaluation});
+  Tape tape(*backend, *stream, arena, policy, weights, {.mode = TapeMode::kEvaluation});
   const Tensor c = tensor({kM, kN}, 3);
   multiply(tape,
            {.a = tensor({kK, kM}, 1),

@@ -10,7 +10,6 @@
 #include "core/base/thread_team.h"
 #include "core/ops/activation.h"
 #include "core/ops/linear.h"
-#include "core/ops/linear_cross_entropy.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"
 #include "tests/testing/toy_ops.h"

@@ -2,8 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/ops/add.h"
-#include "core/ops/layer_norm.h"
-#include "core/ops/rms_norm.h"
+#include "core/ops/norm.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"
@@ -56,6 +55,14 @@ class NormOp : public ::testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, NormOp, ::testing::Values(Kind::kLayerNorm, Kind::kRmsNorm),
                          [](const auto& info) { return info.param == Kind::kLayerNorm ? "LayerNorm" : "RmsNorm"; });
+
+TEST_P(NormOp, BackwardFunctionsKeepNoWeight) {
+  const auto tape = host_.tape(fp32_, {.recompute = Recompute::kSelective});
+  const Var y = norm(*tape, leaf(*tape, x_), DType::kF32);
+  EXPECT_NE(y.remake, nullptr);
+  EXPECT_TRUE(weight_.weight.unique());
+  EXPECT_TRUE(bias_.weight.unique());
+}
 
 TEST_P(NormOp, ShapeErrorsSayWhatWasExpected) {
   const auto tape = host_.tape(fp32_);

@@ -1,12 +1,11 @@
 // Linear layers with rounded operands: each product against the operands' contract (quantize_reference) multiplied in
 // double. The layer computes in fp32 here, so that only the sum of a product is left to differ.
-#include "core/ops/rounded_linear.h"
+#include "core/ops/linear.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "core/ops/linear.h"
 #include "tests/core/quant/quantize_reference.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
@@ -97,8 +96,7 @@ class RoundedLinear : public ::testing::Test {
     return precision;
   }
   TapeOptions options() {
-    return {.random = {.seed = 5, .step = host_.step(step_), .first_sample = 0, .samples = 4},
-            .rounded_weights = &rounded_weights_};
+    return {.random = {.seed = 5, .step = host_.step(step_), .first_sample = 0, .samples = 4}, .keeps_rounded = true};
   }
 
   Result run(const LinearFormats& formats) { return run(formats, options()); }
@@ -109,6 +107,7 @@ class RoundedLinear : public ::testing::Test {
     {
       const auto tape = host_.tape(policy, std::move(options));
       const Var out = linear(*tape, leaf(*tape, x_), weight_, &bias_);
+      EXPECT_TRUE(weight_.weight.unique()) << "backward functions must not keep weights";
       result.y = host_.values(out.value);
       tape->backward(weighted_sum(*tape, out, dy_.values));
     }
@@ -135,7 +134,6 @@ class RoundedLinear : public ::testing::Test {
   }
 
   testing::TapeHost host_;
-  RoundedWeights rounded_weights_{host_.backend()};
   int32_t step_ = 0;
   ParameterSet parameters_;
   Parameter& x_ = parameters_.add("x", {kRows, kInputs}, {Init::Kind::kNormal, 1.0f});
@@ -247,7 +245,7 @@ TEST_F(RoundedLinear, WeightsAreRoundedOncePerVersion) {
   host_.backend().set_gemm_options({.narrow_math = NarrowMath::kEmulated});
   const LinearFormats formats = same_everywhere({Format::kE4M3, Scaling::kMicro});
   const Result before = run(formats);
-  const size_t bytes = rounded_weights_.size_bytes();
+  const size_t bytes = host_.derived_weights().size_bytes(DerivedKind::kRounded);
   EXPECT_GE(bytes, 2u * kOutputs * kInputs * sizeof(BFloat16)) << "along either axis";
   EXPECT_EQ(run(formats).y, before.y);
   Values twice = host_.values(weight_.weight);
@@ -256,7 +254,7 @@ TEST_F(RoundedLinear, WeightsAreRoundedOncePerVersion) {
   EXPECT_EQ(run(formats).y, before.y) << "nobody said that the weight has changed";
   ++weight_.version;
   EXPECT_NE(run(formats).y, before.y);
-  EXPECT_EQ(rounded_weights_.size_bytes(), bytes);
+  EXPECT_EQ(host_.derived_weights().size_bytes(DerivedKind::kRounded), bytes);
 }
 
 TEST_F(RoundedLinear, SizesThatAreNoWholeBlocksAreRefused) {

@@ -80,8 +80,8 @@ TEST(Schedule, NeverLeavesTheRangeAndNeverRisesAfterTheWarmUp) {
         .kind = kind, .peak = 3e-4, .final_rate = 3e-5, .warmup_steps = 7, .total_steps = 101, .decay_steps = 30};
     for (int64_t step = 7; step < 120; ++step) {
       const double rate = learning_rate(options, step);
-      EXPECT_LE(rate, learning_rate(options, step - 1)) << name(kind) << " at " << step;
-      EXPECT_GE(rate, 3e-5 * (1 - 1e-15)) << name(kind) << " at " << step;
+      EXPECT_LE(rate, learning_rate(options, step - 1)) << static_cast<int>(kind) << " at " << step;
+      EXPECT_GE(rate, 3e-5 * (1 - 1e-15)) << static_cast<int>(kind) << " at " << step;
     }
   }
 }
@@ -92,14 +92,6 @@ TEST(Schedule, WholeRunOfWarmUp) {
   validate(options);
   EXPECT_EQ(learning_rate(options, 11), 8.0);
   EXPECT_EQ(learning_rate(options, 12), 2.0);
-}
-
-TEST(Schedule, NamesRoundTrip) {
-  for (const auto kind :
-       {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine, ScheduleKind::kWarmupStableDecay}) {
-    EXPECT_EQ(parse_schedule_kind(name(kind)), kind);
-  }
-  EXPECT_FALSE(parse_schedule_kind("cosin").has_value());
 }
 
 TEST(Schedule, RefusesImpossibleOptions) {

@@ -7,7 +7,6 @@
 
 #include "core/profile/step_profiler.h"
 #include "core/tensor/stream.h"
-#include "core/tensor/stream_timer.h"
 
 namespace mantissa::testing {
 

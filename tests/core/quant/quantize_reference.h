@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/kernels/quantize/args.h"
-#include "core/quant/block_scale_layout.h"
+#include "core/quant/tensor_format.h"
 
 namespace mantissa::testing {
 

@@ -1,6 +1,7 @@
-#include "core/quant/tensor_format.h"
-
 #include <gtest/gtest.h>
+
+#include "core/quant/tensor_format.h"
+#include "tests/core/quant/quantize_reference.h"
 
 namespace mantissa {
 namespace {
@@ -21,6 +22,48 @@ TEST(TensorFormat, RefusesFormatsThatARecipeDoesNotHave) {
   }
   EXPECT_EQ(refusal({Format::kBF16, Scaling::kMicro}), "mxfp8 scaling is for e4m3 and e5m2, got bf16");
   EXPECT_EQ(refusal({Format::kE4M3, Scaling::kTwoLevel}), "nvfp4 scaling is for e2m1, got e4m3");
+}
+
+// --- Where scales lie, against the order in which the layouts store them, and numbers of the documentation's rules.
+
+using Layout = BlockScaleLayout;
+
+constexpr Layout kLayouts[] = {Layout::kRowBlocks128, Layout::kSquareBlocks128, Layout::kMicroTiles};
+
+TEST(BlockScaleLayout, IsTheOrderOfItsElements) {
+  for (const Layout layout : kLayouts) {
+    for (const int64_t rows : {0, 1, 31, 32, 33, 127, 128, 129, 300}) {
+      for (const int64_t columns : {1, 32, 33, 128, 129, 512, 513, 700}) {
+        SCOPED_TRACE(::testing::Message() << static_cast<int>(layout) << ": " << rows << " x " << columns);
+        const testing::ScaleOrder order = testing::scale_order_reference(layout, rows, columns);
+        EXPECT_EQ(block_scale_count(layout, rows, columns), order.total);
+        for (int64_t row = 0; row < rows; ++row) {
+          for (int64_t column = 0; column < columns; ++column) {
+            ASSERT_EQ(block_scale_index(layout, rows, columns, row, column / block_length(layout)),
+                      order.place[static_cast<size_t>(row * columns + column)])
+                << row << ", " << column;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockScaleLayout, HasTheNumbersOfItsRules) {
+  // One after another down the rows, 16 x 640 being 16 rows of 5 blocks.
+  EXPECT_EQ(block_scale_count(Layout::kRowBlocks128, 16, 640), 16 * 5);
+  EXPECT_EQ(block_scale_index(Layout::kRowBlocks128, 16, 640, 3, 0), 3);
+  EXPECT_EQ(block_scale_index(Layout::kRowBlocks128, 16, 640, 3, 4), 4 * 16 + 3);
+  // Five blocks side by side are padded to eight.
+  EXPECT_EQ(block_scale_count(Layout::kSquareBlocks128, 384, 640), 3 * 8);
+  EXPECT_EQ(block_scale_index(Layout::kSquareBlocks128, 384, 640, 127, 4), 4);
+  EXPECT_EQ(block_scale_index(Layout::kSquareBlocks128, 384, 640, 128, 0), 8);
+  // 128 x 4 scales in 512 bytes, of which row 33's are behind row 1's.
+  EXPECT_EQ(block_scale_count(Layout::kMicroTiles, 130, 160), 2 * 2 * 512);
+  EXPECT_EQ(block_scale_index(Layout::kMicroTiles, 130, 160, 1, 3), 16 + 3);
+  EXPECT_EQ(block_scale_index(Layout::kMicroTiles, 130, 160, 33, 0), 16 + 4);
+  EXPECT_EQ(block_scale_index(Layout::kMicroTiles, 130, 160, 0, 4), 512);
+  EXPECT_EQ(block_scale_index(Layout::kMicroTiles, 130, 160, 128, 0), 1024);
 }
 
 }  // namespace

@@ -9,7 +9,6 @@
 #include <map>
 #include <sstream>
 
-#include "core/io/config_keys.h"
 #include "core/io/config_reader.h"
 #include "tests/core/io/temp_folder.h"
 #include "tools/config/config_binding.h"
@@ -35,12 +34,12 @@ TEST(ReferenceYaml, HoldsEveryKeyWithItsDefault) {
   const ConfigNode root = parse_config_file(kReference);
   std::map<std::string, const ConfigNode*> written;
   collect(root, "", written);
-  const ConfigKeys keys = collect_config_keys([](ConfigVisitor& visitor) {
+  const std::vector<ConfigKey> keys = collect_config_keys([](ConfigVisitor& visitor) {
     static Config config;
     bind_config(visitor, config);
   });
   size_t settings = 0;
-  for (const auto& key : keys.keys) {
+  for (const ConfigKey& key : keys) {
     const std::string path = join_config_path(key.section, key.name);
     if (key.section.find("[]") != std::string::npos ||
         (key.is_section && root.find(key.name) != nullptr && key.section.empty()))

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <set>
 
-#include "core/io/probe_file.h"
+#include "tests/tools/probe/probe_rows.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -17,11 +17,11 @@ std::vector<std::string> with_probes(std::vector<std::string> settings) {
   return settings;
 }
 
-ProbeFile probes_of(const SmallRun& run) { return ProbeFile(run.run_dir() + "/probes.mtp"); }
+ProbeRows probes_of(const SmallRun& run) { return ProbeRows(run.run_dir() + "/probes.mtp"); }
 
 // Rows of a role, by tensor, of one step: a column's values.
 template <typename T>
-std::map<std::string, T> column_of(const ProbeFile& file, const std::vector<T>& column, int64_t step,
+std::map<std::string, T> column_of(const ProbeRows& file, const std::vector<T>& column, int64_t step,
                                    const std::string& role) {
   const auto steps = file.integers("step");
   const auto roles = file.texts("role"), tensors = file.texts("tensor");
@@ -55,7 +55,7 @@ TEST_P(ProbesOnRanks, FindEveryRoleInTheStepsThatAreDue) {
   const int ranks = GetParam();
   const SmallRun run(fmt::format("roles_{}", ranks));
   run.train(ranks, with_probes({"train.steps=8", "precision.recipe=delayed"}));
-  const ProbeFile file = probes_of(run);
+  const ProbeRows file = probes_of(run);
   const auto steps = file.integers("step");
   EXPECT_EQ(std::set<int64_t>(steps.begin(), steps.end()), (std::set<int64_t>{1, 4, 7}));
 
@@ -74,20 +74,20 @@ TEST_P(ProbesOnRanks, FindEveryRoleInTheStepsThatAreDue) {
   EXPECT_EQ(column_of(file, file.texts("format"), 4, "gradient").at("blocks.1.mlp.up"), "delayed:e5m2");
 
   // e4m3 rounds to 3 bits: some 25 to 35 dB, by the precision of its numbers.
-  for (const auto& [layer, snr] : column_of(file, file.floats("snr_db"), 4, "fprop")) {
+  for (const auto& [layer, snr] : column_of(file, file.reals("snr_db"), 4, "fprop")) {
     if (layer == "head") continue;
     EXPECT_GT(snr, 20.0f) << layer;
     EXPECT_LT(snr, 45.0f) << layer;
   }
-  for (const auto& [layer, ratio] : column_of(file, file.floats("noise_ratio"), 4, "wgrad")) {
+  for (const auto& [layer, ratio] : column_of(file, file.reals("noise_ratio"), 4, "wgrad")) {
     EXPECT_GE(ratio, 0.0f) << layer;
     EXPECT_LT(ratio, 1.0f) << layer << ": the choice of samples is noisier than rounding";
   }
-  for (const auto& [parameter, snr] : column_of(file, file.floats("snr_db"), 4, "wire")) {
+  for (const auto& [parameter, snr] : column_of(file, file.reals("snr_db"), 4, "wire")) {
     EXPECT_GT(snr, 45.0f) << parameter << ": bf16 keeps 8 bits";
     EXPECT_LT(snr, 80.0f) << parameter;
   }
-  for (const auto& [tensor, drift] : column_of(file, file.floats("drift"), 4, "weight")) {
+  for (const auto& [tensor, drift] : column_of(file, file.reals("drift"), 4, "weight")) {
     EXPECT_LT(std::fabs(drift), 1.0f) << tensor;
   }
 }
@@ -117,6 +117,18 @@ TEST(Probes, ArePrintedAsCommaSeparatedValues) {
   const Outcome absent = print({"--role", "wire"});
   EXPECT_EQ(absent.exit_code, 0) << "a role, of which one rank has no rows";
   EXPECT_EQ(lines(absent.output), 1);
+  const Outcome counted = print({"--sql", "SELECT step, count(*) AS rows FROM probes WHERE role = 'fprop' GROUP BY step"});
+  EXPECT_EQ(counted.exit_code, 0) << counted.output;
+  EXPECT_EQ(counted.output.rfind("step,rows\n1,", 0), 0u) << counted.output;
+  EXPECT_EQ(lines(counted.output), 1 + 2) << counted.output;
+  const Outcome wrong = print({"--sql", "SELEC step FROM probes"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_NE(wrong.output.find("near \"SELEC\": syntax error; the table is probes, its columns are step, role, "),
+            std::string::npos)
+      << wrong.output;
+  const Outcome writing = print({"--sql", "DELETE FROM probes"});
+  EXPECT_EQ(writing.exit_code, 3);
+  EXPECT_NE(writing.output.find("attempt to write a readonly database"), std::string::npos) << writing.output;
   EXPECT_EQ(run_program(0, {"analyze", "probes", run.folder()}).exit_code, 3);
   const Outcome device = run_program(0, {"analyze", "probes", "/dev/null"});
   EXPECT_EQ(device.exit_code, 3) << device.output;
@@ -136,7 +148,7 @@ TEST(Probes, ShowSkippedSteps) {
   const SmallRun run("probes_skipped");
   run.train(1, with_probes({"train.stop_at_step=2", "precision.compute=fp16", "scaler.mode=dynamic",
                             "scaler.init_scale=4294967296", "scaler.max_scale=4294967296"}));
-  const ProbeFile file = probes_of(run);
+  const ProbeRows file = probes_of(run);
   int64_t bad = 0;
   for (const auto& [tensor, count] : column_of(file, file.integers("non_finite"), 1, "gradient")) bad += count;
   EXPECT_GT(bad, 0);
@@ -148,13 +160,13 @@ TEST(Probes, WithRecomputationShowTheSame) {
   const auto amaxes = [](const std::string& recompute) {
     const SmallRun run("probes_recompute_" + recompute);
     run.train(1, with_probes({"train.stop_at_step=4", "precision.recipe=current", "train.recompute=" + recompute}));
-    const ProbeFile file = probes_of(run);
-    std::map<std::string, std::pair<float, float>> found;
-    const auto snr = file.floats("snr_db"), amax = file.floats("amax");
+    const ProbeRows file = probes_of(run);
+    std::map<std::string, std::pair<double, double>> found;
+    const auto snr = file.reals("snr_db"), amax = file.reals("amax");
     for (const std::string role : {"activation", "gradient", "fprop", "dgrad", "wgrad"}) {
       for (const auto& [tensor, value] : column_of(file, snr, 4, role)) {
-        const float largest = column_of(file, amax, 4, role).at(tensor);
-        found[role + tensor] = {std::isnan(value) ? 0.0f : value, std::isnan(largest) ? 0.0f : largest};
+        const double largest = column_of(file, amax, 4, role).at(tensor);
+        found[role + tensor] = {std::isnan(value) ? 0.0 : value, std::isnan(largest) ? 0.0 : largest};
       }
     }
     return found;

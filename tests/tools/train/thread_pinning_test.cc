@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "comm/local/local_communicator.h"
-#include "core/base/thread_binding.h"
 #include "core/base/thread_team.h"
 
 namespace mantissa {

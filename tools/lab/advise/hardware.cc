@@ -6,11 +6,11 @@
 #include <cctype>
 #include <vector>
 
-#include "core/autograd/fp32_products.h"
+#include "core/autograd/linear_formats.h"
 #include "core/base/check.h"
 #include "core/base/error.h"
 #include "core/cuda/device_models.h"
-#include "core/io/config_keys.h"
+#include "core/io/config_reader.h"
 
 namespace mantissa {
 namespace {

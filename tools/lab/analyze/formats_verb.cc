@@ -8,7 +8,6 @@
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/base/run_reported.h"
 
 namespace mantissa {
 namespace {

@@ -6,7 +6,7 @@
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
 #include "core/base/log.h"
-#include "core/io/checkpoint_manifest.h"
+#include "core/io/checkpoint_store.h"
 #include "tools/config/precision_phases.h"
 #include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"

@@ -5,18 +5,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <optional>
-#include <system_error>
-#include <vector>
 
 #include "core/autograd/linear_formats.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "core/base/run_reported.h"
-#include "core/io/probe_file.h"
-#include "core/quant/format_losses.h"
-#include "core/quant/histogram_code.h"
-#include "tools/probe/probe_row.h"
+#include "core/quant/exponent_histogram.h"
+#include "tools/probe/probe_log.h"
 
 namespace mantissa {
 namespace {
@@ -24,11 +20,11 @@ namespace {
 std::string file_of(const std::string& run) {
   const std::string path = std::filesystem::is_directory(run) ? run + "/probes.mtp" : run;
   if (std::filesystem::is_regular_file(path)) return path;
-  throw DataError(fmt::format("{}: expected a probe file, as a run with probe.enabled=true leaves in its folder: {}",
-                              path, std::filesystem::exists(path) ? "this is no file" : "there is none"));
+  throw DataError(fmt::format("{}: expected a probe file, which a run with probe.enabled=true writes: {}", path,
+                              std::filesystem::exists(path) ? "this is no file" : "it does not exist"));
 }
 
-// A role that the file merely has no rows of (no wire on one rank) is none that is written wrongly.
+// A known role without rows, such as `wire` on one rank, is no error.
 void require_role(const std::string& role) {
   std::vector<std::string> known(std::begin(probe_role::kAll), std::end(probe_role::kAll));
   for (const Product product : kAllProducts) known.emplace_back(name(product));
@@ -36,102 +32,107 @@ void require_role(const std::string& role) {
   throw ConfigError(fmt::format("--role: expected one of {}, got '{}'", fmt::join(known, ", "), role));
 }
 
-ProbeFile open_probes(const std::string& run) {
-  const std::string path = file_of(run);
-  try {
-    return ProbeFile(path);
-  } catch (const std::system_error& error) {
-    throw DataError(fmt::format("{}: expected a probe file that can be read: {}", path, error.code().message()));
-  }
-}
-
 std::optional<Format> parse_format(const std::string& text) {
   if (text.empty()) return std::nullopt;
-  std::string known;
+  std::vector<std::string_view> known;
   for (const Format format : kAllFormats) {
     if (info(format).name == text) return format;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", info(format).name);
+    known.push_back(info(format).name);
   }
-  throw ConfigError(fmt::format("--format: expected one of {}, got '{}'", known, text));
+  throw ConfigError(fmt::format("--format: expected one of {}, got '{}'", fmt::join(known, ", "), text));
 }
 
-// The columns of a file as text, by row. Of histograms only what was asked for is told.
-struct Table {
-  std::vector<std::string> names;
-  std::vector<std::vector<std::string>> columns;
-
-  void add(const std::string& name, std::vector<std::string> values) {
-    names.push_back(name);
-    columns.push_back(std::move(values));
+// As comma-separated values have it. Numbers get as few digits as they need: most were stored from fp32.
+std::string to_text(const DatabaseValue& value) {
+  if (const auto* const integer = std::get_if<int64_t>(&value)) return fmt::format("{}", *integer);
+  if (const auto* const real = std::get_if<double>(&value)) {
+    const auto single = static_cast<float>(*real);
+    return static_cast<double>(single) == *real ? fmt::format("{}", single) : fmt::format("{}", *real);
   }
-};
-
-template <typename T>
-std::vector<std::string> texts_of(const std::vector<T>& values) {
-  std::vector<std::string> texts;
-  for (const T& value : values) texts.push_back(fmt::format("{}", value));
-  return texts;
+  if (const auto* const bytes = std::get_if<std::vector<std::byte>>(&value)) {
+    std::string text;
+    for (const std::byte byte : *bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+    return text;
+  }
+  const auto* const stored = std::get_if<std::string>(&value);
+  if (stored == nullptr) return "";
+  if (stored->find_first_of(",\"\n") == std::string::npos) return *stored;
+  std::string quoted = "\"";
+  for (const char c : *stored) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
 }
 
-void add_losses(const ProbeFile& file, Format format, int exponent, Table& table) {
-  std::vector<std::string> zeros, subnormal, overflowed;
-  for (const auto& code : file.bytes("histogram")) {
-    const FormatLosses losses = code.empty() ? FormatLosses() : format_losses(decode_histogram(code), format, exponent);
-    zeros.push_back(fmt::format("{}", losses.underflowed));
-    subnormal.push_back(fmt::format("{}", losses.subnormal));
-    overflowed.push_back(fmt::format("{}", losses.overflowed));
-  }
-  table.add(fmt::format("{}_underflowed", info(format).name), std::move(zeros));
-  table.add(fmt::format("{}_subnormal", info(format).name), std::move(subnormal));
-  table.add(fmt::format("{}_overflowed", info(format).name), std::move(overflowed));
+void print_line(const std::vector<std::string>& values) {
+  const std::string line = fmt::format("{}\n", fmt::join(values, ","));
+  std::fwrite(line.data(), 1, line.size(), stdout);
 }
 
-Table read(const ProbeFile& file, const ProbesRequest& request) {
-  Table table;
-  for (const ProbeColumn& column : file.columns()) {
-    switch (column.type) {
-      case ProbeType::kF32:
-        table.add(column.name, texts_of(file.floats(column.name)));
-        break;
-      case ProbeType::kI64:
-        table.add(column.name, texts_of(file.integers(column.name)));
-        break;
-      case ProbeType::kText:
-        table.add(column.name, file.texts(column.name));
-        break;
-      case ProbeType::kBytes:
-        break;
+void print_query(const Database& probes, const std::string& sql) {
+  std::optional<Database::Statement> query;
+  try {
+    query.emplace(probes.prepare(sql));
+  } catch (const DataError& error) {
+    std::vector<const char*> columns;
+    for (const ProbeColumn& column : kProbeColumns) columns.push_back(column.name);
+    throw ConfigError(
+        fmt::format("--sql: {}; the table is probes, its columns are {}", error.what(), fmt::join(columns, ", ")));
+  }
+  const std::vector<std::string> names = query->columns();
+  print_line(names);
+  while (query->step()) {
+    std::vector<std::string> line;
+    for (size_t i = 0; i < names.size(); ++i) line.push_back(to_text(query->at(static_cast<int>(i))));
+    print_line(line);
+  }
+}
+
+// Prints rows with all columns but the histogram, in whose place it prints what `format` would lose.
+void print_rows(const Database& probes, const ProbesRequest& request) {
+  const auto format = parse_format(request.format);
+  std::vector<std::string> names, values;
+  for (const ProbeColumn& column : kProbeColumns) {
+    const std::string_view type = column.type;
+    if (type == "BLOB") continue;
+    names.emplace_back(column.name);
+    values.push_back(fmt::format("ifnull({}, {})", column.name, type == "REAL" ? "'nan'" : "-1"));
+  }
+  const int columns = static_cast<int>(names.size());
+  if (format) {
+    for (const char* const loss : {"underflowed", "subnormal", "overflowed"}) {
+      names.push_back(fmt::format("{}_{}", info(*format).name, loss));
     }
   }
-  if (const auto format = parse_format(request.format)) add_losses(file, *format, request.exponent, table);
-  return table;
-}
-
-void print(const ProbesRequest& request) {
-  require_role(request.role);
-  const ProbeFile file = open_probes(request.run);
-  if (!file.note().empty()) log_info("{}", file.note());
-  const Table table = read(file, request);
-  const auto steps = file.integers("step");
-  const auto roles = file.texts("role"), tensors = file.texts("tensor");
-  std::string text = fmt::format("{}\n", fmt::join(table.names, ","));
-  for (size_t row = 0; row < steps.size(); ++row) {
-    const bool is_wanted = (request.step == 0 || steps[row] == request.step) &&
-                           (request.role.empty() || roles[row] == request.role) &&
-                           tensors[row].find(request.tensor) != std::string::npos;
-    if (!is_wanted) continue;
-    for (size_t column = 0; column < table.columns.size(); ++column) {
-      text += (column == 0 ? "" : ",") + table.columns[column][row];
+  print_line(names);
+  auto query = probes.prepare(fmt::format(
+      "SELECT {}, histogram FROM probes WHERE ?1 IN (0, step) AND ?2 IN ('', role) AND instr(tensor, ?3) > 0 "
+      "ORDER BY rowid",
+      fmt::join(values, ", ")));
+  query.bind({request.step, request.role, request.tensor});
+  while (query.step()) {
+    std::vector<std::string> line;
+    for (int i = 0; i < columns; ++i) line.push_back(to_text(query.at(i)));
+    if (format) {
+      const DatabaseValue value = query.at(columns);
+      const auto* const code = std::get_if<std::vector<std::byte>>(&value);
+      const FormatLosses losses =
+          code != nullptr ? format_losses(decode_histogram(*code), *format, request.exponent) : FormatLosses();
+      for (const int64_t loss : {losses.underflowed, losses.subnormal, losses.overflowed}) {
+        line.push_back(fmt::format("{}", loss));
+      }
     }
-    text += '\n';
+    print_line(line);
   }
-  std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
 }  // namespace
 
 int probes_verb(const ProbesRequest& request) {
-  return run_reported([&] { print(request); });
+  return run_reported([&] {
+    require_role(request.role);
+    const Database probes = open_probes(file_of(request.run));
+    if (!request.sql.empty()) return print_query(probes, request.sql);
+    print_rows(probes, request);
+  });
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// `mantissa analyze probes`: what a run's probes have found, as comma-separated values, also while the run goes on.
+// `mantissa analyze probes`: the rows that a run's probes wrote, as comma-separated values, also while the run goes on.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@ struct ProbesRequest {
   std::string run;           // a run folder, or a probe file
   std::string role, tensor;  // rows of this role, of tensors whose name contains this; empty: all
   int64_t step = 0;          // rows of this step; 0: all
-  // Another format whose losses are told besides, at a scale of 2^exponent; empty: none.
+  // Adds the losses of another format, at a scale of 2^exponent; empty: none.
   std::string format;
   int exponent = 0;
+  std::string sql;  // a query to print instead of rows; empty: none
 };
 
-// Prints a line of names, then a line a row, to standard output. Returns the exit code.
+// Prints a line of names, then a line for each row, to standard output. Returns the exit code.
 int probes_verb(const ProbesRequest& request);
 
 }  // namespace mantissa

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "core/quant/format_losses.h"
+#include "core/quant/exponent_histogram.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

@@ -1,6 +1,6 @@
 #include "tools/lab/report/read_files.h"
 
-#include "core/io/file_glob.h"
+#include "core/io/files.h"
 #include "tools/config/config.h"
 
 namespace mantissa {

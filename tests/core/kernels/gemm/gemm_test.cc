@@ -267,7 +267,7 @@ TEST(GemmScales, DivideTheProductAlone) {
             args.bias = make_tensor(DType::kF32, {n}, bias);
             way.gemm(args);
             std::vector<double> slack(biased.size());  // a bias is rounded to c's dtype
-            for (double& value : slack) value = 0.5 * limits(c_dtype).epsilon;
+            for (double& value : slack) value = 0.5 * info(format_of(c_dtype)).epsilon;
             expect_close(args.c, biased, magnitude, steps_of(problem), problem.name(way.name + " with bias"), slack);
           }
           GemmArgs args = problem.args(way.dtype);

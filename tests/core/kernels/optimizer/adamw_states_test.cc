@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/kernels/optimizer/args.h"
-#include "core/tensor/stochastic_rounding.h"
+#include "core/tensor/half.h"
 #include "tests/core/kernels/optimizer/adamw_states.h"
 #include "tests/reference/adamw.h"
 #include "tests/reference/dynamic_map.h"

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "core/kernels/optimizer/args.h"
-#include "core/tensor/stochastic_rounding.h"
+#include "core/tensor/half.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"

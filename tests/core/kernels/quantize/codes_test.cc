@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "core/kernels/quantize/args.h"
-#include "core/quant/narrow_codes.h"
+#include "core/quant/narrow_format.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/quantize/quantize_recipes.h"
 #include "tests/core/kernels/repeated_work.h"

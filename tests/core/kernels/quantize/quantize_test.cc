@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/quant/block_factors.h"
+#include "core/quant/scales.h"
 #include "core/tensor/philox.h"
 #include "tests/core/kernels/kernel_check.h"
 #include "tests/core/kernels/quantize/quantize_recipes.h"

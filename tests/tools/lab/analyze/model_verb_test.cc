@@ -7,11 +7,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "core/io/probe_file.h"
-#include "core/quant/format_losses.h"
-#include "core/quant/histogram_code.h"
+#include "core/quant/exponent_histogram.h"
 #include "tests/tools/lab/analyze/model_panels.h"
 #include "tests/tools/lab/report/page_browser.h"
+#include "tests/tools/probe/probe_rows.h"
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -72,7 +71,7 @@ INSTANTIATE_TEST_SUITE_P(OneAndTwo, ModelVerb, ::testing::Values(1, 2));
 // By step: gradients of activations that a training's probes saw, and what fp16 loses of them at the loss scale that
 // was at work.
 std::vector<FormatLosses> losses_in_fp16(const SmallRun& run) {
-  const ProbeFile file(run.run_dir() + "/probes.mtp");
+  const ProbeRows file(run.run_dir() + "/probes.mtp");
   const auto steps = file.integers("step");
   const auto roles = file.texts("role");
   const auto histograms = file.bytes("histogram");

@@ -89,7 +89,7 @@ void LocalScores::on_product(const ObservedProduct& shown) {
   Arena arena(runtime.backend->reserve(arena_bytes(x, dy)));
   const UniformPrecision policy;
   const int64_t context = session_.config.model.context;
-  Tape tape(*runtime.backend, *runtime.stream, arena, policy, runtime.casts,
+  Tape tape(*runtime.backend, *runtime.stream, arena, policy, runtime.derived_weights,
             {.random = {.seed = session_.config.train.seed,
                         .step = step_,
                         .first_sample = 0,

@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/autograd/product_observer.h"
 #include "core/autograd/tape.h"
-#include "core/quant/format_losses.h"
+#include "core/quant/exponent_histogram.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/train/session.h"
 

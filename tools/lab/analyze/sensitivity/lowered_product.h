@@ -4,8 +4,8 @@
 #include <optional>
 
 #include "core/autograd/tape.h"
-#include "core/quant/error_sums.h"
-#include "core/quant/format_losses.h"
+#include "core/quant/probe_records.h"
+#include "core/quant/exponent_histogram.h"
 
 namespace mantissa {
 

@@ -5,7 +5,7 @@
 
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
-#include "tools/probe/device_records.h"
+#include "tools/probe/probe_memory.h"
 
 namespace mantissa {
 namespace {

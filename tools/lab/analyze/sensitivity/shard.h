@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/quant/error_sums.h"
+#include "core/quant/probe_records.h"
 #include "tools/train/session.h"
 
 namespace mantissa {

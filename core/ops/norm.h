@@ -1,0 +1,21 @@
+// Norms over the last axis, each with an optional residual addition in front.
+//   layer_norm  (x - mean) / sqrt(variance + epsilon) * weight + bias   Ba, Kiros, Hinton 2016
+//   rms_norm    x / sqrt(mean(x^2) + epsilon) * weight                  Zhang & Sennrich 2019
+#pragma once
+
+#include "core/ops/add.h"
+
+namespace mantissa {
+
+// x (R, C); weight (C); bias (C) or nullptr. Statistics and arithmetic are fp32. The result (R, C) is rounded once to
+// `out`. A model passes the compute dtype of the only consumer: the values equal those of an fp32 result that the
+// consumer casts, without storing it twice.
+Var layer_norm(Tape& tape, Var x, Parameter& weight, Parameter* bias, float epsilon, DType out);
+Var rms_norm(Tape& tape, Var x, Parameter& weight, float epsilon, DType out);
+
+// The norm of x.a + x.b in one pass over memory, and the sum. The backward pass adds the norm's gradient to the sum's
+// gradient from elsewhere. Without x.b, the sum is x.a.
+NormedSum add_layer_norm(Tape& tape, DeferredSum x, Parameter& weight, Parameter* bias, float epsilon, DType out);
+NormedSum add_rms_norm(Tape& tape, DeferredSum x, Parameter& weight, float epsilon, DType out);
+
+}  // namespace mantissa
