@@ -1,24 +1,26 @@
-// Prediction: the time of a step, from the time of each of its calls and what goes over the links.
+// Prediction: the time of a step on a device, from the time of each of its calls and the bytes on its links.
 #pragma once
 
 #include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "tools/lab/advise/calls/step_walk.h"
 #include "tools/lab/advise/hardware.h"
+#include "tools/train/memory_table.h"
 
 namespace mantissa {
 
-// Calls of one op in one phase that run in one format.
+// Calls of one op in one phase and one format.
 struct OpCost {
   std::string_view phase, op;
-  ProductFormat format = ProductFormat::kF32;  // of the products; fp32 where there are none
+  ProductFormat format = ProductFormat::kF32;  // of the products; fp32 without products
   int64_t calls = 0;
   double flops = 0, bytes = 0;
-  double fp32_bytes = 0;  // of these, of fp32 operands
+  double fp32_bytes = 0;  // of fp32 operands
   double seconds = 0;
-  double memory_bound_seconds = 0;  // of those calls whose bytes take longer than their FLOP
+  double memory_bound_seconds = 0;  // of calls whose bytes take longer than their FLOP
 };
 
 using PhaseSeconds = std::map<std::string_view, double>;
@@ -27,8 +29,8 @@ struct Prediction {
   std::vector<OpCost> ops;  // by falling time
   double kernel_seconds = 0;
   double sent_bytes = 0;        // by a rank to others
-  PhaseSeconds link_seconds{};  // that these take
-  double exposed_seconds = 0;   // of these, what no kernel hides
+  PhaseSeconds link_seconds{};  // for these
+  double exposed_seconds = 0;   // of them, not hidden by kernels
   double joules = 0;            // of a rank; 0: not known
 
   double sent_seconds() const;  // of all phases
@@ -46,11 +48,11 @@ class CostModel {
   };
   // Of each call of the step.
   virtual std::vector<Cost> costs(const StepCalls& step) = 0;
-  virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity where nothing limits it
+  virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity: no limit
 };
 
 // The roofline (Williams, Waterman, Patterson, "Roofline", CACM 2009): max(FLOP / rate, bytes / bandwidth), with the
-// peaks of a data sheet: no step is faster. Energy: FLOP at the peak's full power, bytes of memory.
+// peaks of a data sheet: no step is faster. Energy: FLOP at the peak's full power, and bytes of memory.
 class Roofline final : public CostModel {
  public:
   explicit Roofline(const Hardware& hardware) : hardware_(hardware) {}
@@ -63,14 +65,35 @@ class Roofline final : public CostModel {
   const Hardware& hardware_;
 };
 
-// Gradients travel beside the backward pass, updated weights beside the update; of either, what takes longer counts.
+// Gradients travel beside the backward pass, updated weights beside the update; the longer of the two counts.
 Prediction predict(const StepCalls& step, CostModel& model);
 
-// The most that a format can gain, if what it touches took no time (Amdahl 1967): the fp32 step's time over the time of
-// what stays in the other step. Of an op's products these are the calls that still multiply fp32 numbers, of an op
-// without products the part of its bytes that is still fp32, and all of it where it never was; never more than the op
-// takes in the other step. Links carry what the other step sends, beside the kernels that stay. So no speed-up of
-// predictions by the same model is above it.
+// The most that a format can gain if what it touches took no time (Amdahl 1967): the fp32 step's time over the time
+// that stays in the other step. Of products these are the calls that still multiply fp32 numbers; of other ops the part
+// of their bytes that is still fp32, all of it if it never was, and never more than the op takes in the other step.
+// Links carry what the other step sends, beside the kernels that stay. So no speed-up predicted by the same model is
+// above it.
 double speedup_bound(const Prediction& fp32, const Prediction& other);
+
+// A device that steps are predicted for, present or not.
+struct Target {
+  std::string title{};
+  CostModel* costs = nullptr;
+  const Hardware* hardware = nullptr;  // nullptr: the device is present
+  Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;
+  Backend* packing = nullptr;  // as walk_calls() has it
+  double memory_bytes = 0;     // 0: not known
+};
+// Both refer to their arguments.
+Target absent_target(const Hardware& hardware, CostModel& costs);
+Target present_target(const Config& config, Backend& backend, CostModel& costs);
+
+struct TargetStep {
+  MemoryTable memory;  // of a rank
+  StepCalls calls;
+};
+// A step on one of `ranks` such devices, whatever device the configuration names. ConfigError as
+// predict_memory_table().
+TargetStep step_on(const Target& target, Config config, int ranks);
 
 }  // namespace mantissa

@@ -9,7 +9,7 @@
 #include "comm/local/local_communicator.h"
 #include "models/model.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/lab/advise/device/measured_steps.h"
+#include "tools/lab/advise/present_device.h"
 #include "tools/train/session.h"
 #include "tools/train/step_memory.h"
 
