@@ -9,7 +9,7 @@ namespace {
 
 void add_advise(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* advise =
-      app.add_subcommand("advise", "Predicts training speed by precision, and plans precision under a budget");
+      app.add_subcommand("advise", "Predict training speed by precision, or plan precision under a budget");
   verbs.push_back({advise, add_advise_options(*advise)});
 }
 

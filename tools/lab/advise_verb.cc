@@ -153,7 +153,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
       ->allow_extra_args(false);
   option("--rounds", request->rounds, "rounds of timing kernels and steps by turns on this machine's device")
       ->check(CLI::Range(1, 1000));
-  option("--json", request->json, "also write all figures to this file");
+  option("--json", request->json, "also write the figures to this file");
   option("--budget", request->budget,
          "plan the precision of each layer, optimizer state and gradients on the wire under a budget: time=12ms, "
          "time=90%, memory=1.5GiB, loss=0.01");

@@ -19,7 +19,7 @@ double flops_in(const StepCalls& step, ProductFormat format) {
   return sum;
 }
 
-// What the device lacks for the step; empty if nothing.
+// Names the format that the device has no units for; empty if it has all.
 std::string missing(const StepCalls& step, const Candidate& candidate, const Hardware& hardware) {
   if (candidate.config.precision.fp32_products == Fp32Products::kTf32 && hardware.peak(ProductFormat::kTf32) <= 0.0) {
     return fmt::format("{} has no units for tf32, or none whose rate is published: products would stay in fp32",

@@ -36,7 +36,7 @@ struct Advice {
   const Hardware* hardware = nullptr;
   int ranks = 1;
   int64_t parameters = 0;
-  int64_t tokens_per_step = 0;            // of all ranks
+  int64_t tokens_per_step = 0;            // all ranks
   std::vector<Evaluation> evaluations{};  // by rising time; then those that do not fit, and those that do not run
   std::string verdict{};
 };

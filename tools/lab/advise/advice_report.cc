@@ -85,7 +85,7 @@ void add_hardware(const Json& hardware, ReportText& text) {
                   figure("watts"), figure("joules_per_byte") * 1e12));
 }
 
-// Where the time of a step goes, and the memory of a rank.
+// Time of a step by operation, and memory of a rank.
 void add_step(const Json& best, ReportText& text) {
   const std::string name = best["name"];
   const double step = best["step_seconds"];

@@ -22,7 +22,7 @@ struct Hardware {
   double memory_bandwidth = 0;  // bytes/s
   double link_bandwidth = 0;    // bytes/s that a device sends to the others of its node: one direction
   double watts = 0;             // TDP, or the most that was measured if the maker gives that
-  double joules_per_byte = 0;   // of its kind of memory
+  double joules_per_byte = 0;   // by its kind of memory
   Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;  // 8-bit products that its library multiplies from codes
   std::string_view source;
 
@@ -40,10 +40,10 @@ std::span<const Hardware> all_hardware();
 // By name, in any case. ConfigError with the known names and the nearest one.
 const Hardware& find_hardware(std::string_view name);
 
-// What a product in some format runs on.
+// Units that multiply in some format.
 struct ProductUnits {
   ProductFormat format = ProductFormat::kF32;
-  int products = 1;  // of that format, for each of the wanted one
+  int products = 1;  // in that format, for one product in the wanted one
   double flops = 0;  // FLOP/s of the wanted product
 };
 

@@ -14,7 +14,7 @@ namespace mantissa {
 // since its memory was touched last. Counts in pages; an operand is cold if most of its pages are. Before the first
 // call, the step before has touched the same.
 std::vector<std::vector<bool>> cold_operands(const StepCalls& step, double cache_bytes);
-// Of this machine's last level; 32 MiB if the system does not say.
+// The last-level cache of this machine; 32 MiB if the system does not say.
 double last_level_cache_bytes();
 
 class MeasuredCosts final : public CostModel {

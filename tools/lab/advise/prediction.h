@@ -15,12 +15,12 @@ namespace mantissa {
 // Calls of one op in one phase and one format.
 struct OpCost {
   std::string_view phase, op;
-  ProductFormat format = ProductFormat::kF32;  // of the products; fp32 without products
+  ProductFormat format = ProductFormat::kF32;  // products' format; fp32 without products
   int64_t calls = 0;
   double flops = 0, bytes = 0;
-  double fp32_bytes = 0;  // of fp32 operands
+  double fp32_bytes = 0;  // fp32 operands
   double seconds = 0;
-  double memory_bound_seconds = 0;  // of calls whose bytes take longer than their FLOP
+  double memory_bound_seconds = 0;  // calls whose bytes take longer than their FLOP
 };
 
 using PhaseSeconds = std::map<std::string_view, double>;
@@ -30,10 +30,10 @@ struct Prediction {
   double kernel_seconds = 0;
   double sent_bytes = 0;        // by a rank to others
   PhaseSeconds link_seconds{};  // for these
-  double exposed_seconds = 0;   // of them, not hidden by kernels
-  double joules = 0;            // of a rank; 0: not known
+  double exposed_seconds = 0;   // part of them that no kernel hides
+  double joules = 0;            // a rank; 0: not known
 
-  double sent_seconds() const;  // of all phases
+  double sent_seconds() const;  // all phases
   double step_seconds() const { return kernel_seconds + exposed_seconds; }
 };
 
@@ -46,7 +46,7 @@ class CostModel {
     bool memory_bound = false;
     double joules = 0;  // 0: not known
   };
-  // Of each call of the step.
+  // One for each call of the step.
   virtual std::vector<Cost> costs(const StepCalls& step) = 0;
   virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity: no limit
 };
@@ -69,7 +69,7 @@ class Roofline final : public CostModel {
 Prediction predict(const StepCalls& step, CostModel& model);
 
 // The most that a format can gain if what it touches took no time (Amdahl 1967): the fp32 step's time over the time
-// that stays in the other step. Of products these are the calls that still multiply fp32 numbers; of other ops the part
+// that stays in the other step: for products the calls that still multiply fp32 numbers, for other ops the part
 // of their bytes that is still fp32, all of it if it never was, and never more than the op takes in the other step.
 // Links carry what the other step sends, beside the kernels that stay. So no speed-up predicted by the same model is
 // above it.
@@ -89,7 +89,7 @@ Target absent_target(const Hardware& hardware, CostModel& costs);
 Target present_target(const Config& config, Backend& backend, CostModel& costs);
 
 struct TargetStep {
-  MemoryTable memory;  // of a rank
+  MemoryTable memory;  // one rank
   StepCalls calls;
 };
 // A step on one of `ranks` such devices, whatever device the configuration names. ConfigError as

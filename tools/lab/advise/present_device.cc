@@ -14,9 +14,9 @@ namespace {
 
 constexpr int64_t kManySteps = 1'000'000;
 constexpr double kSmallRate = 1e-4;    // any model bears it from the first step on
-constexpr double kRoundSeconds = 1.0;  // of steps
-constexpr double kMostSteps = 50;      // in a round
-constexpr double kShown = 0.002;       // of the step: faster operations have no line
+constexpr double kRoundSeconds = 1.0;  // time for steps
+constexpr double kMostSteps = 50;      // most steps in a round
+constexpr double kShown = 0.002;       // share of the step; faster operations have no line
 
 // `times` are of the same steps as `seconds`.
 Json compare(const std::string& precision, const Prediction& prediction, const std::vector<double>& seconds,

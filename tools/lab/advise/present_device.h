@@ -20,7 +20,7 @@ class MeasuredSteps {
 
   // Seconds of each of so many steps. FaultError if one was skipped, since it takes another time.
   std::vector<double> run(int steps);
-  // Of all steps of run().
+  // The profile of all steps of run().
   const OpTimes& op_times() { return session_->profiler->finish(); }
   Backend& backend() { return *session_->runtime.backend; }
   Stream& stream() { return *session_->runtime.stream; }

@@ -12,8 +12,8 @@
 namespace mantissa {
 
 struct SharedTrials {
-  int64_t windows = 4;      // of steps, each from the point with data of its own; at least 2
-  int64_t steps = 10;       // of a window
+  int64_t windows = 4;      // each starts from the point with data of its own; at least 2
+  int64_t steps = 10;       // in a window
   int64_t evaluations = 2;  // batches after a window, over which its loss is averaged
   int ranks = 1;            // as threads of this process, if there are several
   double fp16_scale = 1.0;  // loss scale if `low` is fp16: a power of two
@@ -49,7 +49,7 @@ double rest_damage(const Config& config, DType low, const std::vector<PlannedPla
 // Runs training steps of the session; whether all of them were applied. Collective.
 bool train_steps(Session& session, int64_t steps);
 
-// What is known of all places.
+// The known damages of all places.
 struct KnownDamages {
   DType low = DType::kBF16;
   const SensitivityAnalysis& layers;

@@ -12,7 +12,7 @@ namespace {
 
 bool is_linear(const PlannedPlace& place) { return place.is_layer() && place.op == Op::kLinear; }
 
-// What options do to the forward product of linear layers: the distinct decisions, and the number of each option's
+// Decisions about the forward products of linear layers: the distinct ones, and the number of each option's
 // decision among them; -1: the product stays exact, or is not that of a linear layer.
 struct ForwardDecisions {
   std::vector<PrecisionDecision> decisions;

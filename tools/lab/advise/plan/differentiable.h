@@ -46,7 +46,7 @@ class SoftChoice {
 
   const OptionValues& probabilities() const { return probabilities_; }
   // Starts from the likeliest options. Those that lose least likelihood for what they win give way until the budget is
-  // met. What is left of the budget is then used by exchanged(), with the learned damages.
+  // met. exchanged() then uses the rest of the budget, with the learned damages.
   Plan settle() const;
 
  private:
@@ -55,7 +55,7 @@ class SoftChoice {
   };
   double temperature() const;
   void refresh();
-  // What options add to a quantity: for damage `damages`.
+  // Each option's part of a quantity; `damages` for damage.
   OptionValues values_of(PlanQuantity what, const OptionValues& damages) const;
   OptionValues predicted(PlanQuantity what) const;
   // The step of Adam for this gradient.
@@ -78,7 +78,7 @@ inline constexpr std::string_view kDifferentiable = "differentiable";
 
 struct DifferentiableOptions {
   int64_t steps = 60;
-  int64_t rows = 256;       // of a micro-batch, to try options on
+  int64_t rows = 256;       // rows of a micro-batch to try options on
   double fp16_scale = 1.0;  // loss scale if `low` is fp16
   uint64_t seed = 1;
 };

@@ -174,7 +174,7 @@ std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan) {
   const double target = evaluate(problem, plan).damage / 2.0;
   Plan now = plan;
   while (evaluate(problem, now).damage > target) {
-    double best_gain = 0.0;  // of loss for each second
+    double best_gain = 0.0;  // loss won for each second
     size_t best_decision = 0;
     int best_option = 0;
     for (size_t i = 0; i < problem.size(); ++i) {

@@ -12,14 +12,14 @@ namespace mantissa {
 // Sums of option costs do not show that neighbours share casts, or that only memory at the step's peak counts. The
 // optimum of the sums is near the optimum of the wholes, and where this search begins.
 struct WholeSearch {
-  std::vector<int> options{};  // of each decision, their number
+  std::vector<int> options{};  // their number for each decision
   PlanGoal goal{};
   // Under a budget of time or memory: plans whose damage is within this of the least are as good, and the fastest of
   // them is taken.
   double tolerance = 0.0;
-  double most_bytes = std::numeric_limits<double>::infinity();  // of the device, whatever the budget limits
+  double most_bytes = std::numeric_limits<double>::infinity();  // memory of the device, whatever the budget limits
   std::vector<Plan> starts{};                                   // at least one
-  std::function<PlanTotals(const Plan&)> price{};               // of a whole plan
+  std::function<PlanTotals(const Plan&)> price{};               // price of a whole plan
   int64_t most_plans = 1 << 9;                                  // to price, besides the starts
 };
 

@@ -22,7 +22,7 @@ struct PlaceOption {
   std::string name;  // "fp32", "bf16", "current", "current in fprop, dgrad"; for a shared format the setting's word
   // Layers.
   std::optional<DType> compute{};  // fp32; nothing: the plan's 16-bit dtype
-  std::optional<Recipe> recipe{};  // of these products
+  std::optional<Recipe> recipe{};  // for these products
   std::vector<Product> products{};
   // Shared formats.
   std::variant<std::monostate, MomentFormat, MasterWeights, DType> value{};
@@ -73,7 +73,7 @@ Config with_shared(Config config, const std::vector<PlannedPlace>& places, const
 // The option of this name for all layers; without it 16 bits, and without those fp32. Shared formats as configured,
 // with fp32 the most exact.
 Plan uniform_plan(const std::vector<PlannedPlace>& places, DType low, const std::string& option);
-// What an option of a layer lowers, as a sensitivity analysis tries it.
+// The decisions of a sensitivity analysis that an option of a layer combines.
 std::vector<PrecisionDecision> decisions_of(const PlannedPlace& layer, const PlaceOption& option, DType low);
 
 // Configurations for trials: one that starts from scratch and writes nothing; one whose precision does not change in a

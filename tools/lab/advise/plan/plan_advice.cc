@@ -101,7 +101,7 @@ SearchResult search_parts(PlanAdvice& advice, const PlanRequest& request) {
 // Returns the plans found.
 std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest& request) {
   constexpr int kMostSearches = 4;
-  constexpr double kClose = 1e-3;  // of the limit
+  constexpr double kClose = 1e-3;  // share of the limit
   const PlanQuantity limited = advice.goal.quantities()[0];
   const double in_common =
       quantity({.seconds = advice.common.seconds, .bytes = advice.common.bytes, .damage = advice.rest_damage}, limited);

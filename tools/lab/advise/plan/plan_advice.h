@@ -11,9 +11,9 @@ namespace mantissa {
 
 struct StepCost {
   double seconds = 0.0;
-  double bytes = 0.0;         // of a rank
+  double bytes = 0.0;         // one rank
   double sent_bytes = 0.0;    // by a rank to others in a step
-  double device_bytes = 0.0;  // of memory on its device; 0: not known
+  double device_bytes = 0.0;  // memory of its device; 0: not known
 
   bool fits() const { return device_bytes <= 0.0 || bytes <= device_bytes; }
 };
@@ -36,7 +36,7 @@ struct PlanRequest {
   double tolerance = 1e-3;
   int64_t most_wholes = 1 << 9;                // WholeSearch::most_plans
   double rest_damage = 0.0;                    // rest_damage()
-  std::vector<SharedDamage> shared_damages{};  // of every option of the shared formats but the most exact
+  std::vector<SharedDamage> shared_damages{};  // all options of shared formats but the most exact
   PlanSearch own_search{};                     // if `solver` is none of solver_names()
 };
 
@@ -52,25 +52,25 @@ struct WholePlan {
 };
 
 struct PlanAdvice {
-  // What plans are made for.
+  // The model and device of the plans.
   Config base;
   Target target;
   int ranks = 1;
   DType low = DType::kBF16;
   std::vector<PlannedPlace> places;  // layers first, then shared formats
-  PlanProblem problem;               // of the places
-  StepCost common;                   // of every plan
+  PlanProblem problem;               // one decision for each place
+  StepCost common;                   // part of every plan's cost
   double rest_damage = 0.0;
-  PlanGoal goal;       // of the parts: `limit` excludes what all plans have in common
-  double limit = 0.0;  // of a whole step
+  PlanGoal goal;       // for sums of parts: `limit` excludes what all plans have in common
+  double limit = 0.0;  // for a whole step
   double tolerance = 0.0;
 
-  // What the search found.
+  // Results of the search.
   std::vector<std::pair<std::string, SearchResult>> results;  // by solver, in sums of parts
   int64_t plans_priced = 0;                                   // as wholes
   bool is_optimum = false;                                    // these were all plans
   std::vector<WholePlan> uniform;                             // fp32, 16 bits, recipes
-  ParetoFront front;                                          // of the sums of parts
+  ParetoFront front;                                          // in sums of parts
   // By rising time: plans of that front, the chosen one and the uniform ones, as far as none of them beats another.
   std::vector<WholePlan> front_plans;
   WholePlan plan;
@@ -78,8 +78,8 @@ struct PlanAdvice {
   std::vector<std::string> reasons;  // by place
   Config config;                     // trains the plan
 
-  // What its training showed.
-  std::optional<PlanValidation> validation;   // of the plan, against 16 bits and fp32
+  // Results of its training.
+  std::optional<PlanValidation> validation;   // against 16 bits and fp32
   int promotions = 0;                         // times that it gave options back because it was worse than promised
   std::optional<ReferenceResult> gave_way{};  // the first plan against 16 bits throughout, which took its place
 

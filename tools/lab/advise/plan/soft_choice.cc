@@ -140,7 +140,7 @@ Plan SoftChoice::settle() const {
     plan.push_back(static_cast<int>(std::ranges::max_element(options) - options.begin()));
   }
   while (!goal_.is_met(evaluate(problem_, plan))) {
-    double cheapest = std::numeric_limits<double>::infinity();  // of likelihood for what is won
+    double cheapest = std::numeric_limits<double>::infinity();  // likelihood lost for what is won
     size_t decision = 0;
     int better = -1;
     for (size_t i = 0; i < plan.size(); ++i) {

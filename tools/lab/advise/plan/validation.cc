@@ -52,7 +52,7 @@ class Pairs {
     if (reference.succeeded()) result_.loss_verdict = ComparisonVerdict::kWorse;
   }
 
-  // Of the whole runs. Losses decide how many there are, so times have a single look.
+  // Times of the whole runs. Losses decide how many runs there are, so times have a single look.
   StepTimeDifference times() const {
     if (log_times_.empty()) return {};
     const MeanDifference log_ratio = mean_difference(log_times_, options_.level);

@@ -13,11 +13,11 @@
 namespace mantissa {
 
 struct ValidationOptions {
-  int64_t steps = 100;             // of each run, at most
+  int64_t steps = 100;             // most steps of each run
   int64_t most_seeds = 8;          // at least kFirstLook; 0: no validation
-  std::optional<double> margin{};  // of equal losses, nats; nothing: seed_margin() of the reference's first seeds
-  int64_t time_pairs = StepTimeOptions().most_pairs;  // of step times, at most; 0: losses only
-  double time_margin = 0.02;                          // of equal step times, relative
+  std::optional<double> margin{};  // between equal losses, nats; default: seed_margin() of the reference's first seeds
+  int64_t time_pairs = StepTimeOptions().most_pairs;  // most pairs of step times; 0: losses only
+  double time_margin = 0.02;                          // between equal step times, relative
   double level = 0.95;
 };
 inline constexpr int64_t kFirstLook = 3;  // pairs
@@ -32,15 +32,16 @@ struct ReferenceResult {
   ComparisonVerdict time_verdict = ComparisonVerdict::kInconclusive;
 };
 
-// Where step times come from: compare_step_times(), or the medians of the runs if memory does not hold all models at
+// The source of step times: compare_step_times(), or the medians of the runs if memory does not hold all models at
 // once.
 enum class TimesOf : uint8_t { kTurns, kRuns };
 
 struct PlanValidation {
   ValidationOptions options{};
-  int64_t seeds = 0;      // that were run
-  int64_t steps = 0;      // of each run
-  std::string failure{};  // of a run of the plan; the plan is then worse than references that succeed with that seed
+  int64_t seeds = 0;  // that were run
+  int64_t steps = 0;  // in each run
+  std::string
+      failure{};  // why a run of the plan failed; the plan is then worse than references that succeed with that seed
   TimesOf times = TimesOf::kTurns;
   std::vector<ReferenceResult> against{};
 };

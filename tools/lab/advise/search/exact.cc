@@ -2,7 +2,7 @@
 // costs (Nemhauser and Ullmann, "Discrete Dynamic Programming and Capital Allocation", Management Science 15(9), 1969).
 //
 // A label is a choice for the first decisions with its three sums. Costs add up and are not negative, so a label can be
-// dropped if another is no worse in any sum that counts. Of plans with equal sums the first stays, decision by
+// dropped if another is no worse in any sum that counts. The first of plans with equal sums stays, decision by
 // decision.
 //
 // If more than `most_labels` labels are left after a decision, the list is thinned: the range of each sum but the first
@@ -90,7 +90,7 @@ class LagrangeBound {
 };
 
 struct LabelSearch {
-  std::array<PlanQuantity, 3> order{};  // of the sums
+  std::array<PlanQuantity, 3> order{};  // order of the sums
   int criteria = 2;                     // sums that count: 2 or 3
   int64_t most_labels = 0;
   // For a goal with these quantities: drops labels that cannot become as good as `incumbent`.
@@ -100,7 +100,7 @@ struct LabelSearch {
 
 struct LabelList {
   std::vector<Plan> plans{};     // by rising sums
-  std::array<double, 2> gaps{};  // of the second and the third sum
+  std::array<double, 2> gaps{};  // second and third sum
 };
 
 struct Step {
@@ -209,7 +209,7 @@ FoundPlan knapsack(const PlanProblem& problem, const PlanGoal& goal, const Searc
                                                .bound = &bound,
                                                .limit = goal.tolerated(),
                                                .incumbent = quantity(evaluate(problem, best), least)});
-  // Thinned lists may have lost all that is as good as `best`. Of equals the list's comes first.
+  // Thinned lists may have lost all that is as good as `best`. The list's plans come first among equals.
   list.plans.push_back(best);
   best = std::ranges::min(list.plans, {}, rank_of);
   const double above_bound = std::max(0.0, quantity(evaluate(problem, best), least) - bound.least(0, 0, 0));

@@ -11,7 +11,7 @@ namespace mantissa {
 
 struct PlanTotals {
   double seconds = 0;          // a step
-  double bytes = 0;            // of memory
+  double bytes = 0;            // memory
   double damage = 0;           // predicted increase of the loss, nats
   double damage_variance = 0;  // as if the damages had been measured independently
 
@@ -55,7 +55,7 @@ struct PlanGoal {
 
   // The limited quantity, the minimized one, the third.
   std::array<PlanQuantity, 3> quantities() const;
-  // What a decision is about: memory under a budget of memory, else time.
+  // The cost that options save: memory under a budget of memory, else time.
   PlanQuantity cost() const { return budget == Budget::kMemory ? PlanQuantity::kBytes : PlanQuantity::kSeconds; }
   // The limit, and 1e-12 of it for the rounding of sums.
   double tolerated() const { return limit * (1.0 + 1e-12); }

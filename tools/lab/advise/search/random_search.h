@@ -1,4 +1,4 @@
-// What solvers share that draw random plans.
+// Shared parts of the solvers that draw random plans.
 #pragma once
 
 #include <functional>
@@ -34,7 +34,7 @@ void repair_budget(const PlanProblem& problem, const PlanGoal& goal, Plan& plan,
 
 struct ParzenSettings {
   uint64_t seed = 1;
-  int evaluations = 400;  // of the objective
+  int evaluations = 400;  // calls of the objective
   int random_plans = 40;  // tried first; the first of them are the uniform ones
   // Changes a drawn plan into one that is allowed, by what is known without the objective.
   std::function<void(Plan&, Draws&)> repair = [](Plan&, Draws&) {};
