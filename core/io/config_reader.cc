@@ -49,7 +49,7 @@ std::string flow_list(const std::vector<std::string>& values) {
 
 // --- what to say about an unknown key
 
-// "precision.rules[3]" to "precision.layers[]".
+// "precision.rules[3]" to "precision.rules[]".
 std::string without_indices(const std::string& path) {
   std::string out;
   bool inside = false;

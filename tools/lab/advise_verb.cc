@@ -1,69 +1,81 @@
 #include "tools/lab/advise_verb.h"
 
 #include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdio>
+#include <memory>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/lab/advise/device/present_device.h"
 #include "tools/lab/advise/plan/differentiable.h"
-#include "tools/lab/advise/plan/plan_run.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/lab/advise/plan/differentiable.h"
+#include "tools/lab/advise/plan/plan_advice.h"
+#include "tools/lab/advise/present_device.h"
 #include "tools/lab/report/output_file.h"
-#include "tools/lab/report/read_files.h"
 #include "tools/train/launch.h"
 
 namespace mantissa {
 namespace {
 
-Advice advise_hardware(const AdviseRequest& request, const Config& config, const std::vector<Candidate>& candidates) {
-  const Hardware& hardware = find_hardware(request.hardware);
-  Roofline roofline(hardware);
-  return advise(request.config, config, candidates, request.ranks, absent_target(hardware, roofline));
-}
+struct AdviseRequest {
+  std::string config;
+  std::vector<std::string> overrides;
+  std::string hardware;  // empty: the present device
+  int ranks = 1;
+  std::vector<std::string> formats;
+  int rounds = 5;
+  std::string json;  // empty: none
+
+  // A plan of precision, if there is a budget.
+  std::string budget;
+  std::string solver = "knapsack";
+  bool compare_solvers = false;
+  std::vector<std::string> recipes = {"current"};                // {"none"}: none
+  std::vector<std::string> state = {kMoments, kMasters, kWire};  // {"none"}: none
+  std::string plan = "precision_plan.yaml";
+  int64_t warm_up = 50, batches = 4;
+  int64_t seeds = 6, steps = 100;
+  int64_t time_pairs = 40;
+};
 
 void require_solver(const std::string& name) {
-  std::vector<std::string_view> names = plan_solver_names();
+  std::vector<std::string_view> names = solver_names();
   names.push_back(kDifferentiable);
-  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  if (std::ranges::find(names, name) != names.end()) return;
   throw ConfigError(fmt::format("--solver: expected one of {}, got {}", fmt::join(names, ", "), name));
 }
 
+void require_at_least(const char* option, int64_t least, const char* none, int64_t given) {
+  if (given == 0 || given >= least) return;
+  throw ConfigError(fmt::format("{}: expected 0 for {}, or at least {}, got {}", option, none, least, given));
+}
+
 void plan(const AdviseRequest& request, const Config& config) {
-  if (request.seeds != 0 && request.seeds < kFirstLook) {
-    throw ConfigError(
-        fmt::format("--seeds: expected 0 for no validation, or at least {}, got {}", kFirstLook, request.seeds));
-  }
-  if (const int64_t least = StepTimeOptions().first_look; request.time_pairs != 0 && request.time_pairs < least) {
-    throw ConfigError(
-        fmt::format("--time-pairs: expected 0 for none, or at least {}, got {}", least, request.time_pairs));
-  }
+  require_at_least("--seeds", kFirstLook, "no validation", request.seeds);
+  require_at_least("--time-pairs", StepTimeOptions().first_look, "none", request.time_pairs);
+  require_solver(request.solver);
   const auto unless_none = [](const std::vector<std::string>& given) {
     return given == std::vector<std::string>{"none"} ? std::vector<std::string>() : given;
   };
-  const PlanRunRequest run{
-      // The type is named for GCC 12, which destroys a member in plain braces twice where one behind it throws.
-      .plan = PlanRequest{.budget = parse_budget(request.budget),
-                          .solver = request.solver,
-                          .recipes = unless_none(request.recipes)},
-      .hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware),
-      .ranks = request.ranks,
-      .warm_up = request.warm_up,
-      .batches = request.batches,
-      .state = unless_none(request.state),
-      .validation = {.steps = request.steps, .most_seeds = request.seeds, .time_pairs = request.time_pairs}};
-  require_solver(request.solver);  // before anything is trained
+  PlanRunRequest run;
+  run.plan.budget = parse_budget(request.budget);
+  run.plan.solver = request.solver;
+  run.plan.compare_solvers = request.compare_solvers;
+  run.plan.recipes = unless_none(request.recipes);
+  run.hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
+  run.ranks = request.ranks;
+  run.warm_up = request.warm_up;
+  run.batches = request.batches;
+  run.state = unless_none(request.state);
+  run.validation = {.steps = request.steps, .most_seeds = request.seeds, .time_pairs = request.time_pairs};
   require_different_files({{"--plan", request.plan}, {"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json), yaml("--plan", request.plan);
-  const FoundPlan found = find_plan(run, request.config, config);
-  const std::string text = to_text(found.advice);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (yaml.is_wanted()) yaml.write(to_plan_yaml(found.advice, request.config));
-  if (json.is_wanted()) json.write(to_json(found.advice));
+  const PlanAdvice found = find_plan(run, request.config, config);
+  to_text(found).print();
+  if (yaml.is_wanted()) yaml.write(to_plan_yaml(found, request.config));
+  if (json.is_wanted()) json.write(to_json(found));
 }
 
 void run(const AdviseRequest& request) {
@@ -74,12 +86,12 @@ void run(const AdviseRequest& request) {
   }
   const Config given = load_config(request.config, request.overrides);
   Config config = at_step(given, 0);
-  config.precision_adaptive = {};  // what a ladder watches has no meaning without its levels
+  config.precision_adaptive = {};  // its settings mean nothing without its levels
   if (phase_count(given) > 1) {
-    log_info("{}: this is about the precision that it begins with; settings of another can be given in its place",
+    log_info("{}: this is about the first precision; give another one's settings to look at that",
              adapts(given) ? "precision.adaptive" : "precision.schedule");
   }
-  if (!request.hardware.empty()) {  // what this program and machine have plays no part
+  if (!request.hardware.empty()) {  // the devices and transports of this program do not matter
     config.device = "auto";
     config.comm.backend = "auto";
   }
@@ -94,26 +106,76 @@ void run(const AdviseRequest& request) {
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
   require_different_files({{"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json);
-  std::string text;
-  nlohmann::json data;
+  ReportText text;
+  Json figures;
   if (request.hardware.empty()) {
     const PresentAdvice found = advise_present_device(request.config, config, candidates, request.rounds);
-    text = to_text(found.advice) + to_text(found.comparison);
-    data = to_json(found.advice);
-    data["comparison"] = to_json(found.comparison);
+    text = to_text(found.advice);
+    add_comparison(found.comparison, text);
+    figures = to_json(found.advice);
+    figures["comparison"] = found.comparison;
   } else {
-    const Advice found = advise_hardware(request, config, candidates);
+    const Hardware& hardware = find_hardware(request.hardware);
+    Roofline roofline(hardware);
+    const Advice found = advise(request.config, config, candidates, request.ranks, absent_target(hardware, roofline));
     text = to_text(found);
-    data = to_json(found);
+    figures = to_json(found);
   }
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (json.is_wanted()) json.write(data);
+  text.print();
+  if (json.is_wanted()) json.write(figures);
 }
 
 }  // namespace
 
-int advise_verb(const AdviseRequest& request) {
-  return run_reported([&] { run(request); });
+std::function<int()> add_advise_options(CLI::App& advise) {
+  const auto request = std::make_shared<AdviseRequest>();
+  const auto option = [&](const char* name, auto& value, const char* text) {
+    return advise.add_option(name, value, text)->capture_default_str();
+  };
+  const auto list = [&](const char* name, std::vector<std::string>& values, const char* text) {
+    return option(name, values, text)->delimiter(',')->allow_extra_args(false);
+  };
+  const auto count = [&](const char* name, int64_t& value, int64_t least, int64_t most, const char* text) {
+    option(name, value, text)->check(CLI::Range(least, most));
+  };
+  constexpr int64_t kMostSteps = int64_t{1} << 40;
+  advise.add_option("config", request->config, "YAML file")->required();
+  advise.add_option("overrides", request->overrides, "settings that replace the file's: precision.recipe=mxfp8");
+  option(
+      "--hardware", request->hardware,
+      "predict for a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it, measure "
+      "the device of this machine");
+  option("--ranks", request->ranks, "number of devices in one node, one rank each")->check(CLI::Range(1, 1 << 20));
+  advise
+      .add_option("--formats", request->formats,
+                  "precisions to compare, some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4; default: all")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  option("--rounds", request->rounds, "rounds of timing kernels and steps by turns on this machine's device")
+      ->check(CLI::Range(1, 1000));
+  option("--json", request->json, "also write the figures to this file");
+  option("--budget", request->budget,
+         "plan the precision of each layer, optimizer state and gradients on the wire under a budget: time=12ms, "
+         "time=90%, memory=1.5GiB, loss=0.01");
+  option("--solver", request->solver,
+         "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, bayesian, "
+         "enumeration, or differentiable, which trains the choice with the model");
+  advise.add_flag(
+      "--compare-solvers", request->compare_solvers,
+      "also run the other solvers, except enumeration and differentiable, and print a table of their plans");
+  list("--recipes", request->recipes,
+       "8-bit and 4-bit recipes that a plan may use: current,block,mxfp8,nvfp4, or none");
+  list("--state", request->state,
+       "what a plan decides besides layers: moments,masters,wire (needs several ranks), or none");
+  option("--plan", request->plan, "write the plan to this file");
+  count("--warm-up", request->warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated");
+  count("--batches", request->batches, 2, 10000,
+        "batches to evaluate each layer on; two or more, for an error estimate");
+  count("--seeds", request->seeds, 0, 1000, "most seeds of the runs that validate the plan; 0: no validation");
+  count("--steps", request->steps, 1, kMostSteps, "most steps of each of these runs");
+  count("--time-pairs", request->time_pairs, 0, 1000,
+        "most pairs of step times, plan against uniform precisions; 0: compare losses only");
+  return [request] { return run_reported([&] { run(*request); }); };
 }
 
 }  // namespace mantissa

@@ -12,7 +12,7 @@
 namespace mantissa {
 
 // One line for each op of the forward pass, in order; one for blocks with equal settings. `prefix` begins every line.
-// ConfigError as walk_step().
+// ConfigError as ops_of().
 std::string precision_table(const Config& config, std::string_view prefix = "");
 
 // One line for the log: how many linear layers round operands, and for each recipe among them whether the device

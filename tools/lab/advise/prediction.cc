@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <span>
 #include <tuple>
-#include <utility>
 
 #include "core/base/check.h"
 
 namespace mantissa {
 namespace {
 
-// What is sent in these phases travels beside their kernels.
+// Bytes sent in these phases travel beside their kernels.
 constexpr std::string_view kGradients[] = {"backward", "reduce"}, kRecords[] = {"decide"}, kWeights[] = {"update"};
 constexpr std::span<const std::string_view> kBesideEachOther[] = {kGradients, kRecords, kWeights};
 
@@ -20,16 +19,16 @@ double sum_of(const PhaseSeconds& seconds) {
   return sum;
 }
 
-// Of links, what the kernels beside them do not hide.
+// Link time that the kernels beside it do not hide.
 double exposed(const PhaseSeconds& kernels, const PhaseSeconds& links) {
-  const auto of = [](const PhaseSeconds& seconds, std::string_view phase) {
+  const auto in = [](const PhaseSeconds& seconds, std::string_view phase) {
     const auto found = seconds.find(phase);
     return found == seconds.end() ? 0.0 : found->second;
   };
   double sum = 0.0;
   for (const auto& phases : kBesideEachOther) {
     double waiting = 0.0;
-    for (const std::string_view phase : phases) waiting += of(links, phase) - of(kernels, phase);
+    for (const std::string_view phase : phases) waiting += in(links, phase) - in(kernels, phase);
     sum += std::max(0.0, waiting);
   }
   return sum;
@@ -55,7 +54,7 @@ std::map<std::pair<std::string_view, std::string_view>, OpParts> parts_of(const 
 
 // Seconds of the op in the other step that a format does not touch.
 double staying(const OpParts& fp32, const OpParts& other) {
-  // Not by their share of the FLOP: calls that memory bounds take more time for one than others do.
+  // Not by the share of FLOP: memory-bound calls take more time for a FLOP than others.
   if (fp32.flops > 0.0) return other.fp32_product_seconds;
   const double share = fp32.fp32_bytes > 0.0 ? std::min(1.0, other.fp32_bytes / fp32.fp32_bytes) : 1.0;
   return std::min(fp32.seconds * share, other.seconds);
@@ -64,20 +63,16 @@ double staying(const OpParts& fp32, const OpParts& other) {
 }  // namespace
 
 CostModel::Cost Roofline::cost(const KernelCall& call) const {
-  Cost cost;
   const double memory = call.work.bytes / hardware_.memory_bandwidth;
-  double products = 0.0;
-  cost.joules = call.work.bytes * hardware_.joules_per_byte;
+  double products = 0.0, joules = call.work.bytes * hardware_.joules_per_byte;
   if (call.work.flops > 0.0) {
     const auto units = units_for(hardware_, call.format);
     MANTISSA_CHECK(units.has_value(), "[roofline] {} has no rate for products in {}", hardware_.name,
                    name(call.format));
     products = call.work.flops / units->flops;
-    cost.joules += call.work.flops * units->products * hardware_.joules_per_flop(units->format);
+    joules += call.work.flops * units->products * hardware_.joules_per_flop(units->format);
   }
-  cost.memory_bound = memory > products;
-  cost.seconds = std::max(memory, products);
-  return cost;
+  return {.seconds = std::max(memory, products), .memory_bound = memory > products, .joules = joules};
 }
 
 std::vector<CostModel::Cost> Roofline::costs(const StepCalls& step) {
@@ -94,8 +89,7 @@ Prediction predict(const StepCalls& step, CostModel& model) {
   for (size_t index = 0; index < step.calls.size(); ++index) {
     const KernelCall& call = step.calls[index];
     const CostModel::Cost& cost = costs[index];
-    const bool multiplies = call.work.flops > 0.0;
-    const ProductFormat format = multiplies ? call.format : ProductFormat::kF32;
+    const ProductFormat format = call.work.flops > 0.0 ? call.format : ProductFormat::kF32;
     OpCost& sum = sums[{call.phase, call.op, format}];
     sum.phase = call.phase;
     sum.op = call.op;
@@ -111,8 +105,7 @@ Prediction predict(const StepCalls& step, CostModel& model) {
     prediction.joules += cost.joules;
   }
   for (const auto& [key, sum] : sums) prediction.ops.push_back(sum);
-  std::stable_sort(prediction.ops.begin(), prediction.ops.end(),
-                   [](const OpCost& a, const OpCost& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(prediction.ops, std::greater(), &OpCost::seconds);
   prediction.sent_bytes = step.sent();
   for (const auto& [phase, bytes] : step.sent_bytes) prediction.link_seconds[phase] = bytes / model.link_bandwidth();
   prediction.exposed_seconds = exposed(kernels, prediction.link_seconds);
@@ -130,6 +123,28 @@ double speedup_bound(const Prediction& fp32, const Prediction& other) {
     }
   }
   return fp32.step_seconds() / (sum_of(kernels) + exposed(kernels, other.link_seconds));
+}
+
+Target absent_target(const Hardware& hardware, CostModel& costs) {
+  return {.title = std::string(hardware.title),
+          .costs = &costs,
+          .hardware = &hardware,
+          .fp8_gemm_support = hardware.fp8_gemm_support,
+          .memory_bytes = hardware.memory_bytes};
+}
+
+Target present_target(const Config& config, Backend& backend, CostModel& costs) {
+  const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
+  return {.title = backend.describe(),
+          .costs = &costs,
+          .fp8_gemm_support = backend.fp8_gemm_support(),
+          .packing = packs ? &backend : nullptr};
+}
+
+TargetStep step_on(const Target& target, Config config, int ranks) {
+  if (target.hardware != nullptr) config.device = "cuda";  // which packs no weights
+  return {.memory = predict_memory_table(config, ranks, ContributionPath::kExchanged, target.fp8_gemm_support),
+          .calls = walk_calls(config, ranks, target.fp8_gemm_support, target.packing)};
 }
 
 }  // namespace mantissa

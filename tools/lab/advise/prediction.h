@@ -1,24 +1,26 @@
-// Prediction: the time of a step, from the time of each of its calls and what goes over the links.
+// Prediction: the time of a step on a device, from the time of each of its calls and the bytes on its links.
 #pragma once
 
 #include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "tools/lab/advise/calls/step_walk.h"
 #include "tools/lab/advise/hardware.h"
+#include "tools/train/dry_run.h"
 
 namespace mantissa {
 
-// Calls of one op in one phase that run in one format.
+// Calls of one op in one phase and one format.
 struct OpCost {
   std::string_view phase, op;
-  ProductFormat format = ProductFormat::kF32;  // of the products; fp32 where there are none
+  ProductFormat format = ProductFormat::kF32;  // products' format; fp32 without products
   int64_t calls = 0;
   double flops = 0, bytes = 0;
-  double fp32_bytes = 0;  // of these, of fp32 operands
+  double fp32_bytes = 0;  // fp32 operands
   double seconds = 0;
-  double memory_bound_seconds = 0;  // of those calls whose bytes take longer than their FLOP
+  double memory_bound_seconds = 0;  // calls whose bytes take longer than their FLOP
 };
 
 using PhaseSeconds = std::map<std::string_view, double>;
@@ -27,11 +29,11 @@ struct Prediction {
   std::vector<OpCost> ops;  // by falling time
   double kernel_seconds = 0;
   double sent_bytes = 0;        // by a rank to others
-  PhaseSeconds link_seconds{};  // that these take
-  double exposed_seconds = 0;   // of these, what no kernel hides
-  double joules = 0;            // of a rank; 0: not known
+  PhaseSeconds link_seconds{};  // for these
+  double exposed_seconds = 0;   // part of them that no kernel hides
+  double joules = 0;            // a rank; 0: not known
 
-  double sent_seconds() const;  // of all phases
+  double sent_seconds() const;  // all phases
   double step_seconds() const { return kernel_seconds + exposed_seconds; }
 };
 
@@ -44,13 +46,13 @@ class CostModel {
     bool memory_bound = false;
     double joules = 0;  // 0: not known
   };
-  // Of each call of the step.
+  // One for each call of the step.
   virtual std::vector<Cost> costs(const StepCalls& step) = 0;
-  virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity where nothing limits it
+  virtual double link_bandwidth() const = 0;  // bytes/s that a rank sends; infinity: no limit
 };
 
 // The roofline (Williams, Waterman, Patterson, "Roofline", CACM 2009): max(FLOP / rate, bytes / bandwidth), with the
-// peaks of a data sheet: no step is faster. Energy: FLOP at the peak's full power, bytes of memory.
+// peaks of a data sheet: no step is faster. Energy: FLOP at the peak's full power, and bytes of memory.
 class Roofline final : public CostModel {
  public:
   explicit Roofline(const Hardware& hardware) : hardware_(hardware) {}
@@ -63,14 +65,35 @@ class Roofline final : public CostModel {
   const Hardware& hardware_;
 };
 
-// Gradients travel beside the backward pass, updated weights beside the update; of either, what takes longer counts.
+// Gradients travel beside the backward pass, updated weights beside the update; the longer of the two counts.
 Prediction predict(const StepCalls& step, CostModel& model);
 
-// The most that a format can gain, if what it touches took no time (Amdahl 1967): the fp32 step's time over the time of
-// what stays in the other step. Of an op's products these are the calls that still multiply fp32 numbers, of an op
-// without products the part of its bytes that is still fp32, and all of it where it never was; never more than the op
-// takes in the other step. Links carry what the other step sends, beside the kernels that stay. So no speed-up of
-// predictions by the same model is above it.
+// The most that a format can gain if what it touches took no time (Amdahl 1967): the fp32 step's time over the time
+// that stays in the other step: for products the calls that still multiply fp32 numbers, for other ops the part
+// of their bytes that is still fp32, all of it if it never was, and never more than the op takes in the other step.
+// Links carry what the other step sends, beside the kernels that stay. So no speed-up predicted by the same model is
+// above it.
 double speedup_bound(const Prediction& fp32, const Prediction& other);
+
+// A device that steps are predicted for, present or not.
+struct Target {
+  std::string title{};
+  CostModel* costs = nullptr;
+  const Hardware* hardware = nullptr;  // nullptr: the device is present
+  Fp8GemmSupport fp8_gemm_support = Fp8GemmSupport::kNone;
+  Backend* packing = nullptr;  // as walk_calls() has it
+  double memory_bytes = 0;     // 0: not known
+};
+// Both refer to their arguments.
+Target absent_target(const Hardware& hardware, CostModel& costs);
+Target present_target(const Config& config, Backend& backend, CostModel& costs);
+
+struct TargetStep {
+  MemoryTable memory;  // one rank
+  StepCalls calls;
+};
+// A step on one of `ranks` such devices, whatever device the configuration names. ConfigError as
+// predict_memory_table().
+TargetStep step_on(const Target& target, Config config, int ranks);
 
 }  // namespace mantissa

@@ -1,15 +1,258 @@
-// Advice for every device of the table.
+// Hardware, predictions by hand, and advice for every device of the table.
 #include "tools/lab/advise/advice.h"
 
 #include <gtest/gtest.h>
 
+#include "core/base/check.h"
+#include "core/cuda/device_models.h"
 #include "models/model.h"
+#include "tests/testing/error_of.h"
 #include "tests/tools/config/minimal.h"
 
 namespace mantissa {
 namespace {
 
+using testing::error_of;
 using testing::minimal_config;
+
+// ---- Hardware.
+
+TEST(Hardware, EveryEntryIsWhole) {
+  EXPECT_EQ(all_hardware().size(), 8u);
+  for (const Hardware& hardware : all_hardware()) {
+    SCOPED_TRACE(hardware.name);
+    EXPECT_EQ(&find_hardware(hardware.name), &hardware);
+    EXPECT_FALSE(hardware.title.empty());
+    EXPECT_NE(hardware.source.find("20"), std::string_view::npos) << "a source has a year";
+    EXPECT_GT(hardware.memory_bytes, 15e9);
+    EXPECT_LT(hardware.memory_bytes, 1e12);
+    EXPECT_GT(hardware.memory_bandwidth, 3e11);
+    EXPECT_LT(hardware.memory_bandwidth, 1e13);
+    EXPECT_GT(hardware.link_bandwidth, 1e10);
+    EXPECT_LT(hardware.link_bandwidth, hardware.memory_bandwidth);
+    EXPECT_GE(hardware.watts, 70);
+    EXPECT_LE(hardware.watts, 1000);
+    EXPECT_GT(hardware.joules_per_byte, 0);
+    double wider = 0;
+    for (const ProductFormat format :
+         {ProductFormat::kF32, ProductFormat::kTf32, ProductFormat::kF16, ProductFormat::kF8, ProductFormat::kF4}) {
+      const double peak = hardware.peak(format);
+      if (peak <= 0.0) continue;
+      EXPECT_GT(peak, wider) << name(format) << ": fewer bits are faster";
+      wider = peak;
+    }
+    const bool has_codes = hardware.peak(ProductFormat::kF8) > 0.0;
+    EXPECT_EQ(has_codes, hardware.fp8_gemm_support != Fp8GemmSupport::kNone);
+  }
+}
+
+TEST(Hardware, TensorCoresAreThoseOfTheDataSheets) {
+  const Hardware& h100 = find_hardware("h100");
+  EXPECT_EQ(h100.peak(ProductFormat::kBF16), cuda::datasheet_peaks("NVIDIA H100 80GB HBM3")->half);
+  EXPECT_EQ(h100.peak(ProductFormat::kTf32), 494.7e12);
+  EXPECT_EQ(h100.peak(ProductFormat::kF8), 1978.9e12);
+  EXPECT_EQ(find_hardware("a100").peak(ProductFormat::kF8), 0.0);
+  EXPECT_EQ(find_hardware("v100").peak(ProductFormat::kBF16), 0.0) << "Volta has no bf16";
+}
+
+TEST(Hardware, NamesAreTakenInAnySpelling) {
+  EXPECT_EQ(find_hardware("H100").name, "h100");
+  EXPECT_EQ(find_hardware("TPUv3").name, "tpu-v3");
+  EXPECT_EQ(find_hardware("Gaudi 2").name, "gaudi2");
+}
+
+TEST(Hardware, AnUnknownNameIsToldWithTheNearest) {
+  const std::string error = error_of([] { find_hardware("h101"); });
+  EXPECT_NE(error.find("expected one of t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2, got 'h101'"),
+            std::string::npos)
+      << error;
+  EXPECT_NE(error.find("did you mean 'h100'?"), std::string::npos) << error;
+}
+
+// What has no units runs on wider ones, or on bf16's several times; what has neither, not at all.
+TEST(Hardware, UnitsOfFormatsThatADeviceLacks) {
+  const Hardware &t4 = find_hardware("t4"), &tpu = find_hardware("tpu-v3"), &b200 = find_hardware("b200");
+  const auto bf16 = units_for(t4, ProductFormat::kBF16);
+  ASSERT_TRUE(bf16);
+  EXPECT_EQ(bf16->format, ProductFormat::kF32);
+  EXPECT_EQ(bf16->flops, 8.1e12);
+  const auto fp32 = units_for(tpu, ProductFormat::kF32);
+  ASSERT_TRUE(fp32);
+  EXPECT_EQ(fp32->format, ProductFormat::kBF16);
+  EXPECT_EQ(fp32->products, 6);
+  EXPECT_DOUBLE_EQ(fp32->flops, 123e12 / 6);
+  EXPECT_FALSE(units_for(tpu, ProductFormat::kF16));
+  EXPECT_FALSE(units_for(t4, ProductFormat::kF8)) << "emulation is other calls, not this product";
+  EXPECT_EQ(units_for(b200, ProductFormat::kF4)->flops, 9000e12);
+}
+
+TEST(Hardware, EnergyOfAFlopIsAllOfThePowerAtThePeak) {
+  EXPECT_DOUBLE_EQ(find_hardware("h100").joules_per_flop(ProductFormat::kBF16), 700 / 989.4e12);
+  EXPECT_DOUBLE_EQ(find_hardware("t4").joules_per_byte, 112e-12);
+  EXPECT_DOUBLE_EQ(find_hardware("h100").joules_per_byte, 31.2e-12);
+}
+
+// ---- Predictions.
+
+constexpr double kTolerance = 1e-12;  // of doubles that take another way
+
+Operand operand(DType dtype, Shape shape, uintptr_t address) {
+  return {.defined = true, .dtype = dtype, .shape = shape, .address = address};
+}
+
+KernelCall call(std::string_view phase, std::string_view op, KernelWork work, ProductFormat format = {}) {
+  return {.phase = phase, .op = op, .work = work, .format = format, .variant = {}, .operands = {}, .run = {}};
+}
+
+// c (4096, 4096) = a b of the same size.
+KernelCall square_product(DType dtype, ProductFormat format, double element_bytes) {
+  return call("forward", "gemm",
+              {.flops = 2.0 * 4096 * 4096 * 4096, .bytes = 3.0 * 4096 * 4096 * element_bytes, .dtype = dtype}, format);
+}
+
+TEST(Roofline, AProductTakesItsFlopAtThePeak) {
+  const Hardware& h100 = find_hardware("h100");
+  const CostModel::Cost cost = Roofline(h100).cost(square_product(DType::kBF16, ProductFormat::kBF16, 2));
+  EXPECT_NEAR(cost.seconds, 137438953472.0 / 989.4e12, kTolerance * cost.seconds);  // 139 us; its bytes: 30 us
+  EXPECT_FALSE(cost.memory_bound);
+  const double joules = 137438953472.0 * 700 / 989.4e12 + 100663296.0 * 31.2e-12;
+  EXPECT_NEAR(cost.joules, joules, kTolerance * joules);
+}
+
+TEST(Roofline, AnElementwiseOpTakesItsBytesAtTheBandwidth) {
+  const CostModel::Cost cost = Roofline(find_hardware("h100")).cost(call("forward", "add", {.bytes = 12e6}));
+  EXPECT_NEAR(cost.seconds, 12e6 / 3352e9, kTolerance * cost.seconds);
+  EXPECT_TRUE(cost.memory_bound);
+  EXPECT_NEAR(cost.joules, 12e6 * 31.2e-12, kTolerance * cost.joules);
+}
+
+// One row times a matrix: 2 N K FLOP, and some 2 N K bytes.
+TEST(Roofline, AThinProductIsBoundByMemory) {
+  const double n = 4096;
+  const CostModel::Cost cost =
+      Roofline(find_hardware("h100"))
+          .cost(call("forward", "gemm", {.flops = 2 * n * n, .bytes = 2 * (n * n + 2 * n), .dtype = DType::kBF16},
+                     ProductFormat::kBF16));
+  EXPECT_TRUE(cost.memory_bound);
+  EXPECT_NEAR(cost.seconds, 2 * (n * n + 2 * n) / 3352e9, kTolerance * cost.seconds);
+}
+
+TEST(Roofline, WhatADeviceLacksIsCostedAsItIsEmulated) {
+  const double flops = 2.0 * 4096 * 4096 * 4096;
+  const CostModel::Cost widened =
+      Roofline(find_hardware("t4")).cost(square_product(DType::kBF16, ProductFormat::kBF16, 2));
+  EXPECT_NEAR(widened.seconds, flops / 8.1e12, kTolerance * widened.seconds);
+  const CostModel::Cost parts =
+      Roofline(find_hardware("tpu-v3")).cost(square_product(DType::kF32, ProductFormat::kF32, 4));
+  EXPECT_NEAR(parts.seconds, 6 * flops / 123e12, kTolerance * parts.seconds);
+  const double joules = 6 * flops * 262 / 123e12 + 3.0 * 4096 * 4096 * 4 * 31.2e-12;
+  EXPECT_NEAR(parts.joules, joules, kTolerance * joules);
+  EXPECT_THROW(Roofline(find_hardware("tpu-v3")).cost(square_product(DType::kF16, ProductFormat::kF16, 2)),
+               ContractError);
+}
+
+// Costs of one second a call, and a link of 1 byte a second.
+class OneSecondEach final : public CostModel {
+ public:
+  std::vector<Cost> costs(const StepCalls& step) override {
+    return std::vector<Cost>(step.calls.size(), {.seconds = 1.0});
+  }
+  double link_bandwidth() const override { return 1.0; }
+};
+
+TEST(Prediction, LinksAreHiddenBehindTheKernelsOfTheirPhase) {
+  StepCalls step;
+  for (const char* phase : {"forward", "backward", "backward", "update"}) step.calls.push_back(call(phase, "add", {}));
+  step.sent_bytes = {{"backward", 1.5}, {"reduce", 0.25}, {"update", 3.0}};
+  OneSecondEach model;
+  const Prediction prediction = predict(step, model);
+  EXPECT_DOUBLE_EQ(prediction.kernel_seconds, 4.0);
+  EXPECT_DOUBLE_EQ(prediction.sent_bytes, 4.75);
+  EXPECT_DOUBLE_EQ(prediction.sent_seconds(), 4.75);
+  EXPECT_DOUBLE_EQ(prediction.exposed_seconds, 2.0)
+      << "gradients fit into the backward pass, weights exceed the update";
+  EXPECT_DOUBLE_EQ(prediction.step_seconds(), 6.0);
+  ASSERT_EQ(prediction.ops.size(), 3u);
+  EXPECT_EQ(prediction.ops[0].phase, "backward");
+  EXPECT_EQ(prediction.ops[0].calls, 2);
+}
+
+OpCost products(ProductFormat format, double flops, double seconds, std::string_view phase = "backward") {
+  return {.phase = phase, .op = "gemm", .format = format, .flops = flops, .seconds = seconds};
+}
+
+OpCost traffic(std::string_view op, double fp32_bytes, double seconds, std::string_view phase = "update") {
+  return {.phase = phase, .op = op, .bytes = 100, .fp32_bytes = fp32_bytes, .seconds = seconds};
+}
+
+// With what its calls take in all.
+Prediction prediction_of(std::vector<OpCost> ops) {
+  Prediction prediction;
+  for (const OpCost& cost : ops) prediction.kernel_seconds += cost.seconds;
+  prediction.ops = std::move(ops);
+  return prediction;
+}
+
+constexpr ProductFormat kF32 = ProductFormat::kF32, kBF16 = ProductFormat::kBF16;
+
+// Of 10 s in fp32, products take 8 s and AdamW 2 s. bf16 leaves AdamW's fp32 state as it is: at most 5 times.
+TEST(SpeedupBound, IsOverWhatStaysFp32) {
+  const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 28, 2)}),
+                   bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2.1)});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 5.0);
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32), 1.0);
+  const Prediction half = prediction_of(
+      {products(kF32, 4, 4), products(kBF16, 4, 1), traffic("adamw", 28, 2), traffic("cast", 9, 1, "backward")});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, half), 10.0 / 6.0) << "half of the products are fp32 still";
+}
+
+// Four fifths of the FLOP stay fp32, but half of the time: the other calls were bound by memory.
+TEST(SpeedupBound, ProductsCountByTheTimeOfTheirCalls) {
+  const Prediction fp32 = prediction_of({products(kF32, 10, 2)}),
+                   mixed = prediction_of({products(kF32, 8, 1), products(kBF16, 2, 0.5)});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, mixed), 2.0);
+}
+
+// fp32 numbers that are half of what they were, in less time than half: the op does not take longer than it does.
+TEST(SpeedupBound, AnOpStaysForNoLongerThanTheOtherStepTakesForIt) {
+  const Prediction fp32 = prediction_of({traffic("layer_norm", 64, 4), traffic("upload", 0, 1)}),
+                   bf16 = prediction_of({traffic("layer_norm", 32, 1.5), traffic("upload", 0, 0.5)});
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 5.0 / 2.0);
+}
+
+// Gradients of 6 s beside 4 s of the backward pass, and weights of 8 s beside 2 s of the update: 14 s a step. In bf16
+// weights are half as long. Without the products, gradients are waited for in full: 6 s, and 4 s for weights.
+TEST(SpeedupBound, LinksCarryWhatTheOtherStepSends) {
+  Prediction fp32 = prediction_of({products(kF32, 8, 4), traffic("adamw", 28, 2)}),
+             bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2)});
+  fp32.link_seconds = {{"backward", 6}, {"update", 8}};
+  fp32.exposed_seconds = 2 + 6;
+  bf16.link_seconds = {{"backward", 6}, {"update", 4}};
+  bf16.exposed_seconds = 5 + 2;
+  const double speedup = fp32.step_seconds() / bf16.step_seconds();
+  EXPECT_DOUBLE_EQ(speedup, 1.4);
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 1.4) << "links are all that such a step takes";
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32), 1.0);
+  bf16.link_seconds["update"] = 1;
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 14.0 / (6 + 2)) << "weights behind AdamW";
+}
+
+TEST(KernelCall, SignaturesTellCallsOfDifferentTimeApart) {
+  KernelCall one = call("forward", "add", {});
+  one.operands = {operand(DType::kF32, {2, 3}, 64), {}, operand(DType::kBF16, {2, 3}, 128)};
+  KernelCall elsewhere = one, in_place = one, narrow = one;
+  elsewhere.phase = "backward";
+  elsewhere.operands[0].address = 4096;
+  EXPECT_EQ(one.signature(), elsewhere.signature()) << "where in a step, and in memory, plays no part";
+  in_place.operands[2].address = 64;
+  EXPECT_NE(one.signature(), in_place.signature());
+  narrow.operands[0].dtype = DType::kF16;
+  EXPECT_NE(one.signature(), narrow.signature());
+  one.work.bytes = 36;
+  EXPECT_DOUBLE_EQ(one.fp32_bytes(), 24.0);  // 24 of 36 bytes of operands
+}
+
+// ---- Advice.
 
 constexpr double kRounding = 1e-12;  // of sums of some hundred doubles, made in another order
 

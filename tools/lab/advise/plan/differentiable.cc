@@ -5,7 +5,6 @@
 
 #include "amp/autocast_policy.h"
 #include "core/base/log.h"
-#include "tools/lab/advise/plan/soft_choice.h"
 #include "tools/lab/analyze/sensitivity/local_scores.h"
 
 namespace mantissa {
@@ -13,91 +12,65 @@ namespace {
 
 bool is_linear(const PlannedPlace& place) { return place.is_layer() && place.op == Op::kLinear; }
 
-// What an option does to the forward product: nothing, a dtype, or a recipe.
-std::optional<PrecisionDecision> forward_of(const PlannedPlace& layer, const PlaceOption& option, DType low) {
-  std::optional<PrecisionDecision> found;
-  for (PrecisionDecision& decision : decisions_of(layer, option, low)) {
-    // The recipe, which comes behind the dtype, decides what the product multiplies.
-    if (!decision.product || *decision.product == Product::kForward) found = std::move(decision);
-  }
-  return found;
-}
+// Decisions about the forward products of linear layers: the distinct ones, and the number of each option's
+// decision among them; -1: the product stays exact, or is not that of a linear layer.
+struct ForwardDecisions {
+  std::vector<PrecisionDecision> decisions;
+  std::vector<std::vector<int>> numbers;  // by place and option
 
-// The number of each option's forward decision among all of them; -1: none is tried.
-class ForwardDecisions {
- public:
   ForwardDecisions(const std::vector<PlannedPlace>& places, DType low) {
     for (const PlannedPlace& place : places) {
-      std::vector<int>& numbers = numbers_.emplace_back();
-      for (const PlaceOption& option : place.options) {
-        auto decision = is_linear(place) ? forward_of(place, option, low) : std::nullopt;
-        numbers.push_back(decision ? number_of(std::move(*decision)) : -1);
+      std::vector<int>& of_place = numbers.emplace_back(place.options.size(), -1);
+      for (size_t option = 0; is_linear(place) && option < place.options.size(); ++option) {
+        // The recipe comes after the dtype, and decides what the product multiplies.
+        for (const PrecisionDecision& decision : decisions_of(place, place.options[option], low)) {
+          if (decision.product && *decision.product != Product::kForward) continue;
+          const auto found = std::ranges::find(decisions, decision);
+          of_place[option] = static_cast<int>(found - decisions.begin());
+          if (found == decisions.end()) decisions.push_back(decision);
+        }
       }
     }
   }
-  const std::vector<PrecisionDecision>& decisions() const { return decisions_; }
-  int number(size_t place, size_t option) const { return numbers_[place][option]; }
-
- private:
-  int number_of(PrecisionDecision decision) {
-    const auto found = std::find(decisions_.begin(), decisions_.end(), decision);
-    if (found != decisions_.end()) return static_cast<int>(found - decisions_.begin());
-    decisions_.push_back(std::move(decision));
-    return static_cast<int>(decisions_.size()) - 1;
-  }
-
-  std::vector<PrecisionDecision> decisions_;
-  std::vector<std::vector<int>> numbers_;
 };
 
-// What the analysis says that options do to the loss, in two parts: by what they make of the forward pass, and by their
-// backward products or by what all layers share.
+// The analysis's damages in two parts: by the forward pass, and by backward products or shared formats.
 struct PredictedDamages {
   OptionValues forward, backward;
 };
 
-// Of a linear layer the part of the forward pass is the damage of the option which lowers the forward product alone; of
-// attentions it is all.
+// A linear layer's forward part is the least damage of the options with the same forward product. Attentions have no
+// other part.
 PredictedDamages predicted_damages(const std::vector<PlannedPlace>& places, const PlanProblem& problem,
-                                   const ForwardDecisions& forward) {
+                                   const ForwardDecisions& decisions) {
   PredictedDamages damages;
   for (size_t i = 0; i < places.size(); ++i) {
-    const std::vector<PlanOption>& options = problem.decisions[i].options;
-    std::vector<double>&at_once = damages.forward.emplace_back(), &later = damages.backward.emplace_back();
+    const std::vector<PlanOption>& options = problem[i].options;
+    std::vector<double>&forward = damages.forward.emplace_back(), &backward = damages.backward.emplace_back();
     for (size_t option = 0; option < options.size(); ++option) {
-      double least = places[i].is_layer() ? options[option].damage : 0.0;  // of those with the same forward product
+      double least = places[i].is_layer() ? options[option].damage : 0.0;
       for (size_t other = 0; other < options.size() && is_linear(places[i]); ++other) {
-        if (forward.number(i, other) == forward.number(i, option)) least = std::min(least, options[other].damage);
+        if (decisions.numbers[i][other] == decisions.numbers[i][option]) least = std::min(least, options[other].damage);
       }
-      at_once.push_back(least);
-      later.push_back(options[option].damage - least);
+      forward.push_back(least);
+      backward.push_back(options[option].damage - least);
     }
   }
   return damages;
 }
 
-// What options do to the loss of a batch by the forward pass, to first order where the drawn plan is. What was not
-// seen, or is not finite since the step went wrong, is as predicted.
-OptionValues measured_forward(const std::vector<LocalScore>& scores, const ForwardDecisions& forward, double all_rows,
-                              const OptionValues& predicted) {
-  OptionValues found = predicted;
+// The forward part as this batch shows it, to first order around the drawn plan; as predicted if it was not seen, or is
+// not finite.
+OptionValues measured_forward(const std::vector<LocalScore>& scores, const ForwardDecisions& decisions, double all_rows,
+                              OptionValues found) {
   for (size_t i = 0; i < found.size(); ++i) {
     for (size_t option = 0; option < found[i].size(); ++option) {
-      const int number = forward.number(i, option);
-      if (number < 0) continue;
-      const LocalScore& score = scores[static_cast<size_t>(number)];
-      if (!score.seen || !std::isfinite(score.first_order)) continue;
-      found[i][option] = score.first_order * all_rows / static_cast<double>(score.rows);
+      const int number = decisions.numbers[i][option];
+      if (number < 0 || !scores[number].seen || !std::isfinite(scores[number].first_order)) continue;
+      found[i][option] = scores[number].first_order * all_rows / static_cast<double>(scores[number].rows);
     }
   }
   return found;
-}
-
-// What the drawn plan did to the loss beyond the sum of its options' `forward`; 0 where it is not known.
-double beyond_sum(double change, const Plan& drawn, const OptionValues& forward) {
-  if (!std::isfinite(change)) return 0.0;
-  for (size_t i = 0; i < drawn.size(); ++i) change -= forward[i][static_cast<size_t>(drawn[i])];
-  return change;
 }
 
 }  // namespace
@@ -105,8 +78,8 @@ double beyond_sum(double change, const Plan& drawn, const OptionValues& forward)
 SearchResult search_differentiably(const Config& config, DType low, const std::vector<PlannedPlace>& places,
                                    const PlanProblem& problem, const PlanGoal& goal,
                                    const DifferentiableOptions& options, Session& session) {
-  const ForwardDecisions forward(places, low);
-  const PredictedDamages predicted = predicted_damages(places, problem, forward);
+  const ForwardDecisions decisions(places, low);
+  const PredictedDamages predicted = predicted_damages(places, problem, decisions);
   SoftChoice soft(problem, goal, options.steps, options.seed);
   LoweredPasses passes(session);
   const auto policy_of = [&](const Plan& plan) {
@@ -114,10 +87,10 @@ SearchResult search_differentiably(const Config& config, DType low, const std::v
     passes.make_room(planned);
     return AutocastPolicy(planned.precision_rules());
   };
-  // What all plans have in common is in the limit already.
+  // The limit excludes what all plans have in common.
   const AutocastPolicy exact = policy_of(Plan(places.size(), 0));
   const auto scale = static_cast<float>(low == DType::kF16 ? options.fp16_scale : 1.0);
-  LocalScores local(forward.decisions(), {.rows = options.rows, .loss_scale = options.fp16_scale, .shown_scale = scale},
+  LocalScores local(decisions.decisions, {.rows = options.rows, .loss_scale = options.fp16_scale, .shown_scale = scale},
                     session);
   const auto all_rows = static_cast<double>(session.config.train.global_batch * session.config.model.context);
   const bool limits_damage = goal.budget == Budget::kLoss;
@@ -128,17 +101,18 @@ SearchResult search_differentiably(const Config& config, DType low, const std::v
     passes.load(session.next_step + step);
     const double exact_loss = limits_damage ? passes.loss(&exact) : 0.0;
     loss = passes.run(&policy, scale, &local);
-    OptionValues damages = measured_forward(local.take(), forward, all_rows, predicted.forward);
-    const double beyond = limits_damage ? beyond_sum(loss - exact_loss, drawn, damages) : 0.0;
+    OptionValues damages = measured_forward(local.take(), decisions, all_rows, predicted.forward);
+    const double change = loss - exact_loss;
+    const double beyond = limits_damage && std::isfinite(change) ? change - sum_of(damages, drawn) : 0.0;
     for (size_t i = 0; i < damages.size(); ++i) {
-      for (size_t option = 0; option < damages[i].size(); ++option) damages[i][option] += predicted.backward[i][option];
+      std::ranges::transform(damages[i], predicted.backward[i], damages[i].begin(), std::plus());
     }
     soft.learn(damages, beyond);
-    passes.update(scale);  // what is not finite changes nothing
+    passes.update(scale);  // gradients that are not finite change nothing
   }
   passes.point().restore();
   log_info("plan: {} steps with drawn plans, the last loss {:.4f}", options.steps, loss);
-  SearchResult result{.plan = soft.settle(), .totals = {}, .plans_tried = options.steps};
+  SearchResult result{.plan = soft.settle()};
   result.totals = evaluate(problem, result.plan);
   result.meets_budget = goal.is_met(result.totals);
   return result;

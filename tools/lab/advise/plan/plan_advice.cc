@@ -1,231 +1,263 @@
 #include "tools/lab/advise/plan/plan_advice.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <map>
 
-#include "tools/lab/advise/plan/plan_parts.h"
-#include "tools/lab/advise/plan/whole_search.h"
-#include "tools/lab/advise/search/plan_reasons.h"
+#include "core/base/check.h"
+#include "core/base/log.h"
+#include "tools/lab/advise/plan/local_search.h"
 
 namespace mantissa {
-
 namespace {
 
-PlanTotals totals_of(const WholePlan& plan) {
-  return {.seconds = plan.cost.seconds, .bytes = plan.cost.bytes, .damage = plan.damage};
+constexpr size_t kMostFrontPlans = 48;  // priced as wholes
+
+// "blocks.12.mlp.up" as "blocks.#.mlp.up".
+std::string kind_of(const PlannedPlace& place) {
+  std::string kind;
+  for (const char c : place.name()) {
+    const bool is_digit = c >= '0' && c <= '9';
+    if (!is_digit) kind += c;
+    if (is_digit && !kind.ends_with('#')) kind += '#';
+  }
+  return kind;
 }
 
-}  // namespace
-
-double limited(const PlanAdvice& advice, const WholePlan& plan) {
-  return quantity(totals_of(plan), advice.goal.quantities()[0]);
-}
-
-namespace {
-
-WholePlan whole(const std::string& name, const PlanAdvice& advice, const Plan& plan, const Config& config,
-                const Target& target, int ranks) {
-  const PlanTotals totals = evaluate(advice.problem, plan);
-  return {.name = name,
-          .cost = step_cost(with_plan(config, advice.low, advice.places, plan), target, ranks),
-          .damage = advice.rest_damage + totals.damage,
-          .damage_error = totals.damage_error()};
-}
-
-// The budget of whole plans.
-PlanGoal whole_goal(const PlanAdvice& advice) { return {.budget = advice.goal.budget, .limit = advice.limit}; }
-
-// In rising order of time; of plans that are alike in everything the first.
-std::vector<PricedPlan> undominated(std::vector<PricedPlan> plans) {
-  const auto key = [](const PricedPlan& one) {
-    return std::array{one.whole.cost.seconds, one.whole.cost.bytes, one.whole.damage};
-  };
+// By rising time; the first of plans that are alike in everything.
+std::vector<WholePlan> undominated(std::vector<WholePlan> plans) {
+  const auto key = [](const WholePlan& one) { return std::array{one.cost.seconds, one.cost.bytes, one.damage}; };
   std::ranges::stable_sort(plans, {}, key);
-  std::vector<PricedPlan> kept;
-  for (PricedPlan& plan : plans) {
-    const bool is_beaten = std::ranges::any_of(
-        kept, [&](const PricedPlan& other) { return key(other)[1] <= key(plan)[1] && key(other)[2] <= key(plan)[2]; });
+  std::vector<WholePlan> kept;
+  for (WholePlan& plan : plans) {
+    const bool is_beaten = std::ranges::any_of(kept, [&](const WholePlan& other) {
+      return other.cost.bytes <= plan.cost.bytes && other.damage <= plan.damage;
+    });
     if (!is_beaten) kept.push_back(std::move(plan));
   }
   return kept;
 }
 
-// Searches with what is left of the budget for the parts.
-void search(PlanAdvice& advice, const PlanRequest& request) {
-  const SearchSettings settings{.seed = request.seed};
-  advice.results.clear();
-  for (const std::string_view solver : plan_solver_names()) {
-    if (solver == "enumeration" && request.solver != solver) continue;  // as many plans as it can do are few
-    SearchResult result = make_plan_solver(solver, settings)->solve(advice.problem, advice.goal);
-    if (solver == request.solver) advice.chosen = result;
-    advice.results.emplace_back(solver, std::move(result));
-  }
-  if (!request.own_search) return;
-  advice.chosen = request.own_search(advice.problem, advice.goal, advice.places);
-  advice.results.emplace_back(request.solver, advice.chosen);
-}
-
-// Places that are lowered together save casts between them, or packing, that none of them saves alone: a plan takes
-// other time and memory than its parts add up to. What that comes to is found at the plan and taken off the budget of
-// the next search, until a plan is what its parts were said to be.
-void search_with_corrections(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
-                             int ranks) {
-  constexpr int kMostSearches = 4;
-  constexpr double kClose = 1e-3;  // of the limit
-  const double in_common = advice.goal.budget == Budget::kTime     ? advice.common.seconds
-                           : advice.goal.budget == Budget::kMemory ? advice.common.bytes
-                                                                   : advice.rest_damage;
-  std::optional<PlanAdvice> best;
-  for (int round = 0; round < kMostSearches; ++round) {
-    const double left = advice.limit - in_common - advice.interaction;
-    advice.goal.limit = std::max(0.0, left);
-    search(advice, request);
-    for (auto& [solver, result] : advice.results) result.meets_budget = result.meets_budget && left >= 0.0;
-    take_plan(advice, advice.chosen.plan, config, target, ranks);
-    const auto ranked = [](const PlanAdvice& one) { return rank(whole_goal(one), totals_of(one.plan)); };
-    if (!best || ranked(advice) < ranked(*best)) best = advice;
-    const double parts = in_common + quantity(advice.chosen.totals, advice.goal.quantities()[0]);
-    const double interaction = limited(advice, advice.plan) - parts;
-    if (std::abs(interaction - advice.interaction) <= kClose * advice.limit) break;
-    advice.interaction = interaction;
-  }
-  advice = std::move(*best);
-}
-
-// The fastest plan, by the sums, of those that do no more damage than the chosen one and the tolerance.
-Plan fastest_alike(const PlanAdvice& advice, const PlanRequest& request) {
-  const PlanGoal alike{.budget = Budget::kLoss, .limit = advice.chosen.totals.damage + request.tolerance};
-  return make_plan_solver("knapsack", {.seed = request.seed})->solve(advice.problem, alike).plan;
-}
-
-// Some plans of the front of the sums, from one end to the other.
+// Plans of the front, from one end to the other.
 std::vector<Plan> thinned(const ParetoFront& front) {
-  constexpr size_t kMost = 48;
-  const size_t count = std::min(kMost, front.plans.size());
+  const size_t count = std::min(kMostFrontPlans, front.plans.size());
   std::vector<Plan> plans;
   for (size_t i = 0; i < count; ++i) {
-    plans.push_back(front.plans[count == 1 ? 0 : i * (front.plans.size() - 1) / (count - 1)].plan);
+    plans.push_back(front.plans[count == 1 ? 0 : i * (front.plans.size() - 1) / (count - 1)]);
   }
   return plans;
 }
 
-// From what the sums found, the fastest that is as good, uniform plans, and the front of the sums on.
-void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, const Config& config, const Target& target,
-                         int ranks) {
-  WholeSearch search{.goal = whole_goal(advice), .tolerance = request.tolerance, .most_plans = request.most_wholes};
-  if (target.memory_bytes > 0.0) search.most_bytes = target.memory_bytes;
-  for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
-  search.starts = {advice.chosen.plan, fastest_alike(advice, request)};
-  for (const Plan& plan : thinned(advice.front)) search.starts.push_back(plan);
-  for (const WholePlan& uniform : advice.uniform)
-    search.starts.push_back(uniform_plan(advice.places, advice.low, uniform.name));
-  search.price = [&](const Plan& plan) { return totals_of(whole("plan", advice, plan, config, target, ranks)); };
-  const FoundWhole found = search_wholes(search);
-  advice.tolerance = request.tolerance;
-  advice.plans_priced = found.plans_priced;
-  advice.is_optimum = found.is_optimum;
-  take_plan(advice, found.plan, config, target, ranks);
+// Predicts steps of the whole model with one option in place of 16 bits, so that casts, transposes and effects on
+// neighbours count. Layers that differ only in the number of their block cost the same. Options count from the least
+// cost of their decision on; the rest is what all plans have in common. Returns the cost in 16 bits throughout.
+StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
+  const auto cost_of = [&](const std::vector<PlannedPlace>& places, const Plan& plan) {
+    return step_cost(with_plan(advice.base, advice.low, places, plan), advice.target, advice.ranks);
+  };
+  const StepCost low = advice.common = cost_of({}, {});
+  std::map<std::pair<std::string, std::string>, StepCost> known;  // by kind and option
+  for (const PlannedPlace& place : advice.places) {
+    std::vector<PlanOption> options;
+    for (const PlaceOption& option : place.options) {
+      const auto [entry, is_new] = known.try_emplace({kind_of(place), option.name});
+      if (is_new) entry->second = cost_of({place}, {static_cast<int>(options.size())});
+      const KnownDamages::Damage damage = damages.of(place, option).value();
+      options.push_back({option.name, entry->second.seconds, entry->second.bytes, damage.sum, damage.error});
+    }
+    const double seconds = std::ranges::min(options, {}, &PlanOption::seconds).seconds;
+    const double bytes = std::ranges::min(options, {}, &PlanOption::bytes).bytes;
+    for (PlanOption& option : options) {
+      option.seconds -= seconds;
+      option.bytes -= bytes;
+    }
+    advice.common.seconds += seconds - low.seconds;
+    advice.common.bytes += bytes - low.bytes;
+    advice.problem.push_back({place.name(), std::move(options)});
+  }
+  return low;
 }
 
-// Some plans of the front of the sums, the chosen one and the uniform ones, those of them that no other one beats.
-void price_front(PlanAdvice& advice, const Config& config, const Target& target, int ranks) {
-  std::vector<PricedPlan> priced{{.plan = advice.chosen.plan, .whole = advice.plan}};
-  for (const WholePlan& uniform : advice.uniform) {
-    priced.push_back({.plan = uniform_plan(advice.places, advice.low, uniform.name), .whole = uniform});
+// Searches with the budget that is left for the parts.
+SearchResult search_parts(PlanAdvice& advice, const PlanRequest& request) {
+  SearchResult chosen;
+  advice.results.clear();
+  for (const std::string_view solver : solver_names()) {
+    const bool is_chosen = solver == request.solver;
+    if (!is_chosen && (!request.compare_solvers || solver == "enumeration")) continue;
+    SearchResult result = solve(solver, advice.problem, advice.goal, {.seed = request.seed});
+    if (is_chosen) chosen = result;
+    advice.results.emplace_back(solver, std::move(result));
   }
-  for (const Plan& plan : thinned(advice.front)) {
-    priced.push_back({.plan = plan, .whole = whole("front", advice, plan, config, target, ranks)});
+  if (request.own_search) {
+    chosen = request.own_search(advice.problem, advice.goal, advice.places);
+    advice.results.emplace_back(request.solver, chosen);
   }
-  advice.front_plans = undominated(std::move(priced));
+  return chosen;
+}
+
+// Places lowered together save casts or packing that none of them saves alone, so a plan's cost differs from the sum of
+// its parts. Measure the difference at the found plan, subtract it from the budget, and search again until they agree.
+// Returns the plans found.
+std::vector<Plan> search_with_corrections(PlanAdvice& advice, const PlanRequest& request) {
+  constexpr int kMostSearches = 4;
+  constexpr double kClose = 1e-3;  // share of the limit
+  const PlanQuantity limited = advice.goal.quantities()[0];
+  const double in_common =
+      quantity({.seconds = advice.common.seconds, .bytes = advice.common.bytes, .damage = advice.rest_damage}, limited);
+  std::vector<Plan> plans;
+  double interaction = 0.0;
+  for (int round = 0; round < kMostSearches; ++round) {
+    const double left = advice.limit - in_common - interaction;
+    advice.goal.limit = std::max(0.0, left);
+    const SearchResult chosen = search_parts(advice, request);
+    for (auto& [solver, result] : advice.results) result.meets_budget = result.meets_budget && left >= 0.0;
+    plans.push_back(chosen.plan);
+    const double parts = in_common + quantity(chosen.totals, limited);
+    const double found = advice.limited(advice.priced("plan", chosen.plan)) - parts;
+    if (std::abs(found - interaction) <= kClose * advice.limit) break;
+    interaction = found;
+  }
+  return plans;
+}
+
+// Starts from the plans that the sums found, the fastest that does no more damage, uniform plans, and the front.
+void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::vector<Plan> starts) {
+  WholeSearch search{.goal = advice.whole_goal(), .tolerance = request.tolerance, .most_plans = request.most_wholes};
+  if (advice.target.memory_bytes > 0.0) search.most_bytes = advice.target.memory_bytes;
+  for (const PlannedPlace& place : advice.places) search.options.push_back(static_cast<int>(place.options.size()));
+  const double damage = evaluate(advice.problem, starts.back()).damage;
+  starts.push_back(
+      solve("knapsack", advice.problem, {.budget = Budget::kLoss, .limit = damage + request.tolerance}).plan);
+  for (const WholePlan& uniform : advice.uniform) starts.push_back(uniform.choice);
+  for (const Plan& plan : thinned(advice.front)) starts.push_back(plan);
+  search.starts = std::move(starts);
+  search.price = [&](const Plan& plan) { return advice.priced("plan", plan).totals(); };
+  const FoundWhole found = search_wholes(search);
+  advice.plans_priced = found.plans_priced;
+  advice.is_optimum = found.is_optimum;
+  advice.take(found.plan);
+}
+
+// The plan to give back to if the present one breaks its promise: one that the device has memory for, if it has memory
+// for the present one.
+std::optional<Plan> given_back(const PlanAdvice& advice) {
+  const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
+  const auto succeeds = [](const ReferenceResult& one) { return one.loss_verdict == ComparisonVerdict::kWorse; };
+  const bool fails = !advice.validation->failure.empty() && (succeeds(low) || succeeds(exact));
+  if (advice.promotions == kMostPromotions || !(fails || advice.breaks_promise(exact))) return std::nullopt;
+  const std::optional<Plan> plan = promoted(advice.problem, advice.plan.choice);
+  if (!plan || !advice.plan.cost.fits() || advice.priced("plan", *plan).cost.fits()) return plan;
+  return std::nullopt;
+}
+
+bool gives_way(const PlanAdvice& advice) {
+  const ReferenceResult& low = advice.validation->against[0];
+  const WholePlan& uniform = advice.uniform[1];
+  if (advice.gave_way || !uniform.cost.fits() || !advice.whole_goal().is_met(uniform.totals())) return false;
+  const bool is_worse = advice.goal.budget != Budget::kLoss && low.loss_verdict == ComparisonVerdict::kWorse;
+  return is_worse || advice.exceeds_measured(low);
 }
 
 }  // namespace
 
-DType low_of(const Config& config) { return config.precision.compute == DType::kF16 ? DType::kF16 : DType::kBF16; }
+StepCost step_cost(const Config& config, const Target& target, int ranks) {
+  const TargetStep step = step_on(target, config, ranks);
+  return {.seconds = predict(step.calls, *target.costs).step_seconds(),
+          .bytes = static_cast<double>(step.memory.total()),
+          .sent_bytes = step.calls.sent(),
+          .device_bytes = target.memory_bytes};
+}
 
-std::vector<std::string> formats_to_try(DType low, const std::vector<std::string>& recipes) {
-  std::vector<std::string> formats = {std::string(name(low))};
-  formats.insert(formats.end(), recipes.begin(), recipes.end());
-  return formats;
+WholePlan PlanAdvice::priced(const std::string& name, const Plan& choice) const {
+  const PlanTotals totals = evaluate(problem, choice);
+  return {.name = name,
+          .choice = choice,
+          .cost = step_cost(with_plan(base, low, places, choice), target, ranks),
+          .damage = rest_damage + totals.damage,
+          .damage_error = totals.damage_error()};
+}
+
+void PlanAdvice::take(const Plan& choice) {
+  plan = priced("plan", choice);
+  meets_budget = whole_goal().is_met(plan.totals());
+  // The sum of the parts may miss a budget that the whole meets, and the other way round. Reasons of options follow the
+  // whole: if it misses the budget, no option is within a limit below 0.
+  PlanGoal parts = goal;
+  parts.limit = meets_budget ? std::max(goal.limit, quantity(evaluate(problem, choice), goal.quantities()[0])) : -1.0;
+  reasons = plan_reasons(problem, parts, choice);
+  config = with_plan(base, low, places, choice);
+}
+
+bool PlanAdvice::exceeds_measured(const ReferenceResult& low) const {
+  if (goal.budget == Budget::kMemory || !low.log_time || low.time_verdict != ComparisonVerdict::kWorse) return false;
+  return goal.budget == Budget::kLoss || uniform[1].cost.seconds * std::exp(low.log_time->interval->low) > limit;
+}
+
+bool PlanAdvice::lacks_memory() const {
+  return !meets_budget && std::ranges::any_of(front_plans, [&](const WholePlan& one) {
+    return !one.cost.fits() && whole_goal().is_met(one.totals());
+  });
+}
+
+double PlanAdvice::promised_to_runs() const {
+  double damage = plan.damage;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].is(SharedFormat::kWire)) damage -= problem[i].options[plan.choice[i]].damage;
+  }
+  return damage;
+}
+
+bool PlanAdvice::breaks_promise(const ReferenceResult& exact) const {
+  return exact.loss && exact.loss->interval && exact.loss->interval->low > promised_to_runs();
 }
 
 PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::vector<PlannedPlace> places,
                        const SensitivityAnalysis& sensitivity, const Target& target, int ranks) {
   PlanAdvice advice;
+  advice.base = config;
+  advice.target = target;
+  advice.ranks = ranks;
   advice.low = low_of(config);
-  advice.of_absent_device = target.hardware != nullptr;
   advice.places = std::move(places);
-  const KnownDamages damages{.low = advice.low, .layers = sensitivity, .shared = request.shared_damages};
-  take_known(advice.places, damages);
-  const OptionCosts costs = option_costs(config, advice.low, advice.places, target, ranks);
-  advice.problem = problem_of(advice.places, costs, damages, advice.common);
-  advice.limit = request.budget.limit({.seconds = costs.low.seconds, .bytes = costs.low.bytes});
-  advice.goal.budget = request.budget.kind;
   advice.rest_damage = request.rest_damage;
-  std::vector<std::string> uniform = {std::string(name(DType::kF32)), std::string(name(advice.low))};
-  uniform.insert(uniform.end(), request.recipes.begin(), request.recipes.end());
-  for (const std::string& option : uniform) {
-    advice.uniform.push_back(
-        whole(option, advice, uniform_plan(advice.places, advice.low, option), config, target, ranks));
+  advice.goal.budget = request.budget.kind;
+  advice.tolerance = request.tolerance;
+  const KnownDamages damages{.low = advice.low, .layers = sensitivity, .shared = request.shared_damages};
+  keep_known(advice.places, damages);
+  const StepCost low = price_options(advice, damages);
+  advice.limit = request.budget.limit({.seconds = low.seconds, .bytes = low.bytes});
+  for (const std::string& name : uniform_names(advice.low, request.recipes)) {
+    advice.uniform.push_back(advice.priced(name, uniform_plan(advice.places, advice.low, name)));
   }
-  search_with_corrections(advice, request, config, target, ranks);
+  std::vector<Plan> starts = search_with_corrections(advice, request);
   advice.front = pareto_front(advice.problem);
-  search_among_wholes(advice, request, config, target, ranks);
-  price_front(advice, config, target, ranks);
+  search_among_wholes(advice, request, std::move(starts));
+  advice.front_plans = {advice.plan};
+  advice.front_plans.insert(advice.front_plans.end(), advice.uniform.begin(), advice.uniform.end());
+  for (const Plan& plan : thinned(advice.front)) advice.front_plans.push_back(advice.priced("front", plan));
+  advice.front_plans = undominated(std::move(advice.front_plans));
   return advice;
 }
 
-void take_plan(PlanAdvice& advice, const Plan& plan, const Config& config, const Target& target, int ranks) {
-  advice.chosen.plan = plan;
-  advice.chosen.totals = evaluate(advice.problem, plan);
-  advice.plan = whole("plan", advice, plan, config, target, ranks);
-  advice.chosen.meets_budget = whole_goal(advice).is_met(totals_of(advice.plan));
-  // A whole that meets the budget may have a sum of parts that does not, and the other way round. What is said of
-  // single options follows the whole: where it misses the budget, none of them is within a limit below 0.
-  PlanGoal goal = advice.goal;
-  goal.limit =
-      advice.chosen.meets_budget ? std::max(goal.limit, quantity(advice.chosen.totals, goal.quantities()[0])) : -1.0;
-  advice.reasons = plan_reasons(advice.problem, goal, plan);
-  advice.config = with_plan(config, advice.low, advice.places, plan);
-}
-
-void take_uniform(PlanAdvice& advice, const std::string& option, const Config& config, const Target& target,
-                  int ranks) {
-  take_plan(advice, uniform_plan(advice.places, advice.low, option), config, target, ranks);
-}
-
-bool fits_low(const PlanAdvice& advice) {
-  const WholePlan& low = advice.uniform[1];
-  return low.cost.fits() && whole_goal(advice).is_met(totals_of(low));
-}
-
-bool exceeds_measured(const PlanAdvice& advice, const ReferenceResult& low) {
-  if (advice.goal.budget == Budget::kMemory || !low.log_time || low.time_verdict != ComparisonVerdict::kWorse) {
-    return false;
+void try_plan(const TrainPlan& train, PlanAdvice& advice) {
+  while (true) {
+    advice.validation = train(advice.config);
+    MANTISSA_CHECK(advice.validation->against.size() == 2, "[try_plan] expected 16 bits and fp32, got {} references",
+                   advice.validation->against.size());
+    if (const std::optional<Plan> better = given_back(advice)) {
+      ++advice.promotions;
+      log_info("plan: worse than promised: gives options back, {} of {} times", advice.promotions, kMostPromotions);
+      advice.take(*better);
+    } else if (gives_way(advice)) {
+      advice.gave_way = advice.validation->against[0];
+      log_info("plan: worse or slower than {} throughout, which meets the budget as well: takes that",
+               advice.gave_way->name);
+      advice.take(advice.uniform[1].choice);
+    } else {
+      return;
+    }
   }
-  const double least = advice.uniform[1].cost.seconds * std::exp(low.log_time->interval->low);
-  return advice.goal.budget == Budget::kLoss || least > advice.limit;
-}
-
-bool lacks_memory(const PlanAdvice& advice) {
-  return !advice.chosen.meets_budget && std::ranges::any_of(advice.front_plans, [&](const PricedPlan& one) {
-    return !one.whole.cost.fits() && whole_goal(advice).is_met(totals_of(one.whole));
-  });
-}
-
-double promised_to_runs(const PlanAdvice& advice) {
-  double damage = advice.plan.damage;
-  for (size_t i = 0; i < advice.places.size(); ++i) {
-    const PlannedPlace& place = advice.places[i];
-    if (!place.is(SharedFormat::kWire)) continue;
-    damage -= advice.problem.decisions[i].options[static_cast<size_t>(advice.chosen.plan[i])].damage;
-  }
-  return damage;
-}
-
-bool breaks_promise(const PlanAdvice& advice, const ReferenceResult& exact) {
-  return exact.loss && exact.loss->interval && exact.loss->interval->low > promised_to_runs(advice);
 }
 
 }  // namespace mantissa

@@ -1,17 +1,12 @@
-#include "tools/lab/advise/plan/plan_run.h"
+// Trains a little, measures damages, prices the options, searches, and validates the plan beside uniform precisions.
 
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/lab/advise/device/cache_model.h"
-#include "tools/lab/advise/device/measured_costs.h"
+#include "tools/lab/advise/measured_costs.h"
 #include "tools/lab/advise/plan/differentiable.h"
-#include "tools/lab/advise/plan/layer_options.h"
-#include "tools/lab/advise/plan/plan_parts.h"
-#include "tools/lab/advise/plan/plan_trials.h"
-#include "tools/lab/advise/plan/point_damages.h"
-#include "tools/lab/advise/plan/trial_configs.h"
+#include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/train/launch.h"
 #include "tools/train/threads.h"
 #include "tools/train/train_step.h"
@@ -19,11 +14,9 @@
 namespace mantissa {
 namespace {
 
-void require_enumerable(const std::vector<PlannedPlace>& layers, const std::vector<PlannedPlace>& shared) {
+void require_enumerable(const std::vector<PlannedPlace>& places) {
   double plans = 1.0;
-  for (const auto* places : {&layers, &shared}) {
-    for (const PlannedPlace& place : *places) plans *= static_cast<double>(place.options.size());
-  }
+  for (const PlannedPlace& place : places) plans *= static_cast<double>(place.options.size());
   if (plans <= static_cast<double>(SearchSettings().most_plans)) return;
   throw ConfigError(fmt::format(
       "--solver enumeration: {:.2g} plans are more than the {} that it tries; give knapsack, which finds the "
@@ -31,7 +24,7 @@ void require_enumerable(const std::vector<PlannedPlace>& layers, const std::vect
       plans, SearchSettings().most_plans));
 }
 
-// Products are in `low` wherever a plan chooses nothing else.
+// Products are in `low` unless a plan chooses something else.
 void require_units(const Hardware& hardware, DType low) {
   const ProductFormat format = low == DType::kF16 ? ProductFormat::kF16 : ProductFormat::kBF16;
   if (units_for(hardware, format)) return;
@@ -46,26 +39,17 @@ void require_units(const Hardware& hardware, DType low) {
       others));
 }
 
-void train(Session& session, int64_t steps) {
-  TrainStep step(session);
-  for (int64_t i = 0; i < steps; ++i) step.run();
-  step.finish();
-}
-
-// Most calls of any plan are those of some uniform one: each is timed in several rounds, since the device may do other
+// Most calls of any plan are also those of a uniform plan. Times each in several rounds, since the device may do other
 // work for a while.
 void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
-                        const std::vector<std::string>& recipes, const Target& target, MeasuredCosts& costs) {
+                        const std::vector<std::string>& names, const Target& target, MeasuredCosts& costs) {
   constexpr int kRounds = 5;
-  std::vector<std::string> names = {std::string(name(DType::kF32)), std::string(name(low))};
-  names.insert(names.end(), recipes.begin(), recipes.end());
   std::vector<Plan> plans;
   for (const std::string& option : names) plans.push_back(uniform_plan(places, low, option));
   for (size_t place = 0; place < places.size(); ++place) {
-    if (places[place].is_layer()) continue;
-    for (size_t option = 0; option < places[place].options.size(); ++option) {
+    for (int option = 0; !places[place].is_layer() && option < std::ssize(places[place].options); ++option) {
       Plan plan = uniform_plan(places, low, std::string(name(low)));
-      if (std::exchange(plan[place], static_cast<int>(option)) != static_cast<int>(option)) plans.push_back(plan);
+      if (std::exchange(plan[place], option) != option) plans.push_back(plan);
     }
   }
   std::vector<StepCalls> steps;
@@ -75,72 +59,70 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
   for (int round = 0; round < kRounds; ++round) costs.measure(steps);
 }
 
-void validate(const PlanRunRequest& request, const Config& config, const Target& target, Communicator& communicator,
-              PlanAdvice& advice) {
-  const std::vector<NamedConfig> against = references(without_fallback(config), advice.low, advice.places);
-  ValidationOptions options = request.validation;
-  if (advice.of_absent_device) options.time_pairs = 0;
-  const auto train = [&](const Config& found) {
-    Config plan = without_fallback(found);
-    plan.checkpoint.resume = "none";
-    return validate_plan(plan, against, options, communicator);
-  };
-  try_plan(train, config, target, request.ranks, advice);
-}
-
 }  // namespace
 
-FoundPlan find_plan(const PlanRunRequest& request, const std::string& title, const Config& config) {
-  // What is impossible is found before anything is trained.
+PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, const Config& config) {
+  // Impossible requests fail before anything is trained.
   require_recipes(request.plan.recipes);
+  require_kinds(request.state);
   const DType low = low_of(config);
   if (request.hardware != nullptr) require_units(*request.hardware, low);
-  require_kinds(request.state);
-  const std::vector<PlannedPlace> shared = planned_shared(config, low, request.state, request.ranks);
   const std::vector<PlannedPlace> layers = planned_layers(config, low, request.plan.recipes);
-  if (request.plan.solver == "enumeration") require_enumerable(layers, shared);
+  const std::vector<PlannedPlace> shared = planned_shared(config, low, request.state, request.ranks);
+  std::vector<PlannedPlace> places = layers;
+  places.insert(places.end(), shared.begin(), shared.end());
+  if (request.plan.solver == "enumeration") require_enumerable(places);
+
   const auto communicator = start_communicator("local", config.device);
   set_up_threads(config, *communicator);
   const Config exact = tried(in_exact_precision(config));
   std::optional<Session> session(std::in_place, exact, *communicator);
   log_info("plan: {} steps in fp32, then {} batches with one layer lowered at a time", request.warm_up,
            request.batches);
-  train(*session, request.warm_up);
-  SensitivityRequest looked_at;
-  looked_at.target = title;
-  looked_at.formats = formats_to_try(low, request.plan.recipes);
-  looked_at.batches = request.batches;
-  looked_at.probes = 0;
-  FoundPlan found{.sensitivity = analyze_sensitivity(looked_at, *session), .advice = {}};
-  std::vector<PlannedPlace> places = layers;
-  take_known(places, {.low = low, .layers = found.sensitivity, .shared = {}});
+  train_steps(*session, request.warm_up);
+  const std::vector<std::string> names = uniform_names(low, request.plan.recipes);
+  SensitivityRequest analysis;
+  analysis.target = title;
+  analysis.formats.assign(names.begin() + 1, names.end());
+  analysis.batches = request.batches;
+  analysis.probes = 0;
+  const SensitivityAnalysis sensitivity = analyze_sensitivity(analysis, *session);
+  places = layers;
+  keep_known(places, {.low = low, .layers = sensitivity, .shared = {}});
   places.insert(places.end(), shared.begin(), shared.end());
   PlanRequest plan = request.plan;
   plan.rest_damage = rest_damage(config, low, layers, request.batches, *session);
   plan.shared_damages = shared_damages(
-      config, low, {.windows = request.batches, .ranks = request.ranks, .fp16_scale = found.sensitivity.fp16_scale},
-      places, session, *communicator);
-  Backend& backend = *session->runtime.backend;
-  MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());
-  const bool packs = config.train.keeps_packed_weights(1) && backend.device().kind == Device::Kind::kCpu;
-  Target target{.title = backend.describe(),
-                .costs = &measured,
-                .fp8_gemm_support = backend.fp8_gemm_support(),
-                .packing = packs ? &backend : nullptr};
-  std::optional<Roofline> roofline;
-  if (request.hardware != nullptr) {
-    target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
-  }
+      config, low, {.windows = request.batches, .ranks = request.ranks, .fp16_scale = sensitivity.fp16_scale}, places,
+      session, *communicator);
   if (plan.solver == kDifferentiable) {
     plan.own_search = [&](const PlanProblem& problem, const PlanGoal& goal, const std::vector<PlannedPlace>& left) {
       return search_differentiably(config, low, left, problem, goal,
-                                   {.fp16_scale = found.sensitivity.fp16_scale, .seed = plan.seed}, *session);
+                                   {.fp16_scale = sensitivity.fp16_scale, .seed = plan.seed}, *session);
     };
   }
-  if (request.hardware == nullptr) time_uniform_steps(config, low, places, request.plan.recipes, target, measured);
-  found.advice = advise_plan(plan, config, places, found.sensitivity, target, request.ranks);
-  if (request.validation.most_seeds > 0) validate(request, config, target, *communicator, found.advice);
-  return found;
+
+  Backend& backend = *session->runtime.backend;
+  MeasuredCosts measured(backend, *session->runtime.stream, last_level_cache_bytes());
+  Target target = present_target(config, backend, measured);
+  std::optional<Roofline> roofline;
+  if (request.hardware != nullptr) {
+    target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
+  } else {
+    time_uniform_steps(config, low, places, names, target, measured);
+  }
+  PlanAdvice advice = advise_plan(plan, config, places, sensitivity, target, request.ranks);
+  if (request.validation.most_seeds == 0) return advice;
+
+  const std::vector<NamedConfig> against = references(without_fallback(config), low, advice.places);
+  ValidationOptions options = request.validation;
+  if (request.hardware != nullptr) options.time_pairs = 0;
+  try_plan(
+      [&](const Config& found) {
+        return validate_plan(tried(without_fallback(found)), against, options, *communicator);
+      },
+      advice);
+  return advice;
 }
 
 }  // namespace mantissa

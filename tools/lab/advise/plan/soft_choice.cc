@@ -1,9 +1,7 @@
-#include "tools/lab/advise/plan/soft_choice.h"
+#include "tools/lab/advise/plan/differentiable.h"
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <limits>
 
 #include "core/base/check.h"
 #include "core/tensor/philox.h"
@@ -14,11 +12,9 @@ namespace {
 constexpr double kFirstTemperature = 1.0, kLastTemperature = 0.2;
 constexpr double kLogitRate = 0.1, kMultiplierRate = 0.1;
 constexpr double kBeta1 = 0.9, kBeta2 = 0.99;
-constexpr double kLeastLimit = 1e-9;  // of what options differ by
+constexpr double kLeastLimit = 1e-9;  // as a share of the differences between options
 
-double of(const PlanOption& option, PlanQuantity what) { return quantity(totals_of(option), what); }
-
-// The root mean square of what options differ by: the unit of losses, so that rates mean the same for all models.
+// The root mean square of differences between options: the unit of losses, so that rates mean the same for all models.
 double spread(const OptionValues& values) {
   double squares = 0.0;
   size_t count = 0;
@@ -44,11 +40,11 @@ SoftChoice::SoftChoice(const PlanProblem& problem, const PlanGoal& goal, int64_t
     : problem_(problem), goal_(goal), steps_(steps), seed_(seed) {
   check_problem(problem);
   check_goal(goal);
-  for (const PlanDecision& decision : problem.decisions) {
+  for (const PlanDecision& decision : problem) {
     logits_.emplace_back(decision.options.size(), 0.0);
     moments_.emplace_back(decision.options.size());
-    mean_damages_.emplace_back(decision.options.size(), 0.0);
   }
+  mean_damages_ = logits_;
   refresh();
 }
 
@@ -60,7 +56,7 @@ double SoftChoice::temperature() const {
 void SoftChoice::refresh() {
   probabilities_ = logits_;
   for (std::vector<double>& options : probabilities_) {
-    const double largest = *std::max_element(options.begin(), options.end());
+    const double largest = std::ranges::max(options);
     double sum = 0.0;
     for (double& option : options) sum += option = std::exp((option - largest) / temperature());
     for (double& option : options) option /= sum;
@@ -70,19 +66,14 @@ void SoftChoice::refresh() {
 Plan SoftChoice::draw() const {
   Plan plan;
   for (size_t i = 0; i < probabilities_.size(); ++i) {
-    size_t best = 0;
-    double highest = -std::numeric_limits<double>::infinity();
-    for (size_t option = 0; option < probabilities_[i].size(); ++option) {
+    std::vector<double> values;
+    for (const double probability : probabilities_[i]) {
       const PhiloxCounter words = philox(
-          seed_, {static_cast<uint32_t>(step_), hash(problem_.decisions[i].name), static_cast<uint32_t>(option), 0});
+          seed_, {static_cast<uint32_t>(step_), hash(problem_[i].name), static_cast<uint32_t>(values.size()), 0});
       const double uniform = (static_cast<double>(words[0]) + 0.5) * 0x1p-32;
-      const double value = std::log(probabilities_[i][option]) - std::log(-std::log(uniform));
-      if (value > highest) {
-        highest = value;
-        best = option;
-      }
+      values.push_back(std::log(probability) - std::log(-std::log(uniform)));
     }
-    plan.push_back(static_cast<int>(best));
+    plan.push_back(static_cast<int>(std::ranges::max_element(values) - values.begin()));
   }
   return plan;
 }
@@ -95,26 +86,26 @@ double SoftChoice::adam(double gradient, Moments& moments) const {
   return v > 0.0 ? m / std::sqrt(v) : 0.0;
 }
 
-OptionValues SoftChoice::values_of(PlanQuantity what, const OptionValues& damages) const {
-  return what == PlanQuantity::kDamage ? damages : predicted(what);
-}
-
 OptionValues SoftChoice::predicted(PlanQuantity what) const {
   OptionValues values;
-  for (const PlanDecision& decision : problem_.decisions) {
-    OptionValues::value_type& of_options = values.emplace_back();
-    for (const PlanOption& option : decision.options) of_options.push_back(of(option, what));
+  for (const PlanDecision& decision : problem_) {
+    std::vector<double>& of_options = values.emplace_back();
+    for (const PlanOption& option : decision.options) of_options.push_back(quantity(option.totals(), what));
   }
   return values;
+}
+
+OptionValues SoftChoice::values_of(PlanQuantity what, const OptionValues& damages) const {
+  return what == PlanQuantity::kDamage ? damages : predicted(what);
 }
 
 void SoftChoice::learn(const OptionValues& damages, double beyond) {
   MANTISSA_CHECK(damages.size() == logits_.size(), "[soft_choice] damages of {} decisions, expected {}", damages.size(),
                  logits_.size());
   const auto losses = values_of(goal_.quantities()[1], damages), limited = values_of(goal_.quantities()[0], damages);
-  // Of a limit of next to nothing the squares of what is divided by it must still be numbers.
+  // Squares of quotients by a tiny limit must stay finite.
   const double size = spread(losses), limit = std::max(goal_.limit, kLeastLimit * spread(limited));
-  double expected = goal_.quantities()[0] == PlanQuantity::kDamage ? beyond : 0.0;
+  double expected = goal_.budget == Budget::kLoss ? beyond : 0.0;
   for (size_t i = 0; i < logits_.size(); ++i) {
     std::vector<double> costs;
     double mean = 0.0;
@@ -141,44 +132,30 @@ void SoftChoice::learn(const OptionValues& damages, double beyond) {
   refresh();
 }
 
-Plan SoftChoice::likeliest_within_budget() const {
-  const PlanQuantity limited = goal_.quantities()[0];
+Plan SoftChoice::settle() const {
+  const auto [limited, least, third] = goal_.quantities();
+  const OptionValues amounts = predicted(limited);
   Plan plan;
   for (const std::vector<double>& options : probabilities_) {
-    plan.push_back(static_cast<int>(std::max_element(options.begin(), options.end()) - options.begin()));
+    plan.push_back(static_cast<int>(std::ranges::max_element(options) - options.begin()));
   }
   while (!goal_.is_met(evaluate(problem_, plan))) {
+    double cheapest = std::numeric_limits<double>::infinity();  // likelihood lost for what is won
     size_t decision = 0;
     int better = -1;
-    double cheapest = std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < plan.size(); ++i) {
-      const std::vector<PlanOption>& options = problem_.decisions[i].options;
-      const auto now = static_cast<size_t>(plan[i]);
-      for (size_t option = 0; option < options.size(); ++option) {
-        const double won = of(options[now], limited) - of(options[option], limited);
-        if (!(won > 0.0)) continue;
-        const double price = std::log(probabilities_[i][now] / probabilities_[i][option]) / won;
-        if (price < cheapest) {
-          cheapest = price;
-          decision = i;
-          better = static_cast<int>(option);
-        }
+      for (int option = 0; option < std::ssize(amounts[i]); ++option) {
+        const double won = amounts[i][plan[i]] - amounts[i][option];
+        const double price = std::log(probabilities_[i][plan[i]] / probabilities_[i][option]) / won;
+        if (won > 0.0 && price < cheapest) std::tie(cheapest, decision, better) = std::tuple(price, i, option);
       }
     }
-    if (better < 0) break;
+    if (better < 0) return plan;  // the budget cannot be met
     plan[decision] = better;
   }
-  return plan;
-}
-
-Plan SoftChoice::settle() const {
-  const Plan plan = likeliest_within_budget();
-  const auto [limited, least] = std::pair(goal_.quantities()[0], goal_.quantities()[1]);
-  std::vector<SumLimit> limits = {{predicted(limited), goal_.tolerated()}};
+  std::vector<SumLimit> limits = {{amounts, goal_.tolerated()}};
   if (limited == PlanQuantity::kDamage) limits.push_back({mean_damages_, goal_.tolerated() - mean_beyond_});
-  const Plan better = exchanged(plan, values_of(least, mean_damages_), limits);
-  // Shared costs are not in these sums.
-  return goal_.is_met(evaluate(problem_, better)) ? better : plan;
+  return exchanged(plan, values_of(least, mean_damages_), limits);
 }
 
 }  // namespace mantissa

@@ -1,44 +1,34 @@
-#include "tools/lab/advise/search/enumeration.h"
+// Enumeration: tries every plan, as the reference for the other solvers.
 
 #include <fmt/core.h>
 
-#include <utility>
+#include <tuple>
 
 #include "core/base/error.h"
+#include "tools/lab/advise/search/solver.h"
 
 namespace mantissa {
-namespace {
 
-// The plan that follows, the last unit changing first; false behind the last plan.
-bool advance(const PlanUnits& units, UnitPlan& plan) {
-  for (int u = units.size() - 1; u >= 0; --u) {
-    if (++plan[u] < units.options(u)) return true;
-    plan[u] = 0;
-  }
-  return false;
-}
-
-}  // namespace
-
-PlanSolver::Found Enumeration::search(const PlanUnits& units, const PlanGoal& goal) const {
+FoundPlan enumerate(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings) {
   int64_t plans = 1;
-  for (int u = 0; u < units.size(); ++u) {
-    plans *= units.options(u);
-    if (plans > most_plans_) {
-      throw ConfigError(
-          fmt::format("[plan] {} decisions have more than {} plans together, too many to try them all; use "
-                      "the knapsack",
-                      units.size(), most_plans_));
+  for (const PlanDecision& decision : problem) {
+    plans *= std::ssize(decision.options);
+    if (plans > settings.most_plans) {
+      throw ConfigError(fmt::format(
+          "[plan] {} decisions have more than {} plans together, too many to try them all; use the knapsack",
+          problem.size(), settings.most_plans));
     }
   }
-  UnitPlan plan(units.size(), 0);
-  UnitPlan best = plan;
-  auto best_rank = rank(goal, units.evaluate(plan));
-  while (advance(units, plan)) {
-    const auto plan_rank = rank(goal, units.evaluate(plan));
-    if (plan_rank < best_rank) std::tie(best, best_rank) = std::pair(plan, plan_rank);
+  FoundPlan best{.plan = Plan(problem.size(), 0), .gap = 0.0};
+  PlanRank best_rank = rank(goal, evaluate(problem, best.plan));
+  Plan plan = best.plan;
+  for (int64_t i = 1; i < plans; ++i) {
+    // The last decision changes first.
+    for (size_t d = plan.size(); d-- > 0 && ++plan[d] == std::ssize(problem[d].options);) plan[d] = 0;
+    const PlanRank plan_rank = rank(goal, evaluate(problem, plan));
+    if (plan_rank < best_rank) std::tie(best.plan, best_rank) = std::tie(plan, plan_rank);
   }
-  return {.choice = std::move(best), .gap = 0.0, .plans_tried = plans};
+  return best;
 }
 
 }  // namespace mantissa

@@ -1,86 +1,64 @@
-#include "tools/lab/advise/search/evolution.h"
+// Evolution, (mu + lambda): the 64 best of parents and children are the next parents (Schwefel, "Numerical Optimization
+// of Computer Models", 1981). A child takes each option from one of two parents; then each decision takes a random
+// option with probability 1 / decisions. Plans that exceed the budget are repaired. The first parents are the uniform
+// plans and random ones.
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <set>
-#include <utility>
 
-#include "tools/lab/advise/search/budget_repair.h"
-#include "tools/lab/advise/search/draws.h"
+#include "tools/lab/advise/search/random_search.h"
 
 namespace mantissa {
-namespace {
 
-constexpr int kParents = 64;
-constexpr int kChildren = 64;
+Plan random_plan(const PlanProblem& problem, Draws& draws) {
+  Plan plan;
+  for (const PlanDecision& decision : problem) plan.push_back(draws.below(decision.options.size()));
+  return plan;
+}
 
-using Ranked = std::pair<std::array<double, 4>, UnitPlan>;  // equal ranks are told apart by the plan
-
-class Population {
- public:
-  Population(const PlanUnits& units, const PlanGoal& goal, uint64_t seed) : units_(units), goal_(goal), draws_(seed) {
-    int most_options = 0;
-    for (int u = 0; u < units.size(); ++u) most_options = std::max(most_options, units.options(u));
-    for (int option = 0; option < most_options; ++option) {
-      UnitPlan plan;
-      for (int u = 0; u < units.size(); ++u) plan.push_back(std::min(option, units.options(u) - 1));
-      insert(std::move(plan));
-    }
-    for (int i = 0; i < kParents; ++i) {
-      UnitPlan plan;
-      for (int u = 0; u < units.size(); ++u) plan.push_back(draws_.below(units.options(u)));
-      insert(std::move(plan));
-    }
-    select();
+void repair_budget(const PlanProblem& problem, const PlanGoal& goal, Plan& plan, Draws& draws) {
+  std::vector<size_t> order(problem.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  for (size_t left = order.size(); left > 0 && !goal.is_met(evaluate(problem, plan)); --left) {
+    std::swap(order[draws.below(left)], order[left - 1]);
+    const size_t decision = order[left - 1];
+    plan[decision] = least_option(problem[decision], goal.quantities()[0]);
   }
+}
 
-  void next_generation() {
-    for (int i = 0; i < kChildren; ++i) {
-      const UnitPlan& a = parent();
-      const UnitPlan& b = parent();
-      UnitPlan child;
-      for (int u = 0; u < units_.size(); ++u) {
-        child.push_back((draws_.word() & 1) != 0 ? a[u] : b[u]);
-        if (draws_.below(units_.size()) == 0) child.back() = draws_.below(units_.options(u));
+FoundPlan evolution(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings) {
+  constexpr size_t kParents = 64, kChildren = 64;
+  Draws draws(settings.seed);
+  std::set<std::pair<PlanRank, Plan>> plans;  // no plan is in it twice
+  const auto insert = [&](Plan plan) {
+    repair_budget(problem, goal, plan, draws);
+    const PlanRank plan_rank = rank(goal, evaluate(problem, plan));
+    plans.insert({plan_rank, std::move(plan)});
+  };
+  const auto select = [&] {
+    while (plans.size() > kParents) plans.erase(std::prev(plans.end()));
+  };
+  const auto parent = [&]() -> const Plan& { return std::next(plans.begin(), draws.below(plans.size()))->second; };
+
+  for (int option = 0; option < most_options(problem); ++option) insert(same_option(problem, option));
+  for (size_t i = 0; i < kParents; ++i) insert(random_plan(problem, draws));
+  select();
+  for (int generation = 0; generation < settings.generations; ++generation) {
+    std::vector<Plan> children;
+    for (size_t i = 0; i < kChildren; ++i) {
+      const Plan &a = parent(), &b = parent();
+      Plan& child = children.emplace_back();
+      for (size_t d = 0; d < problem.size(); ++d) {
+        child.push_back((draws.word() & 1) != 0 ? a[d] : b[d]);
+        if (draws.below(problem.size()) == 0) child.back() = draws.below(problem[d].options.size());
       }
-      children_.push_back(std::move(child));
     }
-    for (UnitPlan& child : children_) insert(std::move(child));
-    children_.clear();
+    for (Plan& child : children) insert(std::move(child));
     select();
   }
-
-  const UnitPlan& best() const { return plans_.begin()->second; }
-  int64_t tried() const { return tried_; }
-
- private:
-  const UnitPlan& parent() { return std::next(plans_.begin(), draws_.below(static_cast<int>(plans_.size())))->second; }
-
-  void insert(UnitPlan plan) {
-    repair_budget(units_, goal_, plan, draws_);
-    ++tried_;
-    const auto plan_rank = rank(goal_, units_.evaluate(plan));
-    plans_.insert({plan_rank, std::move(plan)});
-  }
-
-  void select() {
-    while (plans_.size() > kParents) plans_.erase(std::prev(plans_.end()));
-  }
-
-  const PlanUnits& units_;
-  PlanGoal goal_;
-  Draws draws_;
-  std::set<Ranked> plans_;  // no plan is in it twice
-  std::vector<UnitPlan> children_;
-  int64_t tried_ = 0;
-};
-
-}  // namespace
-
-PlanSolver::Found Evolution::search(const PlanUnits& units, const PlanGoal& goal) const {
-  Population population(units, goal, seed_);
-  for (int i = 0; i < generations_; ++i) population.next_generation();
-  return {.choice = population.best(), .plans_tried = population.tried()};
+  return {.plan = plans.begin()->second};
 }
 
 }  // namespace mantissa

@@ -1,161 +1,72 @@
-#include "tools/lab/advise/search/greedy.h"
+// Greedy: gain per cost, one decision at a time (Dantzig, "Discrete-Variable Extremum Problems", Operations Research
+// 5(2), 1957).
+//
+// Starts with the least of the minimized quantity, whatever the budget. Until the budget is met, it makes the move that
+// needs least of that quantity for its saving of the limited one; savings beyond the need do not count. Then it makes
+// moves within the budget, those first that gain most for their need of it, until none is left.
 
 #include <algorithm>
-#include <utility>
-#include <vector>
+
+#include "tools/lab/advise/search/solver.h"
 
 namespace mantissa {
 namespace {
 
-using Move = std::vector<PlanChoice>;  // units and what they take
+using Score = std::pair<bool, double>;
+constexpr Score kNoMove{false, 0.0};
 
-std::vector<Move> moves_of(const PlanUnits& units) {
-  std::vector<Move> moves;
-  for (int u = 0; u < units.size(); ++u) {
-    for (int option = 0; option < units.options(u); ++option) moves.push_back({{u, option}});
-  }
-  for (const UnitSharedCost& shared : units.shared_costs()) {
-    int most_options = 0;
-    for (const PlanChoice& payer : shared.payers) most_options = std::max(most_options, units.options(payer.decision));
-    for (int option = 0; option < most_options; ++option) {
-      Move& move = moves.emplace_back();
-      for (const PlanChoice& payer : shared.payers) {
-        move.push_back({payer.decision, std::min(option, units.options(payer.decision) - 1)});
-      }
-    }
-  }
-  return moves;
+// Gain per cost; moves without a cost come first, by their gain. Gains within the rounding of sums are none.
+Score score(double gain, double cost, double total) {
+  if (gain <= 1e-12 * total) return kNoMove;
+  return {cost <= 0, cost <= 0 ? gain : gain / cost};
 }
 
-// A plan and its totals, from which those of similar plans follow at the cost of what is different in them.
-class MovingPlan {
- public:
-  MovingPlan(const PlanUnits& units, UnitPlan plan)
-      : units_(units), plan_(std::move(plan)), payers_(units.shared_costs().size()) {
-    for (int u = 0; u < units.size(); ++u) {
-      for (const int shared : units.paid_by(u, plan_[u])) ++payers_[shared];
-    }
-    totals_ = units.evaluate(plan_);
-  }
-
-  const UnitPlan& plan() const { return plan_; }
-  const PlanTotals& totals() const { return totals_; }
-
-  // Within the rounding of sums.
-  PlanTotals totals_behind(const Move& move) {
-    PlanTotals totals = totals_;
-    Move back;
-    for (const auto& [unit, option] : move) {
-      back.push_back({unit, plan_[unit]});
-      change(unit, option, totals);
-    }
-    PlanTotals ignored;
-    for (const auto& [unit, option] : back) change(unit, option, ignored);
-    return totals;
-  }
-
-  void make(const Move& move) {
-    PlanTotals ignored;
-    for (const auto& [unit, option] : move) change(unit, option, ignored);
-    totals_ = units_.evaluate(plan_);
-  }
-
- private:
-  void change(int unit, int option, PlanTotals& totals) {
-    add(totals, units_.units()[unit].options[plan_[unit]], -1);
-    for (const int shared : units_.paid_by(unit, plan_[unit])) {
-      if (--payers_[shared] == 0) add(totals, units_.shared_costs()[shared].cost, -1);
-    }
-    plan_[unit] = option;
-    add(totals, units_.units()[unit].options[option], 1);
-    for (const int shared : units_.paid_by(unit, option)) {
-      if (++payers_[shared] == 1) add(totals, units_.shared_costs()[shared].cost, 1);
-    }
-  }
-
-  static void add(PlanTotals& totals, const PlanTotals& other, double sign) {
-    totals.seconds += sign * other.seconds;
-    totals.bytes += sign * other.bytes;
-    totals.damage += sign * other.damage;
-  }
-
-  const PlanUnits& units_;
-  UnitPlan plan_;
-  std::vector<int> payers_;  // by shared cost: how many units pay it
-  PlanTotals totals_;
-};
-
-// What sums that were made in another order may differ by is no gain.
-bool is_gain(double gain, double total) { return gain > 1e-12 * total; }
-
-class Descent {
- public:
-  Descent(const PlanUnits& units, const PlanGoal& goal)
-      : goal_(goal), moves_(moves_of(units)), plan_(units, first_plan(units, goal.quantities()[1])) {}
-
-  UnitPlan run() {
-    const auto [limited, least, third] = goal_.quantities();
-    const auto towards_budget = [&](const PlanTotals& before, const PlanTotals& after) {
-      const double saved = quantity(before, limited) - quantity(after, limited);
-      if (!is_gain(saved, quantity(before, limited))) return kNoMove;
-      const double needed = quantity(before, limited) - goal_.limit;
-      return score(std::min(saved, needed), quantity(after, least) - quantity(before, least));
-    };
-    const auto within_budget = [&](const PlanTotals& before, const PlanTotals& after) {
-      const double gain = quantity(before, least) - quantity(after, least);
-      if (!is_gain(gain, quantity(before, least)) || !goal_.is_met(after)) return kNoMove;
-      return score(gain, quantity(after, limited) - quantity(before, limited));
-    };
-    while (!goal_.is_met(plan_.totals()) && make_best_move(towards_budget)) continue;
-    UnitPlan met = plan_.plan();
-    while (goal_.is_met(plan_.totals())) {
-      met = plan_.plan();
-      if (!make_best_move(within_budget)) break;
-    }
-    return met;
-  }
-
- private:
-  using Score = std::pair<bool, double>;
-  static constexpr Score kNoMove{false, 0.0};
-
-  static UnitPlan first_plan(const PlanUnits& units, PlanQuantity least) {
-    UnitPlan plan;
-    for (const PlanUnit& unit : units.units()) plan.push_back(least_option(unit, least));
-    return plan;
-  }
-
-  // gain per cost; of what costs nothing the gain decides.
-  static Score score(double gain, double cost) { return {cost <= 0, cost <= 0 ? gain : gain / cost}; }
-
-  // Makes the move with the highest score_of(totals before, totals behind it), of equals the first; false where there
-  // is none.
-  template <typename F>
-  bool make_best_move(const F& score_of) {
-    Score best = kNoMove;
-    const Move* best_move = nullptr;
-    for (const Move& move : moves_) {
-      const Score move_score = score_of(plan_.totals(), plan_.totals_behind(move));
-      if (move_score <= best) continue;
-      best = move_score;
-      best_move = &move;
-    }
-    if (best_move == nullptr) return false;
-    plan_.make(*best_move);
-    return true;
-  }
-
-  PlanGoal goal_;
-  std::vector<Move> moves_;
-  MovingPlan plan_;
-};
+PlanTotals moved(PlanTotals totals, const PlanOption& from, const PlanOption& to) {
+  totals.seconds += to.seconds - from.seconds;
+  totals.bytes += to.bytes - from.bytes;
+  totals.damage += to.damage - from.damage;
+  return totals;
+}
 
 }  // namespace
 
-UnitPlan greedy_plan(const PlanUnits& units, const PlanGoal& goal) { return Descent(units, goal).run(); }
-
-PlanSolver::Found Greedy::search(const PlanUnits& units, const PlanGoal& goal) const {
-  return {.choice = greedy_plan(units, goal)};
+FoundPlan greedy(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings&) {
+  const PlanQuantity limited = goal.quantities()[0], least = goal.quantities()[1];
+  Plan plan, met;
+  for (const PlanDecision& decision : problem) plan.push_back(least_option(decision, least));
+  PlanTotals totals = evaluate(problem, plan);
+  const auto score_of = [&](const PlanTotals& after) {
+    const double saved = quantity(totals, limited) - quantity(after, limited);
+    const double gain = quantity(totals, least) - quantity(after, least);
+    if (!goal.is_met(totals)) {
+      const double needed = quantity(totals, limited) - goal.limit;
+      if (saved <= 1e-12 * quantity(totals, limited)) return kNoMove;
+      return score(std::min(saved, needed), -gain, 0.0);
+    }
+    return goal.is_met(after) ? score(gain, -saved, quantity(totals, least)) : kNoMove;
+  };
+  while (true) {
+    if (goal.is_met(totals)) met = plan;
+    Score best = kNoMove;
+    size_t best_decision = 0;
+    int best_option = 0;
+    for (size_t i = 0; i < problem.size(); ++i) {
+      const auto& options = problem[i].options;
+      for (size_t option = 0; option < options.size(); ++option) {
+        const Score found = score_of(moved(totals, options[plan[i]], options[option]));
+        if (found > best) {
+          best = found;
+          best_decision = i;
+          best_option = static_cast<int>(option);
+        }
+      }
+    }
+    if (best == kNoMove) break;
+    plan[best_decision] = best_option;
+    totals = evaluate(problem, plan);
+    if (!met.empty() && !goal.is_met(totals)) break;  // rounding
+  }
+  return {.plan = met.empty() ? plan : met};
 }
 
 }  // namespace mantissa

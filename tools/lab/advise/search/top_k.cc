@@ -1,40 +1,40 @@
-#include "tools/lab/advise/search/top_k.h"
+// Top-k: the k decisions that can do most damage keep their least damaging option, the others take a cheap one, as
+// layers are often chosen by hand. Costs play no part in which decisions are kept.
+//
+// Tries every k from 0 to the number of decisions, and as the cheap option first the least costly one, then each place
+// in the list of options, for the decisions that have it.
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
+
+#include "tools/lab/advise/search/solver.h"
 
 namespace mantissa {
-PlanSolver::Found TopK::search(const PlanUnits& units, const PlanGoal& goal) const {
-  const int count = units.size();
-  UnitPlan exact;
-  std::vector<double> sensitivity;
-  size_t most_options = 0;
-  for (const PlanUnit& unit : units.units()) {
-    exact.push_back(least_option(unit, PlanQuantity::kDamage));
-    const auto damage = [](const PlanTotals& option) { return option.damage; };
-    sensitivity.push_back(std::ranges::max(unit.options, {}, damage).damage);
-    most_options = std::max(most_options, unit.options.size());
-  }
-  std::vector<int> order(count);
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](int a, int b) { return sensitivity[a] > sensitivity[b]; });
 
-  Found found{.choice = exact};
-  const auto try_plan = [&](const UnitPlan& plan) {
-    ++found.plans_tried;
-    if (rank(goal, units.evaluate(plan)) < rank(goal, units.evaluate(found.choice))) found.choice = plan;
+FoundPlan top_k(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings&) {
+  Plan exact;
+  std::vector<double> sensitivity;
+  for (const PlanDecision& decision : problem) {
+    exact.push_back(least_option(decision, PlanQuantity::kDamage));
+    sensitivity.push_back(std::ranges::max(decision.options, {}, &PlanOption::damage).damage);
+  }
+  std::vector<size_t> order(problem.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return sensitivity[i]; });
+
+  FoundPlan found{.plan = exact};
+  const auto try_plan = [&](const Plan& plan) {
+    if (rank(goal, evaluate(problem, plan)) < rank(goal, evaluate(problem, found.plan))) found.plan = plan;
   };
-  const PlanQuantity cost = goal.budget == Budget::kMemory ? PlanQuantity::kBytes : PlanQuantity::kSeconds;
-  for (int low = -1; low < static_cast<int>(most_options); ++low) {
-    UnitPlan plan;
-    for (const PlanUnit& unit : units.units()) {
-      const bool has_it = low >= 0 && low < static_cast<int>(unit.options.size());
-      plan.push_back(has_it ? low : least_option(unit, cost));
+  for (int low = -1; low < most_options(problem); ++low) {
+    Plan plan;
+    for (const PlanDecision& decision : problem) {
+      const bool has_it = low >= 0 && low < std::ssize(decision.options);
+      plan.push_back(has_it ? low : least_option(decision, goal.cost()));
     }
     try_plan(plan);
-    for (const int unit : order) {
-      plan[unit] = exact[unit];
+    for (const size_t i : order) {
+      plan[i] = exact[i];
       try_plan(plan);
     }
   }

@@ -1,19 +1,92 @@
-// Plans for a model with one layer that was made sensitive on purpose.
+// Plans for a model with one layer that was made sensitive on purpose: choices, costs, memory, and what becomes of a
+// plan by its trials.
 #include "tools/lab/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
+#include <memory>
+#include <regex>
+#include <stdexcept>
 
 #include "tests/testing/weight_hash.h"
-#include "tests/tools/lab/advise/plan/planted_advice.h"
+#include "tests/tools/lab/analyze/sensitivity/planted_model.h"
+#include "tools/lab/advise/advice.h"
 #include "tools/lab/advise/plan/differentiable.h"
-#include "tools/lab/advise/plan/shared_options.h"
 
 namespace mantissa::testing {
 namespace {
+
+// A device whose products take time by their formats and nothing else takes any: the lower, the faster.
+class ProductCosts final : public CostModel {
+ public:
+  std::vector<Cost> costs(const StepCalls& step) override {
+    std::vector<Cost> found;
+    for (const KernelCall& call : step.calls) {
+      const double factor = call.format == ProductFormat::kF32 ? 4.0 : call.format == ProductFormat::kF8 ? 1.0 : 2.0;
+      found.push_back({.seconds = 1e-9 * factor * call.work.flops});
+    }
+    return found;
+  }
+  double link_bandwidth() const override { return 1e12; }
+};
+
+struct Analysed {
+  Analysed() {
+    plant(model.session);
+    SensitivityRequest request;
+    request.formats = {"bf16", "current"};
+    request.probes = 0;
+    sensitivity = analyze_sensitivity(request, model.session);
+  }
+  PlantedModel model{"plan_advice"};
+  SensitivityAnalysis sensitivity;
+};
+
+// The analysis takes longer than all plans that are made of it, and is made once.
+class PlantedAdvice : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { analysed_ = std::make_unique<Analysed>(); }
+  static void TearDownTestSuite() { analysed_.reset(); }
+
+  PlanAdvice plan(const std::string& budget) {
+    request_.budget = parse_budget(budget);
+    request_.most_wholes = 64;  // there are more than a million
+    return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
+                       analysed_->sensitivity, target_, 1);
+  }
+
+  static inline std::unique_ptr<Analysed> analysed_;
+  PlantedModel& model_ = analysed_->model;
+  PlanRequest request_;
+  ProductCosts costs_;
+  const Target target_{.title = "products alone",
+                       .costs = &costs_,
+                       .hardware = nullptr,
+                       .fp8_gemm_support = Fp8GemmSupport::kTensorScaled,
+                       .packing = nullptr};
+};
+std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string& layer) {
+  for (size_t i = 0; i < plan.size(); ++i) {
+    if (advice.places[i].name() == layer) return advice.places[i].options[static_cast<size_t>(plan[i])].name;
+  }
+  throw std::runtime_error("no layer " + layer);
+}
+
+// 16 bits throughout against a plan that was measured at this many times their step time.
+ReferenceResult measured_at(double ratio) {
+  ReferenceResult low{.name = "bf16"};
+  low.log_time = MeanDifference{
+      .pairs = 6, .mean = std::log(ratio), .interval = Interval{std::log(ratio) - 0.01, std::log(ratio) + 0.01}};
+  low.time_verdict = *judge(low.log_time->interval, 0.02, MorePairs::kNone);
+  return low;
+}
+
+// Without the line breaks of ReportText.
+std::string text_of(const PlanAdvice& advice) {
+  return std::regex_replace(to_text(advice).text(), std::regex("\n {2,}"), " ");
+}
 
 using PlanAdviceTest = PlantedAdvice;
 
@@ -29,12 +102,14 @@ bool keeps_planted_high(const PlanAdvice& advice, const Plan& plan) {
 
 // Everything in 8 bits takes some 50 % of everything in 16: what 60 % leave is for the layers that need it.
 TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
+  request_.compare_solvers = true;
   const PlanAdvice advice = plan("time=60%");
-  ASSERT_TRUE(advice.chosen.meets_budget) << to_text(advice);
+  ASSERT_TRUE(advice.meets_budget) << text_of(advice);
   EXPECT_LT(advice.uniform[2].cost.seconds, 0.55 * advice.uniform[1].cost.seconds) << "8 bits throughout";
+  EXPECT_EQ(advice.results.size(), 5u) << "all but the enumeration";
   for (const auto& [solver, result] : advice.results) {
     EXPECT_TRUE(result.meets_budget) << solver;
-    EXPECT_TRUE(keeps_planted_high(advice, result.plan)) << solver << "\n" << to_text(advice);
+    EXPECT_TRUE(keeps_planted_high(advice, result.plan)) << solver << "\n" << text_of(advice);
     const auto lowered = std::count_if(advice.places.begin(), advice.places.end(), [&](const PlannedPlace& layer) {
       return choice(advice, result.plan, layer.name()).starts_with("current");
     });
@@ -50,8 +125,8 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheMode
   };
   const PlanAdvice advice = plan("time=60%");
   EXPECT_EQ(weights_of(model_.session, std::string(kPlanted) + ".weight"), before);
-  EXPECT_TRUE(advice.chosen.meets_budget) << to_text(advice);
-  EXPECT_TRUE(keeps_planted_high(advice, advice.chosen.plan)) << to_text(advice);
+  EXPECT_TRUE(advice.meets_budget) << text_of(advice);
+  EXPECT_TRUE(keeps_planted_high(advice, advice.plan.choice)) << text_of(advice);
   EXPECT_EQ(advice.results.back().first, kDifferentiable);
 }
 
@@ -64,11 +139,11 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesTha
   const uint64_t before = weights();
   const PlanAdvice advice = plan("loss=0.02");
   PlanProblem problem = advice.problem;
-  for (PlanDecision& decision : problem.decisions) {
+  for (PlanDecision& decision : problem) {
     if (decision.name != kPlanted) continue;
     for (PlanOption& option : decision.options) option.damage = option.damage_error = 0.0;
   }
-  const SearchResult deceived = make_plan_solver("knapsack")->solve(problem, advice.goal);
+  const SearchResult deceived = solve("knapsack", problem, advice.goal);
   const SearchResult found = search_differentiably(model_.config, DType::kBF16, advice.places, problem, advice.goal,
                                                    {.steps = 80}, model_.session);
   EXPECT_EQ(weights(), before);
@@ -77,37 +152,60 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesTha
   EXPECT_TRUE(found.meets_budget);
 }
 
+TEST_F(PlanAdviceTest, RunsTheChosenSolverAloneUnlessAllAreCompared) {
+  constexpr const char* kTable = "Found by each solver";
+  request_.solver = "greedy";
+  const PlanAdvice alone = plan("time=60%");
+  ASSERT_EQ(alone.results.size(), 1u);
+  EXPECT_EQ(alone.results[0].first, "greedy");
+  EXPECT_EQ(text_of(alone).find(kTable), std::string::npos);
+  request_.compare_solvers = true;
+  const PlanAdvice compared = plan("time=60%");
+  EXPECT_NE(text_of(compared).find(kTable), std::string::npos);
+  EXPECT_EQ(compared.plan.choice, alone.plan.choice) << "the others change nothing";
+}
+
+TEST_F(PlanAdviceTest, CountsOptionsFromTheLeastCostOfTheirDecision) {
+  for (const PlanDecision& decision : plan("time=100%").problem) {
+    EXPECT_EQ(std::ranges::min(decision.options, {}, &PlanOption::seconds).seconds, 0.0) << decision.name;
+    EXPECT_EQ(std::ranges::min(decision.options, {}, &PlanOption::bytes).bytes, 0.0) << decision.name;
+  }
+}
+
 TEST_F(PlanAdviceTest, NamesTheNearestPlanWhereNoneMeetsTheBudget) {
+  request_.compare_solvers = true;
   const PlanAdvice advice = plan("time=10%");
-  EXPECT_FALSE(advice.chosen.meets_budget);
-  EXPECT_NE(to_text(advice).find("cannot be met: "), std::string::npos) << "memory plays no part";
-  EXPECT_EQ(to_text(advice).find("would exceed the budget"), std::string::npos) << "the plan itself does";
+  EXPECT_FALSE(advice.meets_budget);
+  EXPECT_NE(text_of(advice).find("cannot be met: "), std::string::npos) << "memory plays no part";
+  EXPECT_EQ(text_of(advice).find("would exceed the budget"), std::string::npos) << "the plan itself does";
   const nlohmann::json json = to_json(advice);
   for (const auto& [solver, result] : advice.results) {
     EXPECT_FALSE(result.meets_budget) << solver;
     EXPECT_FALSE(json.at("solvers").at(solver).at("meets_budget").get<bool>()) << solver;
   }
-  for (const FrontPlan& other : advice.front.plans) {
-    EXPECT_GE(other.totals.seconds, advice.chosen.totals.seconds * (1.0 - 1e-9)) << "the least that there is";
+  for (const Plan& other : advice.front.plans) {
+    EXPECT_GE(evaluate(advice.problem, other).seconds,
+              evaluate(advice.problem, advice.plan.choice).seconds * (1.0 - 1e-9))
+        << "the least that there is";
   }
 }
 
 TEST_F(PlanAdviceTest, ALossBudgetBuysTime) {
   const PlanAdvice strict = plan("loss=1e-9"), generous = plan("loss=10");
-  EXPECT_TRUE(generous.chosen.meets_budget);
+  EXPECT_TRUE(generous.meets_budget);
   EXPECT_LT(generous.plan.cost.seconds, strict.plan.cost.seconds);
   EXPECT_LE(strict.plan.damage, 1e-9);
   for (const PlannedPlace& layer : strict.places) {
-    EXPECT_EQ(choice(strict, strict.chosen.plan, layer.name()), "fp32");
+    EXPECT_EQ(choice(strict, strict.plan.choice, layer.name()), "fp32");
   }
 }
 
 TEST_F(PlanAdviceTest, WhatNoPlanDecidesAboutCountsAsWell) {
   request_.rest_damage = 0.5;
   const PlanAdvice impossible = plan("loss=0.4");
-  EXPECT_FALSE(impossible.chosen.meets_budget);
+  EXPECT_FALSE(impossible.meets_budget);
   EXPECT_EQ(impossible.plan.damage, 0.5) << "the least that there is: fp32 for all layers";
-  EXPECT_TRUE(plan("loss=0.6").chosen.meets_budget);
+  EXPECT_TRUE(plan("loss=0.6").meets_budget);
 }
 
 // Of moments, where one is harmless in 8 bits and the other is not.
@@ -132,30 +230,30 @@ class PlanAdviceOfState : public PlantedAdvice {
 
 TEST_F(PlanAdviceOfState, IsDecidedTogetherWithLayers) {
   const PlanAdvice advice = plan("memory=97%");
-  EXPECT_TRUE(advice.chosen.meets_budget) << to_text(advice);
-  EXPECT_NE(choice(advice, advice.chosen.plan, "optimizer.first_moment"), "fp32") << to_text(advice);
-  EXPECT_EQ(choice(advice, advice.chosen.plan, "optimizer.second_moment"), "fp32") << to_text(advice);
+  EXPECT_TRUE(advice.meets_budget) << text_of(advice);
+  EXPECT_NE(choice(advice, advice.plan.choice, "optimizer.first_moment"), "fp32") << text_of(advice);
+  EXPECT_EQ(choice(advice, advice.plan.choice, "optimizer.second_moment"), "fp32") << text_of(advice);
   EXPECT_NE(advice.config.optimizer.adamw.first_moment, MomentFormat::kF32);
   EXPECT_EQ(advice.config.optimizer.adamw.second_moment, MomentFormat::kF32);
   EXPECT_LT(advice.plan.cost.bytes, 0.97 * advice.uniform[1].cost.bytes);
-  EXPECT_NE(to_text(advice).find("optimizer.second_moment bf16_stochastic: gradients or the loss were not finite"),
+  EXPECT_NE(text_of(advice).find("optimizer.second_moment bf16_stochastic: gradients or the loss were not finite"),
             std::string::npos)
-      << to_text(advice);
+      << text_of(advice);
   EXPECT_NE(to_plan_yaml(advice, "a model").find("#   optimizer.first_moment: "), std::string::npos);
 }
 
 TEST_F(PlanAdviceOfState, CountsInWhatAPlanPromises) {
   PlanAdvice advice = plan("time=200%");
-  Plan lowered = advice.chosen.plan;
+  Plan lowered = advice.plan.choice;
   lowered.back() = 1;  // of what is left: fp32 and 8bit
   EXPECT_EQ(choice(advice, lowered, "optimizer.second_moment"), "8bit");
   lowered[lowered.size() - 2] = 0;
   const double before = evaluate(advice.problem, lowered).damage;
-  take_plan(advice, lowered, model_.config, target_, 1);
+  advice.take(lowered);
   EXPECT_GE(advice.plan.damage, 5.1) << "mean and one standard error";
   EXPECT_EQ(advice.plan.damage, before + advice.rest_damage);
-  EXPECT_TRUE(breaks_promise(
-      advice, {.name = "fp32", .loss = MeanDifference{.pairs = 3, .mean = 9.0, .interval = Interval{8.0, 10.0}}}));
+  EXPECT_TRUE(advice.breaks_promise(
+      {.name = "fp32", .loss = MeanDifference{.pairs = 3, .mean = 9.0, .interval = Interval{8.0, 10.0}}}));
 }
 
 // Which runs of one rank have none of.
@@ -163,38 +261,38 @@ TEST_F(PlanAdviceOfState, PromisesRunsNothingOfAWire) {
   for (PlannedPlace& place : planned_shared(model_.config, DType::kBF16, {kWire}, 2)) places_.push_back(place);
   request_.shared_damages.push_back({"comm.wire_dtype", "bf16", {.mean = 0.25}});
   PlanAdvice advice = plan("time=200%");
-  Plan wired = advice.chosen.plan;
+  Plan wired = advice.plan.choice;
   wired.back() = 1;
-  take_plan(advice, wired, model_.config, target_, 1);
+  advice.take(wired);
   EXPECT_EQ(choice(advice, wired, "comm.wire_dtype"), "bf16");
-  EXPECT_NEAR(promised_to_runs(advice), advice.plan.damage - 0.25, 1e-12);
+  EXPECT_NEAR(advice.promised_to_runs(), advice.plan.damage - 0.25, 1e-12);
 }
 
 TEST_F(PlanAdviceTest, APlanThatIsMeasuredSlowerThanTheBudgetOfTimeOrLossIsFoundOut) {
   const PlanAdvice as_fast = plan("time=100%"), slower = plan("time=130%"), loss = plan("loss=10"),
                    memory = plan("memory=100%");
-  EXPECT_TRUE(exceeds_measured(as_fast, measured_at(1.1)));
-  EXPECT_FALSE(exceeds_measured(as_fast, measured_at(1.01))) << "equal, within the margin";
-  EXPECT_FALSE(exceeds_measured(as_fast, measured_at(0.9)));
-  EXPECT_FALSE(exceeds_measured(as_fast, {.name = "bf16"})) << "not measured";
-  EXPECT_FALSE(exceeds_measured(slower, measured_at(1.1))) << "the budget allows it";
-  EXPECT_TRUE(exceeds_measured(slower, measured_at(1.4)));
-  EXPECT_TRUE(exceeds_measured(loss, measured_at(1.1))) << "such a plan is to be fast";
-  EXPECT_FALSE(exceeds_measured(memory, measured_at(1.1)));
+  EXPECT_TRUE(as_fast.exceeds_measured(measured_at(1.1)));
+  EXPECT_FALSE(as_fast.exceeds_measured(measured_at(1.01))) << "equal, within the margin";
+  EXPECT_FALSE(as_fast.exceeds_measured(measured_at(0.9)));
+  EXPECT_FALSE(as_fast.exceeds_measured({.name = "bf16"})) << "not measured";
+  EXPECT_FALSE(slower.exceeds_measured(measured_at(1.1))) << "the budget allows it";
+  EXPECT_TRUE(slower.exceeds_measured(measured_at(1.4)));
+  EXPECT_TRUE(loss.exceeds_measured(measured_at(1.1))) << "such a plan is to be fast";
+  EXPECT_FALSE(memory.exceeds_measured(measured_at(1.1)));
 }
 
 TEST_F(PlanAdviceTest, AUniformPrecisionTakesThePlaceOfAPlan) {
   PlanAdvice advice = plan("time=100%");
-  take_uniform(advice, "bf16", model_.config, target_, 1);
-  for (const PlannedPlace& layer : advice.places) EXPECT_EQ(choice(advice, advice.chosen.plan, layer.name()), "bf16");
-  EXPECT_TRUE(advice.chosen.meets_budget);
+  advice.take(advice.uniform[1].choice);
+  for (const PlannedPlace& layer : advice.places) EXPECT_EQ(choice(advice, advice.plan.choice, layer.name()), "bf16");
+  EXPECT_TRUE(advice.meets_budget);
   EXPECT_EQ(advice.plan.cost.seconds, advice.uniform[1].cost.seconds);
 }
 
 TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {
   const PlanAdvice advice = plan("time=60%");
   // Products are all that takes time here, and those of layers are independent of each other.
-  EXPECT_NEAR(advice.plan.cost.seconds, advice.common.seconds + advice.chosen.totals.seconds,
+  EXPECT_NEAR(advice.plan.cost.seconds, advice.common.seconds + evaluate(advice.problem, advice.plan.choice).seconds,
               1e-6 * advice.plan.cost.seconds);
   const std::string yaml = to_plan_yaml(advice, "a model");
   EXPECT_NE(yaml.find("# A plan of precision for a model"), std::string::npos);
@@ -203,6 +301,191 @@ TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {
   const nlohmann::json json = to_json(advice);
   EXPECT_EQ(json.at("places").size(), advice.places.size());
   EXPECT_EQ(json.at("solvers").size(), advice.results.size());
+}
+
+// ---- Costs and memory.
+
+const Evaluation& evaluation(const Advice& advice, const std::string& name) {
+  return *std::ranges::find(advice.evaluations, name, &Evaluation::name);
+}
+
+// A CPU keeps packed weights over micro-batches, which plays no part on a GPU.
+TEST(PlanCosts, AreThoseThatAdviceHasForTheDevice) {
+  const SmallRun run("plan_costs");
+  const Config config = load_config(run.config_path(), {"device=cpu"});
+  const Config low = with_plan(config, DType::kBF16, {}, {});
+  EXPECT_GT(predict_memory_table(low, 1).packed, 0u) << "or the CPU that is here says nothing";
+  Roofline roofline(find_hardware("h100"));
+  ProductCosts costs;
+  const Target absent = absent_target(find_hardware("h100"), roofline), present{.title = "here", .costs = &costs};
+  for (const Target& target : {absent, present}) {
+    for (const int ranks : {1, 2}) {
+      const Advice advice = advise("a model", config, candidates_of(config, {"bf16"}), ranks, target);
+      const Evaluation& bf16 = evaluation(advice, "bf16");
+      const StepCost cost = step_cost(low, target, ranks);
+      EXPECT_EQ(cost.bytes, static_cast<double>(bf16.memory.total())) << target.title << " " << ranks;
+      EXPECT_EQ(cost.seconds, bf16.prediction.step_seconds()) << target.title << " " << ranks;
+      EXPECT_EQ(bf16.memory.packed > 0, target.hardware == nullptr) << target.title << " " << ranks;
+    }
+  }
+}
+
+class PlanMemory : public PlantedAdvice {
+ protected:
+  PlanAdvice plan_with(double memory_bytes, const std::string& budget = "time=60%") {
+    request_.budget = parse_budget(budget);
+    Target target = target_;
+    target.memory_bytes = memory_bytes;
+    return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
+                       analysed_->sensitivity, target, 1);
+  }
+};
+
+TEST_F(PlanMemory, PlansTakeNoMoreThanTheDeviceHas) {
+  const PlanAdvice unknown = plan_with(0.0, "time=90%"), smaller = plan_with(unknown.plan.cost.bytes - 1.0, "time=90%");
+  EXPECT_TRUE(smaller.plan.cost.fits()) << text_of(smaller);
+  EXPECT_LT(smaller.plan.cost.bytes, unknown.plan.cost.bytes);
+  EXPECT_TRUE(smaller.meets_budget);
+  EXPECT_FALSE(smaller.uniform[0].cost.fits()) << "fp32";
+}
+
+TEST_F(PlanMemory, ABudgetThatMemoryPreventsIsSaidToBe) {
+  const PlanAdvice unknown = plan_with(0.0, "loss=1e-12");  // fp32 throughout, which takes most
+  ASSERT_TRUE(unknown.meets_budget);
+  const PlanAdvice smaller = plan_with(unknown.plan.cost.bytes - 1.0, "loss=1e-12");
+  EXPECT_TRUE(smaller.plan.cost.fits());
+  EXPECT_FALSE(smaller.meets_budget);
+  EXPECT_NE(text_of(smaller).find("cannot be met within the hardware's memory of "), std::string::npos)
+      << text_of(smaller);
+}
+
+TEST_F(PlanMemory, WhereNoPlanFitsThatIsSaid) {
+  constexpr const char* kWarning = "It does not fit: it takes ";
+  const PlanAdvice unknown = plan_with(0.0);
+  const double bytes = unknown.plan.cost.bytes;
+  for (const PlanAdvice& advice : {unknown, plan_with(bytes)}) {
+    EXPECT_EQ(text_of(advice).find(kWarning), std::string::npos) << text_of(advice);
+    EXPECT_TRUE(to_json(advice).at("plan").at("fits").get<bool>());
+  }
+  const PlanAdvice large = plan_with(1024.0);
+  EXPECT_NE(text_of(large).find(kWarning + to_text(PlanQuantity::kBytes, large.plan.cost.bytes) +
+                                " of memory, and the hardware has "),
+            std::string::npos)
+      << text_of(large);
+  EXPECT_NE(to_plan_yaml(large, "a model").find("# " + std::string(kWarning)), std::string::npos);
+  EXPECT_FALSE(to_json(large).at("plan").at("fits").get<bool>());
+  EXPECT_FALSE(to_json(large).at("uniform")[0].at("fits").get<bool>()) << "fp32, which takes more";
+}
+
+// ---- Trials of plans.
+
+// Of a plan beside 16 bits and fp32.
+struct Outcome {
+  ReferenceResult low{.name = "bf16"};
+  double above_fp32 = 0.0;  // nats, +- 0.01
+};
+
+PlanValidation validation_of(const Outcome& outcome) {
+  const MeanDifference loss{.pairs = 3,
+                            .mean = outcome.above_fp32,
+                            .interval = Interval{outcome.above_fp32 - 0.01, outcome.above_fp32 + 0.01}};
+  return {.seeds = 3, .against = {outcome.low, {.name = "fp32", .loss = loss}}};
+}
+
+Outcome worse_than_16_bits(double above_fp32) {
+  return {.low = {.name = "bf16", .loss_verdict = ComparisonVerdict::kWorse}, .above_fp32 = above_fp32};
+}
+
+class PlanTrials : public PlantedAdvice {
+ protected:
+  // Tries the plan; the n-th trial is said to have had the n-th outcome, and all behind the last the last.
+  PlanAdvice try_with(PlanAdvice advice, const std::vector<Outcome>& outcomes) {
+    const auto train = [&](const Config& config) {
+      tried_.push_back(to_yaml(config));
+      return validation_of(outcomes[std::min(tried_.size(), outcomes.size()) - 1]);
+    };
+    try_plan(train, advice);
+    EXPECT_EQ(tried_.back(), to_yaml(advice.config)) << "what was validated is the plan";
+    return advice;
+  }
+
+  std::vector<std::string> tried_;  // configurations
+};
+
+constexpr double kMuch = 1.0;  // nats, more than any plan below promises
+
+TEST_F(PlanTrials, APlanThatKeepsItsPromiseStaysEvenWhereItIsWorseThan16Bits) {
+  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {worse_than_16_bits(0.0)});
+  EXPECT_EQ(tried_.size(), 1u);
+  EXPECT_EQ(tried.plan.choice, advice.plan.choice);
+  EXPECT_EQ(tried.promotions, 0);
+  EXPECT_NE(text_of(tried).find(": kept"), std::string::npos) << text_of(tried);
+}
+
+TEST_F(PlanTrials, APlanThatBreaksItsPromiseGivesBackWhatDoesDamage) {
+  const PlanAdvice advice = plan("time=60%");
+  ASSERT_GT(evaluate(advice.problem, advice.plan.choice).damage, 0.0);
+  const PlanAdvice tried = try_with(advice, {{.above_fp32 = kMuch}, {.above_fp32 = 0.0}});
+  EXPECT_EQ(tried.promotions, 1);
+  EXPECT_EQ(tried_.size(), 2u);
+  EXPECT_LE(evaluate(tried.problem, tried.plan.choice).damage,
+            evaluate(advice.problem, advice.plan.choice).damage / 2.0);
+  EXPECT_NE(text_of(tried).find("given options back, 1 times"), std::string::npos) << text_of(tried);
+}
+
+TEST_F(PlanTrials, GivesBackSoOftenAndNoMore) {
+  const PlanAdvice tried = try_with(plan("time=60%"), {{.above_fp32 = kMuch}});
+  EXPECT_LE(tried.promotions, kMostPromotions);
+  EXPECT_GT(tried.promotions, 0);
+  EXPECT_EQ(static_cast<int>(tried_.size()), tried.promotions + 1);
+  EXPECT_NE(text_of(tried).find("not kept"), std::string::npos) << text_of(tried);
+}
+
+// With a seed that 16 bits fail with as well.
+TEST_F(PlanTrials, APlanThatFailsWhereFp32ComesThroughGivesBack) {
+  PlanAdvice advice = plan("time=60%");
+  const auto train = [&](const Config& config) {
+    tried_.push_back(to_yaml(config));
+    if (tried_.size() > 1) return validation_of({.above_fp32 = 0.0});
+    return PlanValidation{.seeds = 1,
+                          .failure = "a loss that is not finite",
+                          .against = {{.name = "bf16"}, {.name = "fp32", .loss_verdict = ComparisonVerdict::kWorse}}};
+  };
+  try_plan(train, advice);
+  EXPECT_EQ(advice.promotions, 1);
+  EXPECT_EQ(tried_.size(), 2u);
+}
+
+TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
+  PlanAdvice advice = plan("time=60%");
+  const PlanAdvice unlimited = try_with(advice, {{.above_fp32 = kMuch}});
+  advice.target.memory_bytes = advice.plan.cost.bytes;
+  ASSERT_GT(unlimited.plan.cost.bytes, advice.target.memory_bytes) << "else nothing is to be refused";
+  advice.take(advice.plan.choice);
+  try_plan([&](const Config&) { return validation_of({.above_fp32 = kMuch}); }, advice);
+  EXPECT_TRUE(advice.plan.cost.fits()) << text_of(advice);
+  EXPECT_LT(advice.promotions, unlimited.promotions);
+}
+
+TEST_F(PlanTrials, APlanThatIsSlowerOrWorseGivesWayTo16BitsThatMeetTheBudget) {
+  for (const Outcome& outcome : {Outcome{.low = measured_at(1.1)}, worse_than_16_bits(0.0)}) {
+    tried_.clear();
+    const PlanAdvice tried = try_with(plan("time=100%"), {outcome, {.low = measured_at(1.0)}});
+    for (const PlannedPlace& layer : tried.places) EXPECT_EQ(choice(tried, tried.plan.choice, layer.name()), "bf16");
+    EXPECT_TRUE(tried.gave_way.has_value());
+    EXPECT_EQ(tried_.size(), 2u);
+    EXPECT_EQ(tried.promotions, 0);
+    EXPECT_NE(text_of(tried).find("did worse than bf16 throughout"), std::string::npos) << text_of(tried);
+  }
+}
+
+TEST_F(PlanTrials, WhatIsSlowerWhere16BitsDoNotMeetTheBudgetIsSaid) {
+  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {{.low = measured_at(1.1)}});
+  EXPECT_EQ(tried.plan.choice, advice.plan.choice);
+  EXPECT_FALSE(tried.gave_way.has_value());
+  EXPECT_EQ(tried_.size(), 1u);
+  EXPECT_NE(text_of(tried).find("slower than bf16 throughout, and not what the budget asks for"), std::string::npos)
+      << text_of(tried);
 }
 
 }  // namespace

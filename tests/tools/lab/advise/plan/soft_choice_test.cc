@@ -1,4 +1,4 @@
-#include "tools/lab/advise/plan/soft_choice.h"
+#include "tools/lab/advise/plan/differentiable.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include "tests/tools/lab/advise/search/random_problems.h"
-#include "tools/lab/advise/search/plan_solver.h"
+#include "tools/lab/advise/search/solver.h"
 
 namespace mantissa::testing {
 namespace {
@@ -21,13 +21,11 @@ PlanDecision decision(const std::string& name, double damage) {
                       {.name = "fp8", .seconds = 1.0, .damage = damage}}};
 }
 
-PlanProblem problem() {
-  return {.decisions = {decision("a", 1.0), decision("b", 0.1), decision("c", 0.02), decision("d", 0.3)}};
-}
+PlanProblem problem() { return {decision("a", 1.0), decision("b", 0.1), decision("c", 0.02), decision("d", 0.3)}; }
 
 std::vector<std::vector<double>> damages(const PlanProblem& problem) {
   std::vector<std::vector<double>> found;
-  for (const PlanDecision& one : problem.decisions) {
+  for (const PlanDecision& one : problem) {
     auto& options = found.emplace_back();
     for (const PlanOption& option : one.options) options.push_back(option.damage);
   }
@@ -51,7 +49,7 @@ TEST(SoftChoice, MeetsBudgetsAndIsNotFarFromTheBest) {
   for (double limit = 4.0; limit <= 16.0; limit += 0.5) {
     const PlanGoal goal{.budget = Budget::kTime, .limit = limit};
     const PlanTotals found = evaluate(numbers, learnt(numbers, limit).settle());
-    const SearchResult best = make_plan_solver("enumeration")->solve(numbers, goal);
+    const SearchResult best = solve("enumeration", numbers, goal);
     EXPECT_TRUE(goal.is_met(found)) << limit;
     const double gap = found.damage - best.totals.damage;
     EXPECT_GE(gap, -1e-12) << limit;
@@ -69,13 +67,11 @@ struct Gaps {
 };
 
 // Told the truth for so many steps about problems whose optimum is enumerated: as the other solvers
-// (plan_solver_test.cc), without groups and shared costs, which play no part in probabilities.
+// (solver_test.cc).
 Gaps gaps_after(int64_t steps) {
   Gaps gaps;
   for (uint64_t seed = 200; seed < 208; ++seed) {
-    PlanProblem random = random_problem(seed, 5 + static_cast<int>(seed % 8));
-    random.groups.clear();
-    random.shared_costs.clear();
+    const PlanProblem random = random_problem(seed, 5 + static_cast<int>(seed % 8));
     for (const PlanGoal& goal : budgets_of(random, seed)) {
       SoftChoice soft(random, goal, kSteps, 1);
       for (int64_t step = 0; step < steps; ++step) soft.learn(damages(random));
@@ -130,7 +126,7 @@ TEST(SoftChoice, ALossBudgetLimitsWhatIsMeasured) {
   };
   const Plan predicted = settled(0.1, 0.0);
   EXPECT_EQ(predicted, (Plan{1, 2, 2, 2})) << "as it was predicted: 0.48 of 0.5";
-  EXPECT_EQ(make_plan_solver("enumeration")->solve(numbers, goal).plan, predicted);
+  EXPECT_EQ(solve("enumeration", numbers, goal).plan, predicted);
   EXPECT_LT(settled(5.0, 0.0)[1], 2) << "b in 8 bits alone exceeds the limit";
   const PlanTotals left = evaluate(numbers, settled(0.1, 0.3));
   EXPECT_LE(left.damage, 0.2) << "plans do 0.3 beyond the sum of their options";

@@ -1,0 +1,145 @@
+// Problems, budgets and reasons.
+#include "tools/lab/advise/search/solver.h"
+
+#include <gtest/gtest.h>
+
+#include "core/base/error.h"
+#include "tests/testing/error_of.h"
+
+namespace mantissa {
+namespace {
+
+using testing::error_of;
+
+PlanProblem three_decisions() {
+  return {{"q",
+           {{.name = "bf16", .seconds = 2, .bytes = 20, .damage_error = 3},
+            {.name = "fp8", .seconds = 1, .bytes = 10, .damage = 0.5, .damage_error = 3}}},
+          {"k",
+           {{.name = "bf16", .seconds = 2, .bytes = 20},
+            {.name = "fp8", .seconds = 1, .bytes = 10, .damage = 0.25, .damage_error = 4}}},
+          {"up", {{.name = "bf16", .seconds = 8, .bytes = 80}, {.name = "fp8", .seconds = 4, .bytes = 40}}}};
+}
+
+TEST(PlanProblem, AddsUp) {
+  const PlanProblem problem = three_decisions();
+  const PlanTotals exact = evaluate(problem, {0, 0, 0}), low = evaluate(problem, {1, 1, 1});
+  EXPECT_EQ(exact.seconds, 12);
+  EXPECT_EQ(exact.bytes, 120);
+  EXPECT_EQ(exact.damage, 0);
+  EXPECT_EQ(exact.damage_error(), 3);
+  EXPECT_EQ(low.seconds, 6);
+  EXPECT_EQ(low.bytes, 60);
+  EXPECT_EQ(low.damage, 0.75);
+  EXPECT_EQ(low.damage_error(), 5);
+}
+
+TEST(PlanProblem, RanksByExcessThenByWhatIsToBeLeast) {
+  const PlanTotals totals{.seconds = 2, .bytes = 3, .damage = 5};
+  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 2}, totals), (PlanRank{0, 5, 2, 3}));
+  EXPECT_EQ(rank({.budget = Budget::kTime, .limit = 1.5}, totals), (PlanRank{0.5, 5, 2, 3}));
+  EXPECT_EQ(rank({.budget = Budget::kMemory, .limit = 4}, totals), (PlanRank{0, 5, 3, 2}));
+  EXPECT_EQ(rank({.budget = Budget::kLoss, .limit = 4}, totals), (PlanRank{1, 2, 5, 3}));
+}
+
+// A budget made by adding the same numbers in another order is met.
+TEST(PlanProblem, ToleratesTheRoundingOfSums) {
+  const PlanGoal goal{.budget = Budget::kTime, .limit = 0.3};
+  EXPECT_TRUE(goal.is_met({.seconds = 0.1 + 0.2}));
+  EXPECT_FALSE(goal.is_met({.seconds = 0.3 + 1e-11}));
+}
+
+template <typename F>
+std::string error_with(const F& change) {
+  PlanProblem problem = three_decisions();
+  change(problem);
+  return error_of([&] { check_problem(problem); });
+}
+
+TEST(PlanProblem, NamesWhatIsWrongWithIt) {
+  EXPECT_EQ(error_of([] { check_problem({}); }), "[plan] there must be at least one decision, got none");
+  EXPECT_EQ(error_with([](PlanProblem& p) { p[1].name = "q"; }),
+            "[plan] there are two decisions q; give them different names");
+  EXPECT_EQ(error_with([](PlanProblem& p) { p[2].options.clear(); }),
+            "[plan] up must have at least one option, got none");
+  EXPECT_EQ(error_with([](PlanProblem& p) { p[2].options[1].name = "bf16"; }),
+            "[plan] up has the option bf16 twice; give options different names");
+  EXPECT_EQ(error_with([](PlanProblem& p) { p[2].options[1].seconds = -1; }),
+            "[plan] the seconds of up in fp8 must be a finite number from 0 on, got -1; measure it again, or leave the "
+            "option out");
+  EXPECT_EQ(error_with([](PlanProblem& p) { p[0].options[0].bytes = 1.0 / 0.0; }),
+            "[plan] the bytes of q in bf16 must be a finite number from 0 on, got inf; measure it again, or leave the "
+            "option out");
+  EXPECT_EQ(error_with([](PlanProblem& p) { p[1].options[1].damage_error = -4; }),
+            "[plan] the damage's standard error of k in fp8 must be a finite number from 0 on, got -4; measure it "
+            "again, or leave the option out");
+}
+
+TEST(PlanProblem, RefusesPlansThatItCannotHave) {
+  const PlanProblem problem = three_decisions();
+  const auto error_for = [&](const Plan& plan) { return error_of([&] { evaluate(problem, plan); }); };
+  EXPECT_EQ(error_for({0, 0}), "[plan] a plan must have an option for each of 3 decisions, got 2");
+  EXPECT_EQ(error_for({0, 0, 2}), "[plan] up has 2 options, counted from 0; the plan takes 2");
+  EXPECT_EQ(error_for({0, -1, 0}), "[plan] k has 2 options, counted from 0; the plan takes -1");
+}
+
+// ---- Budgets.
+
+constexpr PlanTotals kLow{.seconds = 0.2, .bytes = 1000.0};
+
+TEST(BudgetText, TakesUnits) {
+  EXPECT_DOUBLE_EQ(parse_budget("time=12ms").limit(kLow), 0.012);
+  EXPECT_DOUBLE_EQ(parse_budget("time=0.5").limit(kLow), 0.5);
+  EXPECT_DOUBLE_EQ(parse_budget("time=3us").limit(kLow), 3e-6);
+  EXPECT_DOUBLE_EQ(parse_budget("memory=1.5GiB").limit(kLow), 1.5 * 1024 * 1024 * 1024);
+  EXPECT_DOUBLE_EQ(parse_budget("memory=2e6").limit(kLow), 2e6);
+  EXPECT_DOUBLE_EQ(parse_budget("loss=0.01").limit(kLow), 0.01);
+  EXPECT_EQ(parse_budget("loss=0.01nats").kind, Budget::kLoss);
+}
+
+TEST(BudgetText, TakesPerCentOfThe16BitStep) {
+  EXPECT_DOUBLE_EQ(parse_budget("time=90%").limit(kLow), 0.18);
+  EXPECT_DOUBLE_EQ(parse_budget("memory=150%").limit(kLow), 1500.0);
+}
+
+TEST(BudgetText, RefusesOtherTexts) {
+  for (const std::string text : {"", "time", "time=", "time=fast", "time=-1ms", "time=0", "time=1GiB", "time=nan",
+                                 "time=inf", "memory=1GB", "loss=5%", "speed=1", "time=1ms2", "memory=1e300GiB"}) {
+    const std::string error = error_of([&] { parse_budget(text); });
+    EXPECT_NE(error.find("got '" + text + "'"), std::string::npos) << error;
+  }
+}
+
+// ---- Reasons.
+
+TEST(PlanReasons, SayWhatAnOptionSavesAndCostsAndWhatWouldComeNext) {
+  const PlanProblem problem{{"up",
+                             {{.name = "fp32", .seconds = 8e-3},
+                              {.name = "bf16", .seconds = 4e-3, .damage = 1e-4},
+                              {.name = "fp8", .seconds = 2e-3, .damage = 4e-4}}},
+                            {"head",
+                             {{.name = "fp32", .seconds = 8e-3},
+                              {.name = "bf16", .seconds = 6e-3, .damage = 0.02},
+                              {.name = "fp8", .seconds = 5e-3, .damage = 0.5}}},
+                            {"norm", {{.name = "fp32", .seconds = 1e-3}}}};
+  const Plan plan{2, 0, 0};
+  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kTime, .limit = 14e-3}, plan),
+            (std::vector<std::string>{
+                "fp8: saves 6 ms (35.3 %) against fp32, costs 0.0004 nats; bf16 instead: +2 ms, -0.0003 nats",
+                "kept fp32: bf16 would cost 0.02 nats for 2 ms", "kept fp32: nothing here saves time"}));
+  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kTime, .limit = 12e-3}, plan)[0],
+            "fp8: saves 6 ms (35.3 %) against fp32, costs 0.0004 nats; bf16 instead would exceed the budget by 1 ms");
+  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kMemory, .limit = 0}, plan)[1],
+            "kept fp32: nothing here saves memory");
+}
+
+TEST(PlanReasons, NameErrorsOfDamagesAndWhatAnOptionAdds) {
+  const PlanProblem problem{{"q",
+                             {{.name = "bf16", .seconds = 1e-3, .damage_error = 3e-5},
+                              {.name = "fp8", .seconds = 3e-3, .damage = 0.25, .damage_error = 4e-5}}}};
+  EXPECT_EQ(plan_reasons(problem, {.budget = Budget::kTime, .limit = 5e-3}, {1})[0],
+            "fp8: adds 2 ms (200.0 %) against bf16, costs 0.25 nats (+-5e-05); bf16 instead: -2 ms, -0.25 nats");
+}
+
+}  // namespace
+}  // namespace mantissa

@@ -1,0 +1,164 @@
+#include <fmt/core.h>
+
+#include <span>
+
+#include "tools/lab/advise/advice.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kMib = 1024.0 * 1024.0;
+constexpr size_t kOpsShown = 16;
+
+Json known(double value) { return value > 0.0 ? Json(value) : Json(); }
+
+Json figures(const Hardware& hardware) {
+  Json flops = Json::object();
+  for (const ProductFormat format : kAllProductFormats) {
+    if (hardware.peak(format) > 0.0) flops[std::string(name(format))] = hardware.peak(format);
+  }
+  return {{"name", hardware.name},
+          {"title", hardware.title},
+          {"flops", flops},
+          {"memory_bytes", hardware.memory_bytes},
+          {"memory_bandwidth", hardware.memory_bandwidth},
+          {"link_bandwidth", hardware.link_bandwidth},
+          {"watts", hardware.watts},
+          {"joules_per_byte", hardware.joules_per_byte},
+          {"source", hardware.source}};
+}
+
+Json figures(const MemoryTable& memory) {
+  return {{"weights", memory.state.weights},   {"gradients", memory.state.gradients},
+          {"masters", memory.state.masters},   {"moments", memory.state.moments},
+          {"activations", memory.activations}, {"buffers", memory.state.buffers + memory.casts},
+          {"packed", memory.packed},           {"total", memory.total()}};
+}
+
+Json figures(const OpCost& cost) {
+  return {
+      {"phase", cost.phase},    {"op", cost.op},       {"format", cost.flops > 0.0 ? Json(name(cost.format)) : Json()},
+      {"calls", cost.calls},    {"flops", cost.flops}, {"bytes", cost.bytes},
+      {"seconds", cost.seconds}};
+}
+
+Json figures(const Evaluation& found, const Advice& advice) {
+  Json json = {{"name", found.name},
+               {"configured", found.is_configured},
+               {"runs", name(found.support)},
+               {"reason", found.reason}};
+  if (!found.runs()) return json;
+  const Prediction& prediction = found.prediction;
+  json.update({{"step_seconds", prediction.step_seconds()},
+               {"tokens_per_second", static_cast<double>(advice.tokens_per_step) / prediction.step_seconds()},
+               {"speedup", known(found.speedup)},
+               {"speedup_bound", known(found.bound)},
+               {"kernel_seconds", prediction.kernel_seconds},
+               {"sent_bytes", prediction.sent_bytes},
+               {"sent_seconds", prediction.sent_seconds()},
+               {"exposed_seconds", prediction.exposed_seconds},
+               {"joules", known(prediction.joules)},
+               {"fits", found.fits},
+               {"memory_bytes", figures(found.memory)},
+               {"ops", Json::array()}});
+  for (const OpCost& cost : prediction.ops) json["ops"].push_back(figures(cost));
+  return json;
+}
+
+void add_hardware(const Json& hardware, ReportText& text) {
+  const auto figure = [&](const char* key) { return hardware[key].get<double>(); };
+  std::string rates;
+  for (const ProductFormat format : kAllProductFormats) {
+    const std::string word(name(format));
+    if (hardware["flops"].contains(word)) {
+      rates +=
+          fmt::format("{}{} {:.1f}", rates.empty() ? "" : ", ", word, hardware["flops"][word].get<double>() * 1e-12);
+    }
+  }
+  text.line(
+      fmt::format("\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; "
+                  "{:.1f} pJ a byte of memory\n"
+                  "Times are a roofline of the data sheet: no step is faster, real ones are slower. Energy assumes all "
+                  "power in the arithmetic at its peak, plus the traffic of memory; of a rank, without links.",
+                  hardware["title"].get<std::string>(), hardware["source"].get<std::string>(), rates,
+                  figure("memory_bytes") * 1e-9, figure("memory_bandwidth") * 1e-9, figure("link_bandwidth") * 1e-9,
+                  figure("watts"), figure("joules_per_byte") * 1e12));
+}
+
+// Time of a step by operation, and memory of a rank.
+void add_step(const Json& best, ReportText& text) {
+  const std::string name = best["name"];
+  const double step = best["step_seconds"];
+  Json ops = Json::array();
+  for (const Json& op : best["ops"]) {
+    if (ops.size() == kOpsShown) break;
+    ops.push_back(op);
+    if (!op["format"].is_null())
+      ops.back()["op"] = fmt::format("{} {}", op["op"].get<std::string>(), op["format"].get<std::string>());
+    const double seconds = op["seconds"];
+    ops.back()["flops"] = known(op["flops"].get<double>() / seconds);
+    ops.back()["bytes"] = known(op["bytes"].get<double>() / seconds);
+  }
+  if (best["exposed_seconds"] > 0.0) {
+    ops.push_back({{"phase", ""}, {"op", "waiting for links"}, {"calls", ""}, {"seconds", best["exposed_seconds"]}});
+  }
+  text.line(fmt::format("\nwhere the time of a step in {} goes:", name))
+      .table(ops, {{"operation", "op"},
+                   {"phase", "phase"},
+                   {"calls", "calls"},
+                   {"ms", "seconds", in_format("{:.4f}", 1e3)},
+                   {"%", "seconds", in_format("{:.1f}", 100.0 / step)},
+                   {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
+                   {"GB/s", "bytes", in_format("{:.2f}", 1e-9)}});
+  std::string memory;
+  for (const char* category : {"weights", "gradients", "masters", "moments", "activations", "buffers", "packed"}) {
+    const double bytes = best["memory_bytes"][category];
+    if (bytes > 0.0 || category != std::string_view("packed")) {
+      memory += fmt::format("{} {} {:.1f}", memory.empty() ? "" : ",", category, bytes / kMib);
+    }
+  }
+  text.line(fmt::format("\nmemory of a rank in {}, MiB:{}", name, memory));
+}
+
+}  // namespace
+
+Json to_json(const Advice& advice) {
+  Json json = {{"model", advice.model},
+               {"device", advice.device},
+               {"hardware", advice.hardware ? figures(*advice.hardware) : Json()},
+               {"ranks", advice.ranks},
+               {"parameters", advice.parameters},
+               {"tokens_per_step", advice.tokens_per_step},
+               {"verdict", advice.verdict},
+               {"precisions", Json::array()}};
+  for (const Evaluation& found : advice.evaluations) json["precisions"].push_back(figures(found, advice));
+  return json;
+}
+
+ReportText to_text(const Advice& advice) {
+  const Json json = to_json(advice);
+  Json rows = json["precisions"];
+  for (Json& row : rows) {
+    if (row["configured"] == true) row["name"] = row["name"].get<std::string>() + " *";
+  }
+  ReportText text;
+  text.line(fmt::format("{}\n\n{}: {:.2f} million parameters, {} tokens a step, {} rank{}\n", advice.verdict,
+                        advice.model, static_cast<double>(advice.parameters) * 1e-6, advice.tokens_per_step,
+                        advice.ranks, advice.ranks == 1 ? "" : "s"))
+      .table(rows, {{"precision", "name"},
+                    {"runs", "runs"},
+                    {"ms a step", "step_seconds", in_format("{:.3f}", 1e3)},
+                    {"tokens/s", "tokens_per_second", in_format("{:.0f}")},
+                    {"x fp32", "speedup", in_format("{:.2f}")},
+                    {"bound", "speedup_bound", in_format("{:.2f}")},
+                    {"MiB a rank", "memory_bytes/total", in_format("{:.1f}", 1.0 / kMib)},
+                    {"J a rank", "joules", in_format("{:.4f}")},
+                    {"MB sent", "sent_bytes", in_format("{:.3f}", 1e-6)}})
+      .blank_line();
+  for (const Evaluation& found : advice.evaluations) text.line(fmt::format("{}: {}", found.name, found.reason));
+  if (advice.evaluations.front().runs()) add_step(json["precisions"][0], text);
+  if (advice.hardware) add_hardware(json["hardware"], text);
+  return text;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,57 @@
+// Local searches: among plans priced as wholes, among sums with several limits, and from a plan back to less damage.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+
+#include "tools/lab/advise/search/problem.h"
+
+namespace mantissa {
+
+// Sums of option costs do not show that neighbours share casts, or that only memory at the step's peak counts. The
+// optimum of the sums is near the optimum of the wholes, and where this search begins.
+struct WholeSearch {
+  std::vector<int> options{};  // their number for each decision
+  PlanGoal goal{};
+  // Under a budget of time or memory: plans whose damage is within this of the least are as good, and the fastest of
+  // them is taken.
+  double tolerance = 0.0;
+  double most_bytes = std::numeric_limits<double>::infinity();  // memory of the device, whatever the budget limits
+  std::vector<Plan> starts{};                                   // at least one
+  std::function<PlanTotals(const Plan&)> price{};               // price of a whole plan
+  int64_t most_plans = 1 << 9;                                  // to price, besides the starts
+};
+
+struct FoundWhole {
+  Plan plan{};
+  PlanTotals totals{};
+  int64_t plans_priced = 0;
+  bool is_optimum = false;  // every plan was priced
+};
+
+// The best of all plans, if no more than most_plans exist. Else goes from the best start to better plans, one decision
+// at a time and then pairs, until none is better or enough plans were priced. With a tolerance, first for the least
+// damage, then among plans that are as good, each with half of the plans. Plans that need more than most_bytes rank
+// last.
+FoundWhole search_wholes(const WholeSearch& search);
+
+using OptionValues = std::vector<std::vector<double>>;  // by decision and option
+
+// The options of a plan may sum up to this.
+struct SumLimit {
+  OptionValues amounts;
+  double limit;
+};
+
+double sum_of(const OptionValues& values, const Plan& plan);
+
+// Lowers the sum of `costs` by changes of one or two decisions, the best first, while no limit is exceeded. Returns a
+// plan that exceeds a limit as it is.
+Plan exchanged(Plan plan, const OptionValues& costs, const std::vector<SumLimit>& limits);
+
+// Promotion: takes decisions to less damaging options, those first that win most predicted loss for their seconds,
+// until at most half of the plan's predicted damage is left. Nothing if the plan has no damage to give back.
+std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan);
+
+}  // namespace mantissa

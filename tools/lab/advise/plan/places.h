@@ -1,0 +1,84 @@
+// Places: where a plan chooses a precision, the options there, and the configuration that a choice makes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tools/lab/advise/search/problem.h"
+#include "tools/lab/analyze/sensitivity/decisions.h"
+
+namespace mantissa {
+
+// Formats that all layers share: those of the optimizer's state, and of gradients between ranks.
+enum class SharedFormat : uint8_t { kFirstMoment, kSecondMoment, kMaster, kWire };
+// Kinds of them, as --state names them.
+inline constexpr const char* kMoments = "moments";
+inline constexpr const char* kMasters = "masters";
+inline constexpr const char* kWire = "wire";
+
+struct PlaceOption {
+  std::string name;  // "fp32", "bf16", "current", "current in fprop, dgrad"; for a shared format the setting's word
+  // Layers.
+  std::optional<DType> compute{};  // fp32; nothing: the plan's 16-bit dtype
+  std::optional<Recipe> recipe{};  // for these products
+  std::vector<Product> products{};
+  // Shared formats.
+  std::variant<std::monostate, MomentFormat, MasterWeights, DType> value{};
+};
+
+// A linear layer, an attention, or a shared format.
+struct PlannedPlace {
+  std::string layer{};  // empty: a shared format
+  Op op = Op::kLinear;
+  SharedFormat shared = SharedFormat::kFirstMoment;
+  std::string configured{};             // shared formats: the option that the configuration has
+  std::vector<PlaceOption> options{};   // the most exact first
+  std::vector<std::string> refusals{};  // options that were left out, and why
+
+  bool is_layer() const { return !layer.empty(); }
+  bool is(SharedFormat format) const { return !is_layer() && shared == format; }
+  std::string name() const;  // "blocks.0.attention attention", "optimizer.master", "comm.wire_dtype"
+};
+
+// The 16-bit dtype of plans for the configuration: fp16 if it computes in that, else bf16.
+DType low_of(const Config& config);
+// Names of uniform plans, 16 bits second: "fp32", `low`, recipes. All but the first are for a sensitivity analysis to
+// try.
+std::vector<std::string> uniform_names(DType low, const std::vector<std::string>& recipes);
+
+// ConfigError for a recipe that plans cannot use, a kind that is unknown, and either given twice.
+void require_recipes(const std::vector<std::string>& recipes);
+void require_kinds(const std::vector<std::string>& kinds);
+
+// fp32 and `low` for every linear layer and attention; for linear layers also each recipe in each set of products that
+// the layer's sizes allow.
+std::vector<PlannedPlace> planned_layers(const Config& config, DType low, const std::vector<std::string>& recipes);
+// Shared formats of these kinds for a training on so many ranks. Masters are a choice with bf16 only, whose weights can
+// be their own masters; a wire needs several ranks, its options are fp32, `low` and the configured one. The gather of
+// weights is no choice: its 8 bits need delayed scaling, which plans do not have.
+std::vector<PlannedPlace> planned_shared(const Config& config, DType low, const std::vector<std::string>& kinds,
+                                         int ranks);
+// Leaves the configured option of a shared format only, because the others could not be tried: `why`.
+void leave_as_configured(PlannedPlace& place, const std::string& why);
+
+// The configuration with the plan's options, and `low` for everything that is not chosen. Settings that mean nothing
+// beside this precision take their defaults. `weights`: fp32 for passes over the weights of a session in
+// in_exact_precision().
+Config with_plan(const Config& config, DType low, const std::vector<PlannedPlace>& places, const Plan& plan,
+                 WorkingWeights weights = WorkingWeights::kLow);
+// The configuration with the plan's shared formats.
+Config with_shared(Config config, const std::vector<PlannedPlace>& places, const Plan& plan);
+// The option of this name for all layers; without it 16 bits, and without those fp32. Shared formats as configured,
+// with fp32 the most exact.
+Plan uniform_plan(const std::vector<PlannedPlace>& places, DType low, const std::string& option);
+// The decisions of a sensitivity analysis that an option of a layer combines.
+std::vector<PrecisionDecision> decisions_of(const PlannedPlace& layer, const PlaceOption& option, DType low);
+
+// Configurations for trials: one that starts from scratch and writes nothing; one whose precision does not change in a
+// run.
+Config tried(Config config);
+Config without_fallback(Config config);
+
+}  // namespace mantissa

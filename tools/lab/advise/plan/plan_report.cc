@@ -1,0 +1,301 @@
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "tools/lab/advise/plan/plan_advice.h"
+
+namespace mantissa {
+namespace {
+
+constexpr auto kSeconds = PlanQuantity::kSeconds;
+constexpr auto kBytes = PlanQuantity::kBytes;
+
+// ---- JSON.
+
+Json figures(const WholePlan& plan) {
+  return {{"name", plan.name},
+          {"seconds", plan.cost.seconds},
+          {"bytes", plan.cost.bytes},
+          {"sent_bytes", plan.cost.sent_bytes},
+          {"fits", plan.cost.fits()},
+          {"damage", plan.damage},
+          {"damage_error", plan.damage_error}};
+}
+
+Json figures(const std::optional<MeanDifference>& difference) {
+  if (!difference) return {};
+  Json json = {{"pairs", difference->pairs}, {"mean", difference->mean}, {"interval", nullptr}};
+  if (difference->interval) json["interval"] = {difference->interval->low, difference->interval->high};
+  return json;
+}
+
+Json figures(const ReferenceResult& one) {
+  return {{"margin", one.margin},
+          {"loss", figures(one.loss)},
+          {"loss_verdict", name(one.loss_verdict)},
+          {"log_time", figures(one.log_time)},
+          {"time_verdict", name(one.time_verdict)}};
+}
+
+Json figures(const PlanValidation& validation) {
+  Json json = {{"seeds", validation.seeds},
+               {"steps", validation.steps},
+               {"times_of", validation.times == TimesOf::kTurns ? "turns" : "runs"}};
+  if (!validation.failure.empty()) json["failure"] = validation.failure;
+  for (const ReferenceResult& one : validation.against) json["against"][one.name] = figures(one);
+  return json;
+}
+
+Json choices(const PlanAdvice& advice, const Plan& plan) {
+  Json json = Json::object();
+  for (size_t i = 0; i < plan.size(); ++i) json[advice.problem[i].name] = advice.problem[i].options[plan[i]].name;
+  return json;
+}
+
+Json figures(const PlanAdvice& advice, const SearchResult& result) {
+  return {{"seconds", advice.common.seconds + result.totals.seconds},
+          {"bytes", advice.common.bytes + result.totals.bytes},
+          {"damage", advice.rest_damage + result.totals.damage},
+          {"damage_error", result.totals.damage_error()},
+          {"meets_budget", result.meets_budget},
+          {"choices", choices(advice, result.plan)}};
+}
+
+// ---- Sentences, which the YAML file has as well.
+
+std::string verdict(const PlanAdvice& advice) {
+  const PlanQuantity what = advice.goal.quantities()[0];
+  const std::string limit = to_text(what, advice.limit), found = to_text(what, advice.limited(advice.plan));
+  const StepCost& cost = advice.plan.cost;
+  if (!advice.meets_budget && advice.promotions > 0) {
+    return fmt::format("No plan within the budget of {} kept its promise: the one below takes {}.\n", limit, found);
+  }
+  if (!advice.meets_budget) {
+    const std::string memory = fmt::format(" within the hardware's memory of {}", to_text(kBytes, cost.device_bytes));
+    return fmt::format("The budget of {} cannot be met{}: {} is the least that was found, by the plan below.\n", limit,
+                       advice.lacks_memory() ? memory : "", found);
+  }
+  const WholePlan& low = advice.uniform[1];
+  return fmt::format(
+      "The plan takes {} a step ({:.3g} of {} throughout) and {}, with a loss of up to {:.2g} nats above fp32 "
+      "(predicted: mean and one standard error): within the budget of {}.\n",
+      to_text(kSeconds, cost.seconds), cost.seconds / low.cost.seconds, low.name, to_text(kBytes, cost.bytes),
+      advice.plan.damage, limit);
+}
+
+std::string memory_warning(const StepCost& cost) {
+  if (cost.fits()) return "";
+  return fmt::format(
+      "It does not fit: it takes {} of memory, and the hardware has {}. Use more ranks, a smaller train.micro_batch or "
+      "train.recompute.\n",
+      to_text(kBytes, cost.bytes), to_text(kBytes, cost.device_bytes));
+}
+
+std::string loss_text(const std::optional<MeanDifference>& loss) {
+  if (!loss) return "not known";
+  const std::string mean = fmt::format("{:+.4f} nats", loss->mean);
+  if (!loss->interval) return mean;
+  return fmt::format("{} ({:+.4f} to {:+.4f})", mean, loss->interval->low, loss->interval->high);
+}
+
+std::string time_text(const MeanDifference& log_time) {
+  const std::string ratio = fmt::format("{:.3f}", std::exp(log_time.mean));
+  if (!log_time.interval) return ratio;
+  return fmt::format("{} ({:.3f} to {:.3f})", ratio, std::exp(log_time.interval->low),
+                     std::exp(log_time.interval->high));
+}
+
+std::string against(const PlanAdvice& advice, const ReferenceResult& one) {
+  const PlanValidation& validation = *advice.validation;
+  std::string text =
+      fmt::format("Against {}, {} seeds of {} steps: loss {}: {} ({})", one.name, validation.seeds, validation.steps,
+                  loss_text(one.loss), name(one.loss_verdict),
+                  one.margin > 0.0 ? fmt::format("margin {:.2g} nats", one.margin)
+                                   : "no margin: some of its runs did not get below their first loss, or to their end");
+  if (one.log_time) {
+    text += fmt::format("; step time{} {}: {}", validation.times == TimesOf::kRuns ? " of whole runs" : "",
+                        time_text(*one.log_time), name(one.time_verdict));
+  }
+  if (&one == &validation.against.back()) {
+    text += fmt::format("; promised {:.2g} nats: {}", advice.promised_to_runs(),
+                        advice.breaks_promise(one) ? "not kept" : "kept, as far as these runs tell");
+  }
+  return text + "\n";
+}
+
+std::string validation_lines(const PlanAdvice& advice) {
+  if (!advice.validation) return "Not validated: no runs were asked for.\n";
+  const PlanValidation& validation = *advice.validation;
+  std::string text;
+  if (advice.promotions > 0) {
+    text += fmt::format("It was worse than promised and has given options back, {} times.\n", advice.promotions);
+  }
+  if (const std::optional<ReferenceResult>& found = advice.gave_way) {
+    text += fmt::format(
+        "The first plan did worse than {} throughout (loss {}{}), which meets the budget as well: the plan is {} "
+        "throughout.\n",
+        found->name, loss_text(found->loss),
+        found->log_time ? fmt::format(", step time {}", time_text(*found->log_time)) : "", found->name);
+  }
+  if (validation.failure.empty()) {
+    for (const ReferenceResult& one : validation.against) text += against(advice, one);
+    if (advice.exceeds_measured(validation.against[0])) {
+      text += fmt::format("Measured, the plan is slower than {} throughout, and not what the budget asks for.\n",
+                          validation.against[0].name);
+    }
+    return text;
+  }
+  text += fmt::format("A run of the plan failed: {}\n", validation.failure);
+  for (const ReferenceResult& one : validation.against) {
+    const bool succeeded = one.loss_verdict == ComparisonVerdict::kWorse;
+    text += fmt::format("Against {}, which {} with that seed: {}\n", one.name,
+                        succeeded ? "succeeded" : "failed as well", name(one.loss_verdict));
+  }
+  return text;
+}
+
+// ---- Tables.
+
+CellText cell(PlanQuantity what) {
+  return [what](const Json& value) { return to_text(what, value.get<double>()); };
+}
+const CellText kLoss = in_format("{:.3g}");
+const CellText kFits = [](const Json& fits) { return std::string(fits.get<bool>() ? "" : "does not fit"); };
+
+void add_solvers(const PlanAdvice& advice, const Json& solvers, ReportText& text) {
+  const PlanQuantity least = advice.goal.quantities()[1];
+  double best = std::numeric_limits<double>::infinity();
+  for (const auto& [solver, result] : advice.results) {
+    if (result.meets_budget) best = std::min(best, quantity(result.totals, least));
+  }
+  Json rows = Json::array();
+  for (const auto& [solver, result] : advice.results) {
+    const double gap = quantity(result.totals, least) - best;
+    rows.push_back(solvers[solver]);
+    rows.back()["solver"] = solver;
+    rows.back()["budget"] = result.meets_budget ? "met" : "missed";
+    rows.back()["gap"] = !result.meets_budget ? "-" : gap <= 0.0 ? "0" : to_text(least, gap);
+  }
+  text.line("\nFound by each solver (sums of the cost and damage of each choice alone):")
+      .table(rows, {{"solver", "solver"},
+                    {"time", "seconds", cell(kSeconds)},
+                    {"memory", "bytes", cell(kBytes)},
+                    {"loss, nats", "damage", kLoss},
+                    {"budget", "budget"},
+                    {"above the best", "gap"}});
+}
+
+void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
+  constexpr size_t kMostRows = 12;
+  const size_t rows = std::min(kMostRows, front.size());
+  Json shown = Json::array();
+  for (size_t row = 0; row < rows; ++row) shown.push_back(front[rows == 1 ? 0 : row * (front.size() - 1) / (rows - 1)]);
+  std::string thinned;
+  if (advice.front.damage_gap > 0.0 || advice.front.bytes_gap > 0.0) {
+    thinned =
+        fmt::format(", thinned: up to {} and {} from the whole front",
+                    to_text(PlanQuantity::kDamage, advice.front.damage_gap), to_text(kBytes, advice.front.bytes_gap));
+  }
+  text.line("\nPareto front:")
+      .table(shown, {{"time", "seconds", cell(kSeconds)},
+                     {"memory", "bytes", cell(kBytes)},
+                     {"loss, nats", "damage", kLoss},
+                     {"", "fits", kFits}})
+      .line(fmt::format("({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at "
+                        "once; from the {} on the front of the sums{})",
+                        rows, front.size(), advice.front.plans.size(), thinned));
+}
+
+}  // namespace
+
+Json to_json(const PlanAdvice& advice) {
+  constexpr const char* kKinds[] = {"time", "memory", "loss"};
+  Json json = {{"budget", {{"kind", kKinds[static_cast<size_t>(advice.goal.budget)]}, {"limit", advice.limit}}},
+               {"meets_budget", advice.meets_budget},
+               {"plan", figures(advice.plan)},
+               {"choices", choices(advice, advice.plan.choice)},
+               {"promotions", advice.promotions},
+               {"tolerance", advice.tolerance},
+               {"plans_priced", advice.plans_priced},
+               {"is_optimum", advice.is_optimum},
+               {"front_of_sums",
+                {{"plans", advice.front.plans.size()},
+                 {"damage_gap", advice.front.damage_gap},
+                 {"bytes_gap", advice.front.bytes_gap}}}};
+  if (advice.gave_way) json["gave_way"] = figures(*advice.gave_way);
+  if (advice.validation) json["validation"] = figures(*advice.validation);
+  for (const WholePlan& plan : advice.uniform) json["uniform"].push_back(figures(plan));
+  for (const auto& [solver, result] : advice.results) json["solvers"][solver] = figures(advice, result);
+  for (const WholePlan& plan : advice.front_plans) {
+    json["front"].push_back(figures(plan));
+    json["front"].back()["choices"] = choices(advice, plan.choice);
+  }
+  for (size_t i = 0; i < advice.problem.size(); ++i) {
+    Json place = {{"name", advice.problem[i].name}, {"reason", advice.reasons[i]}};
+    for (const PlanOption& option : advice.problem[i].options) {
+      place["options"].push_back({{"name", option.name},
+                                  {"seconds", option.seconds},
+                                  {"bytes", option.bytes},
+                                  {"damage", option.damage},
+                                  {"damage_error", option.damage_error}});
+    }
+    json["places"].push_back(std::move(place));
+  }
+  return json;
+}
+
+ReportText to_text(const PlanAdvice& advice) {
+  const Json json = to_json(advice);
+  ReportText text;
+  text.line(verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice));
+  Json plans = json["uniform"];
+  plans.push_back(json["plan"]);
+  const WholePlan& low = advice.uniform[1];
+  text.table(plans, {{"", "name"},
+                     {"time", "seconds", cell(kSeconds)},
+                     {"of " + low.name, "seconds", in_format("{:.3f}", 1.0 / low.cost.seconds)},
+                     {"memory", "bytes", cell(kBytes)},
+                     {"sent a step", "sent_bytes", cell(kBytes)},
+                     {"loss, nats", "damage", kLoss},
+                     {"", "fits", kFits}});
+  text.line(
+      fmt::format("({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each "
+                  "loss; formats that layers share are as configured in uniform ones, the most exact in fp32)",
+                  low.name, advice.rest_damage));
+  text.line("\nThe plan:");
+  size_t width = 0;
+  for (const PlanDecision& decision : advice.problem) width = std::max(width, decision.name.size());
+  for (size_t i = 0; i < advice.problem.size(); ++i) {
+    text.line(fmt::format("  {:<{}}  {}", advice.problem[i].name, width, advice.reasons[i]));
+  }
+  if (advice.results.size() > 1) add_solvers(advice, json["solvers"], text);
+  std::string taken;
+  if (advice.goal.budget != Budget::kLoss) {
+    taken = fmt::format(" The fastest of those within {} nats of the best is taken.", advice.tolerance);
+  }
+  text.line(fmt::format("\n{} plans were priced as wholes, {}.{}", advice.plans_priced,
+                        advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken));
+  add_front(advice, json["front"], text);
+  std::string refusals;
+  for (const PlannedPlace& place : advice.places) {
+    for (const std::string& refusal : place.refusals) refusals += "\n  " + refusal;
+  }
+  if (!refusals.empty()) text.line("\nNot taken into account:" + refusals);
+  return text;
+}
+
+std::string to_plan_yaml(const PlanAdvice& advice, const std::string& source) {
+  std::string text = verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice) + "\n";
+  for (size_t i = 0; i < advice.problem.size(); ++i) {
+    text += fmt::format("  {}: {}\n", advice.problem[i].name, advice.reasons[i]);
+  }
+  std::string yaml = fmt::format("# A plan of precision for {}, by `mantissa advise`.\n", source);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) yaml += line.empty() ? "#\n" : "# " + line + "\n";
+  return yaml + "\n" + to_yaml(advice.config);
+}
+
+}  // namespace mantissa

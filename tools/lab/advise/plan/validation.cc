@@ -1,0 +1,137 @@
+#include "tools/lab/advise/plan/validation.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/log.h"
+#include "tools/lab/experiment/candidates.h"
+#include "tools/lab/experiment/seed_margin.h"
+#include "tools/lab/experiment/training_run.h"
+
+namespace mantissa {
+namespace {
+
+Config short_run(Config config, int64_t steps) {
+  config.train.steps = std::min(config.train.steps, steps);
+  config.train.stop_at_step = 0;
+  ScheduleOptions& schedule = config.optimizer.schedule;
+  schedule.total_steps = config.train.steps;
+  schedule.warmup_steps = std::min(schedule.warmup_steps, config.train.steps / 2);
+  schedule.decay_steps = std::min(schedule.decay_steps, config.train.steps - schedule.warmup_steps);
+  return config;
+}
+
+// The pairs of runs with one reference.
+class Pairs {
+ public:
+  Pairs(std::string name, const ValidationOptions& options) : options_(options) { result_.name = std::move(name); }
+
+  bool has_failed() const { return failed_; }
+  bool is_decided() const { return failed_ || (loss_ && loss_->verdict()); }
+
+  void add(const TrainingRecord& plan, const TrainingRecord& reference) {
+    failed_ = failed_ || !reference.succeeded();
+    if (failed_) return;
+    const double log_time = std::log(plan.median_step_seconds() / reference.median_step_seconds());
+    if (std::isfinite(log_time)) log_times_.push_back(log_time);  // a run may have applied no step but its first
+    if (is_decided()) return;
+    plan_losses_.push_back(plan.final_loss());
+    losses_.push_back(reference.final_loss());
+    first_losses_.push_back(reference.first_loss());
+    if (loss_) return loss_->add(losses_.back(), plan_losses_.back());
+    if (std::ssize(losses_) < kFirstLook) return;
+    result_.margin = options_.margin.value_or(seed_margin(first_losses_, losses_));
+    loss_.emplace(SequentialOptions{
+        .margin = result_.margin, .level = options_.level, .first_look = kFirstLook, .max_pairs = options_.most_seeds});
+    for (size_t i = 0; i < losses_.size() && !loss_->verdict(); ++i) loss_->add(losses_[i], plan_losses_[i]);
+  }
+
+  // The plan is worse unless the reference fails with the same seed; then neither is known to be better.
+  void plan_failed(const TrainingRecord& reference) {
+    failed_ = true;
+    if (reference.succeeded()) result_.loss_verdict = ComparisonVerdict::kWorse;
+  }
+
+  // Times of the whole runs. Losses decide how many runs there are, so times have a single look.
+  StepTimeDifference times() const {
+    if (log_times_.empty()) return {};
+    const MeanDifference log_ratio = mean_difference(log_times_, options_.level);
+    return {log_ratio, *judge(log_ratio.interval, std::log1p(options_.time_margin), MorePairs::kNone)};
+  }
+
+  ReferenceResult finish() const {
+    ReferenceResult result = result_;
+    if (loss_) {
+      result.loss = loss_->difference();
+      if (!failed_) result.loss_verdict = loss_->verdict().value_or(ComparisonVerdict::kInconclusive);
+    } else if (!losses_.empty()) {
+      result.loss = paired_difference(losses_, plan_losses_, options_.level);
+    }
+    return result;
+  }
+
+ private:
+  const ValidationOptions options_;
+  ReferenceResult result_{};
+  std::vector<double> plan_losses_, losses_, first_losses_, log_times_;
+  std::optional<SequentialComparison> loss_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+std::vector<NamedConfig> references(const Config& config, DType low, const std::vector<PlannedPlace>& places) {
+  const auto uniform = [](const Config& shared, DType dtype) {
+    const std::string word(name(dtype));
+    return NamedConfig{word, chosen_candidates(shared, {word}, "a plan's reference").front().config};
+  };
+  const Plan exact = uniform_plan(places, low, std::string(name(DType::kF32)));
+  return {uniform(config, low), uniform(with_shared(config, places, exact), DType::kF32)};
+}
+
+PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>& references,
+                             const ValidationOptions& options, Communicator& communicator) {
+  const Config short_plan = short_run(plan, options.steps);
+  PlanValidation validation{.options = options, .steps = short_plan.train.steps};
+  std::vector<Pairs> pairs;
+  std::vector<Config> others;
+  for (const NamedConfig& reference : references) {
+    pairs.emplace_back(reference.name, options);
+    others.push_back(short_run(reference.config, options.steps));
+  }
+  const size_t runs = references.size() + 1;
+  while (validation.seeds < options.most_seeds && !std::ranges::all_of(pairs, &Pairs::is_decided)) {
+    const uint64_t seed = plan.train.seed + static_cast<uint64_t>(validation.seeds);
+    std::vector<TrainingRecord> records(runs);  // the plan's is the first
+    for (size_t turn = 0; turn < runs; ++turn) {
+      const size_t which = (static_cast<size_t>(validation.seeds) + turn) % runs;
+      records[which] = run_training(with_seed(which == 0 ? short_plan : others[which - 1], seed), communicator);
+    }
+    ++validation.seeds;
+    validation.failure = records[0].failure;
+    for (size_t i = 0; i < pairs.size(); ++i) {
+      if (records[0].succeeded()) pairs[i].add(records[0], records[i + 1]);
+      if (!records[0].succeeded()) pairs[i].plan_failed(records[i + 1]);
+    }
+    if (!records[0].succeeded()) break;
+    log_info("plan: seed {}: final loss {:.4f} nats, {:.2f} ms a step", seed, records[0].final_loss(),
+             1e3 * records[0].median_step_seconds());
+  }
+  for (const Pairs& one : pairs) validation.against.push_back(one.finish());
+  if (options.time_pairs == 0 || !validation.failure.empty()) return validation;
+
+  const auto by_turns = compare_step_times(
+      short_plan, others, {.margin = options.time_margin, .level = options.level, .most_pairs = options.time_pairs},
+      communicator);
+  if (!by_turns) log_info("plan: no room for {} models at once: step times are those of whole runs", runs);
+  validation.times = by_turns ? TimesOf::kTurns : TimesOf::kRuns;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    if (pairs[i].has_failed()) continue;
+    const StepTimeDifference times = by_turns ? (*by_turns)[i] : pairs[i].times();
+    validation.against[i].log_time = times.log_ratio;
+    validation.against[i].time_verdict = times.verdict;
+  }
+  return validation;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,138 @@
+#include "tools/lab/advise/search/problem.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "core/base/error.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kKibi = 1024.0, kMebi = kKibi * kKibi;
+
+template <typename... Values>
+void require(bool is_met, fmt::format_string<Values...> text, Values&&... values) {
+  if (!is_met) throw ConfigError("[plan] " + fmt::format(text, std::forward<Values>(values)...));
+}
+
+void check_decision(const PlanDecision& decision) {
+  require(!decision.options.empty(), "{} must have at least one option, got none", decision.name);
+  std::set<std::string_view> names;
+  for (const PlanOption& option : decision.options) {
+    require(names.insert(option.name).second, "{} has the option {} twice; give options different names", decision.name,
+            option.name);
+    for (const auto& [what, value] :
+         {std::pair("seconds", option.seconds), std::pair("bytes", option.bytes), std::pair("damage", option.damage),
+          std::pair("damage's standard error", option.damage_error)}) {
+      require(std::isfinite(value) && value >= 0,
+              "the {} of {} in {} must be a finite number from 0 on, got {}; measure it again, or leave the option out",
+              what, decision.name, option.name, value);
+    }
+  }
+}
+
+// Units and their factors to seconds, bytes or nats; for per cent to a share.
+struct BudgetKind {
+  Budget budget;
+  std::map<std::string_view, double> units;
+};
+const std::map<std::string_view, BudgetKind> kBudgetKinds = {
+    {"time", {Budget::kTime, {{"", 1.0}, {"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"%", 1e-2}}}},
+    {"memory", {Budget::kMemory, {{"", 1.0}, {"KiB", kKibi}, {"MiB", kMebi}, {"GiB", kKibi* kMebi}, {"%", 1e-2}}}},
+    {"loss", {Budget::kLoss, {{"", 1.0}, {"nats", 1.0}}}}};
+
+}  // namespace
+
+PlanTotals& PlanTotals::operator+=(const PlanTotals& other) {
+  seconds += other.seconds;
+  bytes += other.bytes;
+  damage += other.damage;
+  damage_variance += other.damage_variance;
+  return *this;
+}
+
+double PlanTotals::damage_error() const { return std::sqrt(damage_variance); }
+
+void check_problem(const PlanProblem& problem) {
+  require(!problem.empty(), "there must be at least one decision, got none");
+  std::set<std::string_view> names;
+  for (const PlanDecision& decision : problem) {
+    require(names.insert(decision.name).second, "there are two decisions {}; give them different names", decision.name);
+    check_decision(decision);
+  }
+}
+
+PlanTotals evaluate(const PlanProblem& problem, const Plan& plan) {
+  require(plan.size() == problem.size(), "a plan must have an option for each of {} decisions, got {}", problem.size(),
+          plan.size());
+  PlanTotals totals;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const auto& [name, options] = problem[i];
+    require(plan[i] >= 0 && plan[i] < std::ssize(options), "{} has {} options, counted from 0; the plan takes {}", name,
+            options.size(), plan[i]);
+    totals += options[plan[i]].totals();
+  }
+  return totals;
+}
+
+double quantity(const PlanTotals& totals, PlanQuantity what) {
+  constexpr double PlanTotals::*kMembers[] = {&PlanTotals::seconds, &PlanTotals::bytes, &PlanTotals::damage};
+  return totals.*kMembers[static_cast<size_t>(what)];
+}
+
+std::string to_text(PlanQuantity what, double value) {
+  if (what == PlanQuantity::kSeconds) return fmt::format("{:.3g} ms", value * 1e3);
+  if (what == PlanQuantity::kBytes) return fmt::format("{:.3g} MiB", value / kMebi);
+  return fmt::format("{:.2g} nats", value);
+}
+
+std::array<PlanQuantity, 3> PlanGoal::quantities() const {
+  using enum PlanQuantity;
+  if (budget == Budget::kTime) return {kSeconds, kDamage, kBytes};
+  if (budget == Budget::kMemory) return {kBytes, kDamage, kSeconds};
+  return {kDamage, kSeconds, kBytes};
+}
+
+void check_goal(const PlanGoal& goal) {
+  require(std::isfinite(goal.limit) && goal.limit >= 0,
+          "a budget must be a finite number from 0 on, got {}; give seconds, bytes or nats", goal.limit);
+}
+
+PlanRank rank(const PlanGoal& goal, const PlanTotals& totals) {
+  const auto [limited, least, third] = goal.quantities();
+  const double excess = goal.is_met(totals) ? 0.0 : quantity(totals, limited) - goal.limit;
+  return {excess, quantity(totals, least), quantity(totals, limited), quantity(totals, third)};
+}
+
+double BudgetText::limit(const PlanTotals& low) const {
+  return is_relative ? value * quantity(low, PlanGoal{.budget = kind}.quantities()[0]) : value;
+}
+
+BudgetText parse_budget(const std::string& text) {
+  constexpr double kMost = 1e30;  // keeps sums and products with it finite
+  const size_t equals = std::min(text.find('='), text.size());
+  const char* const end = text.data() + text.size();
+  const auto kind = kBudgetKinds.find(std::string_view(text).substr(0, equals));
+  if (equals < text.size() && kind != kBudgetKinds.end()) {
+    BudgetText budget{.kind = kind->second.budget};
+    const auto [number_end, error] = std::from_chars(text.data() + equals + 1, end, budget.value);
+    const auto unit = kind->second.units.find(std::string_view(number_end, end));
+    if (error == std::errc() && unit != kind->second.units.end()) {
+      budget.value *= unit->second;
+      budget.is_relative = unit->first == "%";
+      if (budget.value > 0.0 && budget.value <= kMost) return budget;
+    }
+  }
+  throw ConfigError(fmt::format(
+      "--budget: expected time=12ms (s, ms, us; without a unit s), time=90% or memory=90% (of 16 bits throughout), "
+      "memory=1.5GiB (KiB, MiB, GiB; without a unit bytes) or loss=0.01 (nats above fp32), a number above 0 and up to "
+      "1e30, got '{}'",
+      text));
+}
+
+}  // namespace mantissa

@@ -1,0 +1,85 @@
+// The choice of precisions as numbers: decisions with options, the time and memory of each option, and its damage to
+// the loss. Nothing here knows models or formats. The totals of a plan are sums over its options.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace mantissa {
+
+struct PlanTotals {
+  double seconds = 0;          // a step
+  double bytes = 0;            // memory
+  double damage = 0;           // predicted increase of the loss, nats
+  double damage_variance = 0;  // as if the damages had been measured independently
+
+  PlanTotals& operator+=(const PlanTotals& other);
+  double damage_error() const;  // standard error
+};
+
+struct PlanOption {
+  std::string name{};  // "fp32", "bf16", "fp8"
+  double seconds = 0, bytes = 0, damage = 0, damage_error = 0;
+
+  PlanTotals totals() const { return {seconds, bytes, damage, damage_error * damage_error}; }
+};
+
+// Solvers prefer the first of options that are alike in everything else: list the most exact first.
+struct PlanDecision {
+  std::string name{};  // "blocks.3.mlp.up fprop"; unique
+  std::vector<PlanOption> options{};
+};
+
+using PlanProblem = std::vector<PlanDecision>;
+using Plan = std::vector<int>;  // an option for each decision
+
+// ConfigError naming the decision: no decisions, a name that appears twice, no options, or a cost or damage that is
+// negative, NaN or Inf.
+void check_problem(const PlanProblem& problem);
+// Sums over the plan. ConfigError for a plan that does not go with the problem.
+PlanTotals evaluate(const PlanProblem& problem, const Plan& plan);
+
+enum class PlanQuantity : uint8_t { kSeconds, kBytes, kDamage };
+double quantity(const PlanTotals& totals, PlanQuantity what);
+// Two or three digits and the unit: "1.2 ms", "340 MiB", "0.0004 nats".
+std::string to_text(PlanQuantity what, double value);
+
+enum class Budget : uint8_t { kTime, kMemory, kLoss };
+
+// Limits one quantity and minimizes another: damage under a budget of time or memory, time under one of loss.
+struct PlanGoal {
+  Budget budget = Budget::kTime;
+  double limit = 0;  // seconds, bytes or nats
+
+  // The limited quantity, the minimized one, the third.
+  std::array<PlanQuantity, 3> quantities() const;
+  // The cost that options save: memory under a budget of memory, else time.
+  PlanQuantity cost() const { return budget == Budget::kMemory ? PlanQuantity::kBytes : PlanQuantity::kSeconds; }
+  // The limit, and 1e-12 of it for the rounding of sums.
+  double tolerated() const { return limit * (1.0 + 1e-12); }
+  bool is_met(const PlanTotals& totals) const { return quantity(totals, quantities()[0]) <= tolerated(); }
+};
+
+// ConfigError for a limit that is negative or not finite.
+void check_goal(const PlanGoal& goal);
+
+// Plans compare by these, smaller first: the excess over the budget, the minimized quantity, the limited one, the
+// third.
+using PlanRank = std::array<double, 4>;
+PlanRank rank(const PlanGoal& goal, const PlanTotals& totals);
+
+// A budget as users write it: time in s, ms, us or %; memory of a rank in bytes, KiB, MiB, GiB or %; loss in nats a
+// token above fp32. Per cent are of a step in 16 bits throughout.
+struct BudgetText {
+  Budget kind = Budget::kTime;
+  double value = 0;          // seconds, bytes or nats; or a share of the 16-bit step
+  bool is_relative = false;  // given in per cent
+
+  double limit(const PlanTotals& low) const;  // `low`: the 16-bit step
+};
+// "time=12ms", "time=90%", "memory=1.5GiB", "loss=0.01". ConfigError lists what is possible.
+BudgetText parse_budget(const std::string& text);
+
+}  // namespace mantissa

@@ -1,0 +1,77 @@
+// Solvers: from a PlanProblem and a budget to a plan. Each solver is a file of its own with a line in the table of
+// solver.cc.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "tools/lab/advise/search/problem.h"
+
+namespace mantissa {
+
+struct SearchSettings {
+  uint64_t seed = 1;              // evolution, bayesian
+  int64_t most_labels = 1 << 16;  // knapsack; beyond that it is no longer exact
+  int64_t most_plans = 1 << 22;   // enumeration, which refuses more
+  int generations = 150;          // evolution, 64 plans each
+  int evaluations = 400;          // bayesian
+};
+
+struct SearchResult {
+  Plan plan{};
+  PlanTotals totals{};
+  // If no plan meets the budget, this is one with the least excess, and of those the best.
+  bool meets_budget = true;
+  // The optimum of the minimized quantity is at most this much lower: 0 for a known optimum, nothing if unknown.
+  std::optional<double> gap{};
+};
+
+// "enumeration", "knapsack", "greedy", "top_k", "evolution", "bayesian".
+std::vector<std::string_view> solver_names();
+// The result does not depend on the order of the decisions. Every solver finds exactly whether the budget can be met.
+// ConfigError for an unknown solver, and as check_problem() and check_goal().
+SearchResult solve(std::string_view solver, const PlanProblem& problem, const PlanGoal& goal,
+                   const SearchSettings& settings = {});
+
+// Plans that no other plan beats in time, memory and damage at once.
+struct ParetoFront {
+  std::vector<Plan> plans{};  // by rising time; one plan for equal totals
+  // 0 if the front is complete. Else every plan has one in the front that takes no longer, with at most this much more
+  // damage and memory.
+  double damage_gap = 0, bytes_gap = 0;
+};
+// Keeps at most `most_labels` partial plans (exact.cc). ConfigError as check_problem().
+ParetoFront pareto_front(const PlanProblem& problem, int64_t most_labels = 1 << 12);
+
+// Why a plan is as it is: one line for each decision, for instance
+//   fp8: saves 1.2 ms (3.1 %) against fp32, costs 0.0004 nats; bf16 instead: +0.3 ms, -0.0003 nats
+//   kept fp32: fp8 would cost 0.02 nats for 0.4 ms
+//   kept fp32: nothing here saves time
+// Savings are bytes under a budget of memory, else time. "Kept" is the least damaging option; per cent are of the plan
+// in which all decisions keep theirs. "Instead" is the change after which the plan would be best. ConfigError as
+// evaluate().
+std::vector<std::string> plan_reasons(const PlanProblem& problem, const PlanGoal& goal, const Plan& plan);
+
+// ---- For solvers. The problem is valid, its decisions are sorted by name, and some plan meets the budget. A found
+// plan that does not is replaced by nearest_plan().
+
+struct FoundPlan {
+  Plan plan{};
+  std::optional<double> gap{};
+};
+FoundPlan enumerate(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+FoundPlan knapsack(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+FoundPlan greedy(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+FoundPlan top_k(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+FoundPlan evolution(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+FoundPlan bayesian(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+
+// The first of the options with the least of a quantity.
+int least_option(const PlanDecision& decision, PlanQuantity what);
+// The plan with the least of the limited quantity; of those the best.
+Plan nearest_plan(const PlanProblem& problem, const PlanGoal& goal);
+// Option `option` for every decision, or its last one.
+Plan same_option(const PlanProblem& problem, int option);
+int most_options(const PlanProblem& problem);
+
+}  // namespace mantissa
