@@ -15,7 +15,6 @@
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/lab/report/output_file.h"
-#include "tools/lab/report/read_files.h"
 #include "tools/train/launch.h"
 
 namespace mantissa {

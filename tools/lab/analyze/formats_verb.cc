@@ -1,14 +1,13 @@
 #include "tools/lab/analyze/formats_verb.h"
 
-#include <nlohmann/json.hpp>
+#include <fmt/core.h>
 
-#include <cstdio>
-#include <fstream>
+#include <cmath>
 
 #include "core/backend/registry.h"
-#include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
+#include "tools/lab/report/output_file.h"
 
 namespace mantissa {
 namespace {
@@ -23,26 +22,6 @@ FormatFindings analyze(const Rounding& rounding, int64_t samples) {
     found.underflow = measure_underflow(rounding, samples);
   }
   return found;
-}
-
-// Opened before anything is measured: a path that cannot be written is found out at once.
-std::ofstream open_output(const std::string& path) {
-  std::ofstream file;
-  if (path.empty()) return file;
-  file.open(path);
-  if (!file) throw ConfigError(fmt::format("--json: {}: expected a file that can be written", path));
-  return file;
-}
-
-void run(const FormatsRequest& request) {
-  std::ofstream file = open_output(request.json);
-  const FormatsReport report = analyze_formats(request);
-  const std::string text = to_text(report);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (request.json.empty()) return;
-  file << to_json(report).dump(1) << "\n";
-  file.close();
-  if (!file) throw ConfigError(fmt::format("--json: {}: could not be written to its end", request.json));
 }
 
 }  // namespace
@@ -66,8 +45,135 @@ FormatsReport analyze_formats(const FormatsRequest& request) {
   return report;
 }
 
+static void to_json(Json& json, const FormatRange& range) {
+  json = {{"max", range.max},
+          {"min_normal", range.min_normal},
+          {"min_positive", range.min_positive},
+          {"epsilon", range.epsilon},
+          {"dynamic_range_db", range.dynamic_range_db()},
+          {"overflow_from", range.overflow_from},
+          {"underflow_at", range.underflow_at}};
+}
+
+static void to_json(Json& json, const ErrorRow& row) {
+  json = {{"decade", row.decade}, {"mean", row.mean},          {"p95", row.p95}, {"p99", row.p99}, {"max", row.max},
+          {"zeros", row.zeros},   {"overflows", row.overflows}};
+}
+
+static void to_json(Json& json, const UnderflowRow& row) {
+  json = {{"decade", row.decade},
+          {"underflow", row.underflow},
+          {"subnormal", row.subnormal},
+          {"loss_scale", row.loss_scale},
+          {"scaled_underflow", row.scaled_underflow},
+          {"scaled_overflow", row.scaled_overflow}};
+}
+
+static void to_json(Json& json, const FormatFindings& format) {
+  json = {{"name", format.name},
+          {"rounded_by", format.by == RoundedBy::kDevice ? "device" : "emulation"},
+          {"block_length", format.block_length},
+          {"range", format.range},
+          {"difference", format.difference},
+          {"errors", format.errors},
+          {"underflow", format.underflow}};
+}
+
+static void to_json(Json& json, const GemmRate& rate) {
+  json = {{"size", rate.size}, {"flops", rate.flops}, {"share_of_peak", rate.share_of_peak}};
+}
+
+static void to_json(Json& json, const GemmFindings& gemm) {
+  json = {{"dtype", operand_name(gemm.peak.dtype)},
+          {"peak_flops", gemm.peak.flops},
+          {"peak_source", gemm.peak.source},
+          {"products", gemm.rates}};
+}
+
+Json to_json(const FormatsReport& report) {
+  return {{"device", report.device}, {"samples", report.samples}, {"formats", report.formats}, {"gemm", report.gemm}};
+}
+
+ReportText formats_text(const Json& figures) {
+  ReportText text;
+  const auto decade = [](const Json& of) { return fmt::format("1e{}", of.get<int>()); };
+  const auto decades = [](const Json& of) { return fmt::format("1e{} ... 1e{}", of.get<int>(), of.get<int>() + 1); };
+  const auto exponent = [](const Json& scale) { return fmt::format("2^{:.0f}", std::log2(scale.get<double>())); };
+  text.line(figures["device"].get<std::string>()).blank_line().line("Range, found by trying values").blank_line();
+  Json ranges = Json::array();
+  for (const Json& format : figures["formats"]) {
+    if (!format["range"].is_null()) ranges.push_back(format);
+  }
+  const CellText short_number = in_format("{:.4g}"), number = in_format("{:.7g}");
+  text.table(ranges, {{"format", "name"},
+                      {"largest", "range/max", number},
+                      {"min normal", "range/min_normal", short_number},
+                      {"smallest", "range/min_positive", short_number},
+                      {"epsilon", "range/epsilon", short_number},
+                      {"dB", "range/dynamic_range_db", in_format("{:.0f}")},
+                      {"overflow from", "range/overflow_from", number},
+                      {"0 up to", "range/underflow_at", short_number},
+                      {"rounded by", "rounded_by"}});
+  for (const Json& format : ranges) {
+    const std::string difference = format["difference"];
+    if (difference.empty()) continue;
+    text.line(
+        fmt::format("  {} differs from the format's definition: {}", format["name"].get<std::string>(), difference));
+  }
+  const int64_t samples = figures["samples"];
+  text.blank_line().line(
+      fmt::format("Relative error of stored values by magnitude: {} values a decade, uniform in the logarithm. A value "
+                  "that becomes 0 "
+                  "has an error of 1; values beyond the range are not in the error.",
+                  samples));
+  const CellText error = in_format("{:.2e}");
+  for (const Json& format : figures["formats"]) {
+    const std::string name = format["name"];
+    const int64_t block = format["block_length"];
+    text.blank_line().table(format["errors"],
+                            {{block > 0 ? fmt::format("{} (blocks of {})", name, block) : name, "decade", decades},
+                             {"mean", "mean", error},
+                             {"p95", "p95", error},
+                             {"p99", "p99", error},
+                             {"max", "max", error},
+                             {"% to 0", "zeros", per_cent},
+                             {"% beyond", "overflows", per_cent}});
+  }
+  text.blank_line().line(
+      fmt::format("Normally distributed gradients: {} for each standard deviation. The loss scale is "
+                  "2^floor(log2(largest / ({:g} amax))), or 1 "
+                  "if nothing underflows without one.",
+                  samples, kHeadroom));
+  for (const Json& format : ranges) {
+    text.blank_line().table(format["underflow"], {{format["name"], "decade", decade},
+                                                  {"% to 0", "underflow", per_cent},
+                                                  {"% subnormal", "subnormal", per_cent},
+                                                  {"loss scale", "loss_scale", exponent},
+                                                  {"% to 0 with it", "scaled_underflow", per_cent},
+                                                  {"% beyond with it", "scaled_overflow", per_cent}});
+  }
+  if (figures["gemm"].empty()) return text;
+  text.blank_line().line("Products of square matrices, second operand transposed. Odd sizes are not aligned.");
+  for (const Json& gemm : figures["gemm"]) {
+    const std::string source = gemm["peak_source"];
+    const bool is_known = gemm["peak_flops"].is_number();
+    text.blank_line().line(fmt::format(
+        "  {}: peak {}", gemm["dtype"].get<std::string>(),
+        is_known ? fmt::format("{:.1f} GFLOP/s, {}", number_of(gemm["peak_flops"]) * 1e-9, source) : source));
+    text.table(gemm["products"], {{"size", "size"},
+                                  {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
+                                  {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}});
+  }
+  return text;
+}
+
 int formats_verb(const FormatsRequest& request) {
-  return run_reported([&] { run(request); });
+  return run_reported([&] {
+    OutputFile json("--json", request.json);
+    const Json figures = to_json(analyze_formats(request));
+    formats_text(figures).print();
+    json.write(figures);
+  });
 }
 
 }  // namespace mantissa

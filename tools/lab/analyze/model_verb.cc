@@ -9,7 +9,6 @@
 #include "tools/lab/analyze/page/model_page.h"
 #include "tools/config/validation.h"
 #include "tools/lab/report/output_file.h"
-#include "tools/lab/report/read_files.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"

@@ -13,7 +13,6 @@
 #include "tools/lab/compare/gradient_underflow.h"
 #include "tools/lab/compare/page/comparison_page.h"
 #include "tools/lab/report/output_file.h"
-#include "tools/lab/report/read_files.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 

@@ -7,10 +7,13 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/io/file_glob.h"
+#include "tools/config/config.h"
 
 namespace mantissa {
 
-OutputFile::OutputFile(const char* option, const std::string& path) : option_(option), path_(path), begun_as_(path) {
+OutputFile::OutputFile(const char* option, const std::string& path)
+    : option_(option), path_(path), temporary_path_(path) {
   if (path.empty()) return;
   std::error_code ignored;
   const auto status = std::filesystem::status(path, ignored);
@@ -18,37 +21,50 @@ OutputFile::OutputFile(const char* option, const std::string& path) : option_(op
     throw ConfigError(
         fmt::format("{}: {}: expected a file that can be written, got a folder: name a file in it", option, path));
   }
-  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) begun_as_ += ".partial";
-  file_.open(begun_as_);
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) temporary_path_ += ".partial";
+  file_.open(temporary_path_);
   if (!file_) throw ConfigError(fmt::format("{}: {}: expected a file that can be written", option, path));
 }
 
 OutputFile::~OutputFile() {
-  if (std::error_code ignored; replaces()) std::filesystem::remove(begun_as_, ignored);
+  if (std::error_code ignored; replaces_older()) std::filesystem::remove(temporary_path_, ignored);
 }
 
 void OutputFile::write(const std::string& text) {
+  if (!is_wanted()) return;
   file_ << text;
   file_.close();
   std::error_code failed;
-  if (file_ && replaces()) std::filesystem::rename(begun_as_, path_, failed);
-  if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written to its end", option_, path_));
+  if (file_ && replaces_older()) std::filesystem::rename(temporary_path_, path_, failed);
+  if (!file_ || failed) throw ConfigError(fmt::format("{}: {}: could not be written completely", option_, path_));
   log_info("written: {}", path_);
 }
 
-void OutputFile::write(const nlohmann::json& data) {
-  write(data.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+void OutputFile::write(const nlohmann::json& figures) {
+  if (is_wanted()) write(figures.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+}
+
+std::vector<NamedFile> files_read(const std::string& path, const Config& config) {
+  std::vector<NamedFile> files = {{"the configuration", path}};
+  const auto add = [&files](const char* setting, const std::vector<std::string>& patterns) {
+    for (const std::string& pattern : patterns) {
+      for (const std::string& file : expand_glob(pattern)) files.push_back({setting, file});
+    }
+  };
+  add("data.train", config.data.train);
+  add("data.validation", config.data.validation);
+  return files;
 }
 
 void require_different_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read) {
-  const auto real = [](const std::string& path) {
+  const auto canonical = [](const std::string& path) {
     std::error_code failed;
     const auto whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path, failed), failed);
     return failed ? std::filesystem::path(path) : whole;
   };
   const auto require_different = [&](const NamedFile& one, const NamedFile& other) {
-    if (other.path.empty() || real(one.path) != real(other.path)) return;
-    throw ConfigError(fmt::format("{} {} and {} {}: expected two files, got one: name another for {}", one.name,
+    if (other.path.empty() || canonical(one.path) != canonical(other.path)) return;
+    throw ConfigError(fmt::format("{} {} and {} {}: expected two files, got one: choose another path for {}", one.name,
                                   one.path, other.name, other.path, one.name));
   };
   for (size_t i = 0; i < written.size(); ++i) {

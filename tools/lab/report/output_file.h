@@ -1,4 +1,4 @@
-// OutputFile: a report that a verb writes to a file.
+// OutputFile: a file that a verb writes a report to.
 #pragma once
 
 #include <fstream>
@@ -9,30 +9,32 @@
 
 namespace mantissa {
 
-// A file that is begun before anything is computed, so that a path which cannot be written is found out at once, and
-// that takes the place of an older one when it is complete. What is there and is no file (/dev/stdout, a pipe) is
-// written to as it is: another in its place would be no longer the same thing.
+struct Config;
+
+// Opened before anything is computed, so that a path that cannot be written fails at once. It replaces an older file
+// only when it is complete. Anything that is not a regular file (/dev/stdout, a pipe) is written in place.
 class OutputFile {
  public:
-  // `option` is of static storage and named in errors: "--json". An empty path: no file. ConfigError for a folder, and
-  // for what cannot be written.
+  // `option` has static storage and names the file in errors: "--json". An empty path means no file: write() does
+  // nothing. ConfigError for a folder and for a path that cannot be written.
   OutputFile(const char* option, const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
 
   bool is_wanted() const { return !path_.empty(); }
-  // Once. ConfigError if it cannot be written to its end.
+  // At most once. ConfigError if the file cannot be written completely.
   void write(const std::string& text);
-  // Indented, with a line feed behind it. Bytes that are no UTF-8, as paths may have, become U+FFFD.
-  void write(const nlohmann::json& data);
+  // Indented, with a final line feed. NaN and Inf become null; bytes that are not UTF-8, as paths may have, become
+  // U+FFFD.
+  void write(const nlohmann::json& figures);
 
  private:
-  bool replaces() const { return begun_as_ != path_; }
+  bool replaces_older() const { return temporary_path_ != path_; }
 
   const char* option_;
   const std::string path_;
-  std::string begun_as_;
+  std::string temporary_path_;
   std::ofstream file_;
 };
 
@@ -41,8 +43,12 @@ struct NamedFile {
   std::string path;  // empty: none
 };
 
-// ConfigError where a file that is written is another one of them or one that is read, whatever ways lead there. What
-// is there and is no file (/dev/stdout) takes several in turn.
+// The files that a verb reads: the configuration (a run folder can never be an output file) and the texts that it
+// names.
+std::vector<NamedFile> files_read(const std::string& path, const Config& config);
+
+// ConfigError if an output file is also another output or an input, however the paths are written. Several outputs may
+// share what is not a regular file (/dev/stdout).
 void require_different_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
 }  // namespace mantissa

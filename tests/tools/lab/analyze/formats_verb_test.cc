@@ -33,9 +33,9 @@ TEST(AnalyzeFormats, PrintsEveryFormatAndWritesTheFigures) {
 TEST(AnalyzeFormats, MeasuresProductsOfAlignedAndOddSizes) {
   const GemmPeak peak{.dtype = DType::kF32, .flops = 1e12, .source = "given"};
   const FormatsReport report{.device = "a device", .gemm = {{peak, {{DType::kF32, 255, 5e11, 0.5}}}}};
-  const std::string text = to_text(report);
-  EXPECT_NE(text.find("peak 1000.0 GFLOP/s, given"), std::string::npos) << text;
-  EXPECT_NE(text.find("255              500.0        50.0"), std::string::npos) << text;
+  const std::string text = formats_text(to_json(report)).text();
+  EXPECT_NE(text.find("fp32: peak 1000.0 GFLOP/s, given"), std::string::npos) << text;
+  EXPECT_NE(text.find("  255     500.0       50.0\n"), std::string::npos) << text;
 }
 
 TEST(AnalyzeFormats, RefusesWhatItCannotDo) {

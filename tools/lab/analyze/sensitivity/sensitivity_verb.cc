@@ -7,7 +7,6 @@
 #include "tools/lab/analyze/sensitivity/sensitivity_report.h"
 #include "tools/config/validation.h"
 #include "tools/lab/report/output_file.h"
-#include "tools/lab/report/read_files.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"

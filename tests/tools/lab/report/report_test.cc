@@ -1,0 +1,72 @@
+// Texts of reports: what a table prints of its figures, and that no line is too long.
+#include "tools/lab/report/report.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <sstream>
+
+namespace mantissa {
+namespace {
+
+size_t longest_line(const std::string& text) {
+  size_t longest = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) longest = std::max(longest, line.size());
+  return longest;
+}
+
+TEST(Figures, WhatIsMissingIsNull) {
+  EXPECT_EQ(Json(std::optional<double>()), nullptr);
+  EXPECT_EQ(Json(std::optional<double>(0.5)), 0.5);
+  EXPECT_EQ(share_of(1, 4), 0.25);
+  EXPECT_EQ(share_of(0, 0), nullptr);
+  EXPECT_EQ(Json(std::nan("")).dump(), "null");
+  EXPECT_TRUE(std::isnan(number_of(nullptr)));
+}
+
+TEST(ReportText, AlignsWhatItsColumnsFormat) {
+  const Json rows = {{{"name", "one"}, {"range", {{"max", 1.5}}}, {"share", 1e-7}, {"count", 12345}},
+                     {{"name", "another"}, {"range", nullptr}, {"share", 0.0}, {"count", std::nan("")}}};
+  ReportText text;
+  text.table(rows, {{"name", "name"},
+                    {"largest\nvalue", "range/max", in_format("{:.2f}", 2.0)},
+                    {"%", "share", per_cent},
+                    {"±", "count"}});
+  EXPECT_EQ(text.text(),
+            "           largest\n"
+            "  name       value      %      ±\n"
+            "  one         3.00  1e-05  12345\n"
+            "  another        -      0      -\n");
+}
+
+TEST(ReportText, PrintsMeansWithTheirRanges) {
+  const CellText text = with_range("{:.1f}");
+  EXPECT_EQ(text({{"mean", 1.0}, {"low", 0.5}, {"high", 2.0}}), "1.0 (0.5 to 2.0)");
+  EXPECT_EQ(text({{"mean", 1.0}, {"interval", {{"low", 0.5}, {"high", 2.0}}}}), "1.0 (0.5 to 2.0)");
+  EXPECT_EQ(text({{"mean", 1.0}, {"interval", nullptr}}), "1.0");
+  EXPECT_EQ(text(nullptr), "-");
+}
+
+TEST(ReportText, NoLineIsTooLong) {
+  Json row;
+  std::vector<Column> columns;
+  for (int i = 0; i < 30; ++i) {
+    row["key" + std::to_string(i)] = i;
+    columns.push_back({"heading " + std::to_string(i), "key" + std::to_string(i)});
+  }
+  ReportText text;
+  text.table({row, row}, columns);
+  EXPECT_LE(longest_line(text.text()), ReportText::kWidth);
+  EXPECT_NE(text.text().find("\n  heading 0 "), std::string::npos) << "the first column again:\n" << text.text();
+  std::string words;
+  for (int i = 0; i < 100; ++i) words += (i == 0 ? "  a" : " word") + std::to_string(i);
+  ReportText lines;
+  lines.line(words);
+  EXPECT_LE(longest_line(lines.text()), ReportText::kWidth);
+  EXPECT_TRUE(lines.text().starts_with("  a0 word1 "));
+  EXPECT_NE(lines.text().find("\n    word"), std::string::npos) << lines.text();
+}
+
+}  // namespace
+}  // namespace mantissa

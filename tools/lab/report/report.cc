@@ -1,0 +1,137 @@
+#include "tools/lab/report/report.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <span>
+
+namespace mantissa {
+namespace {
+
+using Cells = std::vector<std::string>;
+
+// Columns that UTF-8 text takes: bytes that continue a character take none.
+size_t width_of(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+Cells split(std::string_view text, char separator) {
+  Cells parts;
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end - begin));
+  }
+  return parts;
+}
+
+const Json& at_key(const Json& row, const std::string& key) {
+  static const Json kMissing;
+  if (key.empty()) return row;
+  const Json::json_pointer place("/" + key);
+  return row.contains(place) ? row.at(place) : kMissing;
+}
+
+// The lines of one column from top to bottom, those of its heading first.
+Cells cells_of(const Column& column, size_t heading_lines, const Json& rows) {
+  Cells cells = split(column.heading, '\n');
+  cells.insert(cells.begin(), heading_lines - cells.size(), "");
+  for (const Json& row : rows) cells.push_back(column.text(at_key(row, column.key)));
+  return cells;
+}
+
+void add_block(std::span<const Cells* const> columns, std::span<const size_t> widths, std::string& text) {
+  for (size_t row = 0; row < columns.front()->size(); ++row) {
+    std::string line;
+    for (size_t i = 0; i < columns.size(); ++i) {
+      const std::string& cell = (*columns[i])[row];
+      const std::string padding(widths[i] - width_of(cell), ' ');
+      line += "  " + (i == 0 ? cell + padding : padding + cell);
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+}
+
+}  // namespace
+
+double number_of(const Json& value) {
+  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+Json share_of(int64_t part, int64_t whole) {
+  return whole <= 0 ? Json() : Json(static_cast<double>(part) / static_cast<double>(whole));
+}
+
+CellText in_format(std::string format, double unit) {
+  return [format = std::move(format), unit](const Json& value) -> std::string {
+    if (value.is_string()) return value.get<std::string>();
+    if (value.is_number_integer() && unit == 1.0 && format == "{}") return value.dump();
+    const double number = number_of(value);
+    return std::isnan(number) ? "-" : fmt::format(fmt::runtime(format), unit * number);
+  };
+}
+
+std::string per_cent(const Json& share) { return in_format("{:.3g}", 100.0)(share); }
+
+CellText with_range(std::string format, double unit) {
+  return [text = in_format(std::move(format), unit)](const Json& value) {
+    if (value.is_null()) return std::string("-");
+    const Json& range = value.contains("interval") ? value.at("interval") : value;
+    if (range.is_null()) return text(value.at("mean"));
+    return fmt::format("{} ({} to {})", text(value.at("mean")), text(range.at("low")), text(range.at("high")));
+  };
+}
+
+ReportText& ReportText::line(std::string_view text) {
+  for (const std::string& given : split(text, '\n')) {
+    const size_t indentation = std::min(given.find_first_not_of(' '), given.size()) + 2;
+    std::string line;
+    bool is_first = true;
+    for (const std::string& word : split(given, ' ')) {
+      if (width_of(line) > indentation && width_of(line) + 1 + width_of(word) > kWidth) {
+        text_ += line + "\n";
+        line = std::string(indentation, ' ') + word;
+      } else {
+        line += (is_first ? "" : " ") + word;
+      }
+      is_first = false;
+    }
+    text_ += line + "\n";
+  }
+  return *this;
+}
+
+ReportText& ReportText::table(const Json& rows, const std::vector<Column>& columns) {
+  size_t heading_lines = 0;
+  for (const Column& column : columns) heading_lines = std::max(heading_lines, split(column.heading, '\n').size());
+  std::vector<Cells> cells;
+  std::vector<size_t> widths;
+  for (const Column& column : columns) {
+    cells.push_back(cells_of(column, heading_lines, rows));
+    widths.push_back(0);
+    for (const std::string& cell : cells.back()) widths.back() = std::max(widths.back(), width_of(cell));
+  }
+  for (size_t begin = 1, end = begin; begin < std::max<size_t>(2, columns.size()); begin = end) {
+    std::vector<const Cells*> block = {&cells.front()};
+    std::vector<size_t> block_widths = {widths.front()};
+    size_t width = 2 + widths.front();
+    for (; end < columns.size() && (end == begin || width + 2 + widths[end] <= kWidth); ++end) {
+      width += 2 + widths[end];
+      block.push_back(&cells[end]);
+      block_widths.push_back(widths[end]);
+    }
+    if (begin > 1) text_ += "\n";
+    add_block(block, block_widths, text_);
+    if (columns.size() == 1) break;
+  }
+  return *this;
+}
+
+void ReportText::print() const {
+  std::fwrite(text_.data(), 1, text_.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace mantissa

@@ -1,0 +1,66 @@
+// Reports: figures as JSON, and a text that is a view of them.
+//
+// A verb describes what it found once, in a to_json(). Its text and its HTML page are views of that JSON: a table of
+// the text names the figures to print by their keys, so no view can show a figure that programs do not get.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+// A missing value is null. NaN and Inf need no care: JSON files have null in their place, and texts "-" for NaN.
+template <typename T>
+struct nlohmann::adl_serializer<std::optional<T>> {
+  static void to_json(json& to, const std::optional<T>& from) { to = from ? json(*from) : json(); }
+};
+
+namespace mantissa {
+
+using Json = nlohmann::json;
+
+// The number as a double; NaN if there is none.
+double number_of(const Json& value);
+// A share of a count; null where the count is 0.
+Json share_of(int64_t part, int64_t whole);
+
+// How a table's column prints a value.
+using CellText = std::function<std::string(const Json&)>;
+// A text as it is, a number by the format after multiplication by `unit`, "-" for a number or text that is missing.
+CellText in_format(std::string format, double unit = 1.0);
+// A share in per cent, with three significant digits.
+std::string per_cent(const Json& share);
+// The mean of {mean, low, high} or {mean, interval: {low, high}} with its range: "1.25 (1.20 to 1.30)".
+CellText with_range(std::string format, double unit = 1.0);
+
+struct Column {
+  std::string heading;  // each '\n' begins another line of it
+  std::string key;      // of the figure in a row: "amax", "range/max"; empty: the row itself
+  CellText text = in_format("{}");
+};
+
+// Text of at most kWidth columns, unless one name is longer than that.
+class ReportText {
+ public:
+  static constexpr size_t kWidth = 120;
+
+  // Lines, wrapped between words; what follows a break is indented. Returns *this.
+  ReportText& line(std::string_view text);
+  ReportText& blank_line() { return line(""); }
+  // One row for each element of an array, or each of an object's values. The first column is aligned to the left, the
+  // others to the right. Columns that do not fit follow below, with the first column repeated.
+  ReportText& table(const Json& rows, const std::vector<Column>& columns);
+
+  const std::string& text() const { return text_; }
+  // To standard output, at once.
+  void print() const;
+
+ private:
+  std::string text_;
+};
+
+}  // namespace mantissa
