@@ -7,44 +7,13 @@
 #include "core/backend/registry.h"
 #include "core/base/log.h"
 #include "core/base/run_reported.h"
+#include "tools/bench/gemm_rates.h"
+#include "tools/lab/analyze/format_trials.h"
 #include "tools/lab/report/output_file.h"
 
 namespace mantissa {
-namespace {
 
-FormatFindings analyze(const Rounding& rounding, int64_t samples) {
-  FormatFindings found{.name = rounding.name, .by = rounding.by, .errors = measure_errors(rounding, samples)};
-  if (rounding.scaling) {
-    found.block_length = block_length(*rounding.scaling);
-  } else {
-    found.range = measure_range(rounding);
-    found.difference = difference_from_definition(*found.range, rounding.format);
-    found.underflow = measure_underflow(rounding, samples);
-  }
-  return found;
-}
-
-}  // namespace
-
-FormatsReport analyze_formats(const FormatsRequest& request) {
-  const DeviceChoice choice = choose_device(request.device, 0);
-  if (!choice.reason.empty()) log_info("device {}: {}", choice.backend, choice.reason);
-  const std::unique_ptr<Backend> device = create_backend(choice.backend, choice.index), host = create_backend("cpu");
-  const std::unique_ptr<Stream> stream = device->create_stream();
-  FormatsReport report{.device = device->describe(), .samples = request.samples};
-  for (const Rounding& rounding : make_roundings(*device, *stream, *host)) {
-    report.formats.push_back(analyze(rounding, request.samples));
-  }
-  if (!request.products) return report;
-  std::vector<DType> dtypes{DType::kF32, DType::kBF16, DType::kF16};
-  if (device->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
-  for (const DType dtype : dtypes) {
-    const GemmPeak peak = gemm_peak(choice, dtype);
-    report.gemm.push_back({peak, measure_gemm_rates(*device, *stream, peak)});
-  }
-  return report;
-}
-
+// Found through argument-dependent lookup, and so not in an anonymous namespace.
 static void to_json(Json& json, const FormatRange& range) {
   json = {{"max", range.max},
           {"min_normal", range.min_normal},
@@ -69,29 +38,50 @@ static void to_json(Json& json, const UnderflowRow& row) {
           {"scaled_overflow", row.scaled_overflow}};
 }
 
-static void to_json(Json& json, const FormatFindings& format) {
-  json = {{"name", format.name},
-          {"rounded_by", format.by == RoundedBy::kDevice ? "device" : "emulation"},
-          {"block_length", format.block_length},
-          {"range", format.range},
-          {"difference", format.difference},
-          {"errors", format.errors},
-          {"underflow", format.underflow}};
-}
-
 static void to_json(Json& json, const GemmRate& rate) {
   json = {{"size", rate.size}, {"flops", rate.flops}, {"share_of_peak", rate.share_of_peak}};
 }
 
-static void to_json(Json& json, const GemmFindings& gemm) {
-  json = {{"dtype", operand_name(gemm.peak.dtype)},
-          {"peak_flops", gemm.peak.flops},
-          {"peak_source", gemm.peak.source},
-          {"products", gemm.rates}};
+namespace {
+
+Json analyze(const Rounding& rounding, int64_t samples) {
+  Json found = {{"name", rounding.name},
+                {"rounded_by", rounding.by == RoundedBy::kDevice ? "device" : "emulation"},
+                {"block_length", rounding.scaling ? block_length(*rounding.scaling) : 0},
+                {"range", nullptr},
+                {"difference", ""},
+                {"errors", measure_errors(rounding, samples)},
+                {"underflow", Json::array()}};
+  if (rounding.scaling) return found;
+  const FormatRange range = measure_range(rounding);
+  found["range"] = range;
+  found["difference"] = difference_from_definition(range, rounding.format);
+  found["underflow"] = measure_underflow(rounding, samples);
+  return found;
 }
 
-Json to_json(const FormatsReport& report) {
-  return {{"device", report.device}, {"samples", report.samples}, {"formats", report.formats}, {"gemm", report.gemm}};
+}  // namespace
+
+Json analyze_formats(const FormatsRequest& request) {
+  const DeviceChoice choice = choose_device(request.device, 0);
+  if (!choice.reason.empty()) log_info("device {}: {}", choice.backend, choice.reason);
+  const std::unique_ptr<Backend> device = create_backend(choice.backend, choice.index), host = create_backend("cpu");
+  const std::unique_ptr<Stream> stream = device->create_stream();
+  Json formats = Json::array(), gemm = Json::array();
+  for (const Rounding& rounding : make_roundings(*device, *stream, *host)) {
+    formats.push_back(analyze(rounding, request.samples));
+  }
+  std::vector<DType> dtypes;
+  if (request.products) dtypes = {DType::kF32, DType::kBF16, DType::kF16};
+  if (request.products && device->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
+  for (const DType dtype : dtypes) {
+    const GemmPeak peak = gemm_peak(choice, dtype);
+    gemm.push_back({{"dtype", operand_name(dtype)},
+                    {"peak_flops", peak.flops},
+                    {"peak_source", peak.source},
+                    {"products", measure_gemm_rates(*device, *stream, peak)}});
+  }
+  return {{"device", device->describe()}, {"samples", request.samples}, {"formats", formats}, {"gemm", gemm}};
 }
 
 ReportText formats_text(const Json& figures) {
@@ -170,7 +160,7 @@ ReportText formats_text(const Json& figures) {
 int formats_verb(const FormatsRequest& request) {
   return run_reported([&] {
     OutputFile json("--json", request.json);
-    const Json figures = to_json(analyze_formats(request));
+    const Json figures = analyze_formats(request);
     formats_text(figures).print();
     json.write(figures);
   });

@@ -1,16 +1,21 @@
 #include "tools/lab/analyze/model_analysis.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
 #include "core/base/log.h"
+#include "core/base/meaningless_settings.h"
 #include "core/io/checkpoint_manifest.h"
 #include "tools/config/precision_phases.h"
 #include "tools/lab/analyze/run_settings.h"
 #include "tools/train/adaptive_state.h"
 #include "tools/train/checkpoint.h"
+#include "tools/train/launch.h"
+#include "tools/train/precision_effects.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/step_memory.h"
 #include "tools/train/train_step.h"
@@ -18,9 +23,10 @@
 namespace mantissa {
 namespace {
 
-// Where a training starts: from a checkpoint's folder, or ("none") from the first weights.
+// Where a training starts.
 struct Point {
-  std::string name, checkpoint;
+  std::string name;
+  std::string checkpoint;  // a folder; "none": from the first weights
   int64_t step = 0;
 };
 
@@ -39,7 +45,7 @@ std::vector<Point> points_of(const std::string& target) {
   return {early, {"late", newest, last}};
 }
 
-// Rank 0 chooses: a run that is still training makes checkpoints, and removes some.
+// The points as rank 0 sees them: a run that is still training adds and removes checkpoints.
 std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
   std::vector<std::string> mine;  // name, checkpoint and step of each point
   if (communicator.rank() == 0) {
@@ -55,27 +61,21 @@ std::vector<Point> agreed_points(const std::string& target, Communicator& commun
   return points;
 }
 
-// In the precision that the run has there.
+// The run's configuration in the precision that it has at this point.
 Config config_at(const Config& run, const Point& point) {
   return point.checkpoint == "none" ? at_step(run, point.step)
                                     : config_of(run, point.step, read_manifest(point.checkpoint).state.at("run"));
 }
 
-// Of a training that is looked at and leaves nothing behind.
-Config analysed(const Config& run, const Point& point) {
-  Config config = config_at(run, point);
+Config probed_config(const Config& run, const Point& point) {
+  Config config = without_outputs(config_at(run, point));
   config.probe.enabled = true;
   config.probe.interval = 1;
   config.checkpoint.resume = point.checkpoint;
-  config.checkpoint.allow_changes = true;
-  config.train.run_dir += "/analysis";  // which is neither read nor made
-  config.train.sample_tokens = 0;
-  config.profile = false;
-  config.cuda.graph = false;
   return config;
 }
 
-// The same with gradients of activations that keep every magnitude.
+// The same steps with gradients of activations that keep all magnitudes.
 Config in_fp32(Config config) {
   config.precision = PrecisionConfig();
   config.precision.compute = DType::kF32;
@@ -97,7 +97,7 @@ struct Trained {
   std::optional<LearningRateInstead> learning_rate_instead;
 };
 
-// Of a schedule that has come to 0 after so many steps, the last rate that it had.
+// The last positive rate of a schedule that has reached 0 after so many steps; none if it has not.
 std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_t applied_steps) {
   if (learning_rate(schedule, applied_steps) > 0.0) return std::nullopt;
   for (int64_t step = applied_steps; step > 0; --step) {
@@ -106,15 +106,15 @@ std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_
   return std::nullopt;
 }
 
-// The loss scale of one step, whatever becomes of that.
+// Keeps this loss scale whether or not the step overflows.
 GradScaler fixed_scale(float scale) {
   return GradScaler({.mode = ScalerMode::kStatic, .init_scale = scale, .min_scale = 0.0f});
 }
 
-// With `scales_of`, steps from the same point, each at the loss scale that it had there.
+// With `scales_of`, the steps have the loss scales of those steps, which start at the same point.
 Trained train(Config config, int64_t batches, Communicator& communicator,
               const std::vector<ProbedStep>* scales_of = nullptr) {
-  Session session(config, communicator);  // which reads the schedule of this very object
+  Session session(config, communicator);  // reads the schedule from `config`, which changes below
   TrainingCheckpoints checkpoints(session, config);
   if (const auto point = find_resume_point(config, communicator)) checkpoints.resume(*point);
   ScheduleOptions& schedule = config.optimizer.schedule;
@@ -143,22 +143,69 @@ bool changes_precision(const std::vector<std::string>& overrides) {
   });
 }
 
-// The settings that a run was saved with. Another precision takes the place of the one that the run has come to, and of
-// those that it would have come to.
+// The settings that a run was saved with. Overrides of the precision replace the precision of the checkpoint and of all
+// later phases.
 std::string saved_settings(const Checkpoint& checkpoint, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const auto yaml = checkpoint.state.at("config").get<std::string>();
   if (!changes_precision(overrides)) return yaml;
   const Config saved = parse_config(yaml, source);
   if (phase_count(saved) == 1) return yaml;
-  log_info("{} of the run is left out beside the precision that is given; other settings are those of step {}",
+  log_info("{} of the run is dropped, since another precision is given; other settings are those of step {}",
            adapts(saved) ? "precision.adaptive" : "precision.schedule", checkpoint.step);
   Config own = config_of(saved, checkpoint.step, checkpoint.state.at("run"));
-  own.precision_adaptive = {};  // what it watches has no meaning without its levels
+  own.precision_adaptive = {};  // without its levels it has nothing to control
   return to_yaml(own);
 }
 
+// Whether one setting's path contains the other.
+bool overlap(std::string_view a, std::string_view b) {
+  if (a.size() > b.size()) std::swap(a, b);
+  return b.starts_with(a) && (b.size() == a.size() || b[a.size()] == '.' || b[a.size()] == '[');
+}
+
+bool is_given(const std::string& path, const std::vector<std::string>& overrides) {
+  return std::any_of(overrides.begin(), overrides.end(), [&path](const std::string& assignment) {
+    return overlap(path, std::string_view(assignment).substr(0, assignment.find('=')));
+  });
+}
+
+// The path with its list index in the run's settings: elements before it may have been dropped.
+std::string path_in_run(const std::string& path, const std::vector<std::string>& dropped) {
+  const size_t open = path.find('[');
+  if (open == std::string::npos) return path;
+  const std::string list = path.substr(0, open + 1);
+  size_t index = std::stoul(path.substr(open + 1));
+  for (auto gone = dropped.rbegin(); gone != dropped.rend(); ++gone) {
+    const bool is_element = gone->starts_with(list) && gone->ends_with(']');
+    if (is_element && std::stoul(gone->substr(open + 1)) <= index) ++index;
+  }
+  return fmt::format("{}{}{}", list, index, path.substr(path.find(']')));
+}
+
 }  // namespace
+
+Config run_settings(const std::string& yaml, const std::string& source, const std::vector<std::string>& overrides) {
+  std::vector<std::string> dropped, names;
+  while (true) {
+    try {
+      Config config = parse_config(yaml, source, overrides, dropped);
+      require_known_names(config);
+      for (int phase = 0; phase < phase_count(config); ++phase) require_effects(in_phase(config, phase));
+      if (!names.empty()) {
+        log_info("these settings of the run have no effect beside those given here and are dropped: {}",
+                 fmt::join(names, ", "));
+      }
+      return config;
+    } catch (const MeaninglessSettings& error) {
+      const auto own = std::find_if(error.paths().begin(), error.paths().end(),
+                                    [&](const std::string& path) { return !is_given(path, overrides); });
+      if (overrides.empty() || own == error.paths().end()) throw;
+      names.push_back(path_in_run(*own, dropped));
+      dropped.push_back(*own);
+    }
+  }
+}
 
 Config configuration_of(const ModelRequest& request) {
   Config config;
@@ -169,8 +216,17 @@ Config configuration_of(const ModelRequest& request) {
   } else {
     config = load_config(request.target, request.overrides);
   }
-  // The same bits on any number of ranks, and weights are seen before they are rounded.
+  // Gives the same bits on any number of ranks, and shows weights before they are rounded.
   config.comm.gather = WeightGather::kWorking;
+  return config;
+}
+
+Config without_outputs(Config config) {
+  config.checkpoint.allow_changes = true;
+  config.train.run_dir += "/analysis";  // neither read nor created
+  config.train.sample_tokens = 0;
+  config.profile = false;
+  config.cuda.graph = false;
   return config;
 }
 
@@ -182,7 +238,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
                          .batches = request.batches,
                          .checkpoints = {}};
   for (const Point& point : points) {
-    const Config as_configured = analysed(config, point);
+    const Config as_configured = probed_config(config, point);
     const Trained trained = train(as_configured, request.batches, communicator);
     CheckpointFindings found;
     if (stores_fp16(as_configured)) {

@@ -69,8 +69,8 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   if (!leads) return;
   nlohmann::json data = to_json(comparison);
   if (underflow) data["gradients"] = to_json(*underflow);
-  data["device_formats"] = to_json(
-      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products, .json = {}}));
+  data["device_formats"] = 
+      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products, .json = {}});
   if (json.is_wanted()) json.write(data);
   if (html.is_wanted()) html.write(comparison_page(data));
 }

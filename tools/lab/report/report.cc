@@ -8,6 +8,8 @@
 #include <limits>
 #include <span>
 
+#include "tools/config/config.h"
+
 namespace mantissa {
 namespace {
 
@@ -62,6 +64,10 @@ double number_of(const Json& value) {
 
 Json share_of(int64_t part, int64_t whole) {
   return whole <= 0 ? Json() : Json(static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string describe_model(const ModelConfig& model) {
+  return fmt::format("{}: {} layers, width {}, context {}", model.name, model.layers, model.width, model.context);
 }
 
 CellText in_format(std::string format, double unit) {

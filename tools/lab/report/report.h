@@ -21,12 +21,17 @@ struct nlohmann::adl_serializer<std::optional<T>> {
 
 namespace mantissa {
 
+struct ModelConfig;
+
 using Json = nlohmann::json;
 
 // The number as a double; NaN if there is none.
 double number_of(const Json& value);
 // A share of a count; null where the count is 0.
 Json share_of(int64_t part, int64_t whole);
+
+// "gpt: 4 layers, width 320, context 256".
+std::string describe_model(const ModelConfig& model);
 
 // How a table's column prints a value.
 using CellText = std::function<std::string(const Json&)>;

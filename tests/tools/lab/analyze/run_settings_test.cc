@@ -1,5 +1,5 @@
 // A run's settings that lose their meaning by others on the command line.
-#include "tools/lab/analyze/run_settings.h"
+#include "tools/lab/analyze/model_analysis.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -26,14 +26,13 @@ LowFormat require_format(const std::string& text) {
   const std::optional<Recipe> recipe = parse_recipe(text);
   if (recipe && recipe->scaling == Scaling::kDelayed) {
     throw ConfigError(fmt::format(
-        "--formats: '{}' takes its scales from the steps before, of which one step alone has none: give current",
-        text));
+        "--formats: '{}' takes its scales from earlier steps, but a single step has none: use current", text));
   }
   if (recipe) return {.name = text, .recipe = recipe};
-  throw ConfigError(fmt::format(
-      "--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, a recipe with a format behind it "
-      "(current:e5m2), got '{}'",
-      text));
+  throw ConfigError(
+      fmt::format("--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
+                  "(current:e5m2), got '{}'",
+                  text));
 }
 
 void add_decisions(const PlacedOp& op, const LowFormat& format, std::vector<PrecisionDecision>& decisions) {
@@ -86,10 +85,11 @@ std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vec
     for (const LowFormat& format : low) add_decisions(op, format, decisions);
   }
   if (decisions.empty()) {
-    throw ConfigError(fmt::format(
-        "--layers '{}', --formats {}: expected a pattern of linear layers' paths, such as 'blocks.*.mlp', or '**' for "
-        "all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
-        layers, fmt::join(formats, ",")));
+    throw ConfigError(
+        fmt::format("--layers '{}', --formats {}: expected a pattern that matches linear layers, such as "
+                    "'blocks.*.mlp', or '**' for "
+                    "all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
+                    layers, fmt::join(formats, ",")));
   }
   return decisions;
 }

@@ -55,6 +55,34 @@ void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shar
   }
 }
 
+// H_ii by a step along one element after the other: two passes an element. By parameter; on all ranks. Collective.
+Parts dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
+  Session& session = passes.session();
+  Parts diagonal;
+  for (size_t index = 0; index < steps.size(); ++index) {
+    std::vector<double> mine(static_cast<size_t>(session.runtime.parameters[static_cast<int>(index)].numel()));
+    for (size_t element = 0; element < mine.size(); ++element) {
+      const auto place_in = [&](int parameter, int64_t begin, int64_t count) -> int64_t {
+        const int64_t place = static_cast<int64_t>(element) - begin;
+        return static_cast<size_t>(parameter) == index && place >= 0 && place < count ? place : -1;
+      };
+      const auto products = hessian_product(passes, [&](int parameter, int64_t begin, std::span<float> out) {
+        std::fill(out.begin(), out.end(), 0.0f);
+        const int64_t place = place_in(parameter, begin, static_cast<int64_t>(out.size()));
+        if (place >= 0) out[static_cast<size_t>(place)] = static_cast<float>(steps[index]);
+      });
+      const Shard shard = gradient_shard(session);
+      for (size_t part = 0; part < shard.size(); ++part) {
+        const int64_t place = place_in(shard[part].parameter, shard[part].begin, shard[part].values.numel());
+        if (place >= 0) mine[element] = static_cast<double>(products[part][static_cast<size_t>(place)]) / steps[index];
+      }
+    }
+    diagonal.push_back(sum_over_ranks(mine, session.communicator));
+  }
+  passes.point().restore();
+  return diagonal;
+}
+
 Found find(const Config& config, Communicator& communicator, int probes, bool dense) {
   Session session(config, communicator);
   TrainStep step(session);
