@@ -93,7 +93,8 @@ float first_with(float low, float high, const Property& property) {
   return of_bits(with);
 }
 
-// Where a saturating rounding starts to be off by more than half the distance between its last two numbers.
+// The magnitude at which a saturating rounding starts to be off by more than half the distance between its last two
+// numbers.
 std::optional<double> saturates_from(const Rounding& rounding, float max) {
   if (max == std::numeric_limits<float>::max()) return std::nullopt;
   const float last_step_at = first_with(0.0f, max, [&](float value) { return rounded(rounding, value) == max; });

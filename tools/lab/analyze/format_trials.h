@@ -1,4 +1,4 @@
-// What storing numbers in a format costs, found by trying values on the device: range, errors by magnitude, lost
+// The cost of storing numbers in a format, found by trying values on the device: range, errors by magnitude, lost
 // gradients.
 #pragma once
 
@@ -63,7 +63,7 @@ constexpr int kFirstErrorDecade = -8, kLastErrorDecade = 1;  // 1e-8 ... 100
 
 std::vector<ErrorRow> measure_errors(const Rounding& rounding, int64_t samples);
 
-// What becomes of normally distributed gradients.
+// Losses of normally distributed gradients.
 struct UnderflowRow {
   int decade = 0;         // standard deviation 10^decade
   double underflow = 0;   // share that becomes 0; no gradient is 0 before

@@ -10,6 +10,7 @@
 #include "tools/bench/gemm_rates.h"
 #include "tools/lab/analyze/format_trials.h"
 #include "tools/lab/report/output_file.h"
+#include "tools/lab/report/report.h"
 
 namespace mantissa {
 
@@ -84,17 +85,17 @@ Json analyze_formats(const FormatsRequest& request) {
   return {{"device", device->describe()}, {"samples", request.samples}, {"formats", formats}, {"gemm", gemm}};
 }
 
-ReportText formats_text(const Json& figures) {
+std::string formats_text(const Json& figures) {
+  const auto decade = [](const Json& of) { return fmt::format("1e{}", of); };
+  const auto decades = [](const Json& of) { return fmt::format("1e{} ... 1e{}", of, of.get<int>() + 1); };
+  const auto exponent = [](const Json& scale) { return fmt::format("2^{:.0f}", std::log2(number_of(scale))); };
+  const CellText number = in_format("{:.7g}"), short_number = in_format("{:.4g}"), error = in_format("{:.2e}");
   ReportText text;
-  const auto decade = [](const Json& of) { return fmt::format("1e{}", of.get<int>()); };
-  const auto decades = [](const Json& of) { return fmt::format("1e{} ... 1e{}", of.get<int>(), of.get<int>() + 1); };
-  const auto exponent = [](const Json& scale) { return fmt::format("2^{:.0f}", std::log2(scale.get<double>())); };
-  text.line(figures["device"].get<std::string>()).blank_line().line("Range, found by trying values").blank_line();
+  text.line("{}", figures["device"]).blank_line().line("Range, found by trying values").blank_line();
   Json ranges = Json::array();
   for (const Json& format : figures["formats"]) {
     if (!format["range"].is_null()) ranges.push_back(format);
   }
-  const CellText short_number = in_format("{:.4g}"), number = in_format("{:.7g}");
   text.table(ranges, {{"format", "name"},
                       {"largest", "range/max", number},
                       {"min normal", "range/min_normal", short_number},
@@ -105,35 +106,30 @@ ReportText formats_text(const Json& figures) {
                       {"0 up to", "range/underflow_at", short_number},
                       {"rounded by", "rounded_by"}});
   for (const Json& format : ranges) {
-    const std::string difference = format["difference"];
-    if (difference.empty()) continue;
-    text.line(
-        fmt::format("  {} differs from the format's definition: {}", format["name"].get<std::string>(), difference));
+    if (format["difference"] == "") continue;
+    text.line("  {} differs from the format's definition: {}", format["name"], format["difference"]);
   }
-  const int64_t samples = figures["samples"];
   text.blank_line().line(
-      fmt::format("Relative error of stored values by magnitude: {} values a decade, uniform in the logarithm. A value "
-                  "that becomes 0 "
-                  "has an error of 1; values beyond the range are not in the error.",
-                  samples));
-  const CellText error = in_format("{:.2e}");
+      "Relative error of stored values by magnitude: {} values a decade, uniform in the logarithm. A value that "
+      "becomes "
+      "0 has an error of 1; values beyond the range are not in the error.",
+      figures["samples"]);
   for (const Json& format : figures["formats"]) {
-    const std::string name = format["name"];
-    const int64_t block = format["block_length"];
-    text.blank_line().table(format["errors"],
-                            {{block > 0 ? fmt::format("{} (blocks of {})", name, block) : name, "decade", decades},
-                             {"mean", "mean", error},
-                             {"p95", "p95", error},
-                             {"p99", "p99", error},
-                             {"max", "max", error},
-                             {"% to 0", "zeros", per_cent},
-                             {"% beyond", "overflows", per_cent}});
+    const Json& block = format["block_length"];
+    const std::string name =
+        block > 0 ? fmt::format("{} (blocks of {})", format["name"], block) : format["name"].get<std::string>();
+    text.blank_line().table(format["errors"], {{name, "decade", decades},
+                                               {"mean", "mean", error},
+                                               {"p95", "p95", error},
+                                               {"p99", "p99", error},
+                                               {"max", "max", error},
+                                               {"% to 0", "zeros", per_cent},
+                                               {"% beyond", "overflows", per_cent}});
   }
   text.blank_line().line(
-      fmt::format("Normally distributed gradients: {} for each standard deviation. The loss scale is "
-                  "2^floor(log2(largest / ({:g} amax))), or 1 "
-                  "if nothing underflows without one.",
-                  samples, kHeadroom));
+      "Normally distributed gradients: {} for each standard deviation. The loss scale is 2^floor(log2(largest / ({:g} "
+      "amax))), or 1 if nothing underflows without one.",
+      figures["samples"], kHeadroom);
   for (const Json& format : ranges) {
     text.blank_line().table(format["underflow"], {{format["name"], "decade", decade},
                                                   {"% to 0", "underflow", per_cent},
@@ -142,26 +138,24 @@ ReportText formats_text(const Json& figures) {
                                                   {"% to 0 with it", "scaled_underflow", per_cent},
                                                   {"% beyond with it", "scaled_overflow", per_cent}});
   }
-  if (figures["gemm"].empty()) return text;
+  if (figures["gemm"].empty()) return text.text();
   text.blank_line().line("Products of square matrices, second operand transposed. Odd sizes are not aligned.");
   for (const Json& gemm : figures["gemm"]) {
-    const std::string source = gemm["peak_source"];
     const bool is_known = gemm["peak_flops"].is_number();
-    text.blank_line().line(fmt::format(
-        "  {}: peak {}", gemm["dtype"].get<std::string>(),
-        is_known ? fmt::format("{:.1f} GFLOP/s, {}", number_of(gemm["peak_flops"]) * 1e-9, source) : source));
+    const std::string peak = is_known ? fmt::format("{:.1f} GFLOP/s, ", number_of(gemm["peak_flops"]) * 1e-9) : "";
+    text.blank_line().line("  {}: peak {}{}", gemm["dtype"], peak, gemm["peak_source"]);
     text.table(gemm["products"], {{"size", "size"},
                                   {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
                                   {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}});
   }
-  return text;
+  return text.text();
 }
 
 int formats_verb(const FormatsRequest& request) {
   return run_reported([&] {
     OutputFile json("--json", request.json);
     const Json figures = analyze_formats(request);
-    formats_text(figures).print();
+    print(formats_text(figures));
     json.write(figures);
   });
 }

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tools/lab/report/report.h"
+#include <nlohmann/json_fwd.hpp>
 
 namespace mantissa {
 
@@ -21,8 +21,8 @@ struct FormatsRequest {
 //   or all), errors and,
 //     without scales, range, difference (from the format's definition; empty: none) and underflow
 //   gemm: of each operand dtype, peak_flops, peak_source and products (size, flops, share_of_peak)
-Json analyze_formats(const FormatsRequest& request);
-ReportText formats_text(const Json& figures);
+nlohmann::json analyze_formats(const FormatsRequest& request);
+std::string formats_text(const nlohmann::json& figures);
 
 // Prints the report to standard output. Returns the exit code.
 int formats_verb(const FormatsRequest& request);

@@ -11,7 +11,6 @@
 #include "core/base/meaningless_settings.h"
 #include "core/io/checkpoint_manifest.h"
 #include "tools/config/precision_phases.h"
-#include "tools/lab/analyze/run_settings.h"
 #include "tools/train/adaptive_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/launch.h"
@@ -23,7 +22,7 @@
 namespace mantissa {
 namespace {
 
-// Where a training starts.
+// A point that a training starts from.
 struct Point {
   std::string name;
   std::string checkpoint;  // a folder; "none": from the first weights

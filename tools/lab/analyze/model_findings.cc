@@ -7,6 +7,7 @@
 
 #include "core/autograd/linear_formats.h"
 #include "core/base/check.h"
+#include "tools/lab/report/report.h"
 
 namespace mantissa {
 namespace {
@@ -103,12 +104,23 @@ LossScaleCurve::LossScaleCurve(const ExponentHistogram& histogram, Format format
   }
 }
 
-Json to_json(const LossScaleCurve& curve) {
+Json to_json(const LossScaleCurve& curve, const std::optional<StaticScale>& recommended,
+             const StaticScaleOptions& options) {
+  const auto underflow = [](const FormatLosses& losses) { return share_of(losses.underflowed, losses.elements); };
+  const auto overflow = [](const FormatLosses& losses) { return share_of(losses.overflowed, losses.elements); };
   Json json = {{"exponents", Json::array()}, {"underflow", Json::array()}, {"overflow", Json::array()}};
   for (const FormatLosses& losses : curve.losses) {
     json["exponents"].push_back(LossScaleCurve::kMinExponent + static_cast<int>(json["exponents"].size()));
-    json["underflow"].push_back(share_of(losses.underflowed, losses.elements));
-    json["overflow"].push_back(share_of(losses.overflowed, losses.elements));
+    json["underflow"].push_back(underflow(losses));
+    json["overflow"].push_back(overflow(losses));
+  }
+  json["recommended"] = nullptr;
+  if (recommended) {
+    json["recommended"] = {{"exponent", recommended->exponent},
+                           {"percentile", options.percentile},
+                           {"headroom", options.headroom},
+                           {"underflow", underflow(recommended->losses)},
+                           {"overflow", overflow(recommended->losses)}};
   }
   return json;
 }

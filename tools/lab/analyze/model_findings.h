@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "tools/config/config.h"
-#include "tools/lab/report/report.h"
 #include "tools/probe/probe_log.h"
 
 namespace mantissa {
@@ -31,7 +32,7 @@ struct ProductFindings {
   std::optional<double> equivalent_batch_loss() const;
 };
 
-// What a format loses of values at loss scales 2^-8 ... 2^40.
+// Losses of a format at loss scales 2^-8 ... 2^40.
 struct LossScaleCurve {
   static constexpr int kMinExponent = -8, kMaxExponent = 40;
   std::vector<FormatLosses> losses{};
@@ -40,15 +41,16 @@ struct LossScaleCurve {
   LossScaleCurve(const ExponentHistogram& histogram, Format format);
   const FormatLosses& at(int exponent) const { return losses.at(static_cast<size_t>(exponent - kMinExponent)); }
 };
-// {exponents, underflow, overflow}: lists.
-Json to_json(const LossScaleCurve& curve);
+// {exponents, underflow, overflow, recommended: {exponent, percentile, headroom, underflow, overflow} or null}.
+nlohmann::json to_json(const LossScaleCurve& curve, const std::optional<StaticScale>& recommended,
+                       const StaticScaleOptions& options);
 
 // By default the static loss scale is chosen for all gradients, since one that overflows costs its whole step. The
 // headroom covers what these batches do not show: the largest gradient of one step in 40 of a small GPT was 8 times
 // that of the 20 steps before.
 inline constexpr StaticScaleOptions kLossScaleOptions{.percentile = 100.0, .headroom = 16.0};
 
-// What fp16 loses of the gradients of activations.
+// Losses of fp16 for the gradients of activations.
 struct LossScaleFindings : LossScaleCurve {
   StaticScaleOptions options = kLossScaleOptions;
   std::optional<StaticScale> recommended{};  // none: nothing to scale, or too many gradients are not finite
@@ -78,7 +80,7 @@ struct CheckpointFindings {
   LossScaleFindings loss_scale{};
   double loss = 0.0;  // in the first of the steps, nats a token
   int64_t skipped = 0;
-  // Where the schedule reaches 0, the steps continue with its last positive learning rate: without updates there is
+  // If the schedule reaches 0, the steps continue with its last positive learning rate: without updates there is
   // nothing to analyse.
   std::optional<LearningRateInstead> learning_rate_instead{};
 

@@ -9,13 +9,15 @@
 #include "core/base/error.h"
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_verdict.h"
-#include "tools/lab/analyze/page/model_page.h"
 #include "tools/lab/report/output_file.h"
+#include "tools/lab/report/report.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
 #include "tools/train/memory_table.h"
 
 namespace mantissa {
+
+extern const std::string_view kModelPage;  // written by embedded_text()
 
 // Counts by exponent, from the first that is not 0 to the last.
 static Json histogram_json(const ExponentHistogram& histogram) {
@@ -73,21 +75,12 @@ static void to_json(Json& json, const ProductFindings& found) {
 }
 
 static void to_json(Json& json, const LossScaleFindings& found) {
-  json = to_json(static_cast<const LossScaleCurve&>(found));
+  json = to_json(found, found.recommended, {.percentile = found.options.percentile, .headroom = found.headroom});
   json["skipped"] = found.skipped;
-  Json& recommended = json["recommended"];
   if (!found.recommended) return;
-  const FormatLosses& losses = found.recommended->losses;
-  recommended = {{"exponent", found.recommended->exponent},
-                 {"percentile", found.options.percentile},
-                 {"headroom", found.headroom},
-                 {"underflow", share_of(losses.underflowed, losses.elements)},
-                 {"underflow_by_step", Json::array()},
-                 {"underflow_largest", found.largest_underflow()},
-                 {"overflow", share_of(losses.overflowed, losses.elements)}};
-  for (const FormatLosses& step : found.by_step) {
-    recommended["underflow_by_step"].push_back(share_of(step.underflowed, step.elements));
-  }
+  Json& by_step = json["recommended"]["underflow_by_step"] = Json::array();
+  for (const FormatLosses& step : found.by_step) by_step.push_back(share_of(step.underflowed, step.elements));
+  json["recommended"]["underflow_largest"] = found.largest_underflow();
 }
 
 static void to_json(Json& json, const CheckpointFindings& found) {
@@ -176,9 +169,8 @@ void print_checkpoint(const Json& checkpoint, ReportText& text) {
     if (tensor.is_null() || tensor["elements"] == 0) return std::string("-");
     return per_cent(number_of(tensor["saturated"]) + number_of(tensor["non_finite"]) / number_of(tensor["elements"]));
   };
-  text.blank_line().line(fmt::format("{}: weights of step {}, {} batches, loss {:.4f}",
-                                     checkpoint["name"].get<std::string>(), checkpoint["step"].get<int64_t>(),
-                                     checkpoint["steps"].size(), number_of(checkpoint["loss"])));
+  text.blank_line().line("{}: weights of step {}, {} batches, loss {:.4f}", checkpoint["name"], checkpoint["step"],
+                         checkpoint["steps"].size(), checkpoint["loss"]);
   const Json rows = rows_by_layer(checkpoint);
   std::vector<Column> tensors = {{"layer", "activation/layer"}}, products = tensors;
   for (const std::string role : {probe_role::kActivation, probe_role::kWeight, probe_role::kGradient}) {
@@ -199,16 +191,16 @@ void print_checkpoint(const Json& checkpoint, ReportText& text) {
   } else if (updates.is_null()) {
     text.line("  Updates: none, since no step was applied or the learning rate is 0");
   } else {
-    text.line(fmt::format(
+    text.line(
         "  Updates below half an ulp of the weight: {} % in fp32, {} % in bf16, {} % in fp16. They are lost if weights "
         "are stored in that format with rounding to nearest.",
-        per_cent(updates["fp32"]), per_cent(updates["bf16"]), per_cent(updates["fp16"])));
+        per_cent(updates["fp32"]), per_cent(updates["bf16"]), per_cent(updates["fp16"]));
   }
   if (wire.is_null()) {
     text.line("  Wire: nothing is rounded between ranks");
   } else {
-    text.line(fmt::format("  Wire: gradients summed in {} have an SNR of {:.1f} dB against fp32, cosine {:.8f}",
-                          wire["format"].get<std::string>(), number_of(wire["snr_db"]), number_of(wire["cosine"])));
+    text.line("  Wire: gradients summed in {} have an SNR of {:.1f} dB against fp32, cosine {:.8f}", wire["format"],
+              wire["snr_db"], wire["cosine"]);
   }
 }
 
@@ -234,21 +226,24 @@ void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Con
   const ModelAnalysis analysis = analyze_model(request, config, communicator);
   if (!leads) return;
   const Json figures = to_json(analysis);
-  model_text(figures).print();
+  print(model_text(figures));
   json.write(figures);
   html.write(model_page(figures));
 }
 
 }  // namespace
 
-ReportText model_text(const Json& figures) {
+std::string model_text(const Json& figures) {
   ReportText text;
-  for (const Json& line : figures["verdict"]["lines"]) text.line(line.get<std::string>() + ".");
+  for (const Json& line : figures["verdict"]["lines"]) text.line("{}.", line);
   for (const Json& checkpoint : figures["checkpoints"]) print_checkpoint(checkpoint, text);
-  return text.blank_line().line(
+  text.blank_line().line(
       "SNR compares with the same operands before the recipe rounds them; the rounding when they were stored is not in "
       "it.");
+  return text.text();
 }
+
+std::string model_page(const Json& figures) { return page_document(kModelPage, figures); }
 
 int model_verb(const ModelRequest& request, const ModelOutputs& outputs) {
   return run_job(

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "tools/lab/analyze/model_analysis.h"
 
 namespace mantissa {
@@ -33,9 +35,11 @@ struct ModelOutputs {
 //     underflow_by_step, underflow_largest,
 //       overflow}; skipped
 //     updates, wire_total: the stagnant shares, and format, snr_db and cosine, of all parameters together
-Json to_json(const ModelAnalysis& analysis);
+nlohmann::json to_json(const ModelAnalysis& analysis);
 // The verdict, then tables by layer for each checkpoint.
-ReportText model_text(const Json& figures);
+std::string model_text(const nlohmann::json& figures);
+// One HTML file with charts, which needs no network.
+std::string model_page(const nlohmann::json& figures);
 
 // Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
 // files. Returns the exit code.

@@ -31,12 +31,12 @@ constexpr const char* kHeadlines[] = {
     "updates below half an ulp of fp32 masters",
 };
 
-// Where a problem was found.
+// The place of a problem.
 struct Place {
-  std::string role;       // a tensor's (probe_role), or a product's name
-  std::string tensor;     // a layer or parameter
-  std::string format;     // in use, as in ProbeRow
-  std::string stored_in;  // the layer's dtype: "bf16"
+  std::string role;         // a tensor's (probe_role), or a product's name
+  std::string tensor;       // a layer or parameter
+  std::string format;       // in use, as in ProbeRow
+  std::string stored_in{};  // the layer's dtype: "bf16"
 };
 
 // "delayed:e4m3" or "bf16".
@@ -122,7 +122,7 @@ std::string for_underflowed(const Place& at, const Config& config) {
     case Scaling::kMicro:
       return "For these " + wider;
     case Scaling::kTwoLevel:
-      return "8 bits for these (precision.recipe=mxfp8), or " + unrounded(at);
+      return "8 bits for these (precision.recipe=mxfp8), or " + wider;
   }
   return "";
 }
@@ -145,7 +145,7 @@ std::string for_product(Problem problem, const Place& at, const Config& config) 
                      : fmt::format("It is in {} already: {}", at.stored_in, layer_in("fp32"));
 }
 
-// What helps: a sentence without its full stop.
+// A remedy: a sentence without its full stop.
 std::string advice(Problem problem, const Place& at, const Config& config) {
   const bool is_fp16 = at.stored_in == "fp16";
   switch (problem) {
@@ -203,10 +203,10 @@ class Findings {
 
  private:
   // The larger `value`, the worse.
-  void add(Problem problem, const std::string& role, const std::string& tensor, const std::string& format, double value,
-           std::string description) {
+  void add(Problem problem, Place at, double value, std::string description) {
     auto& kinds = kinds_[static_cast<size_t>(problem)];
-    std::string helps = advice(problem, {role, tensor, format, stored_in(tensor)}, config_);
+    at.stored_in = stored_in(at.tensor);
+    std::string helps = advice(problem, at, config_);
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.advice == helps; });
     if (kind == kinds.end()) kind = kinds.insert(kind, {.advice = std::move(helps)});
     if (kind->count++ == 0 || value > kind->worst_value) {
@@ -232,19 +232,18 @@ class Findings {
 
   void judge(const TensorFindings& found) {
     const std::string what = fmt::format("{} of '{}'", found.role, found.tensor);
+    const Place at{found.role, found.tensor, found.format};
     const FormatLosses& losses = found.losses;
     const bool is_gradient = has_loss_scale(found.role);
     if (const int64_t bad = losses.non_finite + found.non_finite_when_skipped; bad > 0) {
-      add(is_gradient ? Problem::kNonFiniteGradients : Problem::kNonFinite, found.role, found.tensor, found.format,
-          static_cast<double>(bad), fmt::format("{}: {} values", what, bad));
+      add(is_gradient ? Problem::kNonFiniteGradients : Problem::kNonFinite, at, static_cast<double>(bad),
+          fmt::format("{}: {} values", what, bad));
     }
-    if (found.role == probe_role::kUpdate) return judge_stagnation(found);
+    if (found.role == probe_role::kUpdate) return judge_stagnation(found, at);
     if (found.role == probe_role::kParameterGradient) return;  // neither stored nor multiplied in its format
     const auto add_share = [&](Problem problem, int64_t count, double threshold) {
       const double share = share_of_nonzero(losses, count);
-      if (share <= threshold) return;
-      add(problem, found.role, found.tensor, found.format, share,
-          fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, found.format));
+      if (share > threshold) add(problem, at, share, fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, at.format));
     };
     add_share(Problem::kSaturated, losses.overflowed, kSaturatedShare);
     add_share(is_gradient ? Problem::kUnderflowedGradients : Problem::kUnderflowed, losses.underflowed,
@@ -254,26 +253,25 @@ class Findings {
   }
 
   // Weights without fp32 masters round stochastically or keep what they do not show yet: they lose no update.
-  void judge_stagnation(const TensorFindings& found) {
+  void judge_stagnation(const TensorFindings& found, const Place& at) {
     constexpr int kF32 = 0;  // of kStagnationFormats
     if (config_.optimizer.adamw.master != MasterWeights::kF32 && found.format != "fp32") return;
     const UpdateStagnation& updates = found.stagnation;
     const int64_t moved = updates.elements - updates.zero - updates.non_finite;
     const double share =
         moved <= 0 ? 0.0 : static_cast<double>(updates.stagnant[kF32] - updates.zero) / static_cast<double>(moved);
-    if (share > kStagnantShare) {
-      add(Problem::kStagnant, found.role, found.tensor, found.format, share,
-          fmt::format("'{}': {:.0f} % of the updates", found.tensor, 100.0 * share));
-    }
+    if (share > kStagnantShare)
+      add(Problem::kStagnant, at, share, fmt::format("'{}': {:.0f} % of the updates", at.tensor, 100.0 * share));
   }
 
   void judge(const ProductFindings& found) {
+    const Place at{found.product, found.tensor, found.formats};
     if (const double snr = signal_to_noise_db(found.error); snr < kLowSnrDb) {
-      add(Problem::kNoisyProduct, found.product, found.tensor, found.formats, -snr,
+      add(Problem::kNoisyProduct, at, -snr,
           fmt::format("{} of '{}' ({}): {:.1f} dB", found.product, found.tensor, found.formats, snr));
     }
     if (const auto loss = found.equivalent_batch_loss(); loss && *loss > kBatchLossShare) {
-      add(Problem::kCostlyProduct, found.product, found.tensor, found.formats, *loss,
+      add(Problem::kCostlyProduct, at, *loss,
           fmt::format("'{}' ({}): {:.0f} % of the batch", found.tensor, found.formats, 100.0 * *loss));
     }
   }

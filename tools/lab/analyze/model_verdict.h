@@ -1,4 +1,4 @@
-// What a model's findings mean: the sentences that its report begins with.
+// The verdict on a model's findings: the sentences that its report begins with.
 #pragma once
 
 #include <string>

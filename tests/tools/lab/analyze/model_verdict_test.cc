@@ -3,6 +3,7 @@
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 
@@ -36,7 +37,7 @@ struct Setting {
   int32_t margin = 0;
 };
 
-// Of a layer whose products are stored in what the setting computes in.
+// One layer, whose products are stored in the compute dtype.
 ModelAnalysis analysis_of(const Setting& setting, std::vector<TensorFindings> tensors,
                           std::vector<ProductFindings> products = {}) {
   ModelAnalysis analysis;
@@ -242,12 +243,12 @@ TEST(ModelVerdict, SaysWhenAScaleRestsOnFewSteps) {
   EXPECT_TRUE(has(told(none), "No loss scale for fp16 is recommended, since every step was skipped"));
 }
 
-// Where only the rounded weight is kept, an update cannot be told from its rounding.
+// If only the rounded weight is kept, an update cannot be told from its rounding.
 TEST(ModelText, GivesNoFigureOfUpdatesThatAreNotKnown) {
   TensorFindings update = tensor_of(probe_role::kUpdate, "fp32", {.elements = 8}, "norm");
   update.stagnation = {.elements = 8, .zero = 0, .non_finite = 0, .stagnant = {0, 4, 2}};
   ModelAnalysis analysis = analysis_of({}, {update});
-  const auto text = [&] { return testing::unwrapped(model_text(to_json(analysis)).text()); };
+  const auto text = [&] { return testing::unwrapped(model_text(to_json(analysis))); };
   EXPECT_TRUE(has(text(), "Updates below half an ulp of the weight: 0 % in fp32, 50 % in bf16")) << text();
   analysis.checkpoints[0].config.optimizer.adamw.master = MasterWeights::kNoneStochastic;
   EXPECT_TRUE(has(text(), "Updates: not known, since stochastically rounded weights without masters")) << text();
@@ -258,7 +259,7 @@ TEST(ModelText, AMagnitudeOfNoStepIsNotZero) {
   TensorFindings skipped = tensor_of(probe_role::kActivation, "bf16", {}, "skipped"),
                  zero = tensor_of(probe_role::kActivation, "bf16", {.elements = 4, .zeros = 4}, "zero");
   skipped.amaxes = {NAN, NAN}, zero.amaxes = {NAN, 0.0};
-  const std::string text = model_text(to_json(analysis_of({}, {skipped, zero}))).text();
+  const std::string text = model_text(to_json(analysis_of({}, {skipped, zero})));
   EXPECT_TRUE(has(text, "  skipped           -       -         -       -")) << text;
   EXPECT_TRUE(has(text, "  zero       0.00e+00       0         0       -")) << text;
 }

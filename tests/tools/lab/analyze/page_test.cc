@@ -8,7 +8,7 @@
 
 #include "tests/tools/lab/analyze/page_fixtures.h"
 #include "tests/tools/lab/report/page_browser.h"
-#include "tools/lab/analyze/page/model_page.h"
+#include "tools/lab/analyze/model_verb.h"
 
 namespace mantissa::testing {
 namespace {

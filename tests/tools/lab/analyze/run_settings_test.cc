@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using Settings = std::vector<std::string>;
 
-// Of a run that was trained with these settings.
+// Settings of a run that was trained with `run`.
 Config analysed(Settings run, const Settings& overrides) {
   run.insert(run.begin(), "model.layers=3");
   return run_settings(to_yaml(testing::minimal_config(run)), "run", overrides);

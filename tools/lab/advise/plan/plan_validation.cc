@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/base/log.h"
-#include "tools/lab/experiment/seed_margin.h"
+#include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/lab/experiment/sequential_comparison.h"
+#include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/experiment/step_turns.h"
 #include "tools/lab/experiment/training_run.h"
 

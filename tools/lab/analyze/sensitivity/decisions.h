@@ -28,7 +28,7 @@ std::string name(const PrecisionDecision& decision);
 // "blocks.1.mlp.up fprop": without the format.
 std::string place(const PrecisionDecision& decision);
 
-// What lowered passes are compared with: the configuration in fp32 throughout, including masters, moments and the wire,
+// The reference of lowered passes: the configuration in fp32 throughout, including masters, moments and the wire,
 // and without precision changes during the run.
 Config in_exact_precision(const Config& config);
 

@@ -23,7 +23,7 @@ struct OperandRisk {
   double sum() const { return overflow + underflow + precision; }
 };
 
-// Of one decision, on the sampled rows.
+// Scores of one decision, on the sampled rows.
 struct LocalScore {
   bool seen = false;    // false: nothing is known
   std::string refusal;  // why the layer's sizes do not suit the format
@@ -54,7 +54,7 @@ class LocalScores final : public ProductObserver {
   LocalScores(const std::vector<PrecisionDecision>& decisions, const Options& options, Session& session);
 
   void on_product(const ObservedProduct& shown) override;
-  // What was shown since the last call, in the order of the decisions.
+  // Scores of the products shown since the last call, in the order of the decisions.
   std::vector<LocalScore> take();
 
  private:

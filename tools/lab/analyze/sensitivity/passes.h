@@ -94,7 +94,6 @@ class LoweredPasses {
 
   // The schedule's learning rate at the point, or its peak where that is 0: the first step of a warm-up moves nothing.
   double learning_rate() const { return learning_rate_; }
-  int64_t global_tokens() const { return tokens_; }
   TrainingPoint& point() { return point_; }
   Session& session() { return session_; }
 

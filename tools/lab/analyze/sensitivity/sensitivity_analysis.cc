@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kFp16Headroom = 16.0;
 
-// What one decision does to one batch; the numbers are as in DecisionScores, NaN if not finite.
+// Effects of one decision on one batch; the numbers are as in DecisionScores, NaN if not finite.
 struct DecisionPass {
   std::string refusal;
   double loss = 0.0, update_loss = 0.0, gradient_change = 0.0, parameter_change = 0.0;
@@ -88,7 +88,7 @@ class DecisionPasses {
 
   // The batch of one training step, which stays loaded. Leaves the session at the point. Collective.
   void run(int64_t step);
-  // Of all batches. Collective.
+  // After all batches. Collective.
   std::vector<ParameterScores> parameter_scores(const HessianProbes& probes);
 
   const std::vector<PrecisionDecision> decisions;

@@ -25,7 +25,7 @@ struct SensitivityRequest {
 enum class PrecisionBand : uint8_t { kLow, kMixed, kFp32 };
 const char* name(PrecisionBand band);
 
-// Of one decision, over all batches. Unknown where it was not measured.
+// Scores of one decision over all batches; unknown if not measured.
 struct DecisionScores {
   PrecisionDecision decision;
   std::string refusal{};  // why it could not be tried; empty: it was

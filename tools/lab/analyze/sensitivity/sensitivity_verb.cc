@@ -11,6 +11,7 @@
 #include "tools/config/validation.h"
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/report/output_file.h"
+#include "tools/lab/report/report.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/job.h"
 #include "tools/train/launch.h"
@@ -83,12 +84,9 @@ Json to_json(const SensitivityAnalysis& analysis) {
 
 namespace {
 
-bool is_unknown(const Json& number) { return std::isnan(number_of(number)); }
-
 std::string with_interval(const Json& estimate) {
-  const double mean = number_of(estimate["mean"]), half_width = number_of(estimate["half_width"]);
-  if (std::isnan(mean)) return "-";
-  return std::isnan(half_width) ? fmt::format("{:.2e}", mean) : fmt::format("{:.2e}±{:.0e}", mean, half_width);
+  const bool has_interval = !std::isnan(number_of(estimate["half_width"]));
+  return fmt::format("{:.2e}", estimate["mean"]) + (has_interval ? fmt::format("±{:.0e}", estimate["half_width"]) : "");
 }
 
 // The decisions that were tried, the most sensitive first; a loss that is not finite comes before all others.
@@ -119,7 +117,7 @@ std::string most_sensitive(const Json& decision) {
   } else {
     text = fmt::format("loss {:+.3g} nats (95 % interval ±{:.2g})", loss, half_width);
   }
-  return fmt::format("Most sensitive: {}: {}.", decision["name"].get<std::string>(), text);
+  return fmt::format("Most sensitive: {}: {}.", decision["name"], text);
 }
 
 std::string bands_line(const Json& figures, const Json& order) {
@@ -134,25 +132,20 @@ std::string bands_line(const Json& figures, const Json& order) {
   }
   std::string text = fmt::format(
       "By the share of elements at risk (below {} low, up to {} mixed, above fp32): {} low, {} mixed, {} fp32",
-      number_of(figures["low_risk"]), number_of(figures["high_risk"]), bands["low"], bands["mixed"], bands["fp32"]);
+      figures["low_risk"], figures["high_risk"], bands["low"], bands["mixed"], bands["fp32"]);
   if (attentions > 0) text += fmt::format(", {} attentions, which have no operands to sample", attentions);
   if (too_large > 0) {
-    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large,
-                        figures["max_elements"].get<int64_t>());
+    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
   }
   return text + ".";
 }
 
-void validate(const SensitivityRequest& request) {
+Config analysed_config(const SensitivityRequest& request, const std::string& json) {
   if (!(request.low_risk >= 0.0 && request.high_risk >= request.low_risk)) {
     throw ConfigError(
         fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
                     request.low_risk, request.high_risk));
   }
-}
-
-Config analysed_config(const SensitivityRequest& request, const std::string& json) {
-  validate(request);
   const ModelRequest model{.target = request.target, .overrides = request.overrides};
   Config config = without_outputs(in_exact_precision(configuration_of(model)));
   require_different_files({{"--json", json}}, files_read(request.target, config));
@@ -174,13 +167,13 @@ void analyze(const SensitivityRequest& request, const std::string& path, const C
   const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
   if (!leads) return;
   const Json figures = to_json(analysis);
-  sensitivity_text(figures).print();
+  print(sensitivity_text(figures));
   json.write(figures);
 }
 
 }  // namespace
 
-ReportText sensitivity_text(const Json& figures) {
+std::string sensitivity_text(const Json& figures) {
   const Json order = by_loss(figures);
   const CellText number = in_format("{:.3g}");
   const auto risk = [](const Json& one) {
@@ -188,19 +181,18 @@ ReportText sensitivity_text(const Json& figures) {
                        per_cent(one["precision_loss"]));
   };
   const auto diagonal = [](const Json& ends) {
-    return is_unknown(ends[0]) ? "-" : fmt::format("{:.2e} to {:.2e}", number_of(ends[0]), number_of(ends[1]));
+    return std::isnan(number_of(ends[0])) ? "-" : fmt::format("{:.2e} to {:.2e}", ends[0], ends[1]);
   };
   ReportText text;
   if (order.empty()) {
     text.line("Nothing could be lowered: see below.");
   } else {
-    text.line(most_sensitive(order[0])).line(bands_line(figures, order));
+    text.paragraph(most_sensitive(order[0])).paragraph(bands_line(figures, order));
   }
-  text.blank_line().line(fmt::format(
+  text.blank_line().line(
       "{}: weights of step {}, {} batches, {} probes of the Hessian, loss {}, learning rate {:.3g}, {} ranks",
-      figures["target"].get<std::string>(), figures["step"].get<int64_t>(), figures["batches"].get<int64_t>(),
-      figures["probes"].get<int64_t>(), with_interval(figures["loss"]), number_of(figures["learning_rate"]),
-      figures["ranks"].get<int>()));
+      figures["target"], figures["step"], figures["batches"], figures["probes"], with_interval(figures["loss"]),
+      figures["learning_rate"], figures["ranks"]);
   text.blank_line().line("What lowering one product alone does, against fp32 (means over batches, ± 95 % intervals):");
   text.table(order, {{"decision", "name"},
                      {"loss, nats", "loss", with_interval},
@@ -230,13 +222,12 @@ ReportText sensitivity_text(const Json& figures) {
                                      {"its variance", "gradient_variance", number},
                                      {"Hessian trace", "hessian_trace", with_interval},
                                      {"diagonal", "hessian_diagonal", diagonal}});
-  if (order.size() == figures["decisions"].size()) return text;
+  if (order.size() == figures["decisions"].size()) return text.text();
   text.blank_line().line("Not tried:");
   for (const Json& one : figures["decisions"]) {
-    if (!one.contains("refusal")) continue;
-    text.line(fmt::format("  {}: {}", one["name"].get<std::string>(), one["refusal"].get<std::string>()));
+    if (one.contains("refusal")) text.line("  {}: {}", one["name"], one["refusal"]);
   }
-  return text;
+  return text.text();
 }
 
 int sensitivity_verb(const SensitivityRequest& request, const std::string& json) {

@@ -3,14 +3,15 @@
 
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
-#include "tools/lab/report/report.h"
 
 namespace mantissa {
 
 // Estimates are {mean, half_width}; what is not known or not finite is null in a file.
-Json to_json(const SensitivityAnalysis& analysis);
-ReportText sensitivity_text(const Json& figures);
+nlohmann::json to_json(const SensitivityAnalysis& analysis);
+std::string sensitivity_text(const nlohmann::json& figures);
 
 // Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
 // file, unless `json` is empty. Returns the exit code.

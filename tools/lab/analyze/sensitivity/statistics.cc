@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tools/lab/experiment/paired_difference.h"
+#include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa {
 namespace {

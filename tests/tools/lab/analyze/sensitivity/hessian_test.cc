@@ -37,7 +37,7 @@ struct Found {
 };
 using Parts = std::vector<std::vector<double>>;
 
-// Of the running sums over groups of probes; standard errors are those that the groups' scatter gives.
+// Means and standard errors from running sums over groups of probes, by the scatter of the groups.
 void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shard, Found& found) {
   const auto groups = static_cast<double>(sums.size());
   for (size_t part = 0; part < shard.size(); ++part) {
@@ -138,13 +138,13 @@ TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
     const double mean = std::accumulate(traces.begin(), traces.end(), 0.0) / kProbes;
     const double dense = std::accumulate(found.dense[parameter].begin(), found.dense[parameter].end(), 0.0);
     dense_of_all += dense;
-    // Of some twenty parameters, four standard errors are exceeded by chance once in a thousand such tests.
+    // With some twenty parameters, chance exceeds four standard errors once in a thousand such tests.
     largest = std::max(largest, dense / standard_error(traces, mean));
     EXPECT_NEAR(mean, dense, 4.0 * standard_error(traces, mean)) << found.names[parameter];
     const std::vector<double>&elements = found.diagonal[parameter], &errors = found.errors[parameter];
     ASSERT_EQ(elements.size(), found.dense[parameter].size());
     const auto [low, high] = std::minmax_element(found.dense[parameter].begin(), found.dense[parameter].end());
-    // Of keys' biases, on which no loss depends, there are only roundings of fp32 gradients.
+    // The loss does not depend on keys' biases: their gradients are fp32 rounding errors.
     const double rounding = 0x1p-20 * std::max(std::abs(*low), std::abs(*high));
     for (size_t i = 0; i < elements.size(); ++i) {
       // One of two thousand is beyond five standard errors of 64 groups once in a hundred such tests.

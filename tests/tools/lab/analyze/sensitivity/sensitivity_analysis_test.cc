@@ -2,6 +2,7 @@
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -158,7 +159,7 @@ TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
       EXPECT_EQ(std::isnan(score.values[i]), !is_known) << name(analysis.decisions[i].decision);
     }
   }
-  const std::string text = unwrapped(sensitivity_text(to_json(analysis)).text());
+  const std::string text = unwrapped(sensitivity_text(to_json(analysis)));
   EXPECT_NE(text.find(", 2 attentions, which have no operands to sample, 4 not sampled (products of more than 10000 "
                       "elements)."),
             std::string::npos)

@@ -1,8 +1,10 @@
-#include "tools/lab/experiment/paired_difference.h"
+#include "tools/lab/experiment/paired_comparison.h"
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
-#include <vector>
+#include <numeric>
 
 #include "core/base/check.h"
 
@@ -43,10 +45,10 @@ MeanDifference mean_difference(std::span<const double> differences, double level
                  "[mean_difference] expected at least one pair and a level in (0, 1), got {} pairs and {}",
                  differences.size(), level);
   const auto count = static_cast<double>(differences.size());
-  double sum = 0.0, squares = 0.0;
-  for (const double difference : differences) sum += difference;
+  const double sum = std::accumulate(differences.begin(), differences.end(), 0.0);
   MeanDifference found{.pairs = static_cast<int64_t>(differences.size()), .mean = sum / count};
   if (found.pairs == 1) return found;
+  double squares = 0.0;
   for (const double difference : differences) squares += (difference - found.mean) * (difference - found.mean);
   found.stddev = std::sqrt(squares / (count - 1.0));
   const double half = student_t_quantile(0.5 + 0.5 * level, found.pairs - 1) * found.stddev / std::sqrt(count);
@@ -58,9 +60,49 @@ MeanDifference paired_difference(std::span<const double> baseline, std::span<con
   MANTISSA_CHECK(baseline.size() == candidate.size(),
                  "[paired_difference] expected as many values of the baseline as of the candidate, got {} and {}",
                  baseline.size(), candidate.size());
-  std::vector<double> differences;
-  for (size_t pair = 0; pair < baseline.size(); ++pair) differences.push_back(candidate[pair] - baseline[pair]);
+  std::vector<double> differences(candidate.begin(), candidate.end());
+  for (size_t pair = 0; pair < baseline.size(); ++pair) differences[pair] -= baseline[pair];
   return mean_difference(differences, level);
+}
+
+double seed_margin(std::span<const double> first_losses, std::span<const double> final_losses) {
+  const bool all_learnt = std::ranges::equal(final_losses, first_losses, std::less<>());
+  if (final_losses.size() < 2 || !all_learnt) return 0.0;
+  return mean_difference(final_losses, 0.95).stddev;  // the same at every level
+}
+
+std::string_view name(ComparisonVerdict verdict) {
+  constexpr std::string_view kNames[] = {"better", "equal", "worse", "inconclusive"};
+  return kNames[static_cast<size_t>(verdict)];
+}
+
+std::optional<ComparisonVerdict> judge(const std::optional<Interval>& interval, double margin, MorePairs more) {
+  const bool is_last = more == MorePairs::kNone;
+  if (interval) {
+    if (-margin <= interval->low && interval->high <= margin) return ComparisonVerdict::kEqual;
+    const double least = is_last ? 0.0 : margin;
+    if (interval->high < -least) return ComparisonVerdict::kBetter;
+    if (interval->low > least) return ComparisonVerdict::kWorse;
+  }
+  return is_last ? std::optional(ComparisonVerdict::kInconclusive) : std::nullopt;
+}
+
+SequentialComparison::SequentialComparison(const SequentialOptions& options) : options_(options) {
+  MANTISSA_CHECK(options.margin >= 0.0 && options.level > 0.0 && options.level < 1.0 && options.first_look >= 2 &&
+                     options.look_every >= 1 && options.max_pairs >= options.first_look,
+                 "[sequential_comparison] expected margin >= 0, level in (0, 1), look_every >= 1 and 2 <= first_look "
+                 "<= max_pairs, got {}, {}, {}, {}, {}",
+                 options.margin, options.level, options.look_every, options.first_look, options.max_pairs);
+}
+
+void SequentialComparison::add(double baseline, double candidate) {
+  MANTISSA_CHECK(!verdict_, "[sequential_comparison] expected no pair after the verdict '{}'", name(*verdict_));
+  MANTISSA_CHECK(std::isfinite(baseline) && std::isfinite(candidate),
+                 "[sequential_comparison] expected finite losses, got {} and {}", baseline, candidate);
+  differences_.push_back(candidate - baseline);
+  if (!options_.looks_at(pairs())) return;
+  verdict_ = judge(difference().interval, options_.margin,
+                   pairs() < options_.max_pairs ? MorePairs::kMayCome : MorePairs::kNone);
 }
 
 }  // namespace mantissa

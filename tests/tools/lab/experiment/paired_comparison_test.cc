@@ -1,16 +1,84 @@
-// When pairs of runs decide, and how often they decide wrongly.
-#include "tools/lab/experiment/sequential_comparison.h"
+// Intervals of paired differences, against tables; when pairs of runs decide, and how often they decide wrongly.
+#include "tools/lab/experiment/paired_comparison.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "core/base/check.h"
 #include "core/tensor/philox.h"
 
 namespace mantissa {
 namespace {
+
+// Abramowitz and Stegun, table 26.10, to its three places.
+TEST(StudentT, QuantilesAreThoseOfTheTable) {
+  struct Row {
+    int64_t degrees;
+    double p95, p975, p995;
+  };
+  for (const Row& row : {Row{1, 6.314, 12.706, 63.657}, Row{2, 2.920, 4.303, 9.925}, Row{3, 2.353, 3.182, 5.841},
+                         Row{4, 2.132, 2.776, 4.604}, Row{5, 2.015, 2.571, 4.032}, Row{10, 1.812, 2.228, 3.169},
+                         Row{29, 1.699, 2.045, 2.756}, Row{120, 1.658, 1.980, 2.617}}) {
+    EXPECT_NEAR(student_t_quantile(0.95, row.degrees), row.p95, 5e-4) << row.degrees;
+    EXPECT_NEAR(student_t_quantile(0.975, row.degrees), row.p975, 5e-4) << row.degrees;
+    EXPECT_NEAR(student_t_quantile(0.995, row.degrees), row.p995, 5e-4) << row.degrees;
+  }
+}
+
+// Closed forms of one and two degrees: tan(pi (p - 1/2)) and (2p - 1) sqrt(2 / (1 - (2p - 1)^2)).
+TEST(StudentT, QuantilesAreThoseOfClosedForms) {
+  for (const double p : {0.51, 0.6, 0.9, 0.999, 0.99999}) {
+    const double within = 2 * p - 1;
+    const double one = std::tan(std::acos(-1.0) * (p - 0.5)), two = within * std::sqrt(2 / (1 - within * within));
+    EXPECT_NEAR(student_t_quantile(p, 1) / one, 1.0, 1e-9) << p;
+    EXPECT_NEAR(student_t_quantile(p, 2) / two, 1.0, 1e-9) << p;
+    EXPECT_EQ(student_t_quantile(1 - p, 7), -student_t_quantile(1 - (1 - p), 7)) << p;
+  }
+  EXPECT_EQ(student_t_quantile(0.5, 5), 0.0);
+}
+
+TEST(StudentT, RefusesWhatIsNoProbability) {
+  EXPECT_THROW(student_t_quantile(1.0, 3), ContractError);
+  EXPECT_THROW(student_t_quantile(0.0, 3), ContractError);
+  EXPECT_THROW(student_t_quantile(0.5, 0), ContractError);
+}
+
+// By hand: differences 1, 2, 3, 4 have the mean 2.5 and the deviation sqrt(5 / 3); t_3(0.975) = 3.1824463.
+TEST(PairedDifference, IsTheIntervalOfTheDifferences) {
+  const std::vector<double> baseline = {10, 20, 30, 40}, candidate = {11, 22, 33, 44};
+  const MeanDifference found = paired_difference(baseline, candidate, 0.95);
+  EXPECT_EQ(found.pairs, 4);
+  EXPECT_DOUBLE_EQ(found.mean, 2.5);
+  EXPECT_DOUBLE_EQ(found.stddev, std::sqrt(5.0 / 3.0));
+  ASSERT_TRUE(found.interval);
+  const double half = 3.1824463 * std::sqrt(5.0 / 3.0) / 2;
+  EXPECT_NEAR(found.interval->low, 2.5 - half, 1e-6);
+  EXPECT_NEAR(found.interval->high, 2.5 + half, 1e-6);
+  EXPECT_TRUE(found.interval->low <= 2.5 && 2.5 <= found.interval->high);
+  EXPECT_GT(found.interval->low, 0.0);
+}
+
+TEST(PairedDifference, OfOnePairThereIsNoInterval) {
+  const MeanDifference found = paired_difference(std::vector<double>{1.0}, std::vector<double>{1.5}, 0.95);
+  EXPECT_EQ(found.mean, 0.5);
+  EXPECT_FALSE(found.interval);
+}
+
+TEST(PairedDifference, OfEqualDifferencesTheIntervalIsAPoint) {
+  const MeanDifference found = mean_difference(std::vector<double>(5, 0.25), 0.95);
+  ASSERT_TRUE(found.interval);
+  EXPECT_EQ(found.interval->low, 0.25);
+  EXPECT_EQ(found.interval->high, 0.25);
+}
+
+TEST(PairedDifference, RefusesWhatIsNotPaired) {
+  EXPECT_THROW(paired_difference(std::vector<double>{1.0}, std::vector<double>{1.0, 2.0}, 0.95), ContractError);
+  EXPECT_THROW(mean_difference(std::vector<double>(), 0.95), ContractError);
+  EXPECT_THROW(mean_difference(std::vector<double>{1.0, 2.0}, 1.0), ContractError);
+}
 
 using V = ComparisonVerdict;
 
@@ -86,7 +154,7 @@ struct Rates {
   double better = 0, equal = 0, worse = 0, inconclusive = 0, pairs = 0;
 };
 
-// Of so many comparisons whose differences are normal with this mean and the deviation 1.
+// Counts verdicts of comparisons whose differences are normal with this mean and deviation 1.
 Rates simulate(double mean, const SequentialOptions& options) {
   constexpr int kTrials = 4000;
   Rates rates;
@@ -107,7 +175,7 @@ Rates simulate(double mean, const SequentialOptions& options) {
   return rates;
 }
 
-// What is said of D = 0 is wrong if it is better or worse, at whatever pair one stops. With intervals of 95 % at every
+// With D = 0, "better" and "worse" are wrong at whatever pair the comparison stops. With intervals of 95 % at every
 // look, as if each were the only one, it would be wrong too often.
 TEST(SequentialComparison, OfNoDifferenceAnswersAreSeldomWrong) {
   const SequentialOptions options{.margin = 0.0, .level = 0.95, .first_look = 3, .max_pairs = 20};
