@@ -14,30 +14,31 @@ void add_advise(CLI::App& app, std::vector<Verb>& verbs) {
 }
 
 void add_compare(CLI::App& app, std::vector<Verb>& verbs) {
-  CLI::App* compare =
-      app.add_subcommand("compare", "Trains a model in several precisions and says which differ; under mpirun too");
+  CLI::App* compare = app.add_subcommand(
+      "compare", "Train a model in several precisions and show which of them differ; also runs under mpirun");
   const auto request = std::make_shared<CompareRequest>();
   compare->add_option("config", request->config, "YAML file")->required();
   compare->add_option("overrides", request->overrides, "settings that replace the file's: optimizer.lr=3e-4");
   compare
       ->add_option("--precisions", request->precisions,
-                   "of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 (delayed), fp4 (nvfp4), configured, "
-                   "and NAME=FILE for the precision section of a file")
+                   "precisions to train: fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4, fp8 (delayed), fp4 "
+                   "(nvfp4), configured, or NAME=FILE for the precision section of a file")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str();
-  compare->add_option("--seeds", request->seeds, "runs of each precision, with train.seed and those behind it")
+  compare->add_option("--seeds", request->seeds, "runs of each precision, with train.seed and the seeds after it")
       ->check(CLI::Range(int64_t{1}, int64_t{1000}))
       ->capture_default_str();
-  compare->add_option("--steps", request->steps, "of each run, in place of train.steps")
+  compare->add_option("--steps", request->steps, "steps of each run; default: train.steps")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   compare->add_option("--baseline", request->baseline,
-                      "the precision that others are compared with; fp32 where it is there, else the first");
-  compare->add_option("--margin", request->margin,
-                      "difference of losses, in nats, that is none; without it what seeds change");
-  compare->add_option("--html", request->html, "a file for the report as a page, which needs no network");
-  compare->add_option("--json", request->json, "a file that the figures are written to as well");
-  compare->add_flag("!--no-products", request->products, "without the speed of products in these files");
+                      "precision that the others are compared with; default: fp32 if it is trained, else the first");
+  compare->add_option(
+      "--margin", request->margin,
+      "difference of losses, in nats, that counts as equal; default: their standard deviation over seeds");
+  compare->add_option("--html", request->html, "also write the report as a page that needs no network");
+  compare->add_option("--json", request->json, "also write the figures to this file");
+  compare->add_flag("!--no-products", request->products, "do not measure GEMM speed for these files");
   verbs.push_back({compare, [request] { return compare_verb(*request); }});
 }
 

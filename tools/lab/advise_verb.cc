@@ -73,7 +73,7 @@ void plan(const AdviseRequest& request, const Config& config) {
   require_different_files({{"--plan", request.plan}, {"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json), yaml("--plan", request.plan);
   const PlanAdvice found = find_plan(run, request.config, config);
-  to_text(found).print();
+  print(to_text(found).text());
   if (yaml.is_wanted()) yaml.write(to_plan_yaml(found, request.config));
   if (json.is_wanted()) json.write(to_json(found));
 }
@@ -121,7 +121,7 @@ void run(const AdviseRequest& request) {
     text = to_text(found);
     figures = to_json(found);
   }
-  text.print();
+  print(text.text());
   if (json.is_wanted()) json.write(figures);
 }
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "tests/tools/train/program.h"
-#include "tools/lab/experiment/paired_difference.h"
+#include "tools/lab/experiment/paired_comparison.h"
 
 namespace mantissa::testing {
 namespace {

@@ -75,14 +75,13 @@ void add_hardware(const Json& hardware, ReportText& text) {
           fmt::format("{}{} {:.1f}", rates.empty() ? "" : ", ", word, hardware["flops"][word].get<double>() * 1e-12);
     }
   }
-  text.line(
-      fmt::format("\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; "
+  text.line("\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; "
                   "{:.1f} pJ a byte of memory\n"
                   "Times are a roofline of the data sheet: no step is faster, real ones are slower. Energy assumes all "
                   "power in the arithmetic at its peak, plus the traffic of memory; of a rank, without links.",
                   hardware["title"].get<std::string>(), hardware["source"].get<std::string>(), rates,
                   figure("memory_bytes") * 1e-9, figure("memory_bandwidth") * 1e-9, figure("link_bandwidth") * 1e-9,
-                  figure("watts"), figure("joules_per_byte") * 1e12));
+                  figure("watts"), figure("joules_per_byte") * 1e12);
 }
 
 // Time of a step by operation, and memory of a rank.
@@ -102,7 +101,7 @@ void add_step(const Json& best, ReportText& text) {
   if (best["exposed_seconds"] > 0.0) {
     ops.push_back({{"phase", ""}, {"op", "waiting for links"}, {"calls", ""}, {"seconds", best["exposed_seconds"]}});
   }
-  text.line(fmt::format("\nwhere the time of a step in {} goes:", name))
+  text.line("\nwhere the time of a step in {} goes:", name)
       .table(ops, {{"operation", "op"},
                    {"phase", "phase"},
                    {"calls", "calls"},
@@ -117,7 +116,7 @@ void add_step(const Json& best, ReportText& text) {
       memory += fmt::format("{} {} {:.1f}", memory.empty() ? "" : ",", category, bytes / kMib);
     }
   }
-  text.line(fmt::format("\nmemory of a rank in {}, MiB:{}", name, memory));
+  text.line("\nmemory of a rank in {}, MiB:{}", name, memory);
 }
 
 }  // namespace
@@ -142,9 +141,9 @@ ReportText to_text(const Advice& advice) {
     if (row["configured"] == true) row["name"] = row["name"].get<std::string>() + " *";
   }
   ReportText text;
-  text.line(fmt::format("{}\n\n{}: {:.2f} million parameters, {} tokens a step, {} rank{}\n", advice.verdict,
+  text.line("{}\n\n{}: {:.2f} million parameters, {} tokens a step, {} rank{}\n", advice.verdict,
                         advice.model, static_cast<double>(advice.parameters) * 1e-6, advice.tokens_per_step,
-                        advice.ranks, advice.ranks == 1 ? "" : "s"))
+                        advice.ranks, advice.ranks == 1 ? "" : "s")
       .table(rows, {{"precision", "name"},
                     {"runs", "runs"},
                     {"ms a step", "step_seconds", in_format("{:.3f}", 1e3)},
@@ -155,7 +154,7 @@ ReportText to_text(const Advice& advice) {
                     {"J a rank", "joules", in_format("{:.4f}")},
                     {"MB sent", "sent_bytes", in_format("{:.3f}", 1e-6)}})
       .blank_line();
-  for (const Evaluation& found : advice.evaluations) text.line(fmt::format("{}: {}", found.name, found.reason));
+  for (const Evaluation& found : advice.evaluations) text.line("{}: {}", found.name, found.reason);
   if (advice.evaluations.front().runs()) add_step(json["precisions"][0], text);
   if (advice.hardware) add_hardware(json["hardware"], text);
   return text;

@@ -108,10 +108,10 @@ PresentAdvice advise_present_device(const std::string& model, const Config& conf
 void add_comparison(const Json& comparison, ReportText& text) {
   const std::vector<double> steps = comparison["steps_seconds"];
   const double measured = comparison["measured_seconds"];
-  text.line(fmt::format(
+  text.line(
       "\npredicted against measured, {}: {:.3f} ms a step against {:.3f} ({:.3f} - {:.3f}, {} steps), ratio {:.3f}",
       comparison["precision"].get<std::string>(), 1e3 * comparison["predicted_seconds"].get<double>(), 1e3 * measured,
-      1e3 * quantile(steps, 0.0), 1e3 * quantile(steps, 1.0), steps.size(), comparison["ratio"].get<double>()));
+      1e3 * quantile(steps, 0.0), 1e3 * quantile(steps, 1.0), steps.size(), comparison["ratio"].get<double>());
   Json rows = Json::array();
   for (const Json& op : comparison["ops"]) {
     const double predicted = op["predicted_seconds"], ran = op["measured_seconds"];

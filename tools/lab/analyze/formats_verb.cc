@@ -6,44 +6,14 @@
 
 #include "core/backend/registry.h"
 #include "core/base/log.h"
+#include "tools/bench/gemm_rates.h"
+#include "tools/lab/analyze/format_trials.h"
 #include "tools/lab/report/output_file.h"
+#include "tools/lab/report/report.h"
 
 namespace mantissa {
-namespace {
 
-FormatFindings analyze(const Rounding& rounding, int64_t samples) {
-  FormatFindings found{.name = rounding.name, .by = rounding.by, .errors = measure_errors(rounding, samples)};
-  if (rounding.scaling) {
-    found.block_length = block_length(*rounding.scaling);
-  } else {
-    found.range = measure_range(rounding);
-    found.difference = difference_from_definition(*found.range, rounding.format);
-    found.underflow = measure_underflow(rounding, samples);
-  }
-  return found;
-}
-
-}  // namespace
-
-FormatsReport analyze_formats(const FormatsRequest& request) {
-  const DeviceChoice choice = choose_device(request.device, 0);
-  if (!choice.reason.empty()) log_info("device {}: {}", choice.backend, choice.reason);
-  const std::unique_ptr<Backend> device = create_backend(choice.backend, choice.index), host = create_backend("cpu");
-  const std::unique_ptr<Stream> stream = device->create_stream();
-  FormatsReport report{.device = device->describe(), .samples = request.samples};
-  for (const Rounding& rounding : make_roundings(*device, *stream, *host)) {
-    report.formats.push_back(analyze(rounding, request.samples));
-  }
-  if (!request.products) return report;
-  std::vector<DType> dtypes{DType::kF32, DType::kBF16, DType::kF16};
-  if (device->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
-  for (const DType dtype : dtypes) {
-    const GemmPeak peak = gemm_peak(choice, dtype);
-    report.gemm.push_back({peak, measure_gemm_rates(*device, *stream, peak)});
-  }
-  return report;
-}
-
+// Found through argument-dependent lookup, and so not in an anonymous namespace.
 static void to_json(Json& json, const FormatRange& range) {
   json = {{"max", range.max},
           {"min_normal", range.min_normal},
@@ -68,42 +38,63 @@ static void to_json(Json& json, const UnderflowRow& row) {
           {"scaled_overflow", row.scaled_overflow}};
 }
 
-static void to_json(Json& json, const FormatFindings& format) {
-  json = {{"name", format.name},
-          {"rounded_by", format.by == RoundedBy::kDevice ? "device" : "emulation"},
-          {"block_length", format.block_length},
-          {"range", format.range},
-          {"difference", format.difference},
-          {"errors", format.errors},
-          {"underflow", format.underflow}};
-}
-
 static void to_json(Json& json, const GemmRate& rate) {
   json = {{"size", rate.size}, {"flops", rate.flops}, {"share_of_peak", rate.share_of_peak}};
 }
 
-static void to_json(Json& json, const GemmFindings& gemm) {
-  json = {{"dtype", operand_name(gemm.peak.dtype)},
-          {"peak_flops", gemm.peak.flops},
-          {"peak_source", gemm.peak.source},
-          {"products", gemm.rates}};
+namespace {
+
+Json analyze(const Rounding& rounding, int64_t samples) {
+  Json found = {{"name", rounding.name},
+                {"rounded_by", rounding.by == RoundedBy::kDevice ? "device" : "emulation"},
+                {"block_length", rounding.scaling ? block_length(*rounding.scaling) : 0},
+                {"range", nullptr},
+                {"difference", ""},
+                {"errors", measure_errors(rounding, samples)},
+                {"underflow", Json::array()}};
+  if (rounding.scaling) return found;
+  const FormatRange range = measure_range(rounding);
+  found["range"] = range;
+  found["difference"] = difference_from_definition(range, rounding.format);
+  found["underflow"] = measure_underflow(rounding, samples);
+  return found;
 }
 
-Json to_json(const FormatsReport& report) {
-  return {{"device", report.device}, {"samples", report.samples}, {"formats", report.formats}, {"gemm", report.gemm}};
+}  // namespace
+
+Json analyze_formats(const FormatsRequest& request) {
+  const DeviceChoice choice = choose_device(request.device, 0);
+  if (!choice.reason.empty()) log_info("device {}: {}", choice.backend, choice.reason);
+  const std::unique_ptr<Backend> device = create_backend(choice.backend, choice.index), host = create_backend("cpu");
+  const std::unique_ptr<Stream> stream = device->create_stream();
+  Json formats = Json::array(), gemm = Json::array();
+  for (const Rounding& rounding : make_roundings(*device, *stream, *host)) {
+    formats.push_back(analyze(rounding, request.samples));
+  }
+  std::vector<DType> dtypes;
+  if (request.products) dtypes = {DType::kF32, DType::kBF16, DType::kF16};
+  if (request.products && device->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
+  for (const DType dtype : dtypes) {
+    const GemmPeak peak = gemm_peak(choice, dtype);
+    gemm.push_back({{"dtype", operand_name(dtype)},
+                    {"peak_flops", peak.flops},
+                    {"peak_source", peak.source},
+                    {"products", measure_gemm_rates(*device, *stream, peak)}});
+  }
+  return {{"device", device->describe()}, {"samples", request.samples}, {"formats", formats}, {"gemm", gemm}};
 }
 
-ReportText formats_text(const Json& figures) {
+std::string formats_text(const Json& figures) {
+  const auto decade = [](const Json& of) { return fmt::format("1e{}", of); };
+  const auto decades = [](const Json& of) { return fmt::format("1e{} ... 1e{}", of, of.get<int>() + 1); };
+  const auto exponent = [](const Json& scale) { return fmt::format("2^{:.0f}", std::log2(number_of(scale))); };
+  const CellText number = in_format("{:.7g}"), short_number = in_format("{:.4g}"), error = in_format("{:.2e}");
   ReportText text;
-  const auto decade = [](const Json& of) { return fmt::format("1e{}", of.get<int>()); };
-  const auto decades = [](const Json& of) { return fmt::format("1e{} ... 1e{}", of.get<int>(), of.get<int>() + 1); };
-  const auto exponent = [](const Json& scale) { return fmt::format("2^{:.0f}", std::log2(scale.get<double>())); };
-  text.line(figures["device"].get<std::string>()).blank_line().line("Range, found by trying values").blank_line();
+  text.line("{}", figures["device"]).blank_line().line("Range, found by trying values").blank_line();
   Json ranges = Json::array();
   for (const Json& format : figures["formats"]) {
     if (!format["range"].is_null()) ranges.push_back(format);
   }
-  const CellText short_number = in_format("{:.4g}"), number = in_format("{:.7g}");
   text.table(ranges, {{"format", "name"},
                       {"largest", "range/max", number},
                       {"min normal", "range/min_normal", short_number},
@@ -114,35 +105,30 @@ ReportText formats_text(const Json& figures) {
                       {"0 up to", "range/underflow_at", short_number},
                       {"rounded by", "rounded_by"}});
   for (const Json& format : ranges) {
-    const std::string difference = format["difference"];
-    if (difference.empty()) continue;
-    text.line(
-        fmt::format("  {} differs from the format's definition: {}", format["name"].get<std::string>(), difference));
+    if (format["difference"] == "") continue;
+    text.line("  {} differs from the format's definition: {}", format["name"], format["difference"]);
   }
-  const int64_t samples = figures["samples"];
   text.blank_line().line(
-      fmt::format("Relative error of stored values by magnitude: {} values a decade, uniform in the logarithm. A value "
-                  "that becomes 0 "
-                  "has an error of 1; values beyond the range are not in the error.",
-                  samples));
-  const CellText error = in_format("{:.2e}");
+      "Relative error of stored values by magnitude: {} values a decade, uniform in the logarithm. A value that "
+      "becomes "
+      "0 has an error of 1; values beyond the range are not in the error.",
+      figures["samples"]);
   for (const Json& format : figures["formats"]) {
-    const std::string name = format["name"];
-    const int64_t block = format["block_length"];
-    text.blank_line().table(format["errors"],
-                            {{block > 0 ? fmt::format("{} (blocks of {})", name, block) : name, "decade", decades},
-                             {"mean", "mean", error},
-                             {"p95", "p95", error},
-                             {"p99", "p99", error},
-                             {"max", "max", error},
-                             {"% to 0", "zeros", per_cent},
-                             {"% beyond", "overflows", per_cent}});
+    const Json& block = format["block_length"];
+    const std::string name =
+        block > 0 ? fmt::format("{} (blocks of {})", format["name"], block) : format["name"].get<std::string>();
+    text.blank_line().table(format["errors"], {{name, "decade", decades},
+                                               {"mean", "mean", error},
+                                               {"p95", "p95", error},
+                                               {"p99", "p99", error},
+                                               {"max", "max", error},
+                                               {"% to 0", "zeros", per_cent},
+                                               {"% beyond", "overflows", per_cent}});
   }
   text.blank_line().line(
-      fmt::format("Normally distributed gradients: {} for each standard deviation. The loss scale is "
-                  "2^floor(log2(largest / ({:g} amax))), or 1 "
-                  "if nothing underflows without one.",
-                  samples, kHeadroom));
+      "Normally distributed gradients: {} for each standard deviation. The loss scale is 2^floor(log2(largest / ({:g} "
+      "amax))), or 1 if nothing underflows without one.",
+      figures["samples"], kHeadroom);
   for (const Json& format : ranges) {
     text.blank_line().table(format["underflow"], {{format["name"], "decade", decade},
                                                   {"% to 0", "underflow", per_cent},
@@ -151,26 +137,24 @@ ReportText formats_text(const Json& figures) {
                                                   {"% to 0 with it", "scaled_underflow", per_cent},
                                                   {"% beyond with it", "scaled_overflow", per_cent}});
   }
-  if (figures["gemm"].empty()) return text;
+  if (figures["gemm"].empty()) return text.text();
   text.blank_line().line("Products of square matrices, second operand transposed. Odd sizes are not aligned.");
   for (const Json& gemm : figures["gemm"]) {
-    const std::string source = gemm["peak_source"];
     const bool is_known = gemm["peak_flops"].is_number();
-    text.blank_line().line(fmt::format(
-        "  {}: peak {}", gemm["dtype"].get<std::string>(),
-        is_known ? fmt::format("{:.1f} GFLOP/s, {}", number_of(gemm["peak_flops"]) * 1e-9, source) : source));
+    const std::string peak = is_known ? fmt::format("{:.1f} GFLOP/s, ", number_of(gemm["peak_flops"]) * 1e-9) : "";
+    text.blank_line().line("  {}: peak {}{}", gemm["dtype"], peak, gemm["peak_source"]);
     text.table(gemm["products"], {{"size", "size"},
                                   {"GFLOP/s", "flops", in_format("{:.1f}", 1e-9)},
                                   {"% of peak", "share_of_peak", in_format("{:.1f}", 100.0)}});
   }
-  return text;
+  return text.text();
 }
 
 int formats_verb(const FormatsRequest& request) {
   return run_reported([&] {
     OutputFile json("--json", request.json);
-    const Json figures = to_json(analyze_formats(request));
-    formats_text(figures).print();
+    const Json figures = analyze_formats(request);
+    print(formats_text(figures));
     json.write(figures);
   });
 }

@@ -2,13 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <vector>
-
-#include "tools/bench/gemm_rates.h"
-#include "tools/lab/analyze/format_errors.h"
-#include "tools/lab/analyze/format_range.h"
-#include "tools/lab/report/report.h"
 
 namespace mantissa {
 
@@ -19,31 +14,14 @@ struct FormatsRequest {
   std::string json;             // output file; empty: none
 };
 
-struct FormatFindings {
-  std::string name{};
-  RoundedBy by = RoundedBy::kEmulation;
-  int64_t block_length = 0;            // values that share a scale; 0: none do, or all
-  std::optional<FormatRange> range{};  // of formats without scales
-  std::string difference{};            // from the format's definition; empty: none
-  std::vector<ErrorRow> errors{};
-  std::vector<UnderflowRow> underflow{};  // of formats without scales
-};
-
-struct GemmFindings {
-  GemmPeak peak;
-  std::vector<GemmRate> rates;
-};
-
-struct FormatsReport {
-  std::string device{};  // as the backend describes itself
-  int64_t samples = 0;
-  std::vector<FormatFindings> formats{};
-  std::vector<GemmFindings> gemm{};
-};
-
-FormatsReport analyze_formats(const FormatsRequest& request);
-Json to_json(const FormatsReport& report);
-ReportText formats_text(const Json& figures);
+// The report's figures:
+//   device, samples
+//   formats: of each name, rounded_by ("device" or "emulation"), block_length (values that share a scale; 0: none do,
+//   or all), errors and,
+//     without scales, range, difference (from the format's definition; empty: none) and underflow
+//   gemm: of each operand dtype, peak_flops, peak_source and products (size, flops, share_of_peak)
+nlohmann::json analyze_formats(const FormatsRequest& request);
+std::string formats_text(const nlohmann::json& figures);
 
 // Prints the report to standard output. Returns the exit code.
 int formats_verb(const FormatsRequest& request);

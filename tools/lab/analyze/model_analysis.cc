@@ -1,5 +1,7 @@
 #include "tools/lab/analyze/model_analysis.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -10,6 +12,7 @@
 #include "tools/config/precision_phases.h"
 #include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"
+#include "tools/train/launch.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/train_step.h"
@@ -17,9 +20,10 @@
 namespace mantissa {
 namespace {
 
-// Where a training starts: from a checkpoint's folder, or ("none") from the first weights.
+// A point that a training starts from.
 struct Point {
-  std::string name, checkpoint;
+  std::string name;
+  std::string checkpoint;  // a folder; "none": from the first weights
   int64_t step = 0;
 };
 
@@ -38,7 +42,7 @@ std::vector<Point> points_of(const std::string& target) {
   return {early, {"late", newest, last}};
 }
 
-// Rank 0 chooses: a run that is still training makes checkpoints, and removes some.
+// The points as rank 0 sees them: a run that is still training adds and removes checkpoints.
 std::vector<Point> agreed_points(const std::string& target, Communicator& communicator) {
   std::vector<std::string> mine;  // name, checkpoint and step of each point
   if (communicator.rank() == 0) {
@@ -54,27 +58,21 @@ std::vector<Point> agreed_points(const std::string& target, Communicator& commun
   return points;
 }
 
-// In the precision that the run has there.
+// The run's configuration in the precision that it has at this point.
 Config config_at(const Config& run, const Point& point) {
   return point.checkpoint == "none" ? at_step(run, point.step)
                                     : config_of(run, point.step, read_manifest(point.checkpoint).state.at("run"));
 }
 
-// Of a training that is looked at and leaves nothing behind.
-Config analysed(const Config& run, const Point& point) {
-  Config config = config_at(run, point);
+Config probed_config(const Config& run, const Point& point) {
+  Config config = without_outputs(config_at(run, point));
   config.probe.enabled = true;
   config.probe.interval = 1;
   config.checkpoint.resume = point.checkpoint;
-  config.checkpoint.allow_changes = true;
-  config.train.run_dir += "/analysis";  // which is neither read nor made
-  config.train.sample_tokens = 0;
-  config.profile = false;
-  config.cuda.graph = false;
   return config;
 }
 
-// The same with gradients of activations that keep every magnitude.
+// The same steps with gradients of activations that keep all magnitudes.
 Config in_fp32(Config config) {
   config.precision = PrecisionConfig();
   config.precision.compute = DType::kF32;
@@ -96,7 +94,7 @@ struct Trained {
   std::optional<LearningRateInstead> learning_rate_instead;
 };
 
-// Of a schedule that has come to 0 after so many steps, the last rate that it had.
+// The last positive rate of a schedule that has reached 0 after so many steps; none if it has not.
 std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_t applied_steps) {
   if (learning_rate(schedule, applied_steps) > 0.0) return std::nullopt;
   for (int64_t step = applied_steps; step > 0; --step) {
@@ -105,15 +103,15 @@ std::optional<double> last_learning_rate(const ScheduleOptions& schedule, int64_
   return std::nullopt;
 }
 
-// The loss scale of one step, whatever becomes of that.
+// Keeps this loss scale whether or not the step overflows.
 GradScaler fixed_scale(float scale) {
   return GradScaler({.mode = ScalerMode::kStatic, .init_scale = scale, .min_scale = 0.0f});
 }
 
-// With `scales_of`, steps from the same point, each at the loss scale that it had there.
+// With `scales_of`, the steps have the loss scales of those steps, which start at the same point.
 Trained train(Config config, int64_t batches, Communicator& communicator,
               const std::vector<ProbedStep>* scales_of = nullptr) {
-  Session session(config, communicator);  // which reads the schedule of this very object
+  Session session(config, communicator);  // reads the schedule from `config`, which changes below
   if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   ScheduleOptions& schedule = config.optimizer.schedule;
   RunProbe probe = make_probe(session);
@@ -141,15 +139,15 @@ bool changes_precision(const std::vector<std::string>& overrides) {
   });
 }
 
-// The settings that a run was saved with. Another precision takes the place of the one that the run has come to, and of
-// those that it would have come to.
+// The settings that a run was saved with. Overrides of the precision replace the precision of the checkpoint and of all
+// later phases.
 std::string saved_settings(const Checkpoint& checkpoint, const std::string& source,
                            const std::vector<std::string>& overrides) {
   const auto yaml = checkpoint.state.at("config").get<std::string>();
   if (!changes_precision(overrides)) return yaml;
   const Config saved = parse_config(yaml, source);
   if (phase_count(saved) == 1) return yaml;
-  log_info("{} of the run is left out beside the precision that is given; other settings are those of step {}",
+  log_info("{} of the run is dropped, since another precision is given; other settings are those of step {}",
            adapts(saved) ? "precision.adaptive" : "precision.schedule", checkpoint.step);
   return to_yaml(config_of(saved, checkpoint.step, checkpoint.state.at("run")));
 }
@@ -165,8 +163,17 @@ Config configuration_of(const ModelRequest& request) {
   } else {
     config = load_config(request.target, request.overrides);
   }
-  // The same bits on any number of ranks, and weights are seen before they are rounded.
+  // Gives the same bits on any number of ranks, and shows weights before they are rounded.
   config.comm.gather = WeightGather::kWorking;
+  return config;
+}
+
+Config without_outputs(Config config) {
+  config.checkpoint.allow_changes = true;
+  config.train.run_dir += "/analysis";  // neither read nor created
+  config.train.sample_tokens = 0;
+  config.profile = false;
+  config.cuda.graph = false;
   return config;
 }
 
@@ -178,7 +185,7 @@ ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, C
                          .batches = request.batches,
                          .checkpoints = {}};
   for (const Point& point : points) {
-    const Config as_configured = analysed(config, point);
+    const Config as_configured = probed_config(config, point);
     const Trained trained = train(as_configured, request.batches, communicator);
     CheckpointFindings found;
     if (stores_fp16(as_configured)) {

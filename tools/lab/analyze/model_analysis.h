@@ -1,19 +1,19 @@
-// ModelAnalysis: a model is trained for a few steps from one or two points of its training, in memory, with every step
-// looked at. Nothing is written to the run.
+// ModelAnalysis: a model is trained for a few probed steps, in memory, from one or two points of its training. Nothing
+// is written to the run.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "tools/lab/analyze/model_findings.h"
 #include "tools/config/config.h"
+#include "tools/lab/analyze/model_findings.h"
 
 namespace mantissa {
 
 class Communicator;
 
 struct ModelRequest {
-  std::string target;  // a configuration, or a run folder
+  std::string target;  // a configuration or a run folder
   std::vector<std::string> overrides;
   int64_t batches = 8;  // steps from each point
   StaticScaleOptions loss_scale = kLossScaleOptions;
@@ -24,15 +24,18 @@ struct ModelAnalysis {
   Config config;
   int ranks = 1;
   int64_t batches = 0;
-  std::vector<CheckpointFindings> checkpoints;  // the early one first
+  std::vector<CheckpointFindings> checkpoints;  // in the order of training
 };
 
-// The configuration of a target: of a run, that of its newest checkpoint; with the overrides, and
-// with weights that are gathered as they are. ConfigError, CheckpointError.
+// The configuration of a target, with the overrides; a run's is that of its newest checkpoint. Working weights are
+// gathered unrounded. ConfigError, CheckpointError.
 Config configuration_of(const ModelRequest& request);
 
-// Of a configuration there is one point, its first weights; of a run its newest checkpoint, and the oldest if that is
-// of at most half as many steps, else the first weights. Collective.
+// `config`, changed so that a training from its checkpoint.resume leaves nothing behind.
+Config without_outputs(Config config);
+
+// Starts from the first weights of a configuration. A run has two points: its newest checkpoint, and the oldest if that
+// has at most half as many steps, else the first weights. Collective.
 ModelAnalysis analyze_model(const ModelRequest& request, const Config& config, Communicator& communicator);
 
 }  // namespace mantissa

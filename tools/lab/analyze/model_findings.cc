@@ -7,65 +7,56 @@
 
 #include "core/autograd/linear_formats.h"
 #include "core/base/check.h"
+#include "tools/lab/report/report.h"
 
 namespace mantissa {
 namespace {
 
-// Things in the order of their first appearance.
+// Items in the order of their first appearance.
 template <typename T>
 class Ordered {
  public:
-  T& at(const std::string& role, const std::string& tensor) {
-    const auto [place, is_new] = places_.try_emplace({role, tensor}, things_.size());
-    if (is_new) things_.emplace_back();
-    return things_[place->second];
+  T& at(const ProbeRow& row) {
+    const auto [place, is_new] = places_.try_emplace({row.role, row.tensor}, items_.size());
+    if (is_new) items_.emplace_back();
+    return items_[place->second];
   }
-  std::vector<T> take() { return std::move(things_); }
+  std::vector<T> take() { return std::move(items_); }
 
  private:
   std::map<std::pair<std::string, std::string>, size_t> places_;
-  std::vector<T> things_;
+  std::vector<T> items_;
 };
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-bool is_product(const std::string& role) { return parse_product(role).has_value(); }
-
-void add_step(TensorFindings& found, const ProbeRow& row) {
+void add_step(TensorFindings& found, const ProbeRow& row, bool applied) {
   found.role = row.role, found.tensor = row.tensor, found.format = row.format;
+  found.amaxes.push_back(applied ? amax_of(row) : kUnknown);
+  if (!applied) {
+    found.non_finite_when_skipped += row.losses.non_finite;
+    return;
+  }
   found.scale = row.scale;
-  found.amaxes.push_back(amax_of(row));
   add(found, row);
 }
 
-void add_step(ProductFindings& found, const ProbeRow& row) {
+void add_step(ProductFindings& found, const ProbeRow& row, bool applied) {
   found.product = row.role, found.tensor = row.tensor, found.formats = row.format;
-  found.snr_db.push_back(snr_db(row));
-  found.cosine.push_back(cosine_of(row));
+  found.snr_db.push_back(applied ? snr_db(row) : kUnknown);
+  found.cosine.push_back(applied ? cosine_of(row) : kUnknown);
+  if (!applied) return;
   found.error += row.error;
   found.batch_noise += row.batch_noise;
 }
 
-// Of a step that was skipped.
-void pass_over(TensorFindings& found, const ProbeRow& row) {
-  found.role = row.role, found.tensor = row.tensor, found.format = row.format;
-  found.amaxes.push_back(kUnknown);
-  found.non_finite_when_skipped += row.losses.non_finite;
-}
-
-void pass_over(ProductFindings& found, const ProbeRow& row) {
-  found.product = row.role, found.tensor = row.tensor, found.formats = row.format;
-  found.snr_db.push_back(kUnknown);
-  found.cosine.push_back(kUnknown);
-}
-
-// The gradients of activations of a step, with its loss scale taken out.
+// The gradients of a step's activations without the loss scale.
 ProbeRow unscaled_gradients(const ProbedStep& step) {
   ProbeRow all;
   for (const ProbeRow& row : step.rows) {
     if (row.role != probe_role::kGradient && row.role != probe_role::kInputGradient) continue;
     ProbeRow one;
-    // Of a scale that is no power of two at least what it is: the recommendation is one lower at most.
+    // A scale that is not a power of two is rounded down: the recommended scale is at most one power lower.
     one.histogram = shifted(row.histogram, -std::ilogb(step.loss_scale));
     add(all, one);
   }
@@ -79,19 +70,13 @@ double headroom_left(const ExponentHistogram& histogram, int exponent, const Sta
 }
 
 LossScaleFindings loss_scales(const std::vector<ProbedStep>& steps, const StaticScaleOptions& options) {
-  LossScaleFindings found{.losses = {}, .options = options};
   std::vector<ProbeRow> by_step;
   ProbeRow all;
   for (const ProbedStep& step : steps) {
-    if (!step.applied) {
-      ++found.skipped;
-      continue;
-    }
-    add(all, by_step.emplace_back(unscaled_gradients(step)));
+    if (step.applied) add(all, by_step.emplace_back(unscaled_gradients(step)));
   }
-  for (int exponent = LossScaleFindings::kMinExponent; exponent <= LossScaleFindings::kMaxExponent; ++exponent) {
-    found.losses.push_back(format_losses(all.histogram, Format::kF16, exponent));
-  }
+  LossScaleFindings found{LossScaleCurve(all.histogram, Format::kF16), options};
+  found.skipped = static_cast<int64_t>(steps.size() - by_step.size());
   found.recommended = recommended_scale(all.histogram, Format::kF16, options);
   if (!found.recommended) return found;
   found.headroom = headroom_left(all.histogram, found.recommended->exponent, options);
@@ -111,6 +96,33 @@ std::optional<double> ProductFindings::noise_ratio() const {
 std::optional<double> ProductFindings::equivalent_batch_loss() const {
   const auto ratio = noise_ratio();
   return ratio ? std::make_optional(*ratio / (1.0 + *ratio)) : std::nullopt;
+}
+
+LossScaleCurve::LossScaleCurve(const ExponentHistogram& histogram, Format format) {
+  for (int exponent = kMinExponent; exponent <= kMaxExponent; ++exponent) {
+    losses.push_back(format_losses(histogram, format, exponent));
+  }
+}
+
+Json to_json(const LossScaleCurve& curve, const std::optional<StaticScale>& recommended,
+             const StaticScaleOptions& options) {
+  const auto underflow = [](const FormatLosses& losses) { return share_of(losses.underflowed, losses.elements); };
+  const auto overflow = [](const FormatLosses& losses) { return share_of(losses.overflowed, losses.elements); };
+  Json json = {{"exponents", Json::array()}, {"underflow", Json::array()}, {"overflow", Json::array()}};
+  for (const FormatLosses& losses : curve.losses) {
+    json["exponents"].push_back(LossScaleCurve::kMinExponent + static_cast<int>(json["exponents"].size()));
+    json["underflow"].push_back(underflow(losses));
+    json["overflow"].push_back(overflow(losses));
+  }
+  json["recommended"] = nullptr;
+  if (recommended) {
+    json["recommended"] = {{"exponent", recommended->exponent},
+                           {"percentile", options.percentile},
+                           {"headroom", options.headroom},
+                           {"underflow", underflow(recommended->losses)},
+                           {"overflow", overflow(recommended->losses)}};
+  }
+  return json;
 }
 
 double LossScaleFindings::largest_underflow() const {
@@ -140,13 +152,12 @@ CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::
     found.steps.push_back(step.step + 1);
     if (!step.applied) ++found.skipped;
     for (const ProbeRow& row : step.rows) {
-      if (is_product(row.role)) {
-        ProductFindings& product = products.at(row.role, row.tensor);
-        step.applied ? add_step(product, row) : pass_over(product, row);
+      if (parse_product(row.role)) {
+        add_step(products.at(row), row, step.applied);
       } else {
-        TensorFindings& tensor = tensors.at(row.role, row.tensor);
+        TensorFindings& tensor = tensors.at(row);
         tensor.amaxes.resize(found.steps.size() - 1, kUnknown);  // a skipped step has no update
-        step.applied ? add_step(tensor, row) : pass_over(tensor, row);
+        add_step(tensor, row, step.applied);
       }
     }
   }

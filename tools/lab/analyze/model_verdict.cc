@@ -1,53 +1,221 @@
 #include "tools/lab/analyze/model_verdict.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include "tools/lab/analyze/loss_scale_line.h"
-#include "tools/lab/analyze/model_advice.h"
 
 namespace mantissa {
 namespace {
 
-// Findings of one kind: how many things, and the worst of them.
-class Kind {
- public:
-  // value: the larger, the worse.
-  void add(double value, std::string what) {
-    ++count_;
-    if (count_ == 1 || value > worst_) worst_ = value, what_ = std::move(what);
-  }
-  int count() const { return count_; }
-  const std::string& worst() const { return what_; }
-
- private:
-  int count_ = 0;
-  double worst_ = 0.0;
-  std::string what_;
+enum class Problem : uint8_t {
+  kNonFinite,           // values that no loss scale multiplies
+  kNonFiniteGradients,  // values that the loss scale multiplies
+  kSaturated,
+  kUnderflowedGradients,
+  kUnderflowed,
+  kSubnormal,  // in fp16
+  kNoisyProduct,
+  kCostlyProduct,  // a weight gradient whose rounding costs batch
+  kStagnant,       // updates that do not change fp32 weights
+};
+constexpr const char* kHeadlines[] = {
+    "NaN or Inf",
+    "gradients of NaN or Inf",
+    "values beyond the range",
+    "gradients that become 0",
+    "values that become 0",
+    "values below fp16's smallest normal number (few bits left)",
+    "products with little signal",
+    "weight gradients whose rounding costs batch",
+    "updates below half an ulp of fp32 masters",
 };
 
-// What of a checkpoint's findings asks for attention: by the problem, and by what helps, which differs between layers
-// and roles of different formats.
+// The place of a problem.
+struct Place {
+  std::string role;         // a tensor's (probe_role), or a product's name
+  std::string tensor;       // a layer or parameter
+  std::string format;       // in use, as in ProbeRow
+  std::string stored_in{};  // the layer's dtype: "bf16"
+};
+
+// "delayed:e4m3" or "bf16".
+struct FormatInUse {
+  std::optional<Scaling> scaling;  // none: values are stored unscaled
+  std::string number;
+};
+
+FormatInUse in_use(const std::string& format) {
+  const size_t colon = format.find(':');
+  if (colon == std::string::npos) return {std::nullopt, format};
+  return {parse_scaling(format.substr(0, colon)), format.substr(colon + 1)};
+}
+
+constexpr const char* kNoMoreRange =
+    "No format has more range than this one: check the training itself (a lower optimizer.lr)";
+
+// Another dtype for the whole layer.
+std::string layer_in(const std::string& dtype) { return dtype + " for that layer (precision.rules)"; }
+
+std::string unrounded(const Place& at) {
+  const bool is_operand = at.role == probe_role::kActivation || at.role == probe_role::kWeight;
+  return fmt::format("that role in {} (precision.rules with role: {} and format: low)", at.stored_in,
+                     is_operand ? at.role : "gradient");
+}
+
+std::string in_e5m2(Scaling scaling) {
+  return fmt::format("e5m2, which has more range, for that role (precision.rules with format: {}:e5m2)", name(scaling));
+}
+
+std::string wire_in_more(const FormatInUse& format) {
+  return fmt::format("Gradients between ranks in {}fp32 (comm.wire_dtype)", format.number == "fp16" ? "bf16 or " : "");
+}
+
+std::string larger_loss_scale(const Config& config) {
+  return config.scaler.scaler.mode == ScalerMode::kNone ? "Loss scaling (scaler.mode=dynamic)"
+                                                        : "A larger loss scale (scaler)";
+}
+
+std::string smaller_loss_scale(const Config& config) {
+  switch (config.scaler.scaler.mode) {
+    case ScalerMode::kNone:
+      return "A loss scale below 1 (scaler.mode=static, scaler.min_scale and scaler.init_scale below 1)";
+    case ScalerMode::kStatic:
+      return "A smaller scaler.init_scale, or scaler.mode=dynamic, which skips such steps and lowers the scale";
+    case ScalerMode::kDynamic:
+      return "The dynamic loss scale skips such steps and goes down: a smaller scaler.init_scale avoids them";
+  }
+  return "";
+}
+
+std::string for_saturated(const Place& at, const Config& config) {
+  const FormatInUse format = in_use(at.format);
+  if (at.role == probe_role::kWire) return wire_in_more(format);
+  if (!format.scaling) {
+    if (format.number != "fp16") return kNoMoreRange;
+    return has_loss_scale(at.role) ? smaller_loss_scale(config) + "; or " + layer_in("bf16")
+                                   : "Values beyond fp16's range: " + layer_in("bf16 or fp32");
+  }
+  const std::string wider = format.number == "e4m3" ? in_e5m2(*format.scaling) : unrounded(at);
+  return *format.scaling == Scaling::kDelayed ? "A larger precision.delayed.margin, or " + wider : "For these " + wider;
+}
+
+std::string for_underflowed(const Place& at, const Config& config) {
+  const FormatInUse format = in_use(at.format);
+  if (at.role == probe_role::kWire) return wire_in_more(format);
+  if (!format.scaling) {
+    const std::string other = layer_in(format.number == "fp16" ? "bf16" : "fp32");
+    if (has_loss_scale(at.role)) return larger_loss_scale(config) + ", or " + other;
+    return fmt::format("Values below {}'s range: {}", format.number, other);
+  }
+  const std::string wider = format.number == "e4m3" ? in_e5m2(*format.scaling) : unrounded(at);
+  switch (*format.scaling) {
+    case Scaling::kDelayed:
+      if (config.precision.delayed.margin > 0) {
+        return "A smaller precision.delayed.margin, smaller blocks (precision.recipe=block or mxfp8), or " + wider;
+      }
+      [[fallthrough]];
+    case Scaling::kCurrent:
+      return "Smaller blocks (precision.recipe=block or mxfp8), or " + wider;
+    case Scaling::kBlock:
+      return "Smaller blocks (precision.recipe=mxfp8), or " + wider;
+    case Scaling::kMicro:
+      return "For these " + wider;
+    case Scaling::kTwoLevel:
+      return "8 bits for these (precision.recipe=mxfp8), or " + wider;
+  }
+  return "";
+}
+
+// A product's format names both operands: "delayed:e4m3 x bf16", "fp32 x fp32 by tf32".
+std::string for_product(Problem problem, const Place& at, const Config& config) {
+  if (at.format.find(" by ") != std::string::npos) {
+    return "Exact fp32 products in that layer (precision.rules with format: fp32)";
+  }
+  if (at.format.find(':') != std::string::npos) {
+    const std::string dtype = at.stored_in.empty() ? std::string(name(config.precision.compute)) : at.stored_in;
+    return problem == Problem::kCostlyProduct
+               ? fmt::format("Keep {} of that layer in {} (precision.rules with product: {} and format: low)", at.role,
+                             dtype, at.role)
+               : fmt::format("Keep that layer in {} (precision.rules)", dtype);
+  }
+  if (at.format == "fp32 x fp32") return "It is in fp32 already: these sums cancel, and no format here has more bits";
+  const bool takes_scale = at.format.find("fp16") != std::string::npos && at.role != name(Product::kForward);
+  return takes_scale ? larger_loss_scale(config) + ", or " + layer_in("fp32")
+                     : fmt::format("It is in {} already: {}", at.stored_in, layer_in("fp32"));
+}
+
+// A remedy: a sentence without its full stop.
+std::string advice(Problem problem, const Place& at, const Config& config) {
+  const bool is_fp16 = at.stored_in == "fp16";
+  switch (problem) {
+    case Problem::kNonFinite:
+      return is_fp16 ? "Values beyond fp16's range: " + layer_in("bf16 or fp32") : kNoMoreRange;
+    case Problem::kNonFiniteGradients:
+      // Without a loss scale and with fp32's range, another scale or format does not help.
+      return config.scaler.scaler.mode != ScalerMode::kNone || is_fp16 || at.format == "fp16"
+                 ? smaller_loss_scale(config)
+                 : kNoMoreRange;
+    case Problem::kSaturated:
+      return for_saturated(at, config);
+    case Problem::kUnderflowedGradients:
+    case Problem::kUnderflowed:
+      return for_underflowed(at, config);
+    case Problem::kSubnormal:
+      if (at.role == probe_role::kWire) return wire_in_more(in_use(at.format));
+      return has_loss_scale(at.role) ? larger_loss_scale(config) + ", or " + layer_in("bf16")
+                                     : "fp16 keeps few bits of these: " + layer_in("bf16");
+    case Problem::kNoisyProduct:
+    case Problem::kCostlyProduct:
+      return for_product(problem, at, config);
+    case Problem::kStagnant:
+      return "A larger learning rate: these weights no longer move";
+  }
+  return "";
+}
+
+// Findings of one problem with the same advice: their number and the worst one.
+struct Kind {
+  std::string advice;
+  int count = 0;
+  double worst_value = 0.0;
+  std::string worst{};
+};
+
+// The findings of one checkpoint, by problem and advice.
 class Findings {
  public:
-  explicit Findings(const CheckpointFindings& checkpoint) : checkpoint_(checkpoint), config_(checkpoint.config) {}
+  explicit Findings(const CheckpointFindings& checkpoint) : checkpoint_(checkpoint), config_(checkpoint.config) {
+    for (const TensorFindings& found : checkpoint.tensors) judge(found);
+    for (const ProductFindings& found : checkpoint.products) judge(found);
+  }
 
-  void add(Problem problem, const std::string& role, const std::string& tensor, const std::string& format, double value,
-           std::string what) {
-    auto& kinds = kinds_[static_cast<size_t>(problem)];
-    std::string helps = advice(problem, {role, format, stored_in(tensor)}, config_);
-    auto place = std::find_if(kinds.begin(), kinds.end(), [&](const auto& one) { return one.first == helps; });
-    if (place == kinds.end()) place = kinds.emplace(place, std::move(helps), Kind());
-    place->second.add(value, std::move(what));
+  void report(const std::string& where, ModelVerdict& verdict) const {
+    for (size_t problem = 0; problem < std::size(kinds_); ++problem) {
+      for (const Kind& kind : kinds_[problem]) {
+        const bool is_bad = problem == static_cast<size_t>(Problem::kNonFinite);
+        verdict.level = std::max(verdict.level, is_bad ? VerdictLevel::kBad : VerdictLevel::kAttention);
+        verdict.lines.push_back(fmt::format("{}: {} in {} place{}, the worst is {}. {}", where, kHeadlines[problem],
+                                            kind.count, kind.count == 1 ? "" : "s", kind.worst, kind.advice));
+      }
+    }
   }
-  // In order of their first appearance.
-  const std::vector<std::pair<std::string, Kind>>& of(Problem problem) const {
-    return kinds_[static_cast<size_t>(problem)];
-  }
-  int64_t steps() const { return checkpoint_.applied(); }
 
  private:
-  // What a layer's products are stored in; of a parameter what layers compute in unless they are told otherwise.
+  // The larger `value`, the worse.
+  void add(Problem problem, Place at, double value, std::string description) {
+    auto& kinds = kinds_[static_cast<size_t>(problem)];
+    at.stored_in = stored_in(at.tensor);
+    std::string helps = advice(problem, at, config_);
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& one) { return one.advice == helps; });
+    if (kind == kinds.end()) kind = kinds.insert(kind, {.advice = std::move(helps)});
+    if (kind->count++ == 0 || value > kind->worst_value) {
+      kind->worst_value = value;
+      kind->worst = std::move(description);
+    }
+  }
+
+  // The dtype that stores a layer's products; for a parameter, the model's compute dtype.
   std::string stored_in(const std::string& tensor) const {
     for (const TensorFindings& one : checkpoint_.tensors) {
       if (one.role == probe_role::kOutput && one.tensor == tensor) return one.format;
@@ -55,180 +223,166 @@ class Findings {
     return std::string(name(config_.precision.compute));
   }
 
-  const CheckpointFindings& checkpoint_;
-  const Config& config_;
-  std::vector<std::pair<std::string, Kind>> kinds_[kProblems];
-};
-
-// 0 where a step has so few of them that their share says nothing.
-double share_of_nonzero(const FormatLosses& losses, int64_t count, int64_t steps) {
-  const int64_t nonzero = losses.elements - losses.zeros;
-  const bool counts = nonzero > 0 && count >= kLeastElements * std::max<int64_t>(1, steps);
-  return counts ? static_cast<double>(count) / static_cast<double>(nonzero) : 0.0;
-}
-
-// What is stored or multiplied in the format in use; of parameter gradients and updates that says nothing.
-bool is_rounded(const TensorFindings& found) {
-  return found.role != probe_role::kUpdate && found.role != probe_role::kParameterGradient;
-}
-
-// e2m1 has three bits: of normal values a tenth is below half of its smallest number.
-double underflow_threshold(const TensorFindings& found) {
-  return found.format.ends_with(info(Format::kE2M1).name) ? kUnderflowShareE2M1 : kUnderflowShare;
-}
-
-void judge(const TensorFindings& found, Findings& findings) {
-  const std::string what = fmt::format("{} of '{}'", found.role, found.tensor);
-  const FormatLosses& losses = found.losses;
-  const bool is_gradient = has_loss_scale(found.role);
-  const auto add = [&](Problem problem, double value, std::string told) {
-    findings.add(problem, found.role, found.tensor, found.format, value, std::move(told));
-  };
-  if (const int64_t bad = losses.non_finite + found.non_finite_when_skipped; bad > 0) {
-    add(is_gradient ? Problem::kNonFiniteGradients : Problem::kNonFinite, static_cast<double>(bad),
-        fmt::format("{}: {} values", what, bad));
+  // The share of non-zero values; 0 if a step has too few of them.
+  double share_of_nonzero(const FormatLosses& losses, int64_t count) const {
+    const int64_t nonzero = losses.elements - losses.zeros;
+    const bool counts = nonzero > 0 && count >= kLeastElements * std::max<int64_t>(1, checkpoint_.applied());
+    return counts ? static_cast<double>(count) / static_cast<double>(nonzero) : 0.0;
   }
-  if (!is_rounded(found)) return;
-  const auto add_share = [&](Problem problem, int64_t count, double threshold) {
-    const double share = share_of_nonzero(losses, count, findings.steps());
-    if (share > threshold) add(problem, share, fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, found.format));
-  };
-  add_share(Problem::kSaturated, losses.overflowed, kSaturatedShare);
-  add_share(is_gradient ? Problem::kUnderflowedGradients : Problem::kUnderflowed, losses.underflowed,
-            underflow_threshold(found));
-  // Formats of 8 and 4 bits have most of their numbers there.
-  if (found.format == info(Format::kF16).name) add_share(Problem::kSubnormal, losses.subnormal, kSubnormalShare);
-}
 
-void judge(const ProductFindings& found, Findings& findings) {
-  const double snr = signal_to_noise_db(found.error);
-  if (snr < kLowSnrDb) {
-    findings.add(Problem::kNoisyProduct, found.product, found.tensor, found.formats, -snr,
-                 fmt::format("{} of '{}' ({}): {:.1f} dB", found.product, found.tensor, found.formats, snr));
+  void judge(const TensorFindings& found) {
+    const std::string what = fmt::format("{} of '{}'", found.role, found.tensor);
+    const Place at{found.role, found.tensor, found.format};
+    const FormatLosses& losses = found.losses;
+    const bool is_gradient = has_loss_scale(found.role);
+    if (const int64_t bad = losses.non_finite + found.non_finite_when_skipped; bad > 0) {
+      add(is_gradient ? Problem::kNonFiniteGradients : Problem::kNonFinite, at, static_cast<double>(bad),
+          fmt::format("{}: {} values", what, bad));
+    }
+    if (found.role == probe_role::kUpdate) return judge_stagnation(found, at);
+    if (found.role == probe_role::kParameterGradient) return;  // neither stored nor multiplied in its format
+    const auto add_share = [&](Problem problem, int64_t count, double threshold) {
+      const double share = share_of_nonzero(losses, count);
+      if (share > threshold) add(problem, at, share, fmt::format("{}: {:.3g} % in {}", what, 100.0 * share, at.format));
+    };
+    add_share(Problem::kSaturated, losses.overflowed, kSaturatedShare);
+    add_share(is_gradient ? Problem::kUnderflowedGradients : Problem::kUnderflowed, losses.underflowed,
+              found.format.ends_with(info(Format::kE2M1).name) ? kUnderflowShareE2M1 : kUnderflowShare);
+    // Formats of 8 and 4 bits have most of their numbers there.
+    if (found.format == info(Format::kF16).name) add_share(Problem::kSubnormal, losses.subnormal, kSubnormalShare);
   }
-  if (const auto loss = found.equivalent_batch_loss(); loss && *loss > kBatchLossShare) {
-    findings.add(Problem::kCostlyProduct, found.product, found.tensor, found.formats, *loss,
-                 fmt::format("'{}' ({}): {:.0f} % of the batch", found.tensor, found.formats, 100.0 * *loss));
+
+  // Weights without fp32 masters round stochastically or keep what they do not show yet: they lose no update.
+  void judge_stagnation(const TensorFindings& found, const Place& at) {
+    constexpr int kF32 = 0;  // of kStagnationFormats
+    if (config_.optimizer.adamw.master != MasterWeights::kF32 && found.format != "fp32") return;
+    const UpdateStagnation& updates = found.stagnation;
+    const int64_t moved = updates.elements - updates.zero - updates.non_finite;
+    const double share =
+        moved <= 0 ? 0.0 : static_cast<double>(updates.stagnant[kF32] - updates.zero) / static_cast<double>(moved);
+    if (share > kStagnantShare)
+      add(Problem::kStagnant, at, share, fmt::format("'{}': {:.0f} % of the updates", at.tensor, 100.0 * share));
   }
-}
 
-bool has_fp32_masters(const TensorFindings& update, const Config& config) {
-  return config.optimizer.adamw.master == MasterWeights::kF32 || update.format == "fp32";
-}
-
-// Of the updates that are not 0, those that weights of the format are too coarse for.
-double stagnant_share(const UpdateStagnation& found, int format) {
-  const int64_t moved = found.elements - found.zero - found.non_finite;
-  return moved <= 0 ? 0.0 : static_cast<double>(found.stagnant[format] - found.zero) / static_cast<double>(moved);
-}
-
-// Weights without masters round stochastically, or keep what they do not show yet: nothing is lost there.
-void judge_stagnation(const TensorFindings& found, const Config& config, Findings& findings) {
-  constexpr int kF32 = 0;  // of kStagnationFormats
-  if (found.role != probe_role::kUpdate || !has_fp32_masters(found, config)) return;
-  const double share = stagnant_share(found.stagnation, kF32);
-  if (share > kStagnantShare) {
-    findings.add(Problem::kStagnant, found.role, found.tensor, found.format, share,
-                 fmt::format("'{}': {:.0f} % of the updates", found.tensor, 100.0 * share));
-  }
-}
-
-const char* headline(Problem problem) {
-  switch (problem) {
-    case Problem::kNonFinite:
-      return "NaN or Inf";
-    case Problem::kNonFiniteGradients:
-      return "gradients of NaN or Inf";
-    case Problem::kSaturated:
-      return "values beyond the range";
-    case Problem::kUnderflowedGradients:
-      return "gradients that become 0";
-    case Problem::kUnderflowed:
-      return "values that become 0";
-    case Problem::kSubnormal:
-      return "values with few bits, below fp16's smallest normal number";
-    case Problem::kNoisyProduct:
-      return "products with little signal";
-    case Problem::kCostlyProduct:
-      return "weight gradients whose rounding costs batch";
-    case Problem::kStagnant:
-      return "updates below half an ulp of fp32 masters";
-  }
-  return "?";
-}
-
-// Of a schedule that has a learning rate of 0 in some of the steps; and which those are.
-std::string coming_to_zero(const CheckpointFindings& checkpoint) {
-  const int64_t from = checkpoint.learning_rate_instead->from_step;
-  if (from == checkpoint.step + 1) return "has come to a learning rate of 0 there, so these batches";
-  return fmt::format("comes to a learning rate of 0 in step {}, so the batches from there on", from);
-}
-
-void tell(const Findings& findings, const std::string& where, ModelVerdict& verdict) {
-  for (int index = 0; index < kProblems; ++index) {
-    const auto problem = static_cast<Problem>(index);
-    for (const auto& [helps, kind] : findings.of(problem)) {
-      verdict.level =
-          std::max(verdict.level, problem == Problem::kNonFinite ? VerdictLevel::kBad : VerdictLevel::kAttention);
-      verdict.lines.push_back(fmt::format("{}: {} in {} place{}, the worst is {}. {}", where, headline(problem),
-                                          kind.count(), kind.count() == 1 ? "" : "s", kind.worst(), helps));
+  void judge(const ProductFindings& found) {
+    const Place at{found.product, found.tensor, found.formats};
+    if (const double snr = signal_to_noise_db(found.error); snr < kLowSnrDb) {
+      add(Problem::kNoisyProduct, at, -snr,
+          fmt::format("{} of '{}' ({}): {:.1f} dB", found.product, found.tensor, found.formats, snr));
+    }
+    if (const auto loss = found.equivalent_batch_loss(); loss && *loss > kBatchLossShare) {
+      add(Problem::kCostlyProduct, at, *loss,
+          fmt::format("'{}' ({}): {:.0f} % of the batch", found.tensor, found.formats, 100.0 * *loss));
     }
   }
+
+  const CheckpointFindings& checkpoint_;
+  const Config& config_;
+  std::vector<Kind> kinds_[std::size(kHeadlines)];
+};
+
+std::string learning_rate_line(const CheckpointFindings& checkpoint) {
+  const auto [rate, from] = *checkpoint.learning_rate_instead;
+  const bool is_over = from == checkpoint.step + 1;
+  return fmt::format("the learning rate of the schedule is 0 {}, so {} batches use its last positive rate, {:.3g}",
+                     is_over ? std::string("there") : fmt::format("from step {} on", from), is_over ? "these" : "those",
+                     rate);
 }
 
-// The line that comes first. Where no step was applied there are no counts to judge by, but for Inf and NaN.
+// Without an applied step there are no counts, except those of Inf and NaN.
 std::string conclusion(const ModelAnalysis& analysis, VerdictLevel level) {
   const auto& points = analysis.checkpoints;
   const bool has_counts = std::any_of(points.begin(), points.end(), [](const CheckpointFindings& one) {
     return one.steps.empty() || one.applied() > 0;
   });
-  switch (level) {
-    case VerdictLevel::kGood:
-      return "Nothing here asks for another precision";
-    case VerdictLevel::kAttention:
-      return has_counts ? "Some tensors lose more than they need to"
-                        : "No step could be used, since all were skipped: nothing can be said of what tensors lose";
-    case VerdictLevel::kBad:
-      return has_counts
-                 ? "Some values are not finite: this precision does not hold the model"
-                 : "No step could be used, since some values are not finite: this precision does not hold the model";
+  if (level == VerdictLevel::kGood) return "Nothing here asks for another precision";
+  if (level == VerdictLevel::kBad) {
+    return fmt::format("{} values are not finite: this precision does not hold the model",
+                       has_counts ? "Some" : "No step could be used, since some");
   }
-  return "?";
+  return has_counts ? "Some tensors lose more than they need to"
+                    : "No step could be used, since all were skipped: what tensors lose is unknown";
+}
+
+// Why no scale follows from the gradients.
+std::string why_no_scale(const LossScaleFindings& found) {
+  const FormatLosses& all = found.losses.front();
+  const auto per_cent = [&](int64_t count) { return 100.0 * all.share(count); };
+  if (all.zeros == all.elements) return "since all gradients of activations are 0";
+  if (all.non_finite > 0 && per_cent(all.elements - all.non_finite) < found.options.percentile) {
+    return fmt::format("since {:.3g} % of the gradients of activations are not finite", per_cent(all.non_finite));
+  }
+  return fmt::format(
+      "since {:.3g} % of the gradients of activations are 0, and so is their percentile {:g}: use a larger "
+      "--percentile",
+      per_cent(all.zeros), found.options.percentile);
+}
+
+// Empty if there were no gradients.
+std::string no_scale_line(const ModelAnalysis& analysis) {
+  constexpr const char* kNone = "No loss scale for fp16 is recommended, ";
+  int64_t skipped = 0, steps = 0;
+  for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
+    skipped += checkpoint.loss_scale.skipped;
+    steps += static_cast<int64_t>(checkpoint.steps.size());
+  }
+  if (steps > 0 && skipped == steps) return fmt::format("{}since every step was skipped", kNone);
+  for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
+    const LossScaleFindings& found = checkpoint.loss_scale;
+    if (!found.losses.empty() && found.losses.front().elements > 0) return kNone + why_no_scale(found);
+  }
+  return "";
+}
+
+// Recommends the smallest of the checkpoints' scales, since a run has only one.
+std::string loss_scale_line(const ModelAnalysis& analysis) {
+  const LossScaleFindings* found = nullptr;
+  for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
+    const LossScaleFindings& one = checkpoint.loss_scale;
+    if (one.recommended && (!found || one.recommended->exponent < found->recommended->exponent)) found = &one;
+  }
+  if (found == nullptr) return no_scale_line(analysis);
+  const StaticScale& recommended = *found->recommended;
+  const FormatLosses& losses = recommended.losses;
+  const double percentile = found->options.percentile;
+  std::string line = fmt::format(
+      "For fp16, use a static loss scale of 2^{}: then {:.3g} % of the gradients of activations underflow, in one step "
+      "up to {:.3g} %, and {:.3g} % overflow ({} a factor of {:g} left)",
+      recommended.exponent, 100.0 * losses.share(losses.underflowed), 100.0 * found->largest_underflow(),
+      100.0 * losses.share(losses.overflowed),
+      percentile == 100.0 ? "the largest one has" : fmt::format("{:g} % of them have", percentile), found->headroom);
+  const double scale = std::ldexp(1.0, recommended.exponent);
+  const ScalerConfig& scaler = analysis.config.scaler.scaler;
+  const auto limit = [&](const char* setting, float value, const char* change) {
+    line += fmt::format("; scaler.{} = {:g} does not allow that: {} it to {:g}", setting, value, change, scale);
+  };
+  if (scale < static_cast<double>(scaler.min_scale)) limit("min_scale", scaler.min_scale, "lower");
+  if (scale > static_cast<double>(scaler.max_scale)) limit("max_scale", scaler.max_scale, "raise");
+  const auto counted = static_cast<int64_t>(found->by_step.size()), steps = counted + found->skipped;
+  if (2 * counted < steps) {
+    line += fmt::format("; this rests on {} of {} steps, since the others were skipped: use more --batches", counted,
+                        steps);
+  }
+  return line;
 }
 
 }  // namespace
 
 std::string_view name(VerdictLevel level) {
-  switch (level) {
-    case VerdictLevel::kGood:
-      return "good";
-    case VerdictLevel::kAttention:
-      return "attention";
-    case VerdictLevel::kBad:
-      return "bad";
-  }
-  return "?";
+  constexpr std::string_view kNames[] = {"good", "attention", "bad"};
+  return kNames[static_cast<size_t>(level)];
 }
 
 ModelVerdict verdict_of(const ModelAnalysis& analysis) {
   ModelVerdict verdict;
   for (const CheckpointFindings& checkpoint : analysis.checkpoints) {
-    Findings findings(checkpoint);
-    for (const TensorFindings& found : checkpoint.tensors) {
-      judge(found, findings);
-      judge_stagnation(found, checkpoint.config, findings);
-    }
-    for (const ProductFindings& found : checkpoint.products) judge(found, findings);
     const std::string where = fmt::format("{} (step {})", checkpoint.name, checkpoint.step);
-    tell(findings, where, verdict);
-    if (checkpoint.learning_rate_instead) {
-      verdict.lines.push_back(fmt::format("{}: the schedule {} were trained with the last that it had, {:.3g}", where,
-                                          coming_to_zero(checkpoint), checkpoint.learning_rate_instead->rate));
-    }
+    Findings(checkpoint).report(where, verdict);
+    if (checkpoint.learning_rate_instead) verdict.lines.push_back(where + ": " + learning_rate_line(checkpoint));
     if (checkpoint.skipped > 0) {
       verdict.level = std::max(verdict.level, VerdictLevel::kAttention);
-      verdict.lines.push_back(fmt::format("{}: {} of {} steps were skipped, for values that were not finite", where,
-                                          checkpoint.skipped, checkpoint.steps.size()));
+      verdict.lines.push_back(fmt::format("{}: {} of {} steps were skipped because of values that were not finite",
+                                          where, checkpoint.skipped, checkpoint.steps.size()));
     }
   }
   verdict.lines.insert(verdict.lines.begin(), conclusion(analysis, verdict.level));

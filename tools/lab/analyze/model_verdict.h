@@ -1,4 +1,4 @@
-// What the findings mean: the sentences that a report begins with.
+// The verdict on a model's findings: the sentences that its report begins with.
 #pragma once
 
 #include <string>
@@ -13,19 +13,20 @@ std::string_view name(VerdictLevel level);  // "good", "attention", "bad"
 
 struct ModelVerdict {
   VerdictLevel level = VerdictLevel::kGood;
-  std::vector<std::string> lines;  // the conclusion first, then what it rests on, the worst first
+  std::vector<std::string> lines;  // the conclusion, then its reasons, then a static loss scale for fp16
 };
 
-// Thresholds, above or below which a finding is one:
-inline constexpr int64_t kLeastElements = 10;    // of a tensor in a step, on average: fewer are no share to speak of
-inline constexpr double kSaturatedShare = 1e-4;  // of a tensor's values that are not 0, in its format
-inline constexpr double kUnderflowShare = 0.01;  // of a tensor's values that are not 0, in its format
-inline constexpr double kUnderflowShareE2M1 = 0.25;
-inline constexpr double kSubnormalShare = 0.5;  // likewise, in fp16
-inline constexpr double kLowSnrDb = 10.0;       // of a product: noise of a third of the signal's size
-inline constexpr double kBatchLossShare = 0.1;  // of the batch, by rounding's noise
-inline constexpr double kStagnantShare = 0.5;   // of a parameter's updates, in the format that its weights have
+// Thresholds of findings:
+inline constexpr int64_t kLeastElements = 10;        // lost in a step, on average: a share of fewer means nothing
+inline constexpr double kSaturatedShare = 1e-4;      // of a tensor's non-zero values, in its format
+inline constexpr double kUnderflowShare = 0.01;      // of a tensor's non-zero values, in its format
+inline constexpr double kUnderflowShareE2M1 = 0.25;  // e2m1 rounds a tenth of normal values to 0
+inline constexpr double kSubnormalShare = 0.5;       // of a tensor's non-zero values, in fp16
+inline constexpr double kLowSnrDb = 10.0;            // of a product: noise of a third of the signal
+inline constexpr double kBatchLossShare = 0.1;       // of the batch, through rounding noise
+inline constexpr double kStagnantShare = 0.5;        // of a parameter's updates, in its weights' format
 
+// Each reason ends with advice that has an effect in the format that the finding was made in.
 ModelVerdict verdict_of(const ModelAnalysis& analysis);
 
 }  // namespace mantissa

@@ -1,26 +1,99 @@
 #include "tools/lab/compare/compare_verb.h"
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 
 #include <cmath>
-#include <cstdio>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "tools/lab/analyze/formats_verb.h"
-#include "tools/lab/compare/comparison_report.h"
-#include "tools/lab/compare/gradient_underflow.h"
-#include "tools/lab/compare/page/comparison_page.h"
+#include "tools/lab/analyze/model_analysis.h"
+#include "tools/lab/compare/precision_comparison.h"
 #include "tools/lab/report/output_file.h"
+#include "tools/lab/report/report.h"
 #include "tools/train/launch.h"
 #include "tools/train/threads.h"
 
 namespace mantissa {
+
+extern const std::string_view kComparisonPage;  // written by embedded_text()
+
 namespace {
 
-constexpr int64_t kProbedSteps = 8;          // whose gradients are looked at
+constexpr int64_t kProbedSteps = 8;          // whose gradients are counted
 constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
+constexpr double kMib = 1024.0 * 1024.0;
+
+// Why a precision was not trained, failed, or has no interval; the first line of that.
+std::string reason(const Json& precision) {
+  std::string text = precision["refusal"].is_null() ? "" : precision["refusal"];
+  if (text.empty()) {
+    const Json& summary = precision["summary"];
+    const int64_t runs = summary["runs"], succeeded = summary["succeeded"];
+    if (succeeded < runs) {
+      text = fmt::format("{} of {} runs failed: {}", runs - succeeded, runs, summary["failure"]);
+    } else if (runs < 2) {
+      text = "one run cannot show how much results vary by chance: use more --seeds";
+    }
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+std::string scale_text(const Json& scale) {
+  int exponent = 0;
+  const double number = number_of(scale);
+  const bool is_power = std::frexp(number, &exponent) == 0.5;
+  return is_power && number >= 1024.0 ? fmt::format("2^{}", exponent - 1) : fmt::format("{:g}", scale);
+}
+
+std::string verdict_line(const Json& figures) {
+  const Json& setting = figures["setting"];
+  const Json& baseline = figures["baseline"];
+  const double margin = number_of(setting["margin"]);
+  const std::string source =
+      setting["margin_is_given"].get<bool>() ? "as given"
+      : margin > 0.0
+          ? fmt::format("the standard deviation of {} over seeds", baseline)
+          : fmt::format("since {} has fewer than two runs, or one that did not get below its first loss", baseline);
+  return fmt::format(
+      "Verdict: final loss against {} with the same seed, nats a token, {:g} % interval; equal within {:.2g}, {}",
+      baseline, 100.0 * number_of(setting["level"]), margin, source);
+}
+
+void print_figures(const Json& figures, ReportText& text) {
+  const CellText percent = [](const Json& share) { return per_cent(share) + " %"; };
+  const CellText mebibytes = in_format("{:.2f}", 1.0 / kMib);
+  Json trained = Json::array();
+  for (const Json& precision : figures["precisions"]) {
+    if (!precision.contains("summary")) continue;
+    Json row = precision["summary"];
+    row["name"] = precision["name"];
+    row["skipped_share"] = number_of(row["overflow_share"]) + number_of(row["fault_share"]);
+    trained.push_back(std::move(row));
+  }
+  const auto success = [](const Json& row) { return fmt::format("{}/{}", row["succeeded"], row["runs"]); };
+  const auto scales = [](const Json& row) {
+    if (row["last_scale"].is_null()) return std::string("-");
+    return fmt::format("{} / {} / {:.3g}", scale_text(row["smallest_scale"]), scale_text(row["last_scale"]),
+                       row["scale_changes"]);
+  };
+  const auto memory = [](const Json& row) {
+    const double ratio = number_of(row["memory_ratio"]);
+    return in_format("{:.1f}", 1.0 / kMib)(row["peak_memory_bytes"]) +
+           (std::isnan(ratio) ? "" : fmt::format(" ({:+.0f} %)", 100.0 * (ratio - 1.0)));
+  };
+  text.table(trained, {{"precision", "name"},
+                       {"success", "", success},
+                       {"skipped\nsteps", "skipped_share", percent},
+                       {"step\nms", "step_seconds/mean", in_format("{:.2f}", 1e3)},
+                       {"times baseline\n(range over seeds)", "time_ratio", with_range("{:.3f}")},
+                       {"tokens/s", "tokens_per_second", in_format("{:.0f}")},
+                       {"final loss\n(interval)", "final_loss", with_range("{:.4f}")},
+                       {"grad\nnorm", "grad_norm", in_format("{:.3g}")},
+                       {"loss scale\nleast / last / changes", "", scales},
+                       {"peak MiB\na rank", "", memory},
+                       {"sent MiB\na rank, a step", "sent_bytes", mebibytes}});
+}
 
 Config configuration_of(const CompareRequest& request) {
   if (request.margin && !(*request.margin >= 0.0 && std::isfinite(*request.margin))) {
@@ -32,23 +105,35 @@ Config configuration_of(const CompareRequest& request) {
   if (request.steps > 0) config.train.stop_at_step = 0;
   std::vector<NamedFile> read = files_read(request.config, config);
   for (const std::string& precision : request.precisions) {  // NAME=FILE
-    if (const size_t equals = precision.find('='); equals != std::string::npos)
-      read.push_back({"--precisions", precision.substr(equals + 1)});
+    const size_t equals = precision.find('=');
+    if (equals != std::string::npos) read.push_back({"--precisions", precision.substr(equals + 1)});
   }
   require_different_files({{"--json", request.json}, {"--html", request.html}}, read);
   return config;
 }
 
-// Nothing where the device has no memory for steps in fp32, though it has it for those that were compared. Of several
-// ranks some may have it, and would wait for the others.
-std::optional<GradientUnderflow> find_underflow(const CompareRequest& request, const Config& config,
-                                                Communicator& communicator) {
+// Trains in fp32, which keeps all magnitudes, from the first weights; counts the gradients of activations in linear
+// layers. Collective.
+Json measure_gradient_underflow(const std::string& title, const Config& config, Communicator& communicator) {
+  const Config exact = chosen_candidates(config, {"fp32"}, "--precisions").front().config;
+  const ModelAnalysis analysis =
+      analyze_model({.target = title, .overrides = {}, .batches = kProbedSteps}, exact, communicator);
+  ProbeRow all;
+  for (const TensorFindings& tensor : analysis.checkpoints.front().tensors) {
+    if (tensor.role == probe_role::kGradient || tensor.role == probe_role::kInputGradient) add(all, tensor);
+  }
+  return gradient_underflow(all.histogram, kProbedSteps);
+}
+
+// Null if the device has no memory for steps in fp32, though it has for those that were compared. With several ranks
+// that is an error, since some may have the memory and would wait for the others.
+Json find_underflow(const CompareRequest& request, const Config& config, Communicator& communicator) {
   try {
-    return measure_gradient_underflow(request.config, config, kProbedSteps, communicator);
+    return measure_gradient_underflow(request.config, config, communicator);
   } catch (const Error& error) {
     if (communicator.size() > 1 || error.code() != ExitCode::kConfig) throw;
-    log_warn("what formats lose of the gradients is left out: {}", error.what());
-    return std::nullopt;
+    log_warn("the report leaves out what formats lose of the gradients: {}", error.what());
+    return nullptr;
   }
 }
 
@@ -59,23 +144,64 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   const PrecisionComparison comparison = compare_precisions(
       {.title = request.config, .seeds = request.seeds, .baseline = request.baseline, .margin = request.margin}, config,
       chosen_candidates(config, request.precisions, "--precisions"), communicator);
+  Json figures;
   if (leads) {
-    const std::string text = to_text(comparison);
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    figures = to_json(comparison);
+    print(comparison_text(figures));
   }
   if (request.html.empty() && request.json.empty()) return;
-  const auto underflow = find_underflow(request, config, communicator);
+  const Json underflow = find_underflow(request, config, communicator);
   if (!leads) return;
-  nlohmann::json data = to_json(comparison);
-  if (underflow) data["gradients"] = to_json(*underflow);
-  data["device_formats"] = to_json(
-      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products, .json = {}}));
-  if (json.is_wanted()) json.write(data);
-  if (html.is_wanted()) html.write(comparison_page(data));
+  if (!underflow.is_null()) figures["gradients"] = underflow;
+  figures["device_formats"] =
+      analyze_formats({.device = config.device, .samples = kFormatSamples, .products = request.products, .json = {}});
+  json.write(figures);
+  html.write(comparison_page(figures));
 }
 
 }  // namespace
+
+Json gradient_underflow(const ExponentHistogram& histogram, int64_t steps) {
+  Json formats = Json::array();
+  int64_t elements = 0;
+  for (const Format format : {Format::kF16, Format::kBF16, Format::kE4M3, Format::kE5M2, Format::kE2M1}) {
+    const LossScaleCurve curve(histogram, format);
+    const FormatLosses& unscaled = curve.at(0);
+    const auto recommended = unscaled.underflowed + unscaled.overflowed == 0
+                                 ? StaticScale{.exponent = 0, .losses = unscaled}
+                                 : recommended_scale(histogram, format, kLossScaleOptions);
+    elements = unscaled.elements;
+    formats.push_back(to_json(curve, recommended, kLossScaleOptions));
+    formats.back()["format"] = info(format).name;
+  }
+  return {{"steps", steps}, {"elements", elements}, {"formats", formats}};
+}
+
+std::string comparison_text(const Json& figures) {
+  const Json &setting = figures["setting"], &precisions = figures["precisions"];
+  const auto verdict = [&](const Json& precision) -> std::string {
+    if (!precision.contains("summary")) return "not trained";
+    return precision["name"] == figures["baseline"] ? "baseline" : precision["summary"]["verdict"];
+  };
+  const auto difference = [&](const Json& precision) -> std::string {
+    if (!precision.contains("summary") || precision["name"] == figures["baseline"]) return "";
+    return with_range("{:+.4f}")(precision["summary"]["loss_difference"]);
+  };
+  ReportText text;
+  text.paragraph(verdict_line(figures)).table(precisions, {{"", "name"}, {"", "", verdict}, {"", "", difference}});
+  for (const Json& precision : precisions) {
+    const std::string why = reason(precision);
+    if (!why.empty()) text.line("  {}: {}", precision["name"], why);
+  }
+  text.blank_line().line("{}: {} precisions, {} seeds, {} steps, {} rank{}, {}", figures["title"], precisions.size(),
+                         setting["seeds"].size(), setting["steps"], setting["ranks"], setting["ranks"] == 1 ? "" : "s",
+                         setting["device"]);
+  text.blank_line();
+  print_figures(figures, text);
+  return text.text();
+}
+
+std::string comparison_page(const Json& figures) { return page_document(kComparisonPage, figures); }
 
 int compare_verb(const CompareRequest& request) {
   return run_job([&] { return configuration_of(request); },

@@ -1,9 +1,13 @@
-// `mantissa compare`: the same training in several precisions, with several seeds.
+// `mantissa compare`: the same training in several precisions with several seeds.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/quant/exponent_histogram.h"
 
 namespace mantissa {
 
@@ -14,13 +18,23 @@ struct CompareRequest {
   int64_t seeds = 5;
   int64_t steps = 0;             // of each run; 0: train.steps
   std::string baseline;          // see ComparisonOptions
-  std::optional<double> margin;  // likewise
+  std::optional<double> margin;  // see ComparisonOptions
   std::string json, html;        // files; empty: none
   bool products = true;          // measure the device's GEMM rates for them
 };
 
-// Several ranks under mpirun or srun. Rank 0 prints the report to standard output and writes the files, for which it
-// also measures formats and products on its device. Returns the exit code.
+// The gradients of a model, without loss scales, in each format: steps; elements; formats: of each format, exponents,
+// underflow, overflow, recommended as `mantissa analyze model` has them for fp16, with a recommended scale of 1 if
+// nothing is lost without one.
+nlohmann::json gradient_underflow(const ExponentHistogram& histogram, int64_t steps);
+
+// Views of to_json(PrecisionComparison); the page also shows "gradients", of gradient_underflow(), and
+// "device_formats", of analyze_formats().
+std::string comparison_text(const nlohmann::json& figures);
+std::string comparison_page(const nlohmann::json& figures);
+
+// Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
+// files, for which it also measures formats and products on its device. Returns the exit code.
 int compare_verb(const CompareRequest& request);
 
 }  // namespace mantissa

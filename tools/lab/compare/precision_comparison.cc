@@ -3,15 +3,61 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "comm/communicator.h"
 #include "core/backend/registry.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "tools/lab/experiment/paired_comparison.h"
+#include "tools/lab/report/report.h"
 #include "tools/train/device_choice.h"
+#include "tools/train/statistics.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
+
+// Found through argument-dependent lookup, and so not in an anonymous namespace.
+static void to_json(Json& json, const Interval& interval) { json = {{"low", interval.low}, {"high", interval.high}}; }
+
+static void to_json(Json& json, const MeanDifference& found) {
+  json = {{"pairs", found.pairs}, {"mean", found.mean}, {"stddev", found.stddev}, {"interval", found.interval}};
+}
+
+static void to_json(Json& json, const MemoryTable& table) {
+  json = {{"weights", table.state.weights},
+          {"gradients", table.state.gradients},
+          {"masters", table.state.masters},
+          {"moments", table.state.moments},
+          {"activations", table.activations},
+          {"buffers", table.state.buffers + table.casts},
+          {"packed", table.packed}};
+}
+
+static void to_json(Json& json, const ValidationLoss& one) { json = {{"step", one.step}, {"loss", one.loss}}; }
+
+static void to_json(Json& json, const TrainingRecord& run) {
+  Json steps;
+  for (const char* series : {"loss", "grad_norm", "scale", "result", "seconds"}) steps[series] = Json::array();
+  for (const TrainedStep& step : run.steps) {
+    steps["loss"].push_back(step.loss);
+    steps["grad_norm"].push_back(step.grad_norm);
+    steps["scale"].push_back(step.scale);
+    steps["result"].push_back(name(step.result));
+    steps["seconds"].push_back(step.seconds);
+  }
+  json = {{"failure", run.succeeded() ? Json() : Json(run.failure)},
+          {"final_loss", run.final_loss()},
+          {"median_step_seconds", run.median_step_seconds()},
+          {"tokens_per_second", run.tokens_per_second()},
+          {"peak_memory_bytes", run.peak_memory_bytes},
+          {"memory", run.memory},
+          {"sent_bytes", run.sent_bytes},
+          {"validation", run.validation},
+          {"steps", steps}};
+}
+
 namespace {
 
 size_t baseline_of(const std::vector<PrecisionRuns>& precisions, const std::string& wanted) {
@@ -37,6 +83,95 @@ void announce(const std::string& name, uint64_t seed, const TrainingRecord& run)
            1e3 * run.median_step_seconds(), run.tokens_per_second());
 }
 
+std::vector<double> losses_of(const std::vector<TrainingRecord>& runs, double (TrainingRecord::*loss)() const) {
+  std::vector<double> losses;
+  for (const TrainingRecord& run : runs) {
+    if (run.succeeded()) losses.push_back((run.*loss)());
+  }
+  return losses;
+}
+
+// Over seeds; null without values.
+Json spread_of(const std::vector<double>& values) {
+  if (values.empty()) return nullptr;
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {{"mean", sum / static_cast<double>(values.size())}, {"low", *low}, {"high", *high}};
+}
+
+Json peak_of(const std::vector<TrainingRecord>& runs) {
+  const size_t peak = std::ranges::max_element(runs, {}, &TrainingRecord::peak_memory_bytes)->peak_memory_bytes;
+  return peak > 0 ? Json(static_cast<double>(peak)) : Json();
+}
+
+void add_times(const std::vector<TrainingRecord>& runs, const std::vector<TrainingRecord>& baseline, Json& found) {
+  std::vector<double> seconds, ratios;
+  for (size_t seed = 0; seed < runs.size(); ++seed) {
+    const double ours = runs[seed].median_step_seconds(), theirs = baseline[seed].median_step_seconds();
+    if (std::isnan(ours)) continue;
+    seconds.push_back(ours);
+    if (!std::isnan(theirs)) ratios.push_back(ours / theirs);
+  }
+  found["step_seconds"] = spread_of(seconds);
+  found["time_ratio"] = spread_of(ratios);
+  found["tokens_per_second"] = nullptr;
+  if (seconds.empty()) return;
+  found["tokens_per_second"] =
+      static_cast<double>(runs.front().tokens_per_step) / found["step_seconds"]["mean"].get<double>();
+}
+
+void add_steps(const std::vector<TrainingRecord>& runs, Json& found) {
+  std::vector<double> norms;
+  std::optional<float> smallest_scale;
+  double steps = 0.0, overflows = 0.0, faults = 0.0, changes = 0.0;
+  for (const TrainingRecord& run : runs) {
+    const auto count = static_cast<double>(run.steps.size());
+    steps += count;
+    overflows += count * run.skipped_share(StepResult::kOverflow);
+    faults += count * run.skipped_share(StepResult::kFault);
+    changes += static_cast<double>(run.scale_changes());
+    if (count > 0) smallest_scale = std::min(smallest_scale.value_or(HUGE_VALF), run.smallest_scale());
+    for (const TrainedStep& step : run.steps) {
+      if (step.result == StepResult::kApplied) norms.push_back(step.grad_norm);
+    }
+  }
+  const std::vector<TrainedStep>& first = runs.front().steps;
+  found["overflow_share"] = steps > 0.0 ? overflows / steps : 0.0;
+  found["fault_share"] = steps > 0.0 ? faults / steps : 0.0;
+  found["grad_norm"] = quantile(std::move(norms), 0.5);  // NaN without values
+  found["smallest_scale"] = smallest_scale;
+  found["last_scale"] = first.empty() ? Json() : Json(first.back().scale);
+  found["scale_changes"] = changes / static_cast<double>(runs.size());
+}
+
+void add_losses(const PrecisionComparison& comparison, const std::vector<TrainingRecord>& runs,
+                const std::vector<TrainingRecord>& baseline, Json& found) {
+  const double level = comparison.options.level;
+  const std::vector<double> losses = losses_of(runs, &TrainingRecord::final_loss);
+  std::vector<double> ours, theirs;
+  bool only_ours_failed = false, only_theirs_failed = false;
+  for (size_t seed = 0; seed < runs.size(); ++seed) {
+    const bool is_ours = runs[seed].succeeded(), is_theirs = baseline[seed].succeeded();
+    only_ours_failed |= !is_ours && is_theirs;
+    only_theirs_failed |= is_ours && !is_theirs;
+    if (!is_ours || !is_theirs) continue;
+    ours.push_back(runs[seed].final_loss());
+    theirs.push_back(baseline[seed].final_loss());
+  }
+  std::optional<MeanDifference> difference;
+  if (!ours.empty()) difference = paired_difference(theirs, ours, level);
+  ComparisonVerdict verdict = ComparisonVerdict::kInconclusive;
+  if (only_ours_failed != only_theirs_failed) {
+    verdict = only_ours_failed ? ComparisonVerdict::kWorse : ComparisonVerdict::kBetter;
+  } else if (!only_ours_failed) {
+    const auto interval = difference ? difference->interval : std::nullopt;
+    verdict = *judge(interval, margin_of(comparison), MorePairs::kNone);
+  }
+  found["final_loss"] = losses.empty() ? Json() : Json(mean_difference(losses, level));
+  found["loss_difference"] = difference;
+  found["verdict"] = name(verdict);
+}
+
 }  // namespace
 
 size_t precision_in_turn(size_t seed, size_t turn, size_t count) { return (seed + turn) % count; }
@@ -53,7 +188,7 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
   for (int64_t seed = 0; seed < options.seeds; ++seed) {
     comparison.seeds.push_back(config.train.seed + static_cast<uint64_t>(seed));
   }
-  std::vector<size_t> trained;  // those that are not refused
+  std::vector<size_t> trained;
   for (const Candidate& candidate : candidates) {
     PrecisionRuns precision{.name = candidate.name, .config = candidate.config};
     try {
@@ -68,7 +203,7 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
   const PrecisionRuns& baseline = comparison.precisions[comparison.baseline];
   if (!baseline.refusal.empty()) {
     throw ConfigError(
-        fmt::format("{}, which the others are compared with, cannot be trained: {}", baseline.name, baseline.refusal));
+        fmt::format("{}, the baseline of the comparison, cannot be trained: {}", baseline.name, baseline.refusal));
   }
   for (size_t seed = 0; seed < comparison.seeds.size(); ++seed) {
     for (size_t turn = 0; turn < trained.size(); ++turn) {
@@ -79,6 +214,60 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
     }
   }
   return comparison;
+}
+
+double margin_of(const PrecisionComparison& comparison) {
+  if (comparison.options.margin) return *comparison.options.margin;
+  const std::vector<TrainingRecord>& runs = comparison.precisions[comparison.baseline].runs;
+  return seed_margin(losses_of(runs, &TrainingRecord::first_loss), losses_of(runs, &TrainingRecord::final_loss));
+}
+
+Json summary_of(const PrecisionComparison& comparison, size_t precision) {
+  const std::vector<TrainingRecord>& runs = comparison.precisions[precision].runs;
+  const std::vector<TrainingRecord>& baseline = comparison.precisions[comparison.baseline].runs;
+  const auto failed = std::ranges::find_if_not(runs, &TrainingRecord::succeeded);
+  const Json peak = peak_of(runs), baseline_peak = peak_of(baseline);
+  Json found = {{"runs", runs.size()},
+                {"succeeded", std::ranges::count_if(runs, &TrainingRecord::succeeded)},
+                {"failure", failed == runs.end() ? Json() : Json(failed->failure)},
+                {"peak_memory_bytes", peak},
+                {"memory_ratio", number_of(peak) / number_of(baseline_peak)},
+                {"sent_bytes", runs.front().sent_bytes}};
+  add_times(runs, baseline, found);
+  add_steps(runs, found);
+  add_losses(comparison, runs, baseline, found);
+  return found;
+}
+
+Json to_json(const PrecisionComparison& comparison) {
+  Json precisions = Json::array();
+  for (size_t index = 0; index < comparison.precisions.size(); ++index) {
+    const PrecisionRuns& precision = comparison.precisions[index];
+    precisions.push_back({{"name", precision.name},
+                          {"refusal", precision.refusal.empty() ? Json() : Json(precision.refusal)},
+                          {"config", to_yaml(precision.config)}});
+    if (!precision.refusal.empty()) continue;
+    Json& one = precisions.back();
+    one["summary"] = summary_of(comparison, index);
+    one["runs"] = precision.runs;
+    for (size_t seed = 0; seed < precision.runs.size(); ++seed) {
+      one["runs"][seed]["seed"] = comparison.seeds[seed];
+      one["runs"][seed]["place"] = precision.places[seed];
+    }
+  }
+  return {{"version", 1},
+          {"title", comparison.options.title},
+          {"setting",
+           {{"model", describe_model(comparison.config.model)},
+            {"device", comparison.device},
+            {"ranks", comparison.ranks},
+            {"seeds", comparison.seeds},
+            {"steps", comparison.steps},
+            {"level", comparison.options.level},
+            {"margin", margin_of(comparison)},
+            {"margin_is_given", comparison.options.margin.has_value()}}},
+          {"baseline", comparison.precisions[comparison.baseline].name},
+          {"precisions", precisions}};
 }
 
 }  // namespace mantissa

@@ -1,16 +1,18 @@
 // PrecisionComparison: the same trainings in several precisions.
 //
-// Runs are paired: the runs of one seed have the same first weights, the same order of the data and the same random
-// numbers, and differ in the precision alone. What a seed changes is in both losses of a pair and not in their
-// difference. A machine that becomes slower meanwhile would be held against the precision that is measured last; so
-// seed after seed is run in all precisions, and each seed begins with the precision behind that which the seed before
-// began with: over as many seeds as there are precisions, each has every place once.
+// Runs are paired: the runs of one seed have the same first weights, order of the data and random numbers, and differ
+// only in the precision. A seed's effect is in both losses of a pair, not in their difference. If the machine slows
+// down meanwhile, that must not count against the precision that is measured last: each seed is run in all precisions
+// before the next, and starts one precision later than the seed before. Over as many seeds as precisions, each
+// precision has every place once.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "tools/lab/experiment/candidates.h"
 #include "tools/lab/experiment/training_run.h"
@@ -22,8 +24,8 @@ class Communicator;
 struct ComparisonOptions {
   std::string title;             // "configs/quickstart.yaml"
   int64_t seeds = 5;             // train.seed, train.seed + 1, ...
-  std::string baseline;          // a candidate's name; empty: fp32 if it is there, else the first
-  std::optional<double> margin;  // of equal losses, nats; nothing: what seeds change, see ComparedPrecisions::margin()
+  std::string baseline;          // a candidate's name; empty: fp32 if it is among them, else the first
+  std::optional<double> margin;  // of equal losses, nats; none: seed_margin() of the baseline's runs
   double level = 0.95;           // of intervals
 };
 
@@ -43,15 +45,34 @@ struct PrecisionComparison {
   int64_t steps = 0;   // of a run that succeeds
   std::vector<uint64_t> seeds;
   size_t baseline = 0;
-  std::vector<PrecisionRuns> precisions;  // in the order in which they were asked for
+  std::vector<PrecisionRuns> precisions;  // in the requested order
 };
 
-// The place of the i-th precision that is run with the seed number `seed`: which of `count` it is.
+// The one of `count` precisions that is run at place `turn` of seed number `seed`.
 size_t precision_in_turn(size_t seed, size_t turn, size_t count);
 
-// Trains every candidate with every seed. One that require_trainable() refuses is told as such; ConfigError where that
-// is the baseline, where options.baseline names none of them. A line of the log for each run. Collective.
+// Trains every candidate with every seed, with one log line for each run. A candidate that require_trainable() rejects
+// is listed with the reason; ConfigError if that is the baseline, or if options.baseline names no candidate.
+// Collective.
 PrecisionComparison compare_precisions(const ComparisonOptions& options, const Config& config,
                                        const std::vector<Candidate>& candidates, Communicator& communicator);
+
+// How large a difference of losses is "equal".
+double margin_of(const PrecisionComparison& comparison);
+
+// The runs of a precision that was trained, beside those of the baseline:
+//   runs, succeeded (counts); failure of the first run that failed; overflow_share and fault_share of the steps of all
+//   runs; sent_bytes step_seconds, time_ratio: {mean, low, high} over seeds, of the runs' medians and of their ratio to
+//   the baseline's with the same seed; tokens_per_second at the mean median final_loss, loss_difference: {pairs, mean,
+//   stddev, interval} of the runs that succeeded, and of the differences to the baseline's for the seeds with which
+//   both did; verdict: the losses judged with no further pair to come. If runs fail with a seed with which the
+//   baseline's do not, the verdict is "worse", in the reverse case "better", and if both happen "inconclusive"
+//   grad_norm: median of the applied steps of all runs; smallest_scale of all runs, last_scale of the first run,
+//   scale_changes in a run peak_memory_bytes: the largest of any run; memory_ratio to the baseline's
+// Unknown figures are null.
+nlohmann::json summary_of(const PrecisionComparison& comparison, size_t precision);
+
+// Every figure, with every step of every run.
+nlohmann::json to_json(const PrecisionComparison& comparison);
 
 }  // namespace mantissa

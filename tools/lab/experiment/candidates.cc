@@ -12,18 +12,11 @@ namespace mantissa {
 namespace {
 
 constexpr const char* kAsConfigured = "as configured";
-constexpr const char* kConfigured = "configured";  // as it is asked for by name
+constexpr const char* kConfigured = "configured";  // the same in a request
 
-struct Alias {
-  const char *name, *candidate;
-};
-// The recipe that is meant where only the width is said.
-constexpr Alias kAliases[] = {{"fp8", "delayed"}, {"fp4", "nvfp4"}};
-
+// The default recipe of a width.
 std::string without_alias(const std::string& name) {
-  const auto* const found =
-      std::find_if(std::begin(kAliases), std::end(kAliases), [&](const Alias& alias) { return alias.name == name; });
-  return found == std::end(kAliases) ? name : found->candidate;
+  return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
 }
 
 // What follows from a precision that was replaced: the loss scaler, and masters, which weights in fp16 cannot do
@@ -41,29 +34,25 @@ Config without_precision(Config config) {
   return config;
 }
 
-Config with_precision(const Config& config, DType compute, std::optional<Recipe> recipe, Fp32Products products) {
+// `name`: one of candidate_names().
+Config configuration(const Config& config, const std::string& name) {
+  const std::optional<DType> dtype = parse_float_dtype(name);
   PrecisionConfig precision;
-  precision.compute = compute;
-  precision.recipe = recipe;
-  precision.fp32_products = products;
+  precision.compute = name == "tf32" ? DType::kF32 : dtype.value_or(DType::kBF16);
+  if (name == "tf32") {
+    precision.fp32_products = Fp32Products::kTf32;
+  } else if (!dtype) {
+    precision.recipe = parse_recipe(name);
+  }
   return in_precision(config, precision);
 }
 
-// A name of candidate_names().
-Config configuration(const Config& config, const std::string& name) {
-  if (name == "tf32") return with_precision(config, DType::kF32, std::nullopt, Fp32Products::kTf32);
-  if (const auto dtype = parse_float_dtype(name)) {
-    return with_precision(config, *dtype, std::nullopt, Fp32Products::kFp32);
-  }
-  return with_precision(config, DType::kBF16, parse_recipe(name), Fp32Products::kFp32);
-}
-
-// The precision section of a file, whatever else is in it.
+// `given` with the precision section of a file.
 Config from_file(const Config& given, const std::string& path) {
   ConfigNode root = parse_config_file(path);
   std::erase_if(root.members, [](const ConfigMember& section) { return section.key != "precision"; });
   if (root.members.empty()) {
-    throw ConfigError(fmt::format("{}: expected a section `precision:`, which is what is taken from it", path));
+    throw ConfigError(fmt::format("{}: expected a `precision:` section, the only one that is used", path));
   }
   Config config = without_precision(given);
   config.precision_fallback = {};
@@ -85,7 +74,7 @@ Candidate chosen(const Config& config, const std::string& text, const char* opti
   if (text == kConfigured) return {.name = text, .config = config, .is_configured = true};
   const std::vector<std::string> known = candidate_names();
   const std::string name = without_alias(text);
-  if (std::find(known.begin(), known.end(), name) == known.end()) {
+  if (std::ranges::find(known, name) == known.end()) {
     throw ConfigError(fmt::format("{}: expected some of {},fp8,fp4,{} or NAME=FILE, got '{}'", option,
                                   fmt::join(known, ","), kConfigured, text));
   }
@@ -114,8 +103,9 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
   std::vector<std::string> wanted;
   for (const std::string& name : names) {
     wanted.push_back(without_alias(name));
-    if (std::find(known.begin(), known.end(), wanted.back()) != known.end()) continue;
-    throw ConfigError(fmt::format("--formats: expected some of {}, got '{}'", fmt::join(known, ","), name));
+    if (std::ranges::find(known, wanted.back()) == known.end()) {
+      throw ConfigError(fmt::format("--formats: expected some of {}, got '{}'", fmt::join(known, ","), name));
+    }
   }
   const std::string as_given = to_yaml(config);
   std::vector<Candidate> candidates;
@@ -124,7 +114,7 @@ std::vector<Candidate> candidates_of(const Config& config, const std::vector<std
     Candidate candidate{.name = name, .config = configuration(config, name)};
     candidate.is_configured = to_yaml(candidate.config) == as_given;
     found |= candidate.is_configured;
-    const bool is_wanted = wanted.empty() || std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+    const bool is_wanted = wanted.empty() || std::ranges::find(wanted, name) != wanted.end();
     if (is_wanted || candidate.is_configured) candidates.push_back(std::move(candidate));
   }
   if (!found) {
@@ -137,12 +127,11 @@ std::vector<Candidate> chosen_candidates(const Config& config, const std::vector
                                          const char* option) {
   std::vector<Candidate> candidates;
   for (const std::string& name : names) {
-    candidates.push_back(chosen(config, name, option));
-    const std::string& newest = candidates.back().name;
-    if (std::any_of(candidates.begin(), candidates.end() - 1,
-                    [&](const Candidate& one) { return one.name == newest; })) {
-      throw ConfigError(fmt::format("{}: expected each precision once, got '{}' twice", option, newest));
+    Candidate one = chosen(config, name, option);
+    if (std::ranges::find(candidates, one.name, &Candidate::name) != candidates.end()) {
+      throw ConfigError(fmt::format("{}: expected each precision once, got '{}' twice", option, one.name));
     }
+    candidates.push_back(std::move(one));
   }
   return candidates;
 }

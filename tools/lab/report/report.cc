@@ -1,14 +1,28 @@
 #include "tools/lab/report/report.h"
 
 #include <fmt/core.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <limits>
 #include <span>
+#include <utility>
+
+#include "core/base/check.h"
+#include "tools/config/config.h"
+
+fmt::appender fmt::formatter<nlohmann::json>::format(const nlohmann::json& figure, format_context& context) const {
+  const double number = mantissa::number_of(figure);
+  if (figure.is_string()) return fmt::format_to(context.out(), "{}", figure.get<std::string>());
+  if (figure.is_number_integer() && specification.empty()) return fmt::format_to(context.out(), "{}", figure.dump());
+  if (std::isnan(number)) return fmt::format_to(context.out(), "-");
+  return fmt::format_to(context.out(), fmt::runtime(fmt::format("{{:{}}}", specification)), number);
+}
 
 namespace mantissa {
+
+extern const std::string_view kPageHtml, kPageStyle, kPageScript;  // written by embedded_text()
+
 namespace {
 
 using Cells = std::vector<std::string>;
@@ -36,7 +50,8 @@ const Json& at_key(const Json& row, const std::string& key) {
 
 // The lines of one column from top to bottom, those of its heading first.
 Cells cells_of(const Column& column, size_t heading_lines, const Json& rows) {
-  Cells cells = split(column.heading, '\n');
+  Cells cells;
+  if (heading_lines > 0) cells = split(column.heading, '\n');
   cells.insert(cells.begin(), heading_lines - cells.size(), "");
   for (const Json& row : rows) cells.push_back(column.text(at_key(row, column.key)));
   return cells;
@@ -64,12 +79,13 @@ Json share_of(int64_t part, int64_t whole) {
   return whole <= 0 ? Json() : Json(static_cast<double>(part) / static_cast<double>(whole));
 }
 
+std::string describe_model(const ModelConfig& model) {
+  return fmt::format("{}: {} layers, width {}, context {}", model.name, model.layers, model.width, model.context);
+}
+
 CellText in_format(std::string format, double unit) {
-  return [format = std::move(format), unit](const Json& value) -> std::string {
-    if (value.is_string()) return value.get<std::string>();
-    if (value.is_number_integer() && unit == 1.0 && format == "{}") return value.dump();
-    const double number = number_of(value);
-    return std::isnan(number) ? "-" : fmt::format(fmt::runtime(format), unit * number);
+  return [format = std::move(format), unit](const Json& value) {
+    return fmt::format(fmt::runtime(format), unit == 1.0 ? value : Json(unit * number_of(value)));
   };
 }
 
@@ -84,7 +100,7 @@ CellText with_range(std::string format, double unit) {
   };
 }
 
-ReportText& ReportText::line(std::string_view text) {
+ReportText& ReportText::paragraph(std::string_view text) {
   for (const std::string& given : split(text, '\n')) {
     const size_t indentation = std::min(given.find_first_not_of(' '), given.size()) + 2;
     std::string line;
@@ -105,7 +121,9 @@ ReportText& ReportText::line(std::string_view text) {
 
 ReportText& ReportText::table(const Json& rows, const std::vector<Column>& columns) {
   size_t heading_lines = 0;
-  for (const Column& column : columns) heading_lines = std::max(heading_lines, split(column.heading, '\n').size());
+  for (const Column& column : columns) {
+    if (!column.heading.empty()) heading_lines = std::max(heading_lines, split(column.heading, '\n').size());
+  }
   std::vector<Cells> cells;
   std::vector<size_t> widths;
   for (const Column& column : columns) {
@@ -129,9 +147,28 @@ ReportText& ReportText::table(const Json& rows, const std::vector<Column>& colum
   return *this;
 }
 
-void ReportText::print() const {
-  std::fwrite(text_.data(), 1, text_.size(), stdout);
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
+}
+
+std::string page_document(std::string_view script, const Json& figures) {
+  std::string data;  // without "<" nothing in it closes the script element or opens a comment
+  for (const char c : figures.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    c == '<' ? data += "\\u003c" : data += c;
+  }
+  const std::string scripts = std::string(kPageScript).append(script);
+  std::string page;
+  std::string_view rest = kPageHtml;  // inserted text is not searched again
+  for (const auto& [place, text] : {std::pair<std::string_view, std::string_view>{"{{style}}", kPageStyle},
+                                    {"{{figures}}", data},
+                                    {"{{script}}", scripts}}) {
+    const size_t at = rest.find(place);
+    MANTISSA_CHECK(at != std::string_view::npos, "[page_document] expected {} in page.html", place);
+    page.append(rest.substr(0, at)).append(text);
+    rest.remove_prefix(at + place.size());
+  }
+  return page.append(rest);
 }
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-// Reports: figures as JSON, and a text that is a view of them.
+// Reports: figures as JSON, and a text and a page that are views of them.
 //
 // A verb describes what it found once, in a to_json(). Its text and its HTML page are views of that JSON: a table of
 // the text names the figures to print by their keys, so no view can show a figure that programs do not get.
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 // A missing value is null. NaN and Inf need no care: JSON files have null in their place, and texts "-" for NaN.
@@ -19,7 +20,23 @@ struct nlohmann::adl_serializer<std::optional<T>> {
   static void to_json(json& to, const std::optional<T>& from) { to = from ? json(*from) : json(); }
 };
 
+// "{}" and "{:.3g}" for a figure: a text as it is, a number by its format, "-" if it is missing or NaN.
+template <>
+struct fmt::formatter<nlohmann::json> {
+  std::string_view specification{};
+
+  constexpr auto parse(format_parse_context& context) {
+    auto end = context.begin();
+    while (end != context.end() && *end != '}') ++end;
+    specification = {context.begin(), static_cast<size_t>(end - context.begin())};
+    return end;
+  }
+  fmt::appender format(const nlohmann::json& figure, format_context& context) const;
+};
+
 namespace mantissa {
+
+struct ModelConfig;
 
 using Json = nlohmann::json;
 
@@ -28,9 +45,12 @@ double number_of(const Json& value);
 // A share of a count; null where the count is 0.
 Json share_of(int64_t part, int64_t whole);
 
+// "gpt: 4 layers, width 320, context 256".
+std::string describe_model(const ModelConfig& model);
+
 // How a table's column prints a value.
 using CellText = std::function<std::string(const Json&)>;
-// A text as it is, a number by the format after multiplication by `unit`, "-" for a number or text that is missing.
+// By a format as above, after multiplication by `unit`.
 CellText in_format(std::string format, double unit = 1.0);
 // A share in per cent, with three significant digits.
 std::string per_cent(const Json& share);
@@ -43,24 +63,33 @@ struct Column {
   CellText text = in_format("{}");
 };
 
+// Prints to standard output at once.
+void print(const std::string& text);
+
 // Text of at most kWidth columns, unless one name is longer than that.
 class ReportText {
  public:
   static constexpr size_t kWidth = 120;
 
-  // Lines, wrapped between words; what follows a break is indented. Returns *this.
-  ReportText& line(std::string_view text);
-  ReportText& blank_line() { return line(""); }
-  // One row for each element of an array, or each of an object's values. The first column is aligned to the left, the
-  // others to the right. Columns that do not fit follow below, with the first column repeated.
+  // Lines, wrapped between words; what follows a break is indented.
+  ReportText& paragraph(std::string_view text);
+  template <typename... Args>
+  ReportText& line(fmt::format_string<Args...> format, Args&&... args) {
+    return paragraph(fmt::format(format, std::forward<Args>(args)...));
+  }
+  ReportText& blank_line() { return paragraph(""); }
+  // One row for each element of an array. The first column is aligned to the left, the others to the right. Columns
+  // that do not fit follow below, with the first column repeated. Without any heading the table has no line for them.
   ReportText& table(const Json& rows, const std::vector<Column>& columns);
 
   const std::string& text() const { return text_; }
-  // To standard output, at once.
-  void print() const;
 
  private:
   std::string text_;
 };
+
+// A page: one HTML file with style, script and figures in it, which loads nothing. `script` follows the scripts that
+// all pages share (page/*.js). Text in the figures stays text; bytes that are not UTF-8 become U+FFFD.
+std::string page_document(std::string_view script, const Json& figures);
 
 }  // namespace mantissa

@@ -31,9 +31,15 @@ TEST(AnalyzeFormats, PrintsEveryFormatAndWritesTheFigures) {
 }
 
 TEST(AnalyzeFormats, MeasuresProductsOfAlignedAndOddSizes) {
-  const GemmPeak peak{.dtype = DType::kF32, .flops = 1e12, .source = "given"};
-  const FormatsReport report{.device = "a device", .gemm = {{peak, {{DType::kF32, 255, 5e11, 0.5}}}}};
-  const std::string text = formats_text(to_json(report)).text();
+  const nlohmann::json gemm = {{"dtype", "fp32"},
+                               {"peak_flops", 1e12},
+                               {"peak_source", "given"},
+                               {"products", {{{"size", 255}, {"flops", 5e11}, {"share_of_peak", 0.5}}}}};
+  const nlohmann::json figures = {{"device", "a device"},
+                                  {"samples", 0},
+                                  {"formats", nlohmann::json::array()},
+                                  {"gemm", nlohmann::json::array({gemm})}};
+  const std::string text = formats_text(figures);
   EXPECT_NE(text.find("fp32: peak 1000.0 GFLOP/s, given"), std::string::npos) << text;
   EXPECT_NE(text.find("  255     500.0       50.0\n"), std::string::npos) << text;
 }

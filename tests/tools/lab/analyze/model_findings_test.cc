@@ -188,7 +188,7 @@ TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
   EXPECT_EQ(found.loss_scale.by_step.size(), 1u);
 }
 
-// Which has no rows of updates.
+// A skipped step has no rows of updates.
 TEST(ModelFindings, MagnitudesByStepAreInLineWithTheSteps) {
   std::vector<ProbedStep> steps;
   for (int64_t step = 0; step < 4; ++step) {
@@ -208,7 +208,7 @@ TEST(ModelFindings, MagnitudesByStepAreInLineWithTheSteps) {
   EXPECT_EQ(found.tensors[0].amaxes.size(), 4u);
 }
 
-// What is stored in fp16 has lost its small values before anybody counts.
+// A tensor in fp16 has lost its small values before they are counted.
 TEST(ModelFindings, TakesWhatFp16LosesFromMagnitudesThatHaveAll) {
   ProbedStep stored = step_of({1.0f, 0.0f, 0.0f});
   stored.rows[0].format = "fp16";

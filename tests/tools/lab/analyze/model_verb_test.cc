@@ -8,8 +8,9 @@
 #include <filesystem>
 
 #include "core/quant/exponent_histogram.h"
-#include "tests/tools/lab/analyze/model_panels.h"
+#include "tests/tools/lab/analyze/page_fixtures.h"
 #include "tests/tools/lab/report/page_browser.h"
+#include "tests/tools/lab/report/unwrapped.h"
 #include "tests/tools/probe/probe_rows.h"
 #include "tests/tools/train/program.h"
 
@@ -43,7 +44,8 @@ TEST_P(ModelVerb, AnalysesARunFromItsFirstWeightsAndItsCheckpoint) {
   EXPECT_NE(outcome.output.find("early: weights of step 0, 3 batches"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("late: weights of step 10, 3 batches"), std::string::npos);
   EXPECT_NE(outcome.output.find("blocks.1.mlp.down"), std::string::npos);
-  EXPECT_NE(outcome.output.find("SNR is against the same operands before the recipe rounds them"), std::string::npos);
+  EXPECT_NE(unwrapped(outcome.output).find("SNR compares with the same operands before the recipe rounds them"),
+            std::string::npos);
 
   const nlohmann::json report = read_json(json);
   EXPECT_EQ(report.at("setting").at("ranks"), ranks);
@@ -55,10 +57,10 @@ TEST_P(ModelVerb, AnalysesARunFromItsFirstWeightsAndItsCheckpoint) {
   EXPECT_LT(late.at("loss").get<double>(), report.at("checkpoints")[0].at("loss").get<double>());
   const std::vector<Page> pages = {{.html = read_file(html)}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
+  ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
   EXPECT_EQ(visited.facts[0].at("small_texts"), nlohmann::json::array());
   EXPECT_EQ(visited.facts[0].at("cut_texts"), nlohmann::json::array());
-  for (const std::string& id : model_panels()) {
+  for (const std::string& id : kModelPanels) {
     const bool has_figures = id != "wire" || ranks > 1;
     EXPECT_EQ(panel(visited.facts[0], id).at("absent").empty(), has_figures) << id;
   }
@@ -185,7 +187,7 @@ TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
   };
   const Outcome other = analyse({"precision.recipe=mxfp8"});
   EXPECT_EQ(other.exit_code, 0) << other.output;
-  EXPECT_NE(other.output.find("are left out: precision.delayed"), std::string::npos) << other.output;
+  EXPECT_NE(other.output.find("are dropped: precision.delayed"), std::string::npos) << other.output;
   const Outcome given = analyse({"precision.recipe=mxfp8", "precision.delayed.margin=1"});
   EXPECT_EQ(given.exit_code, 2) << given.output;
   // The run was trained without a loss scale, as bf16 needs none.
@@ -209,7 +211,8 @@ TEST(AnalyzeModel, LooksAtUpdatesOfAFinishedRun) {
   const std::string json = run.folder() + "/report.json";
   const Outcome outcome = run_program(0, {"analyze", "model", run.run_dir(), "--batches", "2", "--json", json});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_NE(outcome.output.find("late (step 8): the schedule has come to a learning rate of 0 there"),
+  EXPECT_NE(unwrapped(outcome.output)
+                .find("late (step 8): the learning rate of the schedule is 0 there, so these batches use"),
             std::string::npos)
       << outcome.output;
   const nlohmann::json points = read_json(json).at("checkpoints");
@@ -230,9 +233,9 @@ TEST(AnalyzeModel, LooksAtUpdatesOfARunThatIsNearlyFinished) {
   const std::string json = run.folder() + "/report.json";
   const Outcome outcome = run_program(0, {"analyze", "model", run.run_dir(), "--batches", "3", "--json", json});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
-  EXPECT_NE(outcome.output.find("late (step 7): the schedule comes to a learning rate of 0 in step 9, so the batches "
-                                "from there on were trained with the last that it had"),
-            std::string::npos)
+  EXPECT_NE(
+      outcome.output.find("late (step 7): the learning rate of the schedule is 0 from step 9 on, so those batches use"),
+      std::string::npos)
       << outcome.output;
   const nlohmann::json points = read_json(json).at("checkpoints");
   EXPECT_TRUE(points[0].at("learning_rate_instead_of_0_from_step").is_null());

@@ -3,10 +3,12 @@
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 
-#include "tools/lab/analyze/model_report.h"
+#include "tests/tools/lab/report/unwrapped.h"
+#include "tools/lab/analyze/model_verb.h"
 
 namespace mantissa {
 namespace {
@@ -35,7 +37,7 @@ struct Setting {
   int32_t margin = 0;
 };
 
-// Of a layer whose products are stored in what the setting computes in.
+// One layer, whose products are stored in the compute dtype.
 ModelAnalysis analysis_of(const Setting& setting, std::vector<TensorFindings> tensors,
                           std::vector<ProductFindings> products = {}) {
   ModelAnalysis analysis;
@@ -171,7 +173,7 @@ TEST(ModelVerdict, SaysFirstThatNoStepCouldBeUsed) {
   EXPECT_EQ(verdict_of(analysis).lines[0], "Some tensors lose more than they need to");
   analysis.checkpoints[0].skipped = kSteps;
   EXPECT_EQ(verdict_of(analysis).lines[0],
-            "No step could be used, since all were skipped: nothing can be said of what tensors lose");
+            "No step could be used, since all were skipped: what tensors lose is unknown");
   EXPECT_EQ(verdict_of(analysis).level, VerdictLevel::kAttention);
   activation.non_finite_when_skipped = 1;
   analysis.checkpoints[0].tensors.push_back(activation);
@@ -194,7 +196,9 @@ ModelAnalysis with_scale(int exponent, int64_t counted, int64_t skipped) {
 
 TEST(ModelVerdict, TellsTheMeanAndTheLargestUnderflow) {
   const std::string text = told(with_scale(10, 4, 0));
-  EXPECT_TRUE(has(text, "static loss scale of 2^10: 1 % of them then underflow, in one step up to 2 %")) << text;
+  EXPECT_TRUE(
+      has(text, "static loss scale of 2^10: then 1 % of the gradients of activations underflow, in one step up to 2 %"))
+      << text;
   EXPECT_TRUE(has(text, "the largest one has a factor of 16 left")) << text;
   EXPECT_FALSE(has(text, "scaler.m")) << text;
   EXPECT_FALSE(has(text, "rests on")) << text;
@@ -222,7 +226,7 @@ TEST(ModelVerdict, SaysWhyNoScaleIsRecommended) {
   EXPECT_TRUE(has(line({.elements = 100, .zeros = 100}, 100.0), "since all gradients of activations are 0"));
   const std::string zero = line({.elements = 100, .zeros = 5}, 1e-9);
   EXPECT_TRUE(has(zero,
-                  "since 5 % of the gradients of activations are 0, and so is their percentile 1e-09: give a "
+                  "since 5 % of the gradients of activations are 0, and so is their percentile 1e-09: use a "
                   "larger --percentile"))
       << zero;
   EXPECT_TRUE(has(line({.elements = 100, .zeros = 5, .non_finite = 2}, 99.0),
@@ -239,24 +243,25 @@ TEST(ModelVerdict, SaysWhenAScaleRestsOnFewSteps) {
   EXPECT_TRUE(has(told(none), "No loss scale for fp16 is recommended, since every step was skipped"));
 }
 
-// Where only the rounded weight is kept an update cannot be told from its rounding.
+// If only the rounded weight is kept, an update cannot be told from its rounding.
 TEST(ModelText, GivesNoFigureOfUpdatesThatAreNotKnown) {
   TensorFindings update = tensor_of(probe_role::kUpdate, "fp32", {.elements = 8}, "norm");
   update.stagnation = {.elements = 8, .zero = 0, .non_finite = 0, .stagnant = {0, 4, 2}};
   ModelAnalysis analysis = analysis_of({}, {update});
-  EXPECT_TRUE(has(to_text(analysis), "updates below half an ulp of the weight: 0 % in fp32, 50 % in bf16"));
+  const auto text = [&] { return testing::unwrapped(model_text(to_json(analysis))); };
+  EXPECT_TRUE(has(text(), "Updates below half an ulp of the weight: 0 % in fp32, 50 % in bf16")) << text();
   analysis.checkpoints[0].config.optimizer.adamw.master = MasterWeights::kNoneStochastic;
-  EXPECT_TRUE(has(to_text(analysis), "updates: not known, since weights without masters")) << to_text(analysis);
-  EXPECT_FALSE(has(to_text(analysis), "half an ulp"));
+  EXPECT_TRUE(has(text(), "Updates: not known, since stochastically rounded weights without masters")) << text();
+  EXPECT_FALSE(has(text(), "half an ulp"));
 }
 
 TEST(ModelText, AMagnitudeOfNoStepIsNotZero) {
   TensorFindings skipped = tensor_of(probe_role::kActivation, "bf16", {}, "skipped"),
                  zero = tensor_of(probe_role::kActivation, "bf16", {.elements = 4, .zeros = 4}, "zero");
   skipped.amaxes = {NAN, NAN}, zero.amaxes = {NAN, 0.0};
-  const std::string text = to_text(analysis_of({}, {skipped, zero}));
-  EXPECT_TRUE(has(text, "  skipped |         -       -       - |")) << text;
-  EXPECT_TRUE(has(text, "  zero    |  0.00e+00       0       0 |")) << text;
+  const std::string text = model_text(to_json(analysis_of({}, {skipped, zero})));
+  EXPECT_TRUE(has(text, "  skipped           -       -         -       -")) << text;
+  EXPECT_TRUE(has(text, "  zero       0.00e+00       0         0       -")) << text;
 }
 
 }  // namespace

@@ -1,9 +1,16 @@
 // Analyses to be drawn, made up but of the shape and size that real ones have.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include <nlohmann/json_fwd.hpp>
 
 namespace mantissa::testing {
+
+// The panels of the page, in order.
+inline const std::vector<std::string> kModelPanels = {"verdict",    "layers",    "histograms", "drift", "snr",
+                                                      "stagnation", "underflow", "noise",      "wire"};
 
 // Complete: a GPT of 4 blocks with delayed scaling on two ranks, at two checkpoints of 8 batches. 16 linear layers.
 nlohmann::json small_analysis();

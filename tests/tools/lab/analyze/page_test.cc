@@ -6,10 +6,9 @@
 #include <cmath>
 #include <functional>
 
-#include "tests/tools/lab/analyze/model_panels.h"
 #include "tests/tools/lab/analyze/page_fixtures.h"
 #include "tests/tools/lab/report/page_browser.h"
-#include "tools/lab/analyze/page/model_page.h"
+#include "tools/lab/analyze/model_verb.h"
 
 namespace mantissa::testing {
 namespace {
@@ -45,13 +44,13 @@ TEST(ModelPage, DrawsEveryFigureInAWideAndInANarrowWindow) {
   const std::string html = model_page(analysis);
   const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
+  ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
   EXPECT_EQ(visited.facts[0].at("small_texts"), json::array());
   EXPECT_EQ(visited.facts[0].at("cut_texts"), json::array());
   for (const json& page : visited.facts) {
     EXPECT_EQ(page.at("heading"), analysis.at("title"));
     EXPECT_NE(page.at("setting").get<std::string>().find("gpt: 4 layers"), std::string::npos);
-    for (const std::string& id : model_panels()) {
+    for (const std::string& id : kModelPanels) {
       EXPECT_EQ(panel(page, id).at("absent"), json::array()) << id;
       EXPECT_EQ(panel(page, id).at("legend") == "", id == "verdict") << id;
     }
@@ -83,7 +82,7 @@ TEST(ModelPage, BearsHundredsOfLayersHostileNamesAndMissingFigures) {
   const std::string html = model_page(analysis);
   const std::vector<Page> pages = {{.html = html, .width_px = 1280}, {.html = html, .width_px = 400}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
+  ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
   for (const json& page : visited.facts) {
     EXPECT_EQ(page.at("heading"), kHostileTitle);
     EXPECT_EQ(page.at("smuggled"), nullptr);
@@ -116,7 +115,7 @@ TEST(ModelPage, SaysWhyPanelsAreEmpty) {
                                    {.html = model_page(json::object())},
                                    {.html = model_page({{"checkpoints", nullptr}, {"formats", 3}})}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
+  ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
   const json& page = visited.facts[0];
   EXPECT_NE(panel(page, "verdict").at("text").get<std::string>().find("Good"), std::string::npos);
   expect_absent(page, "layers", "No tensor");
@@ -124,7 +123,7 @@ TEST(ModelPage, SaysWhyPanelsAreEmpty) {
   expect_absent(page, "underflow", "computes in fp32");
   expect_absent(page, "wire", "in fp32");
   for (size_t i = 1; i < pages.size(); ++i) {
-    for (const std::string& id : model_panels()) expect_absent(visited.facts[i], id, "");
+    for (const std::string& id : kModelPanels) expect_absent(visited.facts[i], id, "");
   }
 }
 
@@ -138,7 +137,7 @@ TEST(ModelPage, FiltersByRoleLayerAndCheckpoint) {
                                                 {"#layers-view", "tensor"}}},
                                    {.html = html, .width_px = 400, .actions = {{"#filter-text", "no such layer"}}}};
   const Visit visited = visit(pages);
-  ASSERT_TRUE(is_sound(visited, pages, model_panels()));
+  ASSERT_TRUE(is_sound(visited, pages, kModelPanels));
   const json& page = visited.facts[0];
   EXPECT_EQ(page.at("result"), "2 of 16 layers");
   EXPECT_EQ(panel(page, "layers").at("names"), json({"blocks.1.mlp.up", "blocks.1.mlp.down"}));

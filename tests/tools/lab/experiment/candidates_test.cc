@@ -1,4 +1,4 @@
-// Which precisions are compared, and what of the configuration they replace.
+// Candidate precisions, and the settings of the configuration that they replace.
 #include "tools/lab/experiment/candidates.h"
 
 #include <gtest/gtest.h>
@@ -113,7 +113,7 @@ TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {
   EXPECT_NE(refusal({"=plan.yaml"}).find("expected NAME=FILE"), std::string::npos);
   const TempFolder folder;
   EXPECT_NE(
-      refusal({"plan=" + folder.write("none.yaml", "train: {steps: 7}\n")}).find("expected a section `precision:`"),
+      refusal({"plan=" + folder.write("none.yaml", "train: {steps: 7}\n")}).find("expected a `precision:` section"),
       std::string::npos);
   EXPECT_NE(refusal({"plan=" + folder.write("typo.yaml", "precision: {compte: bf16}\n")}).find("compte"),
             std::string::npos);

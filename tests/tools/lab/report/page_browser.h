@@ -30,7 +30,7 @@ struct Visit {
 // are not resolved: nothing leaves the machine.
 Visit visit(const std::vector<Page>& pages);
 
-// What is true of every page, whatever it shows: nothing on the console, nothing asked of the network, no wider than
+// Checks that hold for every page: nothing on the console, nothing asked of the network, no wider than
 // its window, these panels in this order, each with a heading, an explanation and a text, and nothing beside its place.
 // Returns false, having failed the test, if a page told nothing.
 bool is_sound(const Visit& visit, const std::vector<Page>& pages, const std::vector<std::string>& panels);

@@ -23,7 +23,7 @@ function facts() {
     // Numbers that a chart could not place would be drawn nowhere, without a word.
     misplaced: attributes(section).filter((one) => /NaN|Infinity|undefined|null/.test(one.value)).length,
   });
-  // Of charts: text that is too small to read, or that their edge cuts.
+  // Text of charts that is too small to read, or that their edge cuts.
   const is_cut = (text) => {
     const [inner, outer] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
     return inner.width > 0 &&

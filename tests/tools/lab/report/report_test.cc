@@ -62,7 +62,7 @@ TEST(ReportText, NoLineIsTooLong) {
   std::string words;
   for (int i = 0; i < 100; ++i) words += (i == 0 ? "  a" : " word") + std::to_string(i);
   ReportText lines;
-  lines.line(words);
+  lines.paragraph(words);
   EXPECT_LE(longest_line(lines.text()), ReportText::kWidth);
   EXPECT_TRUE(lines.text().starts_with("  a0 word1 "));
   EXPECT_NE(lines.text().find("\n    word"), std::string::npos) << lines.text();

@@ -10,7 +10,6 @@
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "tools/lab/analyze/sensitivity/passes.h"
-#include "tools/lab/analyze/sensitivity/shard.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

@@ -204,9 +204,9 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
                      {"memory", "bytes", cell(kBytes)},
                      {"loss, nats", "damage", kLoss},
                      {"", "fits", kFits}})
-      .line(fmt::format("({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at "
+      .line("({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at "
                         "once; from the {} on the front of the sums{})",
-                        rows, front.size(), advice.front.plans.size(), thinned));
+                        rows, front.size(), advice.front.plans.size(), thinned);
 }
 
 }  // namespace
@@ -250,7 +250,7 @@ Json to_json(const PlanAdvice& advice) {
 ReportText to_text(const PlanAdvice& advice) {
   const Json json = to_json(advice);
   ReportText text;
-  text.line(verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice));
+  text.paragraph(verdict(advice) + memory_warning(advice.plan.cost) + validation_lines(advice));
   Json plans = json["uniform"];
   plans.push_back(json["plan"]);
   const WholePlan& low = advice.uniform[1];
@@ -261,29 +261,28 @@ ReportText to_text(const PlanAdvice& advice) {
                      {"sent a step", "sent_bytes", cell(kBytes)},
                      {"loss, nats", "damage", kLoss},
                      {"", "fits", kFits}});
-  text.line(
-      fmt::format("({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each "
+  text.line("({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each "
                   "loss; formats that layers share are as configured in uniform ones, the most exact in fp32)",
-                  low.name, advice.rest_damage));
+                  low.name, advice.rest_damage);
   text.line("\nThe plan:");
   size_t width = 0;
   for (const PlanDecision& decision : advice.problem) width = std::max(width, decision.name.size());
   for (size_t i = 0; i < advice.problem.size(); ++i) {
-    text.line(fmt::format("  {:<{}}  {}", advice.problem[i].name, width, advice.reasons[i]));
+    text.line("  {:<{}}  {}", advice.problem[i].name, width, advice.reasons[i]);
   }
   if (advice.results.size() > 1) add_solvers(advice, json["solvers"], text);
   std::string taken;
   if (advice.goal.budget != Budget::kLoss) {
     taken = fmt::format(" The fastest of those within {} nats of the best is taken.", advice.tolerance);
   }
-  text.line(fmt::format("\n{} plans were priced as wholes, {}.{}", advice.plans_priced,
-                        advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken));
+  text.line("\n{} plans were priced as wholes, {}.{}", advice.plans_priced,
+                        advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
   add_front(advice, json["front"], text);
   std::string refusals;
   for (const PlannedPlace& place : advice.places) {
     for (const std::string& refusal : place.refusals) refusals += "\n  " + refusal;
   }
-  if (!refusals.empty()) text.line("\nNot taken into account:" + refusals);
+  if (!refusals.empty()) text.paragraph("\nNot taken into account:" + refusals);
   return text;
 }
 

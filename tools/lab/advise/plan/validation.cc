@@ -5,7 +5,7 @@
 
 #include "core/base/log.h"
 #include "tools/lab/experiment/candidates.h"
-#include "tools/lab/experiment/seed_margin.h"
+#include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/experiment/training_run.h"
 
 namespace mantissa {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tools/lab/advise/plan/places.h"
-#include "tools/lab/experiment/sequential_comparison.h"
+#include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/experiment/step_turns.h"
 
 namespace mantissa {

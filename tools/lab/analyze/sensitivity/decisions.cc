@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <variant>
 
 #include "amp/precision_rules.h"
 #include "core/base/error.h"
@@ -13,35 +14,29 @@
 namespace mantissa {
 namespace {
 
-// A dtype or a recipe.
-struct LowFormat {
-  std::string name;
-  std::optional<DType> dtype{};
-  std::optional<Recipe> recipe{};
-};
+using LowFormat = std::variant<DType, Recipe>;
 
 LowFormat require_format(const std::string& text) {
   const std::optional<DType> dtype = parse_float_dtype(text);
-  if (dtype && *dtype != DType::kF32) return {.name = text, .dtype = dtype};
+  if (dtype && *dtype != DType::kF32) return *dtype;
   const std::optional<Recipe> recipe = parse_recipe(text);
   if (recipe && recipe->scaling == Scaling::kDelayed) {
     throw ConfigError(fmt::format(
-        "--formats: '{}' takes its scales from the steps before, of which one step alone has none: give current",
-        text));
+        "--formats: '{}' takes its scales from earlier steps, but a single step has none: use current", text));
   }
-  if (recipe) return {.name = text, .recipe = recipe};
-  throw ConfigError(fmt::format(
-      "--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, a recipe with a format behind it "
-      "(current:e5m2), got '{}'",
-      text));
+  if (recipe) return *recipe;
+  throw ConfigError(
+      fmt::format("--formats: expected some of bf16, fp16, current, block, mxfp8, nvfp4, or a recipe with a format "
+                  "(current:e5m2), got '{}'",
+                  text));
 }
 
-void add_decisions(const PlacedOp& op, const LowFormat& format, std::vector<PrecisionDecision>& decisions) {
-  if (format.dtype) {
-    decisions.push_back({.layer = op.layer, .op = op.op, .format = format.name});
+void add_decisions(const PlacedOp& op, const std::string& format, std::vector<PrecisionDecision>& decisions) {
+  if (std::holds_alternative<DType>(require_format(format))) {
+    decisions.push_back({.layer = op.layer, .op = op.op, .format = format});
   } else if (op.op == Op::kLinear) {
     for (const Product product : kAllProducts) {
-      decisions.push_back({.layer = op.layer, .op = op.op, .product = product, .format = format.name});
+      decisions.push_back({.layer = op.layer, .op = op.op, .product = product, .format = format});
     }
   }
 }
@@ -76,32 +71,31 @@ Config in_exact_precision(const Config& given) {
 
 std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vector<std::string>& formats,
                                             const std::string& layers) {
-  std::vector<LowFormat> low;
-  for (const std::string& format : formats) low.push_back(require_format(format));
+  for (const std::string& format : formats) require_format(format);
   const LayerPattern pattern(layers);
   std::vector<PrecisionDecision> decisions;
   std::set<std::pair<std::string, Op>> met;
   for (const PlacedOp& op : ops_of(in_exact_precision(config))) {
     if (op.op != Op::kLinear && op.op != Op::kAttention) continue;
     if (!pattern.matches(op.layer) || !met.emplace(op.layer, op.op).second) continue;
-    for (const LowFormat& format : low) add_decisions(op, format, decisions);
+    for (const std::string& format : formats) add_decisions(op, format, decisions);
   }
   if (decisions.empty()) {
-    throw ConfigError(fmt::format(
-        "--layers '{}', --formats {}: expected a pattern of linear layers' paths, such as 'blocks.*.mlp', or '**' for "
-        "all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
-        layers, fmt::join(formats, ",")));
+    throw ConfigError(
+        fmt::format("--layers '{}', --formats {}: expected a pattern that matches linear layers, such as "
+                    "'blocks.*.mlp', or '**' for "
+                    "all, got one that leaves nothing to lower (`mantissa config` prints the paths)",
+                    layers, fmt::join(formats, ",")));
   }
   return decisions;
 }
 
 Config lowered(Config exact, const PrecisionDecision& decision) {
-  const LowFormat format = require_format(decision.format);
   PrecisionRule rule{.match = decision.layer, .op = decision.op, .product = decision.product};
-  if (format.dtype) {
-    rule.format = *format.dtype;
+  if (const LowFormat format = require_format(decision.format); std::holds_alternative<DType>(format)) {
+    rule.format = std::get<DType>(format);
   } else {
-    rule.format = *format.recipe;
+    rule.format = std::get<Recipe>(format);
   }
   exact.precision.rules.push_back(std::move(rule));
   return exact;

@@ -1,4 +1,4 @@
-// PrecisionDecision: one thing of a model whose precision can be lowered alone.
+// PrecisionDecision: one part of a model whose precision can be lowered alone.
 #pragma once
 
 #include <optional>
@@ -9,36 +9,36 @@
 
 namespace mantissa {
 
-// A linear layer, one of its products, or an attention, and the format that it would compute in. A dtype is one of
-// everything that the op computes; a recipe one of the operands of a product.
+// A linear layer, one of its products, or an attention, and the format that it would compute in. A dtype applies to
+// everything that the op computes, a recipe to the operands of a product.
 struct PrecisionDecision {
   std::string layer;  // path: "blocks.1.mlp.up"
   Op op = Op::kLinear;
-  std::optional<Product> product{};  // nothing: all that the op computes, in a dtype
+  std::optional<Product> product{};  // none: all that the op computes, in a dtype
   std::string format;                // "bf16", "fp16", or a recipe: "current", "mxfp8", "current:e5m2"
 
   bool operator==(const PrecisionDecision&) const = default;
 };
 
-// Whether the forward product of a linear layer is lowered, alone or with all that the layer computes.
+// Whether it lowers the forward product of a linear layer, alone or with the rest of the layer.
 bool lowers_forward_product(const PrecisionDecision& decision);
 
-// "blocks.1.mlp.up fprop current"; of a dtype "blocks.1.mlp.up bf16".
+// "blocks.1.mlp.up fprop current"; for a dtype "blocks.1.mlp.up bf16".
 std::string name(const PrecisionDecision& decision);
-// "blocks.1.mlp.up fprop": what is decided about.
+// "blocks.1.mlp.up fprop": without the format.
 std::string place(const PrecisionDecision& decision);
 
-// The configuration in fp32 throughout, with masters and moments in fp32, gradients that travel so, and without what
-// changes precision on the way: what lowered ones are compared with.
+// The reference of lowered passes: the configuration in fp32 throughout, including masters, moments and the wire,
+// and without precision changes during the run.
 Config in_exact_precision(const Config& config);
 
-// All decisions of the configuration's model that `formats` allow, layer by layer: for a dtype the linear layers and
-// attentions, for a recipe each product of the linear layers. `layers`: a pattern (LayerPattern) that their paths must
-// match, "**" for all. ConfigError for a format that is none, and where nothing matches.
+// All decisions that `formats` allow in the configuration's model, layer by layer: a dtype for each linear layer and
+// attention, a recipe for each product of the linear layers. `layers` is a pattern (LayerPattern) for their paths, "**"
+// for all. ConfigError for an unknown format, and if nothing matches.
 std::vector<PrecisionDecision> decisions_of(const Config& config, const std::vector<std::string>& formats,
                                             const std::string& layers);
 
-// `exact` with one thing lowered.
+// `exact` with one decision lowered.
 Config lowered(Config exact, const PrecisionDecision& decision);
 
 }  // namespace mantissa

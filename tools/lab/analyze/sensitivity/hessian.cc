@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/tensor/philox.h"
-#include "tools/lab/analyze/sensitivity/shard.h"
 
 namespace mantissa {
 namespace {
@@ -21,21 +21,20 @@ float sign_of(uint64_t seed, int probe, int parameter, int64_t element) {
   return (words[bit / 32] >> (bit % 32) & 1u) != 0 ? 1.0f : -1.0f;
 }
 
-using Values = std::vector<std::vector<float>>;
+// std::min() keeps or drops NaN depending on its place.
+double smaller_or_nan(double a, double b) { return std::isnan(a) || a < b ? a : b; }
 
-// H D v of this rank's shard.
-Values difference(LoweredPasses& passes, const TrainingPoint::Direction& direction) {
-  Session& session = passes.session();
-  Values gradients[2];
+}  // namespace
+
+std::vector<std::vector<float>> hessian_product(LoweredPasses& passes, const TrainingPoint::Direction& direction) {
+  std::vector<std::vector<float>> gradients[2];
   for (const int side : {0, 1}) {
     passes.point().displace([&](int parameter, int64_t begin, std::span<float> out) {
       direction(parameter, begin, out);
-      if (side == 1) {
-        for (float& value : out) value = -value;
-      }
+      for (float& value : out) value = side == 0 ? value : -value;
     });
     passes.run(nullptr, 1.0f);
-    gradients[side] = read(gradient_shard(session), session);
+    gradients[side] = read(gradient_shard(passes.session()), passes.session());
   }
   for (size_t part = 0; part < gradients[0].size(); ++part) {
     for (size_t i = 0; i < gradients[0][part].size(); ++i) {
@@ -44,8 +43,6 @@ Values difference(LoweredPasses& passes, const TrainingPoint::Direction& directi
   }
   return std::move(gradients[0]);
 }
-
-}  // namespace
 
 std::vector<double> hessian_steps(Session& session) {
   const Shard masters = master_shard(session);
@@ -61,7 +58,7 @@ void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int 
   Session& session = passes.session();
   const uint64_t seed = session.config.train.seed;
   for (int probe = begin; probe < end; ++probe) {
-    const Values products = difference(passes, [&](int parameter, int64_t first, std::span<float> out) {
+    const auto products = hessian_product(passes, [&](int parameter, int64_t first, std::span<float> out) {
       const auto step = static_cast<float>(steps[static_cast<size_t>(parameter)]);
       for (size_t i = 0; i < out.size(); ++i) {
         out[i] = step * sign_of(seed, probe, parameter, first + static_cast<int64_t>(i));
@@ -91,7 +88,7 @@ std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probe
                                                       Session& session) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const auto parameters = static_cast<size_t>(session.runtime.parameters.size());
-  std::vector<double> ends(2 * parameters, kInfinity);  // smallest, then negated largest, of each
+  std::vector<double> ends(2 * parameters, kInfinity);  // of each parameter: smallest, then negated largest
   for (size_t part = 0; part < probes.diagonal.size(); ++part) {
     double* const of_parameter = &ends[2 * static_cast<size_t>(shard[part].parameter)];
     for (const double sum : probes.diagonal[part]) {
@@ -100,41 +97,18 @@ std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probe
       of_parameter[1] = smaller_or_nan(of_parameter[1], -element);
     }
   }
-  const std::vector<double> all = smallest_of_ranks(ends, session.communicator);
+  const auto bytes = session.communicator.all_gather_bytes(std::as_bytes(std::span(ends)));
+  std::vector<double> of_ranks(bytes.size() / sizeof(double));
+  std::memcpy(of_ranks.data(), bytes.data(), bytes.size());
+  for (size_t i = 0; i < of_ranks.size(); ++i) {
+    ends[i % ends.size()] = smaller_or_nan(ends[i % ends.size()], of_ranks[i]);
+  }
   std::vector<std::pair<double, double>> ranges;
   for (size_t i = 0; i < parameters; ++i) {
-    const bool known = !probes.traces.empty();
-    ranges.emplace_back(known ? all[2 * i] : kNaN, known ? -all[2 * i + 1] : kNaN);
+    const bool is_known = !probes.traces.empty();
+    ranges.emplace_back(is_known ? ends[2 * i] : kNaN, is_known ? -ends[2 * i + 1] : kNaN);
   }
   return ranges;
-}
-
-std::vector<std::vector<double>> dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
-  Session& session = passes.session();
-  const ParameterSet& parameters = session.runtime.parameters;
-  std::vector<std::vector<double>> diagonal;
-  for (int index = 0; index < parameters.size(); ++index) {
-    std::vector<double> mine(static_cast<size_t>(parameters[index].numel()));
-    const double step = steps[static_cast<size_t>(index)];
-    for (int64_t element = 0; element < parameters[index].numel(); ++element) {
-      const Values products = difference(passes, [&](int parameter, int64_t begin, std::span<float> out) {
-        std::fill(out.begin(), out.end(), 0.0f);
-        const int64_t place = element - begin;
-        if (parameter == index && place >= 0 && place < static_cast<int64_t>(out.size())) {
-          out[static_cast<size_t>(place)] = static_cast<float>(step);
-        }
-      });
-      const Shard shard = gradient_shard(session);
-      for (size_t part = 0; part < shard.size(); ++part) {
-        const int64_t place = element - shard[part].begin;
-        if (shard[part].parameter != index || place < 0 || place >= shard[part].values.numel()) continue;
-        mine[static_cast<size_t>(element)] = static_cast<double>(products[part][static_cast<size_t>(place)]) / step;
-      }
-    }
-    diagonal.push_back(sum_over_ranks(mine, session.communicator));
-  }
-  passes.point().restore();
-  return diagonal;
 }
 
 }  // namespace mantissa

@@ -1,12 +1,14 @@
 #include "tools/lab/analyze/sensitivity/local_scores.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "core/base/error.h"
+#include "core/kernels/probe/args.h"
+#include "core/ops/rounded_operand.h"
 #include "core/tensor/arena.h"
-#include "tools/lab/analyze/sensitivity/information.h"
-#include "tools/lab/analyze/sensitivity/lowered_product.h"
+#include "tools/probe/probe_row.h"
 
 namespace mantissa {
 namespace {
@@ -17,8 +19,8 @@ Tensor first_rows(const Tensor& matrix, int64_t rows) {
   return matrix.slice(0, rows * matrix.dim(1)).view({rows, matrix.dim(1)});
 }
 
-// Room for what is tried at once: both operands in fp32 and rounded, of the largest product three copies, and what
-// rounding takes besides.
+// Room for one trial: both operands in fp32 and rounded, three copies of the largest product, and what rounding needs
+// besides.
 size_t arena_bytes(const Tensor& x, const Tensor& dy) {
   const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
   const int64_t elements = rows * inputs + rows * outputs + inputs * outputs;
@@ -31,9 +33,140 @@ std::vector<float> on_host(Tape& tape, const Tensor& values) {
   return host;
 }
 
+OperandRisk risk_of(const FormatLosses& losses) {
+  return {.overflow = losses.share(losses.overflowed + losses.non_finite),
+          .underflow = losses.share(losses.underflowed),
+          .precision = losses.share(losses.subnormal)};
+}
+
+// fp32: x (R, K), dy (R, N); the weight is (N, K).
+struct LayerOperands {
+  const Parameter& weight;
+  Tensor x{}, dy{};
+  float gradient_scale = 1.0f;  // of dy in a dtype, a power of two: fp16's loss scale
+
+  const Tensor& given(Role role) const {
+    return role == Role::kActivation ? x : role == Role::kGradient ? dy : weight.weight;
+  }
+  Shape result_shape(Product product) const {
+    const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
+    if (product == Product::kForward) return {rows, outputs};
+    return product == Product::kInputGradient ? Shape{rows, inputs} : Shape{outputs, inputs};
+  }
+};
+
+// y (R, N), dx (R, K) or dW (N, K), without bias and earlier contributions.
+struct LoweredProduct {
+  Tensor value{};                     // fp32
+  FormatLosses losses[2] = {};        // of the operands, in the order of roles_of()
+  double weight_error_squares = 0.0;  // |Q(W) - W|^2; 0 if W is no operand
+};
+
+GemmArgs gemm(Product product, const Tensor& a, const Tensor& b, const Tensor& c) {
+  return {.a = a,
+          .b = b,
+          .c = c,
+          .trans_a = product == Product::kWeightGradient ? Transpose::kYes : Transpose::kNo,
+          .trans_b = product == Product::kForward ? Transpose::kYes : Transpose::kNo};
+}
+
+// Runs a kernel that fills `args.record`, and returns the record.
+template <typename Record, typename Args>
+Record record_of(Tape& tape, Args args) {
+  Record record{};
+  args.record = tape.allocate(DType::kU8, {static_cast<int64_t>(sizeof(Record))}, "record");
+  tape.backend().upload(&record, args.record, tape.stream());
+  tape.backend().run(args, tape.stream());
+  tape.backend().download(args.record, &record, tape.stream());
+  return record;
+}
+
+// |Q(W) - W|^2 of the numbers that the rounded values stand for.
+double weight_error(Tape& tape, const RoundedMatrix& made, const Tensor& weight) {
+  float scale = 1.0f;
+  if (made.scale.defined()) tape.backend().download(made.scale, &scale, tape.stream());
+  const std::vector<float> exact = on_host(tape, weight), values = on_host(tape, tape.cast(made.values, DType::kF32));
+  double squares = 0.0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double error = static_cast<double>(values[i]) / static_cast<double>(scale) - static_cast<double>(exact[i]);
+    squares += error * error;
+  }
+  return squares;
+}
+
+Tensor exact_product(Tape& tape, const LayerOperands& operands, Product product) {
+  const ProductRoles roles = roles_of(product);
+  const Tensor result = tape.allocate(DType::kF32, operands.result_shape(product), "exact product");
+  tape.backend().run(gemm(product, operands.given(roles.a), operands.given(roles.b), result), tape.stream());
+  return result;
+}
+
+// The product of a layer that computes in fp32 and whose operands have the recipe's formats. ConfigError if sizes are
+// not whole blocks.
+LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, const Recipe& recipe) {
+  LinearFormats formats;
+  for (const Role role : kAllRoles) formats.set(product, role, format_for(recipe, role));
+  const ProductRoles roles = roles_of(product);
+  const Role both[] = {roles.a, roles.b};
+  LoweredProduct lowered{.value = tape.allocate(DType::kF32, operands.result_shape(product), "lowered product")};
+  RoundedMatrix made[2];
+  for (const int side : {0, 1}) {
+    const OperandUse use{.product = product,
+                         .role = both[side],
+                         .format = formats.at(product, both[side]),
+                         .values = values_dtype(formats, product, DType::kF32),
+                         .transformed = is_transformed(formats, product)};
+    const Tensor& given = operands.given(both[side]);
+    made[side] = both[side] == Role::kWeight ? round_weight(tape, operands.weight, given, use)
+                                             : round_operand(tape, given, operands.weight, use);
+    if (both[side] == Role::kWeight) lowered.weight_error_squares = weight_error(tape, made[side], given);
+    if (!use.format) continue;
+    Tensor source = given;
+    if (use.transformed) {
+      source = tape.allocate(DType::kBF16, given.shape(), "transformed operand");
+      tape.backend().run(HadamardArgs{.x = given, .y = source}, tape.stream());
+    }
+    lowered.losses[side] = record_of<FormatLosses>(
+        tape,
+        RoundingLossesArgs{.src = source, .format = *use.format, .axis = axis_of(use), .scale = made[side].scale});
+  }
+  GemmArgs args = gemm(product, made[0].values, made[1].values, lowered.value);
+  args.a_scale = made[0].scale;
+  args.b_scale = made[1].scale;
+  tape.backend().run(args, tape.stream());
+  return lowered;
+}
+
+// The product of a layer that computes in `dtype`; the result is rounded to it.
+LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, DType dtype) {
+  const ProductRoles roles = roles_of(product);
+  const Role both[] = {roles.a, roles.b};
+  LoweredProduct lowered;
+  Tensor made[2];
+  for (const int side : {0, 1}) {
+    const Tensor& given = operands.given(both[side]);
+    const bool is_scaled = both[side] == Role::kGradient && dtype == DType::kF16;
+    lowered.losses[side] = format_losses(record_of<ExponentHistogram>(tape, ExponentHistogramArgs{.x = given}),
+                                         format_of(dtype), is_scaled ? std::ilogb(operands.gradient_scale) : 0);
+    made[side] = tape.cast(given, dtype);
+    if (both[side] != Role::kWeight) continue;
+    lowered.weight_error_squares =
+        record_of<ErrorSums>(tape, CompareArgs{.x = made[side], .reference = given}).error_squares;
+  }
+  const Tensor result = tape.allocate(dtype, operands.result_shape(product), "lowered product");
+  tape.backend().run(gemm(product, made[0], made[1], result), tape.stream());
+  lowered.value = tape.cast(result, DType::kF32);
+  return lowered;
+}
+
+LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Product product, const std::string& format) {
+  if (const auto dtype = parse_float_dtype(format)) return lowered_product(tape, operands, product, *dtype);
+  return lowered_product(tape, operands, product, *parse_recipe(format));
+}
+
 }  // namespace
 
-// A layer's operands on the rows that are looked at, and its exact products as they are asked for.
+// A layer's operands on the sampled rows, and its exact products once they are needed.
 struct LocalScores::Layer {
   Tape& tape;
   LayerOperands operands;
@@ -52,12 +185,6 @@ struct LocalScores::Layer {
   }
 };
 
-OperandRisk risk_of(const FormatLosses& losses) {
-  return {.overflow = losses.share(losses.overflowed + losses.non_finite),
-          .underflow = losses.share(losses.underflowed),
-          .precision = losses.share(losses.subnormal)};
-}
-
 LocalScores::LocalScores(const std::vector<PrecisionDecision>& decisions, const Options& options, Session& session)
     : decisions_(decisions),
       options_(options),
@@ -71,7 +198,7 @@ LocalScores::LocalScores(const std::vector<PrecisionDecision>& decisions, const 
 
 int64_t LocalScores::sampled_rows(int64_t rows) const {
   const int64_t context = session_.config.model.context;
-  // Blocks of scales that go into all rows go into those that are looked at.
+  // Blocks of scales that divide all rows must divide the sampled rows.
   const int64_t unit = std::gcd(rows, kLongestBlock);
   int64_t samples = std::min(rows, std::max(context, options_.rows)) / context;
   while (samples * context < rows && samples * context % unit != 0) ++samples;
@@ -100,43 +227,36 @@ void LocalScores::on_product(const ObservedProduct& shown) {
                                .gradient_scale = static_cast<float>(options_.loss_scale / options_.shown_scale)};
   Layer layer{.tape = tape, .operands = operands, .exact = {}};
   for (const size_t index : found->second) {
-    if (!scores_[index].seen) look_at(decisions_[index], layer, scores_[index]);
+    if (!scores_[index].seen) try_decision(decisions_[index], layer, scores_[index]);
   }
-  runtime.stream->synchronize();  // the arena goes
+  runtime.stream->synchronize();  // before the arena goes
 }
 
-LinearFormats LocalScores::formats_of(const PrecisionDecision& decision) const {
-  const Recipe recipe = *parse_recipe(decision.format);
-  LinearFormats formats;
-  for (const Role role : kAllRoles) formats.set(*decision.product, role, format_for(recipe, role));
-  return formats;
-}
-
-void LocalScores::look_at(const PrecisionDecision& decision, Layer& layer, LocalScore& score) {
+void LocalScores::try_decision(const PrecisionDecision& decision, Layer& layer, LocalScore& score) {
   const Product product = decision.product.value_or(Product::kForward);
-  std::optional<LoweredProduct> lowered;
+  LoweredProduct lowered;
   try {
-    lowered = decision.product
-                  ? lowered_product(layer.tape, layer.operands, product, formats_of(decision))
-                  : lowered_product(layer.tape, layer.operands, product, *parse_float_dtype(decision.format));
+    lowered = lowered_product(layer.tape, layer.operands, product, decision.format);
   } catch (const ConfigError& error) {
     score.refusal = error.what();
     return;
   }
   score.seen = true;
   score.rows = layer.operands.x.dim(0);
-  score.weight_error_squares = lowered->weight_error_squares;
-  const OperandRisk risks[] = {risk_of(lowered->losses[0]), risk_of(lowered->losses[1])};
-  score.risk = risks[0].sum() >= risks[1].sum() ? risks[0] : risks[1];
+  score.weight_error_squares = lowered.weight_error_squares;
+  score.risk = risk_of(lowered.losses[0]);
+  const auto take_larger = [&score](const OperandRisk& risk) {
+    if (risk.sum() > score.risk.sum()) score.risk = risk;
+  };
+  take_larger(risk_of(lowered.losses[1]));
   if (!decision.product) {  // its gradients are in the dtype as well
-    const LoweredProduct backward =
-        lowered_product(layer.tape, layer.operands, Product::kInputGradient, *parse_float_dtype(decision.format));
-    if (const OperandRisk risk = risk_of(backward.losses[0]); risk.sum() > score.risk.sum()) score.risk = risk;
+    take_larger(
+        risk_of(lowered_product(layer.tape, layer.operands, Product::kInputGradient, decision.format).losses[0]));
   }
 
-  const std::vector<float> values = on_host(layer.tape, lowered->value);
+  const std::vector<float> values = on_host(layer.tape, lowered.value);
   const std::vector<float>&exact = layer.product(product), &derivative = layer.derivative(product);
-  // A backward product and its change are both as large as the gradients that were shown.
+  // The shown gradients' scale is both in a backward product and in its change.
   const double scale =
       product == Product::kForward ? options_.shown_scale : options_.shown_scale * options_.shown_scale;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -145,7 +265,7 @@ void LocalScores::look_at(const PrecisionDecision& decision, Layer& layer, Local
     score.first_order += effect;
     score.fisher += effect * effect;
   }
-  const size_t stride = (values.size() + kMaxSamples - 1) / kMaxSamples | 1;  // odd: not one column alone
+  const size_t stride = (values.size() + kMaxSamples - 1) / kMaxSamples | 1;  // odd: not always the same columns
   std::vector<float> some_exact, some_lowered;
   for (size_t i = 0; i < values.size(); i += stride) {
     some_exact.push_back(exact[i]);

@@ -1,12 +1,27 @@
 #include "tools/lab/analyze/sensitivity/passes.h"
 
-#include "tools/lab/analyze/sensitivity/shard.h"
+#include "core/kernels/elementwise/args.h"
+#include "core/kernels/probe/args.h"
 #include "tools/train/dry_run.h"
+#include <cstring>
 
 namespace mantissa {
 namespace {
 
-double rate_at(const Session& session) {
+// The sum of each element over the ranks, in rank order.
+template <typename Record>
+std::vector<Record> add_over_ranks(const std::vector<Record>& mine, Communicator& communicator) {
+  const auto bytes = communicator.all_gather_bytes(std::as_bytes(std::span(mine)));
+  std::vector<Record> sums(mine.size());
+  for (size_t i = 0; i < static_cast<size_t>(communicator.size()) * mine.size(); ++i) {
+    Record one;
+    std::memcpy(&one, bytes.data() + i * sizeof(Record), sizeof(Record));
+    sums[i % mine.size()] += one;
+  }
+  return sums;
+}
+
+double learning_rate_at(const Session& session) {
   const ScheduleOptions& schedule = session.config.optimizer.schedule;
   const double rate = learning_rate(schedule, session.optimizer.applied_steps());
   return rate > 0.0 ? rate : schedule.peak;
@@ -14,14 +29,143 @@ double rate_at(const Session& session) {
 
 }  // namespace
 
+Shard gradient_shard(Session& session) {
+  Shard shard;
+  for (int bucket = 0; bucket < session.buckets.size(); ++bucket) {
+    const Tensor sum = session.reducer.result_shard(bucket);
+    for (const Segment& segment : session.buckets.layout().shard_segments(bucket, session.communicator.rank())) {
+      shard.push_back({segment.parameter, segment.begin, sum.slice(segment.offset, segment.count)});
+    }
+  }
+  return shard;
+}
+
+Shard master_shard(Session& session) {
+  Shard shard;
+  for (const StatePiece& piece : session.optimizer.pieces()) {
+    MANTISSA_CHECK(piece.master.defined(), "[sensitivity] '{}' has no fp32 weights", piece.parameter->name);
+    shard.push_back({piece.parameter->index, piece.begin, piece.master});
+  }
+  return shard;
+}
+
+Shard allocate_like(const Shard& shard, Backend& backend) {
+  Shard made = shard;
+  for (ShardPart& part : made) {
+    part.values = backend.make_tensor(DType::kF32, {part.values.numel()}, "sensitivity: a kept shard");
+  }
+  return made;
+}
+
+void copy(const Shard& from, const Shard& to, Session& session) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    session.runtime.backend->copy(from[i].values, to[i].values, *session.runtime.stream);
+  }
+}
+
+void accumulate(const Shard& from, const Shard& to, Session& session) {
+  for (size_t i = 0; i < from.size(); ++i) {
+    session.runtime.backend->run(AddArgs{.a = to[i].values, .b = from[i].values, .y = to[i].values},
+                                 *session.runtime.stream);
+  }
+}
+
+std::vector<std::vector<float>> read(const Shard& shard, Session& session) {
+  std::vector<std::vector<float>> parts;
+  for (const ShardPart& part : shard) {
+    auto& values = parts.emplace_back(static_cast<size_t>(part.values.numel()));
+    session.runtime.backend->download(part.values, values.data(), *session.runtime.stream);
+  }
+  return parts;
+}
+
+std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, Session& session) {
+  Backend& backend = *session.runtime.backend;
+  Stream& stream = *session.runtime.stream;
+  const DeviceRecords<ErrorSums> records(backend, session.runtime.parameters.size(), "sensitivity: differences");
+  for (size_t i = 0; i < x.size(); ++i) {
+    backend.run(CompareArgs{.x = x[i].values, .reference = reference[i].values, .record = records[x[i].parameter]},
+                stream);
+  }
+  return add_over_ranks(records.read(backend, stream), session.communicator);
+}
+
+ErrorSums total(const std::vector<ErrorSums>& by_parameter) {
+  ErrorSums sum;
+  for (const ErrorSums& one : by_parameter) sum += one;
+  return sum;
+}
+
+std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator) {
+  return add_over_ranks(mine, communicator);
+}
+
+TrainingPoint::TrainingPoint(Session& session) : session_(session) {
+  for (const StatePiece& piece : session.optimizer.pieces()) {
+    for (const Tensor& live : {piece.master, piece.m, piece.v}) state_.push_back(keep(live));
+  }
+  const BucketLayout& layout = session.buckets.layout();
+  const int rank = session.communicator.rank();
+  for (int bucket = 0; bucket < session.buckets.size(); ++bucket) {
+    const Tensor& whole = session.buckets.weight(bucket);
+    MANTISSA_CHECK(whole.dtype() == DType::kF32, "[training_point] working weights must be fp32, got {}",
+                   whole.dtype());
+    if (session.buckets.weights_in_common()) {
+      weights_.push_back({keep(session.buckets.weight_shard(bucket, rank)), layout.shard_segments(bucket, rank)});
+    } else {
+      weights_.push_back({keep(whole), layout.segments(bucket, 0, whole.numel())});
+    }
+  }
+}
+
+TrainingPoint::Kept TrainingPoint::keep(const Tensor& live) {
+  Backend& backend = *session_.runtime.backend;
+  const Tensor copy = backend.make_tensor(live.dtype(), live.shape(), "sensitivity: a kept state");
+  backend.copy(live, copy, *session_.runtime.stream);
+  return {live, copy};
+}
+
+void TrainingPoint::wait_for_ranks() {
+  if (session_.buckets.weights_in_common()) session_.communicator.node_barrier(*session_.runtime.stream)->wait();
+}
+
+void TrainingPoint::restore() {
+  const auto put_back = [this](const Kept& kept) {
+    session_.runtime.backend->copy(kept.copy, kept.live, *session_.runtime.stream);
+  };
+  wait_for_ranks();
+  for (const Kept& kept : state_) put_back(kept);
+  for (const Written& written : weights_) put_back(written.weights);
+  wait_for_ranks();
+  session_.buckets.bump_versions();
+}
+
+void TrainingPoint::displace(const Direction& direction) {
+  Backend& backend = *session_.runtime.backend;
+  Stream& stream = *session_.runtime.stream;
+  wait_for_ranks();
+  for (const auto& [weights, segments] : weights_) {
+    std::vector<float> values(static_cast<size_t>(weights.live.numel()));
+    backend.download(weights.copy, values.data(), stream);
+    for (const Segment& segment : segments) {
+      std::vector<float> step(static_cast<size_t>(segment.count));
+      direction(segment.parameter, segment.begin, step);
+      for (size_t i = 0; i < step.size(); ++i) values[static_cast<size_t>(segment.offset) + i] += step[i];
+    }
+    backend.upload(values.data(), weights.live, stream);
+  }
+  wait_for_ranks();
+  session_.buckets.bump_versions();
+}
+
 LoweredPasses::LoweredPasses(Session& session)
-    : session_(session), work_(session), point_(session), learning_rate_(rate_at(session)) {}
+    : session_(session), work_(session), point_(session), learning_rate_(learning_rate_at(session)) {}
 
 void LoweredPasses::make_room(const Config& config) {
   ModelRuntime& runtime = session_.runtime;
   const size_t bytes = training_arena_bytes(config, runtime.backend->fp8_gemm_support());
   if (bytes <= runtime.arena->capacity_bytes()) return;
-  runtime.arena.reset();  // before another takes its place: a device may not have room for both
+  runtime.arena.reset();  // first: the device may not have room for both
   runtime.arena = std::make_unique<Arena>(runtime.backend->reserve(bytes));
 }
 
@@ -34,21 +178,17 @@ void LoweredPasses::load(int64_t step) {
 double LoweredPasses::run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer) {
   work_.set_loss_gradient(static_cast<float>(static_cast<double>(loss_scale) / static_cast<double>(tokens_)));
   work_.run({.observer = observer, .policy = policy});
-  return mean_of(sum_of_losses());
-}
-
-double LoweredPasses::loss(const PrecisionPolicy* policy) { return mean_of(work_.loss_again(policy)); }
-
-double LoweredPasses::sum_of_losses() {
   std::vector<float> losses(static_cast<size_t>(work_.losses().numel()));
   session_.runtime.backend->download(work_.losses(), losses.data(), *session_.runtime.stream);
-  double mine = 0.0;
-  for (const float loss : losses) mine += loss;
-  return mine;
+  double sum = 0.0;
+  for (const float loss : losses) sum += loss;
+  return mean_over_tokens(sum);
 }
 
-double LoweredPasses::mean_of(double sum) {
-  return sum_over_ranks({sum}, session_.communicator)[0] / static_cast<double>(tokens_);
+double LoweredPasses::loss(const PrecisionPolicy* policy) { return mean_over_tokens(work_.loss_again(policy)); }
+
+double LoweredPasses::mean_over_tokens(double sum_of_rank) {
+  return sum_over_ranks({sum_of_rank}, session_.communicator)[0] / static_cast<double>(tokens_);
 }
 
 bool LoweredPasses::update(float loss_scale) {

@@ -1,12 +1,76 @@
-// LoweredPasses: passes over one batch from one point of a training, each in a precision of its own.
+// Passes over one batch from one point of a training, each in its own precision, and what they leave on the ranks.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <span>
+#include <vector>
 
-#include "tools/lab/analyze/sensitivity/training_point.h"
+#include "core/quant/probe_records.h"
+#include "tools/train/session.h"
 #include "tools/train/step_work.h"
 
 namespace mantissa {
+
+// This rank's part of the gradients or weights of a model: stretches of parameters, fp32.
+struct ShardPart {
+  int parameter = -1;
+  int64_t begin = 0;  // element of the parameter
+  Tensor values{};    // (count)
+};
+using Shard = std::vector<ShardPart>;
+
+// Views: this rank's part of the summed gradients, after a pass; and of the masters, or of weights that are their own
+// masters.
+Shard gradient_shard(Session& session);
+Shard master_shard(Session& session);
+
+Shard allocate_like(const Shard& shard, Backend& backend);
+void copy(const Shard& from, const Shard& to, Session& session);
+void accumulate(const Shard& from, const Shard& to, Session& session);  // to += from, in fp32
+// To the host, part by part.
+std::vector<std::vector<float>> read(const Shard& shard, Session& session);
+
+// For each parameter, how far x is from the reference, summed over all ranks' shards in rank order. Collective.
+std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, Session& session);
+ErrorSums total(const std::vector<ErrorSums>& by_parameter);
+// Each element summed over the ranks, in rank order. Collective.
+std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator);
+
+// A training at one point, to which it can be restored after something has been tried.
+class TrainingPoint {
+ public:
+  // Copies this rank's weights and moments on the device. `session` is in in_exact_precision() and must outlive the
+  // object. Collective.
+  explicit TrainingPoint(Session& session);
+
+  // Restores weights, masters and moments. Collective.
+  void restore();
+
+  // Writes elements [begin, begin + out.size()) of a parameter's direction.
+  using Direction = std::function<void(int parameter, int64_t begin, std::span<float> out)>;
+  // Sets the working weights, and nothing else, to those of the point plus the direction, the same on every rank.
+  // Collective.
+  void displace(const Direction& direction);
+
+ private:
+  struct Kept {
+    Tensor live, copy;
+  };
+  // The working weights that this rank writes: its shard if ranks share them, else all.
+  struct Written {
+    Kept weights;
+    std::vector<Segment> segments;
+  };
+
+  Kept keep(const Tensor& live);
+  // Waits until no rank reads shared weights any more, or until all have written theirs.
+  void wait_for_ranks();
+
+  Session& session_;
+  std::vector<Kept> state_;
+  std::vector<Written> weights_;
+};
 
 class LoweredPasses {
  public:
@@ -14,30 +78,27 @@ class LoweredPasses {
   explicit LoweredPasses(Session& session);
 
   // Makes the session's arena large enough for steps of this configuration, which differs from the session's in its
-  // precision alone. ConfigError where the model refuses it.
+  // precision only. ConfigError if the model rejects it.
   void make_room(const Config& config);
-  // The batch that the following passes are about: that of this step of the training. Collective.
+  // Loads the batch of this training step for the following passes. Collective.
   void load(int64_t step);
-  // Forward and backward passes and the sum over ranks: gradient_shard() is then that of the mean loss times
-  // `loss_scale`. There must be room for the policy (make_room()). Returns the mean loss of the global batch in nats.
+  // Forward and backward passes and the sum over ranks: gradient_shard() then holds the gradients of the mean loss
+  // times `loss_scale`. Needs make_room() for the policy. Returns the mean loss of the global batch in nats.
   // Collective.
   double run(const PrecisionPolicy* policy, float loss_scale, ProductObserver* observer = nullptr);
   // The loss alone. Collective.
   double loss(const PrecisionPolicy* policy);
-  // Updates masters, moments and weights by the gradients of run(), as the training would at this point. Whether these
-  // were finite: nothing is updated else. Collective.
+  // Updates masters, moments and weights with the gradients of run(), as the training would at this point. Returns
+  // whether they were finite; if not, nothing is updated. Collective.
   bool update(float loss_scale);
 
-  // What the schedule has at the point, or its peak where that is 0: the first step of a warm-up moves nothing.
+  // The schedule's learning rate at the point, or its peak where that is 0: the first step of a warm-up moves nothing.
   double learning_rate() const { return learning_rate_; }
-  int64_t global_tokens() const { return tokens_; }
   TrainingPoint& point() { return point_; }
   Session& session() { return session_; }
 
  private:
-  // Of this rank's tokens, after run().
-  double sum_of_losses();
-  double mean_of(double sum);
+  double mean_over_tokens(double sum_of_rank);
 
   Session& session_;
   StepWork work_;

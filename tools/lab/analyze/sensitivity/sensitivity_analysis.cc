@@ -1,25 +1,291 @@
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <limits>
+#include <memory>
 
+#include "amp/autocast_policy.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
-#include "tools/lab/analyze/sensitivity/decision_passes.h"
 #include "tools/lab/analyze/sensitivity/hessian.h"
 
 namespace mantissa {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr Estimate kUnknown{kNaN, kNaN, kNaN};
+constexpr double kFp16Headroom = 16.0;
 
-template <typename Of>
-Estimate estimate_of(const std::vector<DecisionPass>& passes, Of&& of) {
-  std::vector<double> values;
-  for (const DecisionPass& pass : passes) values.push_back(of(pass));
-  return estimate(values);
+// Effects of one decision on one batch; the numbers are as in DecisionScores, NaN if not finite.
+struct DecisionPass {
+  std::string refusal;
+  double loss = 0.0, update_loss = 0.0, gradient_change = 0.0, parameter_change = 0.0;
+  std::vector<double> change_squares;  // of each parameter, see DecisionScores::hessian; NaN: not known
+  double fisher = 0.0;                 // NaN: not known
+  LocalScore local{};                  // of all ranks
+};
+
+bool is_backward(const PrecisionDecision& decision) {
+  return decision.product && *decision.product != Product::kForward;
+}
+
+bool is_fp16(const PrecisionDecision& decision) { return decision.format == "fp16"; }
+
+// The largest magnitude of the gradients that linear layers receive.
+class LargestGradient final : public ProductObserver {
+ public:
+  explicit LargestGradient(Session& session)
+      : session_(session), record_(session.runtime.backend->make_record<QuantizeRecord>("sensitivity: amax")) {}
+
+  void on_product(const ObservedProduct& shown) override {
+    if (shown.product != Product::kWeightGradient) return;
+    session_.runtime.backend->run(AmaxArgs{.x = shown.a.given, .record = record_}, *session_.runtime.stream);
+  }
+  // The same on all ranks. Collective.
+  float value() {
+    QuantizeRecord mine;
+    session_.runtime.backend->download(record_, &mine, *session_.runtime.stream);
+    const auto all = all_gather_records(session_.communicator, mine);
+    return std::bit_cast<float>(fold_records(all.data(), static_cast<int64_t>(all.size()), 1).amax);
+  }
+
+ private:
+  Session& session_;
+  Tensor record_;
+};
+
+// |x' - x| / |x|, where the sums are of x' times `scale`.
+double relative_change(const ErrorSums& sums, double scale) {
+  if (sums.non_finite > 0) return kUnknown;
+  const double squares = sums.squares / scale / scale - 2.0 * sums.products / scale + sums.reference_squares;
+  return std::sqrt(std::max(0.0, scale == 1.0 ? sums.error_squares : squares) / sums.reference_squares);
+}
+
+// Tries every decision on one batch after the other.
+class DecisionPasses {
+ public:
+  // Collective.
+  DecisionPasses(const SensitivityRequest& request, Session& session)
+      : decisions(decisions_of(session.config, request.formats, request.layers)),
+        passes(session),
+        session_(session),
+        options_{.rows = request.rows, .max_elements = request.max_elements} {
+    for (const PrecisionDecision& decision : decisions) {
+      Lowered& made = lowered_.emplace_back();
+      try {
+        const Config config = lowered(session.config, decision);
+        passes.make_room(config);
+        made.policy = std::make_unique<AutocastPolicy>(config.precision_rules());
+      } catch (const ConfigError& error) {
+        made.refusal = error.what();
+      }
+    }
+    const Shard masters = master_shard(session);
+    start_ = allocate_like(masters, *session.runtime.backend);
+    updated_ = allocate_like(masters, *session.runtime.backend);
+    copy(masters, start_, session);
+    results.resize(decisions.size());
+  }
+
+  // The batch of one training step, which stays loaded. Leaves the session at the point. Collective.
+  void run(int64_t step);
+  // After all batches. Collective.
+  std::vector<ParameterScores> parameter_scores(const HessianProbes& probes);
+
+  const std::vector<PrecisionDecision> decisions;
+  LoweredPasses passes;
+  // The loss scale of passes in fp16: the power of two that leaves the largest gradient of the first batch a factor of
+  // kFp16Headroom. 1 if nothing is lowered to fp16.
+  double fp16_scale = 1.0;
+  std::vector<double> losses;                      // exact, of each batch
+  std::vector<std::vector<DecisionPass>> results;  // by decision, then batch
+
+ private:
+  struct Lowered {
+    std::unique_ptr<AutocastPolicy> policy;
+    std::string refusal;
+    float loss_scale = 1.0f;
+  };
+  // Losses of the exact passes: at the point, and after an update.
+  struct ExactLoss {
+    double before = 0.0, after = 0.0;
+  };
+
+  void start_local_scores();
+  ExactLoss run_exact(int64_t step);
+  DecisionPass lower(size_t index, const ExactLoss& exact);
+  std::vector<LocalScore> local_scores();
+  double fisher_of_update(const Shard& masters);
+
+  Session& session_;
+  LocalScores::Options options_;
+  std::vector<Lowered> lowered_;
+  std::unique_ptr<LocalScores> local_;
+  Shard gradient_, gradient_sum_, start_, updated_;  // exact: gradient, its sum over batches; masters before and after
+  std::vector<std::vector<double>> gradient_squares_;  // of each batch, by parameter
+};
+
+void DecisionPasses::start_local_scores() {
+  if (std::any_of(decisions.begin(), decisions.end(), is_fp16)) {
+    LargestGradient largest(session_);
+    passes.run(nullptr, 1.0f, &largest);
+    const double amax = largest.value();
+    if (amax > 0.0) fp16_scale = std::exp2(std::floor(std::log2(65504.0 / kFp16Headroom / amax)));
+    for (size_t i = 0; i < decisions.size(); ++i) {
+      if (is_fp16(decisions[i])) lowered_[i].loss_scale = static_cast<float>(fp16_scale);
+    }
+  }
+  options_.loss_scale = fp16_scale;
+  local_ = std::make_unique<LocalScores>(decisions, options_, session_);
+}
+
+DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
+  passes.load(step);
+  if (!local_) start_local_scores();
+  ExactLoss exact{.before = passes.run(nullptr, 1.0f, local_.get())};
+  const Shard gradient = gradient_shard(session_);
+  if (gradient_.empty()) {
+    gradient_ = allocate_like(gradient, *session_.runtime.backend);
+    gradient_sum_ = allocate_like(gradient, *session_.runtime.backend);
+  }
+  copy(gradient, gradient_, session_);
+  accumulate(gradient, gradient_sum_, session_);
+  std::vector<double>& squares = gradient_squares_.emplace_back();
+  for (const ErrorSums& sum : compare(gradient, gradient, session_)) {
+    squares.push_back(sum.non_finite > 0 ? kUnknown : sum.squares);
+  }
+  if (!passes.update(1.0f)) {
+    throw FaultError(fmt::format(
+        "the gradients of step {} are not finite in fp32, so there is nothing to compare lower precision with: run "
+        "`mantissa train` with the same device and data to find the op",
+        step + 1));
+  }
+  copy(master_shard(session_), updated_, session_);
+  exact.after = passes.loss(nullptr);
+  passes.point().restore();
+  return exact;
+}
+
+void DecisionPasses::run(int64_t step) {
+  const ExactLoss exact = run_exact(step);
+  losses.push_back(exact.before);
+  const std::vector<LocalScore> local = local_scores();
+  for (size_t i = 0; i < decisions.size(); ++i) {
+    const PrecisionDecision& decision = decisions[i];
+    DecisionPass pass = lower(i, exact);
+    pass.local = local[i];
+    if (!is_backward(decision)) pass.fisher = local[i].seen ? local[i].fisher : kUnknown;
+    if (lowers_forward_product(decision)) {
+      // A forward product changes the weight that it multiplies, by a rounding that was sampled or is not known.
+      for (int p = 0; p < session_.runtime.parameters.size(); ++p) {
+        const Parameter& parameter = session_.runtime.parameters[p];
+        const bool is_its_weight = parameter.shape.rank() == 2 && parameter.precision_layer() == decision.layer;
+        pass.change_squares[static_cast<size_t>(p)] = !is_its_weight  ? 0.0
+                                                      : local[i].seen ? local[i].weight_error_squares
+                                                                      : kUnknown;
+      }
+    }
+    results[i].push_back(std::move(pass));
+  }
+}
+
+DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
+  const Lowered& lowered = lowered_[index];
+  DecisionPass pass{.refusal = lowered.refusal, .change_squares = {}};
+  pass.change_squares.resize(static_cast<size_t>(session_.runtime.parameters.size()));
+  if (!lowered.policy) return pass;
+  pass.loss = passes.run(lowered.policy.get(), lowered.loss_scale) - exact.before;
+  pass.gradient_change =
+      relative_change(total(compare(gradient_shard(session_), gradient_, session_)), lowered.loss_scale);
+  if (!passes.update(lowered.loss_scale)) {
+    pass.loss = pass.update_loss = pass.parameter_change = pass.fisher = kUnknown;
+    std::fill(pass.change_squares.begin(), pass.change_squares.end(), kUnknown);
+    passes.point().restore();
+    return pass;
+  }
+  const Shard masters = master_shard(session_);
+  const auto changes = compare(masters, updated_, session_);
+  const ErrorSums update = total(compare(updated_, start_, session_));
+  pass.parameter_change = std::sqrt(total(changes).error_squares / update.error_squares);
+  for (size_t i = 0; i < changes.size(); ++i) pass.change_squares[i] = changes[i].error_squares;
+  const bool backward = is_backward(decisions[index]);
+  if (backward) pass.fisher = fisher_of_update(masters);
+  pass.update_loss = passes.loss(nullptr) - exact.after;
+  if (backward) pass.loss = pass.update_loss;
+  passes.point().restore();
+  return pass;
+}
+
+// Sum over all weights of (g dw)^2: dw is their change by an update with lowered gradients beyond the exact one.
+double DecisionPasses::fisher_of_update(const Shard& masters) {
+  const auto gradient = read(gradient_, session_), lowered = read(masters, session_), exact = read(updated_, session_);
+  double mine = 0.0;
+  for (size_t part = 0; part < gradient.size(); ++part) {
+    MANTISSA_CHECK(gradient_[part].parameter == masters[part].parameter && gradient_[part].begin == masters[part].begin,
+                   "[sensitivity] gradients and masters are laid out differently");
+    for (size_t i = 0; i < gradient[part].size(); ++i) {
+      const double change = static_cast<double>(lowered[part][i]) - static_cast<double>(exact[part][i]);
+      const double effect = static_cast<double>(gradient[part][i]) * change;
+      mine += effect * effect;
+    }
+  }
+  return sum_over_ranks({mine}, session_.communicator)[0];
+}
+
+std::vector<LocalScore> DecisionPasses::local_scores() {
+  struct Record {  // as it travels between ranks
+    int64_t rows;
+    double fisher, entropy, information;
+    OperandRisk risk;
+  };
+  std::vector<LocalScore> scores = local_->take();
+  const double all_rows = static_cast<double>(session_.config.train.global_batch * session_.config.model.context);
+  for (LocalScore& score : scores) {
+    const auto records = all_gather_records(
+        session_.communicator, Record{score.rows, score.fisher, score.entropy, score.information, score.risk});
+    const double part = 1.0 / static_cast<double>(records.size());
+    score.rows = 0;
+    score.fisher = score.entropy = score.information = 0.0;
+    score.risk = {};
+    for (const Record& record : records) {
+      score.rows += record.rows;
+      score.fisher += record.fisher;
+      score.entropy += part * record.entropy;
+      score.information += part * record.information;
+      score.risk.overflow += part * record.risk.overflow;
+      score.risk.underflow += part * record.risk.underflow;
+      score.risk.precision += part * record.risk.precision;
+    }
+    if (score.seen) score.fisher *= all_rows / static_cast<double>(score.rows);  // the sample stands for all rows
+  }
+  return scores;
+}
+
+std::vector<ParameterScores> DecisionPasses::parameter_scores(const HessianProbes& probes) {
+  const ParameterSet& parameters = session_.runtime.parameters;
+  const auto batches = static_cast<double>(gradient_squares_.size());
+  const std::vector<ErrorSums> sums = compare(gradient_sum_, gradient_sum_, session_);
+  const auto range = diagonal_range(probes, gradient_sum_, session_);
+  std::vector<ParameterScores> scores;
+  for (size_t i = 0; i < static_cast<size_t>(parameters.size()); ++i) {
+    const Parameter& parameter = parameters[static_cast<int>(i)];
+    const auto elements = static_cast<double>(parameter.numel());
+    std::vector<double> roots, traces;
+    double squares = 0.0;
+    for (const auto& of_batch : gradient_squares_) {
+      roots.push_back(std::sqrt(of_batch[i] / elements));
+      squares += of_batch[i];
+    }
+    for (const auto& of_probe : probes.traces) traces.push_back(of_probe[i]);
+    const double variance = (squares - sums[i].squares / batches) / (batches - 1.0) / elements;
+    scores.push_back({.name = parameter.name,
+                      .elements = parameter.numel(),
+                      .gradient_rms = estimate(roots),
+                      .gradient_variance = batches < 2.0 ? kUnknown : std::max(0.0, variance),
+                      .trace = estimate(traces),
+                      .smallest_diagonal = range[i].first,
+                      .largest_diagonal = range[i].second});
+  }
+  return scores;
 }
 
 PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request) {
@@ -27,32 +293,19 @@ PrecisionBand band_of(const OperandRisk& risk, const SensitivityRequest& request
   return risk.sum() <= request.high_risk ? PrecisionBand::kMixed : PrecisionBand::kFp32;
 }
 
-void take_local(const std::vector<DecisionPass>& passes, const SensitivityRequest& request, DecisionScores& scores) {
-  scores.entropy = scores.information = kUnknown;
-  scores.risk = {.overflow = kNaN, .underflow = kNaN, .precision = kNaN};
-  if (!passes.front().local.seen) return;
-  scores.entropy = estimate_of(passes, [](const DecisionPass& pass) { return pass.local.entropy; });
-  scores.information = estimate_of(passes, [](const DecisionPass& pass) { return pass.local.information; });
-  const auto mean = [&](double OperandRisk::*share) {
-    return estimate_of(passes, [share](const DecisionPass& pass) { return pass.local.risk.*share; }).mean;
-  };
-  scores.risk = {mean(&OperandRisk::overflow), mean(&OperandRisk::underflow), mean(&OperandRisk::precision)};
-  scores.band = band_of(scores.risk, request);
-}
-
-// Of each probe of the Hessian.
 Estimate hessian_score(const std::vector<DecisionPass>& passes, const HessianProbes& probes,
                        const ParameterSet& parameters) {
-  if (probes.traces.empty()) return kUnknown;
-  std::vector<double> moved(static_cast<size_t>(parameters.size()));
+  std::vector<double> changes(static_cast<size_t>(parameters.size()));
   for (const DecisionPass& pass : passes) {
-    for (size_t i = 0; i < moved.size(); ++i) moved[i] += pass.moved_squares[i] / static_cast<double>(passes.size());
+    for (size_t i = 0; i < changes.size(); ++i) {
+      changes[i] += pass.change_squares[i] / static_cast<double>(passes.size());
+    }
   }
-  std::vector<double> values;
+  std::vector<double> values;  // of each probe
   for (const std::vector<double>& traces : probes.traces) {
     double sum = 0.0;
-    for (size_t i = 0; i < moved.size(); ++i) {
-      sum += traces[i] / static_cast<double>(parameters[static_cast<int>(i)].numel()) * moved[i] / 2.0;
+    for (size_t i = 0; i < changes.size(); ++i) {
+      sum += traces[i] / static_cast<double>(parameters[static_cast<int>(i)].numel()) * changes[i] / 2.0;
     }
     values.push_back(sum);
   }
@@ -62,37 +315,36 @@ Estimate hessian_score(const std::vector<DecisionPass>& passes, const HessianPro
 DecisionScores scores_of(const PrecisionDecision& decision, const std::vector<DecisionPass>& passes,
                          const SensitivityRequest& request, const HessianProbes& probes,
                          const ParameterSet& parameters) {
-  DecisionScores scores{.decision = decision};
-  scores.refusal = passes.front().refusal;
-  if (!scores.refusal.empty()) {
-    scores.loss = scores.loss_magnitude = scores.update_loss = scores.gradient_change = scores.parameter_change =
-        scores.hessian = kUnknown;
-    scores.fisher = scores.entropy = scores.information = kUnknown;
-    return scores;
-  }
-  scores.loss = estimate_of(passes, [](const DecisionPass& pass) { return pass.loss; });
-  scores.loss_magnitude = estimate_of(passes, [](const DecisionPass& pass) { return std::abs(pass.loss); });
-  scores.update_loss = estimate_of(passes, [](const DecisionPass& pass) { return pass.update_loss; });
-  scores.gradient_change = estimate_of(passes, [](const DecisionPass& pass) { return pass.gradient_change; });
-  scores.parameter_change = estimate_of(passes, [](const DecisionPass& pass) { return pass.parameter_change; });
-  scores.fisher = estimate_of(passes, [](const DecisionPass& pass) { return pass.fisher; });
+  DecisionScores scores{.decision = decision, .refusal = passes.front().refusal};
+  if (!scores.refusal.empty()) return scores;
+  const auto over_batches = [&passes](auto&& of) {
+    std::vector<double> values;
+    for (const DecisionPass& pass : passes) values.push_back(of(pass));
+    return estimate(values);
+  };
+  scores.loss = over_batches([](const DecisionPass& pass) { return pass.loss; });
+  scores.loss_magnitude = over_batches([](const DecisionPass& pass) { return std::abs(pass.loss); });
+  scores.update_loss = over_batches([](const DecisionPass& pass) { return pass.update_loss; });
+  scores.gradient_change = over_batches([](const DecisionPass& pass) { return pass.gradient_change; });
+  scores.parameter_change = over_batches([](const DecisionPass& pass) { return pass.parameter_change; });
+  scores.fisher = over_batches([](const DecisionPass& pass) { return pass.fisher; });
   scores.hessian = hessian_score(passes, probes, parameters);
-  take_local(passes, request, scores);
+  if (!passes.front().local.seen) return scores;
+  scores.entropy = over_batches([](const DecisionPass& pass) { return pass.local.entropy; });
+  scores.information = over_batches([](const DecisionPass& pass) { return pass.local.information; });
+  const auto mean = [&](double OperandRisk::*share) {
+    return over_batches([share](const DecisionPass& pass) { return pass.local.risk.*share; }).mean;
+  };
+  scores.risk = {mean(&OperandRisk::overflow), mean(&OperandRisk::underflow), mean(&OperandRisk::precision)};
+  scores.band = band_of(scores.risk, request);
   return scores;
 }
 
 }  // namespace
 
 const char* name(PrecisionBand band) {
-  switch (band) {
-    case PrecisionBand::kLow:
-      return "low";
-    case PrecisionBand::kMixed:
-      return "mixed";
-    case PrecisionBand::kFp32:
-      break;
-  }
-  return "fp32";
+  constexpr const char* kNames[] = {"low", "mixed", "fp32"};
+  return kNames[static_cast<size_t>(band)];
 }
 
 std::vector<NamedScore> SensitivityAnalysis::scores() const {
@@ -103,10 +355,10 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
     }
     return score;
   };
-  // What was computed of values that are not finite is worse than all else. What is not known stays NaN.
+  // A score that came out not finite is worse than all others; one that was not measured stays NaN.
   const auto worst = [](double value) { return std::isnan(value) ? std::numeric_limits<double>::infinity() : value; };
   const auto if_seen = [&](const DecisionScores& one, double value) {
-    return std::isnan(one.risk.overflow) ? kNaN : worst(value);
+    return std::isnan(one.risk.overflow) ? kUnknown : worst(value);
   };
   return {
       column("loss", [&](const DecisionScores& one) { return worst(one.loss_magnitude.mean); }),
@@ -114,7 +366,7 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
       column("hessian",
              [&](const DecisionScores& one) {
                const double score = std::abs(one.hessian.mean);
-               if (request.probes == 0) return kNaN;
+               if (request.probes == 0) return kUnknown;
                return lowers_forward_product(one.decision) ? if_seen(one, score) : worst(score);
              }),
       column("gradient", [&](const DecisionScores& one) { return worst(one.gradient_change.mean); }),
@@ -125,40 +377,33 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
 }
 
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
-  DecisionPasses passes(decisions_of(session.config, request.formats, request.layers),
-                        {.rows = request.rows, .max_elements = request.max_elements}, session);
+  using Clock = std::chrono::steady_clock;
+  DecisionPasses found(request, session);
+  const std::vector<double> steps = hessian_steps(session);
+  HessianProbes probes;
+  for (int64_t batch = 0; batch < request.batches; ++batch) {
+    const auto begin = Clock::now();
+    found.run(session.next_step + batch);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    probe_hessian(found.passes, steps, static_cast<int>(request.probes * batch / request.batches),
+                  static_cast<int>(request.probes * (batch + 1) / request.batches), probes);
+    log_info("sensitivity: batch {} of {}: loss {:.4f}, {} decisions in {:.1f} s", batch + 1, request.batches,
+             found.losses.back(), found.decisions.size(), seconds);
+  }
   SensitivityAnalysis analysis{.title = request.target,
                                .config = session.config,
                                .ranks = session.ranks(),
                                .step = session.next_step,
                                .request = request,
-                               .learning_rate = 0.0,
-                               .fp16_scale = 1.0,
-                               .loss = {},
+                               .learning_rate = found.passes.learning_rate(),
+                               .fp16_scale = found.fp16_scale,
+                               .loss = estimate(found.losses),
                                .decisions = {},
-                               .parameters = {}};
-  const std::vector<double> steps = hessian_steps(session);
-  std::vector<std::vector<DecisionPass>> found(passes.decisions().size());  // by decision, then batch
-  std::vector<double> losses;
-  HessianProbes probes;
-  for (int64_t batch = 0; batch < request.batches; ++batch) {
-    const BatchFindings findings = passes.run(session.next_step + batch);
-    losses.push_back(findings.loss);
-    for (size_t i = 0; i < found.size(); ++i) found[i].push_back(findings.decisions[i]);
-    const int64_t begin = request.probes * batch / request.batches,
-                  end = request.probes * (batch + 1) / request.batches;
-    probe_hessian(passes.passes(), steps, static_cast<int>(begin), static_cast<int>(end), probes);
-    log_info("sensitivity: batch {} of {}: loss {:.4f}, {} decisions in {:.1f} s", batch + 1, request.batches,
-             findings.loss, found.size(), findings.seconds);
-  }
-  analysis.learning_rate = passes.passes().learning_rate();
-  analysis.fp16_scale = passes.fp16_scale();
-  analysis.loss = estimate(losses);
-  for (size_t i = 0; i < found.size(); ++i) {
+                               .parameters = found.parameter_scores(probes)};
+  for (size_t i = 0; i < found.decisions.size(); ++i) {
     analysis.decisions.push_back(
-        scores_of(passes.decisions()[i], found[i], request, probes, session.runtime.parameters));
+        scores_of(found.decisions[i], found.results[i], request, probes, session.runtime.parameters));
   }
-  analysis.parameters = passes.parameter_scores(probes);
   return analysis;
 }
 

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/lab/analyze/sensitivity/sensitivity_scores.h"
+#include "tools/lab/analyze/sensitivity/decisions.h"
+#include "tools/lab/analyze/sensitivity/local_scores.h"
 
 namespace mantissa {
 
@@ -15,32 +16,67 @@ struct SensitivityRequest {
   std::string layers = "**";
   int64_t batches = 4;
   int64_t probes = 8;                                       // of the Hessian, over all batches; 0: none
-  int64_t rows = 512;                                       // that products are looked at on
-  int64_t max_elements = LocalScores::kMaxProductElements;  // of a product that is looked at
+  int64_t rows = 512;                                       // to sample of a product
+  int64_t max_elements = LocalScores::kMaxProductElements;  // larger products are not sampled
   double low_risk = 0.01, high_risk = 0.1;
 };
 
-// Scores that decisions are ranked by, larger ones first; NaN counts as Inf, what was not measured not at all.
+// By OperandRisk::sum(): below low_risk, up to high_risk, above.
+enum class PrecisionBand : uint8_t { kLow, kMixed, kFp32 };
+const char* name(PrecisionBand band);
+
+// Scores of one decision over all batches; unknown if not measured.
+struct DecisionScores {
+  PrecisionDecision decision;
+  std::string refusal{};  // why it could not be tried; empty: it was
+  // The change of the batch's loss when this decision is lowered, nats a token: at once if the forward pass is lowered,
+  // and for a backward product, which does not change the loss at first, after an update with its gradients.
+  Estimate loss{}, loss_magnitude{};
+  Estimate update_loss{};       // after an update with the lowered gradients, evaluated exactly
+  Estimate gradient_change{};   // |g' - g| / |g| of all parameters
+  Estimate parameter_change{};  // |dw' - dw| / |dw| of the update
+  // Forward product: sum of (dL/dy d)^2 over its elements, d its change. Backward product: sum of (dL/dw dw)^2 over all
+  // weights, dw their change by an update with the lowered gradients beyond the exact one.
+  Estimate fisher{};
+  // 1/2 sum over parameters of mean curvature (trace / elements) times the squared change, in nats, as HAWQ-V2 weighs
+  // layers (Dong et al. 2020). The change is the rounding of the weights for a sampled forward product, else that of
+  // the update.
+  Estimate hessian{};
+  Estimate entropy{}, information{};               // bits
+  OperandRisk risk{kUnknown, kUnknown, kUnknown};  // mean
+  PrecisionBand band = PrecisionBand::kFp32;
+};
+
+struct ParameterScores {
+  std::string name;
+  int64_t elements = 0;
+  Estimate gradient_rms{};                                 // of the gradient of the mean loss
+  double gradient_variance = 0.0;                          // of an element over batches, mean; NaN for one batch
+  Estimate trace{};                                        // of its block of the Hessian
+  double smallest_diagonal = 0.0, largest_diagonal = 0.0;  // see diagonal_range()
+};
+
+// A score that decisions are ranked by, larger ones first. Not finite counts as Inf; NaN is not known.
 struct NamedScore {
   const char* name;
-  std::vector<double> values;  // by decision
+  std::vector<double> values;  // of each decision that was tried
 };
 
 struct SensitivityAnalysis {
   std::string title;
   Config config;  // exact
   int ranks = 1;
-  int64_t step = 0;  // steps done at the point that was looked at
+  int64_t step = 0;  // steps done at the analysed point
   SensitivityRequest request;
   double learning_rate = 0.0, fp16_scale = 1.0;
-  Estimate loss;                          // of the exact passes
+  Estimate loss{};                        // of the exact passes
   std::vector<DecisionScores> decisions;  // in the order of the layers
   std::vector<ParameterScores> parameters;
 
   std::vector<NamedScore> scores() const;
 };
 
-// The session is in in_exact_precision(), at the point to be looked at, where it is left. Collective.
+// `session` is in in_exact_precision(), at the point to analyse, and is left there. Collective.
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session);
 
 }  // namespace mantissa

@@ -1,42 +1,157 @@
 #include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
 
-#include <cstdio>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
 
 #include "core/base/error.h"
-#include "tools/lab/analyze/model_analysis.h"
-#include "tools/lab/analyze/sensitivity/sensitivity_report.h"
 #include "tools/config/validation.h"
+#include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/report/output_file.h"
+#include "tools/lab/report/report.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/launch.h"
 #include "tools/train/threads.h"
 
 namespace mantissa {
-namespace {
 
-void validate(const SensitivityRequest& request) {
-  if (!(request.low_risk >= 0.0 && request.high_risk >= request.low_risk)) {
-    throw ConfigError(
-        fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and "
-                    "{}",
-                    request.low_risk, request.high_risk));
-  }
+// Found through argument-dependent lookup, and so not in an anonymous namespace.
+static void to_json(Json& json, const Estimate& estimate) {
+  json = {{"mean", estimate.mean}, {"half_width", estimate.half_width}};
 }
 
-// Leaves nothing behind but `json`.
-Config analysed(const SensitivityRequest& request, const std::string& json) {
-  validate(request);
+static void to_json(Json& json, const DecisionScores& one) {
+  const PrecisionDecision& decision = one.decision;
+  json = {{"name", name(decision)},
+          {"layer", decision.layer},
+          {"op", name(decision.op)},
+          {"product", decision.product ? Json(name(*decision.product)) : Json()},
+          {"format", decision.format}};
+  if (!one.refusal.empty()) {
+    json["refusal"] = one.refusal;
+    return;
+  }
+  json.update({{"loss", one.loss},
+               {"loss_magnitude", one.loss_magnitude},
+               {"update_loss", one.update_loss},
+               {"gradient_change", one.gradient_change},
+               {"parameter_change", one.parameter_change},
+               {"fisher", one.fisher},
+               {"hessian", one.hessian},
+               {"entropy_bits", one.entropy},
+               {"information_bits", one.information},
+               {"overflow", one.risk.overflow},
+               {"underflow", one.risk.underflow},
+               {"precision_loss", one.risk.precision},
+               {"band", std::isnan(one.risk.overflow) ? Json() : Json(name(one.band))}});
+}
+
+static void to_json(Json& json, const ParameterScores& one) {
+  json = {{"name", one.name},
+          {"elements", one.elements},
+          {"gradient_rms", one.gradient_rms},
+          {"gradient_variance", one.gradient_variance},
+          {"hessian_trace", one.trace},
+          {"hessian_diagonal", {one.smallest_diagonal, one.largest_diagonal}}};
+}
+
+Json to_json(const SensitivityAnalysis& analysis) {
+  const SensitivityRequest& request = analysis.request;
+  const std::vector<NamedScore> scores = analysis.scores();
+  Json correlations;
+  for (const NamedScore& a : scores) {
+    for (const NamedScore& b : scores) correlations[a.name][b.name] = rank_correlation(a.values, b.values);
+  }
+  return {{"target", analysis.title},
+          {"ranks", analysis.ranks},
+          {"step", analysis.step},
+          {"batches", request.batches},
+          {"probes", request.probes},
+          {"rows", request.rows},
+          {"max_elements", request.max_elements},
+          {"low_risk", request.low_risk},
+          {"high_risk", request.high_risk},
+          {"learning_rate", analysis.learning_rate},
+          {"fp16_scale", analysis.fp16_scale},
+          {"loss", analysis.loss},
+          {"decisions", analysis.decisions},
+          {"parameters", analysis.parameters},
+          {"rank_correlations", correlations}};
+}
+
+namespace {
+
+std::string with_interval(const Json& estimate) {
+  const bool has_interval = !std::isnan(number_of(estimate["half_width"]));
+  return fmt::format("{:.2e}", estimate["mean"]) + (has_interval ? fmt::format("±{:.0e}", estimate["half_width"]) : "");
+}
+
+// The decisions that were tried, the most sensitive first; a loss that is not finite comes before all others.
+Json by_loss(const Json& figures) {
+  const auto magnitude = [](const Json& one) {
+    const double mean = number_of(one["loss_magnitude"]["mean"]);
+    return std::isnan(mean) ? HUGE_VAL : mean;
+  };
+  std::vector<Json> order;
+  for (const Json& one : figures["decisions"]) {
+    if (!one.contains("refusal")) order.push_back(one);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const Json& a, const Json& b) { return magnitude(a) > magnitude(b); });
+  return order;
+}
+
+std::string most_sensitive(const Json& decision) {
+  const double loss = number_of(decision["loss"]["mean"]), half_width = number_of(decision["loss"]["half_width"]);
+  std::string text;
+  if (std::isnan(loss)) {
+    text = "gradients or loss are not finite";
+  } else if (std::isnan(half_width)) {
+    text = fmt::format("loss {:+.3g} nats in one batch: inconclusive", loss);
+  } else if (std::abs(loss) <= half_width) {
+    text = fmt::format("loss {:+.3g} nats, which the 95 % interval of ±{:.2g} does not tell from 0: inconclusive", loss,
+                       half_width);
+  } else {
+    text = fmt::format("loss {:+.3g} nats (95 % interval ±{:.2g})", loss, half_width);
+  }
+  return fmt::format("Most sensitive: {}: {}.", decision["name"], text);
+}
+
+std::string bands_line(const Json& figures, const Json& order) {
+  std::map<std::string, int> bands;
+  int attentions = 0, too_large = 0;
+  for (const Json& one : order) {
+    if (one["band"].is_string()) {
+      ++bands[one["band"].get<std::string>()];
+    } else {
+      ++(one["op"] == name(Op::kAttention) ? attentions : too_large);
+    }
+  }
+  std::string text = fmt::format(
+      "By the share of elements at risk (below {} low, up to {} mixed, above fp32): {} low, {} mixed, {} fp32",
+      figures["low_risk"], figures["high_risk"], bands["low"], bands["mixed"], bands["fp32"]);
+  if (attentions > 0) text += fmt::format(", {} attentions, which have no operands to sample", attentions);
+  if (too_large > 0) {
+    text += fmt::format(", {} not sampled (products of more than {} elements)", too_large, figures["max_elements"]);
+  }
+  return text + ".";
+}
+
+Config analysed_config(const SensitivityRequest& request, const std::string& json) {
+  if (!(request.low_risk >= 0.0 && request.high_risk >= request.low_risk)) {
+    throw ConfigError(
+        fmt::format("--risk-low, --risk-high: expected shares, the second at least the first, got {} and {}",
+                    request.low_risk, request.high_risk));
+  }
   const ModelRequest model{.target = request.target, .overrides = request.overrides};
-  Config config = in_exact_precision(configuration_of(model));
+  Config config = without_outputs(in_exact_precision(configuration_of(model)));
   require_different_files({{"--json", json}}, files_read(request.target, config));
   config.checkpoint.resume = std::filesystem::is_directory(request.target) ? request.target : "none";
-  config.checkpoint.allow_changes = true;
-  config.train.run_dir += "/analysis";  // which is neither read nor made
-  config.train.sample_tokens = 0;
   config.probe = {};
   config.test = {};
-  config.profile = false;
-  config.cuda.graph = false;
   return config;
 }
 
@@ -50,16 +165,73 @@ void analyze(const SensitivityRequest& request, const std::string& path, const C
   if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   const SensitivityAnalysis analysis = analyze_sensitivity(request, session);
   if (!leads) return;
-  const std::string text = to_text(analysis);
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (json.is_wanted()) json.write(to_json(analysis));
+  const Json figures = to_json(analysis);
+  print(sensitivity_text(figures));
+  json.write(figures);
 }
 
 }  // namespace
 
+std::string sensitivity_text(const Json& figures) {
+  const Json order = by_loss(figures);
+  const CellText number = in_format("{:.3g}");
+  const auto risk = [](const Json& one) {
+    return fmt::format("{}/{}/{}", per_cent(one["overflow"]), per_cent(one["underflow"]),
+                       per_cent(one["precision_loss"]));
+  };
+  const auto diagonal = [](const Json& ends) {
+    return std::isnan(number_of(ends[0])) ? "-" : fmt::format("{:.2e} to {:.2e}", ends[0], ends[1]);
+  };
+  ReportText text;
+  if (order.empty()) {
+    text.line("Nothing could be lowered: see below.");
+  } else {
+    text.paragraph(most_sensitive(order[0])).paragraph(bands_line(figures, order));
+  }
+  text.blank_line().line(
+      "{}: weights of step {}, {} batches, {} probes of the Hessian, loss {}, learning rate {:.3g}, {} ranks",
+      figures["target"], figures["step"], figures["batches"], figures["probes"], with_interval(figures["loss"]),
+      figures["learning_rate"], figures["ranks"]);
+  text.blank_line().line("What lowering one product alone does, against fp32 (means over batches, ± 95 % intervals):");
+  text.table(order, {{"decision", "name"},
+                     {"loss, nats", "loss", with_interval},
+                     {"after update", "update_loss", with_interval},
+                     {"Fisher", "fisher", with_interval},
+                     {"Hessian, nats", "hessian", with_interval},
+                     {"gradient", "gradient_change/mean", number},
+                     {"update", "parameter_change/mean", number},
+                     {"MI, bit", "information_bits/mean", number},
+                     {"h, bit", "entropy_bits/mean", number},
+                     {"over/under/subn., %", "", risk},
+                     {"band", "band"}});
+  const Json& correlations = figures["rank_correlations"];
+  Json rows = Json::array();
+  std::vector<Column> columns = {{"", "name"}};
+  for (const auto& [name, row] : correlations.items()) {
+    columns.push_back({name, name, number});
+    rows.push_back(row);
+    rows.back()["name"] = name;
+  }
+  text.blank_line().line("Rank correlations between the scores, over these decisions (Spearman):").table(rows, columns);
+  text.blank_line()
+      .line("Parameters, exact:")
+      .table(figures["parameters"], {{"parameter", "name"},
+                                     {"elements", "elements"},
+                                     {"gradient, rms", "gradient_rms", with_interval},
+                                     {"its variance", "gradient_variance", number},
+                                     {"Hessian trace", "hessian_trace", with_interval},
+                                     {"diagonal", "hessian_diagonal", diagonal}});
+  if (order.size() == figures["decisions"].size()) return text.text();
+  text.blank_line().line("Not tried:");
+  for (const Json& one : figures["decisions"]) {
+    if (one.contains("refusal")) text.line("  {}: {}", one["name"], one["refusal"]);
+  }
+  return text.text();
+}
+
 int sensitivity_verb(const SensitivityRequest& request, const std::string& json) {
   return run_job(
-      [&] { return analysed(request, json); },
+      [&] { return analysed_config(request, json); },
       [&](const Config& config, Communicator& communicator) { analyze(request, json, config, communicator); });
 }
 

@@ -1,13 +1,20 @@
-// `mantissa analyze sensitivity`.
+// `mantissa analyze sensitivity`: what lowering one product of one layer does to a model's training.
 #pragma once
 
 #include <string>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 namespace mantissa {
 
-// Prints the report and, with a path, writes its figures there as JSON. Returns the exit code.
+// Estimates are {mean, half_width}; what is not known or not finite is null in a file.
+nlohmann::json to_json(const SensitivityAnalysis& analysis);
+std::string sensitivity_text(const nlohmann::json& figures);
+
+// Runs on one rank or, under mpirun or srun, on several. Rank 0 prints the report to standard output and writes the
+// file, unless `json` is empty. Returns the exit code.
 int sensitivity_verb(const SensitivityRequest& request, const std::string& json);
 
 }  // namespace mantissa

@@ -37,7 +37,7 @@ struct Found {
 };
 using Parts = std::vector<std::vector<double>>;
 
-// Of the running sums over groups of probes; standard errors are those that the groups' scatter gives.
+// Means and standard errors from running sums over groups of probes, by the scatter of the groups.
 void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shard, Found& found) {
   const auto groups = static_cast<double>(sums.size());
   for (size_t part = 0; part < shard.size(); ++part) {
@@ -53,6 +53,34 @@ void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shar
       found.errors[parameter].push_back(std::sqrt(squares / (groups - 1.0) / groups) * groups / probes);
     }
   }
+}
+
+// H_ii by a step along one element after the other: two passes an element. By parameter; on all ranks. Collective.
+Parts dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
+  Session& session = passes.session();
+  Parts diagonal;
+  for (size_t index = 0; index < steps.size(); ++index) {
+    std::vector<double> mine(static_cast<size_t>(session.runtime.parameters[static_cast<int>(index)].numel()));
+    for (size_t element = 0; element < mine.size(); ++element) {
+      const auto place_in = [&](int parameter, int64_t begin, int64_t count) -> int64_t {
+        const int64_t place = static_cast<int64_t>(element) - begin;
+        return static_cast<size_t>(parameter) == index && place >= 0 && place < count ? place : -1;
+      };
+      const auto products = hessian_product(passes, [&](int parameter, int64_t begin, std::span<float> out) {
+        std::fill(out.begin(), out.end(), 0.0f);
+        const int64_t place = place_in(parameter, begin, static_cast<int64_t>(out.size()));
+        if (place >= 0) out[static_cast<size_t>(place)] = static_cast<float>(steps[index]);
+      });
+      const Shard shard = gradient_shard(session);
+      for (size_t part = 0; part < shard.size(); ++part) {
+        const int64_t place = place_in(shard[part].parameter, shard[part].begin, shard[part].values.numel());
+        if (place >= 0) mine[element] = static_cast<double>(products[part][static_cast<size_t>(place)]) / steps[index];
+      }
+    }
+    diagonal.push_back(sum_over_ranks(mine, session.communicator));
+  }
+  passes.point().restore();
+  return diagonal;
 }
 
 Found find(const Config& config, Communicator& communicator, int probes, bool dense) {
@@ -110,13 +138,13 @@ TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
     const double mean = std::accumulate(traces.begin(), traces.end(), 0.0) / kProbes;
     const double dense = std::accumulate(found.dense[parameter].begin(), found.dense[parameter].end(), 0.0);
     dense_of_all += dense;
-    // Of some twenty parameters, four standard errors are exceeded by chance once in a thousand such tests.
+    // With some twenty parameters, chance exceeds four standard errors once in a thousand such tests.
     largest = std::max(largest, dense / standard_error(traces, mean));
     EXPECT_NEAR(mean, dense, 4.0 * standard_error(traces, mean)) << found.names[parameter];
     const std::vector<double>&elements = found.diagonal[parameter], &errors = found.errors[parameter];
     ASSERT_EQ(elements.size(), found.dense[parameter].size());
     const auto [low, high] = std::minmax_element(found.dense[parameter].begin(), found.dense[parameter].end());
-    // Of keys' biases, on which no loss depends, there are only roundings of fp32 gradients.
+    // The loss does not depend on keys' biases: their gradients are fp32 rounding errors.
     const double rounding = 0x1p-20 * std::max(std::abs(*low), std::abs(*high));
     for (size_t i = 0; i < elements.size(); ++i) {
       // One of two thousand is beyond five standard errors of 64 groups once in a hundred such tests.

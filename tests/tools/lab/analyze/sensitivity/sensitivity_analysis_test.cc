@@ -2,13 +2,15 @@
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/lab/analyze/sensitivity/planted_model.h"
-#include "tools/lab/analyze/sensitivity/sensitivity_report.h"
+#include "tests/tools/lab/report/unwrapped.h"
+#include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
 
 namespace mantissa::testing {
 namespace {
@@ -157,8 +159,8 @@ TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
       EXPECT_EQ(std::isnan(score.values[i]), !is_known) << name(analysis.decisions[i].decision);
     }
   }
-  const std::string text = to_text(analysis);
-  EXPECT_NE(text.find(", 2 without operands to look at (attention), 4 not looked at (products of more than 10000 "
+  const std::string text = unwrapped(sensitivity_text(to_json(analysis)));
+  EXPECT_NE(text.find(", 2 attentions, which have no operands to sample, 4 not sampled (products of more than 10000 "
                       "elements)."),
             std::string::npos)
       << text;

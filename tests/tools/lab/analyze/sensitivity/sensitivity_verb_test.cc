@@ -55,7 +55,7 @@ TEST(SensitivityVerb, RefusesWhatMakesNoSense) {
     const char* message;
   } cases[] = {
       {{"--formats", "fp8"}, "expected some of bf16, fp16, current"},
-      {{"--formats", "delayed"}, "give current"},
+      {{"--formats", "delayed"}, "use current"},
       {{"--layers", "blocks.7.mlp"}, "leaves nothing to lower"},
       {{"--risk-low", "0.5", "--risk-high", "0.1"}, "the second at least the first"},
       {{"--json", run.folder() + "/no/such/folder.json"}, "--json"},

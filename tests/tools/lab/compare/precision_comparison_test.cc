@@ -1,0 +1,194 @@
+// Summaries of made-up runs: verdicts, margins and shares. Loss scales that gradients of known sizes need.
+#include "tools/lab/compare/precision_comparison.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "core/quant/exponent_histogram.h"
+#include "tests/tools/config/minimal.h"
+#include "tests/tools/lab/report/unwrapped.h"
+#include "tools/lab/compare/compare_verb.h"
+#include "tools/lab/report/report.h"
+
+namespace mantissa {
+namespace {
+
+TrainingRecord run(double loss, double seconds = 0.01) {
+  TrainingRecord record{.steps = {}, .validation = {{4, loss}}, .tokens_per_step = 100};
+  for (int step = 0; step < 4; ++step) record.steps.push_back({.loss = loss + 1, .grad_norm = 2.0, .seconds = seconds});
+  record.peak_memory_bytes = 1000;
+  return record;
+}
+
+TrainingRecord failed() {
+  TrainingRecord record = run(std::numeric_limits<double>::quiet_NaN());
+  record.steps.resize(2);
+  record.steps[0] = {
+      .loss = 3.0, .grad_norm = HUGE_VAL, .scale = 8.0f, .result = StepResult::kOverflow, .seconds = 0.01};
+  record.steps[1] = {
+      .loss = HUGE_VAL, .grad_norm = HUGE_VAL, .scale = 4.0f, .result = StepResult::kFault, .seconds = 0.01};
+  record.failure = "stopped after 1 faults in a row";
+  return record;
+}
+
+PrecisionRuns runs_of(const std::string& name, std::vector<TrainingRecord> runs) {
+  PrecisionRuns precision{.name = name, .config = testing::minimal_config(), .runs = std::move(runs)};
+  precision.places.resize(precision.runs.size());
+  return precision;
+}
+
+PrecisionComparison comparison(std::vector<TrainingRecord> baseline, std::vector<TrainingRecord> other,
+                               std::optional<double> margin = std::nullopt) {
+  PrecisionComparison found{.options = {.title = "made.yaml", .baseline = "", .margin = margin},
+                            .config = testing::minimal_config(),
+                            .device = "none",
+                            .seeds = {},
+                            .precisions = {}};
+  for (size_t seed = 1; seed <= baseline.size(); ++seed) found.seeds.push_back(seed);
+  found.precisions.push_back(runs_of("fp32", std::move(baseline)));
+  found.precisions.push_back(runs_of("bf16", std::move(other)));
+  return found;
+}
+
+std::string text_of(const PrecisionComparison& found) { return comparison_text(to_json(found)); }
+
+std::string verdict_of(const PrecisionComparison& found, size_t precision) {
+  return summary_of(found, precision)["verdict"];
+}
+
+TEST(PrecisionOrder, EveryPrecisionHasEveryPlaceOnce) {
+  for (size_t place = 0; place < 4; ++place) {
+    std::vector<bool> seen(4);
+    for (size_t seed = 0; seed < 4; ++seed) seen[precision_in_turn(seed, place, 4)] = true;
+    EXPECT_EQ(seen, std::vector<bool>(4, true)) << place;
+  }
+}
+
+TEST(PrecisionSummary, WhatSeedsChangeIsTheMargin) {
+  const auto found = comparison({run(2.0), run(2.2), run(2.1)}, {run(2.001), run(2.202), run(2.099)});
+  EXPECT_NEAR(margin_of(found), 0.1, 1e-12);
+  EXPECT_EQ(verdict_of(found, 1), "equal");
+  EXPECT_EQ(margin_of(comparison({run(2.0)}, {run(2.0)})), 0.0);
+  EXPECT_EQ(margin_of(comparison({run(2.0), run(2.2)}, {run(2.0), run(2.0)}, 0.5)), 0.5);
+}
+
+TEST(PrecisionSummary, NothingIsEqualToRunsThatDiverge) {
+  TrainingRecord diverged = run(9.0);
+  for (TrainedStep& step : diverged.steps) step.loss = 8.0;
+  const std::vector<TrainingRecord> baseline = {run(2.0), run(2.2), diverged};
+  EXPECT_EQ(margin_of(comparison(baseline, baseline)), 0.0);
+  EXPECT_EQ(verdict_of(comparison(baseline, {run(2.5), run(2.1), run(8.8)}), 1), "inconclusive");
+  // Losses on the same text show whether it learnt.
+  for (TrainedStep& step : diverged.steps) step.loss = 9.5;
+  diverged.validation = {{0, 8.9}, {4, 9.0}};
+  EXPECT_EQ(margin_of(comparison({run(2.0), diverged}, baseline)), 0.0);
+  diverged.validation = {{0, 9.1}, {4, 9.0}};
+  EXPECT_GT(margin_of(comparison({run(2.0), diverged}, baseline)), 0.0);
+}
+
+TEST(PrecisionSummary, DifferencesAreOfTheSameSeed) {
+  // Seeds change ten times what the precision does, which is the same in each pair.
+  const auto found = comparison({run(2.0), run(3.0), run(4.0)}, {run(2.1), run(3.11), run(4.09)}, 0.01);
+  const Json summary = summary_of(found, 1);
+  EXPECT_EQ(summary["verdict"], "worse");
+  EXPECT_NEAR(summary["loss_difference"]["mean"].get<double>(), 0.1, 1e-12);
+  EXPECT_EQ(verdict_of(comparison({run(2.1), run(3.11), run(4.09)}, {run(2.0), run(3.0), run(4.0)}, 0.01), 1),
+            "better");
+  EXPECT_EQ(verdict_of(comparison({run(2.0), run(2.0)}, {run(2.5), run(1.5)}, 0.01), 1), "inconclusive");
+  EXPECT_EQ(verdict_of(comparison({run(2.0)}, {run(9.0)}, 0.01), 1), "inconclusive") << "one pair";
+}
+
+TEST(PrecisionSummary, FailingWhereTheBaselineDoesNotIsWorse) {
+  const Json summary = summary_of(comparison({run(2.0), run(2.0)}, {failed(), failed()}), 1);
+  EXPECT_EQ(summary["verdict"], "worse");
+  EXPECT_EQ(summary["succeeded"], 0);
+  EXPECT_EQ(summary["failure"], "stopped after 1 faults in a row");
+  EXPECT_EQ(summary["final_loss"], nullptr);
+  EXPECT_EQ(summary["loss_difference"], nullptr);
+  EXPECT_EQ(summary["overflow_share"], 0.5);
+  EXPECT_EQ(summary["fault_share"], 0.5);
+  EXPECT_EQ(summary["smallest_scale"], 4.0f);
+  EXPECT_EQ(summary["scale_changes"], 1.0);
+  EXPECT_EQ(verdict_of(comparison({failed(), run(2.0)}, {run(2.0), run(2.0)}), 1), "better");
+  EXPECT_EQ(verdict_of(comparison({failed(), run(2.0)}, {run(2.0), failed()}), 1), "inconclusive");
+}
+
+TEST(PrecisionSummary, TimesAreComparedSeedBySeed) {
+  const Json summary = summary_of(comparison({run(2.0, 0.01), run(2.0, 0.02)}, {run(2.0, 0.005), run(2.0, 0.02)}), 1);
+  EXPECT_DOUBLE_EQ(summary["step_seconds"]["mean"].get<double>(), 0.0125);
+  EXPECT_DOUBLE_EQ(summary["tokens_per_second"].get<double>(), 8000.0);
+  EXPECT_DOUBLE_EQ(summary["time_ratio"]["mean"].get<double>(), 0.75);
+  EXPECT_DOUBLE_EQ(summary["time_ratio"]["low"].get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(summary["time_ratio"]["high"].get<double>(), 1.0);
+  EXPECT_DOUBLE_EQ(summary["grad_norm"].get<double>(), 2.0);
+}
+
+// For example, the device has no memory for it.
+TEST(PrecisionSummary, OfARunThatNeverBeganNothingIsKnown) {
+  const auto found = comparison({run(2.0)}, {TrainingRecord{.steps = {}, .validation = {}, .failure = "no memory"}});
+  const Json summary = summary_of(found, 1);
+  EXPECT_EQ(summary["verdict"], "worse");
+  const Json written = Json::parse(summary.dump());  // as a file has it
+  for (const char* unknown : {"step_seconds", "time_ratio", "tokens_per_second", "grad_norm", "peak_memory_bytes",
+                              "memory_ratio", "smallest_scale", "last_scale"}) {
+    EXPECT_EQ(written.at(unknown), nullptr) << unknown;
+  }
+  EXPECT_EQ(summary_of(found, 0)["memory_ratio"], 1.0);
+  EXPECT_NE(text_of(found).find("bf16: 1 of 1 runs failed: no memory"), std::string::npos);
+  EXPECT_EQ(to_json(found).at("precisions")[1].at("summary").at("peak_memory_bytes"), nullptr);
+}
+
+TEST(ComparisonReport, TellsFailuresAndRefusals) {
+  PrecisionComparison found = comparison({run(2.0), run(2.1)}, {failed(), run(2.1)});
+  found.precisions.push_back({.name = "nvfp4", .config = found.config, .refusal = "blocks of 16\nmore"});
+  const std::string text = text_of(found);
+  EXPECT_LT(text.find("Verdict:"), text.find("precision  "));
+  EXPECT_NE(text.find("bf16: 1 of 2 runs failed: stopped after 1 faults in a row\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("nvfp4: blocks of 16\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("1/2"), std::string::npos) << text;
+  const Json data = Json::parse(to_json(found).dump());  // as a file has it
+  EXPECT_EQ(data.at("precisions")[1].at("runs")[0].at("failure"), "stopped after 1 faults in a row");
+  EXPECT_EQ(data.at("precisions")[1].at("runs")[0].at("steps").at("loss"), (Json{3.0, nullptr}));
+  EXPECT_EQ(data.at("precisions")[1].at("summary").at("verdict"), "worse");
+  EXPECT_EQ(data.at("precisions")[2].at("refusal"), "blocks of 16\nmore");
+}
+
+// Adds `count` powers of two with this exponent.
+void add(ExponentHistogram& histogram, int exponent, int64_t count) {
+  histogram.counts[(exponent - kMinExponent) * kBinsPerExponent] += count;
+  histogram.amax = std::max(histogram.amax, std::bit_cast<uint32_t>(static_cast<float>(std::ldexp(1.0, exponent))));
+}
+
+TEST(GradientUnderflow, EveryFormatHasItsOwnScale) {
+  ExponentHistogram histogram{};
+  add(histogram, -30, 50);
+  add(histogram, -10, 50);
+  const Json found = gradient_underflow(histogram, 3);
+  EXPECT_EQ(found["steps"], 3);
+  EXPECT_EQ(found["elements"], 100);
+  ASSERT_EQ(found["formats"].size(), 5u);
+  const Json& fp16 = found["formats"][0];
+  const size_t unscaled = 8;
+  EXPECT_EQ(fp16["exponents"][unscaled], 0);
+  EXPECT_EQ(fp16["underflow"][unscaled], 0.5) << "2^-30 is below half of 2^-24";
+  EXPECT_EQ(fp16["underflow"][unscaled + 6], 0.0);
+  EXPECT_EQ(fp16["overflow"][unscaled + 25], 0.0) << "2^15";
+  EXPECT_EQ(fp16["overflow"][unscaled + 26], 0.5) << "2^16";
+  // The largest 2^floor(log2(65504 / (16 * 2^-10))).
+  EXPECT_EQ(fp16["recommended"]["exponent"], 21);
+  EXPECT_EQ(found["formats"][2]["recommended"]["exponent"], 14) << "448 / (16 * 2^-10)";
+}
+
+TEST(GradientUnderflow, AFormatThatLosesNothingNeedsNoScale) {
+  ExponentHistogram histogram{};
+  add(histogram, -30, 50);
+  const Json bf16 = gradient_underflow(histogram, 1)["formats"][1];
+  EXPECT_EQ(bf16["recommended"]["exponent"], 0);
+  EXPECT_EQ(bf16["recommended"]["underflow"], 0.0);
+}
+
+}  // namespace
+}  // namespace mantissa

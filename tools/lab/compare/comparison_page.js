@@ -1,0 +1,368 @@
+// The page of `mantissa compare`; compare_verb.h describes its figures.
+
+// A precision has one colour on the whole page, and a format has that of its precision; other names take the free ones.
+const kColors = ['fp32', 'bf16', 'fp16', 'fp8 delayed current e4m3', 'mxfp8 e5m2', 'nvfp4 fp4 e2m1', 'tf32', 'block'];
+function colored(list, nameOf) {
+  const taken = new Set();
+  const take = (index) => taken.add(index) && index;
+  const named = list.map((item, i) => ({...item, name: textOf(nameOf(item)) || `no. ${i + 1}`}));
+  const own = named.map(({name}) => {
+    const index = kColors.findIndex((names) => names.split(' ').includes(name));
+    return index < 0 || taken.has(index) ? null : take(index);
+  });
+  const free = () => kColors.findIndex((_, index) => !taken.has(index));
+  return named.map((item, i) => ({...item, index: own[i] ?? take(free() < 0 ? i % kColors.length : free())}));
+}
+
+// A precision that was not trained has no runs.
+const precisions = colored(recordsOf(figures.precisions), (one) => one.name)
+                       .map((one) => ({...one, summary: one.summary || {}, runs: recordsOf(one.runs)}));
+const baseline = precisions.find((one) => one.name === textOf(figures.baseline)) || null;
+const trained = precisions.filter((one) => one.runs.length > 0);
+const others = trained.filter((one) => one !== baseline);
+const ifTrained = (draw) => (body, legend) =>
+    trained.length ? draw(body, legend) : 'The file of this comparison holds no run.';
+
+const stepsOf = (run, series) => listOf((run.steps || {})[series]);
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+// Over the numbers among the values; {mean: null} if there is none.
+function spread(values) {
+  const numbers = numbersOf(values);
+  const mean = numbers.length ? sum(numbers) / numbers.length : null;
+  return {mean, low: smallest(numbers), high: largest(numbers)};
+}
+
+// A series of every run as a line of at most kMostPoints points, each the mean of `every` steps, with its spread over
+// seeds.
+const kMostPoints = 160;
+function curveOf({name, index}, runs) {
+  const length = Math.max(0, ...runs.map((run) => run.length));
+  const every = Math.max(1, Math.ceil(length / kMostPoints));
+  const points = Array.from({length: Math.ceil(length / every)}, (_, i) => {
+    const [first, last] = [i * every, Math.min((i + 1) * every, length)];
+    return {x: (first + 1 + last) / 2, ...spread(runs.map((run) => spread(run.slice(first, last)).mean))};
+  });
+  return {name, index, points, every};
+}
+const curves = (series) => trained.map((one) => curveOf(one, one.runs.map((run) => stepsOf(run, series))));
+
+// Losses minus those of the baseline, for the seeds with which both runs succeeded.
+const pairedLosses = (precision) => precision.runs.flatMap((run) => {
+  const twin = baseline.runs.find((other) => other.seed === run.seed);
+  if (!twin || run.failure || twin.failure) return [];
+  const theirs = stepsOf(twin, 'loss');
+  const difference = (value, i) => (numbersOf([value, theirs[i]]).length === 2 ? value - theirs[i] : null);
+  return [stepsOf(run, 'loss').slice(0, theirs.length).map(difference)];
+});
+
+const milliseconds = withDefault((seconds) => `${figure(1e3 * seconds)} ms`);
+// Loss scales are usually powers of two.
+const scaleText = withDefault(
+    (scale) => (scale >= 1024 && Number.isInteger(Math.log2(scale)) ? power(Math.log2(scale)) : plain(scale)));
+// {mean, low, high} or {mean, interval}.
+function rangeText(value, text) {
+  if (!value || numberOf(value.mean) === null) return '–';
+  const range = value.interval === undefined ? value : value.interval;
+  return range ? `${text(value.mean)} (${text(range.low)} to ${text(range.high)})` : text(value.mean);
+}
+
+const nameCell = (precision) => html('td', {class: 'text'}, seriesLegend([precision]));
+const rowOf = ({name, index}, value, text, more) => ({name, index, value, text: value === null ? '–' : text, ...more});
+const bars = (title, rows, options) => (width) => barChart(title, rows, options || {}, width);
+const lines = (title, series, options) => (width) => lineChart(title, series, options, width);
+
+const margin = numberOf(setting.margin) ?? 0;
+function verdictHow() {
+  const level = numberOf(setting.level) === null ? '' : `${figure(100 * setting.level, 2)} % `;
+  const source = setting.margin_is_given ? 'as given.' :
+      margin > 0 ? 'the standard deviation of the baseline over seeds, which chance changes anyway.' :
+                   'since its runs are fewer than two, or not all of them got below their first loss.';
+  return 'The final loss of each precision minus that of the baseline with the same seed, in nats a token, with its ' +
+      `${level}interval: to the left is better. Losses within ±${figure(margin, 2)} (shaded) count as equal: ${source}`;
+}
+
+function badge(precision) {
+  const signs = {better: '▲ better', equal: '≈ equal', worse: '▼ worse', inconclusive: '? inconclusive'};
+  const {verdict} = precision.summary;
+  const kind = precision === baseline ? 'baseline' : Object.hasOwn(signs, verdict) ? verdict : 'inconclusive';
+  if (precision.runs.length === 0) return html('span', {class: 'badge'}, '– not trained');
+  return html('span', {class: `badge ${kind}`}, signs[kind] || kind);
+}
+
+function reasonOf({refusal, summary: {runs, succeeded, failure}}) {
+  if (refusal) return textOf(refusal);
+  if (failure) return `${count(runs - succeeded)} of ${count(runs)} runs failed: ${textOf(failure)}`;
+  return numberOf(runs) === 1 ? 'One run cannot show how much results vary by chance.' : '';
+}
+
+function drawVerdict(body) {
+  const differenceOf = (precision) => {
+    const found = precision === baseline ? null : precision.summary.loss_difference;
+    return found && numberOf(found.mean) !== null ? found : null;
+  };
+  const endsOf = ({mean, interval}) => (interval ? [interval.low, interval.high] : [mean, mean]);
+  const ends = recordsOf(precisions.map(differenceOf)).flatMap(endsOf);
+  const reach = 1.08 * Math.max(1e-9, 1.2 * margin, ...ends.map(Math.abs));
+  const width = Math.max(200, Math.min(720, body.clientWidth - 540));
+  const x = linearScale(-reach, reach, 8, width - 8, 4, (value) => figure(value, 2).replace('-', '−'));
+  const digits = Math.max(2, Math.min(6, 2 - Math.floor(Math.log10(reach))));
+  const signed = (value) => `${value < 0 ? '−' : '+'}${Math.abs(value).toFixed(digits)}`;
+  const interval = (precision, found) => {
+    const marks = [{kind: 'bar', style: 'margin', from: -margin, to: margin}];
+    const fill = colorOf(precision.index);
+    if (found) {
+      const [from, to] = endsOf(found);
+      marks.push({kind: 'line', style: 'whisker', from, to, fill});
+      marks.push({kind: 'dot', style: 'mark', from: found.mean, radius: 5, fill});
+    }
+    return svg(
+        'svg', {width, height: 30, role: 'img', 'aria-label': 'interval'}, line('zero', x.place(0), x.place(0), 0, 30),
+        marks.map((mark) => rowMark(mark, x, 0, 30)));
+  };
+  const rows = precisions.map((precision) => {
+    const found = differenceOf(precision);
+    const cells = [rangeText(found, signed), interval(precision, found)].map((content) => html('td', {}, content));
+    return html('tr', {}, nameCell(precision), html('td', {class: 'text'}, badge(precision)), cells);
+  });
+  const axis = svg('svg', {width, height: 18}, bottomLabels(x, 12, width));
+  const head = [['text', 'Precision'], ['text', 'Verdict'], ['', 'Difference of the final loss'], ['', axis]];
+  body.append(
+      html('div', {class: 'table'}, table(head.map(([kind, title]) => html('th', {class: kind}, title)), rows)));
+  for (const precision of precisions.filter(reasonOf))
+    body.append(note(html('strong', {}, `${precision.name}: `), reasonOf(precision)));
+}
+
+const kColumns = {
+  'Success': (s) => `${count(s.succeeded)} of ${count(s.runs)}`,
+  'Skipped': (s) => share(sum(numbersOf([s.overflow_share, s.fault_share]))),
+  'Final loss': (s) => rangeText(s.final_loss, (value) => value.toFixed(4)),
+  'Step': (s) => milliseconds(s.step_seconds && s.step_seconds.mean),
+  'Times baseline': (s) => rangeText(s.time_ratio, (value) => value.toFixed(2)),
+  'Tokens/s': (s) => count(numberOf(s.tokens_per_second) && Math.round(s.tokens_per_second)),
+  'Grad norm': (s) => figure(s.grad_norm),
+  'Loss scale: least, last': (s) => `${scaleText(s.smallest_scale)}, ${scaleText(s.last_scale)}`,
+  'Scale changes': (s) => figure(s.scale_changes, 2),
+  'Peak memory': (s) => mebibytes(s.peak_memory_bytes),
+  'Sent a step': (s) => (s.sent_bytes === 0 ? '0' : mebibytes(s.sent_bytes)),
+};
+
+function drawFigures(body) {
+  const cells = ({runs, summary, refusal}) => runs.length ?
+      Object.values(kColumns).map((text) => html('td', {}, text(summary))) :
+      html('td', {class: 'reason', colspan: Object.keys(kColumns).length}, `not trained: ${textOf(refusal)}`);
+  const head = [html('th', {class: 'text'}, 'Precision'), Object.keys(kColumns).map((name) => html('th', {}, name))];
+  const rows = precisions.map((one) => html('tr', {}, nameCell(one), cells(one)));
+  body.append(html('div', {class: 'table'}, table(head, rows)));
+}
+
+function validationOf({name, index, runs}) {
+  const all = runs.flatMap((run) => recordsOf(run.validation));
+  const steps = [...new Set(numbersOf(all.map((one) => one.step)))].sort((a, b) => a - b);
+  const lossesAt = (step) => all.filter((one) => one.step === step).map((one) => one.loss);
+  return {name, index, points: steps.map((x) => ({x, ...spread(lossesAt(x))}))};
+}
+
+function drawCurves(body, legend) {
+  const losses = curves('loss');
+  const every = Math.max(1, ...losses.map((one) => one.every));
+  legend.append(...lineLegend(trained), every > 1 ? word(`a point of a line: ${every} steps`) : '');
+  const drawn = (series) => series.filter((one) => one.points.length);
+  const charts = [lines('Training loss, nats a token', losses, {xTitle: 'step'})];
+  if (baseline && others.length) {
+    const paired = drawn(others.map((precision) => curveOf(precision, pairedLosses(precision))));
+    charts.push(lines(`Difference to ${baseline.name} with the same seed, nats`, paired, {xTitle: 'step', zero: true}));
+  }
+  const validation = drawn(trained.map(validationOf));
+  const options = {xTitle: 'steps done', dots: true};
+  if (validation.length) charts.push(lines('Validation loss, nats a token', validation, options));
+  facetGrid(body, 380, charts);
+}
+
+function drawSuccess(body, legend) {
+  legend.append(...seriesLegend(trained));
+  const success = trained.map((precision) => {
+    const {succeeded, runs} = precision.summary;
+    return rowOf(precision, numberOf(succeeded / runs), `${count(succeeded)} of ${count(runs)}`);
+  });
+  const skipped = trained.map((precision) => {
+    const {overflow_share: overflow, fault_share: fault} = precision.summary;
+    const parts = [
+      {value: numberOf(overflow) ?? 0, fill: colorOf(precision.index), tip: `overflow: ${share(overflow)}`},
+      {value: numberOf(fault) ?? 0, fill: 'var(--vermilion)', tip: `faults: ${share(fault)}`},
+    ];
+    const text = fault > 0 ? `${share(overflow)} overflow, ${share(fault)} faults` : share(overflow);
+    return rowOf(precision, parts[0].value + parts[1].value, text, {parts});
+  });
+  const most = Math.max(0.01, ...skipped.map((row) => row.value));
+  facetGrid(body, 420, [
+    bars('Runs that succeeded, share of runs', success, {most: 1, text: wholePercent}),
+    bars('Steps that were skipped, share of steps', skipped, {most, text: share}),
+  ]);
+}
+
+function drawScales(body, legend) {
+  legend.append(...lineLegend(trained));
+  const scaled = trained.filter((one) => one.runs.some((run) => stepsOf(run, 'scale').some((scale) => scale !== 1)));
+  const exponentsOf = (run) => stepsOf(run, 'scale').map((scale) => (scale > 0 ? Math.log2(scale) : null));
+  const exponents = scaled.map((precision) => curveOf(precision, [exponentsOf(precision.runs[0])]));
+  const text = (exponent) => (Number.isInteger(exponent) ? power(exponent) : '');
+  const charts = [lines('Gradient norm', curves('grad_norm'), {xTitle: 'step', log: true})];
+  if (scaled.length) charts.unshift(lines('Loss scale', exponents, {xTitle: 'step', text, room: 1}));
+  facetGrid(body, 420, charts);
+  if (scaled.length === 0) body.append(note('No run scaled its loss: none of these precisions needs a loss scale.'));
+}
+
+// In the order of their colours.
+const kMemory = ['packed', 'weights', 'gradients', 'moments', 'activations', 'buffers', 'masters'];
+
+function drawCost(body, legend) {
+  legend.append(...seriesLegend(kMemory.map((name, index) => ({name, index}))));
+  const time = trained.map((precision) => {
+    const {step_seconds: seconds, time_ratio: ratio} = precision.summary;
+    const times = precision === baseline || !ratio ? '' : `, ${ratio.mean.toFixed(2)} times`;
+    const runs = numbersOf(precision.runs.map((run) => run.median_step_seconds)).map((one) => 1e3 * one);
+    return rowOf(
+        precision, seconds ? 1e3 * seconds.mean : null, `${milliseconds(seconds && seconds.mean)}${times}`, {runs});
+  });
+  const memory = trained.map((precision) => {
+    const parts = kMemory.map((key, color) => {
+      const bytes = numberOf((precision.runs[0].memory || {})[key]) ?? 0;
+      return {value: bytes / 2 ** 20, fill: colorOf(color), tip: `${precision.name}, ${key}: ${mebibytes(bytes)}`};
+    });
+    const total = sum(parts.map((part) => part.value));
+    return rowOf(precision, total > 0 ? total : null, mebibytes(total * 2 ** 20), {parts});
+  });
+  facetGrid(body, 420, [bars('Step time, milliseconds', time), bars('Memory of a rank, MiB', memory)]);
+}
+
+function drawSaving(body, legend) {
+  if (!baseline || others.length === 0) return 'There is nothing beside the baseline to compare with it.';
+  legend.append(...seriesLegend(others), word(`100 %: nothing is left of what ${baseline.name} takes`));
+  const saved = (title, key) => bars(
+      title, others.map((precision) => {
+        const [ours, theirs] = [numberOf(precision.summary[key]), numberOf(baseline.summary[key])];
+        const value = ours === null || !theirs ? null : 1 - ours / theirs;
+        return rowOf(precision, value, `${wholePercent(value)} (${mebibytes(ours)} of ${mebibytes(theirs)})`);
+      }),
+      {text: wholePercent});
+  const charts = [saved('Memory of a rank, saved', 'peak_memory_bytes')];
+  const sends = baseline.summary.sent_bytes > 0;
+  if (sends) charts.push(saved('Bytes that a rank sends in a step, saved', 'sent_bytes'));
+  facetGrid(body, 420, charts);
+  if (!sends) body.append(note('One rank sends nothing.'));
+}
+
+// From the smallest number of each format to its largest; paler where a number has fewer bits.
+const rangeRow = ({name, index, range}) => {
+  const [least, normal, most] = [range.min_positive, range.min_normal, range.max].map(Math.log10);
+  const tip = `${name}: ${figure(range.min_positive)} … ${figure(range.max)}, epsilon ${figure(range.epsilon)}`;
+  const bar = (style, from, to) => ({kind: 'bar', style, from, to, fill: colorOf(index), tip});
+  return {name, marks: [bar('faded', least, normal), bar('mark', normal, most)]};
+};
+
+const deviceFormats = figures.device_formats || {};
+function drawFormats(body, legend) {
+  const formats = colored(recordsOf(deviceFormats.formats), (format) => format.name);
+  if (formats.length === 0) return 'The formats were not tried on this device.';
+  const [unscaled, scaled] = [formats.filter((format) => format.range), formats.filter((format) => !format.range)];
+  legend.append(...lineLegend(unscaled));
+  const decades = (exponent) => `10${raised(exponent)}`;
+  const options = {xTitle: 'magnitude of the value', xText: decades, log: true, text: share, least: 1e-9};
+  const pointOf = (row) => ({x: row.decade, mean: row.mean});
+  const errors = (list) => list.map(({name, index, errors}) => ({name, index, points: recordsOf(errors).map(pointOf)}));
+  const axis = (left, right) => linearScale(-48, 40, left, right, 8, decades);
+  const ranges = unscaled.map(rangeRow);
+  facetGrid(body, 380, [
+    lines('Mean relative error', errors(unscaled), options),
+    (width) => rowChart('Range (paler: with fewer bits)', ranges, {axis, row_px: 30}, width),
+    (width) =>
+        [...lineChart('Mean relative error, with scales', errors(scaled), options, width),
+         html('p', {class: 'legend'}, lineLegend(scaled))],
+  ]);
+}
+
+const gradients = figures.gradients || {};
+const underflowHow =
+    'To the left gradients vanish, to the right they overflow; a good loss scale lies in the valley between.' +
+    (numberOf(gradients.steps) === null ?
+         '' :
+         ` These are the gradients of activations of the first ${count(gradients.steps)} steps in fp32 ` +
+             `(${
+                 count(
+                     gradients
+                         .elements)} numbers), with one scale for all; recipes that scale each tensor or block by itself lose fewer.`);
+function drawUnderflow(body) {
+  const list = recordsOf(gradients.formats);
+  if (list.length === 0) return 'The gradients of the model were not counted.';
+  facetGrid(body, 380, list.map((format) => (width) => lossScaleChart(textOf(format.format), format, width)));
+}
+
+function drawGemm(body, legend) {
+  const timed = colored(recordsOf(deviceFormats.gemm), (one) => one.dtype).map((one) => {
+    const aligned = recordsOf(one.products).filter(({size}) => size % 64 === 0);
+    return {...one, points: aligned.map((product) => ({...product, x: product.size, mean: 1e-9 * product.flops}))};
+  });
+  if (timed.length === 0) return 'Products were not timed on this device.';
+  legend.append(...lineLegend(timed));
+  const fastest = timed.map((one) => {
+    const best = one.points.reduce((a, b) => (a.mean >= b.mean ? a : b), {mean: null});
+    const peak = numberOf(best.share_of_peak) === null ? '' : `, ${wholePercent(best.share_of_peak)} of the peak`;
+    return rowOf(one, best.mean, `${figure(best.mean)} (${best.x}³${peak})`);
+  });
+  const options = {xTitle: 'rows, columns and depth', xLog: true, zero: true, dots: true};
+  facetGrid(body, 420, [bars('Fastest product, GFLOP/s', fastest), lines('By size, GFLOP/s', timed, options)]);
+}
+
+startPage(
+    'comparison of precisions', {
+      model: textOf(setting.model),
+      steps: numberOf(setting.steps) === null ? '' : count(setting.steps),
+      seeds: listOf(setting.seeds).map(textOf).join(', '),
+      ranks: textOf(setting.ranks),
+      device: textOf(setting.device),
+    },
+    [
+      panel('verdict', 'Verdict', 'Verdict', verdictHow(), ifTrained(drawVerdict)),
+      panel(
+          'figures-table', 'Figures', 'Figures',
+          'One row for each precision. Losses have their interval over seeds. Times are means over seeds of a run’s median step, ' +
+              'and of its ratio to the baseline with the same seed, with the range. Skipped steps had overflow or a fault. Loss ' +
+              'scales: the smallest of any run, the last of the first run, and changes in a run.',
+          ifTrained(drawFigures)),
+      panel(
+          'curves', 'Loss', 'Loss',
+          'Lines are means over seeds; bands reach from the lowest seed to the highest. The difference is taken seed by seed, so ' +
+              'that what the seed alone changes is not in it.',
+          ifTrained(drawCurves)),
+      panel(
+          'success', 'Success', 'Success and skipped steps',
+          'A run succeeds if it reaches its last step with a finite loss. Steps whose gradients or loss are not finite are ' +
+              'skipped: they cost time and change nothing.',
+          ifTrained(drawSuccess)),
+      panel(
+          'scales', 'Loss scale', 'Loss scale and gradient norm',
+          'The factor that multiplies the loss, in the run of the first seed; and the norm of the gradients, unscaled and before ' +
+              'clipping, as the mean over seeds.',
+          ifTrained(drawScales)),
+      panel(
+          'cost', 'Time and memory', 'Step time and memory',
+          'Bars of time are means over seeds of a run’s median step, dots the runs. Memory is what one rank held for the ' +
+              'training, by category.',
+          ifTrained(drawCost)),
+      panel(
+          'saving', 'Saving', 'Saving against the baseline',
+          'How much less a precision takes than the baseline: to the right is better.', ifTrained(drawSaving)),
+      panel(
+          'format-error', 'Formats', 'Error and range of the formats',
+          'The cost of storing a value, tried with values of every size on this device: flat where a format has its full ' +
+              'precision, rising to the left where it runs out of exponents.',
+          drawFormats),
+      panel(
+          'underflow', 'Underflow', 'Underflow of this model’s gradients by format', underflowHow, drawUnderflow,
+          kLossScaleLegend),
+      panel(
+          'gemm', 'GEMM', 'Throughput of matrix products by format',
+          'Square products on this device, as linear layers make them. Formats that it cannot multiply are multiplied in one ' +
+              'that it can.',
+          drawGemm),
+    ]);

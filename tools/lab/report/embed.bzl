@@ -1,0 +1,17 @@
+"""Files as C++ constants, so that the program needs no files beside it."""
+
+# Writes NAME.cc with a `const std::string_view` for each constant, which holds the text of its files behind each other.
+def embedded_text(name, constants):
+    commands = ["echo '#include <string_view>'; echo 'namespace mantissa {'"]
+    for constant, files in constants.items():
+        declaration = "const std::string_view %s" % constant
+        commands.append("printf 'extern %s;\\n%s = R\"text('" % (declaration, declaration))
+        commands.append("cat " + " ".join(["$(location %s)" % file for file in files]))
+        commands.append("echo ')text\";'")
+    commands.append("echo '}  // namespace mantissa'")
+    native.genrule(
+        name = name,
+        srcs = [file for files in constants.values() for file in files],
+        outs = [name + ".cc"],
+        cmd = "{ " + "; ".join(commands) + "; } > $@",
+    )
