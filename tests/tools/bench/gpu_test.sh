@@ -71,5 +71,5 @@ run_bench 2 --python "$TEST_TMPDIR/no_python"
 run_bench 2 --from "$TEST_TMPDIR"
 run_bench 2 --pack
 run_bench 1 --pack "$TEST_TMPDIR"
-expect_line errors 'bench: .* holds something that is not a pack: name another folder'
+expect_line errors 'bench: .* is not a pack and not empty: choose another folder'
 echo "gpu_test: passed"

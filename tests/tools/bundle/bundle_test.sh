@@ -77,7 +77,7 @@ cp -L "$(dirname "$script")/bare_room.sh" "$room/"
 head -c 100000 "$script" "$(dirname "$script")/bare_room.sh" "$bundle_tool" >"$room/text"
 
 "$bundle_tool" --program "$program" --output "$room/opt/mantissa"
-! grep -aqF libcudnn.so "$program" || grep -q "^cuDNN is not here" "$room/opt/mantissa/README" ||
+! grep -aqF libcudnn.so "$program" || grep -q "^cuDNN is not included" "$room/opt/mantissa/README" ||
   fail "the README does not say that there is no cuDNN"
 [[ $(find "$room/opt/mantissa" -type l | wc -l) == 0 ]] || fail "a bundle with links does not survive every way of copying"
 
@@ -103,6 +103,6 @@ ln -s "$room/opt/third/bin/mantissa" "$room/mantissa"
 echo "==== an output folder that is no bundle is refused, and left as it was"
 echo precious >"$room/results/file"
 if "$bundle_tool" --program "$program" --output "$room/results" 2>"$room/refusal"; then fail "wrote over a folder of something else"; fi
-grep -q 'not a bundle' "$room/refusal" || fail "refused for another reason: $(cat "$room/refusal")"
+grep -q 'is not a bundle' "$room/refusal" || fail "refused for another reason: $(cat "$room/refusal")"
 [[ $(cat "$room/results/file") == precious ]] || fail "the refused folder has changed"
 echo "bundle_test: passed"
