@@ -1,10 +1,10 @@
 #!/bin/bash
-# Makes a bundle and runs it where nothing else is: bundle_test.sh BUNDLE_TOOL PROGRAM
+# Makes a bundle and runs it in an otherwise empty root folder: bundle_test.sh BUNDLE_TOOL PROGRAM
 #
-# The place is a root folder that holds glibc, /bin/sh and the bundle: no /etc, no other program, no other library. What runs
-# there is bare_room.sh, as a user without name or home, in namespaces of its own: loopback is the only network, and the mounts
-# (/proc, /sys, /dev) are seen by nobody else and end with it. Needs root or unprivileged user namespaces; where the kernel or a
-# container gives neither, the test is reported as skipped.
+# The folder has glibc, /bin/sh and the bundle: no /etc, no other program or library. bare_room.sh runs there as a user without
+# name or home, in namespaces of its own: loopback is the only network, and the mounts (/proc, /sys, /dev) are private and end
+# with it. This needs root or unprivileged user namespaces. If the kernel or a container provides neither, the test reports that
+# it was skipped.
 set -euo pipefail
 PATH+=:/usr/sbin:/sbin # Bazel leaves them out
 

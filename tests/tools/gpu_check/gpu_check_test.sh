@@ -1,5 +1,5 @@
 #!/bin/bash
-# What tools/gpu_check makes of programs that pass, fail, skip, crash and hang, of a sanitizer, and of a machine without a GPU:
+# tools/gpu_check with programs that pass, fail, skip, crash and hang, with a sanitizer, and without a GPU:
 # gpu_check_test.sh EMULATED_PROGRAM PROGRAM ROW_KINDS KERNEL_TEST OP_TEST
 set -euo pipefail
 emulated=$1
