@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def causal_attention(q, k, v):  # (B, H, T, C / H) each
-    """As scaled_dot_product_attention, of products and a softmax: PyTorch 1 has no other, and on a CPU it may be faster."""
+    """scaled_dot_product_attention from products and a softmax. PyTorch 1 has no other; on a CPU it can be faster."""
     context = q.shape[2]
     hidden = torch.ones(context, context, dtype=torch.bool, device=q.device).triu(1)
     scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[3]))  # (B, H, T, T)
@@ -58,7 +58,7 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """Modules are called as mantissa's parameters are. metadata: of the file that `step --export` wrote."""
+    """Modules have the names of mantissa's parameters. metadata: that of the file of `step --export`."""
 
     def __init__(self, metadata, fused_attention=True):
         super().__init__()
@@ -80,7 +80,7 @@ class Gpt2(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
 
     def flops_per_token(self):
-        """Of a training step: 6 a parameter that is multiplied, 12 L T C of attention; the causal mask is not discounted."""
+        """FLOP of a training step: 6 per multiplied parameter + 12 L T C for attention; the causal mask is not discounted."""
         multiplied = [module.weight for module in self.modules() if isinstance(module, nn.Linear)]
         multiplied.append(self.token_embedding.weight)  # the head
         context, width = self.position_embedding.weight.shape

@@ -1,4 +1,4 @@
-"""What `step --export FILE` wrote: where another program starts from to train the same model in the same way."""
+"""The file of `step --export`: the state from which another program trains the same model in the same way."""
 
 import json
 import struct
@@ -12,7 +12,7 @@ class Start:
     """metadata: strings by configuration key; read(name): a tensor; names: all of them."""
 
     def __init__(self, path):
-        """A safetensors file: u64le N, N bytes of JSON, data. Needs no package for it."""
+        """A safetensors file: u64le N, N bytes of JSON, data."""
         self.path = path
         with open(path, "rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
@@ -22,7 +22,7 @@ class Start:
         self.names = list(self.header)
 
     def read(self, name):
-        """Read, not mapped: pages of the file would count as this process's memory as long as they are mapped."""
+        """Reads instead of mapping: mapped pages would count as memory of this process."""
         entry = self.header[name]
         first, last = entry["data_offsets"]
         data = bytearray(last - first)
@@ -33,7 +33,7 @@ class Start:
         return torch.frombuffer(data, dtype=DTYPES[entry["dtype"]]).reshape(entry["shape"])
 
     def load_into(self, model):
-        """Strict: no name and no shape may differ."""
+        """Copies all weights into the model. ValueError for another name or shape."""
         parameters = dict(model.named_parameters())
         weights = [name for name in self.names if name not in ("tokens", "targets")]
         if sorted(weights) != sorted(parameters):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Times whole training steps of GPT-2 in PyTorch, on the model, weights and batches that `step --export FILE` wrote.
+"""Times whole training steps of GPT-2 in PyTorch, with the model, weights and batches of `step --export FILE`.
 
     python3 gpt2_torch.py FILE --micro-batch 8 --steps 20                                      on a GPU
     python3 gpt2_torch.py FILE --micro-batch 8 --device cpu --threads 2 --dtype fp32 --paced   for tools/bench/peers
 
-What PyTorch recommends for one GPU is the default: torch.compile of the whole model, scaled_dot_product_attention (which
-takes flash attention for bf16), bf16 autocast over fp32 weights, and AdamW in its fused form. A step is what mantissa's
-is: batches from the host, forward and backward over all micro-batches, clipping by the global norm, update. Nothing is
-waited for within a round. With RANK and WORLD_SIZE set, it is one of several processes under DistributedDataParallel,
-each with its part of the batch in one micro-batch. Prints the same lines "key: values" as step. Exit status: 3 if memory
-ended, 4 if a module is missing.
+The defaults are PyTorch's recommendations for one GPU: torch.compile of the whole model, scaled_dot_product_attention
+(flash attention in bf16), bf16 autocast over fp32 weights, and fused AdamW. A step is that of mantissa: batches from the
+host, forward and backward over all micro-batches, clipping by the global norm, update. A round never waits for the device.
+With RANK and WORLD_SIZE set, the program is one of several processes under DistributedDataParallel, each with its part of
+the batch in one micro-batch. It prints the same lines "key: values" as step. Exit status: 3 if memory ran out, 4 if a
+module is missing.
 """
 
 import argparse
@@ -36,13 +36,13 @@ OutOfMemoryError = getattr(torch.cuda, "OutOfMemoryError", MemoryError)
 
 
 class Clock:
-    """Marks points in the order of the device's work. On a CPU the work is done when a call returns."""
+    """Marks points in the order of the device's work. On a CPU, work is done when a call returns."""
 
     def __init__(self, device):
         self.device, self.marks = device, []
 
     def mark(self, phase):
-        """What follows is `phase`."""
+        """Begins `phase`."""
         if self.device.type == "cuda":
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -64,7 +64,7 @@ class NoClock:
 
 
 def make_model(start, device, attention):
-    # Without memory and initial values, where PyTorch can (from 2.0 on).
+    # Without memory and initial values, if PyTorch can (from 2.0 on).
     with torch.device("meta") if hasattr(torch, "compile") else contextlib.nullcontext():
         model = Gpt2(start.metadata, attention == "fused")
     model = model.to_empty(device=device)
@@ -93,7 +93,7 @@ class Training:
         if mine * RANKS != tokens.shape[1] or mine % self.micro_batch or RANKS > 1 and mine != self.micro_batch:
             raise ValueError(f"micro-batches of {self.micro_batch} do not divide {tokens.shape[1]} sequences of {RANKS} ranks")
         self.tokens, self.targets = (t[:, RANK * mine : (RANK + 1) * mine].contiguous() for t in (tokens, targets))
-        if device.type == "cuda":  # so that copies need not wait for the device
+        if device.type == "cuda":  # so that copies are asynchronous
             self.tokens, self.targets = self.tokens.pin_memory(), self.targets.pin_memory()
         self.model = make_model(start, device, arguments.attention)
         metadata = start.metadata
@@ -109,11 +109,11 @@ class Training:
         )
         self.max_norm = float(metadata["optimizer.clip.max_norm"])
         self.loss = distribute(self.model, arguments) if RANKS > 1 else self.model
-        if arguments.compile != "no":  # The sizes of a run are fixed: nothing is gained by code for any.
+        if arguments.compile != "no":  # all sizes of a run are fixed
             mode = {} if arguments.compile == "yes" else {"mode": arguments.compile}
             self.loss = torch.compile(self.loss, dynamic=False, **mode)
         self.next_step = 0
-        self.losses = []  # tensors on the device: reading one would wait for its step
+        self.losses = []  # on the device: reading one would wait for its step
 
     def autocast(self):
         if self.dtype == "fp32":
@@ -132,7 +132,7 @@ class Training:
             )
             clock.mark("forward")
             with self.autocast():
-                loss = self.loss(tokens, targets) / self.tokens[index].numel()  # of several ranks DDP takes the mean
+                loss = self.loss(tokens, targets) / self.tokens[index].numel()  # DDP takes the mean over ranks
             clock.mark("backward")
             loss.backward()
             total += loss.detach()
@@ -145,7 +145,7 @@ class Training:
         self.losses.append(total)
 
     def run(self, steps, clock=NoClock()):
-        """Seconds of `steps` steps, from an idle device to an idle device."""
+        """Runs steps, from an idle device to an idle device. Returns seconds."""
         self.synchronize()
         begin = time.perf_counter()
         for _ in range(steps):
@@ -167,7 +167,7 @@ class Training:
 
 
 def serve_rounds(training, steps):
-    """A round for each line "round" on standard input, until "end" or the end of the input. All ranks read the same."""
+    """Runs a round for each line "round" on standard input, until "end" or its end. All ranks read the same lines."""
     while True:
         print("ready: yes", flush=True)
         line = sys.stdin.readline().strip()
@@ -188,7 +188,7 @@ def measure(arguments):
     if arguments.mkldnn == "no":
         torch.backends.mkldnn.set_flags(False)
     if arguments.dtype == "bf16":
-        torch.set_float32_matmul_precision("high")  # as PyTorch advises; only products that autocast leaves in fp32
+        torch.set_float32_matmul_precision("high")  # PyTorch's advice; for products that autocast leaves in fp32
     if RANKS > 1:
         torch.distributed.init_process_group("gloo")
     training = Training(arguments, device)
@@ -206,7 +206,7 @@ def measure(arguments):
     if RANK > 0:
         return
     on_gpu = device.type == "cuda"
-    # Reserved: what is taken from the device, as the program next to it counts; neither has the context in it.
+    # Reserved memory, as mantissa counts it; both without the context.
     memory = torch.cuda.max_memory_reserved() if on_gpu else 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     name = torch.cuda.get_device_name() if on_gpu else "cpu"
     compiled = "not compiled" if arguments.compile == "no" else "torch.compile"
@@ -223,29 +223,29 @@ def measure(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description="Times training steps of GPT-2 in PyTorch.")
-    parser.add_argument("start", help="what step --export wrote")
-    parser.add_argument("--micro-batch", type=int, required=True, help="sequences at a time; divides those of a step")
+    parser.add_argument("start", help="the file of step --export")
+    parser.add_argument("--micro-batch", type=int, required=True, help="sequences of a micro-batch; divides those of a step")
     parser.add_argument("--warm-up", type=int, default=3, help="steps before the first round")
-    parser.add_argument("--rounds", type=int, default=1, help="of timed steps")
-    parser.add_argument("--steps", type=int, default=20, help="in a round")
-    parser.add_argument("--phases", type=int, default=0, help="further steps whose phases are timed")
-    parser.add_argument("--paced", action="store_true", help="rounds as standard input asks for them, instead of --rounds")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of timed steps")
+    parser.add_argument("--steps", type=int, default=20, help="steps per round")
+    parser.add_argument("--phases", type=int, default=0, help="additional steps with timed phases")
+    parser.add_argument("--paced", action="store_true", help="runs rounds on request of standard input, instead of --rounds")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "fp32"), help="bf16: autocast over fp32 weights")
-    parser.add_argument("--threads", type=int, default=0, help="of a CPU; what PyTorch takes unless given")
+    parser.add_argument("--threads", type=int, default=0, help="threads of a CPU (default: PyTorch's choice)")
     parser.add_argument("--compile", default="yes", choices=("yes", "no", "max-autotune"))
     parser.add_argument("--adamw", default="fused", choices=tuple(ADAMW))
     parser.add_argument("--attention", default="fused", choices=("fused", "products"))
     parser.add_argument("--mkldnn", default="yes", choices=("yes", "no"), help="whether PyTorch may use oneDNN")
-    parser.add_argument("--wire", default="fp32", choices=("fp32", "bf16"), help="gradients between ranks")
-    parser.add_argument("--bucket-mib", type=int, default=25, help="of gradients between ranks")
+    parser.add_argument("--wire", default="fp32", choices=("fp32", "bf16"), help="dtype of gradients between ranks")
+    parser.add_argument("--bucket-mib", type=int, default=25, help="size of gradient buckets between ranks")
     arguments = parser.parse_args()
     try:
         measure(arguments)
     except OutOfMemoryError as error:
         print(f"gpt2_torch: out of memory: {error}", file=sys.stderr)
         return 3
-    except Exception as error:  # PyTorch's messages end with advice: what went wrong stands in front
+    except Exception as error:  # the first line of a message is the error; the others are advice
         traceback.print_exc()
         print(f"gpt2_torch: {type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}", file=sys.stderr)
         return 1

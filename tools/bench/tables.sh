@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Sourced by tools/bench/gpu: from lines "key: values" of programs to tables in Markdown.
+# Sourced by tools/bench/gpu: turns the programs' lines "key: values" into Markdown tables.
 #
-# Reads what gpu leaves in: work, title, sequences, steps, rounds, warm_up; programs (their names in names, and each one's
-# micro-batch in sizes_of, ms a step in ms, by round, and in problems why it was not run); ceilings; the files
-# $work/PROGRAM, what it printed last, and $work/tried; uncompiled_reason.
-# shellcheck disable=SC2154  # they are assigned there
+# Variables of gpu that it reads: work, title, sequences, steps, rounds, warm_up, ceilings, uncompiled_reason, programs; by
+# program: names, sizes_of (micro-batch), ms (per step, by round), problems (why it did not run). Files: $work/PROGRAM (its
+# last output) and $work/tried.
+# shellcheck disable=SC2154  # assigned in gpu
 
-# values KEY [FILE]: what stands behind "KEY:".
+# values KEY [FILE]: prints the values of the line "KEY: ...".
 values() { sed -n "s/^$1: *//p" "${2:-$work/out}"; }
 # calculate EXPRESSION [FORMAT]: by awk.
 calculate() { awk "BEGIN { printf \"${2:-%.17g}\", ($1) }"; }
@@ -18,9 +18,9 @@ spread() {
 }
 median() { spread %.17g "$1" | cut -d ' ' -f 1; }
 tera() { awk -v a="$1" 'BEGIN { n = split(a, x, " "); for (i = 1; i <= n; i++) printf "%.6g ", x[i] / 1e12 }'; }
-# quotients "VALUES" "VALUES": of those of the first list by those of the second, one by one.
+# quotients "VALUES" "VALUES": divides the first list by the second, element by element.
 quotients() { awk -v a="$1" -v b="$2" 'BEGIN { n = split(a, x, " "); split(b, y, " "); for (i = 1; i <= n; i++) printf "%.6g ", x[i] / y[i] }'; }
-# largest_difference FILE FILE: of the losses of the first steps.
+# largest_difference FILE FILE: prints the largest difference of the first steps' losses.
 largest_difference() {
   { values losses "$1" && values losses "$2"; } | cut -d ' ' -f "1-$warm_up" | awk '
     NR == 1 { n = split($0, a, " ") }
@@ -29,7 +29,7 @@ largest_difference() {
 }
 gib() { calculate "$1 / 2^30" %.2f; }
 
-# What the lines "products_KIND: size FLOP/s share ..." of step --products in $work/out say, by size.
+# Prints the lines "products_KIND: size FLOP/s share ..." of step --products in $work/out, by size.
 print_products() {
   printf '\n## Products of square matrices\n\nTFLOP/s, and per cent of the peak (of a GPU by its data sheet); the second operand is transposed; e4m3: codes of 8 bits, scaled.\n\n'
   awk '
@@ -61,7 +61,7 @@ print_products() {
     }' "$work/out"
 }
 
-# All that is told of a model.
+# Prints everything about a model.
 print_model() {
   local program flops='' tokens peak sheet seconds
   printf '\n## %s\n\n' "$title"

@@ -10,12 +10,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "bazel-bin/tools/mantissa"
 
-# Student's t for a confidence of 95 % on both sides, by degrees of freedom.
+# Two-sided 95 % quantiles of Student's t, by degrees of freedom.
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
 
 class RunError(Exception):
-    """A run that did not end as it should; the text has the command and what it wrote last."""
+    """A failed run; the text has the command and the end of its output."""
 
 
 def train(program, config, ranks, settings, folder):

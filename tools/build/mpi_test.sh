@@ -1,11 +1,11 @@
 #!/bin/bash
 # Runs a program under mpirun inside a test: mpi_test.sh RANKS PROGRAM [ARGUMENT...]
-# Every line of output is marked with its rank. The status is mpirun's: not zero if any rank fails.
+# Each output line is marked with its rank. The status is that of mpirun: not 0 if any rank fails.
 set -u
 
 if [[ "$1" == --rank ]]; then  # one rank, started by mpirun below
   shift
-  # The report of GoogleTest is one file: rank 0 writes it.
+  # Only rank 0 writes GoogleTest's report, which is one file.
   if [[ "${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}" != 0 ]]; then
     unset XML_OUTPUT_FILE GTEST_OUTPUT TEST_PREMATURE_EXIT_FILE
   fi
@@ -23,11 +23,11 @@ command -v mpirun >/dev/null || {
 }
 
 export OMP_NUM_THREADS="${OMP_PER_RANK:-1}"
-# The kernel's cross-memory attach needs ptrace rights, which containers and sandboxes often lack; copying twice always works.
+# Cross-memory attach needs ptrace rights, which containers and sandboxes often lack. Two copies always work.
 export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism:-none}"
-# OpenMPI leaks by itself: under AddressSanitizer look for all else.
+# OpenMPI itself leaks, so AddressSanitizer must not search for leaks.
 [[ -z "${ASAN_OPTIONS:-}" ]] || export ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0"
-# A private folder with a short path: OpenMPI puts sockets there, and two tests at once must not share it.
+# A private folder with a short path for OpenMPI's sockets; two tests must not share it.
 scratch=$(mktemp -d "/tmp/mpi_test.XXXXXX")
 trap 'rm -rf "$scratch"' EXIT
 export OMPI_MCA_orte_tmpdir_base="$scratch"
@@ -38,7 +38,7 @@ if mpirun --version 2>/dev/null | grep -q "Open MPI"; then
   [[ $(id -u) != 0 ]] || options+=(--allow-run-as-root)
 fi
 
-# By its name: OpenMPI takes a full path for a request to use that folder as its prefix.
+# By name: a full path would tell OpenMPI to use that folder as its prefix.
 mpirun "${options[@]}" "$BASH" "${BASH_SOURCE[0]}" --rank "$program" "$@" </dev/null
 status=$?
 if [[ $status != 0 ]]; then

@@ -1,7 +1,5 @@
 #!/bin/bash
-# What tools/bench/gpu makes of programs with given speeds, of memory that ends, and of a machine without PyTorch, C compiler
-# or GPU:
-# gpu_test.sh STEP
+# tools/bench/gpu with programs of given speeds, with too little memory, and without PyTorch, C compiler or GPU: gpu_test.sh STEP
 set -euo pipefail
 step=$1
 # shellcheck source=tests/tools/bench/make_pack.sh
@@ -64,12 +62,12 @@ grep -q 'nothing was measured: step: device: cuda cannot be used: ' "$TEST_TMPDI
 
 echo "==== a command line that is wrong"
 run_bench 2 --models 7b
-expect_line errors "bench: --models: none is named '7b'; there are: 124m, 1558m, tiny"
+expect_line errors "bench: --models: unknown model '7b'; expected: 124m, 1558m, tiny"
 run_bench 2 --steps none
 run_bench 2 --device tpu
 run_bench 2 --python "$TEST_TMPDIR/no_python"
 run_bench 2 --from "$TEST_TMPDIR"
 run_bench 2 --pack
 run_bench 1 --pack "$TEST_TMPDIR"
-expect_line errors 'bench: .* holds something that is not a pack: name another folder'
+expect_line errors 'bench: .* is not a pack and not empty: choose another folder'
 echo "gpu_test: passed"

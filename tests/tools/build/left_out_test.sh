@@ -1,5 +1,5 @@
 #!/bin/bash
-# What tools/build/left_out counts, in a workspace of its own: left_out_test.sh LEFT_OUT CUDA_BZL
+# Counts of tools/build/left_out, in a workspace of its own: left_out_test.sh LEFT_OUT CUDA_BZL
 set -euo pipefail
 export HOME=$TEST_TMPDIR
 unset CUDA_HOME CUDA_PATH VIRTUAL_ENV
@@ -8,9 +8,9 @@ fail() {
   echo "left_out_test: $*" >&2
   exit 1
 }
-real_bazel=$(command -v bazel) || fail "there is no bazel in $PATH, where tests find programs"
+real_bazel=$(command -v bazel) || fail "no bazel in the PATH of tests: $PATH"
 left_out=$(realpath "$1")
-fragment=$(dirname "$(dirname "$(realpath "$2")")")/.bazelrc.debian  # through which Debian's Bazel finds its own rules
+fragment=$(dirname "$(dirname "$(realpath "$2")")")/.bazelrc.debian  # where Debian's Bazel finds its rules
 workspace=$TEST_TMPDIR/workspace
 mkdir -p "$workspace/third_party" "$TEST_TMPDIR/bin"
 cp -L "$2" "$workspace/third_party/"
@@ -51,24 +51,24 @@ export PATH=$TEST_TMPDIR/bin:$PATH
 cd "$workspace"
 trap 'bazel shutdown' EXIT
 
-# expect TEXT ARGUMENT...: exactly this is said.
+# expect TEXT ARGUMENT...: left_out prints exactly this.
 expect() {
   local text=$1 said
   shift
   bazel query //:all >/dev/null 2>"$TEST_TMPDIR/log" || fail "$(cat "$TEST_TMPDIR/log")"
   said=$("$left_out" "$@")
-  [[ "$said" == "$text" ]] || fail "of $*, expected:
+  [[ "$said" == "$text" ]] || fail "$*: expected:
 $text
 got:
 $said"
 }
 
-slow="left out, slow: 1 test(s); tools/test --slow runs them as well
-left out of the sanitizers: 1 test(s) of verbs; tools/test --slow runs them there as well"
+slow="left out, slow: 1 test(s); tools/test --slow runs them
+left out of the sanitizers: 1 test(s) of verbs; tools/test --slow runs them"
 export MANTISSA_CUDA=off
-expect "left out, no CUDA: 3 target(s), of them 2 test(s); MANTISSA_CUDA=off
-left out, no NCCL: 1 target(s), of them 1 test(s); needs CUDA's headers
-left out, no cuDNN: 1 target(s), of them 1 test(s); needs CUDA's headers
+expect "left out, no CUDA: 3 target(s), including 2 test(s); MANTISSA_CUDA=off
+left out, no NCCL: 1 target(s), including 1 test(s); needs CUDA's headers
+left out, no cuDNN: 1 target(s), including 1 test(s); needs CUDA's headers
 $slow" no //...
 expect "" no //third_party/...
 expect "$slow" no //:all -//:cuda_test -//:gpu_test -//:kernels -//:nccl_test -//:cudnn_test
@@ -80,7 +80,7 @@ chmod +x "$TEST_TMPDIR/cuda/bin/nvcc"
 touch "$TEST_TMPDIR"/cuda/{lib64/libcudart_static.a,include/{nccl,cuda_runtime,nvtx3/nvToolsExt}.h}
 echo '#define CUDART_VERSION 13000' >"$TEST_TMPDIR/cuda/include/cuda_runtime_api.h"
 export MANTISSA_CUDA=on CUDA_HOME=$TEST_TMPDIR/cuda CUDNN_HOME=
-expect "left out, for a GPU: 1 test(s), built only; tools/gpu_check runs them" yes //:gpu_test //:long_test
+expect "left out, need a GPU: 1 test(s), only built; tools/gpu_check runs them" yes //:gpu_test //:long_test
 said=$("$left_out" yes //...)
-[[ "$said" != *"no CUDA"* && "$said" != *"no NCCL"* && "$said" != *slow* ]] || fail "said of a build with CUDA and NCCL: $said"
+[[ "$said" != *"no CUDA"* && "$said" != *"no NCCL"* && "$said" != *slow* ]] || fail "with CUDA and NCCL it printed: $said"
 echo "left_out_test: passed"

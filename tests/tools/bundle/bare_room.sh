@@ -1,5 +1,5 @@
 #!/bin/sh
-# What bundle_test.sh runs in its bare room, where there is this shell and no other program: bare_room.sh BUNDLE RESULTS
+# Runs inside the bare room of bundle_test.sh, which has this shell and no other program: bare_room.sh BUNDLE RESULTS
 set -eu
 bundle=$1
 results=$2 # the beginning of the names of all folders and files that are written

@@ -1,10 +1,10 @@
 #!/bin/bash
-# Makes a bundle and runs it where nothing else is: bundle_test.sh BUNDLE_TOOL PROGRAM
+# Makes a bundle and runs it in an otherwise empty root folder: bundle_test.sh BUNDLE_TOOL PROGRAM
 #
-# The place is a root folder that holds glibc, /bin/sh and the bundle: no /etc, no other program, no other library. What runs
-# there is bare_room.sh, as a user without name or home, in namespaces of its own: loopback is the only network, and the mounts
-# (/proc, /sys, /dev) are seen by nobody else and end with it. Needs root or unprivileged user namespaces; where the kernel or a
-# container gives neither, the test is reported as skipped.
+# The folder has glibc, /bin/sh and the bundle: no /etc, no other program or library. bare_room.sh runs there as a user without
+# name or home, in namespaces of its own: loopback is the only network, and the mounts (/proc, /sys, /dev) are private and end
+# with it. This needs root or unprivileged user namespaces. If the kernel or a container provides neither, the test reports that
+# it was skipped.
 set -euo pipefail
 PATH+=:/usr/sbin:/sbin # Bazel leaves them out
 
@@ -77,7 +77,7 @@ cp -L "$(dirname "$script")/bare_room.sh" "$room/"
 head -c 100000 "$script" "$(dirname "$script")/bare_room.sh" "$bundle_tool" >"$room/text"
 
 "$bundle_tool" --program "$program" --output "$room/opt/mantissa"
-! grep -aqF libcudnn.so "$program" || grep -q "^cuDNN is not here" "$room/opt/mantissa/README" ||
+! grep -aqF libcudnn.so "$program" || grep -q "^cuDNN is not included" "$room/opt/mantissa/README" ||
   fail "the README does not say that there is no cuDNN"
 [[ $(find "$room/opt/mantissa" -type l | wc -l) == 0 ]] || fail "a bundle with links does not survive every way of copying"
 
@@ -103,6 +103,6 @@ ln -s "$room/opt/third/bin/mantissa" "$room/mantissa"
 echo "==== an output folder that is no bundle is refused, and left as it was"
 echo precious >"$room/results/file"
 if "$bundle_tool" --program "$program" --output "$room/results" 2>"$room/refusal"; then fail "wrote over a folder of something else"; fi
-grep -q 'not a bundle' "$room/refusal" || fail "refused for another reason: $(cat "$room/refusal")"
+grep -q 'is not a bundle' "$room/refusal" || fail "refused for another reason: $(cat "$room/refusal")"
 [[ $(cat "$room/results/file") == precious ]] || fail "the refused folder has changed"
 echo "bundle_test: passed"

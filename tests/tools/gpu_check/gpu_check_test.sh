@@ -1,5 +1,5 @@
 #!/bin/bash
-# What tools/gpu_check makes of programs that pass, fail, skip, crash and hang, of a sanitizer, and of a machine without a GPU:
+# tools/gpu_check with programs that pass, fail, skip, crash and hang, with a sanitizer, and without a GPU:
 # gpu_check_test.sh EMULATED_PROGRAM PROGRAM ROW_KINDS KERNEL_TEST
 set -euo pipefail
 emulated=$1
@@ -86,11 +86,11 @@ grep -q 'nothing was checked: device: cuda cannot be used: ' "$TEST_TMPDIR/error
 
 echo "==== a command line that is wrong"
 run_check 2 --only kernel
-expect_line errors "gpu_check: --only: no group is named 'kernel'; .*"
+expect_line errors "gpu_check: --only: unknown group 'kernel'; .*"
 run_check 2 --limit soon
 run_check 2 --nccl "$TEST_TMPDIR"
 run_check 2 --from "$TEST_TMPDIR"
 run_check 2 --pack
 run_check 1 --pack "$TEST_TMPDIR"
-expect_line errors 'gpu_check: .* holds something that is not a pack: name another folder'
+expect_line errors 'gpu_check: .* is not a pack and not empty: choose another folder'
 echo "gpu_check_test: passed"

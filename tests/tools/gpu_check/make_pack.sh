@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the tests of tools/gpu_check: make_pack FOLDER PROGRAM makes a pack by hand, to be run in place of what --pack
-# makes: the emulated GPU, or none, in place of a real one.
+# Sourced by the tests of tools/gpu_check. make_pack FOLDER PROGRAM makes a pack like that of --pack, with the emulated GPU or
+# none in place of a real one.
 
 fail() {
   echo "gpu_check: $*" >&2

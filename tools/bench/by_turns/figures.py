@@ -1,4 +1,4 @@
-"""From times of rounds to what is told about them."""
+"""Figures from the times of rounds."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ def spread(values, decimals):
 
 
 def ratios(others, ours):
-    """Round by round, how many times as fast ours is: time of the other program by time of ours."""
+    """Speed of ours relative to the other program, round by round: its time by ours."""
     return [other / own for other, own in zip(others, ours, strict=True)]
 
 
@@ -22,13 +22,13 @@ def rates(flops_per_step, step_ms):
 
 
 def shares(flops_per_step, step_ms, peaks):
-    """Per cent of the peak, by round. peaks: FLOP/s as measured in the rounds; the highest counts, since one that was
-    disturbed would flatter the programs."""
+    """Per cent of the peak, by round. peaks: FLOP/s measured in the rounds. The highest counts, since a disturbed
+    measurement would flatter the programs."""
     return [100.0 * 1e3 * flops_per_step / ms / max(peaks) for ms in step_ms]
 
 
 def largest_difference(losses, others, steps):
-    """Absolute, over the first steps. ValueError if there are fewer or if one is not a number."""
+    """Largest absolute difference over the first steps. ValueError for fewer steps or a loss that is not finite."""
     if min(len(losses), len(others)) < steps:
         raise ValueError(f"expected losses of {steps} steps, got {len(losses)} and {len(others)}")
     differences = [abs(a - b) for a, b in zip(losses[:steps], others[:steps])]
@@ -38,18 +38,19 @@ def largest_difference(losses, others, steps):
 
 
 def loss_bound(model, dtype):
-    """How far apart rounding alone may take the losses (nats) of two programs that do the same work.
+    """Largest difference (nats) that rounding alone can make between the losses of two programs with the same work.
 
-    One rounding changes a value by up to u relatively; N independent ones on its way add up to sqrt(N) u. What differs
-    between two programs has the errors of both: sqrt(2) as much. Logits are not larger than the ln V nats that tell the
-    tokens of a vocabulary apart. Both take the same steps to first order: what AdamW makes of gradients that are off in
-    random directions is seen by a loss in second order only.
+    One rounding changes a value by up to u relatively; N independent roundings add up to sqrt(N) u. The difference of two
+    programs has the errors of both: a factor of sqrt(2). Logits are at most the ln V nats that distinguish the tokens of
+    a vocabulary. Both programs take the same steps to first order: gradient errors in random directions change a loss only
+    in second order after AdamW.
 
-    bf16, u = 2^-8, and fp16, u = 2^-11: N = 13 in a block (norm 1, weight and result of qkv, probabilities, attention, weight and result of its
-    projection; norm 2, weight and result of up, gelu, weight and result of down) and 4 around them. The loss's derivative
-    by a token's logits has a norm of at most sqrt(2), and errors of different tokens are independent: sqrt(2 / tokens).
-    fp32, u = 2^-24: each of the additions of a sum rounds, so N is the length of all sums on the way, forward and
-    backward. Approximations of exp and tanh err alike for all tokens, so nothing is gained from their number.
+    bf16, u = 2^-8, and fp16, u = 2^-11: N = 13 in a block (norm 1, weight and result of qkv, probabilities, attention,
+    weight and result of its projection; norm 2, weight and result of up, gelu, weight and result of down) and 4 around
+    them. The loss's derivative by a token's logits has a norm of at most sqrt(2), and errors of different tokens are
+    independent: sqrt(2 / tokens).
+    fp32, u = 2^-24: each addition of a sum rounds, so N is the length of all sums, forward and backward. Approximations
+    of exp and tanh have the same error for all tokens, so more tokens do not average it out.
     """
     logit = math.log(model.vocab)
     if dtype in UNIT_ROUNDOFF:

@@ -1,9 +1,9 @@
-"""A program that runs rounds of work when it is told to, and takes nothing from the machine in between.
+"""A program that runs rounds of work on request and uses no CPU in between.
 
-Protocol, on the standard streams of each process that was started: it prepares, prints "ready: yes", and for each line
-"round" that it reads runs a round and prints "ready: yes" again, the first process "step_ms: NUMBER" before. At "end" it
-ends; the first one prints before what it knows, in lines "key: values". Between rounds all its processes are stopped (SIGSTOP): neither OpenMP's nor MPI's
-waiting threads can spin then, whatever their settings are, and whoever has the turn has the machine.
+Protocol, on the standard streams of each started process: the process prepares and prints "ready: yes". For each line
+"round" it runs a round and prints "ready: yes" again; the first process prints "step_ms: NUMBER" before. At "end" it ends;
+the first process prints its results before, in lines "key: values". Between rounds all its processes are stopped
+(SIGSTOP), so that waiting threads of OpenMP and MPI cannot spin and the other program has the machine.
 """
 
 import os
@@ -13,16 +13,16 @@ import subprocess
 import threading
 import time
 
-LAUNCHERS = {"mpirun", "orterun", "prterun", "orted", "prted"}  # not counted: the work is done by what they start
+LAUNCHERS = {"mpirun", "orterun", "prterun", "orted", "prted"}  # not counted: their children do the work
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class JobError(Exception):
-    """A program that cannot be measured; the text says why."""
+    """A program that cannot be measured; the text gives the reason."""
 
 
 class Process:
-    """What /proc says of a process; OSError once it is gone."""
+    """Facts from /proc about a process; OSError if it is gone."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -33,22 +33,22 @@ class Process:
         self.cpu_seconds = (int(fields[11]) + int(fields[12])) / TICKS
 
     def peak_bytes(self):
-        """The most memory that was resident at once."""
+        """Peak of the resident memory."""
         with open(f"/proc/{self.pid}/status") as file:
             for line in file:
                 if line.startswith("VmHWM:"):
                     return 1024 * int(line.split()[1])
-        return 0  # it has ended, and nobody has asked for its status yet
+        return 0  # a zombie
 
 
 class Job:
     def __init__(self, name, commands, log, limit_s=600):
-        """commands: of each process, (arguments, environment that is added). log: a file for what
-        goes to standard error. limit_s: of a start or a round."""
+        """commands: (arguments, added environment) for each process. log: file for standard error. limit_s: time limit of
+        a start or a round."""
         self.name, self.commands, self.log, self.limit_s = name, commands, log, limit_s
-        self.processes, self.lines = [], []  # lines: what each has printed and was not read yet, None at the end
+        self.processes, self.lines = [], []  # lines: unread output of each process, None at its end
         self.peak_bytes = 0
-        self.idle_cpu_seconds = 0.0  # taken between rounds, when nothing should be
+        self.idle_cpu_seconds = 0.0  # used between rounds; should be 0
         self._cpu_when_paused = None
 
     def __enter__(self):
@@ -58,7 +58,7 @@ class Job:
         self.kill()
 
     def start(self):
-        """Until it is ready for the first round."""
+        """Starts the processes and waits until they are ready for the first round."""
         with open(self.log, "w") as log:
             for arguments, environment in self.commands:
                 process = subprocess.Popen(
@@ -77,7 +77,7 @@ class Job:
         self._pause()
 
     def round(self):
-        """Runs one; milliseconds of a step."""
+        """Runs a round. Returns milliseconds per step."""
         self._resume()
         self._tell("round")
         values = self._until_ready()
@@ -87,7 +87,7 @@ class Job:
         return float(values["step_ms"])
 
     def end(self):
-        """Ends it; what it printed last, by key."""
+        """Ends the program. Returns its last output by key."""
         self._resume()
         self._tell("end")
         values, deadline = {}, time.monotonic() + self.limit_s
@@ -110,11 +110,11 @@ class Job:
                 if stream:
                     try:
                         stream.close()
-                    except OSError:  # what was written last did not arrive
+                    except OSError:  # the last write did not arrive
                         pass
 
     def _members(self):
-        """All its processes: those of the sessions that were started."""
+        """All processes of the started sessions."""
         sessions = {process.pid for process in self.processes}
         for entry in os.listdir("/proc"):
             if entry.isdigit():
@@ -178,7 +178,7 @@ class Job:
             values[key] = text
 
     def _until_ready(self):
-        """What the first process has printed until all are."""
+        """Waits until all processes are ready. Returns the output of the first one by key."""
         deadline = time.monotonic() + self.limit_s
         printed = []
         for lines in self.lines:
@@ -191,8 +191,8 @@ class Job:
         return printed[0]
 
     def _reason(self):
-        """The last line that it left in its log, where programs say why they end."""
+        """The last line of its log, in which programs state why they end."""
         with open(self.log, errors="replace") as file:
             lines = [line.strip() for line in file if line.strip()]
-        own = [line for line in lines if line.startswith(("step:", "gpt2_torch:"))]  # mpirun has the last word otherwise
+        own = [line for line in lines if line.startswith(("step:", "gpt2_torch:"))]  # not those of mpirun
         return f"{self.name}: {(own or lines or ['ended and said nothing'])[-1]}"

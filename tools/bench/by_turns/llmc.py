@@ -1,4 +1,4 @@
-"""llm.c's CPU program: the speed it was published with here, or its own, where there is one to be timed."""
+"""Speed of llm.c's CPU program: cited, or timed if the program is given."""
 
 import os
 import re
@@ -7,8 +7,8 @@ import subprocess
 
 from by_turns.job import JobError
 
-# Seconds a step of GPT-2 124M, 4 x 64 tokens, 2 threads, on another machine of this kind (2 cores Zen 4, AVX512_BF16):
-# measured once, not in this run. With a BLAS swapped in it needs 1.4 s.
+# Seconds per step of GPT-2 124M, 4 x 64 tokens, 2 threads, measured once on another machine of this kind (2 cores Zen 4,
+# AVX512_BF16). With another BLAS it needs 1.4 s.
 CITED_SECONDS = 4.2
 STEP = re.compile(r"^step \d+: .*took ([0-9.]+) ms")
 TIMED_STEPS = 8  # after the first
@@ -26,7 +26,7 @@ def compare_with_timed(seconds, timed):
 
 
 def time_program(path, threads, limit_s):
-    """Seconds of a step of train_gpt2 (median), run in its own folder, where it looks for weights and data."""
+    """Median seconds per step of train_gpt2, run in its own folder, which has its weights and data."""
     path = os.path.realpath(path)
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     command = ["timeout", str(limit_s), path]

@@ -1,4 +1,4 @@
-"""Rows as tables in Markdown."""
+"""Rows as Markdown tables."""
 
 import statistics
 
@@ -10,7 +10,7 @@ HEADER = (
 )
 
 
-# Options that name places of one machine: nobody repeats a measurement by them.
+# Options that name places of one machine; others cannot repeat them.
 PLACES = ("--output", "--venv", "--python", "--programs", "--llmc")
 
 
@@ -26,7 +26,7 @@ def command_line(arguments):
 
 
 def clean(text):
-    """As it may stand in a cell."""
+    """Text that can stand in a cell."""
     return text.replace("|", "/")
 
 
@@ -76,7 +76,7 @@ def torch_lines(rows):
 
 
 def alone_lines(rows):
-    """What two ranks reach of two threads, sharded state of replicated, and fp16 of fp32."""
+    """Two ranks relative to two threads, sharded to replicated state, and fp16 to fp32."""
     for row in rows:
         times = {program.name: program.step_ms for program in row.programs}
         if not all(times.values()):
@@ -94,7 +94,7 @@ def alone_lines(rows):
 
 
 def whole(heading, rows, alone, llmc_text, instructions, rounds, compared_steps):
-    """All of it."""
+    """The whole report."""
     every = rows + alone
     idle = max((program.idle_cpu_seconds for row in every for program in row.programs), default=0.0)
     parts = [

@@ -1,4 +1,4 @@
-"""One row of the tables: several programs that do the same work, measured by turns."""
+"""A row of the tables: several programs with the same work, measured by turns."""
 
 import subprocess
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from by_turns.job import Job, JobError
 
 @dataclass
 class Measured:
-    """What became of one program."""
+    """Results of one program."""
 
     name: str
     step_ms: list = field(default_factory=list)  # by round
@@ -17,7 +17,7 @@ class Measured:
     flops_per_step: float = 0.0
     peak_bytes: int = 0
     idle_cpu_seconds: float = 0.0
-    problem: str = ""  # why it was not measured
+    problem: str = ""  # why it could not be measured
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Row:
     tried: list = field(default_factory=list)  # PyTorch's variants: (description, milliseconds or reason)
     chosen: str = ""
     problems: list = field(default_factory=list)  # why the row does not count
-    difference: float = None  # the largest of losses against the first program, nats
+    difference: float = None  # largest difference of losses from the first program, nats
 
     @property
     def title(self):
@@ -38,7 +38,7 @@ class Row:
 
 
 class PeakMeter:
-    """Measures the peak of as many threads as a row uses."""
+    """Measures the peak with as many threads as a row uses."""
 
     def __init__(self, program, dtype, threads):
         self.command = [str(program), dtype, str(threads)]
@@ -54,8 +54,8 @@ class PeakMeter:
 
 
 def take_turns(row, commands, peak, work, rounds, limit_s, say):
-    """commands: {name of a program: those of its Job}. Starts all programs and lets them run a round each, in turns; fills in
-    the row. A program that fails takes no further part, and its reason stands in the row."""
+    """Starts all programs, lets them run rounds in turn, and fills in the row. commands: {program: commands of its Job}. A
+    program that fails takes no further part; the row has the reason."""
     jobs = {}
     programs = {program.name: program for program in row.programs}
 
@@ -99,13 +99,13 @@ def take_turns(row, commands, peak, work, rounds, limit_s, say):
 
 
 def judge(row, compared_steps):
-    """Adds to row.problems whatever makes the programs incomparable: other work, other losses."""
+    """Adds to row.problems what makes the programs incomparable: different work or losses."""
     expected = row.model.flops_per_step()
     first = row.programs[0]
     for program in row.programs:
         if program.problem:
             row.problems.append(program.problem)
-        elif abs(program.flops_per_step / expected - 1.0) > 1e-6:  # of the six digits that are printed
+        elif abs(program.flops_per_step / expected - 1.0) > 1e-6:  # six digits are printed
             row.problems.append(f"{program.name}: {program.flops_per_step} FLOP a step, expected {expected}")
     others = [program for program in row.programs[1:] if not program.problem]
     if first.problem or not others:

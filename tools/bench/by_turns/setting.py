@@ -1,4 +1,4 @@
-"""What a run needs on this machine, and what is told about it: programs, PyTorch, libraries, processor."""
+"""Requirements of a run, and the description of the machine: programs, PyTorch, libraries, processor."""
 
 import datetime
 import glob
@@ -22,7 +22,7 @@ VERSION = "import torch; print(torch.__version__)"
 
 
 class SettingError(Exception):
-    """Something that a run needs is not there; the text says what to do."""
+    """A requirement is missing; the text says what to do."""
 
 
 def say(text):
@@ -30,7 +30,7 @@ def say(text):
 
 
 def output_of(*command):
-    """What it prints, or None if it cannot be run or fails."""
+    """Output of the command, or None if it cannot run or fails."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
     except OSError:
@@ -53,7 +53,7 @@ def cache_folder():
 
 
 def build_programs():
-    """The folder of step and fma_peak."""
+    """Builds step and fma_peak. Returns their folder."""
     say("building //tools/bench:step and //tools/bench:fma_peak")
     require_success("setting up", ROOT / "tools/setup")
     require_success("building", "bazel", "build", "-c", "opt", "//tools/bench:step", "//tools/bench:fma_peak")
@@ -70,7 +70,7 @@ def require_programs(folder):
 
 
 def make_venv(folder):
-    """The Python of a virtual environment with the newest PyTorch that pip finds. What is there stays."""
+    """The Python of a virtual environment with the newest PyTorch of pip. Keeps an existing one."""
     python = folder / "bin/python"
     if not python.exists():
         say(f"making a virtual environment in {folder}")
@@ -82,7 +82,7 @@ def make_venv(folder):
 
 
 def torch_version(python):
-    """SettingError if it has none."""
+    """Version of torch. SettingError if it cannot be imported."""
     version = output_of(python, "-c", VERSION)
     if version is None:
         raise SettingError(f"torch not importable by {python}: give --venv DIR, or --no-torch to measure mantissa alone")
@@ -90,14 +90,14 @@ def torch_version(python):
 
 
 def import_gib(python):
-    """Memory of a process that has imported torch and does nothing."""
+    """Memory of a process that only imports torch."""
     text = output_of(python, "-c", "import torch; print(open('/proc/self/status').read())") or ""
     return next((int(line.split()[1]) / 2**20 for line in text.splitlines() if line.startswith("VmHWM:")), math.nan)
 
 
 def find_libraries(download):
-    """Paths by name, None for what is not there. download: whether Debian's packages may be fetched into the cache, where
-    they are unpacked; nothing is installed."""
+    """Paths by name, None for missing ones. download: Debian packages may be downloaded and unpacked in the cache; nothing
+    is installed."""
     unpacked = cache_folder() / "debian"
     folders = ["/usr/lib/*-linux-gnu", "/usr/lib64", "/usr/local/lib", f"{unpacked}/usr/lib/*-linux-gnu"]
 
@@ -121,7 +121,7 @@ def find_libraries(download):
 
 
 def debian_python():
-    """Debian's Python with Debian's PyTorch, which multiplies with OpenBLAS. SettingError if it has none."""
+    """Debian's Python with Debian's PyTorch, which uses OpenBLAS. SettingError if it is not installed."""
     if output_of("/usr/bin/python3", "-c", VERSION) is None:
         raise SettingError("--debian-torch: /usr/bin/python3 has no torch: apt-get install python3-torch libopenblas0-pthread")
     return "/usr/bin/python3"
@@ -142,7 +142,7 @@ def describe_machine():
 
 
 def describe_programs(given):
-    """given: whether the programs were not built from this tree."""
+    """given: the programs were not built from this tree."""
     commit = output_of("git", "-C", str(ROOT), "rev-parse", "--short=12", "HEAD") or "unknown"
     changed = " with uncommitted changes" if output_of("git", "-C", str(ROOT), "status", "--porcelain") else ""
     compiler = (output_of("g++", "-dumpfullversion") or "unknown").strip()

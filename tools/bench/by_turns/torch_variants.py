@@ -1,4 +1,4 @@
-"""PyTorch at its best: the settings that are tried for a row, and the search for the fastest of them."""
+"""Settings of PyTorch that are tried for a row, and the search for the fastest ones."""
 
 import os
 import socket
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from by_turns.job import Job, JobError
 
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "gpt2_torch.py")
-TUNED_GLIBC = {  # no mapping and unmapping of large blocks: each step finds its memory where the last one left it
+TUNED_GLIBC = {  # keeps large blocks mapped, so that each step reuses the memory of the last one
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
     "MALLOC_TOP_PAD_": str(64 << 20),
     "MALLOC_ARENA_MAX": "1",
 }
-# A trial that takes so many times as long as the best one so far is given up. Without oneDNN, bf16 takes 25 times.
+# A trial is stopped after this multiple of the best time so far. Without oneDNN, bf16 takes 25 times as long.
 HOPELESS = 5
-START_SECONDS = 60  # without torch.compile, much more than imports and weights take
+START_SECONDS = 60  # without torch.compile; much more than imports and weights need
 JEMALLOC = {"MALLOC_CONF": "thp:always,dirty_decay_ms:-1,muzzy_decay_ms:-1"}
 
 
@@ -24,14 +24,14 @@ class Choice:
     """One setting of one kind."""
 
     name: str
-    options: tuple = ()  # of gpt2_torch.py
+    options: tuple = ()  # options of gpt2_torch.py
     environment: dict = field(default_factory=dict)
     preload: str = ""  # a library
 
 
 def kinds(dtype, setup, libraries, name, python, search):
-    """{kind: choices}, the first choice of each being the start of the search. libraries: paths by name, of those that are
-    there. name: of the PyTorch that `python` has. torch.compile comes last: it alone costs a minute a trial."""
+    """{kind: choices}. The search starts from the first choice of each kind. libraries: paths by name. name: the PyTorch of
+    `python`. torch.compile comes last, since its trials take a minute each."""
     preload = {library: path for library, path in libraries.items() if path}
     full, modern = search == "full", " 1." not in name  # PyTorch 1 has no torch.compile, SDPA and fused AdamW
     choices = {
@@ -54,7 +54,7 @@ def kinds(dtype, setup, libraries, name, python, search):
     if "tcmalloc" in preload:
         choices["malloc"].append(Choice("tcmalloc", preload=preload["tcmalloc"]))
     for library in ("OpenBLAS (OpenMP)", "OpenBLAS (pthreads)"):
-        if library in preload and modern and (full or dtype == "fp32"):  # in front of the MKL within PyTorch's library
+        if library in preload and modern and (full or dtype == "fp32"):  # takes the place of PyTorch's own MKL
             threads = {"OPENBLAS_NUM_THREADS": str(setup.threads)}
             choices["BLAS"].append(Choice(library, environment=threads, preload=preload[library]))
     if setup.cores > 1:
@@ -89,10 +89,10 @@ def free_port():
 
 
 def torch_commands(start, model, dtype, setup, chosen, *more):
-    """For a Job. start: what `step --export` wrote. chosen: {kind: Choice}. more: further arguments."""
+    """Commands for a Job. start: the file of `step --export`. chosen: {kind: Choice}. more: further arguments."""
     environment = {
         "OMP_NUM_THREADS": str(setup.threads),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of processes that stays
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # no pool of processes
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     options, preload = [], []
@@ -110,7 +110,7 @@ def torch_commands(start, model, dtype, setup, chosen, *more):
     commands, port = [], str(free_port())
     for rank in range(setup.ranks):
         job = {"RANK": str(rank), "WORLD_SIZE": str(setup.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        if environment.get("OMP_PROC_BIND"):  # each rank has cores of its own
+        if environment.get("OMP_PROC_BIND"):  # own cores for each rank
             first = rank * setup.threads
             job["OMP_PLACES"] = f"{{{first}}}:{setup.threads}"
         commands.append((arguments, {**environment, **job, "GLOO_SOCKET_IFNAME": "lo"}))
@@ -122,9 +122,9 @@ def describe(chosen):
 
 
 def find_fastest(choices, time_of, say):
-    """Tries for one kind after the other what it offers, each with the best of the kinds before, and keeps what is
-    fastest. time_of(chosen, best): milliseconds of a step, best being those of the fastest so far or None; JobError if
-    it cannot run. Returns (chosen or None if nothing runs, [(description, milliseconds or reason)])."""
+    """Tries the choices of one kind after the other, with the best choices of earlier kinds. time_of(chosen, best):
+    milliseconds per step, with those of the fastest so far or None; JobError if it cannot run. Returns (chosen or None if
+    nothing runs, [(description, milliseconds or reason)])."""
     chosen = {kind: offered[0] for kind, offered in choices.items()}
     tried, best = [], None
 
@@ -148,14 +148,14 @@ def find_fastest(choices, time_of, say):
 
 
 def patience(chosen, best_ms, steps, limit_s):
-    """Seconds to wait for a trial that makes so many steps before it is ready. A compiler may take its time."""
+    """Seconds to wait for a trial that runs so many steps before it is ready. Compilation has the full limit."""
     if best_ms is None or chosen["compile"].name != "eager":
         return limit_s
     return min(limit_s, START_SECONDS + HOPELESS * steps * 1e-3 * best_ms)
 
 
 def time_variant(commands, log, rounds, limit_s):
-    """Milliseconds of a step: the fastest of a few, which is what the variant can do."""
+    """Milliseconds per step: the fastest of some rounds."""
     with Job("PyTorch", commands, log, limit_s) as job:
         job.start()
         times = [job.round() for _ in range(rounds)]
