@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "core/ops/activation.h"
-#include "core/ops/attention.h"
 #include "core/ops/add.h"
+#include "core/ops/attention.h"
 #include "core/ops/embedding.h"
 #include "core/ops/linear.h"
 #include "core/ops/norm.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/backend/backend.h"
-#include "core/tensor/tensor.h"
 #include "core/tensor/stream.h"
+#include "core/tensor/tensor.h"
 
 namespace mantissa {
 

@@ -11,12 +11,11 @@ enum class Fp32Math : uint8_t { kFull, kTf32 };
 
 // How to choose among the kernels that a library has for a product. They add in different orders.
 //
-// kTimed: the fastest in a short test at the first use of a shape. The test is repeated up to twice if its times scatter
-// by more than 10 %, as on a GPU that others use; if they still do, the library's own first choice is taken. The choice
-// is kept on disk, so that all ranks of a machine and later runs choose alike. If no folder is writable, two runs may
-// differ in the last bits.
-// kDeterministic: the library's own first choice. No measurement decides, so that the same GPU model and library
-// version give the same bits in every process and on every machine.
+// kTimed: the fastest in a short test at the first use of a shape. The test is repeated up to twice if its times
+// scatter by more than 10 %, as on a GPU that others use; if they still do, the library's own first choice is taken.
+// The choice is kept on disk, so that all ranks of a machine and later runs choose alike. If no folder is writable, two
+// runs may differ in the last bits. kDeterministic: the library's own first choice. No measurement decides, so that the
+// same GPU model and library version give the same bits in every process and on every machine.
 enum class GemmSelection : uint8_t { kTimed, kDeterministic };
 
 // Whether products of 8-bit operands run natively (Backend::fp8_gemm_support()). kEmulated: never.

@@ -9,8 +9,8 @@
 //   kName             the name of the kernel in profiles and recordings;
 //   operands(args)    pointers to all of its tensors, in a fixed order.
 // Its args.h also declares check_args(), run() for each device and, if the defaults below do not fit, work_of() and
-// variant_of(). check_args() throws ContractError if operands do not fit together. It reads shapes, dtypes and settings,
-// never device memory.
+// variant_of(). check_args() throws ContractError if operands do not fit together. It reads shapes, dtypes and
+// settings, never device memory.
 #pragma once
 
 #include <array>
@@ -55,7 +55,8 @@ void dispatch(DType a, DType b, DType c, F&& f) {
 // The limit of an operation's speed: this device's arithmetic and memory, or something else (links, other ranks).
 enum class Bound : uint8_t { kDevice, kOther };
 
-// FLOP: matrix products, including the two (forward) or five (backward) products inside attention. A multiply-add counts
+// FLOP: matrix products, including the two (forward) or five (backward) products inside attention. A multiply-add
+// counts
 // 2. Every other kernel is bound by memory and counts 0.
 // Bytes: each operand once if it is read and once if it is written. This is the least traffic that the operation needs,
 // with cold caches and without reading anything twice.

@@ -77,7 +77,8 @@ TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
     // Unit roundoffs; 0 where nothing is rounded. A 16-bit value below the normal range has an absolute error instead.
     const double unit_wire = wire ? info(format_of(config().wire)).epsilon / 2 : 0.0;
     const double unit_sum = config().accumulation == Accumulation::kWire && wire ? unit_wire : 0x1p-24;
-    const double tiny = wire ? info(format_of(config().wire)).min_subnormal / 2 / wire_scale(config(), ranks()).before : 0.0;
+    const double tiny =
+        wire ? info(format_of(config().wire)).min_subnormal / 2 / wire_scale(config(), ranks()).before : 0.0;
     const bool gathered = wire && config().sharding == Sharding::kReplicated;
     int64_t outside = 0;
     rank.for_each_result([&](int parameter, int64_t element, float value) {

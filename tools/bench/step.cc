@@ -27,12 +27,12 @@
 #include "tools/bench/product_rates.h"
 #include "tools/bench/recompute_rounds.h"
 #include "tools/config/validation.h"
-#include "tools/train/launch.h"
-#include "tools/train/threads.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/statistics.h"
+#include "tools/train/launch.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/speed.h"
+#include "tools/train/statistics.h"
+#include "tools/train/threads.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
@@ -167,8 +167,8 @@ void measure_on_demand(const Request& request, Session& session, TrainStep& step
 }
 
 void measure(const Request& request, Session& session, TrainStep& step, int threads) {
-  const SpeedContext speed = measure_speed_context(session.config, session.device, session.runtime,
-                                                   session.communicator);
+  const SpeedContext speed =
+      measure_speed_context(session.config, session.device, session.runtime, session.communicator);
   std::vector<double> losses, step_ms, ceilings, shares;
   run_steps(session, step, request.warm_up, losses);  // builds primitives, chooses products, captures, touches memory
   for (int round = 0; round < request.rounds; ++round) {

@@ -5,10 +5,10 @@
 #include <sstream>
 
 #include "core/base/log.h"
-#include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/dry_run.h"
+#include "tools/train/run_state.h"
 
 namespace mantissa {
 namespace {

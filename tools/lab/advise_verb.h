@@ -1,5 +1,5 @@
-// `mantissa advise`: how fast a model would train in which precision, on a device that need not be present; and plans of
-// precision under a budget.
+// `mantissa advise`: how fast a model would train in which precision, on a device that need not be present; and plans
+// of precision under a budget.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,8 +8,8 @@
 
 namespace mantissa {
 
-// Adds the options of the verb to its command. The result runs the verb: prints the advice to standard output, writes the
-// files, and returns the exit code.
+// Adds the options of the verb to its command. The result runs the verb: prints the advice to standard output, writes
+// the files, and returns the exit code.
 std::function<int()> add_advise_options(CLI::App& advise);
 
 }  // namespace mantissa

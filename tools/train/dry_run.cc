@@ -41,8 +41,8 @@ class DryRanks final : public Communicator {
   }
   SharedRows rows_of_all(const Tensor& mine) const override {
     if (!shares_node_memory()) return {};
-    const auto all = std::make_shared<Storage>(mine.raw(), mine.size_bytes() * static_cast<size_t>(ranks_), Device{},
-                                               nullptr);
+    const auto all =
+        std::make_shared<Storage>(mine.raw(), mine.size_bytes() * static_cast<size_t>(ranks_), Device{}, nullptr);
     return {.rows = Tensor(all, mine.dtype(), Shape{ranks_, mine.numel()}), .stride = mine.numel()};
   }
   // Every rank's bytes are this one's.

@@ -32,8 +32,7 @@ double Evaluation::run() {
     // The last micro-batch is padded with ignored targets, so that the device need not prepare another shape.
     std::vector<int32_t> tokens(static_cast<size_t>(block * context)), targets(tokens.size(), kIgnoredTarget);
     const auto count = static_cast<size_t>(std::min(block, sequences_ - first) * context);
-    batches_.validation(static_cast<uint64_t>(first), std::span(tokens).first(count),
-                             std::span(targets).first(count));
+    batches_.validation(static_cast<uint64_t>(first), std::span(tokens).first(count), std::span(targets).first(count));
     runtime_.backend->upload(tokens.data(), tokens_, *runtime_.stream);
     runtime_.backend->upload(targets.data(), targets_, *runtime_.stream);
     Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation});

@@ -149,8 +149,8 @@ std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> hos
   const std::string obstacle = why_no_nccl(claims, have_nccl, reason);
   if (obstacle.empty()) return create_communicator(kNccl);
   if (host->rank() == 0) {
-    log_warn("comm.backend: auto takes {}, which is slower, because gradients go through host memory: {}",
-             host->name(), obstacle);
+    log_warn("comm.backend: auto takes {}, which is slower, because gradients go through host memory: {}", host->name(),
+             obstacle);
   }
   return host;
 }

@@ -19,9 +19,9 @@ namespace mantissa {
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);
 
 struct ModelRuntime {
-  // `arena_bytes` gives the size of the step arena (dry_run.h); it may depend on the products of 8-bit operands that the
-  // device multiplies itself. Not asked on a backend that computes nothing. A profiler, which must outlive the object,
-  // sees every call of the backend.
+  // `arena_bytes` gives the size of the step arena (dry_run.h); it may depend on the products of 8-bit operands that
+  // the device multiplies itself. Not asked on a backend that computes nothing. A profiler, which must outlive the
+  // object, sees every call of the backend.
   using ArenaBytes = std::function<size_t(Fp8GemmSupport support)>;
   ModelRuntime(const Config& config, std::unique_ptr<Backend> device, const ArenaBytes& arena_bytes,
                StepProfiler* profiler = nullptr);

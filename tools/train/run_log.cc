@@ -109,7 +109,8 @@ void RunLog::begin(const Session& session, const PrecisionSwitch* by_switch) {
   const auto rate = [](double flops) {
     return flops > 0.0 ? fmt::format("{:.2f} TFLOP/s", flops * 1e-12) : std::string("not known");
   };
-  for (const std::string& line : {rounding_summary(config_, *session.runtime.backend), fp32_products_summary(config_)}) {
+  for (const std::string& line :
+       {rounding_summary(config_, *session.runtime.backend), fp32_products_summary(config_)}) {
     if (!line.empty()) log_info("{}", line);
   }
   log_info("{} GEMM peak of all ranks: measured {}, by data sheet {}", config_.precision.compute,

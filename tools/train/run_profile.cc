@@ -43,8 +43,7 @@ std::optional<double> measured(const char* what, Measure measure) {
 
 std::string heading(const std::vector<RankProfile>& ranks, int rank, int warm_up_steps) {
   if (ranks[0].steps == 0) {
-    return fmt::format("no step was profiled: the first {} after a start are not",
-                       warm_up_steps);
+    return fmt::format("no step was profiled: the first {} after a start are not", warm_up_steps);
   }
   const auto step_ms = [](const RankProfile& a, const RankProfile& b) { return a.step_ms < b.step_ms; };
   const auto [least, most] = std::minmax_element(ranks.begin(), ranks.end(), step_ms);

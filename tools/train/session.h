@@ -62,7 +62,8 @@ void require_same_configuration(const Config& config, Communicator& communicator
 
 // log2 of the gradient prescale: a power of two, at most ranks * micro-batches, by which the gradients of backward
 // passes exceed those of the global mean loss. They are then near those of the mean over one micro-batch of one rank,
-// so that 16-bit gradients keep their magnitude for any number of ranks and micro-batches. Unscaling removes it exactly.
+// so that 16-bit gradients keep their magnitude for any number of ranks and micro-batches. Unscaling removes it
+// exactly.
 int gradient_prescale_log2(int64_t ranks, int64_t micro_batches);
 
 // How ranks reach each other's gradients, unless the system refuses the shared memory.

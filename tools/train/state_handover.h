@@ -17,8 +17,8 @@ class HeldState {
   // Copies this rank's shard. Collective.
   explicit HeldState(Session& session);
 
-  // Into a session of the same model and data. Another precision has other shards: every rank is shown the pieces of all
-  // ranks, one of each at a time. Collective.
+  // Into a session of the same model and data. Another precision has other shards: every rank is shown the pieces of
+  // all ranks, one of each at a time. Collective.
   void hand_over(Session& session) const;
 
   // The same numbers without this rank's pieces: for ranks that did not exist when the state was taken.

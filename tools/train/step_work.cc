@@ -50,7 +50,7 @@ void StepWork::load(int64_t step) {
   const std::span<int32_t> tokens(host_tokens_), targets(host_targets_);
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     session_.batches->train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
-                        targets.subspan(index * count, count));
+                            targets.subspan(index * count, count));
   }
   ModelRuntime& runtime = session_.runtime;
   const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(step));

@@ -25,7 +25,8 @@ TrainStep::TrainStep(Session& session, RunProbe* probe)
 std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
   const bool probed = is_probed(next_to_start()), curved = is_curvature_due(next_to_start());
-  if (probed || curved) reports = finish();  // so that the step is not void  // what is found belongs to a step that is not void
+  if (probed || curved)
+    reports = finish();  // so that the step is not void  // what is found belongs to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
   if (curved) curvature_.before();
   Pending started = start(next_to_start());
@@ -79,8 +80,9 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   report.scale = scaler.scale();
   const int64_t applied_steps = s.optimizer.applied_steps() + (pending_ ? 1 : 0);
   report.learning_rate = learning_rate(s.config.optimizer.schedule, applied_steps);
-  UpdatePlan plan = plan_update(s.config.optimizer.adamw, applied_steps, static_cast<double>(scaler.unscale()) / prescale_,
-                                s.clipper.threshold(), report.learning_rate);
+  UpdatePlan plan =
+      plan_update(s.config.optimizer.adamw, applied_steps, static_cast<double>(scaler.unscale()) / prescale_,
+                  s.clipper.threshold(), report.learning_rate);
   plan.step = step;
   s.verdicts.plan(plan);
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);

@@ -88,8 +88,7 @@ void Trainer::count_faults(const StepReport& step) {
   for (const auto& observer : observers_) observer->at_end(*this, Ending::kFaults);
   leave();
   throw FaultError(fmt::format("stopped after {} faults in a row, the last in step {}: {}; {}", faults, step.step + 1,
-                               step.skip_reason(session_.runtime.parameters),
-                               step.advice(session_.scaler.config())));
+                               step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
 }
 
 }  // namespace mantissa

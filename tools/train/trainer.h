@@ -25,7 +25,8 @@ enum class Ending : uint8_t { kDone, kFaults };  // of a run: its last step was 
 
 class Trainer;
 
-// Called on all ranks alike, so that calls may be collective. Observers are called in the order in which they are given.
+// Called on all ranks alike, so that calls may be collective. Observers are called in the order in which they are
+// given.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;

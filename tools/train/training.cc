@@ -62,7 +62,8 @@ void train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, 
   RunState state = checkpoint ? run_state_of(run, *checkpoint) : RunState(run);
   const ResumePoint* resumes_from = checkpoint ? &*checkpoint : nullptr;
   std::optional<Handover> before;
-  while ((before = train_session(run, step, state, before, std::exchange(resumes_from, nullptr), hooks, communicator))) {
+  while (
+      (before = train_session(run, step, state, before, std::exchange(resumes_from, nullptr), hooks, communicator))) {
     step = before->held.numbers().next_step;
   }
 }

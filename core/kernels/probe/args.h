@@ -5,8 +5,8 @@
 
 #include "core/kernels/kernel_args.h"
 #include "core/kernels/quantize/args.h"
-#include "core/quant/probe_records.h"
 #include "core/quant/exponent_histogram.h"
+#include "core/quant/probe_records.h"
 
 namespace mantissa {
 

@@ -6,8 +6,8 @@
 #include "core/cuda/device/elementwise.h"
 #include "core/kernels/probe/args.h"
 #include "core/kernels/quantize/rounding_units.h"
-#include "core/quant/scales.h"
 #include "core/quant/narrow_format.h"
+#include "core/quant/scales.h"
 
 namespace mantissa::cuda {
 namespace {

@@ -7,8 +7,8 @@
 #include "core/kernels/check_args.h"
 #include "core/kernels/probe/args.h"
 #include "core/kernels/quantize/rounding_units.h"
-#include "core/quant/scales.h"
 #include "core/quant/narrow_format.h"
+#include "core/quant/scales.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/probe/probe_cpu.cc"

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "core/kernels/kernel_args.h"
-#include "core/quant/tensor_format.h"
 #include "core/quant/scales.h"
+#include "core/quant/tensor_format.h"
 
 namespace mantissa {
 
@@ -132,8 +132,8 @@ struct FromCodesArgs {
 
 // y (R, C) = the random Hadamard transform of x (R, C), both float, along the rows; R is a multiple of 16. For each
 // column and each 16 rows, y[i] = sum over j of h[i][j] * s[j] * x[j] / 4, with the Sylvester-Hadamard matrix h of +-1
-// and the signs s of core/quant/narrow_format.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with distances
-// 1, 2, 4, 8, one rounding on store. y is not x.
+// and the signs s of core/quant/narrow_format.h. It is orthogonal: a^T b = y(a)^T y(b). Butterflies in fp32 with
+// distances 1, 2, 4, 8, one rounding on store. y is not x.
 struct HadamardArgs {
   static constexpr std::string_view kName = "hadamard";
   Tensor x{}, y{};

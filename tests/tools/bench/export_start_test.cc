@@ -56,9 +56,8 @@ TEST(ExportStart, RefusesWhatIsNotGpt2) {
   const TempFolder folder;
   for (const char* setting :
        {"model.norm=rms_norm", "model.position=rope", "model.tie_head=false", "model.dropout=0.1"}) {
-    EXPECT_NE(
-        error_of([&] { export_start(small_config({setting}), 1, folder.file("x")); }).find("only GPT-2"),
-        std::string::npos)
+    EXPECT_NE(error_of([&] { export_start(small_config({setting}), 1, folder.file("x")); }).find("only GPT-2"),
+              std::string::npos)
         << setting;
   }
   EXPECT_THROW(export_start(small_config(), 1, folder.file("no/folder")), DataError);
@@ -66,7 +65,8 @@ TEST(ExportStart, RefusesWhatIsNotGpt2) {
 
 std::vector<int32_t> tokens_of(int64_t vocab, int64_t sequences) {
   const Config config = parse_config(
-      fmt::format("model: {{layers: 1, width: 32, heads: 2, context: 1024, vocab: {}}}\ndata: {{train: [none]}}\n", vocab),
+      fmt::format("model: {{layers: 1, width: 32, heads: 2, context: 1024, vocab: {}}}\ndata: {{train: [none]}}\n",
+                  vocab),
       "test");
   std::vector<int32_t> tokens(static_cast<size_t>(sequences * 1024)), targets(tokens.size());
   random_batches(config, Objective::kNextToken)->train(0, tokens, targets);

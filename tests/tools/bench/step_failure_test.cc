@@ -27,8 +27,7 @@ TEST(StepFailure, OfAllRanksIsToldOnce) {
 
 // Rank 0 waits for the other one to set up the training.
 TEST(StepFailure, OfOneRankEndsTheOtherThatWaitsForIt) {
-  const Outcome outcome =
-      run_under_mpirun(1, step({}) + " : -np 1 " + step({"--export=/no_such_folder/start"}));
+  const Outcome outcome = run_under_mpirun(1, step({}) + " : -np 1 " + step({"--export=/no_such_folder/start"}));
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("/no_such_folder/start: cannot be written"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("step_ms")));

@@ -117,7 +117,8 @@ TEST(Probes, ArePrintedAsCommaSeparatedValues) {
   const Outcome absent = print({"--role", "wire"});
   EXPECT_EQ(absent.exit_code, 0) << "a role, of which one rank has no rows";
   EXPECT_EQ(lines(absent.output), 1);
-  const Outcome counted = print({"--sql", "SELECT step, count(*) AS rows FROM probes WHERE role = 'fprop' GROUP BY step"});
+  const Outcome counted =
+      print({"--sql", "SELECT step, count(*) AS rows FROM probes WHERE role = 'fprop' GROUP BY step"});
   EXPECT_EQ(counted.exit_code, 0) << counted.output;
   EXPECT_EQ(counted.output.rfind("step,rows\n1,", 0), 0u) << counted.output;
   EXPECT_EQ(lines(counted.output), 1 + 2) << counted.output;

@@ -4,8 +4,8 @@
 
 #include "core/backend/dry_run_backend.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/train/precision_table.h"
 #include "tools/train/dry_run.h"
+#include "tools/train/precision_table.h"
 
 namespace mantissa {
 namespace {
@@ -79,12 +79,12 @@ TEST(RoundingSummary, NativeProductsOfBlocksKeepCodesOfWeights) {
     return predict_memory_table(config, 1, ContributionPath::kExchanged, support);
   };
   const MemoryTable micro = memory_of("mxfp8", Fp8GemmSupport::kMicroScaled),
-                   micro_emulated = memory_of("mxfp8", Fp8GemmSupport::kNone);
+                    micro_emulated = memory_of("mxfp8", Fp8GemmSupport::kNone);
   EXPECT_GT(micro.casts, micro_emulated.casts / 2);
   EXPECT_LT(micro.casts, micro_emulated.casts * 6 / 10);
   EXPECT_LE(micro.activations, micro_emulated.activations);
   const MemoryTable block = memory_of("block", Fp8GemmSupport::kBlockScaled),
-                   block_emulated = memory_of("block", Fp8GemmSupport::kNone);
+                    block_emulated = memory_of("block", Fp8GemmSupport::kNone);
   EXPECT_GT(block.casts, block_emulated.casts);
   EXPECT_LT(block.casts, block_emulated.casts * 101 / 100);
   EXPECT_LE(block.activations, block_emulated.activations);
@@ -96,8 +96,8 @@ TEST(RoundingSummary, NativeProductsKeepLess) {
     const Config config =
         testing::minimal_config({"model.layers=4", "precision.compute=bf16", "precision.recipe=" + recipe});
     const MemoryTable emulated = predict_memory_table(config, 1),
-                      native = predict_memory_table(config, 1, ContributionPath::kExchanged,
-                                                    Fp8GemmSupport::kTensorScaled);
+                      native =
+                          predict_memory_table(config, 1, ContributionPath::kExchanged, Fp8GemmSupport::kTensorScaled);
     EXPECT_LE(native.activations, emulated.activations);
     EXPECT_EQ(native.casts, emulated.casts) << recipe;
     if (recipe == "current") {

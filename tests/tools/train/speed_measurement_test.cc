@@ -30,7 +30,7 @@ std::vector<SpeedContext> measure(int ranks, const std::vector<std::string>& set
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       Session session(config, group.rank(rank));
-      found[static_cast<size_t>(rank)] = 
+      found[static_cast<size_t>(rank)] =
           measure_speed_context(session.config, session.device, session.runtime, session.communicator);
     });
   }

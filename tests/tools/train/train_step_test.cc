@@ -9,8 +9,8 @@
 #include "tests/core/profile/recorded_ranges.h"
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
-#include "tools/train/evaluation.h"
 #include "tools/train/dry_run.h"
+#include "tools/train/evaluation.h"
 #include "tools/train/generator.h"
 #include "tools/train/step_work.h"
 
@@ -250,7 +250,8 @@ TEST(TrainStep, TheArenaIsAsLargeAsTheLargestOfItsPasses) {
   }
 }
 
-// The gradient prescale is a power of two that unscaling takes out: whatever the split, the reported norm is that of the mean loss.
+// The gradient prescale is a power of two that unscaling takes out: whatever the split, the reported norm is that of
+// the mean loss.
 TEST(TrainStep, GradientNormDoesNotDependOnTheSplit) {
   const SmallRun run("step_norm");
   const std::vector<std::string> fp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};

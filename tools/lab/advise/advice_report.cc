@@ -75,13 +75,14 @@ void add_hardware(const Json& hardware, ReportText& text) {
           fmt::format("{}{} {:.1f}", rates.empty() ? "" : ", ", word, hardware["flops"][word].get<double>() * 1e-12);
     }
   }
-  text.line("\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; "
-                  "{:.1f} pJ a byte of memory\n"
-                  "Times are a roofline of the data sheet: no step is faster, real ones are slower. Energy assumes all "
-                  "power in the arithmetic at its peak, plus the traffic of memory; of a rank, without links.",
-                  hardware["title"].get<std::string>(), hardware["source"].get<std::string>(), rates,
-                  figure("memory_bytes") * 1e-9, figure("memory_bandwidth") * 1e-9, figure("link_bandwidth") * 1e-9,
-                  figure("watts"), figure("joules_per_byte") * 1e12);
+  text.line(
+      "\n{} by {}:\n  {} TFLOP/s; memory {:.0f} GB at {:.0f} GB/s; link {:.0f} GB/s one way; {:.0f} W; "
+      "{:.1f} pJ a byte of memory\n"
+      "Times are a roofline of the data sheet: no step is faster, real ones are slower. Energy assumes all "
+      "power in the arithmetic at its peak, plus the traffic of memory; of a rank, without links.",
+      hardware["title"].get<std::string>(), hardware["source"].get<std::string>(), rates, figure("memory_bytes") * 1e-9,
+      figure("memory_bandwidth") * 1e-9, figure("link_bandwidth") * 1e-9, figure("watts"),
+      figure("joules_per_byte") * 1e12);
 }
 
 // Time of a step by operation, and memory of a rank.
@@ -141,9 +142,9 @@ ReportText to_text(const Advice& advice) {
     if (row["configured"] == true) row["name"] = row["name"].get<std::string>() + " *";
   }
   ReportText text;
-  text.line("{}\n\n{}: {:.2f} million parameters, {} tokens a step, {} rank{}\n", advice.verdict,
-                        advice.model, static_cast<double>(advice.parameters) * 1e-6, advice.tokens_per_step,
-                        advice.ranks, advice.ranks == 1 ? "" : "s")
+  text.line("{}\n\n{}: {:.2f} million parameters, {} tokens a step, {} rank{}\n", advice.verdict, advice.model,
+            static_cast<double>(advice.parameters) * 1e-6, advice.tokens_per_step, advice.ranks,
+            advice.ranks == 1 ? "" : "s")
       .table(rows, {{"precision", "name"},
                     {"runs", "runs"},
                     {"ms a step", "step_seconds", in_format("{:.3f}", 1e3)},

@@ -10,11 +10,11 @@
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/config/precision_phases.h"
-#include "tools/train/run_state.h"
 #include "tools/train/checkpoint.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
 #include "tools/train/probe_recorder.h"
-#include "tools/train/dry_run.h"
+#include "tools/train/run_state.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

@@ -11,9 +11,9 @@
 #include "tools/lab/analyze/model_verdict.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/report.h"
+#include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
 #include "tools/train/threads.h"
-#include "tools/train/dry_run.h"
 
 namespace mantissa {
 

@@ -62,10 +62,10 @@ class Recorder final : public TrainObserver {
     Session& session = trainer.session();
     record_.memory = measure_memory_table(session);
     record_.peak_memory_bytes = std::max(record_.peak_memory_bytes, peak_memory(session));
-    const double sent = trainer.is_leader() ? walk_calls(session.config, session.ranks(),
-                                                         session.runtime.backend->fp8_gemm_support())
-                                                  .sent()
-                                            : 0.0;
+    const double sent =
+        trainer.is_leader()
+            ? walk_calls(session.config, session.ranks(), session.runtime.backend->fp8_gemm_support()).sent()
+            : 0.0;
     record_.sent_bytes = all_gather_records(session.communicator, sent)[0];
   }
 
@@ -204,7 +204,7 @@ Config with_seed(Config config, uint64_t seed) {
 void require_trainable(const Config& config, const Communicator& communicator) {
   validate_phases(config);
   validate_for_ranks(config, communicator.size());
-  predict_memory_tables(config, communicator.size(), expected_path(config, communicator));  
+  predict_memory_tables(config, communicator.size(), expected_path(config, communicator));
 }
 
 TrainingRecord run_training(const Config& config, Communicator& communicator) {

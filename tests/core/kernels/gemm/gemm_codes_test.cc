@@ -166,7 +166,8 @@ void expect_native_is_emulated(const CodeProduct& of) {
       const Bound bound = bound_of(a, b, i, j);
       // Scales, the additions of c and bias, and the last rounding.
       const double magnitude = std::abs(expected[at]) + std::abs(static_cast<double>(before[at])) + 4.0;
-      const double rest = 8 * 0x1p-23 * magnitude + 0.5 * info(format_of(of.c_dtype)).epsilon * (std::abs(found[at]) * 1.01);
+      const double rest =
+          8 * 0x1p-23 * magnitude + 0.5 * info(format_of(of.c_dtype)).epsilon * (std::abs(found[at]) * 1.01);
       ASSERT_NEAR(found[at], expected[at], (bound.native + bound.emulated) / divisor + rest) << i << ", " << j;
     }
   }

@@ -1,7 +1,7 @@
 #include "tools/lab/advise/calls/step_walk.h"
 
-#include "comm/verdict_reduction.h"
 #include <optional>
+#include "comm/verdict_reduction.h"
 #include "core/backend/recording_backend.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/train_step.h"

@@ -23,8 +23,8 @@ struct StepCalls {
   double sent() const;
 };
 
-// The calls of one rank of `ranks`, in a step after the first: micro-batches, reduction, decision and update. Ranks share
-// no memory. `support` and `packing`: see DryRunOptions. ConfigError as DryRun.
+// The calls of one rank of `ranks`, in a step after the first: micro-batches, reduction, decision and update. Ranks
+// share no memory. `support` and `packing`: see DryRunOptions. ConfigError as DryRun.
 StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support = Fp8GemmSupport::kNone,
                      Backend* packing = nullptr);
 

@@ -204,9 +204,10 @@ void add_front(const PlanAdvice& advice, const Json& front, ReportText& text) {
                      {"memory", "bytes", cell(kBytes)},
                      {"loss, nats", "damage", kLoss},
                      {"", "fits", kFits}})
-      .line("({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at "
-                        "once; from the {} on the front of the sums{})",
-                        rows, front.size(), advice.front.plans.size(), thinned);
+      .line(
+          "({} of {} plans, priced as wholes, none of which beats another in time, memory and loss at "
+          "once; from the {} on the front of the sums{})",
+          rows, front.size(), advice.front.plans.size(), thinned);
 }
 
 }  // namespace
@@ -261,9 +262,10 @@ ReportText to_text(const PlanAdvice& advice) {
                      {"sent a step", "sent_bytes", cell(kBytes)},
                      {"loss, nats", "damage", kLoss},
                      {"", "fits", kFits}});
-  text.line("({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each "
-                  "loss; formats that layers share are as configured in uniform ones, the most exact in fp32)",
-                  low.name, advice.rest_damage);
+  text.line(
+      "({} is used in all of them for everything that no plan decides about, at {:.2g} nats of each "
+      "loss; formats that layers share are as configured in uniform ones, the most exact in fp32)",
+      low.name, advice.rest_damage);
   text.line("\nThe plan:");
   size_t width = 0;
   for (const PlanDecision& decision : advice.problem) width = std::max(width, decision.name.size());
@@ -276,7 +278,7 @@ ReportText to_text(const PlanAdvice& advice) {
     taken = fmt::format(" The fastest of those within {} nats of the best is taken.", advice.tolerance);
   }
   text.line("\n{} plans were priced as wholes, {}.{}", advice.plans_priced,
-                        advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
+            advice.is_optimum ? "all that exist" : "one choice or two changed at a time", taken);
   add_front(advice, json["front"], text);
   std::string refusals;
   for (const PlannedPlace& place : advice.places) {
