@@ -9,7 +9,7 @@
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/launch.h"
 #include "tools/train/precision_table.h"
-#include "tools/train/train_verb.h"
+#include "tools/train/training.h"
 #include "tools/verbs.h"
 
 namespace mantissa {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/backend/backend.h"
-#include "tools/train/device_choice.h"
+#include "tools/train/model_runtime.h"
 
 namespace mantissa {
 

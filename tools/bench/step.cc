@@ -30,9 +30,7 @@
 #include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
 #include "tools/train/run_profile.h"
-#include "tools/train/speed.h"
 #include "tools/train/statistics.h"
-#include "tools/train/threads.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

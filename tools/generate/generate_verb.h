@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/train/generator.h"
+#include "tools/train/inference.h"
 
 namespace mantissa {
 

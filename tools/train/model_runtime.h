@@ -1,8 +1,8 @@
-// ModelRuntime: a model on its device, ready for forward passes. Training and generation share it.
+// The device that a rank computes on, and a model on it.
 #pragma once
-
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "amp/autocast_policy.h"
@@ -11,9 +11,25 @@
 #include "core/profile/step_profiler.h"
 #include "models/model.h"
 #include "tools/config/config.h"
-#include "tools/train/device_choice.h"
 
 namespace mantissa {
+
+// Which backend and which of the node's devices a rank computes on.
+
+struct DeviceChoice {
+  std::string backend;  // "cuda", "cpu"
+  int index = 0;        // among the devices that this process sees
+  std::string reason;   // why not a better one; empty where there is none
+};
+
+// `wanted` is the configuration's device: a backend, or "auto" for the best that this program and machine have. Ranks
+// of a node take its devices in turns. ConfigError saying why if the backend that was asked for cannot be used.
+DeviceChoice choose_device(const std::string& wanted, int local_rank);
+
+// ConfigError if `device` names a backend that is not in this program, with those that are.
+void require_known_device(const std::string& device);
+
+// ModelRuntime: a model on its device, ready for forward passes. Training and generation share it.
 
 // The chosen device, with the settings of the section `cuda`.
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);

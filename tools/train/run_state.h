@@ -1,12 +1,12 @@
-// The state of a run beside weights, moments and scales. It lives across the sessions of a run; checkpoints hold it as
-// JSON.
+// The state of a run that lives across its sessions, and its hand-over from one session to the next.
 #pragma once
+#include <nlohmann/json_fwd.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "amp/adaptive_precision.h"
 #include "amp/precision_fallback.h"
@@ -14,6 +14,9 @@
 #include "tools/train/statistics.h"
 
 namespace mantissa {
+
+// The state of a run beside weights, moments and scales. It lives across the sessions of a run; checkpoints hold it as
+// JSON.
 
 // Numbers that a session hands on to the next one; the same on all ranks.
 struct TrainingState {
@@ -63,5 +66,33 @@ Config with_lifts(Config phase, const PrecisionFallback& fallback);
 int phase_of(const Config& run, int64_t steps_done, const RunState& state);
 // The configuration of that phase, for the state in a manifest's "run" entry.
 Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved);
+
+// HeldState: a training's state in host memory, between a session and the next one in another precision. The two do not
+// exist at the same time: a device has room for one.
+//
+// Pieces have the form of checkpoints, so that a hand-over gives the bits of saving and resuming.
+
+class HeldState {
+ public:
+  // Copies this rank's shard. Collective.
+  explicit HeldState(Session& session);
+
+  // Into a session of the same model and data. Another precision has other shards: every rank is shown the pieces of
+  // all ranks, one of each at a time. Collective.
+  void hand_over(Session& session) const;
+
+  // The same numbers without this rank's pieces: for ranks that did not exist when the state was taken.
+  HeldState without_pieces() const { return {numbers_, scales_}; }
+
+  const TrainingState& numbers() const { return numbers_; }
+
+ private:
+  HeldState(TrainingState numbers, DelayedScales::State scales)
+      : numbers_(std::move(numbers)), scales_(std::move(scales)) {}
+
+  TrainingState numbers_;
+  DelayedScales::State scales_;
+  std::vector<std::vector<std::byte>> pieces_;
+};
 
 }  // namespace mantissa

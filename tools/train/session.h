@@ -12,8 +12,8 @@
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
 #include "tools/train/batches.h"
-#include "tools/train/fault_injection.h"
 #include "tools/train/model_runtime.h"
+#include "tools/train/step_work.h"
 
 namespace mantissa {
 

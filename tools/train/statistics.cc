@@ -1,11 +1,133 @@
 #include "tools/train/statistics.h"
-
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
 
+#include "comm/gpu_claim.h"
+#include "core/backend/device_rates.h"
+#include "core/base/error.h"
+#include "core/base/log.h"
+
 namespace mantissa {
+
+namespace {
+
+// "gradient blocks.0.mlp.up.weight[7] is Inf on rank 1".
+std::string describe(const Offender& offender, const ParameterSet& parameters) {
+  const char* kind = offender.is_nan ? "NaN" : "Inf";
+  const Parameter& parameter = parameters[offender.parameter];
+  if (offender.rank < 0) {
+    return fmt::format("gradient {}[{}] is {} after summing over ranks, each rank's own was finite", parameter.name,
+                       offender.element, kind);
+  }
+  return fmt::format("gradient {}[{}] is {} on rank {}", parameter.name, offender.element, kind, offender.rank);
+}
+
+}  // namespace
+
+std::string StepReport::skip_reason(const ParameterSet& parameters) const {
+  if (applied) return "";
+  if (!verdict.loss_finite) {
+    return fmt::format("the loss is not finite: {}",
+                       culprit.value_or("every op's output was finite when the batch was run again; the loss itself "
+                                        "overflowed in its sum"));
+  }
+  if (!offender) {
+    return fmt::format("the gradient is not finite after unscaling: the loss scale {:g} is too small", scale);
+  }
+  const std::string where = describe(*offender, parameters);
+  const std::string scaled = scale == 1.0f ? std::string() : fmt::format(" with the loss scale {:g}", scale);
+  if (culprit) return fmt::format("the gradient is not finite{}: {}; {}", scaled, *culprit, where);
+  if (!hunted) return where;
+  return fmt::format("{}{}; every op of the backward pass made finite gradients when the batch was run again", where,
+                     scaled);
+}
+
+std::string StepReport::advice(const ScalerConfig& scaler) const {
+  constexpr const char* kPrecision = "a lower optimizer.lr, or fp32 for the layer named (precision.rules)";
+  if (!verdict.loss_finite || scale == 1.0f) return fmt::format("try {}", kPrecision);
+  if (verdict.gradients_finite) {
+    return fmt::format("the loss scale {:g} is too small: raise {}", scale,
+                       scaler.mode == ScalerMode::kDynamic ? "scaler.min_scale" : "scaler.init_scale");
+  }
+  if (scaler.mode == ScalerMode::kDynamic) {
+    return fmt::format("the loss scale cannot go below {:g}: lower scaler.min_scale; if that does not help, try {}",
+                       scale, kPrecision);
+  }
+  return fmt::format(
+      "the loss scale {:g} may be too large: lower scaler.init_scale, or give scaler.mode=dynamic; if that does not "
+      "help, try {}",
+      scale, kPrecision);
+}
+
+namespace {
+
+struct RankPeaks {
+  double gemm = 0.0, datasheet = 0.0;  // FLOP/s; 0: not known
+};
+
+// A peak that cannot be measured, for want of memory, is not known: no reason to end a training that fits.
+double measured_flops(DType compute, ModelRuntime& runtime) {
+  try {
+    return measure_gemm_flops(*runtime.backend, *runtime.stream, compute);
+  } catch (const Error& error) {
+    log_warn("the GEMM peak was not measured: {}", error.what());
+    return 0.0;
+  }
+}
+
+}  // namespace
+
+std::string SpeedContext::to_text(double step_seconds) const {
+  std::string shares;
+  const auto add = [&](double peak_flops, const char* name) {
+    if (peak_flops <= 0.0) return;
+    shares +=
+        fmt::format("{} {:.1f}% of {}", shares.empty() ? " | MFU" : ",", 100.0 * mfu(peak_flops, step_seconds), name);
+  };
+  add(gemm_peak_flops, "GEMM peak");
+  add(datasheet_flops, "data sheet");
+  return fmt::format("{:.0f} tok/s{}", tokens_per_second(step_seconds), shares);
+}
+
+double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision) {
+  const auto promised = [&](DType dtype, Fp32Math math) {
+    return backend.datasheet_flops(index, dtype, math).value_or(0.0);
+  };
+  const Fp32Products products = precision.fp32_products;
+  if (precision.compute == DType::kF32 && bf16_products(products) > 0) {
+    return promised(DType::kBF16, Fp32Math::kFull) / bf16_products(products);
+  }
+  return promised(precision.compute, products == Fp32Products::kTf32 ? Fp32Math::kTf32 : Fp32Math::kFull);
+}
+
+SpeedContext measure_speed_context(const Config& config, const DeviceChoice& device, ModelRuntime& runtime,
+                                   Communicator& communicator) {
+  const int64_t tokens = config.train.global_batch * config.model.context;
+  SpeedContext speed{.tokens_per_step = tokens,
+                     .flops_per_step = training_flops_per_token(config.model) * static_cast<double>(tokens)};
+  const BackendEntry& backend = find_backend(device.backend);
+  communicator.barrier();  // so that ranks of one device measure what they leave each other
+  const RankPeaks mine{.gemm = measured_flops(config.precision.compute, runtime),
+                       .datasheet = promised_flops(backend, device.index, config.precision)};
+  bool all_measured = true, all_known = true;
+  for (const RankPeaks& peaks : all_gather_records(communicator, mine)) {
+    speed.gemm_peak_flops += peaks.gemm;
+    speed.datasheet_flops += peaks.datasheet;
+    all_measured &= peaks.gemm > 0.0;
+    all_known &= peaks.datasheet > 0.0;
+  }
+  const auto claims = all_gather_claims(communicator, {.node = this_node(),
+                                                       .gpu = backend.device_identity(device.index),
+                                                       .index = device.index,
+                                                       .visible_gpus = backend.device_count()});
+  if (!all_measured) speed.gemm_peak_flops = 0.0;
+  if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
+  return speed;
+}
+
 namespace {
 
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;

@@ -1,10 +1,57 @@
 #include "tools/train/step_work.h"
-
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 
+#include "amp/adaptive_precision.h"
+#include "core/kernels/elementwise/args.h"
 #include "core/profile/range.h"
 
 namespace mantissa {
+
+FaultInjection::FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream)
+    : config_(config), rank_(rank), backend_(backend), stream_(stream) {}
+
+void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) const {
+  for (const GradientInjection& fault : config_.gradients) {
+    if (fault.step != step + 1 || fault.rank != rank_ || fault.parameter != parameter.name) continue;
+    overwrite(parameter.gradient, fault.element, fault.value);
+  }
+}
+
+std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection::on_op(int64_t step, Pass pass) const {
+  const bool planned =
+      std::any_of(config_.activations.begin(), config_.activations.end(),
+                  [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); });
+  if (!planned) return nullptr;
+  return [this, step, pass](std::string_view layer, std::string_view op, Tensor& made) {
+    for (const ActivationInjection& fault : config_.activations) {
+      if (fault.pass != pass || !due(fault, step) || layer != fault.layer || op != name(fault.op)) continue;
+      overwrite(made, 0, fault.value);
+      injected_.insert(&fault);
+    }
+  };
+}
+
+void FaultInjection::require_injected(int64_t step) const {
+  for (const ActivationInjection& fault : config_.activations) {
+    if (!due(fault, step) || injected_.contains(&fault)) continue;
+    throw ConfigError(fmt::format("test.activations: no op {} ran in a layer '{}' in step {}", name(fault.op),
+                                  fault.layer, step + 1));
+  }
+}
+
+bool FaultInjection::due(const ActivationInjection& fault, int64_t step) const {
+  return fault.step == step + 1 && fault.rank == rank_;
+}
+
+void FaultInjection::overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const {
+  using Limits = std::numeric_limits<float>;
+  backend_.fill(tensor.slice(element, 1), value == InjectedValue::kInf ? Limits::infinity() : Limits::quiet_NaN(),
+                stream_);
+}
+
 namespace {
 
 std::string describe(const NonFiniteOp& bad, size_t micro_batch) {
@@ -171,6 +218,72 @@ std::optional<FoundOp> StepWork::find_own_culprit(Pass pass) {
     if (const auto& bad = tape.first_non_finite()) return found_op(*bad, index);
   }
   return std::nullopt;
+}
+
+namespace {
+
+// The fp32 masters, or the weights if there are none.
+std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& stream) {
+  const Tensor& stored = piece.master.defined() ? piece.master : piece.weight;
+  Tensor wide = stored;
+  if (stored.dtype() != DType::kF32) {
+    wide = backend.make_tensor(DType::kF32, stored.shape(), "weights of an update");
+    backend.run(CastArgs{.src = stored, .dst = wide}, stream);
+  }
+  std::vector<float> values(static_cast<size_t>(wide.numel()));
+  backend.download(wide, values.data(), stream);
+  return values;
+}
+
+}  // namespace
+
+void UpdateCurvature::before() {
+  weights_.clear();
+  for (const StatePiece& piece : session_.optimizer.pieces()) {
+    weights_.push_back(values_of(piece, *session_.runtime.backend, *session_.runtime.stream));
+  }
+}
+
+double UpdateCurvature::gradient_dot_update() {
+  Backend& backend = *session_.runtime.backend;
+  Stream& stream = *session_.runtime.stream;
+  const std::vector<StatePiece> pieces = session_.optimizer.pieces();
+  double dot = 0.0;
+  for (int bucket = 0; bucket < session_.buckets.size(); ++bucket) {
+    const Tensor gradients = session_.reducer.result_shard(bucket);
+    for (const Segment& segment : session_.buckets.layout().shard_segments(bucket, session_.communicator.rank())) {
+      const auto piece = std::find_if(pieces.begin(), pieces.end(), [&](const StatePiece& candidate) {
+        return candidate.parameter->index == segment.parameter && candidate.begin == segment.begin;
+      });
+      MANTISSA_CHECK(piece != pieces.end() && piece->count == segment.count,
+                     "[update_curvature] the optimizer has no piece of parameter {} from {} on", segment.parameter,
+                     segment.begin);
+      const std::vector<float>& before = weights_[static_cast<size_t>(piece - pieces.begin())];
+      const std::vector<float> after = values_of(*piece, backend, stream);
+      std::vector<float> gradient(after.size());
+      backend.download(gradients.slice(segment.offset, segment.count), gradient.data(), stream);
+      for (size_t i = 0; i < after.size(); ++i) {
+        dot += static_cast<double>(gradient[i]) * (static_cast<double>(after[i]) - static_cast<double>(before[i]));
+      }
+    }
+  }
+  return dot;
+}
+
+std::optional<double> UpdateCurvature::after(const StepReport& step, double prescale) {
+  if (!step.applied || step.learning_rate == 0.0) return std::nullopt;
+  struct Sums {
+    double dot = 0.0, loss = 0.0;
+  };
+  const Sums mine{.dot = gradient_dot_update(), .loss = work_.loss_again()};
+  Sums all;
+  for (const Sums& sums : all_gather_records(session_.communicator, mine)) {
+    all.dot += sums.dot;
+    all.loss += sums.loss;
+  }
+  const double dot = all.dot / (static_cast<double>(step.scale) * prescale);
+  if (dot >= 0.0) return std::nullopt;
+  return curvature_of(step.loss, all.loss / static_cast<double>(step.tokens), dot);
 }
 
 }  // namespace mantissa

@@ -1,14 +1,46 @@
-// StepWork: the passes of one step, from samples to summed gradients.
+// The passes of one step, what tests inject into them, and what they measure.
 #pragma once
-
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "core/autograd/tape.h"
+#include "tools/config/config.h"
 #include "tools/train/session.h"
+#include "tools/train/statistics.h"
 
 namespace mantissa {
+
+// Faults on purpose, for tests of what the program does about them (configuration section `test`).
+
+class FaultInjection {
+ public:
+  FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream);
+
+  // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
+  // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
+  void on_gradient(int64_t step, const Parameter& parameter) const;
+  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
+  // empty if nothing is planned.
+  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step, Pass pass) const;
+
+  // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
+  void require_injected(int64_t step) const;
+
+ private:
+  bool due(const ActivationInjection& fault, int64_t step) const;
+  void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
+
+  const TestConfig& config_;
+  int rank_;
+  Backend& backend_;
+  Stream& stream_;
+  mutable std::set<const ActivationInjection*> injected_;
+};
+
+// StepWork: the passes of one step, from samples to summed gradients.
 
 // The first op whose output or gradient was not finite.
 struct FoundOp {
@@ -64,6 +96,34 @@ class StepWork {
   Tensor tokens_, targets_;                          // (micro-batches, micro_batch * context) i32, on the device
   Tensor step_number_, loss_gradient_;               // (1) i32 and (1) fp32, on the device
   Tensor losses_;
+};
+
+// UpdateCurvature: how far the loss of a step's own batch after the update is from what the gradient promised
+// (curvature_of() in amp/adaptive_precision.h). The loss is that of the same micro-batches in one more forward pass
+// each, with the same dropout. Update and gradient are multiplied on the host, in double: in the precision under
+// judgement small products would be lost.
+//
+// Cost: about a third of a step for the forward passes and three copies of this rank's weights from the device, and one
+// copy of them in host memory.
+
+class UpdateCurvature {
+ public:
+  // Both must outlive the object.
+  UpdateCurvature(Session& session, StepWork& work) : session_(session), work_(work) {}
+
+  // Before the step, with none under way. Blocks.
+  void before();
+  // After the step, with its gradients unchanged; they carry the factors loss scale and `prescale`. Nothing if the step
+  // was skipped, its rate was 0, or the update does not lead downhill to first order, as momentum may not. The same on
+  // all ranks. Collective; blocks.
+  std::optional<double> after(const StepReport& step, double prescale);
+
+ private:
+  double gradient_dot_update();  // over this rank's shard
+
+  Session& session_;
+  StepWork& work_;
+  std::vector<std::vector<float>> weights_;  // before the update, by piece of the optimizer
 };
 
 }  // namespace mantissa

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "tools/probe/run_probe.h"
-#include "tools/train/step_report.h"
+#include "tools/train/statistics.h"
 #include "tools/train/step_work.h"
-#include "tools/train/update_curvature.h"
 
 namespace mantissa {
 

@@ -1,16 +1,17 @@
-// Trainer: the loop of a training. Everything else about a run is an observer.
+// The loop of a training, and the observer that changes its precision.
 #pragma once
-
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "tools/train/evaluation.h"
+#include "tools/train/inference.h"
 #include "tools/train/run_state.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
+
+// Trainer: the loop of a training. Everything else about a run is an observer.
 
 // The reason for which a new session, in another precision, continues a run.
 struct PrecisionSwitch {
@@ -88,5 +89,25 @@ class Trainer {
 
 // Whether something with this interval is due after so many steps; an interval of 0 never is.
 constexpr bool is_due(int64_t interval, int64_t steps) { return interval > 0 && steps % interval == 0; }
+
+// PrecisionControl: observes a training whose precision changes by what is measured: precision.fallback lifts layers
+// that overflow, precision.adaptive moves along a ladder of levels.
+
+class PrecisionControl final : public TrainObserver {
+ public:
+  // `evaluated_at`: steps done at an evaluation that the state has seen, before a checkpoint; -1: none.
+  explicit PrecisionControl(int64_t evaluated_at) : evaluated_at_(evaluated_at) {}
+
+  void before_step(Trainer& trainer, int64_t step) override;
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
+  void after_validation(Trainer& trainer, double loss) override;
+
+ private:
+  void lift_overflowed(Trainer& trainer, const StepReport& step);
+  void lift(Trainer& trainer, const std::string& layer, const std::string& cause);
+  void change_level(Trainer& trainer, int64_t steps);
+
+  const int64_t evaluated_at_;
+};
 
 }  // namespace mantissa

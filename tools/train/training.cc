@@ -1,13 +1,80 @@
 #include "tools/train/training.h"
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
 
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
-#include "tools/train/precision_control.h"
-#include "tools/train/state_handover.h"
+#include "tools/config/validation.h"
+#include "tools/train/dry_run.h"
+#include "tools/train/ineffective_settings.h"
+#include "tools/train/launch.h"
+#include "tools/train/precision_table.h"
+#include "tools/train/probe_recorder.h"
+#include "tools/train/run_log.h"
+#include "tools/train/run_profile.h"
+#include "tools/train/run_state.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa {
 namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& reason) {
+  throw ConfigError(
+      fmt::format("train.run_dir: cannot write to folder '{}' ({}): give a folder that can be written", path, reason));
+}
+
+// The folder of a run, held by one job at a time. Rank 0 only.
+class RunFolder {
+ public:
+  // Makes the folder and locks it until the object goes. ConfigError when it cannot be written, or another job holds
+  // it.
+  explicit RunFolder(const std::string& path);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  // Replaces config.yaml by the resolved settings, at once: a reader sees the old file or the new one.
+  void write_config(const Config& config) const;
+
+ private:
+  std::string path_;
+  int lock_ = -1;
+};
+
+RunFolder::RunFolder(const std::string& path) : path_(path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) fail(path, error.message());
+  lock_ = open((path + "/lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  if (lock_ < 0) fail(path, std::generic_category().message(errno));
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    close(lock_);
+    throw ConfigError(
+        fmt::format("train.run_dir: another job is running in '{}': wait for it, or give another folder", path));
+  }
+}
+
+RunFolder::~RunFolder() { close(lock_); }
+
+void RunFolder::write_config(const Config& config) const {
+  const std::string target = path_ + "/config.yaml", partial = target + ".partial";
+  std::ofstream file(partial);
+  file << to_yaml(config) << std::flush;
+  std::error_code error;
+  if (file) std::filesystem::rename(partial, target, error);
+  if (!file || error) fail(path_, error ? error.message() : "config.yaml was not written whole");
+}
 
 // What one session hands on to the next.
 struct Handover {
@@ -66,6 +133,123 @@ void train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, 
       (before = train_session(run, step, state, before, std::exchange(resumes_from, nullptr), hooks, communicator))) {
     step = before->held.numbers().next_step;
   }
+}
+
+namespace {
+
+void announce(const Session& session, int threads) {
+  const Config& config = session.config;
+  if (config.device == "auto" && !session.device.reason.empty()) {
+    log_info("device: auto takes the {}: {}", session.device.backend, session.device.reason);
+  }
+  log_info("model {}: {} layers, width {}, {:.2f}M parameters | {} | {} ranks ({}) x {} threads", config.model.name,
+           config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
+           session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
+  log_info("data: {}", session.batches->describe());
+  log_info(
+      "precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
+      config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,
+      config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
+  if (session.ranks() == 1) return;
+  log_info("between ranks: gradients {}, weights {}",
+           session.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
+                                                                : "are exchanged shard by shard",
+           config.comm.reducer.sharding == Sharding::kReplicated ? "are updated by every rank"
+           : session.buckets.weights_in_common()                 ? "have one copy in common"
+                                                                 : "are gathered");
+  if (const std::string gather = gather_summary(config, session.buckets, session.runtime.policy); !gather.empty())
+    log_info("{}", gather);
+}
+
+// Saves checkpoints while a training runs.
+class Saver final : public TrainObserver {
+ public:
+  // `is_saved`: whether the end of the run could be saved.
+  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, bool resumed, bool& is_saved)
+      : checkpoints_(session, run),
+        interval_(run.checkpoint.interval),
+        log_(std::move(log)),
+        saved_step_(resumed ? session.next_step : -1),
+        is_saved_(is_saved) {}
+
+  bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
+  void at_pause(Trainer& trainer) override { save(trainer); }
+  void at_end(Trainer& trainer, Ending) override {
+    if (saved_step_ != trainer.session().next_step) is_saved_ = save(trainer);
+  }
+
+ private:
+  bool save(Trainer& trainer) {
+    const Range range(RangeKind::kPhase, "checkpoint");
+    if (!checkpoints_.save(trainer.state())) return false;
+    saved_step_ = trainer.session().next_step;
+    log_->saved(trainer.session());
+    return true;
+  }
+
+  TrainingCheckpoints checkpoints_;
+  const int64_t interval_;
+  const std::shared_ptr<RunLog> log_;
+  int64_t saved_step_;
+  bool& is_saved_;
+};
+
+void train(const Config& run, const ConfigOrigins& origins, Communicator& communicator) {
+  require_same_configuration(run, communicator);  // the whole schedule; sessions see one phase of it
+  validate_for_ranks(run, communicator.size(), origins);
+  const int threads = set_up_threads(run, communicator);
+  // Errors of any phase are found before there is a folder.
+  const ContributionPath path = expected_path(run, communicator);
+  const auto predicted = predict_memory_tables(run, communicator.size(), path);
+  if (communicator.rank() == 0) {
+    for (const std::string& line : ineffective_settings(run, origins, communicator.size(), path)) log_warn("{}", line);
+  }
+  std::optional<RunFolder> folder;
+  if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
+  const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
+  const int64_t step = checkpoint ? checkpoint->step : 0;
+  const int phase = phase_of(run, step, checkpoint ? run_state_of(run, *checkpoint) : RunState(run));
+  log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
+
+  bool is_saved = true;
+  const auto begin = [&](Session& session, RunState&, const SessionStart& start,
+                         TrainObservers& observers) -> RunProbe* {
+    if (start.by_switch == nullptr) {
+      announce(session, threads);
+      if (folder) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
+    }
+    const std::string& run_dir = run.train.run_dir;
+    const auto log = std::make_shared<RunLog>(session, start.by_switch);
+    observers.push_back(std::make_shared<Saver>(session, run, log, start.resumed, is_saved));
+    observers.push_back(log);
+    RunProbe* probe = nullptr;
+    if (run.probe.enabled) {
+      const auto recorder = std::make_shared<ProbeRecorder>(session, run_dir + "/probes.mtp");
+      observers.push_back(recorder);
+      probe = &recorder->probe();
+    }
+    if (session.profiler) {
+      if (run.cuda.graph && communicator.rank() == 0) {
+        log_warn("profile: true sets cuda.graph: true aside: a captured step passes no kernel calls to time");
+      }
+      observers.push_back(
+          std::make_shared<RunProfile>(*session.profiler, session.runtime, session.communicator, run_dir));
+    }
+    return probe;
+  };
+  train_run(run, checkpoint, {.begin = begin, .on_error = [&](const auto& error) { leave_job(error, communicator); }},
+            communicator);
+  if (is_saved) return;
+  throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
+                                    Trainer::last_step(run), checkpoint_root(run.train.run_dir)));
+}
+
+}  // namespace
+
+int train_verb(const std::string& config_path, const std::vector<std::string>& overrides) {
+  ConfigOrigins origins;
+  return run_job([&] { return load_config(config_path, overrides, &origins); },
+                 [&](const Config& run, Communicator& communicator) { train(run, origins, communicator); });
 }
 
 }  // namespace mantissa

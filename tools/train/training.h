@@ -1,8 +1,9 @@
-// A training from its start to its end: one session after the other, each in one precision.
+// A training from its start to its end: one session after the other, each in one precision; and `mantissa train`.
 #pragma once
-
 #include <functional>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tools/train/checkpoint.h"
 #include "tools/train/trainer.h"
@@ -29,5 +30,9 @@ struct TrainingHooks {
 // Trainer::last_step(). FaultError: see Trainer::run(). Collective.
 void train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
                Communicator& communicator);
+
+// `mantissa train`: from a configuration file to a finished run. Returns the exit code (see core/base/error.h). Errors
+// of a job of several ranks end the whole job.
+int train_verb(const std::string& config_path, const std::vector<std::string>& overrides);
 
 }  // namespace mantissa

@@ -1,4 +1,4 @@
-#include "tools/train/speed.h"
+#include "tools/train/statistics.h"
 
 #include <gtest/gtest.h>
 

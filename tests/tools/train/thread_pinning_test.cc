@@ -1,4 +1,4 @@
-#include "tools/train/threads.h"
+#include "tools/train/launch.h"
 
 #include <gtest/gtest.h>
 

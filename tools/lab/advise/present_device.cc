@@ -8,7 +8,6 @@
 #include "tools/lab/advise/measured_costs.h"
 #include "tools/train/launch.h"
 #include "tools/train/statistics.h"
-#include "tools/train/threads.h"
 
 namespace mantissa {
 namespace {

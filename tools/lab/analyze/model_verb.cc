@@ -13,7 +13,6 @@
 #include "tools/lab/report/report.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
-#include "tools/train/threads.h"
 
 namespace mantissa {
 

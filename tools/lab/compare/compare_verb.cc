@@ -12,7 +12,6 @@
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/report.h"
 #include "tools/train/launch.h"
-#include "tools/train/threads.h"
 
 namespace mantissa {
 

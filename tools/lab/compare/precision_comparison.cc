@@ -12,7 +12,7 @@
 #include "core/base/log.h"
 #include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/report/report.h"
-#include "tools/train/device_choice.h"
+#include "tools/train/model_runtime.h"
 #include "tools/train/statistics.h"
 #include "tools/train/trainer.h"
 

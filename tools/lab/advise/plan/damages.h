@@ -7,7 +7,7 @@
 
 #include "tools/lab/advise/plan/places.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
-#include "tools/train/state_handover.h"
+#include "tools/train/run_state.h"
 
 namespace mantissa {
 

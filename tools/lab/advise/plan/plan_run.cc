@@ -8,7 +8,6 @@
 #include "tools/lab/advise/plan/differentiable.h"
 #include "tools/lab/advise/plan/plan_advice.h"
 #include "tools/train/launch.h"
-#include "tools/train/threads.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {

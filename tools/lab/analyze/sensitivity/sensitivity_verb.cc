@@ -14,7 +14,6 @@
 #include "tools/lab/report/report.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/launch.h"
-#include "tools/train/threads.h"
 
 namespace mantissa {
 
