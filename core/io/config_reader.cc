@@ -20,27 +20,6 @@ bool safe_plain(std::string_view text) {
          std::find(std::begin(kReserved), std::end(kReserved), text) == std::end(kReserved);
 }
 
-// A text as YAML, quoted if necessary.
-std::string format_text(const std::string& text) {
-  if (safe_plain(text)) return text;
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (c == '\n') {
-      quoted += "\\n";
-    } else if (c == '\t') {
-      quoted += "\\t";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      quoted += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + '"';
-}
-
 std::string flow_list(const std::vector<std::string>& values) {
   std::string out;
   for (const std::string& value : values) out += (out.empty() ? "" : ", ") + format_text(value);
@@ -292,6 +271,26 @@ class Reader final : public PathVisitor {
 };
 
 }  // namespace
+
+std::string format_text(const std::string& text) {
+  if (safe_plain(text)) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      quoted += '\\';
+      quoted += c;
+    } else if (c == '\n') {
+      quoted += "\\n";
+    } else if (c == '\t') {
+      quoted += "\\t";
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      quoted += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + '"';
+}
 
 bool RealRange::contains(double value) const {
   const bool above = min_bound == Bound::kClosed ? value >= min : value > min;

@@ -182,6 +182,9 @@ using ConfigSynonyms = std::vector<std::pair<std::string, std::string>>;
 // section where it belongs, or a did-you-mean) and every wrong value (with what was expected and what came).
 ConfigOrigins read_config(const ConfigNode& root, const ConfigBinding& bind, const ConfigSynonyms& synonyms = {});
 
+// A text as YAML, quoted if necessary.
+std::string format_text(const std::string& text);
+
 // YAML that reads back to the same values.
 std::string write_config(const ConfigBinding& bind);
 

@@ -11,51 +11,40 @@ namespace {
 
 constexpr double kMib = 1024.0 * 1024.0;
 
-class DoneWork final : public Work {
- public:
-  bool test() override { return true; }
-  void wait() override {}
-};
-
 // Rank 0 of ranks that do not exist. Collectives move nothing.
 class DryRanks final : public Communicator {
  public:
-  DryRanks(int ranks, ContributionPath path) : ranks_(ranks), path_(path) {}
+  DryRanks(int ranks, ContributionPath path) : Communicator({.size = ranks, .local_size = ranks}), path_(path) {}
 
   std::string name() const override { return "dry run"; }
-  int rank() const override { return 0; }
-  int size() const override { return ranks_; }
-  int local_rank() const override { return 0; }
-  int local_size() const override { return ranks_; }
   bool shares_node_memory() const override { return path_ == ContributionPath::kInPlace; }
 
   std::unique_ptr<Work> all_to_all(const Tensor&, const Tensor&, Stream&) override {
-    return std::make_unique<DoneWork>();
+    return std::make_unique<NoWork>();
   }
   std::unique_ptr<Work> all_gather(const Tensor&, const Tensor&, Stream&) override {
-    return std::make_unique<DoneWork>();
+    return std::make_unique<NoWork>();
   }
-  std::unique_ptr<Work> meet(Stream&) override { return std::make_unique<DoneWork>(); }
+  std::unique_ptr<Work> node_barrier(Stream&) override { return std::make_unique<NoWork>(); }
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char*) override {
     return shares_node_memory() ? backend_.reserve(bytes) : nullptr;
   }
   SharedRows rows_of_all(const Tensor& mine) const override {
     if (!shares_node_memory()) return {};
     const auto all =
-        std::make_shared<Storage>(mine.raw(), mine.size_bytes() * static_cast<size_t>(ranks_), Device{}, nullptr);
-    return {.rows = Tensor(all, mine.dtype(), Shape{ranks_, mine.numel()}), .stride = mine.numel()};
+        std::make_shared<Storage>(mine.raw(), mine.size_bytes() * static_cast<size_t>(size()), Device{}, nullptr);
+    return {.rows = Tensor(all, mine.dtype(), Shape{size(), mine.numel()}), .stride = mine.numel()};
   }
   // Every rank's bytes are this one's.
   std::vector<std::byte> all_gather_bytes(std::span<const std::byte> mine) override {
     std::vector<std::byte> all;
-    for (int rank = 0; rank < ranks_; ++rank) all.insert(all.end(), mine.begin(), mine.end());
+    for (int rank = 0; rank < size(); ++rank) all.insert(all.end(), mine.begin(), mine.end());
     return all;
   }
   void barrier() override {}
   void abort(int) override { throw Error(ExitCode::kInternal, "a dry run has no ranks to end"); }
 
  private:
-  const int ranks_;
   const ContributionPath path_;
   DryRunBackend backend_;
 };

@@ -1,6 +1,8 @@
 #include "tools/lab/analyze/sensitivity/passes.h"
 
 #include <cstring>
+
+#include <cstring>
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
 #include "tools/train/dry_run.h"
