@@ -1,4 +1,5 @@
 #include "tools/train/inference.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,7 +10,6 @@
 #include "models/model.h"
 
 namespace mantissa {
-
 namespace {
 
 struct LossSum {

@@ -1,4 +1,5 @@
 #include "tools/train/launch.h"
+
 #include <fmt/ranges.h>
 #include <strings.h>
 #include <unistd.h>
@@ -19,7 +20,6 @@
 #include "tools/train/model_runtime.h"
 
 namespace mantissa {
-
 namespace {
 
 constexpr const char* kNccl = "nccl";

@@ -1,4 +1,5 @@
 #include "tools/train/model_runtime.h"
+
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include "core/backend/registry.h"
 
 namespace mantissa {
-
 namespace {
 
 constexpr const char* kNotBuiltIn =

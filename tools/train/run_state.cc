@@ -1,5 +1,4 @@
 #include "tools/train/run_state.h"
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +7,7 @@
 
 #include "amp/autocast_policy.h"
 #include "core/base/log.h"
+#include "core/io/optional_json.h"
 #include "tools/config/precision_phases.h"
 #include "tools/train/checkpoint_files.h"
 #include "tools/train/dry_run.h"

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
@@ -13,7 +14,6 @@
 #include "core/optim/clip.h"
 #include "tools/train/batches.h"
 #include "tools/train/model_runtime.h"
-#include "tools/train/step_work.h"
 
 namespace mantissa {
 
@@ -22,6 +22,32 @@ struct SessionParts {
   std::unique_ptr<Backend> backend{};        // null: the device that config.device names
   std::unique_ptr<StepProfiler> profiler{};  // null: none, unless config.profile
   std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
+};
+
+// Faults on purpose, for tests of how the program handles them (configuration section `test`).
+class FaultInjection {
+ public:
+  FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream);
+
+  // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
+  // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
+  void on_gradient(int64_t step, const Parameter& parameter) const;
+  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
+  // empty if nothing is planned.
+  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step, Pass pass) const;
+
+  // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
+  void require_injected(int64_t step) const;
+
+ private:
+  bool due(const ActivationInjection& fault, int64_t step) const;
+  void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
+
+  const TestConfig& config_;
+  int rank_;
+  Backend& backend_;
+  Stream& stream_;
+  mutable std::set<const ActivationInjection*> injected_;
 };
 
 struct Session {

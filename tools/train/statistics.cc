@@ -1,4 +1,5 @@
 #include "tools/train/statistics.h"
+
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -11,7 +12,6 @@
 #include "core/base/log.h"
 
 namespace mantissa {
-
 namespace {
 
 // "gradient blocks.0.mlp.up.weight[7] is Inf on rank 1".

@@ -1,46 +1,14 @@
-// The passes of one step, what tests inject into them, and what they measure.
+// The passes of one step, and what they measure.
 #pragma once
 #include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
-#include "core/autograd/tape.h"
-#include "tools/config/config.h"
 #include "tools/train/session.h"
 #include "tools/train/statistics.h"
 
 namespace mantissa {
-
-// Faults on purpose, for tests of what the program does about them (configuration section `test`).
-
-class FaultInjection {
- public:
-  FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream);
-
-  // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
-  // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
-  void on_gradient(int64_t step, const Parameter& parameter) const;
-  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
-  // empty if nothing is planned.
-  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step, Pass pass) const;
-
-  // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
-  void require_injected(int64_t step) const;
-
- private:
-  bool due(const ActivationInjection& fault, int64_t step) const;
-  void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
-
-  const TestConfig& config_;
-  int rank_;
-  Backend& backend_;
-  Stream& stream_;
-  mutable std::set<const ActivationInjection*> injected_;
-};
-
-// StepWork: the passes of one step, from samples to summed gradients.
 
 // The first op whose output or gradient was not finite.
 struct FoundOp {
@@ -58,6 +26,7 @@ struct PassOptions {
   OpHook after_op{};                        // in place of fault injection
 };
 
+// The passes of one step, from samples to summed gradients.
 class StepWork {
  public:
   explicit StepWork(Session& session);
@@ -105,7 +74,6 @@ class StepWork {
 //
 // Cost: about a third of a step for the forward passes and three copies of this rank's weights from the device, and one
 // copy of them in host memory.
-
 class UpdateCurvature {
  public:
   // Both must outlive the object.

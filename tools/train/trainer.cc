@@ -1,4 +1,5 @@
 #include "tools/train/trainer.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -1,4 +1,5 @@
 #include "tools/train/training.h"
+
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/file.h>

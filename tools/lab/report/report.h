@@ -14,11 +14,7 @@
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
-// A missing value is null. NaN and Inf need no care: JSON files have null in their place, and texts "-" for NaN.
-template <typename T>
-struct nlohmann::adl_serializer<std::optional<T>> {
-  static void to_json(json& to, const std::optional<T>& from) { to = from ? json(*from) : json(); }
-};
+#include "core/io/optional_json.h"
 
 // "{}" and "{:.3g}" for a figure: a text as it is, a number by its format, "-" if it is missing or NaN.
 template <>

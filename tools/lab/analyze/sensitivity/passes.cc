@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include <cstring>
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/probe/args.h"
+#include "tools/probe/probe_memory.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {
