@@ -184,6 +184,8 @@ struct CommunicatorEntry {
   std::function<std::unique_ptr<Communicator>()> create;
   // Why this machine cannot use it; empty if it can. Does not throw.
   std::function<std::string()> unusable_reason = [] { return std::string(); };
+  // The library that it uses, with its version; empty if none. Not called if the transport cannot be used.
+  std::function<std::string()> library = [] { return std::string(); };
 };
 // The registry of transports: each one that is linked into the program registers itself by name. Returns true, so that
 // a namespace-scope constant can call it.

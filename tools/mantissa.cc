@@ -15,6 +15,7 @@ namespace {
 int run(int argc, char** argv) {
   CLI::App app("mantissa: distributed mixed-precision training of transformers");
   app.require_subcommand(1);
+  app.set_version_flag("--version", version_text, "Print version, commit, compilers, libraries and devices, and exit");
   std::vector<Verb> verbs;
   add_training_verbs(app, verbs);
   add_analysis_verbs(app, verbs);

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace mantissa {
@@ -20,5 +21,8 @@ void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs);
 void add_analysis_verbs(CLI::App& app, std::vector<Verb>& verbs);
 // Those that choose a precision: advise, compare.
 void add_choice_verbs(CLI::App& app, std::vector<Verb>& verbs);
+
+// For --version: version, commit, compilers, libraries, devices and transports, in several lines.
+std::string version_text();
 
 }  // namespace mantissa

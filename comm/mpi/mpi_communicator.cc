@@ -393,7 +393,17 @@ class MpiCommunicator : public Communicator {
   bool warned_ = false;                       // that memory cannot be shared
 };
 
-const bool kRegistered = register_communicator("mpi", {.create = [] { return create_mpi_communicator(); }});
+// "Open MPI v4.1.4".
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string whole(text, static_cast<size_t>(length));
+  return whole.substr(0, whole.find_first_of(",\n"));
+}
+
+const bool kRegistered =
+    register_communicator("mpi", {.create = [] { return create_mpi_communicator(); }, .library = mpi_library});
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #include "comm/communicator.h"
 #include "comm/mpi/mpi_communicator.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "comm/nccl/nccl_connection.h"
 #include "core/base/error.h"
 
 namespace mantissa {
@@ -22,7 +23,10 @@ std::string unusable_reason() {
   }
 }
 
-const bool kRegistered = register_communicator("nccl", {.create = create, .unusable_reason = unusable_reason});
+std::string library() { return "NCCL " + nccl_version_text(nccl_version(load_nccl())); }
+
+const bool kRegistered =
+    register_communicator("nccl", {.create = create, .unusable_reason = unusable_reason, .library = library});
 
 }  // namespace
 }  // namespace mantissa
