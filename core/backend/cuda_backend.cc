@@ -12,6 +12,7 @@
 #include "core/cuda/device_models.h"
 #include "core/cuda/runtime/runtime.h"
 #include "core/cuda/stream.h"
+#include "core/cuda/usable_device.h"
 #include "core/kernels/check_args.h"
 #include "core/kernels/gemm/gemm_cuda.h"
 #include "core/profile/range.h"

@@ -1,26 +1,13 @@
-// GPU models: which ones this program can use, and the rates in their data sheets.
+// GPU models: the rates in their data sheets.
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
 
-#include "core/cuda/runtime/runtime.h"
 #include "core/kernels/device_options.h"
 #include "core/tensor/dtype.h"
 
 namespace mantissa::cuda {
-
-// Whether code for `architecture` ("sm_90a", "sm_80") runs on a GPU of compute capability major.minor: the same major
-// and at most its minor version; architecture-specific code ("a") on exactly that version.
-bool runs_on(std::string_view architecture, int major, int minor);
-
-// The advice for a GPU of compute capability major.minor for which this build holds no code.
-std::string build_advice(int major, int minor);
-
-// The reason that GPU number `index` cannot be used: there is no driver or no such device, or no kernel was compiled
-// for its architecture. Empty if it can.
-std::string unusable_reason(int index);
 
 // FLOP/s of dense products on tensor cores, summed in fp32, according to NVIDIA's data sheets.
 struct DatasheetPeaks {

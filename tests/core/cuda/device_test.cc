@@ -11,6 +11,7 @@
 #include "core/cuda/device_models.h"
 #include "core/cuda/emulation/stream_queue.h"
 #include "core/cuda/stream.h"
+#include "core/cuda/usable_device.h"
 #include "core/kernels/gemm/args.h"
 #include "tests/core/profile/recorded_ranges.h"
 #include "tests/testing/error_of.h"

@@ -7,6 +7,7 @@
 #include "comm/local/local_communicator.h"
 #include "core/backend/registry.h"
 #include "tests/tools/train/program.h"
+#include "tools/train/session.h"
 
 namespace mantissa::testing {
 namespace {
