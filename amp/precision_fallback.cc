@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxDoublings = 6;
 
-// What an op whose format is a dtype or `low` computes in; others go by their inputs.
+// The compute dtype of an op whose format is a dtype or `low`. Other ops follow their inputs.
 DType dtype_of(const Precision& precision, Op op) { return compute_dtype(precision, {}, op, DType::kF32, DType::kF32); }
 
 bool rounds(const Precision& precision, Op op) { return op == Op::kLinear && precision.linear.any(); }

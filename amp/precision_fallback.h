@@ -18,16 +18,16 @@ namespace mantissa {
 // The number of levels by which a linear layer, or an attention, of this precision can go up; 0: it is fp32.
 int lift_room(const Precision& precision, Op op);
 
-// What it computes in: "delayed:e4m3 in bf16", "fp32".
+// The precision of the layer as text: "delayed:e4m3 in bf16", "fp32".
 std::string describe_lift(const Precision& precision, Op op);
 
 // The rules that lift a layer of this precision by `levels` >= 1, as far as there are any. They come last.
 std::vector<PrecisionRule> lift_rules(const std::string& layer, Op op, const Precision& precision, int levels);
 
 struct FallbackOptions {
-  int overflows = 0;           // of one layer within `window` steps that lift it by a level; 0: none is ever lifted
+  int overflows = 0;           // of one layer within `window` steps, which raise it by a level; 0: never
   int64_t window = 100;        // steps
-  int64_t clean_steps = 1000;  // without an overflow of a lifted layer, until it goes back by a level
+  int64_t clean_steps = 1000;  // steps without an overflow of a raised layer, after which it goes back by a level
   bool operator==(const FallbackOptions&) const = default;
 };
 
@@ -39,11 +39,11 @@ class PrecisionFallback {
   // In place of a layer's name: the fp16 of all layers.
   static constexpr const char* kWholeModel = "";
 
-  // A layer that is lifted, or was.
+  // A layer that is raised, or was.
   struct Layer {
     int levels = 0;
-    int returns = 0;    // times that it has gone back: each doubles the clean steps of the next, up to 64 times as many
-    int64_t since = 0;  // the step of the last overflow or change
+    int returns = 0;                 // times that it went back: each doubles the next wait, up to 64 times clean_steps
+    int64_t since = 0;               // the step of the last overflow or change
     std::vector<int64_t> overflows;  // steps, within the window
     bool operator==(const Layer&) const = default;
   };
@@ -53,16 +53,16 @@ class PrecisionFallback {
       : options_(options), state_(std::move(state)) {}
 
   bool enabled() const { return options_.overflows > 0; }
-  // Reports that the layer overflowed in this step; `room`: the levels that it can still go up. Whether it goes up by
-  // one.
+  // Reports that the layer overflowed in this step; `room`: the levels by which it can still go up. Returns whether it
+  // goes up by one.
   bool overflowed(int64_t step, const std::string& layer, int room);
-  // Lifts the layer at once, whatever was counted. Whether there was room.
+  // Raises the layer at once, whatever was counted. Returns whether there was room.
   bool lift_now(int64_t step, const std::string& layer, int room);
   // From now on bf16 replaces fp16.
   void leave_fp16(int64_t step) { lift_now(step, kWholeModel, 1); }
   // Whether settle() would change anything before this step.
   bool is_due(int64_t step) const;
-  // Before this step: the layers that go back by a level, kWholeModel among them.
+  // The layers that go back by a level before this step; may include kWholeModel.
   std::vector<std::string> settle(int64_t step);
 
   // Levels by layer path, without kWholeModel.

@@ -104,7 +104,7 @@ void require_low_blocks(int64_t at_each_end, int64_t model_blocks) {
                   at_each_end, model_blocks));
 }
 
-// What is high is not rounded: it computes in `compute` with a recipe, and in fp32 without one.
+// Layers kept high are not rounded: they compute in `compute` if there is a recipe, else in fp32.
 std::vector<PrecisionRule> rules_of_pattern(const PrecisionConfig& config, int64_t model_blocks) {
   const DType high = config.recipe ? config.compute : DType::kF32;
   std::vector<PrecisionRule> rules;
@@ -230,7 +230,7 @@ void apply(const PrecisionRule& rule, Precision& precision) {
   if (is_linear && is_fp32) precision.fp32_products = Fp32Products::kFp32;
   if (rule.op) return set(precision, *rule.op, format);
   precision.low = std::get<DType>(format);
-  // fp32 that is said of some layers is final: no AutocastScope lowers them.
+  // fp32 set for single layers is final: no AutocastScope lowers them.
   for (const Op op : {Op::kLinear, Op::kAttention}) {
     set(precision, op, is_fp32 && rule.match != "**" ? CastRule::kFp32 : CastRule::kLow);
   }

@@ -1,7 +1,7 @@
-// PrecisionRule: an entry of the ordered list that says what each layer computes in. Rules apply in order and the last
-// match wins: a rule replaces what earlier ones say of the ops and operands that it names.
+// PrecisionRule: an entry of the ordered list that determines what each layer computes in. Rules apply in order, and
+// the last match wins: a rule replaces what earlier ones set for the ops and operands that it names.
 //
-// A rule names the layers that `match` matches, and of these
+// A rule names the layers that `match` matches, and in these layers
 //   neither op, product nor role   linear layers and attention; a dtype is then what `low` means in these layers, too
 //   op                             that op
 //   product, role                  those operands of linear layers
@@ -37,8 +37,8 @@ struct Recipe {
   bool operator==(const Recipe&) const = default;
 };
 
-// What an operand of this role is rounded to. The recipes' own formats: e2m1 for nvfp4; of the others e4m3, which has
-// the precision, but e5m2 for gradients with one scale a tensor, which need the range.
+// The format of an operand with this role. The recipes' own formats: e2m1 for nvfp4. The others use e4m3, which has the
+// precision, or e5m2, which has the range, for gradients with one scale a tensor.
 TensorFormat format_for(Recipe recipe, Role role);
 
 std::string name(Recipe recipe);
@@ -110,13 +110,13 @@ struct PrecisionConfig {
   int64_t pattern_blocks = 1;  // of kFirstLastKHigh: how many at each end
   Fp32Products fp32_products = Fp32Products::kFp32;
   std::vector<PrecisionRule> rules{};
-  // Not about what layers compute in:
+  // Independent of what layers compute in:
   WorkingWeights weights = WorkingWeights::kLow;
   DelayedScalingOptions delayed{};
 
   // Whether any op of any layer may compute in fp16.
   bool uses_fp16() const;
-  // Computes in bf16 what computes in fp16.
+  // Replaces fp16 by bf16 everywhere.
   void leave_fp16();
 };
 

@@ -6,11 +6,11 @@
 // as stored, bit for bit, and stored weights are the same on all ranks. The optimizer updates an unrounded copy of the
 // owner's shard, and the owner takes the amax of the weight from it.
 //
-// GatherPlan: the place of the bytes (pure arithmetic, the same on every rank). Of a bucket with such weights, each
-// rank sends one row: the pieces of its shard, one byte for an element that is coded, the others as stored. Rows are as
-// long as the longest rank's, in multiples of 64 bytes. If rows would not be shorter than shards, the bucket travels as
-// stored. Rows of all ranks arrive in one of a few slots, which buckets take in turns, and from there go to the
-// weights.
+// GatherPlan: the positions of the bytes (pure arithmetic, the same on every rank). For a bucket with such weights,
+// each rank sends one row: the pieces of its shard, one byte for each coded element, the others as stored. All rows are
+// as long as the longest, in multiples of 64 bytes. If rows would not be shorter than shards, the bucket travels as
+// stored. Rows of all ranks arrive in one of a few slots, which buckets take in turns, and go to the weights from
+// there.
 #pragma once
 
 #include <array>

@@ -23,7 +23,7 @@ struct StateFormat {
   bool has_compensation = false;
   DType m = DType::kF32, v = DType::kF32;  // u8: codes, with an fp32 absmax for each kDynamicBlock elements
 
-  // Of `numel` elements in whole blocks.
+  // Bytes for `numel` elements in whole blocks.
   size_t master_bytes(int64_t numel) const;  // masters, or compensations
   size_t moment_bytes(int64_t numel) const;
 };

@@ -82,7 +82,7 @@ class ShardedOptimizer {
   // Allocated bytes.
   size_t master_bytes() const;  // or of the compensations
   size_t moment_bytes() const;
-  // Of weights that are gathered as codes: this rank's unrounded shards, and the buffers of the gather.
+  // For weights gathered as codes: this rank's unrounded shards, and the gather's buffers.
   size_t unrounded_bytes() const { return coded_ ? coded_->shard_bytes() : 0; }
   size_t gather_bytes() const { return coded_ ? coded_->buffer_bytes() : 0; }
 

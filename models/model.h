@@ -42,7 +42,7 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-// What a model learns to predict. Decides how targets are made from text.
+// The task that a model learns. Determines how targets are made from text.
 enum class Objective : uint8_t {
   kNextToken,    // causal models: the target of a position is the next token
   kMaskedToken,  // bidirectional models: targets are the tokens that the mask token hides; others are ignored

@@ -34,7 +34,7 @@ _HOW = ("install the CUDA toolkit from NVIDIA and set CUDA_HOME to its folder, o
 
 _VARIABLES = ["CUDA_HOME", "CUDA_PATH"]
 
-# Those for CUDA 13 share one folder, laid out as a toolkit; of those for CUDA 12 each has its own.
+# The wheels for CUDA 13 share one folder with a toolkit's layout; each wheel for CUDA 12 has its own folder.
 _CUDA_13_WHEELS = "/nvidia/cu13"
 _CUDA_12_WHEEL = "/nvidia/cuda_nvcc"
 
@@ -63,7 +63,7 @@ def _nvcc_version(ctx, nvcc):
     return versions[0] if versions else None
 
 def _is_old(version):
-    """Of '12.2.140': whether it is below _OLDEST. What follows the first two numbers does not matter."""
+    """Whether a version such as '12.2.140' is below _OLDEST. Only its first two numbers count."""
     return [int(part) for part in version.split(".")[:2]] < _OLDEST
 
 def _defined_number(text, name):
@@ -304,7 +304,7 @@ def _cuda_toolkit_impl(ctx):
         return
 
     folders = []
-    if toolkit.include != "/usr/include":  # there the compiler looks by itself
+    if toolkit.include != "/usr/include":  # the compiler searches it anyway
         folders = ["include", "include/cccl"] if ctx.path(toolkit.include + "/cccl").exists else ["include"]
         ctx.symlink(toolkit.include, "include")
     ctx.symlink(toolkit.library + "/libcudart_static.a", "libcudart_static.a")

@@ -34,7 +34,7 @@ int run(int argc, char** argv) {
 }  // namespace mantissa
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its write, which is handled
+  std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write, which is handled
   mantissa::start_logging(mantissa::launcher_rank(), 1);
   return mantissa::run(argc, argv);
 }

@@ -9,17 +9,17 @@
 
 namespace mantissa {
 
-// What runs when the command line names the command. Returns the exit code.
+// Runs when the command line names the command. Returns the exit code.
 struct Verb {
   CLI::App* command;
   std::function<int()> run;
 };
 
-// Those that train and use a model: train, config, generate.
+// train, config, generate: verbs that train and use a model.
 void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs);
 // analyze formats, probes, model, sensitivity.
 void add_analysis_verbs(CLI::App& app, std::vector<Verb>& verbs);
-// Those that choose a precision: advise, compare.
+// advise, compare: verbs that choose a precision.
 void add_choice_verbs(CLI::App& app, std::vector<Verb>& verbs);
 
 // For --version: version, commit, compilers, libraries, devices and transports, in several lines.

@@ -70,8 +70,8 @@ class ProductObserver {
 
 // --- the tape
 
-// Which activations a training step keeps for its backward pass. The backward pass recomputes the others with the same
-// kernels from the same numbers, so losses and gradients do not depend on the choice.
+// The activations that a training step keeps for its backward pass. The backward pass recomputes the others with the
+// same kernels from the same numbers, so losses and gradients do not depend on the choice.
 enum class Recompute : uint8_t {
   kNone,       // keeps all of them
   kSelective,  // all but outputs of norms and activation functions, which are recomputed from kept tensors
@@ -172,7 +172,7 @@ class Tape {
   OperandCache* packed_weight(const Parameter& parameter, DType dtype) const {
     return options_.keeps_packed ? weights_.packed(parameter, dtype) : nullptr;
   }
-  // Where rounded weights are kept; nullptr: nowhere.
+  // Keeps rounded weights; nullptr: none are kept.
   DerivedWeights* kept_rounded() const { return options_.keeps_rounded ? &weights_ : nullptr; }
   // Whether an observer sees the products. Their unrounded operands must then be available.
   bool is_observed() const { return options_.observer != nullptr; }

@@ -52,9 +52,9 @@ struct MaskingOptions {
   uint64_t seed = 0;
 };
 
-// The same windows for bidirectional models. A random choice of positions is predicted; all others are ignored. Of the
-// chosen ones, 80 % show the mask token, 10 % a random token, 10 % themselves (Devlin et al. 2019). The choice depends
-// on (seed, sample, position) only; a sample has at least one predicted position.
+// The same windows for bidirectional models. A random choice of positions is predicted; all others are ignored. 80 % of
+// the chosen ones show the mask token, 10 % a random token, 10 % themselves (Devlin et al. 2019). The choice depends on
+// (seed, sample, position) only; a sample has at least one predicted position.
 void fill_masked_batch(const TokenRange& range, const Sampler& sampler, uint64_t first_sample, int64_t context,
                        const MaskingOptions& options, std::span<int32_t> tokens, std::span<int32_t> targets);
 

@@ -171,8 +171,8 @@ ListField list_field(std::vector<T>& target, Bind bind) {
 
 // --- reading and writing
 
-// Where each given setting was written: path ("optimizer.lr") to "gpt.yaml:12:3". Omits settings that kept their
-// defaults.
+// The place at which each given setting was written: path ("optimizer.lr") to "gpt.yaml:12:3". Omits settings that kept
+// their defaults.
 using ConfigOrigins = std::map<std::string, std::string>;
 
 // Names that users of other programs try, and the setting that they mean: {"learning_rate", "optimizer.lr"}.

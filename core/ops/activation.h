@@ -25,7 +25,7 @@ constexpr bool is_gated(Activation activation) { return activation == Activation
 // The form of a gelu; nothing for other activations.
 std::optional<GeluForm> gelu_form(Activation activation);
 
-// The activation that is named. Shapes are those of the function below.
+// Applies the given activation. Shapes are those of the function below.
 Var activate(Tape& tape, Var x, Activation activation);
 
 // x * Phi(x), exactly (erf) or by the tanh approximation (Hendrycks & Gimpel 2016). x has any shape. The result has its

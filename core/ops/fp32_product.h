@@ -19,10 +19,10 @@
 //   kBf16x3   omits a2 b2 and the rest beyond two parts: (2^-16 + 2^-17 + 2^-17 + 2^-34) S, reached only where all
 //             mantissas are unlucky at once, usually a fourth of it. Total: (2^-15 + 2^-34) S + (1 + 2^-5) (K + 2) u S
 //   kTf32     2^-10 (1 + 2^-12) S + K u S; twice the first term where a GPU truncates operands instead of rounding them
-// Units that flush subnormals treat bf16 numbers below 2^-126 as 0. Where parts are that small, this adds 2^-125 (|a| +
-// |b|) per summand.
+// Units that flush subnormals treat bf16 numbers below 2^-126 as 0. For parts that small, this adds 2^-125 (|a| + |b|)
+// per summand.
 //
-// Inf and NaN stay visible. The result is NaN or Inf wherever kFp32's is. Where kFp32's is Inf, it is Inf, with one
+// Inf and NaN stay visible. The result is NaN or Inf wherever kFp32's is. If kFp32's is Inf, it is Inf, with one
 // exception: it is NaN if both factors of a summand are Inf, or if one is Inf and bf16 rounds the other to 0. This
 // holds for operands up to the largest fp32 number. A sum within 2^-7 of that number may overflow, since a1 b1 may
 // exceed a b.
@@ -35,7 +35,7 @@
 
 namespace mantissa {
 
-// Where a product is made. make_part(shape) allocates a bf16 tensor for a part of an operand. Nothing else on the
+// The device of a product. make_part(shape) allocates a bf16 tensor for a part of an operand. Nothing else on the
 // stream may use its memory while the tensor lives.
 struct ProductDevice {
   Backend& backend;
@@ -43,8 +43,8 @@ struct ProductDevice {
   std::function<Tensor(const Shape& shape)> make_part;
 };
 
-// Backend::gemm(args). If a and b are fp32, the product is made as `products` says: c must be fp32, and parts take 4 or
-// 6 bytes per element of a and b. args.b_cache is then used for kFp32 only.
+// Backend::gemm(args). If a and b are fp32, `products` determines the method: c must be fp32, and parts take 4 or 6
+// bytes per element of a and b. args.b_cache is then used for kFp32 only.
 void multiply(const ProductDevice& device, GemmArgs args, Fp32Products products);
 // On the tape's stream. Parts stay in its arena during the call.
 void multiply(Tape& tape, const GemmArgs& args, Fp32Products products);

@@ -22,7 +22,7 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
 DType linear_dtype(const Tape& tape, DType x, const Parameter& weight);
 
 // Result of linear_gelu(). The next linear() fuses GELU' into its input-gradient product, so its dx is the gradient of
-// GELU's input. Where operands are rounded, GELU must be an op of its own (ContractError).
+// GELU's input. If operands are rounded, GELU must be a separate op (ContractError).
 struct GeluOutput {
   Var y;         // value: GELU's output; gradient: of GELU's input
   Tensor input;  // GELU's input, (R, N)

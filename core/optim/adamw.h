@@ -15,8 +15,8 @@ enum class MomentFormat : uint8_t {
   kBlockwise8Bit,   // codes of core/quant/dynamic_map.h, an fp32 absmax per block; some parameters keep fp32
 };
 
-// Where weights are updated if the working weights are bf16. Working weights in fp32 are their own masters unless
-// separate masters exist.
+// The weights that an update changes if the working weights are bf16. Working weights in fp32 are their own masters
+// unless separate masters exist.
 enum class MasterWeights : uint8_t {
   kF32,
   kNoneStochastic,  // the working weights themselves, rounded stochastically

@@ -1,4 +1,4 @@
-// Where the time of steps went: the spans of one step, and the times of several, added up by phase and operation.
+// Times of steps: the spans of one step, and the times of several steps, added up by phase and operation.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a profile writes: the table of time, rates and per cent of the ceiling, and a trace.
+// The output of a profile: the table of time, rates and per cent of the ceiling, and a trace.
 #pragma once
 
 #include <map>

@@ -33,8 +33,8 @@ inline constexpr int kMinExponent = -149, kMaxExponent = 127;
 // A fraction (23 bits) whose leading `bits` bits are set.
 constexpr uint32_t leading_ones(int bits) { return 0x7fffffu & ~(0x7fffffu >> bits); }
 
-// Where the bins of an exponent begin, as 23-bit fractions. The first bin, which holds only the power of two, is left
-// out. m = 1: e2m1, 2: e5m2, 3: e4m3, 7: bf16, 10: fp16 and tf32, 23: fp32.
+// The 23-bit fractions at which the bins of an exponent begin. Omits the first bin, which holds only the power of two.
+// m = 1: e2m1, 2: e5m2, 3: e4m3, 7: bf16, 10: fp16 and tf32, 23: fp32.
 inline constexpr uint32_t kFractionCuts[] = {1,
                                              leading_ones(1),
                                              leading_ones(2),

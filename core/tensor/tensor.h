@@ -14,7 +14,7 @@
 
 namespace mantissa {
 
-// Where a tensor's bytes live.
+// The device that holds a tensor's bytes.
 struct Device {
   enum class Kind : uint8_t { kCpu, kCuda };
   Kind kind = Kind::kCpu;
@@ -22,7 +22,7 @@ struct Device {
   bool operator==(const Device&) const = default;
 };
 
-// Tells one physical device from another, whatever index each process gives it. Empty where nothing does (CPU).
+// Distinguishes physical devices, whatever index each process gives them. Empty if it cannot (CPU).
 struct DeviceIdentity {
   std::string uuid;        // "5fb0aa26-7a4d-...": differs from machine to machine; empty where the driver gives none
   std::string pci_bus_id;  // "0000:01:00.0": of one machine. Slices of one GPU (MIG) have the same

@@ -13,7 +13,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-// Three levels, begun on the lowest; decisions may be made after every step, switches at any distance.
+// Options for three levels that start on the lowest. Decisions may follow every step, switches any distance apart.
 AdaptiveOptions watching(AdaptiveOptions options) {
   options.start = 2;
   options.min_steps = 1;
@@ -23,12 +23,12 @@ AdaptiveOptions watching(AdaptiveOptions options) {
   return options;
 }
 
-// Steps from `step` on with this loss and norm.
+// Applies `count` steps with this loss and norm, beginning with `step`.
 void calm(AdaptivePrecision& adaptive, int64_t step, int count, double loss = 2.0, double norm = 1.0) {
   for (int i = 0; i < count; ++i) adaptive.applied(step + i, loss, norm);
 }
 
-// The level that one decision comes to.
+// The level after one decision.
 int level_after(AdaptivePrecision& adaptive, int64_t step) {
   adaptive.decide(step);
   return adaptive.level();
@@ -63,7 +63,7 @@ TEST(AdaptivePrecision, WhatIsNotFiniteDoesNotWaitForTheDistanceOfSwitches) {
   adaptive.applied(20, 9.0, 1.0);
   EXPECT_EQ(level_after(adaptive, 20), 1) << "too near to the last switch";
   adaptive.skipped(21, kNan, kNan);
-  EXPECT_EQ(level_after(adaptive, 21), 0) << "though the loss has been bad before, with a value";
+  EXPECT_EQ(level_after(adaptive, 21), 0) << "although a finite loss was bad before";
 }
 
 TEST(AdaptivePrecision, ALadderThatBeginsLateHasSeenNothingOfTheStepsBefore) {
@@ -80,7 +80,7 @@ TEST(AdaptivePrecision, ALadderThatBeginsLateHasSeenNothingOfTheStepsBefore) {
 TEST(AdaptivePrecision, LossesAndNormsAreComparedWhenEnoughAreKnown) {
   AdaptivePrecision adaptive(watching({.loss_rise = 0.5, .norm_factor = 2.0}), 3);
   calm(adaptive, 1, 3);
-  adaptive.applied(4, 9.0, 9.0);  // the fourth is no yardstick yet
+  adaptive.applied(4, 9.0, 9.0);  // too few values so far to compare the fourth with
   EXPECT_EQ(level_after(adaptive, 4), 2);
   adaptive.applied(5, 9.0, 1.0);
   EXPECT_EQ(level_after(adaptive, 5), 1);
@@ -91,7 +91,7 @@ TEST(AdaptivePrecision, ANormFarAboveTheQuantileIsBad) {
   for (int step = 1; step <= 9; ++step) adaptive.applied(step, 2.0, step);  // median 5
   adaptive.applied(10, 2.0, 14.9);
   EXPECT_EQ(level_after(adaptive, 10), 2);
-  adaptive.applied(11, 2.0, 18.1);  // of 1 ... 9 and 14.9 the median, by nearest rank, is 5
+  adaptive.applied(11, 2.0, 18.1);  // the nearest-rank median of 1 ... 9 and 14.9 is 5
   EXPECT_EQ(level_after(adaptive, 11), 1);
 }
 
@@ -99,7 +99,7 @@ TEST(AdaptivePrecision, SkippedStepsAreCountedInTheWindow) {
   AdaptivePrecision adaptive(watching({.skipped_share = 0.3}), 3);
   adaptive.skipped(1, 2.0, kInf);
   adaptive.skipped(2, 2.0, kInf);
-  adaptive.skipped(11, 2.0, kInf);  // the first is out
+  adaptive.skipped(11, 2.0, kInf);  // the first has left the window
   EXPECT_EQ(level_after(adaptive, 11), 2);
   adaptive.skipped(11, 2.0, kInf);
   EXPECT_EQ(level_after(adaptive, 11), 1);
@@ -121,14 +121,14 @@ TEST(AdaptivePrecision, UnderflowAndCurvatureAreComparedAsTheyAre) {
 TEST(AdaptivePrecision, ValidationThatDoesNotImproveEnoughIsBad) {
   AdaptivePrecision adaptive(watching({.stalled_evaluations = 2, .min_improvement = 0.1}), 3);
   adaptive.evaluated(10, 3.0);
-  adaptive.evaluated(20, 2.95);  // not by 0.1
+  adaptive.evaluated(20, 2.95);  // improves by less than 0.1
   EXPECT_EQ(level_after(adaptive, 20), 2);
-  adaptive.evaluated(30, 2.85);  // better than 3.0 by more
+  adaptive.evaluated(30, 2.85);  // improves on 3.0 by more than 0.1
   adaptive.evaluated(40, 2.8);
   EXPECT_EQ(level_after(adaptive, 40), 2);
   adaptive.evaluated(50, 2.8);
   EXPECT_EQ(level_after(adaptive, 50), 1);
-  adaptive.evaluated(60, 2.8);  // the level has a chance of its own
+  adaptive.evaluated(60, 2.8);  // a new level starts a new count
   EXPECT_EQ(level_after(adaptive, 60), 1);
   adaptive.evaluated(70, 2.8);
   EXPECT_EQ(level_after(adaptive, 70), 0);
@@ -147,7 +147,7 @@ TEST(AdaptivePrecision, WhatIsNotFiniteIsBad) {
     for (AdaptivePrecision* adaptive : {&loss, &norm, &underflow, &validation, &curvature}) {
       EXPECT_EQ(level_after(*adaptive, 1), 1) << value;
     }
-    // Of an applied step as well, and before anything is known.
+    // The same for an applied step without any history.
     AdaptivePrecision applied(watching({.loss_rise = 0.5}), 3);
     applied.applied(1, value, 1.0);
     EXPECT_EQ(level_after(applied, 1), 1) << value;
@@ -187,7 +187,7 @@ TEST(AdaptivePrecision, BetweenTwoSwitchesThereIsTime) {
   EXPECT_EQ(level_after(adaptive, 5), 1) << "the first need not wait";
   adaptive.underflowed(6, 0.9);
   EXPECT_EQ(level_after(adaptive, 24), 1);
-  EXPECT_EQ(level_after(adaptive, 25), 0) << "a bad signal waits for its time";
+  EXPECT_EQ(level_after(adaptive, 25), 0) << "a bad signal waits for min_steps";
 }
 
 TEST(AdaptivePrecision, GoesDownAfterSteadySteps) {
@@ -201,11 +201,11 @@ TEST(AdaptivePrecision, GoesDownAfterSteadySteps) {
   EXPECT_EQ(change->to, 1);
   EXPECT_EQ(change->steady_steps, 20);
   EXPECT_EQ(level_after(adaptive, 39), 1);
-  EXPECT_EQ(level_after(adaptive, 40), 2) << "on the way down from the start nothing doubles";
+  EXPECT_EQ(level_after(adaptive, 40), 2) << "going down from the start doubles no wait";
   EXPECT_EQ(level_after(adaptive, 1000), 2);
 }
 
-// Neither bad nor steady: the level stays.
+// The signal is neither bad nor steady, so the level stays.
 TEST(AdaptivePrecision, InTheBandNothingChanges) {
   AdaptiveOptions options = watching({.loss_rise = 0.5, .norm_factor = 3.0});
   options.start = 1;
@@ -217,9 +217,9 @@ TEST(AdaptivePrecision, InTheBandNothingChanges) {
     return adaptive;
   };
   AdaptivePrecision uneasy = begin(), easy = begin(), uneasy_norm = begin(), easy_norm = begin();
-  uneasy.applied(9, 2.3, 1.0);  // at 0.25 it begins
+  uneasy.applied(9, 2.3, 1.0);  // above 0.25, half of the threshold
   easy.applied(9, 2.2, 1.0);
-  uneasy_norm.applied(9, 2.0, 2.1);  // at 2, half-way from 1 to 3
+  uneasy_norm.applied(9, 2.0, 2.1);  // above 2, half-way from 1 to 3
   easy_norm.applied(9, 2.0, 1.9);
   EXPECT_EQ(level_after(uneasy, 18), 1);
   EXPECT_EQ(level_after(uneasy, 19), 2);
@@ -244,7 +244,7 @@ TEST(AdaptivePrecision, EachReturnDoublesTheWaitUpToABound) {
   }
 }
 
-// Up, up, down, and the last one up.
+// Levels go up, up and down; the last switch must be up.
 TEST(AdaptivePrecision, TheLastSwitchIsKeptForGoingUp) {
   AdaptiveOptions options = watching({.underflow_share = 0.4});
   options.stable_steps = 10;
@@ -263,13 +263,13 @@ TEST(AdaptivePrecision, TheLastSwitchIsKeptForGoingUp) {
   for (const int64_t late : {502, 2000, 20000}) EXPECT_EQ(level_after(adaptive, late), 0);
   EXPECT_TRUE(adaptive.state().bad.empty());
 
-  options.max_switches = 3;  // the last one is to the highest level so far, not by a level only
+  options.max_switches = 3;  // the last switch may skip a level: it goes to the highest level so far
   AdaptivePrecision skips_a_level(options, 3, {.level = 2, .highest = 0, .switches = 2, .raised = true});
   skips_a_level.underflowed(1, 0.9);
   EXPECT_EQ(level_after(skips_a_level, 1), 0);
 }
 
-// Losses of a level that went wrong are no yardstick for the one above; those of a level that was sound are for the one
+// Losses of a level that went wrong do not count for the level above. Those of a sound level do count for the level
 // below.
 TEST(AdaptivePrecision, GoingUpForgetsLossesAndNormsAndGoingDownKeepsThem) {
   AdaptiveOptions options = watching({.loss_rise = 0.5, .norm_factor = 3.0});
@@ -284,7 +284,7 @@ TEST(AdaptivePrecision, GoingUpForgetsLossesAndNormsAndGoingDownKeepsThem) {
   ASSERT_EQ(level_after(adaptive, 29), 2);
   EXPECT_EQ(adaptive.state().losses.size(), 10u);
   adaptive.applied(30, 2.7, 1.0);
-  EXPECT_EQ(level_after(adaptive, 30), 1) << "at once: it is known what is usual";
+  EXPECT_EQ(level_after(adaptive, 30), 1) << "at once: the usual loss is known";
 }
 
 TEST(AdaptivePrecision, GoesOnFromItsState) {

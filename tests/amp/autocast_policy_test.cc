@@ -1,4 +1,4 @@
-// What every layer computes in, by rule; AutocastScope; the dtypes of working weights.
+// The dtype that each layer computes in, by rule; AutocastScope; the dtypes of working weights.
 #include "amp/autocast_policy.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ TEST(AutocastPolicyTest, ARuleWithoutAnOpIsAboutLinearLayersAttentionAndWhatLowM
   const AutocastPolicy policy(over_bf16({{.op = Op::kGelu, .format = CastRule::kLow},
                                          {.op = Op::kAttention, .format = kF32},
                                          {.match = "blocks.*.mlp", .format = kF16}}));
-  for (const char* layer : {"blocks.7.mlp", "blocks.7.mlp.up"}) {  // the layers below as well
+  for (const char* layer : {"blocks.7.mlp", "blocks.7.mlp.up"}) {  // and the layers below
     for (const Op op : {Op::kLinear, Op::kAttention, Op::kGelu}) EXPECT_EQ(dtype_of(policy, layer, op), kF16);
     EXPECT_EQ(dtype_of(policy, layer, Op::kLayerNorm), kF32) << "not low";
   }

@@ -61,7 +61,7 @@ TEST(GradScalerTest, HysteresisForgivesOverflowsUntilGrowth) {
   EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kHysteresisConsumed);
   EXPECT_EQ(scaler.current_scale(), 1024.0f);
   EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);
-  EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);  // stays used up
+  EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);  // refills nothing
   EXPECT_EQ(scaler.current_scale(), 256.0f);
   EXPECT_EQ(run(scaler, 3, kClean).back(), ScalerEvent::kGrew);
   EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kHysteresisConsumed);  // refilled
@@ -85,7 +85,7 @@ TEST(GradScalerTest, OverflowAtTheFloorIsAFault) {
   config.min_scale = 300.0f;
   GradScaler scaler(config);
   EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);
-  EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);  // 256 is below the floor: stops at it
+  EXPECT_EQ(run(scaler, kOverflow), ScalerEvent::kBackedOff);  // 256 is below the floor, so it stops there
   EXPECT_EQ(scaler.current_scale(), 300.0f);
   for (int i = 0; i < 3; ++i) {
     const ScalerEvent event = run(scaler, kOverflow);
@@ -157,7 +157,7 @@ TEST(GradScalerTest, ALossFaultNeedsNoBackwardPass) {
   GradScaler scaler(small_dynamic_config());
   EXPECT_FALSE(scaler.step(kLossFault));
   EXPECT_EQ(scaler.update(), ScalerEvent::kLossFault);
-  scaler.scale();  // found after the first of several micro-batches
+  scaler.scale();  // detected after the first of several micro-batches
   EXPECT_FALSE(scaler.step(kLossFault));
   EXPECT_EQ(scaler.update(), ScalerEvent::kLossFault);
 }
@@ -170,7 +170,7 @@ TEST(GradScalerTest, WithoutScalingTheCheckAndTheSkipRemain) {
   EXPECT_EQ(scaler.scale(), 1.0f);
   EXPECT_EQ(scaler.unscale(), 1.0f);
   EXPECT_FALSE(scaler.step(kOverflow));
-  EXPECT_EQ(scaler.update(), ScalerEvent::kAtFloorFault);  // nothing that could be lowered
+  EXPECT_EQ(scaler.update(), ScalerEvent::kAtFloorFault);  // the scale cannot go lower
   EXPECT_EQ(run(scaler, kLossFault), ScalerEvent::kLossFault);
   for (const ScalerEvent event : run(scaler, 5000, kClean)) EXPECT_EQ(event, ScalerEvent::kUnchanged);
   EXPECT_EQ(scaler.current_scale(), 1.0f);
@@ -213,7 +213,7 @@ TEST(GradScalerTest, TheScaleIsFixedWithinAWindow) {
 
 // ---- Misuse, resume and configurations.
 
-// What ContractError says, or nothing if none is thrown.
+// The message of the ContractError, or "" if none is thrown.
 template <typename F>
 std::string misuse(F&& call) {
   try {
@@ -235,7 +235,7 @@ TEST(GradScalerStateTest, MisuseIsRefusedWithItsReason) {
   EXPECT_PRED2(contains, misuse(unscale), "no backward pass was scaled");
   EXPECT_PRED2(contains, misuse(step), "still carry the loss scale");
   EXPECT_PRED2(contains, misuse(update), "no outcome was recorded");
-  // gradients accumulated, not unscaled
+  // gradients accumulated but not unscaled
   scaler.scale();
   EXPECT_PRED2(contains, misuse(step), "still carry the loss scale");
   EXPECT_PRED2(contains, misuse([&] { scaler.step(kOverflow); }), "still carry the loss scale");
@@ -251,7 +251,7 @@ TEST(GradScalerStateTest, MisuseIsRefusedWithItsReason) {
   EXPECT_PRED2(contains, misuse([&] { scaler.step(kLossFault); }), "called twice");
   EXPECT_PRED2(contains, misuse(unscale), "called after step()");
   EXPECT_PRED2(contains, misuse([&] { scaler.scale(); }), "already unscaled");
-  // none of the refused calls has changed anything
+  // the rejected calls changed nothing
   EXPECT_EQ(scaler.update(), ScalerEvent::kUnchanged);
   EXPECT_EQ(scaler.state().clean_steps, 1);
   EXPECT_PRED2(contains, misuse(update), "no outcome was recorded");
@@ -302,7 +302,7 @@ TEST(GradScalerStateTest, AStateOfAnotherModeIsNotAdopted) {
   none.mode = ScalerMode::kNone;
   GradScaler scaler(small_dynamic_config());
   const GradScaler::State before = scaler.state();
-  EXPECT_FALSE(scaler.load_state(GradScaler(none).state()));  // its scale is 1, and would take long to grow
+  EXPECT_FALSE(scaler.load_state(GradScaler(none).state()));  // a scale of 1 would take long to grow
   EXPECT_EQ(scaler.state(), before);
 }
 

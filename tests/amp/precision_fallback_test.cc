@@ -1,4 +1,4 @@
-// Which layers are lifted when, and what a lift is.
+// When layers are raised to a higher precision, and what a raised layer computes in.
 #include "amp/precision_fallback.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(PrecisionFallback, LiftsALayerThatOverflowsRepeatedlyWithinTheWindow) {
   EXPECT_TRUE(fallback.lifts().empty());
   EXPECT_TRUE(fallback.overflowed(14, "a", 2));
   EXPECT_EQ(fallback.lifts(), (std::map<std::string, int>{{"a", 1}}));
-  // It counts anew.
+  // The count starts again.
   EXPECT_FALSE(fallback.overflowed(15, "a", 1));
   EXPECT_FALSE(fallback.overflowed(16, "a", 1));
   EXPECT_TRUE(fallback.overflowed(17, "a", 1));
@@ -50,7 +50,7 @@ TEST(PrecisionFallback, OffItDoesNothing) {
   EXPECT_TRUE(fallback.state().empty());
 }
 
-// The overflow of step 4 and 20 clean ones behind it: step 25 is trained lower again.
+// An overflow in step 4, then 20 clean steps: step 25 uses the lower precision again.
 TEST(PrecisionFallback, GoesBackAfterCleanSteps) {
   PrecisionFallback fallback({.overflows = 1, .window = 10, .clean_steps = 20});
   fallback.overflowed(4, "a", 3);
@@ -61,7 +61,7 @@ TEST(PrecisionFallback, GoesBackAfterCleanSteps) {
   EXPECT_EQ(fallback.settle(25), std::vector<std::string>{"a"});
   EXPECT_EQ(fallback.lifts(), (std::map<std::string, int>{{"a", 1}}));
   EXPECT_FALSE(fallback.is_due(25));
-  // From here on it takes twice as many.
+  // From here on it takes twice as many clean steps.
   EXPECT_FALSE(fallback.is_due(64));
   EXPECT_TRUE(fallback.is_due(65));
 }
@@ -74,7 +74,7 @@ TEST(PrecisionFallback, AnOverflowPutsOffTheReturn) {
   EXPECT_TRUE(fallback.is_due(36));
 }
 
-// A layer that goes up and down for ever does so ever more rarely, but no more rarely than every 64 times the steps.
+// A layer that keeps switching waits ever longer, up to 64 times the configured steps.
 TEST(PrecisionFallback, EachReturnDoublesTheWaitUpToABound) {
   PrecisionFallback fallback({.overflows = 1, .window = 10, .clean_steps = 20});
   int64_t step = 0;
@@ -114,13 +114,13 @@ TEST(PrecisionFallback, RefusesOptionsWithoutSense) {
   EXPECT_NO_THROW(validate(kOptions));
 }
 
-// ---- What a level is, as rules.
+// ---- Levels, as rules.
 
 using Rules = std::vector<PrecisionRule>;
 
 Precision precision_of(const Rules& rules, const std::string& layer) { return AutocastPolicy(rules).at(layer); }
 
-// With the layer's op lifted by so many levels.
+// The rules, with the layer's op raised by this many levels.
 Rules lifted(Rules rules, const std::string& layer, Op op, int levels) {
   const Rules last = lift_rules(layer, op, precision_of(rules, layer), levels);
   rules.insert(rules.end(), last.begin(), last.end());
@@ -150,7 +150,7 @@ TEST(LayerLifts, GoUpALevelAtATime) {
   }
 }
 
-// Whatever the settings say.
+// Raised layers override all rules.
 TEST(LayerLifts, AreAboveEveryRule) {
   const Rules rules = {{.format = DType::kBF16},
                        {.op = Op::kLinear, .format = DType::kF16},
@@ -161,7 +161,7 @@ TEST(LayerLifts, AreAboveEveryRule) {
   EXPECT_EQ(dtype_of(precision_of(lifted(rules, "a", Op::kLinear, 5), "b"), Op::kLinear), DType::kF16);
 }
 
-// A lifted layer is final: a scope of another dtype does not lower it.
+// A scope with a lower dtype does not lower a raised layer.
 TEST(LayerLifts, NoScopeLowersThem) {
   const Precision precision = precision_of(lifted({{.format = DType::kBF16}}, "a", Op::kLinear, 1), "a");
   EXPECT_EQ(compute_dtype(precision, {.enabled = true, .dtype = DType::kF16}, Op::kLinear, DType::kF32, DType::kF32),
@@ -175,14 +175,14 @@ TEST(LayerLifts, Fp32ProductsStay) {
   EXPECT_EQ(precision.fp32_products, Fp32Products::kTf32);
 }
 
-// Attention has linear layers below it in the path.
+// The paths of linear layers can begin with that of an attention layer.
 TEST(LayerLifts, AttentionIsLiftedAlone) {
   const Rules rules = lifted({{.format = DType::kF16}}, "blocks.0.attention", Op::kAttention, 1);
   EXPECT_EQ(dtype_of(precision_of(rules, "blocks.0.attention"), Op::kAttention), DType::kBF16);
   EXPECT_EQ(dtype_of(precision_of(rules, "blocks.0.attention.qkv"), Op::kLinear), DType::kF16);
 }
 
-// A recipe is of linear layers: the first level of an attention is another dtype.
+// Recipes apply to linear layers only, so the first level of attention is another dtype.
 TEST(LayerLifts, AttentionHasNoLevelOfRoundedOperands) {
   const std::string layer = "blocks.0.attention";
   EXPECT_EQ(lift_room(precision_of(kDelayedInFp16, layer), Op::kAttention), 2);

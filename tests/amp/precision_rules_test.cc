@@ -93,7 +93,7 @@ TEST(RecipeTest, OtherTextsAreNone) {
   }
 }
 
-// ---- What linear layers round to and how they multiply.
+// ---- Formats of linear layers' operands, and how they multiply.
 
 constexpr Recipe kMx{Scaling::kMicro}, kCurrent{Scaling::kCurrent}, kBlock{Scaling::kBlock};
 constexpr auto kFprop = Product::kForward, kDgrad = Product::kInputGradient, kWgrad = Product::kWeightGradient;
@@ -106,7 +106,7 @@ LinearFormats all_of(Recipe recipe) {
   return formats;
 }
 
-// A configuration's short forms for a model of 4 blocks, then the given rules.
+// The policy of a configuration for a model of 4 blocks: its short forms, then the given rules.
 AutocastPolicy policy_of(PrecisionConfig config, Rules rules = {}) {
   config.rules = std::move(rules);
   return AutocastPolicy(expand(config, 4));
@@ -234,11 +234,11 @@ TEST(LinearRules, TheLastFp32ProductsWin) {
   EXPECT_EQ(at("blocks.0.mlp.up"), Fp32Products::kTf32);
   EXPECT_EQ(at("blocks.0.attention.qkv"), Fp32Products::kBf16x6);
   EXPECT_EQ(at("blocks.1.mlp.up"), Fp32Products::kFp32) << "fp32 multiplies the numbers as they are";
-  EXPECT_EQ(at("blocks.2.mlp.up"), Fp32Products::kBf16x3) << "of equals the later one";
+  EXPECT_EQ(at("blocks.2.mlp.up"), Fp32Products::kBf16x3) << "the later of equal patterns";
   EXPECT_EQ(at("blocks.3.mlp.up"), Fp32Products::kBf16x6) << "that rule is about attention";
 }
 
-// How fp32 numbers are multiplied leaves all else alone, and all else but fp32 leaves it alone.
+// The method for fp32 products changes nothing else, and only a change of fp32 changes it.
 TEST(LinearRules, Fp32ProductsAndDtypesAreSettingsApart) {
   const AutocastPolicy policy = policy_of(with_recipe(kMx), {{.match = "a", .format = DType::kF32},
                                                              {.match = "a", .format = Fp32Products::kTf32},
@@ -290,7 +290,7 @@ TEST(PrecisionRules, WhatMakesNoSenseIsRefused) {
   EXPECT_NE(rejection({.match = "blocks..mlp", .format = DType::kF16}), "");
 }
 
-// The norms and the loss always compute in fp32: rules that contradict that are refused, every other one is accepted.
+// Norms and the loss always compute in fp32. Rules that contradict this are rejected, all others accepted.
 TEST(PrecisionRules, OpsThatAlwaysComputeInFp32HaveNoOtherFormat) {
   for (int index = 0; index < kOpCount; ++index) {
     const Op op = static_cast<Op>(index);
@@ -345,7 +345,7 @@ TEST(PrecisionPatternTest, Fp32EndsLowCore) {
   EXPECT_FALSE(rounds(policy, "head"));
   PrecisionConfig plain{.pattern = PrecisionPattern::kFp32EndsLowCore, .fp32_products = Fp32Products::kTf32};
   EXPECT_EQ(dtype_at(policy_of(plain), "head"), DType::kF32);
-  EXPECT_EQ(policy_of(plain).at("head").fp32_products, Fp32Products::kTf32) << "fp32_products reach what is fp32";
+  EXPECT_EQ(policy_of(plain).at("head").fp32_products, Fp32Products::kTf32) << "fp32_products apply to fp32 layers";
 }
 
 TEST(PrecisionPatternTest, AttentionHighIsUnroundedOrFp32) {
@@ -401,7 +401,7 @@ TEST(ShortForms, StandForRulesBeforeTheConfigurationsOwn) {
             "{match: blocks.1.mlp, format: fp32} \n");
 }
 
-// The list alone, without the short forms, is the same precision.
+// The rules alone, without the short forms, give the same precision.
 TEST(ShortForms, AreTheSameAsTheirRules) {
   for (const PrecisionPattern pattern :
        {PrecisionPattern::kNone, PrecisionPattern::kAllLow, PrecisionPattern::kFp32EndsLowCore,

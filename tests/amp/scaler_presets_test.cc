@@ -37,8 +37,8 @@ struct PyTorchScaler {
   GradScaler::State state() const { return {ScalerMode::kDynamic, scale, growth_tracker, 1}; }
 };
 
-// megatron.core DynamicGradScaler.update. Its hysteresis tracker goes on below 1 while overflows follow each other; all
-// such values mean the same, that the next overflow backs off.
+// megatron.core DynamicGradScaler.update. Its hysteresis tracker sinks below 1 during a run of overflows; all such
+// values mean that the next overflow backs off.
 struct MegatronScaler {
   static constexpr auto kPreset = "megatron";
   float scale = 4294967296.0f;
@@ -109,7 +109,7 @@ struct DeepSpeedScaler {
     cur_iter += 1;
     return true;
   }
-  // DeepSpeed does not count clean steps; the count towards growth follows from the number of the last overflow.
+  // DeepSpeed does not count clean steps. The growth counter follows from the step of the last overflow.
   GradScaler::State state() const {
     const int64_t clean = cur_iter - last_overflow_iter - 1;
     const int64_t counted = kDelaysGrowth ? clean - 1 : clean;
@@ -122,8 +122,8 @@ ScalerEvent run(GradScaler& scaler, bool overflow) {
   return testing::run(scaler, overflow ? StepOutcome::kGradientOverflow : StepOutcome::kClean);
 }
 
-// Whether step `index` overflows: now and then by chance, and in bursts of 60 steps and more that reach a floor of 1.
-// As with real gradients a scale above 2^40 always overflows and one below 2^-100 never does, which keeps the scale in
+// Whether step `index` overflows: at random, and in bursts of 60 and more steps that drive the scale to a floor of 1.
+// As with real gradients, a scale above 2^40 always overflows and one below 2^-100 never does. The scale thus stays in
 // the range that all representations share.
 bool overflows(uint32_t sequence, uint32_t index, double rate, float scale) {
   if (scale > 0x1p40f || scale < 0x1p-100f) return scale > 1.0f;
@@ -135,7 +135,7 @@ bool overflows(uint32_t sequence, uint32_t index, double rate, float scale) {
 template <typename Reference>
 class ScalerPresetTest : public ::testing::Test {
  protected:
-  // Compares over `steps` steps; starts both anew where the reference raises, which must be a fault here.
+  // Compares for `steps` steps. Restarts both when the reference raises, which must be a fault here.
   static void compare(const Reference& initial, const ScalerConfig& config, uint32_t sequence, double rate, int steps) {
     Reference reference = initial;
     GradScaler scaler(config);
@@ -170,7 +170,7 @@ TYPED_TEST(ScalerPresetTest, FollowsTheReferenceWithItsDefaults) {
   }
 }
 
-// Short intervals and long hysteresis pass through far more transitions in as many steps.
+// Short intervals and long hysteresis give far more transitions in the same number of steps.
 TYPED_TEST(ScalerPresetTest, FollowsTheReferenceWithOtherIntervals) {
   uint32_t sequence = 100;
   for (const int interval : {1, 2, 3, 7, 20}) {
@@ -216,7 +216,7 @@ TEST(ScalerPresetsTest, PyTorchSinksToZeroWithTheReference) {
   EXPECT_EQ(scaler.current_scale(), 0.0f);
 }
 
-// Growth stops before infinity, in every preset; for PyTorch that is its own rule.
+// No preset grows to infinity; PyTorch's own rule prevents it.
 TEST(ScalerPresetsTest, NoPresetGrowsToInfinity) {
   for (const std::string_view name : scaler_preset_names()) {
     ScalerConfig config = scaler_preset(name);

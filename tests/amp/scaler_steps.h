@@ -23,7 +23,7 @@ inline std::vector<ScalerEvent> run(GradScaler& scaler, int count, StepOutcome o
   return events;
 }
 
-// A small dynamic scaler: 1024, growing after three clean steps.
+// A small dynamic scaler: starts at 1024 and grows after three clean steps.
 inline ScalerConfig small_dynamic_config() {
   ScalerConfig config;
   config.init_scale = 1024.0f;

@@ -1,4 +1,4 @@
-// Weights that travel as 8-bit codes.
+// Gathers of weights as 8-bit codes.
 #include <gtest/gtest.h>
 #include <mutex>
 
@@ -56,7 +56,7 @@ TEST(CodedWeights, AreMatricesOfLinearLayersInBf16) {
   EXPECT_EQ(format_with(rounded, DType::kBF16, ParameterRole::kOther, {64}), std::nullopt);
 }
 
-// With 8-bit codes, products read the same numbers as without, and all ranks hold the same weights.
+// 8-bit codes do not change the operands of products, and all ranks hold the same weights.
 
 using testing::CodedRank;
 using testing::CodedRun;
@@ -69,11 +69,11 @@ UpdateDecision decision_of(StepOutcome outcome, bool held = false) {
   return decision;
 }
 
-// One rank's values over some steps: after the calibration, an update, an overflow, the held step after it and its
-// repetition, and two more.
+// One rank's values over some steps: calibration, an update, an overflow, the held step after it and its repetition,
+// and two more.
 struct Seen {
   std::vector<std::vector<BFloat16>> operands;  // of each pass
-  std::vector<DelayedScales::State> scales;     // after each
+  std::vector<DelayedScales::State> scales;     // after each pass
   std::vector<uint64_t> weights;
   std::vector<std::vector<float>> state;  // this rank's masters, or weights that are their own state, at the end
 };
@@ -134,11 +134,11 @@ void expect_same_training(int ranks, CodedRun run) {
     EXPECT_TRUE(coded[rank].operands == working[rank].operands);
     EXPECT_TRUE(coded[rank].scales == working[rank].scales);
     EXPECT_TRUE(coded[rank].state == working[rank].state);
-    // Stored numbers differ, so weights were rounded.
+    // Stored numbers differ, so the weights were rounded.
     EXPECT_EQ(coded[rank].weights.back() == working[rank].weights.back(), ranks == 1);
     EXPECT_EQ(coded[rank].weights[0], working[rank].weights[0]) << "initial weights are as they are";
     EXPECT_EQ(coded[rank].weights[3], coded[rank].weights[2]) << "a step that is held changes nothing";
-    EXPECT_NE(coded[rank].operands[0], coded[rank].operands[1]) << "there is something to see";
+    EXPECT_NE(coded[rank].operands[0], coded[rank].operands[1]) << "the step changed the operands";
   }
 }
 
@@ -152,7 +152,7 @@ TEST_P(CodedGatherOnRanks, LeavesEveryOperandAsItIs) {
   }
 }
 
-// Scales too large for the next weights, so that they saturate, or so small that most become subnormal.
+// Scales that are too large for the next weights (they saturate) or too small (most become subnormal).
 TEST_P(CodedGatherOnRanks, LeavesOperandsThatSaturateOrVanishAsTheyAre) {
   expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 0}});
   expect_same_training(GetParam(), {.delayed = {.history = 1, .margin = 13}});
@@ -219,13 +219,13 @@ TEST(CodedGather, SendsHalfOfTheBytesOfWhatIsCoded) {
     EXPECT_EQ(stored.sent_bytes, stored.stored_bytes);
     EXPECT_EQ(coded.stored_bytes, stored.stored_bytes);
     EXPECT_EQ(in_codes, coded.sent_bytes);
-    // up.weight (65, 64) and down.weight (64, 67) have their own buckets, of 4224 and 4352 elements with padding. Of
-    // each, a rank sends half, one byte less for each element.
+    // up.weight (65, 64) and down.weight (64, 67) have their own buckets of 4224 and 4352 elements with padding. A rank
+    // sends half of each, and saves one byte an element.
     EXPECT_EQ(as_stored - in_codes, size_t{2112 + 2176});
   });
 }
 
-// Before the scales are known weights are gathered as stored: a pass that calibrates reads unrounded weights.
+// Weights are gathered uncoded until scales are known: the calibration pass reads unrounded weights.
 TEST(CodedGather, WaitsForTheCalibration) {
   std::vector<uint64_t> hashes(2);
   for (const WeightGather gather : {WeightGather::kWorking, WeightGather::kF8}) {
@@ -240,8 +240,7 @@ TEST(CodedGather, WaitsForTheCalibration) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-// Restored for a checkpoint in the middle of a training, weights and later steps equal those of a training without
-// codes.
+// Restoring the weights for a checkpoint changes neither them nor later steps, compared with training without codes.
 TEST(CodedGather, WeightsCanBeHadAsTheyWereBefore) {
   for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kNoneStochastic}) {
     std::vector<uint64_t> hashes[2];

@@ -11,7 +11,7 @@
 namespace mantissa::testing {
 namespace {
 
-// Far above the size up to which MPI sends at once without waiting for the receiver (4 KiB to 64 KiB).
+// Far above the size (4 KiB to 64 KiB) up to which MPI sends without waiting for the receiver.
 constexpr int64_t kLargeElements = 300'007;
 
 Tensor row_of(const Tensor& tensor, int row, int rows) {
@@ -19,7 +19,7 @@ Tensor row_of(const Tensor& tensor, int row, int rows) {
   return tensor.slice(row * count, count);
 }
 
-// The memory and the stream of one check.
+// Memory and stream of one check.
 struct Bench {
   Communicator& communicator;
   TensorPlace& place;
@@ -43,7 +43,7 @@ struct Bench {
   }
 };
 
-// A collective that can run beside others.
+// A collective that can run concurrently with others.
 struct Exchange {
   const Bench& bench;
   int id;
@@ -109,7 +109,7 @@ void check_gather_in_place(const Bench& bench) {
   for (int from = 0; from < ranks; ++from) bench.expect_row(all, from, ranks, from, 0, 77);
 }
 
-// Several collectives at once, finished in the opposite order and partly by test() alone.
+// Several collectives at once, finished in reverse order and partly by test() alone.
 void check_many_in_flight(const Bench& bench) {
   std::deque<Exchange> exchanges;
   for (int id = 0; id < 10; ++id) {
@@ -127,7 +127,7 @@ void check_many_in_flight(const Bench& bench) {
   for (int id = 9; id >= 0; --id) {
     Exchange& exchange = exchanges[static_cast<size_t>(id)];
     exchange.work->wait();
-    exchange.work->wait();  // done work stays done
+    exchange.work->wait();  // calling wait() again is allowed
     EXPECT_TRUE(exchange.work->test());
     id % 2 == 0 ? exchange.expect_all_to_all() : exchange.expect_all_gather();
   }
@@ -167,7 +167,7 @@ void check_texts(Communicator& communicator) {
   EXPECT_EQ(all_gather_text_lists(communicator, with_empty).back(), with_empty);
 }
 
-// Wrong operands are rejected before anything is sent, so that no rank waits.
+// Wrong operands are rejected before anything is sent, so that no rank hangs.
 void check_misuse(const Bench& bench) {
   Communicator& communicator = bench.communicator;
   Stream& stream = bench.stream;
@@ -211,7 +211,7 @@ class RandomRank {
   void run() {
     for (int id = 0; id < options_.count; ++id) {
       exchanges_.push_back(start(id));
-      // On all ranks, or ranks that wait for it would wait for ever.
+      // Abandon it on all ranks: a rank that waits for it would hang.
       if (options_.abandoned == AbandonedWorks::kSome && below(shared_, 4) == 0) exchanges_.pop_back();
       // A rank that blocks in a host operation does not advance its collectives, so nobody may wait for earlier ones:
       // host operations come in the first half, waits in the second.

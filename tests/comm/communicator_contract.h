@@ -1,5 +1,5 @@
-// The contract of Communicator, checked by all ranks with GoogleTest's EXPECT: for ranks as threads and as processes,
-// with tensors on the host and on a device.
+// The contract of Communicator, which all ranks check with GoogleTest's EXPECT. Ranks are threads or processes, tensors
+// on the host or a device.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace mantissa::testing {
 
-// The memory of a test's tensors.
+// Allocates a test's tensors.
 class TensorPlace {
  public:
   virtual ~TensorPlace() = default;
@@ -38,8 +38,8 @@ std::byte mark(int source, int destination, int64_t index, int exchange);
 void check_communicator_contract(Communicator& communicator, TensorPlace& place);
 void check_communicator_contract(Communicator& communicator);  // on the host
 
-// A random sequence of collectives, the same on all ranks, on several streams. Each rank draws the moments at which it
-// tests and waits for Works.
+// A random sequence of collectives on several streams, the same on all ranks. Each rank draws its own moments to test
+// and wait for Works.
 enum class AbandonedWorks : uint8_t { kNone, kSome };
 
 struct RandomCollectives {
@@ -49,7 +49,7 @@ struct RandomCollectives {
   AbandonedWorks abandoned = AbandonedWorks::kNone;
 };
 
-// Checks every result after its Work is done, with copies on the collective's stream or on one that waits for it.
+// Checks every result after its Work is done, by copies on the collective's stream or on one that waits for it.
 void run_random_collectives(Communicator& communicator, TensorPlace& place, const RandomCollectives& options);
 
 }  // namespace mantissa::testing

@@ -141,7 +141,7 @@ TEST(ProfilingCommunicator, CountsWhatThisRankSends) {
   });
   for (const OpTime& row : times.rows()) {
     if (row.op.empty()) continue;
-    EXPECT_EQ(row.calls, 1) << row.op;  // tests and waits are not calls
+    EXPECT_EQ(row.calls, 1) << row.op;  // calls of test() and wait() are not counted
     EXPECT_EQ(row.work.bytes, row.op == "all_gather_bytes" ? 8.0 : 12.0) << row.op;
     EXPECT_EQ(row.work.bound, Bound::kOther) << row.op;
     EXPECT_EQ(row.polled, row.op != "all_gather_bytes") << row.op;
@@ -199,14 +199,14 @@ TEST(GpuClaims, OfOneGpuAreRefusedWithRanksNodeAndCounts) {
             "node: it has 3 ranks, and rank 3 sees 2 GPUs. Do this.");
 }
 
-// Containers of one machine may look like different machines and renumber its devices.
+// Containers on one machine may report different machines and renumber its devices.
 TEST(GpuClaims, AGpuIsKnownByItsUuidWhateverElseIsSaidOfIt) {
   const std::vector<GpuClaim> claims = {claim(kFirst, "a", "0000:01:00.0", 0, 1),
                                         claim(kSecond, "a", "0000:02:00.0", 0, 1)};
   EXPECT_EQ(ranks_that_share(claims), std::pair(size_t{0}, size_t{1}));
 }
 
-// NCCL rejects them like one GPU.
+// NCCL rejects MIG slices of one GPU as it does one GPU.
 TEST(GpuClaims, SlicesOfOneGpuCountAsOneGpu) {
   const std::vector<GpuClaim> claims = {claim(kFirst, "a", "0000:01:00.0", 0, 1),
                                         claim(kFirst, "b", "0000:01:00.0", 0, 1)};

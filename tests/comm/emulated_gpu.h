@@ -17,7 +17,7 @@ class EmulatedGpu final : public TensorPlace {
     std::fill_n(storage->data(), bytes, std::byte{0});
     return Tensor(std::move(storage), dtype, shape);
   }
-  // The stream delivers the data.
+  // The copy runs on the stream.
   void write(const std::vector<std::byte>& bytes, const Tensor& tensor, Stream& stream) override {
     const Tensor source = make(DType::kU8, Shape{static_cast<int64_t>(bytes.size())});
     std::copy(bytes.begin(), bytes.end(), source.raw());
@@ -38,7 +38,7 @@ class EmulatedGpu final : public TensorPlace {
 
  private:
   const std::shared_ptr<cuda::DeviceMemory> memory_ = std::make_shared<cuda::DeviceMemory>(0);
-  std::vector<Tensor> sources_;  // as long as a stream may read them
+  std::vector<Tensor> sources_;  // kept while a stream may read them
 };
 
 }  // namespace mantissa::testing

@@ -19,7 +19,7 @@
 namespace mantissa::testing {
 namespace {
 
-// One message of one rank; `peer` is of point-to-point messages.
+// One message of one rank. Only point-to-point messages have a `peer`.
 struct Message {
   enum class Kind : uint8_t { kAllGather, kAllToAll, kSend, kReceive } kind;
   const std::byte* from;
@@ -44,9 +44,9 @@ struct Clique {
   int size = 0;
   int joined = 0;
   std::map<uint64_t, Operation> operations;
-  std::vector<cuda::EventHandle> events;  // as long as streams may wait for them
-  cuda::EventHandle gate = nullptr;       // a never completed event, if operations do not end
-  std::atomic<int> moving = 0;            // operations launched and not yet done, over ranks
+  std::vector<cuda::EventHandle> events;  // kept while streams may wait for them
+  cuda::EventHandle gate = nullptr;       // an event that never completes, if operations do not end
+  std::atomic<int> moving = 0;            // operations launched and not yet done, over all ranks
   std::atomic<bool> aborted = false;
 
   Clique() = default;
@@ -85,7 +85,7 @@ void move_rows(const Operation& operation, int rank) {
   }
 }
 
-// By rank: how often it has reached a captured operation, and has moved its rows.
+// By rank: how often it reached a captured operation and moved its rows.
 struct Meetings {
   std::vector<int> arrived, moved;
 };
@@ -114,7 +114,7 @@ cuda::EventHandle Clique::record(cuda::StreamHandle stream) {
   return events.back();
 }
 
-// Whether the operation is captured on all ranks; nothing if only some capture it.
+// Whether all ranks capture the operation; nullopt if only some do.
 std::optional<bool> is_captured(const Operation& operation) {
   const auto captured = std::count_if(operation.posts.begin(), operation.posts.end(),
                                       [](const Post& post) { return cuda::is_capturing(post.stream); });
@@ -123,7 +123,7 @@ std::optional<bool> is_captured(const Operation& operation) {
   return std::nullopt;
 }
 
-// Queues the operation on the streams of all ranks: each starts when all have reached it, and ends when all have ended.
+// Queues the operation on the streams of all ranks. Each starts when all have reached it and ends when all have ended.
 void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
   std::vector<cuda::EventHandle> starts, ends;
   for (const Post& post : operation->posts) starts.push_back(clique.record(post.stream));
@@ -143,7 +143,7 @@ void launch(Clique& clique, const std::shared_ptr<Operation>& operation) {
   }
 }
 
-// Captures the operation in the graphs of all ranks: each moves its rows when all have arrived, and continues when all
+// Captures the operation in the graphs of all ranks. Each moves its rows once all have arrived, and goes on once all
 // have moved.
 void capture(const std::shared_ptr<Clique>& clique, const Operation& operation) {
   const size_t ranks = operation.posts.size();
@@ -223,7 +223,7 @@ size_t size_of(ncclDataType_t type) {
 
 }  // namespace
 
-// The object behind NCCL's opaque handle.
+// The object that NCCL's opaque handle points to.
 struct ncclComm {
   std::shared_ptr<Clique> clique;
   int rank = 0;

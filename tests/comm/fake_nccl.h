@@ -1,8 +1,7 @@
-// A stand-in for NCCL on the emulated GPU: its ranks are threads of one process. Like a non-blocking communicator, it
-// keeps an operation in progress until all ranks have called it, and then queues it on the streams of all; calling
-// another one before that is an error. All ranks or none may capture an operation: the ranks then synchronize each time
-// that the graphs run, and the communicator cannot end before the graphs are gone. Tests choose failures and count
-// calls.
+// A stand-in for NCCL on the emulated GPU; its ranks are threads of one process. Like a non-blocking communicator, it
+// keeps an operation in progress until all ranks have called it, then queues it on the streams of all. Calling another
+// one before that is an error. All ranks or none may capture an operation: the ranks then synchronize each time that
+// the graphs run, and the communicator cannot end before its graphs. Tests choose failures and count calls.
 #pragma once
 
 #include <string>
@@ -23,10 +22,10 @@ struct FakeNcclPlan {
   bool operations_end = true;                 // otherwise streams wait until the communicator is aborted
   bool aborts_return = true;                  // otherwise not before let_fake_nccl_aborts_return()
   int failing_register = -1;                  // the n-th ncclCommRegister returns ncclSystemError
-  ncclResult_t destroy_result = ncclSuccess;  // of ncclCommDestroy, after it has freed the communicator
+  ncclResult_t destroy_result = ncclSuccess;  // result of ncclCommDestroy, after it has freed the communicator
 };
 
-// Calls over all ranks.
+// Number of calls over all ranks.
 struct FakeNcclCall {
   std::string name;
   size_t count;
@@ -35,7 +34,7 @@ struct FakeNcclCall {
 struct FakeNcclCounts {
   int started = 0, finalized = 0, destroyed = 0, aborted = 0;
   int group_depth = 0;
-  int registered = 0, deregistered = 0;  // buffers: current, and released
+  int registered = 0, deregistered = 0;  // buffers registered now, and deregistered so far
   int misuses = 0;                       // calls that NCCL would reject, or that use a freed handle
 };
 
@@ -48,7 +47,7 @@ enum class FakeAllToAll : uint8_t { kOffered, kMissing };
 NcclApi make_fake_nccl(const FakeNcclPlan& plan, FakeAllToAll all_to_all = FakeAllToAll::kOffered);
 FakeNcclCounts fake_nccl_counts();
 std::vector<FakeNcclCall> fake_nccl_calls();
-// All communicators report this from now on.
+// From now on all communicators report this.
 void set_fake_nccl_error(ncclResult_t error);
 void let_fake_nccl_aborts_return();
 

@@ -1,4 +1,4 @@
-// The sums of gradients, and the statistics that are taken with them.
+// Sums of gradients, and the statistics computed with them.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <bit>
@@ -28,7 +28,7 @@ float round_to(DType dtype, float value) {
   return dispatch(dtype, [&]<typename T>() { return to_float(from_float<T>(value)); });
 }
 
-// The definition of a reduction, element by element.
+// The definition of a reduction, for one element.
 float expected_sum(const ReducerConfig& config, int ranks, int parameter, int64_t element,
                    const testing::GradientFunction& gradient = toy_gradient) {
   if (ranks == 1) return gradient(0, parameter, element);
@@ -74,7 +74,7 @@ TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
     TrainingRank rank(communicator, config());
     rank.reduce();
     const bool wire = ranks() > 1 && config().wire != DType::kF32;
-    // Unit roundoffs; 0 where nothing is rounded. A 16-bit value below the normal range has an absolute error instead.
+    // Unit roundoffs, 0 where nothing is rounded. A 16-bit value below the normal range has an absolute error instead.
     const double unit_wire = wire ? info(format_of(config().wire)).epsilon / 2 : 0.0;
     const double unit_sum = config().accumulation == Accumulation::kWire && wire ? unit_wire : 0x1p-24;
     const double tiny =
@@ -87,8 +87,8 @@ TEST_P(ReducerTest, TheSumIsWithinItsErrorBoundOfTheExactOne) {
         exact += static_cast<double>(toy_gradient(r, parameter, element));
         magnitude += std::abs(static_cast<double>(toy_gradient(r, parameter, element)));
       }
-      // One rounding of each contribution; ranks - 1 additions whose partial sums are at most the magnitude and may be
-      // subnormal on the wire; one rounding before a gather. Second-order terms are below one per cent.
+      // One rounding of each contribution, then ranks - 1 additions, then one rounding before a gather. Partial sums
+      // are at most the magnitude and may be subnormal on the wire. Second-order terms are below one per cent.
       const double first_order = unit_wire + (ranks() - 1) * unit_sum + (gathered ? unit_wire : 0.0);
       const double bound = 1.01 * magnitude * first_order + 2.0 * ranks() * tiny;
       outside += !(std::abs(static_cast<double>(value) - exact) <= bound);
@@ -157,8 +157,7 @@ TEST_P(ReducerTest, BuffersAreWhatThePlanSays) {
 
 INSTANTIATE_TEST_SUITE_P(Wires, ReducerTest, testing::reducer_cases());
 
-// Rank 1 reads a bucket late. Without the barrier at the end of finish(), rank 0 would have begun the next step by
-// then.
+// Rank 1 reads a bucket late. Without the barrier at the end of finish(), rank 0 would already be in the next step.
 class LateRank final : public testing::NodeCommunicator {
  public:
   using NodeCommunicator::NodeCommunicator;
@@ -200,8 +199,8 @@ TEST(Reducer, GradientsReadInPlaceAreOverwrittenOnlyWhenAllHaveReadThem) {
   });
 }
 
-// Big + 1 + 1, where 1 is half a unit in the last place of big in the wire dtype: accumulation on the wire loses each 1
-// (ties go to even), fp32 loses none. All values and both sums are exact in the wire dtype.
+// big + 1 + 1, where 1 is half a unit in big's last place in the wire dtype. Adding on the wire loses each 1 (ties to
+// even), fp32 loses none. All values and both sums are exact in the wire dtype.
 TEST(Reducer, AddingOnTheWireLosesWhatFp32Keeps) {
   for (const auto& [wire, big] : {std::pair{DType::kBF16, 0x1p8f}, std::pair{DType::kF16, 0x1p11f}}) {
     const auto gradient = [big = big](int rank, int, int64_t) { return rank == 0 ? big : 1.0f; };
@@ -234,7 +233,7 @@ TEST(Reducer, OneRankCopiesAndRoundsNothing) {
 }
 
 TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
-  // Powers of two commute with rounding: the sum of 32 times larger gradients is 32 times the sum.
+  // Powers of two commute with rounding: gradients 32 times as large have a sum 32 times as large.
   run_ranks(3, [](Communicator& communicator) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       TrainingRank plain(communicator, {.wire = DType::kF16, .sharding = sharding});
@@ -324,8 +323,8 @@ TEST(Reducer, ParametersWithoutAGradientCountAsZeroEvenIfUsedBefore) {
       rank.reducer->begin();
       rank.write_gradient(5, toy_gradient);
       rank.reducer->ready(rank.parameters[5]);
-      rank.write_gradient(6, toy_gradient);     // of an earlier micro-batch: it counts although it is not reported
-      rank.reducer->ready(rank.parameters[2]);  // used, but its gradient never came
+      rank.write_gradient(6, toy_gradient);     // from an earlier micro-batch: counts although not reported
+      rank.reducer->ready(rank.parameters[2]);  // used, but its gradient is missing
       EXPECT_EQ(rank.reducer->started(), 0);
       rank.reducer->finish();
       int64_t wrong = 0;
@@ -426,15 +425,15 @@ TEST_P(GradientStatistics, AreThoseOfEveryBucketsShard) {
     TrainingRank rank(communicator, config());
     rank.reduce(poisoned);
     expect_stats_of_shards(rank);
-    rank.reduce();  // must not contain anything of the first
+    rank.reduce();  // must not add to the first result
     expect_stats_of_shards(rank);
     rank.reduce(poisoned);
     expect_stats_of_shards(rank);
   });
 }
 
-// As large as a wire allows. The gathered sum is smaller than the result by a power of two; statistics are of the
-// result.
+// Gradients as large as a wire allows. The gathered sum is smaller than the result by a power of two; statistics
+// describe the result.
 TEST(BoostedGradients, HaveTheStatisticsOfTheResult) {
   for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {

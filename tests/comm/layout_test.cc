@@ -1,4 +1,4 @@
-// Pure arithmetic: the layout of buckets, of wire buffers, and of rows of gathered weights.
+// Layouts of buckets, wire buffers and rows of gathered weights: pure arithmetic.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <map>
@@ -11,7 +11,7 @@
 namespace mantissa {
 namespace {
 
-// Parameters of these element counts, in bf16 unless `fp32` is set.
+// Adds parameters with these element counts, in bf16 unless `fp32` is set.
 void add(ParameterSet& parameters, const std::vector<int64_t>& sizes, const std::vector<int>& fp32 = {}) {
   for (size_t index = 0; index < sizes.size(); ++index) {
     const bool wide = std::find(fp32.begin(), fp32.end(), static_cast<int>(index)) != fp32.end();
@@ -29,7 +29,7 @@ TEST(BucketLayout, ByHand) {
   ParameterSet parameters;
   add(parameters, {200, 64, 1, 65, 300});
   const BucketLayout layout(parameters, 3, 320 * sizeof(float));
-  // Reverse order of use, aligned sizes 320 | 128 64 64 | 256: p0 does not fit after p1.
+  // Reverse order of use; aligned sizes 320 | 128 64 64 | 256. p0 does not fit after p1.
   ASSERT_EQ(layout.buckets().size(), 3u);
   EXPECT_EQ(parameters_of(layout.buckets()[0]), (std::vector<int>{4}));
   EXPECT_EQ(parameters_of(layout.buckets()[1]), (std::vector<int>{3, 2, 1}));
@@ -46,7 +46,7 @@ TEST(BucketLayout, ByHand) {
   EXPECT_EQ(layout.locate(384 + 64), (BucketLayout::Element{3, 64}));
   EXPECT_FALSE(layout.locate(384 + 65).has_value());     // padding after p3
   EXPECT_FALSE(layout.locate(3 * 384 - 1).has_value());  // padding at the end
-  // The second of three shards of bucket 1 is [128, 256): p2 and p1; of bucket 2: the middle of p0.
+  // The second of three shards: of bucket 1 it is [128, 256), p2 and p1; of bucket 2 the middle of p0.
   EXPECT_EQ(layout.shard_segments(1, 1), (std::vector<Segment>{{2, 0, 1, 0}, {1, 0, 64, 64}}));
   EXPECT_EQ(layout.shard_segments(2, 1), (std::vector<Segment>{{0, 128, 72, 0}}));
   EXPECT_TRUE(layout.shard_segments(2, 2).empty());  // padding only
@@ -88,7 +88,7 @@ TEST(BucketLayout, AParameterAboveTheCapacityHasItsOwnBucket) {
 }
 
 TEST(BucketLayout, BucketsAreInTheOrderInWhichTheyFillUp) {
-  // Small fp32 vectors between large bf16 matrices share one bucket that spans the model: it is complete last.
+  // Small fp32 vectors between large bf16 matrices share one bucket. It spans the model, so it is complete last.
   ParameterSet parameters;
   add(parameters, {640, 8, 640, 8, 640, 8, 640, 8}, {1, 3, 5, 7});
   const BucketLayout layout(parameters, 2, 640 * sizeof(float));
@@ -266,7 +266,7 @@ TEST(WirePlan, ContributionsReadInPlaceNeedNoWindow) {
   }
 }
 
-// Two buckets that share bytes of the window must never run at once, and none may wait longer than necessary.
+// Buckets that share bytes of the window must never run at once, and none may wait longer than necessary.
 TEST(WirePlan, BlockersProtectEveryPlace) {
   int blocked = 0;
   for (const int ranks : {2, 3, 5}) {
@@ -294,7 +294,7 @@ TEST(WirePlan, BlockersProtectEveryPlace) {
           }
         }
         blocked += slot.blocker >= 0;
-        // Ordinary buckets: at least two others run while one starts (four fit except for padding and the ring's end).
+        // Ordinary buckets: at least two others run while one starts. Four fit except for padding and the ring's end.
         if (slot.blocker >= 0) {
           EXPECT_LE(slot.blocker, static_cast<int>(i) - 3);
         }
@@ -314,7 +314,7 @@ TEST(WirePlan, TheWindowHoldsTheLargestBucketAndIsNoLargerThanAllOfThem) {
   EXPECT_EQ(plan_wire(BucketLayout(small, 2), {.wire = DType::kBF16}).window_bytes, 2u * 2u * 128u);
 }
 
-// The places of weights that are sent as codes.
+// Positions of weights that are sent as codes.
 
 struct Case {
   ParameterSet parameters;
@@ -329,13 +329,12 @@ struct Case {
 TEST(GatherPlan, AByteForWhatIsCodedAndTheRestAsItIs) {
   Case of;
   of.add("plain", 64, false);
-  of.add("coded", 100, true);  // takes 128 places
+  of.add("coded", 100, true);  // takes 128 positions
   const BucketLayout layout(of.parameters, 3);
   ASSERT_EQ(layout.buckets().size(), 1u);
   ASSERT_EQ(layout.buckets()[0].shard_numel, 64);
   const GatherPlan plan = plan_gather(layout, of.coded);
-  // In order from the last parameter: rank 0 has 64 codes, rank 1 36, rank 2 64 elements of two bytes: no row is
-  // shorter.
+  // From the last parameter on, rank 0 has 64 codes, rank 1 36, rank 2 64 elements of two bytes. No row gets shorter.
   EXPECT_TRUE(plan.empty());
   EXPECT_EQ(plan.sent_bytes, plan.stored_bytes);
   EXPECT_EQ(plan.stored_bytes, size_t{128});
@@ -368,7 +367,7 @@ TEST(GatherPlan, RowsAreAsLongAsTheLongestOfARank) {
   EXPECT_EQ(plan.stored_bytes, size_t{384});
 }
 
-// Every element of every bucket is in one piece, and pieces of a row do not overlap.
+// Every element of every bucket is in exactly one piece; pieces of a row do not overlap.
 TEST(GatherPlan, EveryElementTravelsOnce) {
   for (const int ranks : {1, 2, 3, 4}) {
     Case of;

@@ -1,6 +1,6 @@
-// Run by mpirun. `mpi_ranks N`: the communicator's contract over MPI, for tensors of the host and, through host memory,
-// of the emulated GPU. N is the number of ranks, so that a program that silently starts alone fails. `mpi_ranks die`:
-// ranks sum gradients through the memory of their node until rank 1 is killed (rank_death_test).
+// Run by mpirun. `mpi_ranks N`: the communicator's contract over MPI, for host tensors and, through host memory, for
+// tensors of the emulated GPU. N is the number of ranks, so that a program that silently starts alone fails. `mpi_ranks
+// die`: ranks sum gradients through their node's shared memory until rank 1 is killed (rank_death_test).
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -35,7 +35,7 @@ TEST(MpiCommunicator, KeepsTheContract) {
   testing::check_communicator_contract(*communicator);
 }
 
-// Messages above 2^31 bytes, with small numbers: several pieces, the last one shorter.
+// Messages above 2^31 bytes, tested with small numbers: several pieces, the last one shorter.
 TEST(MpiCommunicator, KeepsTheContractWithMessagesInPieces) {
   const auto communicator = create_mpi_communicator({.piece_bytes = 100'003});
   testing::check_communicator_contract(*communicator);
@@ -72,7 +72,7 @@ TEST(MpiCommunicator, KeepsTheContractInSharedMemory) {
   testing::check_communicator_contract(*communicator, place);
 }
 
-// Messages between nodes and shared memory within them, at once.
+// Messages between nodes and shared memory within them at the same time.
 TEST(MpiCommunicator, KeepsTheContractOnSeveralNodes) {
   const auto communicator = create_mpi_communicator({.piece_bytes = 100'003, .ranks_per_node = 2});
   EXPECT_EQ(communicator->local_rank(), communicator->rank() % 2);
@@ -82,8 +82,8 @@ TEST(MpiCommunicator, KeepsTheContractOnSeveralNodes) {
   testing::check_communicator_contract(*communicator);
 }
 
-// The readers of rank 0's buffer start first, find nothing, and do not test again before the second barrier. With few
-// bytes, messages would have left at once. `other` orders the ranks without advancing the exchanges of `communicator`.
+// The readers of rank 0's buffer start first, find nothing, and do not test again before the second barrier. Messages
+// this small would leave at once. `other` orders the ranks without advancing exchanges of `communicator`.
 TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   const auto communicator = create_communicator("mpi"), other = create_communicator("mpi");
   if (expected_ranks == 1) return;  // nobody reads
@@ -103,7 +103,7 @@ TEST(MpiCommunicator, ABufferInSharedMemoryIsNotFreeBeforeAllHaveReadIt) {
   for (int source = 0; source < expected_ranks; ++source) EXPECT_EQ(all.data<uint8_t>()[source * 100], 1 + source);
 }
 
-// Across nodes memory cannot be read in place, but node_barrier() works.
+// Memory cannot be read in place across nodes, but node_barrier() works.
 TEST(MpiCommunicator, RanksOfOneNodeReadEachOthersMemoryBetweenMeetings) {
   for (const int ranks_per_node : {0, 2}) {
     const auto communicator = create_mpi_communicator({.ranks_per_node = ranks_per_node});
@@ -184,7 +184,7 @@ TEST_F(StagedOverMpi, KeepsTheContract) {
 
 TEST_F(StagedOverMpi, CarriesRandomSequencesOnSeveralStreams) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    // A different order of the streams on every rank.
+    // Every rank has a different order of streams.
     cuda::emulation::set_seed(seed * 100 + static_cast<uint64_t>(staged_->rank()));
     testing::run_random_collectives(*staged_, gpu_, {.seed = seed});
   }
@@ -192,7 +192,7 @@ TEST_F(StagedOverMpi, CarriesRandomSequencesOnSeveralStreams) {
 
 void say(const std::string& text) {
   fmt::print("{}\n", text);
-  std::fflush(stdout);  // a killed process loses what it has not written
+  std::fflush(stdout);  // a killed process loses buffered output
 }
 
 void say_what_is_mapped() {
@@ -202,8 +202,7 @@ void say_what_is_mapped() {
   }
 }
 
-// Rank 1 has offered the first buckets and never offers the last: the others wait for it. Prints its mappings of
-// /dev/shm.
+// Rank 1 offers the first buckets and never the last, so the others wait for it. Prints the mappings of /dev/shm.
 int run_until_rank_1_dies() {
   const auto communicator = create_communicator("mpi");
   if (communicator->allocate_shared(64, "a test") == nullptr) {
@@ -235,6 +234,6 @@ int main(int argc, char** argv) {
   if (std::strcmp(argv[1], "die") == 0) return mantissa::run_until_rank_1_dies();
   mantissa::expected_ranks = std::atoi(argv[1]);
   const auto environment =
-      mantissa::create_communicator("mpi");  // MPI can start only once: this keeps it for all cases
+      mantissa::create_communicator("mpi");  // MPI can start only once: this instance serves all cases
   return RUN_ALL_TESTS();
 }

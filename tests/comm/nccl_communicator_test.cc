@@ -1,4 +1,4 @@
-// The NCCL transport on the emulated GPU, with a stand-in for NCCL; and the installed NCCL library.
+// The NCCL transport on the emulated GPU with a stand-in for NCCL, and the installed NCCL library.
 #include <gtest/gtest.h>
 #include <atomic>
 
@@ -178,7 +178,7 @@ TEST_F(NcclTest, EmptyTensorsCallNothing) {
   EXPECT_TRUE(testing::fake_nccl_calls().empty());
 }
 
-// The stream may be destroyed right after an abandoned Work.
+// The stream may be destroyed right after the Work is abandoned.
 TEST_F(NcclTest, WorkThatIsGivenUpIsStillLaunched) {
   OneRank one(testing::make_fake_nccl({.polls = 50}));
   {
@@ -229,7 +229,7 @@ TEST_F(NcclTest, RegistersBuffersUntilTheyAreLetGo) {
       const auto registration = communicator.register_buffers(buffers);
       ASSERT_NE(registration, nullptr);
       for (const Tensor& buffer : buffers) EXPECT_TRUE(testing::fake_nccl_has_registered(buffer.raw()));
-      communicator.all_gather(buffers[0], buffers[1], *stream)->wait();  // still running when the registration goes
+      communicator.all_gather(buffers[0], buffers[1], *stream)->wait();  // still running at deregistration
     }
     for (const Tensor& buffer : buffers) EXPECT_FALSE(testing::fake_nccl_has_registered(buffer.raw()));
   });
@@ -267,7 +267,7 @@ TEST_F(NcclTest, RegistersNothingWhereItCannotMatter) {
   });
 }
 
-// NCCL then drops registrations itself.
+// After an abort NCCL drops registrations itself.
 TEST_F(NcclTest, ARegistrationMayOutliveAnAbort) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion});
   run_ranks(2, api, {.watch_interval = 5ms}, [&](Communicator& communicator, testing::TensorPlace& gpu) {

@@ -1,5 +1,5 @@
-// Collectives over the real NCCL on one real GPU (CUDA_VISIBLE_DEVICES); tools/gpu_check runs it. A single rank
-// connects, launches, captures and ends like any number of ranks, and a training of one rank runs no collective.
+// Collectives of the real NCCL on one real GPU (CUDA_VISIBLE_DEVICES); tools/gpu_check runs it. A single rank connects,
+// launches, captures and ends like any number of ranks, while training on one rank runs no collective.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -30,7 +30,7 @@ class NcclOnADevice : public ::testing::Test {
 
   Tensor tensor(Shape shape) { return backend_->make_tensor(DType::kF32, shape, "test"); }
 
-  // Doubles the values through another stream, and leaves a copy in gathered_.
+  // Doubles the values via another stream and leaves a copy in gathered_.
   void step() {
     exchange_->wait(*compute_->record());
     communicator_->all_to_all(values_.view({1, kElements}), received_, *exchange_)->wait();

@@ -22,7 +22,7 @@ TEST_F(NcclTest, AsynchronousErrorsFreeTheStreamAndAreToldFromThenOn) {
   const NcclApi api = testing::make_fake_nccl({.operations_end = false});
   OneRank one(api, {.watch_interval = 5ms});
   const auto work = one.gather();
-  work->wait();  // the stream is ordered behind it, but it does not end
+  work->wait();  // orders the stream after it, though it never ends
   const auto end = one.stream->record();
   for (int look = 0; look < 100; ++look) EXPECT_FALSE(end->done());
   testing::set_fake_nccl_error(ncclRemoteError);
@@ -77,7 +77,7 @@ TEST_F(NcclTest, AnAbortThatDoesNotReturnEndsTheProcess) {
               "seconds; the process ends here.*all_gather");
 }
 
-// Destroy and abort both free the communicator.
+// Both destroy and abort free the communicator.
 TEST_F(NcclTest, ACommunicatorIsFreedOnce) {
   OneRank one(testing::make_fake_nccl({.destroy_result = ncclSystemError}));
   one.gather()->wait();
@@ -195,7 +195,7 @@ TEST_F(NcclTest, AnExceptionOnItsWayAbortsInsteadOfWaitingForTheOthers) {
       return;
     }
     try {
-      const auto work = outer.all_gather(row, rows, *stream);  // rank 1 never comes
+      const auto work = outer.all_gather(row, rows, *stream);  // rank 1 never calls it
       throw FaultError("the loss is NaN");
     } catch (const FaultError&) {
       gone = true;

@@ -1,4 +1,4 @@
-// Collectives of NCCL in CUDA graphs, on the emulated GPU with a stand-in for NCCL.
+// NCCL collectives in CUDA graphs, on the emulated GPU with a stand-in for NCCL.
 #include <gtest/gtest.h>
 #include <atomic>
 #include <cstdlib>
@@ -28,7 +28,7 @@ using testing::wait_for;
 
 constexpr int64_t kRow = 6;
 
-// One rank of a small computation: its tensors, and one step on two streams with all collectives and work between them.
+// One rank of a small computation: tensors, and one step on two streams with all collectives and work between them.
 struct RankState {
   RankState(Communicator& given, testing::TensorPlace& gpu)
       : communicator(given),
@@ -81,8 +81,7 @@ class NcclGraphs : public testing::NcclTest {};
 
 enum class Mode : uint8_t { kEager, kCaptured };
 
-// All values by rank after six steps. Captured: an eager step, three launches of a graph, an eager step and another
-// launch.
+// All values by rank after six steps. If captured: an eager step, three graph launches, an eager step, another launch.
 std::vector<std::vector<std::byte>> values_after(Mode mode, int ranks, FakeAllToAll all_to_all) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion}, all_to_all);
   std::vector<std::vector<std::byte>> values(static_cast<size_t>(ranks));
@@ -124,7 +123,7 @@ TEST_F(NcclGraphs, ThatDoNotEndAreAbortedAndNamed) {
     state.step();
     state.compute->synchronize();
     const auto graph = state.capture();
-    if (state.communicator.rank() == 1) {  // never launches it
+    if (state.communicator.rank() == 1) {  // never launches the graph
       while (!told) std::this_thread::yield();
       return;
     }
@@ -141,7 +140,7 @@ TEST_F(NcclGraphs, ThatDoNotEndAreAbortedAndNamed) {
   EXPECT_GE(testing::fake_nccl_counts().aborted, 1);
 }
 
-// NCCL's abort waits for the graph, which is destroyed after the exception has left the thread that owns it.
+// NCCL's abort waits for the graph, which is destroyed after the exception has left the owning thread.
 TEST_F(NcclGraphs, TheirOwnerDoesNotWaitForTheAbort) {
   const NcclApi api = testing::make_fake_nccl({.version = kSharingVersion, .failing_send = 2}, FakeAllToAll::kMissing);
   run_states(1, api, {.watch_interval = 5ms}, [&](RankState& state) {
@@ -178,7 +177,7 @@ TEST_F(NcclGraphs, NeedNcclToMixThemWithOtherCollectives) {
 
 // Captured training steps: reduction, verdict and update.
 
-// The gradient of each weight is that weight times a power of two of the rank, so that steps depend on each other.
+// A weight's gradient is the weight times a power of two that depends on the rank, so steps depend on each other.
 class Rank {
  public:
   Rank(Communicator& communicator, const ReducerConfig& config, WeightRounding rounding)
@@ -249,7 +248,7 @@ class Rank {
   std::unique_ptr<CapturedWork> graph_;
 };
 
-// Weights by rank after four steps; the first is eager in both modes.
+// Weights by rank after four steps. The first step is eager in both modes.
 std::vector<uint64_t> weights_after(Mode mode, int ranks, const ReducerConfig& config, WeightRounding rounding) {
   const NcclApi api = testing::make_fake_nccl({.version = 23000});
   std::vector<uint64_t> hashes(static_cast<size_t>(ranks));
@@ -273,7 +272,7 @@ std::vector<uint64_t> weights_after(Mode mode, int ranks, const ReducerConfig& c
 class CapturedTraining : public ::testing::TestWithParam<WeightRounding> {};
 
 TEST_P(CapturedTraining, GivesEveryBitOfEagerTraining) {
-  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // all ranks are on the one emulated GPU
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 1);  // all ranks share the one emulated GPU
   for (const DType wire : {DType::kF32, DType::kBF16}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       const ReducerConfig config{.wire = wire, .sharding = sharding};

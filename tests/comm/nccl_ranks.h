@@ -17,7 +17,7 @@
 
 namespace mantissa::testing {
 
-inline constexpr int kSharingVersion = 23000;  // all ranks are on the one emulated GPU
+inline constexpr int kSharingVersion = 23000;  // all ranks share the one emulated GPU
 
 class NcclTest : public ::testing::Test {
  protected:
@@ -66,7 +66,7 @@ inline void expect_parts(const std::string& text, const std::vector<std::string>
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " in: " << text;
 }
 
-// Waits for the stream like a thread that waits for the GPU.
+// Waits for the stream as a thread waits for a GPU.
 inline void wait_for(Stream& stream) {
   const auto end = stream.record();
   while (!end->done()) std::this_thread::yield();

@@ -23,7 +23,7 @@ NodeRanks node_of(Communicator& communicator) {
           }};
 }
 
-// A rank with `send` in node memory and `receive` elsewhere.
+// A rank whose `send` is in node memory and whose `receive` is not.
 struct Rank {
   explicit Rank(Communicator& given, int64_t bytes = 1000)
       : communicator(given),
@@ -73,7 +73,7 @@ TEST(NodeExchange, MemoryIsZeroedAlignedAndRecognised) {
     SharedRows all = rank.exchanges.rows_of_all(rank.send);
     const std::byte* const theirs = all.rows.raw() + (communicator.rank() + 1) % 3 * all.stride;
     EXPECT_THROW(rank.exchanges.holds(theirs, 1), ContractError) << "another rank's";
-    all = {};  // it keeps the memory
+    all = {};  // the exchange keeps the memory alive
     EXPECT_FALSE(rank.exchanges.holds(rank.receive.data(), 1));
     const std::byte* const before = rank.send.raw();
     rank.send = Tensor();
@@ -82,7 +82,7 @@ TEST(NodeExchange, MemoryIsZeroedAlignedAndRecognised) {
   });
 }
 
-// Rank 1 reads late: until then the buffer must not count as free.
+// Rank 1 reads late; until then the buffer must not be free.
 TEST(NodeExchange, IsNotDoneBeforeAllOthersHaveRead) {
   run_ranks(2, [](Communicator& communicator) {
     Rank rank(communicator);
@@ -123,7 +123,7 @@ TEST(NodeExchange, AMeetingIsDoneWhenAllHaveComeAndNotBefore) {
     }
     communicator.barrier();
     if (late) number = rank.exchanges.start(barrier_request(rank.exchanges.node()));
-    EXPECT_EQ(late, rank.exchanges.done(number)) << "the last to come waits for nobody";
+    EXPECT_EQ(late, rank.exchanges.done(number)) << "the last rank does not wait";
     communicator.barrier();
     rank.exchanges.advance();
     EXPECT_TRUE(rank.exchanges.done(number));
@@ -161,7 +161,7 @@ TEST(NodeExchange, EveryRanksMemoryIsReadInPlaceBetweenMeetings) {
   }
 }
 
-// Each rank reuses its buffer as soon as it may.
+// Each rank reuses its buffer as soon as allowed.
 TEST(NodeExchange, ReusedBuffersArriveAsTheyWere) {
   run_ranks(3, [](Communicator& communicator) {
     Rank rank(communicator, 5000);
@@ -177,7 +177,7 @@ TEST(NodeExchange, ReusedBuffersArriveAsTheyWere) {
   });
 }
 
-// Many rounds: places become free at any moment of the other rank.
+// Many rounds: places on the board become free at any moment of the other rank.
 TEST(NodeExchange, MoreMayBeUnderWayThanTheBoardHasPlaces) {
   run_ranks(2, [](Communicator& communicator) {
     Rank rank(communicator, 64);
@@ -223,7 +223,7 @@ TEST(NodeExchange, MemoryThatAReaderHasGivenBackIsToldOf) {
   });
 }
 
-// Rank 1 sends a wrong ticket, as if each container had its own process numbers.
+// Rank 1 sends a wrong ticket, as if its container had its own process numbers.
 TEST(NodeExchange, MemoryThatOneRankCannotOpenIsRefusedByAll) {
   run_ranks(3, [](Communicator& communicator) {
     NodeRanks node = node_of(communicator);
@@ -263,7 +263,7 @@ int mapped_files() {
   return count;
 }
 
-// Blocks begin at boundaries of huge pages, so that the system can grant them; memory goes with its last user.
+// Blocks begin at huge-page boundaries, so that the system can grant huge pages. The last user frees the memory.
 TEST(NodeExchange, BlocksAreAlignedAndGivenBack) {
   run_ranks(2, [](Communicator& communicator) {
     for (const size_t bytes : {size_t{4096}, kHugePageBytes, 3 * kHugePageBytes + 64}) {
@@ -275,7 +275,7 @@ TEST(NodeExchange, BlocksAreAlignedAndGivenBack) {
       EXPECT_GE(block->distance_bytes(), bytes);
       for (int rank = 0; rank < 2; ++rank) block->of_rank(rank)[bytes - 1] = std::byte{1};
       communicator.barrier();
-      EXPECT_EQ(mapped_files(), 4);  // of both ranks, each of which has mapped both
+      EXPECT_EQ(mapped_files(), 4);  // two ranks, each with both mapped
       communicator.barrier();
       block.reset();
       communicator.barrier();

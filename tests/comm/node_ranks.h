@@ -1,4 +1,4 @@
-// Ranks as threads that share memory like the ranks of one node, and the reductions that tests run with them.
+// Threads as ranks that share memory like the ranks of one node, and reductions that tests run with them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ class ReducerTest : public ::testing::TestWithParam<std::tuple<int, DType, Accum
         .wire = std::get<1>(GetParam()), .accumulation = std::get<2>(GetParam()), .sharding = std::get<3>(GetParam())};
   }
   ContributionPath path() const { return ranks() > 1 ? std::get<4>(GetParam()) : ContributionPath::kExchanged; }
-  // Runs ranks() ranks whose reducers take path(): ranks that share memory read in place.
+  // Runs ranks() ranks with reducers on path(). Ranks that share memory read in place.
   void run(const std::function<void(Communicator&)>& body) const {
     run_ranks(ranks(), [&](Communicator& local) {
       if (path() == ContributionPath::kExchanged) return body(local);

@@ -28,7 +28,7 @@ double resident_bytes() {
   return static_cast<double>(kib) * 1024.0;
 }
 
-// 22 million elements in 40 matrices, each in its own bucket with 2.2 MB of fp32 state: a little more than one huge
+// 22 million elements in 40 matrices, each in its own bucket with 2.2 MB of fp32 state. This is just over one huge
 // page, the worst size for an allocator of whole huge pages.
 void add_forty_matrices(ParameterSet& parameters) {
   for (int layer = 0; layer < 40; ++layer) {
@@ -44,7 +44,7 @@ struct MemoryRank {
                                             state_alignment(options));
     buckets = std::make_unique<FlatBuckets>(parameters, *layout, *backend);
   }
-  // Pages take memory when they are touched, so touch them before measuring.
+  // Pages take memory when touched, so touch them before measuring.
   void touch_weights() {
     for (int bucket = 0; bucket < buckets->size(); ++bucket) backend->fill(buckets->weight(bucket), 0.0f, *stream);
   }
@@ -68,8 +68,8 @@ struct MemoryRank {
   std::unique_ptr<ShardedOptimizer> optimizer;
 };
 
-// Master and moments, 4 bytes each. Padding (64 elements a rank and bucket), less than a page a block, and memory of
-// heap and threads are together far below the 2 per cent.
+// Master and moments, 4 bytes each. Padding (64 elements a rank and bucket), at most a page a block, and memory of heap
+// and threads are together far below 2 per cent.
 constexpr double kStateBytes = 12.0;
 
 TEST(OptimizerMemory, OneRankHoldsTwelveBytesAParameterAndAllAsPredicted) {
@@ -89,7 +89,7 @@ TEST(OptimizerMemory, OneRankHoldsTwelveBytesAParameterAndAllAsPredicted) {
   });
 }
 
-// Narrow state takes the memory that is measured for it: 2 bytes of codes and 2 / 64 of scales.
+// Measured memory of narrow state is 2 bytes of codes and 2 / 64 of scales.
 TEST(OptimizerMemory, WithoutMastersAndWithCodesOneRankHoldsTwoBytesAParameter) {
   run_ranks(1, [](Communicator& communicator) {
     const AdamWOptions options{.first_moment = MomentFormat::kBlockwise8Bit,
@@ -104,7 +104,7 @@ TEST(OptimizerMemory, WithoutMastersAndWithCodesOneRankHoldsTwoBytesAParameter) 
   });
 }
 
-// The process grows by the state of all ranks together: one whole state.
+// The process grows by one whole state: the states of all ranks together.
 TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
   constexpr int kRanks = 4;
   run_ranks(kRanks, [](Communicator& communicator) {
@@ -119,12 +119,12 @@ TEST(OptimizerMemory, FourRanksHoldAFourthEach) {
       const double mine = kStateBytes / kRanks * static_cast<double>(rank.parameters.numel());
       EXPECT_NEAR((resident_bytes() - before) / kRanks, mine, 0.02 * mine);
     }
-    communicator.barrier();  // no rank frees memory before that
+    communicator.barrier();  // no rank frees memory before this
   });
 }
 
 // The memory table predicts the allocated bytes in every mode. Padding is at most 64 * N elements a bucket and 63 a
-// parameter, some 1000 of 3 million.
+// parameter, about 1000 of 3 million.
 void expect_predicted_allocations(int ranks, const testing::NamedState& state, Sharding sharding,
                                   ContributionPath path) {
   run_ranks(ranks, [&](Communicator& local) {
@@ -149,7 +149,7 @@ void expect_predicted_allocations(int ranks, const testing::NamedState& state, S
     const StateMemory measured = measure_memory(buckets, reducer, optimizer);
     EXPECT_EQ(measured, predict_memory(layout, config, options, path));
     const double holders = sharded ? ranks : 1, copies = sharded && shares ? ranks : 1;
-    // A scale is 4 bytes for 256 codes. Vectors, a thousandth of all, are fp32.
+    // A scale takes 4 bytes for 256 codes. Vectors, a thousandth of all elements, are fp32.
     const double codes = (options.first_moment == MomentFormat::kBlockwise8Bit ? 1.0 : 0.0) +
                          (options.second_moment == MomentFormat::kBlockwise8Bit ? 1.0 : 0.0);
     const auto elements = static_cast<double>(parameters.numel());

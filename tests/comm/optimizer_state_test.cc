@@ -1,4 +1,4 @@
-// Optimizer state: saved, loaded, converted, and its codes.
+// Optimizer state: saving, loading, conversion and codes.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <atomic>
@@ -80,14 +80,14 @@ void load(ShardedOptimizer& optimizer, const std::vector<SavedPiece>& pieces, in
   optimizer.end_load(applied_steps);
 }
 
-// Gradients with equal exact shares, so that sums are the same for 1, 2 and 3 ranks.
+// Gradients whose shares are equal and exact, so that sums are the same for 1, 2 and 3 ranks.
 testing::GradientFunction shares(int ranks) {
   return [ranks](int, int parameter, int64_t element) {
     return std::nearbyint(toy_gradient(0, parameter, element) * 64.0f) * 6.0f / 64.0f / static_cast<float>(ranks);
   };
 }
 
-// Trains from `start` (or from the seed, if empty) for `steps` and returns all pieces and the hash of the weights.
+// Trains for `steps` from `start` (or the seed, if empty). Returns all pieces and the hash of the weights.
 struct TrainingRun {
   std::vector<SavedPiece> pieces;
   uint64_t hash = 0;
@@ -141,7 +141,7 @@ TEST_P(ResumedState, EveryLayoutResumesWhatAnyOtherSavedBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(States, ResumedState, ::testing::ValuesIn(resumed_states()), testing::name_of);
 
-// The largest difference between the weights (with compensations) of two layouts.
+// The largest difference between the weights (plus compensations) of two layouts.
 double difference(std::vector<SavedPiece> a, std::vector<SavedPiece> b) {
   for (std::vector<SavedPiece>* pieces : {&a, &b}) {
     std::sort(pieces->begin(), pieces->end(),
@@ -169,8 +169,8 @@ TEST(ConvertedState, GoesFromEveryFormatToEveryOther) {
     for (const NamedState& to : states) {
       SCOPED_TRACE(from.name + " to " + to.name);
       const TrainingRun loaded = train({1, Sharding::kSharded}, half.pieces, 2, 0, to.options);
-      // Weights of up to 3. Largest relative error: 2^-8 in bf16, 2^-17 with a compensation, the rounding of an fp32
-      // sum with a master.
+      // Weights are at most 3. Largest relative error: 2^-8 in bf16, 2^-17 with a compensation, one fp32 rounding with
+      // a master.
       const double bound = to.options.master == MasterWeights::kNoneStochastic ? 0x1p-8
                            : to.options.master == MasterWeights::kKahan        ? 0x1p-17
                                                                                : 0x1p-24;
@@ -179,7 +179,7 @@ TEST(ConvertedState, GoesFromEveryFormatToEveryOther) {
   }
 }
 
-// A whole moment of a parameter, from its pieces.
+// A parameter's whole moment, assembled from pieces.
 SavedMoment whole_moment(const std::vector<SavedPiece>& pieces, int parameter, bool first) {
   SavedMoment whole;
   for (int64_t at = 0; true;) {
@@ -208,7 +208,7 @@ TEST(ConvertedState, ValuesBecomeTheSameCodesHoweverTheyWereDivided) {
   for (const char* from : {"fp32_all", "bf16_m_v"}) {
     const TrainingRun start = train({1, Sharding::kSharded}, {}, 0, 2, options_named(states, from));
     for (const int saved_by : {1, 2, 3}) {
-      // The same values, divided among other ranks.
+      // The same values, split differently over ranks.
       const TrainingRun half = train({saved_by, Sharding::kSharded}, start.pieces, 2, 0, options_named(states, from));
       for (const SavedPiece& piece : half.pieces) divided |= piece.begin % kDynamicBlock != 0;
       for (const Layout& loads : {Layout{1, Sharding::kSharded}, Layout{2, Sharding::kSharded},
@@ -288,7 +288,7 @@ TEST(OptimizerState, EmptyMomentsAreZeros) {
 
 class LoadFailure : public ::testing::TestWithParam<Sharding> {};
 
-// Loads every parameter, except that `change` may spoil those of parameter 0 on the last of three ranks.
+// Loads every parameter; `change` may corrupt parameter 0 on the last of three ranks.
 void expect_refusal(Sharding sharding, const std::function<void(ShardedOptimizer&, const std::vector<float>&)>& spoil) {
   std::atomic<int> refused = 0;
   run_ranks(3, [&](Communicator& communicator) {
@@ -353,7 +353,7 @@ TEST(OptimizerState, MisuseIsRefused) {
   });
 }
 
-// Encoding of values that arrive in pieces of any size, in any order.
+// Encoding of values that arrive in pieces of any size and order.
 
 struct Codes {
   std::vector<uint8_t> codes;
@@ -369,7 +369,7 @@ Codes encoded(DynamicMap map, const std::vector<float>& values) {
   return result;
 }
 
-// Over some decades, of both signs for the signed map.
+// Values over several decades; both signs for the signed map.
 std::vector<float> moments(DynamicMap map, size_t count) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// A rank dies while the others wait for its data in shared memory. Nothing in that memory tells them, but the launcher
-// ends the whole job.
+// A rank dies while others wait for its data in shared memory. That memory cannot tell them, but the launcher ends the
+// job.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -27,14 +27,14 @@ std::set<std::string> said_after(const std::string& word, const std::string& out
   return found;
 }
 
-// An ended process may stay in the table until its status is read.
+// An ended process stays in the table until its status is read.
 bool runs(const std::string& process) {
   const std::string status = testing::read_file("/proc/" + process + "/stat");
   const size_t name_end = status.rfind(") ");
   return name_end != std::string::npos && status[name_end + 2] != 'Z' && status[name_end + 2] != 'X';
 }
 
-// The launcher may end a moment before the processes that it has killed.
+// The launcher may exit shortly before the processes that it killed.
 bool becomes_true(const std::function<bool()>& condition) {
   for (int tenth = 0; tenth < 100; ++tenth) {
     if (condition()) return true;

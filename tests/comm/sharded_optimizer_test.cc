@@ -1,4 +1,4 @@
-// Updates, and how ranks share the updated weights.
+// Weight updates, and how ranks share the updated weights.
 #include <gtest/gtest.h>
 #include <chrono>
 #include <cmath>
@@ -23,8 +23,7 @@ using testing::OptimizedRank;
 using testing::toy_gradient;
 using testing::TrainingRank;
 
-// A gradient whose sum over any of 1 to 5 ranks is exact and the same: the k-th of `ranks` parts of a multiple of 60 /
-// 1024.
+// A gradient whose sum over 1 to 5 ranks is exact and the same: the k-th of `ranks` parts of a multiple of 60 / 1024.
 testing::GradientFunction exact_parts(int ranks, uint32_t step) {
   return [=](int, int parameter, int64_t element) {
     const auto word = philox(step, {static_cast<uint32_t>(element), static_cast<uint32_t>(parameter), 0, 0x5a5au})[0];
@@ -79,7 +78,7 @@ TEST_P(OptimizerTest, TheNumberOfRanksChangesNoBitWhenTheSumsAreExact) {
   EXPECT_EQ(different.size(), testing::named_states().size()) << "each rounds in its own way";
 }
 
-// Weights without masters, and second moments in bf16.
+// Weights without masters, with second moments in bf16.
 TEST_P(OptimizerTest, StatesThatAreRoundedStochasticallyDependOnTheSeed) {
   for (const testing::NamedState& state : testing::named_states()) {
     const bool random = state.options.master == MasterWeights::kNoneStochastic ||
@@ -120,7 +119,7 @@ TEST(Optimizer, WeightsInFp16NeedMasters) {
   });
 }
 
-// Small updates of weights without masters accumulate: each is a thousandth of half a bf16 step.
+// Small updates of weights without masters accumulate; each is a thousandth of half a bf16 step.
 TEST(Optimizer, WeightsWithoutMastersMoveByLessThanAStep) {
   run_ranks(1, [](Communicator& communicator) {
     for (const MasterWeights master : {MasterWeights::kNoneStochastic, MasterWeights::kKahan}) {
@@ -135,15 +134,15 @@ TEST(Optimizer, WeightsWithoutMastersMoveByLessThanAStep) {
       };
       const double before = mean();
       constexpr int kSteps = 100;
-      constexpr double kRate = 1e-5;  // updates have m / sqrt(v) = 1; weights are about 0.5
+      constexpr double kRate = 1e-5;  // an update is m / sqrt(v) = 1; weights are about 0.5
       for (int step = 0; step < kSteps; ++step) rank.step([](int, int, int64_t) { return 1.0f; }, kRate);
-      // Without compensation the mean is off by 100 roundings of up to half of 2^-8 * 0.5 each.
+      // Without compensation, the mean is off by 100 roundings of at most half of 2^-8 * 0.5 each.
       EXPECT_NEAR(mean(), before - kSteps * kRate, 4.0 * 0x1p-10 * std::sqrt(100.0 / 6464.0));
     }
   });
 }
 
-// Weights do not depend on ranks, sharding and buckets, initial weights included.
+// Weights, including initial ones, do not depend on ranks, sharding or buckets.
 TEST_P(OptimizerTest, StochasticRoundingDependsOnSeedAndUpdateOnly) {
   const auto run = [](int ranks, Sharding sharding, int steps, DType low, const AdamWOptions& options,
                       int64_t capacity_bytes = testing::kToyCapacityBytes) {
@@ -217,7 +216,7 @@ TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
       const Parameter& parameter = *piece.parameter;
       std::vector<float> initial(static_cast<size_t>(piece.count));
       initial_values(parameter, kSeed, piece.begin, piece.count, initial.data());
-      const double decay = parameter.shape.rank() >= 2 ? 0.1 : 0.0;  // none on vectors
+      const double decay = parameter.shape.rank() >= 2 ? 0.1 : 0.0;  // vectors have none
       int64_t wrong = 0;
       for (int64_t i = 0; i < piece.count; ++i) {
         double w = static_cast<double>(initial[static_cast<size_t>(i)]), m = 0.0, v = 0.0;
@@ -230,8 +229,8 @@ TEST_P(OptimizerTest, UpdatesAreThoseOfAdamWInDouble) {
           w -= kRate * (m / (1.0 - std::pow(beta1, step + 1))) /
                (std::sqrt(v / (1.0 - std::pow(beta2, step + 1))) + static_cast<double>(kOptions.epsilon));
         }
-        // Summed gradients are exact. A step rounds the weight (at most 2.5) twice, and its update in some ten
-        // operations on values of at most twice the learning rate. Moments that cancel cost their absolute error only,
+        // Summed gradients are exact. A step rounds the weight (at most 2.5) twice. It computes the update in about ten
+        // operations on values of at most twice the learning rate. Moments that cancel add only their absolute error,
         // because sqrt(v / c2) is at least half of the largest gradient so far.
         const double bound = kSteps * (2 * 2.5 + 2 * 10 * kRate) * 0x1p-24;
         wrong += !(std::abs(static_cast<double>(piece.master.data<float>()[i]) - w) <= bound);
@@ -375,7 +374,7 @@ TEST(Optimizer, GradientsAndOptimizerMustShareTheirMode) {
   });
 }
 
-// Ranks that share memory have one copy of the working weights between them.
+// Ranks that share memory have one common copy of the working weights.
 
 // Whether other ranks see rank 0's writes to its weights.
 void expect_common(OptimizedRank& rank, bool common) {
@@ -407,7 +406,7 @@ TEST(CommonWeights, HoldTheBitsOfACopyForEachRank) {
   }
 }
 
-// Rank 1 still computes with the weights when rank 0 begins to update: they must not change before rank 1 updates too.
+// Rank 0 may start its update while rank 1 still computes: weights must not change before rank 1 updates too.
 TEST(CommonWeights, StayUntilEveryRankUpdates) {
   run_ranks(2, [](Communicator& local) {
     testing::NodeCommunicator communicator(local);
@@ -427,7 +426,7 @@ TEST(CommonWeights, StayUntilEveryRankUpdates) {
   });
 }
 
-// Loading writes weights that are their own state: not before every rank loads.
+// Loading overwrites weights without masters, so it must wait until every rank loads.
 TEST(CommonWeights, StayUntilEveryRankLoads) {
   run_ranks(2, [](Communicator& local) {
     testing::NodeCommunicator communicator(local);
@@ -461,7 +460,7 @@ TEST(CommonWeights, AreRefusedByReplicatedRanks) {
   });
 }
 
-// The gathers of working weights.
+// ---- Gathers of working weights.
 
 TEST(WeightGather, BuffersAreRegistered) {
   for (const int ranks : {1, 2, 3}) {
@@ -483,7 +482,7 @@ TEST(WeightGather, BuffersAreRegistered) {
   }
 }
 
-// They run on their own stream, so that they overlap the updates.
+// Gathers run on their own stream, so that they overlap the updates.
 class GatherStreams final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;

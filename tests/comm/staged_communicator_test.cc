@@ -13,7 +13,7 @@
 namespace mantissa {
 namespace {
 
-// Runs `body` on every rank, with a communicator that stages through host memory.
+// Runs `body` on every rank with a communicator that stages through host memory.
 template <typename Body>
 void run_staged_ranks(int ranks, Body body) {
   run_ranks(ranks, [&](Communicator& local) {
@@ -51,7 +51,7 @@ TEST_P(StagedRanks, StartCollectivesInTheOrderInWhichTheyWereIssued) {
 
 INSTANTIATE_TEST_SUITE_P(Counts, StagedRanks, ::testing::Values(1, 2, 3));
 
-// A transport that records the collectives it starts, and fails on request.
+// A transport that records which collectives it starts and fails on request.
 class WatchedTransport final : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -92,7 +92,7 @@ class WatchedTransport final : public ForwardingCommunicator {
   }
 };
 
-// Holds a stream back, like slow kernels.
+// Holds a stream back, as slow kernels do.
 class Gate {
  public:
   explicit Gate(Stream& stream) {
@@ -132,7 +132,7 @@ struct OneRank {
 constexpr std::byte kSent{7}, kOld{1};
 const std::vector<std::byte> kSentBytes(4, kSent);
 
-// A copy that has not left the device delays all later collectives of any stream, kind and memory.
+// A copy still on the device delays all later collectives, whatever their stream, kind and memory.
 TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
   OneRank one;
   const Tensor send = one.tensor(one.gpu, kSent), first = one.tensor(one.gpu, kOld);
@@ -151,7 +151,7 @@ TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
   }
   EXPECT_EQ(one.transport.started, "");
   gate.open();
-  // Records come after all collectives that were issued before.
+  // Records follow all collectives issued before.
   EXPECT_EQ(all_gather_records(*one.staged, 5).at(0), 5);
   EXPECT_EQ(one.transport.started, "agagr");
   last->wait();
@@ -187,8 +187,8 @@ TEST(StagedCommunicator, RefusesOperandsInDifferentMemory) {
   EXPECT_EQ(one.transport.started, "");
 }
 
-// Tensors and stream of an abandoned Work may be destroyed at once: nothing is written to them any more, and the
-// collective still runs.
+// Tensors and stream of an abandoned Work may be destroyed at once. Nothing writes to them any more, and the collective
+// still runs.
 TEST(StagedCommunicator, WorkThatIsGivenUpStillTakesItsTurn) {
   OneRank one;
   const Tensor receive = one.tensor(one.gpu, kOld);
@@ -281,7 +281,7 @@ TEST_F(StagingPoolTest, TakesTheSmallestBlockThatSufficesAndGrowsTheLargest) {
   EXPECT_EQ(taken->data(), place);
   EXPECT_EQ(pool_.blocks(), 2u);
   EXPECT_GE(pool_.take(9 * kMiB)->bytes(), 9 * kMiB);
-  EXPECT_EQ(pool_.blocks(), 1u);  // it replaced the block of 3 MiB
+  EXPECT_EQ(pool_.blocks(), 1u);  // replaced the block of 3 MiB
   EXPECT_GE(pool_.take(0)->bytes(), 1u);
 }
 

@@ -1,5 +1,5 @@
 // Ranks of a toy training job without a model: parameters of awkward sizes, buckets, reducer, optimizer, and gradients
-// that are a function of (rank, step, parameter, element). Formats of optimizer state, and registered buffers.
+// as a function of (rank, step, parameter, element). Also formats of optimizer state, and registered buffers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 
 namespace mantissa::testing {
 
-// Sizes around the alignment of 64, below and above the capacity of a bucket; two working dtypes. 19,264 elements.
+// Sizes around the alignment of 64, below and above a bucket's capacity; two working dtypes. 19,264 elements.
 inline void add_toy_parameters(ParameterSet& parameters, DType low = DType::kBF16) {
   const Init normal{.kind = Init::Kind::kNormal, .stddev = 0.5f};
   parameters.add("embedding.weight", {101, 64}, normal).working_dtype = low;
@@ -42,7 +42,7 @@ constexpr int64_t kToyCapacityBytes = 3000 * sizeof(float);  // several buckets
 
 using GradientFunction = std::function<float(int rank, int parameter, int64_t element)>;
 
-// Values of both signs over nine binary orders of magnitude, from 2^-6 to 2^3, with 24 random bits.
+// Values of both signs with 24 random bits over nine binades, from 2^-6 to 2^3.
 inline float toy_gradient(int rank, int parameter, int64_t element) {
   uint64_t word = static_cast<uint64_t>(element) * 0x9e3779b97f4a7c15u +
                   static_cast<uint64_t>(parameter) * 0xbf58476d1ce4e5b9u +
@@ -67,14 +67,14 @@ struct TrainingRank {
     reducer = std::make_unique<GradientReducer>(*buckets, communicator, *backend, *stream, config);
   }
 
-  // Acts as the backward pass of one parameter.
+  // Stands in for the backward pass of one parameter.
   void write_gradient(int parameter, const GradientFunction& gradient) {
     Parameter& target = parameters[parameter];
     float* values = target.gradient.data<float>();
     for (int64_t i = 0; i < target.numel(); ++i) values[i] = gradient(communicator.rank(), parameter, i);
     target.gradient_written = true;
   }
-  // A whole reduction; parameters land in reverse order of use.
+  // A whole reduction; parameters become ready in reverse order of use.
   void reduce(const GradientFunction& gradient = toy_gradient) {
     parameters.forget_gradients();
     reducer->begin();
@@ -100,7 +100,7 @@ struct TrainingRank {
     }
   }
 
-  // The verdict about the reduced gradients; `loss` is this rank's.
+  // The verdict on the reduced gradients; `loss` is this rank's.
   Verdict verdict_of(VerdictReduction& verdicts, float loss) {
     const Tensor losses = backend->make_tensor(DType::kF32, {1}, "losses");
     backend->upload(&loss, losses, *stream);
@@ -109,7 +109,7 @@ struct TrainingRank {
     return verdicts.read_decision().verdict;
   }
 
-  // An update with these numbers, as after a finite verdict.
+  // An update with these options, as after a finite verdict.
   void update(ShardedOptimizer& optimizer, const AdamWOptions& options, double learning_rate, double unscale = 1.0) {
     constexpr double kNoClipping = std::numeric_limits<double>::infinity();
     const UpdateControl control = control_of(
@@ -144,7 +144,7 @@ struct OptimizedRank : TrainingRank {
     update(optimizer, adamw, learning_rate, unscale);
   }
   uint64_t hash() { return hash_weights(parameters, *backend, *stream); }
-  // Hash of the working weights after the first `steps` steps with gradient(step).
+  // Hash of the working weights after `steps` steps with gradient(step).
   uint64_t hash_after(int steps, const std::function<GradientFunction(int step)>& gradient) {
     optimizer.initialize(kSeed);
     for (int step_number = 0; step_number < steps; ++step_number) {
@@ -157,7 +157,7 @@ struct OptimizedRank : TrainingRank {
   ShardedOptimizer optimizer;
 };
 
-// Rounds up.weight and down.weight in both of their products; not the head, which has one product, nor the embedding.
+// Rounds up.weight and down.weight in both of their products. The head has one product, the embedding none.
 class RoundedMatrices final : public PrecisionPolicy {
  public:
   explicit RoundedMatrices(Format format, std::set<std::string> layers = {"up", "down"}) : layers_(std::move(layers)) {
@@ -193,7 +193,7 @@ struct CodedRank : TrainingRank {
         optimizer(*buckets, communicator, *backend, *stream, Sharding::kSharded, run.adamw,
                   {.weights = run.gather == WeightGather::kF8 ? coded : CodedWeights(), .scales = &scales}) {}
 
-  // Acts as a pass over the rounded weights; returns the operands of the products one after the other.
+  // Stands in for a pass over the rounded weights. Returns the operands of the products in sequence.
   std::vector<BFloat16> pass() {
     std::vector<BFloat16> operands;
     for (int index = 0; index < parameters.size(); ++index) {
@@ -225,7 +225,7 @@ struct CodedRank : TrainingRank {
     amaxes.run({});
     scales.end_calibration();
   }
-  // The rest of a step after its pass. Counts only applied updates.
+  // The rest of a step after its pass. Counts applied updates only.
   void finish_step(const GradientFunction& gradient, const UpdateDecision& decision = {}) {
     reduce(gradient);
     optimizer.record_amaxes();
@@ -260,10 +260,10 @@ inline GradientFunction gradient_of(int step) {
 struct NamedState {
   std::string name;
   AdamWOptions options;
-  double bytes;  // of masters (or compensations) and moments per element of a large bf16 matrix, without scales
+  double bytes;  // masters (or compensations) and moments, per element of a large bf16 matrix, without scales
 };
 
-// Every format of weights, first and second moments, combined with each format of the other two at least once.
+// Every format of weights, first moments and second moments, each combined at least once with each of the others.
 inline std::vector<NamedState> named_states() {
   using M = MomentFormat;
   using W = MasterWeights;

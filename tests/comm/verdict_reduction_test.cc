@@ -1,4 +1,4 @@
-// The exchanges that end a step: verdicts and amaxes.
+// The exchanges at the end of a step: verdicts and amaxes.
 #include <gtest/gtest.h>
 #include <bit>
 #include <cmath>
@@ -26,7 +26,7 @@ struct Outcome {
   std::optional<Offender> offender;
 };
 
-// Reduces the gradients on `ranks` threads; all ranks must agree on the outcome.
+// Reduces the gradients on `ranks` threads, which must all agree on the outcome.
 Outcome outcome_of(
     int ranks, const ReducerConfig& config, const testing::GradientFunction& gradient,
     const std::function<float(int)>& loss = [](int) { return 1.0f; }) {
@@ -35,7 +35,7 @@ Outcome outcome_of(
     TrainingRank rank(communicator, config);
     VerdictReduction verdicts(communicator, *rank.backend, *rank.stream);
     Outcome& mine = outcomes[static_cast<size_t>(communicator.rank())];
-    for (int round = 0; round < 2; ++round) {  // the second must not contain anything of the first
+    for (int round = 0; round < 2; ++round) {  // the second must not include results of the first
       rank.reduce(gradient);
       mine.verdict = rank.verdict_of(verdicts, loss(communicator.rank()));
       if (!mine.verdict.gradients_finite) {
@@ -96,7 +96,7 @@ TEST_P(VerdictTest, NormIsThatOfTheSumWhicheverModeHoldsIt) {
   const Verdict sharded = verdict_of(Sharding::kSharded), replicated = verdict_of(Sharding::kReplicated);
   EXPECT_TRUE(sharded.finite());
   EXPECT_EQ(sharded.first_bad, INT64_MAX);
-  // Both add about 2^14 positive doubles, in different orders: a relative error of at most 2^14 * 2^-53 each.
+  // Both add about 2^14 positive doubles in different orders: a relative error of at most 2^14 * 2^-53 each.
   EXPECT_NEAR(sharded.sum_squares, expected, expected * 0x1p-38);
   EXPECT_EQ(sharded.sum_squares, replicated.sum_squares);
 }
@@ -142,7 +142,7 @@ TEST_P(VerdictTest, OneBadElementIsFoundWithItsRankOnEveryWire) {
 TEST_P(VerdictTest, TheFirstOffenderIsByParameterThenElementThenRank) {
   const int ranks = GetParam();
   const int last = ranks - 1;
-  // Flat order is the reverse of parameter order: parameter 8 is bad as well, and is first in the buckets.
+  // Flat order is the reverse of parameter order. Parameter 8 is bad too, and is first in the buckets.
   const auto gradient = [&](int r, int p, int64_t e) {
     if (p == 8 && e == 0) return kInf;
     if (p == 3 && e == 70 && r == last) return kInf;
@@ -160,7 +160,7 @@ TEST_P(VerdictTest, TheFirstOffenderIsByParameterThenElementThenRank) {
 INSTANTIATE_TEST_SUITE_P(Ranks, VerdictTest, ::testing::Values(1, 2, 3, 4, 5));
 
 TEST(Verdict, AnOverflowOfTheWireIsTheRanksThatSentIt) {
-  // 40,000 fits in fp16, but two ranks send twice their contribution: 80,000 does not.
+  // fp16 can hold 40,000, but each of two ranks sends twice its contribution, and it cannot hold 80,000.
   expect_offender(outcome_of(2, {.wire = DType::kF16}, poisoned(1, 5, 0, 40000.0f)), 5, 0, 1);
   expect_offender(outcome_of(2, {.wire = DType::kF16}, poisoned(0, 0, 6463, -70000.0f)), 0, 6463, 0);
   EXPECT_TRUE(outcome_of(2, {.wire = DType::kF16}, poisoned(1, 5, 0, 32000.0f)).verdict.finite());
@@ -176,15 +176,15 @@ TEST(Verdict, AnOverflowOfTheSumAloneIsNobodys) {
   const Outcome fp32 = outcome_of(2, {.wire = DType::kF32}, all(2e38f));
   expect_offender(fp32, 2, 62, -1);
   EXPECT_FALSE(fp32.verdict.found_nan);
-  // fp16 added on the wire, 3 ranks, scale 1: 30,000 each fit, their sum does not; with fp32 accumulation it does.
+  // fp16 added on the wire, 3 ranks, scale 1: each 30,000 fits, their sum does not. With fp32 accumulation it does.
   expect_offender(outcome_of(3, {.wire = DType::kF16, .accumulation = Accumulation::kWire}, all(30000.0f)), 2, 62, -1);
   EXPECT_TRUE(outcome_of(3, {.wire = DType::kF16}, all(30000.0f)).verdict.finite());
-  // Replicated: the sum that is gathered must fit.
+  // Replicated: the gathered sum must fit.
   expect_offender(outcome_of(3, {.wire = DType::kF16, .sharding = Sharding::kReplicated}, all(30000.0f)), 2, 62, -1);
 }
 
 TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {
-  // Inf at an early parameter on one rank, NaN at a later one on the other, and the reverse.
+  // Inf in an early parameter on one rank and NaN in a later one on the other, and vice versa.
   for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const bool nan_first : {false, true}) {
       const auto gradient = [=](int r, int p, int64_t e) {
@@ -197,7 +197,7 @@ TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {
       expect_offender(outcome, 1, 3, 0, nan_first);
     }
   }
-  // The same within one parameter, and NaN elsewhere beside an overflow of the wire.
+  // The same within one parameter, and NaN elsewhere together with an overflow on the wire.
   const auto gradient = [](int r, int p, int64_t e) {
     if (r == 1 && p == 3 && e == 70) return 70000.0f;
     if (r == 1 && p == 3 && e == 71) return kNan;
@@ -206,8 +206,8 @@ TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {
   expect_offender(outcome_of(2, {.wire = DType::kF16}, gradient), 3, 70, 1, false);
 }
 
-// Sums of finite contributions never give NaN, so the test writes it into a sum and makes up the verdict: the rank that
-// holds the sum tells the others.
+// Sums of finite contributions never give NaN, so the test writes NaN into a sum and makes up the verdict. The rank
+// that holds the sum informs the others.
 TEST(Verdict, TheKindOfABadSumIsThatOfTheSummedValue) {
   for (const bool nan_first : {false, true}) {
     for (const int holder : {0, 1}) {
@@ -314,8 +314,8 @@ TEST_P(AmaxExchangeTest, AllRanksHaveTheScalesOfTheLargestAmax) {
   });
   for (const auto& other : scales) EXPECT_EQ(other, scales[0]);
 
-  // Tensor 0, written out: the largest finite entry of the last four steps; a step with an overflow on any rank has
-  // none.
+  // Scales of tensor 0, computed directly: the largest finite entry of the last four steps. A step in which any rank
+  // overflows has no entry.
   const size_t tensors = scales[0].size() / kSteps;
   float expected = 1.0f;
   for (int step = 0; step < kSteps; ++step) {

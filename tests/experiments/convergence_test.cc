@@ -1,7 +1,7 @@
-// C1 / T + C2 sigma^2: the mean of |grad f|^2 over T steps of SGD with a constant rate, and rounding of the weights as
-// noise. Bottou, Curtis, Nocedal, "Optimization Methods for Large-Scale Machine Learning", SIAM Review 60(2), 2018,
-// theorem 4.8: at most 2 (f(w1) - f*) / (lr T) + lr L sigma^2, for gradients that are right in the mean. A stochastic
-// rounding adds delta^2 v / lr^2 to the gradient's variance (quadratic_descent.h).
+// The mean of |grad f|^2 over T steps of SGD with a constant rate is C1 / T + C2 sigma^2, with rounding of the weights
+// as noise. Bottou, Curtis, Nocedal, "Optimization Methods for Large-Scale Machine Learning", SIAM Review 60(2), 2018,
+// theorem 4.8: at most 2 (f(w1) - f*) / (lr T) + lr L sigma^2, for unbiased gradients. Stochastic rounding adds delta^2
+// v / lr^2 to the gradient's variance (quadratic_descent.h).
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ using namespace testing;
 constexpr int kCoordinates = 32;
 constexpr double kLr = 0.1, kLambda = 1;
 
-// Means over coordinates and the first T steps, T by T.
+// Means over coordinates and the first T steps, for every T.
 std::vector<double> mean_gradient_squares(Descent descent, double offset, int steps) {
   std::vector<double> sums(steps, 0);
   for (int i = 0; i < kCoordinates; ++i) {
@@ -41,7 +41,7 @@ std::vector<double> mean_gradient_squares(Descent descent, double offset, int st
 
 double slope(double x0, double y0, double x1, double y1) { return std::log(y1 / y0) / std::log(x1 / x0); }
 
-// Noise so small that it is not seen: 1 / T once the loss has come down, with the constant of a quadratic, which is
+// With negligible noise, the mean goes like 1 / T once the loss has come down. The constant is that of a quadratic:
 // |grad f|^2 summed over e (1 - lr lambda)^t.
 TEST(Convergence, GoesLikeOneOverTWhereNoiseIsSmall) {
   for (const Format format : {Format::kF16, Format::kBF16}) {
@@ -59,7 +59,7 @@ TEST(Convergence, GoesLikeOneOverTWhereNoiseIsSmall) {
   }
 }
 
-// Floors over noise that is the gradient's, the rounding's or both: one constant C2 for all.
+// Floors with gradient noise, rounding noise or both share one constant C2.
 TEST(Convergence, HasAFloorInProportionToTheVarianceOfAllNoise) {
   const double c2 = kLr * kLambda / (2 - kLr * kLambda);
   for (const Format format : kWeightFormats) {
@@ -79,7 +79,7 @@ TEST(Convergence, HasAFloorInProportionToTheVarianceOfAllNoise) {
   }
 }
 
-// Twice the noise, four times the floor, where the format is fine enough not to be seen.
+// Twice the noise gives four times the floor if the format is fine enough to have no effect.
 TEST(Convergence, HasAFloorThatGoesLikeTheSquareOfSigma) {
   const auto floor = [](double sigma) {
     return mean_gradient_squares({.format = Format::kF16, .rounding = WeightRounding::kStochastic, .sigma = sigma}, 0,
@@ -91,8 +91,8 @@ TEST(Convergence, HasAFloorThatGoesLikeTheSquareOfSigma) {
   EXPECT_NEAR(measured, 2, 0.03);
 }
 
-// Where it does not hold: errors of rounding to nearest are not 0 in the mean. Without any noise the bound would be
-// C1 / T, and the mean stays where the weights stop.
+// Exception: errors of rounding to nearest are biased. Without noise the bound would be C1 / T, but the mean stays
+// where the weights stop.
 TEST(Convergence, IsNotThatOfRoundingToNearest) {
   const std::vector<double> means =
       mean_gradient_squares({.format = Format::kBF16, .lambda = kLambda, .lr = kLr}, 0.4, 20000);

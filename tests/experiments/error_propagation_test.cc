@@ -1,12 +1,12 @@
 // Error propagation: operands rounded to a format, products summed in fp32.
 //
-// One rounding to nearest is off by a variance of step^2 / 12, so that normal numbers of variance s^2 have, beside what
-// they are, noise of kappa^2 = E[step^2] / (12 s^2). Of a dot product of independent x and y of mean 0, both rounded,
-// the error is sum x y (e1 + e2): relative to the product, in root mean square,
+// Rounding to nearest adds noise of variance step^2 / 12. Relative to normal numbers of variance s^2 that is kappa^2 =
+// E[step^2] / (12 s^2). For a dot product of independent, rounded x and y of mean 0, the error is sum x y (e1 + e2).
+// Relative to the product, its root mean square is
 //   sqrt(2) kappa, whatever the length n,
-// as both go like sqrt(n). A chain of L linear layers adds the squares of its layers: sqrt((1 + 2 kappa^2)^L - 1),
-// which is sqrt(2 L) kappa as long as it is small. Errors that are random and independent instead of all at their
-// bounds: Higham, Mary, "A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41(5), 2019.
+// because both go like sqrt(n). A chain of L linear layers adds squares: sqrt((1 + 2 kappa^2)^L - 1), or sqrt(2 L)
+// kappa while that is small. On random, independent errors instead of worst-case bounds: Higham, Mary, "A New Approach
+// to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41(5), 2019.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 using testing::kWeightFormats;
 
-// Numbers of a standard deviation at which none of the formats underflows or overflows much: what scales are for.
+// A standard deviation at which no format underflows or overflows much, as scales ensure.
 constexpr double kDeviation = 16;
 
 std::vector<float> normals(uint32_t stream, int count) {
@@ -45,7 +45,7 @@ std::vector<float> rounded(Format format, const std::vector<float>& values) {
   return result;
 }
 
-// sqrt(E[step^2] / 12) / s: by binades of the normal distribution, subnormals among them.
+// sqrt(E[step^2] / 12) / s, by binades of the normal distribution, including subnormals.
 double kappa(Format format) {
   const FormatInfo& of = info(format);
   double squares = 0;
@@ -70,7 +70,7 @@ float dot(const std::vector<float>& x, const std::vector<float>& y) {
   return sum;
 }
 
-// The stated factor is 1.1. Of 2000 products the root mean square of an error is known within 1.6 %; the rest is for
+// The factor is 1.1. The root mean square of the errors of 2000 products is known to within 1.6 %. The rest covers
 // errors that are not quite independent of the numbers.
 TEST(ErrorPropagation, OfADotProductIsTheSameForAllLengths) {
   constexpr int kProducts = 2000;
@@ -100,7 +100,7 @@ TEST(ErrorPropagation, OfADotProductIsTheSameForAllLengths) {
 constexpr int kWidth = 64, kLayers = 64, kChains = 8;
 using Matrix = std::vector<float>;  // (kWidth, kWidth)
 
-// Independent normal numbers, as far as the rows have not been made orthogonal by Gram and Schmidt's process.
+// Independent normal numbers; for kOrthogonal, the Gram-Schmidt process then makes the rows orthogonal.
 enum class Layers : uint8_t { kNormal, kOrthogonal };
 Matrix layer_of(Layers layers, int chain, int layer) {
   const std::vector<float> normal = normals(10000 + 100 * chain + layer, kWidth * kWidth);
@@ -121,7 +121,7 @@ Matrix layer_of(Layers layers, int chain, int layer) {
   return result;
 }
 
-// x <- W x, both rounded, layer by layer, beside the same without roundings: squares of the relative error by layer.
+// x <- W x, layer by layer, both rounded and exact. Returns squares of the relative error by layer.
 std::vector<double> chain_errors(Layers layers, Format format) {
   std::vector<double> errors(kLayers + 1, 0);
   for (int chain = 0; chain < kChains; ++chain) {
@@ -141,7 +141,7 @@ std::vector<double> chain_errors(Layers layers, Format format) {
         error += (sum_low - sum) * (sum_low - sum);
       }
       errors[layer] += error / norm / kChains;
-      // Both times the same, so that the exact one keeps its magnitude.
+      // One factor for both keeps the magnitude of the exact one.
       const auto factor = static_cast<float>(kDeviation * std::sqrt(kWidth / norm));
       for (int row = 0; row < kWidth; ++row) {
         exact[row] = y[row] * factor;
@@ -162,9 +162,9 @@ void print_chain(const char* layers, Format format, int count, double measured) 
               std::string(info(format).name).c_str(), layers, count, measured, predicted, measured / predicted);
 }
 
-// Layers that keep lengths. The factor is 1.15: a relative error of 8 chains of 64 numbers each is known within 3 %,
-// and those of one chain's layers come from the same numbers. Errors of more than half of the numbers themselves (e5m2,
-// 64 layers) are no longer small beside them, as the formula has it: 1.3.
+// Layers that keep lengths. The factor is 1.15: a relative error from 8 chains of 64 numbers is known to within 3 %,
+// and the layers of one chain share their numbers. The formula assumes small errors. Errors above half of the numbers
+// (e5m2, 64 layers) get 1.3.
 TEST(ErrorPropagation, OfAChainOfLayersGoesLikeTheRootOfTheirNumber) {
   for (const Format format : kWeightFormats) {
     const std::vector<double> errors = chain_errors(Layers::kOrthogonal, format);
@@ -178,9 +178,9 @@ TEST(ErrorPropagation, OfAChainOfLayersGoesLikeTheRootOfTheirNumber) {
   }
 }
 
-// Where it does not hold: layers that shorten some directions and lengthen others. What goes through many of them comes
-// to lie in few directions, lengths differ more and more from the mean, and a chain that has become short in exact
-// numbers has a large relative error. It is the formula as long as there are few layers beside their width.
+// Exception: layers that shorten some directions and lengthen others. After many of them, vectors lie in few directions
+// and lengths spread ever further. A chain that got short in exact arithmetic has a large relative error. The formula
+// holds while the layers are few relative to their width.
 TEST(ErrorPropagation, OfManyNormalLayersGrowsFaster) {
   for (const Format format : {Format::kF16, Format::kBF16}) {
     const std::vector<double> errors = chain_errors(Layers::kNormal, format);
@@ -190,11 +190,10 @@ TEST(ErrorPropagation, OfManyNormalLayersGrowsFaster) {
   }
 }
 
-// Where it does not hold: sums of one sign. Products grow like n and random errors like sqrt(n), so that these fall
-// like 1 / sqrt(n) of the product. What stays is that rounding to nearest makes magnitudes smaller: what is rounded to
-// a power of two comes from a whole half step above it and from a quarter of one below. With density f that is, over
-// all binades, -1/32 sum over k of step_k^2 f(2^k), which is eps^2 / (32 ln 2) of the mean magnitude where f is smooth.
-// So is kappa^2.
+// Exception: sums of one sign. Products grow like n and random errors like sqrt(n), so relative errors fall like 1 /
+// sqrt(n). A bias remains, because rounding to nearest reduces magnitudes: a power of two attracts values from half a
+// step above it and from a quarter of one below. For density f, the bias over all binades is -1/32 sum over k of
+// step_k^2 f(2^k). For smooth f that is eps^2 / (32 ln 2) of the mean magnitude. So is kappa^2.
 TEST(ErrorPropagation, OfNumbersOfOneSignFallsToWhatIsNotRandom) {
   struct Moments {
     double mean = 0;
@@ -207,7 +206,7 @@ TEST(ErrorPropagation, OfNumbersOfOneSignFallsToWhatIsNotRandom) {
       std::vector<float> x = normals(2 * i, length), y = normals(2 * i + 1, length);
       for (float& value : x) value = std::abs(value);
       for (float& value : y) value = std::abs(value);
-      // Of the mean product, n E|x| E|y|.
+      // The mean product is n E|x| E|y|.
       const double product = length * kDeviation * kDeviation * 2 / std::numbers::pi;
       const double error = dot(rounded(Format::kE4M3, x), rounded(Format::kE4M3, y)) - dot_in_double(x, y);
       sum += error / product / kProducts;

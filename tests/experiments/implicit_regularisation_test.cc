@@ -1,8 +1,8 @@
-// Stochastic rounding as a regulariser. A loss at weights with noise r of mean 0 and variance s^2 is, in the mean,
+// Stochastic rounding as a regulariser. The mean loss at weights with noise r of mean 0 and variance s^2 is
 //   E[f(w + r)] = f(w) + 1/2 s^2 tr H(w) + ...,
-// which is exact for a quadratic (Bishop, "Training with Noise is Equivalent to Tikhonov Regularization", Neural
-// Computation 7(1), 1995). For a stochastic rounding s^2 = delta^2 p (1 - p), delta^2 / 6 over all places between two
-// numbers of the format; for one to nearest delta^2 / 12.
+// exact for a quadratic (Bishop, "Training with Noise is Equivalent to Tikhonov Regularization", Neural Computation
+// 7(1), 1995). Stochastic rounding has s^2 = delta^2 p (1 - p), on average delta^2 / 6 between two numbers of the
+// format. Rounding to nearest has delta^2 / 12.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 
 using namespace testing;
 
-// f(w + r) - f(w) at the minimum of 1/2 sum lambda (w - w*)^2, for minima all over [1.25, 1.75).
+// f(w + r) - f(w) at the minimum of 1/2 sum lambda (w - w*)^2, for minima throughout [1.25, 1.75).
 TEST(ImplicitRegularisation, OfAQuadraticIsHalfTheVarianceTimesTheTrace) {
   constexpr int kSamples = 20000;
   constexpr double kLambdas[] = {0.1, 1, 3, 10};
@@ -46,16 +46,16 @@ TEST(ImplicitRegularisation, OfAQuadraticIsHalfTheVarianceTimesTheTrace) {
   }
 }
 
-// Two basins, in steps of bf16 from 1.5: a sharp and deep one and a flat one that is less deep.
+// Two basins, in bf16 steps from 1.5: one sharp and deep, one flat and less deep.
 constexpr double kSharpPlace = -4.5, kSharpDepth = 1.4, kSharpWidth = 1;
 constexpr double kFlatPlace = 4, kFlatDepth = 0.6, kFlatWidth = 3;
 constexpr double kBowl = 0.01;
-constexpr double kBarrier = -1.7;  // where the loss between the basins is largest
+constexpr double kBarrier = -1.7;  // where the loss between the basins peaks
 
 double basin(double x, double place, double depth, double width) {
   return -depth * std::exp(-0.5 * (x - place) * (x - place) / (width * width));
 }
-double loss(double x) {  // and a bowl about both, which keeps weights from leaving
+double loss(double x) {  // with a bowl around both that keeps weights from leaving
   return basin(x, kSharpPlace, kSharpDepth, kSharpWidth) + basin(x, kFlatPlace, kFlatDepth, kFlatWidth) +
          0.5 * kBowl * x * x;
 }
@@ -65,9 +65,9 @@ double slope(double x) {
 }
 double curvature(double x) { return (slope(x + 1e-4) - slope(x - 1e-4)) / 2e-4; }
 
-// SGD with noise of variance 2 T / lr is found at x with a density in proportion to exp(-F(x) / T), for small lr
-// (Mandt, Hoffman, Blei, "Stochastic Gradient Descent as Approximate Bayesian Inference", JMLR 18, 2017), where F' is
-// the mean of the gradient that it is given. The log of how much more often that is in the flat basin.
+// The log odds of the flat basin. For small lr, SGD with noise of variance 2 T / lr visits x with density exp(-F(x) /
+// T), up to a constant (Mandt, Hoffman, Blei, "Stochastic Gradient Descent as Approximate Bayesian Inference", JMLR 18,
+// 2017). F' is the mean of the given gradient.
 double log_odds(double temperature, const std::function<double(double)>& mean_slope) {
   constexpr double kStep = 1e-3;
   double potential = 0, sharp = 0, flat = 0;
@@ -78,7 +78,7 @@ double log_odds(double temperature, const std::function<double(double)>& mean_sl
   return std::log(flat / sharp);
 }
 
-// The weight that the gradient is taken at is the master's rounded one, as with optimizer.weight_rounding.
+// The gradient is evaluated at the rounded master, as with optimizer.weight_rounding.
 double measured_log_odds(double temperature, const std::function<double(double, uint32_t)>& slope_at) {
   constexpr double kLr = 0.06;
   constexpr uint32_t kWalkers = 24, kSteps = 1 << 19;
@@ -105,7 +105,7 @@ double rounded_place(double x, WeightRounding rounding, uint32_t word) {
 
 TEST(ImplicitRegularisation, TakesSgdToTheFlatterOfTwoMinima) {
   constexpr double kTemperature = 0.25;
-  // Between two numbers of the format the mean of the slope at them is its linear interpolation.
+  // Between two numbers of the format, the mean slope is the linear interpolation of their slopes.
   const auto stochastic_slope = [](double x) {
     const double p = x - std::floor(x);
     return (1 - p) * slope(std::floor(x)) + p * slope(std::floor(x) + 1);
@@ -128,8 +128,8 @@ TEST(ImplicitRegularisation, TakesSgdToTheFlatterOfTwoMinima) {
   EXPECT_GT(rounded - exact, 0.2);
 }
 
-// Where it does not hold: without a master and without other noise. A step that is less than delta ends at one of the
-// two numbers about it: the weight goes to the next one downhill or nowhere, and never leaves the sharp basin.
+// Exception: no master and no other noise. A step below delta ends at one of the two neighbouring numbers. The weight
+// moves to the next one downhill or stays, and never leaves the sharp basin.
 TEST(ImplicitRegularisation, OfRoundedWeightsAloneLeavesNoBasin) {
   constexpr double kLr = 0.5;  // lr |slope| < 1 everywhere
   double x = -4;

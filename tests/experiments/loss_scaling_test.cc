@@ -1,9 +1,9 @@
-// Loss scaling: what share of gradients underflows and overflows, before and after, where magnitudes are lognormal:
-// ln |g| normal with mean m and standard deviation s. A format turns what is at most half of its smallest number to 0,
-// and what is at least half a step beyond its largest to Inf (e4m3: NaN):
+// Loss scaling: the shares of gradients that underflow and overflow, with and without it, for lognormal magnitudes: ln
+// |g| normal with mean m and standard deviation s. A format rounds anything up to half of its smallest number to 0, and
+// anything from half a step beyond its largest on to Inf (e4m3: NaN):
 //   P(g S -> 0) = Phi((ln(min_subnormal / 2 / S) - m) / s)
 //   P(|g S| -> Inf) = 1 - Phi((ln((max + step / 2) / S) - m) / s)
-// Scaling is that of Micikevicius et al., "Mixed Precision Training", ICLR 2018. That gradients are near lognormal:
+// Loss scaling follows Micikevicius et al., "Mixed Precision Training", ICLR 2018. Gradients are nearly lognormal:
 // Chmiel et al., "Neural gradients are near-lognormal: improved quantized and sparse training", ICLR 2021.
 
 #include <gtest/gtest.h>
@@ -48,7 +48,7 @@ Shares measured(const Gradients& gradients, Format format, double scale) {
 
 Shares predicted(const Gradients& gradients, Format format, double scale) {
   const FormatInfo& of = info(format);
-  // The step of the last binade, which e4m3 has no more than 448 of.
+  // The step of the last binade, in which e4m3 ends at 448.
   const double step = std::exp2(std::floor(std::log2(of.max))) * of.epsilon;
   const auto below = [&](double magnitude) {
     return normal_cdf((std::log(magnitude / scale) - gradients.mean) / gradients.deviation);
@@ -56,10 +56,10 @@ Shares predicted(const Gradients& gradients, Format format, double scale) {
   return {below(0.5 * of.min_subnormal), 1 - below(of.max + 0.5 * step)};
 }
 
-// 4.5 standard deviations of a share of so many samples; one sample where the share is as good as 0.
+// 4.5 standard deviations of a share of that many samples; one sample if the share is nearly 0.
 double tolerance(double share) { return 4.5 * std::sqrt(share * (1 - share) / kSamples) + 1.0 / kSamples; }
 
-// Scales from 1, where most of the gradients are 0 in 8 bits, to one that overflows.
+// Scales from 1, which rounds most gradients to 0 in 8 bits, to one that overflows.
 TEST(LossScaling, SharesOfLognormalGradientsAreThoseOfTheFormula) {
   for (const Format format : {Format::kE5M2, Format::kE4M3, Format::kF16}) {
     for (const Gradients gradients : {Gradients{std::log(1e-6), 2.0}, Gradients{std::log(1e-4), 3.0}}) {
@@ -76,9 +76,9 @@ TEST(LossScaling, SharesOfLognormalGradientsAreThoseOfTheFormula) {
   }
 }
 
-// What the formula says about a choice of scale: the range of a format, from half of its smallest number to its
-// largest, divided by s is how many standard deviations can be kept. With the scale in their middle both tails are as
-// large, and no scale keeps more. Here the range has six.
+// How to choose a scale: a format's range, from half of its smallest number to its largest, holds log(range) / s
+// standard deviations. If the scale centres the gradients in the range, both tails are equal, and no scale keeps more.
+// Here the range holds six.
 TEST(LossScaling, NoScaleKeepsMoreThanTheOneInTheMiddle) {
   for (const Format format : {Format::kE5M2, Format::kE4M3, Format::kF16}) {
     const FormatInfo& of = info(format);

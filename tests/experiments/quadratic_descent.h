@@ -1,5 +1,5 @@
-// SGD on f(w) = 1/2 sum lambda (w - w*)^2 with weights that are stored in a format: w <- round(w - lr (lambda (w - w*)
-// + noise)), with normal noise of standard deviation sigma. Each coordinate is a descent of its own.
+// SGD on f(w) = 1/2 sum lambda (w - w*)^2 with weights stored in a format: w <- round(w - lr (lambda (w - w*) +
+// noise)), with normal noise of standard deviation sigma. Each coordinate is a separate descent.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ void descend(const Descent& descent, int steps, const F& visit) {
   }
 }
 
-// E[p (1 - p)] for the fraction p of s / delta, s normal with standard deviation tau delta: the variance of a
-// stochastic rounding, in delta^2, of what is s away from a number of the format. 1/6 for large tau, tau sqrt(2 / pi)
+// E[p (1 - p)] for the fraction p of s / delta, with s normal of standard deviation tau delta. This is the variance, in
+// delta^2, of stochastically rounding a value s away from a number of the format: 1/6 for large tau, tau sqrt(2 / pi)
 // for small. From the Fourier series of p (1 - p) = 1/6 - sum over k of cos(2 pi k p) / (pi k)^2.
 double stochastic_variance(double tau);
 
-// E[(w - w*)^2] in the stationary state: V = (lr^2 sigma^2 + delta^2 v) / (lr lambda (2 - lr lambda)). With stochastic
-// rounding v = stochastic_variance(tau), where a step's standard deviation is tau delta = lr sqrt(sigma^2 + lambda^2
-// V): solved for V. With rounding to nearest v = 1/12, which supposes that noise spreads a step over more than delta.
+// E[(w - w*)^2] in the stationary state: V = (lr^2 sigma^2 + delta^2 v) / (lr lambda (2 - lr lambda)). Stochastic
+// rounding has v = stochastic_variance(tau) with steps of standard deviation tau delta = lr sqrt(sigma^2 + lambda^2 V);
+// solved for V. Rounding to nearest has v = 1/12, assuming noise that spreads a step over more than delta.
 double stationary_variance(const Descent& descent);
 
 }  // namespace mantissa::testing

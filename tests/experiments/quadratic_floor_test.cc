@@ -1,4 +1,4 @@
-// "SGD on a quadratic with rounding": the loss that is left, over four formats and both roundings.
+// "SGD on a quadratic with rounding": the remaining loss, over four formats and both roundings.
 
 #include <gtest/gtest.h>
 
@@ -14,13 +14,13 @@ namespace {
 
 using namespace testing;
 
-// The stated factor: what measured and predicted floors may differ by, either way. The prediction takes the steps for
-// normal. Without gradient noise they are made of the rounding alone, and V comes out as delta^2 / (2 pi) for small
-// rates instead of delta^2 / 6, which is 1.05 times as much and what a weight on the format's numbers with the right
-// mean has; that is the largest difference. The rest is for the number of steps (some 2 %).
+// The allowed ratio of measured and predicted floors, either way. The prediction assumes normal steps. Without gradient
+// noise steps consist of rounding only, and small rates give V = delta^2 / (2 pi) instead of delta^2 / 6, the value for
+// an unbiased weight on the format's numbers. That is 1.05 times as much and the largest difference. The rest covers
+// the finite number of steps (about 2 %).
 constexpr double kFactor = 1.1;
 
-constexpr int kCoordinates = 32;  // of each lambda, with targets spread over a step of the format
+constexpr int kCoordinates = 32;  // for each lambda, with targets spread over a step of the format
 
 double target_of(Format format, int coordinate) {
   return 1.5 + spacing(format) * ((coordinate + 0.5) / kCoordinates - 0.5);
@@ -59,7 +59,7 @@ void print(Format format, const char* rounding, double sigma, const Floor& floor
               rounding, sigma, floor.measured, floor.predicted, floor.ratio());
 }
 
-// From rounding alone (sigma = 0) to gradient noise alone (fp16, sigma = 0.5).
+// From rounding only (sigma = 0) to gradient noise only (fp16, sigma = 0.5).
 TEST(QuadraticFloor, OfStochasticRounding) {
   for (const Format format : kWeightFormats) {
     for (const double sigma : {0.0, 0.005, 0.05, 0.5}) {
@@ -72,7 +72,7 @@ TEST(QuadraticFloor, OfStochasticRounding) {
 }
 
 // Without gradient noise V does not fall with the rate: delta^2 / (2 pi), or delta^2 / 6 for weights on the format's
-// numbers. With masters in fp32 it would be 0.
+// numbers. With fp32 masters it would be 0.
 TEST(QuadraticFloor, OfStochasticRoundingDoesNotFallWithTheRate) {
   for (const Format format : {Format::kBF16, Format::kE4M3}) {
     for (const double rate : {0.2, 0.05, 0.0125}) {
@@ -85,8 +85,8 @@ TEST(QuadraticFloor, OfStochasticRoundingDoesNotFallWithTheRate) {
   }
 }
 
-// Noise that spreads a step over some of the format's numbers makes rounding to nearest an error like any other, of
-// half the variance of a stochastic one.
+// If noise spreads a step over several of the format's numbers, rounding to nearest acts like random noise with half
+// the variance of stochastic rounding.
 TEST(QuadraticFloor, OfRoundingToNearestUnderNoise) {
   for (const Format format : kWeightFormats) {
     for (const double spread : {0.5, 0.75}) {
@@ -99,9 +99,9 @@ TEST(QuadraticFloor, OfRoundingToNearestUnderNoise) {
   }
 }
 
-// Without noise a weight stops where a step is less than half of delta: b = delta / (2 lr lambda) from the minimum, and
-// 1/2 sum lambda b^2 is what f is at most. The last step from beyond b is one delta, so that weights stop between b -
-// delta and b, anywhere between them over targets: E[e^2] = (b^3 - (b - delta)^3) / (3 delta).
+// Without noise a weight stops once a step is below delta / 2: at distance b = delta / (2 lr lambda) from the minimum,
+// so f is at most 1/2 sum lambda b^2. The last step from beyond b is one delta, so weights stop between b - delta and
+// b. Over targets they do so uniformly: E[e^2] = (b^3 - (b - delta)^3) / (3 delta).
 TEST(QuadraticFloor, OfRoundingToNearestWithoutNoise) {
   for (const Format format : kWeightFormats) {
     const double delta = spacing(format);

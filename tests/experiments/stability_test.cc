@@ -1,4 +1,4 @@
-// Stability: gradient descent on 1/2 lambda e^2 converges where lr lambda < 2, and what rounding makes of that edge.
+// Stability: gradient descent on 1/2 lambda e^2 converges for lr lambda < 2. How rounding affects that edge.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@ namespace {
 
 using namespace testing;
 
-// A stochastic rounding leaves the edge where it is, since it is right in the mean, but what it leaves of the loss
-// grows like 1 / (2 - lr lambda) on the way there: the formula of quadratic_floor_test.cc, up to 0.05 from the edge.
+// Stochastic rounding is unbiased and leaves the edge in place. The loss that it leaves grows like 1 / (2 - lr lambda)
+// near the edge: the formula of quadratic_floor_test.cc, up to 0.05 from the edge.
 TEST(Stability, StochasticRoundingIsAmplifiedNearTheEdge) {
   for (const Format format : {Format::kF16, Format::kBF16, Format::kE4M3}) {
     for (const double rate : {1.0, 1.5, 1.8, 1.95}) {
@@ -42,8 +42,8 @@ TEST(Stability, StochasticRoundingIsAmplifiedNearTheEdge) {
   }
 }
 
-// Rounding to nearest ends in an oscillation instead: e -> -(1 - epsilon) e, epsilon = 2 - lr lambda, is rounded back
-// to -e where epsilon |e| < delta / 2. Its amplitude is delta / (2 epsilon), within a step of the format.
+// Rounding to nearest ends in an oscillation: e -> -(1 - epsilon) e with epsilon = 2 - lr lambda is rounded back to -e
+// if epsilon |e| < delta / 2. Its amplitude is delta / (2 epsilon), within a step of the format.
 TEST(Stability, RoundingToNearestOscillatesNearTheEdge) {
   for (const Format format : {Format::kF16, Format::kBF16}) {
     const double delta = spacing(format);
@@ -60,7 +60,7 @@ TEST(Stability, RoundingToNearestOscillatesNearTheEdge) {
   }
 }
 
-// |e| step by step where gradients are rounded to a format with delayed scaling.
+// e| step by step, with gradients rounded to a format with delayed scaling.
 std::vector<double> delayed_descent(Format format, double rate, double start, int history_length, int steps) {
   const NarrowFormat narrow = narrow_format(format);
   const DelayedScalingOptions options{.history = history_length};
@@ -78,15 +78,15 @@ std::vector<double> delayed_descent(Format format, double rate, double start, in
   return magnitudes;
 }
 
-// Root of the growth from the first to the last step.
+// The mean growth factor of a step.
 double growth_a_step(const std::vector<double>& magnitudes) {
   return std::pow(magnitudes.back() / magnitudes.front(), 1.0 / static_cast<double>(magnitudes.size() - 1));
 }
 
-// A scale from steps before saturates a gradient that has grown since: it counts as the largest of the history, m. The
-// edge is where it was, but beyond it, r = lr lambda > 2, gradients do not grow by r - 1 a step. Either m, (r - 1) m,
-// which saturates and leads back to m, (r - 1) m, (r - 1)^2 m: r - 1 in three steps. Or each saturates at the one
-// before, a'' = r a - a', which is (sqrt(1 + 4 r) - 1) / 2 a step. What of both happens is up to the rounding.
+// A scale from earlier steps saturates a gradient that has grown since, at the history's largest, m. The edge stays,
+// but beyond it, with r = lr lambda > 2, gradients grow by less than r - 1 a step. Either they go m, (r - 1) m (which
+// saturates and leads back to m), (r - 1) m, (r - 1)^2 m: a factor of r - 1 in three steps. Or each saturates at the
+// one before, a'' = r a - a', a factor of (sqrt(1 + 4 r) - 1) / 2 a step. The rounding decides.
 TEST(Stability, DelayedScalingSlowsADivergenceDown) {
   for (const Format format : {Format::kE4M3, Format::kE5M2}) {
     for (const double rate : {1.5, 1.8}) EXPECT_LT(growth_a_step(delayed_descent(format, rate, 1e-3, 16, 60)), 1);
@@ -101,8 +101,8 @@ TEST(Stability, DelayedScalingSlowsADivergenceDown) {
   }
 }
 
-// With the last amax alone every second gradient saturates at the one before it: m, (r - 1) m, m, whatever r is, up to
-// roundings. What diverges then stays and oscillates, which a loss does not show as clearly.
+// With only the last amax, every second gradient saturates at the one before: m, (r - 1) m, m for any r, up to
+// roundings. A divergence then becomes an oscillation, which a loss shows less clearly.
 TEST(Stability, DelayedScalingByTheLastAmaxHidesADivergence) {
   for (const double rate : {2.5, 3.0, 4.0}) {
     const std::vector<double> magnitudes = delayed_descent(Format::kE4M3, rate, 1e-3, 1, 60);

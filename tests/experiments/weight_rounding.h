@@ -1,4 +1,4 @@
-// The four formats of the experiments, rounded to by the program's own functions.
+// The four formats of the experiments, rounded by the program's own functions.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace mantissa::testing {
 
 inline constexpr Format kWeightFormats[] = {Format::kF16, Format::kBF16, Format::kE4M3, Format::kE5M2};
 
-// word: 32 random bits, of which rounding to nearest takes none.
+// word: 32 random bits; rounding to nearest uses none.
 inline float round_weight(Format format, WeightRounding rounding, float value, uint32_t word) {
   if (rounding == WeightRounding::kNearest) return quantize(format, value, Saturation::kYes);
   if (format == Format::kBF16) return to_float(round_stochastically<BFloat16>(value, word));
@@ -20,7 +20,7 @@ inline float round_weight(Format format, WeightRounding rounding, float value, u
   return round_stochastically_to(narrow_format(format), value, word);
 }
 
-// The distance of the format's numbers in [1, 2).
+// The spacing of the format's numbers in [1, 2).
 inline double spacing(Format format) { return info(format).epsilon; }
 
 }  // namespace mantissa::testing

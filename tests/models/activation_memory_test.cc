@@ -1,5 +1,5 @@
-// What a block keeps from its forward to its backward pass, byte for byte: the table of docs/memory.md, by models that
-// run without computing.
+// The bytes that a block keeps from its forward to its backward pass: the table of docs/memory.md, checked with models
+// that run without computing.
 #include <gtest/gtest.h>
 
 #include "core/backend/dry_run_backend.h"
@@ -11,10 +11,10 @@ namespace {
 
 constexpr int64_t kTokens = 2 * 128;
 constexpr int64_t kWidth = 384;
-// fp32, bytes a token: 8 of a layer norm, 4 of an RMS norm, and the log-sum-exps of 6 heads.
+// fp32, bytes a token: 8 for a layer norm, 4 for an RMS norm, and the log-sum-exps of 6 heads.
 constexpr int64_t kStatistics = 2 * 8 + 4 * 6, kRmsStatistics = 2 * 4 + 4 * 6;
 
-// In use when the forward pass of a model of so many layers has ended.
+// Bytes in use at the end of the forward pass of a model with this many layers.
 int64_t kept_bytes(ModelConfig config, int64_t layers, DType compute, Recompute recompute) {
   config.layers = layers;
   ParameterSet parameters;
@@ -58,7 +58,7 @@ std::vector<Kept> table() {
   // (4), GELU (4). Selective keeps 3 + 1 + 4 of these.
   const auto gpt_none = [](int64_t e) { return (8 + 14 * e) * kWidth + kStatistics; };
   const auto gpt_selective = [](int64_t e) { return (8 + 8 * e) * kWidth + kStatistics; };
-  // Keys and values of 2 of 6 heads: 5/3 instead of 3. Gate and up take 8, their product 4.
+  // Keys and values have 2 of 6 heads: 5/3 instead of 3. Gate and up take 8, their product 4.
   const int64_t llama_none = (8 + (1 + 1 + 1 + 8 + 4) * 2) * kWidth + 2 * 5 * kWidth / 3 + kRmsStatistics;
   const int64_t llama_selective = (8 + (1 + 8) * 2) * kWidth + 2 * 5 * kWidth / 3 + kRmsStatistics;
   return {{"gpt, bf16", gpt, DType::kBF16, gpt_none(2), gpt_selective(2), 4 * kWidth},
@@ -66,7 +66,7 @@ std::vector<Kept> table() {
           {"dropout, bf16", dropout, DType::kBF16, gpt_none(2), gpt_selective(2), 4 * kWidth},
           {"llama, bf16", llama, DType::kBF16, llama_none, llama_selective, 4 * kWidth},
           {"encoder, bf16", encoder, DType::kBF16, gpt_none(2), gpt_selective(2), 4 * kWidth},
-          // fp32: the stream that a norm makes is the input of the products, too.
+          // In fp32 a norm's result is also the products' input.
           {"encoder, fp32", encoder, DType::kF32, gpt_none(4), gpt_selective(4), 4 * kWidth}};
 }
 

@@ -1,11 +1,11 @@
-// Every gradient of small models against finite differences of the loss, dropout included: needs no reference but the
+// Every gradient of small models against finite differences of the loss, dropout included. The only reference is the
 // forward pass.
 //
 // Central differences of fourth order: (8 (f(h) - f(-h)) - (f(2h) - f(-2h))) / 12h.
-// Noise: a loss of order 2 carries a few roundings of 2^-24, 3e-7; the sum of 12 of them in double 1e-6; the stencil
-// divides by about h: 1e-4 in every element at h = 0.01. Truncation: h^4 f^(5) / 30, where the norms of small
-// embeddings bend the loss most; it was 7.6e-4 of the gradient at h = 0.02, hence 5e-5 of it at h = 0.01. A wrong
-// derivative is off by a tenth of its norm and more.
+// Noise: a loss of about 2 carries a few roundings of 2^-24, 3e-7; a sum of 12 of them in double has 1e-6. Divided by
+// about h in the stencil, that is 1e-4 in every element at h = 0.01. Truncation: h^4 f^(5) / 30, mostly from norms of
+// small embeddings: 7.6e-4 of the gradient at h = 0.02, hence 5e-5 of it at h = 0.01. A wrong derivative is off by a
+// tenth of its norm or more.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
@@ -82,7 +82,7 @@ TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
   testing::MicroBatch batch{testing::random_tokens(15, 7, 1), testing::random_tokens(15, 7, 2), 5};
   for (const size_t ignored : {1u, 7u, 14u}) batch.targets[ignored] = kIgnoreIndex;
   const UniformPrecision fp32;
-  // Forward only, with the dropout of a training pass: the tape is abandoned.
+  // Forward only, with the dropout of a training pass; the tape is dropped.
   const auto loss = [&] {
     TapeOptions options;
     options.random = {.seed = 9, .step = host.step(3), .first_sample = 2};
@@ -99,7 +99,7 @@ TEST_P(FiniteDifference, EveryElementOfEveryParameter) {
   for (int i = 0; i < test.parameters.size(); ++i) {
     Parameter& parameter = test.parameters[i];
     std::vector<float>& values = weights[static_cast<size_t>(i)];
-    // 11 shares no factor with any dimension: the sample goes through all rows and columns.
+    // 11 shares no factor with any dimension, so the sample covers all rows and columns.
     const size_t stride = host.is_slow() ? std::min<size_t>(11, values.size()) : 1;
     const std::vector<float> whole = host.values(parameter.gradient);
     std::vector<float> numeric, gradient;

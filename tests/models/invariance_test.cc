@@ -1,5 +1,5 @@
-// What must not change a model's loss and gradients: the number of threads, the split into micro-batches, how often it
-// runs; and what evaluation leaves out.
+// A model's loss and gradients must not depend on the number of threads, the split into micro-batches, or how often it
+// runs. Also: what evaluation leaves out.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -102,8 +102,8 @@ TEST_P(Invariance, NumberOfThreadsChangesNoBit) {
   }
 }
 
-// fp32: sums over the batch are split at other places and products of other heights may use other kernels. Each adds
-// at most sqrt(rows) = 17 roundings of 2^-24; through the network a loss and a gradient keep a few times that: 4e-6.
+// fp32: sums over the batch are split elsewhere, and products of other heights may use other kernels. Each adds at most
+// sqrt(rows) = 17 roundings of 2^-24. Through the network a loss and a gradient keep a few times that: 4e-6.
 TEST_P(Invariance, SplitIntoMicroBatchesChangesRoundingOnly) {
   const auto [loss, gradients] = step({kSamples}, {});
   for (const std::vector<int64_t>& split : {std::vector<int64_t>{3, 3}, {1, 4, 1}, {1, 1, 1, 1, 1, 1}}) {
@@ -122,9 +122,9 @@ TEST_P(Invariance, RepeatedStepIsTheSame) {
   EXPECT_NO_THROW(host_.arena().rewind());
 }
 
-// Where every op is shown, each is a kernel of its own; else a norm makes the sum that it reads, and products contain
-// gelu. Both give the same bits, but for gelu in 16 bits on a GPU, whose products leave out some of the roundings that
-// the bound counts.
+// With fusion off, each op is its own kernel. Otherwise a norm computes the sum that it reads, and products include
+// gelu. Both give the same bits, except for 16-bit gelu on a GPU: its products omit some of the roundings that the
+// bound counts.
 TEST_P(Invariance, FusedOpsChangeNoBit) {
   const auto pass = [&](const PrecisionPolicy& policy, bool shown) {
     test_.parameters.forget_gradients();

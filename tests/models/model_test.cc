@@ -1,4 +1,4 @@
-// The registry, parameters' names, shapes and counts, initial values, and the count of operations.
+// The registry; parameter names, shapes and counts; initial values; operation counts.
 #include "models/model.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +139,7 @@ TEST(ModelParameters, TiedTableIsConsumedByTheHead) {
   EXPECT_EQ(untied.find("token_embedding.weight")->precision_layer(), "token_embedding");
 }
 
-// Mean and standard deviation of the drawn values of every matrix, within five standard errors: s / sqrt(n), s /
+// Mean and standard deviation of the values drawn for every matrix, within five standard errors: s / sqrt(n), s /
 // sqrt(2n).
 TEST(ModelInit, MatricesBiasesAndGains) {
   ModelConfig config = gpt2_124m();
@@ -172,7 +172,7 @@ TEST(ModelInit, MatricesBiasesAndGains) {
   }
 }
 
-// Streams are keyed by a 32-bit hash of the name: no two matrices of a large model may share theirs.
+// Streams are keyed by a 32-bit hash of the name, so no two matrices of a large model may share a hash.
 TEST(ModelInit, EveryMatrixOfALargeModelHasItsOwnNumbers) {
   ModelConfig config = gpt2_124m();
   config.layers = 96;
@@ -183,7 +183,7 @@ TEST(ModelInit, EveryMatrixOfALargeModelHasItsOwnNumbers) {
   for (int i = 0; i < parameters.size(); ++i) {
     Parameter& parameter = parameters[i];
     if (parameter.init.kind != Init::Kind::kNormal) continue;
-    parameter.init.stddev = 1.0f;  // whatever their scale
+    parameter.init.stddev = 1.0f;  // independent of their scale
     float value = 0.0f;
     initial_values(parameter, 1, 0, 1, &value);
     first_values.insert(value);
@@ -197,7 +197,7 @@ TEST(ModelInit, DependsOnNothingButSeedAndName) {
   ModelConfig deep = gpt2_124m(), shallow = gpt2_124m();
   shallow.layers = 12;
   deep.layers = 12;
-  deep.vocab = 300;  // another parameter's size does not move this one's numbers
+  deep.vocab = 300;  // another parameter's size does not change this one's numbers
   ParameterSet a, b;
   create_model(deep, a);
   create_model(shallow, b);
@@ -210,7 +210,7 @@ TEST(ModelInit, DependsOnNothingButSeedAndName) {
 // 6 * (12 * (12 * 768^2) + 768 * 50257) + 12 * 12 * 1024 * 768.
 TEST(ModelFlops, Gpt2) { EXPECT_EQ(training_flops_per_token(gpt2_124m()), 854438400.0); }
 
-// The same from the parameters: every matrix but the embeddings is multiplied once with every token.
+// The same from the parameters: every matrix but the embeddings is multiplied once per token.
 TEST(ModelFlops, AgreesWithTheParametersOfEveryVariant) {
   ModelConfig no_gate = llama();
   no_gate.activation = Activation::kGeluErf;

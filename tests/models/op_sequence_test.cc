@@ -1,4 +1,4 @@
-// Which ops a model runs in which layer: the paths that precision overrides, faults and checkpoints name.
+// The ops that a model runs in each layer: the paths that precision overrides, faults and checkpoints name.
 #include <gtest/gtest.h>
 
 #include "tests/models/training_pass.h"
@@ -104,7 +104,7 @@ TEST(OpSequence, EncoderNormalisesTheStreamInFp32) {
                                         }));
 }
 
-// A norm rounds to what the linear layer behind it computes in, whatever that layer's override says.
+// A norm rounds to the dtype of the next linear layer, even if that layer has an override.
 TEST(OpSequence, NormsFollowTheirConsumersPrecision) {
   testing::TapeHost host(size_t{1} << 20);
   testing::TestModel test(small("gpt"));

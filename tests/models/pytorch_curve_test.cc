@@ -1,4 +1,4 @@
-// Twenty steps of AdamW on the small GPT against PyTorch, through the parts that a trainer is made of.
+// Twenty steps of AdamW on the small GPT against PyTorch, using a trainer's components.
 #include <gtest/gtest.h>
 #include <algorithm>
 #include <cmath>
@@ -98,7 +98,7 @@ TEST(PyTorchCurve, Fp32) {
   EXPECT_LT(worst_error(curve.norms, file.values("gpt/fp32/curve/gradient_norm")), 1e-5);
 }
 
-// The script's data is worth training on, and clipping matters in some of the steps only.
+// The script's data is learnable, and clipping affects only some of the steps.
 TEST(PyTorchCurve, ReferenceIsNotTrivial) {
   const ReferenceFile file;
   const auto losses = file.values("gpt/fp32/curve/loss"), norms = file.values("gpt/fp32/curve/gradient_norm");
@@ -125,9 +125,9 @@ INSTANTIATE_TEST_SUITE_P(Gpt, PyTorchLowCurve,
                            return std::string(name(info.param.dtype)) + (low ? "Weights" : "WithFp32Weights");
                          });
 
-// Each loss may be off by what the arithmetic of one forward pass does to it (rounding_bounds.h). The masters are fp32:
-// they follow gradients that are off by a hundredth in random directions, which a loss sees in second order only. A
-// norm is off by at most the error of the whole gradient. Against PyTorch's own curve both errors add as squares.
+// Each loss may be off by the rounding of one forward pass (rounding_bounds.h). The masters are fp32. Their gradients
+// are off by a hundredth in random directions, which changes a loss only in second order. A norm is off by at most the
+// error of the whole gradient. Against PyTorch's own curve both errors add as squares.
 TEST_P(PyTorchLowCurve, StaysWithinTheBoundsOfOnePass) {
   const ReferenceFile file;
   const auto [dtype, weights] = GetParam();
@@ -142,8 +142,8 @@ TEST_P(PyTorchLowCurve, StaysWithinTheBoundsOfOnePass) {
   const double norm_bound = testing::gradient_bound(dtype);
   EXPECT_LT(worst_error(curve.norms, file.values("gpt/fp32/curve/gradient_norm")), norm_bound);
   EXPECT_LT(worst_error(curve.norms, file.values(prefix + "gradient_norm")), std::sqrt(2.0) * norm_bound);
-  // Root mean square over the curve, against PyTorch's: of 20 values each is known to 16 %, their ratio to 22 %. Three
-  // of these: beyond two, one of the four ratios here lies after one of eleven harmless changes of a rounding.
+  // Root mean square over the curve, relative to PyTorch's. 20 values give each to 16 %, their ratio to 22 %. The bound
+  // is three of these: a harmless change of a rounding can exceed two.
   EXPECT_LT(relative_error(curve.losses, exact), 1.66 * relative_error(torch, exact));
 }
 

@@ -48,8 +48,7 @@ Result run(const ReferenceFile& file, const std::string& name, DType dtype, Work
   return result;
 }
 
-// ---- fp32. Both sides are within 1.2e-6 of fp64 (the script prints PyTorch's distance); 1e-5 is the project's
-// promise.
+// ---- fp32. Both sides are within 1.2e-6 of fp64 (the script prints PyTorch's distance). The project guarantees 1e-5.
 
 constexpr double kFp32 = 1e-5;
 
@@ -91,8 +90,8 @@ TEST(PyTorchReluSquared, ForwardAndBackwardInEveryDtype) {
   }
 }
 
-// ---- bf16 and fp16, with weights that are cast where they are used (as PyTorch does) or stored in 16 bits. Held
-// against PyTorch's fp32 result, by a bound and by the distance of PyTorch's own autocast result from it.
+// ---- bf16 and fp16, with weights cast at use (as in PyTorch) or stored in 16 bits. Compared with PyTorch's fp32
+// result, by a bound and by the distance of PyTorch's own autocast result.
 
 struct Low {
   DType dtype;
@@ -105,7 +104,7 @@ class PyTorchAutocast : public ::testing::TestWithParam<Low> {
     const auto [dtype, weights] = GetParam();
     return run(file_, "gpt", dtype, weights, dtype == DType::kF16 ? 1024.0f : 1.0f);
   }
-  // Distance from fp32, over PyTorch's.
+  // Our distance from fp32 relative to PyTorch's.
   double ratio(const std::vector<float>& ours, const std::vector<float>& torch, const std::vector<float>& exact) {
     return relative_error(ours, exact) / relative_error(torch, exact);
   }
@@ -124,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Gpt, PyTorchAutocast,
                            return std::string(name(info.param.dtype)) + (low ? "Weights" : "WithFp32Weights");
                          });
 
-// Two independent errors: PyTorch's result is sqrt(2) times as far as its fp32 result may be.
+// Two independent errors: PyTorch's 16-bit result may be sqrt(2) times as far away as its fp32 result.
 TEST_P(PyTorchAutocast, LogitsAndLoss) {
   const Result ours = run_low();
   const auto exact = file_.values("gpt/fp32/logits"), torch = file_.low_precision("gpt", dtype_, "logits");
@@ -146,8 +145,8 @@ TEST_P(PyTorchAutocast, EveryGradient) {
   }
 }
 
-// As near to fp32 as PyTorch, give or take the luck of 3,904 logits and 13,208 gradient elements whose errors go
-// together: a quarter. Embeddings stored in 16 bits (PyTorch keeps them in fp32) are in it too: one rounding of 30, and
+// As close to fp32 as PyTorch, with a margin of a quarter for chance: the errors of 3,904 logits and 13,208 gradient
+// elements are correlated. The margin includes embeddings stored in 16 bits (fp32 in PyTorch): one rounding of 30 and
 // of 50.
 constexpr double kAsNearAsPyTorch = 1.25;
 
@@ -163,8 +162,8 @@ TEST_P(PyTorchAutocast, IsNoFartherFromFp32ThanPyTorch) {
   EXPECT_LT(ratio(flattened(ours.gradients), flattened(torch), flattened(exact)), kAsNearAsPyTorch);
 }
 
-// The comparisons above would hold for an fp32 run as well: this one was in 16 bits. One rounding alone leaves u /
-// sqrt(3) in the mean (rounding_bounds.h); an fp32 run is some hundred times nearer.
+// An fp32 run would also pass the comparisons above, so check that this one was in 16 bits. One rounding leaves u /
+// sqrt(3) in the mean (rounding_bounds.h); an fp32 run is about a hundred times closer.
 TEST_P(PyTorchAutocast, IsAsFarFromFp32AsSixteenBitsAre) {
   const Result ours = run_low();
   const double rounding = testing::unit_roundoff(GetParam().dtype) / std::sqrt(3.0);

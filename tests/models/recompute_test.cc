@@ -44,7 +44,7 @@ ModelConfig erf_encoder() {
   return config;
 }
 
-// Each op in the dtype of its region, but for a gelu, a down projection and a residual stream of other dtypes.
+// Each op in the dtype of its region, except a gelu, a down projection and a residual stream.
 testing::PrecisionByLayer mixed(DType low) {
   testing::PrecisionByLayer policy(testing::autocast(low));
   policy["blocks.0.mlp"].forced[static_cast<size_t>(Op::kGelu)] = DType::kF32;
@@ -53,10 +53,10 @@ testing::PrecisionByLayer mixed(DType low) {
   return policy;
 }
 
-// What a step leaves behind.
+// The results of a step.
 struct StepResult {
   std::vector<float> values;       // losses, then gradients by name
-  std::vector<std::string> ready;  // parameters in the order in which their gradients were complete
+  std::vector<std::string> ready;  // parameters in the order in which their gradients became complete
   size_t peak_bytes = 0;
 };
 
@@ -98,7 +98,7 @@ class RecomputedModel : public ::testing::TestWithParam<std::pair<const char*, M
     for (const Recompute recompute : {Recompute::kSelective, Recompute::kFull}) {
       const std::string which = what + (recompute == Recompute::kFull ? ", full" : ", selective");
       const StepResult again = step(policy, recompute);
-      // gelu inside of a GPU's products leaves out a rounding that gelu of their stored input has (GemmArgs).
+      // gelu within a GPU's products omits a rounding that gelu of their stored input has (GemmArgs).
       const bool is_exact = recompute == Recompute::kFull || !is_gpu_ || dtype == DType::kF32;
       if (is_exact) {
         EXPECT_EQ(again.values, kept.values) << which;

@@ -1,4 +1,4 @@
-// What make_pytorch_reference.py has written, and our models in the same shape with the same weights.
+// The output of make_pytorch_reference.py, and our models in the same shape with the same weights.
 #pragma once
 
 #include <string>
@@ -19,14 +19,14 @@ class ReferenceFile {
   MicroBatch batch(const std::string& prefix) const;
   MicroBatch batch(const std::string& prefix, int64_t step) const;
 
-  // The result of `path` ("logits", "gradient/NAME") under autocast: fp32 result plus stored difference.
+  // The result at `path` ("logits", "gradient/NAME") under autocast: the fp32 result plus the stored difference.
   std::vector<float> low_precision(const std::string& model, const std::string& dtype, const std::string& path) const;
 
  private:
   SafetensorsReader reader_;
 };
 
-// "gpt", "llama" or "encoder" of the script.
+// The script's "gpt", "llama" or "encoder".
 ModelConfig reference_config(const std::string& model);
 
 }  // namespace mantissa::testing

@@ -13,7 +13,7 @@
 
 namespace mantissa::testing {
 
-// A model with its parameters; not bound to memory yet.
+// A model with its parameters, not yet bound to memory.
 struct TestModel {
   explicit TestModel(const ModelConfig& config) : model(create_model(config, parameters)) {}
   ParameterSet parameters;
@@ -29,7 +29,7 @@ using Gradients = std::map<std::string, std::vector<float>>;
 
 struct PassResult {
   std::vector<float> logits;
-  double loss_sum = 0.0;  // over the targets that are not ignored, in double
+  double loss_sum = 0.0;  // over targets that are not ignored, in double
 };
 
 inline int64_t counted_targets(const MicroBatch& batch) {
@@ -38,7 +38,7 @@ inline int64_t counted_targets(const MicroBatch& batch) {
   return count;
 }
 
-// Gradients are those of seed * loss_sum; they add up until forget_gradients(). An evaluation tape makes none.
+// Gradients of seed * loss_sum. They accumulate until forget_gradients(). An evaluation tape computes none.
 inline PassResult run_pass(TapeHost& host, TestModel& test, const MicroBatch& batch, const PrecisionPolicy& policy,
                            float seed, TapeOptions options = {}) {
   const auto tape = host.tape(policy, std::move(options), seed);
@@ -58,7 +58,7 @@ inline Gradients gradients_of(TapeHost& host, const ParameterSet& parameters) {
   return gradients;
 }
 
-// All of them in one list, in order of their names.
+// All gradients in one list, in order of their names.
 inline std::vector<float> flattened(const Gradients& gradients) {
   std::vector<float> all;
   for (const auto& [name, values] : gradients) all.insert(all.end(), values.begin(), values.end());

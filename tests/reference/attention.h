@@ -49,7 +49,7 @@ AttentionResult<T> attention_forward(const AttentionCase& c, const std::vector<T
   for (size_t b = 0; b < c.batch; ++b) {
     for (size_t h = 0; h < c.heads; ++h) {
       for (size_t t = 0; t < c.length; ++t) {
-        double largest = -std::numeric_limits<double>::infinity();  // a constant that cancels: it has no derivative
+        double largest = -std::numeric_limits<double>::infinity();  // a constant that cancels, so it has no derivative
         for (size_t j = 0; j < c.visible(t); ++j) {
           scores[j] = attention_score(c, qkv, c.query(b, h, t), c.key(b, h, j));
           largest = std::max(largest, std::real(scores[j]));
@@ -67,7 +67,7 @@ AttentionResult<T> attention_forward(const AttentionCase& c, const std::vector<T
   return result;
 }
 
-// The gradient of qkv, given what the forward pass stored.
+// The gradient of qkv from the stored results of the forward pass.
 template <typename T>
 std::vector<T> attention_backward(const AttentionCase& c, const std::vector<T>& qkv, const AttentionResult<T>& forward,
                                   const std::vector<T>& d_out) {

@@ -10,7 +10,7 @@
 
 namespace mantissa::reference {
 
-// The shift by the largest real part is a constant: the function stays analytic.
+// The largest real part is subtracted as a constant, so the function stays analytic.
 template <typename T>
 T log_sum_exp(const T* logits, size_t columns) {
   double largest = -std::numeric_limits<double>::infinity();

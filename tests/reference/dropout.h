@@ -31,7 +31,7 @@ std::vector<T> dropout_forward(const std::vector<T>& x, const DropoutKey& key) {
   return y;
 }
 
-// Linear and diagonal: the same map.
+// Dropout is linear and diagonal, so backward is the same map.
 template <typename T>
 std::vector<T> dropout_backward(const std::vector<T>& dy, const DropoutKey& key) {
   return dropout_forward(dy, key);

@@ -1,5 +1,5 @@
-// The dynamic maps of 8-bit moments as Dettmers et al. 2021 make them, in double: for each of seven decades the middles
-// of equal intervals between a tenth of it and it; with 0 and 1.
+// The dynamic maps of 8-bit moments after Dettmers et al. 2021, in double. Each of seven decades, from a tenth of its
+// end to its end, has the midpoints of equal intervals; then 0 and 1.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ inline std::vector<double> dynamic_map(MapSign sign) {
   return values;
 }
 
-// What is left of `value` in a block with this absmax, > 0: the nearest of the map's values times absmax. What is not 0
-// does not become 0 in the unsigned map.
+// `value` after a round trip through a block with this absmax > 0: the nearest of the map's values times absmax. In the
+// unsigned map a nonzero value does not become 0.
 inline double through_dynamic_map(MapSign sign, double value, double absmax) {
   static const std::vector<double> maps[] = {dynamic_map(MapSign::kSigned), dynamic_map(MapSign::kUnsigned)};
   double best = 2.0;

@@ -13,7 +13,7 @@ struct LayerNormOutput {
   std::vector<T> y, mean, rstd;
 };
 
-// An empty bias stands for none.
+// An empty bias means none.
 template <typename T>
 LayerNormOutput<T> layer_norm_forward(const std::vector<T>& x, const std::vector<T>& weight, const std::vector<T>& bias,
                                       double epsilon) {

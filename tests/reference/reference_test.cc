@@ -1,4 +1,4 @@
-// References of kernels: gradients against finite differences or complex steps.
+// Gradients of the kernel references against finite differences or complex steps.
 #include <cmath>
 
 #include "tests/reference/attention.h"
@@ -108,7 +108,7 @@ TEST(AttentionReference, Gradient) {
 TEST(AttentionReference, ProbabilitiesSumToOneAndCausalQueriesSeeNoLaterKey) {
   const AttentionCase c{1, 4, 1, 1, 2, 1.0, true};
   std::vector<double> qkv = random_values(static_cast<int64_t>(c.qkv_size()), 3);
-  for (size_t t = 0; t < c.length; ++t) qkv[c.value(0, 0, t)] = 1.0;  // constant values come out as they are
+  for (size_t t = 0; t < c.length; ++t) qkv[c.value(0, 0, t)] = 1.0;  // with constant values, out equals them
   const AttentionResult<double> before = attention_forward(c, qkv);
   for (size_t t = 0; t < c.length; ++t) EXPECT_NEAR(before.out[c.out(0, 0, t)], 1.0, 1e-15);
   qkv[c.key(0, 0, 3)] += 1.0;
@@ -196,7 +196,7 @@ TEST(BiasReference, GradientIsTheColumnSum) {
       x, [&](const auto& v) { return project(add_bias(v, to_complex(bias)), dy); }, dy, "dx");
 }
 
-// ---- Complex-step checks of the normalisations' hand-derived gradients.
+// ---- Complex-step checks of the norms' hand-derived gradients.
 
 constexpr double kEpsilon = 1e-5;
 

@@ -1,4 +1,4 @@
-// Precisions for tests that must not depend on amp/: the rules of PyTorch's autocast, written out.
+// Precisions for tests that must not depend on amp/: the rules of PyTorch's autocast.
 #pragma once
 
 #include <map>
@@ -28,7 +28,7 @@ inline Precision autocast(DType low) {
   return precision;
 }
 
-// A precision of its own for some layers, by exact path; one for all others.
+// A separate precision for some layers, by exact path, and one for all others.
 class PrecisionByLayer final : public PrecisionPolicy {
  public:
   explicit PrecisionByLayer(Precision other) : other_(other) {}

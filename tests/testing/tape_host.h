@@ -1,4 +1,4 @@
-// TapeHost: everything that a tape stands on (backend, stream, arena, derived weights), for tests of ops and models.
+// TapeHost: everything that a tape needs (backend, stream, arena, derived weights), for tests of ops and models.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace mantissa::testing {
 
-// The GPU's if the test program links it, emulated or not, else the CPU's.
+// The GPU's if the test program links one, real or emulated; else the CPU's.
 inline std::unique_ptr<Backend> create_test_backend() {
   const std::vector<std::string> names = backend_names();
   return create_backend(std::count(names.begin(), names.end(), "cuda") ? "cuda" : "cpu");
@@ -29,9 +29,9 @@ class TapeHost {
 
   Backend& backend() { return *backend_; }
   Stream& stream() { return *stream_; }
-  // An emulated device: tests of thousands of passes take a sample.
+  // An emulated device. Tests of thousands of passes run only a sample on it.
   bool is_slow() const { return backend_->describe().find("emulated") != std::string::npos; }
-  // A real one, whose library chooses how it multiplies by shape: products of other shapes have other last bits.
+  // A real GPU. Its library chooses kernels by shape, so products of other shapes differ in their last bits.
   bool is_gpu() const { return backend_->device().kind == Device::Kind::kCuda && !is_slow(); }
   Arena& arena() { return *arena_; }
   DerivedWeights& derived_weights() { return derived_weights_; }
@@ -58,7 +58,7 @@ class TapeHost {
     backend_->upload(values.data(), result, *stream_);
     return result;
   }
-  // What RandomKey wants.
+  // The step tensor for RandomKey.
   Tensor step(int32_t number) { return tensor(std::vector<int32_t>{number}); }
   // Any float dtype, widened.
   std::vector<float> values(const Tensor& tensor) {
@@ -70,7 +70,7 @@ class TapeHost {
   }
   float scalar(const Tensor& tensor) { return values(tensor).at(0); }
 
-  // Zeroed weights in the working dtype and zeroed gradients, each in memory of its own.
+  // Zeroed weights in the working dtype and zeroed gradients, each in separate memory.
   void bind(ParameterSet& parameters) {
     for (int i = 0; i < parameters.size(); ++i) {
       Parameter& parameter = parameters[i];

@@ -1,4 +1,4 @@
-// Ops with derivatives that fit on one line, to test the tape without the arithmetic of real ops.
+// Ops with one-line derivatives, to test the tape without the arithmetic of real ops.
 #pragma once
 
 #include <numeric>
@@ -34,7 +34,7 @@ inline Var scaled(Tape& tape, const Var& x, float factor) {
   });
 }
 
-// sum of weights[i] * x[i], fp32: a loss whose gradient is weights, times that of the loss.
+// The sum of weights[i] * x[i] in fp32: a loss whose gradient is `weights` times the gradient of the loss.
 inline Var weighted_sum(Tape& tape, const Var& x, std::vector<float> weights) {
   const Tensor wide = tape.cast(x.value, DType::kF32);
   std::vector<float> values(weights.size());

@@ -9,7 +9,7 @@
 
 namespace mantissa {
 
-// XXH3-64 over the bytes of every parameter's weight in order of registration. Blocks.
+// XXH3-64 over the bytes of every parameter's weight, in order of registration. Blocks until done.
 uint64_t hash_weights(const ParameterSet& parameters, Backend& backend, Stream& stream);
 
 }  // namespace mantissa

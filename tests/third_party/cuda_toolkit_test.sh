@@ -1,9 +1,9 @@
 #!/bin/bash
-# Which folders third_party/cuda.bzl takes for a CUDA toolkit, what it says of the others, and which architectures a toolkit can
-# be asked for: cuda_toolkit_test.sh CUDA_BZL
+# Tests which folders third_party/cuda.bzl accepts as CUDA toolkits, its messages for the others, and the architectures
+# that each toolkit supports: cuda_toolkit_test.sh CUDA_BZL
 #
-# In a workspace of its own, whose toolkits are folders of empty headers and an nvcc that only states its version. What it
-# finds there shows as `print` of a BUILD file. The machine's own toolkits are not looked for.
+# Runs in its own workspace. Its toolkits are folders of empty headers and an nvcc that only prints its version. `print`
+# in a BUILD file shows the results. The machine's own toolkits are not searched.
 set -euo pipefail
 export HOME=$TEST_TMPDIR
 unset CUDA_HOME CUDA_PATH CUDNN_HOME NCCL_HOME VIRTUAL_ENV MANTISSA_CUDA CC
@@ -15,7 +15,7 @@ fail() {
 command -v bazel >/dev/null || fail "there is no bazel in $PATH, where tests find programs"
 repository=$(dirname "$(dirname "$(realpath "$1")")")
 
-# All programs but an nvcc.
+# All programs except nvcc.
 programs=$TEST_TMPDIR/programs
 mkdir "$programs"
 while read -r -d : folder; do ln -s -t "$programs" "$folder"/* 2>/dev/null || true; done <<<"$PATH:"  # of two, the first stays
@@ -42,14 +42,14 @@ load("@cuda//:defs.bzl", "CUDA_AVAILABLE", "CUDA_VERSION", "CUDNN_AVAILABLE", "N
 
 print("found: CUDA=%s NCCL=%s cuDNN=%s %s %s" % (CUDA_AVAILABLE, NCCL_AVAILABLE, CUDNN_AVAILABLE, CUDA_VERSION, NVCC))
 TEXT
-# Debian's Bazel finds its own rules through this file.
+# Tells Debian's Bazel where its rules are.
 options=()
 [[ ! -f "$repository/.bazelrc.debian" ]] || options=("--bazelrc=$repository/.bazelrc.debian")
 
 run_bazel() { (cd "$workspace" && bazel --nohome_rc --output_user_root="$TEST_TMPDIR/bazel" "${options[@]}" "$@"); }
 trap 'run_bazel shutdown' EXIT
 
-# make_toolkit FOLDER VERSION [RUNTIME]: nvcc of this version, and headers of it or of another.
+# make_toolkit FOLDER VERSION [RUNTIME]: an nvcc of VERSION with headers of RUNTIME, by default the same.
 make_toolkit() {
   local version=${3:-$2}
   mkdir -p "$1"/{bin,lib64,include/nvtx3}
@@ -63,7 +63,8 @@ NVCC
   echo "#define CUDART_VERSION  $((major * 1000 + minor * 10))" >"$1/include/cuda_runtime_api.h"
 }
 
-# expect succeeds|fails TEXT VARIABLE=VALUE... -- BAZEL_ARGUMENT...: how it ends, and what its output holds.
+# expect succeeds|fails TEXT VARIABLE=VALUE... -- BAZEL_ARGUMENT...: checks the exit status and that the output has
+# TEXT.
 expect() {
   local outcome=$1 text=$2 ended=succeeds variables=()
   shift 2

@@ -1,4 +1,4 @@
-// Prints what the cores' arithmetic units can do at most, in lines "key: values", for tools/bench/peers.
+// Prints the peak rate of the cores' arithmetic units in lines "key: values", for tools/bench/peers.
 //
 //   fma_peak bf16 2      dtype, threads
 #include "core/cpu/fma_peak.h"

@@ -55,7 +55,7 @@ class Bench {
       : backend_(backend),
         stream_(backend.create_stream()),
         weights_(backend),
-        // Parts of both operands, and what alignment takes.
+        // Parts of both operands, plus alignment.
         arena_(backend.reserve(static_cast<size_t>(6 * size.k * (size.m + size.n)) + (size_t{1} << 20))),
         tape_(backend, *stream_, arena_, policy_, weights_, {.mode = TapeMode::kEvaluation}),
         size_(size),

@@ -11,7 +11,7 @@ namespace mantissa {
 namespace {
 
 constexpr int64_t kSizes[] = {256, 512, 1024, 2048, 4096, 8192};
-// What a product of the next size may take, by the rate of the last: slow devices stop before it takes minutes.
+// The limit of the next size's estimated time: slow devices stop before products take minutes.
 constexpr double kMaxSeconds = 1.0;
 
 }  // namespace

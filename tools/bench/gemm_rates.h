@@ -24,7 +24,7 @@ struct GemmPeak {
   std::string source;  // "multiply-adds on registers, measured", "data sheet"
 };
 
-// What the device can do at most. A CPU's is measured; a GPU's is its data sheet's, where that is known.
+// The device's peak rate: measured on a CPU, from the data sheet on a GPU, if known.
 GemmPeak gemm_peak(const DeviceChoice& device, DType dtype);
 
 // "bf16", "e4m3" for codes (u8).

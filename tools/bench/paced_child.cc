@@ -28,9 +28,9 @@ Pipe make_pipe() {
 }  // namespace
 
 PacedChild::PacedChild(std::string name, const std::function<int()>& body) : name_(std::move(name)) {
-  std::signal(SIGPIPE, SIG_IGN);  // orders to a process that has ended: its output tells
+  std::signal(SIGPIPE, SIG_IGN);  // writing to an ended process must not kill this one; its output shows the error
   const Pipe orders = make_pipe(), output = make_pipe();
-  std::fflush(nullptr);  // what is buffered is printed once
+  std::fflush(nullptr);  // so that buffered output is printed once
   process_ = fork();
   if (process_ < 0) throw Error(ExitCode::kInternal, fmt::format("fork: {}", std::strerror(errno)));
   if (process_ == 0) {
@@ -49,7 +49,7 @@ PacedChild::PacedChild(std::string name, const std::function<int()>& body) : nam
 
 PacedChild::~PacedChild() {
   if (orders_ != nullptr) {
-    order("end");  // closing is not enough: children that were forked later hold this pipe as well
+    order("end");  // closing the pipe is not enough: children forked later also hold it
     std::fclose(orders_);
   }
   std::fclose(output_);

@@ -1,4 +1,4 @@
-// PacedChild: a process of its own that runs rounds when told to, see wait_for_round().
+// PacedChild: a child process that runs rounds on request, see wait_for_round().
 #pragma once
 
 #include <sys/types.h>
@@ -11,24 +11,24 @@
 
 namespace mantissa {
 
-// What a process prints, "key: values" a line.
+// A process's output, "key: values" on each line.
 using PrintedValues = std::map<std::string, std::vector<double>>;
 
 class PacedChild {
  public:
   // Forks, so it must come before threads and devices. The child reads orders from standard input, prints values on
-  // standard output and ends with the exit code that `body` returns. `name` stands in errors.
+  // standard output and exits with the code that `body` returns. `name` is for error messages.
   PacedChild(std::string name, const std::function<int()>& body);
   ~PacedChild();  // ends it and waits for that
   PacedChild(const PacedChild&) = delete;
   PacedChild& operator=(const PacedChild&) = delete;
 
   const std::string& name() const { return name_; }
-  // Waits until it has warmed up, or has run its round. Returns what it printed since. Error with the child's exit code
-  // if it has ended instead.
+  // Waits until it has warmed up, or run its round. Returns its output since then. Throws Error with the child's exit
+  // code if it has ended instead.
   PrintedValues wait_until_ready();
   void start_round() { order("round"); }
-  // Ends it and returns the last of what it printed. Error as wait_until_ready().
+  // Ends it and returns its last output. Throws as wait_until_ready().
   PrintedValues finish();
 
  private:

@@ -6,8 +6,8 @@
 //   step configs/gpt_small_bf16.yaml --products
 //
 // Prints lines "key: values", for people, tools/bench/gpu and tools/bench/peers. A round is timed as a whole, from an
-// idle device to an idle device, so that a GPU's steps follow each other as they do in training. With profile=true a
-// table tells where the time of all steps went; steps are slower by its marks then. Exit codes are those of `mantissa`.
+// idle device to an idle device, so that a GPU's steps follow each other as they do in training. profile=true adds a
+// table of times over all steps; its marks slow the steps down. Exit codes are those of `mantissa`.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
@@ -55,15 +55,15 @@ Config bench_config(const Request& request) {
   if (request.micro_batch > 0 || request.sequences > 0) {
     train.micro_batch = request.micro_batch > 0 ? request.micro_batch : request.sequences;
   }
-  train.global_batch = request.sequences > 0 ? request.sequences : train.micro_batch;  // of a rank, up to here
+  train.global_batch = request.sequences > 0 ? request.sequences : train.micro_batch;  // so far, of a rank
   train.eval_interval = 0;
   train.steps = 1000000;
-  // A rate that any model bears from its first step on.
+  // A rate that every model tolerates from its first step on.
   config.optimizer.schedule = {.kind = ScheduleKind::kConstant, .peak = 1e-4, .total_steps = train.steps};
   return config;
 }
 
-// FLOP/s of all ranks together while all of them compute. Of a CPU: oneDNN's own best, over layouts as well.
+// FLOP/s of all ranks together while all of them compute. On a CPU: oneDNN's best, over all layouts.
 double measure_ceiling(Session& session) {
   session.communicator.barrier();
   const DType dtype = session.config.precision.compute;
@@ -108,7 +108,7 @@ double run_steps(Session& session, TrainStep& step, int steps, std::vector<doubl
   return seconds;
 }
 
-// "forward 12.3 backward 23.4 ...": of one step. Not of captured steps, in which the host passes no phase.
+// "forward 12.3 backward 23.4 ...": one step. Not for captured steps, during which the host passes no phase.
 std::string phase_text(Session& session, TrainStep& step, int steps) {
   if (session.captures_steps() || steps == 0) return "";
   StepProfiler profiler({.create_timer = find_backend(session.device.backend).create_timer, .warm_up_steps = 0});
@@ -144,7 +144,7 @@ void print_run(const Session& session, int threads) {
                            config.train.micro_batch, session.captures_steps() ? ", CUDA graph" : ""));
 }
 
-// Nothing but training takes time or memory here: no ceiling is measured.
+// Nothing but training takes time or memory here, so no ceiling is measured.
 void measure_on_demand(const Request& request, Session& session, TrainStep& step, int threads) {
   const bool prints = session.communicator.rank() == 0;
   std::vector<double> losses;
@@ -230,7 +230,7 @@ int run(const Request& request) {
   return run_job([&] { return bench_config(request); }, body);
 }
 
-// Each setting in a process of its own, so that its memory is its own.
+// Each setting runs in a separate process, so that memory is measured separately.
 int run_by_turns(const Request& request) {
   return run_reported([&] {
     if (launcher_size() > 1) {

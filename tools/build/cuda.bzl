@@ -32,7 +32,7 @@ load("//tools/build:defs.bzl", "COPTS", "mantissa_cc_library")
 # sm_80: A100. sm_89: L4, L40, RTX 40. sm_90a: H100, H200. sm_100a: B200. The suffix a: with the instructions of just this one.
 _ARCHS = ["sm_80", "sm_89", "sm_90a", "sm_100a"]
 
-# The first nvcc that knows them, where that is newer than the oldest that third_party/cuda.bzl takes.
+# The first nvcc that supports them, if that is newer than the oldest that third_party/cuda.bzl accepts.
 _FIRST_NVCC = {"sm_100a": [12, 8]}
 
 def _is_known_to_nvcc(arch):
@@ -155,14 +155,14 @@ def _compile(ctx, source, suffix, archs, options):
         inputs = depset([source], transitive = [headers, toolchain.all_files]),
         outputs = [compiled, unused],
         unused_inputs_list = unused,
-        # nvcc is no input; its version in the environment makes a new toolkit in the same folder compile anew.
+        # nvcc is no input: its version in the environment forces recompilation after a change in the same folder.
         env = {"CUDA_VERSION": CUDA_VERSION, "PATH": "/usr/bin:/bin"},
         mnemonic = "CudaCompile",
         progress_message = "Compiling %s for %s" % (source.short_path, ", ".join(archs)),
     )
     return compiled
 
-# What spills depends on ptxas: with another than this, code is compiled all the same.
+# Spills depend on the version of ptxas. Other versions only compile, without the check.
 _SPILLS_CHECKED_WITH = "13.0."
 
 def _spill_options(ctx, source, archs):
@@ -227,7 +227,7 @@ def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts =
         shared = {
             "all_defines": kwargs.get("defines", []) + kwargs.get("local_defines", []),
             "copts": copts,
-            # The runtime's headers come with nvcc: no need to hand them to the sandbox once more.
+            # The runtime's headers come with nvcc, so the sandbox does not need them again.
             "deps": deps,
             "hdrs": hdrs + [source for source in others if source.endswith(".h")],
             "may_spill": may_spill,

@@ -39,12 +39,12 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
-# Verbs that look at trainings and say what they find: strings, lists and sums, which are a fifth of what a sanitizer run takes
-# and little of the code that handles memory.
+# Verbs that examine trainings and report: strings, lists and sums. They take a fifth of a sanitizer run and contain
+# little of the code that handles memory.
 _SELDOM_SANITIZED = ["tests/tools/lab"]
 
-# Tests are half of what is compiled and little of what runs. Under sanitizers it is the program that is examined: the checks of
-# each dereference make most of a test's code, and a null one is a report of the address sanitizer's anyway.
+# Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
+# dereference would make up most of a test's code, and the address sanitizer reports null pointers anyway.
 _TEST_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
 _TEST_SANITIZED_COPTS = ["-fno-sanitize=null", "-fno-sanitize=alignment", "-fno-sanitize=vptr"]
 
@@ -126,7 +126,7 @@ def mantissa_mpi_test(name, binary, ranks, args = [], size = "medium", tags = []
         srcs = ["//tools/build:mpi_test.sh"],
         args = [str(ranks), "$(rootpath %s)" % binary] + args,
         data = data + [binary],
-        # Ranks that wait for each other must not wait for a core as well: the test counts as two busy ones.
+        # Waiting ranks must not also wait for a core, so the test counts as two busy ones.
         tags = tags + ["mpi", "cpu:2"],
         **kwargs
     )

@@ -109,7 +109,7 @@ std::string model_fingerprint(const Config& config) {
 }
 
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
-  // Data files may move; what they hold is compared by TokenData::fingerprint().
+  // Data files may move; TokenData::fingerprint() compares their contents.
   // clang-format off
   static constexpr std::array<std::string_view, 22> kFree = {
       "device",        "data.train",    "data.validation", "train.stop_at_step", "train.log_interval", "train.eval_",

@@ -176,7 +176,7 @@ struct Config {
 
   // The precision of the model's layers: the rules that the short forms stand for, then precision.rules.
   std::vector<PrecisionRule> precision_rules() const { return expand(precision, model.layers); }
-  // Sets scaler.scaler.mode as scaler.mode and the precision say.
+  // Derives scaler.scaler.mode from scaler.mode and the precision.
   void resolve_scaler_mode();
 };
 

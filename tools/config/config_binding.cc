@@ -228,7 +228,7 @@ void bind_adaptive(ConfigVisitor& v, PrecisionConfig& precision, AdaptiveConfig&
   v.scalar("curvature_interval", integer_field<int64_t>(o.curvature_interval, 1, kMaxSteps));
 }
 
-// Phases and levels name what they change of the settings themselves.
+// Phases and levels bind the settings that they change separately.
 void bind_precision(ConfigVisitor& v, PrecisionConfig& c, std::vector<PrecisionPhase>& schedule,
                     AdaptiveConfig& adaptive, FallbackOptions& fallback) {
   bind_precision_settings(v, c);

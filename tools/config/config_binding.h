@@ -11,7 +11,7 @@ namespace mantissa {
 
 void bind_config(ConfigVisitor& visitor, Config& config);
 
-// What other programs call our settings.
+// Names that other programs use for our settings.
 ConfigSynonyms config_synonyms();
 
 // Path to printed value of every setting.

@@ -13,7 +13,7 @@ namespace {
 // The old order of precedence.
 enum Kind { kLayer, kOp, kLayerOp, kOperands, kOperand, kProducts, kLayerProducts, kLayerOpProducts };
 
-// A rule that precision.ops or precision.layers stand for.
+// A rule equivalent to an entry of precision.ops or precision.layers.
 struct MovedRule {
   Kind kind = kOp;
   int64_t literals = 0;  // characters of the pattern but wildcards and dots: within a kind, more took precedence
@@ -27,7 +27,7 @@ ConfigNode* find(ConfigNode& node, std::string_view key) {
   return found == node.members.end() ? nullptr : &found->value;
 }
 
-// The text of a setting; empty if it is absent or has the value that stands for nothing.
+// The text of a setting; empty if it is absent or has the value that means nothing.
 std::string text_of(const ConfigNode& node, std::string_view key) {
   const ConfigMember* const member = node.find(key);
   const std::string text = member == nullptr ? "" : member->value.text;
@@ -66,7 +66,7 @@ std::vector<MovedRule> moved_rules(const ConfigNode& precision) {
   if (const ConfigMember* const layers = precision.find("layers")) {
     for (const ConfigNode& layer : layers->value.items) add_layer(layer, rules);
   }
-  // fp32_products were a setting apart: now a rule with format fp32 replaces them.
+  // fp32_products was a separate setting; a rule with format fp32 now replaces it.
   const bool has_fp32 = std::ranges::count(rules, "fp32", &MovedRule::format) > 0;
   const std::string products = text_of(precision, "fp32_products");
   if (has_fp32 && products != "fp32") add_op("linear", products, kProducts);
@@ -104,7 +104,7 @@ void replace_overrides(ConfigNode& precision, const std::string& path, OldSettin
   if (old == precision.members.end()) return;
   const std::string origin = old->origin;
   const std::vector<MovedRule> rules = moved_rules(precision);
-  // There are no such rules beside a pattern, which was one of the overrides, or for exact products without a dtype.
+  // No such rules exist beside a pattern, which was one of the overrides, or for exact products without a dtype.
   const bool has_twin = text_of(precision, "pattern").empty() && std::ranges::none_of(rules, [](const MovedRule& rule) {
                           return rule.kind > kProducts && rule.format() == "fp32";
                         });

@@ -1,4 +1,4 @@
-// Settings that have another name or form now.
+// Settings whose names or forms have changed.
 #pragma once
 
 #include "core/io/config_node.h"
@@ -6,8 +6,8 @@
 namespace mantissa {
 
 enum class OldSettings : uint8_t {
-  kRefuse,  // ConfigError that shows the new spelling of what is written
-  kRead,    // rewritten as what they mean: for the configurations that checkpoints keep
+  kRefuse,  // ConfigError that shows the new spelling
+  kRead,    // rewritten to the equivalent new setting, for configurations in checkpoints
 };
 
 // Handles precision.ops and precision.layers, also of phases and levels, and precision.tf32 and optimizer.moment_dtype.

@@ -24,9 +24,9 @@ inline Config at_step(const Config& config, int64_t steps) { return in_phase(con
 
 // "precision.schedule[0]", or "precision" for phase 0, or "precision.adaptive.levels[0]".
 std::string phase_path(const Config& config, int phase);
-// For headings, behind "for this model": "", ", after step 500", ", level 1 of precision.adaptive".
+// For headings after "for this model": "", ", after step 500", ", level 1 of precision.adaptive".
 std::string phase_title(const Config& config, int phase);
-// Where the settings of a phase were written, by the names that they have in its own configuration.
+// The places at which the settings of a phase were written, by their names in the phase's own configuration.
 ConfigOrigins origins_in_phase(const Config& config, int phase, const ConfigOrigins& origins);
 
 // validate() of every phase, and checks of the schedule or ladder itself. ConfigError that names the phase.

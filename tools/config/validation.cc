@@ -159,7 +159,7 @@ void check_injection(const Config& c, Problems& p) {
                 p.setting(fmt::format("test.gradients[{}].parameter", i)));
   }
   for (size_t i = 0; i < c.test.activations.size(); ++i) {
-    // The loss is no layer's.
+    // The loss does not belong to a layer.
     const ActivationInjection& fault = c.test.activations[i];
     p.refuse_if(fault.layer.empty() && fault.op != Op::kCrossEntropy, "{} names no layer",
                 p.setting(fmt::format("test.activations[{}].layer", i)));

@@ -1,4 +1,4 @@
-// Refuses impossible combinations of settings before anything is allocated.
+// Rejects impossible combinations of settings before anything is allocated.
 #pragma once
 
 #include "tools/config/config.h"

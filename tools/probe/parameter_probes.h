@@ -20,7 +20,7 @@ class GradientProbe {
   // Call after the reducer's finish(), before anything else uses the gradients. Also sums them in fp32, if several
   // ranks summed them in 16 bits. Collective.
   void measure();
-  // For each parameter: its summed gradient and, if the exchange rounds, what was sent and the sum's error. Blocks.
+  // For each parameter: its summed gradient and, if the exchange rounds, the sent gradient and the sum's error. Blocks.
   std::vector<ProbeRow> rows();
 
  private:

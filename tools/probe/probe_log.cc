@@ -46,7 +46,7 @@ std::vector<DatabaseValue> values_of(const ProbedStep& step, const ProbeRow& row
   return values;
 }
 
-// Moves the file aside, with what SQLite keeps beside it. Several may be kept.
+// Moves the file aside, with SQLite's files beside it. Several may be kept.
 std::string keep_as_previous(const std::string& path) {
   std::string kept = path + ".previous";
   for (int number = 2; fs::exists(kept); ++number) kept = fmt::format("{}.previous.{}", path, number);
@@ -66,7 +66,7 @@ void check_version(const Database& database) {
                      database.path(), kVersion, version);
 }
 
-// Opens the file of a run that continues. DataError if it is damaged.
+// Opens the file of a continued run. DataError if it is damaged.
 std::unique_ptr<Database> continue_file(const std::string& path, int64_t next_step) {
   auto database = std::make_unique<Database>(path, Database::Mode::kWrite);
   check_version(*database);
@@ -131,7 +131,7 @@ ProbeLog::ProbeLog(const std::string& path, int64_t next_step) : path_(path) {
     if (fs::exists(path)) keep_as_previous(path);
     database_ = create_file(path);
   }
-  // Readers and the run do not wait for each other. Each step goes on to the file itself at once.
+  // Readers and the run do not wait for each other. Each step is written to the main file at once.
   database_->run("PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 1");
   std::string places = "?";
   for (size_t i = 1; i < std::size(kProbeColumns); ++i) places += ", ?";
@@ -143,7 +143,7 @@ ProbeLog::~ProbeLog() {
   try {
     database_->run("PRAGMA journal_mode = DELETE");  // one file, which can be copied and read anywhere
   } catch (const DataError&) {
-    // Another program reads it: it stays readable with the files beside it.
+    // Another program reads it: it stays readable together with the files beside it.
   }
 }
 

@@ -52,7 +52,7 @@ std::vector<std::byte> encode(const std::vector<ProbeRow>& rows) {
   return bytes;
 }
 
-// Removes the next row from what encode() made.
+// Removes the next row from the output of encode().
 ProbeRow take_row(std::span<const std::byte>& from) {
   Numbers numbers;
   std::memcpy(&numbers, from.data(), sizeof(numbers));

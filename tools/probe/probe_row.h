@@ -1,4 +1,4 @@
-// ProbeRow: what a probed step found about one tensor or one product, on one rank or on all.
+// ProbeRow: the findings of a probed step about one tensor or one product, on one rank or on all.
 #pragma once
 
 #include <string>
@@ -28,25 +28,25 @@ inline constexpr const char* kAll[] = {kActivation,        kWeight, kGradient, k
 struct ProbeRow {
   std::string role;
   std::string tensor;  // a layer's path, or a parameter's name
-  std::string format;  // in use: "bf16", "delayed:e4m3"; of a product those of both operands, "bf16 x bf16"
+  std::string format;  // in use: "bf16", "delayed:e4m3"; for a product both operands', "bf16 x bf16"
   float scale = 1.0f;  // multiplies the tensor before it is rounded to the format, if it has one scale
 
-  // Of a tensor before it is scaled and rounded to the format in use, and what that format loses of it.
+  // Magnitudes of a tensor before scaling and rounding to the format in use, and the losses of that format.
   ExponentHistogram histogram{};
   FormatLosses losses{};
-  // Of a product against fp32, and of summed gradients against their sum in fp32.
+  // Errors of a product against fp32, or of summed gradients against their fp32 sum.
   ErrorSums error{};
-  // Of a weight gradient: squared difference between the gradients of two halves of the rows. An unbiased estimate of
+  // For a weight gradient: squared difference between the gradients of two halves of the rows. An unbiased estimate of
   // the variance that the choice of samples gives their sum.
   double batch_noise = 0.0;
   UpdateStagnation stagnation{};
 };
 
-// Adds what another rank found about the same thing.
+// Adds another rank's findings about the same tensor or product.
 void add(ProbeRow& row, const ProbeRow& other);
 
-// Sums the rows over all ranks, in rank order. Names stay this rank's. All ranks must have the same number of rows, for
-// the same things in the same order. Collective.
+// Sums the rows over all ranks, in rank order. Names stay this rank's. All ranks must have the same rows in the same
+// order. Collective.
 std::vector<ProbeRow> sum_over_ranks(Communicator& communicator, std::vector<ProbeRow> mine);
 
 }  // namespace mantissa

@@ -1,8 +1,8 @@
 // ProductProbe: examines the operands and the products of the linear layers of one pass.
 //
-// For each layer it takes histograms of x, W, dy, y and dx, what the formats in use lose of the first three, and the
-// error of each product against fp32: the unrounded operands multiplied and summed in fp32. It computes this error on
-// some of the rows: on an even number of whole samples, at least two, or on the beginning of a single sample.
+// For each layer it takes histograms of x, W, dy, y and dx, the losses of the formats in use for the first three, and
+// the error of each product against fp32: the unrounded operands multiplied and summed in fp32. It computes this error
+// on some of the rows: on an even number of whole samples, at least two, or on the beginning of a single sample.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@ namespace mantissa {
 class ProductProbe final : public ProductObserver {
  public:
   struct Options {
-    int64_t rows = 512;          // on which products are compared; at least those of two samples
+    int64_t rows = 512;          // rows on which products are compared; at least those of two samples
     int64_t context = 1;         // rows of a sample
     int max_layers = 0;          // in the passes
     bool counts_weights = true;  // on one rank, since all have the same weights
@@ -37,7 +37,7 @@ class ProductProbe final : public ProductObserver {
   std::vector<ProbeRow> rows();
 
  private:
-  // What is known about a tensor of a layer besides its counts.
+  // The findings about a tensor of a layer besides its counts.
   struct Seen {
     bool histogram = false, losses = false;  // whether they were taken
     Format stored_in = Format::kF32;
@@ -49,7 +49,7 @@ class ProductProbe final : public ProductObserver {
     Seen tensors[kTensors] = {};
     std::string products[std::size(kAllProducts)] = {};  // formats of the operands; empty: not seen
   };
-  // The rows on which products are compared, and those in each half of the samples; half 0: there is one sample.
+  // The rows on which products are compared, and those in each half of the samples; half = 0 means a single sample.
   struct Sample {
     int64_t rows, half;
   };

@@ -1,4 +1,4 @@
-// RunProbe: the probes of a run: which steps they examine, and everything that they examine in such a step.
+// RunProbe: the probes of a run: the steps to examine, and everything that is examined in such a step.
 //
 //   if (probe.due(step)) {
 //     probe.begin();                 // then the passes, the first micro-batch with probe.products()

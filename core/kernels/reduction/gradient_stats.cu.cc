@@ -166,9 +166,9 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *record += stats;
 }
 
-// ---- record_verdict and decide_update: one thread decides for the whole device. It does a few operations for each
-// bucket and rank, in their order, which take no longer than their launches except for the largest models. The host is
-// not asked.
+// ---- record_verdict and decide_update: one thread decides for the whole device, without the host. It does a few
+// operations for each bucket and rank, in their order. They take no longer than their launches except for the largest
+// models.
 
 __global__ void record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats,
                                       int64_t buckets, VerdictRecord* record) {

@@ -1,5 +1,5 @@
-// The state of delayed scaling: which tensors have one, and how it is saved. What a step makes of it is tested with the
-// kernel and with rounded_linear.
+// State of delayed scaling: which tensors have one, and how it is saved. The tests of the kernel and of rounded_linear
+// cover how steps update it.
 #include "core/autograd/delayed_scales.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class DelayedScalesTest : public ::testing::Test {
   DelayedScales make(int32_t history) {
     return DelayedScales(parameters_, policy_, {.history = history}, host_.backend(), host_.stream());
   }
-  // A step in which tensor number t has amax 2^(step + t).
+  // A step in which tensor t has amax 2^(step + t).
   void advance(DelayedScales& scales, int step) {
     std::vector<QuantizeRecord> records(static_cast<size_t>(scales.records().numel()) / sizeof(QuantizeRecord));
     for (size_t t = 0; t < records.size(); ++t) {
@@ -86,7 +86,7 @@ TEST_F(DelayedScalesTest, StateGoesOnAsIfNothingHadHappened) {
   }
 }
 
-// The newest of 5 amaxes 1, 1/2 … 1/16 are kept; 448 / max with a history of 2 then is 448 / (1/8).
+// 5 amaxes 1, 1/2 … 1/16: the newest are kept. 448 / max with a history of 2 is then 448 / (1/8).
 TEST_F(DelayedScalesTest, AShorterHistoryKeepsTheNewestAndALongerOneAll) {
   DelayedScales saved = make(5);
   for (int step = 0; step < 5; ++step) advance(saved, -step);
@@ -103,7 +103,7 @@ TEST_F(DelayedScalesTest, AShorterHistoryKeepsTheNewestAndALongerOneAll) {
   EXPECT_EQ(longer.state().scales[0], 448.0f);
 }
 
-// Gradients of a loss scale 2^16 times as large need a scale that much smaller, from the first step on.
+// With a loss scale 2^16 times as large, gradients need scales smaller by that factor from the first step on.
 TEST_F(DelayedScalesTest, AnotherLossScaleMovesGradientsAlone) {
   DelayedScales saved = make(2), loaded = make(2);
   advance(saved, 2);
@@ -122,7 +122,7 @@ TEST_F(DelayedScalesTest, AnotherLossScaleMovesGradientsAlone) {
   EXPECT_TRUE(loaded.calibrated());
 }
 
-// A scale stays a normal number, and no amax stays none.
+// A scale stays a normal number; a missing amax stays missing.
 TEST_F(DelayedScalesTest, AnotherLossScaleLeavesScalesNormal) {
   DelayedScales saved = make(1), loaded = make(1);
   advance(saved, -100);

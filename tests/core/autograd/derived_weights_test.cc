@@ -15,8 +15,8 @@ class CastWeights : public ::testing::Test {
  protected:
   CastWeights() { bind(parameter_, 1.0f); }
 
-  // Gives `parameter` an fp32 weight whose elements are value, value + 2^-9, value + 2 * 2^-9, ...: distinct in fp16,
-  // while bf16 rounds the odd ones.
+  // Gives `parameter` an fp32 weight with elements value, value + 2^-9, value + 2 * 2^-9, ...: distinct in fp16, while
+  // bf16 rounds the odd ones.
   void bind(Parameter& parameter, float value) {
     parameter.shape = Shape{5, 7};
     parameter.weight = backend_->make_tensor(kF32, parameter.shape, "weight");
@@ -27,7 +27,7 @@ class CastWeights : public ::testing::Test {
       parameter.weight.data<float>()[e] = value + static_cast<float>(e) * 0x1p-9f;
   }
 
-  // Whether `copy` holds the weight as it is now, rounded to `dtype`.
+  // Whether `copy` is the current weight, rounded to `dtype`.
   static bool is_current(const Tensor& copy, const Parameter& parameter, DType dtype) {
     if (copy.dtype() != dtype || copy.shape() != parameter.shape) return false;
     return dispatch(dtype, [&]<typename T>() {
@@ -69,8 +69,7 @@ TEST_F(CastWeights, AnUpdateInPlaceIsSeen) {
   EXPECT_EQ(weights_.size_bytes(DerivedKind::kCast), parameter_.weight.size_bytes() / 2);  // versions share one buffer
 }
 
-// Regions of fp16 and bf16 inside each other, with an update in between: the case that a cache keyed by parameter alone
-// gets wrong.
+// Nested regions of fp16 and bf16 with an update in between: the case that a cache keyed by parameter alone gets wrong.
 TEST_F(CastWeights, NestedDtypesAndAnUpdateNeverReturnAStaleCopy) {
   EXPECT_TRUE(is_current(get(kF16), parameter_, kF16));
   EXPECT_TRUE(is_current(get(kBF16), parameter_, kBF16));
@@ -91,7 +90,7 @@ TEST_F(CastWeights, ParametersAreKeptApart) {
   write(other, 32.0f);
   ++other.version;
   EXPECT_TRUE(is_current(get(kBF16), parameter_, kBF16));
-  EXPECT_EQ(weights_.casts(), 2);  // the other's new version costs this one nothing
+  EXPECT_EQ(weights_.casts(), 2);  // a new version of the other parameter costs no cast here
   EXPECT_TRUE(is_current(weights_.cast(other, kBF16, *stream_), other, kBF16));
   EXPECT_EQ(weights_.casts(), 3);
 }
@@ -134,7 +133,7 @@ class PackedWeights : public ::testing::Test {
     parameter.weight = backend_->make_tensor(DType::kF32, parameter.shape, "weight");
     backend_->fill(parameter.weight, value, *stream_);
   }
-  // An element of ones (1, kColumns) times the weight's transpose: kColumns times its value.
+  // An element of ones (1, kColumns) times the transposed weight: kColumns times its value.
   float multiply(const Parameter& parameter) {
     const Tensor x = backend_->make_tensor(DType::kF32, {1, kColumns}, "x");
     const Tensor y = backend_->make_tensor(DType::kF32, {1, kRows}, "y");
@@ -156,7 +155,7 @@ class PackedWeights : public ::testing::Test {
 
 TEST_F(PackedWeights, AVersionIsReadOnce) {
   EXPECT_EQ(multiply(parameter_), 1.0f * kColumns);
-  backend_->fill(parameter_.weight, 2.0f, *stream_);  // against the contract: the version has not changed
+  backend_->fill(parameter_.weight, 2.0f, *stream_);  // violates the contract: the version has not changed
   EXPECT_EQ(multiply(parameter_), 1.0f * kColumns);
 }
 

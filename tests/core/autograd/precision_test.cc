@@ -1,4 +1,4 @@
-// Which dtype an op computes in: rules, forced dtypes, scopes, layers.
+// The dtype that an op computes in: rules, forced dtypes, scopes, layers.
 #include "core/autograd/precision.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
 
-// Sets the thread's scope for its life time.
+// Sets the thread's scope for its lifetime.
 class Scope {
  public:
   explicit Scope(AutocastState state) : saved_(autocast_state()) { autocast_state() = state; }
@@ -26,12 +26,12 @@ class Scope {
 TEST(ComputeDtype, FollowsTheRule) {
   const Precision precision = testing::autocast(kBF16);
   const AutocastState none;
-  // linear: low whatever comes in.
+  // linear: low for any inputs.
   EXPECT_EQ(compute_dtype(precision, none, Op::kLinear, kF32, kF32), kBF16);
   EXPECT_EQ(compute_dtype(precision, none, Op::kLinear, kF16, kF32), kBF16);
-  // cross_entropy: fp32 whatever comes in.
+  // cross_entropy: fp32 for any inputs.
   EXPECT_EQ(compute_dtype(precision, none, Op::kCrossEntropy, kBF16, kBF16), kF32);
-  // add: the widest; gelu: the first.
+  // add: the widest input; gelu: the first.
   EXPECT_EQ(compute_dtype(precision, none, Op::kAdd, kBF16, kF32), kF32);
   EXPECT_EQ(compute_dtype(precision, none, Op::kAdd, kBF16, kBF16), kBF16);
   EXPECT_EQ(compute_dtype(precision, none, Op::kGelu, kBF16, kF32), kBF16);
@@ -146,7 +146,7 @@ TEST_F(TapePrecision, ScopesApplyToOpsAndNest) {
   EXPECT_EQ(output(), kBF16);
 }
 
-// What a backward pass computes in was decided by its forward pass.
+// The forward pass decides what its backward pass computes in.
 TEST_F(TapePrecision, BackwardIsNotAffectedByTheScopeItRunsIn) {
   const UniformPrecision policy(testing::autocast(kBF16));
   const auto gradient = [&](AutocastState during_backward) {

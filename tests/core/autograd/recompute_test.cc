@@ -1,4 +1,4 @@
-// Tape::recompute: what a dropped segment keeps, and that its second run is the first one again.
+// Tape::recompute: what a recomputed segment keeps, and that its second run repeats the first.
 #include <gtest/gtest.h>
 
 #include "core/kernels/elementwise/args.h"
@@ -30,7 +30,7 @@ class RecomputeTest : public ::testing::Test {
     host_.bind(parameters_);
     host_.initialize(parameters_, 1);
   }
-  // A tape that notes what becomes ready.
+  // A tape that records which parameters become ready.
   std::unique_ptr<Tape> tape(Recompute recompute, TapeOptions options = {}) {
     options.recompute = recompute;
     options.gradient_ready = [this](Parameter& parameter) { ready_.push_back(parameter.name); };
@@ -66,14 +66,14 @@ TEST_F(RecomputeTest, KeepsInputsOfSegmentsOnlyAndOneSegmentInTheBackwardPass) {
     tape->backward(weighted_sum(*tape, x, Values(kElements, 1.0f)));
     return host.arena().peak_bytes();
   };
-  // All kept: two gradients more, an op's and its input's. Dropped: the last segment's four results and the gradient of
-  // the last beside them, and one hole that the loss (64 bytes) has made too small for a block.
+  // kNone: two more gradients, of an op and of its input. kFull: the last segment's four results, the gradient of the
+  // last, and one hole that the loss (64 bytes) has made too small for a block.
   EXPECT_EQ(peak(Recompute::kNone), (4 * kSegments + 1 + 2) * kBlockBytes + Arena::kAlignmentBytes);
   EXPECT_EQ(peak(Recompute::kFull), (kSegments + 1 + 4 + 1 + 1) * kBlockBytes);
 }
 
 TEST_F(RecomputeTest, TiedParameterIsReadyOnceAndLast) {
-  // b is used in two segments and before them, a within the second only.
+  // Two segments and the part before them use b; only the second segment uses a.
   const auto pass = [&](Recompute recompute) {
     ready_.clear();
     parameters_.forget_gradients();
@@ -105,7 +105,7 @@ TEST_F(RecomputeTest, TiedParameterIsReadyOnceAndLast) {
   EXPECT_EQ(ready_, (std::vector<std::string>{"a.weight", "b.weight"}));
 }
 
-// Dropout before, in, between and behind two segments: every draw must be that of the first run.
+// Dropout before, in, between and after two segments: every draw must repeat that of the first run.
 TEST_F(RecomputeTest, SecondRunDrawsTheSameRandomSites) {
   const auto pass = [&](Recompute recompute) {
     parameters_.forget_gradients();
@@ -142,10 +142,10 @@ TEST_F(RecomputeTest, SecondRunHasTheLayerAndTheAutocastScopeOfTheFirst) {
       autocast_state() = {.enabled = true, .dtype = DType::kF16};
       x = tape->recompute(std::move(x), [&](Tape& t, Var in) {
         const Tape::LayerGuard block(t, "0");
-        Var y = linear(t, std::move(in), *square_, nullptr);  // the scope's dtype, fp16: kLow is the first rule
+        Var y = linear(t, std::move(in), *square_, nullptr);  // the scope's dtype, fp16; kLow is the first rule
         autocast_state() = {};
         const Tape::LayerGuard low(t, "low");
-        Var z = linear(t, std::move(y), *square_, nullptr);  // the layer's
+        Var z = linear(t, std::move(y), *square_, nullptr);  // the layer's dtype
         dtypes.push_back(z.value.dtype());
         autocast_state() = {.enabled = true, .dtype = DType::kF16};
         return z;

@@ -1,4 +1,4 @@
-// Hunting a fault: check_outputs names the first op that made a NaN or Inf, and the after_op hook can put one there.
+// Fault search: check_outputs names the first op that made a NaN or Inf; the after_op hook can plant one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,7 +28,7 @@ class TapeChecks : public ::testing::Test {
     }
     return x;
   }
-  // Writes `value` into element 1 of what `layer` makes.
+  // Writes `value` into element 1 of the output of `layer`.
   TapeOptions inject(const std::string& layer, float value) {
     TapeOptions options;
     options.check_outputs = true;
@@ -55,7 +55,7 @@ TEST_F(TapeChecks, FiniteOutputsAreNotReported) {
 
 TEST_F(TapeChecks, NamesTheFirstOpAndLayerOfANaN) {
   const auto tape = host_.tape(fp32_, inject("blocks.1", NAN));
-  forward(*tape);  // blocks.2 makes a NaN out of it as well: the first one counts
+  forward(*tape);  // blocks.2 passes the NaN on: the first one counts
   const auto& found = tape->first_non_finite();
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->op, "gelu");
@@ -118,7 +118,7 @@ TEST_F(TapeChecks, FindsWhatOverflowsInTheOutputsDtype) {
   TapeOptions options;
   options.check_outputs = true;
   const auto tape = host_.tape(fp32_, std::move(options));
-  scaled(*tape, leaf(*tape, large), 2.0f);  // 120000 is beyond fp16
+  scaled(*tape, leaf(*tape, large), 2.0f);  // fp16 cannot hold 120000
   ASSERT_TRUE(tape->first_non_finite().has_value());
   EXPECT_EQ(tape->first_non_finite()->stats.first_bad, 2);
 }
@@ -152,8 +152,8 @@ TEST_F(TapeChecks, AfterOpSeesEveryOpWithItsLayer) {
   EXPECT_EQ(seen, (std::vector<std::string>{"/embedding", "blocks.0/gelu", "blocks.1/gelu", "blocks.2/gelu"}));
 }
 
-// --- Hunting a fault in the backward pass: check_gradients names the first op whose backward function made a NaN or
-// Inf, and the after_backward hook can put one there.
+// --- Fault search in the backward pass: check_gradients names the first op whose backward function made a NaN or Inf;
+// the after_backward hook can plant one.
 
 using testing::weighted_sum;
 
@@ -163,8 +163,8 @@ class TapeGradientChecks : public ::testing::Test {
     host_.bind(parameters_);
     host_.set_weight(weight_, {1e-30f, 2e-30f, 0.0f});
   }
-  // Three layers with one op each, then a loss. Values stay finite; gradients of 1e10 grow 1e30 times in blocks.1, too
-  // much for fp32, and 2 times in blocks.2.
+  // Three layers with one op each, then a loss. Values stay finite. Gradients of 1e10 grow by 1e30 in blocks.1, too
+  // much for fp32, and by 2 in blocks.2.
   Var forward(Tape& tape, float growth = 1e30f) {
     Var x = leaf(tape, weight_);
     const Tape::LayerGuard blocks(tape, "blocks");
@@ -214,7 +214,7 @@ TEST_F(TapeGradientChecks, NamesTheFirstOpItsGradientAndItsInputs) {
       EXPECT_EQ(found->inputs[0].name, "gelu of 'blocks.0'");
       EXPECT_EQ(found->inputs[0].largest, 3.0f * 2e-30f);
     }
-    EXPECT_EQ(weight_.pending_uses, 0);  // although the pass has ended before the parameter's op
+    EXPECT_EQ(weight_.pending_uses, 0);  // although the pass ended before the parameter's op
     EXPECT_FALSE(weight_.gradient_written);
   }
 }
@@ -237,7 +237,7 @@ TEST_F(TapeGradientChecks, AFinitePassIsThatOfATapeThatDoesNotCheck) {
   }
 }
 
-// Each contribution is finite, their sum is not: named is the op that added the second.
+// Each contribution is finite, but their sum is not: the op that added the second is reported.
 TEST_F(TapeGradientChecks, FindsAParametersSumThatOverflows) {
   const auto tape = host_.tape(fp32_, checking());
   Var sum;
@@ -247,7 +247,7 @@ TEST_F(TapeGradientChecks, FindsAParametersSumThatOverflows) {
   }
   tape->backward(sum);
   EXPECT_FALSE(tape->first_non_finite().has_value());
-  const auto again = host_.tape(fp32_, checking());  // as the next micro-batch
+  const auto again = host_.tape(fp32_, checking());  // stands for the next micro-batch
   {
     const Tape::LayerGuard second(*again, "second");
     sum = weighted_sum(*again, leaf(*again, weight_), {3e38f, 0.0f, 0.0f});

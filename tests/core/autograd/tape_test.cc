@@ -1,4 +1,4 @@
-// Order of the backward pass, use counts, hooks and life cycle of a tape.
+// Order of the backward pass, use counts, hooks and the life cycle of a tape.
 #include <gtest/gtest.h>
 
 #include "core/ops/activation.h"
@@ -23,13 +23,13 @@ class TapeOrder : public ::testing::Test {
     host_.initialize(parameters_, 1);
   }
 
-  // Notes what happens in the backward pass: the scale factor of each op as it runs, and names of ready parameters.
+  // Records the backward pass: the scale factor of each op as it runs, and the names of ready parameters.
   TapeOptions noting() {
     TapeOptions options;
     options.gradient_ready = [this](Parameter& parameter) { events_.push_back("ready " + parameter.name); };
     return options;
   }
-  // y = x, and a note when its backward runs.
+  // y = x; records when its backward runs.
   Var noted(Tape& tape, const Var& x, const std::string& name) {
     Tensor y = tape.allocate(x.value.dtype(), x.value.shape());
     tape.backend().copy(x.value, y, tape.stream());
@@ -63,7 +63,7 @@ TEST_F(TapeOrder, TiedParameterIsReadyOnceAfterTheBackwardOfItsFirstUse) {
   const Var again = leaf(*tape, parameters_[0]);
   EXPECT_EQ(parameters_[0].pending_uses, 2);
   const Var other = leaf(*tape, parameters_[1]);
-  // The sum of three: every leaf's backward runs, the later use first.
+  // The sum of three leaves. Every leaf's backward runs, the latest use first.
   Tensor y = tape->allocate(DType::kF32, {3});
   host_.backend().copy(x.value, y, host_.stream());
   const Var sum = tape->record(Op::kAdd, y, {x, again, other}, {}, [x, again, other](Tape& t, Tensor dy) {
@@ -96,7 +96,7 @@ TEST_F(TapeOrder, ReadyComesWhenTheOpsActivationsAreFree) {
 TEST_F(TapeOrder, ParameterOfAnUnusedValueIsStillReadyAndKeepsNoUse) {
   const auto tape = host_.tape(fp32_, noting());
   const Var used = leaf(*tape, parameters_[0]);
-  leaf(*tape, parameters_[1]);  // nobody uses the value: no gradient reaches it
+  leaf(*tape, parameters_[1]);  // the value is not used: no gradient reaches it
   tape->backward(weighted_sum(*tape, used, {1, 1, 1}));
   EXPECT_EQ(events_, (std::vector<std::string>{"ready b.weight", "ready a.weight"}));
   EXPECT_FALSE(parameters_[1].gradient_written) << "what the reducer needs to know to send zeros";
@@ -189,7 +189,7 @@ TEST_F(TapeOrder, BackwardThatThrowsLeavesNoUseBehind) {
   EXPECT_EQ(parameters_[1].pending_uses, 0);
 }
 
-// --- How gradients meet: values used more than once, parameters over several backward passes, dtypes.
+// --- Sums of gradients: values used more than once, parameters over several backward passes, dtypes.
 
 using Values = std::vector<float>;
 
@@ -229,8 +229,8 @@ TEST_F(TapeGradient, SumOfAValueWithItself) {
   EXPECT_EQ(gradient(a_), (Values{2, 4, 6}));
 }
 
-// add() hands one tensor to both inputs. Both, and the sum's other consumers, then get more: adding in place to the
-// shared tensor would give a what belongs to b.
+// add() gives one tensor to both inputs. Both, and the sum's other consumers, then receive more. Adding in place to the
+// shared tensor would give b's gradient to a.
 TEST_F(TapeGradient, SharedGradientOfAnAddIsNeverCorrupted) {
   const auto tape = host_.tape(fp32_);
   const Var a = leaf(*tape, a_), b = leaf(*tape, b_);
@@ -241,7 +241,7 @@ TEST_F(TapeGradient, SharedGradientOfAnAddIsNeverCorrupted) {
   EXPECT_EQ(gradient(b_), (Values{4, 8, 12}));
 }
 
-// The same with give_gradient(): an aliased tensor that is added to.
+// The same with give_gradient(), which adds to an aliased tensor.
 TEST_F(TapeGradient, ResidualChain) {
   const auto tape = host_.tape(fp32_);
   Var x = leaf(*tape, a_);
@@ -250,7 +250,7 @@ TEST_F(TapeGradient, ResidualChain) {
   EXPECT_EQ(gradient(a_), (Values{27, 54, 108})) << "1.5^3";
 }
 
-// gelu overwrites its dy when it may: not when an add has given the same tensor to somebody else.
+// gelu may overwrite its dy, but not if add has given the same tensor to another input.
 TEST_F(TapeGradient, InPlaceBackwardSparesASharedGradient) {
   const auto tape = host_.tape(fp32_);
   const Var a = leaf(*tape, a_), b = leaf(*tape, b_);
@@ -266,7 +266,7 @@ TEST_F(TapeGradient, GradientsAccumulateOverTapesUntilTheyAreForgotten) {
     const auto tape = host_.tape(fp32_, TapeOptions(), seed);
     tape->backward(weighted_sum(*tape, leaf(*tape, a_), {1, 2, 3}));
   };
-  host_.backend().fill(a_.gradient, 1e9f, host_.stream());  // last step's: must be overwritten, not added to
+  host_.backend().fill(a_.gradient, 1e9f, host_.stream());  // the last step's, to be overwritten and not added to
   pass(1);
   EXPECT_EQ(gradient(a_), (Values{1, 2, 3}));
   pass(10);
@@ -277,7 +277,7 @@ TEST_F(TapeGradient, GradientsAccumulateOverTapesUntilTheyAreForgotten) {
   EXPECT_EQ(gradient(a_), (Values{2, 4, 6}));
 }
 
-// 1 + 2^-12 has no bf16 or fp16: the sum over micro-batches is fp32 although every contribution is 16-bit.
+// 1 + 2^-12 is no bf16 or fp16 number: the sum over micro-batches is fp32 although every contribution is 16-bit.
 TEST_F(TapeGradient, AccumulationOfSixteenBitGradientsIsFp32) {
   for (const DType low : {DType::kBF16, DType::kF16}) {
     ParameterSet set;
@@ -293,7 +293,7 @@ TEST_F(TapeGradient, AccumulationOfSixteenBitGradientsIsFp32) {
   }
 }
 
-// A gradient takes its value's dtype, whatever its producer computed in.
+// A gradient has its value's dtype, whatever its producer computed in.
 TEST_F(TapeGradient, GradientHasTheDtypeOfItsValue) {
   const auto tape = host_.tape(fp32_);
   const Var a = leaf(*tape, a_);
@@ -330,7 +330,7 @@ TEST_F(TapeGradient, UnboundParameterIsNamed) {
   }
 }
 
-// --- Memory of a step: activations go as the backward pass passes them, and every step has the same addresses.
+// --- Memory of a step: the backward pass frees activations, and every step has the same addresses.
 
 constexpr int64_t kElements = 4096;
 constexpr size_t kBlockBytes = kElements * sizeof(float);
@@ -365,8 +365,8 @@ TEST_F(TapeMemory, BackwardFreesActivationsAsItGoes) {
   EXPECT_GE(forward, kDepth * kBlockBytes);
   tape->backward(loss);
   ASSERT_EQ(used.size(), kDepth + 2u);
-  // After the loss: one gradient more, its input no longer needed. Then one activation goes with every node, and the
-  // gradient of its output is replaced by that of its input.
+  // After the loss there is one more gradient, and its input is no longer needed. Each node then frees one activation
+  // and replaces the gradient of its output by that of its input.
   for (size_t node = 1; node + 1 < used.size(); ++node) EXPECT_EQ(used[node], used[node - 1] - kBlockBytes) << node;
   EXPECT_LE(used.back(), Arena::kAlignmentBytes) << "only the loss is left";
 }
@@ -374,7 +374,7 @@ TEST_F(TapeMemory, BackwardFreesActivationsAsItGoes) {
 TEST_F(TapeMemory, PeakIsFarBelowTheSumOfActivationsAndGradients) {
   const auto tape = host_.tape(fp32_);
   tape->backward(chain(*tape));
-  // kDepth activations, and a few blocks for the last output and the gradients in flight; kept gradients would double
+  // kDepth activations and a few blocks for the last output and the gradients in flight. Keeping gradients would double
   // it.
   EXPECT_LE(host_.arena().peak_bytes(), (kDepth + 4) * kBlockBytes);
 }
@@ -391,7 +391,7 @@ TEST_F(TapeMemory, EveryStepHasTheSameAddresses) {
     TapeOptions options;
     options.after_op = [&](std::string_view, std::string_view, Tensor& output) { addresses.push_back(output.raw()); };
     const auto tape = host_.tape(fp32_, std::move(options));
-    const auto spy = [&](const Var& x) {  // notes where the gradient of x lies
+    const auto spy = [&](const Var& x) {  // records the address of the gradient of x
       return tape->record(Op::kAdd, x.value, {x}, {}, [&addresses, slot = x.slot](Tape& t, Tensor dy) {
         addresses.push_back(dy.raw());
         t.give_gradient(Var{{}, slot}, std::move(dy));

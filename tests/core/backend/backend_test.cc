@@ -64,7 +64,7 @@ TEST(Backend, KeepsStatisticsInARecord) {
   EXPECT_EQ(backend().read_stats(record, stream()).first_bad, TensorStats::kNone);
 }
 
-// Bytes a second: between those of a slow emulation and of any memory there is.
+// Bytes a second: above a slow emulation and below any existing memory.
 TEST(Backend, MeasuresTheBandwidthOfItsMemory) {
   const double bytes_per_second = measure_memory_bandwidth(backend(), stream());
   EXPECT_GT(bytes_per_second, 1e6);

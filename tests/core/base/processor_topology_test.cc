@@ -11,7 +11,7 @@ namespace {
 
 using Processors = std::vector<std::vector<int>>;
 
-// 16 cores of two hardware threads: four last-level caches of four cores in two packages. Cores start at even numbers.
+// Two packages of two last-level caches of four cores with two hardware threads. Cores have even numbers.
 const char* const kTwoPackages = "package:2 l3:2 core:4 pu:2";
 
 TEST(ProcessorTopology, CountsCoresAndProcessors) {
@@ -44,7 +44,7 @@ TEST(ProcessorTopology, ARankKeepsToOneCacheWhereItFits) {
             (Processors{{0, 2}, {4, 6}, {8, 10}, {12, 14}, {16, 18}, {20, 22}, {24, 26}, {28, 30}}));
 }
 
-// Five ranks of three threads: four caches hold one each, two packages two each; only the machine has room for five.
+// Five ranks of three threads: each of four caches has room for one, each package for two; only the machine for five.
 TEST(ProcessorTopology, WhereNoCacheOrPackageHasRoomForAllTheMachineIsCut) {
   const auto topology = ProcessorTopology::synthetic(kTwoPackages);
   EXPECT_EQ(topology.assign(5, 3), (Processors{{0, 2, 4}, {6, 8, 10}, {12, 14, 16}, {18, 20, 22}, {24, 26, 28}}));

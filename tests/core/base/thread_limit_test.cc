@@ -1,4 +1,4 @@
-// A system that refuses threads: an error that says so, in place of the end of the program.
+// A system that refuses to start threads causes an error message, not the end of the program.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -18,7 +18,7 @@ rlim_t address_space_in_use() {
   return pages * 4096;
 }
 
-// In a process of its own. Every thread takes address space for its stack, of some megabytes.
+// Runs in its own process. Every thread takes some megabytes of address space for its stack.
 void start_threads_in_little_space() {
   const rlim_t space = address_space_in_use() + (rlim_t{64} << 20);
   const rlimit limit{space, space};

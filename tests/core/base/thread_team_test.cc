@@ -19,7 +19,7 @@ class ThreadTeam : public ::testing::TestWithParam<int> {
   void TearDown() override { set_threads(usable_processors()); }
 };
 
-// More threads than this machine may have processors: those that outnumber them sleep at once.
+// Possibly more threads than processors: the excess threads sleep at once.
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadTeam, ::testing::Values(1, 2, 3, 17));
 
 TEST_P(ThreadTeam, RunsEachTaskOnce) {
@@ -31,7 +31,7 @@ TEST_P(ThreadTeam, RunsEachTaskOnce) {
 }
 
 TEST_P(ThreadTeam, SeesWhatTheJobBeforeWrote) {
-  // Unsynchronised but for the ends of jobs: each task reads what others wrote.
+  // Only the end of a job synchronises: each task reads what others wrote.
   std::vector<int64_t> values(64, 0), next(64);
   for (int job = 0; job < 3000; ++job) {
     parallel_for(64, [&](int64_t task) {
@@ -110,7 +110,7 @@ TEST(ThreadTeams, HaveAThreadAtLeast) { EXPECT_THROW(set_threads(0), ContractErr
 
 // --- thread binding
 
-// The processors of each thread of the team, as the system knows them. Tasks wait until every thread has come.
+// The processors of each thread of the team, as the system reports them. Tasks wait until every thread is here.
 std::vector<std::vector<int>> masks_of_team() {
   const int count = threads();
   std::vector<std::vector<int>> masks(static_cast<size_t>(count));
@@ -125,7 +125,7 @@ std::vector<std::vector<int>> masks_of_team() {
 
 TEST(ThreadBinding, EveryThreadOfTheTeamHasItsProcessorAlone) {
   const std::vector<int> free = processors_of_this_thread();
-  const std::vector<int> wanted = {free.back(), free.front(), free.back()};  // also where there is one only
+  const std::vector<int> wanted = {free.back(), free.front(), free.back()};  // works with a single processor, too
   bind_threads(wanted);
   EXPECT_EQ(threads(), 3);
   const auto masks = masks_of_team();

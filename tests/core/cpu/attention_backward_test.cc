@@ -1,5 +1,5 @@
-// attention_backward gives the same bits whoever computes them: threads that share a key head's segments, or one thread
-// for all of them, of one sequence or of many.
+// attention_backward gives the same bits for any division of work: threads that share a key head's segments, or one
+// thread for all of them, with one sequence or many.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class AttentionBackward : public testing::TestWithParam<AttentionCase> {
   AttentionBackward() : usual_(threads()) {}
   ~AttentionBackward() override { set_threads(usual_); }
 
-  // Of `copies` of each sequence.
+  // `copies` copies of the sequences.
   static std::vector<double> repeated(const std::vector<double>& sequences, size_t copies) {
     std::vector<double> all;
     for (size_t i = 0; i < copies; ++i) all.insert(all.end(), sequences.begin(), sequences.end());
@@ -39,7 +39,7 @@ class AttentionBackward : public testing::TestWithParam<AttentionCase> {
   const int usual_;
 };
 
-// Even head dimensions take bf16 in pairs where the processor does; 24 query heads need two rounds of partial sums.
+// Even head dimensions use bf16 in pairs if the processor does. 24 query heads need two rounds of partial sums.
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionBackward,
                          testing::Values(AttentionCase{1, 1111, 1, 1, 10, 0.3, true},
                                          AttentionCase{1, 1000, 1, 1, 33, 0.2, false},

@@ -1,4 +1,4 @@
-// How attention's backward pass is cut into tasks.
+// How the backward pass of attention is divided into tasks.
 #include "core/kernels/attention/segments_cpu.h"
 
 #include <gtest/gtest.h>
@@ -92,7 +92,7 @@ TEST(AttentionSegments, AreAsManyAsThereIsWorkFor) {
   EXPECT_EQ(count(6, 1, 4096), 36);
   EXPECT_EQ(count(71, 1, 4096), 71);
   EXPECT_EQ(count(12, 12, 256), 1);
-  EXPECT_EQ(count(12, 3, 256), 4);  // by query heads
+  EXPECT_EQ(count(12, 3, 256), 4);  // query heads set the number
   EXPECT_EQ(count(12, 3, 192), 1);  // too little work
   EXPECT_EQ(count(64, 32, 4096), 1);
 }
@@ -112,7 +112,7 @@ TEST(AttentionSegments, AreTasksWhereKeyHeadsWouldLeaveThreadsIdle) {
   EXPECT_FALSE(cut(1, 1, 1, 192, Mask::kCausal).in_parallel(2));  // nothing to cut
 }
 
-// The sizes that attention_segments.h names.
+// The sizes that segments_cpu.h names.
 TEST(AttentionSegments, MemoryOfPartialSumsIsBounded) {
   constexpr int64_t kMiB = int64_t{1} << 20;
   EXPECT_EQ(cut(1, 1, 1, 4096, Mask::kNone).sums_floats(64) * 4, 32 * kMiB);

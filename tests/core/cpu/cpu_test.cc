@@ -1,4 +1,4 @@
-// The CPU backend, host memory, and kernels' details that only a CPU has.
+// The CPU backend, host memory, and CPU-only details of kernels.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -36,9 +36,9 @@ TEST(CpuBackend, IsRegisteredByLinkingIt) {
   }
 }
 
-// Of this process, from its page tables (the counter in /proc/self/statm may lag by hundreds of pages).
+// Resident memory of this process, from its page tables (/proc/self/statm may lag by hundreds of pages).
 size_t resident_bytes() {
-  malloc_trim(0);  // what the heap has kept of earlier allocations is nobody's
+  malloc_trim(0);  // frees what the heap kept of earlier allocations
   std::ifstream rollup("/proc/self/smaps_rollup");
   rollup.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   std::string key;
@@ -63,14 +63,14 @@ TEST(HostMemory, IsAlignedAndZeroed) {
     EXPECT_EQ(storage->bytes(), bytes);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(storage->data()) % 64, 0u);
     EXPECT_TRUE(std::all_of(storage->data(), storage->data() + bytes, [](std::byte b) { return b == std::byte{0}; }));
-    std::fill_n(storage->data(), bytes, std::byte{1});  // all of it is writable
+    std::fill_n(storage->data(), bytes, std::byte{1});  // all bytes are writable
   }
 }
 
 TEST(HostMemory, BlocksOfManyPagesTakeWhatTheyWereAskedFor) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   constexpr size_t kHugePage = size_t{2} << 20;
-  constexpr size_t kBlocks = 20, kBytes = kHugePage + kHugePage / 10 + 1;  // twice that in whole huge pages
+  constexpr size_t kBlocks = 20, kBytes = kHugePage + kHugePage / 10 + 1;  // whole huge pages would take twice that
   std::vector<std::shared_ptr<Storage>> blocks;
   blocks.reserve(kBlocks);
   const size_t resident = resident_bytes(), mapped = mapped_bytes();
@@ -84,7 +84,7 @@ TEST(HostMemory, BlocksOfManyPagesTakeWhatTheyWereAskedFor) {
   const size_t resident_growth = resident_bytes() - resident;
   EXPECT_GE(resident_growth, kAsked);
   EXPECT_LE(resident_growth, limit);
-  EXPECT_LE(mapped_bytes() - mapped, limit);  // also where the system grants no huge pages
+  EXPECT_LE(mapped_bytes() - mapped, limit);  // also if the system grants no huge pages
   blocks.clear();
   EXPECT_LE(resident_bytes(), resident + kAsked / 50) << "given back";
 }
@@ -107,8 +107,8 @@ TEST(HostMemory, SaysWhatForAndHowMuchWhenThereIsNone) {
   EXPECT_THROW(allocate_host(size_t{1} << 60, "x", Device{}), Error);
 }
 
-// No processor that this can run on does less than one multiply-add of 4 bytes every four cycles at 1 GHz, or more than
-// four of 64 bytes a cycle at 6 GHz: a wrong count of operations or a burst that the compiler removed lies beyond.
+// Any supported processor does at least one 4-byte multiply-add every four cycles at 1 GHz and at most four of 64 bytes
+// a cycle at 6 GHz. A wrong count of operations, or a burst that the compiler removed, is outside of that.
 TEST(FmaPeak, IsPlausible) {
   const FmaPeak peak = measure_fma_peak(DType::kF32, 1);
   EXPECT_GT(peak.flops, 0.5e9);
@@ -116,7 +116,7 @@ TEST(FmaPeak, IsPlausible) {
   EXPECT_GT(std::strlen(peak.instruction), 0u);
 }
 
-// bf16 may take the fp32 instruction, so it is slower only as far as the machine is busier; fp16 always takes it.
+// bf16 may use the fp32 instruction, so only load on the machine makes it slower. fp16 always uses it.
 TEST(FmaPeak, OfSixteenBitsTakesTheBestInstruction) {
   const FmaPeak fp32 = measure_fma_peak(DType::kF32, 1), bf16 = measure_fma_peak(DType::kBF16, 1);
   EXPECT_GT(bf16.flops, 0.25 * fp32.flops);
@@ -128,7 +128,7 @@ TEST(FmaPeak, RefusesWhatHasNoPeak) {
   EXPECT_THROW(measure_fma_peak(DType::kF32, 0), ContractError);
 }
 
-// ---- The CPU's casts keep a NaN's payload as the scalar conversion does, on every instruction set: a vector and its
+// ---- CPU casts keep a NaN's payload as the scalar conversion does, on every instruction set. A vector and its
 // remainder give the same bits.
 
 using kernel_test::device_under_test;
@@ -160,7 +160,7 @@ void check_widening() {
   run(CastArgs{.src = src, .dst = dst});
   const std::vector<float> actual = elements_of<float>(dst);
   for (size_t i = 0; i < nans.size(); ++i) {
-    // Arithmetic quiets a signalling NaN.
+    // Arithmetic quiets signalling NaNs.
     const uint32_t expected = std::bit_cast<uint32_t>(to_float(nans[i])) | 0x00400000u;
     EXPECT_EQ(std::bit_cast<uint32_t>(actual[i]), expected) << i;
   }
@@ -175,7 +175,7 @@ TEST(CastNaN, KeepsItsPayload) {
   });
 }
 
-// ---- Token ids and targets in host memory are checked before they are used as addresses.
+// ---- Token ids and targets in host memory are checked before use as addresses.
 
 using kernel_test::expect_contract_error;
 using kernel_test::make_indices;

@@ -1,4 +1,4 @@
-// Matrix products on the CPU: instruction sets, the partition, packed operands and tf32.
+// Matrix products on the CPU: instruction sets, partition, packed operands and tf32.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace mantissa::cpu {
 namespace {
 
-// ---- What only the CPU's gemm promises. Agreement with the reference is tested in tests/core/kernels.
+// ---- Guarantees of gemm on the CPU only. tests/core/kernels compares it with the reference.
 
 using kernel_test::bytes_of;
 using kernel_test::device_under_test;
@@ -31,8 +31,8 @@ using kernel_test::Problem;
 using kernel_test::values_of;
 
 TEST(CpuGemm, ThreadsDoNotMatterWhenAKernelIsMade) {
-  // oneDNN decides when a primitive is made whether K is split, and primitives are kept: two of the same sums, one made
-  // with two threads and one (accumulating onto zeros) with one.
+  // oneDNN decides whether to split K when it creates a primitive, and primitives are cached. Compare two equal sums:
+  // one created with two threads, one (accumulating onto zeros) with one.
   const Problem problem({16, 48, 6144, true, false});
   const int usual = threads();
   for (const GemmWay& way : device_under_test().gemm_ways()) {
@@ -51,7 +51,7 @@ TEST(CpuGemm, ThreadsDoNotMatterWhenAKernelIsMade) {
 }
 
 TEST(CpuGemm, LargeOnesAreCutInBlocksOfDepthAndOfColumns) {
-  // Of fp32 words at most 4096 in a row, and 2^22 of b, are packed at a time. Rows end in an incomplete tile. With 2900
+  // At most 4096 fp32 words in a row, and 2^22 of b, are packed at a time. Rows end in an incomplete tile. With 2900
   // columns, tasks pack their own panels.
   for (const reference::MatmulShape& shape :
        {reference::MatmulShape{20, 60, 9001, false, true}, reference::MatmulShape{37, 50, 9000, false, false},
@@ -120,7 +120,7 @@ TEST(GemmPlan, AnEvenCutCoversTheExtent) {
   }
 }
 
-// The busiest of `threads` threads against perfect division, by tiles of 8 x 48: tasks go to whoever is free.
+// Load of the busiest thread relative to perfect division, in tiles of 8 x 48. The least busy thread takes each task.
 double balance(int64_t m, int64_t n, int64_t threads, bool packs_rows) {
   const GemmTasks tasks =
       plan_tasks({.m = m, .n = n, .tile_rows = 8, .tile_columns = 48, .threads = threads, .packs_rows = packs_rows});
@@ -151,7 +151,7 @@ TEST(GemmPlan, TransformerShapesKeepTheThreadsBusy) {
 TEST(GemmPeak, IsMeasuredForEveryFloatingDType) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const double flops = measure_gemm_peak_flops(dtype);
-    EXPECT_GT(flops, 1e8) << name(dtype);  // any CPU of this century
+    EXPECT_GT(flops, 1e8) << name(dtype);  // any processor of this century reaches this
     EXPECT_LT(flops, 1e16) << name(dtype);
   }
   EXPECT_THROW(measure_gemm_peak_flops(DType::kI32), ContractError);
@@ -159,8 +159,8 @@ TEST(GemmPeak, IsMeasuredForEveryFloatingDType) {
 
 using reference::MatmulShape;
 
-// Few and many columns, incomplete tiles, K in one and in several stretches, with both orientations of b; the last ones
-// are large enough for all threads, and for tasks that take b panel by panel.
+// Few and many columns, incomplete tiles, K in one and several stretches, both orientations of b. The last ones are
+// large enough for all threads, and for tasks that take b panel by panel.
 constexpr MatmulShape kShapes[] = {
     {1, 3, 5, false, true},      {9, 50, 33, false, true},     {9, 50, 34, false, false},
     {7, 49, 64, true, false},    {12, 97, 2201, false, true},  {12, 97, 2202, false, false},
@@ -207,7 +207,7 @@ TEST(PackedOperand, BothOrientationsAreKeptSideBySide) {
   const Problem forward({9, 50, 34, false, true}), backward({9, 34, 50, false, false});
   for (const GemmWay& way : device_under_test().gemm_ways()) {
     GemmArgs along_rows = forward.args(way.dtype), along_columns = backward.args(way.dtype);
-    along_columns.b = along_rows.b;  // (50, 34): op(b) is its transpose, or b itself
+    along_columns.b = along_rows.b;  // (50, 34): op(b) is b transposed, or b itself
     PackedOperand cache;
     for (int use = 0; use < 2; ++use) {
       for (const GemmArgs& args : {along_rows, along_columns}) {
@@ -257,7 +257,7 @@ TEST(PackedOperand, ManyRowsKeepNothing) {
   EXPECT_EQ(kept.size_bytes(), 0u);
 }
 
-// ---- Products of tf32 operands: those of fp32 operands that the format's own conversion has rounded.
+// ---- Products of tf32 operands equal those of fp32 operands rounded by the format's own conversion.
 
 constexpr int64_t kM = 37, kN = 29, kK = 53;
 

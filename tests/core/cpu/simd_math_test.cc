@@ -1,4 +1,4 @@
-// Largest errors of the vector functions on every instruction set, against double.
+// Largest errors of the vector functions against double, on every instruction set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ Results evaluate_all(const std::vector<float>& x) {
   return out;
 }
 
-// Error in units in the last place of the exact result (of the smallest subnormal below the normal range).
+// Error in units of the exact result's last place (below the normal range: of the smallest subnormal).
 double ulps(float actual, double exact) {
   const int exponent = std::max(std::ilogb(exact), -126);
   return std::abs(static_cast<double>(actual) - exact) / std::ldexp(1.0, exponent - 23);

@@ -1,5 +1,5 @@
-// The choice between another attention library and our kernels, and the trial of that library: our kernels with faults
-// take its place.
+// The choice between another attention library and our kernels, and that library's trial. Our kernels, with faults,
+// stand in for the library.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,22 +25,22 @@ namespace {
 
 using testing::error_of;
 
-// ---- The library: our kernels, with faults.
+// ---- The library: our kernels with faults.
 
-// In which results the library gives 0 for what is no number.
+// The results in which the library gives 0 instead of NaN.
 enum class Hides { kNothing, kAll, kOut, kLse };
 
-// What the library does, and what was done with it.
+// How the library behaves, and what was called.
 struct Behaviour {
-  std::string refusal{};  // why it has no plan
+  std::string refusal{};  // why the library has no plan
   size_t workspace_bytes = 0;
-  float error = 0.0f;  // that it adds to the first element of a row
-  float drift = 0.0f;  // likewise, more of it in each run
-  bool fails = false;  // when it runs
+  float error = 0.0f;  // added to the first element of each row
+  float drift = 0.0f;  // added to it as well, growing with each run
+  bool fails = false;  // on execution
   bool finds_no_memory = false;
-  std::function<void(const AttentionForwardArgs&)> changes{};  // of results
+  std::function<void(const AttentionForwardArgs&)> changes{};  // changes the results
   Hides hides = Hides::kNothing;
-  std::optional<AttentionFault> hidden{};  // where this is in the operands, not everywhere
+  std::optional<AttentionFault> hidden{};  // only if the operands have this fault; otherwise always
   std::vector<AttentionPass> planned{};
   int runs = 0;
 };
@@ -52,7 +52,7 @@ void add_to_first_column(const Tensor& tensor, float error, CudaStream& stream) 
   for (int64_t i = 0; i < tensor.numel(); i += columns) data[i] = from_float<BFloat16>(to_float(data[i]) + error);
 }
 
-// Whether these operands have the fault, which is the first of its position in the last head.
+// Whether these operands have the fault: it is the first one of its position in the last head.
 template <typename Args>
 bool has(const AttentionFault& fault, const Args& args) {
   const Tensor* operands = &args.qkv;
@@ -123,7 +123,7 @@ class FaultyEngine final : public AttentionEngine {
   Behaviour& behaviour_;
 };
 
-// The library; `behaviour` outlives it, and may change meanwhile.
+// The library. `behaviour` must outlive it and may change meanwhile.
 std::unique_ptr<AttentionEngine> faulty_attention(Behaviour& behaviour) {
   return std::make_unique<FaultyEngine>(behaviour);
 }
@@ -189,12 +189,12 @@ class AttentionChoiceTest : public ::testing::Test {
   std::string error_forward() {
     return testing::error_of([&] { forward(); });
   }
-  // By a library of its own.
+  // Uses a library of its own.
   bool forward_by(Behaviour& library) {
     AttentionDevice device([&] { return faulty_attention(library); });
     return device.try_forward(args_, stream_);
   }
-  // That of kCudnn. Leaves the choice as it is.
+  // The error of kCudnn. Leaves the choice unchanged.
   std::string error_forward_by(Behaviour library) {
     const AttentionChoice before = stream_.attention_choice();
     stream_.set_attention_choice(AttentionChoice::kCudnn);
@@ -225,7 +225,7 @@ TEST_F(AttentionChoiceTest, AutoTakesALibraryThatAgreesForForwardPassesOnly) {
   EXPECT_TRUE(forward());
   const int first = library_.runs;
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(forward());
-  EXPECT_EQ(library_.runs, first + 3);  // tried once
+  EXPECT_EQ(library_.runs, first + 3);  // tried only once
   for (int i = 0; i < 3; ++i) EXPECT_FALSE(backward());
   EXPECT_EQ(library_.runs, first + 3);
   EXPECT_EQ(library_.planned, std::vector<AttentionPass>{AttentionPass::kForward});
@@ -243,7 +243,7 @@ TEST_F(AttentionChoiceTest, CudnnTakesTheLibraryForBothPasses) {
             (std::vector<AttentionPass>{AttentionPass::kForward, AttentionPass::kReproducibleBackward}));
 }
 
-// Rounding is no disagreement, and the library's bits are there from the first call on.
+// Rounding is no disagreement. The library's bits are there from the first call on.
 TEST_F(AttentionChoiceTest, TheFirstResultIsThatOfLaterCalls) {
   choose(AttentionChoice::kAuto);
   library_.error = 0x1p-6f;
@@ -263,14 +263,14 @@ TEST_F(AttentionChoiceTest, AutoLeavesALibraryThatIsMissingOrRefuses) {
   library_.refusal = "no kernel";
   EXPECT_FALSE(forward());
   EXPECT_FALSE(forward());
-  EXPECT_EQ(library_.planned.size(), 1u);  // asked once
+  EXPECT_EQ(library_.planned.size(), 1u);  // asked only once
   EXPECT_EQ(library_.runs, 0);
 
   AttentionDevice without([]() -> std::unique_ptr<AttentionEngine> { throw ConfigError("not installed"); });
   EXPECT_FALSE(without.try_forward(args_, stream_));
 }
 
-// Not a T x T matrix in memory, whoever computes.
+// A T x T matrix in memory is too large for any implementation.
 TEST_F(AttentionChoiceTest, AutoLeavesALibraryWhoseWorkspaceIsLarge) {
   constexpr size_t kSmallBytes = size_t{16} << 20;
   choose(AttentionChoice::kAuto);
@@ -281,7 +281,7 @@ TEST_F(AttentionChoiceTest, AutoLeavesALibraryWhoseWorkspaceIsLarge) {
   small.workspace_bytes = kSmallBytes;
   EXPECT_TRUE(forward_by(small));
   choose(AttentionChoice::kCudnn, GemmSelection::kDeterministic);
-  EXPECT_TRUE(backward());  // as asked for
+  EXPECT_TRUE(backward());  // because requested by name
 }
 
 TEST_F(AttentionChoiceTest, OnlyAPlanThatIsUsedHoldsAWorkspace) {
@@ -369,7 +369,7 @@ TEST_F(AttentionTrialTest, AutoLeavesALibraryThatIsWrong) {
   EXPECT_EQ(library_.runs, 1);
 }
 
-// Our backward pass reads the lse that the library wrote.
+// Our backward pass reads the library's lse.
 TEST_F(AttentionTrialTest, AutoLeavesALibraryWhoseLseIsNotOurs) {
   using Change = std::function<void(const AttentionForwardArgs&)>;
   const auto each = [](float (*change)(float)) -> Change {
@@ -400,7 +400,7 @@ TEST_F(AttentionTrialTest, AutoLeavesALibraryWhoseLseIsNotOurs) {
   }
 }
 
-// One fault at a time, each of which the library does not let through.
+// One fault at a time, each of which the library hides.
 TEST_F(AttentionTrialTest, FaultsMustShowInForwardPasses) {
   std::vector<AttentionFault> faults(std::begin(kForwardFaults), std::end(kForwardFaults));
   faults.push_back(kNothingToSee);
@@ -418,7 +418,7 @@ TEST_F(AttentionTrialTest, FaultsMustShowInForwardPasses) {
   EXPECT_FALSE(forward_by(blind));
 }
 
-// Of a query whose scores are all -Inf: its out is 0, its lse what is given.
+// For queries whose scores are all -Inf: out is 0 and lse is the given value.
 TEST_F(AttentionTrialTest, AnOutOfZeroMustShowInLse) {
   const auto zero_out = [](float lse) {
     return [lse](const AttentionForwardArgs& args) {

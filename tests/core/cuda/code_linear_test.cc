@@ -1,4 +1,4 @@
-// Linear layers whose products go to cuBLASLt as codes, against the same layers by emulation: forward and backward,
+// Linear layers whose products go to cuBLASLt as codes, against emulation of the same layers: forward and backward,
 // from the tape down to the library's descriptors.
 #include "core/ops/linear.h"
 
@@ -23,8 +23,8 @@ struct Extents {
   int64_t rows = 32, inputs = 64, outputs = 32;
 };
 
-// Multiples of `step` from -14 to 14, both of which occur: the scale of e4m3 is 32 then, that of e5m2 4096. With a step
-// of 1 they have the four bits of e4m3, with a step of 2 the three of e5m2: nothing is rounded, and sums are exact.
+// Multiples of `step` from -14 to 14, both of which occur: the scale is 32 for e4m3 and 4096 for e5m2. They need the
+// four bits of e4m3 for a step of 1 and the three of e5m2 for 2, so nothing is rounded and sums are exact.
 Values whole(int64_t count, uint64_t seed, float step) {
   Values values = testing::normal_values(count, seed, 4.0f);
   for (float& value : values) value = std::clamp(std::round(value / step) * step, -14.0f, 14.0f);
@@ -125,7 +125,7 @@ TEST_F(CodeLinear, WholeNumbersGiveTheSameBits) {
     for (const bool biased : {true, false}) {
       const Layer layer{.formats = formats(Scaling::kCurrent), .dtype = dtype, .biased = biased};
       const Result native = run(layer, NarrowMath::kAuto);
-      // The library adds no bias of fp32 to such a product.
+      // The library cannot add an fp32 bias to such a product.
       EXPECT_EQ(products_of_codes_, dtype == DType::kF32 && biased ? 2 : 3) << name(dtype);
       const Result emulated = run(layer, NarrowMath::kEmulated);
       EXPECT_EQ(products_of_codes_, 0);
@@ -134,7 +134,7 @@ TEST_F(CodeLinear, WholeNumbersGiveTheSameBits) {
   }
 }
 
-// Sums of at most 64 products in fp32 in another order, and where results have 16 bits their rounding.
+// Sums of at most 64 fp32 products in another order, and the rounding of 16-bit results.
 TEST_F(CodeLinear, RandomNumbersDifferByTheOrderOfSumsAlone) {
   set_random_numbers();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -170,7 +170,7 @@ TEST_F(CodeLinear, DelayedScalingCalibratesByValuesAndGoesOnByCodes) {
   EXPECT_LT(testing::relative_error(native.dw, emulated.dw), 64 * 0x1p-23);
 }
 
-// As emulation does: of what it rounds, before it does so.
+// As in emulation, amaxes are those of the numbers before rounding.
 TEST_F(CodeLinear, CodesRecordTheAmaxesOfDelayedScaling) {
   set_random_numbers();
   Layer layer{.formats = formats(Scaling::kDelayed), .dtype = DType::kF32};
@@ -233,11 +233,11 @@ TEST_F(CodeLinear, SizesThatTheUnitsDoNotTakeAreEmulated) {
   EXPECT_EQ(products_of_codes_, 0);
 }
 
-// Layers whose blocks have scales: of more rows, inputs and outputs than a block has, in some direction.
+// Layers whose blocks have scales. Rows, inputs or outputs exceed one block in some direction.
 class BlockCodeLinear : public CodeLinear {
  protected:
   explicit BlockCodeLinear(Scaling scaling, Extents extents) : CodeLinear(extents), scaling_(scaling) {
-    selection_ = GemmSelection::kDeterministic;  // to measure products of this size by a scalar library takes long
+    selection_ = GemmSelection::kDeterministic;  // timing products of this size takes long with a scalar library
   }
 
   void expect_same_bits(const Layer& layer, int products_of_codes) {
@@ -248,7 +248,7 @@ class BlockCodeLinear : public CodeLinear {
     EXPECT_EQ(native, emulated) << name(scaling_) << " " << name(layer.dtype) << (layer.biased ? " with bias" : "");
   }
 
-  // Their roundings are those of emulation, and so is every bit of a sum that is exact.
+  // Codes and emulation round alike, and all bits of exact sums agree.
   void expect_whole_numbers_the_same() {
     set_whole_numbers();
     const LinearFormats e4m3 = formats(scaling_, Format::kE4M3);
@@ -256,12 +256,12 @@ class BlockCodeLinear : public CodeLinear {
     expect_same_bits({.formats = e4m3, .biased = false, .keeps_weights = false}, 3);
     expect_same_bits({.formats = e4m3, .dtype = DType::kF16}, 3);
     expect_same_bits({.formats = e4m3, .dtype = DType::kF32, .biased = false}, 3);
-    // The library adds no bias of fp32 to such a product.
+    // The library cannot add an fp32 bias to such a product.
     expect_same_bits({.formats = e4m3, .dtype = DType::kF32}, 2);
     expect_same_bits({.formats = formats(scaling_, Format::kE5M2)}, 3);
   }
 
-  // Sums of at most 256 products in fp32 in another order, and where results have 16 bits their rounding.
+  // Sums of at most 256 fp32 products in another order, and the rounding of 16-bit results.
   void expect_random_numbers_close() {
     set_random_numbers();
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
@@ -276,7 +276,7 @@ class BlockCodeLinear : public CodeLinear {
     }
   }
 
-  // A product with an operand that is not rounded, or rounded with scales of another kind; the layer's others are not.
+  // Emulates a product with an operand that is not rounded, or has scales of another kind, but not the layer's others.
   void expect_others_emulated() {
     set_whole_numbers();
     const TensorFormat tensor{Format::kE4M3, Scaling::kCurrent};
@@ -292,7 +292,7 @@ class BlockCodeLinear : public CodeLinear {
     }
   }
 
-  // A weight that changes is rounded anew.
+  // A changed weight is rounded again.
   void expect_new_weights_read() {
     set_random_numbers();
     const Layer layer{.formats = formats(scaling_, Format::kE4M3), .dtype = DType::kF32, .biased = false};
@@ -325,7 +325,7 @@ TEST_F(MicroLinear, ProductsThatTheUnitsDoNotTakeAreEmulated) { expect_others_em
 TEST_F(BlockLinear, NewWeightsAreRounded) { expect_new_weights_read(); }
 TEST_F(MicroLinear, NewWeightsAreRounded) { expect_new_weights_read(); }
 
-// A scale of each operand's mode, in the order of the library: fprop, dgrad, wgrad.
+// The scale modes of each product's operands, in the library's order: fprop, dgrad, wgrad.
 TEST_F(BlockLinear, WeightsHaveSquareBlocks) {
   set_whole_numbers();
   run({.formats = formats(scaling_, Format::kE4M3)}, NarrowMath::kAuto);
@@ -334,7 +334,7 @@ TEST_F(BlockLinear, WeightsHaveSquareBlocks) {
   EXPECT_EQ(state().scale_modes, expected);
 }
 
-// Both layouts of codes; of scales 1 x 2 and 2 x 1 square blocks, padded to 4 side by side.
+// Both layouts of codes. Scales of 1 x 2 and 2 x 1 square blocks are padded to 4 side by side.
 TEST_F(BlockLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
   set_random_numbers();
   run({.formats = formats(scaling_)}, NarrowMath::kAuto);
@@ -342,7 +342,7 @@ TEST_F(BlockLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
             2u * 128 * 256 + (4 + 2 * 4) * sizeof(float) + sizeof(float) + sizeof(QuantizeRecord));
 }
 
-// One layout for each of two roundings, whose scales fill tiles of 128 x 4: 2 x 1 of them, and 1 x 2.
+// One layout for each of two roundings. Their scales fill 2 x 1 and 1 x 2 tiles of 128 x 4.
 TEST_F(MicroLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
   set_random_numbers();
   run({.formats = formats(scaling_)}, NarrowMath::kAuto);
@@ -350,7 +350,7 @@ TEST_F(MicroLinear, KeptWeightsAreTwoBytesAnElementAndScales) {
             2u * 192 * 96 + (2 + 2) * 512 + 2 * (sizeof(float) + sizeof(QuantizeRecord)));
 }
 
-// Whole blocks, but 24 rows, which are no multiple of 16; the weight gradient sums over rows and is not rounded.
+// Whole blocks, but 24 rows, not a multiple of 16. The weight gradient sums over rows and is not rounded.
 class RaggedMicroLinear : public BlockCodeLinear {
  protected:
   RaggedMicroLinear() : BlockCodeLinear(Scaling::kMicro, {.rows = 24, .inputs = 64, .outputs = 32}) {}

@@ -1,5 +1,5 @@
-// The real cuDNN, as far as it goes without a GPU: it is asked whether its engines take our graphs on a device that is
-// described to it. Whether their results are right, only a GPU can tell (tests/gpu).
+// The real cuDNN, without a GPU: whether its engines accept our graphs on a described device. Only a GPU (tests/gpu)
+// can show that their results are right.
 #include <dlfcn.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using testing::error_of;
 
-// What cuDNN 9 reads of a device; numbers of NVIDIA's H100 and A100.
+// The device properties that cuDNN 9 reads, with numbers of NVIDIA's H100 and A100.
 std::string device_properties_json(int compute_capability, int multiprocessors, int shared_bytes, int64_t l2_bytes) {
   return fmt::format(
       R"({{"deviceVer": {}, "multiProcessorCount": {}, "maxSharedMemoryPerBlockOptin": {}, "l2CacheSize": {},
@@ -32,8 +32,8 @@ std::string device_properties_json(int compute_capability, int multiprocessors, 
       compute_capability, multiprocessors, shared_bytes, l2_bytes);
 }
 
-// Engines want a driver before they look at a graph. Where there is none, the toolkit's stub of it, which fails in
-// every call, goes by the same name for the loader.
+// Engines need a driver before they look at a graph. Without one, load the toolkit's stub under the driver's name; the
+// stub fails in every call.
 bool open_driver() {
   std::vector<std::string> paths = {"libcuda.so.1"};
   for (const char* root :
@@ -63,7 +63,7 @@ class CudnnAttention : public ::testing::Test {
   static CudnnDescriptor h100() { return describe_device(device_properties_json(900, 132, 232448, 52428800)); }
   static CudnnDescriptor a100() { return describe_device(device_properties_json(800, 108, 166912, 41943040)); }
 
-  // Empty if an engine takes the graph, else why none does.
+  // Empty if an engine accepts the graph, else the reason why none does.
   static std::string refusal(const CudnnGraph& graph, const CudnnDescriptor& device) {
     return error_of([&] {
       const CudnnDescriptor finished = graph.finish(nullptr);
@@ -121,7 +121,7 @@ TEST_F(CudnnAttention, EnginesRefuseOtherDevicesAndShapes) {
 
 TEST_F(CudnnAttention, HasEverySymbol) {
   EXPECT_EQ(cudnn().version() / 10000, static_cast<size_t>(CUDNN_MAJOR));
-  // Every member is a function's address: none was forgotten.
+  // Every member is a function address, so none is missing.
   const auto* addresses = reinterpret_cast<void* const*>(&cudnn());
   for (size_t i = 0; i < sizeof(Cudnn) / sizeof(void*); ++i) EXPECT_NE(addresses[i], nullptr) << i;
 }

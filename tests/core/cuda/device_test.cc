@@ -19,7 +19,7 @@
 namespace mantissa::cuda {
 namespace {
 
-// ---- The account of device memory, and memory that is taken and given back in the order of a stream.
+// ---- Accounting of device memory, and memory that is allocated and freed in stream order.
 
 using mantissa::testing::error_of;
 using ::testing::HasSubstr;
@@ -69,7 +69,7 @@ TEST_F(DeviceMemoryTest, AShortageOfAKernelsWorkspaceNamesTheKernel) {
   EXPECT_THAT(error_of([&] { stream_.gemm_workspace(); }), HasSubstr("'GEMM workspace' needs 32.0 MiB"));
 }
 
-// The sanitizer would see a write to memory that went too early.
+// The sanitizer would report a write to memory that was freed too early.
 TEST_F(DeviceMemoryTest, ScratchOutlivesTheWorkThatWasGivenBefore) {
   for (int round = 0; round < 20; ++round) {
     const auto scratch = stream_.allocate_scratch(64, "scratch");
@@ -166,11 +166,11 @@ TEST(DatasheetPeaks, TensorCoresTakeSixteenBitsAndTf32) {
   EXPECT_FALSE(datasheet_flops("another GPU", DType::kBF16, Fp32Math::kFull));
 }
 
-// ---- The timers of both backends, that of the GPU on the emulated one.
+// ---- The timers of the CPU and of the emulated GPU.
 
 constexpr std::chrono::milliseconds kLong{20};
 
-// Each with work that takes kLong.
+// Each backend with work that takes kLong.
 struct TimedBackend {
   const char* name;
   void (*work)(Stream& stream);

@@ -66,7 +66,7 @@ TEST_F(EmulatedStreams, NothingIsDoneBeforeSomebodyWaits) {
     first_.synchronize();
     EXPECT_TRUE(done);
   }
-  EXPECT_EQ(early.size(), 2u);  // the host may find it done, or not
+  EXPECT_EQ(early.size(), 2u);  // the host may see it done or not
 }
 
 TEST_F(EmulatedStreams, AnEventIsDoneAfterTheWorkBeforeIt) {
@@ -134,7 +134,7 @@ TEST_F(EmulatedStreams, TimeIsMeasuredBetweenTimingEventsOnly) {
   destroy_event(plain);
 }
 
-// As CUDA's thread-local mode has it.
+// The same as CUDA's thread-local mode.
 TEST_F(EmulatedStreams, EachThreadMayCapture) {
   int value = 1, other = 1;
   begin_capture(first_.handle());
@@ -146,7 +146,7 @@ TEST_F(EmulatedStreams, EachThreadMayCapture) {
     second_.synchronize();
     EXPECT_NE(error_of([&] { end_capture(first_.handle()); }).find("this thread does not capture the stream"),
               std::string::npos);
-    emulation::enqueue(first_.handle(), [&] { value += 2; });  // as a library does that has threads of its own
+    emulation::enqueue(first_.handle(), [&] { value += 2; });  // as by a library's own threads
     destroy_graph(graph);
   }).join();
   EXPECT_EQ(other, 3);

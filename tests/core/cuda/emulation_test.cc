@@ -14,14 +14,14 @@
 namespace mantissa::cuda {
 namespace {
 
-// ---- The emulated execution model: blocks, threads, barriers, warps, shared memory. And that it catches what it is
-// for.
+// ---- The emulated execution model: blocks, threads, barriers, warps, shared memory. It must catch faults in their
+// use.
 
 using mantissa::testing::error_of;
 
 constexpr uint64_t kSeeds = 8;
 
-// Runs `body` once for each of some seeds.
+// Runs `body` with several seeds.
 void with_seeds(const std::function<void()>& body) {
   const uint64_t usual = emulation::seed();
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
@@ -108,7 +108,7 @@ TEST_F(EmulatedBlock, BarriersOrderSharedMemoryAndAMissingOneShows) {
     emulation::set_faults({.skipped_wait = barrier});
     uint64_t noticed = 0;
     with_seeds([&] { noticed += all_right() ? 0 : 1; });
-    EXPECT_GE(noticed, kSeeds / 2) << barrier.text();  // some orders of threads do no harm
+    EXPECT_GE(noticed, kSeeds / 2) << barrier.text();  // some thread orders do no harm
   }
 }
 
@@ -116,7 +116,7 @@ __global__ void barrier_for_half() {
   if (threadIdx.x < 32) {
     __syncthreads();
   } else {
-    __syncwarp(0x1u << threadIdx.x % 32 | 0x1u);  // waits for lane 0, which does not wait for this one
+    __syncwarp(0x1u << threadIdx.x % 32 | 0x1u);  // waits for lane 0, which does not wait for it
   }
 }
 
@@ -240,7 +240,7 @@ TEST_F(EmulatedBlock, LeavesOutTheLastBlockOnRequest) {
   EXPECT_EQ(out[6], -1);
 }
 
-// ---- Faults that a test seeds: what they do to a kernel, how they are named, and that shared memory has an end.
+// ---- Faults that a test seeds: their effect on a kernel, how they are named, and the end of shared memory.
 
 struct Extents {
   int64_t rows;
@@ -277,7 +277,7 @@ class EmulatedFaults : public ::testing::Test {
     return out;
   }
 
-  // Writes one element of shared memory for `elements`.
+  // Writes element `index` of shared memory that has `elements`.
   void write_at(unsigned index, size_t elements) {
     launch(write_shared, {.grid = 1, .block = 1, .shared_bytes = elements * sizeof(float)}, stream_, index);
     synchronize(stream_);
@@ -324,7 +324,7 @@ TEST_F(EmulatedFaults, SharedMemoryHasAnEnd) {
   EXPECT_DEATH(write_at(0, 0), "");
 }
 
-// The end of 61 floats is no multiple of the 16 bytes which its beginning is: the three floats between are watched too.
+// 61 floats end between multiples of 16 bytes: the three floats up to the next multiple are watched too.
 #ifdef __SANITIZE_ADDRESS__
 TEST_F(EmulatedFaults, AddressSanitizerSeesTheLastBytes) { EXPECT_DEATH(write_at(61, 61), "use-after-poison"); }
 #else

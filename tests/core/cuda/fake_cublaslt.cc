@@ -19,7 +19,7 @@
 namespace mantissa::cuda::fake_cublaslt {
 namespace {
 
-// ---- Attributes of the descriptors, which are the real library's.
+// ---- Attributes of the real library's descriptors.
 
 template <typename Function>
 Function real(const char* name) {
@@ -63,7 +63,7 @@ Value get(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribu
 
 // ---- The stand-in
 
-constexpr uint64_t kMark = 0x616c676f;  // of algorithms that this library made
+constexpr uint64_t kMark = 0x616c676f;  // marks algorithms of this library
 
 std::mutex mutex;
 
@@ -91,7 +91,7 @@ struct Matrix {
   }
 };
 
-// Of all codes.
+// The values of all codes.
 const std::array<float, 256>& values_of(cudaDataType type) {
   const auto list = [](Format format) {
     std::array<float, 256> values{};
@@ -109,7 +109,7 @@ float load(const std::byte* from, cudaDataType type) {
   return to_float(*reinterpret_cast<const Float16*>(from));
 }
 
-// The numbers at at(line, 0), at(line, 1) ... of each line, one after the other.
+// The numbers at(line, 0), at(line, 1) ... of each line in sequence.
 template <typename At>
 std::vector<float> lines(const Matrix& matrix, int64_t count, int64_t length, const At& at) {
   std::vector<float> values;
@@ -130,7 +130,7 @@ void store(std::byte* to, cudaDataType type, float value) {
   }
 }
 
-// The matrix beside D that epilogues with gelu write or read: D's type and shape, rows of its own length.
+// The matrix beside D that gelu epilogues write or read: D's type and shape with its own row stride.
 struct Aux {
   std::byte* data = nullptr;
   int64_t stride = 0;
@@ -148,7 +148,7 @@ Aux aux_of(cublasLtMatmulDesc_t operation, const Matrix& d) {
   return aux;
 }
 
-// alpha or beta. What lies on the host is read when the product is queued, what lies on the device when it runs.
+// alpha or beta. A value on the host is read when the product is queued, one on the device when it runs.
 struct Scalar {
   const float* on_device = nullptr;
   float on_host = 0;
@@ -165,8 +165,8 @@ struct Scalar {
   float value() const { return on_device != nullptr ? *on_device : on_host; }
 };
 
-// The factors of an operand of codes, which are read when the product runs; 1 where there are none. Its columns, each
-// as long as what is summed over, are the library's "outer" dimension.
+// Scale factors of an operand of codes, read when the product runs; 1 if absent. The library's "outer" dimension is the
+// operand's columns, each as long as the sum.
 struct Factors {
   const void* address = nullptr;
   cublasLtMatmulMatrixScale_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
@@ -182,9 +182,9 @@ struct Factors {
     expect(!is_blocks() || address != nullptr, "factors of blocks");
   }
   bool is_blocks() const { return mode != CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F; }
-  // Elements that share one.
+  // The number of elements that share one factor.
   int64_t block() const { return !is_blocks() ? length : mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 ? 32 : 128; }
-  // As the chapters on scaling factors layouts of the library's documentation have them.
+  // As in the chapters on scaling factors layouts of the library's documentation.
   float value(int64_t column, int64_t row) const {
     if (address == nullptr) return 1.0f;
     const auto* const numbers = static_cast<const float*>(address);
@@ -213,7 +213,7 @@ bool is_of_128(cublasLtMatmulMatrixScale_t mode) {
   return mode == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }
 
-// Its table of supported combinations.
+// The library's table of supported combinations.
 void expect_takes_modes(cublasLtMatmulMatrixScale_t a, cublasLtMatmulMatrixScale_t b) {
   if (is_of_128(a) || is_of_128(b)) {
     expect(is_of_128(a) && is_of_128(b), "blocks of 128 on both sides");
@@ -224,7 +224,7 @@ void expect_takes_modes(cublasLtMatmulMatrixScale_t a, cublasLtMatmulMatrixScale
   }
 }
 
-// What the library's documentation asks of products of 8-bit operands before compute capability 10.
+// The documented requirements for products of 8-bit operands before compute capability 10.
 void expect_takes_codes(cublasLtMatmulDesc_t operation, const Matrix& a, const Matrix& b, const Matrix& d) {
   expect(is_code(a.type) && is_code(b.type), "codes on both sides");
   expect(a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3, "not e5m2 on both sides");

@@ -1,4 +1,4 @@
-// 8-bit floats in kernels are those of core/tensor/format.h: every code, and values around every boundary.
+// 8-bit floats in kernels equal those of core/tensor/format.h: every code, and values around every boundary.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ TEST_P(Float8InKernels, EveryCodeHasItsValue) {
   }
 }
 
-// Each value, half-way to the next, and the neighbours of both in fp32; beyond the range too.
+// Each value, half-way to the next, and the fp32 neighbours of both; also beyond the range.
 std::vector<float> boundaries(Format format) {
   const auto max = static_cast<float>(info(format).max);
   std::vector<float> points = {

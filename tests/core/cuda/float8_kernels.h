@@ -1,4 +1,4 @@
-// Kernels that do nothing but convert 8-bit floats.
+// Kernels that only convert 8-bit floats.
 #pragma once
 
 #include "core/cuda/stream.h"
@@ -6,9 +6,9 @@
 
 namespace mantissa::cuda {
 
-// values[i] (fp32, on the device) of codes[i]. format: kE4M3 or kE5M2.
+// Decodes codes[i] to values[i] (fp32, on the device). format: kE4M3 or kE5M2.
 void widen_codes(Format format, const uint8_t* codes, float* values, int64_t count, CudaStream& stream);
-// codes[i] of values[i].
+// Encodes values[i] as codes[i].
 void narrow_values(Format format, Saturation saturation, const float* values, uint8_t* codes, int64_t count,
                    CudaStream& stream);
 

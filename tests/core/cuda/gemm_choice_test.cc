@@ -1,4 +1,4 @@
-// Which of cuBLASLt's algorithms is taken, and kept.
+// How an algorithm of cuBLASLt is chosen and remembered.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -27,7 +27,7 @@ TEST_F(GemmChoice, TheFastestIsTakenAndKept) {
     EXPECT_EQ(state().products, products + 1);
     EXPECT_EQ(state().heuristic_calls, 1);
   }
-  state() = {.duration_ms = {1, 6, 3}};  // of no consequence now
+  state() = {.duration_ms = {1, 6, 3}};  // must have no effect now
   GemmDevice later(library_, path);
   expect_right(later, {});
   EXPECT_EQ(state().ran, std::vector<int>{1});
@@ -46,7 +46,7 @@ TEST_F(GemmChoice, UnsteadyTimesDecideNothing) {
   state() = {.duration_ms = {60, 10, 30}};
   GemmDevice later(library_, path);
   expect_right(later, {});
-  EXPECT_EQ(state().ran, std::vector<int>{0}) << "what one run has used, the next ones use";
+  EXPECT_EQ(state().ran, std::vector<int>{0}) << "later runs use the first run's choice";
 }
 
 TEST_F(GemmChoice, NothingElseRunsWhenTimesAreMeasured) {
@@ -80,7 +80,7 @@ TEST_F(GemmChoice, DeterministicSelectionMeasuresNothing) {
   expect_right(device, {});
   EXPECT_EQ(state().ran, std::vector<int>{0});
   EXPECT_FALSE(std::ifstream(path).good());
-  // The two selections keep apart.
+  // The two selections do not share their choices.
   stream_.set_gemm_options({});
   expect_right(device, {});
   EXPECT_EQ(state().last_algorithm(), 1);
@@ -114,7 +114,7 @@ TEST_F(GemmChoice, NothingIsTimedInACapturedGraph) {
   GemmDevice device(library_, "");
   const Tensor a = make_tensor(DType::kF32, {2, 2}, {1, 2, 3, 4}), b = make_tensor(DType::kF32, {2, 2}, {1, 0, 0, 1});
   const Tensor c = make_tensor(DType::kF32, {2, 2}, {NAN, NAN, NAN, NAN});
-  stream_.gemm_workspace();  // as an earlier product of the stream would have
+  stream_.gemm_workspace();  // in place of an earlier product on the stream
   begin_capture(stream_.handle());
   multiply(device, {.a = a, .b = b, .c = c}, stream_);
   const GraphHandle graph = end_capture(stream_.handle());
@@ -131,7 +131,7 @@ TEST_F(GemmChoice, ACapturedProductReadsItsScalesWhenItRuns) {
   const Tensor a_scale = make_tensor(DType::kF32, {1}, {1}), b_scale = make_tensor(DType::kF32, {1}, {0.5});
   const GemmArgs args{
       .a = a, .b = b, .c = c, .a_scale = a_scale, .b_scale = b_scale, .mode = GradientMode::kAccumulate};
-  multiply(device, args, stream_);  // takes the memory that a capture may not take
+  multiply(device, args, stream_);  // allocates memory, which a capture cannot do
   EXPECT_EQ(values_of(c, stream_), (std::vector<double>{12, 24, 36, 48}));
   begin_capture(stream_.handle());
   multiply(device, args, stream_);
@@ -159,19 +159,19 @@ TEST(ClearlyFastest, AnEarlierOneWinsUnlessItIsBeatenClearly) {
   EXPECT_EQ(clearly_fastest({1.0f, 1.5f, 0.5f, 0.4f}), 3u);
 }
 
-// ---- The real cuBLASLt, as far as it goes without a GPU: opening it, its symbols, its descriptors.
+// ---- The real cuBLASLt without a GPU: opening it, its symbols, its descriptors.
 
 TEST(CublasLtLibrary, OpensAndHasEverySymbol) {
   ASSERT_EQ(cublaslt_unusable_reason(), "");
   const CublasLt& library = cublaslt();
   EXPECT_EQ(library.version() / 10000, static_cast<size_t>(CUBLAS_VER_MAJOR));
   EXPECT_STREQ(library.status_name(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");
-  // Every member is a function's address: none was forgotten.
+  // Every member is a function address, so none is missing.
   const auto* addresses = reinterpret_cast<void* const*>(&library);
   for (size_t i = 0; i < sizeof(library) / sizeof(void*); ++i) EXPECT_NE(addresses[i], nullptr) << i;
 }
 
-// The library checks the size of each attribute that is set.
+// The library checks the size of each attribute.
 TEST(CublasLtLibrary, TakesTheDescriptorsOfEveryKindOfProduct) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const DType c_dtype : {dtype, DType::kF32}) {

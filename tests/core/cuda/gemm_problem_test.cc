@@ -135,7 +135,7 @@ TEST(GemmCache, TheFirstToWriteDecidesForAll) {
   EXPECT_EQ(other.record(choice("p", 1), {}), choice("p", 1).algorithm);
   EXPECT_EQ(mine.record(choice("p", 2), {}), choice("p", 1).algorithm);
   EXPECT_EQ(GemmCache(folder.file("choices.txt")).find("p"), choice("p", 1).algorithm);
-  // What another rank adds later is found as well.
+  // An entry that another rank adds later is found, too.
   other.record(choice("q", 3), {});
   EXPECT_EQ(mine.find("q"), choice("q", 3).algorithm);
 }
@@ -217,11 +217,11 @@ TEST_F(GemmCacheFolder, IsTheFirstOfThreeThatCanBeMade) {
   EXPECT_EQ(cache_folder(), folder_.file("xdg/mantissa"));
   setenv("MANTISSA_CACHE_DIR", folder_.file("own").c_str(), 1);
   EXPECT_EQ(cache_folder(), folder_.file("own"));
-  setenv("MANTISSA_CACHE_DIR", folder_.write("file", "").c_str(), 1);  // no folder can be made there
+  setenv("MANTISSA_CACHE_DIR", folder_.write("file", "").c_str(), 1);  // a file, so no folder can be made there
   EXPECT_EQ(cache_folder(), folder_.file("xdg/mantissa"));
 }
 
-// ---- Which products of 8-bit operands are asked of cuBLASLt on which GPU.
+// ---- The products of 8-bit operands that cuBLASLt is asked for, by GPU.
 
 constexpr Fp8GemmSupport kEverySupport[] = {Fp8GemmSupport::kNone, Fp8GemmSupport::kTensorScaled,
                                             Fp8GemmSupport::kBlockScaled, Fp8GemmSupport::kMicroScaled,

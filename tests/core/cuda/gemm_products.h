@@ -1,5 +1,5 @@
-// Products through all that lies between GemmArgs and cuBLASLt, on the emulated device with a library that computes
-// what its descriptors say.
+// Products from GemmArgs down to cuBLASLt, on the emulated device with a library that computes what its descriptors
+// say.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,14 +20,14 @@ using testing::error_of;
 
 constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16};
 
-// Small whole numbers: sums are exact in every dtype and order.
+// Small whole numbers, whose sums are exact in every dtype and order.
 inline std::vector<double> whole_numbers(size_t n, int seed) {
   std::vector<double> values(n);
   for (size_t i = 0; i < n; ++i) values[i] = static_cast<double>((i * 7 + static_cast<size_t>(seed) * 3) % 5) - 2.0;
   return values;
 }
 
-// `offset` elements behind an aligned address, with guards around.
+// Starts `offset` elements after an aligned address, with guards around.
 inline Tensor make_tensor(DType dtype, Shape shape, const std::vector<double>& values, size_t offset = 0) {
   constexpr size_t kGuardBytes = 256;
   const auto element = static_cast<size_t>(size_bytes(dtype));
@@ -65,7 +65,7 @@ class GemmProducts : public ::testing::Test {
     DType dtype = DType::kF32, c_dtype = DType::kF32;
     std::optional<DType> bias{};
     GradientMode mode = GradientMode::kWrite;
-    size_t offset = 0;  // in elements: of every operand
+    size_t offset = 0;  // of every operand, in elements
     std::optional<double> a_scale{}, b_scale{};
     Fp32Math fp32_math = Fp32Math::kFull;
   };
@@ -74,7 +74,7 @@ class GemmProducts : public ::testing::Test {
     return scale ? make_tensor(DType::kF32, {1}, {*scale}) : Tensor();
   }
 
-  // Computes it and compares.
+  // Computes the product and checks the result.
   void expect_right(GemmDevice& device, const Case& of) {
     const auto [shape, dtype, c_dtype, bias_dtype, mode, offset, a_scale, b_scale, fp32_math] = of;
     const auto m = static_cast<int64_t>(shape.m), n = static_cast<int64_t>(shape.n), k = static_cast<int64_t>(shape.k);
@@ -129,10 +129,10 @@ class GemmProducts : public ::testing::Test {
     std::optional<DType> bias{};
     GemmActivation activation = GemmActivation::kGelu;
     GeluForm form = GeluForm::kTanh;
-    size_t offset = 0;  // in elements: of every operand
+    size_t offset = 0;  // of every operand, in elements
   };
 
-  // Computes it and compares; the epilogue of the product that did it.
+  // Computes the product and checks the result. Returns its epilogue.
   cublasLtEpilogue_t expect_gelu_right(GemmDevice& device, const GeluCase& of) {
     const auto [shape, dtype, bias_dtype, activation, form, offset] = of;
     const auto m = static_cast<int64_t>(shape.m), n = static_cast<int64_t>(shape.n), k = static_cast<int64_t>(shape.k);
@@ -155,7 +155,7 @@ class GemmProducts : public ::testing::Test {
     for (size_t i = 0; i < c.size(); ++i) {
       const double expected =
           forward ? reference::gelu(product[i], form) : product[i] * reference::gelu_derivative(inputs[i], form);
-      // The product is exact: one rounding of c's dtype, and some of fp32 on the way.
+      // The product is exact, then rounded once to c's dtype, with some fp32 roundings in between.
       EXPECT_NEAR(c[i], expected, (0.5 * info(format_of(dtype)).epsilon + 0x1p-19) * std::abs(expected) + 0x1p-24) << i;
     }
     return state().epilogues.back();

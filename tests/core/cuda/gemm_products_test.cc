@@ -1,4 +1,4 @@
-// Products by cuBLASLt: what is asked of the library, and their results.
+// Products by cuBLASLt: the library's calls and results.
 #include <cmath>
 #include <thread>
 
@@ -8,7 +8,7 @@
 namespace mantissa::cuda {
 namespace {
 
-// ---- What cuBLASLt is asked for, and that the products are right.
+// ---- Calls of cuBLASLt, and that its products are right.
 
 TEST_F(GemmProducts, EveryTransposeDTypeBiasAndMode) {
   GemmDevice device(library_, "");
@@ -34,7 +34,7 @@ TEST_F(GemmProducts, OperandsThatTheLibraryRefusesAreStaged) {
   EXPECT_TRUE(state().aligned_bias);
 }
 
-// Powers of two: quotients are exact, too.
+// Powers of two, so that quotients are exact, too.
 TEST_F(GemmProducts, ScalesDivideTheProductAndNothingElse) {
   const auto expect_all_right = [&](GemmDevice& device) {
     for (const auto& [a, b] : std::initializer_list<std::pair<std::optional<double>, std::optional<double>>>{
@@ -49,16 +49,16 @@ TEST_F(GemmProducts, ScalesDivideTheProductAndNothingElse) {
           expect_right(device, biased);
           sum.mode = GradientMode::kAccumulate;
           expect_right(device, sum);
-          expect_right(device, {.shape = of.shape, .dtype = dtype, .offset = offset});  // a problem of its own
+          expect_right(device, {.shape = of.shape, .dtype = dtype, .offset = offset});  // a separate problem
         }
       }
     }
   };
   expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
-  state().required_alignment = 16;  // staged
+  state().required_alignment = 16;  // forces staging
   expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
   state().required_alignment = 1;
-  state().duration_ms = {3, 1};  // products that are measured are not added
+  state().duration_ms = {3, 1};  // products that are timed must not be added
   expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
   EXPECT_EQ(state().last_algorithm(), 1);
 }
@@ -89,13 +89,13 @@ TEST_F(GemmProducts, GeluIsAKernelOfItsOwnWhereTheLibraryHasNone) {
     };
     expect_separate(device, {.form = GeluForm::kErf});
     expect_separate(device, {.dtype = DType::kF32});
-    expect_separate(device, {.shape = {5, 12, 3}});  // rows of aux
-    expect_separate(device, {.offset = 1});          // its address
+    expect_separate(device, {.shape = {5, 12, 3}});  // misaligned rows of aux
+    expect_separate(device, {.offset = 1});          // misaligned aux
     expect_separate(plain, {});
     state().refuses_gelu = true;
     GemmDevice refusing(library_, "");
     expect_separate(refusing, {});
-    state().required_alignment = 16;  // and the product is staged
+    state().required_alignment = 16;  // forces staging
     GemmDevice staging(library_, "");
     expect_separate(staging, {.shape = {5, 8, 3}});
     state().required_alignment = 1;
@@ -161,7 +161,7 @@ TEST_F(GemmProducts, ErrorsNameTheProduct) {
   GemmDevice device(library_, "");
   const Tensor a = make_tensor(DType::kBF16, {2, 3}, whole_numbers(6, 1)), b = make_tensor(DType::kBF16, {3, 4}, {});
   const GemmArgs args{.a = a, .b = b, .c = make_tensor(DType::kF32, {2, 4}, {})};
-  state().required_alignment = 64;  // beyond what staging offers
+  state().required_alignment = 64;  // more than staging offers
   EXPECT_EQ(
       error_of([&] { multiply(device, args, stream_); }),
       "[gemm] cuBLASLt has no algorithm for 2 x 4 x 3 (M x N x K), bf16 -> fp32, epilogue none, rows of a, b and c "
@@ -177,9 +177,9 @@ TEST_F(GemmProducts, ErrorsNameTheProduct) {
   EXPECT_NE(error_of([&] { multiply(another, wrong, stream_); }).find("[gemm] b must have shape"), std::string::npos);
 }
 
-// ---- What cuBLASLt is asked for where operands are codes of 8 bits, and that the products are right. The library of
-// these tests refuses what the real one's documentation does: other layouts than TN, sizes and addresses that are no
-// multiples of 16, e5m2 on both sides.
+// ---- Calls of cuBLASLt for operands of 8-bit codes, and that their products are right. The stand-in refuses what the
+// real library's documentation excludes: layouts other than TN, sizes and addresses that are not multiples of 16, e5m2
+// on both sides.
 
 Tensor make_codes(Format format, Shape shape, const std::vector<double>& values, size_t offset = 0) {
   const auto bytes = static_cast<size_t>(shape.numel());
@@ -204,7 +204,7 @@ class GemmCodes : public GemmProducts {
     size_t offset = 0;  // of the operands, in bytes
   };
 
-  // Small whole numbers and powers of two: the sums, and what is divided, are exact.
+  // Small whole numbers and powers of two, so that sums and quotients are exact.
   void expect_codes_right(GemmDevice& device, const CodeCase& of) {
     const auto numbers = [](int64_t rows, int64_t columns, int seed) {
       return whole_numbers(static_cast<size_t>(rows * columns), seed);
@@ -277,16 +277,16 @@ TEST_F(GemmCodes, ScalesDivideTheProductAndNothingElse) {
       expect_codes_right(device, {.c_dtype = DType::kF16, .bias = DType::kF16, .a_scale = a, .b_scale = b});
       expect_codes_right(device,
                          {.c_dtype = DType::kF32, .mode = GradientMode::kAccumulate, .a_scale = a, .b_scale = b});
-      expect_codes_right(device, {});  // a problem of its own
+      expect_codes_right(device, {});  // a separate problem
     }
   };
   expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
-  state().duration_ms = {3, 1};  // products that are measured are not added
+  state().duration_ms = {3, 1};  // products that are timed must not be added
   expect_all_right(*std::make_unique<GemmDevice>(library_, ""));
   EXPECT_EQ(state().last_algorithm(), 1);
 }
 
-// The product of codes is far beyond fp16, and that of what they stand for is not.
+// The product of codes is far beyond fp16's range; the product of the numbers they encode is not.
 TEST_F(GemmCodes, ScalesDivideBeforeTheResultIsRounded) {
   GemmDevice device(library_, "");
   const std::vector<double> most(16 * 16, 448.0);
@@ -309,7 +309,7 @@ TEST_F(GemmCodes, OperandsAtOddAddressesAreStaged) {
 
 TEST_F(GemmCodes, ErrorsNameTheFormatsAndTheWayOut) {
   GemmDevice device(library_, "");
-  state().required_alignment = 64;  // beyond what staging offers
+  state().required_alignment = 64;  // more than staging offers
   const std::string error = error_of([&] { expect_codes_right(device, {.a = Format::kE5M2}); });
   EXPECT_NE(error.find("[gemm] cuBLASLt has no algorithm for 32 x 16 x 48 (M x N x K), e5m2 x e4m3 -> bf16"),
             std::string::npos)
@@ -317,8 +317,8 @@ TEST_F(GemmCodes, ErrorsNameTheFormatsAndTheWayOut) {
   EXPECT_NE(error.find("cuda.narrow_math=emulated"), std::string::npos) << error;
 }
 
-// ---- What cuBLASLt is asked for where blocks of codes have scales, and that the products are right: the library of
-// these tests reads scales where the real one's documentation says that they lie.
+// ---- Calls of cuBLASLt for codes with block scales, and that their products are right. The stand-in reads scales from
+// where the real library's documentation places them.
 
 using Layout = BlockScaleLayout;
 
@@ -330,10 +330,10 @@ Tensor make_bytes(Shape shape, const std::vector<uint8_t>& bytes, size_t offset 
   return Tensor(storage, DType::kU8, shape);
 }
 
-// Codes of small whole numbers, and powers of two as scales of their blocks: sums are exact.
+// Codes of small whole numbers with block scales that are powers of two, so that sums are exact.
 struct Operand {
   Tensor codes, scales;
-  std::vector<double> values;  // with scales
+  std::vector<double> values;  // including scales
 
   Operand(Format format, Layout layout, int64_t rows, int64_t columns, int seed, size_t offset = 0) {
     values = whole_numbers(static_cast<size_t>(rows * columns), seed);
@@ -440,7 +440,7 @@ TEST_F(GemmBlockCodes, EveryPairOfLayoutsFormatsAndResults) {
   }
 }
 
-// Where scales lie is another matter beyond 128 rows, and where they are padded.
+// Scales change their layout beyond 128 rows and where they are padded.
 TEST_F(GemmBlockCodes, SizesFromAPartOfABlockToSeveral) {
   stream_.set_gemm_options({.selection = GemmSelection::kDeterministic});
   GemmDevice device(library_, "");
@@ -463,7 +463,7 @@ TEST_F(GemmBlockCodes, EachOperandHasItsScaleMode) {
   EXPECT_FALSE(state().fast_accumulation);
 }
 
-// One device has products with and without scales of blocks, of the same sizes.
+// One device multiplies with and without block scales at the same sizes.
 TEST_F(GemmBlockCodes, ProductsOfOneSizeDoNotShareTheirPlan) {
   GemmDevice device(library_, "");
   state().duration_ms = {3, 1};
@@ -483,7 +483,7 @@ TEST_F(GemmBlockCodes, CodesAtOddAddressesAreStaged) {
 
 TEST_F(GemmBlockCodes, ErrorsNameTheBlocksAndTheWayOut) {
   GemmDevice device(library_, "");
-  state().required_alignment = 64;  // beyond what staging offers
+  state().required_alignment = 64;  // more than staging offers
   const std::string error =
       error_of([&] { expect_right(device, {.b_layout = Layout::kSquareBlocks128, .a = Format::kE5M2}); });
   EXPECT_NE(error.find("[gemm] cuBLASLt has no algorithm for 32 x 16 x 256 (M x N x K), e5m2/1x128 x e4m3/128x128 -> "

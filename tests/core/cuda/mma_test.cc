@@ -1,6 +1,6 @@
-// The emulated tensor-core instructions: fragment layouts as in the PTX ISA ("Matrix fragments for mma.m16n8k16 with
-// floating point type", "ldmatrix"), written out here once more as the owner of each element; copies in the background;
-// tiles in shared memory; products of a warp. Products are compared with plain loops.
+// The emulated tensor-core instructions: fragment layouts, copies in the background, tiles in shared memory, products
+// of a warp. Layouts follow the PTX ISA ("Matrix fragments for mma.m16n8k16 with floating point type", "ldmatrix"),
+// written here as the owner of each element. Products are compared with plain loops.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -158,7 +158,7 @@ TEST_F(EmulatedMma, CopiesLandWhenTheirGroupIsWaitedForAndAreNotANumberBefore) {
   EXPECT_EQ(seen[8], 30.0f);
 }
 
-// Every thread copies 16 bytes and reads those of its neighbour.
+// Every thread copies 16 bytes and reads its neighbour's.
 __global__ void read_of_neighbour(const float* from, float* to) {
   auto* shared = shared_memory<float>();
   copy_async(shared + threadIdx.x * 4, from + threadIdx.x * 4, CopyExtent::kWhole);
@@ -182,7 +182,7 @@ TEST_F(EmulatedMma, ACopyWithoutItsWaitOrBarrierShows) {
   emulation::take_wait_sites();
   EXPECT_EQ(result(), expected);
   const std::vector<emulation::Site> sites = emulation::take_wait_sites();
-  ASSERT_EQ(sites.size(), 2u);  // the wait, and the barrier
+  ASSERT_EQ(sites.size(), 2u);  // the wait and the barrier
   for (const emulation::Site& site : sites) {
     emulation::set_faults({.skipped_wait = site});
     EXPECT_NE(result(), expected) << site.text();
@@ -191,7 +191,7 @@ TEST_F(EmulatedMma, ACopyWithoutItsWaitOrBarrierShows) {
 
 // ---- Tiles and products of a warp.
 
-// Two lanes that give addresses for one matrix never share a bank: eight rows of 16 bytes cover all 32.
+// Two lanes with addresses in one matrix never share a bank: eight rows of 16 bytes cover all 32 banks.
 template <typename T, int kColumns>
 void expect_no_bank_conflicts() {
   alignas(1024) static T memory[64 * kColumns];
@@ -248,7 +248,7 @@ __global__ void warp_products(WarpProblem p) {
   Sums<2, kColumns / 8> product = {};
   multiply(product, rounded, right);
   store_sums(scores, row, score_sums);
-  store_sums(left, row, product);  // nobody else reads these rows
+  store_sums(left, row, product);  // no other thread reads these rows
   __syncwarp();
   write_rows<32>(GlobalTile<BFloat16>{p.scores, 64, 64, 64}, scores, row);
   write_rows<32>(GlobalTile<BFloat16>{p.product, p.columns, p.rows, p.columns}, left, row);
@@ -270,7 +270,7 @@ class WarpProducts : public EmulatedMma {
     const size_t bytes = (2 * 64 * kColumns + 64 * 64) * sizeof(BFloat16);
     run(warp_products<kColumns>, {.grid = 1, .block = 64, .shared_bytes = bytes},
         WarpProblem{left.data(), right.data(), scores.data(), product.data(), rows, columns});
-    // Exact: multiples of 2^-6, then of 2^-9, of less than 24 bits.
+    // Exact: multiples of 2^-6, then of 2^-9, with less than 24 bits.
     for (int i = 0; i < rows; ++i) {
       std::vector<float> row_scores(64);
       for (int j = 0; j < 64; ++j) {

@@ -1,4 +1,4 @@
-// The same without a profiler and without a GPU, which is how the program usually starts.
+// Ranges without a profiler and without a GPU, which is the usual case.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -10,7 +10,7 @@ namespace mantissa {
 namespace {
 
 TEST(NvtxRanges, NothingIsInstalledWithoutAProfiler) {
-  ::unsetenv("NVTX_INJECTION64_PATH");  // a profiler that the tests themselves run under
+  ::unsetenv("NVTX_INJECTION64_PATH");  // of a profiler that the tests themselves may run under
   cuda::send_ranges_to_profiler();
   { const Range range(RangeKind::kPhase, "forward"); }
   EXPECT_EQ(set_range_sink(nullptr), nullptr);

@@ -1,4 +1,4 @@
-// Ranges reach a profiler that is linked into the test: NVTX finds it through the symbol that it keeps for such ones.
+// Ranges reach a profiler that is linked into the test. NVTX finds it by a symbol reserved for such profilers.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include "core/cuda/runtime/runtime.h"
 #include "core/profile/range.h"
 
-// NVTX's own definition, which is weak, gives way to the one at the end of this file.
+// The definition at the end of this file replaces NVTX's own, which is weak.
 extern "C" {
 extern int (*InitializeInjectionNvtx2_fnptr)(const void* (*get_export_table)(uint32_t));
 }
@@ -38,7 +38,7 @@ void name_category(nvtxDomainHandle_t, uint32_t category, const char* name) {
   note("category " + std::to_string(category) + " " + name);
 }
 
-// A handle is the address of a copy, so that push() can read it.
+// A handle is the address of a copy of the text, so that push() can read it.
 nvtxStringHandle_t register_string(nvtxDomainHandle_t, const char* text) {
   note(std::string("string ") + text);
   static std::vector<std::unique_ptr<std::string>> strings;
@@ -62,7 +62,7 @@ int pop(nvtxDomainHandle_t) {
   return 0;
 }
 
-// NVTX's way to a tool's functions: a table of the places that its own are called through.
+// Connects a tool to NVTX through a table of the slots that NVTX calls.
 int attach(NvtxGetExportTableFunc_t get_export_table) {
   const auto* callbacks = static_cast<const NvtxExportTableCallbacks*>(get_export_table(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable table = nullptr;

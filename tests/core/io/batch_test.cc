@@ -78,7 +78,7 @@ TEST_F(Batch, MaskingHidesTheStatedShares) {
     ASSERT_GE(in_row, 1);
     predicted += in_row;
   }
-  // One position of 16 is always chosen, the others with probability 0.15. Bounds are 5 standard deviations of n draws.
+  // One position in 16 is always chosen, the others with probability 0.15. Bounds are 5 standard deviations of n draws.
   EXPECT_NEAR(predicted / (kSamples * kContext), (1 + 15 * 0.15) / 16, 5 * 0.36 / std::sqrt(32000.0));
   EXPECT_NEAR(hidden / predicted, 0.8, 5 * 0.4 / std::sqrt(predicted));
   EXPECT_NEAR(kept / predicted, 0.1 + 0.1 / 256, 5 * 0.3 / std::sqrt(predicted));
@@ -104,7 +104,7 @@ TEST(Permute, DependsOnKeyAndEpochAndHandlesLargeSizes) {
     same_key += permute(i, 1000, 1, 0) == permute(i, 1000, 2, 0);
     same_epoch += permute(i, 1000, 1, 0) == permute(i, 1000, 1, uint64_t{1} << 32);
   }
-  // Two random permutations agree in one place on average; more than 10 has a probability below 1e-7 (Poisson).
+  // Two random permutations agree at one position on average. P(more than 10) is below 1e-7 (Poisson).
   EXPECT_LE(same_key, 10);
   EXPECT_LE(same_epoch, 10);
   const uint64_t huge = (uint64_t{1} << 61) + 3;
@@ -116,7 +116,7 @@ TEST(Permute, DependsOnKeyAndEpochAndHandlesLargeSizes) {
 }
 
 TEST(Permute, SpreadsNeighbours) {
-  // The mean distance of two random points of [0, n) is n / 3; its standard error over 4095 steps is about 0.004 n.
+  // Two random points in [0, n) are n / 3 apart on average. Over 4095 steps the standard error is about 0.004 n.
   constexpr uint64_t kSize = 4096;
   double distance = 0.0;
   for (uint64_t i = 0; i + 1 < kSize; ++i) {
@@ -151,7 +151,7 @@ TEST(Sampler, AnyNumberOfRanksReadsTheSameSamples) {
   const Sampler one(100000, 16, 9, SampleOrder::kShuffled, "training data");
   constexpr int kGlobalBatch = 12;
   for (const int ranks : {1, 2, 3}) {
-    const Sampler mine(100000, 16, 9, SampleOrder::kShuffled, "training data");  // each rank has its own
+    const Sampler mine(100000, 16, 9, SampleOrder::kShuffled, "training data");  // each rank has its own sampler
     std::set<int64_t> seen, expected;
     for (int step = 0; step < 5; ++step) {
       for (int rank = 0; rank < ranks; ++rank) {
@@ -174,7 +174,7 @@ TEST(Sampler, SeedsGiveOtherOrders) {
   EXPECT_LE(same, 10);
 }
 
-// Pins the order: a change of it would silently change what resumed runs read.
+// Pins the order, because a change would silently change what resumed runs read.
 TEST(Sampler, OrderIsPinned) {
   const Sampler sampler(1001, 10, 1, SampleOrder::kShuffled, "x");
   std::vector<int64_t> first;

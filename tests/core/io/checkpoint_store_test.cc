@@ -25,7 +25,7 @@ using ::testing::IsEmpty;
 using testing::message_of;
 using testing::read_file;
 
-// Caps the size of files that this process writes: what a full disk looks like to a writer.
+// Limits the size of files that this process writes, which looks like a full disk to a writer.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -51,7 +51,7 @@ class CheckpointStoreTest : public ::testing::Test {
   }
   std::string root() const { return folder_.file("run/checkpoints"); }
 
-  // One rank's file.
+  // Writes one rank's file.
   static CheckpointFile write(const std::string& folder, const std::string& name, const std::string& content) {
     CheckpointFileWriter writer(folder, name);
     writer.write(std::as_bytes(std::span(content)).subspan(0, content.size() / 2));
@@ -190,7 +190,7 @@ TEST_F(CheckpointStoreTest, EveryCutOfTheManifestIsFound) {
   }
 }
 
-// The published XXH3-128 of nothing, with seed 0.
+// The published XXH3-128 of empty input with seed 0.
 TEST_F(CheckpointStoreTest, HashIsStandard) {
   EXPECT_EQ(xxh3_128_hex({}), "99aa06d3014798d86001c324468d497f");
   fs::create_directories(root());
@@ -223,7 +223,7 @@ TEST_F(CheckpointStoreTest, TheNewestIsTheOneSavedLast) {
   CheckpointStore s = store();
   for (const int64_t step : {5, 10, 15, 20}) save(s, step);
   EXPECT_EQ(s.latest_valid()->step, 20);
-  save(s, 10);  // the run began again and came as far as this
+  save(s, 10);  // the run started again and reached this step
   EXPECT_EQ(s.latest_valid()->step, 10);
   EXPECT_EQ(s.latest_valid()->save, 5);
   CheckpointStore next = store();
@@ -259,7 +259,7 @@ TEST_F(CheckpointStoreTest, AFolderUnderTheNameOfAnotherStepIsRefused) {
   }
   EXPECT_EQ(s.latest_valid()->step, 100);
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("step-00000300: renamed or copied")));
-  fs::rename(s.folder(300), root() + "/best");  // claims no step
+  fs::rename(s.folder(300), root() + "/best");  // the name claims no step
   EXPECT_EQ(open_checkpoint(root() + "/best").step, 100);
 }
 
@@ -349,7 +349,7 @@ TEST_F(CheckpointStoreTest, KilledAtAnyTimeOneCheckpointAlwaysLoads) {
   for (int round = 0; round < 20; ++round) {
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
-    if (child == 0) {  // each step twice, so that replacing is interrupted as well as adding
+    if (child == 0) {  // saves each step twice, so that both adding and replacing are interrupted
       for (int64_t step = s.steps().at(0); step < 1'000'000; ++step) {
         save(s, step);
         save(s, step);

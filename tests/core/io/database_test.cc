@@ -118,7 +118,7 @@ TEST(Database, CanBeReadWhileItIsWritten) {
   }
 }
 
-// A process that is killed within a transaction leaves the file as it was before it.
+// Killing a process within a transaction leaves the file as it was before.
 TEST(Database, AKilledWriterLeavesWholeTransactions) {
   for (const char* const mode : {"WAL", "DELETE"}) {
     const TempFolder folder;
@@ -145,7 +145,7 @@ TEST(Database, AKilledWriterLeavesWholeTransactions) {
   }
 }
 
-// During its lifetime, files cannot grow beyond `bytes`.
+// While it lives, files cannot grow beyond `bytes`.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(size_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

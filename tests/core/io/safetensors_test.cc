@@ -25,7 +25,7 @@ class StringSink final : public ByteSink {
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-// A file with this header and so many bytes of data.
+// A file with this header and this many bytes of data.
 std::string raw_file(const std::string& header, size_t data_bytes) {
   const uint64_t length = header.size();
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + std::string(data_bytes, 'x');
@@ -147,7 +147,7 @@ TEST(Safetensors, DamagedHeadersNeverCrashAndNeverReadOutside) {
       damaged[at] = static_cast<char>(damaged[at] ^ flip);
       try {
         const SafetensorsReader reader(folder.write("m", damaged));
-        // A change of a name, or of a dtype of equal width, cannot be seen here: the checkpoint's hash sees it.
+        // Only the checkpoint's hash can detect a changed name, or a changed dtype of equal width.
         for (const auto& entry : reader.entries()) ASSERT_LE(reader.bytes(entry).size(), 14u);
       } catch (const CheckpointError& error) {
         EXPECT_THAT(error.what(), HasSubstr("/m: "));

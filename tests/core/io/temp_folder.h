@@ -1,4 +1,4 @@
-// A folder of a test's own, removed with everything in it at the end.
+// A test's own folder, removed with its contents at the end.
 #pragma once
 
 #include <unistd.h>
@@ -29,7 +29,7 @@ class TempFolder {
   const std::string& path() const { return path_; }
   std::string file(const std::string& name) const { return path_ + "/" + name; }
 
-  // Writes a file, making folders on the way; returns its path.
+  // Writes a file, creating its folders; returns its path.
   std::string write(const std::string& name, const std::string& content) const {
     const std::filesystem::path target = file(name);
     std::filesystem::create_directories(target.parent_path());
@@ -48,7 +48,7 @@ inline std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// The message of the Error that `run` throws; a message that says so if it throws none.
+// The message of the Error that `run` throws, or a message that it threw none.
 template <typename Error, typename Run>
 std::string message_of(Run run) {
   try {

@@ -85,7 +85,7 @@ TEST(TokenData, NamesMissingAndEmptyFiles) {
   EXPECT_THAT(error_of({empty}, TokenLayout::kBytes, 256), HasSubstr("empty.bin: the file is empty"));
   EXPECT_THAT(error_of({folder.file("*.bin")}, TokenLayout::kBytes, 256), HasSubstr("all 1 data files are empty"));
   EXPECT_THAT(error_of({folder.file("*.bin")}), HasSubstr("empty.bin: the file is empty"))
-      << "a token file has no excuse";
+      << "empty token files are always an error";
 }
 
 TEST(TokenData, RefusesTruncatedFiles) {

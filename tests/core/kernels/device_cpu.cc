@@ -1,5 +1,4 @@
-// The CPU. Its variants are the instruction sets that the kernels were compiled for and that this machine has; its
-// schedules are 1 to 4 threads.
+// The CPU. Its variants are the compiled instruction sets that this machine has; its schedules are 1 to 4 threads.
 #include <gtest/gtest.h>
 #include "core/base/thread_team.h"
 #include "core/kernels/gemm/gemm_cpu.h"

@@ -1,6 +1,6 @@
-// A GPU. Its variants are who computes attention; a schedule is one more run, since a GPU never divides its work in
-// time the same way twice. With MANTISSA_TEST_SAMPLE set, as much as on the emulated GPU and no more: under
-// compute-sanitizer a GPU is as slow.
+// A GPU. Its variants are the implementations of attention. A schedule is one more run, since a GPU never times its
+// work the same way twice. MANTISSA_TEST_SAMPLE reduces the tests to the emulated GPU's sample, because a GPU is as
+// slow under compute-sanitizer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace mantissa::kernel_test {
 namespace {
 
 constexpr std::byte kGuard{0xa5};
-constexpr size_t kGuardBytes = 1024;  // on either side; a multiple of every alignment that an allocation has
+constexpr size_t kGuardBytes = 1024;  // on either side; a multiple of every allocation's alignment
 
 class Cuda final : public DeviceUnderTest {
  public:
@@ -50,20 +50,20 @@ class Cuda final : public DeviceUnderTest {
     });
   }
 
-  // Still several blocks.
+  // Small, but still several blocks.
   int64_t large(int64_t n) const override { return sample_ ? std::min(n, std::max<int64_t>(67, n / 16 | 1)) : n; }
-  // No list has a dimension of seven values or a multiple of it: the sample goes through the values of each.
+  // No list has a dimension of seven values or a multiple of seven, so the sample covers all values of each dimension.
   bool takes_case(size_t index) const override { return !sample_ || index % 7 == 0; }
 
   bool rounds_probabilities(DType) const override { return true; }
   bool fuses_gelu() const override { return true; }
-  // cuDNN's backward pass, which is used where it is asked for only.
+  // For cuDNN's backward pass, which runs only if requested by name.
   bool rounds_head_gradients() override {
     return cuda::as_cuda(stream()).attention_choice() == AttentionChoice::kCudnn;
   }
 
  private:
-  // Waits for the stream. Called from a release, which must not throw.
+  // Waits for the stream. A release calls this, so it must not throw.
   void check_guard(const Tensor& guard, const char* where) {
     try {
       std::vector<std::byte> bytes(kGuardBytes);

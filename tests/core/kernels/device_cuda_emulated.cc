@@ -1,5 +1,5 @@
-// The emulated GPU. A variant and a schedule are both a seed, from which the order of everything that a GPU leaves open
-// is drawn: of blocks, of the threads in a block, of streams.
+// The emulated GPU. Variants and schedules are seeds. A seed determines every order that a GPU leaves open: of blocks,
+// of threads in a block, of streams.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,16 +23,16 @@ class EmulatedCuda final : public DeviceUnderTest {
     return guarded_host_storage(bytes, backend().device(), stream());
   }
 
-  // Still several blocks.
+  // Small, but still several blocks.
   int64_t large(int64_t n) const override { return std::min(n, std::max<int64_t>(67, n / 16 | 1)); }
-  // No list has a dimension of seven values or a multiple of it: the sample goes through the values of each.
+  // No list has a dimension of seven values or a multiple of seven, so the sample covers all values of each dimension.
   bool takes_case(size_t index) const override { return index % 7 == 0; }
 
   bool rounds_probabilities(DType) const override { return true; }
   bool fuses_gelu() const override { return false; }
 
  private:
-  // Counted from the present seed, which the environment can choose.
+  // Distances are from the present seed, which the environment can choose.
   void on_seeds(std::initializer_list<uint64_t> distances, const std::function<void()>& body) {
     const uint64_t usual = cuda::emulation::seed();
     for (const uint64_t distance : distances) {

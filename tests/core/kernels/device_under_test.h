@@ -1,5 +1,5 @@
-// The device that the kernel tests run on. There is one in a test program, chosen by the library that it links:
-// device_cpu, device_cuda_emulated or device_cuda.
+// The device that the kernel tests run on. A test program has one, chosen by linking device_cpu, device_cuda_emulated
+// or device_cuda.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace mantissa::kernel_test {
 
-// A dtype and a way in which the device multiplies matrices of it.
+// A dtype and one of the device's ways to multiply matrices of it.
 struct GemmWay {
   DType dtype;
   std::string name;
@@ -28,27 +28,25 @@ class DeviceUnderTest {
   Backend& backend() { return *backend_; }
   Stream& stream() { return *stream_; }
 
-  // Runs `body` on each variant of the device. Their results may differ in bits, and all must be right.
+  // Runs `body` on each variant of the device. Their results may differ in bits, but all must be right.
   virtual void on_each_variant(const std::function<void()>& body) = 0;
-  // Runs `body` with each of several divisions of the work in space or time. All must give the same bits.
+  // Runs `body` with several divisions of the work in space or time. All must give the same bits.
   virtual void on_each_schedule(const std::function<void()>& body) = 0;
 
-  // Memory whose end and beginning are watched: an access outside of it crashes the test or fails it on release.
-  // Released when the stream has passed everything that may use it.
+  // Memory with watched ends: an access outside crashes the test, or fails it on release. It is released once the
+  // stream has passed all uses.
   virtual std::shared_ptr<Storage> guarded_storage(size_t bytes) = 0;
 
-  // The size of a problem that is large only to be divided, so that on_each_schedule() has an effect: `n`, or less
-  // where the device is slow.
+  // The size of a problem that is large only so that on_each_schedule() has an effect: `n`, or less on a slow device.
   virtual int64_t large(int64_t n) const { return n; }
-  // Whether the device runs case number `index` of a long list: a slow one takes a sample.
+  // Whether the device runs case `index` of a long list. A slow device runs a sample.
   virtual bool takes_case(size_t) const { return true; }
 
-  // Whether attention rounds probabilities and their gradients to a 16-bit dtype of its operands before it multiplies
-  // them.
+  // Whether attention rounds probabilities and their gradients to its operands' 16-bit dtype before it multiplies them.
   virtual bool rounds_probabilities(DType dtype) const = 0;
-  // Whether it also rounds what each of several query heads adds to the gradient of their key head.
+  // Whether it also rounds the contribution of each query head to the gradient of a shared key head.
   virtual bool rounds_head_gradients() { return false; }
-  // Whether products with gelu take the liberties that GemmArgs allows a device with one kernel for both.
+  // Whether products with gelu use the freedoms that GemmArgs grants a device with one fused kernel.
   virtual bool fuses_gelu() const = 0;
   // By default, fp32, bf16 and fp16 through the backend.
   virtual std::vector<GemmWay> gemm_ways();

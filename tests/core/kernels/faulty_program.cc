@@ -25,7 +25,7 @@ struct Ended {
   std::string output;
 };
 
-// Nothing of our own environment that a test program takes as meant for itself (test filters, shards, report files).
+// Drops what a test program would take from our own environment (test filters, shards, report files).
 std::vector<std::string> environment_for(const RunOptions& options) {
   std::vector<std::string> environment{"OMP_NUM_THREADS=1", "GTEST_BREAK_ON_FAILURE=1",
                                        fmt::format("MANTISSA_EMULATION_SEED={}", options.seed)};

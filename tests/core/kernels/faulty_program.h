@@ -1,4 +1,4 @@
-// A test program in a process of its own, with a fault of the emulated GPU in its environment.
+// Runs a test program in its own process, with a fault of the emulated GPU in its environment.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@ namespace mantissa::kernel_test {
 
 enum class Ending : uint8_t {
   kPassed,
-  kFailedCheck,  // an expectation, or an error
-  kCrashed,      // mostly by guarded memory
-  kHung,         // ran far longer than without the fault
+  kFailedCheck,  // an expectation failed, or an error
+  kCrashed,      // mostly caught by guarded memory
+  kHung,         // took far longer than without the fault
 };
 
 struct Outcome {
@@ -20,7 +20,7 @@ struct Outcome {
 };
 
 struct RunOptions {
-  std::string test;         // of the program, as GoogleTest names it
+  std::string test;         // GoogleTest's name of the test
   std::string fault = {};   // MANTISSA_EMULATION_FAULT, see core/cuda/emulation/faults.h
   std::string report = {};  // MANTISSA_EMULATION_REPORT
   int seed = 1;
@@ -31,9 +31,9 @@ class FaultyProgram {
  public:
   explicit FaultyProgram(std::string path) : path_(std::move(path)) {}
 
-  // The tests in source files whose path contains `folder`.
+  // The tests from source files whose path contains `folder`.
   std::vector<std::string> tests(const std::string& folder) const;
-  // Ends at the first check that fails. Throws std::runtime_error if the process cannot run.
+  // Stops at the first check that fails. Throws std::runtime_error if the process cannot start.
   Outcome run(const RunOptions& options) const;
 
  private:

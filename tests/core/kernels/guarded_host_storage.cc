@@ -21,7 +21,7 @@ void check_guard(const std::byte* begin, const std::byte* end) {
   }
 }
 
-// A release must not throw; what goes wrong in queued work would otherwise end the program.
+// A release must not throw, so an error in queued work would end the program.
 void wait_for(Stream& stream) {
   try {
     stream.synchronize();

@@ -1,5 +1,5 @@
-// Host memory that ends at a page which may not be touched, so that one element read or written beyond it crashes the
-// test, and starts behind guard bytes that are checked when it is released.
+// Host memory that ends at an inaccessible page, so that an access to one element beyond it crashes the test. It starts
+// after guard bytes that are checked on release.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace mantissa::kernel_test {
 
-// Waits for `stream` before it is released.
+// Waits for `stream` before release.
 std::shared_ptr<Storage> guarded_host_storage(size_t bytes, Device device, Stream& stream);
 
 }  // namespace mantissa::kernel_test

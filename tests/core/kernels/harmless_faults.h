@@ -1,5 +1,5 @@
-// Faults that no test can notice, each with the reason that the kernel's result is still right. The tests must notice
-// all others.
+// Faults that no test can notice, each with the reason why the kernel's result is still right. Tests must notice all
+// others.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace mantissa::kernel_test {
 
-// A wait, by its number among the waits in its file, in order of their lines.
+// A skipped wait, by its number among the waits of its file in line order.
 struct HarmlessSkip {
   std::string file;
   size_t index;
@@ -20,7 +20,7 @@ inline const HarmlessSkip kHarmlessSkips[] = {
      "which the ballots between them do not. Here lanes run one at a time and meet at a ballot: memory is in order"},
 };
 
-// Shared memory that is a float too short, by the file of the launch.
+// Shared memory that is one float too short, by the file of the launch.
 struct HarmlessShortage {
   std::string file;
   const char* why;
@@ -30,10 +30,10 @@ inline const HarmlessShortage kHarmlessShortages[] = {
     {"core/kernels/attention/simt.cu.cc", "the rows of a SimtTile are padded, and it is the padding of the last row"},
 };
 
-// An integer argument of a kernel, by its number.
+// A wrong integer argument of a kernel, by its number.
 struct HarmlessShift {
-  std::string file, parameters;  // of the kernel: where it is launched, the types of its parameters
-  std::vector<size_t> launches;  // of such kernels in that file, in order of their lines
+  std::string file, parameters;  // of the kernel: the file that launches it, and its parameter types
+  std::vector<size_t> launches;  // launches of such kernels in that file, numbered in line order
   size_t index;
   std::vector<int> by;
   const char* why;

@@ -1,5 +1,5 @@
-// A call that the device repeats as it repeats a training step: recorded once and launched again and again where work
-// can be recorded, else made anew. What a kernel is to read when it runs it must not read when it is called.
+// Repeats a call as the device repeats a training step: records it once and launches it again and again, or calls it
+// anew if the device cannot record. A kernel must read its inputs when it runs, not when it is called.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace mantissa::kernel_test {
 
 class RepeatedWork {
  public:
-  // Runs it once, for what a device can allocate outside of a recording only.
+  // Runs the call once, for allocations that a device cannot make within a recording.
   explicit RepeatedWork(std::function<void()> call) : call_(std::move(call)) {
     call_();
     DeviceUnderTest& device = device_under_test();

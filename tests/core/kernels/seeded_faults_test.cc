@@ -1,14 +1,13 @@
-// The tests of a kernel family must notice a fault of its kernels. The test program of all kernels (its path in
-// MANTISSA_FAULTY_PROGRAM) runs on the emulated GPU with one fault at a time, in the unmodified kernels:
+// The tests of a kernel family must notice a fault of its kernels. The test program of all kernels (its path is in
+// MANTISSA_FAULTY_PROGRAM) runs on the emulated GPU with one fault at a time, in unmodified kernels:
 //
 //   skip     a barrier, warp exchange or wait for copies that does not wait
 //   bound    an integer argument - an extent, a stride, an offset - that is one less or one more
 //   block    a grid without its last block: a count of blocks that was rounded down
 //   shared   one float less of shared memory: an array that is one element too short
 //
-// Every wait of a kernel and every kernel that runs has these faults in turn. A test that ends differently has noticed.
-// The tests that meet the fault are tried from the shortest on, with a few seeds, because some orders of threads do no
-// harm.
+// Every wait and every kernel that runs gets these faults in turn. A test that ends differently has noticed. The tests
+// that meet a fault run from the shortest on, with a few seeds, because some thread orders do no harm.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +34,7 @@ struct TestRun {
 struct Wait {
   std::string file;
   int line;
-  std::vector<TestRun> tests;  // that wait there
+  std::vector<TestRun> tests;  // tests that wait there
 };
 
 struct Kernel {
@@ -44,22 +43,22 @@ struct Kernel {
   std::string parameters;
   std::vector<int64_t> bounds;
   size_t shared_bytes = 0;
-  std::vector<TestRun> tests;  // that run it
+  std::vector<TestRun> tests;  // tests that run it
 };
 
 struct Fault {
   std::string text;
-  std::vector<TestRun>* tests;     // that meet it
-  const char* harmless = nullptr;  // why
+  std::vector<TestRun>* tests;     // tests that meet it
+  const char* harmless = nullptr;  // the reason
 };
 
-// "./core/a.h:12" as "core/a.h" and 12.
+// Splits "./core/a.h:12" into "core/a.h" and 12.
 std::pair<std::string, int> split_place(const std::string& place) {
   const size_t begin = place.starts_with("./") ? 2 : 0, colon = place.rfind(':');
   return {place.substr(begin, colon - begin), std::stoi(place.substr(colon + 1))};
 }
 
-// The waits and kernels of a family's tests, from the reports of runs without a fault.
+// The waits and kernels of a family's tests, from reports of runs without faults.
 class Inventory {
  public:
   Inventory(const FaultyProgram& program, const std::string& family) {
@@ -117,8 +116,8 @@ class Inventory {
     }
   }
 
-  std::map<std::string, Wait> waits_;      // by their names in the report
-  std::map<std::string, Kernel> kernels_;  // by their names in the report
+  std::map<std::string, Wait> waits_;      // by name in the report
+  std::map<std::string, Kernel> kernels_;  // by name in the report
   double seconds_ = 0.0;
 };
 
@@ -164,7 +163,7 @@ std::vector<Fault> faults_of(Inventory& inventory) {
       faults.push_back({"shared 4 " + name, &kernel.tests, why_shortage_is_harmless(kernel)});
     for (size_t index = 0; index < kernel.bounds.size(); ++index) {
       for (const int by : {-1, 1}) {
-        if (by < 0 && kernel.bounds[index] <= 1) continue;  // is not decreased to zero, see ShiftedBound
+        if (by < 0 && kernel.bounds[index] <= 1) continue;  // see ShiftedBound: not decreased to zero
         faults.push_back({fmt::format("bound {} {:+} {}", index, by, name), &kernel.tests,
                           why_harmless(kernel, index, by, inventory.kernels())});
       }
@@ -187,7 +186,7 @@ const char* text_of(Ending ending) {
   return "";
 }
 
-// Which test noticed, and by what; empty if none did. The next fault of the same kernel is put to that test first.
+// The test that noticed, and how; empty if none did. Faults of the same kernel try that test first.
 std::string noticed_by(const FaultyProgram& program, const Fault& fault, double& seconds) {
   for (int seed = 1; seed <= kSeeds; ++seed) {
     for (auto test = fault.tests->begin(); test != fault.tests->end(); ++test) {

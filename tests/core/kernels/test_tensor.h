@@ -1,6 +1,6 @@
-// Tensors for kernel tests, on the device under test. Each starts at an odd offset of guarded memory and ends where
-// that ends, so that nothing may count on more than the alignment of an element. Tests never touch a tensor's memory
-// themselves: it may be a GPU's.
+// Tensors for kernel tests, on the device under test. Each starts at an odd offset of guarded memory and ends at its
+// end, so that only an element's alignment is certain. Tests never access a tensor's memory directly: it may be a
+// GPU's.
 #pragma once
 
 #include <type_traits>
@@ -10,8 +10,8 @@
 
 namespace mantissa::kernel_test {
 
-// Where tensors lie that are made while a PlacementScope lives, whatever their size: kernels take several elements at
-// once where addresses allow it, and may not where they do not.
+// Placement of the tensors made while a PlacementScope lives, whatever their size. Kernels may take several elements at
+// once only if addresses allow it.
 enum class Placement : uint8_t {
   kAtTheEnd,    // of their memory (the default)
   kAligned,     // the first element at a multiple of 16 bytes
@@ -33,14 +33,14 @@ class PlacementScope {
 
 // Rounds the values to the dtype.
 Tensor make_tensor(DType dtype, Shape shape, const std::vector<double>& values);
-// Every element NaN (i32, u8: all bits set): what a kernel does not write shows.
+// All elements are NaN (i32, u8: all bits set), which shows elements that a kernel does not write.
 Tensor make_unwritten(DType dtype, Shape shape);
 Tensor make_indices(const std::vector<int32_t>& values);
-// tensor.size_bytes() bytes, as they are.
+// Writes tensor.size_bytes() raw bytes.
 void write_bytes(const Tensor& tensor, const void* bytes);
 void set_element(const Tensor& tensor, int64_t index, double value);
 
-// The stored values, exactly. All of these wait for the device.
+// The exact stored values. All of these functions wait for the device.
 std::vector<double> values_of(const Tensor& tensor);
 std::vector<std::byte> bytes_of(const Tensor& tensor);
 void read_bytes(const Tensor& tensor, void* bytes);
@@ -61,7 +61,7 @@ std::vector<T> elements_of(const Tensor& tensor) {
   return elements;
 }
 
-// A plain record in a tensor of bytes, aligned as the record is: at the very end of its memory.
+// A plain record in a tensor of bytes, aligned for the record, at the very end of its memory.
 template <typename Record>
 Tensor make_record(const Record& record) {
   static_assert(std::is_trivially_copyable_v<Record>);

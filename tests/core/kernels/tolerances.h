@@ -1,15 +1,15 @@
-// How far a kernel may be from the scalar reference in double: the one table of the kernel tests, for every device.
+// Tolerances of kernels against the scalar reference in double: one table for all kernel tests and devices.
 //
 // A result is computed in fp32 and rounded once to its dtype, so
 //   |actual - expected| <= u |expected| + s/2 + steps * 2^-24 * magnitude + extra
 // with u the unit roundoff of the dtype (half its epsilon), s its smallest subnormal and 2^-24 the unit roundoff of
-// fp32. `magnitude` is what the test says the roundings act on: the sum of the absolute values of the terms that make
-// up the element, each times its condition number. `steps` counts the fp32 roundings on the longest path to a result:
-// `fixed` ones, and `per_element` for each of the n terms of a sum: a sum of n terms in whatever order has at most n
-// roundings on any path. exp() and expm1() count 4 (2 ulp), log() 2 (1 ulp), 1 / sqrt() 4 (2 ulp), other divisions and
-// square roots 1 each. Those are the bounds of CUDA's functions (CUDA C++ Programming Guide, "Mathematical Functions");
-// the CPU's own are tighter and held to their bounds in simd_math_test. `extra` is 0 but for OperandRounding below
-// and for gelu as part of a product (gemm_gelu_test).
+// `magnitude` is given by the test: the sum of the absolute values of the terms that make up the element, each times
+// its condition number. `steps` counts the fp32 roundings on the longest path to a result: `fixed` ones, and
+// `per_element` for each of the n terms of a sum. A sum of n terms in any order has at most n roundings on any path.
+// exp() and expm1() count 4 (2 ulp), log() 2 (1 ulp), 1 / sqrt() 4 (2 ulp), other divisions and square roots 1 each.
+// Those are the bounds of CUDA's functions (CUDA C++ Programming Guide, "Mathematical Functions"). The CPU's own are
+// tighter and tested in simd_math_test. `extra` is 0 except for OperandRounding below and for gelu within a product
+// (gemm_gelu_test).
 #pragma once
 
 #include "core/tensor/dtype.h"
@@ -32,14 +32,14 @@ constexpr Tolerance kEmbeddingGradientTolerance{1, 1};  // n = rows that meet in
 // n = columns. Fixed: mean / n, centring, square, variance / n, + epsilon, 1 / sqrt (4), products with rstd and weight,
 // bias. The variance counts by half only, since rstd is its root.
 constexpr Tolerance kNormTolerance{12, 1};
-// dx: the forward's error comes in twice (mean and rstd are given, xhat is recomputed), then two sums over columns.
+// dx: the forward's error enters twice (mean and rstd are given, xhat is recomputed), then two sums over columns.
 constexpr Tolerance kNormInputGradientTolerance{24, 3};
-// d_weight: n = rows + columns: xhat's error, and the sum over rows.
+// d_weight: n = rows + columns, for xhat's error and the sum over rows.
 constexpr Tolerance kNormWeightGradientTolerance{12, 1};
 
 // exp 4, 1 + e, division, the argument (4), product.
 constexpr Tolerance kActivationTolerance{11, 0};
-// The same, and the slope's polynomial (3), two products and the sum of both terms.
+// As above, plus the slope's polynomial (3), two products and the sum of both terms.
 constexpr Tolerance kActivationGradientTolerance{17, 0};
 
 constexpr Tolerance kRopeTolerance{4, 0};     // rounding of cos or sin, two products, one sum
@@ -50,34 +50,33 @@ constexpr Tolerance kCrossEntropyTolerance{12, 1};
 // logit - lse, rounding of lse, exp or expm1 4, scale.
 constexpr Tolerance kCrossEntropyGradientTolerance{8, 0};
 
-// m, v: two products and a sum; 1 - beta is exact for an fp32 beta in [0.5, 1]. w: the two corrections, square root,
-// + epsilon, division, product, decay and two subtractions more.
+// m, v: two products and a sum; 1 - beta is exact for an fp32 beta in [0.5, 1]. w: two corrections, square root, +
+// epsilon, division, product, decay and two more subtractions.
 constexpr Tolerance kAdamWMomentTolerance{4, 0};
 constexpr Tolerance kAdamWWeightTolerance{12, 0};
 
 constexpr Tolerance kSumContributionsTolerance{1, 1};  // n = ranks
 
-// n = K: one rounding for each product and sum, in whatever order; bias or accumulation, and combining partial sums.
+// n = K: one rounding for each product and sum in any order; bias or accumulation, and combining partial sums.
 constexpr Tolerance kGemmTolerance{4, 1};
 
-// n = head dimension + keys. Probabilities: scale, D roundings of a score, maximum, exp 4; the running sums over keys
-// are rescaled once for each block of keys. Numerator and denominator both count: twice.
+// n = head dimension + keys. Probabilities: scale, D roundings of a score, maximum, exp 4. Running sums over keys are
+// rescaled once for each block of keys. Numerator and denominator count once each.
 constexpr Tolerance kAttentionTolerance{24, 2};
-// n = head dimension + queries (all heads of a group) or keys: scores and d_p are sums over D, then one sum over
+// n = head dimension + queries (all heads of a group) or keys: scores and d_p are sums over D, followed by a sum over
 // positions.
 constexpr Tolerance kAttentionGradientTolerance{24, 2};
 
-// What rounding an operand x of a product to `dtype` changes: u |x| + s/2, nothing for fp32.
+// The error from rounding an operand x of a product to `dtype`: u |x| + s/2, 0 for fp32.
 //
 // Tensor cores multiply 16-bit operands. Attention on a GPU (DeviceUnderTest::rounds_probabilities()) therefore rounds
-// what its second products take, after all else was done in fp32:
+// the operands of its second products, after fp32 arithmetic:
 //   out = P v:                     P, so `extra` of out is the sum over keys of error(p) |v|;
 //   d_v = P^T d_out:               P, the sum over queries of error(p) |d_out|;
-//   d_q = dS k, d_k = dS^T q:      dS = p (d_p - delta), the sums of scale error(|dS|) |k| and of scale error(|dS|)
-//   |q|,
+//   d_q = dS k, d_k = dS^T q:      dS = p (d_p - delta), the sums of scale error(|dS|) |k| and scale error(|dS|) |q|,
 //                                  with |dS| bounded by p (|d_p| + |delta|), term by term.
-// A forward pass rounds exp(score - running maximum) and divides by the sum afterwards: u stays relative, and the sum
-// is at least 1, so that error(p) bounds that as well.
+// A forward pass rounds exp(score - running maximum) and divides by the sum afterwards. u stays relative and the sum is
+// at least 1, so error(p) bounds that as well.
 struct OperandRounding {
   double relative = 0.0, absolute = 0.0;
   double error(double x) const { return relative * x + absolute; }  // x >= 0

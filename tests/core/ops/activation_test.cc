@@ -1,4 +1,4 @@
-// gelu, swiglu and add: dtypes, shapes, and overwriting a gradient in place or not.
+// gelu, swiglu and add: dtypes, shapes, and whether they overwrite a gradient in place.
 #include <gtest/gtest.h>
 
 #include "core/ops/activation.h"
@@ -58,7 +58,7 @@ TEST_F(ActivationOp, ForcedDtypeCastsTheInputAndItsGradientBack) {
   const Values low = gradient(x);
   EXPECT_EQ(host_.values(host_.tensor(low, {kRows, kColumns}, DType::kBF16)), low) << "bf16 numbers";
 
-  Parameter& same = parameter("same", DType::kF32, 1);  // the same numbers without any 16-bit dtype
+  Parameter& same = parameter("same", DType::kF32, 1);  // the same numbers without a 16-bit dtype
   host_.set_weight(same, host_.values(x.weight));
   const auto wide = host_.tape(policy);
   wide->backward(weighted_sum(*wide, gelu(*wide, leaf(*wide, same), GeluForm::kErf), dy_));
@@ -76,7 +76,7 @@ TEST_F(ActivationOp, BackwardInPlaceEqualsOutOfPlace) {
         const auto tape = host_.tape(fp32_);
         const Var residual = leaf(*tape, other);
         Var y = activate(*tape, leaf(*tape, x), activation);
-        if (shared) y = add(*tape, residual, y);  // gives one tensor to both: the activation may not overwrite it
+        if (shared) y = add(*tape, residual, y);  // both then share one gradient tensor: no overwriting
         tape->backward(weighted_sum(*tape, y, dy_));
         return gradient(x);
       };

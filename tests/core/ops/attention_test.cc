@@ -1,4 +1,4 @@
-// attention and rope: shapes, masks, grouped heads, working in place. Kernels are tested in tests/core/kernels.
+// attention and rope: shapes, masks, grouped heads, working in place. tests/core/kernels tests the kernels.
 #include "core/ops/attention.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ AttentionShape shape(Mask mask, int64_t length = kLength, int64_t heads = kHeads
   return {.sequence_length = length, .num_heads = heads, .num_kv_heads = kv_heads, .head_dim = dim, .mask = mask};
 }
 
-// The formula in double, one query at a time.
+// The formula in double, for one query after the other.
 Values naive_attention(const Values& qkv, Mask mask) {
   Values out(kRows * kHeads * kDim);
   const auto at = [&](int64_t row, int64_t head, int64_t i) { return double{qkv[row * kPacked + head * kDim + i]}; };
@@ -71,7 +71,7 @@ TEST_F(AttentionOp, ValueIsThatOfTheFormulaWithBothMasksAndGroupedHeads) {
     const auto tape = host_.tape(fp32_);
     const Tensor out = attention(*tape, leaf(*tape, qkv_), shape(mask)).value;
     EXPECT_EQ(out.shape(), (Shape{kRows, kHeads * kDim}));
-    // Scores of up to ~10 carry an absolute error of 10 eps into the exponent; sums of 5 and 6 terms add a few eps.
+    // Scores of up to ~10 have an absolute error of 10 eps in the exponent; sums of 5 and 6 terms add a few eps.
     EXPECT_LT(testing::relative_error(host_.values(out), naive_attention(host_.values(qkv_.weight), mask)),
               16 * 0x1p-24);
   }
@@ -116,7 +116,7 @@ TEST_F(AttentionOp, ComputesInTheLowPrecisionAndReturnsAGradientInTheInputsDtype
   const auto wide = host_.tape(fp32_);
   wide->backward(weighted_sum(*wide, attention(*wide, leaf(*wide, qkv_), shape(Mask::kCausal)), dy_));
   const double error = testing::relative_error(low, gradient(qkv_));
-  // Rounded are qkv, dy, out, probabilities, their gradient and d_qkv: six relative errors of at most 2^-8.
+  // Rounded: qkv, dy, out, probabilities, their gradient and d_qkv. Six relative errors of at most 2^-8.
   EXPECT_GT(error, 0x1p-10);
   EXPECT_LT(error, 6 * 0x1p-8);
 }
@@ -144,7 +144,7 @@ TEST_F(AttentionOp, RopeRotatesQueriesAndKeysByTheirPositionAndLeavesValues) {
       }
     }
   }
-  // Angles up to 4 radians in fp32 are off by 4 * 2^-24 at most, and so are the rotated values.
+  // Angles of up to 4 radians in fp32 are off by at most 4 * 2^-24, and so are the rotated values.
   EXPECT_LT(testing::relative_error(y, expected), 8 * 0x1p-24);
 }
 
@@ -169,14 +169,14 @@ TEST_F(AttentionOp, RopeBackwardInPlaceEqualsOutOfPlaceAndUndoesTheRotation) {
     const auto tape = host_.tape(fp32_);
     const Var residual = leaf(*tape, other_);
     Var y = rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 1e4f);
-    if (shared) y = add(*tape, residual, y);  // gives one tensor to both: rope may not overwrite it
+    if (shared) y = add(*tape, residual, y);  // the sum and rope then share one gradient tensor: no overwriting
     tape->backward(weighted_sum(*tape, y, direction));
     return gradient(qkv_);
   };
   const Values in_place = pass(dy, false);
   EXPECT_EQ(pass(dy, true), in_place);
   EXPECT_EQ(gradient(other_), dy) << "not overwritten";
-  // Rotations are orthogonal: the derivative of rope, applied to rope(x), gives x back.
+  // Rotations are orthogonal: rope's backward pass, applied to rope(x), returns x.
   const auto tape = host_.tape(fp32_);
   const Values rotated = host_.values(rope(*tape, leaf(*tape, qkv_), shape(Mask::kCausal), 1e4f).value);
   EXPECT_LT(testing::relative_error(pass(rotated, false), host_.values(qkv_.weight)), 8 * 0x1p-24);

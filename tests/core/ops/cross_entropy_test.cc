@@ -1,4 +1,4 @@
-// cross_entropy: ignored targets, the gradient in the place of the logits, scaling by the seed.
+// cross_entropy: ignored targets, the gradient written over the logits, scaling by the seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,7 +67,7 @@ void naive(const Values& logits, const std::vector<int32_t>& targets, double see
   }
 }
 
-// lse and probabilities: the exponent of a logit difference of up to ~20 is off by 20 eps, a sum of 11 adds a few more.
+// lse and probabilities: the exponent, a logit difference of up to ~20, is off by 20 eps. A sum of 11 adds a few more.
 constexpr double kTolerance = 32 * 0x1p-24;
 
 TEST_F(CrossEntropyOp, ValueAndGradientAreThoseOfTheFormula) {
@@ -101,7 +101,7 @@ TEST_F(CrossEntropyOp, AllTargetsIgnored) {
   EXPECT_EQ(result.gradient, Values(kRows * kVocab));
 }
 
-// A row that does not count must not poison those that do; one that counts must.
+// An ignored row must not affect the others; a counted row must.
 TEST_F(CrossEntropyOp, NonFiniteLogitsMatterWhereTheTargetIsNotIgnored) {
   Values logits = testing::normal_values(kRows * kVocab, 1);
   logits[1 * kVocab + 2] = NAN;
@@ -118,7 +118,7 @@ TEST_F(CrossEntropyOp, NonFiniteLogitsMatterWhereTheTargetIsNotIgnored) {
   }
 }
 
-// exp(1000) is no fp32 number. The log-sum-exp is one, kept to half an ulp of 1002, which is 2^-15.
+// fp32 cannot hold exp(1000). It can hold the log-sum-exp to half an ulp of 1002, which is 2^-15.
 TEST_F(CrossEntropyOp, LargeLogitsDoNotOverflow) {
   set_up(DType::kF32, Values(kRows * kVocab, 1000.0f));
   const Result result = run(kTargets, 1.0f);
@@ -161,7 +161,7 @@ TEST_F(CrossEntropyOp, TargetsMustMatchTheRows) {
             "[cross_entropy] targets must be 6 values of i32, got 6 of fp32");
 }
 
-// --- linear_cross_entropy: the same as a linear layer and its cross-entropy, whatever the size of the chunks.
+// --- linear_cross_entropy: equals a linear layer and its cross-entropy, for any chunk size.
 namespace chunked {
 
 constexpr int64_t kRows = 7, kInputs = 5, kVocab = 11;
@@ -179,7 +179,7 @@ class LinearCrossEntropyOp : public ::testing::Test {
     float sum;
     Values losses, d_x, d_weight;
   };
-  // In one piece for chunk_rows 0.
+  // chunk_rows = 0: a single chunk.
   Result run(const PrecisionPolicy& precision, int64_t chunk_rows) {
     parameters_.forget_gradients();
     const auto tape = host_.tape(precision, TapeOptions(), kLossGradient);
@@ -194,11 +194,11 @@ class LinearCrossEntropyOp : public ::testing::Test {
     return result;
   }
 
-  // How far two ways of multiplying may take a loss and an element of a gradient apart. Sums of K products in fp32
-  // differ by at most K roundings each; rounded to `dtype`, by a unit in the last place (2u) more. A logit that is off
-  // by `logit` moves both terms of loss = lse - logit[target], each computed with the 12 + V roundings of
-  // kCrossEntropyTolerance, and a probability p by 2 logit p. d_logits = scale (p - onehot), of which a row's absolute
-  // values sum to 2 scale at most, are rounded to `dtype` and summed over V (d_x) or rows (d_weight).
+  // How far two ways to multiply may move a loss and a gradient element apart. Sums of K products in fp32 differ by at
+  // most K roundings each; rounded to `dtype`, by one more unit in the last place (2u). A logit off by `logit` moves
+  // both terms of loss = lse - logit[target], each computed with the 12 + V roundings of kCrossEntropyTolerance. It
+  // moves a probability p by 2 logit p. d_logits = scale (p - onehot), whose absolute values in a row sum to at most 2
+  // scale, are rounded to `dtype` and summed over V (d_x) or rows (d_weight).
   struct Distance {
     double loss = 0.0, d_x = 0.0, d_weight = 0.0;
   };
@@ -244,8 +244,8 @@ TEST_F(LinearCrossEntropyOp, OneChunkGivesTheBitsOfTheTwoOps) {
   }
 }
 
-// Rows do not know each other: only sums over rows are taken in another order, of fp32 terms in fp32. A GPU's library
-// multiplies matrices of other heights by other kernels.
+// Rows are independent, so only sums over rows have another order, of fp32 terms in fp32. A GPU's library uses other
+// kernels for matrices of other heights.
 TEST_F(LinearCrossEntropyOp, ChunksChangeTheOrderOfSumsOverRowsOnly) {
   for (const PrecisionPolicy* precision : {&fp32_, &bf16_}) {
     const Result whole = run(*precision, 0);
@@ -262,7 +262,7 @@ TEST_F(LinearCrossEntropyOp, ChunksChangeTheOrderOfSumsOverRowsOnly) {
   }
 }
 
-// A tied weight has a second use, and micro-batches follow each other.
+// A tied weight is used twice, and micro-batches follow each other.
 TEST_F(LinearCrossEntropyOp, TheWeightsGradientIsAddedToWhatIsThere) {
   const Values once = run(fp32_, 2).d_weight;
   parameters_.forget_gradients();
@@ -285,7 +285,7 @@ TEST_F(LinearCrossEntropyOp, EvaluationMakesNoGradient) {
   EXPECT_EQ(host_.values(weight_.gradient), Values(kVocab * kInputs, 42.0f));
 }
 
-// What it is for: the arena holds the logits of a chunk, not of all rows.
+// The purpose: the arena holds the logits of one chunk, never of all rows.
 TEST_F(LinearCrossEntropyOp, TheArenaNeverHoldsAllLogits) {
   const auto peak = [&](int64_t chunk_rows) {
     constexpr int64_t kManyRows = 512, kManyWords = 1000;
@@ -301,7 +301,7 @@ TEST_F(LinearCrossEntropyOp, TheArenaNeverHoldsAllLogits) {
     tape->backward(linear_cross_entropy(*tape, x, weight, targets, chunk_rows).sum);
     return host_.arena().peak_bytes() - before;
   };
-  const size_t chunked = peak(16);  // first: a peak stays
+  const size_t chunked = peak(16);  // measure it first, because a peak stays
   EXPECT_LT(chunked, size_t{16 * 1000 * 4 + 512 * 8 * 4 * 4});
   EXPECT_GT(peak(512), size_t{400 * 1000 * 4});
 }

@@ -1,4 +1,4 @@
-// embedding: positions, repeated tokens, a table that is the head's weight too.
+// embedding: positions, repeated tokens, a table that also serves as the head's weight.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ TEST_F(EmbeddingOp, ValueIsTokenPlusPosition) {
 }
 
 TEST_F(EmbeddingOp, GradientsSumOverOccurrencesAndClearRowsThatDoNotOccur) {
-  host_.backend().fill(tokens_.gradient, 1e9f, host_.stream());  // left from the last step
+  host_.backend().fill(tokens_.gradient, 1e9f, host_.stream());  // left over from the last step
   host_.backend().fill(positions_.gradient, 1e9f, host_.stream());
   pass(&positions_);
   Values d_tokens(kVocab * kChannels), d_positions(kContext * kChannels);
@@ -68,7 +68,7 @@ TEST_F(EmbeddingOp, GradientsSumOverOccurrencesAndClearRowsThatDoNotOccur) {
       d_positions[r % kLength * kChannels + c] += dy_[r * kChannels + c];
     }
   }
-  // Sums of at most three numbers, perhaps in another order.
+  // Sums of at most three numbers, possibly in another order.
   EXPECT_LT(testing::relative_error(gradient(tokens_), d_tokens), 4 * 0x1p-24);
   EXPECT_LT(testing::relative_error(gradient(positions_), d_positions), 4 * 0x1p-24);
   const Values row = gradient(tokens_);
@@ -90,7 +90,7 @@ TEST_F(EmbeddingOp, WithoutPositionsOnlyTheTableGetsAGradient) {
   EXPECT_FALSE(positions_.gradient_written);
 }
 
-// The head writes first (all rows), the embedding then adds to the rows of its tokens.
+// The head writes all rows first. The embedding then adds to the rows of its tokens.
 TEST_F(EmbeddingOp, TableTiedToTheHead) {
   std::vector<std::string> ready;
   TapeOptions options;
@@ -138,7 +138,7 @@ TEST_F(EmbeddingOp, ErrorsSayWhatWasExpected) {
             "[embedding] position table must be (>= 6, 3), got (4, 3)");
 }
 
-// --- dropout: what its mask depends on, and what it does not.
+// --- dropout: the inputs that determine its mask.
 namespace masks {
 
 using testing::leaf;
@@ -158,7 +158,7 @@ class DropoutOp : public ::testing::Test {
     result.random = key;
     return result;
   }
-  // Rows of ones through `sites` dropouts, one after the other in the program; the result of the last.
+  // Passes rows of ones through `sites` consecutive dropouts. Returns the result of the last.
   Values ones_through(RandomKey key, int64_t samples, int sites = 1) {
     const auto tape = host_.tape(fp32_, options(key));
     const Var x{
@@ -179,11 +179,11 @@ TEST_F(DropoutOp, KeepsAndScales) {
   const auto zeros = static_cast<double>(std::count(y.begin(), y.end(), 0.0f));
   const auto kept = static_cast<double>(std::count(y.begin(), y.end(), 1.0f / (1.0f - kProbability)));
   EXPECT_EQ(zeros + kept, static_cast<double>(y.size())) << "nothing else occurs";
-  // n = 7000 draws: standard error sqrt(p (1 - p) / n) = 0.0052; five of them.
+  // n = 7000 draws: five standard errors of sqrt(p (1 - p) / n) = 0.0052.
   EXPECT_NEAR(zeros / static_cast<double>(y.size()), kProbability, 5 * 0.0052);
 }
 
-// One micro-batch of six samples, or three and three, or one and five: the same elements go.
+// One micro-batch of six samples, three and three, or one and five: the same elements are dropped.
 TEST_F(DropoutOp, DoesNotDependOnTheSplitIntoMicroBatches) {
   const Values whole = ones_through({.seed = 3, .step = host_.step(17), .first_sample = 100}, kSamples);
   for (const int64_t split : {1, 3, 5}) {
@@ -232,9 +232,9 @@ TEST_F(DropoutOp, BackwardDropsWhatForwardDroppedInPlaceOrNot) {
     const auto tape = host_.tape(fp32_, options({.seed = 1, .step = host_.step(2), .first_sample = 3}));
     const Var residual = leaf(*tape, other_);
     Var y = dropout(*tape, leaf(*tape, x_), kProbability, kSamples);
-    Values expected = host_.values(y.value);  // x is 1: y is the factor of every element
+    Values expected = host_.values(y.value);  // x is 1, so y is the factor of every element
     for (size_t i = 0; i < expected.size(); ++i) expected[i] *= dy[i];
-    if (shared) y = add(*tape, residual, y);  // gives one tensor to both: dropout may not overwrite it
+    if (shared) y = add(*tape, residual, y);  // the sum and dropout then share one gradient tensor: no overwriting
     tape->backward(weighted_sum(*tape, y, dy));
     EXPECT_EQ(host_.values(x_.gradient), expected) << (shared ? "shared" : "in place");
     if (shared) {

@@ -1,4 +1,4 @@
-// What a dtype that is named for an op does: it is the dtype of that op's output on the tape, whatever came in.
+// A dtype forced for an op is the dtype of the op's output on the tape, whatever its inputs are.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -28,7 +28,7 @@ class ForcedDtype : public ::testing::TestWithParam<Op> {
     host_.bind(parameters_);
     host_.initialize(parameters_, 1);
   }
-  // Runs the op on bf16 inputs; the dtypes of the outputs that the tape saw of it, in order.
+  // Runs the op on bf16 inputs. Returns the dtypes of its outputs in the order in which the tape saw them.
   std::vector<DType> outputs(std::optional<DType> forced) {
     Precision precision = testing::autocast(DType::kBF16);
     precision.forced[static_cast<size_t>(GetParam())] = forced;
@@ -96,7 +96,7 @@ class ForcedDtype : public ::testing::TestWithParam<Op> {
   Parameter& gain_ = parameters_.add("gain", {kChannels}, {Init::Kind::kOnes});
 };
 
-// Ops that obey a setting.
+// Ops that obey a forced dtype.
 class ObeyingOp : public ForcedDtype {};
 
 TEST_P(ObeyingOp, GivesItsOutputTheForcedDtype) {
@@ -105,8 +105,8 @@ TEST_P(ObeyingOp, GivesItsOutputTheForcedDtype) {
   }
 }
 
-// Ops that compute in fp32 always and give what their caller asks for: AutocastPolicy refuses settings for them. One
-// that learns to obey a setting belongs above, and the refusal must go.
+// Ops that always compute in fp32 and return the dtype that their caller requests. AutocastPolicy rejects settings for
+// them. If one learns to obey a setting, move it above and remove that rejection.
 class FixedOp : public ForcedDtype {};
 
 TEST_P(FixedOp, GivesTheSameDtypeWhateverIsForced) {

@@ -1,5 +1,5 @@
-// The CPU and the emulated GPU, whose products of whole matrices are the same, make those of fp32 numbers bit for bit
-// alike.
+// The CPU and the emulated GPU give bit-identical products of fp32 numbers, because their products of the parts are the
+// same.
 #include <gtest/gtest.h>
 
 #include "core/backend/registry.h"

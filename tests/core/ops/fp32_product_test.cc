@@ -1,4 +1,4 @@
-// Products of fp32 matrices by tf32 and by bf16 parts: against sums in double, within the bounds that
+// Products of fp32 matrices by tf32 and by bf16 parts, against sums in double within the bounds that
 // core/ops/fp32_product.h derives.
 #include "core/ops/fp32_product.h"
 
@@ -26,7 +26,7 @@ using Values = std::vector<float>;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-// op(a) op(b) in double, and the same sum of magnitudes.
+// op(a) op(b) in double, and the sums of magnitudes.
 struct Exact {
   std::vector<double> c, magnitude;
 };
@@ -53,7 +53,7 @@ Exact exact_product(const Values& a, const Values& b, Extents e, bool trans_a, b
   return exact;
 }
 
-// In units of the sum of magnitudes, for K summands and half a step `u` of an addition.
+// In units of the sum of magnitudes, for K summands; `u` is half a step of an addition.
 double bound(Fp32Products products, double k, double u) {
   const double parts = (1 + 0x1p-5) * (k + 2) * u;
   switch (products) {
@@ -73,7 +73,7 @@ class Fp32Product : public ::testing::Test {
  protected:
   ~Fp32Product() override { set_threads(2); }
 
-  // A GPU's matrix units cut sums off where others round them.
+  // A GPU's matrix units truncate sums that others round.
   double unit() const { return host_.is_gpu() ? 0x1p-23 : 0x1p-24; }
 
   Values product(const Values& a, const Values& b, Extents e, Fp32Products products, bool trans_a = false,
@@ -89,7 +89,7 @@ class Fp32Product : public ::testing::Test {
     return host_.values(c);
   }
 
-  // `underflow`: for each summand, of parts that a unit may take for 0.
+  // `underflow`: allowed for each summand, because a unit may treat tiny parts as 0.
   void expect_within_bound(const Values& found, const Exact& exact, double k, Fp32Products products,
                            const std::string& what, double underflow = 0.0) const {
     const double allowed = bound(products, k, unit());
@@ -170,8 +170,8 @@ TEST_F(Fp32Product, ErrorsAreWithinTheBounds) {
   }
 }
 
-// The bounds are those of the worst case. On random numbers six products are as good as fp32, three lose some bits of
-// it, and tf32 loses more.
+// The bounds hold in the worst case. On random numbers six products are as good as fp32, three lose some bits, and tf32
+// loses more.
 TEST_F(Fp32Product, EachIsAsMuchBetterAsItsCostSays) {
   const Extents e{64, 64, 512};
   const Values a = normal_values(e.m * e.k, 3), b = normal_values(e.k * e.n, 4);
@@ -221,7 +221,7 @@ TEST_F(Fp32Product, BothOperandsMayBeTransposed) {
   }
 }
 
-// The largest numbers of fp32 are above bf16's, 0x1.fep127.
+// fp32's largest numbers exceed bf16's maximum, 0x1.fep127.
 TEST_F(Fp32Product, LargeNumbersStayFinite) {
   const Values large = {kLargest, -kLargest, 0x1.ffp127f, 0x1.fefffep127f, 0x1.fep127f};
   for (const Fp32Products products : {Fp32Products::kBf16x3, Fp32Products::kBf16x6}) {
@@ -233,7 +233,7 @@ TEST_F(Fp32Product, LargeNumbersStayFinite) {
   EXPECT_EQ(product(large, {0.5f}, {5, 1, 1}, Fp32Products::kBf16x6)[0], 0.5f * kLargest);
 }
 
-// As products of fp32 have them: an Inf keeps its sign, whatever parts the other factor has.
+// As in fp32 products, an Inf keeps its sign whatever parts the other factor has.
 TEST_F(Fp32Product, NonFiniteNumbersStayVisibleWhereTheyAre) {
   for (const Fp32Products products : kAllFp32Products) {
     for (const float factor : {1.0f, -3.0f, 1.0f + 0x1p-8f + 0x1p-23f, -0.1f, 0x1p-100f, kLargest}) {
@@ -271,7 +271,7 @@ TEST_F(Fp32Product, ALinearLayersThreeProductsAndItsBias) {
   Exact y = exact_product(x, w, {kRows, kOutputs, kInputs}, false, true);
   for (size_t i = 0; i < y.c.size(); ++i) {
     y.c[i] += b[i % kOutputs];
-    y.magnitude[i] += 8 * std::abs(b[i % kOutputs]);  // rounded with each of six additions, and not divided by K
+    y.magnitude[i] += 8 * std::abs(b[i % kOutputs]);  // rounded in each of six additions, not divided by K
   }
   const Exact dx = exact_product(dy_, w, {kRows, kInputs, kOutputs}, false, false),
               dw = exact_product(dy_, x, {kOutputs, kInputs, kRows}, true, false);
@@ -296,7 +296,7 @@ TEST_F(Fp32Product, GradientsOfSeveralMicroBatchesAreAddedUp) {
   Exact exact = exact_product(a, b, e, true, false);
   for (size_t i = 0; i < before.size(); ++i) {
     exact.c[i] += before[i];
-    exact.magnitude[i] += std::abs(before[i]);  // K additions are allowed to round it, and at most 6 do
+    exact.magnitude[i] += std::abs(before[i]);  // K additions may round it; at most 6 do
   }
   for (const Fp32Products products : kAllFp32Products) {
     const Tensor c = host_.tensor(before, {e.m, e.n});
@@ -311,7 +311,7 @@ TEST_F(Fp32Product, GradientsOfSeveralMicroBatchesAreAddedUp) {
   }
 }
 
-// GELU inside of two layers' products computes what the three ops do.
+// GELU fused into two layers' products gives the result of the three ops.
 TEST_F(Fp32Product, GeluInsideOfProductsIsThatOfTheOps) {
   make_layer();
   Parameter& down = parameters_.add("down.weight", {kInputs, kOutputs}, {Init::Kind::kNormal, 0.1f});
@@ -365,7 +365,7 @@ TEST_F(Fp32Product, TheHeadsLossIsThatOfItsLayer) {
   }
 }
 
-// The layer that the setting names computes as if all did, the other as if none did, bit for bit.
+// The layer named in the setting computes as if all did, the other as if none did, bit for bit.
 TEST_F(Fp32Product, ReachesOnlyTheLayersThatItIsSetFor) {
   make_layer();
   for (const Fp32Products products : {Fp32Products::kTf32, Fp32Products::kBf16x3, Fp32Products::kBf16x6}) {

@@ -1,4 +1,4 @@
-// linear: shapes, dtypes, roundings and where its gradients go. Kernels are tested in tests/core/kernels.
+// linear: shapes, dtypes, roundings, and where its gradients go. tests/core/kernels tests the kernels.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -58,7 +58,7 @@ TEST_F(LinearOp, ValueAndGradientsAreThoseOfTheFormula) {
   }
   const auto tape = host_.tape(fp32_);
   const Var out = linear(*tape, leaf(*tape, x_), weight_, &bias_);
-  const double tolerance = 8 * 0x1p-24;  // sums of at most 5 products: 6 roundings, and those of this reference
+  const double tolerance = 8 * 0x1p-24;  // sums of at most 5 products: 6 roundings, and this reference's
   EXPECT_EQ(out.value.shape(), (Shape{kRows, kOutputs}));
   EXPECT_LT(testing::relative_error(host_.values(out.value), y), tolerance);
   tape->backward(weighted_sum(*tape, out, dy));
@@ -67,7 +67,7 @@ TEST_F(LinearOp, ValueAndGradientsAreThoseOfTheFormula) {
   EXPECT_LT(testing::relative_error(gradient(bias_), db), tolerance);
 }
 
-// So that a weight may be sharded or leave the device between the passes.
+// A weight may then be sharded or leave the device between the passes.
 TEST_F(LinearOp, BackwardFunctionsKeepNoWeight) {
   const auto tape = host_.tape(fp32_);
   const Var hidden = linear(*tape, leaf(*tape, x_), weight_, &bias_);
@@ -96,8 +96,7 @@ TEST_F(LinearOp, DtypeIsThePrecisions) {
   EXPECT_EQ(linear(*host_.tape(UniformPrecision(forced)), x, weight_, &bias_).value.dtype(), DType::kF16);
 }
 
-// 1 + 2^-8 lies half-way between two bf16 numbers and would be rounded to 1; with the bias it is 1 + 2^-7, a bf16
-// number.
+// 1 + 2^-8 lies half-way between two bf16 numbers and would round to 1. With the bias it is 1 + 2^-7, a bf16 number.
 TEST_F(LinearOp, BiasIsAddedBeforeTheOnlyRounding) {
   Parameter& weight = parameters_.add("w", {1, 2}, {});
   Parameter& bias = parameters_.add("b", {1}, {});
@@ -109,7 +108,7 @@ TEST_F(LinearOp, BiasIsAddedBeforeTheOnlyRounding) {
   EXPECT_EQ(host_.values(linear(*host_.tape(bf16_), x, weight, &bias).value), Values{1 + 0x1p-7f});
 }
 
-// An fp32 bias becomes bf16 as the weight does: 2^-8 + 2^-20 is 2^-8 there, and 1 + 2^-8 is rounded to 1.
+// An fp32 bias is cast to bf16 like the weight: 2^-8 + 2^-20 becomes 2^-8, and 1 + 2^-8 rounds to 1.
 TEST_F(LinearOp, BiasIsCastLikeTheWeight) {
   Parameter& weight = parameters_.add("w", {1, 1}, {});
   Parameter& bias = parameters_.add("b", {1}, {});
@@ -124,8 +123,8 @@ TEST_F(LinearOp, BiasIsCastLikeTheWeight) {
   EXPECT_EQ(host_.values(linear(*host_.tape(fp32_), x, weight, &bias).value), Values{1 + 0x1p-8f + 0x1p-20f});
 }
 
-// The gradient of an fp32 value (a residual stream) is stored in fp32 although the product is of bf16 numbers; that of
-// a bf16 value in bf16. dy = (1, 1), w = (1, 2^-9): dx = 1 + 2^-9, which bf16 rounds to 1.
+// The gradient of an fp32 value (a residual stream) is stored in fp32 although the product multiplies bf16 numbers.
+// That of a bf16 value is stored in bf16. dy = (1, 1), w = (1, 2^-9): dx = 1 + 2^-9, which bf16 rounds to 1.
 TEST_F(LinearOp, InputGradientHasTheInputsDtype) {
   Parameter& weight = parameters_.add("w", {2, 1}, {});
   Parameter& wide = parameters_.add("wide", {1, 1}, {});
@@ -189,7 +188,7 @@ TEST_F(LinearOp, WeightIsCastOncePerVersion) {
   EXPECT_EQ(host_.derived_weights().casts(), 2);
 }
 
-// --- linear_gelu and the linear layer behind it: the values and gradients of the three ops that they stand for.
+// --- linear_gelu and the linear layer after it give the values and gradients of the three ops that they replace.
 namespace fused_gelu {
 
 constexpr int64_t kRows = 9, kInputs = 16, kOutputs = 8;
@@ -201,7 +200,7 @@ class LinearGeluOp : public ::testing::TestWithParam<int64_t> {
     host_.initialize(parameters_, 1);
   }
 
-  // Output, then gradients: of one pass, or of two that add up.
+  // Returns the output, then the gradients of one pass or the sum of two.
   std::vector<Values> run(const PrecisionPolicy& precision, GeluForm form, bool fused, int passes = 1) {
     parameters_.forget_gradients();
     std::vector<Values> results;
@@ -227,12 +226,12 @@ class LinearGeluOp : public ::testing::TestWithParam<int64_t> {
   Parameter& down_bias_ = parameters_.add("down.bias", {kOutputs}, {Init::Kind::kNormal, 0.5f});
 };
 
-// A GPU's library has epilogues with gelu for the first.
+// A GPU's library has gelu epilogues for the first size.
 INSTANTIATE_TEST_SUITE_P(Hidden, LinearGeluOp, ::testing::Values(24, 13));
 
-// A product with gelu may leave out roundings (GemmArgs). On the way to an output there are three: of gelu's input, of
-// its output and of the output; on the way to a gradient two more, of the product and of the gradient of gelu's input.
-// Both ways have them: at most sqrt(2 * 5) of u = eps / 2 apart, with a factor of sqrt(3) for what the layers amplify.
+// A product with gelu may omit roundings (GemmArgs). An output has three: of gelu's input, gelu's output and the
+// output. A gradient has two more: of the product and of gelu's input gradient. Both ways have them: at most sqrt(2 *
+// 5) of u = eps / 2 apart, times sqrt(3) for the layers' amplification.
 TEST_P(LinearGeluOp, ValuesAndGradientsAreThoseOfThreeOps) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const UniformPrecision precision(testing::autocast(dtype));

@@ -1,4 +1,4 @@
-// layer_norm and rms_norm, of a value and of a sum: shapes, the dtype of the result, gradients that meet others.
+// layer_norm and rms_norm of a value or a sum: shapes, the result's dtype, gradients that add to others.
 #include <gtest/gtest.h>
 
 #include "core/ops/add.h"
@@ -86,7 +86,7 @@ TEST(LayerNormOp, BiasShapeIsChecked) {
             "[layer_norm] bias must have shape (2), got (3)");
 }
 
-// The promise of layer_norm.h: rounding on store gives what a consumer's cast of the fp32 result would give.
+// layer_norm.h guarantees it: rounding on store gives what a consumer's cast of the fp32 result would give.
 TEST_P(NormOp, ResultInAnotherDtypeIsTheRoundedFp32Result) {
   for (const DType out : {DType::kBF16, DType::kF16}) {
     const auto tape = host_.tape(fp32_);
@@ -96,7 +96,7 @@ TEST_P(NormOp, ResultInAnotherDtypeIsTheRoundedFp32Result) {
   }
 }
 
-// The pre-norm block: the gradient of the residual stream is there when the norm's arrives, and the norm adds to it.
+// The pre-norm block: the residual stream's gradient exists before the norm's arrives, and the norm adds to it.
 TEST_P(NormOp, GradientIsAddedToTheResiduals) {
   const auto pass = [&](bool residual) {
     parameters_.forget_gradients();
@@ -141,7 +141,7 @@ TEST_P(NormOp, InputThatTakesNoGradientStillGivesThoseOfTheParameters) {
   EXPECT_GT(testing::norm(expected), 0.0);
 }
 
-// A bf16 input: statistics are fp32, its gradient is bf16, the parameters' gradients fp32 (dy is taken in fp32).
+// A bf16 input: fp32 statistics, a bf16 input gradient, and fp32 parameter gradients (dy is read as fp32).
 TEST_P(NormOp, LowPrecisionInput) {
   set_up(DType::kBF16);
   const auto pass = [&](const Var& x, Tape& tape) {
@@ -161,7 +161,7 @@ TEST_P(NormOp, LowPrecisionInput) {
   EXPECT_EQ(host_.values(host_.tensor(gradient(x_), x_.shape, DType::kBF16)), dx_low) << "rounded once";
 }
 
-// The sum goes on as the residual stream and is normalised: values and gradients have the bits of the two ops.
+// The sum continues as the residual stream and is normalised: values and gradients have the bits of the two ops.
 TEST_P(NormOp, ASumHasTheBitsOfAdditionAndNorm) {
   for (const DType branch_dtype : {DType::kF32, DType::kBF16}) {
     branch_.working_dtype = branch_dtype;
@@ -198,7 +198,7 @@ TEST_P(NormOp, ASumThatNothingElseReads) {
   EXPECT_EQ(gradient(x_), gradient(branch_));
 }
 
-// The layer that adds decides, not that of the norm.
+// The setting of the adding layer decides, not that of the norm's layer.
 TEST_P(NormOp, ASumHasTheDtypeOfItsLayersAdd) {
   branch_.working_dtype = DType::kBF16;
   set_up(DType::kF32);
@@ -211,14 +211,14 @@ TEST_P(NormOp, ASumHasTheDtypeOfItsLayersAdd) {
       const Tape::LayerGuard guard(*tape, "block");
       sum = defer_add(*tape, leaf(*tape, x_), leaf(*tape, branch_));
     }
-    EXPECT_EQ(sum.is_deferred(), dtype != DType::kF16) << "that of neither";
+    EXPECT_EQ(sum.is_deferred(), dtype != DType::kF16) << "fp16 is the dtype of neither addend";
     const NormedSum at = add_norm(*tape, std::move(sum), DType::kBF16);
     EXPECT_EQ(at.sum.value.dtype(), dtype);
     EXPECT_EQ(at.normed.value.dtype(), DType::kBF16);
   }
 }
 
-// An injected fault reaches the norm, and a fault is looked for op by op.
+// With fusion off, an injected fault reaches the norm, and a fault search sees each op.
 TEST_P(NormOp, WhereEveryOpIsShownTheAdditionIsOne) {
   std::vector<std::string> seen;
   TapeOptions options;

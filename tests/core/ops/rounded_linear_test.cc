@@ -1,5 +1,5 @@
-// Linear layers with rounded operands: each product against the operands' contract (quantize_reference) multiplied in
-// double. The layer computes in fp32 here, so that only the sum of a product is left to differ.
+// Linear layers with rounded operands. Each product is compared with the operands' contract (quantize_reference)
+// multiplied in double. The layer computes in fp32, so only a product's summation differs.
 #include "core/ops/linear.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using testing::weighted_sum;
 using Values = std::vector<float>;
 
 constexpr int64_t kRows = 128, kInputs = 256, kOutputs = 128;
-// Of sums of at most 256 products in fp32, in some order.
+// For sums of at most 256 products in fp32, in any order.
 constexpr double kTolerance = 256 * 0x1p-24;
 
 // A matrix with its extents.
@@ -47,7 +47,7 @@ float amax_of(const Values& values) {
   return amax;
 }
 
-// The numbers that a product multiplies, divided by the tensor's scale: `format` with blocks along `axis`.
+// The numbers that a product multiplies, divided by the tensor's scale, with blocks of `format` along `axis`.
 Matrix rounded(const Matrix& matrix, std::optional<TensorFormat> format, BlockAxis axis,
                std::optional<float> given_scale = {}) {
   if (!format) return matrix;
@@ -118,7 +118,7 @@ class RoundedLinear : public ::testing::Test {
     return result;
   }
 
-  // As the only rank does.
+  // Advances the scales as a single rank does.
   void advance(DelayedScales& scales) {
     const Tensor all = host_.backend().make_tensor(DType::kU8, scales.records().shape(), "test");
     host_.backend().copy(scales.records(), all, host_.stream());
@@ -156,7 +156,7 @@ TEST_P(RoundedLinearBy, ProductsAreThoseOfRoundedOperands) {
   EXPECT_LT(testing::relative_error(result.dx, product(rounded(dy_, f, columns), w_backward)), kTolerance);
   EXPECT_LT(testing::relative_error(result.dw, product(rounded(dy_, f, rows).transposed(), rounded(x(), f, rows))),
             kTolerance);
-  EXPECT_LT(testing::relative_error(result.db, run({}).db), kTolerance) << "of what is not rounded";
+  EXPECT_LT(testing::relative_error(result.db, run({}).db), kTolerance) << "of unrounded gradients";
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, RoundedLinearBy,
@@ -201,8 +201,8 @@ TEST_F(RoundedLinear, ResultsHaveTheLayersDtype) {
   }
 }
 
-// Two levels, with the forward product exact and gradients rounded stochastically. Their blocks have one amax, so that
-// no block's scale is rounded: it would be down for some, and the block's largest value beyond the format's range.
+// Two levels, with an exact forward product and stochastically rounded gradients. All blocks have one amax, so no
+// block's scale is rounded. A scale rounded down would push its block's largest value beyond the format's range.
 TEST_F(RoundedLinear, StochasticGradientsHaveTheRightMean) {
   const TensorFormat f{Format::kE2M1, Scaling::kTwoLevel};
   const Matrix w_rounded = rounded(w(), f, BlockAxis::kBoth);
@@ -223,13 +223,13 @@ TEST_F(RoundedLinear, StochasticGradientsHaveTheRightMean) {
   }
   Values mean(sums.size());
   for (size_t i = 0; i < sums.size(); ++i) mean[i] = static_cast<float>(sums[i] / steps);
-  // Independent errors: the mean's is smaller by the root of the number of steps. A bias would stay.
+  // Independent errors shrink in the mean by the root of the number of steps. A bias would stay.
   const double once = testing::relative_error(first.dx, exact), many = testing::relative_error(mean, exact);
   EXPECT_GT(once, 0.05);
   EXPECT_NEAR(many * std::sqrt(steps) / once, 1.0, 0.1);
 }
 
-// The transform is orthogonal: it changes the product by rounding alone, and less where one value outweighs the others.
+// The transform is orthogonal: it changes the product by rounding only, and less if one value outweighs the others.
 TEST_F(RoundedLinear, TheTransformSpreadsOutliersOfWeightGradients) {
   const TensorFormat f{Format::kE2M1, Scaling::kTwoLevel};
   Values values = host_.values(x_.weight);
@@ -251,7 +251,7 @@ TEST_F(RoundedLinear, WeightsAreRoundedOncePerVersion) {
   Values twice = host_.values(weight_.weight);
   for (float& value : twice) value *= 2.0f;
   host_.backend().upload(twice.data(), weight_.weight, host_.stream());
-  EXPECT_EQ(run(formats).y, before.y) << "nobody said that the weight has changed";
+  EXPECT_EQ(run(formats).y, before.y) << "the version has not changed";
   ++weight_.version;
   EXPECT_NE(run(formats).y, before.y);
   EXPECT_EQ(host_.derived_weights().size_bytes(DerivedKind::kRounded), bytes);
@@ -288,7 +288,7 @@ TEST_F(RoundedLinear, DelayedScalingCalibratesThenUsesAmaxesOfBefore) {
               w_scale = 448.0f / amax_of(w().values);
   EXPECT_EQ(host_.scalar(scales.slot(weight_, Role::kActivation, Format::kE4M3).scale), x_scale);
   EXPECT_EQ(host_.scalar(scales.slot(weight_, Role::kGradient, Format::kE5M2).scale), dy_scale);
-  // Values have grown since: what is beyond the range becomes the maximum, until the next step.
+  // Values have grown since the scale was computed: they saturate at the maximum until the next step.
   Values grown = x().values;
   for (float& value : grown) value *= 4.0f;
   host_.set_weight(x_, grown);

@@ -22,7 +22,7 @@ std::string refusal(const AdamWOptions& options) {
 
 constexpr double kNoClipping = std::numeric_limits<double>::infinity();
 
-// The control of an update that is applied.
+// The control of an applied update.
 UpdateControl applied(const AdamWOptions& options, int64_t applied_steps, double unscale, double learning_rate) {
   return control_of(UpdateDecision{}, plan_update(options, applied_steps, unscale, kNoClipping, learning_rate));
 }
@@ -44,7 +44,7 @@ TEST(AdamW, BiasCorrectionsOfTheFirstSteps) {
 }
 
 TEST(AdamW, BiasCorrectionKeepsItsDigitsWhereFloatWouldLoseThem) {
-  // 1 - beta2 for a beta2 that is a rounded 0.999: the difference is exact in double and in float.
+  // 1 - beta2 for a rounded beta2 of 0.999: the difference is exact in double and in float.
   const UpdateControl first = applied({.beta2 = 0.999f}, 0, 1.0, 1.0);
   EXPECT_EQ(first.bias_correction2, static_cast<float>(1.0 - static_cast<double>(0.999f)));
   const UpdateControl late = applied({}, 1'000'000, 1.0, 1.0);

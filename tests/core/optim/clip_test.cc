@@ -18,8 +18,8 @@ TEST(Clip, FixedIsTheFormulaOfPyTorch) {
   const GradientClipper clipper({.kind = Kind::kFixed, .max_norm = 2.0});
   EXPECT_EQ(clip_factor(0.0, clipper.threshold()), 1.0);
   EXPECT_EQ(clip_factor(1.5, clipper.threshold()), 1.0);
-  EXPECT_EQ(clip_factor(2.0, clipper.threshold()), 2.0 / (2.0 + 1e-6));  // a hair below 1, as there
-  EXPECT_EQ(clip_factor(8.0, clipper.threshold()), 2.0 / (8.0 + 1e-6));  // by the norm, not by its square
+  EXPECT_EQ(clip_factor(2.0, clipper.threshold()), 2.0 / (2.0 + 1e-6));  // slightly below 1, as in PyTorch
+  EXPECT_EQ(clip_factor(8.0, clipper.threshold()), 2.0 / (8.0 + 1e-6));  // by the norm, not its square
   EXPECT_EQ(clipper.threshold(), 2.0);
 }
 
@@ -40,7 +40,7 @@ TEST(Clip, AdaptiveWarmsUpThenFollowsThePercentile) {
   GradientClipper clipper({.kind = Kind::kAdaptive, .max_norm = 0.0, .percentile = 50.0, .window = 4, .warmup = 3});
   clipper.record(4.0);
   clipper.record(1.0);
-  EXPECT_EQ(clipper.threshold(), kInfinity);  // two of three
+  EXPECT_EQ(clipper.threshold(), kInfinity);  // two of three values so far
   clipper.record(3.0);
   EXPECT_EQ(clipper.threshold(), 3.0);  // median of 1 3 4
   clipper.record(2.0);

@@ -1,4 +1,4 @@
-// The formulas, against numbers worked out by hand for small shapes.
+// Formulas of FLOPs and bytes against numbers worked out by hand for small shapes.
 #include "core/kernels/kernel_args.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ TEST(KernelWork, AProductIsTwoFlopForEachMultiplyAdd) {
   EXPECT_EQ(work_of(forward).flops, 2.0 * 3 * 5 * 7);
   EXPECT_EQ(work_of(forward).bytes, 2.0 * (3 * 5 + 5 * 7 + 3 * 7) + 4.0 * 7);
   EXPECT_EQ(work_of(forward).dtype, DType::kBF16);
-  // The same extents stored the other way round; an accumulated result is read as well.
+  // The same extents in the other storage order. An accumulated result is also read.
   const GemmArgs weight_gradient{.a = bf16({5, 3}),
                                  .b = bf16({7, 5}),
                                  .c = f32({3, 7}),
@@ -118,7 +118,7 @@ TEST(KernelWork, EmbeddingMovesTheRowsThatTokensName) {
   EmbeddingBackwardArgs backward{.tokens = tokens, .dy = y, .d_token_table = f32({4, 5}), .sequence_length = 3};
   EXPECT_EQ(work_of(backward).bytes, 24.0 + 2 * 30 + 4 * 20);
   backward.token_mode = GradientMode::kAccumulate;
-  EXPECT_EQ(work_of(backward).bytes, 24.0 + 2 * 30 + 2 * 4 * 20);  // at most the whole table
+  EXPECT_EQ(work_of(backward).bytes, 24.0 + 2 * 30 + 2 * 4 * 20);  // reads at most the whole table
   backward.d_token_table = f32({100, 5});
   backward.d_position_table = f32({10, 5});
   EXPECT_EQ(work_of(backward).bytes, 24.0 + 2 * 30 + 2 * 4 * 30 + 4 * 50);
@@ -208,7 +208,7 @@ TEST(KernelWork, CopiesBetweenHostAndDeviceAreBoundByTheirLink) {
   EXPECT_EQ(work_of_copy(device, host).bound, Bound::kOther);
   EXPECT_EQ(work_of_transfer(device).bytes, 40.0);
   EXPECT_EQ(work_of_transfer(device).bound, Bound::kOther);
-  EXPECT_EQ(work_of_transfer(host).bytes, 80.0);  // from and to memory
+  EXPECT_EQ(work_of_transfer(host).bytes, 80.0);  // memory reads and writes
   EXPECT_EQ(work_of(FillArgs{.dst = host}).bytes, 40.0);
 }
 

@@ -14,8 +14,8 @@ using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A step of 10 ms: 4 ms of a product of 2 GFLOP, 1 ms of 3 MB, a collective of 2 ms and 1 ms of waiting for it, 2 ms of
-// nothing; 5 ms on another stream.
+// A step of 10 ms: a product of 2 GFLOP (4 ms), 3 MB moved (1 ms), a collective (2 ms) and waiting for it (1 ms), 2 ms
+// idle; 5 ms on another stream.
 OpTimes two_steps() {
   const KernelWork product{.flops = 2e9, .bytes = 1e6, .dtype = DType::kBF16};
   const KernelWork exchange{.bytes = 6e6, .bound = Bound::kOther};
@@ -37,14 +37,14 @@ OpTimes two_steps() {
 TEST(ProfileTable, HasRatesAndPerCentOfTheCeiling) {
   const Ceilings ceilings{.gemm_flops = {{DType::kBF16, 1e12}}, .memory_bytes = 4e9};
   const std::string text = to_text(two_steps(), ceilings);
-  // 2 GFLOP in 4 ms are 500 GFLOP/s, half of the peak; 3 MB in 1 ms are 3 GB/s, three quarters of the memory's.
+  // 2 GFLOP in 4 ms are 500 GFLOP/s, half of the peak. 3 MB in 1 ms are 3 GB/s, 75 % of the memory's.
   EXPECT_THAT(text, ContainsRegex("forward +gemm bf16 +1\\.0 +4\\.000 +40\\.0 +500\\.0 +0\\.25 +50\\.0\n"));
   EXPECT_THAT(text, ContainsRegex("forward +add +1\\.0 +1\\.000 +10\\.0 +3\\.00 +75\\.0\n"));
-  // Neither has a ceiling, and a collective's rate is that of all its time.
+  // Neither has a ceiling. A collective's rate covers all of its time.
   EXPECT_THAT(text, ContainsRegex("forward +all_to_all +1\\.0 +3\\.000 +30\\.0\n"));
   EXPECT_THAT(text, HasSubstr("all_to_all in all phases: 3.000 ms a step, 6.000 MB sent, 2.000 GB/s\n"));
   EXPECT_THAT(text, ContainsRegex("forward +\\(no operation\\) +2\\.000 +20\\.0\n"));
-  // What runs beside the step has no share in it.
+  // Work beside the step takes no share of it.
   EXPECT_THAT(text, ContainsRegex("forward +beside: copy +1\\.0 +5\\.000 +1\\.00 +25\\.0\n"));
   EXPECT_THAT(text, ::testing::EndsWith("ceilings: GEMM bf16 1000.0 GFLOP/s, memory 4.00 GB/s"));
 }
@@ -55,7 +55,7 @@ TEST(ProfileTable, WithoutCeilingsHasRatesAlone) {
   EXPECT_THAT(text, HasSubstr("memory not measured"));
 }
 
-// The roofline: what moves more than the memory can bring in the time of its products is bound by the memory.
+// The roofline: an operation is bound by memory if moving its bytes takes longer than its products.
 TEST(ProfileTable, TheCeilingIsTheTighterOfTwo) {
   const Ceilings ceilings{.gemm_flops = {{DType::kBF16, 100.0}}, .memory_bytes = 10.0};
   EXPECT_EQ(ceilings.least_seconds({.flops = 200.0, .bytes = 5.0, .dtype = DType::kBF16}), 2.0);

@@ -1,4 +1,4 @@
-// Every call arrives at the backend behind, as it was made, and is recorded under its name.
+// Every call reaches the wrapped backend unchanged and is recorded under its name.
 #include "core/backend/profiling_backend.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace mantissa {
 namespace {
 
-// Writes down which call came, and the address of its arguments.
+// Records each call and the address of its arguments.
 class NotingBackend final : public ForwardsAllKernels<NotingBackend> {
  public:
   struct Call {
@@ -123,7 +123,7 @@ TEST_F(ProfilingBackendTest, RecordsNameAndWorkInAStep) {
     EXPECT_EQ(last_.name, "add");
     backend_.fill(x, 0.0f, *stream_);
   }
-  backend_.fill(x, 0.0f, *stream_);  // not in a step
+  backend_.fill(x, 0.0f, *stream_);  // outside of a step
   const auto rows = profiler_.finish().rows();
   ASSERT_EQ(rows.size(), 3u);
   for (const OpTime& row : rows) {

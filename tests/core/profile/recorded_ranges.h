@@ -1,4 +1,4 @@
-// RecordedRanges: installs itself as the sink of ranges for its life time and writes down what comes.
+// RecordedRanges: installs itself as a sink of ranges for its lifetime and records them.
 #pragma once
 
 #include <mutex>
@@ -21,7 +21,7 @@ class RecordedRanges final : public RangeSink {
 
   // "begin phase forward", "begin op gemm", "end op gemm", ...
   const std::vector<std::string>& events() const { return events_; }
-  // Those of the phases alone.
+  // Only the events of phases.
   std::vector<std::string> phases() const {
     std::vector<std::string> found;
     for (const std::string& event : events_) {

@@ -1,4 +1,4 @@
-// Streams and timers that run by a script: the device does nothing but what advance() says.
+// Streams and timers that follow a script: time passes only in advance().
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@ namespace mantissa::testing {
 
 class ScriptedStream final : public Stream {
  public:
-  // The stream works for so long.
+  // The stream is busy for this long.
   void advance(double ms) { now_ms += ms; }
 
   std::unique_ptr<Event> record() override { return std::make_unique<Moment>(now_ms); }
@@ -47,7 +47,7 @@ inline std::unique_ptr<StreamTimer> scripted_timer(Stream& stream) {
   return std::make_unique<ScriptedTimer>(dynamic_cast<ScriptedStream&>(stream));
 }
 
-// An operation of `ms` on a stream.
+// Runs an operation of `ms` on a stream.
 inline void run_op(StepProfiler& profiler, const char* name, const KernelWork& work, ScriptedStream& stream, double ms,
                    SpanKind kind = SpanKind::kOp) {
   if (!profiler.recording()) return stream.advance(ms);

@@ -19,7 +19,7 @@ const KernelWork kProduct{.flops = 100.0, .bytes = 10.0, .dtype = DType::kBF16};
 
 ProfilerOptions without_warm_up() { return {.create_timer = scripted_timer, .warm_up_steps = 0}; }
 
-// 1 ms of nothing, forward with 2 ms of a product and 3 ms of nothing, 4 ms of nothing.
+// 1 ms idle; in forward, 2 ms of a product and 3 ms idle; 4 ms idle.
 void run_step(StepProfiler& profiler, ScriptedStream& stream) {
   const Range step(RangeKind::kPhase, "step");
   stream.advance(1.0);
@@ -44,7 +44,7 @@ TEST(StepProfiler, AddsUpOperationsAndTheTimeInNone) {
   profiler.attach(stream, StreamOrder::kInline);
   for (int step = 0; step < 5; ++step) {
     run_step(profiler, stream);
-    stream.advance(1000.0);  // between steps: nobody's
+    stream.advance(1000.0);  // time between steps belongs to none
   }
   const OpTimes& times = profiler.finish();
   EXPECT_EQ(times.steps(), 5);
@@ -88,7 +88,7 @@ TEST(StepProfiler, RecordsNothingBeforeItKnowsTheStreamOrOutsideOfSteps) {
   EXPECT_EQ(profiler.finish().steps(), 0);
 }
 
-// An operation within another, as where a collective copies: its time is its own.
+// An operation within another, for example a copy within a collective, keeps its own time.
 TEST(StepProfiler, NestedOperationsAreNotCountedTwice) {
   ScriptedStream stream;
   StepProfiler profiler(without_warm_up());
@@ -120,7 +120,7 @@ TEST(StepProfiler, ProductsOfDifferentDtypesStandApartAndPollsAddTimeWithoutCall
   }
   const OpTimes& times = profiler.finish();
   const auto rows = times.rows();
-  EXPECT_EQ(rows.size(), 6u);  // two products, the collective in two phases, and two phases' rest
+  EXPECT_EQ(rows.size(), 6u);  // two products, the collective in two phases, and the rest of two phases
   EXPECT_EQ(find(rows, "reduce", "all_to_all")->calls, 0);
   EXPECT_TRUE(find(rows, "step", "all_to_all")->polled);
   EXPECT_FALSE(find(rows, "step", "gemm")->polled);
@@ -131,7 +131,7 @@ TEST(StepProfiler, ProductsOfDifferentDtypesStandApartAndPollsAddTimeWithoutCall
   EXPECT_EQ(polled[0].work.bytes, 7.0);
 }
 
-// Streams that run beside each other have clocks of their own; a step's time is that of its own stream.
+// Concurrent streams have their own clocks. A step's time is that of its own stream.
 TEST(StepProfiler, OperationsOfOtherStreamsStandBesideTheStep) {
   ScriptedStream compute, other;
   StepProfiler profiler(without_warm_up());
@@ -152,7 +152,7 @@ TEST(StepProfiler, OperationsOfOtherStreamsStandBesideTheStep) {
   EXPECT_DOUBLE_EQ(find(rows, "step", "all_gather")->ms, 2 * 20.0);
   EXPECT_DOUBLE_EQ(find(rows, "step", "adamw")->ms, 2 * 5.0);
   EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 2 * 16.0);
-  // One time axis: both begin 1 ms into their step, which follow each other.
+  // One time axis: both begin 1 ms into their steps, which follow each other.
   ASSERT_EQ(profiler.traced().size(), 2u);
   for (int step = 0; step < 2; ++step) {
     for (const Span& span : profiler.traced()[static_cast<size_t>(step)].spans) {
@@ -169,7 +169,7 @@ TEST(StepProfiler, TracesAFewStepsOnly) {
   StepProfiler profiler(options);
   profiler.attach(stream, StreamOrder::kInline);
   for (int step = 0; step < 6; ++step) {
-    EXPECT_EQ(profiler.trace_complete(), step >= 4);  // read two steps later
+    EXPECT_EQ(profiler.trace_complete(), step >= 4);  // results are read two steps later
     run_step(profiler, stream);
   }
   EXPECT_EQ(profiler.finish().steps(), 6);
@@ -207,7 +207,7 @@ TEST(StepProfiler, AStepThatFailsIsForgotten) {
   EXPECT_DOUBLE_EQ(times.step_ms(), 20.0);
 }
 
-// A device that fails makes marks fail, in destructors as well.
+// A failed device makes marks throw, even in destructors.
 TEST(StepProfiler, ATimerThatFailsCostsNoMoreThanTheStep) {
   class FailingTimer final : public StreamTimer {
    public:
@@ -244,7 +244,7 @@ TEST(StepProfiler, ATimerThatFailsCostsNoMoreThanTheStep) {
   EXPECT_EQ(profiler.finish().steps(), 0);
 }
 
-// What an operation throws may be caught within the step, which then goes on.
+// A step may catch an operation's exception and go on.
 TEST(StepProfiler, AnOperationThatFailsIsOver) {
   ScriptedStream stream;
   StepProfiler profiler(without_warm_up());
@@ -264,7 +264,7 @@ TEST(StepProfiler, AnOperationThatFailsIsOver) {
   EXPECT_DOUBLE_EQ(find(rows, "step", "")->ms, 2.0);
 }
 
-// As a backend under NVIDIA's profilers does when it is made, after our profiler that it is made with.
+// A backend under NVIDIA's profilers adds such a sink when it is created, after our profiler.
 TEST(StepProfiler, LetsASinkBesideItThatCameBeforeTheStream) {
   ScriptedStream stream;
   auto profiler = std::make_unique<StepProfiler>(without_warm_up());

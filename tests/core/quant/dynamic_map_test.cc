@@ -1,4 +1,4 @@
-// Every code of the dynamic maps, against maps that are made another way.
+// Every code of the dynamic maps, against maps computed in another way.
 #include "core/quant/dynamic_map.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(DynamicMap, EveryCodeComesBack) {
   }
 }
 
-// Up to the roundings of a threshold, of a quotient and of the map: 2^-23 of the magnitudes.
+// Within the roundings of a threshold, of a quotient and of the map: 2^-23 of the magnitudes.
 TEST(DynamicMap, EncodesToTheNearestValue) {
   for (const auto& [map, sign] : kMaps) {
     const std::vector<float> thresholds = thresholds_of(map);

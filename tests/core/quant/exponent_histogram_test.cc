@@ -1,4 +1,4 @@
-// Losses told from a histogram against those counted by rounding each element.
+// Losses derived from a histogram against losses counted by rounding each element.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ using testing::TopExponent;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// The magnitude that an exact value is rounded to; Inf for what rounds to more than the maximum.
+// The magnitude that an exact value rounds to; Inf beyond the maximum.
 using Rounding = std::function<double(double)>;
 
 Rounding rounding_to(const FormatReference& reference) {
@@ -38,7 +38,7 @@ struct Target {
   Rounding round;
 };
 
-// Formats by their definitions. fp32 has too many numbers for a list: it is what the processor rounds a double to.
+// Formats by definition. fp32 has too many numbers for a list, so the processor rounds the double.
 std::vector<Target> targets() {
   static const FormatReference tf32({8, 10, 127}), bf16({8, 7, 127}), fp16({5, 10, 15}),
       e4m3({4, 3, 7, TopExponent::kNumbersAndOneNan}), e5m2({5, 2, 15}), e2m1({2, 1, 1, TopExponent::kNumbers});
@@ -74,7 +74,7 @@ FormatLosses counted(const std::vector<float>& values, const Target& target, int
   return losses;
 }
 
-// Every exponent that fp32 has, with the fractions at and around every place where some format's rounding changes.
+// Every fp32 exponent, with the fractions at and around every point where some format's rounding changes.
 std::vector<float> boundary_values() {
   std::vector<uint32_t> fractions;
   for (int bits = 0; bits <= 23; ++bits) {
@@ -123,7 +123,7 @@ TEST(FormatLosses, AreThoseOfRoundingRandomBitPatternsAtEveryScale) {
   }
 }
 
-// Independent of the reference: what the library's own conversion makes of the values.
+// Compares with the library's own conversion instead of the reference.
 TEST(FormatLosses, AreThoseOfTheLibrarysConversion) {
   const std::vector<float> values = boundary_values();
   const ExponentHistogram histogram = histogram_of(values);
@@ -136,7 +136,7 @@ TEST(FormatLosses, AreThoseOfTheLibrarysConversion) {
       expected.zeros += value == 0.0f;
       expected.underflowed += value != 0.0f && rounded == 0.0;
       expected.subnormal += rounded > 0.0 && rounded < info(format).min_normal;
-      // e2m1 has nothing to show an overflow with: 7 is half-way from its maximum to the number that would follow.
+      // e2m1 cannot represent an overflow. 7 is half-way from its maximum to the next number in sequence.
       expected.overflowed += is_finite && (format == Format::kE2M1 ? std::fabs(value) >= 7 : !std::isfinite(rounded));
     }
     EXPECT_EQ(format_losses(histogram, format, 0), expected) << info(format).name;
@@ -178,7 +178,7 @@ TEST(MagnitudePercentile, HoldsTheElementOfNearestRank) {
   EXPECT_EQ(magnitude_percentile(histogram, 100.0).at_most, magnitudes.back());
 }
 
-// In doubles 99.9 / 100 * 1000 is above 999, and so are others.
+// In doubles 99.9 / 100 * 1000 exceeds 999, and there are other such cases.
 TEST(MagnitudePercentile, CountsRanksOfDecimalPercentilesExactly) {
   for (const int64_t elements : {int64_t{1000}, int64_t{2000}, int64_t{10'000}, int64_t{1'000'000'000}}) {
     for (int64_t thousandths = 1; thousandths <= 100'000; thousandths += 7) {
@@ -206,7 +206,7 @@ TEST(MagnitudePercentile, PutsWhatIsNotFiniteAboveAllNumbers) {
   }
 }
 
-// Gradients of magnitudes over more binades than fp16 has, so that every scale loses something at one end or the other.
+// Gradients over more binades than fp16 has, so that every scale loses something at one end or the other.
 std::vector<float> wide_gradients(uint64_t seed, float binades, float median) {
   std::vector<float> values = testing::normal_values(5000, seed), exponents = testing::normal_values(5000, seed + 1);
   for (size_t i = 0; i < values.size(); ++i) values[i] *= median * std::exp2(exponents[i] * binades);
@@ -215,7 +215,7 @@ std::vector<float> wide_gradients(uint64_t seed, float binades, float median) {
 
 constexpr int kLeastScale = -126, kLargestScale = 127;
 
-// Of every scale, in ascending order.
+// Losses at every scale, in ascending order.
 std::vector<FormatLosses> losses_by_scale(const std::vector<float>& values, const Target& target) {
   std::vector<FormatLosses> losses;
   for (int exponent = kLeastScale; exponent <= kLargestScale; ++exponent) {
@@ -224,8 +224,8 @@ std::vector<FormatLosses> losses_by_scale(const std::vector<float>& values, cons
   return losses;
 }
 
-// The exponent of the scale that takes the fewest elements out of the normal numbers, the largest of several, of all
-// scales that overflow no more than is allowed.
+// Among all scales whose overflow is within the allowed share, the exponent of the one with the fewest elements below
+// the normal range; the largest such exponent.
 int best_exponent(const std::vector<FormatLosses>& by_scale, double percentile) {
   size_t best = 0;
   int64_t fewest = std::numeric_limits<int64_t>::max();
@@ -320,8 +320,8 @@ TEST(HistogramCode, RefusesWhatIsNoCode) {
   auto longer = code;
   longer.push_back(std::byte{0});
   longer.push_back(std::byte{1});
-  EXPECT_THROW(decode_histogram(longer), DataError) << "a bin behind the last";
-  EXPECT_THROW(decode_histogram(std::vector<std::byte>(30, std::byte{0xff})), DataError) << "a number without an end";
+  EXPECT_THROW(decode_histogram(longer), DataError) << "a bin after the last";
+  EXPECT_THROW(decode_histogram(std::vector<std::byte>(30, std::byte{0xff})), DataError) << "an unterminated number";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Rounding of values by arithmetic against a search in the list of the format's values.
+// Rounding of values by arithmetic against a search in the format's list of values.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -66,7 +66,7 @@ TEST_P(NarrowRoundingTest, DistancesAreThoseOfNeighbours) {
   }
 }
 
-// Between all neighbours: the words that round up are those below the fraction, and all others round down.
+// Between any two neighbours, words below the fraction round up and all others round down.
 TEST_P(NarrowRoundingTest, RoundsStochasticallyWithTheRightProbability) {
   for (uint32_t code = 0; code + 1 < reference_.finite_count(); ++code) {
     const double low = reference_.value(code), high = reference_.value(code + 1);
@@ -106,7 +106,7 @@ TEST_P(NarrowRoundingTest, LeavesNothingToChanceWhereNothingIsRounded) {
 INSTANTIATE_TEST_SUITE_P(Formats, NarrowRoundingTest, ::testing::Values(Format::kE4M3, Format::kE5M2, Format::kE2M1),
                          [](const auto& test) { return std::string(mantissa::info(test.param).name); });
 
-// --- Codes of values, and values of codes of a tensor with a scale.
+// --- Encoding values, and decoding codes of a tensor with a scale.
 
 class NarrowCodesTest : public ::testing::TestWithParam<Format> {
  protected:
@@ -127,7 +127,7 @@ TEST_P(NarrowCodesTest, AreThoseOfTheFormat) {
   }
 }
 
-// A scale's significand: the smallest, the largest, those next to them, and random ones.
+// Significands of scales: the smallest, the largest, their neighbours, and random ones.
 std::vector<float> significands() {
   std::vector<float> values = {1.0f, 0x1.000002p0f, 0x1.fffffcp0f, 0x1.fffffep0f, 0x1.8p0f, 0x1.555556p0f};
   for (uint32_t block = 0; block < 10; ++block) {
@@ -152,8 +152,8 @@ void expect_codes_again(const NarrowFormat& format, float scale) {
   }
 }
 
-// What a rank stores of another one's weight rounds to what it was made of: all codes, the subnormal numbers, the
-// maximum and both zeros among them, with scales of every binade.
+// A rank stores another rank's decoded weight. It must round to the same codes again: all codes, including subnormals,
+// the maximum and both zeros, with scales of every binade.
 TEST_P(NarrowCodesTest, RoundToThemselvesFromWhatIsStoredOfThem) {
   for (int exponent = -kCodeScaleExponent; exponent <= kCodeScaleExponent; ++exponent) {
     for (const float significand : significands()) {
@@ -166,7 +166,7 @@ TEST_P(NarrowCodesTest, RoundToThemselvesFromWhatIsStoredOfThem) {
   }
 }
 
-// The bound is needed: with scales not far beyond it, quotients of the smallest numbers are lost.
+// The bound on scales is needed: not far beyond it, quotients of the smallest numbers are lost.
 TEST_P(NarrowCodesTest, NeedTheBoundOfScales) {
   const float scale = power_of_two(126);
   const float stored = to_float(from_float<BFloat16>(unscaled_value_of(format_, 1, scale)));

@@ -78,7 +78,7 @@ std::vector<std::optional<uint8_t>> code_reference(const std::vector<float>& src
     if (std::isnan(value) || (std::isinf(value) && format == Format::kE4M3)) {
       codes.emplace_back();
     } else if (std::isinf(value)) {
-      codes.emplace_back(sign | list.finite_count());  // behind the largest number
+      codes.emplace_back(sign | list.finite_count());  // after the largest number
     } else {
       codes.emplace_back(sign | std::min(list.nearest(value), list.finite_count() - 1));
     }
@@ -88,7 +88,7 @@ std::vector<std::optional<uint8_t>> code_reference(const std::vector<float>& src
 
 ScaleOrder scale_order_reference(BlockScaleLayout layout, int64_t rows, int64_t columns) {
   ScaleOrder order{.place = std::vector<int64_t>(static_cast<size_t>(rows * columns), -1)};
-  // The next element is the scale of rows [row, row + height) and columns [column, column + width), if there are such.
+  // Appends the scale of rows [row, row + height) and columns [column, column + width), if there are such.
   const auto next = [&](int64_t row, int64_t height, int64_t column, int64_t width) {
     for (int64_t r = row; r < std::min(rows, row + height); ++r) {
       for (int64_t c = column; c < std::min(columns, column + width); ++c) {

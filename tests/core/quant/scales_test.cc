@@ -1,4 +1,4 @@
-// Scales against their definitions, found by search in double.
+// Scales against their definitions, by search in double.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -21,8 +21,7 @@ constexpr float kMaxima[] = {448.0f, 57344.0f, 6.0f};
 
 uint32_t bits(float value) { return std::bit_cast<uint32_t>(value); }
 
-// Magnitudes of all binades: each maximum times each power of two with both fp32 neighbours, the extremes, and random
-// ones.
+// Magnitudes of all binades: each maximum times each power of two with both fp32 neighbours, extremes, random ones.
 std::vector<float> magnitudes() {
   std::vector<float> values{std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min(),
                             std::nextafterf(std::numeric_limits<float>::min(), 0.0f),
@@ -131,7 +130,7 @@ TEST(Scales, TwoLevels) {
   EXPECT_TRUE(std::isnan(two_level_block_scale(bits(std::nanf("")), 1.0f)));
 }
 
-// Whatever the recipe, what multiplies after undoes what multiplies before.
+// For every recipe, the factor after a product undoes the factor before it.
 TEST(Scales, FactorsOfABlockAreInverse) {
   constexpr TensorFormat kFormats[] = {{Format::kE4M3, Scaling::kBlock},
                                        {Format::kE5M2, Scaling::kBlock},
@@ -154,9 +153,9 @@ TEST(Scales, FactorsOfABlockAreInverse) {
   EXPECT_EQ(full.before, 128.0f / 448.0f);
 }
 
-// --- The state of delayed scaling against one that is written out with a list of amaxes.
+// --- The state of delayed scaling against one with an explicit list of amaxes.
 
-// Keeps the amaxes themselves, the newest first.
+// Keeps the amaxes themselves, newest first.
 class WrittenOut {
  public:
   WrittenOut(DelayedScalingOptions options, float max) : options_(options), max_(max) {}

@@ -24,7 +24,7 @@ TEST(TensorFormat, RefusesFormatsThatARecipeDoesNotHave) {
   EXPECT_EQ(refusal({Format::kE4M3, Scaling::kTwoLevel}), "nvfp4 scaling is for e2m1, got e4m3");
 }
 
-// --- Where scales lie, against the order in which the layouts store them, and numbers of the documentation's rules.
+// --- Positions of scales, against the layouts' storage order and numbers from the documentation's rules.
 
 using Layout = BlockScaleLayout;
 
@@ -50,7 +50,7 @@ TEST(BlockScaleLayout, IsTheOrderOfItsElements) {
 }
 
 TEST(BlockScaleLayout, HasTheNumbersOfItsRules) {
-  // One after another down the rows, 16 x 640 being 16 rows of 5 blocks.
+  // Block after block down the rows: 16 x 640 are 16 rows of 5 blocks.
   EXPECT_EQ(block_scale_count(Layout::kRowBlocks128, 16, 640), 16 * 5);
   EXPECT_EQ(block_scale_index(Layout::kRowBlocks128, 16, 640, 3, 0), 3);
   EXPECT_EQ(block_scale_index(Layout::kRowBlocks128, 16, 640, 3, 4), 4 * 16 + 3);
@@ -58,7 +58,7 @@ TEST(BlockScaleLayout, HasTheNumbersOfItsRules) {
   EXPECT_EQ(block_scale_count(Layout::kSquareBlocks128, 384, 640), 3 * 8);
   EXPECT_EQ(block_scale_index(Layout::kSquareBlocks128, 384, 640, 127, 4), 4);
   EXPECT_EQ(block_scale_index(Layout::kSquareBlocks128, 384, 640, 128, 0), 8);
-  // 128 x 4 scales in 512 bytes, of which row 33's are behind row 1's.
+  // 128 x 4 scales in 512 bytes, in which row 33's follow row 1's.
   EXPECT_EQ(block_scale_count(Layout::kMicroTiles, 130, 160), 2 * 2 * 512);
   EXPECT_EQ(block_scale_index(Layout::kMicroTiles, 130, 160, 1, 3), 16 + 3);
   EXPECT_EQ(block_scale_index(Layout::kMicroTiles, 130, 160, 33, 0), 16 + 4);

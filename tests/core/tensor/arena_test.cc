@@ -108,7 +108,7 @@ TEST(ArenaTest, TakesTheHoleThatFitsBest) {
   EXPECT_EQ(take(arena, 2).raw(), small_hole);
 }
 
-// What was learnt from a walk in a huge region holds in one that is just large enough.
+// Placements found with a huge region also hold in one of the minimum size.
 TEST(ArenaTest, PlacesDoNotDependOnHowLargeTheRegionIs) {
   const auto places = [](size_t bytes) {
     const auto region = host_storage(bytes);
@@ -131,7 +131,7 @@ TEST(ArenaTest, PlacesDoNotDependOnHowLargeTheRegionIs) {
   EXPECT_EQ(places(roomy.second), roomy);
 }
 
-// Neighbouring holes become one, in whatever order their blocks return.
+// Neighbouring holes merge, in whatever order their blocks return.
 TEST(ArenaTest, MergesNeighbouringHoles) {
   const std::vector<std::vector<size_t>> orders = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   for (const auto& order : orders) {
@@ -165,7 +165,7 @@ TEST(ArenaTest, FragmentationIsNotHidden) {
   Arena arena(host_storage(4 * 64));
   Tensor a = take(arena, 1);
   const Tensor wall = take(arena, 1);
-  a = Tensor();  // three blocks are free, but no three in a row
+  a = Tensor();  // three blocks are free, but not adjacent
   EXPECT_NO_THROW(take(arena, 2));
   EXPECT_THROW(take(arena, 3), Error);
 }

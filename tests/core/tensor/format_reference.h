@@ -1,5 +1,5 @@
-// Reference for conversions to narrow floating formats, built from the definition and by search only: it shares no bit
-// manipulation with the code under test.
+// Reference for conversions to narrow floating formats, by definition and search only. It shares no bit manipulation
+// with the code under test.
 //
 // A format with e exponent bits, m mantissa bits and bias b has, for field E and mantissa M, the values
 //   2^(1-b) * (M / 2^m)         for E = 0
@@ -17,9 +17,9 @@
 
 namespace mantissa::testing {
 
-// What the codes of the largest exponent are.
+// The meaning of codes with the largest exponent.
 enum class TopExponent : uint8_t {
-  kInfinityAndNans,   // as in IEEE 754
+  kInfinityAndNans,   // as IEEE 754
   kNumbersAndOneNan,  // the last mantissa is NaN (e4m3)
   kNumbers,           // (e2m1)
 };
@@ -47,7 +47,7 @@ class FormatReference {
       }
     }
     finite_count_ = static_cast<uint32_t>(values_.size());
-    // The number that would follow the maximum: a value is out of range when it rounds to this one.
+    // The number that would follow the maximum: a value that rounds to it is out of range.
     values_.push_back(values_.back() + (values_.back() - values_[values_.size() - 2]));
   }
 
@@ -56,10 +56,10 @@ class FormatReference {
   uint32_t finite_count() const { return finite_count_; }  // codes 0 .. finite_count - 1 are the values >= 0
   double value(uint32_t code) const { return values_[code]; }
   double max() const { return values_[finite_count_ - 1]; }
-  // Half-way between the values of code and code + 1; of the last one, half-way to the number that would follow.
+  // Half-way between the values of code and code + 1. For the last code, half-way to the number that would follow.
   double midpoint(uint32_t code) const { return (values_[code] + values_[code + 1]) / 2; }
 
-  // Nearest value, ties to the even code. finite_count() stands for "out of range". `value` is not NaN.
+  // Nearest value, ties to the even code. finite_count() means "out of range". `value` must not be NaN.
   uint32_t nearest(double value) const {
     const double magnitude = std::fabs(value);
     const auto above = std::lower_bound(values_.begin(), values_.end(), magnitude);
@@ -78,9 +78,8 @@ class FormatReference {
   uint32_t finite_count_ = 0;
 };
 
-// Calls check(float) for every value >= 0 of the format, every midpoint between neighbours, the fp32 values on both
-// sides of each, the same with a minus sign, and the extremes of fp32. All of them are exact in fp32 for formats of at
-// most 22 mantissa bits.
+// Calls check(float) for every value >= 0 of the format, every midpoint between neighbours, the fp32 neighbours of
+// each, their negatives, and the extremes of fp32. All are exact in fp32 for formats of at most 22 mantissa bits.
 template <typename Check>
 void for_each_boundary(const FormatReference& reference, Check&& check) {
   const float infinity = std::numeric_limits<float>::infinity();
@@ -103,7 +102,7 @@ void for_each_boundary(const FormatReference& reference, Check&& check) {
   both_signs(infinity);
 }
 
-// Of a 16-bit storage type.
+// The definition of a 16-bit storage type.
 template <typename T>
 FormatDefinition definition_of();
 template <>

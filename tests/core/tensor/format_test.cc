@@ -19,7 +19,7 @@ using testing::TopExponent;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Restated here, not read from info(): the table under test must not define its own test.
+// Repeated here instead of read from info(): the table under test must not define its own test.
 FormatDefinition definition(Format format) {
   switch (format) {
     case Format::kF32:
@@ -40,7 +40,7 @@ FormatDefinition definition(Format format) {
   return {};
 }
 
-// The formats whose codes can all be visited: every one but fp32.
+// The formats with few enough codes to visit all: every one but fp32.
 class NarrowFormatTest : public ::testing::TestWithParam<Format> {
  protected:
   Format format() const { return GetParam(); }
@@ -49,7 +49,7 @@ class NarrowFormatTest : public ::testing::TestWithParam<Format> {
 
 uint32_t expected_code(const FormatReference& reference, TopExponent top, float value, Saturation saturation) {
   uint32_t code = reference.nearest(value);
-  // The code behind the maximum's is Inf, or e4m3's NaN.
+  // The code after the maximum's is Inf, or e4m3's NaN.
   const bool saturates = saturation == Saturation::kYes || top == TopExponent::kNumbers;
   if (saturates && code == reference.finite_count()) --code;
   return std::signbit(value) ? code | reference.sign_bit() : code;
@@ -114,7 +114,7 @@ TEST_P(NarrowFormatTest, EncodesRandomBitPatterns) {
 }
 
 TEST_P(NarrowFormatTest, NanStaysNanWhateverItsPayloadWhereTheFormatHasOne) {
-  // Payloads whose bits all lie below the mantissa kept, above it, or both; quiet and signalling.
+  // Payloads with bits only below the kept mantissa, only above it, or both; quiet and signalling.
   for (const uint32_t payload : {0x1u, 0x1fffu, 0x2000u, 0x3fffffu, 0x400000u, 0x400001u, 0x7fffffu}) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
       for (const Saturation saturation : {Saturation::kNo, Saturation::kYes}) {
@@ -178,13 +178,13 @@ TEST(FormatTest, Fp32IsTheIdentity) {
 }
 
 TEST(FormatTest, OverflowOfTheEightBitFormats) {
-  // e4m3: 464 lies half-way between 448 and the 480 that would follow; the tie goes to 448, the even code.
+  // e4m3: 464 lies half-way between 448 and 480, the next number in sequence. The tie goes to 448, the even code.
   EXPECT_EQ(quantize(Format::kE4M3, 464.0f, Saturation::kNo), 448.0f);
   EXPECT_TRUE(std::isnan(quantize(Format::kE4M3, std::nextafterf(464.0f, kInfinity), Saturation::kNo)));
   EXPECT_TRUE(std::isnan(quantize(Format::kE4M3, -kInfinity, Saturation::kNo)));
   EXPECT_EQ(quantize(Format::kE4M3, 1e30f, Saturation::kYes), 448.0f);
   EXPECT_EQ(quantize(Format::kE4M3, -kInfinity, Saturation::kYes), -448.0f);
-  // e5m2: 61440 lies half-way between 57344 and 65536; the maximum's code is odd, so the tie goes to Inf.
+  // e5m2: 61440 lies half-way between 57344 and 65536. The maximum's code is odd, so the tie goes to Inf.
   EXPECT_EQ(quantize(Format::kE5M2, std::nextafterf(61440.0f, 0.0f), Saturation::kNo), 57344.0f);
   EXPECT_EQ(quantize(Format::kE5M2, 61440.0f, Saturation::kNo), kInfinity);
   EXPECT_EQ(quantize(Format::kE5M2, -61440.0f, Saturation::kYes), -57344.0f);

@@ -72,7 +72,7 @@ TYPED_TEST(HalfTest, RoundsRandomBitPatterns) {
   }
 }
 
-// A payload that lies wholly in the bits cut off must not leave Inf behind.
+// A payload entirely in the dropped bits must not give Inf.
 TYPED_TEST(HalfTest, NanStaysNanWhateverItsPayload) {
   for (const uint32_t payload : {0x1u, 0x1fffu, 0x2000u, 0xffffu, 0x10000u, 0x3fffffu, 0x400000u, 0x7fffffu}) {
     for (const uint32_t sign : {0u, 0x80000000u}) {
@@ -102,18 +102,18 @@ constexpr uint32_t kWords[] = {0, 1, 0x7fffffffu, 0x80000000u, 0xffffffffu};
 template <typename T>
 class StochasticRoundingTest : public ::testing::Test {
  protected:
-  // How many of 65536 words, one for each upper half, take the value to the code above `low`; -1 if to any other.
+  // How many of 65536 words, one for each upper half, round up to the code above `low`; -1 on any other code.
   int64_t rounded_up(float value, uint32_t low) const {
     int64_t up = 0;
     for (uint32_t upper = 0; upper < 65536; ++upper) {
-      const uint32_t word = upper << 16 | (upper * 40503u & 0xffffu);  // the lower half is to have no say
+      const uint32_t word = upper << 16 | (upper * 40503u & 0xffffu);  // the lower half must not matter
       const uint32_t code = round_stochastically<T>(value, word).bits & 0x7fffu;
       if (code != low && code != low + 1) return -1;
       up += code == low + 1;
     }
     return up;
   }
-  // Of a value between the codes low and low + 1.
+  // The fraction of the way from code low to low + 1.
   double fraction(float value, uint32_t low) const {
     const double begin = reference_.value(low), end = reference_.value(low + 1);
     return (static_cast<double>(value) - begin) / (end - begin);
@@ -132,8 +132,8 @@ TYPED_TEST(StochasticRoundingTest, WhatIsRepresentableStaysAsItIs) {
   }
 }
 
-// Over all upper halves of a word the number of those that round up is the exact distance: there is no bias at all.
-// Fractions are multiples of 2^-16, or of what fp32 has there; codes are those at both ends and a sample between them.
+// Over all upper halves of a word, the number of words that round up equals the exact distance: no bias at all.
+// Fractions are multiples of 2^-16 or of fp32's spacing. Codes are those at both ends and a sample between.
 TYPED_TEST(StochasticRoundingTest, RoundsUpWithTheProbabilityOfTheDistance) {
   const auto& reference = this->reference_;
   const uint32_t last = reference.finite_count() - 1;
@@ -168,7 +168,7 @@ TYPED_TEST(StochasticRoundingTest, OverflowsToInfinity) {
   const uint32_t last = reference.finite_count() - 1;
   const auto largest = static_cast<float>(reference.max());
   const double halfway = reference.midpoint(last);
-  EXPECT_EQ(this->rounded_up(static_cast<float>(halfway), last), 32768);  // one of two to Inf
+  EXPECT_EQ(this->rounded_up(static_cast<float>(halfway), last), 32768);  // one in two goes to Inf
   for (const uint32_t word : kWords) {
     EXPECT_EQ(to_float(round_stochastically<TypeParam>(largest, word)), largest);
     EXPECT_EQ(to_float(round_stochastically<TypeParam>(kInfinity, word)), kInfinity);
@@ -180,7 +180,7 @@ TYPED_TEST(StochasticRoundingTest, OverflowsToInfinity) {
   }
 }
 
-// 31 bits decide among the subnormals of fp16: the word whose first 31 bits are j - 1 is the last that rounds up.
+// 31 bits decide among fp16's subnormals: the word whose first 31 bits are j - 1 is the last that rounds up.
 TEST(StochasticRounding, Fp16SubnormalsAreExactDownTo32PowersOfTwo) {
   const auto rounds_up = [](float value, uint32_t bits31) {
     const uint16_t either[] = {round_stochastically<Float16>(value, bits31 << 1).bits,
@@ -199,8 +199,8 @@ TEST(StochasticRounding, Fp16SubnormalsAreExactDownTo32PowersOfTwo) {
   }
 }
 
-// By Philox's words: the mean of n draws of a value at fraction f has the standard deviation gap * sqrt(f (1 - f) / n),
-// of which five are exceeded once in 1.7 million times.
+// With Philox's words: the mean of n draws of a value at fraction f has the standard deviation gap * sqrt(f (1 - f) /
+// n). Five of them are exceeded once in 1.7 million times.
 TYPED_TEST(StochasticRoundingTest, TheMeanOverManyKeysIsTheValue) {
   constexpr int64_t kDraws = 1 << 16;
   for (const float value : {1.0f / 3.0f, -0.1f, 3.14159f, 1e-5f, -3e-6f, 2e-8f, 1000.3f}) {

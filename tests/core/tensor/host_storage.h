@@ -1,4 +1,4 @@
-// Storage on the heap for tests that need no backend.
+// Heap storage for tests that need no backend.
 #pragma once
 
 #include <memory>

@@ -55,7 +55,7 @@ TEST(TensorTest, ViewsAndSlicesAreChecked) {
   EXPECT_THROW(tensor.view(Shape{13}), ContractError);
   EXPECT_THROW(tensor.slice(-1, 2), ContractError);
   EXPECT_THROW(tensor.slice(0, -1), ContractError);
-  EXPECT_THROW(tensor.slice(11, 2), ContractError);  // fits the storage of 16, not the tensor of 12
+  EXPECT_THROW(tensor.slice(11, 2), ContractError);  // fits into the storage of 16, but not into the tensor of 12
   EXPECT_EQ(tensor.slice(12, 0).numel(), 0);
 }
 

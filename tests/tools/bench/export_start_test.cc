@@ -78,7 +78,7 @@ TEST(RandomBatches, DrawTokensWithAProbabilityOfOneByRank) {
   const std::vector<int32_t> tokens = tokens_of(1000, 2048);
   std::vector<double> counts(1000);
   for (const int32_t token : tokens) counts.at(static_cast<size_t>(token)) += 1.0;
-  // Token k falls to the draws u in [ln(k + 1), ln(k + 2)) / ln(1000).
+  // A draw u in [ln(k + 1), ln(k + 2)) / ln(1000) gives token k.
   for (const size_t k : {0u, 1u, 9u, 99u}) {
     const double expected =
         static_cast<double>(tokens.size()) * std::log1p(1.0 / static_cast<double>(k + 1)) / std::log(1000.0);

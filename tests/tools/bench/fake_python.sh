@@ -1,6 +1,6 @@
 #!/bin/bash
-# A Python with a PyTorch 1.2.3 whose gpt2_torch.py runs at given speeds: 30, 33 and 40 ms in rounds (--steps 7); out of
-# memory at micro-batch 8. With NO_TORCH it has none, with NO_COMPILER torch.compile does not work.
+# A Python with a PyTorch 1.2.3 whose gpt2_torch.py runs at given speeds: 30, 33 and 40 ms in rounds (--steps 7). It is
+# out of memory at micro-batch 8. NO_TORCH removes PyTorch; NO_COMPILER makes torch.compile fail.
 set -euo pipefail
 if [[ "$1" == -c ]]; then
   [[ -z "${NO_TORCH:-}" ]] || exit 1

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What tools/bench/gpu reads of step, at given speeds: 100, 80 and 79.5 ms at micro-batches of 2, 4 and more; in rounds
-# (--steps 7) 10, 30 and 20 ms. With OUT_OF_MEMORY_AT memory ends at that micro-batch and above, and with BROKEN nothing
-# works; the probe (--steps 1) always does.
+# The output of step that tools/bench/gpu reads, at given speeds: 100, 80 and 79.5 ms at micro-batches of 2, 4 and more;
+# 10, 30 and 20 ms in rounds (--steps 7). From micro-batch OUT_OF_MEMORY_AT on, memory is exhausted. With BROKEN nothing
+# works except the probe (--steps 1).
 set -euo pipefail
 micro_batch='' steps='' phases=0 graph=no export_to='' products=no
 while [[ $# -gt 0 ]]; do

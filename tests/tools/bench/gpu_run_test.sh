@@ -23,7 +23,7 @@ expect_line table '- cuda: GPU 0 \(.*emulated.*'
 expect_line table "\| mantissa \| 4 \| $spread \| [0-9]+ \| $number \|  \| $number \|"
 expect_line table "\| mantissa, CUDA graph \| 4 \| $spread \| [0-9]+ \| $number \|  \| $number \|"
 expect_line table "\| mantissa \| $number \| $number \| $number \| $number \| $number \| $number \|"
-# A captured step is the same step.
+# A captured step has the same losses.
 eager=$(sed -nE 's/^- mantissa, losses[^:]*://p' "$TEST_TMPDIR/table")
 captured=$(sed -nE 's/^- mantissa, CUDA graph, losses[^:]*://p' "$TEST_TMPDIR/table")
 [[ -n "$eager" && "$eager" == "$captured" ]] || fail "losses '$eager' and in a CUDA graph '$captured'"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tools/bench/gpu with programs of given speeds, with too little memory, and without PyTorch, C compiler or GPU: gpu_test.sh STEP
+# tools/bench/gpu with programs of given speeds, too little memory, and no PyTorch, C compiler or GPU: gpu_test.sh STEP
 set -euo pipefail
 step=$1
 # shellcheck source=tests/tools/bench/make_pack.sh

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced by the tests of tools/bench/gpu: make_pack FOLDER PROGRAM makes a pack by hand, to be run in place of what --pack
-# makes, with another program in place of step.
+# For tests of tools/bench/gpu. make_pack FOLDER PROGRAM makes a pack like that of --pack, with PROGRAM in place of
+# step.
 
 fail() {
   echo "bench: $*" >&2
@@ -14,7 +14,7 @@ make_pack() {
   printf 'commit 0123456789ab\narchitectures sm_90a\n' >"$1/about"
 }
 
-# run_bench STATUS OPTION...: leaves the tables in $TEST_TMPDIR/table, what went to standard error in $TEST_TMPDIR/errors.
+# run_bench STATUS OPTION...: writes the tables to $TEST_TMPDIR/table and standard error to $TEST_TMPDIR/errors.
 run_bench() {
   local expected=$1 status=0
   shift
@@ -22,7 +22,7 @@ run_bench() {
   [[ $status == "$expected" ]] || fail "status $status, expected $expected, from: $* $(cat "$TEST_TMPDIR/table" "$TEST_TMPDIR/errors")"
 }
 
-# expect_line FILE PATTERN: one line of the file is it, as an extended regular expression.
+# expect_line FILE PATTERN: a line of the file matches this extended regular expression.
 expect_line() {
   [[ $(grep -cE "^$2\$" "$TEST_TMPDIR/$1") == 1 ]] || fail "not exactly one line '$2' in the $1: $(cat "$TEST_TMPDIR/$1" "$TEST_TMPDIR/errors")"
 }

@@ -1,4 +1,4 @@
-// An error in tools/bench/step ends the job: with the exit code of the error, on all ranks, told once.
+// An error in tools/bench/step ends the job on all ranks with the error's exit code and is reported once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ TEST(StepFailure, OfAllRanksIsToldOnce) {
   EXPECT_EQ(outcome.output.find(message, first + 1), std::string::npos) << outcome.output;
 }
 
-// Rank 0 waits for the other one to set up the training.
+// Rank 0 waits until the other one has set up the training.
 TEST(StepFailure, OfOneRankEndsTheOtherThatWaitsForIt) {
   const Outcome outcome = run_under_mpirun(1, step({}) + " : -np 1 " + step({"--export=/no_such_folder/start"}));
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;

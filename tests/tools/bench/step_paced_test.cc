@@ -1,4 +1,4 @@
-// tools/bench/step --paced: rounds as standard input orders them, alone and on several ranks.
+// tools/bench/step --paced: standard input triggers each round, on one and several ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// The program with these lines on its standard input; on several ranks rank 0 reads them.
+// Runs the program with these lines on its standard input. On several ranks, rank 0 reads them.
 std::string step(const std::string& orders) {
   const std::string path = fresh_folder("orders") + "/orders";
   write_file(path, orders);

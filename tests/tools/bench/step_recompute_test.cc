@@ -1,4 +1,4 @@
-// tools/bench/step --recompute all: a line for each setting, with less memory from line to line.
+// tools/bench/step --recompute all: one line for each setting, with less memory from line to line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ std::string step(std::vector<std::string> more) {
   return command_line("tools/bench/step", arguments);
 }
 
-// The number behind `label` in the line of a setting.
+// The number after `label` in the line of a setting.
 double value(const std::string& output, const std::string& setting, const std::string& label) {
   const size_t line = output.find("train.recompute=" + setting + ": ");
   const size_t at = output.find(label, line);

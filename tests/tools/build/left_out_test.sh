@@ -1,5 +1,5 @@
 #!/bin/bash
-# Counts of tools/build/left_out, in a workspace of its own: left_out_test.sh LEFT_OUT CUDA_BZL
+# Counts of tools/build/left_out, in a separate workspace: left_out_test.sh LEFT_OUT CUDA_BZL
 set -euo pipefail
 export HOME=$TEST_TMPDIR
 unset CUDA_HOME CUDA_PATH VIRTUAL_ENV
@@ -51,7 +51,7 @@ export PATH=$TEST_TMPDIR/bin:$PATH
 cd "$workspace"
 trap 'bazel shutdown' EXIT
 
-# expect TEXT ARGUMENT...: left_out prints exactly this.
+# expect TEXT ARGUMENT...: left_out must print exactly TEXT.
 expect() {
   local text=$1 said
   shift

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tools/lint in a small repository: each rule finds its violation, and only the rules that should fail the run do.
+# tools/lint in a small repository. Each rule finds its violation, and only the intended rules fail the run.
 set -euo pipefail
 lint=$PWD/tools/lint
 cd "$TEST_TMPDIR"
@@ -32,7 +32,7 @@ commit first
 printf 'int a;\n' >core/base/a.h
 commit second
 
-# A clean change: the old comment is a warning, and only counted.
+# A clean change. The old comment causes a warning, which is only counted.
 expect 0 --all
 has '^1 warning\(s\) of comment in unchanged files'
 has '^tools/lint: [0-9]+ files, 0 with clang-tidy: no errors$'
@@ -42,7 +42,7 @@ has '^core/base/old.h:1: comment: \(warning\) '
 expect 0
 has '^tools/lint: 1 files'
 
-# Each rule, in files that git does not know yet.
+# Each rule, in untracked files.
 printf '#include "core/ops/a.h"\n' >core/base/up.h
 printf '#include "comm/a.h"\n#include "core/ops/a.h"\n' >amp/beside.h
 printf '#include <cuda_runtime.h>\n#include <mpi.h>\n' >comm/vendor.h
@@ -62,7 +62,7 @@ has '^core/ops/long.h:401: file-size: \(warning\) 401 lines'
 has '^models/:1: folder-size: 41 files'
 has '^tools/lint: 47 files, 0 with clang-tidy: 7 error\(s\)$'
 
-# Only lines that a change touches are held to the comment rule.
+# The comment rule applies only to lines that a change touches.
 commit third
 printf 'int old_value;  // Whose\n' >>core/base/old.h
 expect 1

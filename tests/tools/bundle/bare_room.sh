@@ -1,15 +1,15 @@
 #!/bin/sh
-# Runs inside the bare room of bundle_test.sh, which has this shell and no other program: bare_room.sh BUNDLE RESULTS
+# Runs inside the bare room of bundle_test.sh, which contains only this shell: bare_room.sh BUNDLE RESULTS
 set -eu
 bundle=$1
-results=$2 # the beginning of the names of all folders and files that are written
+results=$2 # prefix of all written folders and files
 
 fail() {
   echo "bare_room: $*" >&2
   exit 1
 }
 
-# expect TEXT COMMAND...: the command succeeds and its output, which is shown if it does not, has TEXT.
+# expect TEXT COMMAND...: the command must succeed and print TEXT; otherwise shows its output.
 expect() {
   text=$1
   shift
@@ -21,7 +21,7 @@ $output" ;; esac
   echo "passed: $*"
 }
 
-train() { # train RUN LAUNCHER...: a tiny model, to the last step and its checkpoint
+train() { # train RUN LAUNCHER...: trains a tiny model to its last step and checkpoint
   run=$1
   shift
   set -- "$@" "$bundle/bin/mantissa" train "$bundle/configs/quickstart.yaml" data.train=/text "train.run_dir=$results-$run" \
@@ -51,7 +51,7 @@ train two "$bundle/bin/mpirun" -np 2 --oversubscribe
 ranks="1 ranks (mpi)"
 train alone "$bundle/bin/mpirun" -np 1
 
-# Libraries of a loaded environment module, of the same names and useless here, change nothing; nor does its OpenMPI.
+# Libraries of the same names from a loaded environment module, useless here, change nothing. Nor does its OpenMPI.
 for name in libmpi.so.40 libopen-rte.so.40 libopen-pal.so.40 libpmix.so.2 libdnnl.so.2 libstdc++.so.6 libgomp.so.1; do
   echo "not a library" >"/tmp/$name"
 done
@@ -60,9 +60,9 @@ ranks="2 ranks (mpi)"
 train module "$bundle/bin/mpirun" -np 2 --oversubscribe
 unset LD_LIBRARY_PATH OPAL_PREFIX OPAL_PKGLIBDIR
 
-# Two nodes: the remote shell gives the other side nothing of this environment, as ssh does. It splits its command line at
-# spaces, as ssh does too. A node has a folder for temporary files of its own: OpenMPI's daemons of one job on one machine make
-# the same folders and write the same file at the same time, and one in twenty starts fails.
+# Two nodes. Like ssh, the remote shell passes none of this environment on and splits its command line at spaces. Each
+# node has its own folder for temporary files: OpenMPI's daemons of one job on one machine create the same folders and
+# files at the same time, and otherwise one start in twenty fails.
 case $bundle in *" "*) exit 0 ;; esac
 variables="OPAL_PREFIX OPAL_LIBDIR OPAL_PKGLIBDIR OPAL_SYSCONFDIR OPAL_PKGDATADIR PMIX_PREFIX PMIX_LIBDIR PMIX_PKGLIBDIR
 PMIX_SYSCONFDIR UCX_MODULE_DIR HWLOC_PLUGINS_PATH OMPI_MCA_plm_rsh_agent LD_LIBRARY_PATH"
@@ -74,7 +74,7 @@ agent="$results-agent"
 } >"$agent"
 PATH=/bin
 export PATH
-# Between nodes OpenMPI does not use loopback unless told to, and the room has no other network.
+# OpenMPI does not use loopback between nodes by default, and the room has no other network.
 train nodes "$bundle/bin/mpirun" -np 2 --host nodea:1,nodeb:1 --mca plm_rsh_agent "/bin/sh $agent" \
   --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo
 for node in nodea nodeb; do

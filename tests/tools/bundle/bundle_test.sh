@@ -1,19 +1,19 @@
 #!/bin/bash
 # Makes a bundle and runs it in an otherwise empty root folder: bundle_test.sh BUNDLE_TOOL PROGRAM
 #
-# The folder has glibc, /bin/sh and the bundle: no /etc, no other program or library. bare_room.sh runs there as a user without
-# name or home, in namespaces of its own: loopback is the only network, and the mounts (/proc, /sys, /dev) are private and end
-# with it. This needs root or unprivileged user namespaces. If the kernel or a container provides neither, the test reports that
-# it was skipped.
+# The folder has only glibc, /bin/sh and the bundle: no /etc, no other program or library. bare_room.sh runs there as a
+# user without name or home, in private namespaces: loopback is the only network, and the mounts (/proc, /sys, /dev) end
+# with it. This needs root or unprivileged user namespaces. If the kernel or a container provides neither, the test is
+# skipped and says so.
 set -euo pipefail
-PATH+=:/usr/sbin:/sbin # Bazel leaves them out
+PATH+=:/usr/sbin:/sbin # Bazel's PATH lacks them
 
 fail() {
   echo "bundle_test: $*" >&2
   exit 1
 }
 
-if [[ "$1" == --room ]]; then  # within the namespaces: completes the room and enters it
+if [[ "$1" == --room ]]; then  # inside the namespaces: completes the room and enters it
   room=$2
   user=$3
   shift 3
@@ -26,7 +26,7 @@ if [[ "$1" == --room ]]; then  # within the namespaces: completes the room and e
     mount --bind "/dev/$device" "$room/dev/$device"
   done
   mkdir -m 1777 "$room/dev/shm"
-  if [[ "$user" == mapped ]]; then  # the only user that an unprivileged namespace has, by another number: not root
+  if [[ "$user" == mapped ]]; then  # the only user of an unprivileged namespace, under another number: not root
     exec env -i unshare --user --map-user=1000 --map-group=1000 --root="$room" --wd=/ /bin/sh /bare_room.sh "$@"
   fi
   exec env -i "$(command -v chroot)" --userspec="$user" "$room" /bin/sh /bare_room.sh "$@"
@@ -50,7 +50,7 @@ program=$2
 script=$(realpath "${BASH_SOURCE[0]}")
 room=$(mktemp -d /tmp/bundle_test.XXXXXX)
 remove_room() {
-  # The mounts were another namespace's. Should one be here all the same, removing would go through it to the machine's devices.
+  # The mounts belong to another namespace. If one is left here, removing the folder would reach the machine's devices.
   if grep -qF " $room/" /proc/self/mountinfo; then
     echo "bundle_test: something is mounted below $room: not removed" >&2
     return
@@ -63,9 +63,9 @@ chmod 755 "$room"
 mkdir -p "$room"/{bin,proc,sys,dev,tmp,opt,lib64,"moved to"}
 mkdir -m 1777 "$room/results"
 chmod 1777 "$room/tmp"
-mkdir -m 1777 "$room/tmp/"{nodea,nodeb} # the two nodes of bare_room.sh
+mkdir -m 1777 "$room/tmp/"{nodea,nodeb} # for the two nodes of bare_room.sh
 
-# glibc, at the same place as here, where its loader looks for it.
+# glibc, at the same path as here, where the loader looks for it.
 libraries=$(dirname "$(ldd "$program" | sed -nE 's/^\s*libc\.so\.6 => (\S+).*/\1/p')")
 mkdir -p "$room$libraries"
 for name in libc.so.6 libm.so.6 libmvec.so.1 libpthread.so.0 libdl.so.2 librt.so.1 libresolv.so.2 libutil.so.1; do

@@ -1,4 +1,4 @@
-// Damaged configurations: whatever the bytes, the answer is a Config or a ConfigError, never a crash.
+// Damaged configurations: any bytes give a Config or a ConfigError, never a crash.
 #include <gtest/gtest.h>
 
 #include "core/base/error.h"
@@ -61,7 +61,7 @@ TEST(ConfigFuzz, DamagedFilesAreReadOrRefused) {
       ASSERT_GT(std::string(error.what()).size(), 10u) << text;
     }
   }
-  // Both must happen, or the damage is not what was meant.
+  // Both must occur; otherwise the damage is not as intended.
   EXPECT_GT(refused, 100);
   EXPECT_GT(read, 10);
 }

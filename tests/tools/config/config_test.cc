@@ -88,7 +88,7 @@ TEST(Config, ScalerModeFollowsThePrecision) {
   EXPECT_EQ(mode({"scaler.mode=dynamic"}), ScalerMode::kDynamic);
 }
 
-// What is written is read again with other settings: a run's config.yaml, and the configuration in its checkpoints.
+// A run's config.yaml and the configuration in its checkpoints can be read again with other settings.
 TEST(Config, TheScalerModeFollowsThePrecisionAfterItWasWrittenToo) {
   const Config bf16 = minimal_config(), fp16 = minimal_config({"precision.compute=fp16"});
   EXPECT_THAT(to_yaml(bf16), HasSubstr("# scaler.mode: auto is none with this precision\n"));
@@ -100,7 +100,7 @@ TEST(Config, TheScalerModeFollowsThePrecisionAfterItWasWrittenToo) {
   EXPECT_EQ(parse_config(to_yaml(chosen), "run", {"precision.compute=fp16"}).scaler.scaler.mode, ScalerMode::kNone);
 }
 
-// Checkpoints of before `auto` was kept have what it came to.
+// Older checkpoints store the resolved mode instead of `auto`.
 TEST(Config, TheScalerModeIsComparedAsItIsResolved) {
   const Config bf16 = minimal_config(), fp16 = minimal_config({"precision.compute=fp16"});
   EXPECT_THAT(training_differences(minimal_config({"scaler.mode=none"}), bf16), IsEmpty());
@@ -190,7 +190,7 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
       ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
   EXPECT_THAT(training_differences(a, minimal_config({"data.validation_fraction=0.2", "train.steps=50"})),
               ElementsAre("data.validation_fraction: 0.05 -> 0.2", "train.steps: 1000 -> 50"));
-  // With no evaluation the tail of the training data is trained on.
+  // Without evaluation, training also uses the tail of its data.
   EXPECT_THAT(training_differences(a, minimal_config({"train.eval_interval=0"})),
               ElementsAre("train.eval_interval: 100 -> 0"));
   EXPECT_THAT(training_differences(a, minimal_config({"data.validation=[v.txt]"})),

@@ -1,4 +1,4 @@
-// The least that a configuration must say, for tests.
+// The smallest valid configuration, for tests.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace mantissa::testing {
 
-// Defaults, training data named, and these overrides.
+// Defaults with training data and these overrides.
 inline Config minimal_config(std::vector<std::string> overrides = {}) {
   return parse_config("data:\n  train: [a.txt]\n", "a.yaml", overrides);
 }

@@ -1,4 +1,4 @@
-// precision.adaptive: what the levels of its ladder are, and what is refused.
+// precision.adaptive: the levels of its ladder, and rejected settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST(PrecisionAdaptive, LevelsAreThePhasesOfTheRun) {
   EXPECT_EQ(top.precision.compute, DType::kF32);
   EXPECT_EQ(bottom.precision.recipe, parse_recipe("delayed"));
   EXPECT_EQ(bottom.precision.compute, DType::kBF16);
-  EXPECT_EQ(bottom.precision.weights, WorkingWeights::kFp32) << "what a level does not name it has from precision";
+  EXPECT_EQ(bottom.precision.weights, WorkingWeights::kFp32) << "a level takes omitted settings from precision";
   EXPECT_EQ(bottom.precision.delayed.margin, 2);
   EXPECT_FALSE(adapts(top));
   EXPECT_EQ(top.precision_adaptive.options, config.precision_adaptive.options);
@@ -83,7 +83,7 @@ TEST(PrecisionAdaptive, SignalsNeedWhatTheyAreMadeOf) {
   EXPECT_EQ(refusal({kLevels, "precision.adaptive.underflow_share=0.5", "probe.enabled=true"}), "accepted");
 }
 
-// Steps that nobody has looked at are not stable.
+// Steps without a check of every signal do not count as stable.
 TEST(PrecisionAdaptive, GoingDownWaitsForEverySignalToBeLookedAt) {
   const std::vector<std::string> watching = {kLevels, "precision.adaptive.stalled_evaluations=2",
                                              "train.eval_interval=70"};
@@ -97,7 +97,7 @@ TEST(PrecisionAdaptive, GoingDownWaitsForEverySignalToBeLookedAt) {
   EXPECT_EQ(with_stable(0), "accepted") << "it never goes down";
 }
 
-// Otherwise free to change, unless decisions rest on them.
+// These settings may change unless decisions depend on them.
 TEST(PrecisionAdaptive, WhatDecisionsRestOnShapesTheTraining) {
   const std::vector<std::string> watching = {kLevels, "precision.adaptive.stalled_evaluations=2",
                                              "precision.adaptive.underflow_share=0.5", "probe.enabled=true"};

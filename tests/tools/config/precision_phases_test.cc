@@ -1,4 +1,4 @@
-// precision.schedule: which precision which step has, and what is refused.
+// precision.schedule: the precision of each step, and rejected settings.
 #include "tools/config/precision_phases.h"
 
 #include <gmock/gmock.h>
@@ -78,7 +78,7 @@ TEST(PrecisionPhases, HaveTheLossScalerThatTheyNeed) {
   EXPECT_EQ(in_phase(config, 2).scaler.scaler.mode, ScalerMode::kNone);
 }
 
-// Settings that some phases have no use for stay in all of them.
+// Settings that some phases do not use stay in all phases.
 TEST(PrecisionPhases, KeepAllOtherSettings) {
   const Config config =
       configured("[{after_step: 7, weights: low}, {after_step: 9, weights: low, recipe: delayed}]",

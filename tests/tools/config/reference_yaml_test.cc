@@ -1,5 +1,5 @@
-// configs/reference.yaml says what the binding says: every key, with its default and a comment, and nothing else. The
-// other configurations that come with the program are valid.
+// configs/reference.yaml agrees with the binding: every key, with its default and a comment, and nothing else. The
+// other configurations shipped with the program are valid.
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr const char* kReference = "configs/reference.yaml";
 
-// Path to the place of the value, for everything in the file.
+// Maps each path in the file to its value.
 void collect(const ConfigNode& node, const std::string& path, std::map<std::string, const ConfigNode*>& out) {
   for (const ConfigMember& member : node.members) {
     const std::string child = join_config_path(path, member.key);
@@ -87,7 +87,7 @@ TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
     if (bracket == std::string::npos) continue;
     // "#   - match: …" or "#     op: any"; the format of a rule has no default.
     const std::string key = path.substr(bracket + 4);
-    // Phases and levels have the keys of precision: itself, which are documented there.
+    // Phases and levels have the same keys as precision:, where they are documented.
     const bool is_phase = path.starts_with("precision.schedule[0]") || path.starts_with("precision.adaptive.levels[0]");
     if (is_phase && settings.contains("precision." + key)) continue;
     const bool example = path == "precision.rules[0].match" || path == "precision.rules[0].format";
@@ -97,7 +97,7 @@ TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
   }
 }
 
-// Where it says that faults can be planted, such ops run.
+// Ops named as places to plant faults must exist.
 TEST(ReferenceYaml, ItsExamplesOfActivationsExist) {
   std::istringstream lines(testing::read_file(kReference));
   std::string line, path_line;

@@ -143,7 +143,7 @@ TEST(Validation, FormatsOfTheStateAreRead) {
   EXPECT_EQ(adamw.master, MasterWeights::kKahan);
 }
 
-// ---- Old names and forms. Checkpoints hold those of when they were written.
+// ---- Old names and forms, which older checkpoints hold.
 
 TEST(Validation, TheFirstMomentIsReadUnderItsOldName) {
   EXPECT_EQ(minimal_config({"optimizer.moment_dtype=bf16"}).optimizer.adamw.first_moment, MomentFormat::kBF16);
@@ -177,7 +177,7 @@ TEST(Validation, OldOverridesAreShownAsRules) {
   EXPECT_EQ(error_in_file("  layers: [{match: \"blocks.0.*\", dtype: fp32}]\n"),
             "a.yaml:3:3: precision.ops and precision.layers are now precision.rules, an ordered list in which the last "
             "match wins; write\n  rules:\n    - {match: \"blocks.0.*\", format: fp32}");
-  // In the order in which they used to win.
+  // In their former order of precedence.
   EXPECT_THAT(error_in_file("  fp32_products: tf32\n"
                             "  ops: {gelu: auto, linear: mxfp8}\n"
                             "  layers:\n"
@@ -221,7 +221,7 @@ TEST(Validation, CheckpointsMayHaveOldOverrides) {
   EXPECT_EQ(describe(c.precision.rules[0]), "{match: blocks.0, format: fp32}");
   EXPECT_EQ(describe(c.precision.rules[1]), "{op: linear, format: current}");
   EXPECT_TRUE(c.precision_schedule[0].precision.rules.empty()) << "they replaced those of precision itself";
-  // Exact products without a dtype, and overrides beside a pattern, have no such spelling.
+  // Exact products without a dtype, and overrides beside a pattern, have no equivalent.
   for (const char* old : {"  layers: [{match: head, fp32_products: fp32}]\n",
                           "  pattern: attention_high\n  layers: [{match: head, dtype: fp32}]\n"}) {
     EXPECT_THAT(message_of<ConfigError>([&] { kept(old); }), HasSubstr("are now precision.rules")) << old;
@@ -237,7 +237,7 @@ TEST(Validation, Fp32ProductsAreReadForTheModelAndForLayers) {
   EXPECT_EQ(c.rules[1].format, RuleFormat(DType::kF32));
 }
 
-// What has no effect beside other settings is no error: see tests/tools/train/ineffective_settings_test.cc.
+// A setting that others make ineffective is no error here: see tests/tools/train/ineffective_settings_test.cc.
 TEST(Validation, SettingsWithoutAnEffectAreAccepted) {
   for (const std::vector<std::string>& settings : std::initializer_list<std::vector<std::string>>{
            {"data.layout=u16"},
@@ -283,7 +283,7 @@ TEST(Validation, BatchMustDivideAmongTheRanks) {
               HasSubstr("train.global_batch = 12 is not a multiple"));
 }
 
-// Steps count from 1: a fault in step 0 would never come.
+// Steps count from 1, so a fault in step 0 would never occur.
 TEST(Validation, InjectedFaultsAreInTheFirstStepUnlessTheySayOtherwise) {
   const Config c = minimal_config({"test.gradients=[{parameter: a}]", "test.activations=[{layer: a}]"});
   EXPECT_EQ(c.test.gradients[0].step, 1);

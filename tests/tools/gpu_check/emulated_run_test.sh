@@ -1,5 +1,5 @@
 #!/bin/bash
-# The table of a whole run, on the emulated GPU; and again with a program that trains with another learning rate on it:
+# The table of a whole run on the emulated GPU, then with a program that uses another learning rate on it:
 # emulated_run_test.sh PROGRAM KERNEL_TEST OP_TEST MODEL_TEST TRAINING_TEST RANK_HASHES
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/make_pack.sh"

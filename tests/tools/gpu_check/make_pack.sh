@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Sourced by the tests of tools/gpu_check. make_pack FOLDER PROGRAM makes a pack like that of --pack, with the emulated GPU or
-# none in place of a real one.
+# none instead of a real one.
 
 fail() {
   echo "gpu_check: $*" >&2
@@ -14,14 +14,14 @@ make_pack() {
   cp -L tests/tools/gpu_check/smoke.yaml "$1/"
 }
 
-# add_program PACK NAME FILE [FILTER]: of a GoogleTest program, only the cases of FILTER are listed.
+# add_program PACK NAME FILE [FILTER]: for a GoogleTest program, lists only the cases that match FILTER.
 add_program() {
   if [[ $# == 3 ]]; then ln -s "$(realpath "$3")" "$1/checks/$2"; return; fi
   printf '#!/bin/bash\nGTEST_FILTER=%q exec %q "$@"\n' "$4" "$(realpath "$3")" >"$1/checks/$2"
   chmod +x "$1/checks/$2"
 }
 
-# run_check STATUS OPTION...: leaves the table in $TEST_TMPDIR/table, what went to standard error in $TEST_TMPDIR/errors.
+# run_check STATUS OPTION...: writes the table to $TEST_TMPDIR/table and standard error to $TEST_TMPDIR/errors.
 run_check() {
   local expected=$1 status=0
   shift
@@ -29,7 +29,7 @@ run_check() {
   [[ $status == "$expected" ]] || fail "status $status, expected $expected, from: $* $(cat "$TEST_TMPDIR/table" "$TEST_TMPDIR/errors")"
 }
 
-# expect_line FILE PATTERN: one line of the file is it, as an extended regular expression.
+# expect_line FILE PATTERN: a line of the file matches this extended regular expression.
 expect_line() {
   [[ $(grep -cE "^$2\$" "$TEST_TMPDIR/$1") == 1 ]] || fail "not exactly one line '$2' in the $1: $(cat "$TEST_TMPDIR/$1")"
 }

@@ -1,4 +1,4 @@
-// Everything that a program of cases can do to a row of tools/gpu_check's table, a suite each.
+// All outcomes that a test program can cause in a row of tools/gpu_check's table, one suite each.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What is seen of an update, whatever weights are kept in.
+// Update probes, for every way to keep weights.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -19,10 +19,10 @@ namespace {
 using testing::OptimizedRank;
 using testing::toy_gradient;
 
-constexpr int kBF16 = 1;        // of kStagnationFormats
-constexpr double kRate = 2e-4;  // of weights of about 0.5 half an ulp of bf16 is 10 times as large
+constexpr int kBF16 = 1;        // index into kStagnationFormats
+constexpr double kRate = 2e-4;  // half a bf16 ulp of weights of about 0.5 is 10 times as large
 
-// Of the third update, by parameter, of all ranks. Without decay, so that updates depend on gradients alone.
+// Rows of the third update by parameter, summed over ranks. Without decay, updates depend on gradients only.
 std::map<std::string, ProbeRow> rows_with(MasterWeights master, int ranks) {
   std::map<std::string, ProbeRow> found;
   run_ranks(ranks, [&](Communicator& communicator) {
@@ -44,10 +44,10 @@ std::map<std::string, ProbeRow> rows_with(MasterWeights master, int ranks) {
 
 double amax(const ProbeRow& row) { return static_cast<double>(std::bit_cast<float>(row.histogram.amax)); }
 
-// Both add the same numbers to the same weights; bf16 weights do not show most of them. What is seen is off by the
-// rounding of c: by 2^-8 of c, which is at most 2^-8 of a weight.
+// Both runs add the same numbers to the same weights, but bf16 weights do not show most updates. The probe is off by
+// the rounding of c: 2^-8 of c, which is at most 2^-8 of a weight.
 TEST(UpdateProbe, SeesThroughTheRoundingOfKahansSum) {
-  constexpr double kLargestWeight = 4.0;  // of a normal distribution of 0.5
+  constexpr double kLargestWeight = 4.0;  // of a normal distribution with deviation 0.5
   const auto masters = rows_with(MasterWeights::kF32, 1), kahan = rows_with(MasterWeights::kKahan, 1);
   ASSERT_EQ(kahan.size(), masters.size());
   int64_t unseen = 0, elements = 0;
@@ -61,17 +61,17 @@ TEST(UpdateProbe, SeesThroughTheRoundingOfKahansSum) {
       continue;
     }
     EXPECT_NEAR(amax(row), amax(expected), 0x1p-16 * kLargestWeight);
-    // Others differ where an update is that near to nothing or to the threshold, or a weight to a power of two.
+    // Counts differ only for updates that near 0 or the threshold, or weights that near a power of two.
     const int64_t few = expected.stagnation.elements / 64;
     EXPECT_LE(std::abs(row.stagnation.zero - expected.stagnation.zero), few);
     EXPECT_LE(std::abs(row.stagnation.stagnant[kBF16] - expected.stagnation.stagnant[kBF16]), few);
     unseen += expected.stagnation.stagnant[kBF16];
     elements += expected.stagnation.elements;
   }
-  EXPECT_GT(unseen, elements / 2) << "else there is nothing to see through";
+  EXPECT_GT(unseen, elements / 2) << "bf16 must hide most updates";
 }
 
-// Only the rounded sum is kept: a weight that moves by an ulp or not at all says nothing of an update.
+// Only the rounded sum is kept: whether a weight moves by an ulp does not show the update.
 TEST(UpdateProbe, HasNoRowsOfWeightsThatAreTheirOwnAndRoundedStochastically) {
   const auto masters = rows_with(MasterWeights::kF32, 2), none = rows_with(MasterWeights::kNoneStochastic, 2);
   std::set<std::string> expected, found;

@@ -107,7 +107,7 @@ TEST(ProbeLog, AKilledRunLeavesWholeSteps) {
   EXPECT_EQ(ProbeRows(path).integers("step"), (std::vector<int64_t>{1, 1, 11, 11, 21}));
 }
 
-// Wherever a copy of the file ends, it is refused or kept aside: no step of it is taken for another.
+// A truncated copy is refused or set aside, wherever it ends. No step is mistaken for another.
 TEST(ProbeLog, ACutFileIsKeptAside) {
   const std::string path = fresh_folder("probe_log_cut") + "/probes.mtp";
   { ProbeLog(path, 0).append({.step = 0, .rows = {tensor_row(1.0f)}}); }
@@ -130,7 +130,7 @@ TEST(ProbeLog, AFinishedFileStandsAlone) {
 
 TEST(ProbeLog, BeginsAnewWhereTheFileIsDamaged) {
   const std::string path = fresh_folder("probe_log_damaged") + "/probes.mtp";
-  testing::write_file(path, "mtprobe1\x04");  // as an earlier version began its files
+  testing::write_file(path, "mtprobe1\x04");  // the header of an earlier version
   EXPECT_EQ(testing::error_of([&] { ProbeRows{path}; }),
             path + ": file is not a database (expected a probe file of this version of the program)");
   ProbeLog log(path, 20);
@@ -149,7 +149,7 @@ TEST(ProbeLog, RefusesOtherDatabasesAndVersions) {
   EXPECT_EQ(testing::error_of([&] { ProbeRows{path}; }).find(path + ": expected a probe file of version 1, got 2"), 0u);
 }
 
-// A page of the table full of other bytes.
+// Overwrites a page of the table with other bytes.
 void damage(const std::string& path) {
   std::string bytes = testing::read_file(path);
   ASSERT_GT(bytes.size(), 4096u + 200u);
@@ -171,7 +171,7 @@ TEST(ProbeLog, KeepsAFileWithADamagedPage) {
   EXPECT_EQ(testing::read_file(path + ".previous"), bytes);
 }
 
-// Whatever made them so: nothing that was kept is written over.
+// Whatever the file contains, nothing that was kept is overwritten.
 TEST(ProbeLog, KeepsEveryFileThatItTakesThePlaceOf) {
   const std::string path = fresh_folder("probe_log_kept") + "/probes.mtp";
   for (const std::string damaged : {"first", "second"}) {

@@ -1,4 +1,4 @@
-// ProbeRows: the columns of a probe file, by row.
+// ProbeRows: reads a probe file's columns, by row.
 #pragma once
 
 #include <cmath>
@@ -23,7 +23,7 @@ class ProbeRows {
   }
 
  private:
-  // `none`: in place of NULL.
+  // `none` stands for NULL.
   template <typename T>
   std::vector<T> read(const std::string& column, const T& none) const {
     auto query = database_.prepare("SELECT " + column + " FROM probes ORDER BY rowid");

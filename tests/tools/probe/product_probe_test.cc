@@ -1,4 +1,4 @@
-// What a probe sees of a linear layer, against counts and products of the values themselves.
+// Probe results of a linear layer, against counts and products of the values themselves.
 #include "tools/probe/product_probe.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using Values = std::vector<float>;
 
 constexpr int64_t kContext = 64, kRows = 4 * kContext, kInputs = 128, kOutputs = 256;
 
-// Normal values times powers of two over 40 binades, some of them 0.
+// Normal values times powers of two over 40 binades, some replaced by 0.
 Values spread_values(int64_t count, uint64_t seed) {
   Values values = testing::normal_values(count, seed);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -70,7 +70,7 @@ std::vector<double> difference(std::vector<double> a, const std::vector<double>&
   return a;
 }
 
-// Rounded with a scale of the tensor's own, and divided by it again.
+// Rounded with the tensor's own scale, then divided by it.
 Values rounded(const Values& values, int64_t rows, int64_t columns, TensorFormat format) {
   float amax = 0.0f;
   for (const float value : values) amax = std::max(amax, std::fabs(value));
@@ -136,7 +136,7 @@ class ProductProbeTest : public ::testing::Test {
   const Values dy_ = spread_values(kRows * kOutputs, 3);
 };
 
-// By rounding each value, in every format and at several scales.
+// By rounding each value, for every format and several scales.
 TEST_F(ProductProbeTest, CountsEqualABruteForceCount) {
   const auto found = look({}, kRows);
   const std::pair<const char*, Values> tensors[] = {{"activation", x()}, {"weight", w()}, {"gradient", dy_}};
@@ -220,7 +220,7 @@ TEST_F(ProductProbeTest, ErrorsAreThoseOfTheProducts) {
   }
 }
 
-// Of fp32 operands in bf16 parts.
+// fp32 operands in bf16 parts.
 TEST_F(ProductProbeTest, ErrorsOfSplitProductsAreThoseOfTheirParts) {
   const auto part = [](const Values& values) {
     Values parts;
@@ -242,7 +242,7 @@ TEST_F(ProductProbeTest, ErrorsOfSplitProductsAreThoseOfTheirParts) {
   }
   const double signal = squares(exact), noise = squares(difference(made, exact));
 
-  // The sums round, and the reference's do, by 2^-24 of what the parts leave out about 2^-17 of: 2^-7 of the error, and
+  // Rounding of the sums and of the reference's sums is 2^-24, and the parts omit about 2^-17: 2^-7 of the error, and
   // twice that of its square.
   const ProbeRow three = look({}, kRows, Fp32Products::kBf16x3).at("fprop");
   EXPECT_EQ(three.format, "fp32 x fp32 by bf16x3");
@@ -252,7 +252,7 @@ TEST_F(ProductProbeTest, ErrorsOfSplitProductsAreThoseOfTheirParts) {
   EXPECT_LT(six.error.error_squares, 0x1p-40 * signal);
 }
 
-// From the gradients of the first and the second half of the samples.
+// From the gradients of the samples' first and second halves.
 TEST_F(ProductProbeTest, BatchNoiseIsTheDifferenceOfTwoHalves) {
   const auto found = look({}, kRows);
   const int64_t half = kRows / 2;
@@ -274,7 +274,7 @@ TEST_F(ProductProbeTest, LooksAtProductsOnSomeOfTheRows) {
   EXPECT_EQ(found.at("fprop").error.error_squares, 0.0) << "nothing is rounded";
 }
 
-// Halves of one sample are no two draws of samples.
+// Halves of one sample are not two draws of samples.
 TEST_F(ProductProbeTest, OneSampleHasNoBatchNoise) {
   ProductProbe probe({.rows = kRows, .context = kRows, .max_layers = 1}, host_.backend(), host_.stream());
   probe.begin();
@@ -282,7 +282,7 @@ TEST_F(ProductProbeTest, OneSampleHasNoBatchNoise) {
   for (const ProbeRow& row : probe.rows()) EXPECT_EQ(row.batch_noise, 0.0) << row.role;
 }
 
-// Two samples at least, whatever the number of rows.
+// At least two samples, for any number of rows.
 TEST_F(ProductProbeTest, LooksAtTwoSamplesWhereThereAreTwo) {
   ProductProbe probe({.rows = 1, .context = kRows / 2, .max_layers = 1}, host_.backend(), host_.stream());
   probe.begin();
@@ -294,7 +294,7 @@ TEST_F(ProductProbeTest, LooksAtTwoSamplesWhereThereAreTwo) {
   }
 }
 
-// The Hadamard transform mixes 16 rows: a product of some of them would be of nothing that there is.
+// The Hadamard transform mixes 16 rows, so a product of only some of them is meaningless.
 TEST_F(ProductProbeTest, TakesWholeGroupsOfTransformedRows) {
   const LinearFormats formats = everywhere({Format::kE2M1, Scaling::kTwoLevel});
   const auto ratio = [&](int64_t context, int64_t rows) {
@@ -308,11 +308,11 @@ TEST_F(ProductProbeTest, TakesWholeGroupsOfTransformedRows) {
   };
   const double whole = ratio(32, 192);
   EXPECT_GT(whole, 0.0);
-  // 18 * 2 * 5 = 180 rows would cut a group; 18 * 2 * 4 = 144 do not.
+  // 18 * 2 * 5 = 180 rows would split a group; 18 * 2 * 4 = 144 do not.
   EXPECT_LT(ratio(18, 190), 2.0 * whole);
 }
 
-// A head that is made chunk by chunk.
+// A head computed in chunks.
 TEST_F(ProductProbeTest, CountsWhatComesInPieces) {
   ProductProbe probe({.rows = kRows, .context = kContext, .max_layers = 1}, host_.backend(), host_.stream());
   probe.begin();

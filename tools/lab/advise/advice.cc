@@ -123,7 +123,7 @@ std::string with_speedup(const Evaluation& found) {
   return text;
 }
 
-// The fastest precision, and the configured one beside it.
+// The fastest precision, and how the configured one compares.
 std::string verdict_of(const Advice& advice) {
   const Evaluation& best = advice.evaluations.front();
   std::string text;

@@ -1,4 +1,4 @@
-// Advice: what each precision would make of a model's step on a device, and which to take.
+// Advice: the speed of a model's step on a device in each precision, and the recommended one.
 #pragma once
 
 #include "tools/lab/advise/prediction.h"
@@ -8,11 +8,11 @@
 namespace mantissa {
 
 enum class Support : uint8_t {
-  kNative,       // the device multiplies the format by its own units
-  kEmulated,     // by wider ones
+  kNative,       // the device has units for the format
+  kEmulated,     // by units of wider formats
   kMeasured,     // the device is present
-  kUnavailable,  // not at all, or at no known rate
-  kRefused,      // the model cannot be trained so
+  kUnavailable,  // not at all, or the rate is unknown
+  kRefused,      // the model cannot be trained in it
 };
 std::string_view name(Support support);  // "natively", "emulated", "measured", "not available", "refused"
 

@@ -25,7 +25,7 @@ constexpr double kUsualCacheBytes = 32.0 * 1024 * 1024;
 constexpr double kBatchSeconds = 1e-3;   // long against waiting for a device
 constexpr double kBudgetSeconds = 2e-2;  // for each call
 constexpr size_t kLeastBatches = 3;
-constexpr double kSmallBytes = 64 * 1024;  // smaller operands take no time that counts
+constexpr double kSmallBytes = 64 * 1024;  // smaller operands take negligible time
 constexpr size_t kMostCopies = 64;
 constexpr int64_t kAlignment = 64;           // elements
 constexpr int64_t kBlockElements = 1 << 18;  // of random numbers
@@ -40,7 +40,7 @@ void for_each_page(const Operand& operand, const Visit& visit) {
 
 // ---- Operands of random numbers.
 
-// Indices below this are good for i32 operands; 1 if they are no indices.
+// Indices below this are valid for i32 operands; 1 if the operand holds no indices.
 int64_t index_limit(const KernelCall& call) {
   if (call.op == "embedding_forward") return call.operands[1].shape[0];
   if (call.op == "embedding_backward") return call.operands[2].shape[0];
@@ -99,7 +99,7 @@ std::vector<std::vector<bool>> cold_operands(const StepCalls& step, double cache
     return 2 * cold > pages;
   };
   std::vector<std::vector<bool>> cold;
-  for (int pass = 0; pass < 2; ++pass) {  // the second finds what the first has left
+  for (int pass = 0; pass < 2; ++pass) {  // the second pass sees what the first has touched
     cold.clear();
     for (const KernelCall& call : step.calls) {
       std::vector<bool>& of_call = cold.emplace_back();
@@ -168,7 +168,7 @@ double MeasuredCosts::time(const KernelCall& call, const std::vector<bool>& cold
     stream_.synchronize();
     return Seconds(Clock::now() - start).count() / static_cast<double>(count);
   };
-  seconds_of_each(1);  // builds what the kernel keeps, takes pages
+  seconds_of_each(1);  // creates what the kernel keeps, touches pages
   const bool waits = backend_.device().kind == Device::Kind::kCpu;
   const double first = seconds_of_each(1);
   const int64_t count = waits ? 1 : std::clamp<int64_t>(static_cast<int64_t>(kBatchSeconds / first) + 1, 1, 1000);

@@ -1,4 +1,4 @@
-// MeasuredCosts: costs of calls on a device that is present. Each distinct call is timed by itself.
+// MeasuredCosts: costs of calls on the present device. Each distinct call is timed separately.
 #pragma once
 
 #include <map>
@@ -11,8 +11,8 @@
 namespace mantissa {
 
 // By call and operand: whether the operand must come from memory, because more bytes than the cache holds were touched
-// since its memory was touched last. Counts in pages; an operand is cold if most of its pages are. Before the first
-// call, the step before has touched the same.
+// since its last use. Counts in pages; an operand is cold if most of its pages are. Before the first call, the previous
+// step has touched the same memory.
 std::vector<std::vector<bool>> cold_operands(const StepCalls& step, double cache_bytes);
 // The last-level cache of this machine; 32 MiB if the system does not say.
 double last_level_cache_bytes();
@@ -35,8 +35,8 @@ class MeasuredCosts final : public CostModel {
   // Seconds of the call with operands of random numbers: the median of calls, on a device beside the host of batches of
   // calls, over some 20 ms and at least three.
   double time(const KernelCall& call, const std::vector<bool>& cold);
-  // The tensors that calls take in turns, by operand, one after the other in memory as parameters are; none for an
-  // undefined operand. Cold operands have so many that twice the cache passes between two uses.
+  // The tensors that calls use in turn, by operand, adjacent in memory as parameters are; none for an undefined
+  // operand. Cold operands have so many that twice the cache is touched between two uses.
   std::vector<std::vector<Tensor>> make_operands(const KernelCall& call, const std::vector<bool>& cold);
   // By call: its timings so far, and what is cold.
   struct Timed {

@@ -56,7 +56,7 @@ class CostModel {
 class Roofline final : public CostModel {
  public:
   explicit Roofline(const Hardware& hardware) : hardware_(hardware) {}
-  // ContractError for a product that units_for() has nothing for.
+  // ContractError for a product without units_for().
   Cost cost(const KernelCall& call) const;
   std::vector<Cost> costs(const StepCalls& step) override;
   double link_bandwidth() const override { return hardware_.link_bandwidth; }
@@ -68,11 +68,11 @@ class Roofline final : public CostModel {
 // Gradients travel beside the backward pass, updated weights beside the update; the longer of the two counts.
 Prediction predict(const StepCalls& step, CostModel& model);
 
-// The most that a format can gain if what it touches took no time (Amdahl 1967): the fp32 step's time over the time
-// that stays in the other step: for products the calls that still multiply fp32 numbers, for other ops the part
-// of their bytes that is still fp32, all of it if it never was, and never more than the op takes in the other step.
-// Links carry what the other step sends, beside the kernels that stay. So no speed-up predicted by the same model is
-// above it.
+// The most that a format can gain if everything it affects took no time (Amdahl 1967): the fp32 step's time over the
+// remaining time in the other step. For products, the calls that still multiply fp32 numbers remain. For other ops, the
+// part of their bytes that is still fp32 remains (all of it if it never was), up to the op's time in the other step.
+// Links carry what the other step sends, beside the remaining kernels. So no speed-up predicted by the same model
+// exceeds this.
 double speedup_bound(const Prediction& fp32, const Prediction& other);
 
 // A device that steps are predicted for, present or not.

@@ -1,4 +1,4 @@
-// Advice for the device that is present: kernels are timed, and steps of the configuration run beside the prediction.
+// Advice for the present device: times kernels, and runs steps of the configuration to compare with the prediction.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ class MeasuredSteps {
   // training.
   MeasuredSteps(const Config& config, Communicator& communicator);
 
-  // Seconds of each of so many steps. FaultError if one was skipped, since it takes another time.
+  // Seconds of each of this many steps. FaultError if one was skipped, since its time differs.
   std::vector<double> run(int steps);
   // The profile of all steps of run().
   const OpTimes& op_times() { return session_->profiler->finish(); }
@@ -32,12 +32,12 @@ class MeasuredSteps {
 
 struct PresentAdvice {
   Advice advice;
-  // The configured step as predicted, beside the same step as it ran, by phase and operation.
+  // The configured step as predicted and as measured, by phase and operation.
   Json comparison;
 };
 
-// Times kernels of the configured step and the step itself by turns in `rounds` rounds, so that other work of the
-// machine meets both; kernels of other candidates once. One rank, alone. ConfigError as for a training.
+// Times kernels of the configured step and the step itself by turns in `rounds` rounds, so that other work on the
+// machine affects both; kernels of other candidates once. One rank, alone. ConfigError as for a training.
 PresentAdvice advise_present_device(const std::string& model, const Config& config,
                                     const std::vector<Candidate>& candidates, int rounds);
 // A line, and a table of what takes time.

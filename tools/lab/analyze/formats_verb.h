@@ -16,9 +16,8 @@ struct FormatsRequest {
 
 // The report's figures:
 //   device, samples
-//   formats: of each name, rounded_by ("device" or "emulation"), block_length (values that share a scale; 0: none do,
-//   or all), errors and,
-//     without scales, range, difference (from the format's definition; empty: none) and underflow
+//   formats: of each name, rounded_by ("device" or "emulation"), block_length (values that share a scale; 0: none or
+//     all), errors and, without scales, range, difference (from the format's definition; empty: none) and underflow
 //   gemm: of each operand dtype, peak_flops, peak_source and products (size, flops, share_of_peak)
 nlohmann::json analyze_formats(const FormatsRequest& request);
 std::string formats_text(const nlohmann::json& figures);

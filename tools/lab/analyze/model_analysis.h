@@ -31,7 +31,7 @@ struct ModelAnalysis {
 // gathered unrounded. ConfigError, CheckpointError.
 Config configuration_of(const ModelRequest& request);
 
-// `config`, changed so that a training from its checkpoint.resume leaves nothing behind.
+// `config`, changed so that a training from its checkpoint.resume writes nothing.
 Config without_outputs(Config config);
 
 // Starts from the first weights of a configuration. A run has two points: its newest checkpoint, and the oldest if that

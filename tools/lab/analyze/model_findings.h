@@ -45,17 +45,17 @@ struct LossScaleCurve {
 nlohmann::json to_json(const LossScaleCurve& curve, const std::optional<StaticScale>& recommended,
                        const StaticScaleOptions& options);
 
-// By default the static loss scale is chosen for all gradients, since one that overflows costs its whole step. The
-// headroom covers what these batches do not show: the largest gradient of one step in 40 of a small GPT was 8 times
-// that of the 20 steps before.
+// By default the static loss scale is chosen for all gradients, since one overflow costs a whole step. The headroom
+// covers gradients that these batches do not show: in one step out of 40, the largest gradient of a small GPT was 8
+// times that of the 20 steps before.
 inline constexpr StaticScaleOptions kLossScaleOptions{.percentile = 100.0, .headroom = 16.0};
 
 // Losses of fp16 for the gradients of activations.
 struct LossScaleFindings : LossScaleCurve {
   StaticScaleOptions options = kLossScaleOptions;
   std::optional<StaticScale> recommended{};  // none: nothing to scale, or too many gradients are not finite
-  // The factor that the percentile may grow by at that scale: as requested, if rounding down left less than twice that;
-  // else what is left, because the formula's scale is no normal fp32 number and the nearest one is recommended.
+  // The factor by which the percentile may grow at that scale: as requested, if rounding down left less than twice
+  // that. Otherwise the rest, because the formula's scale is no normal fp32 number and the nearest one is recommended.
   double headroom = 0.0;
   std::vector<FormatLosses> by_step{};  // at the recommended scale, for each step that was not skipped
   int64_t skipped = 0;                  // steps whose gradients do not count
@@ -87,7 +87,7 @@ struct CheckpointFindings {
   int64_t applied() const { return static_cast<int64_t>(steps.size()) - skipped; }
 };
 
-// Every magnitude times 2^exponents; what would leave the histogram's range stays at its ends.
+// Every magnitude times 2^exponents; values beyond the histogram's range stay at its ends.
 ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents);
 
 // `steps` as trained; `magnitudes` for the loss scale: the same steps, or the same batches in a compute dtype that
@@ -96,9 +96,9 @@ ExponentHistogram shifted(const ExponentHistogram& histogram, int exponents);
 CheckpointFindings findings_of(const std::vector<ProbedStep>& steps, const std::vector<ProbedStep>& magnitudes,
                                const StaticScaleOptions& options = kLossScaleOptions);
 
-// A tensor in fp16 has lost its small values before it is probed. Replaces the counts of those tensors in `found`, made
-// from `steps`, by what fp16 would lose of `exact`: the same steps in fp32 at the same loss scales. Steps skipped in
-// either do not count.
+// An fp16 tensor has lost its small values before it is probed. Replaces the counts of those tensors in `found`, made
+// from `steps`, by the fp16 losses of `exact`: the same steps in fp32 at the same loss scales. Steps skipped in either
+// do not count.
 void take_magnitudes(const std::vector<ProbedStep>& steps, std::vector<ProbedStep> exact, CheckpointFindings& found);
 
 }  // namespace mantissa

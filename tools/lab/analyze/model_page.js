@@ -49,7 +49,7 @@ const shownRecords = (item) => recordsOf(shownCheckpoints().map(item.at));
 const nothingMatches = (what) =>
     `The filters leave no ${what}. Clear the layers' filter, or choose another role or checkpoint.`;
 
-// The mark of a checkpoint where several share a row: that of the last one is full.
+// The mark of a checkpoint if several share a row; the last one's is full.
 const markOf = (checkpoint) => (checkpoint.index === checkpoints.length - 1 ? 'last' : 'first');
 const stepOf = (checkpoint) => (numberOf(checkpoint.step) === null ? '' : ` (step ${count(checkpoint.step)})`);
 const checkpointLegend =

@@ -221,7 +221,7 @@ void analyze(const ModelRequest& request, const ModelOutputs& outputs, const Con
   validate_for_ranks(config, communicator.size());
   set_up_threads(config, communicator);
   predict_memory_tables(config, communicator.size(),
-                        expected_path(config, communicator));  // rejects what the model does
+                        expected_path(config, communicator));  // rejects the configurations that the model rejects
   const ModelAnalysis analysis = analyze_model(request, config, communicator);
   if (!leads) return;
   const Json figures = to_json(analysis);

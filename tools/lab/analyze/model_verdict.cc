@@ -16,7 +16,7 @@ enum class Problem : uint8_t {
   kUnderflowed,
   kSubnormal,  // in fp16
   kNoisyProduct,
-  kCostlyProduct,  // a weight gradient whose rounding costs batch
+  kCostlyProduct,  // a weight gradient whose rounding acts like a smaller batch
   kStagnant,       // updates that do not change fp32 weights
 };
 constexpr const char* kHeadlines[] = {
@@ -252,7 +252,7 @@ class Findings {
     if (found.format == info(Format::kF16).name) add_share(Problem::kSubnormal, losses.subnormal, kSubnormalShare);
   }
 
-  // Weights without fp32 masters round stochastically or keep what they do not show yet: they lose no update.
+  // Weights without fp32 masters round stochastically or keep the rest of each update, so they lose none.
   void judge_stagnation(const TensorFindings& found, const Place& at) {
     constexpr int kF32 = 0;  // of kStagnationFormats
     if (config_.optimizer.adamw.master != MasterWeights::kF32 && found.format != "fp32") return;

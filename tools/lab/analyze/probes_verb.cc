@@ -42,7 +42,7 @@ std::optional<Format> parse_format(const std::string& text) {
   throw ConfigError(fmt::format("--format: expected one of {}, got '{}'", fmt::join(known, ", "), text));
 }
 
-// As comma-separated values have it. Numbers get as few digits as they need: most were stored from fp32.
+// As in comma-separated values. Numbers get as few digits as they need: most were stored from fp32.
 std::string to_text(const DatabaseValue& value) {
   if (const auto* const integer = std::get_if<int64_t>(&value)) return fmt::format("{}", *integer);
   if (const auto* const real = std::get_if<double>(&value)) {
@@ -86,7 +86,7 @@ void print_query(const Database& probes, const std::string& sql) {
   }
 }
 
-// Prints rows with all columns but the histogram, in whose place it prints what `format` would lose.
+// Prints rows with all columns except the histogram, which the losses of `format` replace.
 void print_rows(const Database& probes, const ProbesRequest& request) {
   const auto format = parse_format(request.format);
   std::vector<std::string> names, values;

@@ -1,4 +1,4 @@
-// `mantissa analyze probes`: the rows that a run's probes wrote, as comma-separated values, also while the run goes on.
+// `mantissa analyze probes`: prints a run's probe rows as comma-separated values, also during the run.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ constexpr int64_t kProbedSteps = 8;          // whose gradients are counted
 constexpr int64_t kFormatSamples = 1 << 14;  // values tried for each size: the charts show no third digit
 constexpr double kMib = 1024.0 * 1024.0;
 
-// Why a precision was not trained, failed, or has no interval; the first line of that.
+// The first line of the reason why a precision was not trained, failed, or has no interval.
 std::string reason(const Json& precision) {
   std::string text = precision["refusal"].is_null() ? "" : precision["refusal"];
   if (text.empty()) {
@@ -124,8 +124,8 @@ Json measure_gradient_underflow(const std::string& title, const Config& config, 
   return gradient_underflow(all.histogram, kProbedSteps);
 }
 
-// Null if the device has no memory for steps in fp32, though it has for those that were compared. With several ranks
-// that is an error, since some may have the memory and would wait for the others.
+// Null if device memory does not suffice for steps in fp32, though it did for the compared runs. With several ranks
+// that is an error, since some may have enough memory and would wait for the others.
 Json find_underflow(const CompareRequest& request, const Config& config, Communicator& communicator) {
   try {
     return measure_gradient_underflow(request.config, config, communicator);

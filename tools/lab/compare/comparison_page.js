@@ -1,6 +1,6 @@
 // The page of `mantissa compare`; compare_verb.h describes its figures.
 
-// A precision has one colour on the whole page, and a format has that of its precision; other names take the free ones.
+// A precision has one colour on the whole page, and its format has the same; other names take the free ones.
 const kColors = ['fp32', 'bf16', 'fp16', 'fp8 delayed current e4m3', 'mxfp8 e5m2', 'nvfp4 fp4 e2m1', 'tf32', 'block'];
 function colored(list, nameOf) {
   const taken = new Set();

@@ -57,18 +57,18 @@ size_t precision_in_turn(size_t seed, size_t turn, size_t count);
 PrecisionComparison compare_precisions(const ComparisonOptions& options, const Config& config,
                                        const std::vector<Candidate>& candidates, Communicator& communicator);
 
-// How large a difference of losses is "equal".
+// The largest difference of losses that counts as "equal".
 double margin_of(const PrecisionComparison& comparison);
 
-// The runs of a precision that was trained, beside those of the baseline:
-//   runs, succeeded (counts); failure of the first run that failed; overflow_share and fault_share of the steps of all
-//   runs; sent_bytes step_seconds, time_ratio: {mean, low, high} over seeds, of the runs' medians and of their ratio to
-//   the baseline's with the same seed; tokens_per_second at the mean median final_loss, loss_difference: {pairs, mean,
-//   stddev, interval} of the runs that succeeded, and of the differences to the baseline's for the seeds with which
-//   both did; verdict: the losses judged with no further pair to come. If runs fail with a seed with which the
-//   baseline's do not, the verdict is "worse", in the reverse case "better", and if both happen "inconclusive"
-//   grad_norm: median of the applied steps of all runs; smallest_scale of all runs, last_scale of the first run,
-//   scale_changes in a run peak_memory_bytes: the largest of any run; memory_ratio to the baseline's
+// The runs of a trained precision, compared with those of the baseline:
+//   runs, succeeded (counts); failure: of the first failed run; overflow_share, fault_share of all steps; sent_bytes
+//   step_seconds, time_ratio: {mean, low, high} over seeds, of the runs' medians and of their ratio to the baseline's
+//     with the same seed; tokens_per_second at the mean median
+//   final_loss, loss_difference: {pairs, mean, stddev, interval} of the runs that succeeded, and of differences to
+//     the baseline's for the seeds with which both did; verdict: the losses judged with no further pair to come. If
+//     only this precision fails with a seed, it is "worse"; if only the baseline, "better"; if both, "inconclusive"
+//   grad_norm: median of all applied steps; smallest_scale of all runs; last_scale of the first run; scale_changes in
+//     a run; peak_memory_bytes: the largest of any run; memory_ratio to the baseline's
 // Unknown figures are null.
 nlohmann::json summary_of(const PrecisionComparison& comparison, size_t precision);
 

@@ -19,14 +19,13 @@ std::string without_alias(const std::string& name) {
   return name == "fp8" ? "delayed" : name == "fp4" ? "nvfp4" : name;
 }
 
-// What follows from a precision that was replaced: the loss scaler, and masters, which weights in fp16 cannot do
-// without.
+// Adapts the settings that depend on a replaced precision: the loss scaler, and masters, which fp16 weights need.
 void settle(Config& config) {
   if (config.precision.uses_fp16()) config.optimizer.adamw.master = MasterWeights::kF32;
   config.resolve_scaler_mode();
 }
 
-// Without any setting of precision but the fallback.
+// Without any precision setting except the fallback.
 Config without_precision(Config config) {
   config.precision = PrecisionConfig();
   config.precision_schedule.clear();

@@ -1,4 +1,4 @@
-// Candidates: the precisions that a model could be trained in.
+// Candidates: the precisions in which a model could be trained.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace mantissa {
 struct Candidate {
   std::string name;  // "bf16", "mxfp8"
   Config config;
-  bool is_configured = false;  // the configuration asks for it already
+  bool is_configured = false;  // the configuration already has it
 };
 
 // The configuration in this precision from the first step to the last, which replaces all its precision settings except

@@ -1,4 +1,4 @@
-// Statistics of paired runs: what one way of training gains over another, from runs that differ in nothing else.
+// Statistics of paired runs: the gain of one way of training over another, from runs that differ in nothing else.
 //
 // SequentialComparison adds pairs until they show which of two is better, or that they are equal, or there have been
 // enough. It compares losses: smaller is better. For the differences d = candidate - baseline, with the true mean D, an

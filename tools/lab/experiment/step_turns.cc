@@ -17,7 +17,7 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kWarmUpSteps = 3;  // allocate memory, create kernels and capture graphs
 
-// Steps alone.
+// Training steps only.
 Config without_surroundings(const Config& given) {
   Config config = in_phase(given, 0);
   config.probe.enabled = false;
@@ -34,7 +34,7 @@ class Contender {
         session_(config_, communicator),
         step_(session_) {}
 
-  // Seconds a step on the slowest rank, for those of `steps` steps that were applied; NaN if none was.
+  // Seconds a step on the slowest rank, over the applied ones of `steps` steps; NaN if none was.
   double turn(int64_t steps) {
     double seconds = 0.0;
     int64_t applied = 0;

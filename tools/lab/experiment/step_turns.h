@@ -1,6 +1,6 @@
 // Step times of configurations that train in turns in one process: a few steps of one, then a few of the next. Other
-// load on the machine usually lasts longer than a turn and so affects all of them alike; with whole runs, one after the
-// other, it would affect one.
+// load on the machine usually lasts longer than a turn and so affects all alike. It would affect only one of several
+// whole runs.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct StepTimeDifference {
 };
 
 // Times the candidate against all references, from the first weights, in the first phase of their precision, until all
-// verdicts are known or after most_pairs. All configurations are in memory at once: returns nothing if the device of a
-// single rank has no room for that, and throws Error if one of several ranks has none. Collective.
+// verdicts are known or after most_pairs. All configurations are in memory at once. If that does not fit, returns
+// nothing on a single rank and throws Error on several. Collective.
 std::optional<std::vector<StepTimeDifference>> compare_step_times(const Config& candidate,
                                                                   const std::vector<Config>& references,
                                                                   const StepTimeOptions& options,

@@ -33,7 +33,7 @@ Config in_memory(Config config) {
   return config;
 }
 
-// On a CPU the table, since the process has trained other things before.
+// The memory table on a CPU, since the process has trained other things before.
 size_t peak_memory(const Session& session) {
   const Backend& backend = *session.runtime.backend;
   const size_t table = measure_memory_table(session).total();
@@ -90,7 +90,7 @@ class Run {
     } catch (const FaultError& error) {
       record_.failure = error.what();
     } catch (const Error& error) {
-      // The device has no memory for it. Other ranks may have had it, and wait for this one.
+      // It does not fit into device memory. Other ranks may have had enough, and wait for this one.
       if (communicator_.size() > 1 || error.code() != ExitCode::kConfig) throw;
       record_.failure = error.what();
     }
@@ -107,7 +107,7 @@ class Run {
     return &probes->probe();
   }
 
-  // A training that came to its last step may still have failed.
+  // A training that reached its last step may still have failed.
   void judge() {
     const auto is_applied = [](const TrainedStep& step) { return step.result == StepResult::kApplied; };
     if (std::none_of(record_.steps.begin(), record_.steps.end(), is_applied)) {

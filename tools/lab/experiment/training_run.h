@@ -38,25 +38,25 @@ struct ValidationLoss {
 // The same on all ranks.
 struct TrainingRecord {
   std::vector<TrainedStep> steps;          // from the first on
-  std::vector<ValidationLoss> validation;  // before the first step, at train.eval_interval, and behind the last step
-  std::string failure{};                   // why the training is no success; empty: it is one
+  std::vector<ValidationLoss> validation;  // before the first step, at train.eval_interval, and after the last step
+  std::string failure{};                   // why the training did not succeed; empty if it did
   int64_t tokens_per_step = 0;             // positions of the global batch
   MemoryTable memory{};                    // of rank 0, as measured, in the last phase of the precision
-  // The most on any rank and in any phase: the total of the table; of a GPU all that was taken from it. 0 where nothing
-  // was trained.
+  // The most on any rank and in any phase: the total of the table; on a GPU all memory taken from it. 0 if nothing was
+  // trained.
   size_t peak_memory_bytes = 0;
   double sent_bytes = 0.0;  // in a step, by a rank to others, where no two share memory
 
   // It came to its last step, with a finite loss and not without an update.
   bool succeeded() const { return failure.empty(); }
-  // Of the first weights: the validation loss before the first step; without validation text the first step's. NaN
-  // where nothing was trained.
+  // The loss of the first weights: the validation loss before the first step, or without validation text the first
+  // step's. NaN if nothing was trained.
   double first_loss() const;
-  // The last validation loss; without validation text the mean of the last tenth of the steps' losses. NaN where
+  // The last validation loss, or without validation text the mean of the last tenth of the steps' losses. NaN if
   // nothing was trained.
   double final_loss() const;
-  // Of the steps that were applied, behind the first two, which also take memory and make kernels, where there are
-  // more: one that is skipped may be run again to find out why. NaN where there are none.
+  // Over the applied steps after the first two, if there are more: those also allocate memory and create kernels.
+  // Skipped steps may be run again to find the reason. NaN if none was applied.
   double median_step_seconds() const;
   double tokens_per_second() const { return static_cast<double>(tokens_per_step) / median_step_seconds(); }
   double skipped_share(StepResult kind) const;  // of all steps
@@ -67,8 +67,7 @@ struct TrainingRecord {
 // The configuration with other random numbers, first weights and order of the data.
 Config with_seed(Config config, uint64_t seed);
 
-// ConfigError before anything is trained: for settings that are impossible, that the model refuses, or that these ranks
-// cannot share.
+// ConfigError before anything is trained: for impossible settings, and those that the model or these ranks reject.
 void require_trainable(const Config& config, const Communicator& communicator);
 
 // Trains as `mantissa train` does, from the first weights to Trainer::last_step(), but writes nothing: no checkpoints,

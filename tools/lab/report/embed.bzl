@@ -1,6 +1,6 @@
 """Files as C++ constants, so that the program needs no files beside it."""
 
-# Writes NAME.cc with a `const std::string_view` for each constant, which holds the text of its files behind each other.
+# Writes NAME.cc with a `const std::string_view` for each constant: the concatenated text of its files.
 def embedded_text(name, constants):
     commands = ["echo '#include <string_view>'; echo 'namespace mantissa {'"]
     for constant, files in constants.items():

@@ -48,7 +48,7 @@ struct NamedFile {
 std::vector<NamedFile> files_read(const std::string& path, const Config& config);
 
 // ConfigError if an output file is also another output or an input, however the paths are written. Several outputs may
-// share what is not a regular file (/dev/stdout).
+// share something that is not a regular file (/dev/stdout).
 void require_different_files(const std::vector<NamedFile>& written, const std::vector<NamedFile>& read);
 
 }  // namespace mantissa

@@ -1,7 +1,7 @@
 // Reports: figures as JSON, and a text and a page that are views of them.
 //
-// A verb describes what it found once, in a to_json(). Its text and its HTML page are views of that JSON: a table of
-// the text names the figures to print by their keys, so no view can show a figure that programs do not get.
+// A verb describes its findings once, in a to_json(). Its text and its HTML page are views of that JSON: a table of the
+// text names the figures to print by their keys, so no view shows a figure that programs cannot get.
 #pragma once
 
 #include <cstdint>

@@ -30,8 +30,8 @@ void check(DType dtype, GeluForm form, const std::vector<double>& values) {
     ASSERT_NEAR(expected[i], reference::gelu(v[i], form), 1e-14);
     d_expected[i] = d[i] * reference::gelu_derivative(v[i], form);
     magnitude[i] = std::abs(expected[i]) * gelu_tail_condition(v[i], form);
-    // The reference's derivative of the tanh form cancels in the lower tail: 1e-15 absolute, far below one fp32 step of
-    // 1e-7.
+    // The reference's derivative of the tanh form cancels in the lower tail: an absolute error of 1e-15, far below an
+    // fp32 step of 1e-7.
     d_magnitude[i] = std::abs(d[i]) * gelu_derivative_terms(v[i], form) * gelu_tail_condition(v[i], form) + 1e-7;
   }
   expect_close(y, expected, magnitude, kActivationTolerance.steps(), "y");
@@ -48,7 +48,7 @@ TEST(Gelu, AgreesWithTheReferenceAtOddSizes) {
   });
 }
 
-// Element by element and in vectors; the larger ones go round in the emulated GPU's grid.
+// Single elements and vectors; larger sizes exceed one pass of the emulated GPU's grid.
 TEST(Gelu, AgreesWithTheReferenceAtSizesOfWholeVectors) {
   for (const DType dtype : kFloatDTypes) {
     for (const GeluForm form : kGeluForms) {
@@ -142,7 +142,7 @@ TEST(Swiglu, AgreesWithTheReferenceAtOddSizes) {
   });
 }
 
-// In vectors; across one block; more rows than the emulated GPU's grid has.
+// Vectors, rows that cross one block, and more rows than the emulated GPU's grid has.
 TEST(Swiglu, AgreesWithTheReferenceAtOtherShapes) {
   for (const DType dtype : kFloatDTypes) {
     for (const int64_t features : {8, 64, 2056}) check(dtype, 3, features);

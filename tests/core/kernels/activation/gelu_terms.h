@@ -1,4 +1,4 @@
-// GELU's value, exact in double also in the lower tail, and what roundings inside of it act on.
+// GELU's value, exact in double even in the lower tail, and the magnitudes that its internal roundings act on.
 #pragma once
 
 #include <cmath>
@@ -9,7 +9,7 @@ namespace mantissa::kernel_test {
 
 constexpr GeluForm kGeluForms[] = {GeluForm::kTanh, GeluForm::kErf};
 
-// x s(2u) rather than x/2 (1 + tanh u): equal, without cancellation where tanh is near -1.
+// x s(2u) instead of x/2 (1 + tanh u): equal, but without cancellation where tanh is near -1.
 inline double gelu_value(double x, GeluForm form) {
   if (form == GeluForm::kErf) return reference::gelu(x, form);
   return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
@@ -21,7 +21,7 @@ inline double gelu_tail_condition(double x, GeluForm form) {
   return 1.0 + (form == GeluForm::kTanh ? std::abs(2.0 * u) : 0.5 * x * x);
 }
 
-// The sum of the absolute values of the derivative's two terms: Phi-like factor and x times its slope.
+// The sum of the absolute values of the derivative's two terms: the Phi-like factor, and x times its slope.
 inline double gelu_derivative_terms(double x, GeluForm form) {
   if (form == GeluForm::kErf) {
     return reference::normal_cdf(x) + std::abs(x) * std::exp(-0.5 * x * x) / std::sqrt(2.0 * M_PI);

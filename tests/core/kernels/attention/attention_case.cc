@@ -14,8 +14,8 @@ using reference::random_values;
 
 int64_t as_int(size_t n) { return static_cast<int64_t>(n); }
 
-// 1 + the largest sum of |terms| of a score that the query sees: how strongly a relative rounding error of one term of
-// a score, or of the maximum or lse that is subtracted from it, changes a probability.
+// 1 + the largest sum of |terms| of any score that the query sees. A relative rounding error of one term of a score, or
+// of the maximum or lse subtracted from it, changes a probability by at most this factor.
 double score_condition(const AttentionCase& c, const std::vector<double>& magnitudes, size_t b, size_t h, size_t t) {
   double largest = 0.0;
   for (size_t j = 0; j < c.visible(t); ++j) {
@@ -34,7 +34,7 @@ void for_each_query(const AttentionCase& c, const std::vector<double>& magnitude
   }
 }
 
-// What an operand of the second products is rounded to, where the device does so.
+// The rounding of operands of the second products, on devices that round them.
 OperandRounding probability_rounding(DType dtype) {
   return device_under_test().rounds_probabilities(dtype) ? operand_rounding(dtype) : OperandRounding{};
 }
@@ -105,7 +105,7 @@ void AttentionRun::expect_backward() const {
   const OperandRounding rounding = probability_rounding(qkv.dtype());
   std::vector<double> magnitude(shape.qkv_size()), extra(shape.qkv_size());
   const double scale = std::abs(shape.scale);
-  // A head's sum is rounded by no more than its terms together.
+  // Rounding a head's sum costs no more than rounding each of its terms.
   const bool rounds_heads = shape.kv_heads < shape.heads && device_under_test().rounds_head_gradients();
   const double key_roundings = rounds_heads ? 2.0 : 1.0;
   for_each_query(shape, magnitudes, [&](size_t b, size_t h, size_t t, double condition) {

@@ -1,4 +1,4 @@
-// One attention problem run through the kernels, forward and backward, with its comparison to the scalar reference.
+// One attention problem run through the kernels forward and backward, and compared with the scalar reference.
 #pragma once
 
 #include "core/kernels/attention/args.h"
@@ -9,7 +9,7 @@ namespace mantissa::kernel_test {
 
 class AttentionRun {
  public:
-  // Inputs uniform in [-1, 1), or given. Runs both kernels.
+  // Inputs are uniform in [-1, 1) unless given. Runs both kernels.
   AttentionRun(const reference::AttentionCase& c, DType dtype);
   AttentionRun(const reference::AttentionCase& c, DType dtype, const std::vector<double>& qkv,
                const std::vector<double>& d_out);
@@ -18,7 +18,7 @@ class AttentionRun {
   AttentionBackwardArgs backward_args() const;
 
   void expect_forward() const;
-  // Against the reference's gradient at the inputs, out and lse that the kernel was given.
+  // Compares with the reference's gradient at the inputs, out and lse that the kernel was given.
   void expect_backward() const;
 
   const reference::AttentionCase shape;

@@ -1,4 +1,4 @@
-// Who computes attention on a GPU's stream, for as long as a scope lives.
+// Chooses the attention implementation of a GPU's stream for the lifetime of a scope.
 #pragma once
 
 #include "core/cuda/stream.h"
@@ -9,7 +9,7 @@ class AttentionChoiceScope {
  public:
   AttentionChoiceScope(Stream& stream, AttentionChoice choice)
       : AttentionChoiceScope(stream, choice, cuda::as_cuda(stream).gemm_options().selection) {}
-  // GemmSelection::kDeterministic also asks for the same gradients of attention in every run.
+  // GemmSelection::kDeterministic also requests reproducible attention gradients.
   AttentionChoiceScope(Stream& stream, AttentionChoice choice, GemmSelection selection)
       : stream_(cuda::as_cuda(stream)),
         choice_before_(stream_.attention_choice()),

@@ -1,6 +1,6 @@
-// cuDNN's attention where it is asked for by name: GPUs only, and only where there is a cuDNN that can be used.
+// cuDNN's attention requested by name: GPUs only, and only with a usable cuDNN.
 //
-// A plan that the library has not, or that is refused in its trial, is an error there, which tells why: then nothing is
+// If the library has no plan, or its trial rejects it, the call throws an error with the reason. Nothing is then
 // compared, and cuda.attention: auto must use our kernels.
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 
 Stream& stream() { return device_under_test().stream(); }
 
-// dtype, causal, who chooses among kernels.
+// dtype, causal mask, selection of kernels.
 class AttentionByCudnn : public ::testing::TestWithParam<std::tuple<DType, bool, GemmSelection>> {
  protected:
   void SetUp() override {
@@ -43,7 +43,7 @@ class AttentionByCudnn : public ::testing::TestWithParam<std::tuple<DType, bool,
             reference::random_values(static_cast<int64_t>(c.out_size()), 2)};
   }
 
-  // By cuDNN; empty, with refusal(), if it is refused. Whatever else fails is a failure of the test.
+  // Runs cuDNN. Returns nothing, with refusal() set, if it is refused. Any other error fails the test.
   std::optional<AttentionRun> by_cudnn(const AttentionCase& c, const Operands& operands) {
     const AttentionChoiceScope scope(stream(), AttentionChoice::kCudnn, selection);
     std::optional<AttentionRun> run;
@@ -59,12 +59,12 @@ class AttentionByCudnn : public ::testing::TestWithParam<std::tuple<DType, bool,
     return AttentionRun(c, dtype, operands.qkv, operands.d_out);
   }
   const std::string& refusal() const { return refusal_; }
-  // Reports the test as not run if a shape was refused; what was compared counts, if it failed.
+  // Skips the test if a shape was refused. Failed comparisons still count.
   void tell_refusal() const {
     if (!refusal_.empty()) GTEST_SKIP() << refusal_;
   }
 
-  // What holds for auto if the forward pass is refused.
+  // With auto, our kernels must run if the forward pass is refused.
   void expect_auto_is_ours(const AttentionCase& c, const Operands& operands) const {
     const AttentionRun ours = by_choice(AttentionChoice::kOwn, c, operands);
     const AttentionRun automatic = by_choice(AttentionChoice::kAuto, c, operands);
@@ -90,7 +90,7 @@ TEST_P(AttentionByCudnn, AgreesWithTheReference) {
     const Operands operands = made_up(c);
     const std::optional<AttentionRun> run = by_cudnn(c, operands);
     if (!run) continue;
-    const AttentionChoiceScope scope(stream(), AttentionChoice::kCudnn);  // whose roundings are allowed
+    const AttentionChoiceScope scope(stream(), AttentionChoice::kCudnn);  // so that its roundings are allowed
     run->expect_forward();
     run->expect_backward();
     if (selection != GemmSelection::kDeterministic) continue;
@@ -101,8 +101,8 @@ TEST_P(AttentionByCudnn, AgreesWithTheReference) {
   tell_refusal();
 }
 
-// One element is not finite. Wherever our kernels then give no number, and the mask does not hide the element from the
-// result, cuDNN's give none either.
+// One element is not finite. Wherever our kernels then give NaN or Inf, cuDNN must too, unless the mask hides the
+// element from the result.
 TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
   const PlacementScope placement(Placement::kAligned);
   const AttentionCase c{2, 130, 4, 2, 64, 0.125, causal};
@@ -115,7 +115,7 @@ TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
         SCOPED_TRACE(::testing::Message() << bad << " in operand " << static_cast<int>(fault) << ", position " << at);
         if (!device_under_test().takes_case(index++)) continue;
         Operands operands = made_up(c);
-        // So that an Inf in a key makes a score of +Inf, of which there is no probability. Of -Inf it is 0.
+        // Makes an Inf in a key give a score of +Inf, which has no probability. A score of -Inf has probability 0.
         for (size_t h = head - 1; h <= head; ++h) operands.qkv[c.query(b, h, c.length - 1)] = 0.5;
         if (fault == Fault::kQuery) operands.qkv[c.query(b, head, at)] = bad;
         if (fault == Fault::kKey) operands.qkv[c.key(b, head, at)] = bad;
@@ -124,7 +124,7 @@ TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
         const std::optional<AttentionRun> theirs = by_cudnn(c, operands);
         if (!theirs) {
           if (refusal().find("forward pass") != std::string::npos) expect_auto_is_ours(c, operands);
-          return tell_refusal();  // it is that of the shape, which all cases have
+          return tell_refusal();  // the shape is refused, and all cases have it
         }
         const AttentionRun ours = by_choice(AttentionChoice::kOwn, c, operands);
         const auto sees = [&](size_t query) { return fault == Fault::kQuery ? query == at : at < c.visible(query); };
@@ -136,8 +136,8 @@ TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
         size_t faults = 0;
         for (size_t t = 0; t < c.length; ++t) {
           if (!sees(t)) continue;
-          for (size_t h = head - 1; h <= head; ++h) {  // of one key head
-            // Nothing but -Inf to see: it is enough if lse shows it.
+          for (size_t h = head - 1; h <= head; ++h) {  // both use one key head
+            // If a query sees only -Inf, it is enough that lse shows it.
             const double row_lse = lse[c.lse(b, h, t)];
             const bool shown = our_lse[c.lse(b, h, t)] == -kInf && (std::isnan(row_lse) || row_lse == -kInf);
             for (size_t d = 0; d < c.dim && !shown; ++d) expect_none(out, our_out, c.out(b, h, t) + d);
@@ -146,7 +146,7 @@ TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
           }
         }
         EXPECT_EQ(faults > 0, fault != Fault::kGradient);
-        // The mask hides nothing from gradients if the last query has the fault, or the first key or value.
+        // A fault in the last query, or in the first key or value, reaches gradients in spite of the mask.
         const bool of_query = fault == Fault::kQuery || fault == Fault::kGradient;
         if (at != (of_query ? c.length - 1 : 0)) continue;
         const std::vector<double> d_qkv = values_of(theirs->d_qkv), our_d_qkv = values_of(ours.d_qkv);
@@ -157,7 +157,7 @@ TEST_P(AttentionByCudnn, GivesNoNumbersWhereOurKernelsGiveNone) {
   }
 }
 
-// With auto, that is: of what the library's forward pass has written.
+// With auto, they are computed from the results of the library's forward pass.
 TEST_P(AttentionByCudnn, AutomaticGradientsAreOurs) {
   const PlacementScope placement(Placement::kAligned);
   const AttentionCase c{2, 130, 4, 2, 64, 0.125, causal};

@@ -39,8 +39,8 @@ TEST(Attention, AgreesWithTheReferenceAtOddSizes) {
   }
 }
 
-// Rows of 16 bytes or a multiple take another path on a GPU, in which heads are padded to a multiple of 32; so do
-// tensors that begin at 16 bytes or do not.
+// Rows of whole multiples of 16 bytes take another path on a GPU, which pads heads to a multiple of 32. So do tensors
+// that begin at a 16-byte boundary.
 TEST(Attention, AgreesWithTheReferenceWhateverTheAlignmentOfRows) {
   size_t index = 0;
   for (const size_t dim : {8u, 16u, 32u, 40u, 64u, 80u, 96u, 104u, 128u}) {
@@ -63,7 +63,7 @@ TEST(Attention, AgreesWithTheReferenceInWideHeads) {
   for (const DType dtype : kFloatDTypes) expect_agreement({1, 67, 2, 1, 200, 0.05, true}, dtype);
 }
 
-// A scale that is not positive turns the order of scores around, or makes them all equal.
+// A negative scale reverses the order of scores; a scale of 0 makes them all equal.
 TEST(Attention, AgreesWithTheReferenceAtAnyScale) {
   for (const double scale : {-0.3, 0.0}) {
     for (const bool causal : {true, false}) {
@@ -86,8 +86,8 @@ TEST(Attention, GroupedQueriesAndBatchesOnEveryVariant) {
   });
 }
 
-// Long enough for a CPU to cut queries into segments, with a ragged end, in its backward pass; one sequence of one key
-// head is done a segment at a time, two are not.
+// Long enough for a CPU to split the queries of its backward pass into segments, with an incomplete last one. It works
+// segment by segment for one sequence of one key head, but not for two.
 TEST(Attention, LongSequencesOfFewKeyHeads) {
   const size_t length = static_cast<size_t>(device_under_test().large(523));
   size_t index = 0;
@@ -108,7 +108,7 @@ TEST(Attention, LongSequencesOfFewKeyHeads) {
   });
 }
 
-// Other libraries' kernels are made and checked in a first call, and used by themselves from the second on.
+// Kernels of other libraries are created and checked in the first call, and used alone from the second on.
 TEST(Attention, HeadsOfLargeModelsOnEveryVariant) {
   const size_t length = static_cast<size_t>(device_under_test().large(140));
   size_t index = 0;
@@ -127,7 +127,7 @@ TEST(Attention, HeadsOfLargeModelsOnEveryVariant) {
 }
 
 TEST(Attention, LargeScoresDoNotOverflow) {
-  // exp of a raw score would: up to 64 * 25 = 1600.
+  // exp of a raw score would overflow: scores reach 64 * 25 = 1600.
   for (const DType dtype : kFloatDTypes) expect_agreement({1, 130, 1, 1, 64, 25.0, true}, dtype);
 }
 
@@ -146,9 +146,9 @@ TEST(Attention, TheSameBitsOnEverySchedule) {
   }
 }
 
-// One element of the only head of T = 130 is not finite: which rows of out, lse and d_qkv are then not?
-// Masked keys and values are never looked at in whole blocks, and may be inside of a block, which spans at most 128
-// positions: a masked probability of 0 times NaN is NaN.
+// One element of the only head of T = 130 is not finite: which rows of out, lse and d_qkv are then not finite? Blocks
+// of masked keys and values are skipped as a whole. Within a block, of at most 128 positions, a masked probability of 0
+// times NaN is NaN.
 class NonFinite : public testing::TestWithParam<std::tuple<DType, size_t>> {
  protected:
   static constexpr size_t kLength = 130, kAt = 70, kBlock = 128;
@@ -175,7 +175,7 @@ TEST_P(NonFinite, QueryReachesItsRowOnly) {
   for (const double bad : {static_cast<double>(NAN), kInf}) {
     const AttentionCase c = shape(false);
     std::vector<double> qkv = inputs(c);
-    qkv[c.query(0, 0, kAt)] = bad;  // an Inf makes scores of +Inf and -Inf: no probabilities
+    qkv[c.query(0, 0, kAt)] = bad;  // an Inf gives scores of +Inf and -Inf: no probabilities
     const AttentionRun run(c, dtype, qkv, gradients(c));
     const std::vector<double> out = values_of(run.out), lse = values_of(run.lse), d_qkv = values_of(run.d_qkv);
     for (size_t t = 0; t < kLength; ++t) {
@@ -183,7 +183,7 @@ TEST_P(NonFinite, QueryReachesItsRowOnly) {
       EXPECT_EQ(all_finite(out, c.out(0, 0, t), dim), t != kAt) << t;
       EXPECT_EQ(std::isfinite(lse[t]), t != kAt) << t;
       EXPECT_EQ(all_finite(d_qkv, c.query(0, 0, t), dim), t != kAt) << t;
-      EXPECT_TRUE(all_nan(d_qkv, c.key(0, 0, t), dim)) << t;  // every key was seen by the query
+      EXPECT_TRUE(all_nan(d_qkv, c.key(0, 0, t), dim)) << t;  // the query saw every key
     }
   }
 }
@@ -231,7 +231,7 @@ TEST_P(NonFinite, GradientReachesItsQueryAndTheKeysItSaw) {
   for (size_t t = kBlock; t < kLength; ++t) EXPECT_TRUE(all_finite(d_qkv, c.key(0, 0, t), dim)) << t;  // a later block
 }
 
-// The larger dimension makes rows that are a multiple of 16 bytes.
+// The larger dimension makes rows of a multiple of 16 bytes.
 INSTANTIATE_TEST_SUITE_P(AllDTypes, NonFinite,
                          testing::Combine(testing::ValuesIn(kFloatDTypes), testing::Values(size_t{3}, size_t{16})),
                          [](const auto& info) {
@@ -240,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(AllDTypes, NonFinite,
                          });
 
 TEST(Attention, ScoresOfMinusInfinityAreProbabilitiesOfZero) {
-  // The whole first 64 keys score -Inf (fp32 overflow), the keys after them 0: those share the probability.
+  // The first 64 keys all score -Inf (fp32 overflow), the later ones 0: those share the probability.
   for (const auto& [dtype, dim] : {std::pair{DType::kF32, 2}, std::pair{DType::kBF16, 8}}) {
     const AttentionCase c{1, 66, 1, 1, static_cast<size_t>(dim), 1.0, false};
     std::vector<double> qkv(c.qkv_size());
@@ -258,7 +258,7 @@ TEST(Attention, ScoresOfMinusInfinityAreProbabilitiesOfZero) {
   }
 }
 
-// Softmax of scores that are all -Inf, or of which one is +Inf, is 0/0 or Inf/Inf: it must not come out as numbers.
+// Softmax is 0/0 or Inf/Inf if all scores are -Inf or one is +Inf. The results must not be finite.
 TEST(Attention, QueriesWithoutProbabilitiesAreNotNumbers) {
   constexpr size_t kAt = 40;
   for (const auto& [dtype, dim] : {std::pair{DType::kF32, 2}, {DType::kBF16, 3}, {DType::kBF16, 8}}) {

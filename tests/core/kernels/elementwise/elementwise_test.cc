@@ -1,4 +1,4 @@
-// Kernels of single elements: fill, add, cast, split and dropout.
+// Elementwise kernels: fill, add, cast, split and dropout.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -90,7 +90,7 @@ TEST(Add, NonFiniteValuesPropagate) {
   });
 }
 
-// fp32 values where a conversion to T can go wrong: every value of T, the midpoint to the next one, and their
+// fp32 values at which a conversion to T can go wrong: every value of T, the midpoint to the next, and their
 // neighbours.
 template <typename T>
 std::vector<float> boundary_values() {
@@ -105,7 +105,7 @@ std::vector<float> boundary_values() {
       values.push_back(std::nextafter(value, -std::numeric_limits<float>::infinity()));
     }
   }
-  for (uint32_t exponent = 0; exponent < 256; ++exponent) {  // ranges that T does not have, NaN payloads
+  for (uint32_t exponent = 0; exponent < 256; ++exponent) {  // ranges outside T's, NaN payloads
     for (const uint32_t mantissa : {0u, 1u, 0x1000u, 0x3fffffu, 0x400000u, 0x7fffffu}) {
       values.push_back(std::bit_cast<float>(exponent << 23 | mantissa));
       values.push_back(std::bit_cast<float>(0x80000000u | exponent << 23 | mantissa));
@@ -114,7 +114,7 @@ std::vector<float> boundary_values() {
   return values;
 }
 
-// The same bits; a NaN's payload is its device's own.
+// The same bits, except for NaN payloads, which depend on the device.
 template <typename T>
 bool same_number(T a, T b) {
   if (std::isnan(to_float(a)) || std::isnan(to_float(b))) return std::isnan(to_float(a)) && std::isnan(to_float(b));
@@ -201,7 +201,7 @@ TEST(Cast, RefusesOtherSizes) {
 
 constexpr float kLargest = 0x1.fep127f;  // of bf16
 
-// Every exponent with mantissas where roundings go wrong, of both signs; and random bits.
+// Every exponent with mantissas that are hard to round, both signs, and random bits.
 std::vector<float> cases() {
   std::vector<uint32_t> bits;
   for (uint32_t exponent = 0; exponent < 256; ++exponent) {
@@ -219,7 +219,7 @@ std::vector<float> cases() {
   return values;
 }
 
-// The contract, one number at a time.
+// The contract, for one number.
 std::vector<float> reference_parts(float x, int count) {
   std::vector<float> parts(static_cast<size_t>(count));
   if (!std::isfinite(x)) {
@@ -276,7 +276,7 @@ TEST(Split, TheSumIsTheNumber) {
       } else if (std::isinf(values[i])) {
         EXPECT_EQ(sums[i], values[i]);
       } else {
-        // What follows bf16's largest number is up to twice as large as what follows a part that is rounded.
+        // The remainder of bf16's largest number can be up to twice as large as that of a rounded part.
         const double magnitude = std::abs(values[i]) > kLargest ? 0x1p128 : std::abs(static_cast<double>(values[i]));
         const double left_out = count == 3 ? 0.0 : 0x1p-17 * magnitude;
         EXPECT_LE(std::abs(sums[i] - static_cast<double>(values[i])), std::max(left_out, 0x1p-134)) << values[i];
@@ -360,7 +360,7 @@ TEST(Dropout, AgreesWithTheReferenceForAllDTypesAtOddSizes) {
   });
 }
 
-// Samples of many blocks, and sample and block boundaries that are multiples of a vector or not.
+// Samples of many blocks. Boundaries of samples and blocks are multiples of a vector or not.
 TEST(Dropout, MaskIsExactAcrossBlocks) {
   for (const int64_t size : {40003, 40008}) {
     const size_t count = static_cast<size_t>(2 * size);

@@ -137,7 +137,7 @@ std::vector<Text> long_texts() {
   return texts;
 }
 
-// Gradients of small integers: fp32 adds them exactly in any order, so that a row that is missed or taken twice shows.
+// Small integer gradients: fp32 adds them exactly in any order, which shows a row that is missed or added twice.
 TEST(Embedding, BackwardOfLongTextsIsExact) {
   for (const Text& text : long_texts()) {
     const int64_t rows = static_cast<int64_t>(text.tokens.size());
@@ -169,7 +169,7 @@ TEST(Embedding, BackwardOfLongTextsIsExact) {
   }
 }
 
-// Fewer tokens than a block has warps, in a text of several tiles of the sort.
+// Fewer distinct tokens than a block has warps, in a text of several sort tiles.
 TEST(Embedding, BackwardOfALongTextOfTwoTokensIsExact) {
   constexpr int64_t kRows = 6001;
   const std::vector<int32_t> tokens = random_integers(kRows, 1, 2);
@@ -264,7 +264,7 @@ TEST(Rope, AgreesWithTheReferenceInBothDirections) {
         const int64_t rows = static_cast<int64_t>(2 * shape.sequence_length);
         const int64_t columns = static_cast<int64_t>(shape.row_heads * shape.head_dim);
         const Tensor x = make_tensor(dtype, {rows, columns}, random_values(rows * columns, 1));
-        // A turned pair is as long as the pair: both components may be rounded relative to the larger one.
+        // Rotation keeps a pair's length: rounding of both components may be relative to the larger one.
         const std::vector<double> v = values_of(x);
         std::vector<double> magnitude = absolute(v);
         const size_t half = shape.head_dim / 2;
@@ -287,8 +287,8 @@ TEST(Rope, LargePositionsKeepTheirAngle) {
                kRopeTolerance.steps(), "y");
 }
 
-// More rows than all blocks take at once, and heads that share angles across warps: a block computes the angles of its
-// next rows in the place of those before.
+// More rows than all blocks take at once, and heads that share angles across warps. A block computes the angles of its
+// next rows in the memory of its previous ones.
 TEST(Rope, ManyRoundsOfRowsOfSeveralHeads) {
   const int64_t rows = device_under_test().large(20001);
   const RopeShape shape{static_cast<size_t>(rows), 4, 4, 8, 10000.0};

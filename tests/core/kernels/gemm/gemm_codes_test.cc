@@ -15,33 +15,33 @@
 namespace mantissa::kernel_test {
 namespace {
 
-// ---- Products of codes against those of the numbers that they stand for, which the same device multiplies as bf16:
-// native against emulated.
+// ---- Products of codes (native) against products of the encoded numbers, which the same device multiplies as bf16
+// (emulated).
 //
-// How far they may be apart, for a sum of exact products p:
-//   Emulated: fp32 sums, at most one unit of the last place off in each addition: k * 2^-23 * sum |p|.
-//   Native: units of compute capability 8.9 and 9.0 add the 32 products of an instruction to their accumulator with
-//   some 14 bits: all are aligned to the largest of them and cut off 13 bits below its leading one, and so is what
-//   comes of it (measured by DeepSeek-V3's authors, technical report 2024, section 3.3.2). With A the accumulator, an
-//   instruction is off by at most
+// Bound of the difference, for a sum of exact products p:
+//   Emulated: fp32 sums, each addition off by at most one unit in the last place: k * 2^-23 * sum |p|.
+//   Native: compute capability 8.9 and 9.0 add the 32 products of an instruction to their accumulator with about 14
+//   bits. All are aligned to the largest one and cut off 13 bits below its leading bit, and so is the result (measured
+//   by DeepSeek-V3's authors, technical report 2024, section 3.3.2). With A the accumulator, an instruction is off by
+//   at most
 //       2^-13 * (33 * max(|p|, |A before|) + |A after|).
-//   Without fast accumulation, which is how the library is asked, sums of 128 products go to fp32 registers and A
-//   begins at 0 again. Devices with more bits, the emulated GPU among them, are within the same bound.
-// A scale costs two roundings more, c of 16 bits its own.
+//   Without fast accumulation, as requested here, sums of 128 products go to fp32 registers and A restarts at 0.
+//   Devices with more bits, including the emulated GPU, are within the same bound.
+// A scale costs two more roundings, and a 16-bit c its own.
 
 constexpr double kUnitEpsilon = 0x1p-13;
 constexpr int64_t kInstruction = 32, kPromotion = 128;
 
 using Layout = BlockScaleLayout;
 
-// A matrix of numbers that a format has, times powers of two where its blocks have scales.
+// A matrix of representable numbers, times powers of two if its blocks have scales.
 struct Codes {
   Format format;
   Shape shape;
   std::vector<uint8_t> codes;
   std::vector<double> values;
   std::optional<Layout> layout;
-  std::vector<int> exponents{};  // of the scales of blocks, padding included
+  std::vector<int> exponents{};  // of block scales, padding included
 
   Codes(Format of, Shape extents, uint64_t seed, std::optional<Layout> blocks = {})
       : format(of), shape(extents), layout(blocks) {
@@ -61,7 +61,7 @@ struct Codes {
     return static_cast<size_t>(block_scale_index(*layout, shape[0], shape[1], row, column / block_length(*layout)));
   }
   int exponent(int64_t row, int64_t column) const { return layout ? exponents[scale_index(row, column)] : 0; }
-  // Of blocks; undefined for none. The scale at `nan` is no number.
+  // The block scales; undefined if there are none. The scale at index `nan` is NaN.
   Tensor as_scales(std::optional<size_t> nan = {}) const {
     if (!layout) return {};
     if (*layout == Layout::kMicroTiles) {
@@ -89,7 +89,7 @@ struct Bound {
   double native = 0.0, emulated = 0.0;
 };
 
-// Of the sum of row i of a times row j of b.
+// The bound for the sum of row i of a times row j of b.
 Bound bound_of(const Codes& a, const Codes& b, int64_t i, int64_t j) {
   const int64_t k = a.shape[1];
   Bound bound;
@@ -127,7 +127,7 @@ struct CodeProduct {
 
 constexpr float kScaleA = 0.37f, kScaleB = 11.3f;
 
-// The product by codes and the one by values, of the same operands.
+// Compares the product of codes with the product of values of the same operands.
 void expect_native_is_emulated(const CodeProduct& of) {
   SCOPED_TRACE(fmt::format(
       "{} x {} x {}, {} * {} -> {}{}{}{}{}", of.m, of.n, of.k, info(of.a_format).name, info(of.b_format).name,
@@ -164,7 +164,7 @@ void expect_native_is_emulated(const CodeProduct& of) {
     for (int64_t j = 0; j < of.n; ++j) {
       const auto at = static_cast<size_t>(i * of.n + j);
       const Bound bound = bound_of(a, b, i, j);
-      // Scales, the additions of c and bias, and the last rounding.
+      // Covers scales, the additions of c and bias, and the last rounding.
       const double magnitude = std::abs(expected[at]) + std::abs(static_cast<double>(before[at])) + 4.0;
       const double rest =
           8 * 0x1p-23 * magnitude + 0.5 * info(format_of(of.c_dtype)).epsilon * (std::abs(found[at]) * 1.01);
@@ -184,7 +184,7 @@ TEST(GemmCodes, NativeProductsAreTheEmulatedOnes) {
     for (const auto& [a_format, b_format] : kPairs) {
       for (const DType c_dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
         if (!device_under_test().takes_case(index++)) continue;
-        // Beyond fp16's range without scales.
+        // Without scales, results exceed fp16's range.
         if (c_dtype != DType::kF16) expect_native_is_emulated({m, n, k, a_format, b_format, c_dtype});
         expect_native_is_emulated({m, n, k, a_format, b_format, c_dtype, true, c_dtype != DType::kF32});
       }
@@ -194,7 +194,7 @@ TEST(GemmCodes, NativeProductsAreTheEmulatedOnes) {
   }
 }
 
-// Layouts of the scales of blocks in a and b, as layers have them, that the device takes.
+// The pairs of block-scale layouts of a and b that layers use and the device supports.
 std::vector<std::pair<Layout, Layout>> block_pairs() {
   const Fp8GemmSupport support = device_under_test().backend().fp8_gemm_support();
   std::vector<std::pair<Layout, Layout>> pairs;
@@ -207,8 +207,8 @@ std::vector<std::pair<Layout, Layout>> block_pairs() {
   return pairs;
 }
 
-// Scales are powers of two, which cost no rounding; the bound is that of the numbers with their scales, because blocks
-// of 128 are what is promoted.
+// Scales are powers of two and cost no rounding. The bound is that of the scaled numbers, because promotion happens
+// every 128 products, one block.
 TEST(GemmCodes, NativeProductsOfBlocksAreTheEmulatedOnes) {
   size_t index = 0;
   for (const auto& [a_layout, b_layout] : block_pairs()) {
@@ -234,7 +234,7 @@ TEST(GemmCodes, NativeProductsOfBlocksAreTheEmulatedOnes) {
   }
 }
 
-// Where a block of a has a scale that is no number, which is what becomes of NaN and Inf: its rows, and no others.
+// A NaN scale of a block of a (as NaN and Inf elements give) must reach its rows and no others.
 TEST(GemmCodes, ScalesOfBlocksThatAreNoNumbersStayVisible) {
   for (const auto& [a_layout, b_layout] : block_pairs()) {
     const Codes a(Format::kE4M3, {256, 256}, 1, a_layout), b(Format::kE4M3, {128, 256}, 2, b_layout);
@@ -279,7 +279,7 @@ TEST(GemmCodes, ScalesOfBlocksAreReadWhenTheProductRuns) {
   }
 }
 
-// One term is enough to see it; another row and column do not.
+// One term is enough to show it; other rows and columns must not.
 TEST(GemmCodes, WhatIsNotFiniteStaysVisible) {
   if (!multiplies_codes()) return;
   for (const auto& [format, code] : {std::pair(Format::kE4M3, 0x7f), {Format::kE5M2, 0x7c}, {Format::kE5M2, 0x7e}}) {
@@ -320,7 +320,7 @@ TEST(GemmCodes, ScalesAreReadWhenTheProductRuns) {
   }
 }
 
-// ---- What is refused as a product of codes.
+// ---- Rejected products of codes.
 
 TEST(GemmCodes, RefuseWhatTheUnitsDoNotTake) {
   if (!multiplies_codes()) return;

@@ -8,7 +8,7 @@
 
 namespace mantissa::kernel_test {
 
-// A device that does not says why.
+// If it does not, the backend must give the reason.
 inline bool multiplies_codes() {
   const Backend& backend = device_under_test().backend();
   if (backend.fp8_gemm_support() != Fp8GemmSupport::kNone) return true;

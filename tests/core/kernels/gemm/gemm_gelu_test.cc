@@ -12,7 +12,7 @@ namespace {
 
 using reference::MatmulShape;
 
-// Odd ones, and those that cuBLASLt has an epilogue for: columns in multiples of 8.
+// Odd shapes, and shapes with cuBLASLt epilogues: columns in multiples of 8.
 constexpr MatmulShape kShapes[] = {
     {1, 1, 1}, {3, 17, 5}, {17, 65, 33}, {1, 8, 3}, {5, 16, 17}, {33, 72, 40}, {64, 128, 64},
 };
@@ -21,10 +21,10 @@ bool may_be_fused(DType dtype, GeluForm form) {
   return device_under_test().fuses_gelu() && dtype != DType::kF32 && form == GeluForm::kTanh;
 }
 
-// tanh as the product of a device that fuses both may take it (GemmArgs).
+// The error that GemmArgs allows for tanh in a fused product.
 double tanh_error(DType dtype, GeluForm form) { return may_be_fused(dtype, form) ? 0x1p-11 : 0.0; }
 
-// What it changes in gelu = x/2 (1 + t), where the argument too may be one that was not rounded; |gelu'| < 1.13.
+// Its effect on gelu = x/2 (1 + t), whose argument may be unrounded, too; |gelu'| < 1.13.
 double value_extra(DType dtype, GeluForm form, double x) {
   const double error = tanh_error(dtype, form);
   if (error == 0.0) return 0.0;
@@ -32,7 +32,7 @@ double value_extra(DType dtype, GeluForm form, double x) {
   return 1.13 * rounding + 0.5 * (std::abs(x) + rounding) * error;
 }
 
-// And in gelu' = (1 + t)/2 + x/2 (1 - t^2) u'.
+// Its effect on gelu' = (1 + t)/2 + x/2 (1 - t^2) u'.
 double derivative_extra(DType dtype, GeluForm form, double x) {
   const double error = tanh_error(dtype, form);
   const double slope = std::sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * x * x);
@@ -90,7 +90,7 @@ void check_gradient(const GemmWay& way, const Problem& problem, DType c_dtype, G
   for (size_t i = 0; i < inputs.size(); ++i) {
     const double derivative = reference::gelu_derivative(inputs[i], form), product = std::abs(problem.product[i]);
     expected[i] = problem.product[i] * derivative;
-    // The product's error times |gelu'|, which its terms bound, and the derivative's times |product|.
+    // The product's error times |gelu'|, which is bounded by its terms, and the derivative's error times |product|.
     magnitude[i] =
         problem.magnitude[i] * (gelu_derivative_terms(inputs[i], form) * gelu_tail_condition(inputs[i], form) + 1e-7);
     extra[i] = std::abs(derivative) * operand_rounding(c_dtype).error(product) +  // the product may be rounded
@@ -128,7 +128,7 @@ TEST(GemmGelu, AgreesWithTheReferenceWhereverOperandsLie) {
   }
 }
 
-// Kernels one after the other have the bits of the kernels. A device that fuses them where it can does so for some.
+// Separate kernels give the bits of the kernels. A fusing device uses separate kernels for some products.
 TEST(GemmGelu, StepsHaveTheBitsOfGemmAndGelu) {
   const Problem problem({33, 72, 40, false, true});
   const Tensor bias = make_tensor(DType::kF32, {72}, short_values(72, 3));
@@ -168,7 +168,7 @@ TEST(GemmGelu, TheSameBitsOnEverySchedule) {
   }
 }
 
-// An overflow of the product does not turn into an innocent number.
+// An overflow of the product must not become a finite number.
 TEST(GemmGelu, NonFiniteSumsStayNonFinite) {
   for (const int64_t n : {8, 5}) {
     std::vector<double> b(static_cast<size_t>(n), 1.0);

@@ -1,4 +1,4 @@
-// One matrix multiplication with its expected result, for any dtype.
+// A matrix multiplication with its expected result, for any dtype.
 #pragma once
 
 #include <fmt/core.h>
@@ -15,8 +15,8 @@
 
 namespace mantissa::kernel_test {
 
-// Uniform in [-1, 1], rounded to 8 significant bits (fewer below 2^-7): exact in every dtype, so that one reference
-// serves all, while their products span too many bits for sums of them to be exact in fp32.
+// Uniform in [-1, 1], rounded to 8 significant bits (fewer below 2^-7). They are exact in every dtype, so one reference
+// serves all. Their products span too many bits for exact sums in fp32.
 inline std::vector<double> short_values(size_t n, uint64_t seed) {
   std::vector<double> values = reference::random_values(static_cast<int64_t>(n), seed);
   for (double& value : values) {
@@ -28,7 +28,7 @@ inline std::vector<double> short_values(size_t n, uint64_t seed) {
   return values;
 }
 
-// One multiplication: inputs, the expected product and the magnitudes that roundings act on.
+// One multiplication: inputs, the expected product, and the magnitudes that roundings act on.
 struct Problem {
   reference::MatmulShape shape;
   std::vector<double> a, b, product, magnitude;

@@ -1,4 +1,4 @@
-// Matrix products, and products that are divided by the scales of their operands.
+// Matrix products, with and without scales of their operands.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -65,8 +65,8 @@ TEST(Gemm, BiasesResultDTypesAccumulationAndTransposes) {
   });
 }
 
-// 1 + bias lies at or next to the middle of two numbers of c's dtype: the bias's last bits, which that dtype does not
-// have, would decide.
+// 1 + bias lies at or next to the middle of two numbers of c's dtype. The bias's last bits, which that dtype lacks,
+// would decide.
 TEST(Gemm, ABiasIsRoundedToTheResultsDType) {
   const auto sum = [](const GemmWay& way, DType c_dtype, DType bias_dtype, double bias) {
     GemmArgs args{.a = make_tensor(way.dtype, {1, 1}, {1.0}),
@@ -94,7 +94,7 @@ TEST(Gemm, ABiasIsRoundedToTheResultsDType) {
 }
 
 TEST(Gemm, TheBiasGradientIsTheColumnSumsOfA) {
-  // The last: several stretches of K, and of rows more than a task takes.
+  // The last has several stretches of K, and of rows beyond one task.
   for (const MatmulShape& shape :
        {MatmulShape{1, 1, 1, true, false}, MatmulShape{3, 17, 65, true, true}, MatmulShape{65, 129, 63, true, false},
         MatmulShape{261, 97, 1601, true, false}, MatmulShape{17, 3, 8201, true, false}}) {
@@ -123,7 +123,7 @@ TEST(Gemm, TheBiasGradientIsTheColumnSumsOfA) {
 }
 
 TEST(Gemm, SeveralTilesAndDepthChunksWithEdges) {
-  // The last: so many columns that tasks pack their own.
+  // The last has so many columns that tasks pack their own.
   for (const MatmulShape& shape : {MatmulShape{261, 397, 1601, false, true}, MatmulShape{397, 261, 801, true, false},
                                    MatmulShape{19, 1601, 4100, false, true}}) {
     const Problem problem(shape);
@@ -136,7 +136,7 @@ TEST(Gemm, SeveralTilesAndDepthChunksWithEdges) {
 }
 
 TEST(Gemm, TheSameBitsOnEverySchedule) {
-  // Left to themselves libraries split the first two over K; the first is one tile.
+  // By default libraries split the first two over K. The first is one tile.
   for (const MatmulShape& shape : {MatmulShape{16, 48, 8192, true, false}, MatmulShape{64, 64, 4096, true, false},
                                    MatmulShape{261, 397, 1601, false, true}, MatmulShape{1, 1031, 769, false, false},
                                    MatmulShape{513, 97, 65, true, true}, MatmulShape{19, 1601, 2100, false, true}}) {
@@ -222,9 +222,9 @@ TEST(Gemm, RefusesWhatDoesNotFit) {
                         "[gemm] a, b and c must be defined");
 }
 
-// ---- Products that are divided by the scales of their operands.
+// ---- Products divided by the scales of their operands.
 
-// Neither is a power of two.
+// Both are no powers of two.
 constexpr float kScaleA = 0.37f, kScaleB = 11.3f;
 
 struct Scales {
@@ -242,7 +242,7 @@ std::vector<double> divided(std::vector<double> values, double divisor) {
   return values;
 }
 
-// Two inverses and two products more than without scales.
+// Two more inverses and two more products than without scales.
 double steps_of(const Problem& problem) { return problem.steps() + 4.0; }
 
 TEST(GemmScales, DivideTheProductAlone) {
@@ -266,7 +266,7 @@ TEST(GemmScales, DivideTheProductAlone) {
             expect_close(args.c, product, magnitude, steps_of(problem), problem.name(way.name + " scaled"));
             args.bias = make_tensor(DType::kF32, {n}, bias);
             way.gemm(args);
-            std::vector<double> slack(biased.size());  // a bias is rounded to c's dtype
+            std::vector<double> slack(biased.size());  // rounding of a bias to c's dtype
             for (double& value : slack) value = 0.5 * info(format_of(c_dtype)).epsilon;
             expect_close(args.c, biased, magnitude, steps_of(problem), problem.name(way.name + " with bias"), slack);
           }
@@ -283,7 +283,7 @@ TEST(GemmScales, DivideTheProductAlone) {
   });
 }
 
-// The product of codes is far beyond fp16, and that of what they stand for is not: it is divided before it is rounded.
+// The product of codes is far beyond fp16's range, the product of the encoded numbers is not. Divide before rounding.
 TEST(GemmScales, DivideBeforeTheResultIsRounded) {
   for (const GemmWay& way : device_under_test().gemm_ways()) {
     const GemmArgs args{.a = make_tensor(way.dtype, {1, 2}, {448.0, 448.0}),

@@ -57,7 +57,7 @@ void check(DType dtype, int64_t rows, int64_t columns, double range) {
   double sum = 0.0, sum_magnitude = 0.0;
   for (size_t i = 0; i < r; ++i) {
     lse[i] = reference::log_sum_exp(v.data() + i * n, n);
-    spread[i] = 1.0 + std::abs(lse[i]) + 2.0 * range;  // a term e^(x - max) is wrong by |x - max| units at most
+    spread[i] = 1.0 + std::abs(lse[i]) + 2.0 * range;  // a term e^(x - max) is off by at most |x - max| units
     sum += losses[i];
     sum_magnitude += losses[i] + spread[i];
   }
@@ -67,7 +67,7 @@ void check(DType dtype, int64_t rows, int64_t columns, double range) {
   expect_close(out.sum, {sum}, {sum_magnitude}, steps, "loss_sum");
   EXPECT_EQ(values_of(out.losses)[r / 2], 0.0);
 
-  // Backward from the reference's lse, rounded.
+  // Backward pass from the reference's lse, rounded.
   backward(logits, targets, make_tensor(DType::kF32, {rows}, lse));
   const std::vector<double> expected = reference::cross_entropy_backward(v, targets, kIgnore, kScale);
   std::vector<double> magnitude(v.size());
@@ -92,7 +92,7 @@ TEST(CrossEntropy, AgreesWithTheReferenceAtOddSizes) {
   });
 }
 
-// In vectors; several rounds of a block along a row; more rows than the emulated GPU's grid and than a sum's runs.
+// Vectors, several rounds of a block along a row, more rows than the emulated GPU's grid and than one run of a sum.
 TEST(CrossEntropy, AgreesWithTheReferenceAtOtherShapes) {
   for (const DType dtype : kFloatDTypes) {
     for (const int64_t columns : {8, 264, 8999, 17000}) {
@@ -160,7 +160,7 @@ TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
     backward(logits, {0}, out.lse);
     EXPECT_EQ(values_of(logits)[1], 0.0);
 
-    std::vector<double> values(1000, -HUGE_VAL);  // most threads and vectors see nothing else
+    std::vector<double> values(1000, -HUGE_VAL);  // most threads and vectors see only these
     values[900] = 2.5;
     const Tensor long_row = make_tensor(DType::kBF16, {1, 1000}, values);
     const Outputs one = forward(long_row, {900});

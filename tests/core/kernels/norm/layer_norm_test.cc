@@ -33,7 +33,7 @@ Forward run_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns, boo
   return f;
 }
 
-// y, mean and rstd against those of x.
+// Checks y, mean and rstd against those of x.
 void check_normed(const Forward& f) {
   const bool with_bias = f.bias.defined();
   const std::vector<double> x = values_of(f.x), weight = values_of(f.weight);
@@ -68,7 +68,7 @@ TEST(LayerNorm, ForwardAgreesWithTheReference) {
   });
 }
 
-// E[x^2] - mean^2 would lose all digits of the variance here.
+// E[x^2] - mean^2 would lose all digits of this variance.
 TEST(LayerNorm, LargeMeanDoesNotCancel) {
   device_under_test().on_each_variant([] { check_forward(kNormDTypes[0], 5, 257, true, 1000.0); });
 }
@@ -111,8 +111,8 @@ void check_sum(const NormSumDTypes& dtypes, int64_t rows, int64_t columns) {
 
 TEST(LayerNorm, NormalisesASumAsItIsStored) { for_each_norm_sum(check_sum); }
 
-// The sum that is there already goes through the kernel without a residual. (That the sum has the bits of an addition
-// is tested in tests/core/ops.)
+// A kernel with a residual gives the bits of one on the ready sum. (tests/core/ops checks that the sum has the bits of
+// an addition.)
 TEST(LayerNorm, ASumIsNormalisedWithTheBitsOfOneThatIsThere) {
   for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
     const PlacementScope scope(placement);
@@ -255,7 +255,7 @@ TEST(LayerNorm, EachGradientHasItsOwnMode) {
     for (size_t k = 0; k < 3; ++k) {
       for (size_t i = 0; i < written[k].size(); ++i) {
         const double expected = written[k][i] + (k == which ? 1.0 : 0.0);
-        // The sum has one rounding more, and a compiler may leave out that of the term.
+        // The sum has one more rounding, and a compiler may omit the term's.
         ASSERT_NEAR(mixed[k][i], expected, k == which ? 0x1p-24 * (std::abs(expected) + std::abs(written[k][i])) : 0.0);
       }
     }

@@ -1,4 +1,4 @@
-// Shapes and dtypes that both normalisations are tested with.
+// Shapes and dtypes for the tests of both norms.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ struct NormDTypes {
   DType x, y, weight;
 };
 
-// Uniform, and the mixtures of autocast: fp32 parameters with 16-bit activations, and a change of dtype on the way.
+// One dtype, and the mixtures of autocast: fp32 parameters with 16-bit activations, and a change of dtype on the way.
 constexpr NormDTypes kNormDTypes[] = {
     {DType::kF32, DType::kF32, DType::kF32},  {DType::kBF16, DType::kBF16, DType::kBF16},
     {DType::kF16, DType::kF16, DType::kF16},  {DType::kBF16, DType::kBF16, DType::kF32},
@@ -25,15 +25,15 @@ constexpr NormDTypes kNormDTypes[] = {
 
 constexpr std::pair<int64_t, int64_t> kNormShapes[] = {{1, 1}, {3, 3}, {5, 17}, {2, 63}, {4, 64}, {33, 65}, {17, 129}};
 
-// What a GPU divides differently, with vector accesses and without: many chunks of rows, rows of several warps, the
-// longest rows that fit into registers and rows that do not.
+// Shapes that a GPU divides differently, with and without vector accesses: many chunks of rows, rows of several warps,
+// the longest rows that fit into registers, and longer ones.
 constexpr std::pair<int64_t, int64_t> kLargeNormShapes[] = {{300, 8}, {3, 1031}, {3, 1032}, {1, 8192}, {1, 16392}};
 
 struct NormSumDTypes {
   DType x, residual, sum, y, weight;
 };
 
-// A residual stream in fp32 and a branch in 16 bits, either way round; one dtype; a sum of another dtype than either.
+// A residual stream in fp32 and a branch in 16 bits, either way round; one dtype; a sum in a third dtype.
 constexpr NormSumDTypes kNormSumDTypes[] = {
     {DType::kF32, DType::kBF16, DType::kF32, DType::kBF16, DType::kF32},
     {DType::kF32, DType::kBF16, DType::kF32, DType::kF32, DType::kF32},
@@ -43,12 +43,12 @@ constexpr NormSumDTypes kNormSumDTypes[] = {
     {DType::kF32, DType::kF32, DType::kF16, DType::kBF16, DType::kF32},
 };
 
-// Whether a device may not go another way than for a sum that is there already.
+// Whether a device must handle it like a ready sum.
 constexpr bool has_dtype_of_an_addend(const NormSumDTypes& dtypes) {
   return dtypes.sum == dtypes.x || dtypes.sum == dtypes.residual;
 }
 
-// Calls check(dtypes, rows, columns) for sums on every variant, and for large ones wherever operands may lie.
+// Calls check(dtypes, rows, columns) for sums on every variant; large sums at every alignment of operands.
 template <typename Check>
 void for_each_norm_sum(const Check& check) {
   const auto check_all = [&](const auto& shapes) {
@@ -66,7 +66,7 @@ void for_each_norm_sum(const Check& check) {
   }
 }
 
-// |xhat| plus what an error of the mean, relative to mean |x|, does to it.
+// xhat| plus the effect of an error of the mean, relative to mean |x|.
 inline std::vector<double> xhat_magnitude(const std::vector<double>& x, const std::vector<double>& mean,
                                           const std::vector<double>& rstd, size_t columns) {
   std::vector<double> magnitude(x.size());
@@ -85,7 +85,7 @@ struct NormGradientMagnitudes {
   std::vector<double> dx, d_weight;
 };
 
-// Of dx = rstd (g - mean g - xhat mean(g xhat)) and d_weight = sum dy xhat, term by term.
+// The magnitudes of dx = rstd (g - mean g - xhat mean(g xhat)) and d_weight = sum dy xhat, term by term.
 inline NormGradientMagnitudes gradient_magnitudes(const std::vector<double>& xhat, const std::vector<double>& dy,
                                                   const std::vector<double>& weight, const std::vector<double>& rstd) {
   const size_t columns = weight.size();

@@ -29,7 +29,7 @@ Forward run_forward(const NormDTypes& dtypes, int64_t rows, int64_t columns) {
   return f;
 }
 
-// y and rstd against those of x.
+// Checks y and rstd against those of x.
 void check_normed(const Forward& f) {
   const auto expected = reference::rms_norm_forward(values_of(f.x), values_of(f.weight), kEpsilon);
   const double steps = kNormTolerance.steps(static_cast<double>(f.weight.numel()));
@@ -52,8 +52,8 @@ TEST(RmsNorm, ForwardAgreesWithTheReference) {
   });
 }
 
-// More rows, each of a whole block, than there are blocks: what a block sums up for one row is still read when it
-// begins the next.
+// More rows of a whole block each than there are blocks: a block's sum for one row is still read when it begins the
+// next.
 TEST(RmsNorm, ManyLongRows) {
   device_under_test().on_each_variant([] {
     check_forward({DType::kF32, DType::kF32, DType::kF32}, device_under_test().large(601), 16384);
@@ -95,8 +95,8 @@ TEST(RmsNorm, NormalisesASumAsItIsStored) {
   check_sum(kNormSumDTypes[3], device_under_test().large(601), 16384);  // as in ManyLongRows
 }
 
-// The sum that is there already goes through the kernel without a residual. (That the sum has the bits of an addition
-// is tested in tests/core/ops.)
+// A kernel with a residual gives the bits of one on the ready sum. (tests/core/ops checks that the sum has the bits of
+// an addition.)
 TEST(RmsNorm, ASumIsNormalisedWithTheBitsOfOneThatIsThere) {
   for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
     const PlacementScope scope(placement);

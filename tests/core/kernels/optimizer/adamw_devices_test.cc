@@ -1,5 +1,5 @@
-// The CPU and the emulated GPU update every state bit for bit alike. Of the CPU's instruction sets, those that fuse
-// multiply-adds as the GPU does: this needs one of 2013 or later.
+// The CPU and the emulated GPU update every state bit for bit alike. This needs a CPU of 2013 or later, whose
+// instruction sets fuse multiply-adds as the GPU does.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ Tensor make(DType dtype, int64_t numel) {
   return Tensor(storage, dtype, {numel});
 }
 
-// State that one device updates, from zero moments and random weights. An emulated GPU computes in the host's memory.
+// State that one device updates, from zero moments and random weights. An emulated GPU uses host memory.
 class State {
  public:
   State(Kernel kernel, const Format& format) : kernel_(std::move(kernel)) {

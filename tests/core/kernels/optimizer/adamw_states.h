@@ -1,4 +1,4 @@
-// States of AdamW in fewer bits, for tests of its kernels.
+// AdamW states in fewer bits, for tests of its kernels.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ struct StateFormat {
   WeightState weights = WeightState::kMaster;
 };
 
-// All but those that need no kernel of their own.
+// All formats with a kernel of their own.
 inline std::vector<StateFormat> narrow_formats() {
   std::vector<StateFormat> formats;
   for (const WeightState weights : {WeightState::kMaster, WeightState::kStochastic, WeightState::kCompensated}) {
@@ -50,7 +50,7 @@ inline void make_codes(int64_t n, uint64_t seed, Tensor& codes, Tensor& absmax) 
   absmax = make_tensor(DType::kF32, {blocks}, reference::random_values(blocks, seed + 1, 0.01, 0.02));
 }
 
-// Arguments of an update of n elements. Masters have a weight in bf16 beside them.
+// Arguments of an update of n elements. Masters come with a bf16 weight.
 inline AdamWArgs make_state(int64_t n, const StateFormat& format, const UpdateControl& control = kStateControl) {
   using reference::random_values;
   AdamWArgs args{.gradient = make_tensor(DType::kF32, {n}, random_values(n, 1)),
@@ -83,7 +83,7 @@ inline AdamWArgs make_state(int64_t n, const StateFormat& format, const UpdateCo
   return args;
 }
 
-// Everything that an update writes.
+// All tensors that an update writes.
 inline std::vector<Tensor> tensors_of(const AdamWArgs& args) {
   std::vector<Tensor> tensors;
   for (const Tensor& tensor :
@@ -102,7 +102,7 @@ inline std::vector<std::byte> bytes_of(const AdamWArgs& args) {
   return all;
 }
 
-// The values that a moment stands for.
+// The decoded values of a moment.
 inline std::vector<double> moment_values(DynamicMap map, const Tensor& moment, const Tensor& absmax) {
   if (moment.dtype() != DType::kU8) return values_of(moment);
   const std::vector<uint8_t> codes = elements_of<uint8_t>(moment);

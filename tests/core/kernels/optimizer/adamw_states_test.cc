@@ -12,8 +12,8 @@
 namespace mantissa::kernel_test {
 namespace {
 
-// ---- Updates of state that is kept in fewer bits: the formula, how weights without a master and second moments in
-// bf16 are rounded, and that nothing else changes.
+// ---- Updates of state in fewer bits: the formula, the rounding of weights without a master and of second moments in
+// bf16, and that nothing else changes.
 
 using reference::random_values;
 
@@ -26,7 +26,7 @@ uint32_t word_of(uint64_t key, const AdamWArgs& args, int64_t i) {
                       kStateControl.update})[element % 4];
 }
 
-// The same update with all state in fp32, from the values that `args` stand for.
+// The same update with all state in fp32, from the decoded values of `args`.
 AdamWArgs widened(const AdamWArgs& args) {
   const int64_t n = args.numel();
   AdamWArgs wide = args;
@@ -38,7 +38,7 @@ AdamWArgs widened(const AdamWArgs& args) {
   return wide;
 }
 
-// Masters, weights that are rounded stochastically and moments are those of the update in fp32, rounded once.
+// Masters, stochastically rounded weights and moments equal those of the fp32 update, rounded once.
 TEST(AdamWStates, AreThoseOfFp32RoundedOnce) {
   on_each_variant_and_placement([] {
     for (const StateFormat& format : narrow_formats()) {
@@ -84,8 +84,8 @@ TEST(AdamWStates, WeightAndCompensationTogetherFollowTheFormula) {
                static_cast<double>(args.weight_decay), static_cast<double>(kStateControl.gradient_multiplier),
                static_cast<double>(kStateControl.learning_rate), static_cast<double>(kStateControl.bias_correction1),
                static_cast<double>(kStateControl.bias_correction2)});
-          // What the update adds is computed with a dozen roundings of fp32; then the weight is off by half a step of
-          // bf16, which the compensation makes up for but for half a step of its own.
+          // The update is computed with a dozen fp32 roundings. The weight is then off by half a bf16 step, and the
+          // compensation makes up for it to within half of its own step.
           const double exact = next.w + c[i], moved = std::abs(exact - w[i]);
           EXPECT_NEAR(new_w[i], exact, 0x1p-8 * std::abs(exact) + 0x1p-20 * moved) << n << ' ' << i;
           EXPECT_NEAR(new_w[i] + new_c[i], exact, 0x1p-8 * std::abs(new_c[i]) + 0x1p-20 * (moved + std::abs(w[i])))
@@ -96,7 +96,7 @@ TEST(AdamWStates, WeightAndCompensationTogetherFollowTheFormula) {
   });
 }
 
-// With b1 = b2 = 1 moments stay, and with v = 1 and powers of two elsewhere what the update adds is exact: -m / 8.
+// With b1 = b2 = 1 moments stay. With v = 1 and powers of two elsewhere, the update -m / 8 is exact.
 AdamWArgs exact_state(const std::vector<float>& w, const std::vector<float>& c, const std::vector<float>& m) {
   const auto n = static_cast<int64_t>(w.size());
   const auto doubles = [](const std::vector<float>& values) {
@@ -136,9 +136,9 @@ TEST(AdamWStates, CompensatesAsKahan) {
   });
 }
 
-// A thousand updates of 2^-12, a quarter of what rounding to nearest would take at 1: 1 - 1000 / 4096. Kahan's sum is
-// there to within a step; the mean of stochastic weights, each with 1000 roundings of variance up to gap^2 / 4, as
-// well.
+// A thousand updates of 2^-12, a quarter of what rounding to nearest needs at 1: the result is 1 - 1000 / 4096. Kahan's
+// sum is within a step of it. So is the mean of stochastic weights, each with 1000 roundings of variance up to gap^2 /
+// 4.
 TEST(AdamWStates, NeitherFormLosesUpdatesThatAreSmallerThanHalfAStep) {
   constexpr size_t kSize = 64;
   constexpr int kUpdates = 1000;
@@ -160,7 +160,7 @@ TEST(AdamWStates, NeitherFormLosesUpdatesThatAreSmallerThanHalfAStep) {
   EXPECT_NEAR(sum / kSize, kExpected, 5.0 * kGap / 2.0 * std::sqrt(static_cast<double>(kUpdates) / kSize) * 0.5);
 }
 
-// Why rounding to nearest is no format of second moments: 0.1 % of a value is less than half of bf16's step.
+// Rounding to nearest is no format for second moments: 0.1 % of a value is less than half of a bf16 step.
 TEST(AdamWStates, ASecondMomentInBf16Decays) {
   constexpr int64_t kSize = 256;
   constexpr int kUpdates = 700;
@@ -176,8 +176,8 @@ TEST(AdamWStates, ASecondMomentInBf16Decays) {
   }
   double sum = 0.0;
   for (const double value : values_of(args.v)) sum += value;
-  // A rounding of v changes it by a variance of at most (2^-8 v)^2 / 4 and what follows decays: below 5 standard
-  // deviations of the mean.
+  // A rounding of v adds a variance of at most (2^-8 v)^2 / 4, which decays later: less than 5 standard deviations of
+  // the mean.
   const double expected = std::pow(0.999, kUpdates);
   EXPECT_NEAR(sum / kSize, expected, 5.0 * 0x1p-9 * std::sqrt(static_cast<double>(kUpdates) / kSize));
 }
@@ -230,7 +230,7 @@ TEST(AdamWStates, TheSameBitsOnEverySchedule) {
   }
 }
 
-// More blocks of elements than an emulated grid has warps.
+// More blocks of elements than the emulated grid has warps.
 TEST(AdamWStates, AreAllUpdatedWhereTheEmulatedGridGoesRound) {
   const int64_t n = 70000;
   const AdamWArgs args = make_state(n, {DType::kF32, DType::kBF16, WeightState::kMaster}), wide = widened(args);
@@ -300,7 +300,7 @@ TEST(AdamWStates, NamesWhatIsWrong) {
       "[adamw] m is fp32: only codes have an absmax");
 }
 
-// ---- Moments of AdamW as codes of 8 bits: every code is read and written as the reference has it.
+// ---- AdamW moments as 8-bit codes: every code is read and written like in the reference.
 
 using reference::MapSign;
 
@@ -322,7 +322,7 @@ float absmax_of(const std::vector<float>& values, size_t block) {
   return absmax;
 }
 
-// With b1 = b2 = 0 and no unscaling, the moments of a gradient g are g and g^2, exactly as fp32 has them.
+// With b1 = b2 = 0 and no unscaling, the moments of a gradient g are exactly g and g^2 in fp32.
 AdamWArgs fresh_moments(const std::vector<float>& gradient) {
   AdamWArgs args = make_state(static_cast<int64_t>(gradient.size()), kCodes,
                               {.learning_rate = 1e-3f, .bias_correction1 = 1.0f, .bias_correction2 = 1.0f});
@@ -362,7 +362,7 @@ TEST(AdamWCodes, AreWrittenAsTheScalarFormHasThem) {
   });
 }
 
-// Every threshold of the signed map and its neighbours, in blocks whose absmax is 1: there the code changes.
+// Every threshold of the signed map and its neighbours, in blocks with absmax 1: the code changes there.
 TEST(AdamWCodes, ChangeAtTheThresholds) {
   on_each_variant_and_placement([] {
     std::vector<float> gradient;
@@ -378,13 +378,13 @@ TEST(AdamWCodes, ChangeAtTheThresholds) {
   });
 }
 
-// With b1 = b2 = 1 and no gradient nothing changes, and every code is read and written again.
+// With b1 = b2 = 1 and no gradient nothing changes, but every code is decoded and encoded again.
 TEST(AdamWCodes, ComeBackFromAnUpdateThatChangesNothing) {
   on_each_variant_and_placement([] {
     constexpr int64_t kSize = 1024;
     AdamWArgs args = make_state(kSize, kCodes);
     std::vector<uint8_t> codes;
-    for (int64_t i = 0; i < kSize; ++i) codes.push_back(static_cast<uint8_t>(i));  // each block has all, that of 1 too
+    for (int64_t i = 0; i < kSize; ++i) codes.push_back(static_cast<uint8_t>(i));  // all codes in each block
     args.m = make_elements(codes);
     args.v = make_elements(codes);
     args.gradient = make_tensor(DType::kF32, {kSize}, std::vector<double>(kSize, 0.0));
@@ -399,8 +399,8 @@ TEST(AdamWCodes, ComeBackFromAnUpdateThatChangesNothing) {
   });
 }
 
-// A moment is off by half of the largest interval of its decade at most: 0.45 / 64 of absmax (signed; to -1, which has
-// no code, 0.9 / 128 as well), 0.45 / 128 (unsigned).
+// A moment is off by at most half of the largest interval in its decade: 0.45 / 64 of absmax if signed (next to -1,
+// which has no code, also 0.9 / 128), 0.45 / 128 if unsigned.
 TEST(AdamWCodes, KeepMomentsToHalfAnInterval) {
   device_under_test().on_each_variant([] {
     const AdamWArgs args = make_state(700, kCodes), wide = [&] {
@@ -464,7 +464,7 @@ TEST(AdamWCodes, ANaNGradientStaysWithinItsBlock) {
   });
 }
 
-// A second moment of 0 under a first one that is not would divide it by epsilon alone.
+// A second moment of 0 with a nonzero first one would make the update divide by epsilon alone.
 TEST(AdamWCodes, SmallSecondMomentsDoNotVanish) {
   device_under_test().on_each_variant([] {
     std::vector<float> gradient(256, 1e-5f);

@@ -1,4 +1,4 @@
-// Updates of AdamW, and the 16-bit weight that an update writes.
+// AdamW updates, and the 16-bit weight that an update writes.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -89,7 +89,7 @@ TEST(AdamW, AgreesWithTheReferenceAtOddSizes) {
   });
 }
 
-// Element by element and in vectors.
+// Single elements and vectors.
 TEST(AdamW, AgreesWithTheReferenceWhereTheEmulatedGridGoesRound) {
   const DType bf16 = DType::kBF16;
   for (const int64_t n : {9001, 70000}) {
@@ -139,8 +139,8 @@ TEST(AdamW, RefusesAFirstMomentInFp16) {
   expect_contract_error([&] { update(state, kControl); }, "[adamw] m must be fp32 or bf16 (fp16 would underflow)");
 }
 
-// ---- The 16-bit weight that an update writes: rounded to nearest, or stochastically by a word that depends on the
-// element alone.
+// ---- The 16-bit weight that an update writes: rounded to nearest, or stochastically by a word that depends only on
+// the element.
 
 constexpr DType kHalfDTypes[] = {DType::kBF16, DType::kF16};
 constexpr UpdateControl kRoundingControl{.apply = 1,
@@ -150,7 +150,7 @@ constexpr UpdateControl kRoundingControl{.apply = 1,
                                          .bias_correction2 = 0.002997f,
                                          .update = 12};
 
-// What chooses the words.
+// Determines the random words.
 struct Key {
   uint64_t key = 0x123456789abcdef0u;
   uint32_t parameter = 7;
@@ -178,7 +178,7 @@ AdamWArgs arguments(const Tensor& master, const Tensor& weight, const Key& key) 
           .first_element = key.first_element};
 }
 
-// The same with an update before the weight is written.
+// Arguments with an update before the weight is written.
 AdamWArgs update_arguments(const Tensor& master, const Tensor& weight, const Key& key, DType m_dtype = DType::kF32) {
   const int64_t n = master.numel();
   AdamWArgs args = arguments(master, weight, key);
@@ -224,7 +224,7 @@ TEST(AdamWRounding, RoundsTheNewMasterByTheWordOfTheElement) {
   });
 }
 
-// The update itself is that of rounding to nearest, bit for bit.
+// The update itself has the bits of the one with rounding to nearest.
 TEST(AdamWRounding, ChangesNothingButTheWeight) {
   on_each_variant_and_placement([] {
     constexpr int64_t kSize = 133;
@@ -243,7 +243,7 @@ TEST(AdamWRounding, ChangesNothingButTheWeight) {
   });
 }
 
-// Every exponent, NaN and Inf, fp16's subnormals and its end.
+// Every exponent, NaN and Inf, fp16's subnormals and its largest numbers.
 TEST(AdamWRounding, GivesEveryBitOfTheScalarForm) {
   constexpr int64_t kSize = 4001;
   std::vector<float> values;
@@ -263,7 +263,7 @@ TEST(AdamWRounding, GivesEveryBitOfTheScalarForm) {
   });
 }
 
-// Elements far into a parameter, across 2^34: the number of a group of four passes 32 bits in the middle of a vector.
+// Elements around 2^34 of a parameter: the number of a group of four exceeds 32 bits in the middle of a vector.
 TEST(AdamWRounding, CountsElementsWithMoreThan32Bits) {
   on_each_variant_and_placement([] {
     constexpr int64_t kSize = 77;
@@ -332,7 +332,7 @@ TEST(AdamWRounding, EveryPartOfTheKeyMatters) {
 // One value in many elements: the mean has the standard deviation gap * sqrt(f (1 - f) / n).
 TEST(AdamWRounding, TheMeanOverElementsIsTheMaster) {
   constexpr int64_t kSize = 20000;
-  constexpr double kValue = 1.0 + 0x1p-7 * 0.3125, kGap = 0x1p-7;  // of bf16, and no tie of fp16's either
+  constexpr double kValue = 1.0 + 0x1p-7 * 0.3125, kGap = 0x1p-7;  // in bf16; no tie in fp16 either
   const Tensor master = make_tensor(DType::kF32, {kSize}, std::vector<double>(kSize, kValue));
   const Tensor weight = make_unwritten(DType::kBF16, {kSize});
   run(arguments(master, weight, {}));

@@ -45,7 +45,7 @@ void expect_sums(const ErrorSums& actual, const ErrorSums& expected) {
   EXPECT_NEAR(actual.error_squares, expected.error_squares, bound * expected.error_squares);
 }
 
-// What was in the record is gone.
+// Overwrites earlier contents of the record.
 ErrorSums compared(const Tensor& x, const Tensor& reference) {
   const Tensor record = make_record(ErrorSums{.elements = 7, .non_finite = 7, .reference_squares = 7.0});
   run(CompareArgs{.x = x, .reference = reference, .record = record, .mode = GradientMode::kWrite});
@@ -129,13 +129,13 @@ TEST(Compare, RefusesWhatDoesNotGoTogether) {
 
 using testing::histogram_of;
 
-// Every sign, exponent and kind of number, Inf and NaN among them: the dtype's own bit patterns at random.
+// Random bit patterns of the dtype: every sign, exponent and kind of number, including Inf and NaN.
 template <typename T>
 Tensor random_patterns(int64_t count, uint64_t seed) {
   std::vector<T> elements;
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t word = philox(seed, {static_cast<uint32_t>(i), 0, 0, 0})[0];
-    // Of fp32 every fourth is subnormal or 0: they are 1 in 128 otherwise.
+    // Every fourth fp32 number is subnormal or 0; random bits give only 1 in 128.
     if constexpr (std::is_same_v<T, float>) {
       elements.push_back(std::bit_cast<float>(i % 4 == 0 ? word & (0x807fffffu >> i % 24) : word));
     } else {
@@ -149,7 +149,7 @@ Tensor random_patterns(DType dtype, int64_t count, uint64_t seed) {
   return dispatch(dtype, [&]<typename T>() { return random_patterns<T>(count, seed); });
 }
 
-// What was in the record is gone.
+// Overwrites earlier contents of the record.
 ExponentHistogram histogram_by_kernel(const Tensor& x) {
   ExponentHistogram before;
   std::fill(std::begin(before.counts), std::end(before.counts), 77);
@@ -195,7 +195,7 @@ TEST(ExponentHistogram, KeepsApartZeroSubnormalInfinityAndNan) {
     EXPECT_EQ(found.counts[kNanBin], 1);
     EXPECT_EQ(found.counts[0], 1);
     EXPECT_EQ(found.amax, magnitude_bits(0x1p20f));
-    // Nothing finite: there is no amax.
+    // Nothing is finite, so there is no amax.
     EXPECT_EQ(histogram_by_kernel(make_elements<float>({NAN, infinity})).amax, 0u);
   });
 }
@@ -208,7 +208,7 @@ TEST(ExponentHistogram, AddsToTheRecord) {
   EXPECT_TRUE(fetch_record<ExponentHistogram>(record) == histogram_of({1.0f, -8.0f, NAN, 2.0f, 1.0f}));
 }
 
-// More than the elements that a GPU has threads for.
+// More elements than a GPU has threads.
 TEST(ExponentHistogram, AVeryLargeTensor) {
   const int64_t n = device_under_test().large((int64_t{1} << 26) + 16387);
   const auto storage = device_under_test().guarded_storage(static_cast<size_t>(n) * sizeof(BFloat16));
@@ -251,7 +251,7 @@ TEST(ExponentHistogram, RefusesWhatDoesNotFit) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// ulp(w) / 2 by its definition, in double.
+// ulp(w) / 2 by definition, in double.
 double half_ulp(Format format, float weight) {
   const FormatInfo& f = info(format);
   const int exponent = weight == 0.0f ? 1 - f.bias : std::max(std::ilogb(weight), 1 - f.bias);
@@ -274,7 +274,7 @@ UpdateStagnation counted(const std::vector<float>& weights, const std::vector<fl
   return found;
 }
 
-// The kernel's counts of updates given as such; what was in the record is gone.
+// The kernel's counts for the given updates. Overwrites earlier contents of the record.
 UpdateStagnation of_deltas(const Tensor& weight, const Tensor& delta) {
   const Tensor record = make_record(UpdateStagnation{.elements = 7, .zero = 7, .non_finite = 7, .stagnant = {7, 7, 7}});
   run(UpdateStagnationArgs{.weight = weight, .delta = delta, .record = record, .mode = GradientMode::kWrite});
@@ -287,7 +287,7 @@ UpdateStagnation of_updated(const Tensor& weight, const Tensor& updated) {
   return fetch_record<UpdateStagnation>(record);
 }
 
-// Weights of every exponent, and updates around half of an ulp of one of the formats, on it and below and above.
+// Weights of every exponent, and updates at, below and above half an ulp of one of the formats.
 struct Updates {
   std::vector<float> weights, deltas;
 
@@ -355,7 +355,7 @@ TEST(UpdateStagnation, AtTheEdgesOfFormats) {
     EXPECT_EQ(stagnant(1.0f, -0x1p-24f), (Counts{0, 1, 1}));
     EXPECT_EQ(stagnant(-1.5f, 0x1p-11f), (Counts{0, 1, 0}));
     EXPECT_EQ(stagnant(1.0f, 0x1p-8f), (Counts{0, 0, 0}));
-    EXPECT_EQ(stagnant(0.0f, 0x1p-149f), (Counts{0, 1, 1}));  // subnormals, the smallest of fp32 and far below fp16's
+    EXPECT_EQ(stagnant(0.0f, 0x1p-149f), (Counts{0, 1, 1}));  // subnormals: fp32's smallest, far below fp16's
     EXPECT_EQ(stagnant(0.0f, 0.0f), (Counts{1, 1, 1}));
     EXPECT_EQ(stagnant(0x1p-140f, 0x1p-134f), (Counts{0, 0, 1}));
     EXPECT_EQ(stagnant(0x1p-140f, 0x1p-135f), (Counts{0, 1, 1}));

@@ -26,7 +26,7 @@ struct Matrix {
   std::vector<float> values;
 };
 
-// Magnitudes over many binades, zeros, subnormals, values around the largest and the smallest numbers of the formats.
+// Magnitudes over many binades, zeros, subnormals, and values around the formats' largest and smallest numbers.
 Matrix make_matrix(int64_t rows, int64_t columns, bool with_non_finite) {
   Matrix matrix{rows, columns, {}};
   for (int64_t i = 0; i < rows * columns; ++i) {
@@ -62,7 +62,7 @@ double nearest(const std::vector<double>& numbers, double value) {
   return best;
 }
 
-// The multiplier of a block of this amax, by search; of no e2m1 tie in the tests.
+// The multiplier of a block with this amax, found by search. The tests have no e2m1 ties.
 double block_multiplier(TensorFormat format, double amax, double tensor) {
   const double max = info(format.format).max;
   if (format.scaling == Scaling::kTwoLevel) {
@@ -87,7 +87,7 @@ Block block_of(TensorFormat format, BlockAxis axis, const Matrix& matrix) {
   return {axis == BlockAxis::kColumns ? 1 : length, axis == BlockAxis::kRows ? 1 : length};
 }
 
-// The largest magnitude of every block; Inf where one holds what is not finite.
+// The largest magnitude of every block; Inf if a value is not finite.
 class BlockAmaxes {
  public:
   BlockAmaxes(const Matrix& matrix, Block block) : across_((matrix.columns + block.columns - 1) / block.columns) {
@@ -107,7 +107,7 @@ class BlockAmaxes {
   std::vector<double> amaxes_;
 };
 
-// From what the reference quantiser made of each element.
+// Counts the reference quantizer's results for each element.
 FormatLosses counted(const Matrix& matrix, TensorFormat format, BlockAxis axis, float scale) {
   const auto rounded = quantize_reference(matrix.values, matrix.rows, matrix.columns, format, axis, scale);
   const FormatInfo& f = info(format.format);
@@ -161,7 +161,7 @@ FormatLosses losses_of(const Matrix& matrix, DType dtype, TensorFormat format, B
   return fetch_record<FormatLosses>(record);
 }
 
-// As a tensor of this dtype holds it.
+// As stored in a tensor of this dtype.
 Matrix stored_in(DType dtype, Matrix matrix) {
   const std::vector<double> values(matrix.values.begin(), matrix.values.end());
   const std::vector<double> kept = values_of(make_tensor(dtype, {matrix.rows, matrix.columns}, values));

@@ -16,18 +16,18 @@
 namespace mantissa::kernel_test {
 namespace {
 
-// ---- What codes of eight bits stand for. How they are made is quantize()'s business: quantize_codes_test.cc.
+// ---- Decoding of 8-bit codes. quantize_codes_test.cc tests encoding.
 
 constexpr Format kFormats[] = {Format::kE4M3, Format::kE5M2};
 
-// All of them, again and again.
+// All codes, repeated.
 Tensor all_codes(int64_t n) {
   std::vector<uint8_t> codes;
   for (int64_t i = 0; i < n; ++i) codes.push_back(static_cast<uint8_t>(i * 7 % 256));
   return make_elements(codes);
 }
 
-// Codes of values as the format encodes them.
+// Encodes the values in the format.
 Tensor codes_of(const std::vector<float>& values, Format format, float scale) {
   std::vector<uint8_t> codes;
   for (const float value : values) {
@@ -79,8 +79,8 @@ TEST(Codes, KeepTheirContractForManyScales) {
   });
 }
 
-// What the ranks of a job count on: the operand of a product is the same whether the weight was rounded once, or went
-// through codes in between.
+// The ranks of a job rely on this: a product's operand is the same whether the weight was rounded directly or went
+// through codes first.
 TEST(Codes, LeaveTheOperandOfAProductAsItIs) {
   device_under_test().on_each_variant([] {
     for (const Format format : kFormats) {
@@ -139,17 +139,17 @@ TEST(Codes, RefuseWhatDoesNotFit) {
                         "[from_codes] scale must have 1 elements");
 }
 
-// ---- The random Hadamard transform against its matrix in double, and against the butterflies of its contract bit for
-// bit.
+// ---- The random Hadamard transform: against its matrix in double, and bit for bit against the butterflies of its
+// contract.
 
 using reference::random_values;
 
 constexpr size_t kLength = 16;
 
-// (-1)^((j0 and j1) xor (j2 and j3)), of the bits of j.
+// (-1)^((j0 and j1) xor (j2 and j3)), with the bits of j.
 double sign(size_t j) { return ((j & j >> 1) ^ (j >> 2 & j >> 3)) & 1 ? -1.0 : 1.0; }
 
-// Element (i, j) of Sylvester's matrix: whether i and j have an odd number of bits in common.
+// Element (i, j) of Sylvester's matrix: -1 if i and j share an odd number of set bits.
 double sylvester(size_t i, size_t j) { return __builtin_popcount(static_cast<unsigned>(i & j)) % 2 ? -1.0 : 1.0; }
 
 // sum over j of term(i, j) x[j] / 4, for each column and each 16 rows.
@@ -171,7 +171,7 @@ std::vector<double> magnitude_of(const std::vector<double>& x, size_t columns) {
   return transform(absolute(x), columns, [](size_t, size_t) { return 1.0; });
 }
 
-// As the contract says, in fp32.
+// The contract's computation in fp32.
 std::vector<float> butterflies(const std::vector<double>& x, size_t columns) {
   std::vector<float> y(x.begin(), x.end());
   const size_t rows = x.size() / columns;
@@ -209,7 +209,7 @@ TEST(Hadamard, IsTheMatrixAndTheContractsButterflies) {
               const Tensor y = transformed(x, to);
               const std::vector<double> values = values_of(x);
               const auto width = static_cast<size_t>(columns);
-              // Four additions on the way to a result; signs and quarters are exact.
+              // Four additions per result; signs and quarters are exact.
               expect_close(y, reference_of(values, width), magnitude_of(values, width), 4, "y");
               const std::vector<float> exact = butterflies(values, width);
               const Tensor rounded = make_tensor(to, y.shape(), std::vector<double>(exact.begin(), exact.end()));
@@ -222,7 +222,7 @@ TEST(Hadamard, IsTheMatrixAndTheContractsButterflies) {
   });
 }
 
-// a^T b = y(a)^T y(b), which is what a product along the rows computes.
+// a^T b = y(a)^T y(b), the product along the rows.
 TEST(Hadamard, LeavesProductsAsTheyAre) {
   constexpr int64_t kRows = 64, kM = 5, kN = 7;
   const std::vector<double> a = random_values(kRows * kM, 2), b = random_values(kRows * kN, 3);
@@ -236,14 +236,14 @@ TEST(Hadamard, LeavesProductsAsTheyAre) {
   const std::vector<double> yb = values_of(transformed(from_b, DType::kF32));
   for (size_t i = 0; i < kM; ++i) {
     for (size_t j = 0; j < kN; ++j) {
-      // Each element of ya and yb is four fp32 roundings off, of sums of 16 values of at most 1 over 4.
+      // Each element of ya and yb, a sum of 16 values of at most 1 over 4, has four fp32 roundings.
       const double allowed = kRows * 2.0 * 4.0 * 0x1p-24 * 4.0 * 4.0;
       EXPECT_NEAR(product(ya, yb, i, j), product(values_of(from_a), values_of(from_b), i, j), allowed);
     }
   }
 }
 
-// What it is for: an outlier is spread over its 16 rows, and so are equal values.
+// The purpose: an outlier is spread over its 16 rows, and so are equal values.
 TEST(Hadamard, SpreadsAnOutlierAndAConstant) {
   std::vector<double> outlier(32, 0.0);
   outlier[5] = 8.0;

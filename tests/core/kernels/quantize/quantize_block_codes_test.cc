@@ -1,5 +1,5 @@
-// Codes of matrices whose blocks have scales, and these scales in the order that products read them in, against their
-// contract bit for bit.
+// Codes of matrices with block scales, and these scales in the order that products read, bit for bit against their
+// contract.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +20,7 @@ constexpr Format kCodeFormats[] = {Format::kE4M3, Format::kE5M2};
 
 enum class Layouts : uint8_t { kPlain, kTransposed, kBoth };
 
-// What can be asked for: blocks lie along the rows of the codes.
+// A supported combination: blocks lie along the rows of the codes.
 struct Way {
   Scaling scaling;
   BlockAxis axis;
@@ -44,7 +44,7 @@ BlockScaleLayout scale_layout(const Way& way) {
   return way.axis == BlockAxis::kBoth ? BlockScaleLayout::kSquareBlocks128 : BlockScaleLayout::kRowBlocks128;
 }
 
-// A matrix of codes and its scales. Where it is transposed, (rows, columns) are those of src all the same.
+// A matrix of codes and its scales. (rows, columns) are those of src even if the codes are transposed.
 struct Coded {
   Tensor codes, scales;
   ScaleOrder order;
@@ -77,7 +77,7 @@ Results coded(const Tensor& src, Format format, const Way& way, const Tensor& re
   return results;
 }
 
-// The numbers that scales are. Padding's byte of 0 reads as 2^-127.
+// The decoded scales. A padding byte of 0 reads as 2^-127.
 std::vector<float> scales_of(const Coded& coded) {
   if (coded.scales.dtype() == DType::kF32) return elements_of<float>(coded.scales);
   std::vector<float> values;
@@ -100,7 +100,7 @@ void expect_matrix(const Coded& coded, const QuantizeReference& expected,
       const auto to = transposed ? static_cast<size_t>(column * rows + row) : at;
       if (expected_codes[at]) {
         ASSERT_EQ(codes[to], *expected_codes[at]) << "row " << row << ", column " << column;
-      } else {  // of either sign, of any payload
+      } else {  // either sign, any payload
         ASSERT_TRUE(std::isnan(decode(format, codes[to]))) << "row " << row << ", column " << column;
       }
       expected_scales[static_cast<size_t>(coded.order.place[to])] = expected.inverse_scales[at];
@@ -140,7 +140,7 @@ void expect_contract(const std::vector<float>& values, const CodeCase& of) {
 }
 
 TEST(QuantizeBlockCodes, KeepTheirContractForOddAndEvenSizes) {
-  // Ends within a block and at one, words of codes and single ones, and more blocks than a tile of scales has.
+  // Ends within a block and at a block's end, words of codes and single codes, more blocks than a tile of scales.
   constexpr int64_t kSizes[][2] = {{1, 1},     {3, 5},    {16, 16},   {33, 129}, {128, 32},
                                    {130, 133}, {5, 1100}, {132, 144}, {600, 4},  {12, 528}};
   device_under_test().on_each_variant([&] {
@@ -161,7 +161,7 @@ TEST(QuantizeBlockCodes, KeepTheirContractForOddAndEvenSizes) {
   });
 }
 
-// Square blocks lie along the rows of both matrices of codes: each can be had without the other.
+// Square blocks lie along the rows of both code matrices, so each can be requested alone.
 TEST(QuantizeBlockCodes, OfSquareBlocksAreMadeInEitherLayout) {
   const int64_t rows = 144, columns = 272;
   const std::vector<float> values = spread_values(rows * columns, 5);
@@ -174,7 +174,7 @@ TEST(QuantizeBlockCodes, OfSquareBlocksAreMadeInEitherLayout) {
   }
 }
 
-// From the smallest subnormal to the largest number, blocks that are 0, and those of one magnitude only.
+// From the smallest subnormal to the largest number, blocks of zeros, and blocks of a single magnitude.
 TEST(QuantizeBlockCodes, KeepTheirContractForZerosAndExtremes) {
   for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
     const PlacementScope scope(placement);
@@ -198,7 +198,7 @@ TEST(QuantizeBlockCodes, KeepTheirContractForZerosAndExtremes) {
   }
 }
 
-// In the whole block and nowhere else: its codes and its scale are NaN.
+// The codes and the scale of the whole block are NaN, and no others.
 TEST(QuantizeBlockCodes, ShowWhatIsNotFinite) {
   const int64_t rows = 132, columns = 140;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -219,11 +219,11 @@ TEST(QuantizeBlockCodes, ShowWhatIsNotFinite) {
   }
 }
 
-// A product of codes with their scales is one of the numbers that dst would hold.
+// A product of codes with their scales is one of the numbers in dst.
 TEST(QuantizeBlockCodes, AgreeWithTheValuesOfEmulation) {
   const int64_t rows = 144, columns = 160;
   std::vector<float> values = spread_values(rows * columns, 4);
-  // Of these dst is rounded to bf16: magnitudes below 2^-126.
+  // For magnitudes below 2^-126, dst is rounded to bf16.
   for (int64_t i = 0; i < 32 * columns; ++i) values[static_cast<size_t>(i)] *= 0x1p-120f;
   for (const Format format : kCodeFormats) {
     for (const Way& way : kWays) {

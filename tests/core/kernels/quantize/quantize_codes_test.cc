@@ -1,4 +1,4 @@
-// Codes of tensors with one scale, as they lie and transposed, against their contract bit for bit.
+// Codes of tensors with one scale, direct and transposed, bit for bit against their contract.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace mantissa::kernel_test {
 namespace {
 
-// Both scalings are one here: the scale is given.
+// Both scalings are the same here, because the scale is given.
 constexpr TensorFormat kCodeFormats[] = {{Format::kE4M3, Scaling::kDelayed}, {Format::kE5M2, Scaling::kCurrent}};
 
 enum class Layouts : uint8_t { kPlain, kTransposed, kBoth };
@@ -25,7 +25,7 @@ struct CodeCase {
   Layouts layouts = Layouts::kBoth;
 };
 
-// A NaN's sign and payload are the device's own.
+// The sign and payload of a NaN depend on the device.
 void expect_code(uint8_t actual, std::optional<uint8_t> expected, Format format, int64_t row, int64_t column) {
   if (expected) {
     ASSERT_EQ(actual, *expected) << "row " << row << ", column " << column;
@@ -88,7 +88,7 @@ TEST(QuantizeCodes, KeepTheirContractForOddAndEvenSizes) {
   });
 }
 
-// Every magnitude that fp32 has exponents for; NaN and Inf are visible, and nothing else is.
+// All fp32 magnitudes. NaN and Inf stay visible, and nothing else becomes NaN or Inf.
 TEST(QuantizeCodes, KeepTheirContractForExtremes) {
   for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
     const PlacementScope scope(placement);
@@ -111,7 +111,7 @@ TEST(QuantizeCodes, KeepTheirContractForExtremes) {
   }
 }
 
-// What the codes stand for is what dst would hold.
+// Decoding gives the values that dst would hold.
 TEST(QuantizeCodes, AgreeWithTheValuesOfEmulation) {
   const int64_t rows = 48, columns = 160;
   const Tensor src = tensor_of(DType::kBF16, {rows, columns}, spread_values(rows * columns, 4)),

@@ -21,7 +21,7 @@ constexpr TensorFormat kTensorFormats[] = {
     {Format::kE4M3, Scaling::kMicro},   {Format::kE5M2, Scaling::kMicro},   {Format::kE2M1, Scaling::kTwoLevel}};
 constexpr BlockAxis kBlockAxes[] = {BlockAxis::kColumns, BlockAxis::kRows, BlockAxis::kBoth};
 
-// Values over many binades, so that blocks have different scales.
+// Values over many binades, so that blocks get different scales.
 inline std::vector<float> spread_values(int64_t count, uint64_t seed) {
   std::vector<float> values = testing::normal_values(count, seed);
   const std::vector<float> exponents = testing::normal_values(count, seed + 1, 6.0f);
@@ -33,13 +33,13 @@ inline Tensor tensor_of(DType dtype, Shape shape, const std::vector<float>& valu
   return make_tensor(dtype, shape, std::vector<double>(values.begin(), values.end()));
 }
 
-// The values as the tensor has them.
+// The values as stored in the tensor.
 inline std::vector<float> stored(const Tensor& tensor) {
   const std::vector<double> values = values_of(tensor);
   return std::vector<float>(values.begin(), values.end());
 }
 
-// Bit for bit; a NaN's payload is its device's own.
+// Bit for bit, except for NaN payloads, which depend on the device.
 inline bool is_same(BFloat16 actual, float expected) {
   if (std::isnan(expected)) return std::isnan(to_float(actual));
   return actual == from_float<BFloat16>(expected);
@@ -51,7 +51,7 @@ inline float largest_finite(const std::vector<float>& values) {
   return amax;
 }
 
-// What a pass over the values finds: a NaN is above Inf, and Inf above all else.
+// The record of one pass over the values. NaN ranks above Inf, and Inf above all numbers.
 inline QuantizeRecord record_of(const std::vector<float>& values) {
   QuantizeRecord record;
   for (const float value : values) {

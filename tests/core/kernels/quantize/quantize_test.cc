@@ -1,4 +1,4 @@
-// Rounding to low-precision formats against its contract, bit for bit.
+// Rounding to low-precision formats, bit for bit against its contract.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,8 +13,6 @@
 
 namespace mantissa::kernel_test {
 namespace {
-
-// ---- Rounding to low-precision formats against its contract, bit for bit.
 
 using testing::QuantizeReference;
 
@@ -83,7 +81,7 @@ TEST(Quantize, KeepsItsContractForZerosAndExtremes) {
       const int64_t rows = 34, columns = 132;
       std::vector<float> values(static_cast<size_t>(rows * columns), 0.0f);
       on_every_recipe(values, rows, columns, DType::kF32);
-      // Each block of its own magnitude, from the smallest subnormal to the largest number.
+      // Each block has its own magnitude, from the smallest subnormal to the largest number.
       for (size_t i = 0; i < values.size(); ++i) {
         const int exponent = -149 + static_cast<int>(i / 16 % 278);
         values[i] =
@@ -95,7 +93,7 @@ TEST(Quantize, KeepsItsContractForZerosAndExtremes) {
   });
 }
 
-// In its whole block, where blocks have scales, and nowhere else.
+// In its whole block if blocks have scales, and nowhere else.
 TEST(Quantize, ShowsWhatIsNotFinite) {
   const int64_t rows = 70, columns = 140;
   const std::vector<float> values = spread_values(rows * columns, 33);
@@ -182,15 +180,15 @@ TEST(Quantize, RefusesWhatDoesNotFit) {
   expect_refused([](QuantizeArgs& args) { args.stochastic = {.elements_per_sample = 8}; }, "step must be given");
 }
 
-// ---- Stochastic rounding to low-precision formats, bit for bit: which words an element takes, and that nothing but
-// its position in its sample decides.
+// ---- Stochastic rounding to low-precision formats, bit for bit: the random words of an element depend on its position
+// in its sample and nothing else.
 
 constexpr int32_t kStep = 1000;
 const StochasticArgs kKey{.seed = 0x123456789abcdef0u, .site = 17, .first_sample = 3};
 
 float scale_of(TensorFormat format) { return has_tensor_scale(format.scaling) ? 0.37f : 1.0f; }
 
-// Element by element: the amax of its block, and its word.
+// Element by element, with the amax of its block and its random word.
 std::vector<float> expected_values(const std::vector<float>& read, const QuantizeCase& of, int64_t per_sample,
                                    int32_t step) {
   const int64_t length = block_length(of.format.scaling);
@@ -245,7 +243,7 @@ void expect_contract(const QuantizeCase& of, int64_t rows_per_sample) {
 }
 
 TEST(QuantizeStochastically, TakesTheWordsOfTheContract) {
-  // Rows, columns, rows of a sample.
+  // Rows, columns, rows per sample.
   constexpr int64_t kSizes[][3] = {{1, 1, 1}, {6, 5, 2}, {36, 36, 9}, {33, 129, 11}, {129, 20, 43}, {18, 132, 1}};
   device_under_test().on_each_variant([&] {
     size_t index = 0;
@@ -299,7 +297,7 @@ TEST(QuantizeStochastically, ReadsTheStepWhenItRuns) {
   }
 }
 
-// The mean of many roundings is the value: within five standard deviations, of at most half a distance each.
+// The mean of many roundings is the value, within five standard deviations of at most half a spacing each.
 TEST(QuantizeStochastically, IsRightOnAverage) {
   constexpr int64_t kCount = 20000;
   const QuantizeCase of{1, kCount, DType::kF32, {Format::kE5M2, Scaling::kCurrent}, BlockAxis::kColumns};

@@ -49,7 +49,7 @@ TEST(Amax, IsTheLargestMagnitudeWhereverItLies) {
   });
 }
 
-// More than the elements that a GPU has threads for.
+// More elements than a GPU has threads.
 TEST(Amax, AVeryLargeTensor) {
   const int64_t n = device_under_test().large((int64_t{1} << 26) + 16387);
   const auto storage = device_under_test().guarded_storage(static_cast<size_t>(n) * sizeof(BFloat16));
@@ -121,7 +121,7 @@ TEST(TensorScale, TakesTheAmaxToTheMaximum) {
   });
 }
 
-// Current scaling: no host in between.
+// Current scaling: the host is not involved.
 TEST(TensorScale, FollowsTheTensorFromRunToRun) {
   const Tensor x = make_tensor(DType::kF32, {67}, random_values(67, 4)), scale = make_unwritten(DType::kF32, {1});
   const Tensor record = make_record(QuantizeRecord{});
@@ -150,9 +150,9 @@ TEST(Amax, RefusesWhatDoesNotFit) {
                         "[tensor_scale] scale must have 1 elements");
 }
 
-// ---- Steps of delayed scaling against lists of amaxes.
+// ---- Delayed scaling step by step, against lists of amaxes.
 
-// One tensor, its amaxes as they are, the newest first.
+// One tensor's amaxes, newest first.
 struct WrittenOut {
   float max;
   float scale = 1.0f;
@@ -171,7 +171,7 @@ struct WrittenOut {
   }
 };
 
-// Mostly values around 1 that drift, with zeros, NaN and Inf in between.
+// Mostly values around 1 that drift, mixed with zeros, NaN and Inf.
 float random_amax(const PhiloxCounter& words, uint32_t step) {
   switch (words[0] % 16) {
     case 0:
@@ -220,7 +220,7 @@ class Steps {
 
   const DelayedScalesArgs& args() const { return args_; }
 
-  // Records that `seed` and `step` choose, with a decision that says `held`.
+  // Records chosen by `seed` and `step`, with a decision that has this `held`.
   void prepare(uint64_t seed, uint32_t step, bool held) {
     std::vector<QuantizeRecord> records;
     total_.assign(static_cast<size_t>(tensors_), {});
@@ -300,7 +300,7 @@ TEST(DelayedScales, AHeldStepChangesNothingButMine) {
     run(args);
     EXPECT_EQ(state(), before);
     steps.expect_right(true);
-    // An undefined decision is no reason to hold.
+    // An undefined decision does not hold.
     DelayedScalesArgs undecided = args;
     undecided.decision = Tensor();
     steps.prepare(9, 2, false);
@@ -312,7 +312,7 @@ TEST(DelayedScales, AHeldStepChangesNothingButMine) {
 
 TEST(DelayedScales, StepsOfARecordingReadAllThatChanges) {
   Steps steps(3, 40, {.history = 3});
-  steps.prepare(31, 0, true);  // what is recorded runs once before
+  steps.prepare(31, 0, true);  // recorded work runs once before
   RepeatedWork work([&] { run(steps.args()); });
   for (uint32_t step = 1; step < 20; ++step) {
     steps.prepare(31, step, step % 5 == 0);

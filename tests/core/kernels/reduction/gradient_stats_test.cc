@@ -33,7 +33,7 @@ TEST(TensorStats, SumsSquaresInDouble) {
           const Tensor record = make_record(TensorStats());
           run(TensorStatsArgs{.x = x, .record = record});
           const double expected = sum_squares(values_of(x));
-          // Sums in double, of positive terms: n roundings of 2^-53 on either side.
+          // Sums of positive terms in double: n roundings of 2^-53 on either side.
           EXPECT_NEAR(read(record).sum_squares, expected, expected * 2.0 * static_cast<double>(n + 1) * 0x1p-53);
           EXPECT_EQ(read(record).first_bad, TensorStats::kNone);
           EXPECT_EQ(read(record).nan_count + read(record).inf_count, 0);
@@ -43,7 +43,7 @@ TEST(TensorStats, SumsSquaresInDouble) {
   });
 }
 
-// Where a tensor lies changes how it is read, and nothing else.
+// A tensor's address affects how it is read, but not the result.
 TEST(TensorStats, TheSameBitsWhereverTheElementsLie) {
   const std::vector<double> values = random_values(20003, 5);
   for (const DType dtype : kFloatDTypes) {
@@ -58,7 +58,7 @@ TEST(TensorStats, TheSameBitsWhereverTheElementsLie) {
   }
 }
 
-// More than 1024 blocks of 16384 elements: a GPU gives each block more of them.
+// More than 1024 blocks of 16384 elements: a GPU gives each block several of them.
 TEST(TensorStats, AVeryLargeTensor) {
   const int64_t n = (int64_t{1} << 24) + 16387;
   const auto storage = device_under_test().guarded_storage(static_cast<size_t>(n) * sizeof(BFloat16));
@@ -146,9 +146,9 @@ void expect_same(double actual, double expected, const char* what) {
 
 // ---- record_verdict.
 
-constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double: what is small counts only where it comes first
+constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double: small terms count only if they come first
 
-// What was in the record before is gone.
+// Overwrites earlier contents of the record.
 VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets) {
   const size_t bytes = buckets.size() * sizeof(TensorStats);
   const Tensor stats(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
@@ -325,10 +325,10 @@ std::vector<Case> cases() {
   };
 }
 
-// A GPU's compiler may fuse the two roundings of norm + 1e-6, which moves the sum by at most one step of double, 2^-52
-// of it; the quotient is rounded once more.
+// A GPU's compiler may fuse the two roundings of norm + 1e-6. This moves the sum by at most one step of double, 2^-52
+// of it. The quotient is rounded once more.
 constexpr double kClipTolerance = 0x1.8p-52;
-// The product with that factor, in double, and its rounding to fp32: at worst to the other neighbour.
+// The product with that factor in double, then rounded to fp32: at worst to the other neighbour.
 constexpr double kMultiplierTolerance = 0x1p-23;
 
 void expect_same_decision(const UpdateDecision& actual, const UpdateDecision& expected) {

@@ -48,7 +48,7 @@ TEST(ColumnSum, AgreesWithTheReference) {
   });
 }
 
-// What a GPU divides: many chunks of rows, several tiles of columns; with vector accesses and without.
+// Sums that a GPU divides: many chunks of rows, several tiles of columns, with and without vector accesses.
 TEST(ColumnSum, LargeShapesAgreeWithTheReferenceWhereverTheyLie) {
   for (const Placement placement : kPlacements) {
     const PlacementScope scope(placement);
@@ -122,11 +122,11 @@ TEST(SumContributions, Fp32SumAgreesWithDoubleForAllDTypes) {
   });
 }
 
-// Bit for bit: after every addition in rank order the sum is rounded to the contributions' dtype.
+// Bit for bit: the sum is rounded to the contributions' dtype after every addition in rank order.
 TEST(SumContributions, NarrowSumRoundsAfterEveryAddition) {
   device_under_test().on_each_variant([] {
     for (const DType from : kFloatDTypes) {
-      const int64_t ranks = 7, n = 67;  // not a whole number of vectors: only some ranks' contributions are aligned
+      const int64_t ranks = 7, n = 67;  // not a multiple of a vector, so only some ranks' contributions are aligned
       const Tensor contributions = make_tensor(from, {ranks, n}, random_values(ranks * n, 2, 0.5, 1.0));
       const Tensor out = make_unwritten(DType::kF32, {n});
       run(SumContributionsArgs{.contributions = contributions, .out = out, .accumulate = from, .scale = kScale});
@@ -145,8 +145,8 @@ TEST(SumContributions, NarrowSumRoundsAfterEveryAddition) {
   });
 }
 
-// Rows that lie apart are added as if they lay one after the other, and rows that are rounded on the way as if cast()
-// had made them: the same bits, also of what rounding makes of values that overflow, are subnormal, or not numbers.
+// Strided rows give the same bits as contiguous ones, and rows rounded on the fly the same bits as cast() does. This
+// includes values that overflow, are subnormal, or are NaN after rounding.
 TEST(SumContributions, RowsThatLieApartAndRoundOnTheWayGiveTheSameBits) {
   constexpr int64_t kRanks = 3;
   device_under_test().on_each_variant([] {
@@ -155,7 +155,7 @@ TEST(SumContributions, RowsThatLieApartAndRoundOnTheWayGiveTheSameBits) {
         const int64_t stride = n + gap;
         std::vector<double> values = random_values(kRanks * stride, 5);
         for (size_t i = 0; i < values.size(); i += 3) values[i] *= 0x1p-15;  // subnormal in fp16
-        values[static_cast<size_t>(n / 2)] = 1e5;                            // not in fp16
+        values[static_cast<size_t>(n / 2)] = 1e5;                            // beyond fp16's range
         values[static_cast<size_t>(stride)] = NAN;
         const Tensor apart = make_tensor(DType::kF32, {kRanks * stride}, values);
         const Tensor rows = apart.slice(0, kRanks * n).view({kRanks, n});
@@ -204,7 +204,7 @@ TEST(SumContributions, RefusesWhatDoesNotGoTogether) {
 }
 
 TEST(SumContributions, Fp32SumKeepsWhatANarrowOneLoses) {
-  // 1 + 255 times 2^-9: each addend is half a unit of bf16's last place at 1, so the narrow sum stays at 1.
+  // 1 + 255 times 2^-9: each addend is half a unit of bf16's last place at 1, so the narrow sum stays 1.
   std::vector<double> values(256, 0x1p-9);
   values[0] = 1.0;
   const Tensor contributions = make_tensor(DType::kBF16, {256, 1}, values);
@@ -235,7 +235,7 @@ TEST(SumContributions, TheSameBitsOnEveryScheduleAndNonFiniteValuesPropagate) {
   }
 }
 
-// The definition, element by element.
+// The definition, for each element.
 TensorStats stats_of(const Tensor& tensor, int64_t index_offset) {
   TensorStats stats;
   const std::vector<double> values = values_of(tensor);
@@ -248,7 +248,7 @@ TensorStats stats_of(const Tensor& tensor, int64_t index_offset) {
   return stats;
 }
 
-// Of what was stored, not of the sum before it was rounded; added to what the record held.
+// The record includes stored values, not the unrounded sums, and adds to its earlier contents.
 void check_record(DType from, DType to, DType accumulate, const std::vector<double>& values, int64_t ranks) {
   const auto n = static_cast<int64_t>(values.size()) / ranks;
   constexpr int64_t kOffset = 1000;
@@ -268,7 +268,7 @@ void check_record(DType from, DType to, DType accumulate, const std::vector<doub
   EXPECT_EQ(actual.nan_count, 3 + expected.nan_count);
   EXPECT_EQ(actual.inf_count, 4 + expected.inf_count);
   if (std::isfinite(expected.sum_squares)) {
-    // Sums in double, of positive terms: n roundings of 2^-53 on either side.
+    // Sums of positive terms in double: n roundings of 2^-53 on either side.
     EXPECT_NEAR(actual.sum_squares, expected.sum_squares,
                 expected.sum_squares * 2.0 * static_cast<double>(n) * 0x1p-53);
   } else {
@@ -296,7 +296,7 @@ TEST(SumContributions, TheRecordIsThatOfTensorStats) {
   });
 }
 
-// What overflows when it is stored has overflowed, whatever the sum was.
+// A value that overflows when stored counts as an overflow, whatever the sum was.
 TEST(SumContributions, TheRecordIsOfWhatIsStored) {
   const Tensor contributions = make_tensor(DType::kF16, {2, 2}, {60000.0, 1.0, 60000.0, 2.0});
   const auto record_for = [&](DType to, float scale) {

@@ -69,7 +69,7 @@ TEST(Hardware, AnUnknownNameIsToldWithTheNearest) {
   EXPECT_NE(error.find("did you mean 'h100'?"), std::string::npos) << error;
 }
 
-// What has no units runs on wider ones, or on bf16's several times; what has neither, not at all.
+// A format without units of its own runs on wider units, or several times on bf16's; without either, not at all.
 TEST(Hardware, UnitsOfFormatsThatADeviceLacks) {
   const Hardware &t4 = find_hardware("t4"), &tpu = find_hardware("tpu-v3"), &b200 = find_hardware("b200");
   const auto bf16 = units_for(t4, ProductFormat::kBF16);
@@ -82,7 +82,7 @@ TEST(Hardware, UnitsOfFormatsThatADeviceLacks) {
   EXPECT_EQ(fp32->products, 6);
   EXPECT_DOUBLE_EQ(fp32->flops, 123e12 / 6);
   EXPECT_FALSE(units_for(tpu, ProductFormat::kF16));
-  EXPECT_FALSE(units_for(t4, ProductFormat::kF8)) << "emulation is other calls, not this product";
+  EXPECT_FALSE(units_for(t4, ProductFormat::kF8)) << "emulation uses other calls";
   EXPECT_EQ(units_for(b200, ProductFormat::kF4)->flops, 9000e12);
 }
 
@@ -94,7 +94,7 @@ TEST(Hardware, EnergyOfAFlopIsAllOfThePowerAtThePeak) {
 
 // ---- Predictions.
 
-constexpr double kTolerance = 1e-12;  // of doubles that take another way
+constexpr double kTolerance = 1e-12;  // for doubles computed in another way
 
 Operand operand(DType dtype, Shape shape, uintptr_t address) {
   return {.defined = true, .dtype = dtype, .shape = shape, .address = address};
@@ -151,7 +151,7 @@ TEST(Roofline, WhatADeviceLacksIsCostedAsItIsEmulated) {
                ContractError);
 }
 
-// Costs of one second a call, and a link of 1 byte a second.
+// Costs of one second a call, and a link with 1 byte a second.
 class OneSecondEach final : public CostModel {
  public:
   std::vector<Cost> costs(const StepCalls& step) override {
@@ -185,7 +185,7 @@ OpCost traffic(std::string_view op, double fp32_bytes, double seconds, std::stri
   return {.phase = phase, .op = op, .bytes = 100, .fp32_bytes = fp32_bytes, .seconds = seconds};
 }
 
-// With what its calls take in all.
+// A prediction whose kernel time is the sum of these calls.
 Prediction prediction_of(std::vector<OpCost> ops) {
   Prediction prediction;
   for (const OpCost& cost : ops) prediction.kernel_seconds += cost.seconds;
@@ -195,7 +195,7 @@ Prediction prediction_of(std::vector<OpCost> ops) {
 
 constexpr ProductFormat kF32 = ProductFormat::kF32, kBF16 = ProductFormat::kBF16;
 
-// Of 10 s in fp32, products take 8 s and AdamW 2 s. bf16 leaves AdamW's fp32 state as it is: at most 5 times.
+// fp32 takes 8 s for products and 2 s for AdamW. bf16 does not change AdamW's fp32 state: at most 5 times as fast.
 TEST(SpeedupBound, IsOverWhatStaysFp32) {
   const Prediction fp32 = prediction_of({products(kF32, 8, 8), traffic("adamw", 28, 2)}),
                    bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2.1)});
@@ -206,22 +206,22 @@ TEST(SpeedupBound, IsOverWhatStaysFp32) {
   EXPECT_DOUBLE_EQ(speedup_bound(fp32, half), 10.0 / 6.0) << "half of the products are fp32 still";
 }
 
-// Four fifths of the FLOP stay fp32, but half of the time: the other calls were bound by memory.
+// Four fifths of the FLOP stay in fp32, but only half of the time: the other calls were memory-bound.
 TEST(SpeedupBound, ProductsCountByTheTimeOfTheirCalls) {
   const Prediction fp32 = prediction_of({products(kF32, 10, 2)}),
                    mixed = prediction_of({products(kF32, 8, 1), products(kBF16, 2, 0.5)});
   EXPECT_DOUBLE_EQ(speedup_bound(fp32, mixed), 2.0);
 }
 
-// fp32 numbers that are half of what they were, in less time than half: the op does not take longer than it does.
+// Half as many fp32 bytes take less than half of the time. The op's bound is no longer than its actual time.
 TEST(SpeedupBound, AnOpStaysForNoLongerThanTheOtherStepTakesForIt) {
   const Prediction fp32 = prediction_of({traffic("layer_norm", 64, 4), traffic("upload", 0, 1)}),
                    bf16 = prediction_of({traffic("layer_norm", 32, 1.5), traffic("upload", 0, 0.5)});
   EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 5.0 / 2.0);
 }
 
-// Gradients of 6 s beside 4 s of the backward pass, and weights of 8 s beside 2 s of the update: 14 s a step. In bf16
-// weights are half as long. Without the products, gradients are waited for in full: 6 s, and 4 s for weights.
+// Gradients take 6 s beside 4 s of the backward pass, weights 8 s beside 2 s of the update: 14 s a step. In bf16
+// weights take half as long. Without products the step waits for all of the gradients, 6 s, and 4 s for weights.
 TEST(SpeedupBound, LinksCarryWhatTheOtherStepSends) {
   Prediction fp32 = prediction_of({products(kF32, 8, 4), traffic("adamw", 28, 2)}),
              bf16 = prediction_of({products(kBF16, 8, 1), traffic("adamw", 28, 2)});
@@ -231,10 +231,10 @@ TEST(SpeedupBound, LinksCarryWhatTheOtherStepSends) {
   bf16.exposed_seconds = 5 + 2;
   const double speedup = fp32.step_seconds() / bf16.step_seconds();
   EXPECT_DOUBLE_EQ(speedup, 1.4);
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 1.4) << "links are all that such a step takes";
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 1.4) << "such a step takes only link time";
   EXPECT_DOUBLE_EQ(speedup_bound(fp32, fp32), 1.0);
   bf16.link_seconds["update"] = 1;
-  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 14.0 / (6 + 2)) << "weights behind AdamW";
+  EXPECT_DOUBLE_EQ(speedup_bound(fp32, bf16), 14.0 / (6 + 2)) << "AdamW hides the weights' time";
 }
 
 TEST(KernelCall, SignaturesTellCallsOfDifferentTimeApart) {
@@ -243,7 +243,7 @@ TEST(KernelCall, SignaturesTellCallsOfDifferentTimeApart) {
   KernelCall elsewhere = one, in_place = one, narrow = one;
   elsewhere.phase = "backward";
   elsewhere.operands[0].address = 4096;
-  EXPECT_EQ(one.signature(), elsewhere.signature()) << "where in a step, and in memory, plays no part";
+  EXPECT_EQ(one.signature(), elsewhere.signature()) << "the position in the step and in memory does not matter";
   in_place.operands[2].address = 64;
   EXPECT_NE(one.signature(), in_place.signature());
   narrow.operands[0].dtype = DType::kF16;
@@ -254,7 +254,7 @@ TEST(KernelCall, SignaturesTellCallsOfDifferentTimeApart) {
 
 // ---- Advice.
 
-constexpr double kRounding = 1e-12;  // of sums of some hundred doubles, made in another order
+constexpr double kRounding = 1e-12;  // for sums of a few hundred doubles in another order
 
 Config wide(std::vector<std::string> settings) {
   settings.insert(settings.begin(), {"model.layers=4", "model.width=512", "model.heads=8", "model.context=32",
@@ -262,8 +262,8 @@ Config wide(std::vector<std::string> settings) {
   return minimal_config(settings);
 }
 
-// Eight ranks of this model wait for links most of the time; one multiplies and moves memory. As configured, some
-// layers stay fp32.
+// Eight ranks of this model mostly wait for links; one rank multiplies and moves memory. As configured, some layers
+// stay in fp32.
 TEST(Advice, NoSpeedUpIsAboveItsBound) {
   const Config configs[] = {
       wide({}),

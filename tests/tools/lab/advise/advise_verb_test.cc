@@ -12,12 +12,12 @@
 namespace mantissa::testing {
 namespace {
 
-// Without the line breaks of ReportText.
+// Removes the line breaks of ReportText.
 std::string unwrapped(const std::string& output) { return std::regex_replace(output, std::regex("\n {2,}"), " "); }
 
 nlohmann::json read_json(const std::string& path) { return nlohmann::json::parse(read_file(path)); }
 
-// A configuration alone: there are no data, nor a need for them.
+// A configuration without data, which are not needed.
 std::string config_path(const std::string& folder) {
   const std::string path = folder + "/config.yaml";
   write_file(path, R"(
@@ -63,7 +63,7 @@ TEST(Advise, ForAnH100) {
   };
   EXPECT_LT(seconds("tf32"), seconds("fp32"));
   EXPECT_LT(seconds("bf16"), seconds("tf32"));
-  EXPECT_GT(seconds("mxfp8"), seconds("bf16")) << "rounding comes on top";
+  EXPECT_GT(seconds("mxfp8"), seconds("bf16")) << "rounding takes additional time";
   for (const auto& one : report.at("precisions")) {
     EXPECT_GT(one.at("step_seconds").get<double>(), 0.0);
     EXPECT_GT(one.at("joules").get<double>(), 0.0);
@@ -95,7 +95,7 @@ TEST(Advise, SaysWhatACardLacks) {
   EXPECT_EQ(precision(report, "bf16").at("sent_bytes"), 0.0) << "one rank sends nothing";
 }
 
-// Blocks of 128 do not go into a width of 96; the others go on.
+// Blocks of 128 do not divide a width of 96. The other precisions go on.
 TEST(Advise, APrecisionThatTheModelCannotHaveIsRefusedAlone) {
   const nlohmann::json report = advise(fresh_folder("advise_refused"), {"--hardware", "h200", "model.width=96"});
   const nlohmann::json& block = precision(report, "block");
@@ -154,7 +154,7 @@ TEST(Advise, RefusesWhatItCannotDo) {
   EXPECT_NE(job.output.find("advise: expected to be started alone"), std::string::npos) << job.output;
 }
 
-// A configuration for GPUs is looked at where there is none.
+// A configuration for GPUs is examined on a machine without one.
 TEST(Advise, NeedsNothingOfTheHardwareHere) {
   const nlohmann::json report = advise(fresh_folder("advise_gpu"),
                                        {"--hardware", "a100", "--formats", "bf16", "device=cuda", "comm.backend=nccl"});
@@ -203,7 +203,7 @@ TEST(PlanVerb, PlansForADeviceThatIsNotHere) {
   EXPECT_TRUE(found.at("choices").contains("comm.wire_dtype"));
 }
 
-// Of what is said the plan as a whole is meant, and nothing in the table beside it is better.
+// Statements are about the plan as a whole, and nothing in the table beside it is better.
 TEST(PlanVerb, JudgesPlansAsAWhole) {
   const SmallRun run("plan_verb_whole");
   for (const std::string budget : {"memory=72%", "memory=78%", "memory=86%", "memory=94%"}) {
@@ -260,8 +260,8 @@ TEST(PlanVerb, ComparesSolversOnRequest) {
   EXPECT_EQ(solvers({"--compare-solvers"}), (Names{"bayesian", "evolution", "greedy", "knapsack", "top_k"}));
 }
 
-// fp16 that overflows is no option, whatever is uniform; what changes the precision on the way plays no part in runs
-// that are compared.
+// fp16 is no option if it overflows, even as a uniform precision. Settings that change the precision during training
+// are not used in compared runs.
 TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
   const SmallRun run("plan_verb_odd");
   const std::vector<std::string> common = {
@@ -280,7 +280,7 @@ TEST(PlanVerb, PlansForModelsThatOverflowAndForTrainingsWithFallbacks) {
   EXPECT_NE(output.find("Against fp16, 3 seeds of 6 steps"), std::string::npos) << output;
 }
 
-// Which trials of plans on fp32 weights have no use for, nor fp32 throughout where there are no positions to embed.
+// Such settings do not apply to trials of plans on fp32 weights, nor to fp32 throughout without position embeddings.
 TEST(PlanVerb, PlansForTrainingsThatSayHow16BitWeightsAreKept) {
   const SmallRun run("plan_verb_weights");
   const struct {

@@ -1,4 +1,4 @@
-// Which operands are cold, by hand, and timing kernels by themselves.
+// Cold operands, worked out by hand, and timing of single kernels.
 #include "tools/lab/advise/measured_costs.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using testing::minimal_config;
 
-// ---- Cold operands: a cache of 16 KiB and tensors of 8 KiB.
+// ---- Cold operands: a cache of 16 KiB with tensors of 8 KiB.
 
 constexpr double kCacheBytes = 16 * 1024;
 
@@ -29,7 +29,7 @@ KernelCall reads(std::vector<Operand> operands) {
 TEST(CacheModel, ATensorIsColdWhenMoreThanTheCacheWasTouchedSince) {
   StepCalls step;
   for (const uintptr_t number : {0, 0, 1, 0, 1, 2, 0}) step.calls.push_back(reads({tensor(number)}));
-  // The step before ended with 1, 2, 0. Of what came since, the tensor itself counts as well.
+  // The previous step ended with 1, 2, 0. The tensor itself counts among those touched since.
   const std::vector<std::vector<bool>> expected = {{false}, {false}, {true}, {false}, {false}, {true}, {false}};
   EXPECT_EQ(cold_operands(step, kCacheBytes), expected);
 }
@@ -78,12 +78,12 @@ TEST(MeasuredCosts, EveryCallOfAStepHasATime) {
   }
 }
 
-// A call that was timed keeps its time, whatever step it is in; a call of another shape is another.
+// A timed call keeps its time in any step. A call with another shape is timed separately.
 TEST(MeasuredCosts, CallsOfOneKindHaveOneTime) {
   const auto backend = create_backend("cpu");
   const auto stream = backend->create_stream();
   MeasuredCosts costs(*backend, *stream, 1e9);
-  std::map<int64_t, int> runs;  // by elements
+  std::map<int64_t, int> runs;  // by number of elements
   const auto fill = [&](int64_t elements) {
     return KernelCall{.phase = "forward",
                       .op = "fill",

@@ -1,4 +1,4 @@
-// Calls and messages of a step, against counts by hand.
+// Calls and messages of a step, against counts worked out by hand.
 #include "tools/lab/advise/calls/step_walk.h"
 
 #include <gtest/gtest.h>
@@ -23,8 +23,8 @@ Config tiny(std::vector<std::string> settings) {
   return minimal_config(all);
 }
 
-// PaLM's count takes attention without a mask, forward once and backward twice: 12 L T C a token. The calls are of
-// (T + 1) / 2 pairs a token, 4 C a pair forward and 10 C backward, which multiplies queries and keys once more.
+// PaLM counts attention without a mask, forward once and backward twice: 12 L T C a token. The actual calls process (T
+// + 1) / 2 pairs a token, with 4 C a pair forward and 10 C backward, which multiplies queries and keys once more.
 TEST(StepWalk, MultipliesAsOftenAsTheModelNeedsAndTheMaskLeaves) {
   for (const char* compute : {"precision.compute=fp32", "precision.compute=bf16"}) {
     const Config config = tiny({compute});
@@ -33,13 +33,13 @@ TEST(StepWalk, MultipliesAsOftenAsTheModelNeedsAndTheMaskLeaves) {
     const double needed = palm - 12 * kLayers * kContext * kWidth + 7 * kLayers * (kContext + 1) * kWidth;
     EXPECT_EQ(walk_calls(config, 1).flops(), needed * kTokens) << compute;
   }
-  // By hand: 12 C^2 of a layer and the head's V C, 6 FLOP each.
+  // By hand: 12 C^2 for a layer and V C for the head, 6 FLOP each.
   EXPECT_EQ(training_flops_per_token(tiny({}).model), 6 * (2 * 12 * 64 * 64 + 128 * 64) + 12 * 2 * 32 * 64);
 }
 
 TEST(StepWalk, RecomputationMultipliesForwardProductsAgain) {
   const double once = walk_calls(tiny({}), 1).flops(), again = walk_calls(tiny({"train.recompute=full"}), 1).flops();
-  const double blocks = 4 * 32 * (2.0 * 2 * 12 * 64 * 64 + 2 * 2 * 33 * 64);  // their forward passes
+  const double blocks = 4 * 32 * (2.0 * 2 * 12 * 64 * 64 + 2 * 2 * 33 * 64);  // of the blocks' forward passes
   EXPECT_EQ(again - once, blocks);
 }
 
@@ -57,7 +57,7 @@ TEST(StepWalk, AnUpdateMovesTheStateOfEveryParameter) {
   EXPECT_EQ(found, bytes);
 }
 
-// An all-to-all of bf16 gradients and an all-gather of working weights: (N - 1) / N of either.
+// An all-to-all of bf16 gradients and an all-gather of working weights, (N - 1) / N of each.
 TEST(StepWalk, RanksSendGradientsAndWeights) {
   const Config config = tiny({"precision.compute=bf16", "comm.wire_dtype=bf16"});
   EXPECT_EQ(walk_calls(config, 1).sent(), 0.0);
@@ -86,7 +86,7 @@ TEST(StepWalk, UnitsForCodesTakeThePlaceOfNumbers) {
     return sum;
   };
   EXPECT_EQ(flops_of_codes(Fp8GemmSupport::kNone), 0.0);
-  // Those of blocks, all three: 6 FLOP for each of 12 C^2 weights of two layers, 128 tokens.
+  // All three products of the blocks: 6 FLOP for each of 12 C^2 weights of two layers, 128 tokens.
   EXPECT_EQ(flops_of_codes(Fp8GemmSupport::kTensorScaled), 128.0 * 6 * 2 * 12 * 64 * 64);
 }
 

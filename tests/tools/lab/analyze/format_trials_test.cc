@@ -1,4 +1,4 @@
-// Range, errors and underflow of the CPU's roundings against what the formats' definitions and the distributions give.
+// Range, errors and underflow of the CPU's roundings, against the formats' definitions and the distributions.
 #include "tools/lab/analyze/format_trials.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(FormatRange, OverflowBeginsHalfWayBehindTheMaximum) {
   EXPECT_EQ(overflow_from("tf32"), 0x1.ffep127);
   EXPECT_EQ(overflow_from("e5m2"), 61440.0);
   EXPECT_EQ(overflow_from("e4m3"),
-            static_cast<double>(std::nextafterf(464.0f, 1e3f)));  // 464 goes to 448, the even one
+            static_cast<double>(std::nextafterf(464.0f, 1e3f)));  // 464 rounds to 448, the even code
   EXPECT_EQ(overflow_from("e2m1"), 7.0);                          // saturates
 }
 
@@ -73,7 +73,7 @@ TEST(FormatRange, DynamicRange) {
   EXPECT_NEAR(measure_range(roundings.named("e4m3")).dynamic_range_db(), 107.2, 0.05);
 }
 
-// A device that flushes subnormals and truncates is told from the format that it claims to have.
+// A device that flushes subnormals and truncates is distinguished from the format that it claims.
 TEST(FormatRange, ShowsADeviceThatDiffers) {
   const CpuRoundings roundings;
   Rounding flushing = roundings.named("fp16");
@@ -103,14 +103,14 @@ TEST(FormatErrors, NormalNumbersAreOffByAtMostHalfAStep) {
   for (const auto& [name, half_step] : {Expected{"tf32", 0x1p-11}, Expected{"bf16", 0x1p-8}, Expected{"fp16", 0x1p-11},
                                         Expected{"e4m3", 0x1p-4}, Expected{"e5m2", 0x1p-3}}) {
     const ErrorRow row = row_of(measure_errors(roundings.named(name), kSamples), 0);  // 1 ... 10
-    // Just above a power of two the error is the largest, half a step of 1 by 1 + half a step.
+    // The error is largest just above a power of two: half a step of 1 by 1 + half a step.
     EXPECT_LE(row.max, half_step / (1.0 + half_step) * (1 + 1e-6)) << name;
     EXPECT_GT(row.max, 0.99 * half_step / (1.0 + half_step)) << name;
     EXPECT_LT(row.p95, row.p99) << name;
     EXPECT_LT(row.p99, row.max) << name;
-    // Errors are uniform up to half a step of the binade: the mean of |error| / value is a quarter of a step times the
-    // mean of 1 / fraction, which is 1 / (2 ln 2) for fractions that are uniform in the logarithm. A decade is 3.3
-    // binades: which third of one it has once more moves the mean by up to 3 %, and a coarse format is not uniform.
+    // Errors are uniform up to half a step of the binade. The mean of |error| / value is a quarter of a step times the
+    // mean of 1 / fraction, which is 1 / (2 ln 2) for fractions uniform in the logarithm. A decade has 3.3 binades.
+    // Depending on which third of a binade it repeats, the mean moves by up to 3 %, and a coarse format is not uniform.
     EXPECT_NEAR(row.mean / (half_step / 2 / (2 * std::log(2.0))), 1.0, 0.06) << name;
     EXPECT_EQ(row.zeros, 0.0) << name;
     EXPECT_EQ(row.overflows, 0.0) << name;
@@ -127,21 +127,21 @@ TEST(FormatErrors, Fp32IsExact) {
 
 TEST(FormatErrors, CountsZerosAndOverflows) {
   const CpuRoundings roundings;
-  // Half of fp16's smallest number is 2^-25 = 2.98e-8, and log10(2.98) of the decade lies below it.
+  // Half of fp16's smallest number is 2^-25 = 2.98e-8; log10(2.98) of the decade lies below it.
   const ErrorRow tiny = row_of(measure_errors(roundings.named("fp16"), kSamples), -8);
   EXPECT_NEAR(tiny.zeros, std::log10(0x1p-25 / 1e-8), 0.01);
   EXPECT_EQ(tiny.max, 1.0);
   const ErrorRow small = row_of(measure_errors(roundings.named("e2m1"), kSamples), -8);
   EXPECT_EQ(small.zeros, 1.0);
   EXPECT_EQ(small.mean, 1.0);
-  // e2m1 saturates: nothing is beyond, but all of 10 ... 100 is 6.
+  // e2m1 saturates: no value is out of range, but all of 10 ... 100 become 6.
   const ErrorRow large = row_of(measure_errors(roundings.named("e2m1"), kSamples), 1);
   EXPECT_EQ(large.overflows, 0.0);
   EXPECT_NEAR(large.max, 0.94, 0.001);
 }
 
-// Scales follow the values: the error does not depend on their size, but for the third of a binade that a decade has
-// beside three whole ones, which moves the mean by up to 3 % either way.
+// Scales follow the values, so errors do not depend on their size. A decade has a third of a binade besides three whole
+// ones, which moves the mean by up to 3 % either way.
 TEST(FormatErrors, ScaledFormatsHoldEveryDecadeAlike) {
   const CpuRoundings roundings;
   for (const char* name : {"e4m3 current", "e5m2 current", "e4m3 block", "mxfp8", "nvfp4"}) {

@@ -1,4 +1,4 @@
-// `mantissa analyze formats` as a user meets it.
+// `mantissa analyze formats` as a user runs it.
 #include "tools/lab/analyze/formats_verb.h"
 
 #include <gtest/gtest.h>

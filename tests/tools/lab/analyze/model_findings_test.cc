@@ -1,4 +1,4 @@
-// Findings from prepared rows: what the loss scale should be, against a search by rounding every gradient.
+// Findings from prepared rows: the recommended loss scale, against a search that rounds every gradient.
 #include "tools/lab/analyze/model_findings.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ std::vector<float> prepared_gradients(double centre, double spread) {
   std::vector<float> values;
   for (uint32_t i = 0; i < 20000; ++i) {
     const PhiloxCounter words = philox(3, {i, 0, 0, 0});
-    double sum = -2.0;  // of four uniform numbers: a bell of unit width, about
+    double sum = -2.0;  // the sum of four uniform numbers: about a bell of unit width
     for (const uint32_t word : words) sum += static_cast<double>(word) * 0x1p-32;
     values.push_back(static_cast<float>((words[0] & 1 ? -1.0 : 1.0) * std::exp2(centre + spread * sum)));
   }
@@ -43,7 +43,7 @@ struct Counted {
   int64_t zeros = 0, infinite = 0;
 };
 
-// By rounding each one to fp16.
+// Rounds each value to fp16.
 Counted in_fp16(const std::vector<float>& values, int exponent) {
   Counted counted;
   for (const float value : values) {
@@ -54,7 +54,7 @@ Counted in_fp16(const std::vector<float>& values, int exponent) {
   return counted;
 }
 
-// The largest scale at which nothing overflows, even `headroom` times as large: the fewest underflows there are.
+// The largest scale without overflow even for values `headroom` times as large. It has the fewest underflows.
 int best_scale(const std::vector<float>& values, double headroom) {
   for (int exponent = 60;; --exponent) {
     std::vector<float> larger = values;
@@ -77,8 +77,8 @@ TEST(ModelFindings, RecommendsTheScaleThatASearchFinds) {
   }
 }
 
-// The default headroom of 16 gives away four powers of two on purpose, and rounding down up to one more: never above
-// the scale at which the largest of these gradients only just fits.
+// The default headroom of 16 gives up four powers of two on purpose, and rounding down up to one more. The scale never
+// exceeds the one at which the largest gradient just fits.
 TEST(ModelFindings, TheDefaultHeadroomStaysWithinFivePowersBelowTheOptimum) {
   const double room = std::log2(kLossScaleOptions.headroom);
   for (const double spread : {0.5, 3.0, 9.0}) {
@@ -104,7 +104,7 @@ TEST(ModelFindings, PercentileAndHeadroomAreTheFormulas) {
   EXPECT_EQ(exponent({.percentile = 99.0, .headroom = 1.0}), 25) << "the largest one is outside";
 }
 
-// Beyond the scales that fp32 has, the headroom is what the last one leaves.
+// At the ends of fp32's scales, the headroom is whatever the last scale leaves.
 TEST(ModelFindings, TellsTheHeadroomThatIsLeft) {
   const auto left = [](float gradient, double headroom) {
     const auto found = findings_of({}, {step_of({gradient})}, {.percentile = 100.0, .headroom = headroom}).loss_scale;
@@ -115,7 +115,7 @@ TEST(ModelFindings, TellsTheHeadroomThatIsLeft) {
   EXPECT_EQ(left(0x1p100f, 0x1p64), std::pair(-126, 65504.0 * 0x1p26)) << "less";
 }
 
-// A single step differs from the mean: the largest one is told beside it.
+// A single step differs from the mean, so the report also names the largest.
 TEST(ModelFindings, PredictsEveryStep) {
   const std::vector<float> wide = prepared_gradients(-20.0, 12.0), narrow = prepared_gradients(-12.0, 3.0);
   const LossScaleFindings found = findings_of({}, {step_of(wide, 0, 256.0f), step_of(narrow, 1, 256.0f)}).loss_scale;
@@ -141,7 +141,7 @@ TEST(ModelFindings, TheCurveIsWhatRoundingGivesAtEveryScale) {
   }
 }
 
-// Steps with other loss scales say the same of the gradients.
+// Steps with other loss scales give the same findings about gradients.
 TEST(ModelFindings, TakesTheLossScaleOut) {
   const std::vector<float> gradients = prepared_gradients(-16.0, 4.0);
   const auto once = findings_of({}, {step_of(gradients), step_of(gradients, 1)}).loss_scale;
@@ -166,7 +166,7 @@ TEST(ModelFindings, AddsUpTheSteps) {
   EXPECT_EQ(found.tensors[0].amaxes, (std::vector<double>{1.0, 3.0}));
 }
 
-// Its gradients are no gradients of the model.
+// Gradients of a skipped step are not used.
 TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
   ProbedStep skipped = step_of({1024.0f, INFINITY, NAN}, 1);
   skipped.applied = false;
@@ -188,7 +188,7 @@ TEST(ModelFindings, SkippedStepsOnlyTellWhatWasNotFinite) {
   EXPECT_EQ(found.loss_scale.by_step.size(), 1u);
 }
 
-// A skipped step has no rows of updates.
+// A skipped step has no update rows.
 TEST(ModelFindings, MagnitudesByStepAreInLineWithTheSteps) {
   std::vector<ProbedStep> steps;
   for (int64_t step = 0; step < 4; ++step) {
@@ -208,7 +208,7 @@ TEST(ModelFindings, MagnitudesByStepAreInLineWithTheSteps) {
   EXPECT_EQ(found.tensors[0].amaxes.size(), 4u);
 }
 
-// A tensor in fp16 has lost its small values before they are counted.
+// An fp16 tensor has lost its small values before they are counted.
 TEST(ModelFindings, TakesWhatFp16LosesFromMagnitudesThatHaveAll) {
   ProbedStep stored = step_of({1.0f, 0.0f, 0.0f});
   stored.rows[0].format = "fp16";
@@ -219,7 +219,7 @@ TEST(ModelFindings, TakesWhatFp16LosesFromMagnitudesThatHaveAll) {
   EXPECT_EQ(found.tensors[0].losses.zeros, 0);
 }
 
-// In fp32 a step that overflows in fp16 does not: its magnitudes were at a scale that no update was made with.
+// A step that overflows in fp16 does not overflow in fp32. Its magnitudes had a scale that no update used.
 TEST(ModelFindings, TakesNoMagnitudesOfStepsThatWereSkipped) {
   std::vector<ProbedStep> stored = {step_of({INFINITY, 1.0f}, 0, 0x1p20f), step_of({1.0f, 0.5f}, 1, 0x1p10f)};
   const std::vector<ProbedStep> exact = {step_of({1.0f, 0x1p-19f}, 0, 0x1p20f),
@@ -248,7 +248,7 @@ TEST(ModelFindings, NoiseCostsAShareOfTheBatch) {
   const CheckpointFindings found = findings_of({{.step = 0, .rows = {row}}, {.step = 1, .rows = {row}}}, {});
   ASSERT_EQ(found.products.size(), 1u);
   EXPECT_DOUBLE_EQ(found.products[0].noise_ratio().value(), 1.0 / 3.0);
-  EXPECT_DOUBLE_EQ(found.products[0].equivalent_batch_loss().value(), 0.25) << "as noisy as three quarters of it";
+  EXPECT_DOUBLE_EQ(found.products[0].equivalent_batch_loss().value(), 0.25) << "as noisy as a batch of three quarters";
 }
 
 }  // namespace

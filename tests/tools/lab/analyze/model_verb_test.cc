@@ -19,7 +19,7 @@ namespace {
 
 nlohmann::json read_json(const std::string& path) { return nlohmann::json::parse(read_file(path)); }
 
-// Everything below a folder, with its size and time.
+// Everything in a folder, with size and time.
 std::map<std::string, std::pair<uintmax_t, std::filesystem::file_time_type>> contents(const std::string& folder) {
   std::map<std::string, std::pair<uintmax_t, std::filesystem::file_time_type>> found;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
@@ -70,8 +70,7 @@ TEST_P(ModelVerb, AnalysesARunFromItsFirstWeightsAndItsCheckpoint) {
 
 INSTANTIATE_TEST_SUITE_P(OneAndTwo, ModelVerb, ::testing::Values(1, 2));
 
-// By step: gradients of activations that a training's probes saw, and what fp16 loses of them at the loss scale that
-// was at work.
+// By step: the gradients of activations that training's probes saw, and their fp16 losses at the current loss scale.
 std::vector<FormatLosses> losses_in_fp16(const SmallRun& run) {
   const ProbeRows file(run.run_dir() + "/probes.mtp");
   const auto steps = file.integers("step");
@@ -89,9 +88,8 @@ std::vector<FormatLosses> losses_in_fp16(const SmallRun& run) {
   return found;
 }
 
-// The batches that were analysed, from the same weights, with the recommended scale. Powers of two multiply fp32
-// numbers exactly, so that in fp32 each step has the very counts that were predicted of it. In fp16 the same scale
-// overflows nowhere.
+// Trains on the analysed batches from the same weights with the recommended scale. Powers of two multiply fp32 numbers
+// exactly, so each fp32 step has exactly the predicted counts. In fp16 the same scale never overflows.
 TEST_P(ModelVerb, PredictsWhatTrainingWithTheRecommendedScaleLoses) {
   const int ranks = GetParam();
   const std::vector<std::string> common = {"comm.wire_dtype=fp32", "train.steps=20"};
@@ -125,12 +123,12 @@ TEST_P(ModelVerb, PredictsWhatTrainingWithTheRecommendedScaleLoses) {
       EXPECT_LE(found[step].share(found[step].underflowed), recommended.at("underflow_largest").get<double>());
     }
     if (compute == "fp16") continue;
-    EXPECT_GT(all.underflowed, 0) << "else nothing was compared";
+    EXPECT_GT(all.underflowed, 0) << "nothing was compared";
     EXPECT_EQ(all.share(all.underflowed), recommended.at("underflow").get<double>());
   }
 }
 
-// With a late checkpoint, and for longer than was analysed.
+// With a late checkpoint, and for more steps than were analysed.
 class RecommendedScale : public ::testing::TestWithParam<int> {};
 
 TEST_P(RecommendedScale, NeverOverflowsInTraining) {
@@ -144,7 +142,7 @@ TEST_P(RecommendedScale, NeverOverflowsInTraining) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     return read_json(json).at("checkpoints");
   };
-  run.train(ranks, {fp16[0], fp16[1], "checkpoint.interval=40"});  // with a dynamic scale, for a late checkpoint
+  run.train(ranks, {fp16[0], fp16[1], "checkpoint.interval=40"});  // dynamic scale, for a late checkpoint
   int exponent = 100;
   for (const auto& point : analyse(run.run_dir())) {
     const nlohmann::json& recommended = point.at("loss_scale").at("recommended");
@@ -161,7 +159,7 @@ TEST_P(RecommendedScale, NeverOverflowsInTraining) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, RecommendedScale, ::testing::Values(1, 2));
 
-// In fp16 without a loss scale gradients are lost before a probe sees them.
+// Without a loss scale fp16 loses gradients before a probe sees them.
 TEST(AnalyzeModel, SeesWhatFp16Loses) {
   const SmallRun run("analyze_fp16");
   const auto verdict = [&](const std::string& scale) {
@@ -176,7 +174,7 @@ TEST(AnalyzeModel, SeesWhatFp16Loses) {
   EXPECT_EQ(verdict("65536").find("gradients that become 0"), std::string::npos);
 }
 
-// The run's settings beside others that its user did not have.
+// The run's settings together with others that its user did not have.
 TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
   const SmallRun run("analyze_other");
   run.train(1,
@@ -190,13 +188,13 @@ TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
   EXPECT_NE(other.output.find("are dropped: precision.delayed"), std::string::npos) << other.output;
   const Outcome given = analyse({"precision.recipe=mxfp8", "precision.delayed.margin=1"});
   EXPECT_EQ(given.exit_code, 2) << given.output;
-  // The run was trained without a loss scale, as bf16 needs none.
+  // The bf16 run was trained without a loss scale.
   const Outcome fp16 = analyse({"precision.compute=fp16"});
   EXPECT_EQ(fp16.exit_code, 0) << fp16.output;
   EXPECT_NE(fp16.output.find("in mode 'none' and is in 'dynamic' now"), std::string::npos) << fp16.output;
 }
 
-// On one rank nothing is gathered, and training would refuse the setting.
+// One rank gathers nothing, so training would reject the setting.
 TEST(AnalyzeModel, TakesARunWhoseWeightsWereGatheredInEightBits) {
   const SmallRun run("analyze_gathered");
   const Outcome outcome = run_program(
@@ -204,7 +202,7 @@ TEST(AnalyzeModel, TakesARunWhoseWeightsWereGatheredInEightBits) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
 }
 
-// A cosine to 0 has come to its end: with a learning rate of 0 there would be no updates to look at.
+// A cosine schedule to 0 has ended: with a learning rate of 0 there would be no updates to examine.
 TEST(AnalyzeModel, LooksAtUpdatesOfAFinishedRun) {
   const SmallRun run("analyze_finished");
   run.train(1, {"train.steps=8", "optimizer.final_lr=0"});
@@ -226,7 +224,7 @@ TEST(AnalyzeModel, LooksAtUpdatesOfAFinishedRun) {
   EXPECT_GT(updates, 0);
 }
 
-// One step is left of the schedule, and three are looked at.
+// The schedule has one step left, and three are examined.
 TEST(AnalyzeModel, LooksAtUpdatesOfARunThatIsNearlyFinished) {
   const SmallRun run("analyze_nearly_finished");
   run.train(1, {"train.steps=8", "optimizer.final_lr=0", "train.stop_at_step=7"});
@@ -290,7 +288,7 @@ TEST(AnalyzeModel, RefusesWhatIsNeitherAConfigurationNorARun) {
   EXPECT_NE(page.output.find("--html: /nowhere/page.html: expected a file that can be written"), std::string::npos);
 }
 
-// Before anything is computed: the report that only a complete analysis prints is not there.
+// Rejects it before computing anything: the report of a complete analysis is missing.
 TEST(AnalyzeModel, RefusesAFolderAsAFileAtOnce) {
   const SmallRun run("analyze_folder");
   for (const std::string option : {"--html", "--json"}) {

@@ -1,4 +1,4 @@
-// The verdict on prepared findings: what is one, and that the advice changes something where it was found.
+// The verdict on prepared findings: its contents, and that the advice changes something at the place of the finding.
 #include "tools/lab/analyze/model_verdict.h"
 
 #include <fmt/ranges.h>
@@ -37,7 +37,7 @@ struct Setting {
   int32_t margin = 0;
 };
 
-// One layer, whose products are stored in the compute dtype.
+// One layer whose products are stored in the compute dtype.
 ModelAnalysis analysis_of(const Setting& setting, std::vector<TensorFindings> tensors,
                           std::vector<ProductFindings> products = {}) {
   ModelAnalysis analysis;
@@ -141,7 +141,7 @@ TEST(ModelVerdict, AdviceOnProductsFitsTheirOperands) {
   EXPECT_TRUE(has(costly(bf16, "bf16 x bf16"), "It is in bf16 already"));
 }
 
-// Other formats, other advice: a line each, and of equal ones a line together.
+// Different formats get different advice, a line each; equal ones share a line.
 TEST(ModelVerdict, LayersOfOtherFormatsHaveLinesOfTheirOwn) {
   const ModelVerdict verdict =
       verdict_of(analysis_of({}, {tensor_of("activation", "delayed:e4m3", kHalfOverflows, "a"),
@@ -152,7 +152,7 @@ TEST(ModelVerdict, LayersOfOtherFormatsHaveLinesOfTheirOwn) {
   EXPECT_TRUE(has(verdict.lines[2], "'c'")) << verdict.lines[2];
 }
 
-// One in 4096 is above the threshold of shares, and says nothing.
+// One in 4096 exceeds the threshold of shares, but is not significant.
 TEST(ModelVerdict, AFewElementsAreNoShare) {
   const auto level = [](int64_t elements, int64_t overflowed) {
     return verdict_of(
@@ -243,7 +243,7 @@ TEST(ModelVerdict, SaysWhenAScaleRestsOnFewSteps) {
   EXPECT_TRUE(has(told(none), "No loss scale for fp16 is recommended, since every step was skipped"));
 }
 
-// If only the rounded weight is kept, an update cannot be told from its rounding.
+// If only the rounded weight is kept, an update cannot be separated from its rounding.
 TEST(ModelText, GivesNoFigureOfUpdatesThatAreNotKnown) {
   TensorFindings update = tensor_of(probe_role::kUpdate, "fp32", {.elements = 8}, "norm");
   update.stagnation = {.elements = 8, .zero = 0, .non_finite = 0, .stagnant = {0, 4, 2}};

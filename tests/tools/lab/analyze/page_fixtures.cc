@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// 0 ... 1, of a key.
+// A number in 0 ... 1, determined by the key.
 double noise(uint32_t a, uint32_t b, uint32_t c = 0) { return philox(11, {a, b, c, 0})[0] / 4294967296.0; }
 
 json formats() {
@@ -24,7 +24,7 @@ json formats() {
           row("e4m3", 448, 0x1p-6, 0x1p-9), row("e5m2", 57344, 0x1p-14, 0x1p-16), row("e2m1", 6, 1, 0.5)};
 }
 
-// Counts of normally distributed values of this deviation.
+// Counts of normally distributed values with this deviation.
 json gaussian_histogram(double deviation, int64_t elements) {
   const int first = static_cast<int>(std::floor(std::log2(deviation))) - 22;
   json counts = json::array();
@@ -38,7 +38,7 @@ json gaussian_histogram(double deviation, int64_t elements) {
 struct Kind {
   const char* role;
   double deviation;
-  double format_max;  // of the scale; 0: none
+  double format_max;  // determines the scale; 0: no scale
   double smallest;    // half of the smallest number
   const char* format;
 };
@@ -181,7 +181,7 @@ json nasty_analysis() {
       early.push_back(one);
     }
     json one = product("fprop", 40.0, layer, index, 0);
-    if (index % 4 == 1) one["snr_db"] = {nullptr, 12.0};  // fewer than steps
+    if (index % 4 == 1) one["snr_db"] = {nullptr, 12.0};  // fewer entries than steps
     if (index % 4 == 2) one["snr_db"] = nullptr;
     early_products.push_back(one);
     late_products.push_back(product("<b>new</b>", 10.0, layer, index, 0));

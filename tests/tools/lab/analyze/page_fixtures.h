@@ -1,4 +1,4 @@
-// Analyses to be drawn, made up but of the shape and size that real ones have.
+// Made-up analyses to draw, with the shape and size of real ones.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ inline const std::vector<std::string> kModelPanels = {"verdict",    "layers",   
 // Complete: a GPT of 4 blocks with delayed scaling on two ranks, at two checkpoints of 8 batches. 16 linear layers.
 nlohmann::json small_analysis();
 
-// 200 layers whose names are hostile to markup, at two checkpoints; most numbers are null, some lists and records are
-// empty, null or too short, and a tensor exists at one checkpoint only.
+// 200 layers with names hostile to markup, at two checkpoints. Most numbers are null, and some lists and records are
+// empty, null or too short. One tensor exists at one checkpoint only.
 nlohmann::json nasty_analysis();
 
 // Names that nasty_analysis() uses.

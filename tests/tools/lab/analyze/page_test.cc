@@ -1,4 +1,4 @@
-// The page of `mantissa analyze model` in a browser: every panel shows its figures, or says why it has none.
+// The page of `mantissa analyze model` in a browser: every panel shows its figures or says why it has none.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -59,14 +59,14 @@ TEST(ModelPage, DrawsEveryFigureInAWideAndInANarrowWindow) {
     for (const json& line : analysis.at("verdict").at("lines")) EXPECT_NE(verdict.find(line), std::string::npos);
 
     EXPECT_EQ(panel(page, "layers").at("rows"), 16u * 2);
-    size_t bars = 0;  // the first tensor at both checkpoints
+    size_t bars = 0;  // of the first tensor at both checkpoints
     for (const json& checkpoint : analysis.at("checkpoints")) {
       for (const json& count : checkpoint.at("tensors")[0].at("histogram").at("counts")) bars += count != 0;
     }
     EXPECT_EQ(panel(page, "histograms").at("marks"), bars);
     EXPECT_GE(panel(page, "histograms").at("bands"), 2u * 5);
     EXPECT_EQ(panel(page, "drift").at("marks"), total(analysis, "tensors", [](const json&) { return 1u; }));
-    EXPECT_EQ(panel(page, "drift").at("facets"), 5u);  // roles
+    EXPECT_EQ(panel(page, "drift").at("facets"), 5u);  // one per role
     EXPECT_EQ(panel(page, "snr").at("marks"), 3u * 16 * 2 * 8);
     EXPECT_EQ(panel(page, "snr").at("unknown"), 0u);
     EXPECT_EQ(panel(page, "stagnation").at("marks"), 3u * 16 * 2);
@@ -156,7 +156,7 @@ TEST(ModelPage, FiltersByRoleLayerAndCheckpoint) {
 TEST(ModelPage, SortsTheTableByAColumn) {
   json analysis = small_analysis();
   analysis["checkpoints"].erase(1);
-  json& tensors = analysis["checkpoints"][0]["tensors"];  // five of each layer, the first an activation
+  json& tensors = analysis["checkpoints"][0]["tensors"];  // five per layer; the first is an activation
   tensors[5 * 6]["underflow"] = 0.5;                      // of blocks.1.mlp.up
   tensors[5 * 7]["underflow"] = nullptr;                  // of blocks.1.mlp.down
   const Action sort = {"#layers th:nth-child(7) button", ""};
@@ -173,7 +173,7 @@ TEST(ModelPage, SortsTheTableByAColumn) {
   EXPECT_EQ(down.at("names")[0], "blocks.1.mlp.up");
   EXPECT_EQ(panel(visited.facts[0], "histograms").at("chosen")[0], "activation: blocks.1.mlp.up");
   EXPECT_EQ(up.at("names")[14], "blocks.1.mlp.up");
-  EXPECT_EQ(down.at("names")[15], "blocks.1.mlp.down");  // without a number: last both ways
+  EXPECT_EQ(down.at("names")[15], "blocks.1.mlp.down");  // it has no number, so it is last both ways
   EXPECT_EQ(up.at("names")[15], "blocks.1.mlp.down");
 }
 
@@ -185,7 +185,7 @@ TEST(ModelPage, OrdersRowsFromTheWorstOn) {
   EXPECT_EQ(panel(visited.facts[0], "snr").at("rows_shown")[0], "blocks.2.attention.out");
 }
 
-// The checks above would see it if a page did what none must do.
+// The checks above detect pages that violate them.
 TEST(PageChecks, CatchMessagesRequestsAndPagesThatAreTooWide) {
   const std::string sound = model_page(small_analysis());
   std::string open = sound;  // without the policy that forbids requests
@@ -207,7 +207,7 @@ TEST(PageChecks, CatchMessagesRequestsAndPagesThatAreTooWide) {
   EXPECT_GT(visited.facts.at(0).at("scroll_width"), 400);
   EXPECT_EQ(mentions(visited.console, "one warning"), 1);
   EXPECT_EQ(mentions(visited.console, "one error"), 1);
-  EXPECT_GE(mentions(visited.console, "blocked.invalid"), 1);  // the policy says what it forbids
+  EXPECT_GE(mentions(visited.console, "blocked.invalid"), 1);  // the policy reports what it forbids
   EXPECT_EQ(mentions(visited.requests, "blocked.invalid"), 0);
   EXPECT_EQ(mentions(visited.requests, "http://planted.invalid/one.png"), 1);
 }

@@ -1,4 +1,4 @@
-// `mantissa compare` on the emulated GPU, where the host learns of a step while the next one runs.
+// `mantissa compare` on the emulated GPU, where the host sees a step's result while the next one runs.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +23,7 @@ json compare(const SmallRun& run, const std::vector<std::string>& more) {
   return json::parse(read_file(path));
 }
 
-// Some of whose steps overflow.
+// Some of its steps overflow.
 TEST(CompareOnAGpu, ItsRunIsATraining) {
   const SmallRun run("compare_emulated");
   const std::vector<std::string> large_scale = {"scaler.init_scale=16777216", "scaler.max_scale=16777216"};
@@ -53,7 +53,7 @@ TEST(CompareOnAGpu, ItsRunIsATraining) {
   }
 }
 
-// Neither has it for the steps in fp32 that show the gradients: the report goes without.
+// The fp32 steps that show the gradients do not fit either, so the report omits them.
 TEST(CompareOnAGpu, ARunThatItHasNoMemoryForFails) {
   const SmallRun run("compare_memory");
   const json report = compare(run, {"train.global_batch=400000", "train.micro_batch=400000", "--precisions", "bf16"});

@@ -1,4 +1,4 @@
-// `mantissa compare` as a user runs it; its page in a browser: every panel shows its figures, or says why it has none.
+// `mantissa compare` as a user runs it. In its page every panel shows its figures or says why it has none.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -46,7 +46,7 @@ TEST_P(CompareVerb, TrainsEveryPrecisionWithEverySeed) {
                                         path,
                                         "--html",
                                         html};
-  const bool times_products = ranks == 1;  // which takes seconds
+  const bool times_products = ranks == 1;  // takes seconds
   if (!times_products) arguments.push_back("--no-products");
   const Outcome outcome = run_program(ranks, arguments);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -67,7 +67,7 @@ TEST_P(CompareVerb, TrainsEveryPrecisionWithEverySeed) {
     }
     EXPECT_NE(one.at("runs")[0].at("steps").at("loss"), one.at("runs")[1].at("steps").at("loss")) << "other seeds";
   }
-  // The order is another with every seed.
+  // Every seed has another order.
   EXPECT_EQ(precision_of(report, "fp32").at("runs")[0].at("place"), 0);
   EXPECT_EQ(precision_of(report, "fp32").at("runs")[1].at("place"), 1);
   const json& bf16 = precision_of(report, "bf16").at("summary");
@@ -88,7 +88,7 @@ TEST_P(CompareVerb, TrainsEveryPrecisionWithEverySeed) {
   }
 }
 
-// A run of a comparison is the training that `mantissa train` does, bit for bit.
+// A run of a comparison equals the training by `mantissa train`, bit for bit.
 TEST_P(CompareVerb, ItsRunsAreTrainings) {
   const int ranks = GetParam();
   const SmallRun small(fmt::format("compare_train_{}", ranks));
@@ -98,7 +98,7 @@ TEST_P(CompareVerb, ItsRunsAreTrainings) {
                           "--seeds", "2", "--steps", "10", "--no-products", "--json", path});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const json report = json::parse(read_file(path));
-  EXPECT_EQ(report.at("baseline"), "bf16") << "the first, where fp32 is not asked for";
+  EXPECT_EQ(report.at("baseline"), "bf16") << "the first precision, because fp32 is not requested";
   small.train(ranks, {"train.eval_interval=20", "train.steps=10", "train.seed=2", "precision.recipe=delayed"});
   const auto losses = small.losses();
   const json& found = precision_of(report, "fp8").at("runs")[1].at("steps").at("loss");

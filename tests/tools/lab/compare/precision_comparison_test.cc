@@ -81,7 +81,7 @@ TEST(PrecisionSummary, NothingIsEqualToRunsThatDiverge) {
   const std::vector<TrainingRecord> baseline = {run(2.0), run(2.2), diverged};
   EXPECT_EQ(margin_of(comparison(baseline, baseline)), 0.0);
   EXPECT_EQ(verdict_of(comparison(baseline, {run(2.5), run(2.1), run(8.8)}), 1), "inconclusive");
-  // Losses on the same text show whether it learnt.
+  // Losses on the same text show whether the run learned.
   for (TrainedStep& step : diverged.steps) step.loss = 9.5;
   diverged.validation = {{0, 8.9}, {4, 9.0}};
   EXPECT_EQ(margin_of(comparison({run(2.0), diverged}, baseline)), 0.0);
@@ -90,7 +90,7 @@ TEST(PrecisionSummary, NothingIsEqualToRunsThatDiverge) {
 }
 
 TEST(PrecisionSummary, DifferencesAreOfTheSameSeed) {
-  // Seeds change ten times what the precision does, which is the same in each pair.
+  // Seeds change the loss ten times as much as the precision does, whose effect is the same in each pair.
   const auto found = comparison({run(2.0), run(3.0), run(4.0)}, {run(2.1), run(3.11), run(4.09)}, 0.01);
   const Json summary = summary_of(found, 1);
   EXPECT_EQ(summary["verdict"], "worse");
@@ -126,12 +126,12 @@ TEST(PrecisionSummary, TimesAreComparedSeedBySeed) {
   EXPECT_DOUBLE_EQ(summary["grad_norm"].get<double>(), 2.0);
 }
 
-// For example, the device has no memory for it.
+// For example, it does not fit into device memory.
 TEST(PrecisionSummary, OfARunThatNeverBeganNothingIsKnown) {
   const auto found = comparison({run(2.0)}, {TrainingRecord{.steps = {}, .validation = {}, .failure = "no memory"}});
   const Json summary = summary_of(found, 1);
   EXPECT_EQ(summary["verdict"], "worse");
-  const Json written = Json::parse(summary.dump());  // as a file has it
+  const Json written = Json::parse(summary.dump());  // as in a file
   for (const char* unknown : {"step_seconds", "time_ratio", "tokens_per_second", "grad_norm", "peak_memory_bytes",
                               "memory_ratio", "smallest_scale", "last_scale"}) {
     EXPECT_EQ(written.at(unknown), nullptr) << unknown;
@@ -149,7 +149,7 @@ TEST(ComparisonReport, TellsFailuresAndRefusals) {
   EXPECT_NE(text.find("bf16: 1 of 2 runs failed: stopped after 1 faults in a row\n"), std::string::npos) << text;
   EXPECT_NE(text.find("nvfp4: blocks of 16\n"), std::string::npos) << text;
   EXPECT_NE(text.find("1/2"), std::string::npos) << text;
-  const Json data = Json::parse(to_json(found).dump());  // as a file has it
+  const Json data = Json::parse(to_json(found).dump());  // as in a file
   EXPECT_EQ(data.at("precisions")[1].at("runs")[0].at("failure"), "stopped after 1 faults in a row");
   EXPECT_EQ(data.at("precisions")[1].at("runs")[0].at("steps").at("loss"), (Json{3.0, nullptr}));
   EXPECT_EQ(data.at("precisions")[1].at("summary").at("verdict"), "worse");

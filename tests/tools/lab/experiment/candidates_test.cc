@@ -1,4 +1,4 @@
-// Candidate precisions, and the settings of the configuration that they replace.
+// Candidate precisions, and the configuration settings that they replace.
 #include "tools/lab/experiment/candidates.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST(Candidates, APlanIsThePrecisionOfAFile) {
   EXPECT_EQ(plan.precision.recipe->scaling, Scaling::kCurrent);
   EXPECT_EQ(plan.precision.rules.size(), 1u);
   EXPECT_EQ(plan.scaler.scaler.mode, ScalerMode::kNone);
-  EXPECT_EQ(plan.train.steps, config.train.steps) << "all else of the file is left alone";
+  EXPECT_EQ(plan.train.steps, config.train.steps) << "the rest of the file is unchanged";
 }
 
 TEST(Candidates, WhatIsNoPrecisionIsRefusedByTheOptionsName) {

@@ -1,4 +1,4 @@
-// Intervals of paired differences, against tables; when pairs of runs decide, and how often they decide wrongly.
+// Intervals of paired differences, against tables. When pairs of runs decide, and how often they decide wrongly.
 #include "tools/lab/experiment/paired_comparison.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace mantissa {
 namespace {
 
-// Abramowitz and Stegun, table 26.10, to its three places.
+// Abramowitz and Stegun, table 26.10, to its three decimals.
 TEST(StudentT, QuantilesAreThoseOfTheTable) {
   struct Row {
     int64_t degrees;
@@ -28,7 +28,7 @@ TEST(StudentT, QuantilesAreThoseOfTheTable) {
   }
 }
 
-// Closed forms of one and two degrees: tan(pi (p - 1/2)) and (2p - 1) sqrt(2 / (1 - (2p - 1)^2)).
+// Closed forms for one and two degrees: tan(pi (p - 1/2)) and (2p - 1) sqrt(2 / (1 - (2p - 1)^2)).
 TEST(StudentT, QuantilesAreThoseOfClosedForms) {
   for (const double p : {0.51, 0.6, 0.9, 0.999, 0.99999}) {
     const double within = 2 * p - 1;
@@ -46,7 +46,7 @@ TEST(StudentT, RefusesWhatIsNoProbability) {
   EXPECT_THROW(student_t_quantile(0.5, 0), ContractError);
 }
 
-// By hand: differences 1, 2, 3, 4 have the mean 2.5 and the deviation sqrt(5 / 3); t_3(0.975) = 3.1824463.
+// By hand: differences 1, 2, 3, 4 have mean 2.5 and deviation sqrt(5 / 3); t_3(0.975) = 3.1824463.
 TEST(PairedDifference, IsTheIntervalOfTheDifferences) {
   const std::vector<double> baseline = {10, 20, 30, 40}, candidate = {11, 22, 33, 44};
   const MeanDifference found = paired_difference(baseline, candidate, 0.95);
@@ -88,7 +88,7 @@ TEST(Judge, SaysWhatTheIntervalShows) {
   EXPECT_EQ(say(0.01, 0.09, MorePairs::kMayCome), V::kEqual) << "known to be small, though it is not 0";
   EXPECT_EQ(say(0.11, 0.5, MorePairs::kMayCome), V::kWorse);
   EXPECT_EQ(say(-0.5, -0.11, MorePairs::kMayCome), V::kBetter);
-  // Told from 0, and perhaps of no importance.
+  // Significant, but perhaps not important.
   EXPECT_EQ(say(0.05, 0.2, MorePairs::kMayCome), std::nullopt);
   EXPECT_EQ(say(0.05, 0.2, MorePairs::kNone), V::kWorse);
   EXPECT_EQ(say(-0.2, -0.05, MorePairs::kNone), V::kBetter);
@@ -108,7 +108,7 @@ TEST(SequentialComparison, LooksAfterSeveralPairsWhereThatIsAskedFor) {
   const SequentialOptions options{.margin = 0.01, .first_look = 4, .look_every = 3, .max_pairs = 9};
   EXPECT_EQ(options.looks(), 3) << "after 4, 7 and 9 pairs";
   SequentialComparison comparison(options);
-  const double differences[] = {1.0, 1.0, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0};  // told from 0 after three of them
+  const double differences[] = {1.0, 1.0, 1.0, -1.0, 0.0, 0.0, 0.0, 0.0};  // significant after three of them
   for (const double difference : differences) {
     comparison.add(0.0, difference);
     EXPECT_EQ(comparison.verdict(), std::nullopt) << comparison.pairs();
@@ -175,13 +175,13 @@ Rates simulate(double mean, const SequentialOptions& options) {
   return rates;
 }
 
-// With D = 0, "better" and "worse" are wrong at whatever pair the comparison stops. With intervals of 95 % at every
-// look, as if each were the only one, it would be wrong too often.
+// With no difference, "better" and "worse" are wrong at whichever pair the comparison stops. Intervals of 95 % at every
+// look, as if it were the only one, would be wrong too often.
 TEST(SequentialComparison, OfNoDifferenceAnswersAreSeldomWrong) {
   const SequentialOptions options{.margin = 0.0, .level = 0.95, .first_look = 3, .max_pairs = 20};
   const Rates rates = simulate(0.0, options);
   EXPECT_LE(rates.better + rates.worse, 0.05);
-  EXPECT_GT(rates.better + rates.worse, 0.0) << "else nothing was tried";
+  EXPECT_GT(rates.better + rates.worse, 0.0) << "no verdict was wrong: the test is too weak";
   EXPECT_NEAR(rates.better, rates.worse, 0.01);
   SequentialOptions careless = options;
   careless.level = 1.0 - 0.05 * static_cast<double>(options.looks());
@@ -190,7 +190,7 @@ TEST(SequentialComparison, OfNoDifferenceAnswersAreSeldomWrong) {
   EXPECT_GT(often.better + often.worse, 0.15);
 }
 
-// At the margin "equal" is nearly wrong, and "better" is wrong.
+// At the margin "equal" is just wrong, and "better" is wrong.
 TEST(SequentialComparison, JustBeyondTheMarginEqualIsSeldomSaid) {
   const SequentialOptions options{.margin = 1.0, .level = 0.95, .first_look = 3, .max_pairs = 20};
   const Rates rates = simulate(1.0, options);

@@ -29,7 +29,7 @@ class StepTurns : public ::testing::Test {
 };
 
 TEST_F(StepTurns, MoreWorkIsSlowerAndLessIsFaster) {
-  // Five times the samples a step: no machine is so busy that it hides it.
+  // Five times the samples a step: no load on the machine hides that.
   const Config small = config({}), large = config({"train.global_batch=60"});
   const auto found = compare(large, {small, large});
   ASSERT_EQ(found.size(), 2u);

@@ -1,4 +1,4 @@
-// A training in memory: what it tells, and that it is the training that `mantissa train` would run.
+// A training in memory: its record, and that it equals the training of `mantissa train`.
 #include "tools/lab/experiment/training_run.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ TEST_F(TrainingRun, IsTheSameTwice) {
   EXPECT_EQ(one.final_loss(), two.final_loss());
 }
 
-// Up to the switch it is the run in fp32, and a run with one precision from then on differs from it.
+// Up to the switch it equals the fp32 run. A run with one precision differs from it from then on.
 TEST_F(TrainingRun, FollowsASchedule) {
   const TrainingRecord plain = train({"precision.compute=fp32"}),
                        scheduled =

@@ -26,8 +26,8 @@ std::string probed(const Page& page) {
   return std::string(page.html).insert(end, script);
 }
 
-// Frames, since a window of Chromium's is at least 500 px wide. What the pages tell is left in <pre>, without
-// characters that markup would escape.
+// Uses frames, because a Chromium window is at least 500 px wide. <pre> collects the pages' facts, without characters
+// that markup would escape.
 std::string frames(const std::vector<Page>& pages) {
   std::string text = "<!DOCTYPE html><meta charset='utf-8'><pre></pre>\n";
   for (const Page& page : pages) {
@@ -52,8 +52,7 @@ std::string between(const std::string& text, const std::string& before, const st
   return end == std::string::npos ? "" : text.substr(begin + before.size(), end - begin - before.size());
 }
 
-// Requests on behalf of pages, not the browser's own business (its updates, for example), and connections made in
-// advance.
+// Requests made for pages. Excludes the browser's own (its updates, for example) and connections opened in advance.
 std::vector<std::string> requests_in(const json& log) {
   std::vector<std::string> found;
   for (const json& event : log.at("events")) {
@@ -78,7 +77,7 @@ Visit visit(const std::vector<Page>& pages) {
     write_file(folder + "/page" + std::to_string(i) + ".html", probed(pages[i]));
   }
   write_file(folder + "/frames.html", frames(pages));
-  // HOME: Chromium writes there as well. Its sandbox does not work inside Bazel's; the pages are our own.
+  // HOME, because Chromium writes there. Its sandbox does not work inside Bazel's; the pages are our own.
   const Outcome outcome = run_shell(
       "(cd '" + folder + "' && HOME=$PWD timeout 120 " +
       command_line("chromium",

@@ -1,4 +1,4 @@
-// Runs in a page under test, after its script: tells the frame around it what the page shows.
+// Runs in a page under test, after its script: reports the page's contents to the surrounding frame.
 'use strict';
 function facts() {
   const root = document.documentElement;
@@ -20,10 +20,10 @@ function facts() {
     rows_shown: [...section.querySelectorAll('svg text.name title')].map((node) => node.textContent),
     chosen: [...section.querySelectorAll('select')].map((node) => node.selectedOptions[0].textContent),
     text: section.querySelector('.body').textContent,
-    // Numbers that a chart could not place would be drawn nowhere, without a word.
+    // A chart silently drops numbers that it cannot place.
     misplaced: attributes(section).filter((one) => /NaN|Infinity|undefined|null/.test(one.value)).length,
   });
-  // Text of charts that is too small to read, or that their edge cuts.
+  // Chart text that is too small to read or cut off at the edge.
   const is_cut = (text) => {
     const [inner, outer] = [text.getBoundingClientRect(), text.ownerSVGElement.getBoundingClientRect()];
     return inner.width > 0 &&

@@ -1,4 +1,4 @@
-// Texts of reports: what a table prints of its figures, and that no line is too long.
+// Texts of reports: how a table prints its figures, and that no line is too long.
 #include "tools/lab/report/report.h"
 
 #include <gtest/gtest.h>

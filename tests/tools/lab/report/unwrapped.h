@@ -1,4 +1,4 @@
-// Texts of reports as tests search them.
+// Report texts in the form that tests search.
 #pragma once
 
 #include <sstream>
@@ -6,7 +6,7 @@
 
 namespace mantissa::testing {
 
-// All words with one space between them, wherever the lines of a report break.
+// All words separated by one space, wherever a report's lines break.
 inline std::string unwrapped(const std::string& text) {
   std::istringstream words(text);
   std::string line, word;

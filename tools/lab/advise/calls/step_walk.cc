@@ -36,7 +36,7 @@ StepCalls walk_calls(const Config& config, int ranks, Fp8GemmSupport support, Ba
   DryRun dry(config, ranks, std::move(backend), std::move(owned));
   TrainStep step(dry.session());
   step.calibrate();
-  step.run();  // makes what later steps find: copies of weights, packed operands
+  step.run();  // creates what later steps reuse: copies of weights, packed operands
   step.run();
   for (const OpTime& row : profiler.finish().rows()) {
     const bool sends = row.work.bytes > 0.0 && (row.op == "all_to_all" || row.op == "all_gather");

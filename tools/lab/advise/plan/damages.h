@@ -1,8 +1,8 @@
-// Damages: what options do to the loss, as measured from one point of a training.
+// Damages: the effects of options on the loss, measured from one point of a training.
 //
-// Layers are measured by a sensitivity analysis. A pass shows nothing of the formats that layers share: 8-bit moments
-// or missing masters show in the updates, and add up from step to step. These are measured by short trainings from the
-// point with one format lowered at a time.
+// A sensitivity analysis measures layers. A pass does not show the formats that layers share: 8-bit moments or missing
+// masters affect the updates, and add up from step to step. Short trainings from the point measure these, with one
+// format lowered at a time.
 #pragma once
 
 #include "tools/lab/advise/plan/places.h"
@@ -12,41 +12,41 @@
 namespace mantissa {
 
 struct SharedTrials {
-  int64_t windows = 4;      // each starts from the point with data of its own; at least 2
+  int64_t windows = 4;      // each starts from the point with its own data; at least 2
   int64_t steps = 10;       // in a window
   int64_t evaluations = 2;  // batches after a window, over which its loss is averaged
   int ranks = 1;            // as threads of this process, if there are several
   double fp16_scale = 1.0;  // loss scale if `low` is fp16: a power of two
 };
 
-// The loss of an option, in nats, above that of the same training with the most exact option of every place; a mean
-// over windows. NaN if a step was not applied or a loss was not finite.
+// The loss of an option, in nats, relative to the same training with the most exact option of every place; a mean over
+// windows. NaN if a step was not applied or a loss was not finite.
 struct SharedDamage {
   std::string place, option;
   Estimate loss;
 };
 
-// All options but the most exact of the shared formats among the places. Layers compute in `low`, or in fp32 if they
-// have no such option, at the peak of the learning rate, where formats do most. Trainings have a model each, one after
-// the other. Nothing if the training that the others are compared with fails. `communicator`: of this process alone.
+// Tries all options but the most exact of the shared formats among the places. Layers compute in `low`, or in fp32 if
+// they have no such option, at the peak learning rate, where formats matter most. Trainings run one after the other,
+// each with its own model. Returns nothing if the baseline training fails. `communicator`: of this process alone.
 std::optional<std::vector<SharedDamage>> try_shared(const Config& config, DType low,
                                                     const std::vector<PlannedPlace>& places, const HeldState& point,
                                                     const SharedTrials& trials, Communicator& communicator);
 // Ranks of the trials for a training on so many: the smallest factor of `ranks` above 1, or 1 without a choice of a
 // wire.
 int ranks_of_trials(const std::vector<PlannedPlace>& places, int ranks);
-// try_shared() from the session's point, for a training on trials.ranks. The session's model makes room for theirs
-// meanwhile. Places that cannot be tried are left as configured.
+// try_shared() from the session's point, for a training on trials.ranks. Frees the session's model meanwhile to make
+// room. Places that cannot be tried stay as configured.
 std::vector<SharedDamage> shared_damages(const Config& config, DType low, SharedTrials trials,
                                          std::vector<PlannedPlace>& places, std::optional<Session>& session,
                                          Communicator& communicator);
 
-// The damage of everything that no plan decides about, in 16 bits: mean over batches and one standard error. `session`
-// is in in_exact_precision(). ConfigError if it is not finite.
+// The damage of everything that no plan decides, in 16 bits: mean over batches and one standard error. `session` is in
+// in_exact_precision(). ConfigError if it is not finite.
 double rest_damage(const Config& config, DType low, const std::vector<PlannedPlace>& layers, int64_t batches,
                    Session& session);
 
-// Runs training steps of the session; whether all of them were applied. Collective.
+// Runs training steps of the session. Returns whether all were applied. Collective.
 bool train_steps(Session& session, int64_t steps);
 
 // The known damages of all places.
@@ -55,8 +55,8 @@ struct KnownDamages {
   const SensitivityAnalysis& layers;
   const std::vector<SharedDamage>& shared;
 
-  // A mean and one standard error, so that what is not known well is not taken for harmless; and that error. A loss
-  // that falls counts as 0: it is noise, or luck. Nothing if the option overflows or could not be tried.
+  // A mean plus one standard error, so that poorly known damages do not count as harmless; and that error. A falling
+  // loss counts as 0: it is noise, or luck. Nothing if the option overflows or could not be tried.
   struct Damage {
     double sum = 0.0, error = 0.0;
   };

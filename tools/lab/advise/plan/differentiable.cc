@@ -39,8 +39,8 @@ struct PredictedDamages {
   OptionValues forward, backward;
 };
 
-// A linear layer's forward part is the least damage of the options with the same forward product. Attentions have no
-// other part.
+// A linear layer's forward part is the least damage of the options with the same forward product. Attention layers have
+// only this part.
 PredictedDamages predicted_damages(const std::vector<PlannedPlace>& places, const PlanProblem& problem,
                                    const ForwardDecisions& decisions) {
   PredictedDamages damages;
@@ -87,7 +87,7 @@ SearchResult search_differentiably(const Config& config, DType low, const std::v
     passes.make_room(planned);
     return AutocastPolicy(planned.precision_rules());
   };
-  // The limit excludes what all plans have in common.
+  // The limit excludes the common part of all plans.
   const AutocastPolicy exact = policy_of(Plan(places.size(), 0));
   const auto scale = static_cast<float>(low == DType::kF16 ? options.fp16_scale : 1.0);
   LocalScores local(decisions.decisions, {.rows = options.rows, .loss_scale = options.fp16_scale, .shown_scale = scale},

@@ -3,17 +3,14 @@
 // Each step draws a plan (SoftChoice), runs its passes, and updates the model by their gradients, which go straight
 // through the roundings. The same passes show what each option of each layer would add to the loss:
 //   task        sum of dL/dy (y_o - y) over the layer's product, with dL/dy of the drawn plan: the gradient of the loss
-//   by
-//               the option's share, straight through
-//   stability   what the option's backward products do to the loss after an update, as the sensitivity analysis
-//   measured
-//               it, since they change no loss of their own step
+//               by the option's share, straight through
+//   stability   effect of the option's backward products on the loss after an update, from the sensitivity analysis,
+//               since they do not change the loss of their own step
 //   efficiency  the budget, by its multiplier
-// Under a budget of time or memory, task and stability are minimized. Under one of loss, expected seconds are
-// minimized, and task and stability are limited, together with what the drawn plan did to the loss of its batch beyond
-// its task terms, against fp32 for all layers. Products that were not seen, such as those too large to look at, and
-// shared formats, which no pass shows, count as the analysis predicted. The final plan must meet the budget by the
-// predictions as well.
+// Under a budget of time or memory, minimizes task and stability. Under one of loss, minimizes expected seconds and
+// limits task and stability, together with the batch loss of the drawn plan beyond its task terms, against fp32 for all
+// layers. Products that were not seen, for example because they are too large, and shared formats, which no pass shows,
+// count as the analysis predicted. The final plan must also meet the budget by the predictions.
 #pragma once
 
 #include "tools/lab/advise/plan/local_search.h"
@@ -40,12 +37,12 @@ class SoftChoice {
   // A plan by the present probabilities; the same in every run. Decisions draw by their names.
   Plan draw() const;
   // One step. `damages`: what options add to the loss, by decision and option, finite, of either sign; in nats if
-  // damage is limited, else in any unit. `beyond`: what the drawn plan did to the loss beyond the sum of its options'
-  // damages; it counts in the expectation of a limited damage.
+  // damage is limited, else in any unit. `beyond`: the loss of the drawn plan beyond the sum of its options' damages;
+  // it counts in the expectation of a limited damage.
   void learn(const OptionValues& damages, double beyond = 0.0);
 
   const OptionValues& probabilities() const { return probabilities_; }
-  // Starts from the likeliest options. Those that lose least likelihood for what they win give way until the budget is
+  // Starts from the likeliest options. Replaces those that lose least likelihood for their gain until the budget is
   // met. exchanged() then uses the rest of the budget, with the learned damages.
   Plan settle() const;
 
@@ -83,7 +80,7 @@ struct DifferentiableOptions {
   uint64_t seed = 1;
 };
 
-// `config`: what the plan is for. `session`: in in_exact_precision(), left as it was. Collective.
+// `config`: the configuration that the plan is for. `session`: in in_exact_precision(), left unchanged. Collective.
 SearchResult search_differentiably(const Config& config, DType low, const std::vector<PlannedPlace>& places,
                                    const PlanProblem& problem, const PlanGoal& goal,
                                    const DifferentiableOptions& options, Session& session);

@@ -70,7 +70,7 @@ class Search {
     return true;
   }
 
-  // Prices at most so many plans more.
+  // Prices at most this many more plans.
   void improve(int64_t most) {
     most_prices_ = std::ssize(prices_) + most;
     Plan plan = best().first;
@@ -86,7 +86,7 @@ class Search {
     return improved;
   }
 
-  // One decision may need what another saves.
+  // One decision may need the savings of another.
   bool improve_two(Plan& plan) {
     for (size_t first = 0; first < plan.size(); ++first) {
       for (size_t second = first + 1; second < plan.size(); ++second) {

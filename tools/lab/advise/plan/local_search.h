@@ -9,15 +9,14 @@
 
 namespace mantissa {
 
-// Sums of option costs do not show that neighbours share casts, or that only memory at the step's peak counts. The
-// optimum of the sums is near the optimum of the wholes, and where this search begins.
+// Sums of option costs ignore that neighbours share casts, and that only memory at the step's peak counts. The optimum
+// of the sums is near the optimum of the wholes, so this search starts there.
 struct WholeSearch {
   std::vector<int> options{};  // their number for each decision
   PlanGoal goal{};
-  // Under a budget of time or memory: plans whose damage is within this of the least are as good, and the fastest of
-  // them is taken.
+  // Under a budget of time or memory: plans within this of the least damage count as equal, and the fastest is taken.
   double tolerance = 0.0;
-  double most_bytes = std::numeric_limits<double>::infinity();  // memory of the device, whatever the budget limits
+  double most_bytes = std::numeric_limits<double>::infinity();  // device memory, in addition to the budget
   std::vector<Plan> starts{};                                   // at least one
   std::function<PlanTotals(const Plan&)> price{};               // price of a whole plan
   int64_t most_plans = 1 << 9;                                  // to price, besides the starts
@@ -30,10 +29,10 @@ struct FoundWhole {
   bool is_optimum = false;  // every plan was priced
 };
 
-// The best of all plans, if no more than most_plans exist. Else goes from the best start to better plans, one decision
-// at a time and then pairs, until none is better or enough plans were priced. With a tolerance, first for the least
-// damage, then among plans that are as good, each with half of the plans. Plans that need more than most_bytes rank
-// last.
+// The best of all plans, if no more than most_plans exist. Otherwise goes from the best start to better plans, changing
+// one decision at a time and then pairs, until none is better or enough plans were priced. With a tolerance, searches
+// first for the least damage, then among equally good plans, each with half of the plans. Plans that need more than
+// most_bytes rank last.
 FoundWhole search_wholes(const WholeSearch& search);
 
 using OptionValues = std::vector<std::vector<double>>;  // by decision and option
@@ -46,12 +45,12 @@ struct SumLimit {
 
 double sum_of(const OptionValues& values, const Plan& plan);
 
-// Lowers the sum of `costs` by changes of one or two decisions, the best first, while no limit is exceeded. Returns a
-// plan that exceeds a limit as it is.
+// Lowers the sum of `costs` by changing one or two decisions at a time, the best change first, within all limits.
+// Returns a plan that exceeds a limit unchanged.
 Plan exchanged(Plan plan, const OptionValues& costs, const std::vector<SumLimit>& limits);
 
-// Promotion: takes decisions to less damaging options, those first that win most predicted loss for their seconds,
-// until at most half of the plan's predicted damage is left. Nothing if the plan has no damage to give back.
+// Promotion: changes decisions to less damaging options, those first that win most predicted loss for their seconds,
+// until at most half of the plan's predicted damage is left. Nothing if the plan has no damage to reduce.
 std::optional<Plan> promoted(const PlanProblem& problem, const Plan& plan);
 
 }  // namespace mantissa

@@ -55,17 +55,16 @@ void require_kinds(const std::vector<std::string>& kinds);
 // fp32 and `low` for every linear layer and attention; for linear layers also each recipe in each set of products that
 // the layer's sizes allow.
 std::vector<PlannedPlace> planned_layers(const Config& config, DType low, const std::vector<std::string>& recipes);
-// Shared formats of these kinds for a training on so many ranks. Masters are a choice with bf16 only, whose weights can
-// be their own masters; a wire needs several ranks, its options are fp32, `low` and the configured one. The gather of
-// weights is no choice: its 8 bits need delayed scaling, which plans do not have.
+// Shared formats of these kinds for a training on this many ranks. Masters are a choice with bf16 only, whose weights
+// can be their own masters. A wire needs several ranks; its options are fp32, `low` and the configured one. The gather
+// of weights is no choice: its 8 bits need delayed scaling, which plans do not have.
 std::vector<PlannedPlace> planned_shared(const Config& config, DType low, const std::vector<std::string>& kinds,
                                          int ranks);
 // Leaves the configured option of a shared format only, because the others could not be tried: `why`.
 void leave_as_configured(PlannedPlace& place, const std::string& why);
 
-// The configuration with the plan's options, and `low` for everything that is not chosen. Settings that mean nothing
-// beside this precision take their defaults. `weights`: fp32 for passes over the weights of a session in
-// in_exact_precision().
+// The configuration with the plan's options, and `low` for everything that is not chosen. Settings without an effect in
+// this precision get their defaults. `weights`: fp32 for passes over the weights of a session in in_exact_precision().
 Config with_plan(const Config& config, DType low, const std::vector<PlannedPlace>& places, const Plan& plan,
                  WorkingWeights weights = WorkingWeights::kLow);
 // The configuration with the plan's shared formats.

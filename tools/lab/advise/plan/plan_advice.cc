@@ -48,9 +48,9 @@ std::vector<Plan> thinned(const ParetoFront& front) {
   return plans;
 }
 
-// Predicts steps of the whole model with one option in place of 16 bits, so that casts, transposes and effects on
-// neighbours count. Layers that differ only in the number of their block cost the same. Options count from the least
-// cost of their decision on; the rest is what all plans have in common. Returns the cost in 16 bits throughout.
+// Predicts steps of the whole model with one option instead of 16 bits, so that casts, transposes and effects on
+// neighbours count. Layers that differ only in their block number cost the same. Options count relative to the least
+// cost of their decision; the rest is common to all plans. Returns the cost in 16 bits throughout.
 StepCost price_options(PlanAdvice& advice, const KnownDamages& damages) {
   const auto cost_of = [&](const std::vector<PlannedPlace>& places, const Plan& plan) {
     return step_cost(with_plan(advice.base, advice.low, places, plan), advice.target, advice.ranks);
@@ -139,8 +139,7 @@ void search_among_wholes(PlanAdvice& advice, const PlanRequest& request, std::ve
   advice.take(found.plan);
 }
 
-// The plan to give back to if the present one breaks its promise: one that the device has memory for, if it has memory
-// for the present one.
+// The plan to fall back to if the present one breaks its promise. It fits into device memory if the present one does.
 std::optional<Plan> given_back(const PlanAdvice& advice) {
   const ReferenceResult &low = advice.validation->against[0], &exact = advice.validation->against[1];
   const auto succeeds = [](const ReferenceResult& one) { return one.loss_verdict == ComparisonVerdict::kWorse; };
@@ -181,8 +180,8 @@ WholePlan PlanAdvice::priced(const std::string& name, const Plan& choice) const 
 void PlanAdvice::take(const Plan& choice) {
   plan = priced("plan", choice);
   meets_budget = whole_goal().is_met(plan.totals());
-  // The sum of the parts may miss a budget that the whole meets, and the other way round. Reasons of options follow the
-  // whole: if it misses the budget, no option is within a limit below 0.
+  // The sum of the parts may miss a budget that the whole meets, and vice versa. The options' reasons follow the whole:
+  // if it misses the budget, no option is within a limit below 0.
   PlanGoal parts = goal;
   parts.limit = meets_budget ? std::max(goal.limit, quantity(evaluate(problem, choice), goal.quantities()[0])) : -1.0;
   reasons = plan_reasons(problem, parts, choice);

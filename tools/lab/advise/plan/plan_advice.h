@@ -61,7 +61,7 @@ struct PlanAdvice {
   PlanProblem problem;               // one decision for each place
   StepCost common;                   // part of every plan's cost
   double rest_damage = 0.0;
-  PlanGoal goal;       // for sums of parts: `limit` excludes what all plans have in common
+  PlanGoal goal;       // for sums of parts: `limit` excludes the common part of all plans
   double limit = 0.0;  // for a whole step
   double tolerance = 0.0;
 
@@ -89,14 +89,13 @@ struct PlanAdvice {
   WholePlan priced(const std::string& name, const Plan& choice) const;
   // Makes this the plan.
   void take(const Plan& choice);
-  // Whether the plan is not what was asked for: measured to be slower than 16 bits throughout, and than a budget of
-  // time allows.
+  // Whether the plan misses its purpose: its measured time exceeds that of 16 bits throughout, and a budget of time.
   bool exceeds_measured(const ReferenceResult& low) const;
   // Whether plans meet the budget, but the device has no memory for any of them.
   bool lacks_memory() const;
-  // The damage that runs of one rank can be held to: the plan's without that of a wire.
+  // The damage promised for runs on one rank: the plan's without the wire's.
   double promised_to_runs() const;
-  // Whether the plan did more damage beside fp32 throughout than its parts promised.
+  // Whether the plan's damage relative to fp32 throughout exceeds the sum of its parts.
   bool breaks_promise(const ReferenceResult& exact) const;
 };
 
@@ -106,21 +105,20 @@ PlanAdvice advise_plan(const PlanRequest& request, const Config& config, std::ve
                        const SensitivityAnalysis& sensitivity, const Target& target, int ranks);
 
 inline constexpr int kMostPromotions = 3;
-// Trains a plan's configuration beside 16 bits and fp32 throughout: validate_plan().
+// Trains a plan's configuration along with 16 bits and fp32 throughout: validate_plan().
 using TrainPlan = std::function<PlanValidation(const Config& plan)>;
-// Trains the plan. If it breaks its promise, or fails where a reference succeeds, it is promoted() and trained again,
-// until it keeps its promise, nothing is left to give back that the device has memory for, or after kMostPromotions
-// times. A plan that exceeds_measured(), or is left worse than 16 bits throughout, gives way to them if they meet the
-// budget.
+// Trains the plan. If it breaks its promise, or fails where a reference succeeds, it is promoted() and trained again.
+// This ends when it keeps its promise, when no further promotion fits into device memory, or after kMostPromotions. A
+// plan that exceeds_measured(), or stays worse than 16 bits throughout, is replaced by them if they meet the budget.
 void try_plan(const TrainPlan& train, PlanAdvice& advice);
 
 // ---- From a configuration to a plan (plan_run.cc).
 
 struct PlanRunRequest {
   PlanRequest plan;
-  const Hardware* hardware = nullptr;  // nullptr: the device that is present, whose kernels are timed
+  const Hardware* hardware = nullptr;  // nullptr: the present device, whose kernels are timed
   int ranks = 1;
-  int64_t warm_up = 50;  // steps in fp32 before damages are measured: first weights say little
+  int64_t warm_up = 50;  // fp32 steps before damages are measured: initial weights reveal little
   int64_t batches = 4;
   std::vector<std::string> state = {kMoments, kMasters, kWire};  // shared formats to decide about
   ValidationOptions validation{};

@@ -64,7 +64,7 @@ Json figures(const PlanAdvice& advice, const SearchResult& result) {
           {"choices", choices(advice, result.plan)}};
 }
 
-// ---- Sentences, which the YAML file has as well.
+// ---- Sentences, which the YAML file also contains.
 
 std::string verdict(const PlanAdvice& advice) {
   const PlanQuantity what = advice.goal.quantities()[0];

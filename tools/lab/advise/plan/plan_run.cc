@@ -1,4 +1,4 @@
-// Trains a little, measures damages, prices the options, searches, and validates the plan beside uniform precisions.
+// Trains a little, measures damages, prices the options, searches, and validates the plan against uniform precisions.
 
 #include <utility>
 
@@ -38,8 +38,8 @@ void require_units(const Hardware& hardware, DType low) {
       others));
 }
 
-// Most calls of any plan are also those of a uniform plan. Times each in several rounds, since the device may do other
-// work for a while.
+// Most calls of any plan also occur in a uniform plan. Times each in several rounds, since other work may slow the
+// device for a while.
 void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
                         const std::vector<std::string>& names, const Target& target, MeasuredCosts& costs) {
   constexpr int kRounds = 5;

@@ -27,7 +27,7 @@ double spread(const OptionValues& values) {
   return squares > 0.0 ? std::sqrt(squares / static_cast<double>(count)) : 1.0;
 }
 
-// FNV-1a, so that a decision draws the same wherever it stands.
+// FNV-1a, so that a decision's draws do not depend on its position.
 uint32_t hash(const std::string& name) {
   uint32_t value = 2166136261u;
   for (const char c : name) value = (value ^ static_cast<unsigned char>(c)) * 16777619u;
@@ -140,7 +140,7 @@ Plan SoftChoice::settle() const {
     plan.push_back(static_cast<int>(std::ranges::max_element(options) - options.begin()));
   }
   while (!goal_.is_met(evaluate(problem_, plan))) {
-    double cheapest = std::numeric_limits<double>::infinity();  // likelihood lost for what is won
+    double cheapest = std::numeric_limits<double>::infinity();  // likelihood lost per gain
     size_t decision = 0;
     int better = -1;
     for (size_t i = 0; i < plan.size(); ++i) {

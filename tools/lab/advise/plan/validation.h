@@ -1,5 +1,5 @@
-// Validation: a plan trained beside 16 bits and fp32 throughout, from the same seeds, until it is known whether it is
-// as good as they are.
+// Validation: trains a plan along with 16 bits and fp32 throughout, from the same seeds, until it is known whether the
+// plan is as good.
 #pragma once
 
 #include <optional>
@@ -38,10 +38,9 @@ enum class TimesOf : uint8_t { kTurns, kRuns };
 
 struct PlanValidation {
   ValidationOptions options{};
-  int64_t seeds = 0;  // that were run
-  int64_t steps = 0;  // in each run
-  std::string
-      failure{};  // why a run of the plan failed; the plan is then worse than references that succeed with that seed
+  int64_t seeds = 0;      // that were run
+  int64_t steps = 0;      // in each run
+  std::string failure{};  // why a run of the plan failed; it is then worse than references that succeed with that seed
   TimesOf times = TimesOf::kTurns;
   std::vector<ReferenceResult> against{};
 };

@@ -2,8 +2,8 @@
 // of its options: their frequencies, with one more plan in which all are equally frequent. Candidates are drawn from l;
 // the one with the largest l / g, and so the largest expected improvement, is tried next.
 //
-// As a solver, the objective is the predicted minimized quantity; plans that exceed the budget are repaired, and those
-// that still do count as worse than all others.
+// As a solver, the objective is the predicted minimized quantity. Plans that exceed the budget are repaired; those that
+// still exceed it count as worse than all others.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kBetterShare = 0.25;
 constexpr int kCandidates = 32;  // drawn for each evaluation
-constexpr int kMostIdle = 100;   // draws without a new plan: the space is as good as exhausted
+constexpr int kMostIdle = 100;   // draws without a new plan: the space is nearly exhausted
 
 using Tried = std::pair<double, Plan>;
 using Densities = std::vector<std::vector<double>>;  // by decision and option
@@ -49,7 +49,7 @@ ParzenResult parzen_search(const PlanProblem& problem, const std::function<doubl
   Draws draws(settings.seed);
   std::vector<Tried> tried;
   std::set<Plan> known;
-  // The best candidate that has not been tried; one that has if all have.
+  // The best candidate that has not been tried, or a tried one if all have.
   const auto next_plan = [&] {
     std::ranges::stable_sort(tried, {}, &Tried::first);
     const auto better = static_cast<size_t>(std::ceil(kBetterShare * static_cast<double>(tried.size())));

@@ -55,8 +55,8 @@ class LagrangeBound {
     }
   }
 
-  // No plan that begins with these sums, goes on at decision `next` and meets the budget is below this in the minimized
-  // quantity. Rounding is on the safe side.
+  // A lower bound of the minimized quantity for all plans that begin with these sums, continue at decision `next` and
+  // meet the budget. Rounding is on the safe side.
   double least(double limited_sum, double least_sum, size_t next) const {
     const double value = least_sum + lambda_ * limited_sum + rest_[next], budget = lambda_ * goal_.tolerated();
     return value - budget - 1e-12 * (value + budget);
@@ -209,7 +209,7 @@ FoundPlan knapsack(const PlanProblem& problem, const PlanGoal& goal, const Searc
                                                .bound = &bound,
                                                .limit = goal.tolerated(),
                                                .incumbent = quantity(evaluate(problem, best), least)});
-  // Thinned lists may have lost all that is as good as `best`. The list's plans come first among equals.
+  // Thinned lists may have lost every plan as good as `best`. The list's plans come first among equals.
   list.plans.push_back(best);
   best = std::ranges::min(list.plans, {}, rank_of);
   const double above_bound = std::max(0.0, quantity(evaluate(problem, best), least) - bound.least(0, 0, 0));

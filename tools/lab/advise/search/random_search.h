@@ -29,20 +29,20 @@ class Draws {
 };
 
 Plan random_plan(const PlanProblem& problem, Draws& draws);
-// Decisions in random order take the option that needs least of the budget, until it is met or all of them have.
+// Decisions in random order take the option that needs least of the budget, until it is met or all decisions have.
 void repair_budget(const PlanProblem& problem, const PlanGoal& goal, Plan& plan, Draws& draws);
 
 struct ParzenSettings {
   uint64_t seed = 1;
   int evaluations = 400;  // calls of the objective
   int random_plans = 40;  // tried first; the first of them are the uniform ones
-  // Changes a drawn plan into one that is allowed, by what is known without the objective.
+  // Changes a drawn plan into an allowed one, without calling the objective.
   std::function<void(Plan&, Draws&)> repair = [](Plan&, Draws&) {};
 };
 struct ParzenResult {
   Plan plan{};
   double value = std::numeric_limits<double>::infinity();
-  int64_t evaluations = 0;  // fewer than asked for if nothing new was drawn for long
+  int64_t evaluations = 0;  // fewer than requested if no new plan was drawn for long
 };
 // Minimizes an objective that may be a measurement, by the tree-structured Parzen estimator: Bergstra, Bardenet,
 // Bengio, Kegl, "Algorithms for Hyper-Parameter Optimization", NeurIPS 2011. Returns the best plan tried, of equals the

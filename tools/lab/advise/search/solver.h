@@ -10,8 +10,8 @@
 namespace mantissa {
 
 struct SearchSettings {
-  uint64_t seed = 1;              // evolution, bayesian
-  int64_t most_labels = 1 << 16;  // knapsack; beyond that it is no longer exact
+  uint64_t seed = 1;              // for evolution and bayesian
+  int64_t most_labels = 1 << 16;  // for knapsack; beyond that it is no longer exact
   int64_t most_plans = 1 << 22;   // enumeration, which refuses more
   int generations = 150;          // evolution, 64 plans each
   int evaluations = 400;          // bayesian

@@ -19,8 +19,7 @@ Tensor first_rows(const Tensor& matrix, int64_t rows) {
   return matrix.slice(0, rows * matrix.dim(1)).view({rows, matrix.dim(1)});
 }
 
-// Room for one trial: both operands in fp32 and rounded, three copies of the largest product, and what rounding needs
-// besides.
+// Memory for one trial: both operands in fp32 and rounded, three copies of the largest product, and rounding buffers.
 size_t arena_bytes(const Tensor& x, const Tensor& dy) {
   const int64_t rows = x.dim(0), inputs = x.dim(1), outputs = dy.dim(1);
   const int64_t elements = rows * inputs + rows * outputs + inputs * outputs;
@@ -249,7 +248,7 @@ void LocalScores::try_decision(const PrecisionDecision& decision, Layer& layer, 
     if (risk.sum() > score.risk.sum()) score.risk = risk;
   };
   take_larger(risk_of(lowered.losses[1]));
-  if (!decision.product) {  // its gradients are in the dtype as well
+  if (!decision.product) {  // its gradients have that dtype, too
     take_larger(
         risk_of(lowered_product(layer.tape, layer.operands, Product::kInputGradient, decision.format).losses[0]));
   }

@@ -1,5 +1,5 @@
-// LocalScores: what lowering a product does to the product itself. In one exact pass each layer shows x, W and dy, and
-// every decision about its products is tried on these alone.
+// LocalScores: the effects of lowering a product on the product itself. In one exact pass each layer shows x, W and dy,
+// and every decision about its products is tried on these alone.
 #pragma once
 
 #include <map>
@@ -43,8 +43,8 @@ class LocalScores final : public ProductObserver {
   struct Options {
     int64_t rows = 512;  // to sample, in whole samples and blocks of scales: at least one sample
     int64_t max_elements = kMaxProductElements;
-    double loss_scale = 1.0;   // that fp16 would have; shown gradients are without it
-    double shown_scale = 1.0;  // of the shown gradients; scores are those without it
+    double loss_scale = 1.0;   // of fp16; shown gradients do not contain it
+    double shown_scale = 1.0;  // of the shown gradients; scores do not contain it
   };
   // Elements of a product, evenly spread, that entropy and information are computed from.
   static constexpr int64_t kMaxSamples = int64_t{1} << 14;
@@ -57,7 +57,7 @@ class LocalScores final : public ProductObserver {
   std::vector<LocalScore> take();
 
  private:
-  struct Layer;  // what decisions are tried on
+  struct Layer;  // the operands that decisions are tried on
 
   int64_t sampled_rows(int64_t rows) const;
   void try_decision(const PrecisionDecision& decision, Layer& layer, LocalScore& score);

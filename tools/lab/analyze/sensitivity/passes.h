@@ -1,4 +1,4 @@
-// Passes over one batch from one point of a training, each in its own precision, and what they leave on the ranks.
+// Passes over one batch from one point of a training, each in its own precision, and their results on the ranks.
 #pragma once
 
 #include <functional>
@@ -92,7 +92,7 @@ class LoweredPasses {
   // whether they were finite; if not, nothing is updated. Collective.
   bool update(float loss_scale);
 
-  // The schedule's learning rate at the point, or its peak where that is 0: the first step of a warm-up moves nothing.
+  // The schedule's learning rate at the point, or its peak if that is 0: the first step of a warm-up moves nothing.
   double learning_rate() const { return learning_rate_; }
   TrainingPoint& point() { return point_; }
   Session& session() { return session_; }

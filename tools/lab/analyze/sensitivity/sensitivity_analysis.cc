@@ -175,7 +175,7 @@ void DecisionPasses::run(int64_t step) {
     pass.local = local[i];
     if (!is_backward(decision)) pass.fisher = local[i].seen ? local[i].fisher : kUnknown;
     if (lowers_forward_product(decision)) {
-      // A forward product changes the weight that it multiplies, by a rounding that was sampled or is not known.
+      // A forward product changes the weight that it multiplies, by a rounding that was sampled or is unknown.
       for (int p = 0; p < session_.runtime.parameters.size(); ++p) {
         const Parameter& parameter = session_.runtime.parameters[p];
         const bool is_its_weight = parameter.shape.rank() == 2 && parameter.precision_layer() == decision.layer;

@@ -1,4 +1,4 @@
-// SensitivityAnalysis: what each product of a model's layers does to its training when it alone is lowered.
+// SensitivityAnalysis: the effect on training of lowering each product of a model's layers alone.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// `mantissa analyze sensitivity`: what lowering one product of one layer does to a model's training.
+// `mantissa analyze sensitivity`: the effect on a model's training of lowering one product of one layer.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace mantissa {
 
-// Estimates are {mean, half_width}; what is not known or not finite is null in a file.
+// Estimates are {mean, half_width}; unknown or non-finite values are null in a file.
 nlohmann::json to_json(const SensitivityAnalysis& analysis);
 std::string sensitivity_text(const nlohmann::json& figures);
 

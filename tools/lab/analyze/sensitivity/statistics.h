@@ -33,10 +33,9 @@ double mutual_information(std::span<const float> x, std::span<const float> y);
 
 // The differential entropy in bits of a variable in units of its standard deviation s, from a histogram with bins of
 // width s / kBinsPerDeviation:
-//   - sum p log2 p - log2(kBinsPerDeviation) + (bins that are not empty - 1) / (2 n ln 2)
-// (the last term is Miller's). The maximum, log2(sqrt(2 pi e)) = 2.05, is that of a normal distribution; a few large
-// values among many small ones make it small. Values that rounding has made equal count as spread over their bin. At
-// least -log2(kBinsPerDeviation). NaN for fewer than two samples, if a value is not finite, and if all are equal.
+// (the last term is Miller's). The maximum, log2(sqrt(2 pi e)) = 2.05, belongs to a normal distribution; a few large
+// values among many small ones make it small. Values made equal by rounding count as spread over their bin. At least
+// -log2(kBinsPerDeviation). NaN for fewer than two samples, if a value is not finite, and if all are equal.
 inline constexpr int kBinsPerDeviation = 16;
 double entropy_in_deviations(std::span<const float> x);
 

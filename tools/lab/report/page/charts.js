@@ -68,7 +68,7 @@ const topLabels = (scale, y) =>
     (scale.labels ||
      []).map(({at: x, text, room}) => words('soft strong', x, y, 'start', shortened(text, room), tooltip(text)));
 
-// A chart with both axes; `title` is also its name for those who do not see it.
+// A chart with both axes; `title` is also its name for screen readers.
 function chart(title, width, {x, y, left, right, bottom, height, xTitle}, ...marks) {
   return [
     html('h3', {}, title),
@@ -179,8 +179,8 @@ function rowMark(mark, scale, top, row_px) {
 
 const kRow_px = 18;
 
-// Named rows of marks on an axis that stays in sight while they scroll. rows: {name, marks, text}; the texts stand at
-// the right. options: axis of (left, right), row_px, zero (is shown), column (the heading of the texts).
+// Named rows of marks on an axis that stays visible while they scroll. rows: {name, marks, text}; the texts are at the
+// right. options: axis of (left, right), row_px, zero (is shown), column (the heading of the texts).
 function rowChart(title, rows, {axis, row_px = kRow_px, zero, column}, width) {
   const left = Math.ceil(Math.min(0.42 * width, namesWidth_px(rows.map((row) => row.name)) + 4)) + 6;
   const texts_px = 6.6 * Math.max(0, ...[column, ...rows.map((row) => row.text)].map((text) => (text || '').length));

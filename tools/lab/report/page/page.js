@@ -4,7 +4,7 @@
 const figures = JSON.parse(document.getElementById('figures').textContent) || {};
 const setting = figures.setting || {};
 
-// Lists, numbers and texts as they are, with something harmless in place of what is missing.
+// Lists, numbers and texts as they are, with harmless values for missing ones.
 const listOf = (value) => (Array.isArray(value) ? value : []);
 const numberOf = (value) => (typeof value === 'number' && Number.isFinite(value) ? value : null);
 const textOf = (value) => (value === null || value === undefined ? '' : String(value));
@@ -22,7 +22,7 @@ function median(values) {
 // The values that occur: the known ones first, in their order.
 const inOrder = (values, known) => [...new Set([...known.filter((value) => values.includes(value)), ...values])];
 
-// Elements. All text goes in as text nodes, so that names cannot become markup.
+// Elements. All text becomes text nodes, so that names cannot become markup.
 function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes || {})) {
     if (name.startsWith('on'))
@@ -37,7 +37,7 @@ const html = (tag, attributes, ...children) => fill(document.createElement(tag),
 const svg = (tag, attributes, ...children) =>
     fill(document.createElementNS('http://www.w3.org/2000/svg', tag), attributes, children);
 
-const absent = (text) => html('p', {class: 'absent'}, text);  // in place of a chart
+const absent = (text) => html('p', {class: 'absent'}, text);  // instead of a chart
 const note = (...text) => html('p', {class: 'note'}, ...text);
 const tooltip = (text) => svg('title', {}, text);
 const word = (...content) => html('span', {}, ...content);
@@ -96,8 +96,8 @@ function shortened(name, width_px) {
   return letters.slice(0, before).join('') + '…' + letters.slice(letters.length - (room - 1 - before)).join('');
 }
 
-// Charts beside each other where each has `least_px`, else below each other; draw(width_px) gives the elements of one.
-// With a name they stand in a scrolling window.
+// Charts side by side if each has `least_px`, else one below the other; draw(width_px) gives the elements of one. With
+// a name they are in a scrolling window.
 function facetGrid(body, least_px, charts, name) {
   const room = body.clientWidth - (name ? 40 : 0);  // for the window's padding and scroll bar
   const columns = Math.max(1, Math.min(charts.length, Math.floor((room + 20) / (least_px + 20))));

@@ -68,7 +68,7 @@ TEST_F(SharedTrialsTest, AreDoneAtThePeakOfTheLearningRate) {
   for (size_t i = 0; i < peak.size(); ++i) EXPECT_EQ(early[i].loss.mean, peak[i].loss.mean) << "of a long warm-up";
 }
 
-// Weights stay finite, but no step is applied.
+// Weights stay finite, but all steps are skipped.
 TEST_F(SharedTrialsTest, StepsThatAreSkippedSayNothing) {
   const SharedTrials trials{.windows = 2, .steps = 2, .fp16_scale = 0x1p100};
   EXPECT_FALSE(damages_with(model_.config, places({kMoments}), trials, DType::kF16).has_value());
@@ -82,7 +82,7 @@ TEST_F(SharedTrialsTest, ATrainingThatFailsIsNotKnown) {
   EXPECT_FALSE(damages_with(config, places({kMasters}), {.windows = 2, .steps = 6}).has_value());
 }
 
-// As where an analysis has found that the layer overflows in 16 bits.
+// Models a layer that overflows in 16 bits according to the analysis.
 TEST_F(SharedTrialsTest, LayersWithoutA16BitOptionComputeInFp32) {
   std::vector<PlannedPlace> shared = places({kMoments}),
                             all = {{.layer = kPlanted, .options = {{.name = "fp32", .compute = DType::kF32}}}};

@@ -1,4 +1,4 @@
-// Local searches by hand, and against all plans.
+// Local searches against results worked out by hand and against all plans.
 #include "tools/lab/advise/plan/local_search.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace mantissa::testing {
 namespace {
 
-// Options cost less the lower they are, and neighbours with the same option share what they cost: no sum of parts.
+// Lower options cost less, and neighbours with the same option share costs, so the total is no sum of parts.
 class Wholes {
  public:
   Wholes(int decisions, int options, uint64_t seed) : options_(options), plan_(static_cast<size_t>(decisions), 0) {
@@ -96,7 +96,7 @@ TEST(WholeSearch, OfPlansThatAreAsGoodTheFastestIsTaken) {
 TEST(WholeSearch, LeavesPlansToPriceForTheFastestOfThoseThatAreAsGood) {
   const Wholes wholes(12, 4, 5);
   WholeSearch search = wholes.search({.budget = Budget::kMemory, .limit = 100.0});
-  search.starts = {Plan(12, 3)};  // from which the least damage is many steps away
+  search.starts = {Plan(12, 3)};  // many steps away from the least damage
   search.most_plans = 120;
   const FoundWhole exact = search_wholes(search);
   search.tolerance = 0.5;
@@ -135,7 +135,7 @@ TEST(WholeSearch, TakesNoMoreBytesThanThereAreWhereAPlanDoesWithThem) {
   EXPECT_LE(confined.totals.bytes, search.most_bytes);
   EXPECT_GE(confined.totals.damage, anything.totals.damage);
   search.most_bytes = 0.5 * least;
-  EXPECT_EQ(search_wholes(search).totals.bytes, least) << "the nearest that there is";
+  EXPECT_EQ(search_wholes(search).totals.bytes, least) << "the nearest possible plan";
 }
 
 TEST(WholeSearch, PricesNoMoreThanItMay) {
@@ -147,7 +147,7 @@ TEST(WholeSearch, PricesNoMoreThanItMay) {
 
 // ---- Exchanges.
 
-// Three decisions between slow and exact, and fast.
+// Three decisions between a slow, exact option and a fast one.
 const OptionValues kDamages = {{0, 4}, {0, 3}, {0, 2}};
 const OptionValues kSeconds = {{9, 1}, {6, 1}, {5, 1}};
 
@@ -181,11 +181,11 @@ PlanDecision decision(const std::string& name, double low_damage, double low_sec
 }
 
 TEST(Promotion, GivesBackWhatWinsMostForItsTime) {
-  // b does as much damage as a, and takes more time to make good.
+  // b does as much damage as a, but takes more time to repair.
   const PlanProblem problem{decision("a", 1.0, 0.4), decision("b", 1.0, 0.1), decision("c", 0.01, 0.4)};
   const auto better = promoted(problem, {2, 2, 2});
   ASSERT_TRUE(better.has_value());
-  // a to bf16 leaves 1.11 of 2.01: more than half. Then b.
+  // Raising a to bf16 leaves 1.11 of 2.01, more than half. Then b.
   EXPECT_EQ(*better, (Plan{1, 1, 2}));
 }
 

@@ -1,4 +1,4 @@
-// Options of places, and the configurations that plans make of them.
+// Options of places, and the configurations that plans produce.
 #include "tools/lab/advise/plan/places.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST(LayerOptions, AreThoseOfEveryLinearLayerAndAttention) {
 
 TEST(LayerOptions, LeaveOutWhatSizesRefuse) {
   const SmallRun run("options_refused");
-  const auto layers = planned_layers(small_config(run), DType::kBF16, {"block"});  // of 128; the model is 32 wide
+  const auto layers = planned_layers(small_config(run), DType::kBF16, {"block"});  // blocks of 128; the width is 32
   const auto up =
       std::find_if(layers.begin(), layers.end(), [](const auto& one) { return one.layer == "blocks.0.mlp.up"; });
   ASSERT_NE(up, layers.end());
@@ -60,7 +60,7 @@ TEST(LayerOptions, BecomeAConfigurationThatComputesSo) {
     if (layer.layer == "blocks.1.mlp.down") plan[i] = static_cast<int>(option_named(layer, "current in fprop, wgrad"));
     if (layer.op == Op::kAttention && layer.layer == "blocks.0.attention") plan[i] = 0;
   }
-  // As it is written, and read back.
+  // Written and read back.
   const Config planned = parse_config(to_yaml(with_plan(config, DType::kBF16, layers, plan)), "plan");
   for (const PlacedOp& op : ops_of(planned)) {
     const auto rounds = [&](Product product) { return op.formats.rounds(product); };
@@ -76,7 +76,7 @@ TEST(LayerOptions, BecomeAConfigurationThatComputesSo) {
   }
 }
 
-// Settings about weights in 16 bits are the plan's, and mean nothing to a session whose weights are fp32.
+// Settings for 16-bit weights belong to the plan and do not apply to a session with fp32 weights.
 TEST(LayerOptions, AreTriedOnFp32WeightsWhateverIsSaidOf16BitOnes) {
   const SmallRun run("options_weights");
   for (const std::string setting :
@@ -93,7 +93,7 @@ TEST(LayerOptions, AreTriedOnFp32WeightsWhateverIsSaidOf16BitOnes) {
   }
 }
 
-// As a plan of fp32 throughout has where the embedding is the head's weight and there are no positions to embed.
+// Such a plan uses fp32 throughout, with tied embeddings and no position embeddings.
 TEST(LayerOptions, LeaveOutWhatIsSaidOf16BitWeightsWhereThereAreNone) {
   const SmallRun run("options_no_weights");
   for (const std::string setting : {"optimizer.weight_rounding=stochastic", "optimizer.master=kahan"}) {
@@ -172,7 +172,7 @@ TEST(SharedOptions, BecomeSettingsOfAConfigurationThatTrains) {
   const auto planned = [&](const Plan& plan) {
     const Config made = with_plan(config, DType::kBF16, places, plan);
     ops_of(made);
-    return parse_config(to_yaml(made), "plan");  // as it is written, and read back
+    return parse_config(to_yaml(made), "plan");  // written and read back
   };
   const Config exact = planned({0, 0, 0, 0}), low = planned({2, 1, 2, 1}), kahan = planned({1, 2, 1, 0});
   EXPECT_EQ(exact.optimizer.adamw.first_moment, MomentFormat::kF32);

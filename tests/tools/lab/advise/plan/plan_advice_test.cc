@@ -1,5 +1,4 @@
-// Plans for a model with one layer that was made sensitive on purpose: choices, costs, memory, and what becomes of a
-// plan by its trials.
+// Plans for a model with one deliberately sensitive layer: choices, costs, memory, and how trials change a plan.
 #include "tools/lab/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +17,7 @@
 namespace mantissa::testing {
 namespace {
 
-// A device whose products take time by their formats and nothing else takes any: the lower, the faster.
+// A device on which only products take time, and less in lower formats.
 class ProductCosts final : public CostModel {
  public:
   std::vector<Cost> costs(const StepCalls& step) override {
@@ -44,7 +43,7 @@ struct Analysed {
   SensitivityAnalysis sensitivity;
 };
 
-// The analysis takes longer than all plans that are made of it, and is made once.
+// The analysis takes longer than all of its plans, so it runs once.
 class PlantedAdvice : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { analysed_ = std::make_unique<Analysed>(); }
@@ -52,7 +51,7 @@ class PlantedAdvice : public ::testing::Test {
 
   PlanAdvice plan(const std::string& budget) {
     request_.budget = parse_budget(budget);
-    request_.most_wholes = 64;  // there are more than a million
+    request_.most_wholes = 64;  // out of more than a million
     return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
                        analysed_->sensitivity, target_, 1);
   }
@@ -74,7 +73,7 @@ std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string
   throw std::runtime_error("no layer " + layer);
 }
 
-// 16 bits throughout against a plan that was measured at this many times their step time.
+// 16 bits throughout, against a plan measured at this multiple of its step time.
 ReferenceResult measured_at(double ratio) {
   ReferenceResult low{.name = "bf16"};
   low.log_time = MeanDifference{
@@ -83,14 +82,14 @@ ReferenceResult measured_at(double ratio) {
   return low;
 }
 
-// Without the line breaks of ReportText.
+// The report without the line breaks of ReportText.
 std::string text_of(const PlanAdvice& advice) {
   return std::regex_replace(to_text(advice).text(), std::regex("\n {2,}"), " ");
 }
 
 using PlanAdviceTest = PlantedAdvice;
 
-// What the planted layer needs: its forward product in 16 bits at least.
+// Whether the planted layer keeps its forward product in 16 bits or more, as it needs.
 bool keeps_planted_high(const PlanAdvice& advice, const Plan& plan) {
   for (size_t i = 0; i < plan.size(); ++i) {
     if (advice.places[i].name() != kPlanted) continue;
@@ -100,7 +99,7 @@ bool keeps_planted_high(const PlanAdvice& advice, const Plan& plan) {
   throw std::runtime_error(std::string("no layer ") + kPlanted);
 }
 
-// Everything in 8 bits takes some 50 % of everything in 16: what 60 % leave is for the layers that need it.
+// 8 bits throughout take about 50 % of the time of 16 bits. The rest of the 60 % goes to the layers that need it.
 TEST_F(PlanAdviceTest, EverySolverKeepsThePlantedLayerHighUnderATightBudget) {
   request_.compare_solvers = true;
   const PlanAdvice advice = plan("time=60%");
@@ -130,7 +129,7 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchKeepsThePlantedLayerHighAndTheMode
   EXPECT_EQ(advice.results.back().first, kDifferentiable);
 }
 
-// Predictions that make the planted layer harmless deceive who works with them alone, and not who measures.
+// Predictions that call the planted layer harmless mislead a solver that uses only them, but not one that measures.
 TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesThatItMeasures) {
   const auto weights = [&] {
     const ModelRuntime& runtime = model_.session.runtime;
@@ -147,7 +146,7 @@ TEST_F(PlanAdviceTest, TheDifferentiableSearchUnderALossBudgetGoesByTheLossesTha
   const SearchResult found = search_differentiably(model_.config, DType::kBF16, advice.places, problem, advice.goal,
                                                    {.steps = 80}, model_.session);
   EXPECT_EQ(weights(), before);
-  EXPECT_FALSE(keeps_planted_high(advice, deceived.plan)) << "else nothing was planted in the predictions";
+  EXPECT_FALSE(keeps_planted_high(advice, deceived.plan)) << "the predictions must make the layer harmless";
   EXPECT_TRUE(keeps_planted_high(advice, found.plan)) << choice(advice, found.plan, kPlanted);
   EXPECT_TRUE(found.meets_budget);
 }
@@ -176,7 +175,7 @@ TEST_F(PlanAdviceTest, NamesTheNearestPlanWhereNoneMeetsTheBudget) {
   request_.compare_solvers = true;
   const PlanAdvice advice = plan("time=10%");
   EXPECT_FALSE(advice.meets_budget);
-  EXPECT_NE(text_of(advice).find("cannot be met: "), std::string::npos) << "memory plays no part";
+  EXPECT_NE(text_of(advice).find("cannot be met: "), std::string::npos) << "memory does not matter";
   EXPECT_EQ(text_of(advice).find("would exceed the budget"), std::string::npos) << "the plan itself does";
   const nlohmann::json json = to_json(advice);
   for (const auto& [solver, result] : advice.results) {
@@ -186,7 +185,7 @@ TEST_F(PlanAdviceTest, NamesTheNearestPlanWhereNoneMeetsTheBudget) {
   for (const Plan& other : advice.front.plans) {
     EXPECT_GE(evaluate(advice.problem, other).seconds,
               evaluate(advice.problem, advice.plan.choice).seconds * (1.0 - 1e-9))
-        << "the least that there is";
+        << "the minimum";
   }
 }
 
@@ -204,11 +203,11 @@ TEST_F(PlanAdviceTest, WhatNoPlanDecidesAboutCountsAsWell) {
   request_.rest_damage = 0.5;
   const PlanAdvice impossible = plan("loss=0.4");
   EXPECT_FALSE(impossible.meets_budget);
-  EXPECT_EQ(impossible.plan.damage, 0.5) << "the least that there is: fp32 for all layers";
+  EXPECT_EQ(impossible.plan.damage, 0.5) << "the minimum: fp32 for all layers";
   EXPECT_TRUE(plan("loss=0.6").meets_budget);
 }
 
-// Of moments, where one is harmless in 8 bits and the other is not.
+// Moments as decisions: one is harmless in 8 bits, the other is not.
 class PlanAdviceOfState : public PlantedAdvice {
  protected:
   PlanAdviceOfState() {
@@ -245,7 +244,7 @@ TEST_F(PlanAdviceOfState, IsDecidedTogetherWithLayers) {
 TEST_F(PlanAdviceOfState, CountsInWhatAPlanPromises) {
   PlanAdvice advice = plan("time=200%");
   Plan lowered = advice.plan.choice;
-  lowered.back() = 1;  // of what is left: fp32 and 8bit
+  lowered.back() = 1;  // index into the remaining options, fp32 and 8bit
   EXPECT_EQ(choice(advice, lowered, "optimizer.second_moment"), "8bit");
   lowered[lowered.size() - 2] = 0;
   const double before = evaluate(advice.problem, lowered).damage;
@@ -256,7 +255,7 @@ TEST_F(PlanAdviceOfState, CountsInWhatAPlanPromises) {
       {.name = "fp32", .loss = MeanDifference{.pairs = 3, .mean = 9.0, .interval = Interval{8.0, 10.0}}}));
 }
 
-// Which runs of one rank have none of.
+// Runs on one rank have no wire.
 TEST_F(PlanAdviceOfState, PromisesRunsNothingOfAWire) {
   for (PlannedPlace& place : planned_shared(model_.config, DType::kBF16, {kWire}, 2)) places_.push_back(place);
   request_.shared_damages.push_back({"comm.wire_dtype", "bf16", {.mean = 0.25}});
@@ -277,7 +276,7 @@ TEST_F(PlanAdviceTest, APlanThatIsMeasuredSlowerThanTheBudgetOfTimeOrLossIsFound
   EXPECT_FALSE(as_fast.exceeds_measured({.name = "bf16"})) << "not measured";
   EXPECT_FALSE(slower.exceeds_measured(measured_at(1.1))) << "the budget allows it";
   EXPECT_TRUE(slower.exceeds_measured(measured_at(1.4)));
-  EXPECT_TRUE(loss.exceeds_measured(measured_at(1.1))) << "such a plan is to be fast";
+  EXPECT_TRUE(loss.exceeds_measured(measured_at(1.1))) << "under a loss budget the plan must be fast";
   EXPECT_FALSE(memory.exceeds_measured(measured_at(1.1)));
 }
 
@@ -291,7 +290,7 @@ TEST_F(PlanAdviceTest, AUniformPrecisionTakesThePlaceOfAPlan) {
 
 TEST_F(PlanAdviceTest, PredictsThePlanAsAWholeAndWritesItAsAConfiguration) {
   const PlanAdvice advice = plan("time=60%");
-  // Products are all that takes time here, and those of layers are independent of each other.
+  // Only products take time here, and layers' products are independent of each other.
   EXPECT_NEAR(advice.plan.cost.seconds, advice.common.seconds + evaluate(advice.problem, advice.plan.choice).seconds,
               1e-6 * advice.plan.cost.seconds);
   const std::string yaml = to_plan_yaml(advice, "a model");
@@ -309,12 +308,12 @@ const Evaluation& evaluation(const Advice& advice, const std::string& name) {
   return *std::ranges::find(advice.evaluations, name, &Evaluation::name);
 }
 
-// A CPU keeps packed weights over micro-batches, which plays no part on a GPU.
+// A CPU keeps packed weights over micro-batches, which does not matter on a GPU.
 TEST(PlanCosts, AreThoseThatAdviceHasForTheDevice) {
   const SmallRun run("plan_costs");
   const Config config = load_config(run.config_path(), {"device=cpu"});
   const Config low = with_plan(config, DType::kBF16, {}, {});
-  EXPECT_GT(predict_memory_table(low, 1).packed, 0u) << "or the CPU that is here says nothing";
+  EXPECT_GT(predict_memory_table(low, 1).packed, 0u) << "otherwise the test shows nothing";
   Roofline roofline(find_hardware("h100"));
   ProductCosts costs;
   const Target absent = absent_target(find_hardware("h100"), roofline), present{.title = "here", .costs = &costs};
@@ -350,7 +349,7 @@ TEST_F(PlanMemory, PlansTakeNoMoreThanTheDeviceHas) {
 }
 
 TEST_F(PlanMemory, ABudgetThatMemoryPreventsIsSaidToBe) {
-  const PlanAdvice unknown = plan_with(0.0, "loss=1e-12");  // fp32 throughout, which takes most
+  const PlanAdvice unknown = plan_with(0.0, "loss=1e-12");  // fp32 throughout needs the most memory
   ASSERT_TRUE(unknown.meets_budget);
   const PlanAdvice smaller = plan_with(unknown.plan.cost.bytes - 1.0, "loss=1e-12");
   EXPECT_TRUE(smaller.plan.cost.fits());
@@ -379,7 +378,7 @@ TEST_F(PlanMemory, WhereNoPlanFitsThatIsSaid) {
 
 // ---- Trials of plans.
 
-// Of a plan beside 16 bits and fp32.
+// The result of a plan against 16 bits and fp32.
 struct Outcome {
   ReferenceResult low{.name = "bf16"};
   double above_fp32 = 0.0;  // nats, +- 0.01
@@ -398,7 +397,7 @@ Outcome worse_than_16_bits(double above_fp32) {
 
 class PlanTrials : public PlantedAdvice {
  protected:
-  // Tries the plan; the n-th trial is said to have had the n-th outcome, and all behind the last the last.
+  // Tries the plan. The n-th trial gets the n-th outcome; all trials after the last get the last.
   PlanAdvice try_with(PlanAdvice advice, const std::vector<Outcome>& outcomes) {
     const auto train = [&](const Config& config) {
       tried_.push_back(to_yaml(config));
@@ -441,7 +440,7 @@ TEST_F(PlanTrials, GivesBackSoOftenAndNoMore) {
   EXPECT_NE(text_of(tried).find("not kept"), std::string::npos) << text_of(tried);
 }
 
-// With a seed that 16 bits fail with as well.
+// The failing seed fails in 16 bits, too.
 TEST_F(PlanTrials, APlanThatFailsWhereFp32ComesThroughGivesBack) {
   PlanAdvice advice = plan("time=60%");
   const auto train = [&](const Config& config) {
@@ -460,7 +459,7 @@ TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
   PlanAdvice advice = plan("time=60%");
   const PlanAdvice unlimited = try_with(advice, {{.above_fp32 = kMuch}});
   advice.target.memory_bytes = advice.plan.cost.bytes;
-  ASSERT_GT(unlimited.plan.cost.bytes, advice.target.memory_bytes) << "else nothing is to be refused";
+  ASSERT_GT(unlimited.plan.cost.bytes, advice.target.memory_bytes) << "otherwise memory would limit nothing";
   advice.take(advice.plan.choice);
   try_plan([&](const Config&) { return validation_of({.above_fp32 = kMuch}); }, advice);
   EXPECT_TRUE(advice.plan.cost.fits()) << text_of(advice);

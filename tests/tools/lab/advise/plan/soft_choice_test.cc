@@ -42,7 +42,7 @@ TEST(SoftChoice, TakesTheMostExactWhereTimeDoesNotMatter) {
   EXPECT_EQ(learnt(problem(), 100.0).settle(), (Plan{0, 0, 0, 0}));
 }
 
-// From 4 s, everything in 8 bits, to 16 s.
+// Limits from 4 s, everything in 8 bits, to 16 s.
 TEST(SoftChoice, MeetsBudgetsAndIsNotFarFromTheBest) {
   const PlanProblem numbers = problem();
   double largest = 0.0;
@@ -56,17 +56,17 @@ TEST(SoftChoice, MeetsBudgetsAndIsNotFarFromTheBest) {
     largest = std::max(largest, gap);
   }
   RecordProperty("largest_gap", std::to_string(largest));
-  // All in 8 bits do 1.42; descent with a multiplier stops beside the best plan where options are nearly as good.
+  // All in 8 bits: 1.42. Descent with a multiplier stops near the best plan if options are nearly as good.
   EXPECT_LT(largest, 0.15);
 }
 
-// Of gap_to_optimum().
+// Values of gap_to_optimum().
 struct Gaps {
   double mean = 0.0, largest = 0.0;
   int budgets = 0;
 };
 
-// Told the truth for so many steps about problems whose optimum is enumerated: as the other solvers
+// Learns the true damages for this many steps, for problems whose optimum is enumerated, as for the other solvers
 // (solver_test.cc).
 Gaps gaps_after(int64_t steps) {
   Gaps gaps;
@@ -89,9 +89,9 @@ Gaps gaps_after(int64_t steps) {
   return gaps;
 }
 
-// Measured over 224 budgets: 0.0118 in the mean and 0.42 at most, after a single step 0.0184; the bounds are twice the
-// first two, as of other solvers. What the budget leaves is used by the damages that were learnt, which a single step
-// tells as well: that there is more to be learnt is the last bound.
+// Measured over 224 budgets: mean 0.0118, largest 0.42; mean after a single step 0.0184. The first two bounds are twice
+// that, as for other solvers. The rest of the budget is spent by the learned damages, even after a single step. The
+// last bound shows that further steps improve on that.
 TEST(SoftChoice, IsNotFurtherFromTheOptimumThanItsBound) {
   const Gaps learnt = gaps_after(kSteps), begun = gaps_after(1);
   std::printf("differentiable gap: mean %.4f, largest %.4f of %d budgets; after one step mean %.4f\n", learnt.mean,
@@ -107,13 +107,13 @@ TEST(SoftChoice, LearnsWhatItIsToldAndNotWhatTheProblemPredicted) {
   SoftChoice soft(numbers, {.budget = Budget::kTime, .limit = 100.0}, kSteps, 1);
   for (int64_t step = 0; step < kSteps; ++step) {
     auto losses = damages(numbers);
-    losses[1] = {0.5, 0.25, 0.0};  // 8 bits do b good
+    losses[1] = {0.5, 0.25, 0.0};  // b is better in 8 bits
     soft.learn(losses);
   }
   EXPECT_EQ(soft.settle(), (Plan{0, 2, 0, 0}));
 }
 
-// What is limited is what is measured: predictions come in at the end alone, where the plan must meet them as well.
+// The budget limits measured losses. Predictions only matter at the end, when the plan must meet them, too.
 TEST(SoftChoice, ALossBudgetLimitsWhatIsMeasured) {
   const PlanProblem numbers = problem();
   const PlanGoal goal{.budget = Budget::kLoss, .limit = 0.5};
@@ -151,12 +151,12 @@ TEST(SoftChoice, DrawsByItsProbabilitiesAndTheSameInEveryRun) {
     soft.learn(nothing);
     again.learn(nothing);
   }
-  // Nothing was learnt: 3600 draws of a third each, of deviation 28.
+  // Nothing was learned: 3600 draws with probability 1/3 have a deviation of 28.
   for (const int count : counts) EXPECT_NEAR(count, 1200, 4 * 28);
 }
 
 TEST(SoftChoice, SaysWhereNothingMeetsTheBudget) {
-  EXPECT_EQ(learnt(problem(), 1.0).settle(), (Plan{2, 2, 2, 2})) << "the least that there is";
+  EXPECT_EQ(learnt(problem(), 1.0).settle(), (Plan{2, 2, 2, 2})) << "the minimum";
 }
 
 }  // namespace

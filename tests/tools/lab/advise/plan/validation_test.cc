@@ -22,7 +22,7 @@ class Validation : public ::testing::Test {
                          group.rank(0));
   }
 
-  int64_t time_pairs_ = 0;  // which take longer than the losses here
+  int64_t time_pairs_ = 0;  // timing takes longer than the losses here
 
   SmallRun run_{"plan_validation"};
 };
@@ -35,7 +35,7 @@ TEST_F(Validation, APlanThatIsTheReferenceIsEqual) {
   EXPECT_EQ(found.against[0].loss_verdict, ComparisonVerdict::kEqual);
   EXPECT_EQ(found.against[0].loss->mean, 0.0);
   EXPECT_EQ(found.against[0].loss->pairs, 3) << "decided at the first look";
-  EXPECT_EQ(found.seeds, 3) << "times have turns of their own";
+  EXPECT_EQ(found.seeds, 3) << "step times do not need more seeds";
   EXPECT_EQ(found.times, TimesOf::kTurns);
   ASSERT_TRUE(found.against[0].log_time.has_value());
   EXPECT_EQ(found.against[0].log_time->pairs, time_pairs_);
@@ -58,7 +58,7 @@ TEST_F(Validation, WithoutAMarginThatOfTheSeedsIsTaken) {
   EXPECT_LT(found.against[0].margin, 1.0);
 }
 
-// Whose losses spread so far that any plan would be within what seeds change.
+// Its losses spread so far that any plan would be within the effect of seeds.
 TEST_F(Validation, NothingIsEqualToAReferenceThatDiverges) {
   LocalGroup group(1);
   const Config diverging = config({"optimizer.lr=30", "optimizer.clip.mode=none"});

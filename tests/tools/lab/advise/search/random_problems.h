@@ -1,5 +1,5 @@
-// Random problems whose sums are exact: all numbers are multiples of 2^-10, so solvers that add in different orders
-// agree bit for bit, and a budget can be met exactly.
+// Random problems with exact sums: all numbers are multiples of 2^-10. Solvers that add in different orders thus agree
+// bit for bit, and plans can meet a budget exactly.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,7 +16,7 @@
 
 namespace mantissa::testing {
 
-// Not a distribution of the standard library: those differ from library to library.
+// No standard distribution, because those differ between libraries.
 class Numbers {
  public:
   explicit Numbers(uint64_t seed) : engine_(seed) {}
@@ -27,7 +27,7 @@ class Numbers {
   std::mt19937_64 engine_;
 };
 
-// Decisions of 2 to 4 options: further down the list, options mostly cost less and do more damage.
+// Decisions with 2 to 4 options: later options mostly cost less and do more damage.
 inline PlanProblem random_problem(uint64_t seed, int decisions) {
   Numbers numbers(seed);
   PlanProblem problem;
@@ -48,7 +48,7 @@ inline PlanProblem random_problem(uint64_t seed, int decisions) {
   return problem;
 }
 
-// From below what can be met to more than any plan needs, among them budgets that plans meet exactly.
+// Budgets from below the minimum to more than any plan needs, including some that plans meet exactly.
 inline std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t seed) {
   Numbers numbers(seed);
   std::vector<PlanGoal> goals;
@@ -65,7 +65,7 @@ inline std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t see
       goal.limit = std::max(0.0, least + part * (most - least));
       goals.push_back(goal);
     }
-    // The need of a random plan, and the least bit less.
+    // The need of a random plan, and slightly less.
     Plan plan;
     for (const PlanDecision& decision : problem) {
       plan.push_back(numbers.below(static_cast<int>(decision.options.size())));
@@ -78,8 +78,8 @@ inline std::vector<PlanGoal> budgets_of(const PlanProblem& problem, uint64_t see
   return goals;
 }
 
-// How far a plan that meets the budget is above the enumerated optimum of the minimized quantity, as a share of the
-// distance from there to the plan that needs least of the budget. Nothing if no plan meets it.
+// The distance of a plan that meets the budget from the enumerated optimum of the minimised quantity. It is a share of
+// the optimum's distance from the plan that needs the least of the budget. nullopt if no plan meets it.
 inline std::optional<double> gap_to_optimum(const PlanProblem& problem, const PlanGoal& goal, const PlanTotals& found) {
   const SearchResult best = solve("enumeration", problem, goal);
   if (!best.meets_budget) return std::nullopt;
@@ -89,7 +89,7 @@ inline std::optional<double> gap_to_optimum(const PlanProblem& problem, const Pl
   return excess == 0.0 ? 0.0 : excess / (quantity(nearest.totals, least) - quantity(best.totals, least));
 }
 
-// The same problem with its decisions in another order. `place`: where each decision has come to.
+// The same problem with decisions in another order. `place`: the new index of each decision.
 inline PlanProblem shuffled(const PlanProblem& problem, uint64_t seed, std::vector<int>& place) {
   Numbers numbers(seed);
   std::vector<int> order(problem.size());

@@ -31,9 +31,9 @@ class EverySolver : public ::testing::TestWithParam<std::string_view> {
 INSTANTIATE_TEST_SUITE_P(Solvers, EverySolver, ::testing::ValuesIn(solver_names()),
                          [](const auto& info) { return std::string(info.param); });
 
-// Bounds of gap_to_optimum(). Solvers are deterministic, so only a change moves their gaps. Measured over 448 budgets
+// Bounds of gap_to_optimum(). Solvers are deterministic, so gaps change only with the code. Measured over 448 budgets
 // (mean, largest): greedy 0.0115 and 0.37, top_k 0.205 and 1, bayesian 0.0016 and 0.06, evolution 0 and 0. The bounds
-// are at most about twice that; evolution may miss one budget in a hundred by a tenth. The two exact solvers have no
+// are at most about twice that. Evolution may miss one budget in a hundred by a tenth. The two exact solvers have no
 // gap.
 struct Gaps {
   double mean;
@@ -87,7 +87,7 @@ TEST_P(EverySolver, DoesNotDependOnTheOrderOfDecisions) {
   }
 }
 
-// All options alike: every solver takes the first ones.
+// All options are alike, so every solver takes the first ones.
 TEST_P(EverySolver, TakesTheFirstOfEquals) {
   PlanProblem problem;
   for (int i = 0; i < 5; ++i) {
@@ -102,8 +102,8 @@ TEST_P(EverySolver, TakesTheFirstOfEquals) {
   }
 }
 
-// One decision does a hundred times the damage of the others. If the budget leaves room for one decision in its most
-// exact option and hardly anything more, it is that one.
+// One decision does a hundred times the damage of the others. A budget with room for hardly more than one decision in
+// its most exact option must go to it.
 TEST_P(EverySolver, KeepsASensitiveDecisionHighUnderATightBudget) {
   for (int sensitive = 0; sensitive < 10; ++sensitive) {
     PlanProblem problem;
@@ -114,7 +114,7 @@ TEST_P(EverySolver, KeepsASensitiveDecisionHighUnderATightBudget) {
                           {.name = "bf16", .seconds = 2, .bytes = 2, .damage = factor * (1 + 0.01 * i)},
                           {.name = "fp8", .seconds = 1, .bytes = 1, .damage = factor * (4 + 0.01 * i)}}});
     }
-    // All of them need 10 in fp8; 13 has room for one in fp32.
+    // All need 10 in fp8; a limit of 13.5 has room for one in fp32.
     const Plan by_time = solve(problem, {.budget = Budget::kTime, .limit = 13.5}).plan;
     EXPECT_EQ(by_time[sensitive], 0) << "sensitive: " << sensitive;
     EXPECT_EQ(std::ranges::count(by_time, 0), 1);
@@ -164,7 +164,7 @@ TEST(PlanSolver, KnowsItsNames) {
 
 // ---- The knapsack.
 
-// 60 problems of up to 12 decisions, 30 budgets each. Plans, not only totals: of equals both take the first.
+// 60 problems of up to 12 decisions, 30 budgets each. Compares plans, not only totals: both take the first of equals.
 TEST(Knapsack, IsTheOptimum) {
   int met = 0, not_met = 0;
   for (uint64_t seed = 1; seed <= 60; ++seed) {
@@ -188,7 +188,7 @@ TEST(Knapsack, IsTheOptimum) {
   EXPECT_GT(not_met, 100);
 }
 
-// No dyadic fractions, as measured numbers are none: sums differ in their last bits, plans do not.
+// Like measured numbers these are no dyadic fractions: sums differ in their last bits, plans do not.
 TEST(Knapsack, IsTheOptimumOfSumsThatAreRounded) {
   for (uint64_t seed = 100; seed < 120; ++seed) {
     PlanProblem problem = random_problem(seed, 8);
@@ -208,8 +208,8 @@ TEST(Knapsack, IsTheOptimumOfSumsThatAreRounded) {
   }
 }
 
-// 200 decisions: more plans than can be counted. The bound keeps the lists short, so that the result is exact. With few
-// labels the result says by how much it may be off, and is not off by more.
+// 200 decisions: more plans than can be counted. The bound keeps lists short, so the result is exact. With few labels
+// the result reports how far it may be off, which must hold.
 TEST(Knapsack, SaysByHowMuchItMayBeOffWithFewLabels) {
   const PlanProblem problem = random_problem(7, 200);
   for (const PlanGoal& goal : budgets_of(problem, 7)) {
@@ -253,7 +253,7 @@ std::vector<Point> all_points(const PlanProblem& problem) {
   return points;
 }
 
-// By definition, from all plans.
+// By definition, over all plans.
 std::set<Point> undominated(const std::vector<Point>& points) {
   std::set<Point> front;
   for (const Point& point : points) {
@@ -343,7 +343,7 @@ PlanProblem problem_of(int decisions, int options) {
   return problem;
 }
 
-// Distance from one plan of 3^12: the target of a search over values alone.
+// Distance from one plan out of 3^12, the target of a search that only sees values.
 double distance(const Plan& plan) {
   double sum = 0;
   for (size_t i = 0; i < plan.size(); ++i) sum += plan[i] != static_cast<int>(i * 7 % 3);
@@ -361,7 +361,7 @@ TEST(ParzenSearch, FindsTheBestOfHalfAMillionPlansByTryingAFewHundred) {
   EXPECT_EQ(result.value, 0);
   EXPECT_EQ(distance(result.plan), 0);
   EXPECT_EQ(result.evaluations, static_cast<int64_t>(tried.size()));
-  // As many plans at random come to 3 at best, more often 4.
+  // As many random plans reach 3 at best, mostly 4.
   EXPECT_GT(parzen_search(problem, distance, {.seed = 3, .evaluations = 400, .random_plans = 400}).value, 1);
 }
 
@@ -371,7 +371,7 @@ TEST(ParzenSearch, TakesANaNForWorseThanEverything) {
   };
   const ParzenResult result = parzen_search(problem_of(4, 2), objective, {});
   EXPECT_EQ(result.plan, (Plan{1, 1, 0, 0}));
-  EXPECT_EQ(result.evaluations, 16);  // there are no more
+  EXPECT_EQ(result.evaluations, 16);  // there are only 16 plans
 }
 
 TEST(ParzenSearch, TriesOnlyPlansThatRepairAllows) {

@@ -1,5 +1,5 @@
-// Traces and diagonals by Hutchinson's probes against the whole diagonal, element by element, of a model of two
-// thousand parameters.
+// Traces and diagonals by Hutchinson's probes, against the whole diagonal of a model of two thousand parameters,
+// element by element.
 #include "tools/lab/analyze/sensitivity/hessian.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ Config tiny_config(const SmallRun& run) {
 struct Found {
   HessianProbes probes;
   std::vector<std::pair<double, double>> ranges;
-  // By parameter, of the elements that this rank has: what is known of each, and its standard error.
+  // By parameter, for this rank's elements: the estimate and its standard error.
   std::vector<std::vector<double>> diagonal, errors;
   std::vector<std::vector<double>> dense;
   std::vector<std::pair<double, double>> dense_ranges;
@@ -37,13 +37,13 @@ struct Found {
 };
 using Parts = std::vector<std::vector<double>>;
 
-// Means and standard errors from running sums over groups of probes, by the scatter of the groups.
+// Means and standard errors from running sums over groups of probes, by the spread of the groups.
 void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shard, Found& found) {
   const auto groups = static_cast<double>(sums.size());
   for (size_t part = 0; part < shard.size(); ++part) {
     const auto parameter = static_cast<size_t>(shard[part].parameter);
     for (size_t i = 0; i < sums[0][part].size(); ++i) {
-      const double mean = sums.back()[part][i] / groups;  // of what a group adds
+      const double mean = sums.back()[part][i] / groups;  // of a group's contribution
       double squares = 0.0, before = 0.0;
       for (const Parts& sum : sums) {
         squares += (sum[part][i] - before - mean) * (sum[part][i] - before - mean);
@@ -55,7 +55,7 @@ void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shar
   }
 }
 
-// H_ii by a step along one element after the other: two passes an element. By parameter; on all ranks. Collective.
+// H_ii by steps along one element at a time, two passes each. By parameter, on all ranks. Collective.
 Parts dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
   Session& session = passes.session();
   Parts diagonal;
@@ -86,7 +86,7 @@ Parts dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
 Found find(const Config& config, Communicator& communicator, int probes, bool dense) {
   Session session(config, communicator);
   TrainStep step(session);
-  for (int i = 0; i < 40; ++i) step.run();  // of first weights the trace is next to nothing
+  for (int i = 0; i < 40; ++i) step.run();  // with initial weights the trace is almost 0
   LoweredPasses passes(session);
   passes.load(0);
   const std::vector<double> steps = hessian_steps(session);
@@ -105,7 +105,7 @@ Found find(const Config& config, Communicator& communicator, int probes, bool de
   for (int i = 0; i < session.runtime.parameters.size(); ++i) found.names.push_back(session.runtime.parameters[i].name);
   if (!dense) return found;
   found.dense = dense_diagonal(passes, steps);
-  HessianProbes exact{.traces = Parts(2), .diagonal = {}};  // two probes that were sure of it
+  HessianProbes exact{.traces = Parts(2), .diagonal = {}};  // stands for two exact probes
   for (const ShardPart& part : shard) {
     std::vector<double>& sum = exact.diagonal.emplace_back();
     for (int64_t i = part.begin; i < part.begin + part.values.numel(); ++i) {
@@ -138,16 +138,16 @@ TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
     const double mean = std::accumulate(traces.begin(), traces.end(), 0.0) / kProbes;
     const double dense = std::accumulate(found.dense[parameter].begin(), found.dense[parameter].end(), 0.0);
     dense_of_all += dense;
-    // With some twenty parameters, chance exceeds four standard errors once in a thousand such tests.
+    // Over about twenty parameters, chance exceeds four standard errors in one of a thousand such tests.
     largest = std::max(largest, dense / standard_error(traces, mean));
     EXPECT_NEAR(mean, dense, 4.0 * standard_error(traces, mean)) << found.names[parameter];
     const std::vector<double>&elements = found.diagonal[parameter], &errors = found.errors[parameter];
     ASSERT_EQ(elements.size(), found.dense[parameter].size());
     const auto [low, high] = std::minmax_element(found.dense[parameter].begin(), found.dense[parameter].end());
-    // The loss does not depend on keys' biases: their gradients are fp32 rounding errors.
+    // The loss does not depend on the keys' biases, so their gradients are fp32 rounding errors.
     const double rounding = 0x1p-20 * std::max(std::abs(*low), std::abs(*high));
     for (size_t i = 0; i < elements.size(); ++i) {
-      // One of two thousand is beyond five standard errors of 64 groups once in a hundred such tests.
+      // One of two thousand exceeds five standard errors of 64 groups in one of a hundred such tests.
       const double error = 5.0 * errors[i] + rounding;
       EXPECT_NEAR(elements[i], found.dense[parameter][i], error) << found.names[parameter] << " " << i;
       if (error > 0.0) clearest = std::max(clearest, std::abs(found.dense[parameter][i]) / error);
@@ -158,11 +158,11 @@ TEST(Hessian, TracesElementsAndRangesAgreeWithTheDenseDiagonal) {
   }
   const double mean = std::accumulate(all.begin(), all.end(), 0.0) / kProbes;
   EXPECT_NEAR(mean, dense_of_all, 4.0 * standard_error(all, mean));
-  EXPECT_GT(largest, 20.0) << "else nothing was compared";
-  EXPECT_GT(clearest, 4.0) << "else no elements were compared";
+  EXPECT_GT(largest, 20.0) << "nothing was compared";
+  EXPECT_GT(clearest, 4.0) << "no elements were compared";
 }
 
-// The Hessian is linear in what is stepped along, so that the diagonal must not depend on the step.
+// The Hessian is linear in the step, so the diagonal must not depend on it.
 TEST(Hessian, DoesNotDependOnTheStep) {
   const SmallRun run("hessian_step");
   LocalGroup group(1);
@@ -194,7 +194,7 @@ TEST(Hessian, IsTheSameOnTwoRanks) {
     threads.emplace_back([&, rank] { both[static_cast<size_t>(rank)] = find(config, two.rank(rank), 4, false); });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(both[0].probes.traces, both[1].probes.traces) << "all ranks know the same";
+  EXPECT_EQ(both[0].probes.traces, both[1].probes.traces) << "all ranks have the same traces";
   EXPECT_EQ(both[0].ranges, both[1].ranges);
   for (size_t i = 0; i < alone.ranges.size(); ++i) {
     const auto [low, high] = alone.ranges[i];
@@ -207,13 +207,13 @@ TEST(Hessian, IsTheSameOnTwoRanks) {
     const double size = std::accumulate(expected.begin(), expected.end(), 0.0,
                                         [](double sum, double trace) { return sum + std::abs(trace); });
     for (size_t i = 0; i < expected.size(); ++i) {
-      // Sums of other orders, divided by the step.
+      // Sums in another order, divided by the step.
       EXPECT_NEAR(both[0].probes.traces[probe][i], expected[i], 1e-3 * size) << alone.names[i];
     }
   }
 }
 
-// Whichever rank has it, and wherever it stands among the numbers.
+// For any rank that has the NaN, and any position.
 TEST(Hessian, RangesWithoutANumberAreNotKnown) {
   const SmallRun run("hessian_nan");
   const Config config = tiny_config(run);
@@ -251,8 +251,7 @@ TEST(Hessian, RangesWithoutANumberAreNotKnown) {
   }
 }
 
-// Gradients, which all of the above is made of, could be wrong by a factor in all of it alike. Losses know nothing of
-// them.
+// A common factor in all gradients would go unnoticed above. Losses do not depend on it.
 TEST(Hessian, IsTheSecondDerivativeOfTheLoss) {
   const SmallRun run("hessian_of_losses");
   const Config config = tiny_config(run);
@@ -272,7 +271,7 @@ TEST(Hessian, IsTheSecondDerivativeOfTheLoss) {
     }
   }
   const double expected = diagonal[largest.parameter][largest.element];
-  const double distance = 0.1 / std::sqrt(expected);  // along which the loss rises by a 200th
+  const double distance = 0.1 / std::sqrt(expected);  // the loss rises by a 200th along this distance
   const auto loss_at = [&](double x) {
     passes.point().displace([&](int parameter, int64_t begin, std::span<float> out) {
       std::fill(out.begin(), out.end(), 0.0f);

@@ -1,4 +1,4 @@
-// A small model, trained a little in fp32, one layer of which can be made sensitive on purpose.
+// A small model, trained a little in fp32, with one layer that can be made sensitive.
 #pragma once
 
 #include <functional>
@@ -37,15 +37,15 @@ inline void apply(Session& session, const std::string& name, const Change& chang
   session.buckets.bump_versions();
 }
 
-// A layer that the model will learn to depend on: what it makes is much of what all later layers read.
+// A layer that the model will learn to depend on: its output is a large part of the input of all later layers.
 inline void make_heavy(Session& session) {
   apply(session, std::string(kPlanted) + ".weight", [](std::vector<float>& values) {
     for (float& value : values) value *= 8.0f;
   });
 }
 
-// Adds a constant to every 16th channel that the layer reads, and takes away from its result what comes of it: the same
-// function. A block of 16 values in e2m1, whose largest is 12 times its smallest, keeps little but the constant.
+// Adds a constant to every 16th input channel of the layer and subtracts its effect from the result: the same function.
+// An e2m1 block of 16 values, whose largest is 12 times its smallest, keeps little but the constant.
 inline void plant(Session& session) {
   constexpr float kConstant = 100.0f;
   apply(session, "blocks.1.attention.qkv.bias", [](std::vector<float>& values) {

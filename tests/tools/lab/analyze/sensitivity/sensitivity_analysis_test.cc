@@ -1,4 +1,4 @@
-// A model with one layer made sensitive on purpose.
+// A model with one deliberately sensitive layer.
 #include "tools/lab/analyze/sensitivity/sensitivity_analysis.h"
 
 #include <gtest/gtest.h>
@@ -109,13 +109,13 @@ TEST_F(Sensitivity, BackwardProductsChangeTheUpdateAloneAndCoarserFormatsChangeM
       EXPECT_EQ(fine.loss.mean, fine.update_loss.mean) << product;
     }
   }
-  // A change of dW of one layer changes nothing else.
+  // A change of one layer's dW changes nothing else.
   const DecisionScores& wgrad = of(analysis, "blocks.0.mlp.up wgrad nvfp4");
   EXPECT_LT(wgrad.gradient_change.mean, of(analysis, "blocks.0.mlp.up fprop nvfp4").gradient_change.mean);
 }
 
 TEST_F(Sensitivity, TriesWhatGoesAndNamesWhatDoesNot) {
-  // A micro-batch has 64 rows, which are no blocks of 128 for weight gradients; nor has any width 128 channels.
+  // A micro-batch has 64 rows, no blocks of 128 for weight gradients. No width has 128 channels either.
   const SensitivityAnalysis analysis = analyze_sensitivity(quick(request({"block"}, "blocks.0.mlp.up")), session_);
   for (const DecisionScores& one : analysis.decisions) {
     EXPECT_NE(one.refusal.find("needs a multiple of 128"), std::string::npos) << one.refusal;
@@ -134,8 +134,8 @@ TEST_F(Sensitivity, FindsALossScaleForFp16) {
   EXPECT_TRUE(std::isnan(of(analysis, "blocks.0.attention attention fp16").fisher.mean));
 }
 
-// As the head of a large vocabulary: its Hessian rests on a rounding that nobody saw, that of its backward products
-// does not.
+// As for the head of a large vocabulary: the Hessian score needs a rounding that was not observed, unlike that of its
+// backward products.
 TEST_F(Sensitivity, WhatWasNotLookedAtIsNotKnownAndCountsInNoCorrelation) {
   SensitivityRequest limited = request({"bf16", "current"});
   limited.batches = 1;

@@ -21,7 +21,7 @@ nlohmann::json analyse(int ranks, const std::string& target, const std::string& 
   return nlohmann::json::parse(read_file(json));
 }
 
-// A run's newest checkpoint, on one rank and on two: the same point, the same batches.
+// A run's newest checkpoint on one rank and on two: the same point, the same batches.
 TEST(SensitivityVerb, SaysTheSameOnOneRankAndOnTwo) {
   const SmallRun run("sensitivity_verb");
   run.train(1, {"train.steps=20", "train.stop_at_step=10"});
@@ -35,7 +35,7 @@ TEST(SensitivityVerb, SaysTheSameOnOneRankAndOnTwo) {
   for (size_t i = 0; i < one.at("decisions").size(); ++i) {
     const nlohmann::json &a = one.at("decisions")[i], &b = two.at("decisions")[i];
     EXPECT_EQ(a.at("name"), b.at("name"));
-    // Other rows are looked at, and other sums made.
+    // Other rows are sampled, and sums have another order.
     for (const char* score : {"gradient_change", "parameter_change", "fisher", "entropy_bits", "information_bits"}) {
       const auto x = a.at(score).at("mean").get<double>(), y = b.at(score).at("mean").get<double>();
       const bool of_all = score[0] == 'g' || score[0] == 'p';

@@ -19,7 +19,7 @@ TEST(Estimate, IsTheMeanWithStudentsInterval) {
   const std::vector<double> values = {1.0, 2.0, 3.0, 6.0};
   const Estimate found = estimate(values);
   EXPECT_DOUBLE_EQ(found.mean, 3.0);
-  // Deviation sqrt(14 / 3), t of 3 degrees at 97.5 %: 3.18245 in tables.
+  // Deviation sqrt(14 / 3); t with 3 degrees at 97.5 % is 3.18245 in tables.
   EXPECT_NEAR(found.half_width, 3.18245 * std::sqrt(14.0 / 3.0) / 2.0, 1e-4);
   EXPECT_DOUBLE_EQ(found.error, std::sqrt(14.0 / 3.0) / 2.0);
 }
@@ -61,7 +61,7 @@ TEST(RankCorrelation, TakesInfinityForTheLargestAndLeavesOutWhatIsNotKnown) {
 
 constexpr uint32_t kSamples = 1 << 14;
 
-// Standard normal pairs of this correlation.
+// Standard normal pairs with this correlation.
 struct Pairs {
   std::vector<float> x, y;
 };
@@ -76,9 +76,8 @@ Pairs normal_pairs(double correlation, uint32_t count = kSamples) {
   return pairs;
 }
 
-// -1/2 log2(1 - rho^2) (Cover and Thomas, "Elements of Information Theory", 8.5). Classes take away from what they
-// hold: the bounds are what 32 of them leave of 2^14 pairs, and grow where the conditional spread comes near to a
-// class.
+// -1/2 log2(1 - rho^2) (Cover and Thomas, "Elements of Information Theory", 8.5). Binning loses information. The bounds
+// are the loss of 32 classes with 2^14 pairs, and grow as the conditional spread approaches a class width.
 TEST(MutualInformation, IsThatOfNormalVariables) {
   const struct {
     double correlation, tolerance;
