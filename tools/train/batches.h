@@ -1,4 +1,4 @@
-// Batches: the samples that a training and its evaluation run on.
+// The samples that a training and its evaluation run on.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 namespace mantissa {
 namespace {
 
-// What a piece of optimizer state holds, by the end of its tensors' names.
+// Suffixes of tensor names: the parts of a piece of optimizer state.
 constexpr const char *kMaster = "/master", *kWeight = "/weight", *kCompensation = "/compensation";
 constexpr const char *kFirstMoment = "/m", *kFirstAbsmax = "/m_absmax";
 constexpr const char *kSecondMoment = "/v", *kSecondAbsmax = "/v_absmax";

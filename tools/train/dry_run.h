@@ -1,5 +1,5 @@
 // Dry runs: the training step on a device and among ranks that compute nothing, to learn what it needs before anything
-// is allocated. What is learnt is exact for any model and precision.
+// is allocated. The results are exact for any model and precision.
 #pragma once
 
 #include <algorithm>
@@ -76,7 +76,7 @@ struct PlacedOp {
   std::string layer;
   Op op = Op::kLinear;
   DType compute = DType::kF32;
-  // Of linear layers. inputs is 0 where the layer has no weight of its own.
+  // For linear layers. inputs is 0 if the layer has no weight of its own.
   LinearFormats formats{};
   LayerExtents extents{};
   Fp32Products fp32_products = Fp32Products::kFp32;  // of those of its products that multiply fp32 numbers

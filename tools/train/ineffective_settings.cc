@@ -54,7 +54,7 @@ std::string reason(const RuleGroup& group, const PrecisionConfig& precision, con
                 : "it says what holds already, later rules replace it, or its layers have no such op";
 }
 
-// What an op computes in, as far as it shows.
+// The precision of an op, as far as it affects results.
 struct Effect {
   CastRule rule = CastRule::kFp32;
   DType dtype = DType::kF32;  // of the rules low and fp32
@@ -194,7 +194,7 @@ std::map<std::string, std::string> part(const Config& config, const std::string&
   return settings;
 }
 
-// Of schedule and ladder.
+// Phases of precision.schedule and levels of precision.adaptive without an effect.
 std::vector<Ineffective> ineffective_phases(const Config& config) {
   std::vector<Ineffective> found;
   for (int phase = 1; phase < phase_count(config); ++phase) {

@@ -1,5 +1,6 @@
 // Forward passes of a trained model: the loss on validation text, and generated text.
 #pragma once
+
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,8 +11,7 @@
 
 namespace mantissa {
 
-// Evaluation: the loss on validation text.
-
+// The loss on validation text.
 class Evaluation {
  public:
   // References must outlive the object.
@@ -33,7 +33,7 @@ class Evaluation {
   Tensor tokens_, targets_;  // (micro_batch * context) i32
 };
 
-// Generator: text from a causal model, one token at a time.
+// ---- Text from a causal model, one token at a time.
 
 struct SamplingOptions {
   int64_t tokens = 200;

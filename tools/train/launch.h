@@ -1,5 +1,6 @@
 // Starting a verb as one of the ranks of a job, its threads, and ending it on an error.
 #pragma once
+
 #include <sched.h>
 
 #include <bitset>
@@ -14,8 +15,6 @@
 #include "tools/config/config.h"
 
 namespace mantissa {
-
-// Starting a verb as one of the ranks of a job, and ending it on an error.
 
 // Rank that the launcher (mpirun, srun) gave this process, 0 when started alone: known before MPI is initialised.
 int launcher_rank();
@@ -40,7 +39,7 @@ int run_job(const std::function<Config()>& configure,
 // Several ranks do not return from here; a rank alone leaves run_job() from here.
 [[noreturn]] void leave_job(const std::exception& error, Communicator& communicator);
 
-// Threads of a rank: how many, and on which processors of the node.
+// ---- Threads of a rank: how many, and on which processors of the node.
 
 // Sets the number of threads of this rank and returns it: train.threads, or with 0 OMP_NUM_THREADS if that is a number,
 // else an equal share of the processors that this rank and others of the node may use. Binds the threads, if

@@ -1,5 +1,6 @@
 // The device that a rank computes on, and a model on it.
 #pragma once
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,8 +15,7 @@
 
 namespace mantissa {
 
-// Which backend and which of the node's devices a rank computes on.
-
+// The backend, and the node's device, that a rank computes on.
 struct DeviceChoice {
   std::string backend;  // "cuda", "cpu"
   int index = 0;        // among the devices that this process sees
@@ -28,8 +28,6 @@ DeviceChoice choose_device(const std::string& wanted, int local_rank);
 
 // ConfigError if `device` names a backend that is not in this program, with those that are.
 void require_known_device(const std::string& device);
-
-// ModelRuntime: a model on its device, ready for forward passes. Training and generation share it.
 
 // The chosen device, with the settings of the section `cuda`.
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);

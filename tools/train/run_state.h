@@ -1,5 +1,7 @@
-// The state of a run that lives across its sessions, and its hand-over from one session to the next.
+// The state of a run that lives across its sessions, beside weights, moments and scales (checkpoints hold it as JSON),
+// and the hand-over of everything from one session to the next.
 #pragma once
+
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstddef>
@@ -14,9 +16,6 @@
 #include "tools/train/statistics.h"
 
 namespace mantissa {
-
-// The state of a run beside weights, moments and scales. It lives across the sessions of a run; checkpoints hold it as
-// JSON.
 
 // Numbers that a session hands on to the next one; the same on all ranks.
 struct TrainingState {
@@ -67,7 +66,7 @@ int phase_of(const Config& run, int64_t steps_done, const RunState& state);
 // The configuration of that phase, for the state in a manifest's "run" entry.
 Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 
-// HeldState: a training's state in host memory, between a session and the next one in another precision. The two do not
+// A training's state in host memory, between a session and the next one in another precision. The two do not
 // exist at the same time: a device has room for one.
 //
 // Pieces have the form of checkpoints, so that a hand-over gives the bits of saving and resuming.

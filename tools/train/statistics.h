@@ -1,5 +1,6 @@
 // Reports: of a step, of its speed, and of all steps of a run.
 #pragma once
+
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
@@ -17,9 +18,9 @@
 
 namespace mantissa {
 
-// StepReport: what happened in a step.
+class Communicator;
 
-// Alike on every rank, except for the time.
+// The report of a step. The same on every rank, except for the time.
 struct StepReport {
   int64_t step = 0;
   double loss = 0.0;       // mean over the non-ignored tokens of the global batch, nats
@@ -34,17 +35,17 @@ struct StepReport {
   Verdict verdict;
   std::optional<Offender> offender;  // of non-finite gradients
   bool hunted = false;               // whether the op that made such gradients was looked for
-  // Of a loss that is not finite, or of gradients that were hunted: the first op that made something that was not, and
-  // of what; nothing if every op's work was finite.
+  // After a non-finite loss, or non-finite gradients whose source was searched: the first op with a non-finite output,
+  // and its inputs. Nothing if every op's output was finite.
   std::optional<std::string> culprit;
   std::vector<std::string> overflowed_layers{};  // whose precision that had
-  // Where it was measured, and the update leads downhill: curvature_of() in amp/adaptive_precision.h.
+  // curvature_of() in amp/adaptive_precision.h; only if it was measured and the update leads downhill.
   std::optional<double> curvature{};
   double seconds = 0.0;
 
   // Why the step was skipped, in one line; empty when it was applied.
   std::string skip_reason(const ParameterSet& parameters) const;
-  // What to change where steps like this, a skipped one, end a run.
+  // Advice to a user whose run ends with skipped steps like this one.
   std::string advice(const ScalerConfig& scaler) const;
 };
 
@@ -54,9 +55,6 @@ struct StepReport {
 // have done in that time. FLOP of recomputation, padding and the optimizer do not count. "Could have done" is either
 // the GEMM peak measured at the start of the run, or the data sheet. The first is fair to a device that power or other
 // users hold below its data sheet; the second compares with published numbers.
-
-class Communicator;
-
 struct SpeedContext {
   int64_t tokens_per_step = 0;   // positions of the global batch
   double flops_per_step = 0.0;   // see training_flops_per_token()
@@ -82,7 +80,7 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
 // FLOP/s that the data sheet of the backend's device `index` promises for products in this precision; 0: nothing.
 double promised_flops(const BackendEntry& backend, int index, const PrecisionConfig& precision);
 
-// Statistics of a run in bounded memory, however long it is.
+// ---- Statistics of a run, in bounded memory however long it is.
 
 // Counts positive values in bins that are 1 % wide: a quantile is exact to 0.5 % of its value; minimum and maximum are
 // exact.

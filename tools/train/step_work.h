@@ -1,5 +1,6 @@
 // The passes of one step, and what they measure.
 #pragma once
+
 #include <functional>
 #include <optional>
 #include <string>

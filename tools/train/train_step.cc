@@ -195,7 +195,7 @@ UpdateDecision TrainStep::read_decision(int64_t step) const {
 
 bool TrainStep::is_worth_a_hunt(const StepReport& report) const {
   // A dynamic scale that has just grown, or comes down from its first value, overflows as it should; a hunt takes
-  // longer than a step. Where the same scale was good enough one step before, it need not be the scale.
+  // longer than a step. If the same scale worked one step before, the cause may be another.
   return is_fault(report.event) || report.event == ScalerEvent::kHeldAtFloor || report.scale == clean_scale_;
 }
 

@@ -1,5 +1,6 @@
-// The loop of a training, and the observer that changes its precision.
+// The loop of a training. Everything else about a run is an observer, such as the control of its precision.
 #pragma once
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,13 +12,11 @@
 
 namespace mantissa {
 
-// Trainer: the loop of a training. Everything else about a run is an observer.
-
 // The reason for which a new session, in another precision, continues a run.
 struct PrecisionSwitch {
   std::string cause{};                 // "precision.schedule[0]"
   std::vector<std::string> changes{};  // "precision.compute: fp32 -> bf16"
-  // Of precision.adaptive: the levels, or -1, and the bad signals.
+  // For precision.adaptive: the levels, else -1, and the bad signals.
   int from_level = -1, to_level = -1;
   std::vector<BadSignal> signals{};
 };
@@ -90,9 +89,8 @@ class Trainer {
 // Whether something with this interval is due after so many steps; an interval of 0 never is.
 constexpr bool is_due(int64_t interval, int64_t steps) { return interval > 0 && steps % interval == 0; }
 
-// PrecisionControl: observes a training whose precision changes by what is measured: precision.fallback lifts layers
+// Observes a training whose precision depends on measurements: precision.fallback lifts layers
 // that overflow, precision.adaptive moves along a ladder of levels.
-
 class PrecisionControl final : public TrainObserver {
  public:
   // `evaluated_at`: steps done at an evaluation that the state has seen, before a checkpoint; -1: none.

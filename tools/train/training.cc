@@ -77,7 +77,7 @@ void RunFolder::write_config(const Config& config) const {
   if (!file || error) fail(path_, error ? error.message() : "config.yaml was not written whole");
 }
 
-// What one session hands on to the next.
+// State that one session hands to the next.
 struct Handover {
   HeldState held;
   PrecisionSwitch why;

@@ -1,5 +1,6 @@
 // A training from its start to its end: one session after the other, each in one precision; and `mantissa train`.
 #pragma once
+
 #include <functional>
 #include <optional>
 #include <string>

@@ -29,7 +29,7 @@ TEST(BadInput, ImpossibleCombinations) {
   EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
 }
 
-// What rules leave to round is resolved for the model. A setting without an effect is a warning, said once.
+// A setting without an effect, here because the rules leave nothing to round, is a warning that is logged once.
 TEST(BadInput, StochasticRoundingWhereRulesLeaveNothingToRound) {
   const SmallRun run("nothing_to_round");
   const std::vector<std::string> settings = {"optimizer.weight_rounding=stochastic", "precision.compute=bf16",

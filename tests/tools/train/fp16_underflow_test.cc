@@ -38,8 +38,8 @@ TEST(Fp16Underflow, ScalingRecoversWhatUnderflowTakesAway) {
   ASSERT_EQ(bare.size(), 50u);
   ASSERT_EQ(scaled.size(), 50u);
 
-  // Of the first step's gradient most is gone without a scale; with it fp16's own rounding (2^-11) is all that is left,
-  // a few times over on the way through the layers.
+  // Without a scale most of the first step's gradient underflows. With it only fp16's own rounding (2^-11) remains, a
+  // few times over on the way through the layers.
   const double norm = exact[0].at("grad_norm");
   EXPECT_LT(bare[0].at("grad_norm").get<double>(), 0.5 * norm);
   EXPECT_NEAR(scaled[0].at("grad_norm").get<double>(), norm, 0.01 * norm);

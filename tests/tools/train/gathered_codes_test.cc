@@ -131,7 +131,7 @@ class CountedGathers final : public ForwardingCommunicator {
   size_t bytes = 0;
 };
 
-// Of a GPT of two layers and width 384, as docs/precision.md has it: what is counted is what was planned.
+// The example of docs/precision.md, a GPT of two layers and width 384: the bytes counted are those planned.
 TEST(GatheredCodes, BytesOfAStep) {
   const SmallRun run("bytes");
   GatherPlan plan;

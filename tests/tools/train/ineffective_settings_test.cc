@@ -1,4 +1,4 @@
-// Which settings are said to have no effect, and that a run's settings with others on the command line are accepted.
+// Warnings about settings without an effect. A run's settings with others on the command line are accepted.
 #include "tools/train/ineffective_settings.h"
 
 #include <fmt/ranges.h>
@@ -212,7 +212,7 @@ TEST(IneffectiveSettings, OfPhasesAreNamedWhereNoPhaseUsesThem) {
 
 // ---- A run that is analysed or resumed with other settings.
 
-// Of a run that was trained with these settings.
+// The configuration of a run that was trained with the settings `run`.
 Config with_overrides(Settings run, const Settings& overrides) {
   run.insert(run.begin(), "model.layers=5");
   return parse_config(to_yaml(testing::minimal_config(run)), "run", overrides);

@@ -1,4 +1,4 @@
-// What a non-finite gradient or loss does to a run of several ranks.
+// Non-finite gradients and losses in a run of several ranks.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
@@ -180,7 +180,7 @@ test:
   }
 }
 
-// Where overflow at the floor is no fault, it is examined like one.
+// Overflow at a floor that clamps is no fault, but it is examined like one.
 TEST(Overflow, AtAFloorThatClampsTheOpIsNamed) {
   SmallRun run("clamped");
   const Outcome outcome = run.with_yaml(R"(

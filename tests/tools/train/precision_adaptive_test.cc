@@ -131,7 +131,7 @@ TEST(AdaptiveOnce, ASwitchIsWhatGoingOnInAnotherPrecisionIs) {
   EXPECT_EQ(adapted.hashes(20), chain.hashes(20));
 }
 
-// What is only measured changes nothing.
+// Measuring changes nothing.
 TEST(AdaptiveOnce, WatchingChangesNoBitOfTheTraining) {
   const SmallRun plain("plain"), watched("watched");
   plain.train(2, {"precision.recipe=delayed", "model.dropout=0.1"});
@@ -180,7 +180,7 @@ TEST(AdaptiveOnce, WhatReadsARunKnowsTheLevelThatItHasComeTo) {
   EXPECT_EQ(nlohmann::json::parse(read_file(json)).at("setting").at("recipe"), "mxfp8");
 }
 
-// What the model refuses of a level is refused before there is a run.
+// A level that the model rejects is rejected before the run begins.
 TEST(AdaptiveOnce, EveryLevelIsCheckedBeforeTheFirstStep) {
   const SmallRun run("refused");
   const Outcome outcome = run.try_train(

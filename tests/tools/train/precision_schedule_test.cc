@@ -78,7 +78,7 @@ TEST(PrecisionScheduleOnce, AnotherScheduleNeedsLeaveToChangeTheTraining) {
   EXPECT_NE(refused.output.find("precision.schedule[0].compute: fp16 -> bf16"), std::string::npos) << refused.output;
 }
 
-// What the model refuses of a later phase is refused before there is a run.
+// A later phase that the model rejects is rejected before the run begins.
 TEST(PrecisionScheduleOnce, EveryPhaseIsCheckedBeforeTheFirstBegins) {
   const SmallRun run("refused");
   const Outcome outcome = run.try_train(2, {"precision.schedule=[{after_step: 6, recipe: block}]"});

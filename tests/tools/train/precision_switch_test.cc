@@ -25,7 +25,7 @@ double jump(const std::map<int64_t, double>& losses, int64_t after) {
   return behind - before;
 }
 
-// Of both switches, by seed.
+// The jump of the loss at each of the two switches, by seed.
 using Jumps = std::array<std::vector<double>, 2>;
 
 Jumps jumps(const std::string& name, int ranks, const std::vector<std::string>& settings) {

@@ -60,7 +60,7 @@ TEST(Profile, TwoRanksLearnTheSameAndEachTellsWhereItsTimeWent) {
   EXPECT_THAT(outcome.output, ContainsRegex("profile: [0-9.]+ ms a step, mean of 6 steps, rank 0 "
                                             "\\([0-9.]+ to [0-9.]+ ms over 2 ranks\\)\n"));
   EXPECT_THAT(outcome.output, ContainsRegex("backward +node_barrier +[1-9]"));
-  // Where the other rank lags, as on a busy machine, all sums are made behind the backward pass.
+  // If the other rank lags, as on a busy machine, all sums come after the backward pass.
   EXPECT_THAT(outcome.output, ContainsRegex("(backward|reduce) +sum_contributions +[1-9]"));
   EXPECT_THAT(outcome.output, ContainsRegex("update +node_barrier +[1-9]"));
   EXPECT_THAT(outcome.output, ContainsRegex("node_barrier in all phases: [0-9.]+ ms a step\n"));

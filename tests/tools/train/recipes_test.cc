@@ -65,7 +65,7 @@ TEST(Recipes, StochasticRoundingDoesNotDependOnTheNumberOfRanks) {
   EXPECT_NEAR(first_loss_after(2), first_loss_after(1), 1e-5);
 }
 
-// Of every tensor's history: the number of entries, and how many of them are 0.
+// The entries of all tensors' histories: how many there are, and how many of them are 0.
 struct Entries {
   size_t entries = 0, empty = 0;
 };
@@ -185,8 +185,8 @@ TEST(Recipes, ConfigPrintsHowFp32ProductsAreMade) {
   }
 }
 
-// A step's gradient depends on 9 products of the forward pass and on as many behind them. Where each is off by a part e
-// of itself, so is by 18 e what a step learns; beside that stands the order of sums.
+// A step's gradient depends on 9 products of the forward pass and on as many of the backward pass. If each has the
+// relative error e, a step's update has the relative error 18 e, plus that of the order of sums.
 TEST(Recipes, Fp32ProductsLearnWhatFp32Does) {
   const auto losses_with = [](const char* products) {
     const SmallRun run(std::string("products_") + products);

@@ -98,7 +98,7 @@ TEST(Resume, OnAnotherNumberOfRanks) {
   for (const auto& [step, loss] : expected) EXPECT_NEAR(found.at(step), loss, 1e-5 * loss) << step;
 }
 
-// What changes speed and memory only may differ from start to start.
+// Settings that change only speed and memory may differ from start to start.
 TEST(Resume, WithOtherMemoryAndThreads) {
   const SmallRun straight("straight_memory"), changed("changed_memory");
   straight.train(2, kSettings);

@@ -1,4 +1,4 @@
-// What the log says of rounded operands: native or emulated, by recipe, and why.
+// The log's lines about rounded operands: native or emulated, by recipe, and the reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ TEST(RoundingSummary, SaysWhatIsNative) {
 TEST(RoundingSummary, SaysWhyTheRestIsEmulated) {
   EXPECT_THAT(summary({"precision.recipe=delayed"}, Fp8GemmSupport::kNone),
               HasSubstr("; delayed: emulated (this device has no FP8 units); emulation is exact"));
-  // What describes a device here is why it has no units.
+  // The test's device describes itself by the reason that it has no FP8 units.
   const std::string no_units = "this device has no FP8 units does not take scales of blocks of ";
   for (const Fp8GemmSupport support : {Fp8GemmSupport::kTensorScaled, Fp8GemmSupport::kBlockScaled}) {
     EXPECT_THAT(summary({"precision.recipe=mxfp8"}, support),

@@ -1,4 +1,4 @@
-// What a run reports: metrics, statistics, speed.
+// The reports of a run: metrics, statistics, speed.
 #include "tools/train/run_log.h"
 
 #include <gtest/gtest.h>

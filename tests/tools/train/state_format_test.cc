@@ -108,7 +108,7 @@ TEST(StateFormat, ASecondMomentInBf16ToNearestIsRefusedWithTheReason) {
   EXPECT_NE(refused.output.find("never decays at beta2 = 0.999"), std::string::npos) << refused.output;
 }
 
-// What only the model can tell.
+// An error that only the model can find.
 TEST(StateFormat, WeightsInFp16NeedMasters) {
   const std::vector<std::string> half = {"optimizer.master=kahan",
                                          "precision.rules=[{match: \"blocks.0.mlp\", format: fp16}]"};
@@ -118,7 +118,7 @@ TEST(StateFormat, WeightsInFp16NeedMasters) {
       << of_half.output;
 }
 
-// Where all working weights are fp32 they are their own masters, whatever optimizer.master and weight_rounding say.
+// If all working weights are fp32, they are their own masters: optimizer.master and weight_rounding have no effect.
 TEST(StateFormat, WeightsInFp32TrainTheSameWithAnyMaster) {
   const auto losses_with = [](const std::vector<std::string>& settings) {
     const SmallRun run("all_wide");

@@ -18,7 +18,7 @@ ProcessorMask processors_from(int first, int count) {
   return mask;
 }
 
-// What rank `index` of ranks with these masks binds its threads to, of as many threads each.
+// The processors that rank `index` binds its threads to, among ranks with these masks and numbers of threads.
 std::vector<int> choose(const std::vector<ProcessorMask>& masks, size_t index, std::vector<int> threads) {
   NodeProcessors node{.ranks = {}, .masks = masks, .index = index};
   for (size_t rank = 0; rank < masks.size(); ++rank) node.ranks.push_back(static_cast<int>(rank));

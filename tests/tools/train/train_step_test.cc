@@ -161,7 +161,7 @@ TEST(TrainStep, FaultInABackwardPassIsFound) {
   }
 }
 
-// What comes after does not tell in which pass a fault was hunted for.
+// Later steps do not depend on the pass in which a fault was searched.
 TEST(TrainStep, HuntingInABackwardPassChangesNoStepBehindIt) {
   const auto with = [](const char* pass, const char* setting) {
     SmallRun run(std::string("step_hunt_") + pass);

@@ -10,7 +10,7 @@
 namespace mantissa {
 namespace {
 
-// What a rank finds on its machine.
+// A rank's findings on its machine.
 struct Findings {
   DeviceIdentity gpu = {};
   std::string device_error = {}, nccl_error = {};
