@@ -21,7 +21,7 @@ other libraries come through -isystem and are exempt.
 Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
     no-sanitize  left out of the sanitizer runs
-    seldom-sanitized  left out of them but with --slow; set by mantissa_cc_test for the packages in _SELDOM_SANITIZED
+    seldom-sanitized  left out of them unless --slow is given; set by mantissa_cc_test for the packages in _SELDOM_SANITIZED
     slow         left out of tools/test; run by tools/test --slow, or by its name
     every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
     gpu          needs a GPU: built by tools/test, run by tools/gpu_check
@@ -39,9 +39,9 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
-# Verbs that examine trainings and report: strings, lists and sums. They take a fifth of a sanitizer run and contain
-# little of the code that handles memory.
-_SELDOM_SANITIZED = ["tests/tools/lab"]
+# The program above core and comm: settings, strings, lists and sums. It takes half of a sanitizer run and has little of the code
+# that handles memory.
+_SELDOM_SANITIZED = ["tests/tools"]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
 # dereference would make up most of a test's code, and the address sanitizer reports null pointers anyway.
@@ -53,22 +53,27 @@ _ARITHMETIC = ["tests/core/kernels", "tests/experiments", "tests/reference"]
 _ARITHMETIC_COPTS = ["-O2"]
 _ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
 
-# The headers that most files include.
+# The headers that most files of a kind include.
 _INCLUDES = ["algorithm", "cmath", "functional", "map", "memory", "optional", "string", "vector", "fmt/core.h"]
 _TEST_INCLUDES = ["gtest/gtest.h"] + _INCLUDES
+_TOOL_INCLUDES = ["nlohmann/json.hpp"]
 
 def _is_in(folders):
     package = native.package_name()
     return bool([name for name in folders if package == name or package.startswith(name + "/")])
 
 def _kind():
-    return "library" if not _is_in(["tests"]) else "arithmetic" if _is_in(_ARITHMETIC) else "test"
+    if not _is_in(["tests"]):
+        return "tool" if _is_in(["tools"]) else "library"
+    return "tool_test" if _is_in(["tests/tools"]) else "arithmetic" if _is_in(_ARITHMETIC) else "test"
 
 def _copts(kind):
     usual, sanitized = {
         "arithmetic": (_ARITHMETIC_COPTS, _ARITHMETIC_SANITIZED_COPTS),
         "library": ([], []),
         "test": (_TEST_COPTS, _TEST_SANITIZED_COPTS),
+        "tool": ([], []),
+        "tool_test": (_TEST_COPTS, _TEST_SANITIZED_COPTS),
     }[kind]
     return COPTS + usual + select({
         "//tools/build:sanitized": sanitized,
@@ -76,12 +81,13 @@ def _copts(kind):
     })
 
 def precompiled_headers():
-    for kind in ["library", "test", "arithmetic"]:
+    for kind in ["library", "test", "arithmetic", "tool", "tool_test"]:
+        is_test, is_tool = kind not in ["library", "tool"], kind.startswith("tool")
         precompiled_header(
             name = kind + "_headers",
             copts = _copts(kind),
-            includes = _INCLUDES if kind == "library" else _TEST_INCLUDES,
-            deps = ["@fmt"] + ([] if kind == "library" else ["@gtest"]),
+            includes = (_TEST_INCLUDES if is_test else _INCLUDES) + (_TOOL_INCLUDES if is_tool else []),
+            deps = ["@fmt"] + (["@gtest"] if is_test else []) + (["@nlohmann_json"] if is_tool else []),
         )
 
 def _options(kwargs):

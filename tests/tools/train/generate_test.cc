@@ -74,7 +74,7 @@ TEST(ConfigVerb, UnknownNamesAreRefusedWithTheKnownOnes) {
 
 TEST(ConfigVerb, APatternThatMatchesNoLayerIsRefused) {
   SmallRun run("config_pattern");
-  run.with_yaml("precision: {layers: [{match: \"blok.*\", dtype: fp32}]}\n");
+  run.with_yaml("precision: {rules: [{match: \"blok.*\", format: fp32}]}\n");
   const Outcome outcome = run_program(0, {"config", run.config_path()});
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_NE(outcome.output.find("blok.*"), std::string::npos) << outcome.output;

@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(OneAndTwo, CompareVerb, ::testing::Values(1, 2));
 TEST(CompareVerbOnce, ARunThatFailsAndAPrecisionThatIsRefusedAreResults) {
   const SmallRun small("compare_fails");
   const std::string plan = small.folder() + "/plan.yaml", path = small.folder() + "/report.json";
-  write_file(plan, "precision: {layers: [{match: no.such.layer, dtype: fp32}]}\n");
+  write_file(plan, "precision: {rules: [{match: no.such.layer, format: fp32}]}\n");
   const Outcome outcome = run_program(
       0, {"compare", small.config_path(), "scaler.mode=static", "scaler.init_scale=1e30", "scaler.max_scale=1e30",
           "--precisions", "fp32,fp16,plan=" + plan, "--seeds", "2", "--steps", "6", "--no-products", "--json", path});
@@ -163,7 +163,7 @@ TEST(CompareVerbOnce, RefusesWhatItCannotDo) {
   expect({"--json", small.folder()}, "got a folder");
   expect({"--margin", "-1"}, "--margin: expected a number of nats");
   expect({"--seeds", "0"}, "--seeds");
-  expect({"--precisions", "configured", "precision.fallback.overflows=2", "precision.recipe=delayed"},
+  expect({"--precisions", "configured", "precision.rules=[{match: no.such.layer, format: fp32}]"},
          "configured, the baseline of the comparison, cannot be trained");
 }
 

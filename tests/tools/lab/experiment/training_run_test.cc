@@ -130,15 +130,27 @@ TEST_F(TrainingRun, ADynamicScaleComesDown) {
   EXPECT_LT(record.smallest_scale(), 16777216.0f);
 }
 
-TEST_F(TrainingRun, RefusesWhatOnlyTrainFollows) {
-  EXPECT_NE(error_of([&] {
-              train({"precision.recipe=delayed", "precision.fallback.overflows=2"});
-            }).find("precision.fallback.overflows=0"),
-            std::string::npos);
-  EXPECT_NE(error_of([&] {
-              train({"precision.compute=fp16", "scaler.floor=bf16"});
-            }).find("scaler.floor"),
-            std::string::npos);
+// Without fallback the same run stops at the fixed scale.
+TEST_F(TrainingRun, LiftsLayersThatOverflow) {
+  const std::vector<std::string> settings = {"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=1e9",
+                                             "scaler.max_scale=1e9"};
+  EXPECT_FALSE(train(settings).succeeded());
+  std::vector<std::string> lifting = settings;
+  lifting.insert(lifting.end(), {"precision.fallback.overflows=1", "faults.max_consecutive=20", "train.steps=20"});
+  const TrainingRecord record = train(lifting);
+  EXPECT_TRUE(record.succeeded()) << record.failure;
+  EXPECT_EQ(record.steps.front().result, StepResult::kFault);
+  EXPECT_EQ(record.steps.back().result, StepResult::kApplied);
+}
+
+TEST_F(TrainingRun, ChangesTheLevelOfAdaptivePrecision) {
+  const std::string adaptive = "precision.adaptive={levels: [{compute: fp32}, {compute: bf16}], start: 1, ";
+  const TrainingRecord low = train({"precision.compute=bf16"}),
+                       rising = train({adaptive + "min_steps: 1, check_interval: 1, warmup: 1, loss_rise: 1e-6}"});
+  EXPECT_TRUE(rising.succeeded()) << rising.failure;
+  ASSERT_EQ(rising.steps.size(), low.steps.size());
+  EXPECT_EQ(rising.steps.front().loss, low.steps.front().loss);
+  EXPECT_NE(rising.steps.back().loss, low.steps.back().loss);
 }
 
 }  // namespace
