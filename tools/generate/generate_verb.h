@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/train/inference.h"
+#include "tools/train/generator.h"
 
 namespace mantissa {
 

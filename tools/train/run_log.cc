@@ -10,7 +10,7 @@
 #include "core/profile/range.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/inference.h"
+#include "tools/train/generator.h"
 #include "tools/train/precision_table.h"
 
 namespace mantissa {

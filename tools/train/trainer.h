@@ -6,11 +6,32 @@
 #include <string>
 #include <vector>
 
-#include "tools/train/inference.h"
 #include "tools/train/run_state.h"
 #include "tools/train/train_step.h"
 
 namespace mantissa {
+
+// The loss on validation text.
+class Evaluation {
+ public:
+  // References must outlive the object.
+  Evaluation(const Config& config, ModelRuntime& runtime, const Batches& batches, Communicator& communicator);
+
+  // Whether there is validation text and train.eval_interval asks for it.
+  bool enabled() const { return sequences_ > 0; }
+  int64_t sequences() const { return sequences_; }
+  // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats: the same set in every
+  // call and for every number of ranks. Collective.
+  double run();
+
+ private:
+  const Config& config_;
+  ModelRuntime& runtime_;
+  const Batches& batches_;
+  Communicator& communicator_;
+  int64_t sequences_ = 0;
+  Tensor tokens_, targets_;  // (micro_batch * context) i32
+};
 
 // The reason for which a new session, in another precision, continues a run.
 struct PrecisionSwitch {

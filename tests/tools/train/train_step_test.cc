@@ -10,8 +10,9 @@
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
 #include "tools/train/dry_run.h"
-#include "tools/train/inference.h"
+#include "tools/train/generator.h"
 #include "tools/train/step_work.h"
+#include "tools/train/trainer.h"
 
 namespace mantissa::testing {
 namespace {

@@ -1,39 +1,13 @@
-// Forward passes of a trained model: the loss on validation text, and generated text.
+// Text from a causal model, one token at a time.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "tools/train/batches.h"
 #include "tools/train/model_runtime.h"
 
 namespace mantissa {
-
-// The loss on validation text.
-class Evaluation {
- public:
-  // References must outlive the object.
-  Evaluation(const Config& config, ModelRuntime& runtime, const Batches& batches, Communicator& communicator);
-
-  // Whether there is validation text and train.eval_interval asks for it.
-  bool enabled() const { return sequences_ > 0; }
-  int64_t sequences() const { return sequences_; }
-  // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats: the same set in every
-  // call and for every number of ranks. Collective.
-  double run();
-
- private:
-  const Config& config_;
-  ModelRuntime& runtime_;
-  const Batches& batches_;
-  Communicator& communicator_;
-  int64_t sequences_ = 0;
-  Tensor tokens_, targets_;  // (micro_batch * context) i32
-};
-
-// ---- Text from a causal model, one token at a time.
 
 struct SamplingOptions {
   int64_t tokens = 200;
