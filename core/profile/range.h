@@ -26,7 +26,17 @@ class RangeSink {
 
 namespace internal {
 inline std::atomic<RangeSink*> range_sink = nullptr;
+inline thread_local int muted_ranges = 0;
 }  // namespace internal
+
+// Ranges of this thread do not reach the sink while the object lives: those of a step that computes nothing.
+class MutedRanges {
+ public:
+  MutedRanges() { ++internal::muted_ranges; }
+  ~MutedRanges() { --internal::muted_ranges; }
+  MutedRanges(const MutedRanges&) = delete;
+  MutedRanges& operator=(const MutedRanges&) = delete;
+};
 
 // All ranges that begin from now on go to `sink`; nullptr turns them off. Returns the previous sink. A sink must
 // outlive the ranges that began in it, those of other threads included.
@@ -37,6 +47,10 @@ class Range {
   Range(RangeKind kind, const char* name) : sink_(internal::range_sink.load(std::memory_order_acquire)) {
     if (sink_ == nullptr) [[likely]]
       return;
+    if (internal::muted_ranges > 0) {
+      sink_ = nullptr;
+      return;
+    }
     kind_ = kind;
     name_ = name;
     sink_->begin(kind, name);
@@ -49,7 +63,7 @@ class Range {
   Range& operator=(const Range&) = delete;
 
  private:
-  RangeSink* const sink_;  // the sink when the range began
+  RangeSink* sink_;  // the sink when the range began; nullptr: none
   RangeKind kind_;
   const char* name_;
 };

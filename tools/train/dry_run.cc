@@ -66,6 +66,7 @@ SessionParts dry_parts(std::unique_ptr<Backend> backend, std::unique_ptr<StepPro
 Config without_surroundings(Config config) {
   config.profile = false;
   config.cuda.graph = false;
+  config.test = {};
   return config;
 }
 
@@ -79,11 +80,6 @@ class IdleObserver final : public ProductObserver {
  public:
   void on_product(const ObservedProduct&) override {}
 };
-
-void run_with_op_hook(StepWork& work, const OpHook& after_op) {
-  work.load(0);
-  work.run({.after_op = after_op});
-}
 
 void require_matches(const AutocastPolicy& policy) {
   const auto unmatched = policy.unmatched_patterns();
@@ -134,7 +130,8 @@ LayerExtents extents_of(const ParameterSet& parameters, std::string_view layer, 
 }  // namespace
 
 DryRun::DryRun(const Config& config, const DryRunOptions& options)
-    : config_(without_surroundings(with_micro_batches(config, options.ranks, 2))),  // further ones keep no more
+    : muted_(std::in_place),
+      config_(without_surroundings(with_micro_batches(config, options.ranks, 2))),  // further ones keep no more
       communicator_(std::make_unique<DryRanks>(options.ranks, options.path)),
       session_(config_, *communicator_,
                dry_parts(std::make_unique<DryRunBackend>(options.packing, options.support), nullptr)) {}
@@ -151,7 +148,9 @@ void DryRun::run_all_steps() {
   step.run();
   if (config_.probe.enabled) {
     IdleObserver observer;
-    StepWork(session_).run({.observer = &observer});
+    StepWork work(session_);
+    work.load(0);
+    work.run({.observer = &observer});
   }
   require_matches(session_.runtime.policy);
 }
@@ -217,8 +216,9 @@ size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
   Session& session = dry.session();
   dry.run_all_steps();
   StepWork work(session);
+  work.load(0);
   if (!config.test.activations.empty()) {  // then no op is part of another
-    run_with_op_hook(work, [](std::string_view, std::string_view, Tensor&) {});
+    work.run({.after_op = [](std::string_view, std::string_view, Tensor&) {}});
   }
   work.find_culprit(Pass::kForward);
   if (config.train.eval_interval > 0) evaluate(session);
@@ -228,6 +228,10 @@ size_t training_arena_bytes(const Config& config, Fp8GemmSupport support) {
 
 size_t generation_arena_bytes(const Config& config, Fp8GemmSupport support) {
   ModelRuntime runtime(config, std::make_unique<DryRunBackend>(nullptr, support), nullptr);
+  for (int index = 0; index < runtime.parameters.size(); ++index) {
+    Parameter& parameter = runtime.parameters[index];
+    parameter.weight = runtime.backend->make_tensor(parameter.working_dtype, parameter.shape, "weight");
+  }
   generate(runtime, config.model);
   return runtime.arena->peak_bytes();
 }
@@ -242,7 +246,8 @@ std::vector<PlacedOp> ops_of(const Config& config) {
   const ModelRuntime& runtime = dry.session().runtime;
   std::vector<PlacedOp> ops;
   StepWork work(dry.session());
-  run_with_op_hook(work, [&](std::string_view layer, std::string_view op_name, Tensor& output) {
+  work.load(0);
+  const OpHook add_op = [&](std::string_view layer, std::string_view op_name, Tensor& output) {
     const Op op = parse_op(op_name).value();
     const Precision& precision = runtime.policy.at(layer);
     const bool is_linear = op == Op::kLinear;
@@ -252,7 +257,8 @@ std::vector<PlacedOp> ops_of(const Config& config) {
                    .formats = is_linear ? linear_formats(precision, {}) : LinearFormats(),
                    .extents = is_linear ? extents_of(runtime.parameters, layer, output) : LayerExtents(),
                    .fp32_products = precision.fp32_products});
-  });
+  };
+  work.run({.after_op = add_op});
   require_matches(runtime.policy);
   return ops;
 }

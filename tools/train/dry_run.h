@@ -9,6 +9,7 @@
 
 #include "comm/sharded_optimizer.h"
 #include "core/ops/rounded_operand.h"
+#include "core/profile/range.h"
 #include "tools/train/step_work.h"
 
 namespace mantissa {
@@ -33,6 +34,7 @@ class DryRun {
   void run_all_steps();
 
  private:
+  const std::optional<MutedRanges> muted_;  // unless profiled
   const Config config_;
   const std::unique_ptr<Communicator> communicator_;
   Session session_;

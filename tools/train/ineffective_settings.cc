@@ -105,15 +105,18 @@ std::vector<Ineffective> ineffective_rules(const Config& config, const std::vect
     }
     return effect_on(one.op, precision);
   };
+  // Rules come before the short forms that they replace: a rule that undoes a short form has an effect.
+  std::vector<RuleGroup> groups = groups_of(config.precision, rules);
+  const auto is_rule = [](const RuleGroup& group) { return group.path.starts_with("precision.rules"); };
+  std::ranges::stable_partition(groups, is_rule);
   std::vector<Ineffective> found;
-  for (const RuleGroup& group : groups_of(config.precision, rules)) {
+  for (const RuleGroup& group : groups) {
     const bool shows = std::ranges::any_of(
         ruled, [&](const RuledOp& one) { return effects_without(&group, one) != effects_without(nullptr, one); });
     if (shows) continue;
     for (const size_t i : group.rules) removed[i] = true;
-    const bool is_rule = group.path.starts_with("precision.rules");
     found.push_back({group.path, reason(group, config.precision, rules),
-                     is_rule ? describe(rules[group.rules.front()]) : std::string()});
+                     is_rule(group) ? describe(rules[group.rules.front()]) : std::string()});
   }
   return found;
 }

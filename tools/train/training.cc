@@ -175,8 +175,9 @@ class Saver final : public TrainObserver {
 
   bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
   void at_pause(Trainer& trainer) override { save(trainer); }
-  void at_end(Trainer& trainer, Ending) override {
+  void at_end(Trainer& trainer, Ending ending) override {
     if (saved_step_ != trainer.session().next_step) is_saved_ = save(trainer);
+    if (ending == Ending::kFaults && is_saved_) log_info("a new start continues after step {}", saved_step_);
   }
 
  private:

@@ -57,7 +57,7 @@ pack=$TEST_TMPDIR/none
 make_pack "$pack" "$step"
 CUDA_VISIBLE_DEVICES='' run_bench 2 --from "$pack" --output "$TEST_TMPDIR/results/table.md"
 [[ -s "$TEST_TMPDIR/results/table.md" ]] || fail "a run that measured nothing took the tables of an earlier one with it"
-grep -q 'nothing was measured: step: device: cuda cannot be used: ' "$TEST_TMPDIR/errors" || fail "no reason: $(cat "$TEST_TMPDIR/errors")"
+grep -q 'nothing was measured: error: device: cuda cannot be used: ' "$TEST_TMPDIR/errors" || fail "no reason: $(cat "$TEST_TMPDIR/errors")"
 [[ ! -s "$TEST_TMPDIR/table" ]] || fail "a table without a GPU"
 
 echo "==== a command line that is wrong"

@@ -176,7 +176,7 @@ TEST(AdaptiveOnce, WhatReadsARunKnowsTheLevelThatItHasComeTo) {
   const Outcome other =
       run_program(0, {"analyze", "model", run.run_dir(), "precision.recipe=mxfp8", "--batches", "1", "--json", json});
   ASSERT_EQ(other.exit_code, 0) << other.output;
-  EXPECT_NE(other.output.find("precision.adaptive of the run is left out"), std::string::npos) << other.output;
+  EXPECT_NE(other.output.find("precision.adaptive of the run is dropped"), std::string::npos) << other.output;
   EXPECT_EQ(nlohmann::json::parse(read_file(json)).at("setting").at("recipe"), "mxfp8");
 }
 

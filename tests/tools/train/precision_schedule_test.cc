@@ -111,7 +111,7 @@ TEST(PrecisionScheduleOnce, WhatReadsARunKnowsThePrecisionThatItHasComeTo) {
   const Outcome other =
       run_program(0, {"analyze", "model", run.run_dir(), "precision.recipe=mxfp8", "--batches", "1", "--json", json});
   ASSERT_EQ(other.exit_code, 0) << other.output;
-  EXPECT_NE(other.output.find("precision.schedule of the run is left out"), std::string::npos) << other.output;
+  EXPECT_NE(other.output.find("precision.schedule of the run is dropped"), std::string::npos) << other.output;
   const auto setting = nlohmann::json::parse(read_file(json)).at("setting");
   EXPECT_EQ(setting.at("recipe"), "mxfp8");
   EXPECT_EQ(setting.at("compute"), "bf16");

@@ -185,9 +185,6 @@ TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
   };
   const Outcome other = analyse({"precision.recipe=mxfp8"});
   EXPECT_EQ(other.exit_code, 0) << other.output;
-  EXPECT_NE(other.output.find("are dropped: precision.delayed"), std::string::npos) << other.output;
-  const Outcome given = analyse({"precision.recipe=mxfp8", "precision.delayed.margin=1"});
-  EXPECT_EQ(given.exit_code, 2) << given.output;
   // The bf16 run was trained without a loss scale.
   const Outcome fp16 = analyse({"precision.compute=fp16"});
   EXPECT_EQ(fp16.exit_code, 0) << fp16.output;

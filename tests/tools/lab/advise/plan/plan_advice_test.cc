@@ -215,8 +215,8 @@ class PlanAdviceOfState : public PlantedAdvice {
     for (PlannedPlace& place : planned_shared(model_.config, DType::kBF16, {kMoments}, 1)) places_.push_back(place);
     const double nan = std::numeric_limits<double>::quiet_NaN();
     request_.most_wholes = 64;
-    request_.shared_damages = {{"optimizer.first_moment", "bf16", {}},
-                               {"optimizer.first_moment", "8bit", {}},
+    request_.shared_damages = {{"optimizer.first_moment", "bf16", {.mean = 0.0, .error = 0.0}},
+                               {"optimizer.first_moment", "8bit", {.mean = 0.0, .error = 0.0}},
                                {"optimizer.second_moment", "bf16_stochastic", {.mean = nan, .error = nan}},
                                {"optimizer.second_moment", "8bit", {.mean = 5.0, .error = 0.1}}};
   }
@@ -258,7 +258,7 @@ TEST_F(PlanAdviceOfState, CountsInWhatAPlanPromises) {
 // Runs on one rank have no wire.
 TEST_F(PlanAdviceOfState, PromisesRunsNothingOfAWire) {
   for (PlannedPlace& place : planned_shared(model_.config, DType::kBF16, {kWire}, 2)) places_.push_back(place);
-  request_.shared_damages.push_back({"comm.wire_dtype", "bf16", {.mean = 0.25}});
+  request_.shared_damages.push_back({"comm.wire_dtype", "bf16", {.mean = 0.25, .error = 0.0}});
   PlanAdvice advice = plan("time=200%");
   Plan wired = advice.plan.choice;
   wired.back() = 1;
