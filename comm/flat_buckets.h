@@ -63,7 +63,6 @@ class BucketLayout {
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const Bucket& bucket(int index) const { return buckets_.at(static_cast<size_t>(index)); }
   int bucket_of(int parameter) const { return places_.at(static_cast<size_t>(parameter)).bucket; }
-  int64_t offset_in_bucket(int parameter) const { return places_.at(static_cast<size_t>(parameter)).offset; }
 
   int64_t flat_index(int parameter, int64_t element) const;
   // The element at a flat index; nothing for padding.

@@ -1,6 +1,7 @@
+// The text of --version.
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <spdlog/version.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 
@@ -11,7 +12,7 @@
 
 namespace mantissa {
 
-extern const char* const kCommit;        // of the sources, "+" with changes that are not committed; written by the build
+extern const char* const kCommit;  // of the sources, "+" with changes that are not committed; written by the build
 extern const char* const kCudaCompiler;  // "nvcc 13.0.88 for sm_90a", or empty
 
 namespace {
@@ -49,10 +50,10 @@ std::string version_text() {
   std::string text = fmt::format("mantissa {} (commit {})\n", kVersion, kCommit);
   text += fmt::format("compilers\n  g++ {}\n", __VERSION__);
   if (*kCudaCompiler != '\0') text += fmt::format("  {}\n", kCudaCompiler);
-  text += fmt::format("libraries\n  fmt {}.{}.{}, spdlog {}.{}.{}, nlohmann-json {}.{}.{}, CLI11 {}\n", FMT_VERSION / 10000,
-                      FMT_VERSION / 100 % 100, FMT_VERSION % 100, SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH,
-                      NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH,
-                      CLI11_VERSION);
+  text +=
+      fmt::format("libraries\n  fmt {}.{}.{}, spdlog {}.{}.{}, nlohmann-json {}.{}.{}, CLI11 {}\n", FMT_VERSION / 10000,
+                  FMT_VERSION / 100 % 100, FMT_VERSION % 100, SPDLOG_VER_MAJOR, SPDLOG_VER_MINOR, SPDLOG_VER_PATCH,
+                  NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH, CLI11_VERSION);
   text += "devices\n";
   for (const std::string& name : backend_names()) text += devices_of(name);
   text += "transports\n";

@@ -72,15 +72,15 @@ class DerivedWeights {
   const RoundedMatrix& rounded(const DerivedKey& key, uint64_t scales_version,
                                const std::function<RoundedMatrix(const RoundingBuffers& buffers)>& round);
 
-  // Frees everything derived from the parameter.
+  // Frees everything derived from the parameter, whose weight may then be moved away.
   void evict(const Parameter& parameter);
   size_t size_bytes(DerivedKind kind) const;
   int64_t casts() const { return casts_; }  // number of casts actually made
 
  private:
   struct Entry {
-    std::optional<std::pair<uint64_t, uint64_t>>
-        version;  // of the weight and of its scales; std::nullopt: not made yet
+    // Of the weight and of its scales; std::nullopt: not made yet.
+    std::optional<std::pair<uint64_t, uint64_t>> version;
     Tensor copy;
     std::unique_ptr<OperandCache> packed;
     RoundingBuffers buffers;

@@ -41,7 +41,6 @@ TEST(BucketLayout, ByHand) {
   EXPECT_EQ(layout.buckets()[1].shard_numel, 128);
   EXPECT_EQ(layout.numel(), 3 * 384);
   EXPECT_EQ(layout.bucket_of(2), 1);
-  EXPECT_EQ(layout.offset_in_bucket(2), 128);
   EXPECT_EQ(layout.flat_index(3, 64), 384 + 64);
   EXPECT_EQ(layout.locate(384 + 64), (BucketLayout::Element{3, 64}));
   EXPECT_FALSE(layout.locate(384 + 65).has_value());     // padding after p3

@@ -1,23 +1,21 @@
 """Rules for CUDA code. The toolkit is @cuda (third_party/cuda.bzl); without one, targets for a device are not made.
 
-    load("//tools/build:cuda.bzl", "cuda_library", "mantissa_cuda_library")
+    load("//tools/build:cuda.bzl", "mantissa_cuda_library")
     load("@cuda//:defs.bzl", "CUDA_AVAILABLE")
 
 mantissa_cuda_library(name, srcs, hdrs, deps, cuda_deps, native_deps, emulated_deps, native_srcs, emulated_srcs, may_spill, ...)
     Two targets from the same sources:
-      name             if CUDA_AVAILABLE: a cuda_library
-      name_emulated    always: every source by the host compiler alone, as C++
-    `native_*` and `emulated_*` (srcs, hdrs, deps, copts) belong to one of them. `cuda_deps` are other
-    mantissa_cuda_library targets: taken as they are in `name`, with `_emulated` appended in `name_emulated`.
-cuda_library(name, srcs, hdrs, deps, copts, nvcc_copts, may_spill, ...)
-    cc_library whose sources `*.cu.cc` are compiled by nvcc, one action each; all others go to the host compiler. Links the CUDA
-    runtime. Only where CUDA_AVAILABLE. `copts` are for the host compiler, also below nvcc; `nvcc_copts` for nvcc itself.
+      name             if CUDA_AVAILABLE: nvcc compiles the sources `*.cu.cc`, one action each; the host compiler all others.
+                       Links the CUDA runtime.
+      name_emulated    always: the host compiler compiles every source, as C++
+    `native_*` and `emulated_*` (srcs, hdrs, deps) belong to one of them. `cuda_deps` are other mantissa_cuda_library targets:
+    unchanged in `name`, with `_emulated` appended in `name_emulated`.
     Device code is not linked across files: a __device__ function that several files use is inline, in a header.
     A kernel that spills registers is an error, except those in `may_spill`, a dictionary from a source to architectures.
-    A second target, name_cubins, is built by `tools/test --slow` (tag every-arch): the device code for each architecture that
+    A third target, name_cubins, is built by `tools/test --slow` (tag every-arch): the device code for each architecture that
     the toolkit knows, whatever the flag below says.
 
-Both take the attributes of cc_library. `srcs` must be a plain list (no select), because the suffix decides who compiles.
+It takes the attributes of cc_library. `srcs` must be a plain list (no select), because the suffix selects the compiler.
 Warnings are errors, nvcc's as well. nvcc gets the project's own options, not those of sanitizers: its objects link into
 sanitized programs, uninstrumented. Of --copt it takes -D, -U and -W.
 
@@ -141,7 +139,6 @@ def _compile(ctx, source, suffix, archs, options):
     for arch in archs:
         arguments.append("-gencode=arch=%s,code=%s" % (arch.replace("sm_", "compute_"), arch))
     arguments += _host_options(COPTS + _HOST_COPTS + ["-fPIC"] + ctx.attr.copts + _command_line_options(ctx, ["-W"]))
-    arguments += ctx.attr.nvcc_copts
     arguments += _define_options(ctx, context) + _include_options(ctx, context)
     unused = ctx.actions.declare_file(compiled.basename + ".unused", sibling = compiled)
     headers = depset(ctx.files.hdrs, transitive = [context.headers])
@@ -194,7 +191,6 @@ _NVCC_RULE = {
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = True),
         "may_spill": attr.string_list_dict(),
-        "nvcc_copts": attr.string_list(),
         "srcs": attr.label_list(allow_files = [".cu.cc"]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
@@ -215,12 +211,7 @@ _nvcc_cubins = rule(
     **_NVCC_RULE
 )
 
-def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts = [], may_spill = {}, **kwargs):
-    if not CUDA_AVAILABLE:
-        fail("cuda_library '%s' needs a CUDA toolkit; make it only if CUDA_AVAILABLE (from @cuda//:defs.bzl)" % name)
-    for option in nvcc_copts:
-        if "fast" in option and "math" in option:
-            fail("cuda_library '%s': %s would delete the checks for NaN and Inf" % (name, option))
+def _cuda_library(name, srcs, hdrs, deps, copts, may_spill, **kwargs):
     kernels = [source for source in srcs if source.endswith(".cu.cc")]
     others = [source for source in srcs if source not in kernels]
     if kernels:
@@ -231,7 +222,6 @@ def cuda_library(name, srcs = [], hdrs = [], deps = [], copts = [], nvcc_copts =
             "deps": deps,
             "hdrs": hdrs + [source for source in others if source.endswith(".h")],
             "may_spill": may_spill,
-            "nvcc_copts": nvcc_copts,
             "srcs": kernels,
             "testonly": kwargs.get("testonly", False),
             "visibility": ["//visibility:private"],
@@ -265,21 +255,16 @@ def mantissa_cuda_library(
         native_srcs = [],
         native_hdrs = [],
         native_deps = [],
-        native_copts = [],
-        nvcc_copts = [],
         may_spill = {},
         emulated_srcs = [],
-        emulated_hdrs = [],
         emulated_deps = [],
-        emulated_copts = [],
         **kwargs):
     if CUDA_AVAILABLE:
-        cuda_library(
+        _cuda_library(
             name = name,
             srcs = srcs + native_srcs,
             hdrs = hdrs + native_hdrs,
-            copts = copts + native_copts,
-            nvcc_copts = nvcc_copts,
+            copts = copts,
             may_spill = may_spill,
             deps = deps + native_deps + cuda_deps,
             **kwargs
@@ -287,8 +272,8 @@ def mantissa_cuda_library(
     mantissa_cc_library(
         name = name + "_emulated",
         srcs = srcs + emulated_srcs,
-        hdrs = hdrs + emulated_hdrs,
-        copts = _HOST_COPTS + copts + emulated_copts,
+        hdrs = hdrs,
+        copts = _HOST_COPTS + copts,
         deps = deps + emulated_deps + [_emulated(label) for label in cuda_deps],
         **kwargs
     )

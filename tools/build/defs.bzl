@@ -8,15 +8,15 @@ mantissa_cc_library(name, srcs, hdrs, exclude, deps, ...)
     each other; tools by tools and tests; tools/lab by the program's verbs and tests.
 mantissa_cc_binary(name, srcs, deps, ...)
     cc_binary.
-mantissa_cc_test(name, srcs, deps, own_main = False, size = "small", ...)
-    cc_test with GoogleTest, and its main() unless own_main. One for each folder: `srcs` are all *_test.cc unless given. Runs with
+mantissa_cc_test(name, srcs, deps, size = "small", ...)
+    cc_test with GoogleTest and its main(). One for each folder: `srcs` are all *_test.cc unless given. Runs with
     OMP_NUM_THREADS=2.
 mantissa_mpi_test(name, binary, ranks, args = [], size = "medium", tags = [], data = [], ...)
     Runs `binary` (a mantissa_cc_binary, usually testonly = True) as `mpirun -np RANKS binary ARGS`; fails if any rank fails. If the
     binary is a GoogleTest program, the cases are rank 0's. OMP_NUM_THREADS is 1 in each rank; --test_env=OMP_PER_RANK=N changes that.
 
-All take every further attribute of the native rule. `copts` are added to COPTS. Warnings are errors in our own code; headers of
-other libraries come through -isystem and are exempt.
+All take every further attribute of the native rule. In tools and tests, `deps` omits libraries that another one brings.
+`copts` are added to COPTS. Warnings are errors in our own code; headers of other libraries come through -isystem and are exempt.
 
 Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
@@ -113,10 +113,10 @@ def mantissa_cc_library(name, srcs = None, hdrs = None, exclude = [], **kwargs):
 def mantissa_cc_binary(name, **kwargs):
     native.cc_binary(name = name, **_options(kwargs))
 
-def mantissa_cc_test(name, srcs = None, deps = [], own_main = False, size = "small", tags = [], **kwargs):
+def mantissa_cc_test(name, srcs = None, deps = [], size = "small", tags = [], **kwargs):
     if srcs == None:
         srcs = native.glob(["*_test.cc"])
-    gtest = ["@gtest//:gtest"] if own_main else ["@gtest//:gtest", "@gtest//:gtest_main"]
+    gtest = ["@gtest//:gtest", "@gtest//:gtest_main"]
     native.cc_test(
         name = name,
         size = size,

@@ -4,6 +4,7 @@
 
 #include <string_view>
 #include <utility>
+
 #include "core/io/config_reader.h"
 #include "tools/config/config.h"
 

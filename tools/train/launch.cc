@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 #include <strings.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -58,14 +57,6 @@ std::string nccl_unusable_reason() {
   const std::vector<std::string> names = communicator_names();
   if (std::find(names.begin(), names.end(), kNccl) == names.end()) return "this program was built without NCCL";
   return find_communicator(kNccl).unusable_reason();
-}
-
-GpuClaim claim_of(const DeviceChoice& choice) {
-  const BackendEntry& backend = find_backend(choice.backend);
-  return {.node = this_node(),
-          .gpu = backend.device_identity(choice.index),
-          .index = choice.index,
-          .visible_gpus = backend.device_count()};
 }
 
 // Every rank's claim. A rank whose device cannot be used must not leave the others waiting: all throw.
@@ -192,15 +183,9 @@ bool wants_pinned_threads(const Config& config, const Communicator& communicator
 }
 
 struct Record {
-  uint64_t node = 0;  // equal for machines of the same name
+  uint64_t node = 0;  // hash of Node::machine
   ProcessorMask mask;
 };
-
-uint64_t number_of_node() {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  return std::hash<std::string_view>{}(name);
-}
 
 std::vector<int> numbers_of(const ProcessorMask& mask) {
   std::vector<int> numbers;
@@ -229,7 +214,7 @@ int NodeProcessors::sharing() const { return static_cast<int>(std::count(masks.b
 int NodeProcessors::share() const { return std::max(1, static_cast<int>(own().count()) / sharing()); }
 
 NodeProcessors gather_processors(Communicator& communicator) {
-  Record mine{.node = number_of_node(), .mask = {}};
+  Record mine{.node = std::hash<std::string>{}(this_node().machine), .mask = {}};
   for (const int processor : processors_of_this_thread()) mine.mask.set(static_cast<size_t>(processor));
   NodeProcessors node;
   const std::vector<Record> all = all_gather_records(communicator, mine);

@@ -61,8 +61,7 @@ struct NodeProcessors {
   int share() const;
 };
 
-// By host names, which leave it open who is where if two machines have one name, or containers of one machine have
-// different ones. Collective.
+// By machine (Node::machine of comm/gpu_claim.h). Collective.
 NodeProcessors gather_processors(Communicator& communicator);
 
 // Processors for the threads of the rank, among those that it shares with others. None, so that threads stay free, if

@@ -68,6 +68,14 @@ std::unique_ptr<Backend> with_profiler(std::unique_ptr<Backend> device, StepProf
 
 }  // namespace
 
+GpuClaim claim_of(const DeviceChoice& choice) {
+  const BackendEntry& backend = find_backend(choice.backend);
+  return {.node = this_node(),
+          .gpu = backend.device_identity(choice.index),
+          .index = choice.index,
+          .visible_gpus = backend.device_count()};
+}
+
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device) {
   auto backend = create_backend(device.backend, device.index);
   backend->set_gemm_options({.selection = config.cuda.gemm, .narrow_math = config.cuda.narrow_math});

@@ -4,9 +4,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "amp/autocast_policy.h"
+#include "comm/gpu_claim.h"
 #include "core/autograd/tape.h"
 #include "core/backend/backend.h"
 #include "core/profile/step_profiler.h"
@@ -28,6 +28,9 @@ DeviceChoice choose_device(const std::string& wanted, int local_rank);
 
 // ConfigError if `device` names a backend that is not in this program, with those that are.
 void require_known_device(const std::string& device);
+
+// The claim of a rank on its device, to find ranks that share one.
+GpuClaim claim_of(const DeviceChoice& choice);
 
 // The chosen device, with the settings of the section `cuda`.
 std::unique_ptr<Backend> open_device(const Config& config, const DeviceChoice& device);

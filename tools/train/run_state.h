@@ -66,11 +66,9 @@ int phase_of(const Config& run, int64_t steps_done, const RunState& state);
 // The configuration of that phase, for the state in a manifest's "run" entry.
 Config config_of(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 
-// A training's state in host memory, between a session and the next one in another precision. The two do not
-// exist at the same time: a device has room for one.
-//
-// Pieces have the form of checkpoints, so that a hand-over gives the bits of saving and resuming.
-
+// A training's state in host memory, between a session and the next one in another precision. The two do not exist at
+// the same time: a device has room for one. Pieces have the form of checkpoints, so that a hand-over gives the bits of
+// saving and resuming.
 class HeldState {
  public:
   // Copies this rank's shard. Collective.

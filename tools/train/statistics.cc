@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "comm/gpu_claim.h"
 #include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -119,10 +118,7 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
     all_measured &= peaks.gemm > 0.0;
     all_known &= peaks.datasheet > 0.0;
   }
-  const auto claims = all_gather_claims(communicator, {.node = this_node(),
-                                                       .gpu = backend.device_identity(device.index),
-                                                       .index = device.index,
-                                                       .visible_gpus = backend.device_count()});
+  const auto claims = all_gather_claims(communicator, claim_of(device));
   if (!all_measured) speed.gemm_peak_flops = 0.0;
   if (!all_known || ranks_that_share(claims)) speed.datasheet_flops = 0.0;
   return speed;

@@ -25,8 +25,7 @@ TrainStep::TrainStep(Session& session, RunProbe* probe)
 std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
   const bool probed = is_probed(next_to_start()), curved = is_curvature_due(next_to_start());
-  if (probed || curved)
-    reports = finish();  // so that the step is not void  // what is found belongs to a step that is not void
+  if (probed || curved) reports = finish();  // findings must belong to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
   if (curved) curvature_.before();
   Pending started = start(next_to_start());

@@ -92,7 +92,6 @@ class Trainer {
   void settle();
   // Ends run() before the next step. Returns the switch to fill in; several causes become one switch.
   PrecisionSwitch& request_switch(const std::string& cause);
-  bool is_switch_requested() const { return switch_.has_value(); }
 
  private:
   void evaluate();
@@ -110,8 +109,8 @@ class Trainer {
 // Whether something with this interval is due after so many steps; an interval of 0 never is.
 constexpr bool is_due(int64_t interval, int64_t steps) { return interval > 0 && steps % interval == 0; }
 
-// Observes a training whose precision depends on measurements: precision.fallback lifts layers
-// that overflow, precision.adaptive moves along a ladder of levels.
+// Observes a training whose precision depends on measurements: precision.fallback lifts layers that overflow,
+// precision.adaptive moves along a ladder of levels.
 class PrecisionControl final : public TrainObserver {
  public:
   // `evaluated_at`: steps done at an evaluation that the state has seen, before a checkpoint; -1: none.
