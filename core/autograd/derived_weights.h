@@ -79,7 +79,7 @@ class DerivedWeights {
 
  private:
   struct Entry {
-    // Of the weight and of its scales; std::nullopt: not made yet.
+    // The versions of the weight and of its scales; std::nullopt: not made yet.
     std::optional<std::pair<uint64_t, uint64_t>> version;
     Tensor copy;
     std::unique_ptr<OperandCache> packed;
