@@ -130,27 +130,34 @@ TEST_F(TrainingRun, ADynamicScaleComesDown) {
   EXPECT_LT(record.smallest_scale(), 16777216.0f);
 }
 
-// Without fallback the same run stops at the fixed scale.
-TEST_F(TrainingRun, LiftsLayersThatOverflow) {
-  const std::vector<std::string> settings = {"precision.compute=fp16", "scaler.mode=static", "scaler.init_scale=1e9",
-                                             "scaler.max_scale=1e9"};
-  EXPECT_FALSE(train(settings).succeeded());
-  std::vector<std::string> lifting = settings;
-  lifting.insert(lifting.end(), {"precision.fallback.overflows=1", "faults.max_consecutive=20", "train.steps=20"});
-  const TrainingRecord record = train(lifting);
-  EXPECT_TRUE(record.succeeded()) << record.failure;
-  EXPECT_EQ(record.steps.front().result, StepResult::kFault);
-  EXPECT_EQ(record.steps.back().result, StepResult::kApplied);
+// With neither setting the same run stops at its fixed scale.
+TEST_F(TrainingRun, LiftsLayersThatOverflowAndLeavesFp16AtTheFloor) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"precision.compute=fp16", "train.steps=20"});
+    return more;
+  };
+  const std::vector<std::string> lifted = {"scaler.mode=static", "scaler.init_scale=1e6", "scaler.max_scale=1e6",
+                                           "precision.fallback.overflows=1", "faults.max_consecutive=20"},
+                                 floor = {"scaler.init_scale=1e7", "scaler.max_scale=1e7", "scaler.min_scale=1e7",
+                                          "scaler.floor=bf16"};
+  for (const auto& settings : {lifted, floor}) {
+    const TrainingRecord record = train(with(settings));
+    EXPECT_TRUE(record.succeeded()) << record.failure;
+    EXPECT_NE(record.steps.front().result, StepResult::kApplied);
+    EXPECT_EQ(record.steps.back().result, StepResult::kApplied);
+  }
 }
 
+// The first two steps are those of fp32.
 TEST_F(TrainingRun, ChangesTheLevelOfAdaptivePrecision) {
-  const std::string adaptive = "precision.adaptive={levels: [{compute: fp32}, {compute: bf16}], start: 1, ";
-  const TrainingRecord low = train({"precision.compute=bf16"}),
-                       rising = train({adaptive + "min_steps: 1, check_interval: 1, warmup: 1, loss_rise: 1e-6}"});
-  EXPECT_TRUE(rising.succeeded()) << rising.failure;
-  ASSERT_EQ(rising.steps.size(), low.steps.size());
-  EXPECT_EQ(rising.steps.front().loss, low.steps.front().loss);
-  EXPECT_NE(rising.steps.back().loss, low.steps.back().loss);
+  const TrainingRecord plain = train({"precision.compute=fp32"}),
+                       adaptive =
+                           train({"precision.adaptive={levels: [{compute: fp32}, {compute: bf16}], start: 0, "
+                                  "min_steps: 1, check_interval: 1, warmup: 1, stable_steps: 2, loss_rise: 10}"});
+  EXPECT_TRUE(adaptive.succeeded()) << adaptive.failure;
+  ASSERT_EQ(adaptive.steps.size(), plain.steps.size());
+  for (size_t step = 0; step < 2; ++step) EXPECT_EQ(adaptive.steps[step].loss, plain.steps[step].loss) << step;
+  EXPECT_NE(adaptive.steps.back().loss, plain.steps.back().loss);
 }
 
 }  // namespace
