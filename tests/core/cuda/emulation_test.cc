@@ -9,6 +9,7 @@
 
 #include "core/cuda/device/device.h"
 #include "core/cuda/emulation/faults.h"
+#include "tests/core/cuda/emulated_stream.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa::cuda {
@@ -31,22 +32,7 @@ void with_seeds(const std::function<void()>& body) {
   emulation::set_seed(usual);
 }
 
-class EmulatedBlock : public ::testing::Test {
- protected:
-  EmulatedBlock() : stream_(create_stream()) {}
-  ~EmulatedBlock() override {
-    emulation::set_faults({});
-    destroy_stream(stream_);
-  }
-
-  template <typename... Parameters, typename... Arguments>
-  void run(void (*kernel)(Parameters...), const LaunchShape& shape, Arguments... arguments) {
-    launch(kernel, shape, stream_, arguments...);
-    synchronize(stream_);
-  }
-
-  StreamHandle stream_;
-};
+class EmulatedBlock : public EmulatedStream {};
 
 __global__ void write_index(int* out) {
   const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;

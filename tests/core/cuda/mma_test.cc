@@ -11,6 +11,7 @@
 
 #include "core/cuda/device/device.h"
 #include "core/cuda/device/warp_multiply.h"
+#include "tests/core/cuda/emulated_stream.h"
 #include "tests/testing/error_of.h"
 
 namespace mantissa::cuda {
@@ -18,22 +19,7 @@ namespace {
 
 using mantissa::testing::error_of;
 
-class EmulatedMma : public ::testing::Test {
- protected:
-  EmulatedMma() : stream_(create_stream()) {}
-  ~EmulatedMma() override {
-    emulation::set_faults({});
-    destroy_stream(stream_);
-  }
-
-  template <typename... Parameters, typename... Arguments>
-  void run(void (*kernel)(Parameters...), const LaunchShape& shape, Arguments... arguments) {
-    launch(kernel, shape, stream_, arguments...);
-    synchronize(stream_);
-  }
-
-  StreamHandle stream_;
-};
+class EmulatedMma : public EmulatedStream {};
 
 // Small numbers whose products and sums are exact.
 float element(int row, int column, int salt) { return static_cast<float>((row * 7 + column * 5 + salt * 3) % 15 - 7); }

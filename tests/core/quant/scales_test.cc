@@ -8,6 +8,7 @@
 
 #include "core/quant/scales.h"
 #include "core/tensor/philox.h"
+#include "tests/core/quant/random_amax.h"
 #include "tests/core/tensor/format_reference.h"
 
 namespace mantissa {
@@ -180,23 +181,6 @@ class WrittenOut {
   std::deque<float> amaxes_;
 };
 
-// Mostly values around 1 that drift, with runs of zeros, NaN and Inf in between.
-float random_amax(uint32_t step) {
-  const PhiloxCounter words = philox(17, {step, 0, 0, 0});
-  switch (words[0] % 16) {
-    case 0:
-      return 0.0f;
-    case 1:
-      return kInfinity;
-    case 2:
-      return std::nanf("");
-    case 3:
-      return std::numeric_limits<float>::denorm_min();
-    default:
-      return std::exp2(8.0f * std::sin(static_cast<float>(step) / 50.0f) + 4.0f * uniform01(words[1]));
-  }
-}
-
 TEST(DelayedScaling, EqualsTheWrittenOutStateOverAThousandSteps) {
   for (const AmaxChoice choice : {AmaxChoice::kMax, AmaxChoice::kMostRecent}) {
     for (const int32_t length : {1, 3, 16, 1024}) {
@@ -206,7 +190,7 @@ TEST(DelayedScaling, EqualsTheWrittenOutStateOverAThousandSteps) {
         std::vector<uint32_t> history(static_cast<size_t>(length), 0);
         float scale = 1.0f;
         for (uint32_t step = 0; step < 1000; ++step) {
-          const float amax = random_amax(step);
+          const float amax = testing::random_amax(philox(17, {step, 0, 0, 0}), step);
           scale = next_delayed_scale(options, history.data(), step, magnitude_bits(amax), 448.0f, scale);
           ASSERT_EQ(scale, expected.next(amax)) << "step " << step << ", history " << length;
           ASSERT_TRUE(std::isfinite(scale) && scale > 0.0f);

@@ -12,6 +12,7 @@
 #include "tests/core/kernels/repeated_work.h"
 #include "tests/core/kernels/run_kernel.h"
 #include "tests/core/kernels/test_tensor.h"
+#include "tests/core/quant/random_amax.h"
 #include "tests/reference/random_values.h"
 
 namespace mantissa::kernel_test {
@@ -171,22 +172,6 @@ struct WrittenOut {
   }
 };
 
-// Mostly values around 1 that drift, mixed with zeros, NaN and Inf.
-float random_amax(const PhiloxCounter& words, uint32_t step) {
-  switch (words[0] % 16) {
-    case 0:
-      return 0.0f;
-    case 1:
-      return kInfinity;
-    case 2:
-      return std::nanf("");
-    case 3:
-      return std::numeric_limits<float>::denorm_min();
-    default:
-      return std::exp2(8.0f * std::sin(static_cast<float>(step) / 50.0f) + 4.0f * uniform01(words[1]));
-  }
-}
-
 template <typename Record>
 std::vector<Record> records_in(const Tensor& tensor) {
   std::vector<Record> records(tensor.size_bytes() / sizeof(Record));
@@ -225,7 +210,7 @@ class Steps {
     std::vector<QuantizeRecord> records;
     total_.assign(static_cast<size_t>(tensors_), {});
     for (uint32_t i = 0; i < ranks_ * tensors_; ++i) {
-      const float amax = random_amax(philox(seed, {step, i, 0, 0}), step);
+      const float amax = testing::random_amax(philox(seed, {step, i, 0, 0}), step);
       const QuantizeRecord record{.non_finite = std::isfinite(amax) ? 0 : 1 + static_cast<int64_t>(i),
                                   .amax = std::bit_cast<uint32_t>(amax)};
       records.push_back(record);
