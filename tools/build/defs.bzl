@@ -24,8 +24,7 @@ Tags that tools/test knows:
     seldom-sanitized  left out of them unless --slow is given; set by mantissa_cc_test for the packages in _SELDOM_SANITIZED
     slow         left out of tools/test; run by tools/test --slow, or by its name
     every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
-    cpu:2        Bazel's own; also set where a test runs mpirun: in sandboxes, two of them may have the same process id, by which
-                 OpenMPI names its shared memory
+    cpu:2        Bazel's own: no other test beside one that compares times
     gpu          needs a GPU: built by tools/test, run by tools/gpu_check
     manual       left out of `//...` by Bazel
 """
@@ -134,7 +133,6 @@ def mantissa_mpi_test(name, binary, ranks, args = [], size = "medium", tags = []
         srcs = ["//tools/build:mpi_test.sh"],
         args = [str(ranks), "$(rootpath %s)" % binary] + args,
         data = data + [binary],
-        # Waiting ranks must not also wait for a core, so the test counts as two busy ones.
-        tags = tags + ["mpi", "cpu:2"],
+        tags = tags + ["mpi"],
         **kwargs
     )

@@ -109,7 +109,7 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
                      .flops_per_step = training_flops_per_token(config.model) * static_cast<double>(tokens)};
   const BackendEntry& backend = find_backend(device.backend);
   communicator.barrier();  // so that ranks of one device measure what they leave each other
-  const RankPeaks mine{.gemm = measured_flops(config.precision.compute, runtime),
+  const RankPeaks mine{.gemm = config.train.measure_peak ? measured_flops(config.precision.compute, runtime) : 0.0,
                        .datasheet = promised_flops(backend, device.index, config.precision)};
   bool all_measured = true, all_known = true;
   for (const RankPeaks& peaks : all_gather_records(communicator, mine)) {

@@ -22,8 +22,9 @@ const bool kRegistered =
                         return std::nullopt;
                       }});
 
-std::vector<SpeedContext> measure(int ranks, const std::vector<std::string>& settings) {
+std::vector<SpeedContext> measure(int ranks, std::vector<std::string> settings) {
   const SmallRun run("speed_measurement");
+  settings.insert(settings.begin(), "train.measure_peak=true");
   const Config config = load_config(run.config_path(), settings);
   LocalGroup group(ranks);
   std::vector<SpeedContext> found(static_cast<size_t>(ranks));
@@ -46,6 +47,12 @@ TEST(SpeedMeasurement, SumsThePeaksOfAllRanks) {
   EXPECT_EQ(found[0].datasheet_flops, 0.0) << "each of two ranks would be promised the only device";
   EXPECT_EQ(found[0].tokens_per_step, 12 * 32);
   EXPECT_GT(found[0].flops_per_step, 0.0);
+}
+
+TEST(SpeedMeasurement, LeavesThePeakOutOnRequest) {
+  const auto found = measure(1, {"device=cpu_with_datasheet", "precision.compute=bf16", "train.measure_peak=false"});
+  EXPECT_EQ(found[0].gemm_peak_flops, 0.0);
+  EXPECT_EQ(found[0].datasheet_flops, 3e12);
 }
 
 TEST(SpeedMeasurement, OneRankHasTheDataSheetOfItsDevice) {
