@@ -73,7 +73,8 @@ struct SpeedContext {
 };
 
 // Measures the GEMM peak of all ranks at once, in 0.2 to 0.5 s, unless train.measure_peak is false, and looks up the
-// data sheets of their devices. Ranks that share a GPU have no data sheet: each would be promised all of it. Collective.
+// data sheets of their devices. Ranks that share a GPU have no data sheet: each would be promised all of it.
+// Collective.
 SpeedContext measure_speed_context(const Config& config, const DeviceChoice& device, ModelRuntime& runtime,
                                    Communicator& communicator);
 

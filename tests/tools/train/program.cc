@@ -19,7 +19,7 @@ namespace mantissa::testing {
 namespace {
 
 std::string program() {
-  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");
+  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe): nothing sets it meanwhile
   return given ? given : "tools/mantissa";
 }
 
@@ -81,7 +81,7 @@ Outcome run_program(int ranks, const std::vector<std::string>& arguments) {
 }
 
 std::string fresh_folder(const std::string& name) {
-  const std::string folder = ::testing::TempDir() + "/" + name;
+  std::string folder = ::testing::TempDir() + "/" + name;
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;
@@ -110,7 +110,8 @@ model: {layers: 2, width: 32, heads: 4, context: 32, vocab: 256}
 data: {train: [)" + data_path() +
                                 R"(]}
 train: {steps: 20, global_batch: 12, micro_batch: 2, log_interval: 1, eval_interval: 0, eval_batches: 1, sample_tokens: 0,
-        measure_peak: false, run_dir: )" + run_dir() +
+        measure_peak: false, run_dir: )" +
+                                run_dir() +
                                 R"(}
 optimizer: {lr: 3e-3, warmup_steps: 5}
 )");
@@ -127,7 +128,7 @@ Outcome SmallRun::try_train(int ranks, std::vector<std::string> settings) const 
 }
 
 Outcome SmallRun::train(int ranks, std::vector<std::string> settings) const {
-  const Outcome outcome = try_train(ranks, std::move(settings));
+  Outcome outcome = try_train(ranks, std::move(settings));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   return outcome;
 }
