@@ -185,8 +185,8 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
   EXPECT_THAT(
       training_differences(a, minimal_config({"optimizer.lr=0.001", "train.log_interval=3", "train.eval_interval=7",
                                               "train.stop_at_step=5", "checkpoint.interval=9", "data.train=[moved.txt]",
-                                              "train.micro_batch=2", "train.recompute=full", "profile=true",
-                                              "test.gradients=[{parameter: a}]"})),
+                                              "train.micro_batch=2", "train.recompute=full", "train.measure_peak=false",
+                                              "profile=true", "test.gradients=[{parameter: a}]"})),
       ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
   EXPECT_THAT(training_differences(a, minimal_config({"data.validation_fraction=0.2", "train.steps=50"})),
               ElementsAre("data.validation_fraction: 0.05 -> 0.2", "train.steps: 1000 -> 50"));

@@ -19,7 +19,7 @@ namespace mantissa::testing {
 namespace {
 
 std::string program() {
-  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe): nothing sets it meanwhile
+  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
   return given ? given : "tools/mantissa";
 }
 
