@@ -112,7 +112,7 @@ class Gate {
 };
 
 // One rank, its watched transport, and a GPU.
-struct OneRank {
+struct StagedRank {
   LocalGroup group{1};
   WatchedTransport transport{group.rank(0)};
   std::unique_ptr<Backend> backend = create_backend("cuda");
@@ -134,7 +134,7 @@ const std::vector<std::byte> kSentBytes(4, kSent);
 
 // A copy still on the device delays all later collectives, whatever their stream, kind and memory.
 TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
-  OneRank one;
+  StagedRank one;
   const Tensor send = one.tensor(one.gpu, kSent), first = one.tensor(one.gpu, kOld);
   const Tensor second = one.tensor(one.gpu, kOld), third = one.tensor(one.host, kOld);
   const Tensor fourth = one.tensor(one.gpu, kOld), host_send = one.tensor(one.host, kSent);
@@ -165,7 +165,7 @@ TEST(StagedCommunicator, StartsNothingOutOfTurnAndBlocksNobody) {
 }
 
 TEST(StagedCommunicator, HostTensorsGoStraightToTheTransport) {
-  OneRank one;
+  StagedRank one;
   const Tensor send = one.tensor(one.host, kSent), receive = one.tensor(one.host, kOld);
   const auto work = one.staged->all_to_all(send, receive, *one.held);
   EXPECT_EQ(one.transport.started, "a");
@@ -175,7 +175,7 @@ TEST(StagedCommunicator, HostTensorsGoStraightToTheTransport) {
 }
 
 TEST(StagedCommunicator, RefusesOperandsInDifferentMemory) {
-  OneRank one;
+  StagedRank one;
   const Tensor on_host = one.tensor(one.host, kSent), on_gpu = one.tensor(one.gpu, kOld);
   try {
     one.staged->all_to_all(on_host, on_gpu, *one.free);
@@ -190,7 +190,7 @@ TEST(StagedCommunicator, RefusesOperandsInDifferentMemory) {
 // Tensors and stream of an abandoned Work may be destroyed at once. Nothing writes to them any more, and the collective
 // still runs.
 TEST(StagedCommunicator, WorkThatIsGivenUpStillTakesItsTurn) {
-  OneRank one;
+  StagedRank one;
   const Tensor receive = one.tensor(one.gpu, kOld);
   {
     const auto stream = one.gpu.create_stream();
@@ -205,7 +205,7 @@ TEST(StagedCommunicator, WorkThatIsGivenUpStillTakesItsTurn) {
 }
 
 TEST(StagedCommunicator, CanEndWithCopiesAndCollectivesUnderWay) {
-  OneRank one;
+  StagedRank one;
   const Tensor send = one.tensor(one.gpu, kSent), receive = one.tensor(one.gpu, kOld);
   const auto started = one.staged->all_to_all(send, receive, *one.free);
   while (one.transport.started.empty()) started->test();
@@ -214,7 +214,7 @@ TEST(StagedCommunicator, CanEndWithCopiesAndCollectivesUnderWay) {
 }
 
 TEST(StagedCommunicator, PassesTheTransportsErrorsOnForEver) {
-  OneRank one;
+  StagedRank one;
   const Tensor send = one.tensor(one.gpu, kSent), receive = one.tensor(one.gpu, kOld);
   const Tensor other = one.tensor(one.gpu, kOld);
   Gate gate(*one.held);

@@ -7,7 +7,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace recompute_test {
 
 using testing::MicroBatch;
 
@@ -135,5 +135,5 @@ TEST_P(RecomputedModel, GivesTheSameBitsWhereEveryOpIsShown) {
   EXPECT_EQ(step(policy, Recompute::kFull, true).values, kept.values);
 }
 
-}  // namespace
+}  // namespace recompute_test
 }  // namespace mantissa

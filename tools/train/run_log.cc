@@ -95,7 +95,7 @@ void RunLog::begin(const Session& session, const PrecisionSwitch* by_switch) {
                              {"changes", by_switch->changes}};
     if (by_switch->to_level >= 0) {
       nlohmann::json signals = nlohmann::json::array();
-      for (const BadSignal& bad : by_switch->signals) signals.push_back(to_json(bad));
+      for (const BadSignal& bad : by_switch->signals) signals.push_back(bad);
       record.update({{"from_level", by_switch->from_level}, {"to_level", by_switch->to_level}, {"signals", signals}});
     }
     metrics_->write(record);
@@ -113,8 +113,9 @@ void RunLog::begin(const Session& session, const PrecisionSwitch* by_switch) {
        {rounding_summary(config_, *session.runtime.backend), fp32_products_summary(config_)}) {
     if (!line.empty()) log_info("{}", line);
   }
-  log_info("{} GEMM peak of all ranks: measured {}, by data sheet {}", config_.precision.compute,
-           rate(speed_.gemm_peak_flops), rate(speed_.datasheet_flops));
+  log_info("{} GEMM peak of all ranks: {}, by data sheet {}", config_.precision.compute,
+           speed_.gemm_peak_flops > 0.0 ? "measured " + rate(speed_.gemm_peak_flops) : "not measured",
+           rate(speed_.datasheet_flops));
 }
 
 void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) {

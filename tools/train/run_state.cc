@@ -14,7 +14,9 @@
 
 namespace mantissa {
 
-static void to_json(nlohmann::json& j, const BadSignal& bad) { j = to_json(bad); }
+void to_json(nlohmann::json& j, const BadSignal& bad) {
+  j = {{"signal", bad.signal}, {"step", bad.step}, {"value", bad.value}, {"threshold", bad.threshold}};
+}
 
 static void from_json(const nlohmann::json& j, BadSignal& bad) {
   const nlohmann::json& value = j.at("value");
@@ -117,10 +119,6 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
                            saved.at("adaptive").get<AdaptivePrecision::State>());
   }
   return state;
-}
-
-nlohmann::json to_json(const BadSignal& bad) {
-  return {{"signal", bad.signal}, {"step", bad.step}, {"value", bad.value}, {"threshold", bad.threshold}};
 }
 
 Config with_lifts(Config phase, const PrecisionFallback& fallback) {

@@ -56,7 +56,7 @@ nlohmann::json to_json(const RunState& state);
 // yet: they begin there.
 RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 // For a record of the metrics.
-nlohmann::json to_json(const BadSignal& bad);
+void to_json(nlohmann::json& j, const BadSignal& bad);
 
 // The configuration of a phase with the rules that precision.fallback has come to.
 Config with_lifts(Config phase, const PrecisionFallback& fallback);

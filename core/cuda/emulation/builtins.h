@@ -70,15 +70,6 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32, const c
 }
 
 template <typename T>
-T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, const char* file = __builtin_FILE(),
-                   int line = __builtin_LINE()) {
-  const int lane = mantissa::cuda::emulation::Block::current().lane();
-  const int source = lane + static_cast<int>(delta);
-  return mantissa::cuda::emulation::take_from_lane(mask, value, source / width == lane / width ? source : lane, file,
-                                                   line);
-}
-
-template <typename T>
 T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, const char* file = __builtin_FILE(),
                  int line = __builtin_LINE()) {
   const int lane = mantissa::cuda::emulation::Block::current().lane();
@@ -92,28 +83,11 @@ inline unsigned __ballot_sync(unsigned mask, bool predicate, const char* file = 
   return mantissa::cuda::emulation::ballot(mask, predicate, file, line);
 }
 
-inline bool __any_sync(unsigned mask, bool predicate, const char* file = __builtin_FILE(),
-                       int line = __builtin_LINE()) {
-  return mantissa::cuda::emulation::ballot(mask, predicate, file, line) != 0;
-}
-
-inline bool __all_sync(unsigned mask, bool predicate, const char* file = __builtin_FILE(),
-                       int line = __builtin_LINE()) {
-  return mantissa::cuda::emulation::ballot(mask, predicate, file, line) == mask;
-}
-
 // One thread runs at a time: plain operations are atomic.
 template <typename T>
 T atomicAdd(T* address, T value) {
   const T old = *address;
   *address = old + value;
-  return old;
-}
-
-template <typename T>
-T atomicMin(T* address, T value) {
-  const T old = *address;
-  if (value < old) *address = value;
   return old;
 }
 
@@ -124,22 +98,10 @@ T atomicMax(T* address, T value) {
   return old;
 }
 
-template <typename T>
-T atomicCAS(T* address, T compare, T value) {
-  const T old = *address;
-  if (old == compare) *address = value;
-  return old;
-}
-
-inline void __threadfence() {}
-
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 // The number of the lowest bit that is set, from 1; 0 if there is none.
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-inline unsigned __umulhi(unsigned a, unsigned b) {
-  return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
-}
 
 namespace mantissa::cuda {
 

@@ -9,7 +9,7 @@
 namespace mantissa {
 namespace {
 
-constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
+using enum DType;
 
 class CastWeights : public ::testing::Test {
  protected:

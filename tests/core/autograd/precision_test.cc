@@ -11,7 +11,7 @@
 namespace mantissa {
 namespace {
 
-constexpr DType kF32 = DType::kF32, kBF16 = DType::kBF16, kF16 = DType::kF16;
+using enum DType;
 
 // Sets the thread's scope for its lifetime.
 class Scope {

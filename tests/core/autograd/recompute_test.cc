@@ -19,13 +19,13 @@ using testing::weighted_sum;
 
 using Values = std::vector<float>;
 
-constexpr int64_t kElements = 4096;
-constexpr size_t kBlockBytes = kElements * sizeof(float);
+constexpr int64_t kTensorElements = 4096;
+constexpr size_t kTensorBytes = kTensorElements * sizeof(float);
 
 class RecomputeTest : public ::testing::Test {
  protected:
   RecomputeTest() {
-    for (const char* name : {"a.weight", "b.weight"}) parameters_.add(name, {1, kElements}, {Init::Kind::kNormal, 1});
+    for (const char* name : {"a.weight", "b.weight"}) parameters_.add(name, {1, kTensorElements}, {Init::Kind::kNormal, 1});
     square_ = &parameters_.add("square.weight", {3, 3}, {Init::Kind::kNormal, 1});
     host_.bind(parameters_);
     host_.initialize(parameters_, 1);
@@ -62,14 +62,14 @@ TEST_F(RecomputeTest, KeepsInputsOfSegmentsOnlyAndOneSegmentInTheBackwardPass) {
     Var x = leaf(*tape, parameters_[0]);
     for (int segment = 0; segment < kSegments; ++segment) x = tape->recompute(std::move(x), four_times);
     const size_t used = host.arena().used_bytes();
-    EXPECT_EQ(used, (recompute == Recompute::kFull ? kSegments + 1 : 4 * kSegments + 1) * kBlockBytes);
-    tape->backward(weighted_sum(*tape, x, Values(kElements, 1.0f)));
+    EXPECT_EQ(used, (recompute == Recompute::kFull ? kSegments + 1 : 4 * kSegments + 1) * kTensorBytes);
+    tape->backward(weighted_sum(*tape, x, Values(kTensorElements, 1.0f)));
     return host.arena().peak_bytes();
   };
   // kNone: two more gradients, of an op and of its input. kFull: the last segment's four results, the gradient of the
   // last, and one hole that the loss (64 bytes) has made too small for a block.
-  EXPECT_EQ(peak(Recompute::kNone), (4 * kSegments + 1 + 2) * kBlockBytes + Arena::kAlignmentBytes);
-  EXPECT_EQ(peak(Recompute::kFull), (kSegments + 1 + 4 + 1 + 1) * kBlockBytes);
+  EXPECT_EQ(peak(Recompute::kNone), (4 * kSegments + 1 + 2) * kTensorBytes + Arena::kAlignmentBytes);
+  EXPECT_EQ(peak(Recompute::kFull), (kSegments + 1 + 4 + 1 + 1) * kTensorBytes);
 }
 
 TEST_F(RecomputeTest, TiedParameterIsReadyOnceAndLast) {
@@ -93,7 +93,7 @@ TEST_F(RecomputeTest, TiedParameterIsReadyOnceAndLast) {
     x = tape->recompute(scaled(*tape, x, 3.0f), segment(parameters_[0], parameters_[1]));
     EXPECT_EQ(parameters_[0].pending_uses, 1);
     EXPECT_EQ(parameters_[1].pending_uses, 4);
-    tape->backward(weighted_sum(*tape, x, Values(kElements, 1.0f)));
+    tape->backward(weighted_sum(*tape, x, Values(kTensorElements, 1.0f)));
     EXPECT_EQ(tape->size(), 0u);
     for (int index : {0, 1}) EXPECT_EQ(parameters_[index].pending_uses, 0);
     return std::pair(gradient(0), gradient(1));
@@ -121,11 +121,11 @@ TEST_F(RecomputeTest, SecondRunDrawsTheSameRandomSites) {
     x = dropout(*tape, std::move(x), 0.25f, 1);
     x = tape->recompute(std::move(x), segment);
     EXPECT_EQ(tape->next_random_site(), 6u) << "sites that follow do not depend on what is dropped";
-    tape->backward(weighted_sum(*tape, x, testing::normal_values(kElements, 7)));
+    tape->backward(weighted_sum(*tape, x, testing::normal_values(kTensorElements, 7)));
     return gradient(0);
   };
   const Values kept = pass(Recompute::kNone);
-  EXPECT_GT(std::count(kept.begin(), kept.end(), 0.0f), kElements / 2) << "the masks matter";
+  EXPECT_GT(std::count(kept.begin(), kept.end(), 0.0f), kTensorElements / 2) << "the masks matter";
   EXPECT_EQ(pass(Recompute::kFull), kept);
 }
 
@@ -172,7 +172,7 @@ TEST_F(RecomputeTest, HooksSeeEveryOpOnce) {
     };
     const auto tape = this->tape(recompute, std::move(options));
     const Var x = tape->recompute(leaf(*tape, parameters_[0]), four_times);
-    const Var loss = weighted_sum(*tape, x, Values(kElements, 1.0f));
+    const Var loss = weighted_sum(*tape, x, Values(kTensorElements, 1.0f));
     tape->backward(loss);
     return seen;
   };
@@ -192,7 +192,7 @@ TEST_F(RecomputeTest, SegmentWithinASegmentIsOneOfTheSecondRun) {
     const auto tape = this->tape(recompute);
     Var x = tape->recompute(leaf(*tape, parameters_[0]),
                             [&](Tape& t, Var in) { return scaled(t, t.recompute(scaled(t, in, 0.5f), inner), 3.0f); });
-    tape->backward(weighted_sum(*tape, x, testing::normal_values(kElements, 7)));
+    tape->backward(weighted_sum(*tape, x, testing::normal_values(kTensorElements, 7)));
     EXPECT_EQ(runs, recompute == Recompute::kFull ? 3 : 1);
     return gradient(0);
   };
@@ -206,7 +206,7 @@ TEST_F(RecomputeTest, EvaluationRunsASegmentOnceAndKeepsNothing) {
   const auto tape = this->tape(Recompute::kFull, std::move(options));
   const Var x = tape->recompute(leaf(*tape, parameters_[0]), four_times);
   EXPECT_LT(x.slot, 0);
-  EXPECT_EQ(host_.arena().used_bytes(), kBlockBytes);
+  EXPECT_EQ(host_.arena().used_bytes(), kTensorBytes);
 }
 
 TEST_F(RecomputeTest, UsesOfASegmentThatThrowsOrIsAbandonedAreGivenBack) {
@@ -219,7 +219,7 @@ TEST_F(RecomputeTest, UsesOfASegmentThatThrowsOrIsAbandonedAreGivenBack) {
       return scaled(t, in, 2.0f);
     });
     EXPECT_EQ(parameters_[1].pending_uses, 1);
-    EXPECT_THROW(tape->backward(weighted_sum(*tape, x, Values(kElements, 1.0f))), ContractError);
+    EXPECT_THROW(tape->backward(weighted_sum(*tape, x, Values(kTensorElements, 1.0f))), ContractError);
   }
   {
     const auto tape = this->tape(Recompute::kFull);
@@ -236,7 +236,7 @@ TEST_F(RecomputeTest, RefusesWhatTheSecondRunWouldLose) {
             "[tape.recompute] a segment must read no value that takes a gradient but its input; op gelu of layer '' "
             "reads another");
   const Var same = tape->recompute(x, [](Tape&, Var in) { return in; });
-  EXPECT_EQ(testing::error_of([&] { tape->backward(weighted_sum(*tape, same, Values(kElements, 1.0f))); }),
+  EXPECT_EQ(testing::error_of([&] { tape->backward(weighted_sum(*tape, same, Values(kTensorElements, 1.0f))); }),
             "[tape.recompute] a segment must return a value that its own ops made");
   EXPECT_EQ(testing::error_of([&] {
               tape->recompute(leaf(*tape, *square_), [&](Tape& t, Var in) {

@@ -15,7 +15,7 @@ using testing::message_of;
 using ::testing::StartsWith;
 using testing::TempFolder;
 
-std::string error_of(const std::string& yaml) {
+std::string config_error(const std::string& yaml) {
   return message_of<ConfigError>([&] { parse_config_text(yaml, "a.yaml"); });
 }
 
@@ -35,32 +35,32 @@ TEST(ConfigNode, RemembersWhereEverythingStands) {
 }
 
 TEST(ConfigNode, RefusesWhatIsNotOneMap) {
-  EXPECT_THAT(error_of(""), HasSubstr("a.yaml:1:1: the configuration is empty"));
-  EXPECT_THAT(error_of("# only a comment\n"), HasSubstr("is empty"));
-  EXPECT_THAT(error_of("---\n"), HasSubstr("is empty"));
-  EXPECT_THAT(error_of("- a\n- b\n"), HasSubstr("a.yaml:1:1: expected sections such as 'model:', got a list"));
-  EXPECT_THAT(error_of("hello"), HasSubstr("a.yaml:1:1: expected sections such as 'model:', got 'hello'"));
-  EXPECT_THAT(error_of("a: 1\n---\nb: 2\n"), HasSubstr("a.yaml:3:1: expected one YAML document, got a second one"));
+  EXPECT_THAT(config_error(""), HasSubstr("a.yaml:1:1: the configuration is empty"));
+  EXPECT_THAT(config_error("# only a comment\n"), HasSubstr("is empty"));
+  EXPECT_THAT(config_error("---\n"), HasSubstr("is empty"));
+  EXPECT_THAT(config_error("- a\n- b\n"), HasSubstr("a.yaml:1:1: expected sections such as 'model:', got a list"));
+  EXPECT_THAT(config_error("hello"), HasSubstr("a.yaml:1:1: expected sections such as 'model:', got 'hello'"));
+  EXPECT_THAT(config_error("a: 1\n---\nb: 2\n"), HasSubstr("a.yaml:3:1: expected one YAML document, got a second one"));
 }
 
 TEST(ConfigNode, RefusesBrokenYamlWithItsPlace) {
-  EXPECT_THAT(error_of("a:\n\tb: 1\n"), StartsWith("a.yaml:2:"));
-  EXPECT_THAT(error_of("a: [1, 2\nb: 3\n"), StartsWith("a.yaml:"));
-  EXPECT_THAT(error_of("a: 1\nb: \"unterminated\nc: 2\n"),
+  EXPECT_THAT(config_error("a:\n\tb: 1\n"), StartsWith("a.yaml:2:"));
+  EXPECT_THAT(config_error("a: [1, 2\nb: 3\n"), StartsWith("a.yaml:"));
+  EXPECT_THAT(config_error("a: 1\nb: \"unterminated\nc: 2\n"),
               HasSubstr("a quote is not closed, somewhere after a.yaml:2:1"));
-  EXPECT_THAT(error_of("a: 1\nb: 'unterminated"), HasSubstr("a quote is not closed, somewhere after a.yaml:2:1"));
-  EXPECT_THAT(error_of("a: 1\n b: 2\n"), StartsWith("a.yaml:2:"));
-  EXPECT_THAT(error_of("a: 1\n b: 2\n"), HasSubstr("not valid YAML"));
+  EXPECT_THAT(config_error("a: 1\nb: 'unterminated"), HasSubstr("a quote is not closed, somewhere after a.yaml:2:1"));
+  EXPECT_THAT(config_error("a: 1\n b: 2\n"), StartsWith("a.yaml:2:"));
+  EXPECT_THAT(config_error("a: 1\n b: 2\n"), HasSubstr("not valid YAML"));
 }
 
 TEST(ConfigNode, RefusesDuplicateKeysAnchorsAliasesAndTags) {
-  EXPECT_EQ(error_of("a:\n  b: 1\n  c: 2\n  b: 3\n"),
+  EXPECT_EQ(config_error("a:\n  b: 1\n  c: 2\n  b: 3\n"),
             "a.yaml:4:3: duplicate key 'b', first given at a.yaml:2:3; remove one");
-  EXPECT_THAT(error_of("a: &x 1\nb: *x\n"), HasSubstr("a.yaml:1:4: anchors (&name) are not supported"));
-  EXPECT_THAT(error_of("a: *.txt\n"), StartsWith("a.yaml:1:4: "));
-  EXPECT_THAT(error_of("a: !!str 1\n"), HasSubstr("a.yaml:1:4: tags (tag:yaml.org,2002:str) are not supported"));
-  EXPECT_THAT(error_of("[a, b]: 1\n"), HasSubstr("expected a key, got a list"));
-  EXPECT_THAT(error_of("{{a: 1}: 1}\n"), HasSubstr("expected a key, got a section"));
+  EXPECT_THAT(config_error("a: &x 1\nb: *x\n"), HasSubstr("a.yaml:1:4: anchors (&name) are not supported"));
+  EXPECT_THAT(config_error("a: *.txt\n"), StartsWith("a.yaml:1:4: "));
+  EXPECT_THAT(config_error("a: !!str 1\n"), HasSubstr("a.yaml:1:4: tags (tag:yaml.org,2002:str) are not supported"));
+  EXPECT_THAT(config_error("[a, b]: 1\n"), HasSubstr("expected a key, got a list"));
+  EXPECT_THAT(config_error("{{a: 1}: 1}\n"), HasSubstr("expected a key, got a section"));
 }
 
 TEST(ConfigNode, KeepsBlockTextAsItIs) {
@@ -71,8 +71,8 @@ TEST(ConfigNode, KeepsBlockTextAsItIs) {
 }
 
 TEST(ConfigNode, RefusesDeepNestingWithoutACrash) {
-  EXPECT_THAT(error_of("a: " + std::string(20000, '[')), StartsWith("a.yaml:1:"));
-  EXPECT_THAT(error_of("a: " + std::string(20000, '{')), StartsWith("a.yaml:1:"));
+  EXPECT_THAT(config_error("a: " + std::string(20000, '[')), StartsWith("a.yaml:1:"));
+  EXPECT_THAT(config_error("a: " + std::string(20000, '{')), StartsWith("a.yaml:1:"));
 }
 
 TEST(ConfigNode, NamesAFileThatCannotBeRead) {

@@ -2,21 +2,21 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <bit>
 #include <cmath>
-#include <csignal>
 #include <limits>
 
 #include "core/base/error.h"
+#include "tests/core/io/file_size_limit.h"
 #include "tests/core/io/temp_folder.h"
 
 namespace mantissa {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::FileSizeLimit;
 using testing::message_of;
 using testing::TempFolder;
 using Mode = Database::Mode;
@@ -144,26 +144,6 @@ TEST(Database, AKilledWriterLeavesWholeTransactions) {
     EXPECT_EQ(values_in(again).size(), 2u);
   }
 }
-
-// While it lives, files cannot grow beyond `bytes`.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(size_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
 
 TEST(Database, KeepsNoPartOfATransactionThatCouldNotBeWritten) {
   const TempFolder folder;

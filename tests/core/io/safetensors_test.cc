@@ -31,7 +31,7 @@ std::string raw_file(const std::string& header, size_t data_bytes) {
   return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + header + std::string(data_bytes, 'x');
 }
 
-std::string error_of(const std::string& content) {
+std::string safetensors_error(const std::string& content) {
   const TempFolder folder;
   const std::string path = folder.write("m.safetensors", content);
   std::string message = message_of<CheckpointError>([&] { SafetensorsReader reader(path); });
@@ -40,7 +40,7 @@ std::string error_of(const std::string& content) {
 }
 
 std::string header_error(const std::string& header, size_t data_bytes) {
-  return error_of(raw_file(header, data_bytes));
+  return safetensors_error(raw_file(header, data_bytes));
 }
 
 std::string sample_file() {
@@ -130,10 +130,10 @@ TEST(Safetensors, WriterRefusesMisuse) {
 TEST(Safetensors, EveryCutOfAFileIsNoticed) {
   const std::string whole = sample_file();
   for (size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_THAT(error_of(whole.substr(0, size)), HasSubstr("m.safetensors: ")) << size;
+    EXPECT_THAT(safetensors_error(whole.substr(0, size)), HasSubstr("m.safetensors: ")) << size;
   }
-  EXPECT_THAT(error_of(whole + "x"), HasSubstr("1 bytes follow the last tensor"));
-  EXPECT_THAT(error_of(whole.substr(0, whole.size() - 1)),
+  EXPECT_THAT(safetensors_error(whole + "x"), HasSubstr("1 bytes follow the last tensor"));
+  EXPECT_THAT(safetensors_error(whole.substr(0, whole.size() - 1)),
               HasSubstr("truncated: tensor h ends at 14, the file has 13 bytes of data"));
 }
 
@@ -184,8 +184,8 @@ TEST(Safetensors, NamesTheTensorThatIsWrong) {
   EXPECT_THAT(header_error(R"({"__metadata__":{"x":3}})", 0), HasSubstr("the header is not valid"));
   EXPECT_THAT(header_error("{", 0), HasSubstr("the header is not valid"));
   EXPECT_THAT(header_error("[]", 0), HasSubstr("does not start with '{'"));
-  EXPECT_THAT(error_of(std::string(8, '\xff')), HasSubstr("above the format's limit"));
-  EXPECT_THAT(error_of(std::string("\x10\0\0\0\0\0\0\0{}", 10)),
+  EXPECT_THAT(safetensors_error(std::string(8, '\xff')), HasSubstr("above the format's limit"));
+  EXPECT_THAT(safetensors_error(std::string("\x10\0\0\0\0\0\0\0{}", 10)),
               HasSubstr("truncated: the header needs 24 bytes, the file has 10"));
 }
 

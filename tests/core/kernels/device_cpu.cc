@@ -27,7 +27,7 @@ class Cpu final : public DeviceUnderTest {
   void on_each_schedule(const std::function<void()>& body) override {
     const int usual = threads();
     for (const int count : {1, 2, 3, 4}) {
-      SCOPED_TRACE(testing::Message() << count << " threads");
+      SCOPED_TRACE(::testing::Message() << count << " threads");
       set_threads(count);
       body();
     }

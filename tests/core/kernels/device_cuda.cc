@@ -30,7 +30,7 @@ class Cuda final : public DeviceUnderTest {
 
   void on_each_schedule(const std::function<void()>& body) override {
     for (int run = 0; run < (sample_ ? 2 : 4); ++run) {
-      SCOPED_TRACE(testing::Message() << "run " << run);
+      SCOPED_TRACE(::testing::Message() << "run " << run);
       body();
     }
   }

@@ -36,7 +36,7 @@ class EmulatedCuda final : public DeviceUnderTest {
   void on_seeds(std::initializer_list<uint64_t> distances, const std::function<void()>& body) {
     const uint64_t usual = cuda::emulation::seed();
     for (const uint64_t distance : distances) {
-      SCOPED_TRACE(testing::Message() << "seed " << usual + distance);
+      SCOPED_TRACE(::testing::Message() << "seed " << usual + distance);
       cuda::emulation::set_seed(usual + distance);
       body();
     }

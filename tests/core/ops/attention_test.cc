@@ -13,7 +13,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace attention_test {
 
 using testing::error_of;
 using testing::leaf;
@@ -182,5 +182,5 @@ TEST_F(AttentionOp, RopeBackwardInPlaceEqualsOutOfPlaceAndUndoesTheRotation) {
   EXPECT_LT(testing::relative_error(pass(rotated, false), host_.values(qkv_.weight)), 8 * 0x1p-24);
 }
 
-}  // namespace
+}  // namespace attention_test
 }  // namespace mantissa

@@ -13,7 +13,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace cross_entropy_test {
 
 using testing::error_of;
 using testing::leaf;
@@ -314,5 +314,5 @@ TEST_F(LinearCrossEntropyOp, ErrorsNameTheWeight) {
 }
 
 }  // namespace chunked
-}  // namespace
+}  // namespace cross_entropy_test
 }  // namespace mantissa

@@ -14,7 +14,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace embedding_dropout_test {
 
 using testing::error_of;
 using testing::weighted_sum;
@@ -254,5 +254,5 @@ TEST_F(DropoutOp, BadArgumentsAreNamed) {
 }
 
 }  // namespace masks
-}  // namespace
+}  // namespace embedding_dropout_test
 }  // namespace mantissa

@@ -16,7 +16,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace forced_dtype_test {
 
 constexpr int64_t kRows = 4, kChannels = 8;
 constexpr AttentionShape kHeads{.sequence_length = 4, .num_heads = 1, .num_kv_heads = 1, .head_dim = 8};
@@ -125,5 +125,5 @@ static_assert(std::size(kObeying) + std::size(kFixed) == kOpCount, "an op is in 
 INSTANTIATE_TEST_SUITE_P(Ops, ObeyingOp, ::testing::ValuesIn(kObeying), test_name);
 INSTANTIATE_TEST_SUITE_P(Ops, FixedOp, ::testing::ValuesIn(kFixed), test_name);
 
-}  // namespace
+}  // namespace forced_dtype_test
 }  // namespace mantissa

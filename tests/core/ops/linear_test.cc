@@ -12,7 +12,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace linear_test {
 
 using testing::error_of;
 using testing::leaf;
@@ -281,5 +281,5 @@ TEST_P(LinearGeluOp, TheSecondLayerMustComputeInGelusDtype) {
 }
 
 }  // namespace fused_gelu
-}  // namespace
+}  // namespace linear_test
 }  // namespace mantissa

@@ -10,7 +10,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace norm_test {
 
 using testing::error_of;
 using testing::leaf;
@@ -249,5 +249,5 @@ TEST_P(NormOp, AddendsMustHaveOneShape) {
             "[add] shapes must be equal, got (3, 7) and (2, 3)");
 }
 
-}  // namespace
+}  // namespace norm_test
 }  // namespace mantissa

@@ -14,7 +14,7 @@
 #include "tests/testing/values.h"
 
 namespace mantissa {
-namespace {
+namespace rounded_linear_test {
 
 using testing::error_of;
 using testing::leaf;
@@ -322,5 +322,5 @@ TEST_F(RoundedLinear, NonFiniteValuesStayVisible) {
   }
 }
 
-}  // namespace
+}  // namespace rounded_linear_test
 }  // namespace mantissa

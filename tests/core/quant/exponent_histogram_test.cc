@@ -21,7 +21,7 @@ using testing::FormatReference;
 using testing::histogram_of;
 using testing::TopExponent;
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // The magnitude that an exact value rounds to; Inf beyond the maximum.
 using Rounding = std::function<double(double)>;
@@ -82,7 +82,7 @@ std::vector<float> boundary_values() {
       for (const int by : {-1, 0, 1}) fractions.push_back((middle + static_cast<uint32_t>(by)) & 0x7fffffu);
     }
   }
-  std::vector<float> values = {0.0f, -0.0f, kInfinity, -kInfinity, NAN, -NAN};
+  std::vector<float> values = {0.0f, -0.0f, kInf, -kInf, NAN, -NAN};
   uint32_t sign = 0;
   for (uint32_t field = 0; field < 255; ++field) {
     for (const uint32_t fraction : fractions) {
@@ -151,7 +151,7 @@ TEST(FormatLosses, ShareOfAllElements) {
 }
 
 TEST(ExponentHistogram, KeepsApartWhatIsNotANumber) {
-  const ExponentHistogram histogram = histogram_of({0.0f, -0.0f, kInfinity, NAN, -NAN, NAN, 0x1p-149f, -3.0f});
+  const ExponentHistogram histogram = histogram_of({0.0f, -0.0f, kInf, NAN, -NAN, NAN, 0x1p-149f, -3.0f});
   EXPECT_EQ(histogram.counts[kZeroBin], 2);
   EXPECT_EQ(histogram.counts[kInfinityBin], 1);
   EXPECT_EQ(histogram.counts[kNanBin], 3);
@@ -197,7 +197,7 @@ TEST(MagnitudePercentile, CountsRanksOfDecimalPercentilesExactly) {
 }
 
 TEST(MagnitudePercentile, PutsWhatIsNotFiniteAboveAllNumbers) {
-  const ExponentHistogram histogram = histogram_of({1.0f, 2.0f, NAN, kInfinity});
+  const ExponentHistogram histogram = histogram_of({1.0f, 2.0f, NAN, kInf});
   EXPECT_EQ(magnitude_percentile(histogram, 50.0).at_most, 2.0);
   EXPECT_EQ(magnitude_percentile(histogram, 51.0).at_least, HUGE_VAL);
   EXPECT_EQ(magnitude_percentile(ExponentHistogram{}, 99.0).at_most, 0.0);
@@ -275,7 +275,7 @@ TEST(RecommendedScale, IsNoneWhereNothingCanBeSaidOfThePercentile) {
   EXPECT_FALSE(recommended_scale(ExponentHistogram{}, Format::kF16, {}).has_value());
   EXPECT_FALSE(recommended_scale(histogram_of({0.0f, 0.0f}), Format::kF16, {}).has_value());
   EXPECT_FALSE(recommended_scale(histogram_of({1.0f, NAN}), Format::kF16, {}).has_value());
-  const ExponentHistogram one_of_three = histogram_of({1.0f, 1.0f, kInfinity});
+  const ExponentHistogram one_of_three = histogram_of({1.0f, 1.0f, kInf});
   const auto scale = recommended_scale(one_of_three, Format::kF16, {.percentile = 60.0});
   ASSERT_TRUE(scale.has_value());
   EXPECT_EQ(scale->losses.non_finite, 1);

@@ -10,7 +10,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // Runs the program with these lines on its standard input. On several ranks, rank 0 reads them.
-std::string step(const std::string& orders) {
+std::string paced_step(const std::string& orders) {
   const std::string path = fresh_folder("orders") + "/orders";
   write_file(path, orders);
   const std::string program = command_line(
@@ -35,14 +35,14 @@ void expect_two_rounds(const Outcome& outcome) {
   EXPECT_THAT(outcome.output, HasSubstr("\nflops_per_step: "));
 }
 
-TEST(StepPaced, RunsARoundForEachOrder) { expect_two_rounds(run_shell(step("round\nround\nend\n"))); }
+TEST(StepPaced, RunsARoundForEachOrder) { expect_two_rounds(run_shell(paced_step("round\nround\nend\n"))); }
 
-TEST(StepPaced, EndsWithItsInput) { expect_two_rounds(run_shell(step("round\nround\n"))); }
+TEST(StepPaced, EndsWithItsInput) { expect_two_rounds(run_shell(paced_step("round\nround\n"))); }
 
-TEST(StepPaced, TellsTheOtherRanks) { expect_two_rounds(run_under_mpirun(2, step("round\nround\nend\n"))); }
+TEST(StepPaced, TellsTheOtherRanks) { expect_two_rounds(run_under_mpirun(2, paced_step("round\nround\nend\n"))); }
 
 TEST(StepPaced, RefusesAnotherOrder) {
-  const Outcome outcome = run_shell(step("rund\n"));
+  const Outcome outcome = run_shell(paced_step("rund\n"));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: standard input: expected 'round' or 'end', got 'rund'"));
 }

@@ -9,7 +9,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string step(std::vector<std::string> more) {
+std::string recompute_step(std::vector<std::string> more) {
   std::vector<std::string> arguments = {"tests/tools/bench/tiny.yaml", "device=cpu", "--recompute=all", "--rounds=2",
                                         "--warm-up=1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -24,7 +24,7 @@ double value(const std::string& output, const std::string& setting, const std::s
 }
 
 TEST(StepRecompute, TellsTimeAndMemoryOfEachSetting) {
-  const Outcome outcome = run_shell(step({"model.layers=4"}));
+  const Outcome outcome = run_shell(recompute_step({"model.layers=4"}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   const auto activations = [&](const char* setting) { return value(outcome.output, setting, "; activations "); };
   EXPECT_GT(activations("full"), 0.0);
@@ -37,14 +37,14 @@ TEST(StepRecompute, TellsTimeAndMemoryOfEachSetting) {
 }
 
 TEST(StepRecompute, ErrorOfOneSettingEndsAll) {
-  const Outcome outcome = run_shell(step({"test.gradients=[{step: 2, parameter: blocks.0.mlp.up.weight}]"}));
+  const Outcome outcome = run_shell(recompute_step({"test.gradients=[{step: 2, parameter: blocks.0.mlp.up.weight}]"}));
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: step 2 was skipped"));
   EXPECT_THAT(outcome.output, HasSubstr("error: train.recompute=none ended with exit code 5 instead of a round"));
 }
 
 TEST(StepRecompute, RefusesJobsOfSeveralProcesses) {
-  const Outcome outcome = run_under_mpirun(2, step({}));
+  const Outcome outcome = run_under_mpirun(2, recompute_step({}));
   EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("--recompute all starts processes of its own"));
 }

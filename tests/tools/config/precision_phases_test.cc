@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr const char* kYaml = R"(
+constexpr const char* kScheduleYaml = R"(
 model: {layers: 2, width: 32, heads: 2, context: 16, vocab: 256}
 data: {train: [text.txt]}
 train: {steps: 100, global_batch: 4, micro_batch: 4}
@@ -21,14 +21,14 @@ precision:
   weights: fp32
 )";
 
-Config configured(const std::string& schedule, std::vector<std::string> more = {}) {
+Config scheduled(const std::string& schedule, std::vector<std::string> more = {}) {
   more.push_back("precision.schedule=" + schedule);
-  return parse_config(kYaml, "run.yaml", more);
+  return parse_config(kScheduleYaml, "run.yaml", more);
 }
 
-std::string refusal(const std::string& schedule, const std::vector<std::string>& more = {}) {
+std::string schedule_error(const std::string& schedule, const std::vector<std::string>& more = {}) {
   try {
-    configured(schedule, more);
+    scheduled(schedule, more);
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -36,7 +36,7 @@ std::string refusal(const std::string& schedule, const std::vector<std::string>&
 }
 
 TEST(PrecisionPhases, WithoutAScheduleThereIsOne) {
-  const Config config = parse_config(kYaml, "run.yaml");
+  const Config config = parse_config(kScheduleYaml, "run.yaml");
   EXPECT_EQ(phase_count(config), 1);
   EXPECT_EQ(phase_at(config, 99), 0);
   EXPECT_EQ(phase_end(config, 0), 100);
@@ -45,7 +45,7 @@ TEST(PrecisionPhases, WithoutAScheduleThereIsOne) {
 
 TEST(PrecisionPhases, BeginAfterTheStepsThatTheyName) {
   // 4 * 16 tokens a step: 641 end with step 11.
-  const Config config = configured("[{after_step: 7, compute: fp32}, {after_tokens: 641, compute: fp16}]");
+  const Config config = scheduled("[{after_step: 7, compute: fp32}, {after_tokens: 641, compute: fp16}]");
   ASSERT_EQ(phase_count(config), 3);
   for (const auto& [steps, phase] : {std::pair{0, 0}, {6, 0}, {7, 1}, {10, 1}, {11, 2}, {1000, 2}}) {
     EXPECT_EQ(phase_at(config, steps), phase) << steps;
@@ -54,11 +54,11 @@ TEST(PrecisionPhases, BeginAfterTheStepsThatTheyName) {
   EXPECT_EQ(phase_end(config, 0), 7);
   EXPECT_EQ(phase_end(config, 1), 11);
   EXPECT_EQ(phase_end(config, 2), 100);
-  EXPECT_EQ(phase_begin(configured("[{after_tokens: 640, compute: fp32}]"), 1), 10);
+  EXPECT_EQ(phase_begin(scheduled("[{after_tokens: 640, compute: fp32}]"), 1), 10);
 }
 
 TEST(PrecisionPhases, HaveWhatTheyDoNotNameFromTheSettingsThemselves) {
-  const Config config = configured(
+  const Config config = scheduled(
       "[{after_step: 7, compute: fp16}, {after_step: 9, recipe: mxfp8, "
       "rules: [{match: blocks.0.mlp, format: fp32}]}]");
   const Config second = in_phase(config, 1), third = in_phase(config, 2);
@@ -72,7 +72,7 @@ TEST(PrecisionPhases, HaveWhatTheyDoNotNameFromTheSettingsThemselves) {
 }
 
 TEST(PrecisionPhases, HaveTheLossScalerThatTheyNeed) {
-  const Config config = configured("[{after_step: 7, compute: fp16}, {after_step: 9}]");
+  const Config config = scheduled("[{after_step: 7, compute: fp16}, {after_step: 9}]");
   EXPECT_EQ(in_phase(config, 0).scaler.scaler.mode, ScalerMode::kNone);
   EXPECT_EQ(in_phase(config, 1).scaler.scaler.mode, ScalerMode::kDynamic);
   EXPECT_EQ(in_phase(config, 2).scaler.scaler.mode, ScalerMode::kNone);
@@ -81,7 +81,7 @@ TEST(PrecisionPhases, HaveTheLossScalerThatTheyNeed) {
 // Settings that some phases do not use stay in all phases.
 TEST(PrecisionPhases, KeepAllOtherSettings) {
   const Config config =
-      configured("[{after_step: 7, weights: low}, {after_step: 9, weights: low, recipe: delayed}]",
+      scheduled("[{after_step: 7, weights: low}, {after_step: 9, weights: low, recipe: delayed}]",
                  {"optimizer.weight_rounding=stochastic", "precision.delayed.history=16", "comm.gather=fp8"});
   for (int phase = 0; phase < 3; ++phase) {
     const Config own = in_phase(config, phase);
@@ -92,28 +92,28 @@ TEST(PrecisionPhases, KeepAllOtherSettings) {
 }
 
 TEST(PrecisionPhases, RefuseWhatIsNotInOrder) {
-  EXPECT_THAT(refusal("[{compute: fp32}]"), HasSubstr("after_step = 0 and after_tokens = 0: give one of them"));
-  EXPECT_THAT(refusal("[{after_step: 3, after_tokens: 99, compute: fp32}]"), HasSubstr("give one of them"));
-  EXPECT_THAT(refusal("[{after_step: 9, compute: fp32}, {after_step: 9, compute: fp16}]"),
+  EXPECT_THAT(schedule_error("[{compute: fp32}]"), HasSubstr("after_step = 0 and after_tokens = 0: give one of them"));
+  EXPECT_THAT(schedule_error("[{after_step: 3, after_tokens: 99, compute: fp32}]"), HasSubstr("give one of them"));
+  EXPECT_THAT(schedule_error("[{after_step: 9, compute: fp32}, {after_step: 9, compute: fp16}]"),
               HasSubstr("precision.schedule[1] (command line"));
-  EXPECT_THAT(refusal("[{after_step: 9, compute: fp32}, {after_tokens: 64, compute: fp16}]"),
+  EXPECT_THAT(schedule_error("[{after_step: 9, compute: fp32}, {after_tokens: 64, compute: fp16}]"),
               HasSubstr("comes at step 1, not after precision.schedule[0]"));
 }
 
 TEST(PrecisionPhases, TheirOwnSettingsAreCheckedAndNamed) {
-  EXPECT_THAT(refusal("[{after_step: 9, compute: fp32, rules: [{match: a..b, format: fp32}]}]"),
+  EXPECT_THAT(schedule_error("[{after_step: 9, compute: fp32, rules: [{match: a..b, format: fp32}]}]"),
               ::testing::AllOf(HasSubstr("precision.schedule[0]"), HasSubstr("precision.rules[0] (command line")));
-  EXPECT_THAT(refusal("[{after_step: 9, compoute: fp32}]"), HasSubstr("compute"));
-  EXPECT_THAT(refusal("[{after_step: 9, compute: fp31}]"), HasSubstr("precision.schedule[0].compute: expected one of"));
+  EXPECT_THAT(schedule_error("[{after_step: 9, compoute: fp32}]"), HasSubstr("compute"));
+  EXPECT_THAT(schedule_error("[{after_step: 9, compute: fp31}]"), HasSubstr("precision.schedule[0].compute: expected one of"));
 }
 
 TEST(PrecisionPhases, AreWrittenAndReadBack) {
-  const Config config = configured(
+  const Config config = scheduled(
       "[{after_step: 7, compute: fp16, rules: [{match: head, format: fp32}, {match: "
       "blocks.1, format: bf16}]}, {after_tokens: 6400, recipe: delayed}]");
   EXPECT_EQ(flatten(parse_config(to_yaml(config), "again.yaml")), flatten(config));
-  EXPECT_NE(fingerprint(config), fingerprint(parse_config(kYaml, "run.yaml")));
-  const auto differences = training_differences(config, configured("[{after_step: 7, compute: fp16}]"));
+  EXPECT_NE(fingerprint(config), fingerprint(parse_config(kScheduleYaml, "run.yaml")));
+  const auto differences = training_differences(config, scheduled("[{after_step: 7, compute: fp16}]"));
   EXPECT_FALSE(differences.empty());
 }
 

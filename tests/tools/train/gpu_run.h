@@ -10,10 +10,7 @@ namespace mantissa::testing {
 
 // Six steps of one block with one head of 64, which is the tensor-core attention; then `more`, which wins.
 inline std::vector<std::string> gpu_settings(const std::vector<std::string>& more) {
-  std::vector<std::string> settings = {"model.layers=1", "model.width=64", "model.heads=1", "train.steps=6",
-                                       "device=cuda"};
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
+  return with({"model.layers=1", "model.width=64", "model.heads=1", "train.steps=6", "device=cuda"}, more);
 }
 
 // The hash of the working weights that each rank holds after the settings' steps. Empty after a failed expectation.

@@ -13,11 +13,6 @@ namespace {
 
 const std::vector<std::string> kFp32 = {"precision.compute=fp32", "comm.wire_dtype=fp32"};
 
-std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 // comm.backend: mpi, since auto would take NCCL where there is one.
 std::map<int64_t, double> losses_of(const std::string& name, int ranks, const std::vector<std::string>& settings) {
   const SmallRun run(name);

@@ -11,11 +11,6 @@
 namespace mantissa::testing {
 namespace {
 
-std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 // Two levels, begun on the lower one; the ladder's other settings let it move within 20 steps.
 const std::vector<std::string> kLadder = {
     "precision.adaptive.levels=[{compute: bf16}, {recipe: delayed}]",

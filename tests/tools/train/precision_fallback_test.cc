@@ -21,11 +21,6 @@ std::string overflows_in(const std::string& layer, int ranks) {
   return yaml;
 }
 
-std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 class Fallback : public ::testing::TestWithParam<int> {};
 
 TEST_P(Fallback, LiftsTheLayerAloneAndGoesBackAfterCleanSteps) {

@@ -13,11 +13,6 @@ const std::vector<std::string> kScheduled = {
     "precision.compute=fp32", "scaler.init_scale=1024", "scaler.growth_interval=4", "model.dropout=0.1",
     "precision.schedule=[{after_step: 6, compute: fp16}, {after_step: 13, compute: bf16, recipe: delayed}]"};
 
-std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 class PrecisionSchedule : public ::testing::TestWithParam<int> {};
 
 TEST_P(PrecisionSchedule, EqualsRunsInEachPrecisionOneAfterTheOther) {

@@ -45,6 +45,11 @@ std::string generated_text(size_t bytes) {
 
 }  // namespace
 
+std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
+  settings.insert(settings.end(), more.begin(), more.end());
+  return settings;
+}
+
 std::string command_line(const std::string& program, const std::vector<std::string>& arguments) {
   std::string command = quoted(program);
   for (const std::string& argument : arguments) command += " " + quoted(argument);

@@ -16,6 +16,9 @@ struct Outcome {
   std::string output;  // standard output and error of all ranks
 };
 
+// Both lists of "key.sub=value" in one.
+std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more);
+
 // A command for the shell that gives `program` these arguments.
 std::string command_line(const std::string& program, const std::vector<std::string>& arguments);
 // Runs a shell command as it is.

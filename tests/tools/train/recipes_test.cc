@@ -13,11 +13,6 @@ namespace {
 // Sizes that go into blocks of 128.
 const std::vector<std::string> kSizes = {"model.width=128", "model.context=64", "train.steps=30"};
 
-std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 class RecipesOnRanks : public ::testing::TestWithParam<int> {};
 
 // Rounding to 8 bits is noise of some per cent in every product; what these steps learn is many times that.

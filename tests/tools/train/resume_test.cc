@@ -14,11 +14,6 @@ const std::vector<std::string> kSettings = {"precision.compute=fp16",       "mod
                                             "scaler.init_scale=1024",       "scaler.growth_interval=4",
                                             "optimizer.clip.mode=adaptive", "optimizer.clip.warmup=5"};
 
-std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 class ResumeOnRanks : public ::testing::TestWithParam<std::tuple<int, std::string>> {};
 
 TEST_P(ResumeOnRanks, TenStepsAndTenMoreEqualTwentyBitForBit) {

@@ -28,11 +28,6 @@ std::vector<Format> formats() {
           {"kahan_mixed", {codes_m, bf16_v, kahan}}};
 }
 
-std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
-  settings.insert(settings.end(), more.begin(), more.end());
-  return settings;
-}
-
 // A model whose matrices all have 4096 elements and more.
 const std::vector<std::string> kModel = {"model.width=64", "precision.compute=bf16"};
 

@@ -31,7 +31,7 @@ TEST(Attention, AgreesWithTheReferenceAtOddSizes) {
       for (const bool causal : {true, false}) {
         for (const DType dtype : kFloatDTypes) {
           if (!device_under_test().takes_case(index++)) continue;
-          SCOPED_TRACE(testing::Message() << "T=" << length << " D=" << dim << (causal ? " causal" : " unmasked"));
+          SCOPED_TRACE(::testing::Message() << "T=" << length << " D=" << dim << (causal ? " causal" : " unmasked"));
           expect_agreement({1, length, 2, 2, dim, 1.0 / std::sqrt(static_cast<double>(dim)), causal}, dtype);
         }
       }
@@ -49,7 +49,7 @@ TEST(Attention, AgreesWithTheReferenceWhateverTheAlignmentOfRows) {
         for (const bool causal : {true, false}) {
           for (const Placement placement : {Placement::kAligned, Placement::kMisaligned}) {
             if (!device_under_test().takes_case(index++)) continue;
-            SCOPED_TRACE(testing::Message() << "T=" << length << " D=" << dim << (causal ? " causal" : " unmasked"));
+            SCOPED_TRACE(::testing::Message() << "T=" << length << " D=" << dim << (causal ? " causal" : " unmasked"));
             const PlacementScope scope(placement);
             expect_agreement({1, length, 2, 1, dim, 1.0 / std::sqrt(static_cast<double>(dim)), causal}, dtype);
           }
@@ -97,7 +97,7 @@ TEST(Attention, LongSequencesOfFewKeyHeads) {
            {AttentionCase{1, length, 1, 1, 6, 0.4, causal}, AttentionCase{1, length, 3, 1, 6, 0.4, causal},
             AttentionCase{1, length, 4, 2, 5, 0.4, causal}, AttentionCase{3, length / 2, 2, 1, 10, 0.3, causal}}) {
         if (!device_under_test().takes_case(index++)) continue;
-        SCOPED_TRACE(testing::Message() << "B=" << c.batch << " T=" << c.length << " heads " << c.heads << " and "
+        SCOPED_TRACE(::testing::Message() << "B=" << c.batch << " T=" << c.length << " heads " << c.heads << " and "
                                         << c.kv_heads << (causal ? " causal" : " unmasked"));
         expect_agreement(c, dtype);
       }

@@ -145,7 +145,7 @@ TEST(Embedding, BackwardOfLongTextsIsExact) {
       if (text.vocabulary * columns > 500000) continue;
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         for (const GradientMode mode : {GradientMode::kWrite, GradientMode::kAccumulate}) {
-          SCOPED_TRACE(testing::Message() << text.what << ", " << columns << " columns, " << name(dtype));
+          SCOPED_TRACE(::testing::Message() << text.what << ", " << columns << " columns, " << name(dtype));
           std::vector<double> dy(static_cast<size_t>(rows * columns));
           for (size_t i = 0; i < dy.size(); ++i) dy[i] = static_cast<double>((i * 7 + i / 13) % 17) - 8.0;
           std::vector<double> expected(static_cast<size_t>(text.vocabulary * columns),

@@ -8,7 +8,7 @@
 #include "tests/core/kernels/run_kernel.h"
 
 namespace mantissa::kernel_test {
-namespace {
+namespace gemm_gelu_test {
 
 using reference::MatmulShape;
 
@@ -215,5 +215,5 @@ TEST(GemmGelu, RefusesWhatDoesNotFit) {
   });
 }
 
-}  // namespace
+}  // namespace gemm_gelu_test
 }  // namespace mantissa::kernel_test

@@ -10,7 +10,7 @@
 #include "tests/reference/bias.h"
 
 namespace mantissa::kernel_test {
-namespace {
+namespace gemm_test {
 
 using reference::MatmulShape;
 
@@ -359,5 +359,5 @@ TEST(GemmScales, RefuseWhatTheyDoNotGoWith) {
   }
 }
 
-}  // namespace
+}  // namespace gemm_test
 }  // namespace mantissa::kernel_test

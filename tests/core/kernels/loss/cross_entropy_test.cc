@@ -83,7 +83,7 @@ TEST(CrossEntropy, AgreesWithTheReferenceAtOddSizes) {
   device_under_test().on_each_variant([] {
     for (const DType dtype : kFloatDTypes) {
       for (const int64_t columns : {1, 2, 3, 17, 63, 65, 129, 4099}) {
-        SCOPED_TRACE(testing::Message() << columns << " columns");
+        SCOPED_TRACE(::testing::Message() << columns << " columns");
         check(dtype, 1, columns, 3.0);
         check(dtype, 3, columns, 10.0);
         check(dtype, 5, columns, 60.0);
@@ -96,7 +96,7 @@ TEST(CrossEntropy, AgreesWithTheReferenceAtOddSizes) {
 TEST(CrossEntropy, AgreesWithTheReferenceAtOtherShapes) {
   for (const DType dtype : kFloatDTypes) {
     for (const int64_t columns : {8, 264, 8999, 17000}) {
-      SCOPED_TRACE(testing::Message() << columns << " columns");
+      SCOPED_TRACE(::testing::Message() << columns << " columns");
       check(dtype, 3, columns, 10.0);
     }
     check(dtype, 301, 9, 10.0);

@@ -60,7 +60,7 @@ TEST(LayerNorm, ForwardAgreesWithTheReference) {
   device_under_test().on_each_variant([] {
     for (const NormDTypes& dtypes : kNormDTypes) {
       for (const auto& [rows, columns] : kNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         check_forward(dtypes, rows, columns, true, 0.0);
         check_forward(dtypes, rows, columns, false, 0.0);
       }
@@ -119,7 +119,7 @@ TEST(LayerNorm, ASumIsNormalisedWithTheBitsOfOneThatIsThere) {
     for (const NormSumDTypes& dtypes : kNormSumDTypes) {
       if (!has_dtype_of_an_addend(dtypes)) continue;
       for (const auto& [rows, columns] : kLargeNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         const Sum s = run_sum(dtypes, rows, columns);
         const Forward plain{s.sum,
                             s.norm.weight,
@@ -202,7 +202,7 @@ TEST(LayerNorm, BackwardAgreesWithTheReference) {
   device_under_test().on_each_variant([] {
     for (const NormDTypes& dtypes : kNormDTypes) {
       for (const auto& [rows, columns] : kNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         check_backward(dtypes, rows, columns, GradientMode::kWrite, true, dtypes.x);
         check_backward(dtypes, rows, columns, GradientMode::kAccumulate, true, dtypes.x);
         check_backward(dtypes, rows, columns, GradientMode::kWrite, false, dtypes.x);
@@ -216,7 +216,7 @@ TEST(LayerNorm, LargeShapesAgreeWithTheReferenceWhereverTheyLie) {
     const PlacementScope scope(placement);
     for (const NormDTypes& dtypes : kNormDTypes) {
       for (const auto& [rows, columns] : kLargeNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         check_forward(dtypes, rows, columns, true, 0.0);
         check_backward(dtypes, rows, columns, GradientMode::kAccumulate, true, dtypes.y);
       }

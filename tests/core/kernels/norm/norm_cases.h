@@ -54,7 +54,7 @@ void for_each_norm_sum(const Check& check) {
   const auto check_all = [&](const auto& shapes) {
     for (const NormSumDTypes& dtypes : kNormSumDTypes) {
       for (const auto& [rows, columns] : shapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         check(dtypes, rows, columns);
       }
     }

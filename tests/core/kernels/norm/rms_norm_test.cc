@@ -11,7 +11,7 @@
 #include "tests/reference/rms_norm.h"
 
 namespace mantissa::kernel_test {
-namespace {
+namespace rms_norm_test {
 
 using reference::random_values;
 
@@ -45,7 +45,7 @@ TEST(RmsNorm, ForwardAgreesWithTheReference) {
   device_under_test().on_each_variant([] {
     for (const NormDTypes& dtypes : kNormDTypes) {
       for (const auto& [rows, columns] : kNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         check_forward(dtypes, rows, columns);
       }
     }
@@ -103,7 +103,7 @@ TEST(RmsNorm, ASumIsNormalisedWithTheBitsOfOneThatIsThere) {
     for (const NormSumDTypes& dtypes : kNormSumDTypes) {
       if (!has_dtype_of_an_addend(dtypes)) continue;
       for (const auto& [rows, columns] : kLargeNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         const Sum s = run_sum(dtypes, rows, columns);
         const Forward plain{s.sum, s.norm.weight, make_unwritten(dtypes.y, {rows, columns}),
                             make_unwritten(DType::kF32, {rows})};
@@ -160,7 +160,7 @@ TEST(RmsNorm, BackwardAgreesWithTheReference) {
   device_under_test().on_each_variant([] {
     for (const NormDTypes& dtypes : kNormDTypes) {
       for (const auto& [rows, columns] : kNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         check_backward(dtypes, rows, columns, GradientMode::kWrite, dtypes.x);
         check_backward(dtypes, rows, columns, GradientMode::kAccumulate, dtypes.x);
       }
@@ -173,7 +173,7 @@ TEST(RmsNorm, LargeShapesAgreeWithTheReferenceWhereverTheyLie) {
     const PlacementScope scope(placement);
     for (const NormDTypes& dtypes : kNormDTypes) {
       for (const auto& [rows, columns] : kLargeNormShapes) {
-        SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+        SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
         check_forward(dtypes, rows, columns);
         check_backward(dtypes, rows, columns, GradientMode::kAccumulate, dtypes.y);
       }
@@ -218,5 +218,5 @@ TEST(RmsNorm, NamesAWrongShape) {
       "[rms_norm] weight must have shape (C)=(3), got (4)");
 }
 
-}  // namespace
+}  // namespace rms_norm_test
 }  // namespace mantissa::kernel_test

@@ -14,7 +14,7 @@
 #include "tests/reference/random_values.h"
 
 namespace mantissa::kernel_test {
-namespace {
+namespace adamw_test {
 
 using reference::random_values;
 
@@ -376,5 +376,5 @@ TEST(AdamWRounding, NamesWhatIsWrong) {
   expect_contract_error([&] { run(half); }, "[adamw] m must be given");
 }
 
-}  // namespace
+}  // namespace adamw_test
 }  // namespace mantissa::kernel_test

@@ -14,7 +14,7 @@
 #include "tests/reference/random_values.h"
 
 namespace mantissa::kernel_test {
-namespace {
+namespace codes_test {
 
 // ---- Decoding of 8-bit codes. quantize_codes_test.cc tests encoding.
 
@@ -298,5 +298,5 @@ TEST(Hadamard, RefusesWhatDoesNotFit) {
       "[hadamard] x must have a multiple of 16 rows, got 17");
 }
 
-}  // namespace
+}  // namespace codes_test
 }  // namespace mantissa::kernel_test

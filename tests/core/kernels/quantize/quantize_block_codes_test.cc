@@ -11,7 +11,7 @@
 #include "tests/core/quant/quantize_reference.h"
 
 namespace mantissa::kernel_test {
-namespace {
+namespace quantize_block_codes_test {
 
 using testing::QuantizeReference;
 using testing::ScaleOrder;
@@ -340,5 +340,5 @@ TEST(QuantizeBlockCodes, RefuseWhatDoesNotFit) {
                         "[quantize] transposed_code_scales must have shape (block_scale_count)=(512), got (8)");
 }
 
-}  // namespace
+}  // namespace quantize_block_codes_test
 }  // namespace mantissa::kernel_test

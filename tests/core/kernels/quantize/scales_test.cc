@@ -16,7 +16,7 @@
 #include "tests/reference/random_values.h"
 
 namespace mantissa::kernel_test {
-namespace {
+namespace scales_test {
 
 using reference::random_values;
 
@@ -322,5 +322,5 @@ TEST(DelayedScales, RefuseWhatDoesNotFit) {
   expect_refused([](DelayedScalesArgs& args) { args.decision = args.mine; }, "decision must have");
 }
 
-}  // namespace
+}  // namespace scales_test
 }  // namespace mantissa::kernel_test

@@ -19,7 +19,7 @@ namespace {
 using reference::random_values;
 
 void check(DType dtype, int64_t rows, int64_t columns, GradientMode mode) {
-  SCOPED_TRACE(testing::Message() << rows << " x " << columns);
+  SCOPED_TRACE(::testing::Message() << rows << " x " << columns);
   const bool accumulate = mode == GradientMode::kAccumulate;
   const Tensor x = make_tensor(dtype, {rows, columns}, random_values(rows * columns, 1));
   const std::vector<double> before = values_of(make_tensor(DType::kF32, {columns}, random_values(columns, 2)));
