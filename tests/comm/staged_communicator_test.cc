@@ -122,7 +122,7 @@ struct StagedRank {
   std::unique_ptr<Stream> held = gpu.create_stream(), free = gpu.create_stream();
 
   Tensor tensor(testing::TensorPlace& place, std::byte value) {
-    const Tensor result = place.make(DType::kU8, Shape{1, 4});
+    Tensor result = place.make(DType::kU8, Shape{1, 4});
     place.write(std::vector<std::byte>(4, value), result, *free);
     free->synchronize();
     return result;

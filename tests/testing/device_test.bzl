@@ -43,6 +43,6 @@ def device_test(
         size = emulated_size,
         srcs = [],
         shard_count = shards,
-        tags = emulated_tags,
+        tags = emulated_tags + ["seldom-sanitized"],
         deps = [":" + cases] + emulated,
     )

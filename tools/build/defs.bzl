@@ -21,7 +21,8 @@ All take every further attribute of the native rule. In tools and tests, `deps` 
 Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
     no-sanitize  left out of the sanitizer runs
-    seldom-sanitized  left out of them unless --slow is given; set by mantissa_cc_test for the packages in _SELDOM_SANITIZED
+    seldom-sanitized  left out of them unless --slow is given; set by mantissa_cc_test for the packages in _SELDOM_SANITIZED, and
+                 by device_test for the emulated GPU
     slow         left out of tools/test; run by tools/test --slow, or by its name
     every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
     cpu:2        Bazel's own: no other test beside one that compares times
@@ -40,14 +41,20 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
-# The program above core and comm: settings, strings, lists and sums. It takes half of a sanitizer run and has little of the code
-# that handles memory.
-_SELDOM_SANITIZED = ["tests/tools"]
+# The program above core and comm: settings, strings, lists and sums, with little code that handles memory. And the emulated GPU,
+# whose kernels run on guarded memory anyway. Both take two thirds of a sanitizer run.
+_SELDOM_SANITIZED = ["tests/tools", "tests/core/cuda"]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
 # dereference would make up most of a test's code, and the address sanitizer reports null pointers anyway.
 _TEST_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
-_TEST_SANITIZED_COPTS = ["-fno-sanitize=null", "-fno-sanitize=alignment", "-fno-sanitize=vptr"]
+# The address sanitizer's checks are calls there: slower than inline code, and compiled in two thirds of the time.
+_TEST_SANITIZED_COPTS = [
+    "-fno-sanitize=null",
+    "-fno-sanitize=alignment",
+    "-fno-sanitize=vptr",
+    "--param=asan-instrumentation-with-call-threshold=0",
+]
 
 # References of kernels and sums of experiments are loops: unoptimised or instrumented, tests would spend most of their time there.
 _ARITHMETIC = ["tests/core/kernels", "tests/experiments", "tests/reference"]
@@ -63,13 +70,16 @@ _INCLUDES = ["algorithm", "cmath", "functional", "map", "memory", "optional", "s
 _TEST_INCLUDES = ["gtest/gtest.h"] + _INCLUDES
 _TOOL_INCLUDES = ["nlohmann/json.hpp"]
 
+# Nothing above the floors takes a notable part of a run, so -O1 saves a quarter of its compile time.
+_TOOL_COPTS = ["-O1"]
+
 def _is_in(folders):
     package = native.package_name()
     return bool([name for name in folders if package == name or package.startswith(name + "/")])
 
 def _kind():
     if not _is_in(["tests"]):
-        return "tool" if _is_in(["tools"]) else "library"
+        return "tool" if _is_in(["tools"]) and not _is_in(["tools/bench"]) else "library"
     return "tool_test" if _is_in(["tests/tools"]) else "arithmetic" if _is_in(_ARITHMETIC) else "test"
 
 def _copts(kind):
@@ -77,7 +87,7 @@ def _copts(kind):
         "arithmetic": (_ARITHMETIC_COPTS, _ARITHMETIC_SANITIZED_COPTS),
         "library": ([], []),
         "test": (_TEST_COPTS, _TEST_SANITIZED_COPTS),
-        "tool": ([], []),
+        "tool": (_TOOL_COPTS, []),
         "tool_test": (_TEST_COPTS, _TEST_SANITIZED_COPTS),
     }[kind]
     return COPTS + usual + select({

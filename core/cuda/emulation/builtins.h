@@ -10,6 +10,8 @@
 #include "core/cuda/emulation/block.h"
 #include "core/tensor/half.h"
 
+// The names are CUDA's.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 #define __global__
 #define __device__
 #define __host__
@@ -120,3 +122,4 @@ inline unsigned float_bits(float value) { return std::bit_cast<unsigned>(value);
 inline float float_from_bits(unsigned bits) { return std::bit_cast<float>(bits); }
 
 }  // namespace mantissa::cuda
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)

@@ -25,7 +25,8 @@ constexpr size_t kTensorBytes = kTensorElements * sizeof(float);
 class RecomputeTest : public ::testing::Test {
  protected:
   RecomputeTest() {
-    for (const char* name : {"a.weight", "b.weight"}) parameters_.add(name, {1, kTensorElements}, {Init::Kind::kNormal, 1});
+    for (const char* name : {"a.weight", "b.weight"})
+      parameters_.add(name, {1, kTensorElements}, {Init::Kind::kNormal, 1});
     square_ = &parameters_.add("square.weight", {3, 3}, {Init::Kind::kNormal, 1});
     host_.bind(parameters_);
     host_.initialize(parameters_, 1);

@@ -70,7 +70,7 @@ std::vector<float> grid(double low, double high, int count) {
   return x;
 }
 
-#if HWY_ARCH_X86
+#if HWY_ARCH_X86 && !defined(HWY_DISABLED_TARGETS)
 TEST(SimdMath, KernelsAreCompiledForThreeInstructionSets) { EXPECT_EQ(HWY_TARGETS, HWY_SSE4 | HWY_AVX2 | HWY_AVX3); }
 #endif
 

@@ -19,9 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
+using testing::FileSizeLimit;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::FileSizeLimit;
 using testing::message_of;
 using testing::read_file;
 

@@ -15,8 +15,8 @@
 namespace mantissa {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::FileSizeLimit;
+using ::testing::HasSubstr;
 using testing::message_of;
 using testing::TempFolder;
 using Mode = Database::Mode;

@@ -75,7 +75,8 @@ class Cuda final : public DeviceUnderTest {
     }
   }
 
-  const bool sample_ = std::getenv("MANTISSA_TEST_SAMPLE") != nullptr;
+  const bool sample_ =
+      std::getenv("MANTISSA_TEST_SAMPLE") != nullptr;  // NOLINT(concurrency-mt-unsafe): no thread sets variables
 };
 
 }  // namespace

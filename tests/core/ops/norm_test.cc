@@ -146,7 +146,7 @@ TEST_P(NormOp, LowPrecisionInput) {
   set_up(DType::kBF16);
   const auto pass = [&](const Var& x, Tape& tape) {
     const Var y = norm(tape, x, DType::kF32);
-    const Values values = host_.values(y.value);
+    Values values = host_.values(y.value);
     tape.backward(weighted_sum(tape, y, dy_));
     return values;
   };

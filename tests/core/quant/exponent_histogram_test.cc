@@ -16,7 +16,6 @@
 namespace mantissa {
 namespace {
 
-using testing::FormatDefinition;
 using testing::FormatReference;
 using testing::histogram_of;
 using testing::TopExponent;
@@ -40,15 +39,15 @@ struct Target {
 
 // Formats by definition. fp32 has too many numbers for a list, so the processor rounds the double.
 std::vector<Target> targets() {
-  static const FormatReference tf32({8, 10, 127}), bf16({8, 7, 127}), fp16({5, 10, 15}),
-      e4m3({4, 3, 7, TopExponent::kNumbersAndOneNan}), e5m2({5, 2, 15}), e2m1({2, 1, 1, TopExponent::kNumbers});
+  static const FormatReference kTf32({8, 10, 127}), kBf16({8, 7, 127}), kFp16({5, 10, 15}),
+      kE4M3({4, 3, 7, TopExponent::kNumbersAndOneNan}), kE5M2({5, 2, 15}), kE2M1({2, 1, 1, TopExponent::kNumbers});
   return {{Format::kF32, [](double value) { return std::fabs(static_cast<double>(static_cast<float>(value))); }},
-          {Format::kTF32, rounding_to(tf32)},
-          {Format::kBF16, rounding_to(bf16)},
-          {Format::kF16, rounding_to(fp16)},
-          {Format::kE4M3, rounding_to(e4m3)},
-          {Format::kE5M2, rounding_to(e5m2)},
-          {Format::kE2M1, rounding_to(e2m1)}};
+          {Format::kTF32, rounding_to(kTf32)},
+          {Format::kBF16, rounding_to(kBf16)},
+          {Format::kF16, rounding_to(kFp16)},
+          {Format::kE4M3, rounding_to(kE4M3)},
+          {Format::kE5M2, rounding_to(kE5M2)},
+          {Format::kE2M1, rounding_to(kE2M1)}};
 }
 
 FormatLosses counted(const std::vector<float>& values, const Target& target, int scale_exponent) {
@@ -166,6 +165,7 @@ TEST(MagnitudePercentile, HoldsTheElementOfNearestRank) {
   for (size_t i = 0; i < 300; ++i) values[i] = 0.0f;
   const ExponentHistogram histogram = histogram_of(values);
   std::vector<double> magnitudes;
+  magnitudes.reserve(values.size());
   for (const float value : values) magnitudes.push_back(std::fabs(value));
   std::sort(magnitudes.begin(), magnitudes.end());
   for (const double percentile : {0.0, 1.0, 7.0, 10.0, 50.0, 90.0, 99.0, 99.9, 99.99, 100.0}) {

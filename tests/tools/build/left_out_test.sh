@@ -64,7 +64,7 @@ $said"
 }
 
 slow="left out, slow: 1 test(s); tools/test --slow runs them
-left out of the sanitizers: 1 test(s) of verbs; tools/test --slow runs them"
+left out of the sanitizers: 1 test(s); tools/test --slow runs them"
 export MANTISSA_CUDA=off
 expect "left out, no CUDA: 3 target(s), including 2 test(s); MANTISSA_CUDA=off
 left out, no NCCL: 1 target(s), including 1 test(s); needs CUDA's headers

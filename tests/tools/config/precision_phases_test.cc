@@ -82,7 +82,7 @@ TEST(PrecisionPhases, HaveTheLossScalerThatTheyNeed) {
 TEST(PrecisionPhases, KeepAllOtherSettings) {
   const Config config =
       scheduled("[{after_step: 7, weights: low}, {after_step: 9, weights: low, recipe: delayed}]",
-                 {"optimizer.weight_rounding=stochastic", "precision.delayed.history=16", "comm.gather=fp8"});
+                {"optimizer.weight_rounding=stochastic", "precision.delayed.history=16", "comm.gather=fp8"});
   for (int phase = 0; phase < 3; ++phase) {
     const Config own = in_phase(config, phase);
     EXPECT_EQ(own.optimizer.adamw.weight_rounding, WeightRounding::kStochastic);
@@ -104,7 +104,8 @@ TEST(PrecisionPhases, TheirOwnSettingsAreCheckedAndNamed) {
   EXPECT_THAT(schedule_error("[{after_step: 9, compute: fp32, rules: [{match: a..b, format: fp32}]}]"),
               ::testing::AllOf(HasSubstr("precision.schedule[0]"), HasSubstr("precision.rules[0] (command line")));
   EXPECT_THAT(schedule_error("[{after_step: 9, compoute: fp32}]"), HasSubstr("compute"));
-  EXPECT_THAT(schedule_error("[{after_step: 9, compute: fp31}]"), HasSubstr("precision.schedule[0].compute: expected one of"));
+  EXPECT_THAT(schedule_error("[{after_step: 9, compute: fp31}]"),
+              HasSubstr("precision.schedule[0].compute: expected one of"));
 }
 
 TEST(PrecisionPhases, AreWrittenAndReadBack) {

@@ -98,7 +98,7 @@ TEST(Attention, LongSequencesOfFewKeyHeads) {
             AttentionCase{1, length, 4, 2, 5, 0.4, causal}, AttentionCase{3, length / 2, 2, 1, 10, 0.3, causal}}) {
         if (!device_under_test().takes_case(index++)) continue;
         SCOPED_TRACE(::testing::Message() << "B=" << c.batch << " T=" << c.length << " heads " << c.heads << " and "
-                                        << c.kv_heads << (causal ? " causal" : " unmasked"));
+                                          << c.kv_heads << (causal ? " causal" : " unmasked"));
         expect_agreement(c, dtype);
       }
     }

@@ -30,6 +30,7 @@ Tensor all_codes(int64_t n) {
 // Encodes the values in the format.
 Tensor codes_of(const std::vector<float>& values, Format format, float scale) {
   std::vector<uint8_t> codes;
+  codes.reserve(values.size());
   for (const float value : values) {
     codes.push_back(
         static_cast<uint8_t>(encode(format, round_to(narrow_format(format), value * scale), Saturation::kNo)));
@@ -192,7 +193,7 @@ std::vector<float> butterflies(const std::vector<double>& x, size_t columns) {
 }
 
 Tensor transformed(const Tensor& x, DType dtype) {
-  const Tensor y = make_unwritten(dtype, x.shape());
+  Tensor y = make_unwritten(dtype, x.shape());
   run(HadamardArgs{.x = x, .y = y});
   return y;
 }

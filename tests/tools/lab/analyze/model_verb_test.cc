@@ -185,6 +185,7 @@ TEST(AnalyzeModel, TakesARunWithAnotherPrecision) {
   };
   const Outcome other = analyse({"precision.recipe=mxfp8"});
   EXPECT_EQ(other.exit_code, 0) << other.output;
+  EXPECT_NE(other.output.find("precision.recipe: delayed -> mxfp8"), std::string::npos) << other.output;
   // The bf16 run was trained without a loss scale.
   const Outcome fp16 = analyse({"precision.compute=fp16"});
   EXPECT_EQ(fp16.exit_code, 0) << fp16.output;
