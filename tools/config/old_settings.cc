@@ -89,6 +89,7 @@ ConfigNode to_node(const MovedRule& rule, const std::string& origin) {
     for (const auto& [key, value] : rule.members) members.push_back(key + ": " + format_text(value));
     text += fmt::format("\n    - {{{}}}", fmt::join(members, ", "));
   }
+  if (rules.empty()) text = " [{match: blocks.0.*, format: fp32}]  for example";
   throw ConfigError(fmt::format(
       "{0}: {1}.ops and {1}.layers are now {1}.rules, an ordered list in which the last match wins; write\n  rules:{2}",
       origin, path, text));

@@ -202,7 +202,7 @@ TEST(Validation, OldOverridesAreShownAsRules) {
                 "last match wins; write\n  rules:\n    - {match: head, format: fp16}"));
   EXPECT_THAT(error_of({"precision.adaptive.levels=[{ops: {linear: bf16}}]"}),
               HasSubstr("precision.adaptive.levels[0].ops"));
-  EXPECT_THAT(error_of({"precision.layers=text"}), HasSubstr("are now precision.rules"));
+  EXPECT_THAT(error_of({"precision.layers=text"}), HasSubstr("rules: [{match: blocks.0.*, format: fp32}]  for example"));
 }
 
 TEST(Validation, OldOverridesThatSayNothingAreIgnored) {
