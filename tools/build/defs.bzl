@@ -56,8 +56,8 @@ _TEST_SANITIZED_COPTS = [
     "--param=asan-instrumentation-with-call-threshold=0",
 ]
 
-# References of kernels and sums of experiments are loops: unoptimised or instrumented, tests would spend most of their time there.
-_ARITHMETIC = ["tests/core/kernels", "tests/experiments", "tests/reference"]
+# References of kernels, sums of experiments and exchanged buffers are loops: unoptimised or instrumented, tests would spend most of their time there.
+_ARITHMETIC = ["tests/comm", "tests/core/cpu", "tests/core/kernels", "tests/experiments", "tests/reference"]
 _ARITHMETIC_COPTS = ["-O2"]
 _ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
 
