@@ -54,6 +54,19 @@ void add_layer(const ConfigNode& layer, std::vector<MovedRule>& rules) {
   add("fp32_products", has_op ? kLayerOpProducts : kLayerProducts);
 }
 
+// Whether precision.ops or precision.layers is as a program printed it where no override was set.
+bool says_nothing(const ConfigMember& member) {
+  using Kind = ConfigNode::Kind;
+  const auto is_unset = [](const ConfigMember& format) {
+    return format.value.kind == Kind::kScalar && (format.value.text == "auto" || format.value.text == "any");
+  };
+  if (member.value.kind == Kind::kNull) return true;
+  if (member.key == "ops") {
+    return member.value.kind == Kind::kMap && std::ranges::all_of(member.value.members, is_unset);
+  }
+  return member.value.kind == Kind::kList && member.value.items.empty();
+}
+
 // In the order in which rules replace each other as the old settings did.
 std::vector<MovedRule> moved_rules(const ConfigNode& precision) {
   std::vector<MovedRule> rules;
@@ -82,7 +95,8 @@ ConfigNode to_node(const MovedRule& rule, const std::string& origin) {
   return node;
 }
 
-[[noreturn]] void refuse(const std::vector<MovedRule>& rules, const std::string& path, const std::string& origin) {
+[[noreturn]] void refuse(const std::vector<MovedRule>& rules, const std::string& path, const std::string& origin,
+                         bool has_rules) {
   std::string text;
   for (const MovedRule& rule : rules) {
     std::vector<std::string> members;
@@ -90,17 +104,17 @@ ConfigNode to_node(const MovedRule& rule, const std::string& origin) {
     text += fmt::format("\n    - {{{}}}", fmt::join(members, ", "));
   }
   if (rules.empty()) text = " [{match: blocks.0.*, format: fp32}]  for example";
-  throw ConfigError(fmt::format(
-      "{0}: {1}.ops and {1}.layers are now {1}.rules, an ordered list in which the last match wins; write\n  rules:{2}",
-      origin, path, text));
+  throw ConfigError(
+      fmt::format("{0}: {1}.ops and {1}.layers are now {1}.rules, an ordered list in which the last match wins; "
+                  "write{3}\n  rules:{2}",
+                  origin, path, text, has_rules ? ", before the rules that are there," : ""));
 }
 
 // `path`: "precision", or of a phase or level.
 void replace_overrides(ConfigNode& precision, const std::string& path, OldSettings mode) {
   const auto is_old = [](const ConfigMember& member) { return member.key == "ops" || member.key == "layers"; };
-  const bool is_text = std::ranges::any_of(precision.members, [&](const ConfigMember& member) {
-    return is_old(member) && member.value.kind == ConfigNode::Kind::kScalar;
-  });
+  const bool says_something = std::ranges::any_of(
+      precision.members, [&](const ConfigMember& member) { return is_old(member) && !says_nothing(member); });
   const auto old = std::ranges::find_if(precision.members, is_old);
   if (old == precision.members.end()) return;
   const std::string origin = old->origin;
@@ -109,9 +123,12 @@ void replace_overrides(ConfigNode& precision, const std::string& path, OldSettin
   const bool has_twin = text_of(precision, "pattern").empty() && std::ranges::none_of(rules, [](const MovedRule& rule) {
                           return rule.kind > kProducts && rule.format() == "fp32";
                         });
-  if (is_text || (!rules.empty() && (mode == OldSettings::kRefuse || !has_twin))) refuse(rules, path, origin);
+  const bool has_rules = find(precision, "rules") != nullptr;
+  if (mode == OldSettings::kRefuse ? says_something : !rules.empty() && !has_twin) {
+    refuse(rules, path, origin, has_rules);
+  }
   std::erase_if(precision.members, is_old);
-  if (mode == OldSettings::kRefuse || find(precision, "rules") != nullptr) return;
+  if (mode == OldSettings::kRefuse || has_rules) return;
   ConfigNode list{.kind = ConfigNode::Kind::kList, .origin = origin};
   for (const MovedRule& rule : rules) list.items.push_back(to_node(rule, origin));
   precision.members.push_back({"rules", origin, std::move(list)});

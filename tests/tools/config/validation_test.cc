@@ -202,7 +202,19 @@ TEST(Validation, OldOverridesAreShownAsRules) {
                 "last match wins; write\n  rules:\n    - {match: head, format: fp16}"));
   EXPECT_THAT(error_of({"precision.adaptive.levels=[{ops: {linear: bf16}}]"}),
               HasSubstr("precision.adaptive.levels[0].ops"));
-  EXPECT_THAT(error_of({"precision.layers=text"}), HasSubstr("rules: [{match: blocks.0.*, format: fp32}]  for example"));
+  EXPECT_THAT(error_of({"precision.layers=text"}),
+              HasSubstr("rules: [{match: blocks.0.*, format: fp32}]  for example"));
+}
+
+// A part that is no longer understood must not be lost.
+TEST(Validation, OldOverridesInAnUnknownFormAreRefused) {
+  for (const char* old :
+       {"layers=[{match: blocks.0, format: fp32}]", "layers=[{match: blocks.0, compute: fp32}]",
+        "layers={blocks.0: fp32}", "layers=[fp32]", "ops=[{linear: fp32}]", "ops={linear: {dtype: fp32}}"}) {
+    EXPECT_THAT(error_of({std::string("precision.") + old}), HasSubstr("are now precision.rules")) << old;
+  }
+  EXPECT_THAT(error_in_file("  ops: {linear: fp32}\n  rules: [{match: head, format: fp16}]\n"),
+              HasSubstr("write, before the rules that are there,\n  rules:\n    - {op: linear, format: fp32}"));
 }
 
 TEST(Validation, OldOverridesThatSayNothingAreIgnored) {
