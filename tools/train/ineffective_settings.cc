@@ -166,25 +166,72 @@ std::vector<Ineffective> ineffective_states(const Config& config, int ranks, Con
   return found;
 }
 
+// Settings that differ from their defaults and belong to a choice that the configuration does not make.
+std::vector<Ineffective> unused_settings(const Config& config) {
+  struct Dependent {
+    const char* setting;  // a prefix, if it ends with a dot
+    bool is_used;
+    const char* why;
+  };
+  const OptimizerConfig& optimizer = config.optimizer;
+  const bool clips_adaptively = optimizer.clip.kind == ClipOptions::Kind::kAdaptive;
+  const bool is_encoder = config.model.name == "encoder", has_samples = config.train.sample_tokens > 0;
+  const bool lifts = config.precision_fallback.overflows > 0 || config.scaler.scaler.floor_policy == FloorPolicy::kLift;
+  const char* const adaptive_clip = "it belongs to optimizer.clip.mode = adaptive";
+  const Dependent table[] = {
+      {"model.rope_base", config.model.position == Position::kRope, "it belongs to model.position = rope"},
+      {"data.layout", config.data.format != DataFormat::kBytes, "it belongs to data.format = tokens"},
+      {"data.validation_fraction", config.data.validation.empty(), "data.validation names files"},
+      {"data.mask_fraction", is_encoder, "it belongs to model.name = encoder"},
+      {"data.mask_token", is_encoder, "it belongs to model.name = encoder"},
+      {"train.eval_batches", config.train.eval_interval > 0, "train.eval_interval = 0"},
+      {"train.sample_interval", has_samples, "train.sample_tokens = 0"},
+      {"train.sample_prompt", has_samples, "train.sample_tokens = 0"},
+      {"optimizer.final_lr", optimizer.schedule.kind != ScheduleKind::kConstant, "optimizer.schedule = constant"},
+      {"optimizer.decay_steps", optimizer.schedule.kind == ScheduleKind::kWarmupStableDecay,
+       "it belongs to optimizer.schedule = wsd"},
+      {"optimizer.clip.max_norm", optimizer.clip.kind != ClipOptions::Kind::kOff, "optimizer.clip.mode = none"},
+      {"optimizer.clip.percentile", clips_adaptively, adaptive_clip},
+      {"optimizer.clip.window", clips_adaptively, adaptive_clip},
+      {"optimizer.clip.warmup", clips_adaptively, adaptive_clip},
+      {"precision.pattern_blocks", config.precision.pattern == PrecisionPattern::kFirstLastKHigh,
+       "it belongs to precision.pattern = first_last_k_high"},
+      {"precision.fallback.", lifts, "precision.fallback.overflows = 0"},
+      {"scaler.", config.scaler.scaler.mode != ScalerMode::kNone,
+       "nothing computes in fp16, or scaler.mode = none: there is no loss scale"},
+      {"cuda.", config.device != "cpu", "device = cpu"},
+      {"probe.", config.probe.enabled, "probe.enabled = false"},
+  };
+  Config defaults;
+  if (config.scaler.preset != defaults.scaler.preset) {
+    defaults.scaler.scaler = scaler_preset(config.scaler.preset);
+  }
+  const auto default_settings = flatten(defaults);
+  std::vector<Ineffective> found;
+  for (const auto& [setting, value] : flatten(config)) {
+    const auto usual = default_settings.find(setting);  // an entry of a list has none
+    if (setting == "scaler.mode" || usual == default_settings.end() || value == usual->second) continue;
+    for (const Dependent& one : table) {
+      const std::string_view name = one.setting;
+      if (!one.is_used && (name.ends_with('.') ? setting.starts_with(name) : setting == name)) {
+        found.push_back({setting, one.why});
+      }
+    }
+  }
+  return found;
+}
+
 std::vector<Ineffective> ineffective_in_phase(const Config& phase, int ranks, ContributionPath path) {
   const std::vector<PlacedOp> ops = ops_of(phase);
   std::vector<Ineffective> found = ineffective_rules(phase, ops);
   const PrecisionConfig& precision = phase.precision;
-  const auto add_if = [&found](bool condition, const char* setting, const char* why) {
-    if (condition) found.push_back({setting, why});
-  };
-  add_if(precision.pattern_blocks != 1 && precision.pattern != PrecisionPattern::kFirstLastKHigh,
-         "precision.pattern_blocks", "it belongs to precision.pattern = first_last_k_high");
   const bool delays =
       std::ranges::any_of(ops, [](const PlacedOp& placed) { return placed.formats.uses(Scaling::kDelayed); });
-  add_if(!delays && precision.delayed != DelayedScalingOptions(), "precision.delayed",
-         "no operand has delayed scaling; give precision.recipe=delayed");
+  if (!delays && precision.delayed != DelayedScalingOptions()) {
+    found.push_back({"precision.delayed", "no operand has delayed scaling; give precision.recipe=delayed"});
+  }
+  std::ranges::move(unused_settings(phase), std::back_inserter(found));
   std::ranges::move(ineffective_states(phase, ranks, path), std::back_inserter(found));
-  add_if(phase.data.format == DataFormat::kBytes && phase.data.layout != TokenLayout::kAuto, "data.layout",
-         "it belongs to data.format = tokens");
-  const ScheduleOptions& schedule = phase.optimizer.schedule;
-  add_if(schedule.kind != ScheduleKind::kWarmupStableDecay && schedule.decay_steps > 0, "optimizer.decay_steps",
-         "it belongs to optimizer.schedule = wsd");
   return found;
 }
 

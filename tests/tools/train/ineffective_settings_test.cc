@@ -80,6 +80,40 @@ TEST(IneffectiveSettings, DelayedScalingThatNothingUses) {
             "precision.delayed has no effect: no operand has delayed scaling; give precision.recipe=delayed");
 }
 
+TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
+  const auto is_named = [](const std::string& setting, const Settings& choice) {
+    Settings settings = choice;
+    settings.push_back(setting);
+    return warnings_of(settings).find(setting.substr(0, setting.find('=')) + " = ") != std::string::npos;
+  };
+  const std::pair<const char*, Settings> cases[] = {
+      {"model.rope_base=5", {"model.position=rope"}},
+      {"data.layout=u16", {"data.format=tokens"}},
+      {"data.mask_fraction=0.2", {"model.name=encoder"}},
+      {"data.mask_token=3", {"model.name=encoder"}},
+      {"optimizer.decay_steps=7", {"optimizer.schedule=wsd"}},
+      {"optimizer.clip.percentile=50", {"optimizer.clip.mode=adaptive"}},
+      {"optimizer.clip.window=50", {"optimizer.clip.mode=adaptive"}},
+      {"optimizer.clip.warmup=10", {"optimizer.clip.mode=adaptive"}},
+      {"precision.pattern_blocks=2", {"precision.pattern=first_last_k_high", "model.layers=6"}},
+      {"precision.fallback.window=9", {"precision.fallback.overflows=2"}},
+      {"scaler.init_scale=4", {"precision.compute=fp16"}},
+      {"probe.interval=7", {"probe.enabled=true"}},
+  };
+  for (const auto& [setting, choice] : cases) {
+    EXPECT_TRUE(is_named(setting, {})) << setting;
+    EXPECT_FALSE(is_named(setting, choice)) << setting;
+  }
+  EXPECT_TRUE(is_named("data.validation_fraction=0.2", {"data.validation=[b]"}));
+  EXPECT_TRUE(is_named("train.eval_batches=3", {"train.eval_interval=0"}));
+  EXPECT_TRUE(is_named("train.sample_interval=3", {"train.sample_tokens=0"}));
+  EXPECT_TRUE(is_named("optimizer.final_lr=1e-5", {"optimizer.schedule=constant"}));
+  EXPECT_TRUE(is_named("optimizer.clip.max_norm=2", {"optimizer.clip.mode=none"}));
+  EXPECT_TRUE(is_named("cuda.graph=true", {"device=cpu"}));
+  EXPECT_TRUE(is_named("scaler.preset=deepspeed", {}));
+  EXPECT_FALSE(is_named("scaler.growth_interval=3", {"scaler.preset=deepspeed", "precision.compute=fp16"}));
+}
+
 TEST(IneffectiveSettings, Fp32ProductsThatChangeSomethingAreNotNamed) {
   for (const char* products : {"tf32", "bf16x3", "bf16x6"}) {
     const std::string model = std::string("precision.fp32_products=") + products;

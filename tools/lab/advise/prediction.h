@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/lab/advise/calls/step_walk.h"
 #include "tools/lab/advise/hardware.h"
+#include "tools/lab/experiment/step_walk.h"
 #include "tools/train/dry_run.h"
 
 namespace mantissa {

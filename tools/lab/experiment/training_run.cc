@@ -13,7 +13,7 @@
 #include "core/base/error.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
-#include "tools/lab/advise/calls/step_walk.h"
+#include "tools/lab/experiment/step_walk.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/statistics.h"
 #include "tools/train/training.h"

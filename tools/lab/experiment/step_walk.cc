@@ -1,4 +1,4 @@
-#include "tools/lab/advise/calls/step_walk.h"
+#include "tools/lab/experiment/step_walk.h"
 
 #include <optional>
 #include "comm/verdict_reduction.h"
