@@ -34,7 +34,12 @@ void add_probes(CLI::App* analyze, std::vector<Verb>& verbs) {
   probes->add_option("--exponent", request->exponent, "scale for --format: two to this power")
       ->check(CLI::Range(-300, 300))
       ->capture_default_str();
-  probes->add_option("--sql", request->sql, "a query on the table probes, to print instead: \"SELECT ...\"");
+  CLI::Option* const sql =
+      probes->add_option("--sql", request->sql, "a query on the table probes, to print instead: \"SELECT ...\"")
+          ->check([](const std::string& query) { return std::string(query.empty() ? "expected a query" : ""); });
+  for (const char* filter : {"--role", "--tensor", "--step", "--format", "--exponent"}) {
+    sql->excludes(probes->get_option(filter));
+  }
   verbs.push_back({probes, [request] { return probes_verb(*request); }});
 }
 

@@ -26,6 +26,8 @@ Database::Database(const std::string& path, Mode mode) : path_(path), connection
   connection_.reset(connection);  // made even if the file cannot be opened
   if (status != SQLITE_OK) fail();
   sqlite3_busy_timeout(connection, kBusyTimeoutMs);
+  // VACUUM INTO and ATTACH would create other files.
+  if (mode == Mode::kRead) sqlite3_limit(connection, SQLITE_LIMIT_ATTACHED, 0);
 }
 
 void Database::run(const std::string& sql) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "tests/tools/probe/probe_rows.h"
@@ -130,6 +131,12 @@ TEST(Probes, ArePrintedAsCommaSeparatedValues) {
   const Outcome writing = print({"--sql", "DELETE FROM probes"});
   EXPECT_EQ(writing.exit_code, 3);
   EXPECT_NE(writing.output.find("attempt to write a readonly database"), std::string::npos) << writing.output;
+  const std::string copy = run.folder() + "/copy.db";
+  EXPECT_EQ(print({"--sql", "VACUUM INTO '" + copy + "'"}).exit_code, 3);
+  EXPECT_EQ(print({"--sql", "ATTACH '" + copy + "' AS other"}).exit_code, 3);
+  EXPECT_FALSE(std::filesystem::exists(copy));
+  EXPECT_EQ(print({"--sql", ""}).exit_code, 2);
+  EXPECT_EQ(print({"--sql", "SELECT 1", "--tensor", "head"}).exit_code, 2);
   EXPECT_EQ(run_program(0, {"analyze", "probes", run.folder()}).exit_code, 3);
   const Outcome device = run_program(0, {"analyze", "probes", "/dev/null"});
   EXPECT_EQ(device.exit_code, 3) << device.output;

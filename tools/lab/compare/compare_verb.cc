@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/base/error.h"
@@ -9,6 +10,7 @@
 #include "tools/lab/analyze/formats_verb.h"
 #include "tools/lab/analyze/model_analysis.h"
 #include "tools/lab/compare/precision_comparison.h"
+#include "tools/lab/experiment/candidates.h"
 #include "tools/lab/report/output_file.h"
 #include "tools/lab/report/report.h"
 #include "tools/train/launch.h"
@@ -139,6 +141,10 @@ Json find_underflow(const CompareRequest& request, const Config& config, Communi
 void compare(const CompareRequest& request, const Config& config, Communicator& communicator) {
   const bool leads = communicator.rank() == 0;
   OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
+  const bool is_uniform = candidates_of(config).size() == candidate_names().size();
+  if (leads && !is_uniform && std::ranges::count(request.precisions, "configured") == 0) {
+    log_warn("--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
+  }
   set_up_threads(config, communicator);
   const PrecisionComparison comparison = compare_precisions(
       {.title = request.config, .seeds = request.seeds, .baseline = request.baseline, .margin = request.margin}, config,

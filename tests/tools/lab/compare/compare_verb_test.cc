@@ -142,6 +142,20 @@ TEST(CompareVerbOnce, APlanWithAUniformPrecisionIsThatPrecision) {
             precision_of(report, "current").at("runs")[0].at("steps").at("loss"));
 }
 
+TEST(CompareVerbOnce, TellsThatTheConfigurationsOwnPrecisionIsReplaced) {
+  const SmallRun small("compare_replaces");
+  const auto warns = [&](const std::string& precisions, const std::string& setting) {
+    const Outcome outcome = run_program(0, {"compare", small.config_path(), "--precisions", precisions, "--seeds", "1",
+                                            "--steps", "6", "--no-products", setting});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    return outcome.output.find("to compare these, too, add `configured`") != std::string::npos;
+  };
+  const std::string rules = "precision.rules=[{match: head, format: fp32}]";
+  EXPECT_TRUE(warns("fp32,bf16", rules));
+  EXPECT_FALSE(warns("fp32,configured", rules));
+  EXPECT_FALSE(warns("fp32,bf16", "precision.recipe=none"));
+}
+
 TEST(CompareVerbOnce, RefusesWhatItCannotDo) {
   const SmallRun small("compare_refuses");
   const auto refusal = [&](std::vector<std::string> arguments) {
