@@ -175,7 +175,7 @@ std::vector<Ineffective> unused_settings(const Config& config) {
   };
   const OptimizerConfig& optimizer = config.optimizer;
   const bool clips_adaptively = optimizer.clip.kind == ClipOptions::Kind::kAdaptive;
-  const bool is_encoder = config.model.name == "encoder", has_samples = config.train.sample_tokens > 0;
+  const bool is_encoder = config.model.name == "encoder";
   const bool lifts = config.precision_fallback.overflows > 0 || config.scaler.scaler.floor_policy == FloorPolicy::kLift;
   const char* const adaptive_clip = "it belongs to optimizer.clip.mode = adaptive";
   const Dependent table[] = {
@@ -184,9 +184,6 @@ std::vector<Ineffective> unused_settings(const Config& config) {
       {"data.validation_fraction", config.data.validation.empty(), "data.validation names files"},
       {"data.mask_fraction", is_encoder, "it belongs to model.name = encoder"},
       {"data.mask_token", is_encoder, "it belongs to model.name = encoder"},
-      {"train.eval_batches", config.train.eval_interval > 0, "train.eval_interval = 0"},
-      {"train.sample_interval", has_samples, "train.sample_tokens = 0"},
-      {"train.sample_prompt", has_samples, "train.sample_tokens = 0"},
       {"optimizer.final_lr", optimizer.schedule.kind != ScheduleKind::kConstant, "optimizer.schedule = constant"},
       {"optimizer.decay_steps", optimizer.schedule.kind == ScheduleKind::kWarmupStableDecay,
        "it belongs to optimizer.schedule = wsd"},

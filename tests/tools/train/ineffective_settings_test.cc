@@ -105,8 +105,6 @@ TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
     EXPECT_FALSE(is_named(setting, choice)) << setting;
   }
   EXPECT_TRUE(is_named("data.validation_fraction=0.2", {"data.validation=[b]"}));
-  EXPECT_TRUE(is_named("train.eval_batches=3", {"train.eval_interval=0"}));
-  EXPECT_TRUE(is_named("train.sample_interval=3", {"train.sample_tokens=0"}));
   EXPECT_TRUE(is_named("optimizer.final_lr=1e-5", {"optimizer.schedule=constant"}));
   EXPECT_TRUE(is_named("optimizer.clip.max_norm=2", {"optimizer.clip.mode=none"}));
   EXPECT_TRUE(is_named("cuda.graph=true", {"device=cpu"}));

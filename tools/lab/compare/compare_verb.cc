@@ -143,7 +143,8 @@ void compare(const CompareRequest& request, const Config& config, Communicator& 
   OutputFile html("--html", leads ? request.html : ""), json("--json", leads ? request.json : "");
   const bool is_uniform = candidates_of(config).size() == candidate_names().size();
   if (leads && !is_uniform && std::ranges::count(request.precisions, "configured") == 0) {
-    log_warn("--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
+    log_warn(
+        "--precisions replaces the configuration's own precision settings; to compare these, too, add `configured`");
   }
   set_up_threads(config, communicator);
   const PrecisionComparison comparison = compare_precisions(
