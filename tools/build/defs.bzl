@@ -41,8 +41,8 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
-# The program above core and comm: settings, strings, lists and sums, with little code that handles memory. And the emulated GPU,
-# whose kernels run on guarded memory anyway. Both take two thirds of a sanitizer run.
+# What takes two thirds of a sanitizer run: the program above core and comm, which handles little memory itself, and the emulated GPU,
+# whose kernels are tested on guarded memory anyway.
 _SELDOM_SANITIZED = ["tests/tools", "tests/core/cuda"]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
