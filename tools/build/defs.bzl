@@ -41,7 +41,7 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
-# What takes two thirds of a sanitizer run: the program above core and comm, which handles little memory itself, and the emulated GPU,
+# These take two thirds of a sanitizer run: the program above core and comm, which handles little memory itself, and the emulated GPU,
 # whose kernels are tested on guarded memory anyway.
 _SELDOM_SANITIZED = ["tests/tools", "tests/core/cuda"]
 
