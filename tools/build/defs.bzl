@@ -48,7 +48,8 @@ _SELDOM_SANITIZED = ["tests/tools", "tests/core/cuda"]
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
 # dereference would make up most of a test's code, and the address sanitizer reports null pointers anyway.
 _TEST_COPTS = ["-O0", "-U_FORTIFY_SOURCE"]
-# The address sanitizer's checks are calls there: slower than inline code, and compiled in two thirds of the time.
+
+# The address sanitizer's checks are calls in tests: slower than inline code, and compiled in two thirds of the time.
 _TEST_SANITIZED_COPTS = [
     "-fno-sanitize=null",
     "-fno-sanitize=alignment",
@@ -56,13 +57,14 @@ _TEST_SANITIZED_COPTS = [
     "--param=asan-instrumentation-with-call-threshold=0",
 ]
 
-# References of kernels, sums of experiments and exchanged buffers are loops: unoptimised or instrumented, tests would spend most of their time there.
+# References of kernels, sums of experiments and checks of exchanged buffers are loops: unoptimised or instrumented, tests would
+# spend most of their time there.
 _ARITHMETIC = ["tests/comm", "tests/core/cpu", "tests/core/kernels", "tests/experiments", "tests/reference"]
 _ARITHMETIC_COPTS = ["-O2"]
 _ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
 
-# Test files are compiled five at a time, which takes 40 % of the time of five compilations: all parse the same headers. So
-# names of helpers differ within a folder, as the files of a batch share an anonymous namespace.
+# Test files are compiled five at a time, which takes 40 % of the time of five compilations: all parse the same headers. They share
+# an anonymous namespace, so their helpers have different names, or stand in a namespace named after the file.
 _BATCH = 5
 
 # The headers that most files of a kind include.
@@ -70,7 +72,7 @@ _INCLUDES = ["algorithm", "cmath", "functional", "map", "memory", "optional", "s
 _TEST_INCLUDES = ["gtest/gtest.h"] + _INCLUDES
 _TOOL_INCLUDES = ["nlohmann/json.hpp"]
 
-# Nothing above the floors takes a notable part of a run, so -O1 saves a quarter of its compile time.
+# Kernels and collectives take the time of a run, not tools: -O1 saves a fifth of their compile time.
 _TOOL_COPTS = ["-O1"]
 
 def _is_in(folders):

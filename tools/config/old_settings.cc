@@ -27,16 +27,20 @@ ConfigNode* find(ConfigNode& node, std::string_view key) {
   return found == node.members.end() ? nullptr : &found->value;
 }
 
+// The keys of an entry of precision.layers that say where it applies.
+constexpr std::string_view kPlaces[] = {"match", "op", "product", "role"};
+
+bool means_nothing(std::string_view text) { return text == "any" || text == "auto" || text == "none"; }
+
 // The text of a setting; empty if it is absent or has the value that means nothing.
 std::string text_of(const ConfigNode& node, std::string_view key) {
   const ConfigMember* const member = node.find(key);
-  const std::string text = member == nullptr ? "" : member->value.text;
-  return text == "any" || text == "auto" || text == "none" ? "" : text;
+  return member == nullptr || means_nothing(member->value.text) ? "" : member->value.text;
 }
 
 void add_layer(const ConfigNode& layer, std::vector<MovedRule>& rules) {
   MovedRule rule;
-  for (const char* key : {"match", "op", "product", "role"}) {
+  for (const std::string_view key : kPlaces) {
     if (const std::string text = text_of(layer, key); !text.empty()) rule.members.emplace_back(key, text);
   }
   rule.literals =
@@ -57,14 +61,19 @@ void add_layer(const ConfigNode& layer, std::vector<MovedRule>& rules) {
 // Whether precision.ops or precision.layers is as a program printed it where no override was set.
 bool says_nothing(const ConfigMember& member) {
   using Kind = ConfigNode::Kind;
+  const ConfigNode& value = member.value;
+  if (value.kind == Kind::kNull) return true;
   const auto is_unset = [](const ConfigMember& format) {
-    return format.value.kind == Kind::kScalar && (format.value.text == "auto" || format.value.text == "any");
+    return format.value.kind == Kind::kScalar && means_nothing(format.value.text);
   };
-  if (member.value.kind == Kind::kNull) return true;
-  if (member.key == "ops") {
-    return member.value.kind == Kind::kMap && std::ranges::all_of(member.value.members, is_unset);
-  }
-  return member.value.kind == Kind::kList && member.value.items.empty();
+  if (member.key == "ops") return value.kind == Kind::kMap && std::ranges::all_of(value.members, is_unset);
+  const auto is_idle = [&](const ConfigMember& one) {
+    const bool is_format = one.key == "dtype" || one.key == "fp32_products";
+    return is_format ? is_unset(one) : std::ranges::count(kPlaces, one.key) > 0;
+  };
+  return value.kind == Kind::kList && std::ranges::all_of(value.items, [&](const ConfigNode& layer) {
+           return layer.kind == Kind::kMap && std::ranges::all_of(layer.members, is_idle);
+         });
 }
 
 // In the order in which rules replace each other as the old settings did.
@@ -124,7 +133,7 @@ void replace_overrides(ConfigNode& precision, const std::string& path, OldSettin
                           return rule.kind > kProducts && rule.format() == "fp32";
                         });
   const bool has_rules = find(precision, "rules") != nullptr;
-  if (mode == OldSettings::kRefuse ? says_something : !rules.empty() && !has_twin) {
+  if (says_something && (mode == OldSettings::kRefuse || rules.empty() || !has_twin)) {
     refuse(rules, path, origin, has_rules);
   }
   std::erase_if(precision.members, is_old);

@@ -219,6 +219,8 @@ TEST(Validation, OldOverridesInAnUnknownFormAreRefused) {
 
 TEST(Validation, OldOverridesThatSayNothingAreIgnored) {
   EXPECT_EQ(error_in_file("  ops: {linear: auto, add: auto}\n  layers: []\n"), "(nothing was thrown)");
+  EXPECT_EQ(error_in_file("  layers: [{match: head, op: any, dtype: any, fp32_products: auto}]\n"),
+            "(nothing was thrown)");
 }
 
 TEST(Validation, CheckpointsMayHaveOldOverrides) {
@@ -233,9 +235,9 @@ TEST(Validation, CheckpointsMayHaveOldOverrides) {
   EXPECT_EQ(describe(c.precision.rules[0]), "{match: blocks.0, format: fp32}");
   EXPECT_EQ(describe(c.precision.rules[1]), "{op: linear, format: current}");
   EXPECT_TRUE(c.precision_schedule[0].precision.rules.empty()) << "they replaced those of precision itself";
-  // Exact products without a dtype, and overrides beside a pattern, have no equivalent.
+  // Exact products without a dtype, overrides beside a pattern, and unknown forms have no equivalent.
   for (const char* old : {"  layers: [{match: head, fp32_products: fp32}]\n",
-                          "  pattern: attention_high\n  layers: [{match: head, dtype: fp32}]\n"}) {
+                          "  pattern: attention_high\n  layers: [{match: head, dtype: fp32}]\n", "  layers: text\n"}) {
     EXPECT_THAT(message_of<ConfigError>([&] { kept(old); }), HasSubstr("are now precision.rules")) << old;
   }
 }
