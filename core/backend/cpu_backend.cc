@@ -66,7 +66,8 @@ class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
 };
 
 const bool kRegistered =
-    register_backend("cpu", {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); }});
+    register_backend("cpu", {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); },
+                             .computes_on_host = true});
 
 std::unique_ptr<OperandCache> CpuBackend::make_operand_cache() { return std::make_unique<PackedOperand>(); }
 

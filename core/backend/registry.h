@@ -25,6 +25,7 @@ struct BackendEntry {
       [](int, DType, Fp32Math) { return std::optional<double>(); };
   // Times the work of a stream of this backend, which must outlive the timer.
   std::function<std::unique_ptr<StreamTimer>(Stream& stream)> create_timer = [](Stream&) { return make_host_timer(); };
+  bool computes_on_host = false;  // in host memory, in the calling thread
   int preference = 0;  // `auto` selects the usable backend with the highest
 };
 

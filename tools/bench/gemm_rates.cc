@@ -19,11 +19,12 @@ constexpr double kMaxSeconds = 1.0;
 std::string_view operand_name(DType dtype) { return dtype == DType::kU8 ? "e4m3" : name(dtype); }
 
 GemmPeak gemm_peak(const DeviceChoice& device, DType dtype) {
-  if (device.backend == "cpu") {
+  const BackendEntry& backend = find_backend(device.backend);
+  if (backend.computes_on_host) {
     const cpu::FmaPeak peak = cpu::measure_fma_peak(dtype, threads());
     return {dtype, peak.flops, fmt::format("measured: {}, on registers, {} threads", peak.instruction, threads())};
   }
-  const auto flops = find_backend(device.backend).datasheet_flops(device.index, dtype, Fp32Math::kFull);
+  const auto flops = backend.datasheet_flops(device.index, dtype, Fp32Math::kFull);
   return {dtype, flops, flops ? "data sheet" : "not known"};
 }
 

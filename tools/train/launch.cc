@@ -179,7 +179,7 @@ bool wants_pinned_threads(const Config& config, const Communicator& communicator
   if (config.train.pin_threads != ThreadPinning::kAuto || communicator.size() == 1) return false;
   if (bind != nullptr && strcasecmp(bind, "false") == 0) return false;
   // The other threads of a GPU's rank, of the driver and of NCCL, would inherit one processor.
-  return choose_device(config.device, communicator.local_rank()).backend == "cpu";
+  return find_backend(choose_device(config.device, communicator.local_rank()).backend).computes_on_host;
 }
 
 struct Record {
