@@ -7,17 +7,17 @@
 
 namespace mantissa {
 
-RunProbe::RunProbe(const Config& config, int linear_layers, const Parts& parts)
+RunProbe::RunProbe(const Config& config, int linear_layers, ShardedState& state)
     : config_(config.probe),
-      communicator_(parts.communicator),
+      communicator_(state.communicator),
       products_({.rows = config.probe.rows,
                  .context = config.model.context,
                  .max_layers = linear_layers,
-                 .counts_weights = parts.communicator.rank() == 0},
-                parts.backend, parts.stream),
-      gradients_(parts.buckets, parts.reducer, parts.communicator, parts.backend, parts.stream),
-      updates_(parts.buckets.parameters(), parts.optimizer, config.optimizer.adamw.master, parts.backend,
-               parts.stream) {}
+                 .counts_weights = state.communicator.rank() == 0},
+                state.backend, state.stream),
+      gradients_(state.buckets, state.reducer, state.communicator, state.backend, state.stream),
+      updates_(state.buckets.parameters(), state.optimizer, config.optimizer.adamw.master, state.backend,
+               state.stream) {}
 
 ProbedStep RunProbe::end(int64_t step, float loss_scale, bool applied, double learning_rate) {
   const auto begin = std::chrono::steady_clock::now();

@@ -19,17 +19,8 @@ namespace mantissa {
 
 class RunProbe {
  public:
-  // Parts of the run; they must outlive the object.
-  struct Parts {
-    FlatBuckets& buckets;
-    GradientReducer& reducer;
-    ShardedOptimizer& optimizer;
-    Communicator& communicator;
-    Backend& backend;
-    Stream& stream;
-  };
-  // linear_layers: their number in a pass.
-  RunProbe(const Config& config, int linear_layers, const Parts& parts);
+  // linear_layers: their number in a pass. The state must outlive the object.
+  RunProbe(const Config& config, int linear_layers, ShardedState& state);
 
   bool due(int64_t step) const { return step % config_.interval == 0; }
   ProductObserver* products() { return &products_; }

@@ -43,14 +43,14 @@ void require_same_training(const Checkpoint& checkpoint, const Config& run) {
 }
 
 void load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps, Session& session) {
-  session.optimizer.begin_load();
+  session.sharded.optimizer.begin_load();
   for (const CheckpointFile& file : checkpoint.files) {
     if (file.name.starts_with("optimizer-")) {
       load_optimizer_pieces(SafetensorsReader(checkpoint.folder + "/" + file.name), session.runtime.parameters,
-                            session.optimizer);
+                            session.sharded.optimizer);
     }
   }
-  session.optimizer.end_load(applied_steps);
+  session.sharded.optimizer.end_load(applied_steps);
 }
 
 void load_scales(const Checkpoint& checkpoint, const TrainingState& training, Session& session) {
@@ -137,7 +137,7 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
     if (state.at("data_fingerprint") != session.batches->fingerprint()) {
       log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
     }
-    log_info("resumed from {} at step {} (saved by {} ranks)", checkpoint.folder, session.next_step,
+    log_info("resumed from {} at step {} (ranks that saved it: {})", checkpoint.folder, session.next_step,
              state.at("ranks").get<int>());
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(fmt::format("{}/{}: {}", checkpoint.folder, kManifestName, error.what()));
@@ -154,7 +154,7 @@ TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
 bool TrainingCheckpoints::save(const RunState& state) {
   Communicator& communicator = session_.communicator;
   const int64_t step = session_.next_step;
-  session_.optimizer.restore_weights();
+  session_.sharded.optimizer.restore_weights();
   int32_t ok = 1;
   std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error
   const auto guarded = [&](const auto& write) {
@@ -208,7 +208,8 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
   const int rank = session_.communicator.rank(), ranks = session_.ranks();
   std::vector<CheckpointFile> files;
   files.push_back(write_optimizer_file(folder, fmt::format("optimizer-{:05}-of-{:05}.safetensors", rank + 1, ranks),
-                                       session_.optimizer, *session_.runtime.backend, *session_.runtime.stream));
+                                       session_.sharded.optimizer, *session_.runtime.backend,
+                                       *session_.runtime.stream));
   if (rank == 0) {
     files.push_back(write_model_file(folder, kModelFile, session_.runtime.parameters, *session_.runtime.backend,
                                      *session_.runtime.stream));

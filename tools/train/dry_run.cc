@@ -111,9 +111,9 @@ void generate(ModelRuntime& runtime, const ModelConfig& model) {
 
 // The device that packs weights in steps of `ranks` ranks; nullptr where none does.
 std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
-  if (!config.train.keeps_packed_weights(ranks) || config.device == "cuda") return nullptr;
+  if (!config.train.keeps_packed_weights(ranks)) return nullptr;
   const DeviceChoice choice = choose_device(config.device, 0);
-  return choice.backend == "cpu" ? create_backend(choice.backend) : nullptr;
+  return find_backend(choice.backend).computes_on_host ? create_backend(choice.backend) : nullptr;
 }
 
 LayerExtents extents_of(const ParameterSet& parameters, std::string_view layer, const Tensor& output) {
@@ -159,7 +159,7 @@ MemoryTable measure_memory_table(const Session& session) {
   const ModelRuntime& runtime = session.runtime;
   const DerivedWeights& weights = runtime.derived_weights;
   return {.parameters = runtime.parameters.numel(),
-          .state = measure_memory(session.buckets, session.reducer, session.optimizer),
+          .state = measure_memory(session.sharded.buckets, session.sharded.reducer, session.sharded.optimizer),
           .activations = runtime.arena->peak_bytes(),
           .casts = weights.size_bytes(DerivedKind::kCast) + weights.size_bytes(DerivedKind::kRounded) +
                    runtime.delayed_scales->size_bytes() + session.amaxes.size_bytes(),
@@ -168,7 +168,11 @@ MemoryTable measure_memory_table(const Session& session) {
 
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path, Fp8GemmSupport support) {
   const std::unique_ptr<Backend> packing = packing_device(config, ranks);
-  DryRun dry(config, {.ranks = ranks, .path = path, .support = support, .packing = packing.get()});
+  return predict_memory_table(config, {.ranks = ranks, .path = path, .support = support, .packing = packing.get()});
+}
+
+MemoryTable predict_memory_table(const Config& config, const DryRunOptions& options) {
+  DryRun dry(config, options);
   dry.run_all_steps();
   return measure_memory_table(dry.session());
 }

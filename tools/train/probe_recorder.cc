@@ -19,20 +19,15 @@ int linear_layers(const Config& config) {
 
 }  // namespace
 
-RunProbe make_probe(Session& session) {
-  return RunProbe(session.config, linear_layers(session.config),
-                  {.buckets = session.buckets,
-                   .reducer = session.reducer,
-                   .optimizer = session.optimizer,
-                   .communicator = session.communicator,
-                   .backend = *session.runtime.backend,
-                   .stream = *session.runtime.stream});
+RunProbe make_probe(const Config& config, ShardedState& state) {
+  return RunProbe(config, linear_layers(config), state);
 }
 
-ProbeRecorder::ProbeRecorder(Session& session, const std::string& path) : probe_(make_probe(session)), path_(path) {
-  if (session.communicator.rank() != 0 || path.empty()) return;
+ProbeRecorder::ProbeRecorder(const Config& config, ShardedState& state, const std::string& path, int64_t next_step)
+    : probe_(make_probe(config, state)), path_(path) {
+  if (state.communicator.rank() != 0 || path.empty()) return;
   try {
-    log_.emplace(path_, session.next_step);
+    log_.emplace(path_, next_step);
   } catch (const std::exception& error) {
     log_warn("probes are not written: {}", error.what());
   }

@@ -51,7 +51,7 @@ double TrainingState::gradient_factor() const {
 
 TrainingState state_of(const Session& session) {
   return {.next_step = session.next_step,
-          .applied_steps = session.optimizer.applied_steps(),
+          .applied_steps = session.sharded.optimizer.applied_steps(),
           .scaler = session.scaler.state(),
           .gradient_prescale_log2 = gradient_prescale_log2(session.ranks(), session.micro_batches()),
           .clip_norms = session.clipper.state()};
@@ -161,9 +161,9 @@ class MemorySink final : public ByteSink {
 }  // namespace
 
 HeldState::HeldState(Session& session) : numbers_(state_of(session)) {
-  session.optimizer.restore_weights();
+  session.sharded.optimizer.restore_weights();
   if (const DelayedScales& scales = *session.runtime.delayed_scales; !scales.empty()) scales_ = scales.state();
-  for (const StatePiece& piece : session.optimizer.pieces()) {
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) {
     MemorySink sink(pieces_.emplace_back());
     write_optimizer_pieces(sink, {piece}, *session.runtime.backend, *session.runtime.stream);
   }
@@ -171,7 +171,7 @@ HeldState::HeldState(Session& session) : numbers_(state_of(session)) {
 
 void HeldState::hand_over(Session& session) const {
   Communicator& communicator = session.communicator;
-  ShardedOptimizer& optimizer = session.optimizer;
+  ShardedOptimizer& optimizer = session.sharded.optimizer;
   optimizer.begin_load();
   const auto counts = all_gather_records(communicator, static_cast<uint64_t>(pieces_.size()));
   const size_t rounds = *std::max_element(counts.begin(), counts.end());

@@ -58,7 +58,7 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
 // For a record of the metrics.
 void to_json(nlohmann::json& j, const BadSignal& bad);
 
-// The configuration of a phase with the rules that precision.fallback has come to.
+// The configuration of a phase, with the rules that precision.fallback has added so far.
 Config with_lifts(Config phase, const PrecisionFallback& fallback);
 
 // The phase of a run (tools/config/precision_phases.h) after `steps_done` steps.

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <optional>
 
-#include "comm/flat_buckets.h"
 #include "comm/profiling_communicator.h"
 #include "comm/staged/staged_communicator.h"
 #include "core/backend/registry.h"
@@ -111,48 +109,6 @@ void require_capturable(const Config& config, const Communicator& communicator) 
 
 }  // namespace
 
-FaultInjection::FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream)
-    : config_(config), rank_(rank), backend_(backend), stream_(stream) {}
-
-void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) const {
-  for (const GradientInjection& fault : config_.gradients) {
-    if (fault.step != step + 1 || fault.rank != rank_ || fault.parameter != parameter.name) continue;
-    overwrite(parameter.gradient, fault.element, fault.value);
-  }
-}
-
-std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection::on_op(int64_t step, Pass pass) const {
-  const bool planned =
-      std::any_of(config_.activations.begin(), config_.activations.end(),
-                  [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); });
-  if (!planned) return nullptr;
-  return [this, step, pass](std::string_view layer, std::string_view op, Tensor& made) {
-    for (const ActivationInjection& fault : config_.activations) {
-      if (fault.pass != pass || !due(fault, step) || layer != fault.layer || op != name(fault.op)) continue;
-      overwrite(made, 0, fault.value);
-      injected_.insert(&fault);
-    }
-  };
-}
-
-void FaultInjection::require_injected(int64_t step) const {
-  for (const ActivationInjection& fault : config_.activations) {
-    if (!due(fault, step) || injected_.contains(&fault)) continue;
-    throw ConfigError(fmt::format("test.activations: no op {} ran in a layer '{}' in step {}", name(fault.op),
-                                  fault.layer, step + 1));
-  }
-}
-
-bool FaultInjection::due(const ActivationInjection& fault, int64_t step) const {
-  return fault.step == step + 1 && fault.rank == rank_;
-}
-
-void FaultInjection::overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const {
-  using Limits = std::numeric_limits<float>;
-  backend_.fill(tensor.slice(element, 1), value == InjectedValue::kInf ? Limits::infinity() : Limits::quiet_NaN(),
-                stream_);
-}
-
 bool Session::captures_steps() const {
   return config.cuda.graph && !config.profile && runtime.backend->device().kind == Device::Kind::kCuda;
 }
@@ -173,8 +129,10 @@ int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
 ContributionPath expected_path(const Config& config, const Communicator& communicator) {
   const bool one_node = communicator.size() > 1 && communicator.local_size() == communicator.size();
   const bool shares = one_node && communicator.shares_node_memory();
-  const bool on_host = shares && choose_device(config.device, communicator.local_rank()).backend == "cpu";
-  return on_host ? ContributionPath::kInPlace : ContributionPath::kExchanged;
+  const auto on_host = [&] {
+    return find_backend(choose_device(config.device, communicator.local_rank()).backend).computes_on_host;
+  };
+  return shares && on_host() ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }
 
 BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks) {
@@ -188,20 +146,16 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       runtime(
           config, parts.backend ? std::move(parts.backend) : open_device(config, device),
           [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); }, profiler.get()),
-      staged(make_staged(given_communicator, *runtime.backend)),
-      profiled(make_profiled(outermost(given_communicator, staged.get(), nullptr), profiler.get())),
-      communicator(outermost(given_communicator, staged.get(), profiled.get())),
+      staged_(make_staged(given_communicator, *runtime.backend)),
+      profiled_(make_profiled(outermost(given_communicator, staged_.get(), nullptr), profiler.get())),
+      communicator(outermost(given_communicator, staged_.get(), profiled_.get())),
       batches(parts.batches(config, runtime.model->objective())),
-      injection(config.test, communicator.rank(), *runtime.backend, *runtime.stream),
-      buckets(runtime.parameters, lay_out(config, runtime.parameters, ranks()), *runtime.backend,
-              sent_buckets(config, communicator)),
-      reducer(buckets, communicator, *runtime.backend, *runtime.stream, reducer_config(config, ranks())),
       amaxes(keep_delayed_scales(runtime, config), communicator, *runtime.backend, *runtime.stream),
-      optimizer(buckets, communicator, *runtime.backend, *runtime.stream, config.comm.reducer.sharding,
-                config.optimizer.adamw,
-                {.weights = gathered_codes(config, runtime.parameters, runtime.policy),
-                 .scales = runtime.delayed_scales.get()}),
-      verdicts(communicator, *runtime.backend, *runtime.stream),
+      sharded(runtime.parameters, lay_out(config, runtime.parameters, ranks()), sent_buckets(config, communicator),
+              reducer_config(config, ranks()), config.optimizer.adamw,
+              {.weights = gathered_codes(config, runtime.parameters, runtime.policy),
+               .scales = runtime.delayed_scales.get()},
+              communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {
   require_same_data(batches->fingerprint(), communicator);
@@ -216,7 +170,7 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
                                     parameter->numel(), fault.element));
     }
   }
-  if (runtime.backend->computes()) optimizer.initialize(config.train.seed);
+  if (runtime.backend->computes()) sharded.optimizer.initialize(config.train.seed);
   if (!profiler) return;
   const bool on_host = runtime.backend->device().kind == Device::Kind::kCpu;
   profiler->attach(*runtime.stream, on_host ? StreamOrder::kInline : StreamOrder::kBeside);

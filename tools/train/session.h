@@ -3,12 +3,9 @@
 
 #include <functional>
 #include <memory>
-#include <set>
 
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
-#include "comm/flat_buckets.h"
-#include "comm/gradient_reducer.h"
 #include "comm/sharded_optimizer.h"
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
@@ -24,32 +21,8 @@ struct SessionParts {
   std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
 };
 
-// Faults on purpose, for tests of how the program handles them (configuration section `test`).
-class FaultInjection {
- public:
-  FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream);
-
-  // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
-  // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
-  void on_gradient(int64_t step, const Parameter& parameter) const;
-  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
-  // empty if nothing is planned.
-  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step, Pass pass) const;
-
-  // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
-  void require_injected(int64_t step) const;
-
- private:
-  bool due(const ActivationInjection& fault, int64_t step) const;
-  void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
-
-  const TestConfig& config_;
-  int rank_;
-  Backend& backend_;
-  Stream& stream_;
-  mutable std::set<const ActivationInjection*> injected_;
-};
-
+// TrainStep and Trainer run it, checkpoints and HeldState save and restore it; everything else takes the parts that it
+// uses.
 struct Session {
   // Checks that all ranks have the same configuration and data (CommError naming the ranks otherwise), then allocates
   // and initialises. On a backend that computes nothing the step arena is unlimited and weights are left as they are.
@@ -67,16 +40,16 @@ struct Session {
   const DeviceChoice device;                     // empty where the backend was given
   const std::unique_ptr<StepProfiler> profiler;  // null without profile: true
   ModelRuntime runtime;
-  std::unique_ptr<Communicator> staged;    // where the given transport works on host memory and the device has its own
-  std::unique_ptr<Communicator> profiled;  // reports to the profiler
-  Communicator& communicator;              // the outermost of the three: the one to use
+
+ private:
+  std::unique_ptr<Communicator> staged_;    // where the given transport works on host memory and the device has its own
+  std::unique_ptr<Communicator> profiled_;  // reports to the profiler
+
+ public:
+  Communicator& communicator;  // the given one, or what wraps it
   const std::shared_ptr<const Batches> batches;
-  FaultInjection injection;
-  FlatBuckets buckets;
-  GradientReducer reducer;
   AmaxExchange amaxes;
-  ShardedOptimizer optimizer;
-  VerdictReduction verdicts;
+  ShardedState sharded;
   GradScaler scaler;
   GradientClipper clipper;
 

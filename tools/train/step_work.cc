@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <span>
 
 #include "amp/adaptive_precision.h"
@@ -30,16 +31,64 @@ FoundOp found_op(const NonFiniteOp& bad, size_t micro_batch) { return {describe(
 
 }  // namespace
 
-StepWork::StepWork(Session& session) : session_(session) {
-  const int64_t count = session.config.train.micro_batch * session.config.model.context;
+FaultInjection::FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream)
+    : config_(config), rank_(rank), backend_(backend), stream_(stream) {}
+
+void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) const {
+  for (const GradientInjection& fault : config_.gradients) {
+    if (fault.step != step + 1 || fault.rank != rank_ || fault.parameter != parameter.name) continue;
+    overwrite(parameter.gradient, fault.element, fault.value);
+  }
+}
+
+std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection::on_op(int64_t step, Pass pass) const {
+  const bool planned =
+      std::any_of(config_.activations.begin(), config_.activations.end(),
+                  [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); });
+  if (!planned) return nullptr;
+  return [this, step, pass](std::string_view layer, std::string_view op, Tensor& made) {
+    for (const ActivationInjection& fault : config_.activations) {
+      if (fault.pass != pass || !due(fault, step) || layer != fault.layer || op != name(fault.op)) continue;
+      overwrite(made, 0, fault.value);
+      injected_.insert(&fault);
+    }
+  };
+}
+
+void FaultInjection::require_injected(int64_t step) const {
+  for (const ActivationInjection& fault : config_.activations) {
+    if (!due(fault, step) || injected_.contains(&fault)) continue;
+    throw ConfigError(fmt::format("test.activations: no op {} ran in a layer '{}' in step {}", name(fault.op),
+                                  fault.layer, step + 1));
+  }
+}
+
+bool FaultInjection::due(const ActivationInjection& fault, int64_t step) const {
+  return fault.step == step + 1 && fault.rank == rank_;
+}
+
+void FaultInjection::overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const {
+  using Limits = std::numeric_limits<float>;
+  backend_.fill(tensor.slice(element, 1), value == InjectedValue::kInf ? Limits::infinity() : Limits::quiet_NaN(),
+                stream_);
+}
+
+StepWork::StepWork(Session& session)
+    : config_(session.config),
+      runtime_(session.runtime),
+      communicator_(session.communicator),
+      batches_(*session.batches),
+      reducer_(session.sharded.reducer),
+      injection_(config_.test, communicator_.rank(), *runtime_.backend, *runtime_.stream) {
+  const int64_t count = config_.train.micro_batch * config_.model.context;
   const int64_t micro_batches = session.micro_batches();
   host_tokens_.resize(static_cast<size_t>(micro_batches * count));
   host_targets_.resize(host_tokens_.size());
   for (int64_t index = 0; index < micro_batches; ++index) {
-    const int64_t batch = index * session.ranks() + session.communicator.rank();
-    first_samples_.push_back(static_cast<uint32_t>(batch * session.config.train.micro_batch));
+    const int64_t batch = index * communicator_.size() + communicator_.rank();
+    first_samples_.push_back(static_cast<uint32_t>(batch * config_.train.micro_batch));
   }
-  Backend& backend = *session.runtime.backend;
+  Backend& backend = *runtime_.backend;
   tokens_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "input tokens");
   targets_ = backend.make_tensor(DType::kI32, {micro_batches, count}, "target tokens");
   step_number_ = backend.make_tensor(DType::kI32, {1}, "step number");
@@ -50,62 +99,57 @@ StepWork::StepWork(Session& session) : session_(session) {
 void StepWork::load(int64_t step) {
   const Range range(RangeKind::kPhase, "data");
   step_ = step;
-  const uint64_t step_begin = static_cast<uint64_t>(step * session_.config.train.global_batch);
+  const uint64_t step_begin = static_cast<uint64_t>(step * config_.train.global_batch);
   const size_t count = static_cast<size_t>(tokens_.dim(1));
   const std::span<int32_t> tokens(host_tokens_), targets(host_targets_);
   for (size_t index = 0; index < first_samples_.size(); ++index) {
-    session_.batches->train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
-                            targets.subspan(index * count, count));
+    batches_.train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
+                   targets.subspan(index * count, count));
   }
-  ModelRuntime& runtime = session_.runtime;
   const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(step));
-  runtime.backend->upload(host_tokens_.data(), tokens_, *runtime.stream);
-  runtime.backend->upload(host_targets_.data(), targets_, *runtime.stream);
-  runtime.backend->upload(&number, step_number_, *runtime.stream);
+  runtime_.backend->upload(host_tokens_.data(), tokens_, *runtime_.stream);
+  runtime_.backend->upload(host_targets_.data(), targets_, *runtime_.stream);
+  runtime_.backend->upload(&number, step_number_, *runtime_.stream);
 }
 
 int64_t StepWork::count_global_tokens() const {
-  const Config& config = session_.config;
   // Every position of a sample has a token that follows it: there is nothing to ask the other ranks.
-  if (session_.runtime.model->objective() == Objective::kNextToken) {
-    return config.train.global_batch * config.model.context;
+  if (runtime_.model->objective() == Objective::kNextToken) {
+    return config_.train.global_batch * config_.model.context;
   }
   int64_t all = 0;
-  for (const int64_t tokens : all_gather_records(session_.communicator, count_targets(host_targets_))) all += tokens;
+  for (const int64_t tokens : all_gather_records(communicator_, count_targets(host_targets_))) all += tokens;
   return all;
 }
 
-void StepWork::set_loss_gradient(float value) {
-  session_.runtime.backend->upload(&value, loss_gradient_, *session_.runtime.stream);
-}
+void StepWork::set_loss_gradient(float value) { runtime_.backend->upload(&value, loss_gradient_, *runtime_.stream); }
 
 void StepWork::run(const PassOptions& passes) {
-  Session& s = session_;
-  s.runtime.parameters.forget_gradients();
+  runtime_.parameters.forget_gradients();
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     TapeOptions options = tape_options(index);
     options.observer = index == 0 ? passes.observer : nullptr;
     if (passes.after_op) options.after_op = passes.after_op;
     if (index + 1 == first_samples_.size()) {  // gradients are complete after the last one: reduce as they land
-      s.reducer.begin();
-      options.gradient_ready = [&s, this](Parameter& parameter) {
-        s.injection.on_gradient(step_, parameter);
-        s.reducer.ready(parameter);
+      reducer_.begin();
+      options.gradient_ready = [this](Parameter& parameter) {
+        injection_.on_gradient(step_, parameter);
+        reducer_.ready(parameter);
       };
-      options.between_nodes = [&s] { s.reducer.progress(); };
+      options.between_nodes = [this] { reducer_.progress(); };
     }
-    Tape tape = s.runtime.make_tape(std::move(options), passes.policy);
+    Tape tape = runtime_.make_tape(std::move(options), passes.policy);
     const LossOutput output = forward(tape, index);
-    s.runtime.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *s.runtime.stream);
+    runtime_.backend->copy(output.sum.value, losses_.slice(static_cast<int64_t>(index), 1), *runtime_.stream);
     const Range range(RangeKind::kPhase, "backward");
     tape.backward(output.sum);
   }
-  s.injection.require_injected(step_);
+  injection_.require_injected(step_);
   {
     const Range range(RangeKind::kPhase, "reduce");
-    s.reducer.finish();
+    reducer_.finish();
   }
-  s.runtime.arena->rewind();
+  runtime_.arena->rewind();
 }
 
 LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
@@ -113,31 +157,30 @@ LossOutput StepWork::forward(Tape& tape, size_t micro_batch) {
   const auto part = [&](const Tensor& whole) {
     return whole.slice(static_cast<int64_t>(micro_batch) * whole.dim(1), whole.dim(1));
   };
-  return session_.runtime.model->loss(tape, part(tokens_), part(targets_), session_.config.model.context);
+  return runtime_.model->loss(tape, part(tokens_), part(targets_), config_.model.context);
 }
 
 TapeOptions StepWork::tape_options(size_t micro_batch) const {
-  return {.random = {.seed = session_.config.train.seed,
+  return {.random = {.seed = config_.train.seed,
                      .step = step_number_,
                      .first_sample = first_samples_[micro_batch],
-                     .samples = session_.config.train.micro_batch},
+                     .samples = config_.train.micro_batch},
           .loss_gradient = loss_gradient_,
-          .recompute = session_.config.train.recompute,
-          .keeps_packed = session_.config.train.keeps_packed_weights(session_.ranks()),
-          .after_op = session_.injection.on_op(step_, Pass::kForward),
-          .after_backward = session_.injection.on_op(step_, Pass::kBackward)};
+          .recompute = config_.train.recompute,
+          .keeps_packed = config_.train.keeps_packed_weights(communicator_.size()),
+          .after_op = injection_.on_op(step_, Pass::kForward),
+          .after_backward = injection_.on_op(step_, Pass::kBackward)};
 }
 
 double StepWork::loss_again(const PrecisionPolicy* policy) {
-  ModelRuntime& runtime = session_.runtime;
   double sum = 0.0;
   for (size_t index = 0; index < first_samples_.size(); ++index) {
-    Tape tape = runtime.make_tape(tape_options(index), policy);
+    Tape tape = runtime_.make_tape(tape_options(index), policy);
     float loss = 0.0f;
-    runtime.backend->download(forward(tape, index).sum.value, &loss, *runtime.stream);
+    runtime_.backend->download(forward(tape, index).sum.value, &loss, *runtime_.stream);
     sum += static_cast<double>(loss);
   }
-  runtime.delayed_scales->forget_records();
+  runtime_.delayed_scales->forget_records();
   return sum;
 }
 
@@ -147,7 +190,7 @@ std::optional<FoundOp> StepWork::find_culprit(Pass pass) {
     mine = {own->text};
     mine.insert(mine.end(), own->stored_by.begin(), own->stored_by.end());
   }
-  const auto all = all_gather_text_lists(session_.communicator, mine);
+  const auto all = all_gather_text_lists(communicator_, mine);
   for (size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     return FoundOp{fmt::format("{} on rank {}", all[rank][0], rank), {all[rank].begin() + 1, all[rank].end()}};
@@ -159,19 +202,19 @@ std::optional<FoundOp> StepWork::find_own_culprit(Pass pass) {
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     TapeOptions options = tape_options(index);
     options.check_outputs = true;
-    Tape tape = session_.runtime.make_tape(std::move(options));
+    Tape tape = runtime_.make_tape(std::move(options));
     forward(tape, index);
     if (const auto& bad = tape.first_non_finite()) return found_op(*bad, index);
   }
   if (pass == Pass::kForward) return std::nullopt;
-  session_.runtime.parameters.forget_gradients();
+  runtime_.parameters.forget_gradients();
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     TapeOptions options = tape_options(index);
     options.check_gradients = true;
     if (index + 1 == first_samples_.size()) {
-      options.gradient_ready = [this](Parameter& parameter) { session_.injection.on_gradient(step_, parameter); };
+      options.gradient_ready = [this](Parameter& parameter) { injection_.on_gradient(step_, parameter); };
     }
-    Tape tape = session_.runtime.make_tape(std::move(options));
+    Tape tape = runtime_.make_tape(std::move(options));
     tape.backward(forward(tape, index).sum);
     if (const auto& bad = tape.first_non_finite()) return found_op(*bad, index);
   }
@@ -197,19 +240,19 @@ std::vector<float> values_of(const StatePiece& piece, Backend& backend, Stream& 
 
 void UpdateCurvature::before() {
   weights_.clear();
-  for (const StatePiece& piece : session_.optimizer.pieces()) {
-    weights_.push_back(values_of(piece, *session_.runtime.backend, *session_.runtime.stream));
+  for (const StatePiece& piece : state_.optimizer.pieces()) {
+    weights_.push_back(values_of(piece, state_.backend, state_.stream));
   }
 }
 
 double UpdateCurvature::gradient_dot_update() {
-  Backend& backend = *session_.runtime.backend;
-  Stream& stream = *session_.runtime.stream;
-  const std::vector<StatePiece> pieces = session_.optimizer.pieces();
+  Backend& backend = state_.backend;
+  Stream& stream = state_.stream;
+  const std::vector<StatePiece> pieces = state_.optimizer.pieces();
   double dot = 0.0;
-  for (int bucket = 0; bucket < session_.buckets.size(); ++bucket) {
-    const Tensor gradients = session_.reducer.result_shard(bucket);
-    for (const Segment& segment : session_.buckets.layout().shard_segments(bucket, session_.communicator.rank())) {
+  for (int bucket = 0; bucket < state_.buckets.size(); ++bucket) {
+    const Tensor gradients = state_.reducer.result_shard(bucket);
+    for (const Segment& segment : state_.buckets.layout().shard_segments(bucket, state_.communicator.rank())) {
       const auto piece = std::find_if(pieces.begin(), pieces.end(), [&](const StatePiece& candidate) {
         return candidate.parameter->index == segment.parameter && candidate.begin == segment.begin;
       });
@@ -235,7 +278,7 @@ std::optional<double> UpdateCurvature::after(const StepReport& step, double pres
   };
   const Sums mine{.dot = gradient_dot_update(), .loss = work_.loss_again()};
   Sums all;
-  for (const Sums& sums : all_gather_records(session_.communicator, mine)) {
+  for (const Sums& sums : all_gather_records(state_.communicator, mine)) {
     all.dot += sums.dot;
     all.loss += sums.loss;
   }

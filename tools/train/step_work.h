@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,32 @@ namespace mantissa {
 struct FoundOp {
   std::string text;                    // the op, its output and its inputs
   std::vector<std::string> stored_by;  // layers: NonFiniteOp::stored_by
+};
+
+// Faults on purpose, for tests of how the program handles them (configuration section `test`).
+class FaultInjection {
+ public:
+  FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream);
+
+  // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
+  // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
+  void on_gradient(int64_t step, const Parameter& parameter) const;
+  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
+  // empty if nothing is planned.
+  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step, Pass pass) const;
+
+  // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
+  void require_injected(int64_t step) const;
+
+ private:
+  bool due(const ActivationInjection& fault, int64_t step) const;
+  void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
+
+  const TestConfig& config_;
+  int rank_;
+  Backend& backend_;
+  Stream& stream_;
+  mutable std::set<const ActivationInjection*> injected_;
 };
 
 // Called with every op's layer, name and output. With a hook, no op is fused with another.
@@ -30,6 +57,7 @@ struct PassOptions {
 // The passes of one step, from samples to summed gradients.
 class StepWork {
  public:
+  // The session must outlive the object.
   explicit StepWork(Session& session);
 
   // Reads this rank's samples of a step and uploads them: the calls below are about these.
@@ -59,7 +87,12 @@ class StepWork {
   LossOutput forward(Tape& tape, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
 
-  Session& session_;
+  const Config& config_;
+  ModelRuntime& runtime_;
+  Communicator& communicator_;
+  const Batches& batches_;
+  GradientReducer& reducer_;
+  FaultInjection injection_;
   int64_t step_ = 0;
   std::vector<int32_t> host_tokens_, host_targets_;  // of all micro-batches
   std::vector<uint32_t> first_samples_;              // of each micro-batch, in the step's global batch
@@ -78,7 +111,7 @@ class StepWork {
 class UpdateCurvature {
  public:
   // Both must outlive the object.
-  UpdateCurvature(Session& session, StepWork& work) : session_(session), work_(work) {}
+  UpdateCurvature(const ShardedState& state, StepWork& work) : state_(state), work_(work) {}
 
   // Before the step, with none under way. Blocks.
   void before();
@@ -90,7 +123,7 @@ class UpdateCurvature {
  private:
   double gradient_dot_update();  // over this rank's shard
 
-  Session& session_;
+  const ShardedState& state_;
   StepWork& work_;
   std::vector<std::vector<float>> weights_;  // before the update, by piece of the optimizer
 };

@@ -16,7 +16,8 @@ TrainStep::TrainStep(Session& session, RunProbe* probe)
     : session_(session),
       probe_(probe),
       work_(session),
-      curvature_(session, work_),
+      curvature_(session.sharded, work_),
+      verdicts_(session.communicator, *session.runtime.backend, *session.runtime.stream),
       prescale_(std::ldexp(1.0, gradient_prescale_log2(session.ranks(), session.micro_batches()))),
       decisions_(session.runtime.backend->allocate_staging(2 * kDecisionBytes, "update decisions"), DType::kU8,
                  {2 * kDecisionBytes}),
@@ -77,17 +78,17 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   report.tokens = work_.count_global_tokens();
   GradScaler scaler = planned_scaler();
   report.scale = scaler.scale();
-  const int64_t applied_steps = s.optimizer.applied_steps() + (pending_ ? 1 : 0);
+  const int64_t applied_steps = s.sharded.optimizer.applied_steps() + (pending_ ? 1 : 0);
   report.learning_rate = learning_rate(s.config.optimizer.schedule, applied_steps);
   UpdatePlan plan =
       plan_update(s.config.optimizer.adamw, applied_steps, static_cast<double>(scaler.unscale()) / prescale_,
                   s.clipper.threshold(), report.learning_rate);
   plan.step = step;
-  s.verdicts.plan(plan);
+  verdicts_.plan(plan);
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.loss_gradient);
   queue(is_probed(step) ? probe_ : nullptr);
-  backend.copy(s.verdicts.decision(), decision_slot(step), *s.runtime.stream);
+  backend.copy(verdicts_.decision(), decision_slot(step), *s.runtime.stream);
   started.decided = s.runtime.stream->record();
   return started;
 }
@@ -106,7 +107,7 @@ void TrainStep::calibrate(int64_t step) {
   work_.load(step);
   work_.set_loss_gradient(loss_gradient_of(s.scaler.current_scale(), work_.count_global_tokens()));
   work_.run();
-  s.optimizer.record_amaxes();
+  s.sharded.optimizer.record_amaxes();
   s.amaxes.run({});
   scales.end_calibration();
 }
@@ -119,25 +120,25 @@ void TrainStep::queue(RunProbe* probe) {
     if (probe != nullptr) probe->gradients_ready();
     {
       const Range range(RangeKind::kPhase, "decide");
-      s.verdicts.decide(work_.losses(), s.reducer);
-      s.optimizer.record_amaxes();
-      s.amaxes.run(s.verdicts.decision());
+      verdicts_.decide(work_.losses(), s.sharded.reducer);
+      s.sharded.optimizer.record_amaxes();
+      s.amaxes.run(verdicts_.decision());
     }
     const Range range(RangeKind::kPhase, "update");
     if (probe != nullptr) probe->before_update();
-    s.optimizer.step(s.reducer, s.verdicts.control());
+    s.sharded.optimizer.step(s.sharded.reducer, verdicts_.control());
     if (probe != nullptr) probe->after_update();
   };
   if (s.runtime.delayed_scales->calibrated()) ++queued_;  // before, weights may travel in another form
   if (!s.captures_steps() || queued_ <= 1 || probe != nullptr) return body();
   if (!captured_) {
-    s.buckets.bump_versions();  // so that the casts of the weights are part of it
+    s.sharded.buckets.bump_versions();  // so that the casts of the weights are part of it
     captured_ = s.runtime.backend->capture(*s.runtime.stream, body);
   }
   const Range range(RangeKind::kPhase, "replay");
   captured_->launch();
   s.communicator.watch_captured(*s.runtime.stream);
-  s.buckets.bump_versions();
+  s.sharded.buckets.bump_versions();
 }
 
 GradScaler TrainStep::planned_scaler() const {
@@ -170,7 +171,7 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   report.next_scale = s.scaler.current_scale();
   if (report.applied) {
     s.clipper.record(report.grad_norm);
-    s.optimizer.count_applied_step();
+    s.sharded.optimizer.count_applied_step();
   } else {
     explain(report, step.loss_gradient, gradients);
   }
@@ -214,13 +215,13 @@ void TrainStep::explain(StepReport& report, float loss_gradient, Gradients gradi
   if (!report.verdict.loss_finite) {
     blame(work_.find_culprit(Pass::kForward));
   } else if (!report.verdict.gradients_finite) {
-    report.offender =
-        s.verdicts.find_offender(report.verdict, s.reducer, s.buckets);  // needs the gradients as they are
+    report.offender = verdicts_.find_offender(report.verdict, s.sharded.reducer,
+                                              s.sharded.buckets);  // needs the gradients as they are
     report.hunted = is_worth_a_hunt(report);
     if (report.hunted) blame(work_.find_culprit(Pass::kBackward));
   }
   s.runtime.delayed_scales->forget_records();
-  s.verdicts.release_hold();
+  verdicts_.release_hold();
 }
 
 Tensor TrainStep::decision_slot(int64_t step) const {

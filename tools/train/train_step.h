@@ -74,6 +74,7 @@ class TrainStep {
   RunProbe* probe_;
   StepWork work_;
   UpdateCurvature curvature_;
+  VerdictReduction verdicts_;
   double prescale_;     // see gradient_prescale_log2()
   int64_t queued_ = 0;  // steps since the calibration
   int64_t calibrated_for_ = -1;

@@ -153,12 +153,13 @@ void announce(const Session& session, int threads) {
       config.model.context, session.ranks(), session.micro_batches(), config.train.micro_batch);
   if (session.ranks() == 1) return;
   log_info("between ranks: gradients {}, weights {}",
-           session.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
-                                                                : "are exchanged shard by shard",
+           session.sharded.reducer.path() == ContributionPath::kInPlace ? "are summed where they lie, in shared memory"
+                                                                        : "are exchanged shard by shard",
            config.comm.reducer.sharding == Sharding::kReplicated ? "are updated by every rank"
-           : session.buckets.weights_in_common()                 ? "have one copy in common"
+           : session.sharded.buckets.weights_in_common()         ? "have one copy in common"
                                                                  : "are gathered");
-  if (const std::string gather = gather_summary(config, session.buckets, session.runtime.policy); !gather.empty())
+  if (const std::string gather = gather_summary(config, session.sharded.buckets, session.runtime.policy);
+      !gather.empty())
     log_info("{}", gather);
 }
 
@@ -226,7 +227,8 @@ void train(const Config& run, const ConfigOrigins& origins, Communicator& commun
     observers.push_back(log);
     RunProbe* probe = nullptr;
     if (run.probe.enabled) {
-      const auto recorder = std::make_shared<ProbeRecorder>(session, run_dir + "/probes.mtp");
+      const auto recorder =
+          std::make_shared<ProbeRecorder>(session.config, session.sharded, run_dir + "/probes.mtp", session.next_step);
       observers.push_back(recorder);
       probe = &recorder->probe();
     }

@@ -149,7 +149,7 @@ TEST(GatheredCodes, BytesOfAStep) {
       step.run();
       if (local.rank() != 0) return;
       bytes = communicator.bytes;
-      plan = plan_gather(session.buckets.layout(),
+      plan = plan_gather(session.sharded.buckets.layout(),
                          gathered_codes(config, session.runtime.parameters, session.runtime.policy));
     });
     return bytes;

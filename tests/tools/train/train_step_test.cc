@@ -43,7 +43,7 @@ std::vector<RankView> run_ranks(const SmallRun& run, int ranks, int steps, const
         for (StepReport& report : step.run()) view.reports.push_back(std::move(report));
         view.scales.push_back(session.scaler.current_scale());
         view.weights.push_back(hash());
-        view.applied.push_back(session.optimizer.applied_steps());
+        view.applied.push_back(session.sharded.optimizer.applied_steps());
       }
     });
   }

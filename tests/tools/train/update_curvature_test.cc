@@ -19,7 +19,7 @@ const std::vector<std::string> kSettings = {"precision.compute=fp32", "comm.wire
 // All of a rank's part, piece by piece.
 std::vector<float> masters(Session& session) {
   std::vector<float> values;
-  for (const StatePiece& piece : session.optimizer.pieces()) {
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) {
     const Tensor& stored = piece.master.defined() ? piece.master : piece.weight;
     const size_t begin = values.size();
     values.resize(begin + static_cast<size_t>(piece.count));
@@ -30,9 +30,10 @@ std::vector<float> masters(Session& session) {
 
 std::vector<float> gradients(Session& session) {
   std::vector<float> values;
-  for (int bucket = 0; bucket < session.buckets.size(); ++bucket) {
-    const Tensor shard = session.reducer.result_shard(bucket);
-    for (const Segment& segment : session.buckets.layout().shard_segments(bucket, session.communicator.rank())) {
+  for (int bucket = 0; bucket < session.sharded.buckets.size(); ++bucket) {
+    const Tensor shard = session.sharded.reducer.result_shard(bucket);
+    for (const Segment& segment :
+         session.sharded.buckets.layout().shard_segments(bucket, session.communicator.rank())) {
       const size_t begin = values.size();
       values.resize(begin + static_cast<size_t>(segment.count));
       session.runtime.backend->download(shard.slice(segment.offset, segment.count), values.data() + begin,

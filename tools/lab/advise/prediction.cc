@@ -141,9 +141,9 @@ Target present_target(const Config& config, Backend& backend, CostModel& costs) 
           .packing = packs ? &backend : nullptr};
 }
 
-TargetStep step_on(const Target& target, Config config, int ranks) {
-  if (target.hardware != nullptr) config.device = "cuda";  // which packs no weights
-  return {.memory = predict_memory_table(config, ranks, ContributionPath::kExchanged, target.fp8_gemm_support),
+TargetStep step_on(const Target& target, const Config& config, int ranks) {
+  return {.memory = predict_memory_table(
+              config, DryRunOptions{.ranks = ranks, .support = target.fp8_gemm_support, .packing = target.packing}),
           .calls = walk_calls(config, ranks, target.fp8_gemm_support, target.packing)};
 }
 

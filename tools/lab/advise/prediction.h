@@ -94,6 +94,6 @@ struct TargetStep {
 };
 // A step on one of `ranks` such devices, whatever device the configuration names. ConfigError as
 // predict_memory_table().
-TargetStep step_on(const Target& target, Config config, int ranks);
+TargetStep step_on(const Target& target, const Config& config, int ranks);
 
 }  // namespace mantissa

@@ -114,13 +114,13 @@ Trained train(Config config, int64_t batches, Communicator& communicator,
   Session session(config, communicator);  // reads the schedule from `config`, which changes below
   if (const auto point = find_resume_point(config, communicator)) resume(session, config, *point);
   ScheduleOptions& schedule = config.optimizer.schedule;
-  RunProbe probe = make_probe(session);
+  RunProbe probe = make_probe(session.config, session.sharded);
   TrainStep step(session, &probe);
   Trained trained{.steps = {}, .first_step = session.next_step, .first_loss = 0.0, .learning_rate_instead = {}};
   step.calibrate();
   while (static_cast<int64_t>(trained.steps.size()) < batches) {
     if (scales_of != nullptr) session.scaler = fixed_scale(scales_of->at(trained.steps.size()).loss_scale);
-    if (const auto instead = last_learning_rate(schedule, session.optimizer.applied_steps())) {
+    if (const auto instead = last_learning_rate(schedule, session.sharded.optimizer.applied_steps())) {
       schedule = {.kind = ScheduleKind::kConstant, .peak = *instead, .final_rate = *instead};
       trained.learning_rate_instead = {.rate = *instead, .from_step = session.next_step + 1};
     }

@@ -102,7 +102,7 @@ class Run {
   RunProbe* begin(Session& session, RunState&, const SessionStart&, TrainObservers& observers) {
     observers.push_back(std::make_shared<Recorder>(record_));
     if (!config_.probe.enabled) return nullptr;
-    const auto probes = std::make_shared<ProbeRecorder>(session, "");
+    const auto probes = std::make_shared<ProbeRecorder>(session.config, session.sharded, "", session.next_step);
     observers.push_back(probes);
     return &probes->probe();
   }

@@ -91,7 +91,7 @@ SearchResult search_differentiably(const Config& config, DType low, const std::v
   const AutocastPolicy exact = policy_of(Plan(places.size(), 0));
   const auto scale = static_cast<float>(low == DType::kF16 ? options.fp16_scale : 1.0);
   LocalScores local(decisions.decisions, {.rows = options.rows, .loss_scale = options.fp16_scale, .shown_scale = scale},
-                    session);
+                    session.config, session.runtime);
   const auto all_rows = static_cast<double>(session.config.train.global_batch * session.config.model.context);
   const bool limits_damage = goal.budget == Budget::kLoss;
   double loss = 0.0;

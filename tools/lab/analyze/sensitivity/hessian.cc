@@ -34,7 +34,7 @@ std::vector<std::vector<float>> hessian_product(LoweredPasses& passes, const Tra
       for (float& value : out) value = side == 0 ? value : -value;
     });
     passes.run(nullptr, 1.0f);
-    gradients[side] = read(gradient_shard(passes.session()), passes.session());
+    gradients[side] = read(gradient_shard(passes.state()), passes.state());
   }
   for (size_t part = 0; part < gradients[0].size(); ++part) {
     for (size_t i = 0; i < gradients[0][part].size(); ++i) {
@@ -44,9 +44,9 @@ std::vector<std::vector<float>> hessian_product(LoweredPasses& passes, const Tra
   return std::move(gradients[0]);
 }
 
-std::vector<double> hessian_steps(Session& session) {
-  const Shard masters = master_shard(session);
-  const std::vector<ErrorSums> sums = compare(masters, masters, session);
+std::vector<double> hessian_steps(const ShardedState& state) {
+  const Shard masters = master_shard(state);
+  const std::vector<ErrorSums> sums = compare(masters, masters, state);
   const auto root = [](const ErrorSums& sum) { return std::sqrt(sum.squares / static_cast<double>(sum.elements)); };
   const double of_all = root(total(sums));
   std::vector<double> steps;
@@ -55,8 +55,7 @@ std::vector<double> hessian_steps(Session& session) {
 }
 
 void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int begin, int end, HessianProbes& probes) {
-  Session& session = passes.session();
-  const uint64_t seed = session.config.train.seed;
+  const uint64_t seed = passes.config().train.seed;
   for (int probe = begin; probe < end; ++probe) {
     const auto products = hessian_product(passes, [&](int parameter, int64_t first, std::span<float> out) {
       const auto step = static_cast<float>(steps[static_cast<size_t>(parameter)]);
@@ -64,7 +63,7 @@ void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int 
         out[i] = step * sign_of(seed, probe, parameter, first + static_cast<int64_t>(i));
       }
     });
-    const Shard shard = gradient_shard(session);
+    const Shard shard = gradient_shard(passes.state());
     std::vector<double> traces(steps.size());
     probes.diagonal.resize(shard.size());
     for (size_t part = 0; part < shard.size(); ++part) {
@@ -79,15 +78,15 @@ void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int 
         diagonal[i] += element;
       }
     }
-    probes.traces.push_back(sum_over_ranks(traces, session.communicator));
+    probes.traces.push_back(sum_over_ranks(traces, passes.state().communicator));
   }
   if (end > begin) passes.point().restore();
 }
 
 std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probes, const Shard& shard,
-                                                      Session& session) {
+                                                      const ShardedState& state) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const auto parameters = static_cast<size_t>(session.runtime.parameters.size());
+  const auto parameters = static_cast<size_t>(state.parameters().size());
   std::vector<double> ends(2 * parameters, kInfinity);  // of each parameter: smallest, then negated largest
   for (size_t part = 0; part < probes.diagonal.size(); ++part) {
     double* const of_parameter = &ends[2 * static_cast<size_t>(shard[part].parameter)];
@@ -97,7 +96,7 @@ std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probe
       of_parameter[1] = smaller_or_nan(of_parameter[1], -element);
     }
   }
-  const auto bytes = session.communicator.all_gather_bytes(std::as_bytes(std::span(ends)));
+  const auto bytes = state.communicator.all_gather_bytes(std::as_bytes(std::span(ends)));
   std::vector<double> of_ranks(bytes.size() / sizeof(double));
   std::memcpy(of_ranks.data(), bytes.data(), bytes.size());
   for (size_t i = 0; i < of_ranks.size(); ++i) {

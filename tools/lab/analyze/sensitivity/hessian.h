@@ -25,7 +25,7 @@ struct HessianProbes {
 };
 
 // The diagonal of D, by parameter. Collective.
-std::vector<double> hessian_steps(Session& session);
+std::vector<double> hessian_steps(const ShardedState& state);
 
 // H D v for a direction D v: this rank's gradient_shard() part by part. Leaves the weights displaced. Collective.
 std::vector<std::vector<float>> hessian_product(LoweredPasses& passes, const TrainingPoint::Direction& direction);
@@ -36,6 +36,6 @@ void probe_hessian(LoweredPasses& passes, const std::vector<double>& steps, int 
 // The smallest and the largest element of each parameter's diagonal, from the mean over probes; `shard` is the one that
 // `probes.diagonal` belongs to. Both are NaN if there are no probes or an element is NaN. Collective.
 std::vector<std::pair<double, double>> diagonal_range(const HessianProbes& probes, const Shard& shard,
-                                                      Session& session);
+                                                      const ShardedState& state);
 
 }  // namespace mantissa

@@ -184,19 +184,21 @@ struct LocalScores::Layer {
   }
 };
 
-LocalScores::LocalScores(const std::vector<PrecisionDecision>& decisions, const Options& options, Session& session)
+LocalScores::LocalScores(const std::vector<PrecisionDecision>& decisions, const Options& options, const Config& config,
+                         ModelRuntime& runtime)
     : decisions_(decisions),
       options_(options),
-      session_(session),
+      config_(config),
+      runtime_(runtime),
       scores_(decisions.size()),
-      step_(session.runtime.backend->make_tensor(DType::kI32, {1}, "sensitivity: step")) {
+      step_(runtime.backend->make_tensor(DType::kI32, {1}, "sensitivity: step")) {
   for (size_t i = 0; i < decisions.size(); ++i) {
     if (decisions[i].op == Op::kLinear) of_layer_[decisions[i].layer].push_back(i);
   }
 }
 
 int64_t LocalScores::sampled_rows(int64_t rows) const {
-  const int64_t context = session_.config.model.context;
+  const int64_t context = config_.model.context;
   // Blocks of scales that divide all rows must divide the sampled rows.
   const int64_t unit = std::gcd(rows, kLongestBlock);
   int64_t samples = std::min(rows, std::max(context, options_.rows)) / context;
@@ -211,12 +213,11 @@ void LocalScores::on_product(const ObservedProduct& shown) {
   const int64_t rows = sampled_rows(shown.b.given.dim(0));
   const Tensor x = first_rows(shown.b.given, rows), dy = first_rows(shown.a.given, rows);
   if (std::max(rows, x.dim(1)) * dy.dim(1) > options_.max_elements) return;
-  ModelRuntime& runtime = session_.runtime;
-  Arena arena(runtime.backend->reserve(arena_bytes(x, dy)));
+  Arena arena(runtime_.backend->reserve(arena_bytes(x, dy)));
   const UniformPrecision policy;
-  const int64_t context = session_.config.model.context;
-  Tape tape(*runtime.backend, *runtime.stream, arena, policy, runtime.derived_weights,
-            {.random = {.seed = session_.config.train.seed,
+  const int64_t context = config_.model.context;
+  Tape tape(*runtime_.backend, *runtime_.stream, arena, policy, runtime_.derived_weights,
+            {.random = {.seed = config_.train.seed,
                         .step = step_,
                         .first_sample = 0,
                         .samples = std::max<int64_t>(1, rows / context)}});
@@ -228,7 +229,7 @@ void LocalScores::on_product(const ObservedProduct& shown) {
   for (const size_t index : found->second) {
     if (!scores_[index].seen) try_decision(decisions_[index], layer, scores_[index]);
   }
-  runtime.stream->synchronize();  // before the arena goes
+  runtime_.stream->synchronize();  // before the arena goes
 }
 
 void LocalScores::try_decision(const PrecisionDecision& decision, Layer& layer, LocalScore& score) {

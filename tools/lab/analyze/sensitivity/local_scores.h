@@ -10,7 +10,7 @@
 #include "core/quant/exponent_histogram.h"
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/lab/analyze/sensitivity/statistics.h"
-#include "tools/train/session.h"
+#include "tools/train/model_runtime.h"
 
 namespace mantissa {
 
@@ -49,8 +49,9 @@ class LocalScores final : public ProductObserver {
   // Elements of a product, evenly spread, that entropy and information are computed from.
   static constexpr int64_t kMaxSamples = int64_t{1} << 14;
 
-  // `session` must outlive the object. A decision about a dtype is tried on fprop; its risk is that of all operands.
-  LocalScores(const std::vector<PrecisionDecision>& decisions, const Options& options, Session& session);
+  // References must outlive the object. A decision about a dtype is tried on fprop; its risk is that of all operands.
+  LocalScores(const std::vector<PrecisionDecision>& decisions, const Options& options, const Config& config,
+              ModelRuntime& runtime);
 
   void on_product(const ObservedProduct& shown) override;
   // Scores of the products shown since the last call, in the order of the decisions.
@@ -64,7 +65,8 @@ class LocalScores final : public ProductObserver {
 
   std::vector<PrecisionDecision> decisions_;
   Options options_;
-  Session& session_;
+  const Config& config_;
+  ModelRuntime& runtime_;
   std::vector<LocalScore> scores_;
   std::map<std::string, std::vector<size_t>, std::less<>> of_layer_;
   Tensor step_;  // of stochastic rounding

@@ -25,26 +25,26 @@ std::vector<Record> add_over_ranks(const std::vector<Record>& mine, Communicator
 
 double learning_rate_at(const Session& session) {
   const ScheduleOptions& schedule = session.config.optimizer.schedule;
-  const double rate = learning_rate(schedule, session.optimizer.applied_steps());
+  const double rate = learning_rate(schedule, session.sharded.optimizer.applied_steps());
   return rate > 0.0 ? rate : schedule.peak;
 }
 
 }  // namespace
 
-Shard gradient_shard(Session& session) {
+Shard gradient_shard(const ShardedState& state) {
   Shard shard;
-  for (int bucket = 0; bucket < session.buckets.size(); ++bucket) {
-    const Tensor sum = session.reducer.result_shard(bucket);
-    for (const Segment& segment : session.buckets.layout().shard_segments(bucket, session.communicator.rank())) {
+  for (int bucket = 0; bucket < state.buckets.size(); ++bucket) {
+    const Tensor sum = state.reducer.result_shard(bucket);
+    for (const Segment& segment : state.buckets.layout().shard_segments(bucket, state.communicator.rank())) {
       shard.push_back({segment.parameter, segment.begin, sum.slice(segment.offset, segment.count)});
     }
   }
   return shard;
 }
 
-Shard master_shard(Session& session) {
+Shard master_shard(const ShardedState& state) {
   Shard shard;
-  for (const StatePiece& piece : session.optimizer.pieces()) {
+  for (const StatePiece& piece : state.optimizer.pieces()) {
     MANTISSA_CHECK(piece.master.defined(), "[sensitivity] '{}' has no fp32 weights", piece.parameter->name);
     shard.push_back({piece.parameter->index, piece.begin, piece.master});
   }
@@ -59,37 +59,36 @@ Shard allocate_like(const Shard& shard, Backend& backend) {
   return made;
 }
 
-void copy(const Shard& from, const Shard& to, Session& session) {
+void copy(const Shard& from, const Shard& to, const ShardedState& state) {
   for (size_t i = 0; i < from.size(); ++i) {
-    session.runtime.backend->copy(from[i].values, to[i].values, *session.runtime.stream);
+    state.backend.copy(from[i].values, to[i].values, state.stream);
   }
 }
 
-void accumulate(const Shard& from, const Shard& to, Session& session) {
+void accumulate(const Shard& from, const Shard& to, const ShardedState& state) {
   for (size_t i = 0; i < from.size(); ++i) {
-    session.runtime.backend->run(AddArgs{.a = to[i].values, .b = from[i].values, .y = to[i].values},
-                                 *session.runtime.stream);
+    state.backend.run(AddArgs{.a = to[i].values, .b = from[i].values, .y = to[i].values}, state.stream);
   }
 }
 
-std::vector<std::vector<float>> read(const Shard& shard, Session& session) {
+std::vector<std::vector<float>> read(const Shard& shard, const ShardedState& state) {
   std::vector<std::vector<float>> parts;
   for (const ShardPart& part : shard) {
     auto& values = parts.emplace_back(static_cast<size_t>(part.values.numel()));
-    session.runtime.backend->download(part.values, values.data(), *session.runtime.stream);
+    state.backend.download(part.values, values.data(), state.stream);
   }
   return parts;
 }
 
-std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, Session& session) {
-  Backend& backend = *session.runtime.backend;
-  Stream& stream = *session.runtime.stream;
-  const DeviceRecords<ErrorSums> records(backend, session.runtime.parameters.size(), "sensitivity: differences");
+std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, const ShardedState& state) {
+  Backend& backend = state.backend;
+  Stream& stream = state.stream;
+  const DeviceRecords<ErrorSums> records(backend, state.parameters().size(), "sensitivity: differences");
   for (size_t i = 0; i < x.size(); ++i) {
     backend.run(CompareArgs{.x = x[i].values, .reference = reference[i].values, .record = records[x[i].parameter]},
                 stream);
   }
-  return add_over_ranks(records.read(backend, stream), session.communicator);
+  return add_over_ranks(records.read(backend, stream), state.communicator);
 }
 
 ErrorSums total(const std::vector<ErrorSums>& by_parameter) {
@@ -102,18 +101,18 @@ std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator
   return add_over_ranks(mine, communicator);
 }
 
-TrainingPoint::TrainingPoint(Session& session) : session_(session) {
-  for (const StatePiece& piece : session.optimizer.pieces()) {
-    for (const Tensor& live : {piece.master, piece.m, piece.v}) state_.push_back(keep(live));
+TrainingPoint::TrainingPoint(ShardedState& state) : state_(state) {
+  for (const StatePiece& piece : state.optimizer.pieces()) {
+    for (const Tensor& live : {piece.master, piece.m, piece.v}) kept_.push_back(keep(live));
   }
-  const BucketLayout& layout = session.buckets.layout();
-  const int rank = session.communicator.rank();
-  for (int bucket = 0; bucket < session.buckets.size(); ++bucket) {
-    const Tensor& whole = session.buckets.weight(bucket);
+  const BucketLayout& layout = state.buckets.layout();
+  const int rank = state.communicator.rank();
+  for (int bucket = 0; bucket < state.buckets.size(); ++bucket) {
+    const Tensor& whole = state.buckets.weight(bucket);
     MANTISSA_CHECK(whole.dtype() == DType::kF32, "[training_point] working weights must be fp32, got {}",
                    whole.dtype());
-    if (session.buckets.weights_in_common()) {
-      weights_.push_back({keep(session.buckets.weight_shard(bucket, rank)), layout.shard_segments(bucket, rank)});
+    if (state.buckets.weights_in_common()) {
+      weights_.push_back({keep(state.buckets.weight_shard(bucket, rank)), layout.shard_segments(bucket, rank)});
     } else {
       weights_.push_back({keep(whole), layout.segments(bucket, 0, whole.numel())});
     }
@@ -121,30 +120,28 @@ TrainingPoint::TrainingPoint(Session& session) : session_(session) {
 }
 
 TrainingPoint::Kept TrainingPoint::keep(const Tensor& live) {
-  Backend& backend = *session_.runtime.backend;
+  Backend& backend = state_.backend;
   const Tensor copy = backend.make_tensor(live.dtype(), live.shape(), "sensitivity: a kept state");
-  backend.copy(live, copy, *session_.runtime.stream);
+  backend.copy(live, copy, state_.stream);
   return {live, copy};
 }
 
 void TrainingPoint::wait_for_ranks() {
-  if (session_.buckets.weights_in_common()) session_.communicator.node_barrier(*session_.runtime.stream)->wait();
+  if (state_.buckets.weights_in_common()) state_.communicator.node_barrier(state_.stream)->wait();
 }
 
 void TrainingPoint::restore() {
-  const auto put_back = [this](const Kept& kept) {
-    session_.runtime.backend->copy(kept.copy, kept.live, *session_.runtime.stream);
-  };
+  const auto put_back = [this](const Kept& kept) { state_.backend.copy(kept.copy, kept.live, state_.stream); };
   wait_for_ranks();
-  for (const Kept& kept : state_) put_back(kept);
+  for (const Kept& kept : kept_) put_back(kept);
   for (const Written& written : weights_) put_back(written.weights);
   wait_for_ranks();
-  session_.buckets.bump_versions();
+  state_.buckets.bump_versions();
 }
 
 void TrainingPoint::displace(const Direction& direction) {
-  Backend& backend = *session_.runtime.backend;
-  Stream& stream = *session_.runtime.stream;
+  Backend& backend = state_.backend;
+  Stream& stream = state_.stream;
   wait_for_ranks();
   for (const auto& [weights, segments] : weights_) {
     std::vector<float> values(static_cast<size_t>(weights.live.numel()));
@@ -157,11 +154,15 @@ void TrainingPoint::displace(const Direction& direction) {
     backend.upload(values.data(), weights.live, stream);
   }
   wait_for_ranks();
-  session_.buckets.bump_versions();
+  state_.buckets.bump_versions();
 }
 
 LoweredPasses::LoweredPasses(Session& session)
-    : session_(session), work_(session), point_(session), learning_rate_(learning_rate_at(session)) {}
+    : session_(session),
+      work_(session),
+      verdicts_(session.communicator, *session.runtime.backend, *session.runtime.stream),
+      point_(session.sharded),
+      learning_rate_(learning_rate_at(session)) {}
 
 void LoweredPasses::make_room(const Config& config) {
   ModelRuntime& runtime = session_.runtime;
@@ -194,15 +195,14 @@ double LoweredPasses::mean_over_tokens(double sum_of_rank) {
 }
 
 bool LoweredPasses::update(float loss_scale) {
-  UpdatePlan plan = plan_update(session_.config.optimizer.adamw, session_.optimizer.applied_steps(),
+  UpdatePlan plan = plan_update(session_.config.optimizer.adamw, session_.sharded.optimizer.applied_steps(),
                                 1.0 / static_cast<double>(loss_scale), session_.clipper.threshold(), learning_rate_);
   plan.step = step_;
-  VerdictReduction& verdicts = session_.verdicts;
-  verdicts.plan(plan);
-  verdicts.decide(work_.losses(), session_.reducer);
-  session_.optimizer.step(session_.reducer, verdicts.control());
-  const bool applied = verdicts.read_decision().applied();
-  if (!applied) verdicts.release_hold();
+  verdicts_.plan(plan);
+  verdicts_.decide(work_.losses(), session_.sharded.reducer);
+  session_.sharded.optimizer.step(session_.sharded.reducer, verdicts_.control());
+  const bool applied = verdicts_.read_decision().applied();
+  if (!applied) verdicts_.release_hold();
   return applied;
 }
 

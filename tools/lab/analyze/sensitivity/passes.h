@@ -22,17 +22,17 @@ using Shard = std::vector<ShardPart>;
 
 // Views: this rank's part of the summed gradients, after a pass; and of the masters, or of weights that are their own
 // masters.
-Shard gradient_shard(Session& session);
-Shard master_shard(Session& session);
+Shard gradient_shard(const ShardedState& state);
+Shard master_shard(const ShardedState& state);
 
 Shard allocate_like(const Shard& shard, Backend& backend);
-void copy(const Shard& from, const Shard& to, Session& session);
-void accumulate(const Shard& from, const Shard& to, Session& session);  // to += from, in fp32
+void copy(const Shard& from, const Shard& to, const ShardedState& state);
+void accumulate(const Shard& from, const Shard& to, const ShardedState& state);  // to += from, in fp32
 // To the host, part by part.
-std::vector<std::vector<float>> read(const Shard& shard, Session& session);
+std::vector<std::vector<float>> read(const Shard& shard, const ShardedState& state);
 
 // For each parameter, how far x is from the reference, summed over all ranks' shards in rank order. Collective.
-std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, Session& session);
+std::vector<ErrorSums> compare(const Shard& x, const Shard& reference, const ShardedState& state);
 ErrorSums total(const std::vector<ErrorSums>& by_parameter);
 // Each element summed over the ranks, in rank order. Collective.
 std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator& communicator);
@@ -40,9 +40,9 @@ std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator
 // A training at one point, to which it can be restored after something has been tried.
 class TrainingPoint {
  public:
-  // Copies this rank's weights and moments on the device. `session` is in in_exact_precision() and must outlive the
-  // object. Collective.
-  explicit TrainingPoint(Session& session);
+  // Copies this rank's weights and moments on the device. `state`: of a session in in_exact_precision(); it must
+  // outlive the object. Collective.
+  explicit TrainingPoint(ShardedState& state);
 
   // Restores weights, masters and moments. Collective.
   void restore();
@@ -67,8 +67,8 @@ class TrainingPoint {
   // Waits until no rank reads shared weights any more, or until all have written theirs.
   void wait_for_ranks();
 
-  Session& session_;
-  std::vector<Kept> state_;
+  ShardedState& state_;
+  std::vector<Kept> kept_;
   std::vector<Written> weights_;
 };
 
@@ -95,13 +95,15 @@ class LoweredPasses {
   // The schedule's learning rate at the point, or its peak if that is 0: the first step of a warm-up moves nothing.
   double learning_rate() const { return learning_rate_; }
   TrainingPoint& point() { return point_; }
-  Session& session() { return session_; }
+  const Config& config() const { return session_.config; }
+  const ShardedState& state() const { return session_.sharded; }
 
  private:
   double mean_over_tokens(double sum_of_rank);
 
   Session& session_;
   StepWork work_;
+  VerdictReduction verdicts_;
   TrainingPoint point_;
   double learning_rate_;
   int64_t step_ = 0, tokens_ = 0;

@@ -33,23 +33,23 @@ bool is_fp16(const PrecisionDecision& decision) { return decision.format == "fp1
 // The largest magnitude of the gradients that linear layers receive.
 class LargestGradient final : public ProductObserver {
  public:
-  explicit LargestGradient(Session& session)
-      : session_(session), record_(session.runtime.backend->make_record<QuantizeRecord>("sensitivity: amax")) {}
+  explicit LargestGradient(const ShardedState& state)
+      : state_(state), record_(state.backend.make_record<QuantizeRecord>("sensitivity: amax")) {}
 
   void on_product(const ObservedProduct& shown) override {
     if (shown.product != Product::kWeightGradient) return;
-    session_.runtime.backend->run(AmaxArgs{.x = shown.a.given, .record = record_}, *session_.runtime.stream);
+    state_.backend.run(AmaxArgs{.x = shown.a.given, .record = record_}, state_.stream);
   }
   // The same on all ranks. Collective.
   float value() {
     QuantizeRecord mine;
-    session_.runtime.backend->download(record_, &mine, *session_.runtime.stream);
-    const auto all = all_gather_records(session_.communicator, mine);
+    state_.backend.download(record_, &mine, state_.stream);
+    const auto all = all_gather_records(state_.communicator, mine);
     return std::bit_cast<float>(fold_records(all.data(), static_cast<int64_t>(all.size()), 1).amax);
   }
 
  private:
-  Session& session_;
+  const ShardedState& state_;
   Tensor record_;
 };
 
@@ -67,22 +67,24 @@ class DecisionPasses {
   DecisionPasses(const SensitivityRequest& request, Session& session)
       : decisions(decisions_of(session.config, request.formats, request.layers)),
         passes(session),
-        session_(session),
+        config_(session.config),
+        runtime_(session.runtime),
+        state_(session.sharded),
         options_{.rows = request.rows, .max_elements = request.max_elements} {
     for (const PrecisionDecision& decision : decisions) {
       Lowered& made = lowered_.emplace_back();
       try {
-        const Config config = lowered(session.config, decision);
+        const Config config = lowered(config_, decision);
         passes.make_room(config);
         made.policy = std::make_unique<AutocastPolicy>(config.precision_rules());
       } catch (const ConfigError& error) {
         made.refusal = error.what();
       }
     }
-    const Shard masters = master_shard(session);
-    start_ = allocate_like(masters, *session.runtime.backend);
-    updated_ = allocate_like(masters, *session.runtime.backend);
-    copy(masters, start_, session);
+    const Shard masters = master_shard(state_);
+    start_ = allocate_like(masters, state_.backend);
+    updated_ = allocate_like(masters, state_.backend);
+    copy(masters, start_, state_);
     results.resize(decisions.size());
   }
 
@@ -116,7 +118,9 @@ class DecisionPasses {
   std::vector<LocalScore> local_scores();
   double fisher_of_update(const Shard& masters);
 
-  Session& session_;
+  const Config& config_;
+  ModelRuntime& runtime_;
+  const ShardedState& state_;
   LocalScores::Options options_;
   std::vector<Lowered> lowered_;
   std::unique_ptr<LocalScores> local_;
@@ -126,7 +130,7 @@ class DecisionPasses {
 
 void DecisionPasses::start_local_scores() {
   if (std::any_of(decisions.begin(), decisions.end(), is_fp16)) {
-    LargestGradient largest(session_);
+    LargestGradient largest(state_);
     passes.run(nullptr, 1.0f, &largest);
     const double amax = largest.value();
     if (amax > 0.0) fp16_scale = std::exp2(std::floor(std::log2(65504.0 / kFp16Headroom / amax)));
@@ -135,22 +139,22 @@ void DecisionPasses::start_local_scores() {
     }
   }
   options_.loss_scale = fp16_scale;
-  local_ = std::make_unique<LocalScores>(decisions, options_, session_);
+  local_ = std::make_unique<LocalScores>(decisions, options_, config_, runtime_);
 }
 
 DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
   passes.load(step);
   if (!local_) start_local_scores();
   ExactLoss exact{.before = passes.run(nullptr, 1.0f, local_.get())};
-  const Shard gradient = gradient_shard(session_);
+  const Shard gradient = gradient_shard(state_);
   if (gradient_.empty()) {
-    gradient_ = allocate_like(gradient, *session_.runtime.backend);
-    gradient_sum_ = allocate_like(gradient, *session_.runtime.backend);
+    gradient_ = allocate_like(gradient, state_.backend);
+    gradient_sum_ = allocate_like(gradient, state_.backend);
   }
-  copy(gradient, gradient_, session_);
-  accumulate(gradient, gradient_sum_, session_);
+  copy(gradient, gradient_, state_);
+  accumulate(gradient, gradient_sum_, state_);
   std::vector<double>& squares = gradient_squares_.emplace_back();
-  for (const ErrorSums& sum : compare(gradient, gradient, session_)) {
+  for (const ErrorSums& sum : compare(gradient, gradient, state_)) {
     squares.push_back(sum.non_finite > 0 ? kUnknown : sum.squares);
   }
   if (!passes.update(1.0f)) {
@@ -159,7 +163,7 @@ DecisionPasses::ExactLoss DecisionPasses::run_exact(int64_t step) {
         "`mantissa train` with the same device and data to find the op",
         step + 1));
   }
-  copy(master_shard(session_), updated_, session_);
+  copy(master_shard(state_), updated_, state_);
   exact.after = passes.loss(nullptr);
   passes.point().restore();
   return exact;
@@ -176,8 +180,8 @@ void DecisionPasses::run(int64_t step) {
     if (!is_backward(decision)) pass.fisher = local[i].seen ? local[i].fisher : kUnknown;
     if (lowers_forward_product(decision)) {
       // A forward product changes the weight that it multiplies, by a rounding that was sampled or is unknown.
-      for (int p = 0; p < session_.runtime.parameters.size(); ++p) {
-        const Parameter& parameter = session_.runtime.parameters[p];
+      for (int p = 0; p < state_.parameters().size(); ++p) {
+        const Parameter& parameter = state_.parameters()[p];
         const bool is_its_weight = parameter.shape.rank() == 2 && parameter.precision_layer() == decision.layer;
         pass.change_squares[static_cast<size_t>(p)] = !is_its_weight  ? 0.0
                                                       : local[i].seen ? local[i].weight_error_squares
@@ -191,20 +195,19 @@ void DecisionPasses::run(int64_t step) {
 DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
   const Lowered& lowered = lowered_[index];
   DecisionPass pass{.refusal = lowered.refusal, .change_squares = {}};
-  pass.change_squares.resize(static_cast<size_t>(session_.runtime.parameters.size()));
+  pass.change_squares.resize(static_cast<size_t>(state_.parameters().size()));
   if (!lowered.policy) return pass;
   pass.loss = passes.run(lowered.policy.get(), lowered.loss_scale) - exact.before;
-  pass.gradient_change =
-      relative_change(total(compare(gradient_shard(session_), gradient_, session_)), lowered.loss_scale);
+  pass.gradient_change = relative_change(total(compare(gradient_shard(state_), gradient_, state_)), lowered.loss_scale);
   if (!passes.update(lowered.loss_scale)) {
     pass.loss = pass.update_loss = pass.parameter_change = pass.fisher = kUnknown;
     std::fill(pass.change_squares.begin(), pass.change_squares.end(), kUnknown);
     passes.point().restore();
     return pass;
   }
-  const Shard masters = master_shard(session_);
-  const auto changes = compare(masters, updated_, session_);
-  const ErrorSums update = total(compare(updated_, start_, session_));
+  const Shard masters = master_shard(state_);
+  const auto changes = compare(masters, updated_, state_);
+  const ErrorSums update = total(compare(updated_, start_, state_));
   pass.parameter_change = std::sqrt(total(changes).error_squares / update.error_squares);
   for (size_t i = 0; i < changes.size(); ++i) pass.change_squares[i] = changes[i].error_squares;
   const bool backward = is_backward(decisions[index]);
@@ -217,7 +220,7 @@ DecisionPass DecisionPasses::lower(size_t index, const ExactLoss& exact) {
 
 // Sum over all weights of (g dw)^2: dw is their change by an update with lowered gradients beyond the exact one.
 double DecisionPasses::fisher_of_update(const Shard& masters) {
-  const auto gradient = read(gradient_, session_), lowered = read(masters, session_), exact = read(updated_, session_);
+  const auto gradient = read(gradient_, state_), lowered = read(masters, state_), exact = read(updated_, state_);
   double mine = 0.0;
   for (size_t part = 0; part < gradient.size(); ++part) {
     MANTISSA_CHECK(gradient_[part].parameter == masters[part].parameter && gradient_[part].begin == masters[part].begin,
@@ -228,7 +231,7 @@ double DecisionPasses::fisher_of_update(const Shard& masters) {
       mine += effect * effect;
     }
   }
-  return sum_over_ranks({mine}, session_.communicator)[0];
+  return sum_over_ranks({mine}, state_.communicator)[0];
 }
 
 std::vector<LocalScore> DecisionPasses::local_scores() {
@@ -238,10 +241,10 @@ std::vector<LocalScore> DecisionPasses::local_scores() {
     OperandRisk risk;
   };
   std::vector<LocalScore> scores = local_->take();
-  const double all_rows = static_cast<double>(session_.config.train.global_batch * session_.config.model.context);
+  const double all_rows = static_cast<double>(config_.train.global_batch * config_.model.context);
   for (LocalScore& score : scores) {
     const auto records = all_gather_records(
-        session_.communicator, Record{score.rows, score.fisher, score.entropy, score.information, score.risk});
+        state_.communicator, Record{score.rows, score.fisher, score.entropy, score.information, score.risk});
     const double part = 1.0 / static_cast<double>(records.size());
     score.rows = 0;
     score.fisher = score.entropy = score.information = 0.0;
@@ -261,10 +264,10 @@ std::vector<LocalScore> DecisionPasses::local_scores() {
 }
 
 std::vector<ParameterScores> DecisionPasses::parameter_scores(const HessianProbes& probes) {
-  const ParameterSet& parameters = session_.runtime.parameters;
+  const ParameterSet& parameters = state_.parameters();
   const auto batches = static_cast<double>(gradient_squares_.size());
-  const std::vector<ErrorSums> sums = compare(gradient_sum_, gradient_sum_, session_);
-  const auto range = diagonal_range(probes, gradient_sum_, session_);
+  const std::vector<ErrorSums> sums = compare(gradient_sum_, gradient_sum_, state_);
+  const auto range = diagonal_range(probes, gradient_sum_, state_);
   std::vector<ParameterScores> scores;
   for (size_t i = 0; i < static_cast<size_t>(parameters.size()); ++i) {
     const Parameter& parameter = parameters[static_cast<int>(i)];
@@ -379,7 +382,7 @@ std::vector<NamedScore> SensitivityAnalysis::scores() const {
 SensitivityAnalysis analyze_sensitivity(const SensitivityRequest& request, Session& session) {
   using Clock = std::chrono::steady_clock;
   DecisionPasses found(request, session);
-  const std::vector<double> steps = hessian_steps(session);
+  const std::vector<double> steps = hessian_steps(session.sharded);
   HessianProbes probes;
   for (int64_t batch = 0; batch < request.batches; ++batch) {
     const auto begin = Clock::now();

@@ -6,6 +6,7 @@
 
 #include "tools/lab/analyze/sensitivity/decisions.h"
 #include "tools/lab/analyze/sensitivity/local_scores.h"
+#include "tools/train/session.h"
 
 namespace mantissa {
 

@@ -57,10 +57,10 @@ void find_elements(const std::vector<Parts>& sums, int probes, const Shard& shar
 
 // H_ii by steps along one element at a time, two passes each. By parameter, on all ranks. Collective.
 Parts dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
-  Session& session = passes.session();
+  const ShardedState& state = passes.state();
   Parts diagonal;
   for (size_t index = 0; index < steps.size(); ++index) {
-    std::vector<double> mine(static_cast<size_t>(session.runtime.parameters[static_cast<int>(index)].numel()));
+    std::vector<double> mine(static_cast<size_t>(state.parameters()[static_cast<int>(index)].numel()));
     for (size_t element = 0; element < mine.size(); ++element) {
       const auto place_in = [&](int parameter, int64_t begin, int64_t count) -> int64_t {
         const int64_t place = static_cast<int64_t>(element) - begin;
@@ -71,13 +71,13 @@ Parts dense_diagonal(LoweredPasses& passes, const std::vector<double>& steps) {
         const int64_t place = place_in(parameter, begin, static_cast<int64_t>(out.size()));
         if (place >= 0) out[static_cast<size_t>(place)] = static_cast<float>(steps[index]);
       });
-      const Shard shard = gradient_shard(session);
+      const Shard shard = gradient_shard(state);
       for (size_t part = 0; part < shard.size(); ++part) {
         const int64_t place = place_in(shard[part].parameter, shard[part].begin, shard[part].values.numel());
         if (place >= 0) mine[element] = static_cast<double>(products[part][static_cast<size_t>(place)]) / steps[index];
       }
     }
-    diagonal.push_back(sum_over_ranks(mine, session.communicator));
+    diagonal.push_back(sum_over_ranks(mine, state.communicator));
   }
   passes.point().restore();
   return diagonal;
@@ -89,7 +89,7 @@ Found find(const Config& config, Communicator& communicator, int probes, bool de
   for (int i = 0; i < 40; ++i) step.run();  // with initial weights the trace is almost 0
   LoweredPasses passes(session);
   passes.load(0);
-  const std::vector<double> steps = hessian_steps(session);
+  const std::vector<double> steps = hessian_steps(session.sharded);
   Found found;
   found.diagonal.resize(steps.size());
   found.errors.resize(steps.size());
@@ -99,8 +99,8 @@ Found find(const Config& config, Communicator& communicator, int probes, bool de
     probe_hessian(passes, steps, begin, begin + of_group, found.probes);
     sums.push_back(found.probes.diagonal);
   }
-  const Shard shard = gradient_shard(session);
-  found.ranges = diagonal_range(found.probes, shard, session);
+  const Shard shard = gradient_shard(session.sharded);
+  found.ranges = diagonal_range(found.probes, shard, session.sharded);
   find_elements(sums, probes, shard, found);
   for (int i = 0; i < session.runtime.parameters.size(); ++i) found.names.push_back(session.runtime.parameters[i].name);
   if (!dense) return found;
@@ -112,7 +112,7 @@ Found find(const Config& config, Communicator& communicator, int probes, bool de
       sum.push_back(2.0 * found.dense[static_cast<size_t>(part.parameter)][static_cast<size_t>(i)]);
     }
   }
-  found.dense_ranges = diagonal_range(exact, shard, session);
+  found.dense_ranges = diagonal_range(exact, shard, session.sharded);
   return found;
 }
 
@@ -170,7 +170,7 @@ TEST(Hessian, DoesNotDependOnTheStep) {
   Session session(config, group.rank(0));
   LoweredPasses passes(session);
   passes.load(0);
-  std::vector<double> steps = hessian_steps(session);
+  std::vector<double> steps = hessian_steps(session.sharded);
   HessianProbes whole, half;
   probe_hessian(passes, steps, 0, 4, whole);
   for (double& step : steps) step /= 2.0;
@@ -223,7 +223,7 @@ TEST(Hessian, RangesWithoutANumberAreNotKnown) {
     int nan_parameter = -1;
     const auto find_ranges = [&](int rank) {
       Session session(config, group.rank(rank));
-      const Shard shard = master_shard(session);
+      const Shard shard = master_shard(session.sharded);
       HessianProbes made{.traces = Parts(1), .diagonal = {}};
       for (const ShardPart& part : shard) {
         std::vector<double>& diagonal = made.diagonal.emplace_back(static_cast<size_t>(part.values.numel()));
@@ -233,7 +233,7 @@ TEST(Hessian, RangesWithoutANumberAreNotKnown) {
         made.diagonal[0][made.diagonal[0].size() / 2] = NAN;
         nan_parameter = shard[0].parameter;
       }
-      found[static_cast<size_t>(rank)] = diagonal_range(made, shard, session);
+      found[static_cast<size_t>(rank)] = diagonal_range(made, shard, session.sharded);
     };
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) threads.emplace_back(find_ranges, rank);
@@ -261,7 +261,7 @@ TEST(Hessian, IsTheSecondDerivativeOfTheLoss) {
   for (int i = 0; i < 40; ++i) step.run();
   LoweredPasses passes(session);
   passes.load(0);
-  const auto diagonal = dense_diagonal(passes, hessian_steps(session));
+  const auto diagonal = dense_diagonal(passes, hessian_steps(session.sharded));
   struct Place {
     size_t parameter = 0, element = 0;
   } largest;

@@ -30,11 +30,11 @@ inline void apply(Session& session, const std::string& name, const Change& chang
   std::vector<float> values = weights_of(session, name);
   change(values);
   backend.upload(values.data(), parameter.weight, *session.runtime.stream);
-  for (const StatePiece& piece : session.optimizer.pieces()) {
+  for (const StatePiece& piece : session.sharded.optimizer.pieces()) {
     if (piece.parameter != &parameter) continue;
     backend.upload(values.data() + piece.begin, piece.master, *session.runtime.stream);
   }
-  session.buckets.bump_versions();
+  session.sharded.buckets.bump_versions();
 }
 
 // A layer that the model will learn to depend on: its output is a large part of the input of all later layers.

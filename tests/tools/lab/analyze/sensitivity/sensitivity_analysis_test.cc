@@ -76,7 +76,7 @@ TEST_F(Sensitivity, LeavesTheTrainingWhereItWas) {
   const uint64_t before = hash();
   const auto state = [&] {
     std::vector<float> values;
-    for (const StatePiece& piece : session_.optimizer.pieces()) {
+    for (const StatePiece& piece : session_.sharded.optimizer.pieces()) {
       for (const Tensor& tensor : {piece.master, piece.m, piece.v}) {
         std::vector<float> part(static_cast<size_t>(tensor.numel()));
         session_.runtime.backend->download(tensor, part.data(), *session_.runtime.stream);
@@ -86,11 +86,11 @@ TEST_F(Sensitivity, LeavesTheTrainingWhereItWas) {
     return values;
   };
   const std::vector<float> kept = state();
-  const int64_t applied = session_.optimizer.applied_steps();
+  const int64_t applied = session_.sharded.optimizer.applied_steps();
   analyze_sensitivity(request({"bf16", "current"}, "blocks.0.mlp"), session_);
   EXPECT_EQ(hash(), before);
   EXPECT_EQ(state(), kept);
-  EXPECT_EQ(session_.optimizer.applied_steps(), applied);
+  EXPECT_EQ(session_.sharded.optimizer.applied_steps(), applied);
   EXPECT_EQ(session_.next_step, PlantedModel::kSteps);
 }
 
