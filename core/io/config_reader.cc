@@ -46,8 +46,8 @@ std::string place(const std::string& section) {
 
 // The most similar key to `name` among those that `include` admits; nullptr if none is similar.
 template <typename Include>
-const ConfigKey* nearest(const std::vector<ConfigKey>& keys, const std::string& name, Include include) {
-  const size_t allowed_slips = name.size() <= 3 ? 1 : name.size() <= 7 ? 2 : 3;
+const ConfigKey* nearest(const std::vector<ConfigKey>& keys, const std::string& name, Include include,
+                         size_t allowed_slips) {
   const ConfigKey* best = nullptr;
   size_t best_distance = allowed_slips + 1;
   for (const ConfigKey& key : keys) {
@@ -72,7 +72,9 @@ std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSyno
     if (key.section == here) known.push_back(key.name);
   }
   const std::string homes_text = fmt::format("{}", fmt::join(homes, " or "));
-  const ConfigKey* neighbour = nearest(keys, name, [&](const ConfigKey& key) { return key.section == here; });
+  const size_t slips = name.size() <= 3 ? 1 : name.size() <= 7 ? 2 : 3;
+  const ConfigKey* neighbour = nearest(
+      keys, name, [&](const ConfigKey& key) { return key.section == here; }, slips);
   if (neighbour != nullptr && !homes.empty()) {
     return fmt::format("{}; did you mean '{}', or does it belong {}?", unknown, neighbour->name, homes_text);
   }
@@ -81,7 +83,8 @@ std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSyno
   for (const auto& [word, meaning] : synonyms) {
     if (word == name) return fmt::format("{}; here it is called {}", unknown, meaning);
   }
-  if (const ConfigKey* other = nearest(keys, name, [](const ConfigKey&) { return true; })) {
+  if (const ConfigKey* other = nearest(
+          keys, name, [](const ConfigKey&) { return true; }, std::max<size_t>(1, slips - 1))) {
     return fmt::format("{}; did you mean '{}'?", unknown, join_config_path(other->section, other->name));
   }
   return fmt::format("{}; known there: {}", unknown, fmt::join(known, ", "));

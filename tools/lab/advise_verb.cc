@@ -22,21 +22,14 @@ struct AdviseRequest {
   std::string config;
   std::vector<std::string> overrides;
   std::string hardware;  // empty: the present device
-  int ranks = 1;
   std::vector<std::string> formats;
   int rounds = 5;
   std::string json;  // empty: none
 
-  // A plan of precision, if there is a budget.
+  // A plan of precision, if there is a budget; recipes and state may be {"none"}. Without one, run.ranks counts alone.
   std::string budget;
-  std::string solver = "knapsack";
-  bool compare_solvers = false;
-  std::vector<std::string> recipes = {"current"};                // {"none"}: none
-  std::vector<std::string> state = {kMoments, kMasters, kWire};  // {"none"}: none
   std::string plan = "precision_plan.yaml";
-  int64_t warm_up = 50, batches = 4;
-  int64_t seeds = 6, steps = 100;
-  int64_t time_pairs = 40;
+  PlanRunRequest run{.validation = {.most_seeds = 6}};
 };
 
 void require_solver(const std::string& name) {
@@ -52,23 +45,15 @@ void require_at_least(const char* option, int64_t least, const char* none, int64
 }
 
 void plan(const AdviseRequest& request, const Config& config) {
-  require_at_least("--seeds", kFirstLook, "no validation", request.seeds);
-  require_at_least("--time-pairs", StepTimeOptions().first_look, "none", request.time_pairs);
-  require_solver(request.solver);
-  const auto unless_none = [](const std::vector<std::string>& given) {
-    return given == std::vector<std::string>{"none"} ? std::vector<std::string>() : given;
-  };
-  PlanRunRequest run;
+  PlanRunRequest run = request.run;
+  require_at_least("--seeds", kFirstLook, "no validation", run.validation.most_seeds);
+  require_at_least("--time-pairs", StepTimeOptions().first_look, "none", run.validation.time_pairs);
+  require_solver(run.plan.solver);
+  for (std::vector<std::string>* const given : {&run.plan.recipes, &run.state}) {
+    if (*given == std::vector<std::string>{"none"}) given->clear();
+  }
   run.plan.budget = parse_budget(request.budget);
-  run.plan.solver = request.solver;
-  run.plan.compare_solvers = request.compare_solvers;
-  run.plan.recipes = unless_none(request.recipes);
   run.hardware = request.hardware.empty() ? nullptr : &find_hardware(request.hardware);
-  run.ranks = request.ranks;
-  run.warm_up = request.warm_up;
-  run.batches = request.batches;
-  run.state = unless_none(request.state);
-  run.validation = {.steps = request.steps, .most_seeds = request.seeds, .time_pairs = request.time_pairs};
   require_different_files({{"--plan", request.plan}, {"--json", request.json}}, files_read(request.config, config));
   OutputFile json("--json", request.json), yaml("--plan", request.plan);
   const PlanAdvice found = find_plan(run, request.config, config);
@@ -85,7 +70,7 @@ void run(const AdviseRequest& request) {
   }
   const Config given = load_config(request.config, request.overrides);
   Config config = at_step(given, 0);
-  config.precision_adaptive = {};  // its settings mean nothing without its levels
+  config.precision_adaptive = {};  // at_step() has removed its levels
   if (phase_count(given) > 1) {
     log_info("{}: this is about the first precision; give another one's settings to look at that",
              adapts(given) ? "precision.adaptive" : "precision.schedule");
@@ -95,12 +80,12 @@ void run(const AdviseRequest& request) {
     config.comm.backend = "auto";
   }
   require_known_names(config);
-  if (request.hardware.empty() && request.ranks > 1) {
+  if (request.hardware.empty() && request.run.ranks > 1) {
     throw ConfigError(fmt::format(
         "--ranks: one rank of this device is measured, got {}: name the devices of several ranks by --hardware",
-        request.ranks));
+        request.run.ranks));
   }
-  validate_for_ranks(config, request.ranks);
+  validate_for_ranks(config, request.run.ranks);
   if (!request.budget.empty()) return plan(request, config);
   const std::vector<Candidate> candidates = candidates_of(config, request.formats);
   require_different_files({{"--json", request.json}}, files_read(request.config, config));
@@ -116,7 +101,8 @@ void run(const AdviseRequest& request) {
   } else {
     const Hardware& hardware = find_hardware(request.hardware);
     Roofline roofline(hardware);
-    const Advice found = advise(request.config, config, candidates, request.ranks, absent_target(hardware, roofline));
+    const Advice found =
+        advise(request.config, config, candidates, request.run.ranks, absent_target(hardware, roofline));
     text = to_text(found);
     figures = to_json(found);
   }
@@ -144,7 +130,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
       "--hardware", request->hardware,
       "predict for a device by its data sheet: t4, v100, a100, h100, h200, b200, tpu-v3, gaudi2; without it, measure "
       "the device of this machine");
-  option("--ranks", request->ranks, "number of devices in one node, one rank each")->check(CLI::Range(1, 1 << 20));
+  option("--ranks", request->run.ranks, "number of devices in one node, one rank each")->check(CLI::Range(1, 1 << 20));
   advise
       .add_option("--formats", request->formats,
                   "precisions to compare, some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4; default: all")
@@ -156,23 +142,24 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   option("--budget", request->budget,
          "plan the precision of each layer, optimizer state and gradients on the wire under a budget: time=12ms, "
          "time=90%, memory=1.5GiB, loss=0.01");
-  option("--solver", request->solver,
+  option("--solver", request->run.plan.solver,
          "solver whose plan starts the search among whole plans: knapsack (exact), greedy, top_k, evolution, bayesian, "
          "enumeration, or differentiable, which trains the choice with the model");
   advise.add_flag(
-      "--compare-solvers", request->compare_solvers,
+      "--compare-solvers", request->run.plan.compare_solvers,
       "also run the other solvers, except enumeration and differentiable, and print a table of their plans");
-  list("--recipes", request->recipes,
+  list("--recipes", request->run.plan.recipes,
        "8-bit and 4-bit recipes that a plan may use: current,block,mxfp8,nvfp4, or none");
-  list("--state", request->state,
+  list("--state", request->run.state,
        "what a plan decides besides layers: moments,masters,wire (needs several ranks), or none");
   option("--plan", request->plan, "write the plan to this file");
-  count("--warm-up", request->warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated");
-  count("--batches", request->batches, 2, 10000,
+  count("--warm-up", request->run.warm_up, 0, kMostSteps, "training steps in fp32 before layers are evaluated");
+  count("--batches", request->run.batches, 2, 10000,
         "batches to evaluate each layer on; two or more, for an error estimate");
-  count("--seeds", request->seeds, 0, 1000, "most seeds of the runs that validate the plan; 0: no validation");
-  count("--steps", request->steps, 1, kMostSteps, "most steps of each of these runs");
-  count("--time-pairs", request->time_pairs, 0, 1000,
+  count("--seeds", request->run.validation.most_seeds, 0, 1000,
+        "most seeds of the runs that validate the plan; 0: no validation");
+  count("--steps", request->run.validation.steps, 1, kMostSteps, "most steps of each of these runs");
+  count("--time-pairs", request->run.validation.time_pairs, 0, 1000,
         "most pairs of step times, plan against uniform precisions; 0: compare losses only");
   return [request] { return run_reported([&] { run(*request); }); };
 }

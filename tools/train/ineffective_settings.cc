@@ -41,7 +41,25 @@ std::vector<RuleGroup> groups_of(const PrecisionConfig& precision, const std::ve
   return groups;
 }
 
-std::string reason(const RuleGroup& group, const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules) {
+// An op of a layer, and the rules that match the layer.
+struct RuledOp {
+  Op op;
+  std::vector<size_t> rules;
+};
+
+// Whether a rule is about the op in some layer that it matches.
+bool has_op(size_t index, const PrecisionRule& rule, const std::vector<RuledOp>& ruled) {
+  return std::ranges::any_of(ruled, [&](const RuledOp& one) {
+    const bool is_named = rule.op                 ? one.op == *rule.op
+                          : rule.names_operands() ? one.op == Op::kLinear
+                                                  : one.op == Op::kLinear || one.op == Op::kAttention;
+    return is_named && std::ranges::count(one.rules, index) > 0;
+  });
+}
+
+// `is_replaced`: whether it would have an effect without the rules behind it.
+std::string reason(const RuleGroup& group, const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules,
+                   const std::vector<RuledOp>& ruled, bool is_replaced) {
   if (group.path == "precision.recipe") return "precision.rules decide about every linear layer";
   if (group.path == "precision.pattern") {
     if (!precision.recipe && precision.compute == DType::kF32) return "everything computes in fp32";
@@ -49,9 +67,11 @@ std::string reason(const RuleGroup& group, const PrecisionConfig& precision, con
       return "only precision.recipe leaves out the head, and there is none";
     }
   }
-  const bool is_way = !group.rules.empty() && std::holds_alternative<Fp32Products>(*rules[group.rules.front()].format);
-  return is_way ? "no linear layer that it names multiplies fp32 numbers, or a later rule decides how"
-                : "it says what holds already, later rules replace it, or its layers have no such op";
+  if (is_replaced) return "later rules replace it";
+  const auto is_way = [&](size_t i) { return std::holds_alternative<Fp32Products>(*rules[i].format); };
+  if (std::ranges::any_of(group.rules, is_way)) return "no linear layer that it names multiplies fp32 numbers";
+  const auto applies = [&](size_t i) { return has_op(i, rules[i], ruled); };
+  return std::ranges::any_of(group.rules, applies) ? "it says what holds already" : "its layers have no such op";
 }
 
 // The precision of an op, as far as it affects results.
@@ -77,12 +97,6 @@ Effect effect_on(Op op, const Precision& precision) {
   return effect;
 }
 
-// An op of a layer, and the rules that match the layer.
-struct RuledOp {
-  Op op;
-  std::vector<size_t> rules;
-};
-
 // Removes settings one by one, as long as no op shows it.
 std::vector<Ineffective> ineffective_rules(const Config& config, const std::vector<PlacedOp>& ops) {
   const std::vector<PrecisionRule> rules = config.precision_rules();
@@ -98,12 +112,17 @@ std::vector<Ineffective> ineffective_rules(const Config& config, const std::vect
     }
   }
   std::vector<bool> removed(rules.size());
-  const auto effects_without = [&](const RuleGroup* group, const RuledOp& one) {
-    Precision precision = unruled_precision();
-    for (const size_t i : one.rules) {
-      if (!removed[i] && (group == nullptr || std::ranges::count(group->rules, i) == 0)) apply(rules[i], precision);
-    }
-    return effect_on(one.op, precision);
+  // Whether the group has an effect on an op, of the first `count` rules.
+  const auto shows = [&](const RuleGroup& group, size_t count) {
+    return std::ranges::any_of(ruled, [&](const RuledOp& one) {
+      Precision with = unruled_precision(), without = with;
+      for (const size_t i : one.rules) {
+        if (removed[i] || i >= count) continue;
+        apply(rules[i], with);
+        if (std::ranges::count(group.rules, i) == 0) apply(rules[i], without);
+      }
+      return effect_on(one.op, with) != effect_on(one.op, without);
+    });
   };
   // Rules come before the short forms that they replace: a rule that undoes a short form has an effect.
   std::vector<RuleGroup> groups = groups_of(config.precision, rules);
@@ -111,11 +130,10 @@ std::vector<Ineffective> ineffective_rules(const Config& config, const std::vect
   std::ranges::stable_partition(groups, is_rule);
   std::vector<Ineffective> found;
   for (const RuleGroup& group : groups) {
-    const bool shows = std::ranges::any_of(
-        ruled, [&](const RuledOp& one) { return effects_without(&group, one) != effects_without(nullptr, one); });
-    if (shows) continue;
+    if (shows(group, rules.size())) continue;
+    const bool is_replaced = !group.rules.empty() && shows(group, group.rules.back() + 1);
     for (const size_t i : group.rules) removed[i] = true;
-    found.push_back({group.path, reason(group, config.precision, rules),
+    found.push_back({group.path, reason(group, config.precision, rules, ruled, is_replaced),
                      is_rule(group) ? describe(rules[group.rules.front()]) : std::string()});
   }
   return found;

@@ -15,10 +15,10 @@ namespace mantissa {
 // ConfigError as ops_of().
 std::string precision_table(const Config& config, std::string_view prefix = "");
 
-// One line for the log: how many linear layers round operands, and for each recipe among them whether the device
-// multiplies codes, and by what, or why that is emulated. Empty if none rounds.
+// One line for the log: how many linear layers round operands; for each of their recipes, whether the device multiplies
+// the codes itself, or why the products are emulated. Empty if none rounds.
 std::string rounding_summary(const Config& config, const Backend& backend);
-// One line for the log: how many linear layers multiply fp32 numbers otherwise than as they are. Empty if none.
+// One line for the log: how many linear layers multiply fp32 numbers in another way (tf32, bf16x3). Empty if none.
 std::string fp32_products_summary(const Config& config);
 
 // The weights that travel as codes; empty with `working`. Working dtypes are assigned.

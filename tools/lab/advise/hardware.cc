@@ -84,8 +84,9 @@ const Hardware& find_hardware(std::string_view name) {
   if (distance(nearest) == 0) return nearest;
   std::vector<std::string_view> known;
   for (const Hardware& hardware : table()) known.push_back(hardware.name);
-  throw ConfigError(fmt::format("--hardware: expected one of {}, got '{}'; did you mean '{}'?", fmt::join(known, ", "),
-                                name, nearest.name));
+  const bool is_near = distance(nearest) <= nearest.name.size() / 2;
+  throw ConfigError(fmt::format("--hardware: expected one of {}, got '{}'{}", fmt::join(known, ", "), name,
+                                is_near ? fmt::format("; did you mean '{}'?", nearest.name) : std::string()));
 }
 
 std::optional<ProductUnits> units_for(const Hardware& hardware, ProductFormat wanted) {

@@ -32,8 +32,8 @@ class MeasuredCosts final : public CostModel {
   double link_bandwidth() const override;
 
  private:
-  // Seconds of the call with operands of random numbers: the median of calls, on a device beside the host of batches of
-  // calls, over some 20 ms and at least three.
+  // Seconds of the call with random operands: the median over at least three repetitions and some 20 ms. On a GPU each
+  // repetition is a batch of calls.
   double time(const KernelCall& call, const std::vector<bool>& cold);
   // The tensors that calls use in turn, by operand, adjacent in memory as parameters are; none for an undefined
   // operand. Cold operands have so many that twice the cache is touched between two uses.

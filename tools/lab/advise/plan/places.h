@@ -75,8 +75,8 @@ Plan uniform_plan(const std::vector<PlannedPlace>& places, DType low, const std:
 // The decisions of a sensitivity analysis that an option of a layer combines.
 std::vector<PrecisionDecision> decisions_of(const PlannedPlace& layer, const PlaceOption& option, DType low);
 
-// Configurations for trials: one that starts from scratch and writes nothing; one whose precision does not change in a
-// run.
+// Configurations for trials. tried() starts from scratch and writes nothing; without_fallback() keeps its precision
+// during the run.
 Config tried(Config config);
 Config without_fallback(Config config);
 
