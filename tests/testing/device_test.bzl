@@ -8,7 +8,8 @@ makes
     norm_emulated_test   on the emulated GPU: the CUDA kernels on the host
 
 `cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `emulated_tags`,
-`emulated_size` and `shards` (parts that run at the same time) are for the emulated GPU, which is slow.
+`emulated_size` are for the emulated GPU, which is slow; so are `shards` (parts that run at the same time), of which the
+CPU has at most two.
 """
 
 load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_test")
@@ -36,6 +37,7 @@ def device_test(
         name = name + "_cpu_test",
         size = size,
         srcs = [],
+        shard_count = min(shards, 2),
         deps = [":" + cases] + cpu,
     )
     mantissa_cc_test(

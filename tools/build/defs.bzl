@@ -81,7 +81,7 @@ def _is_in(folders):
 
 def _kind():
     if not _is_in(["tests"]):
-        return "tool" if _is_in(["tools"]) and not _is_in(["tools/bench"]) else "library"
+        return "tool" if _is_in(["tools"]) else "library"
     return "tool_test" if _is_in(["tests/tools"]) else "arithmetic" if _is_in(_ARITHMETIC) else "test"
 
 def _copts(kind):

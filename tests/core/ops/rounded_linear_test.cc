@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "tests/core/quant/quantize_reference.h"
+#include "tests/reference/quantize_reference.h"
 #include "tests/testing/error_of.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "core/quant/tensor_format.h"
-#include "tests/core/quant/quantize_reference.h"
+#include "tests/reference/quantize_reference.h"
 
 namespace mantissa {
 namespace {

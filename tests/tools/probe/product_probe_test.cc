@@ -7,7 +7,7 @@
 
 #include "core/kernels/check_args.h"
 #include "core/ops/linear.h"
-#include "tests/core/quant/quantize_reference.h"
+#include "tests/reference/quantize_reference.h"
 #include "tests/testing/precisions.h"
 #include "tests/testing/tape_host.h"
 #include "tests/testing/toy_ops.h"

@@ -8,7 +8,7 @@
 #include "tests/core/kernels/quantize/quantize_recipes.h"
 #include "tests/core/kernels/repeated_work.h"
 #include "tests/core/kernels/run_kernel.h"
-#include "tests/core/quant/quantize_reference.h"
+#include "tests/reference/quantize_reference.h"
 
 namespace mantissa::kernel_test {
 namespace quantize_block_codes_test {

@@ -1,4 +1,4 @@
-#include "tests/core/quant/quantize_reference.h"
+#include "tests/reference/quantize_reference.h"
 
 #include <algorithm>
 #include <bit>
