@@ -16,7 +16,7 @@ namespace {
 
 using mantissa::testing::error_of;
 
-constexpr uint64_t kSeeds = 32;
+constexpr uint64_t kScheduleSeeds = 32;
 
 class EmulatedStreams : public ::testing::Test {
  protected:
@@ -26,7 +26,7 @@ class EmulatedStreams : public ::testing::Test {
 };
 
 TEST_F(EmulatedStreams, KeepTheOrderWithinAStream) {
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kScheduleSeeds; ++seed) {
     emulation::set_seed(seed);
     std::vector<int> order;
     for (int i = 0; i < 5; ++i) emulation::enqueue(first_.handle(), [&order, i] { order.push_back(i); });
@@ -38,7 +38,7 @@ TEST_F(EmulatedStreams, KeepTheOrderWithinAStream) {
 // A producer on one stream and a consumer on another, with and without the event between them.
 std::set<int> consumed(CudaStream& producer, CudaStream& consumer, bool ordered) {
   std::set<int> seen;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kScheduleSeeds; ++seed) {
     emulation::set_seed(seed);
     int value = 0, result = -1;
     emulation::enqueue(producer.handle(), [&] { value = 7; });
@@ -58,7 +58,7 @@ TEST_F(EmulatedStreams, EventsOrderTwoStreamsAndAMissingOneShows) {
 
 TEST_F(EmulatedStreams, NothingIsDoneBeforeSomebodyWaits) {
   std::set<bool> early;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+  for (uint64_t seed = 1; seed <= kScheduleSeeds; ++seed) {
     emulation::set_seed(seed);
     bool done = false;
     emulation::enqueue(first_.handle(), [&] { done = true; });

@@ -1,91 +1,19 @@
-// Plans for a model with one deliberately sensitive layer: choices, costs, memory, and how trials change a plan.
+// Plans for a model with one deliberately sensitive layer: choices, costs and memory.
 #include "tools/lab/advise/plan/plan_advice.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <memory>
-#include <regex>
+#include <limits>
 #include <stdexcept>
 
 #include "tests/testing/weight_hash.h"
-#include "tests/tools/lab/analyze/sensitivity/planted_model.h"
+#include "tests/tools/lab/advise/plan/planted_advice.h"
 #include "tools/lab/advise/advice.h"
 #include "tools/lab/advise/plan/differentiable.h"
 
 namespace mantissa::testing {
 namespace {
-
-// A device on which only products take time, and less in lower formats.
-class ProductCosts final : public CostModel {
- public:
-  std::vector<Cost> costs(const StepCalls& step) override {
-    std::vector<Cost> found;
-    for (const KernelCall& call : step.calls) {
-      const double factor = call.format == ProductFormat::kF32 ? 4.0 : call.format == ProductFormat::kF8 ? 1.0 : 2.0;
-      found.push_back({.seconds = 1e-9 * factor * call.work.flops});
-    }
-    return found;
-  }
-  double link_bandwidth() const override { return 1e12; }
-};
-
-struct Analysed {
-  Analysed() {
-    plant(model.session);
-    SensitivityRequest request;
-    request.formats = {"bf16", "current"};
-    request.probes = 0;
-    sensitivity = analyze_sensitivity(request, model.session);
-  }
-  PlantedModel model{"plan_advice"};
-  SensitivityAnalysis sensitivity;
-};
-
-// The analysis takes longer than all of its plans, so it runs once.
-class PlantedAdvice : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() { analysed_ = std::make_unique<Analysed>(); }
-  static void TearDownTestSuite() { analysed_.reset(); }
-
-  PlanAdvice plan(const std::string& budget) {
-    request_.budget = parse_budget(budget);
-    request_.most_wholes = 64;  // out of more than a million
-    return advise_plan(request_, model_.config, planned_layers(model_.config, DType::kBF16, request_.recipes),
-                       analysed_->sensitivity, target_, 1);
-  }
-
-  static inline std::unique_ptr<Analysed> analysed_;
-  PlantedModel& model_ = analysed_->model;
-  PlanRequest request_;
-  ProductCosts costs_;
-  const Target target_{.title = "products alone",
-                       .costs = &costs_,
-                       .hardware = nullptr,
-                       .fp8_gemm_support = Fp8GemmSupport::kTensorScaled,
-                       .packing = nullptr};
-};
-std::string choice(const PlanAdvice& advice, const Plan& plan, const std::string& layer) {
-  for (size_t i = 0; i < plan.size(); ++i) {
-    if (advice.places[i].name() == layer) return advice.places[i].options[static_cast<size_t>(plan[i])].name;
-  }
-  throw std::runtime_error("no layer " + layer);
-}
-
-// 16 bits throughout, against a plan measured at this multiple of its step time.
-ReferenceResult measured_at(double ratio) {
-  ReferenceResult low{.name = "bf16"};
-  low.log_time = MeanDifference{
-      .pairs = 6, .mean = std::log(ratio), .interval = Interval{std::log(ratio) - 0.01, std::log(ratio) + 0.01}};
-  low.time_verdict = *judge(low.log_time->interval, 0.02, MorePairs::kNone);
-  return low;
-}
-
-// The report without the line breaks of ReportText.
-std::string text_of(const PlanAdvice& advice) {
-  return std::regex_replace(to_text(advice).text(), std::regex("\n {2,}"), " ");
-}
 
 using PlanAdviceTest = PlantedAdvice;
 
@@ -316,7 +244,9 @@ TEST(PlanCosts, AreThoseThatAdviceHasForTheDevice) {
   EXPECT_GT(predict_memory_table(low, 1).packed, 0u) << "otherwise the test shows nothing";
   Roofline roofline(find_hardware("h100"));
   ProductCosts costs;
-  const Target absent = absent_target(find_hardware("h100"), roofline), present{.title = "here", .costs = &costs};
+  const std::unique_ptr<Backend> cpu = create_backend("cpu");
+  const Target absent = absent_target(find_hardware("h100"), roofline);
+  const Target present{.title = "here", .costs = &costs, .packing = cpu.get()};
   for (const Target& target : {absent, present}) {
     for (const int ranks : {1, 2}) {
       const Advice advice = advise("a model", config, candidates_of(config, {"bf16"}), ranks, target);
@@ -374,117 +304,6 @@ TEST_F(PlanMemory, WhereNoPlanFitsThatIsSaid) {
   EXPECT_NE(to_plan_yaml(large, "a model").find("# " + std::string(kWarning)), std::string::npos);
   EXPECT_FALSE(to_json(large).at("plan").at("fits").get<bool>());
   EXPECT_FALSE(to_json(large).at("uniform")[0].at("fits").get<bool>()) << "fp32, which takes more";
-}
-
-// ---- Trials of plans.
-
-// The result of a plan against 16 bits and fp32.
-struct Outcome {
-  ReferenceResult low{.name = "bf16"};
-  double above_fp32 = 0.0;  // nats, +- 0.01
-};
-
-PlanValidation validation_of(const Outcome& outcome) {
-  const MeanDifference loss{.pairs = 3,
-                            .mean = outcome.above_fp32,
-                            .interval = Interval{outcome.above_fp32 - 0.01, outcome.above_fp32 + 0.01}};
-  return {.seeds = 3, .against = {outcome.low, {.name = "fp32", .loss = loss}}};
-}
-
-Outcome worse_than_16_bits(double above_fp32) {
-  return {.low = {.name = "bf16", .loss_verdict = ComparisonVerdict::kWorse}, .above_fp32 = above_fp32};
-}
-
-class PlanTrials : public PlantedAdvice {
- protected:
-  // Tries the plan. The n-th trial gets the n-th outcome; all trials after the last get the last.
-  PlanAdvice try_with(PlanAdvice advice, const std::vector<Outcome>& outcomes) {
-    const auto train = [&](const Config& config) {
-      tried_.push_back(to_yaml(config));
-      return validation_of(outcomes[std::min(tried_.size(), outcomes.size()) - 1]);
-    };
-    try_plan(train, advice);
-    EXPECT_EQ(tried_.back(), to_yaml(advice.config)) << "what was validated is the plan";
-    return advice;
-  }
-
-  std::vector<std::string> tried_;  // configurations
-};
-
-constexpr double kMuch = 1.0;  // nats, more than any plan below promises
-
-TEST_F(PlanTrials, APlanThatKeepsItsPromiseStaysEvenWhereItIsWorseThan16Bits) {
-  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {worse_than_16_bits(0.0)});
-  EXPECT_EQ(tried_.size(), 1u);
-  EXPECT_EQ(tried.plan.choice, advice.plan.choice);
-  EXPECT_EQ(tried.promotions, 0);
-  EXPECT_NE(text_of(tried).find(": kept"), std::string::npos) << text_of(tried);
-}
-
-TEST_F(PlanTrials, APlanThatBreaksItsPromiseGivesBackWhatDoesDamage) {
-  const PlanAdvice advice = plan("time=60%");
-  ASSERT_GT(evaluate(advice.problem, advice.plan.choice).damage, 0.0);
-  const PlanAdvice tried = try_with(advice, {{.above_fp32 = kMuch}, {.above_fp32 = 0.0}});
-  EXPECT_EQ(tried.promotions, 1);
-  EXPECT_EQ(tried_.size(), 2u);
-  EXPECT_LE(evaluate(tried.problem, tried.plan.choice).damage,
-            evaluate(advice.problem, advice.plan.choice).damage / 2.0);
-  EXPECT_NE(text_of(tried).find("given options back, 1 times"), std::string::npos) << text_of(tried);
-}
-
-TEST_F(PlanTrials, GivesBackSoOftenAndNoMore) {
-  const PlanAdvice tried = try_with(plan("time=60%"), {{.above_fp32 = kMuch}});
-  EXPECT_LE(tried.promotions, kMostPromotions);
-  EXPECT_GT(tried.promotions, 0);
-  EXPECT_EQ(static_cast<int>(tried_.size()), tried.promotions + 1);
-  EXPECT_NE(text_of(tried).find("not kept"), std::string::npos) << text_of(tried);
-}
-
-// The failing seed fails in 16 bits, too.
-TEST_F(PlanTrials, APlanThatFailsWhereFp32ComesThroughGivesBack) {
-  PlanAdvice advice = plan("time=60%");
-  const auto train = [&](const Config& config) {
-    tried_.push_back(to_yaml(config));
-    if (tried_.size() > 1) return validation_of({.above_fp32 = 0.0});
-    return PlanValidation{.seeds = 1,
-                          .failure = "a loss that is not finite",
-                          .against = {{.name = "bf16"}, {.name = "fp32", .loss_verdict = ComparisonVerdict::kWorse}}};
-  };
-  try_plan(train, advice);
-  EXPECT_EQ(advice.promotions, 1);
-  EXPECT_EQ(tried_.size(), 2u);
-}
-
-TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
-  PlanAdvice advice = plan("time=60%");
-  const PlanAdvice unlimited = try_with(advice, {{.above_fp32 = kMuch}});
-  advice.target.memory_bytes = advice.plan.cost.bytes;
-  ASSERT_GT(unlimited.plan.cost.bytes, advice.target.memory_bytes) << "otherwise memory would limit nothing";
-  advice.take(advice.plan.choice);
-  try_plan([&](const Config&) { return validation_of({.above_fp32 = kMuch}); }, advice);
-  EXPECT_TRUE(advice.plan.cost.fits()) << text_of(advice);
-  EXPECT_LT(advice.promotions, unlimited.promotions);
-}
-
-TEST_F(PlanTrials, APlanThatIsSlowerOrWorseGivesWayTo16BitsThatMeetTheBudget) {
-  for (const Outcome& outcome : {Outcome{.low = measured_at(1.1)}, worse_than_16_bits(0.0)}) {
-    tried_.clear();
-    const PlanAdvice tried = try_with(plan("time=100%"), {outcome, {.low = measured_at(1.0)}});
-    for (const PlannedPlace& layer : tried.places) EXPECT_EQ(choice(tried, tried.plan.choice, layer.name()), "bf16");
-    EXPECT_TRUE(tried.gave_way.has_value());
-    EXPECT_EQ(tried_.size(), 2u);
-    EXPECT_EQ(tried.promotions, 0);
-    EXPECT_NE(text_of(tried).find("did worse than bf16 throughout"), std::string::npos) << text_of(tried);
-  }
-}
-
-TEST_F(PlanTrials, WhatIsSlowerWhere16BitsDoNotMeetTheBudgetIsSaid) {
-  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {{.low = measured_at(1.1)}});
-  EXPECT_EQ(tried.plan.choice, advice.plan.choice);
-  EXPECT_FALSE(tried.gave_way.has_value());
-  EXPECT_EQ(tried_.size(), 1u);
-  EXPECT_NE(text_of(tried).find("slower than bf16 throughout, and not what the budget asks for"), std::string::npos)
-      << text_of(tried);
 }
 
 }  // namespace

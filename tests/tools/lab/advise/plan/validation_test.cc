@@ -16,7 +16,7 @@ class Validation : public ::testing::Test {
     all.insert(all.end(), settings.begin(), settings.end());
     return load_config(run_.config_path(), all);
   }
-  PlanValidation validate(const Config& plan, const std::vector<NamedConfig>& references, double margin) {
+  PlanValidation validate(const Config& plan, const std::vector<Candidate>& references, double margin) {
     LocalGroup group(1);
     return validate_plan(plan, references, {.steps = 12, .most_seeds = 4, .margin = margin, .time_pairs = time_pairs_},
                          group.rank(0));

@@ -1,0 +1,124 @@
+// Trials of plans: what keeps a plan, and what changes it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/tools/lab/advise/plan/planted_advice.h"
+#include "tools/lab/advise/plan/plan_advice.h"
+
+namespace mantissa::testing {
+namespace {
+
+// The result of a plan against 16 bits and fp32.
+struct Outcome {
+  ReferenceResult low{.name = "bf16"};
+  double above_fp32 = 0.0;  // nats, +- 0.01
+};
+
+PlanValidation validation_of(const Outcome& outcome) {
+  const MeanDifference loss{.pairs = 3,
+                            .mean = outcome.above_fp32,
+                            .interval = Interval{outcome.above_fp32 - 0.01, outcome.above_fp32 + 0.01}};
+  return {.seeds = 3, .against = {outcome.low, {.name = "fp32", .loss = loss}}};
+}
+
+Outcome worse_than_16_bits(double above_fp32) {
+  return {.low = {.name = "bf16", .loss_verdict = ComparisonVerdict::kWorse}, .above_fp32 = above_fp32};
+}
+
+class PlanTrials : public PlantedAdvice {
+ protected:
+  // Tries the plan. The n-th trial gets the n-th outcome; all trials after the last get the last.
+  PlanAdvice try_with(PlanAdvice advice, const std::vector<Outcome>& outcomes) {
+    const auto train = [&](const Config& config) {
+      tried_.push_back(to_yaml(config));
+      return validation_of(outcomes[std::min(tried_.size(), outcomes.size()) - 1]);
+    };
+    try_plan(train, advice);
+    EXPECT_EQ(tried_.back(), to_yaml(advice.config)) << "what was validated is the plan";
+    return advice;
+  }
+
+  std::vector<std::string> tried_;  // configurations
+};
+
+constexpr double kMuch = 1.0;  // nats, more than any plan below promises
+
+TEST_F(PlanTrials, APlanThatKeepsItsPromiseStaysEvenWhereItIsWorseThan16Bits) {
+  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {worse_than_16_bits(0.0)});
+  EXPECT_EQ(tried_.size(), 1u);
+  EXPECT_EQ(tried.plan.choice, advice.plan.choice);
+  EXPECT_EQ(tried.promotions, 0);
+  EXPECT_NE(text_of(tried).find(": kept"), std::string::npos) << text_of(tried);
+}
+
+TEST_F(PlanTrials, APlanThatBreaksItsPromiseGivesBackWhatDoesDamage) {
+  const PlanAdvice advice = plan("time=60%");
+  ASSERT_GT(evaluate(advice.problem, advice.plan.choice).damage, 0.0);
+  const PlanAdvice tried = try_with(advice, {{.above_fp32 = kMuch}, {.above_fp32 = 0.0}});
+  EXPECT_EQ(tried.promotions, 1);
+  EXPECT_EQ(tried_.size(), 2u);
+  EXPECT_LE(evaluate(tried.problem, tried.plan.choice).damage,
+            evaluate(advice.problem, advice.plan.choice).damage / 2.0);
+  EXPECT_NE(text_of(tried).find("given options back, 1 times"), std::string::npos) << text_of(tried);
+}
+
+TEST_F(PlanTrials, GivesBackSoOftenAndNoMore) {
+  const PlanAdvice tried = try_with(plan("time=60%"), {{.above_fp32 = kMuch}});
+  EXPECT_LE(tried.promotions, kMostPromotions);
+  EXPECT_GT(tried.promotions, 0);
+  EXPECT_EQ(static_cast<int>(tried_.size()), tried.promotions + 1);
+  EXPECT_NE(text_of(tried).find("not kept"), std::string::npos) << text_of(tried);
+}
+
+// The failing seed fails in 16 bits, too.
+TEST_F(PlanTrials, APlanThatFailsWhereFp32ComesThroughGivesBack) {
+  PlanAdvice advice = plan("time=60%");
+  const auto train = [&](const Config& config) {
+    tried_.push_back(to_yaml(config));
+    if (tried_.size() > 1) return validation_of({.above_fp32 = 0.0});
+    return PlanValidation{.seeds = 1,
+                          .failure = "a loss that is not finite",
+                          .against = {{.name = "bf16"}, {.name = "fp32", .loss_verdict = ComparisonVerdict::kWorse}}};
+  };
+  try_plan(train, advice);
+  EXPECT_EQ(advice.promotions, 1);
+  EXPECT_EQ(tried_.size(), 2u);
+}
+
+TEST_F(PlanTrials, GivesNothingBackThatTheDeviceHasNoMemoryFor) {
+  PlanAdvice advice = plan("time=60%");
+  const PlanAdvice unlimited = try_with(advice, {{.above_fp32 = kMuch}});
+  advice.target.memory_bytes = advice.plan.cost.bytes;
+  ASSERT_GT(unlimited.plan.cost.bytes, advice.target.memory_bytes) << "otherwise memory would limit nothing";
+  advice.take(advice.plan.choice);
+  try_plan([&](const Config&) { return validation_of({.above_fp32 = kMuch}); }, advice);
+  EXPECT_TRUE(advice.plan.cost.fits()) << text_of(advice);
+  EXPECT_LT(advice.promotions, unlimited.promotions);
+}
+
+TEST_F(PlanTrials, APlanThatIsSlowerOrWorseGivesWayTo16BitsThatMeetTheBudget) {
+  for (const Outcome& outcome : {Outcome{.low = measured_at(1.1)}, worse_than_16_bits(0.0)}) {
+    tried_.clear();
+    const PlanAdvice tried = try_with(plan("time=100%"), {outcome, {.low = measured_at(1.0)}});
+    for (const PlannedPlace& layer : tried.places) EXPECT_EQ(choice(tried, tried.plan.choice, layer.name()), "bf16");
+    EXPECT_TRUE(tried.gave_way.has_value());
+    EXPECT_EQ(tried_.size(), 2u);
+    EXPECT_EQ(tried.promotions, 0);
+    EXPECT_NE(text_of(tried).find("did worse than bf16 throughout"), std::string::npos) << text_of(tried);
+  }
+}
+
+TEST_F(PlanTrials, WhatIsSlowerWhere16BitsDoNotMeetTheBudgetIsSaid) {
+  const PlanAdvice advice = plan("time=60%"), tried = try_with(advice, {{.low = measured_at(1.1)}});
+  EXPECT_EQ(tried.plan.choice, advice.plan.choice);
+  EXPECT_FALSE(tried.gave_way.has_value());
+  EXPECT_EQ(tried_.size(), 1u);
+  EXPECT_NE(text_of(tried).find("slower than bf16 throughout, and not what the budget asks for"), std::string::npos)
+      << text_of(tried);
+}
+
+}  // namespace
+}  // namespace mantissa::testing
