@@ -70,10 +70,7 @@ void check_all_gather(const Tensor& send, const Tensor& receive, int ranks, Devi
 
 std::vector<std::vector<std::byte>> gather_varied(const GatherBytes& gather, std::span<const std::byte> mine) {
   constexpr size_t kPieceBytes = size_t{64} << 20;  // transports count the bytes of all ranks in an int
-  const uint64_t size = mine.size();
-  const std::vector<std::byte> gathered = gather(std::as_bytes(std::span(&size, 1)));
-  std::vector<uint64_t> sizes(gathered.size() / sizeof(size));
-  std::memcpy(sizes.data(), gathered.data(), gathered.size());
+  const std::vector<uint64_t> sizes = gather_records(gather, uint64_t{mine.size()});
   const size_t longest = *std::max_element(sizes.begin(), sizes.end());
   std::vector<std::vector<std::byte>> all(sizes.size());
   for (size_t begin = 0; begin < longest; begin += kPieceBytes) {

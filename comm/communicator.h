@@ -40,18 +40,6 @@ class NoWork final : public Work {
   void wait() override {}
 };
 
-// The stream of collectives on host memory: its work is done when a call returns.
-class HostStream final : public Stream {
-  class Passed final : public Event {
-    bool done() const override { return true; }
-  };
-
- public:
-  std::unique_ptr<Event> record() override { return std::make_unique<Passed>(); }
-  void wait(const Event&) override {}
-  void synchronize() override {}
-};
-
 // Buffers that a transport has registered, until it is destroyed: before their memory, when no collective uses them any
 // more.
 using Registration = std::shared_ptr<const void>;
@@ -158,18 +146,22 @@ class ForwardingCommunicator : public Communicator {
   Communicator& inner_;
 };
 
+// A gather like Communicator::all_gather_bytes().
+using GatherBytes = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
+
 // Gathers one trivially copyable record of each rank, in rank order. Blocks.
 template <typename Record>
-std::vector<Record> all_gather_records(Communicator& communicator, const Record& mine) {
+std::vector<Record> gather_records(const GatherBytes& gather, const Record& mine) {
   static_assert(std::is_trivially_copyable_v<Record>);
-  const auto bytes = communicator.all_gather_bytes(std::as_bytes(std::span(&mine, 1)));
-  std::vector<Record> records(static_cast<size_t>(communicator.size()));
+  const std::vector<std::byte> bytes = gather(std::as_bytes(std::span(&mine, 1)));
+  std::vector<Record> records(bytes.size() / sizeof(Record));
   std::memcpy(records.data(), bytes.data(), bytes.size());
   return records;
 }
-
-// A gather like Communicator::all_gather_bytes().
-using GatherBytes = std::function<std::vector<std::byte>(std::span<const std::byte> mine)>;
+template <typename Record>
+std::vector<Record> all_gather_records(Communicator& communicator, const Record& mine) {
+  return gather_records([&](auto bytes) { return communicator.all_gather_bytes(bytes); }, mine);
+}
 
 // Gathers bytes of each rank, in rank order; their number may differ between ranks. Blocks.
 std::vector<std::vector<std::byte>> gather_varied(const GatherBytes& gather, std::span<const std::byte> mine);

@@ -128,9 +128,7 @@ std::shared_ptr<NodeBlock> NodeBlock::share(const NodeRanks& node, size_t bytes,
     own.emplace(make_file(bytes, block->of_rank(node.rank)));
   });
   if (!reason.empty()) return nullptr;
-  const std::vector<std::byte> gathered = node.gather(std::as_bytes(std::span(&own->second, 1)));
-  std::vector<Ticket> tickets(static_cast<size_t>(node.size));
-  std::memcpy(tickets.data(), gathered.data(), gathered.size());
+  const std::vector<Ticket> tickets = gather_records(node.gather, own->second);
   // After this gather all ranks have opened all files.
   reason = first_failure(node, [&] {
     for (int rank = 0; rank < node.size; ++rank) {

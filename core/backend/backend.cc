@@ -7,23 +7,8 @@
 #include "core/kernels/reduction/args.h"
 
 namespace mantissa {
-namespace {
 
-class ImmediateEvent final : public Event {
- public:
-  bool done() const override { return true; }
-};
-
-class ImmediateStream final : public Stream {
- public:
-  std::unique_ptr<Event> record() override { return std::make_unique<ImmediateEvent>(); }
-  void wait(const Event&) override {}
-  void synchronize() override {}
-};
-
-}  // namespace
-
-std::unique_ptr<Stream> make_immediate_stream() { return std::make_unique<ImmediateStream>(); }
+std::unique_ptr<Stream> make_immediate_stream() { return std::make_unique<HostStream>(); }
 
 std::unique_ptr<CapturedWork> Backend::capture(Stream&, const std::function<void()>&) {
   throw ConfigError(fmt::format("work of this device cannot be captured and repeated: {}", describe()));

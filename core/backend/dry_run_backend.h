@@ -2,6 +2,8 @@
 // before anything is allocated.
 #pragma once
 
+#include <cstring>
+
 #include "core/backend/kernel_forward.h"
 #include "core/kernels/gemm/args.h"
 
@@ -22,18 +24,26 @@ class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
   std::unique_ptr<OperandCache> make_operand_cache() override { return like_ ? like_->make_operand_cache() : nullptr; }
 
   // These return address space that must not be read: pointers into it are only compared.
-  std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
-  std::shared_ptr<Storage> reserve(size_t bytes) override;
+  std::shared_ptr<Storage> allocate(size_t bytes, const char*) override {
+    allocated_bytes_ += bytes;
+    return reserve(bytes);
+  }
+  std::shared_ptr<Storage> reserve(size_t bytes) override {
+    auto* const mark = reinterpret_cast<std::byte*>(uintptr_t{1} << 20);  // only offsets from it are taken
+    return std::make_shared<Storage>(mark, bytes, Device{}, nullptr);
+  }
   std::shared_ptr<Storage> allocate_staging(size_t bytes, const char*) override { return reserve(bytes); }
   MemoryUse memory_use() const override { return {allocated_bytes_, allocated_bytes_}; }  // sum over allocate()
 
   void copy(const Tensor&, const Tensor&, Stream&) override {}
   void upload(const void*, const Tensor&, Stream&) override {}
-  void download(const Tensor& src, void* host, Stream&) override;  // zeros
+  void download(const Tensor& src, void* host, Stream&) override { std::memset(host, 0, src.size_bytes()); }
 
   template <typename Args>
   void call(const Args&, Stream&) {}
-  void call(const GemmArgs& args, Stream&);  // plans the operand cache
+  void call(const GemmArgs& args, Stream&) {
+    if (args.b_cache != nullptr) args.b_cache->plan(args);
+  }
 
  private:
   Backend* const like_;

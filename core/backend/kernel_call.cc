@@ -5,21 +5,8 @@
 namespace mantissa {
 
 std::string_view name(ProductFormat format) {
-  switch (format) {
-    case ProductFormat::kF32:
-      return "fp32";
-    case ProductFormat::kTf32:
-      return "tf32";
-    case ProductFormat::kBF16:
-      return "bf16";
-    case ProductFormat::kF16:
-      return "fp16";
-    case ProductFormat::kF8:
-      return "fp8";
-    case ProductFormat::kF4:
-      break;
-  }
-  return "fp4";
+  constexpr std::string_view kNames[] = {"fp32", "tf32", "bf16", "fp16", "fp8", "fp4"};
+  return kNames[static_cast<size_t>(format)];
 }
 
 double KernelCall::fp32_bytes() const {

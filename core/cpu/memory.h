@@ -66,6 +66,14 @@ class ScratchLayout {
   size_t used_bytes_ = 0;
 };
 
+// A struct of arrays in the calling thread's scratch memory, which the next Arrays reuse. Its first member is the
+// ScratchLayout that it takes them from; `bytes`, after them, is what the layout has given out.
+template <typename Arrays, typename... Extents>
+Arrays thread_scratch(const Extents&... extents) {
+  thread_local Scratch memory;
+  return Arrays{ScratchLayout(memory.reserve(Arrays{ScratchLayout(), extents...}.bytes)), extents...};
+}
+
 // Scratch of the kernels that work by rows. The calling thread allocates all of it before the parallel part: shared
 // rows (fp32 copies of parameters), working rows of each thread, and partial sums of each block of rows.
 class RowScratch {

@@ -11,10 +11,9 @@
 
 namespace mantissa::cuda {
 
-CudaEvent::CudaEvent(StreamHandle stream) : handle_(create_event()) { cuda::record(handle_, stream); }
-CudaEvent::~CudaEvent() { destroy_event(handle_); }
-bool CudaEvent::done() const { return is_done(handle_); }
-void CudaEvent::synchronize() const { cuda::synchronize(handle_); }
+CudaEvent::CudaEvent(StreamHandle stream) : handle_(create_event(), destroy_event) { cuda::record(handle(), stream); }
+bool CudaEvent::done() const { return is_done(handle()); }
+void CudaEvent::synchronize() const { cuda::synchronize(handle()); }
 
 CudaStream::CudaStream(std::shared_ptr<DeviceMemory> memory, const DeviceProperties& device)
     : memory_(std::move(memory)), multiprocessors_(device.multiprocessors), handle_(create_stream()) {}
@@ -64,16 +63,13 @@ namespace {
 
 class Graph final : public CapturedWork {
  public:
-  Graph(CudaStream& stream, GraphHandle handle) : stream_(stream), handle_(handle) {}
-  ~Graph() override { destroy_graph(handle_); }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+  Graph(CudaStream& stream, GraphHandle handle) : stream_(stream), handle_(handle, destroy_graph) {}
 
-  void launch() override { launch_graph(handle_, stream_.handle()); }
+  void launch() override { launch_graph(handle_.get(), stream_.handle()); }
 
  private:
   CudaStream& stream_;
-  GraphHandle handle_;
+  std::unique_ptr<std::remove_pointer_t<GraphHandle>, decltype(&destroy_graph)> handle_;
 };
 
 // A capture must be ended, or the stream cannot be used any more.
@@ -102,29 +98,24 @@ namespace {
 class EventTimer final : public StreamTimer {
  public:
   explicit EventTimer(CudaStream& stream) : stream_(stream) {}
-  ~EventTimer() override {
-    for (const EventHandle event : events_) destroy_event(event);
-  }
-  EventTimer(const EventTimer&) = delete;
-  EventTimer& operator=(const EventTimer&) = delete;
 
   size_t mark() override {
-    events_.push_back(create_timing_event());
-    record(events_.back(), stream_.handle());
+    events_.emplace_back(create_timing_event(), destroy_event);
+    record(events_.back().get(), stream_.handle());
     return events_.size() - 1;
   }
 
   double milliseconds(size_t from, size_t to) override {
     MANTISSA_CHECK(from < events_.size() && to < events_.size(), "[stream_timer] marks {} and {} must be among {}",
                    from, to, events_.size());
-    synchronize(events_[from]);
-    synchronize(events_[to]);
-    return elapsed_ms(events_[from], events_[to]);
+    synchronize(events_[from].get());
+    synchronize(events_[to].get());
+    return elapsed_ms(events_[from].get(), events_[to].get());
   }
 
  private:
   CudaStream& stream_;
-  std::vector<EventHandle> events_;
+  std::vector<OwnedEvent> events_;
 };
 
 }  // namespace

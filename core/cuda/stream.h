@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "core/cuda/device_memory.h"
@@ -13,19 +14,18 @@
 
 namespace mantissa::cuda {
 
+using OwnedEvent = std::unique_ptr<std::remove_pointer_t<EventHandle>, decltype(&destroy_event)>;
+
 class CudaEvent final : public Event {
  public:
   explicit CudaEvent(StreamHandle stream);  // records
-  ~CudaEvent() override;
-  CudaEvent(const CudaEvent&) = delete;
-  CudaEvent& operator=(const CudaEvent&) = delete;
 
   bool done() const override;
   void synchronize() const override;
-  EventHandle handle() const { return handle_; }
+  EventHandle handle() const { return handle_.get(); }
 
  private:
-  EventHandle handle_;
+  OwnedEvent handle_;
 };
 
 class CudaStream final : public Stream {

@@ -34,6 +34,15 @@ namespace cuda {
 class CudaStream;
 }
 
+// Declares run() of the kernel with this argument struct, for each device.
+#define MANTISSA_DECLARE_RUN(Args)                \
+  namespace cpu {                                 \
+  void run(const Args& args);                     \
+  }                                               \
+  namespace cuda {                                \
+  void run(const Args& args, CudaStream& stream); \
+  }
+
 // Address of an optional operand; null if it is undefined.
 template <typename T>
 T* data_or_null(const Tensor& tensor) {

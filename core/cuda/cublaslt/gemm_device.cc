@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory>
 
 #include "core/base/log.h"
 #include "core/cuda/runtime/runtime.h"
@@ -12,51 +13,13 @@ namespace {
 
 constexpr int kProposals = 8;
 
-class Preference {
- public:
-  Preference(const CublasLt& library, const GemmKey& key) : library_(library), key_(key) {
-    check_cublaslt(library_, library_.create_preference(&preference_), "cublasLtMatmulPreferenceCreate", key_);
-  }
-  ~Preference() { library_.destroy_preference(preference_); }
-  Preference(const Preference&) = delete;
-  Preference& operator=(const Preference&) = delete;
-
-  template <typename Value>
-  void set(cublasLtMatmulPreferenceAttributes_t attribute, Value value) {
-    check_cublaslt(library_, library_.set_preference(preference_, attribute, &value, sizeof(value)),
-                   "cublasLtMatmulPreferenceSetAttribute", key_);
-  }
-  cublasLtMatmulPreference_t get() const { return preference_; }
-
- private:
-  const CublasLt& library_;
-  const GemmKey& key_;
-  cublasLtMatmulPreference_t preference_ = nullptr;
-};
-
-class TimingEvent {
- public:
-  TimingEvent() : handle_(create_timing_event()) {}
-  ~TimingEvent() { destroy_event(handle_); }
-  TimingEvent(const TimingEvent&) = delete;
-  TimingEvent& operator=(const TimingEvent&) = delete;
-  EventHandle get() const { return handle_; }
-
- private:
-  EventHandle handle_;
-};
-
 // Milliseconds per run, over `runs` consecutive runs.
-float time_runs(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm, int runs, const TimingEvent& begin,
-                const TimingEvent& end) {
-  const StreamHandle stream = launch.stream.handle();
-  record(begin.get(), stream);
+float time_runs(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm, int runs, StreamTimer& timer) {
+  const size_t begin = timer.mark();
   for (int run = 0; run < runs; ++run) {
     check_cublaslt(launch.library, launch.run(algorithm), "cublasLtMatmul", launch.key);
   }
-  record(end.get(), stream);
-  synchronize(end.get());
-  return elapsed_ms(begin.get(), end.get()) / static_cast<float>(runs);
+  return static_cast<float>(timer.milliseconds(begin, timer.mark())) / static_cast<float>(runs);
 }
 
 float median(std::vector<float> values) {
@@ -78,14 +41,14 @@ TimedChoice measure_fastest(const GemmLaunch& launch, const std::vector<cublasLt
       check_cublaslt(launch.library, status, "cublasLtMatmul", launch.key);
     }
   }
-  const TimingEvent begin, end;
-  const float once = time_runs(launch, algorithms[running.front()], 1, begin, end);
+  const std::unique_ptr<StreamTimer> timer = make_stream_timer(launch.stream);
+  const float once = time_runs(launch, algorithms[running.front()], 1, *timer);
   const int runs = once <= 0 ? 20 : std::clamp(static_cast<int>(std::ceil(kRoundMs / once)), 1, 20);
   // In turns, so that a change of the clock affects all of them.
   std::vector<std::vector<float>> times(running.size());
   for (int round = 0; round < kRounds; ++round) {
     for (size_t i = 0; i < running.size(); ++i) {
-      times[i].push_back(time_runs(launch, algorithms[running[i]], runs, begin, end));
+      times[i].push_back(time_runs(launch, algorithms[running[i]], runs, *timer));
     }
   }
   std::vector<float> medians;
@@ -109,21 +72,29 @@ cublasStatus_t GemmLaunch::run(const cublasLtMatmulAlgo_t& algorithm) const {
 }
 
 std::vector<cublasLtMatmulAlgo_t> proposed_algorithms(const GemmLaunch& launch) {
-  Preference preference(launch.library, launch.key);
-  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{CudaStream::kGemmWorkspaceBytes});
-  preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, launch.key.b_alignment);
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, launch.key.a_alignment);
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, launch.key.c_alignment);
-  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, launch.key.c_alignment);
+  const CublasLt& library = launch.library;
+  cublasLtMatmulPreference_t made = nullptr;
+  check_cublaslt(library, library.create_preference(&made), "cublasLtMatmulPreferenceCreate", launch.key);
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(library.destroy_preference)> preference(
+      made, library.destroy_preference);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+    check_cublaslt(library, library.set_preference(made, attribute, &value, sizeof(value)),
+                   "cublasLtMatmulPreferenceSetAttribute", launch.key);
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{CudaStream::kGemmWorkspaceBytes});
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, launch.key.b_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, launch.key.a_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, launch.key.c_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, launch.key.c_alignment);
 
   cublasLtMatmulHeuristicResult_t results[kProposals] = {};
   int found = 0;
   const GemmDescriptors& of = launch.descriptors;
-  const cublasStatus_t status = launch.library.algorithms(launch.handle, of.operation(), of.a(), of.b(), of.d(), of.d(),
-                                                          preference.get(), kProposals, results, &found);
+  const cublasStatus_t status = library.algorithms(launch.handle, of.operation(), of.a(), of.b(), of.d(), of.d(),
+                                                   preference.get(), kProposals, results, &found);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED) return {};
-  check_cublaslt(launch.library, status,
+  check_cublaslt(library, status,
                  is_capturing(launch.stream.handle())
                      ? "cublasLtMatmulAlgoGetHeuristic while a graph is captured (run the product once before that)"
                      : "cublasLtMatmulAlgoGetHeuristic",

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/cuda/runtime/runtime.h"
@@ -51,24 +51,17 @@ void check_cudnn(const Cudnn& library, cudnnStatus_t status, const char* call);
 // Owns one cuDNN backend descriptor.
 class CudnnDescriptor {
  public:
-  CudnnDescriptor(const Cudnn& library, cudnnBackendDescriptorType_t type) : library_(&library) {
-    check_cudnn(library, library.create_descriptor(type, &handle_), "cudnnBackendCreateDescriptor");
-  }
-  ~CudnnDescriptor() {
-    if (handle_ != nullptr) library_->destroy_descriptor(handle_);
-  }
-  CudnnDescriptor(CudnnDescriptor&& other) noexcept
-      : library_(other.library_), handle_(std::exchange(other.handle_, nullptr)) {}
-  CudnnDescriptor& operator=(CudnnDescriptor&& other) noexcept {
-    std::swap(library_, other.library_);
-    std::swap(handle_, other.handle_);
-    return *this;
+  CudnnDescriptor(const Cudnn& library, cudnnBackendDescriptorType_t type)
+      : library_(&library), handle_(nullptr, library.destroy_descriptor) {
+    cudnnBackendDescriptor_t made = nullptr;
+    check_cudnn(library, library.create_descriptor(type, &made), "cudnnBackendCreateDescriptor");
+    handle_.reset(made);
   }
 
   // Value must be the type that `type` stands for in cudnn_graph.h: the library cannot check it.
   template <typename Value>
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::span<const Value> values) {
-    check_cudnn(*library_, library_->set_attribute(handle_, name, type, std::ssize(values), values.data()),
+    check_cudnn(*library_, library_->set_attribute(handle(), name, type, std::ssize(values), values.data()),
                 "cudnnBackendSetAttribute");
   }
   template <typename Value>
@@ -76,17 +69,17 @@ class CudnnDescriptor {
     set(name, type, std::span<const Value>(&value, 1));
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& value) {
-    set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, value.handle_);
+    set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, value.handle());
   }
 
-  void finalize() { check_cudnn(*library_, library_->finalize(handle_), "cudnnBackendFinalize"); }
+  void finalize() { check_cudnn(*library_, library_->finalize(handle()), "cudnnBackendFinalize"); }
 
   // Returns at most `limit` values.
   template <typename Value>
   std::vector<Value> get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t limit) const {
     std::vector<Value> values(static_cast<size_t>(limit));
     int64_t count = 0;
-    check_cudnn(*library_, library_->get_attribute(handle_, name, type, limit, &count, values.data()),
+    check_cudnn(*library_, library_->get_attribute(handle(), name, type, limit, &count, values.data()),
                 "cudnnBackendGetAttribute");
     values.resize(static_cast<size_t>(std::min(count, limit)));
     return values;
@@ -94,20 +87,20 @@ class CudnnDescriptor {
   // Fills existing descriptors, as the library requires, and returns how many it filled.
   int64_t get_into(cudnnBackendAttributeName_t name, std::span<CudnnDescriptor> descriptors) const {
     std::vector<cudnnBackendDescriptor_t> handles;
-    for (const CudnnDescriptor& descriptor : descriptors) handles.push_back(descriptor.handle_);
+    for (const CudnnDescriptor& descriptor : descriptors) handles.push_back(descriptor.handle());
     int64_t count = 0;
     check_cudnn(*library_,
-                library_->get_attribute(handle_, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(handles), &count,
+                library_->get_attribute(handle(), name, CUDNN_TYPE_BACKEND_DESCRIPTOR, std::ssize(handles), &count,
                                         handles.data()),
                 "cudnnBackendGetAttribute");
     return std::min(count, static_cast<int64_t>(std::ssize(descriptors)));
   }
 
-  cudnnBackendDescriptor_t handle() const { return handle_; }
+  cudnnBackendDescriptor_t handle() const { return handle_.get(); }
 
  private:
   const Cudnn* library_;
-  cudnnBackendDescriptor_t handle_ = nullptr;
+  std::unique_ptr<void, decltype(&cudnnBackendDestroyDescriptor)> handle_;
 };
 
 }  // namespace mantissa::cuda

@@ -23,6 +23,22 @@ __global__ void elementwise_kernel(Operation operation, int64_t numel) {
   for (int64_t i = whole * Width + thread; i < numel; i += threads) operation.template apply<1>(i);
 }
 
+// Calls f(value) for the elements of the calling thread, in a kernel that reads them as elementwise_kernel() does.
+template <int Width, typename T, typename F>
+__device__ __forceinline__ void for_each_element(const T* x, int64_t numel, F f) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  const int64_t whole = numel / Width;
+#pragma unroll 2
+  for (int64_t i = thread; i < whole; i += threads) {
+    float values[Width];
+    load<Width>(x + i * Width, values);
+#pragma unroll
+    for (int k = 0; k < Width; ++k) f(values[k]);
+  }
+  for (int64_t i = whole * Width + thread; i < numel; i += threads) f(widen(x[i]));
+}
+
 enum class Alignment : uint8_t { kVectors, kSingle };
 
 template <int Width, typename Operation>

@@ -25,6 +25,12 @@ std::string uuid_text(const cudaUUID_t& uuid) {
   return is_known ? text : "";
 }
 
+EventHandle make_event(unsigned flags) {
+  cudaEvent_t event = nullptr;
+  check_cuda(cudaEventCreateWithFlags(&event, flags), "cudaEventCreateWithFlags");
+  return event;
+}
+
 }  // namespace
 
 void check_cuda(cudaError_t status, const char* call) {
@@ -165,18 +171,8 @@ void destroy_stream(StreamHandle stream) noexcept { cudaStreamDestroy(stream); }
 void synchronize(StreamHandle stream) { check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
 void synchronize_device() { check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize"); }
 
-EventHandle create_event() {
-  cudaEvent_t event = nullptr;
-  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-  return event;
-}
-
-EventHandle create_timing_event() {
-  cudaEvent_t event = nullptr;
-  check_cuda(cudaEventCreateWithFlags(&event, cudaEventDefault), "cudaEventCreateWithFlags");
-  return event;
-}
-
+EventHandle create_event() { return make_event(cudaEventDisableTiming); }
+EventHandle create_timing_event() { return make_event(cudaEventDefault); }
 void destroy_event(EventHandle event) noexcept { cudaEventDestroy(event); }
 void record(EventHandle event, StreamHandle stream) { check_cuda(cudaEventRecord(event, stream), "cudaEventRecord"); }
 void wait(StreamHandle stream, EventHandle event) {

@@ -69,22 +69,11 @@ void check_args(const ReluSquaredBackwardArgs& args);
 std::string variant_of(const GeluForwardArgs& args);
 std::string variant_of(const GeluBackwardArgs& args);
 
-namespace cpu {
-void run(const GeluForwardArgs& args);
-void run(const GeluBackwardArgs& args);
-void run(const SwigluForwardArgs& args);
-void run(const SwigluBackwardArgs& args);
-void run(const ReluSquaredForwardArgs& args);
-void run(const ReluSquaredBackwardArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const GeluForwardArgs& args, CudaStream& stream);
-void run(const GeluBackwardArgs& args, CudaStream& stream);
-void run(const SwigluForwardArgs& args, CudaStream& stream);
-void run(const SwigluBackwardArgs& args, CudaStream& stream);
-void run(const ReluSquaredForwardArgs& args, CudaStream& stream);
-void run(const ReluSquaredBackwardArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(GeluForwardArgs)
+MANTISSA_DECLARE_RUN(GeluBackwardArgs)
+MANTISSA_DECLARE_RUN(SwigluForwardArgs)
+MANTISSA_DECLARE_RUN(SwigluBackwardArgs)
+MANTISSA_DECLARE_RUN(ReluSquaredForwardArgs)
+MANTISSA_DECLARE_RUN(ReluSquaredBackwardArgs)
 
 }  // namespace mantissa

@@ -72,14 +72,7 @@ std::string variant_of(const AttentionForwardArgs& args);
 KernelWork work_of(const AttentionBackwardArgs& args);
 std::string variant_of(const AttentionBackwardArgs& args);
 
-namespace cpu {
-void run(const AttentionForwardArgs& args);
-void run(const AttentionBackwardArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const AttentionForwardArgs& args, CudaStream& stream);
-void run(const AttentionBackwardArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(AttentionForwardArgs)
+MANTISSA_DECLARE_RUN(AttentionBackwardArgs)
 
 }  // namespace mantissa

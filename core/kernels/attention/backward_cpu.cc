@@ -21,36 +21,21 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 
 // One thread's fp32 working memory, for R queries of a query head and the sums of S keys.
 struct AttentionBackwardScratch {
-  float *queries, *d_out, *d_queries;          // (R, padded); queries are scaled
-  KeySums total, part;                         // (S, padded); (64, padded)
-  float *keys, *values;                        // (64, padded)
-  float *keys_transposed, *values_transposed;  // (padded, 64)
-  float *probabilities, *d_scores;             // (64, 64)
-  float* delta;                                // (R)
-  int64_t padded;
-  size_t bytes;
-
-  AttentionBackwardScratch(ScratchLayout layout, int64_t rows, int64_t summed_keys, int64_t padded)
-      : queries(layout.take<float>(rows * padded)),
-        d_out(layout.take<float>(rows * padded)),
-        d_queries(layout.take<float>(rows * padded)),
-        total(take_sums(layout, summed_keys * padded)),
-        part(take_sums(layout, kAttentionBlock * padded)),
-        keys(layout.take<float>(kAttentionBlock * padded)),
-        values(layout.take<float>(kAttentionBlock * padded)),
-        keys_transposed(layout.take<float>(kAttentionBlock * padded)),
-        values_transposed(layout.take<float>(kAttentionBlock * padded)),
-        probabilities(layout.take<float>(kAttentionBlock * kAttentionBlock)),
-        d_scores(layout.take<float>(kAttentionBlock * kAttentionBlock)),
-        delta(layout.take<float>(rows)),
-        padded(padded),
-        bytes(layout.used_bytes()) {}
-
-  static AttentionBackwardScratch of_this_thread(int64_t rows, int64_t summed_keys, int64_t padded) {
-    thread_local Scratch memory;
-    const size_t bytes = AttentionBackwardScratch(ScratchLayout(), rows, summed_keys, padded).bytes;
-    return {ScratchLayout(memory.reserve(bytes)), rows, summed_keys, padded};
-  }
+  ScratchLayout layout;
+  int64_t rows, summed_keys, padded;
+  float* queries = layout.take<float>(rows * padded);  // as the next two (R, padded); scaled
+  float* d_out = layout.take<float>(rows * padded);
+  float* d_queries = layout.take<float>(rows * padded);
+  KeySums total = take_sums(layout, summed_keys, padded);                   // (S, padded)
+  KeySums part = take_sums(layout, kAttentionBlock, padded);                // (64, padded)
+  float* keys = layout.take<float>(kAttentionBlock * padded);               // (64, padded)
+  float* values = layout.take<float>(kAttentionBlock * padded);             // (64, padded)
+  float* keys_transposed = layout.take<float>(kAttentionBlock * padded);    // (padded, 64)
+  float* values_transposed = layout.take<float>(kAttentionBlock * padded);  // (padded, 64)
+  float* probabilities = layout.take<float>(kAttentionBlock * kAttentionBlock);
+  float* d_scores = layout.take<float>(kAttentionBlock * kAttentionBlock);
+  float* delta = layout.take<float>(rows);
+  size_t bytes = layout.used_bytes();
 };
 
 // Turns the scores and d_p of a block into p and d_s in place; 0 beyond the visible keys.
@@ -174,7 +159,7 @@ struct Widened {
   static int64_t columns(int64_t head_dim) { return padded_dim(head_dim); }
   static float key_scale(const AttentionShape&) { return 1.0f; }
   static AttentionBackwardScratch scratch(const AttentionSegments& shape, int64_t begin, int64_t end, int64_t keys) {
-    return AttentionBackwardScratch::of_this_thread(shape.first_query(end) - shape.first_query(begin), keys,
+    return thread_scratch<AttentionBackwardScratch>(shape.first_query(end) - shape.first_query(begin), keys,
                                                     columns(shape.head_dim));
   }
   static void run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const AttentionBackwardScratch& s,

@@ -164,9 +164,9 @@ HWY_INLINE void finish_queries(const AttentionForwardArgs& args, const Attention
 
 // ---- The backward pass by segments
 
-inline KeySums take_sums(ScratchLayout& layout, int64_t floats) {
-  float* const d_keys = layout.take<float>(floats);
-  return {d_keys, layout.take<float>(floats)};
+inline KeySums take_sums(ScratchLayout& layout, int64_t keys, int64_t columns) {
+  float* const d_keys = layout.take<float>(keys * columns);
+  return {d_keys, layout.take<float>(keys * columns)};
 }
 
 HWY_INLINE void clear(const KeySums& sums, int64_t floats) {

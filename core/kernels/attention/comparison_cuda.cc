@@ -18,23 +18,16 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kPieceBytes = size_t{4} << 20;
 
 // Pinned memory for a piece on its way to or from the device: `bytes`, but at most kPieceBytes.
-class PinnedPiece {
- public:
-  explicit PinnedPiece(size_t bytes) : data_(static_cast<std::byte*>(allocate_pinned(std::min(bytes, kPieceBytes)))) {}
-  ~PinnedPiece() { free_pinned(data_); }
-  PinnedPiece(const PinnedPiece&) = delete;
-  PinnedPiece& operator=(const PinnedPiece&) = delete;
-  std::byte* get() const { return data_; }
-
- private:
-  std::byte* data_;
-};
+using PinnedPiece = std::unique_ptr<std::byte, decltype(&free_pinned)>;
+PinnedPiece pinned_piece(size_t bytes) {
+  return {static_cast<std::byte*>(allocate_pinned(std::min(bytes, kPieceBytes))), free_pinned};
+}
 
 // Calls body(a's bytes, b's bytes, offset, count) for pieces of both, copied to the host.
 template <typename Body>
 void for_each_piece(const Tensor& a, const Tensor& b, CudaStream& stream, const Body& body) {
   const size_t total = a.size_bytes();
-  const PinnedPiece of_a(total), of_b(total);
+  const PinnedPiece of_a = pinned_piece(total), of_b = pinned_piece(total);
   for (size_t offset = 0; offset < total; offset += kPieceBytes) {
     const size_t count = std::min(kPieceBytes, total - offset);
     const auto fetch = [&](const Tensor& from, std::byte* to) {
@@ -73,7 +66,7 @@ Tensor scratch_like(const Tensor& tensor, CudaStream& stream) {
 
 Tensor made_up_like(const Tensor& tensor, uint64_t seed, float magnitude, CudaStream& stream) {
   const Tensor made = scratch_like(tensor, stream);
-  const PinnedPiece host(made.size_bytes());
+  const PinnedPiece host = pinned_piece(made.size_bytes());
   dispatch(tensor.dtype(), [&]<typename T>() {
     constexpr size_t kPieceElements = kPieceBytes / sizeof(T);
     const auto numel = static_cast<size_t>(made.numel());
@@ -100,7 +93,7 @@ void set_elements(const Tensor& tensor, const ElementRow& elements, float value,
   dispatch(tensor.dtype(), [&]<typename T>() {
     const int64_t most = std::min(elements.count, static_cast<int64_t>(kPieceBytes / sizeof(T)));
     const size_t bytes = static_cast<size_t>(most) * sizeof(T);
-    const PinnedPiece host(bytes);
+    const PinnedPiece host = pinned_piece(bytes);
     std::fill_n(reinterpret_cast<T*>(host.get()), most, from_float<T>(value));
     const std::shared_ptr<Storage> source = stream.allocate_scratch(bytes, "attention trial");
     copy_async(source->data(), host.get(), bytes, CopyKind::kHostToDevice, stream.handle());

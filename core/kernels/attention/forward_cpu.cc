@@ -21,18 +21,14 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 
 // One thread's fp32 working memory.
 struct AttentionForwardScratch {
-  float* keys_transposed;  // per key block (padded, 64)
-  float* values;           // (T, padded)
-  float* queries;          // (64, padded); holds keys while they are transposed
-  RunningSoftmax softmax;
-  size_t bytes;
-
-  AttentionForwardScratch(ScratchLayout layout, const AttentionBlocks& shape, int64_t padded)
-      : keys_transposed(layout.take<float>(shape.blocks() * kAttentionBlock * padded)),
-        values(layout.take<float>(shape.sequence_length * padded)),
-        queries(layout.take<float>(kAttentionBlock * padded)),
-        softmax(layout, padded),
-        bytes(layout.used_bytes()) {}
+  ScratchLayout layout;
+  const AttentionBlocks& shape;
+  int64_t padded;
+  float* keys_transposed = layout.take<float>(shape.blocks() * kAttentionBlock * padded);  // per key block (padded, 64)
+  float* values = layout.take<float>(shape.sequence_length * padded);                      // (T, padded)
+  float* queries = layout.take<float>(kAttentionBlock * padded);  // (64, padded); holds keys while they are transposed
+  RunningSoftmax softmax{layout, padded};
+  size_t bytes = layout.used_bytes();
 };
 
 template <typename T>
@@ -79,10 +75,8 @@ void attend_query_block(const AttentionForwardArgs& args, const AttentionBlocks&
 template <typename T>
 void attend(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head, int64_t begin,
             int64_t end) {
-  thread_local Scratch memory;
   const int64_t padded = padded_dim(shape.head_dim), dim = shape.head_dim, kv_head = head / shape.group();
-  const AttentionForwardScratch s(
-      ScratchLayout(memory.reserve(AttentionForwardScratch(ScratchLayout(), shape, padded).bytes)), shape, padded);
+  const auto s = thread_scratch<AttentionForwardScratch>(shape, padded);
   const T* qkv = args.qkv.data<T>();
   for (int64_t j = 0; j < shape.key_blocks_end(end - 1); ++j) {
     const int64_t first = j * kAttentionBlock, keys = shape.block_rows(j), offset = first * padded;

@@ -13,45 +13,28 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 
 // One thread's working memory, for R queries of a query head (in whole blocks) and the sums of S keys.
 struct PairBackwardScratch {
-  uint32_t *key_columns, *value_columns, *key_pairs;  // of one key block
-  BFloat16 *queries, *d_out;                          // (R, dim)
-  uint32_t *query_pairs, *d_out_pairs;                // per block: (32, columns)
-  float* d_queries;                                   // (R, columns)
-  KeySums total, part;                                // (S, columns); (64, columns)
-  float *scores, *d_probabilities;                    // (64, 64)
-  uint32_t *p_panels, *d_score_panels;                // (64 queries, 64 keys) by keys: panels of 8, pairs of queries
-  BFloat16* d_scores;                                 // (64, 64)
-  float* delta;                                       // (R)
-  size_t bytes;
-
-  PairBackwardScratch(ScratchLayout layout, int64_t dim, int64_t blocks, int64_t key_blocks)
-      : PairBackwardScratch(layout, dim, panel_columns(dim), blocks * kAttentionBlock, key_blocks * kAttentionBlock) {}
-
-  static PairBackwardScratch of_this_thread(int64_t dim, int64_t blocks, int64_t key_blocks) {
-    thread_local Scratch memory;
-    const size_t bytes = PairBackwardScratch(ScratchLayout(), dim, blocks, key_blocks).bytes;
-    return {ScratchLayout(memory.reserve(bytes)), dim, blocks, key_blocks};
-  }
-
- private:
-  PairBackwardScratch(ScratchLayout layout, int64_t dim, int64_t columns, int64_t rows, int64_t summed_keys)
-      : key_columns(layout.take<uint32_t>(kAttentionBlock * dim / 2)),
-        value_columns(layout.take<uint32_t>(kAttentionBlock * dim / 2)),
-        key_pairs(layout.take<uint32_t>(kBlockPairs * columns)),
-        queries(layout.take<BFloat16>(rows * dim)),
-        d_out(layout.take<BFloat16>(rows * dim)),
-        query_pairs(layout.take<uint32_t>(rows / 2 * columns)),
-        d_out_pairs(layout.take<uint32_t>(rows / 2 * columns)),
-        d_queries(layout.take<float>(rows * columns)),
-        total(take_sums(layout, summed_keys * columns)),
-        part(take_sums(layout, kAttentionBlock * columns)),
-        scores(layout.take<float>(kAttentionBlock * kAttentionBlock)),
-        d_probabilities(layout.take<float>(kAttentionBlock * kAttentionBlock)),
-        p_panels(layout.take<uint32_t>(kBlockPairs * kAttentionBlock)),
-        d_score_panels(layout.take<uint32_t>(kBlockPairs * kAttentionBlock)),
-        d_scores(layout.take<BFloat16>(kAttentionBlock * kAttentionBlock)),
-        delta(layout.take<float>(rows)),
-        bytes(layout.used_bytes()) {}
+  ScratchLayout layout;
+  int64_t dim, blocks, key_blocks;
+  int64_t columns = panel_columns(dim), rows = blocks * kAttentionBlock, summed_keys = key_blocks * kAttentionBlock;
+  // The next three belong to one key block.
+  uint32_t* key_columns = layout.take<uint32_t>(kAttentionBlock * dim / 2);
+  uint32_t* value_columns = layout.take<uint32_t>(kAttentionBlock * dim / 2);
+  uint32_t* key_pairs = layout.take<uint32_t>(kBlockPairs * columns);
+  BFloat16* queries = layout.take<BFloat16>(rows * dim);              // (R, dim)
+  BFloat16* d_out = layout.take<BFloat16>(rows * dim);                // (R, dim)
+  uint32_t* query_pairs = layout.take<uint32_t>(rows / 2 * columns);  // per block: (32, columns)
+  uint32_t* d_out_pairs = layout.take<uint32_t>(rows / 2 * columns);  // per block: (32, columns)
+  float* d_queries = layout.take<float>(rows * columns);              // (R, columns)
+  KeySums total = take_sums(layout, summed_keys, columns);            // (S, columns)
+  KeySums part = take_sums(layout, kAttentionBlock, columns);         // (64, columns)
+  float* scores = layout.take<float>(kAttentionBlock * kAttentionBlock);
+  float* d_probabilities = layout.take<float>(kAttentionBlock * kAttentionBlock);
+  // (64 queries, 64 keys) by keys: panels of 8, pairs of queries.
+  uint32_t* p_panels = layout.take<uint32_t>(kBlockPairs * kAttentionBlock);
+  uint32_t* d_score_panels = layout.take<uint32_t>(kBlockPairs * kAttentionBlock);
+  BFloat16* d_scores = layout.take<BFloat16>(kAttentionBlock * kAttentionBlock);
+  float* delta = layout.take<float>(rows);
+  size_t bytes = layout.used_bytes();
 };
 
 // Words of two fp32 rows, rounded to bf16.
@@ -209,7 +192,7 @@ struct Pairs {
   static int64_t columns(int64_t head_dim) { return panel_columns(head_dim); }
   static float key_scale(const AttentionShape& shape) { return shape.scale; }
   static PairBackwardScratch scratch(const AttentionSegments& shape, int64_t begin, int64_t end, int64_t keys) {
-    return PairBackwardScratch::of_this_thread(shape.head_dim, shape.segment_begin(end) - shape.segment_begin(begin),
+    return thread_scratch<PairBackwardScratch>(shape.head_dim, shape.segment_begin(end) - shape.segment_begin(begin),
                                                divide_up(keys, kAttentionBlock));
   }
   static void run(const AttentionBackwardArgs& args, const AttentionSegments& shape, const PairBackwardScratch& s,

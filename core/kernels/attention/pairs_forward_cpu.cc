@@ -14,20 +14,16 @@ namespace mantissa::cpu::HWY_NAMESPACE {
 
 // One thread's working memory.
 struct PairForwardScratch {
-  uint32_t* keys;           // per key block: (dim / 2, 64)
-  uint32_t* values;         // per key block: (32, columns)
-  BFloat16* queries;        // (64, dim)
-  BFloat16* probabilities;  // (64, 64)
-  RunningSoftmax softmax;
-  size_t bytes;
-
-  PairForwardScratch(ScratchLayout layout, const AttentionBlocks& shape, int64_t columns)
-      : keys(layout.take<uint32_t>(shape.blocks() * kAttentionBlock * shape.head_dim / 2)),
-        values(layout.take<uint32_t>(shape.blocks() * kBlockPairs * columns)),
-        queries(layout.take<BFloat16>(kAttentionBlock * shape.head_dim)),
-        probabilities(layout.take<BFloat16>(kAttentionBlock * kAttentionBlock)),
-        softmax(layout, columns),
-        bytes(layout.used_bytes()) {}
+  ScratchLayout layout;
+  const AttentionBlocks& shape;
+  int64_t columns;
+  // Per key block: (dim / 2, 64); (32, columns).
+  uint32_t* keys = layout.take<uint32_t>(shape.blocks() * kAttentionBlock * shape.head_dim / 2);
+  uint32_t* values = layout.take<uint32_t>(shape.blocks() * kBlockPairs * columns);
+  BFloat16* queries = layout.take<BFloat16>(kAttentionBlock * shape.head_dim);  // (64, dim)
+  BFloat16* probabilities = layout.take<BFloat16>(kAttentionBlock * kAttentionBlock);
+  RunningSoftmax softmax{layout, columns};
+  size_t bytes = layout.used_bytes();
 };
 
 void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks& shape, const PairForwardScratch& s,
@@ -75,10 +71,8 @@ void attend_pairs_block(const AttentionForwardArgs& args, const AttentionBlocks&
 
 void attend_pairs_run(const AttentionForwardArgs& args, const AttentionBlocks& shape, int64_t b, int64_t head,
                       int64_t begin, int64_t end) {
-  thread_local Scratch memory;
   const int64_t dim = shape.head_dim, columns = panel_columns(dim), kv_head = head / shape.group();
-  const PairForwardScratch s(ScratchLayout(memory.reserve(PairForwardScratch(ScratchLayout(), shape, columns).bytes)),
-                             shape, columns);
+  const auto s = thread_scratch<PairForwardScratch>(shape, columns);
   const BFloat16* qkv = args.qkv.data<BFloat16>();
   const HeadRows keys{qkv + shape.key_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};
   const HeadRows values{qkv + shape.value_offset(b, kv_head, 0), shape.qkv_row(), shape.sequence_length, dim};

@@ -85,20 +85,10 @@ void check_args(const FillArgs& args);
 
 KernelWork work_of(const DropoutArgs& args);
 
-namespace cpu {
-void run(const CastArgs& args);
-void run(const SplitArgs& args);
-void run(const AddArgs& args);
-void run(const DropoutArgs& args);
-void run(const FillArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const CastArgs& args, CudaStream& stream);
-void run(const SplitArgs& args, CudaStream& stream);
-void run(const AddArgs& args, CudaStream& stream);
-void run(const DropoutArgs& args, CudaStream& stream);
-void run(const FillArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(CastArgs)
+MANTISSA_DECLARE_RUN(SplitArgs)
+MANTISSA_DECLARE_RUN(AddArgs)
+MANTISSA_DECLARE_RUN(DropoutArgs)
+MANTISSA_DECLARE_RUN(FillArgs)
 
 }  // namespace mantissa

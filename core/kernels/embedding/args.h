@@ -57,16 +57,8 @@ std::string variant_of(const EmbeddingBackwardArgs& args);
 KernelWork work_of(const RopeArgs& args);
 std::string variant_of(const RopeArgs& args);
 
-namespace cpu {
-void run(const EmbeddingForwardArgs& args);
-void run(const EmbeddingBackwardArgs& args);
-void run(const RopeArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const EmbeddingForwardArgs& args, CudaStream& stream);
-void run(const EmbeddingBackwardArgs& args, CudaStream& stream);
-void run(const RopeArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(EmbeddingForwardArgs)
+MANTISSA_DECLARE_RUN(EmbeddingBackwardArgs)
+MANTISSA_DECLARE_RUN(RopeArgs)
 
 }  // namespace mantissa

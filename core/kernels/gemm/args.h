@@ -88,12 +88,6 @@ GemmExtents check_args(const GemmArgs& args);
 KernelWork work_of(const GemmArgs& args);
 std::string variant_of(const GemmArgs& args);
 
-namespace cpu {
-void run(const GemmArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const GemmArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(GemmArgs)
 
 }  // namespace mantissa

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <compare>
 #include <cstring>
 #include <dnnl.hpp>
+#include <map>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -29,7 +31,7 @@ struct TileKey {
   Transpose trans_a, trans_b;
   GradientMode mode;
   bool has_bias;  // (n) fp32
-  bool operator==(const TileKey&) const = default;
+  auto operator<=>(const TileKey&) const = default;
 };
 
 const dnnl::engine& cpu_engine() {
@@ -43,20 +45,6 @@ dnnl::memory::desc matrix_desc(int64_t rows, int64_t columns, int64_t stride, DT
       transpose == Transpose::kYes ? dnnl::memory::dims{1, stride} : dnnl::memory::dims{stride, 1};
   return {{rows, columns}, dtype == DType::kBF16 ? Type::bf16 : Type::f32, strides};
 }
-
-struct KeyHash {
-  size_t operator()(const TileKey& key) const {
-    uint64_t hash = 0;
-    for (const int64_t value :
-         {static_cast<int64_t>(key.dtype), static_cast<int64_t>(key.dtype_c), static_cast<int64_t>(key.trans_a),
-          static_cast<int64_t>(key.trans_b), static_cast<int64_t>(key.mode), static_cast<int64_t>(key.has_bias), key.m,
-          key.n, key.k, key.stride_a, key.stride_b, key.stride_c}) {
-      hash = (hash ^ static_cast<uint64_t>(value)) * 0x9E3779B97F4A7C15u;
-      hash ^= hash >> 32;
-    }
-    return static_cast<size_t>(hash);
-  }
-};
 
 // During its lifetime, OpenMP regions started by this thread have one thread. oneDNN then neither plans for several
 // threads nor splits K over them, which would make the sum depend on their number.
@@ -124,7 +112,7 @@ void Tile::run(const std::byte* a, const std::byte* b, std::byte* c, const float
 // The tile for `key`, created on first use and kept for the life of the process. Thread-safe.
 const Tile& tile_for(const TileKey& key) {
   static std::shared_mutex mutex;
-  static std::unordered_map<TileKey, Tile, KeyHash> tiles;  // references to values stay valid
+  static std::map<TileKey, Tile> tiles;  // references to values stay valid
   {
     const std::shared_lock lock(mutex);
     const auto found = tiles.find(key);

@@ -32,14 +32,7 @@ Rows check_args(const CrossEntropyBackwardArgs& args);  // logits
 
 KernelWork work_of(const CrossEntropyBackwardArgs& args);
 
-namespace cpu {
-void run(const CrossEntropyForwardArgs& args);
-void run(const CrossEntropyBackwardArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const CrossEntropyForwardArgs& args, CudaStream& stream);
-void run(const CrossEntropyBackwardArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(CrossEntropyForwardArgs)
+MANTISSA_DECLARE_RUN(CrossEntropyBackwardArgs)
 
 }  // namespace mantissa

@@ -82,18 +82,9 @@ std::string variant_of(const LayerNormBackwardArgs& args);
 KernelWork work_of(const RmsNormBackwardArgs& args);
 std::string variant_of(const RmsNormBackwardArgs& args);
 
-namespace cpu {
-void run(const LayerNormForwardArgs& args);
-void run(const LayerNormBackwardArgs& args);
-void run(const RmsNormForwardArgs& args);
-void run(const RmsNormBackwardArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const LayerNormForwardArgs& args, CudaStream& stream);
-void run(const LayerNormBackwardArgs& args, CudaStream& stream);
-void run(const RmsNormForwardArgs& args, CudaStream& stream);
-void run(const RmsNormBackwardArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(LayerNormForwardArgs)
+MANTISSA_DECLARE_RUN(LayerNormBackwardArgs)
+MANTISSA_DECLARE_RUN(RmsNormForwardArgs)
+MANTISSA_DECLARE_RUN(RmsNormBackwardArgs)
 
 }  // namespace mantissa

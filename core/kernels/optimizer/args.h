@@ -72,12 +72,9 @@ void check_args(const AdamWArgs& args);
 KernelWork work_of(const AdamWArgs& args);
 std::string variant_of(const AdamWArgs& args);
 
-namespace cpu {
-void run(const AdamWArgs& args);
-}  // namespace cpu
+MANTISSA_DECLARE_RUN(AdamWArgs)
 
 namespace cuda {
-void run(const AdamWArgs& args, CudaStream& stream);
 void adamw_blocks(const AdamWArgs& args, CudaStream& stream);  // the part of run() for arguments that are not wide
 }  // namespace cuda
 

@@ -68,18 +68,9 @@ KernelWork work_of(const UpdateStagnationArgs& args);
 KernelWork work_of(const RoundingLossesArgs& args);
 KernelWork work_of(const CompareArgs& args);
 
-namespace cpu {
-void run(const ExponentHistogramArgs& args);
-void run(const UpdateStagnationArgs& args);
-void run(const RoundingLossesArgs& args);
-void run(const CompareArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const ExponentHistogramArgs& args, CudaStream& stream);
-void run(const UpdateStagnationArgs& args, CudaStream& stream);
-void run(const RoundingLossesArgs& args, CudaStream& stream);
-void run(const CompareArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(ExponentHistogramArgs)
+MANTISSA_DECLARE_RUN(UpdateStagnationArgs)
+MANTISSA_DECLARE_RUN(RoundingLossesArgs)
+MANTISSA_DECLARE_RUN(CompareArgs)
 
 }  // namespace mantissa

@@ -60,16 +60,6 @@ struct BlockHistogram {
   uint32_t amax;
 };
 
-struct CountMagnitudes {
-  BlockHistogram* block;
-
-  __device__ __forceinline__ uint32_t operator()(float value) const {
-    const uint32_t magnitude = magnitude_bits(value);
-    atomicAdd(&block->counts[histogram_bin(magnitude)], 1u);
-    return is_finite_magnitude(magnitude) ? magnitude : 0;
-  }
-};
-
 template <int Width, typename T>
 __global__ void __launch_bounds__(kThreads)
     exponent_histogram_kernel(const T* x, int64_t numel, ExponentHistogram* histogram) {
@@ -78,24 +68,12 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) block->amax = 0;
   __syncthreads();
 
-  const CountMagnitudes count{block};
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
-  const int64_t whole = numel / Width;
   uint32_t amax = 0;
-  for (int64_t i = thread; i < whole; i += threads) {
-    float values[Width];
-    load<Width>(x + i * Width, values);
-#pragma unroll
-    for (int k = 0; k < Width; ++k) {
-      const uint32_t magnitude = count(values[k]);
-      if (amax < magnitude) amax = magnitude;
-    }
-  }
-  for (int64_t i = whole * Width + thread; i < numel; i += threads) {
-    const uint32_t magnitude = count(widen(x[i]));
-    if (amax < magnitude) amax = magnitude;
-  }
+  for_each_element<Width>(x, numel, [&](float value) {
+    const uint32_t magnitude = magnitude_bits(value);
+    atomicAdd(&block->counts[histogram_bin(magnitude)], 1u);
+    if (is_finite_magnitude(magnitude)) amax = MaxBits()(amax, magnitude);
+  });
   atomicMax(&block->amax, amax);
   __syncthreads();
 

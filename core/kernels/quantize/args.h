@@ -176,22 +176,11 @@ KernelWork work_of(const QuantizeArgs& args);
 std::string variant_of(const QuantizeArgs& args);
 KernelWork work_of(const DelayedScalesArgs& args);
 
-namespace cpu {
-void run(const AmaxArgs& args);
-void run(const TensorScaleArgs& args);
-void run(const QuantizeArgs& args);
-void run(const FromCodesArgs& args);
-void run(const HadamardArgs& args);
-void run(const DelayedScalesArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const AmaxArgs& args, CudaStream& stream);
-void run(const TensorScaleArgs& args, CudaStream& stream);
-void run(const QuantizeArgs& args, CudaStream& stream);
-void run(const FromCodesArgs& args, CudaStream& stream);
-void run(const HadamardArgs& args, CudaStream& stream);
-void run(const DelayedScalesArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(AmaxArgs)
+MANTISSA_DECLARE_RUN(TensorScaleArgs)
+MANTISSA_DECLARE_RUN(QuantizeArgs)
+MANTISSA_DECLARE_RUN(FromCodesArgs)
+MANTISSA_DECLARE_RUN(HadamardArgs)
+MANTISSA_DECLARE_RUN(DelayedScalesArgs)
 
 }  // namespace mantissa

@@ -91,25 +91,18 @@ class Quantizer {
         words_(args.stochastic) {}
 
   // Rounds elements that have the tensor's scale.
+  template <bool kToCodes>
   void run(int64_t begin, int64_t n) const {
     const auto scale = hn::Set(FloatTag(), tensor_);
     VectorAmax found;
     for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
       const auto v = load(src_ + begin + i, count);
       found.add(v);
-      store(rounded(hn::Mul(v, scale), begin + i, count), dst_ + begin + i, count);
-    });
-    found.add_to(record_);
-  }
-
-  // run() to codes.
-  void run_codes(int64_t begin, int64_t n) const {
-    const auto scale = hn::Set(FloatTag(), tensor_);
-    VectorAmax found;
-    for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
-      const auto v = load(src_ + begin + i, count);
-      found.add(v);
-      store_codes(begin + i, round_(hn::Mul(v, scale)), count);
+      if constexpr (kToCodes) {
+        store_codes(begin + i, round_(hn::Mul(v, scale)), count);
+      } else {
+        store(rounded(hn::Mul(v, scale), begin + i, count), dst_ + begin + i, count);
+      }
     });
     found.add_to(record_);
   }
@@ -242,9 +235,11 @@ void quantize_kernel(const QuantizeArgs& args, Rows extents) {
     const Quantizer<T> quantizer(args);
     const int64_t length = block_length(args.format.scaling);
     if (length == 0 && args.makes_codes()) {
-      parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run_codes(begin, count); });
+      parallel_blocks(args.src.numel(),
+                      [&](int64_t begin, int64_t count) { quantizer.template run<true>(begin, count); });
     } else if (length == 0) {
-      parallel_blocks(args.src.numel(), [&](int64_t begin, int64_t count) { quantizer.run(begin, count); });
+      parallel_blocks(args.src.numel(),
+                      [&](int64_t begin, int64_t count) { quantizer.template run<false>(begin, count); });
     } else if (args.axis == BlockAxis::kRows) {
       parallel_bands(extents, length, [&](const Part& part) { quantizer.run_columns(part); });
     } else {

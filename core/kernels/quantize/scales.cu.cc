@@ -12,22 +12,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Calls f(value) for the elements of the calling thread.
-template <int Width, typename T, typename F>
-__device__ __forceinline__ void for_each_element(const T* x, int64_t numel, F f) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * kThreads;
-  const int64_t whole = numel / Width;
-#pragma unroll 2
-  for (int64_t i = thread; i < whole; i += threads) {
-    float values[Width];
-    load<Width>(x + i * Width, values);
-#pragma unroll
-    for (int k = 0; k < Width; ++k) f(values[k]);
-  }
-  for (int64_t i = whole * Width + thread; i < numel; i += threads) f(widen(x[i]));
-}
-
 template <int Width, typename T>
 __global__ void __launch_bounds__(kThreads) amax_kernel(const T* x, int64_t numel, QuantizeRecord* record) {
   uint32_t amax = 0;

@@ -97,20 +97,10 @@ KernelWork work_of(const ColumnSumArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
 
-namespace cpu {
-void run(const ColumnSumArgs& args);
-void run(const TensorStatsArgs& args);
-void run(const SumContributionsArgs& args);
-void run(const RecordVerdictArgs& args);
-void run(const DecideUpdateArgs& args);
-}  // namespace cpu
-
-namespace cuda {
-void run(const ColumnSumArgs& args, CudaStream& stream);
-void run(const TensorStatsArgs& args, CudaStream& stream);
-void run(const SumContributionsArgs& args, CudaStream& stream);
-void run(const RecordVerdictArgs& args, CudaStream& stream);
-void run(const DecideUpdateArgs& args, CudaStream& stream);
-}  // namespace cuda
+MANTISSA_DECLARE_RUN(ColumnSumArgs)
+MANTISSA_DECLARE_RUN(TensorStatsArgs)
+MANTISSA_DECLARE_RUN(SumContributionsArgs)
+MANTISSA_DECLARE_RUN(RecordVerdictArgs)
+MANTISSA_DECLARE_RUN(DecideUpdateArgs)
 
 }  // namespace mantissa
