@@ -170,32 +170,37 @@ def _find_toolkit(ctx):
         fail("\n\nMANTISSA_CUDA=on, but there is %s\n" % message)
     return None, message
 
-def _nccl_header(ctx, toolkit):
-    roots = [ctx.os.environ["NCCL_HOME"] + "/include"] if ctx.os.environ.get("NCCL_HOME") else []
-    # Wheels keep NCCL beside the toolkit, Debian packages in the system's folder.
-    roots += [toolkit.include, toolkit.root + "/../nccl/include", "/usr/include"]
-    for root in roots:
-        if ctx.path(root + "/nccl.h").exists:
-            return root + "/nccl.h"
-    if ctx.os.environ.get("NCCL_HOME"):
-        fail("\n\nNCCL_HOME=%s holds no include/nccl.h\n" % ctx.os.environ["NCCL_HOME"])
-    return None
+# Libraries whose headers are optional. cuDNN 9.8 is the first that can say what another device supports.
+_LIBRARIES = {
+    "NCCL": struct(
+        headers = ["nccl.h"],
+        oldest = [0, 0],
+        wanted = "nccl.h",
+        advice = "install the headers of NCCL, set NCCL_HOME if they lie elsewhere",
+    ),
+    "cuDNN": struct(
+        headers = ["cudnn_graph.h", "cudnn_version.h"],
+        oldest = [9, 8],
+        wanted = "cudnn_graph.h of cuDNN 9.8 or newer",
+        advice = "set CUDNN_HOME if it lies elsewhere",
+    ),
+}
 
-def _cudnn_folder(ctx, toolkit):
-    """The folder of the headers of cuDNN's graphs, of a version that can say what another device supports; or None."""
-    home = ctx.os.environ.get("CUDNN_HOME", "")
+def _headers_folder(ctx, toolkit, name, library):
+    """The folder of a library's headers, or None."""
+    variable = name.upper() + "_HOME"
+    home = ctx.os.environ.get(variable, "")
 
-    # Wheels keep cuDNN beside the toolkit, Debian packages in the system's folders.
+    # Wheels keep a library beside the toolkit, Debian packages in the system's folders.
     folders = [home + "/include"] if home else []
-    folders += [toolkit.include, toolkit.root + "/../cudnn/include", "/usr/include", "/usr/include/x86_64-linux-gnu"]
+    folders += [toolkit.include, "%s/../%s/include" % (toolkit.root, name.lower()), "/usr/include", "/usr/include/x86_64-linux-gnu"]
     for folder in folders:
-        if ctx.path(folder + "/cudnn_graph.h").exists and ctx.path(folder + "/cudnn_version.h").exists:
-            text = ctx.read(folder + "/cudnn_version.h")
-            version = [_defined_number(text, "CUDNN_" + part) for part in ["MAJOR", "MINOR"]]
-            if version >= [9, 8]:
+        if all([ctx.path("%s/%s" % (folder, header)).exists for header in library.headers]):
+            text = ctx.read("%s/%s" % (folder, library.headers[-1]))
+            if [_defined_number(text, "%s_%s" % (name.upper(), part)) for part in ["MAJOR", "MINOR"]] >= library.oldest:
                 return folder
     if home:
-        fail("\n\nCUDNN_HOME=%s holds no include/cudnn_graph.h of cuDNN 9.8 or newer\n" % home)
+        fail("\n\n%s=%s holds no include/%s\n" % (variable, home, library.wanted))
     return None
 
 def _missing_target(name, message):
@@ -230,61 +235,32 @@ cc_library(
     ),
     includes = {folders},
 )
-
-cc_library(
-    name = "cudart",
-    srcs = ["libcudart_static.a"],
-    linkopts = ["-ldl", "-lrt", "-lpthread"],
-    visibility = ["//visibility:public"],
-    deps = [":headers"],
-)
-
-cc_library(
-    name = "nvtx",
-    linkopts = ["-ldl"],
-    visibility = ["//visibility:public"],
-    deps = [":headers"],
-)
 """
 
-_CUBLASLT = """
+def _library(name, attributes):
+    return """
 cc_library(
-    name = "cublaslt_headers",
+    name = "%s",
     visibility = ["//visibility:public"],
     deps = [":headers"],
+    %s
 )
-"""
+""" % (name, attributes)
 
-_NCCL = """
-cc_library(
-    name = "nccl_headers",
-    hdrs = ["nccl/nccl.h"],
-    includes = ["nccl"],
-    visibility = ["//visibility:public"],
-    deps = [":headers"],
-)
-"""
+def _linked_headers(ctx, library, folder, headers):
+    """Links the headers of a library into a folder named after it. Returns the target of these headers."""
+    for header in headers:
+        ctx.symlink("%s/%s" % (folder, header), "%s/%s" % (library, header))
+    hdrs = ["%s/%s" % (library, header) for header in headers]
+    return _library(library + "_headers", "hdrs = %r, includes = [%r]," % (hdrs, library))
 
-_CUDNN = """
-cc_library(
-    name = "cudnn_headers",
-    hdrs = [
-        "cudnn/cudnn_graph.h",
-        "cudnn/cudnn_version.h",
-    ],
-    includes = ["cudnn"],
-    visibility = ["//visibility:public"],
-    deps = [":headers"],
-)
-"""
-
-def _write(ctx, build, toolkit, nccl, cudnn, left_out):
+def _write(ctx, build, toolkit, left_out):
     ctx.file("BUILD", build)
     ctx.file("left_out", "".join(["%s: %s\n" % (name, left_out[name]) for name in left_out]))
     ctx.file("defs.bzl", "CUDA_AVAILABLE = %r\nCUDNN_AVAILABLE = %r\nNCCL_AVAILABLE = %r\nCUDA_VERSION = %r\nNVCC = %r\n" % (
         toolkit != None,
-        cudnn != None,
-        nccl != None,
+        "cuDNN" not in left_out,
+        "NCCL" not in left_out,
         toolkit.version if toolkit else "",
         toolkit.nvcc if toolkit else "",
     ))
@@ -300,7 +276,7 @@ def _cuda_toolkit_impl(ctx):
         names = ["cudart", "nvtx", "cublaslt_headers", "nccl_headers", "cudnn_headers"]
         build = "".join([_missing_target(name, short) for name in names])
         without = "needs CUDA's headers"
-        _write(ctx, build, None, None, None, {"CUDA": reason, "NCCL": without, "cuDNN": without})
+        _write(ctx, build, None, {"CUDA": reason, "NCCL": without, "cuDNN": without})
         return
 
     folders = []
@@ -309,28 +285,21 @@ def _cuda_toolkit_impl(ctx):
         ctx.symlink(toolkit.include, "include")
     ctx.symlink(toolkit.library + "/libcudart_static.a", "libcudart_static.a")
     build = _TOOLKIT_BUILD.format(folders = repr(folders))
-
+    build += _library("cudart", 'srcs = ["libcudart_static.a"], linkopts = ["-ldl", "-lrt", "-lpthread"],')
+    build += _library("nvtx", 'linkopts = ["-ldl"],')
     if ctx.path(toolkit.include + "/cublasLt.h").exists:
-        build += _CUBLASLT
+        build += _library("cublaslt_headers", "")
     else:
         build += _missing_target("cublaslt_headers", "no cublasLt.h in %s; install the headers of cuBLAS" % toolkit.include)
     left_out = {}
-    nccl = _nccl_header(ctx, toolkit)
-    if nccl:
-        ctx.symlink(nccl, "nccl/nccl.h")
-        build += _NCCL
-    else:
-        left_out["NCCL"] = "no nccl.h; install the headers of NCCL, set NCCL_HOME if they lie elsewhere"
-        build += _missing_target("nccl_headers", left_out["NCCL"])
-    cudnn = _cudnn_folder(ctx, toolkit)
-    if cudnn:
-        for header in ["cudnn_graph.h", "cudnn_version.h"]:
-            ctx.symlink("%s/%s" % (cudnn, header), "cudnn/" + header)
-        build += _CUDNN
-    else:
-        left_out["cuDNN"] = "no cudnn_graph.h of cuDNN 9.8 or newer; set CUDNN_HOME if it lies elsewhere"
-        build += _missing_target("cudnn_headers", left_out["cuDNN"])
-    _write(ctx, build, toolkit, nccl, cudnn, left_out)
+    for name, library in _LIBRARIES.items():
+        folder = _headers_folder(ctx, toolkit, name, library)
+        if folder:
+            build += _linked_headers(ctx, name.lower(), folder, library.headers)
+        else:
+            left_out[name] = "no %s; %s" % (library.wanted, library.advice)
+            build += _missing_target(name.lower() + "_headers", left_out[name])
+    _write(ctx, build, toolkit, left_out)
 
 cuda_toolkit = repository_rule(
     implementation = _cuda_toolkit_impl,

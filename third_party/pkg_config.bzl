@@ -43,19 +43,14 @@ def _cc_library(name, folders = [], defines = [], linkopts = []):
     # `includes` are passed as -isystem: our warnings do not apply to headers of the system.
     return """
 cc_library(
-    name = {name},
-    hdrs = glob([f + "/**" for f in {folders}], allow_empty = True, exclude = ["**/*.mod", "**/*.cmake"]),
-    defines = {defines},
-    includes = {folders},
-    linkopts = {linkopts},
+    name = %r,
+    hdrs = glob([f + "/**" for f in %r], allow_empty = True, exclude = ["**/*.mod", "**/*.cmake"]),
+    defines = %r,
+    includes = %r,
+    linkopts = %r,
     visibility = ["//visibility:public"],
 )
-""".format(
-        name = repr(name),
-        folders = repr(folders),
-        defines = repr(defines),
-        linkopts = repr(linkopts),
-    )
+""" % (name, folders, defines, folders, linkopts)
 
 def _add_once(items, item):
     if item not in items:

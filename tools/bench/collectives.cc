@@ -129,16 +129,13 @@ void run(const Request& request) {
 int main(int argc, char** argv) {
   CLI::App app("Times the reduction of a gradient bucket by messages, through shared memory and in place");
   mantissa::Request request;
-  app.add_option("--mib", request.mib, "MiB of fp32 gradients of each rank")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--rounds", request.rounds, "rounds of each way")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--repeats", request.repeats, "reductions in a round")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--threads", request.threads, "threads of each rank")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  const auto option = [&app](const char* name, auto& value, const char* text) {
+    app.add_option(name, value, text)->check(CLI::PositiveNumber)->capture_default_str();
+  };
+  option("--mib", request.mib, "MiB of fp32 gradients of each rank");
+  option("--rounds", request.rounds, "rounds of each way");
+  option("--repeats", request.repeats, "reductions in a round");
+  option("--threads", request.threads, "threads of each rank");
   CLI11_PARSE(app, argc, argv);
   try {
     mantissa::run(request);

@@ -14,10 +14,7 @@ int main(int argc, char** argv) {
   app.add_option("dtype", dtype, "fp32, bf16 or fp16")->required()->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("threads", threads, "that compute at the same time")->required()->check(CLI::Range(1, 1024));
   CLI11_PARSE(app, argc, argv);
-  const auto type = dtype == "bf16"   ? mantissa::DType::kBF16
-                    : dtype == "fp16" ? mantissa::DType::kF16
-                                      : mantissa::DType::kF32;
-  const mantissa::cpu::FmaPeak peak = mantissa::cpu::measure_fma_peak(type, threads);
+  const auto peak = mantissa::cpu::measure_fma_peak(*mantissa::parse_float_dtype(dtype), threads);
   std::printf("fma_flops: %.7g\ninstruction: %s\n", peak.flops, peak.instruction);
   return 0;
 }

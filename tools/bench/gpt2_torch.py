@@ -58,11 +58,6 @@ class Clock:
         return sums
 
 
-class NoClock:
-    def mark(self, phase):
-        pass
-
-
 def make_model(start, device, attention):
     # Without memory and initial values, if PyTorch can (from 2.0 on).
     with torch.device("meta") if hasattr(torch, "compile") else contextlib.nullcontext():
@@ -120,36 +115,36 @@ class Training:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def step(self, clock):
+    def step(self, mark):
         index = self.next_step % len(self.tokens)
         self.next_step += 1
         total = torch.zeros((), device=self.device)
         for begin in range(0, self.tokens.shape[1], self.micro_batch):
-            clock.mark("data")
+            mark("data")
             tokens, targets = (
                 t[index, begin : begin + self.micro_batch].to(self.device, non_blocking=True)
                 for t in (self.tokens, self.targets)
             )
-            clock.mark("forward")
+            mark("forward")
             with self.autocast():
                 loss = self.loss(tokens, targets) / self.tokens[index].numel()  # DDP takes the mean over ranks
-            clock.mark("backward")
+            mark("backward")
             loss.backward()
             total += loss.detach()
-        clock.mark("decide")
+        mark("decide")
         nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
-        clock.mark("update")
+        mark("update")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        clock.mark("between")
+        mark("between")
         self.losses.append(total)
 
-    def run(self, steps, clock=NoClock()):
-        """Runs steps, from an idle device to an idle device. Returns seconds."""
+    def run(self, steps, mark=lambda phase: None):
+        """Runs steps, from an idle device to an idle device. mark(phase) is called where a phase begins. Returns seconds."""
         self.synchronize()
         begin = time.perf_counter()
         for _ in range(steps):
-            self.step(clock)
+            self.step(mark)
         self.synchronize()
         return time.perf_counter() - begin
 
@@ -200,7 +195,7 @@ def measure(arguments):
         step_ms = [1e3 * training.run(arguments.steps) / arguments.steps for _ in range(arguments.rounds)]
     if arguments.phases > 0:
         clock = Clock(device)
-        training.run(arguments.phases, clock)
+        training.run(arguments.phases, clock.mark)
         phases = {name: ms / arguments.phases for name, ms in clock.milliseconds().items() if name != "between"}
     losses = training.all_losses()
     if RANK > 0:

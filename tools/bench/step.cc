@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 #include <optional>
 
@@ -22,10 +23,8 @@
 #include "core/kernels/gemm/gemm_cpu.h"
 #include "core/profile/step_profiler.h"
 #include "models/model.h"
-#include "tools/bench/export_start.h"
-#include "tools/bench/paced_rounds.h"
-#include "tools/bench/product_rates.h"
-#include "tools/bench/recompute_rounds.h"
+#include "tools/bench/gemm_rates.h"
+#include "tools/bench/step_modes.h"
 #include "tools/config/validation.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/launch.h"
@@ -76,15 +75,6 @@ double measure_ceiling(Session& session) {
   return sum;
 }
 
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point start_ = Clock::now();
-};
-
 // Seconds of `steps` steps; their losses go to the end of `losses`.
 double run_steps(Session& session, TrainStep& step, int steps, std::vector<double>& losses) {
   std::vector<StepReport> reports;
@@ -93,11 +83,11 @@ double run_steps(Session& session, TrainStep& step, int steps, std::vector<doubl
   };
   session.runtime.stream->synchronize();
   session.communicator.barrier();
-  const Stopwatch watch;
+  const auto start = std::chrono::steady_clock::now();
   for (int index = 0; index < steps; ++index) take(step.run());
   take(step.finish());
   session.runtime.stream->synchronize();
-  const double seconds = watch.seconds();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const StepReport& report : reports) {
     if (!report.applied) {
       throw FaultError(fmt::format("step {} was skipped, which takes another time than the others: {}", report.step + 1,
@@ -142,6 +132,25 @@ void print_run(const Session& session, int threads) {
   print("run", fmt::format("{}, {} ranks x {} threads, {} sequences a step in micro-batches of {}{}",
                            config.precision.compute, session.ranks(), threads, config.train.global_batch,
                            config.train.micro_batch, session.captures_steps() ? ", CUDA graph" : ""));
+}
+
+// Prints "ready: yes" and waits for a line on standard input: true for "round", false for "end" or the end of the
+// input; ConfigError for any other. So tools/bench/peers can let several programs take turns. Collective: rank 0 reads
+// and informs the others. These may spin while they wait, as MPI does; stop the processes (SIGSTOP) to free the cores.
+bool wait_for_round(Communicator& communicator) {
+  enum class Order : int32_t { kEnd, kRound, kUnknown };
+  std::string line;
+  Order order = Order::kEnd;
+  if (communicator.rank() == 0) {
+    print("ready", "yes");
+    std::fflush(stdout);
+    if (std::getline(std::cin, line) && line != "end") order = line == "round" ? Order::kRound : Order::kUnknown;
+  }
+  order = all_gather_records(communicator, order)[0];
+  if (order == Order::kUnknown) {
+    throw ConfigError(fmt::format("standard input: expected 'round' or 'end', got '{}'", line));
+  }
+  return order == Order::kRound;
 }
 
 // Nothing but training takes time or memory here, so no ceiling is measured.
@@ -220,6 +229,23 @@ void run_rank(const Request& request, Config config, Communicator& communicator)
     (request.paced ? measure_on_demand : measure)(request, *session, *step, threads);
   } catch (const std::exception& exception) {
     leave_job(exception, communicator);
+  }
+}
+
+// Prints a line for each kind of operands, "products_bf16: 256 1.1e+13 0.011 512 ...": sizes, FLOP/s, and their share
+// of the device's peak, or 0 if that is unknown. 8-bit codes only if the device has units for them.
+void print_product_rates(const Config& config) {
+  const DeviceChoice choice = choose_device(config.device, 0);
+  const std::unique_ptr<Backend> backend = create_backend(choice.backend, choice.index);
+  const std::unique_ptr<Stream> stream = backend->create_stream();
+  std::vector<DType> dtypes{DType::kBF16};
+  if (backend->fp8_gemm_support() != Fp8GemmSupport::kNone) dtypes.push_back(DType::kU8);
+  for (const DType dtype : dtypes) {
+    std::string text;
+    for (const GemmRate& rate : measure_gemm_rates(*backend, *stream, gemm_peak(choice, dtype))) {
+      text += fmt::format(" {} {:.5g} {:.5g}", rate.size, rate.flops, rate.share_of_peak.value_or(0.0));
+    }
+    std::printf("products_%s:%s\n", std::string(operand_name(dtype)).c_str(), text.c_str());
   }
 }
 

@@ -184,32 +184,25 @@ def _nvcc_cubins_impl(ctx):
             cubins.append(_compile(ctx, source, ".%s.cubin" % arch, [arch], options))
     return [DefaultInfo(files = depset(cubins))]
 
-_NVCC_RULE = {
-    "attrs": {
-        "all_defines": attr.string_list(),
-        "copts": attr.string_list(),
-        "deps": attr.label_list(providers = [CcInfo]),
-        "hdrs": attr.label_list(allow_files = True),
-        "may_spill": attr.string_list_dict(),
-        "srcs": attr.label_list(allow_files = [".cu.cc"]),
-        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
-    },
-    "fragments": ["cpp"],
-    "toolchains": ["@bazel_tools//tools/cpp:toolchain_type"],
-}
+def _nvcc_rule(implementation, **attrs):
+    return rule(
+        implementation = implementation,
+        attrs = dict(
+            attrs,
+            all_defines = attr.string_list(),
+            copts = attr.string_list(),
+            deps = attr.label_list(providers = [CcInfo]),
+            hdrs = attr.label_list(allow_files = True),
+            may_spill = attr.string_list_dict(),
+            srcs = attr.label_list(allow_files = [".cu.cc"]),
+            _cc_toolchain = attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        ),
+        fragments = ["cpp"],
+        toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+    )
 
-def _with_attrs(rule_arguments, **attrs):
-    return dict(rule_arguments, attrs = dict(rule_arguments["attrs"], **attrs))
-
-_nvcc_objects = rule(
-    implementation = _nvcc_objects_impl,
-    **_with_attrs(_NVCC_RULE, _archs = attr.label(default = "//tools/build:cuda_archs"))
-)
-
-_nvcc_cubins = rule(
-    implementation = _nvcc_cubins_impl,
-    **_NVCC_RULE
-)
+_nvcc_objects = _nvcc_rule(_nvcc_objects_impl, _archs = attr.label(default = "//tools/build:cuda_archs"))
+_nvcc_cubins = _nvcc_rule(_nvcc_cubins_impl)
 
 def _cuda_library(name, srcs, hdrs, deps, copts, may_spill, **kwargs):
     kernels = [source for source in srcs if source.endswith(".cu.cc")]

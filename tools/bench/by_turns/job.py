@@ -99,11 +99,7 @@ class Job:
         return values
 
     def kill(self):
-        for process in self._members():
-            try:
-                os.kill(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        self._signal(signal.SIGKILL)
         for process in self.processes:
             process.wait()
             for stream in (process.stdin, process.stdout):

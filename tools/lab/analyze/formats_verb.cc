@@ -24,23 +24,10 @@ static void to_json(Json& json, const FormatRange& range) {
           {"underflow_at", range.underflow_at}};
 }
 
-static void to_json(Json& json, const ErrorRow& row) {
-  json = {{"decade", row.decade}, {"mean", row.mean},          {"p95", row.p95}, {"p99", row.p99}, {"max", row.max},
-          {"zeros", row.zeros},   {"overflows", row.overflows}};
-}
-
-static void to_json(Json& json, const UnderflowRow& row) {
-  json = {{"decade", row.decade},
-          {"underflow", row.underflow},
-          {"subnormal", row.subnormal},
-          {"loss_scale", row.loss_scale},
-          {"scaled_underflow", row.scaled_underflow},
-          {"scaled_overflow", row.scaled_overflow}};
-}
-
-static void to_json(Json& json, const GemmRate& rate) {
-  json = {{"size", rate.size}, {"flops", rate.flops}, {"share_of_peak", rate.share_of_peak}};
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ErrorRow, decade, mean, p95, p99, max, zeros, overflows)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UnderflowRow, decade, underflow, subnormal, loss_scale, scaled_underflow,
+                                   scaled_overflow)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(GemmRate, size, flops, share_of_peak)
 
 namespace {
 

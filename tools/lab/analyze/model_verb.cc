@@ -98,15 +98,10 @@ static void to_json(Json& json, const CheckpointFindings& found) {
           // Stochastically rounded weights without masters keep no other trace of their updates.
           {"updates_are_known", found.config.optimizer.adamw.master != MasterWeights::kNoneStochastic},
           {"loss_scale", found.loss_scale}};
-  UpdateStagnation updates;
+  ProbeRow updates;
   ErrorSums wire;
   for (const TensorFindings& one : found.tensors) {
-    if (one.role == probe_role::kUpdate) {
-      updates.elements += one.stagnation.elements;
-      for (int format = 0; format < kStagnationFormatCount; ++format) {
-        updates.stagnant[format] += one.stagnation.stagnant[format];
-      }
-    }
+    if (one.role == probe_role::kUpdate) add(updates, one);
     if (one.error.elements == 0) continue;
     json["wire"].push_back(
         {{"parameter", one.tensor}, {"snr_db", signal_to_noise_db(one.error)}, {"cosine", cosine(one.error)}});
@@ -114,7 +109,7 @@ static void to_json(Json& json, const CheckpointFindings& found) {
     wire += one.error;
     json["wire_total"] = {{"format", one.format}, {"snr_db", signal_to_noise_db(wire)}, {"cosine", cosine(wire)}};
   }
-  json["updates"] = updates;
+  json["updates"] = updates.stagnation;
 }
 
 Json to_json(const ModelAnalysis& analysis) {

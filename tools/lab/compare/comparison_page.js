@@ -282,15 +282,13 @@ function drawFormats(body, legend) {
 }
 
 const gradients = figures.gradients || {};
-const underflowHow =
-    'To the left gradients vanish, to the right they overflow; a good loss scale lies in the valley between.' +
-    (numberOf(gradients.steps) === null ?
-         '' :
-         ` These are the gradients of activations of the first ${count(gradients.steps)} steps in fp32 ` +
-             `(${
-                 count(
-                     gradients
-                         .elements)} numbers), with one scale for all; recipes that scale each tensor or block by itself lose fewer.`);
+function underflowHow() {
+  const how = 'To the left gradients vanish, to the right they overflow; a good loss scale lies in the valley between.';
+  const [steps, elements] = [count(gradients.steps), count(gradients.elements)];
+  if (numberOf(gradients.steps) === null) return how;
+  return `${how} These are the gradients of activations of the first ${steps} steps in fp32 (${elements} numbers), ` +
+      'with one scale for all; recipes that scale each tensor or block by itself lose fewer.';
+}
 function drawUnderflow(body) {
   const list = recordsOf(gradients.formats);
   if (list.length === 0) return 'The gradients of the model were not counted.';
@@ -358,7 +356,7 @@ startPage(
               'precision, rising to the left where it runs out of exponents.',
           drawFormats),
       panel(
-          'underflow', 'Underflow', 'Underflow of this model’s gradients by format', underflowHow, drawUnderflow,
+          'underflow', 'Underflow', 'Underflow of this model’s gradients by format', underflowHow(), drawUnderflow,
           kLossScaleLegend),
       panel(
           'gemm', 'GEMM', 'Throughput of matrix products by format',

@@ -19,11 +19,9 @@
 namespace mantissa {
 
 // Found through argument-dependent lookup, and so not in an anonymous namespace.
-static void to_json(Json& json, const Interval& interval) { json = {{"low", interval.low}, {"high", interval.high}}; }
-
-static void to_json(Json& json, const MeanDifference& found) {
-  json = {{"pairs", found.pairs}, {"mean", found.mean}, {"stddev", found.stddev}, {"interval", found.interval}};
-}
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interval, low, high)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MeanDifference, pairs, mean, stddev, interval)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ValidationLoss, step, loss)
 
 static void to_json(Json& json, const MemoryTable& table) {
   json = {{"weights", table.state.weights},
@@ -34,8 +32,6 @@ static void to_json(Json& json, const MemoryTable& table) {
           {"buffers", table.state.buffers + table.casts},
           {"packed", table.packed}};
 }
-
-static void to_json(Json& json, const ValidationLoss& one) { json = {{"step", one.step}, {"loss", one.loss}}; }
 
 static void to_json(Json& json, const TrainingRecord& run) {
   Json steps;
@@ -62,9 +58,8 @@ namespace {
 
 size_t baseline_of(const std::vector<PrecisionRuns>& precisions, const std::string& wanted) {
   const std::string name = wanted.empty() ? "fp32" : wanted;
-  for (size_t index = 0; index < precisions.size(); ++index) {
-    if (precisions[index].name == name) return index;
-  }
+  const auto found = std::ranges::find(precisions, name, &PrecisionRuns::name);
+  if (found != precisions.end()) return static_cast<size_t>(found - precisions.begin());
   if (wanted.empty()) return 0;
   std::vector<std::string> names;
   for (const PrecisionRuns& one : precisions) names.push_back(one.name);

@@ -14,12 +14,6 @@ double StepCalls::flops() const {
   return sum;
 }
 
-double StepCalls::bytes() const {
-  double sum = 0.0;
-  for (const KernelCall& call : calls) sum += call.work.bytes;
-  return sum;
-}
-
 double StepCalls::sent() const {
   double sum = 0.0;
   for (const auto& [phase, bytes] : sent_bytes) sum += bytes;

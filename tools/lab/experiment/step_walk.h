@@ -19,7 +19,6 @@ struct StepCalls {
   std::map<std::string_view, double> sent_bytes;
 
   double flops() const;
-  double bytes() const;
   double sent() const;
 };
 

@@ -115,7 +115,7 @@ void try_plan(const TrainPlan& train, PlanAdvice& advice);
 // ---- From a configuration to a plan (plan_run.cc).
 
 struct PlanRunRequest {
-  PlanRequest plan;
+  PlanRequest plan{};
   const Hardware* hardware = nullptr;  // nullptr: the present device, whose kernels are timed
   int ranks = 1;
   int64_t warm_up = 50;  // fp32 steps before damages are measured: initial weights reveal little

@@ -8,6 +8,9 @@
 #include "tools/lab/advise/plan/plan_advice.h"
 
 namespace mantissa {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanOption, name, seconds, bytes, damage, damage_error)
+
 namespace {
 
 constexpr auto kSeconds = PlanQuantity::kSeconds;
@@ -235,15 +238,8 @@ Json to_json(const PlanAdvice& advice) {
     json["front"].back()["choices"] = choices(advice, plan.choice);
   }
   for (size_t i = 0; i < advice.problem.size(); ++i) {
-    Json place = {{"name", advice.problem[i].name}, {"reason", advice.reasons[i]}};
-    for (const PlanOption& option : advice.problem[i].options) {
-      place["options"].push_back({{"name", option.name},
-                                  {"seconds", option.seconds},
-                                  {"bytes", option.bytes},
-                                  {"damage", option.damage},
-                                  {"damage_error", option.damage_error}});
-    }
-    json["places"].push_back(std::move(place));
+    const auto& [name, options] = advice.problem[i];
+    json["places"].push_back({{"name", name}, {"reason", advice.reasons[i]}, {"options", options}});
   }
   return json;
 }

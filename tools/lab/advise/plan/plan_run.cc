@@ -113,7 +113,7 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   PlanAdvice advice = advise_plan(plan, config, places, sensitivity, target, request.ranks);
   if (request.validation.most_seeds == 0) return advice;
 
-  const std::vector<NamedConfig> against = references(without_fallback(config), low, advice.places);
+  const std::vector<Candidate> against = references(without_fallback(config), low, advice.places);
   ValidationOptions options = request.validation;
   if (request.hardware != nullptr) options.time_pairs = 0;
   try_plan(

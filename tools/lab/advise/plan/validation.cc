@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "core/base/log.h"
-#include "tools/lab/experiment/candidates.h"
 #include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/experiment/training_run.h"
 
@@ -80,22 +79,21 @@ class Pairs {
 
 }  // namespace
 
-std::vector<NamedConfig> references(const Config& config, DType low, const std::vector<PlannedPlace>& places) {
+std::vector<Candidate> references(const Config& config, DType low, const std::vector<PlannedPlace>& places) {
   const auto uniform = [](const Config& shared, DType dtype) {
-    const std::string word(name(dtype));
-    return NamedConfig{word, chosen_candidates(shared, {word}, "a plan's reference").front().config};
+    return chosen_candidates(shared, {std::string(name(dtype))}, "a plan's reference").front();
   };
   const Plan exact = uniform_plan(places, low, std::string(name(DType::kF32)));
   return {uniform(config, low), uniform(with_shared(config, places, exact), DType::kF32)};
 }
 
-PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>& references,
+PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& references,
                              const ValidationOptions& options, Communicator& communicator) {
   const Config short_plan = short_run(plan, options.steps);
   PlanValidation validation{.options = options, .steps = short_plan.train.steps};
   std::vector<Pairs> pairs;
   std::vector<Config> others;
-  for (const NamedConfig& reference : references) {
+  for (const Candidate& reference : references) {
     pairs.emplace_back(reference.name, options);
     others.push_back(short_run(reference.config, options.steps));
   }

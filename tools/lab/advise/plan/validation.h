@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tools/lab/advise/plan/places.h"
+#include "tools/lab/experiment/candidates.h"
 #include "tools/lab/experiment/paired_comparison.h"
 #include "tools/lab/experiment/step_turns.h"
 
@@ -45,17 +46,12 @@ struct PlanValidation {
   std::vector<ReferenceResult> against{};
 };
 
-struct NamedConfig {
-  std::string name;
-  Config config;
-};
-
 // The references of plans: `low` with shared formats as configured, then fp32 with the most exact ones.
-std::vector<NamedConfig> references(const Config& config, DType low, const std::vector<PlannedPlace>& places);
+std::vector<Candidate> references(const Config& config, DType low, const std::vector<PlannedPlace>& places);
 
 // Trains the plan and the references seed by seed, in turns so that each begins equally often, until all losses are
 // decided or no seeds are left; then times their steps. A reference that fails is inconclusive. Collective.
-PlanValidation validate_plan(const Config& plan, const std::vector<NamedConfig>& references,
+PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& references,
                              const ValidationOptions& options, Communicator& communicator);
 
 }  // namespace mantissa

@@ -10,10 +10,9 @@
 namespace mantissa {
 namespace {
 
-using Solver = FoundPlan (*)(const PlanProblem&, const PlanGoal&, const SearchSettings&);
-constexpr std::pair<std::string_view, Solver> kSolvers[] = {{"enumeration", enumerate}, {"knapsack", knapsack},
-                                                            {"greedy", greedy},         {"top_k", top_k},
-                                                            {"evolution", evolution},   {"bayesian", bayesian}};
+constexpr std::pair<std::string_view, Solver*> kSolvers[] = {{"enumeration", enumerate}, {"knapsack", knapsack},
+                                                             {"greedy", greedy},         {"top_k", top_k},
+                                                             {"evolution", evolution},   {"bayesian", bayesian}};
 
 }  // namespace
 

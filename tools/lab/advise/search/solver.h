@@ -59,12 +59,8 @@ struct FoundPlan {
   Plan plan{};
   std::optional<double> gap{};
 };
-FoundPlan enumerate(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
-FoundPlan knapsack(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
-FoundPlan greedy(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
-FoundPlan top_k(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
-FoundPlan evolution(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
-FoundPlan bayesian(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+using Solver = FoundPlan(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
+Solver enumerate, knapsack, greedy, top_k, evolution, bayesian;
 
 // The first of the options with the least of a quantity.
 int least_option(const PlanDecision& decision, PlanQuantity what);

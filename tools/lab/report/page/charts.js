@@ -49,7 +49,6 @@ function logScale(values, from, to, wanted, text, least = 0) {
 
 const line = (kind, x1, x2, y1, y2, attributes) =>
     svg('line', {class: kind, x1: at(x1), x2: at(x2), y1: at(y1), y2: at(y2), ...attributes});
-const verticalGrid = (scale, y1, y2) => scale.ticks.map((tick) => line('grid', tick.at, tick.at, y1, y2));
 const words = (kind, x, y, anchor, ...content) =>
     svg('text', {class: kind, x: at(x), y: at(y), 'text-anchor': anchor}, ...content);
 
@@ -95,16 +94,12 @@ const lineLegend = (list) => list.map((one) => word(lineSample(one.index), one.n
 
 // A path through points, broken where one has no mean; a single one is a dot.
 function pathOf(points, x, y) {
-  let open = false;
-  return points
-      .map((point) => {
-        const isKnown = numberOf(point.mean) !== null;
-        const place = isKnown ? `${at(x.place(point.x))},${at(y.place(point.mean))}` : '';
-        const step = isKnown ? (open ? `L${place}` : `M${place}h0`) : '';
-        open = isKnown;
-        return step;
-      })
-      .join('');
+  const isKnown = (point) => point && numberOf(point.mean) !== null;
+  const steps = points.map((point, i) => {
+    const place = isKnown(point) && `${at(x.place(point.x))},${at(y.place(point.mean))}`;
+    return place && (isKnown(points[i - 1]) ? `L${place}` : `M${place}h0`);
+  });
+  return steps.filter(Boolean).join('');
 }
 
 // series: {name, index or null for grey, points: [{x, mean, low, high, tip}]}. options: xTitle, xText, xLog, or `axis`
@@ -177,11 +172,9 @@ function rowMark(mark, scale, top, row_px) {
       tip);
 }
 
-const kRow_px = 18;
-
 // Named rows of marks on an axis that stays visible while they scroll. rows: {name, marks, text}; the texts are at the
 // right. options: axis of (left, right), row_px, zero (is shown), column (the heading of the texts).
-function rowChart(title, rows, {axis, row_px = kRow_px, zero, column}, width) {
+function rowChart(title, rows, {axis, row_px = 18, zero, column}, width) {
   const left = Math.ceil(Math.min(0.42 * width, namesWidth_px(rows.map((row) => row.name)) + 4)) + 6;
   const texts_px = 6.6 * Math.max(0, ...[column, ...rows.map((row) => row.text)].map((text) => (text || '').length));
   const right = Math.max(left + 60, width - 14 - texts_px);
@@ -198,7 +191,7 @@ function rowChart(title, rows, {axis, row_px = kRow_px, zero, column}, width) {
             column && words('soft', width - 4, head_px - 5, 'end', column))),
     svg('svg', {width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': title},
         rows.map((_, i) => (i % 2 ? svg('rect', {class: 'stripe', x: 0, y: top(i), width, height: row_px}) : null)),
-        verticalGrid(scale, 0, height),
+        scale.ticks.map((tick) => line('grid', tick.at, tick.at, 0, height)),
         rows.map((row, i) => row.marks.map((mark) => rowMark(mark, scale, top(i), row_px))),
         rows.map((row, i) => [named(row.name, i), words('value', width - 4, top(i) + row_px / 2 + 4, 'end', row.text)]),
         zero && line('zero', scale.place(0), scale.place(0), 0, height)),
@@ -224,8 +217,8 @@ function barChart(title, rows, options, width) {
       title, rows.map((row) => ({...row, marks: marksOf(row)})), {axis, row_px: 30, zero: least < 0}, width);
 }
 
-// Underflow and overflow of gradients at each loss scale. curve: {exponents, underflow, overflow, recommended: {exponent,
-// percentile, headroom, underflow, overflow}}.
+// Underflow and overflow of gradients at each loss scale. curve: {exponents, underflow, overflow,
+// recommended: {exponent, percentile, headroom, underflow, overflow}}.
 function lossScaleChart(name, curve, width) {
   const exponents = listOf(curve && curve.exponents);
   if (exponents.length === 0) return [html('h3', {}, name), absent('No curve was made here.')];

@@ -50,8 +50,7 @@ function choice(label, options, chosen, onchange, attributes) {
   return html('label', {}, label, select);
 }
 
-const table = (head, rows, attributes) =>
-    html('table', attributes, html('thead', {}, html('tr', {}, head)), html('tbody', {}, rows));
+const table = (head, rows) => html('table', {}, html('thead', {}, html('tr', {}, head)), html('tbody', {}, rows));
 
 // A scrolling window for content that may be long. It takes the focus, so that it scrolls with the keyboard.
 const scrolling = (name, content) =>
@@ -139,11 +138,9 @@ function startPage(kind, about, list) {
   for (const [name, text] of Object.entries(about).filter(([, text]) => text))
     document.getElementById('setting').append(html('div', {}, html('dt', {}, name), html('dd', {}, text)));
   panels = list.map(({id, how, ...one}) => {
-    const parts = [
-      html('h2', {}, one.title), html('p', {class: 'how'}, how), html('p', {class: 'legend'}),
-      html('div', {class: 'body'})
-    ];
-    const section = html('section', {id}, parts);
+    const section = html(
+        'section', {id}, html('h2', {}, one.title), html('p', {class: 'how'}, how), html('p', {class: 'legend'}),
+        html('div', {class: 'body'}));
     document.querySelector('main').append(section);
     document.getElementById('contents').append(html('a', {href: `#${id}`}, one.short));
     return {id, section, ...one};
