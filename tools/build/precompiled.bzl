@@ -2,10 +2,10 @@
 
     load("//tools/build:precompiled.bzl", "precompiled_header")
 
-precompiled_header(name, includes, copts, deps)
+precompiled_header(name, includes, copts, deps, headers_of)
     Makes NAME.h, which includes `includes`, and NAME.h.gch from it. A target that depends on it and has the options
     ["-include", "PACKAGE/NAME.h"] and exactly these `copts` reads the second. GCC checks that the options agree: with
-    -Winvalid-pch a difference is a warning, and so an error here.
+    -Winvalid-pch a difference is a warning, and so an error here. Such targets link `deps`, but not `headers_of`.
 """
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
@@ -13,11 +13,13 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 def _precompiled_header_impl(ctx):
     header = ctx.actions.declare_file(ctx.label.name + ".h")
-    ctx.actions.write(header, "".join(["#include <%s>\n" % include for include in ctx.attr.includes]))
+    ctx.actions.write(header, "".join(['#include "%s"\n' % include for include in ctx.attr.includes]))
 
     toolchain = find_cpp_toolchain(ctx)
     features = cc_common.configure_features(ctx = ctx, cc_toolchain = toolchain)
-    context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
+    infos = [dep[CcInfo] for dep in ctx.attr.deps]
+    infos += [CcInfo(compilation_context = dep[CcInfo].compilation_context) for dep in ctx.attr.headers_of]
+    context = cc_common.merge_cc_infos(cc_infos = infos).compilation_context
     variables = cc_common.create_compile_variables(
         feature_configuration = features,
         cc_toolchain = toolchain,
@@ -40,13 +42,14 @@ def _precompiled_header_impl(ctx):
         progress_message = "Precompiling the headers %s" % ctx.label,
     )
     own = CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([header, compiled])))
-    return [cc_common.merge_cc_infos(cc_infos = [own] + [dep[CcInfo] for dep in ctx.attr.deps])]
+    return [cc_common.merge_cc_infos(cc_infos = [own] + infos)]
 
 precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
         "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
+        "headers_of": attr.label_list(providers = [CcInfo]),
         "includes": attr.string_list(),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
