@@ -41,44 +41,12 @@ std::vector<RuleGroup> groups_of(const PrecisionConfig& precision, const std::ve
   return groups;
 }
 
-// An op of a layer, and the rules that match the layer.
-struct RuledOp {
-  Op op;
-  std::vector<size_t> rules;
-};
-
-// Whether a rule is about the op in some layer that it matches.
-bool has_op(size_t index, const PrecisionRule& rule, const std::vector<RuledOp>& ruled) {
-  return std::ranges::any_of(ruled, [&](const RuledOp& one) {
-    const bool is_named = rule.op                 ? one.op == *rule.op
-                          : rule.names_operands() ? one.op == Op::kLinear
-                                                  : one.op == Op::kLinear || one.op == Op::kAttention;
-    return is_named && std::ranges::count(one.rules, index) > 0;
-  });
-}
-
-// `is_replaced`: whether it would have an effect without the rules behind it.
-std::string reason(const RuleGroup& group, const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules,
-                   const std::vector<RuledOp>& ruled, bool is_replaced) {
-  if (group.path == "precision.recipe") return "precision.rules decide about every linear layer";
-  if (group.path == "precision.pattern") {
-    if (!precision.recipe && precision.compute == DType::kF32) return "everything computes in fp32";
-    if (precision.pattern == PrecisionPattern::kAllLow && !precision.recipe) {
-      return "only precision.recipe leaves out the head, and there is none";
-    }
-  }
-  if (is_replaced) return "later rules replace it";
-  const auto is_way = [&](size_t i) { return std::holds_alternative<Fp32Products>(*rules[i].format); };
-  if (std::ranges::any_of(group.rules, is_way)) return "no linear layer that it names multiplies fp32 numbers";
-  const auto applies = [&](size_t i) { return has_op(i, rules[i], ruled); };
-  return std::ranges::any_of(group.rules, applies) ? "it says what holds already" : "its layers have no such op";
-}
-
 // The precision of an op, as far as it affects results.
 struct Effect {
   CastRule rule = CastRule::kFp32;
   DType dtype = DType::kF32;  // of the rules low and fp32
   LinearFormats formats{};
+  bool multiplies_fp32 = false;  // in some product of a linear layer
   Fp32Products products = Fp32Products::kFp32;
   bool operator==(const Effect&) const = default;
 };
@@ -90,48 +58,89 @@ Effect effect_on(Op op, const Precision& precision) {
   Effect effect{.dtype = rule == CastRule::kFp32 ? DType::kF32 : precision.forced[index].value_or(precision.low)};
   if (op != Op::kLinear) return effect;
   effect.formats = precision.linear;
-  const bool multiplies_fp32 = effect.dtype == DType::kF32 && !std::ranges::all_of(kAllProducts, [&](Product product) {
-                                 return precision.linear.rounds(product);
-                               });
-  if (multiplies_fp32) effect.products = precision.fp32_products;
+  effect.multiplies_fp32 = effect.dtype == DType::kF32 && !std::ranges::all_of(kAllProducts, [&](Product product) {
+                             return precision.linear.rounds(product);
+                           });
+  if (effect.multiplies_fp32) effect.products = precision.fp32_products;
   return effect;
+}
+
+// An op of a layer, the rules that match the layer, and their effect.
+struct RuledOp {
+  Op op;
+  std::vector<size_t> rules{};
+  Effect effect{};
+};
+
+bool has(const std::vector<size_t>& rules, size_t index) { return std::ranges::count(rules, index) > 0; }
+
+// `is_replaced`: whether the group would have an effect as the last of all rules.
+std::string reason(const RuleGroup& group, const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules,
+                   const std::vector<RuledOp>& ruled, bool is_replaced) {
+  if (group.path == "precision.recipe") return "precision.rules decide about every linear layer";
+  if (group.path == "precision.pattern") {
+    const auto is_fp32 = [](const RuledOp& one) { return one.effect.dtype == DType::kF32; };
+    if (!precision.recipe && std::ranges::all_of(ruled, is_fp32)) return "everything computes in fp32";
+    if (precision.pattern == PrecisionPattern::kAllLow && !precision.recipe) {
+      return "only precision.recipe leaves out the head, and there is none";
+    }
+  }
+  if (is_replaced) return "later rules replace it";
+  // Whether any of the rules is about an op of a layer that it matches.
+  const auto meets = [&](const auto& is_about) {
+    return std::ranges::any_of(group.rules, [&](size_t i) {
+      return std::ranges::any_of(ruled,
+                                 [&](const RuledOp& one) { return has(one.rules, i) && is_about(rules[i], one); });
+    });
+  };
+  const auto sets_products = [&](size_t i) { return std::holds_alternative<Fp32Products>(*rules[i].format); };
+  if (std::ranges::any_of(group.rules, sets_products)) {
+    const bool multiplies = meets([](const PrecisionRule&, const RuledOp& one) { return one.effect.multiplies_fp32; });
+    return multiplies ? "it says what holds already" : "no linear layer that it names multiplies fp32 numbers";
+  }
+  const bool has_op = meets([](const PrecisionRule& rule, const RuledOp& one) {
+    if (rule.op) return one.op == *rule.op;
+    return one.op == Op::kLinear || (one.op == Op::kAttention && !rule.names_operands());
+  });
+  return has_op ? "it says what holds already" : "its layers have no such op";
 }
 
 // Removes settings one by one, as long as no op shows it.
 std::vector<Ineffective> ineffective_rules(const Config& config, const std::vector<PlacedOp>& ops) {
   const std::vector<PrecisionRule> rules = config.precision_rules();
+  std::vector<bool> removed(rules.size());
+  const auto effect = [&](const RuledOp& one, const std::vector<size_t>& without, const std::vector<size_t>& last) {
+    Precision precision = unruled_precision();
+    for (const size_t i : one.rules) {
+      if (!removed[i] && !has(without, i)) apply(rules[i], precision);
+    }
+    for (const size_t i : one.rules) {
+      if (has(last, i)) apply(rules[i], precision);
+    }
+    return effect_on(one.op, precision);
+  };
   std::vector<LayerPattern> patterns;
   for (const PrecisionRule& rule : rules) patterns.emplace_back(rule.match);
   std::vector<RuledOp> ruled;
   std::set<std::pair<std::string, Op>> met;
   for (const PlacedOp& placed : ops) {
     if (!met.emplace(placed.layer, placed.op).second) continue;
-    RuledOp& one = ruled.emplace_back(RuledOp{.op = placed.op, .rules = {}});
+    RuledOp& one = ruled.emplace_back(RuledOp{.op = placed.op});
     for (size_t i = 0; i < rules.size(); ++i) {
       if (patterns[i].matches(placed.layer)) one.rules.push_back(i);
     }
+    one.effect = effect(one, {}, {});
   }
-  std::vector<bool> removed(rules.size());
-  // Whether the group has an effect on an op, of the first `count` rules.
-  const auto shows = [&](const RuleGroup& group, size_t count) {
-    return std::ranges::any_of(ruled, [&](const RuledOp& one) {
-      Precision with = unruled_precision(), without = with;
-      for (const size_t i : one.rules) {
-        if (removed[i] || i >= count) continue;
-        apply(rules[i], with);
-        if (std::ranges::count(group.rules, i) == 0) apply(rules[i], without);
-      }
-      return effect_on(one.op, with) != effect_on(one.op, without);
-    });
-  };
   // Rules come before the short forms that they replace: a rule that undoes a short form has an effect.
   std::vector<RuleGroup> groups = groups_of(config.precision, rules);
   const auto is_rule = [](const RuleGroup& group) { return group.path.starts_with("precision.rules"); };
   std::ranges::stable_partition(groups, is_rule);
   std::vector<Ineffective> found;
   for (const RuleGroup& group : groups) {
-    if (shows(group, rules.size())) continue;
-    const bool is_replaced = !group.rules.empty() && shows(group, group.rules.back() + 1);
+    const auto changes_without = [&](const RuledOp& one) { return effect(one, group.rules, {}) != one.effect; };
+    if (std::ranges::any_of(ruled, changes_without)) continue;
+    const auto changes_as_last = [&](const RuledOp& one) { return effect(one, {}, group.rules) != one.effect; };
+    const bool is_replaced = std::ranges::any_of(ruled, changes_as_last);
     for (const size_t i : group.rules) removed[i] = true;
     found.push_back({group.path, reason(group, config.precision, rules, ruled, is_replaced),
                      is_rule(group) ? describe(rules[group.rules.front()]) : std::string()});

@@ -61,7 +61,7 @@ TEST(IneffectiveSettings, RulesThatChangeNoOp) {
       warnings_of({"precision.rules=[{match: blocks.0, product: fprop, format: low}]"}),
       "precision.rules[0] = {match: blocks.0, product: fprop, format: low} has no effect: it says what holds already");
   EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0, format: fp32}, {match: blocks.0, format: fp32}]"}),
-            "precision.rules[0] = {match: blocks.0, format: fp32}" + replaced)
+            "precision.rules[0] = {match: blocks.0, format: fp32} has no effect: it says what holds already")
       << "one of the two has an effect";
   EXPECT_EQ(warnings_of({"precision.rules=[{op: dropout, format: fp32}]"}),
             "precision.rules[0] = {op: dropout, format: fp32}" + no_op);
@@ -145,6 +145,20 @@ TEST(IneffectiveSettings, Fp32ProductsWithoutFp32Numbers) {
     EXPECT_EQ(warnings_of({fmt::format("precision.rules=[{{match: head, format: fp32}}, {}]", rule)}),
               fmt::format("precision.rules[1] = {}{}", rule, why));
   }
+}
+
+TEST(IneffectiveSettings, ReasonsOfRulesThatLaterOnesUndo) {
+  const std::string replaced = " has no effect: later rules replace it";
+  EXPECT_EQ(warnings_of({"precision.fp32_products=tf32", "precision.rules=[{match: head, format: fp32}]"}),
+            "precision.fp32_products = tf32" + replaced);
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: head, format: tf32}, {match: head, format: fp32}]"}),
+            "precision.rules[0] = {match: head, format: tf32}" + replaced);
+  EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.pattern=attention_high",
+                         "precision.rules=[{match: blocks, format: bf16}]"}),
+            "precision.pattern = attention_high" + replaced);
+  EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.fp32_products=tf32",
+                         "precision.rules=[{match: head, format: tf32}]"}),
+            "precision.rules[0] = {match: head, format: tf32} has no effect: it says what holds already");
 }
 
 TEST(IneffectiveSettings, FormatsOfTheStateWithoutWeightsIn16Bits) {
