@@ -158,6 +158,7 @@ std::vector<Record> gather_records(const GatherBytes& gather, const Record& mine
   std::memcpy(records.data(), bytes.data(), bytes.size());
   return records;
 }
+
 template <typename Record>
 std::vector<Record> all_gather_records(Communicator& communicator, const Record& mine) {
   return gather_records([&](auto bytes) { return communicator.all_gather_bytes(bytes); }, mine);

@@ -128,32 +128,6 @@ class ShardedOptimizer {
   Registration registration_;           // of the weights that are gathered
 };
 
-// The data-parallel state of a rank: gradients and weights in buckets, their reduction, and this rank's shard of
-// masters and moments.
-struct ShardedState {
-  // Everything passed by reference must outlive the object, and so must coded.scales. Collective.
-  ShardedState(ParameterSet& parameters, BucketLayout layout, const SentBuckets& sent, const ReducerConfig& reduction,
-               const AdamWOptions& options, const CodedGatherOptions& coded, Communicator& between, Backend& device,
-               Stream& queue)
-      : communicator(between),
-        backend(device),
-        stream(queue),
-        buckets(parameters, std::move(layout), device, sent),
-        reducer(buckets, between, device, queue, reduction),
-        optimizer(buckets, between, device, queue, reduction.sharding, options, coded) {}
-  ShardedState(const ShardedState&) = delete;
-  ShardedState& operator=(const ShardedState&) = delete;
-
-  const ParameterSet& parameters() const { return buckets.parameters(); }
-
-  Communicator& communicator;
-  Backend& backend;
-  Stream& stream;
-  FlatBuckets buckets;
-  GradientReducer reducer;
-  ShardedOptimizer optimizer;
-};
-
 // Bytes of the training state by category: predicted from the layout before anything is allocated, or measured.
 struct StateMemory {
   size_t weights = 0;    // working copies and unrounded shards; of weights in common, this rank's part

@@ -170,7 +170,7 @@ def _find_toolkit(ctx):
         fail("\n\nMANTISSA_CUDA=on, but there is %s\n" % message)
     return None, message
 
-# Libraries whose headers are optional. cuDNN 9.8 is the first that can say what another device supports.
+# Libraries whose headers are optional; the last header has the version. cuDNN 9.8 is the first that can say what another device supports.
 _LIBRARIES = {
     "NCCL": struct(
         headers = ["nccl.h"],
@@ -187,7 +187,7 @@ _LIBRARIES = {
 }
 
 def _headers_folder(ctx, toolkit, name, library):
-    """The folder of a library's headers, or None."""
+    """The folder of a library's headers, in its oldest version or a newer one; or None."""
     variable = name.upper() + "_HOME"
     home = ctx.os.environ.get(variable, "")
 

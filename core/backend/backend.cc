@@ -8,8 +8,6 @@
 
 namespace mantissa {
 
-std::unique_ptr<Stream> make_immediate_stream() { return std::make_unique<HostStream>(); }
-
 std::unique_ptr<CapturedWork> Backend::capture(Stream&, const std::function<void()>&) {
   throw ConfigError(fmt::format("work of this device cannot be captured and repeated: {}", describe()));
 }

@@ -56,9 +56,6 @@ using OptimizerDevice = RunsKernels<OptimizerKernels>;
 using ReductionDevice = RunsKernels<ReductionKernels>;
 using ProbeDevice = RunsKernels<ProbeKernels>;
 
-// A stream for devices on which every call has finished when it returns.
-std::unique_ptr<Stream> make_immediate_stream();
-
 class Backend : public ComputeDevice, public OptimizerDevice, public ReductionDevice, public ProbeDevice {
  public:
   using ComputeDevice::run;

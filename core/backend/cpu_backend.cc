@@ -45,7 +45,7 @@ class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
 
   Device device() const override { return device_; }
   std::string describe() const override;
-  std::unique_ptr<Stream> create_stream() override { return make_immediate_stream(); }
+  std::unique_ptr<Stream> create_stream() override { return std::make_unique<HostStream>(); }
   std::unique_ptr<OperandCache> make_operand_cache() override;
 
   std::shared_ptr<Storage> allocate(size_t bytes, const char* what) override;
@@ -65,9 +65,9 @@ class CpuBackend final : public ForwardsAllKernels<CpuBackend> {
   Device device_;
 };
 
-const bool kRegistered =
-    register_backend("cpu", {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); },
-                             .computes_on_host = true});
+const bool kRegistered = register_backend(
+    "cpu",
+    {.create = [](int device_index) { return std::make_unique<CpuBackend>(device_index); }, .computes_on_host = true});
 
 std::unique_ptr<OperandCache> CpuBackend::make_operand_cache() { return std::make_unique<PackedOperand>(); }
 

@@ -19,7 +19,7 @@ class DryRunBackend : public ForwardsAllKernels<DryRunBackend> {
   Device device() const override { return {}; }
   bool computes() const override { return false; }
   std::string describe() const override { return "dry run"; }
-  std::unique_ptr<Stream> create_stream() override { return make_immediate_stream(); }
+  std::unique_ptr<Stream> create_stream() override { return std::make_unique<HostStream>(); }
   Fp8GemmSupport fp8_gemm_support() const override { return fp8_gemm_support_; }
   std::unique_ptr<OperandCache> make_operand_cache() override { return like_ ? like_->make_operand_cache() : nullptr; }
 

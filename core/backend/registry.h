@@ -26,7 +26,7 @@ struct BackendEntry {
   // Times the work of a stream of this backend, which must outlive the timer.
   std::function<std::unique_ptr<StreamTimer>(Stream& stream)> create_timer = [](Stream&) { return make_host_timer(); };
   bool computes_on_host = false;  // in host memory, in the calling thread
-  int preference = 0;  // `auto` selects the usable backend with the highest
+  int preference = 0;             // `auto` selects the usable backend with the highest
 };
 
 // Returns true, so that a namespace-scope constant can run it.

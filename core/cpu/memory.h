@@ -66,8 +66,8 @@ class ScratchLayout {
   size_t used_bytes_ = 0;
 };
 
-// A struct of arrays in the calling thread's scratch memory, which the next Arrays reuse. Its first member is the
-// ScratchLayout that it takes them from; `bytes`, after them, is what the layout has given out.
+// Arrays in memory of the calling thread, which the next call for the same type overwrites. `Arrays` is an aggregate
+// of, in this order, `ScratchLayout layout`, the extents, the arrays, and `size_t bytes = layout.used_bytes()`.
 template <typename Arrays, typename... Extents>
 Arrays thread_scratch(const Extents&... extents) {
   thread_local Scratch memory;

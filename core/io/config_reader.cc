@@ -46,8 +46,8 @@ std::string place(const std::string& section) {
 
 // The most similar key to `name` among those that `include` admits; nullptr if none is similar.
 template <typename Include>
-const ConfigKey* nearest(const std::vector<ConfigKey>& keys, const std::string& name, Include include,
-                         size_t allowed_slips) {
+const ConfigKey* nearest(const std::vector<ConfigKey>& keys, const std::string& name, size_t allowed_slips,
+                         Include include) {
   const ConfigKey* best = nullptr;
   size_t best_distance = allowed_slips + 1;
   for (const ConfigKey& key : keys) {
@@ -73,8 +73,7 @@ std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSyno
   }
   const std::string homes_text = fmt::format("{}", fmt::join(homes, " or "));
   const size_t slips = name.size() <= 3 ? 1 : name.size() <= 7 ? 2 : 3;
-  const ConfigKey* neighbour = nearest(
-      keys, name, [&](const ConfigKey& key) { return key.section == here; }, slips);
+  const ConfigKey* neighbour = nearest(keys, name, slips, [&](const ConfigKey& key) { return key.section == here; });
   if (neighbour != nullptr && !homes.empty()) {
     return fmt::format("{}; did you mean '{}', or does it belong {}?", unknown, neighbour->name, homes_text);
   }
@@ -83,8 +82,9 @@ std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSyno
   for (const auto& [word, meaning] : synonyms) {
     if (word == name) return fmt::format("{}; here it is called {}", unknown, meaning);
   }
-  if (const ConfigKey* other = nearest(
-          keys, name, [](const ConfigKey&) { return true; }, std::max<size_t>(1, slips - 1))) {
+  // Among the keys of all sections, something is always similar: it must be more so.
+  const size_t few = std::max<size_t>(1, slips - 1);
+  if (const ConfigKey* other = nearest(keys, name, few, [](const ConfigKey&) { return true; })) {
     return fmt::format("{}; did you mean '{}'?", unknown, join_config_path(other->section, other->name));
   }
   return fmt::format("{}; known there: {}", unknown, fmt::join(known, ", "));

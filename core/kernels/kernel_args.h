@@ -13,10 +13,8 @@
 // settings, never device memory.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "core/tensor/tensor.h"
 

@@ -1,7 +1,5 @@
 #include "core/ops/fp32_product.h"
 
-#include <algorithm>
-
 #include "core/kernels/elementwise/args.h"
 #include "core/kernels/gemm/steps.h"
 

@@ -7,9 +7,8 @@ makes
     norm_cpu_test        on the CPU
     norm_emulated_test   on the emulated GPU: the CUDA kernels on the host
 
-`cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `emulated_tags`,
-`emulated_size` are for the emulated GPU, which is slow; so are `shards` (parts that run at the same time), of which the
-CPU has at most two.
+`cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `emulated_tags` and
+`emulated_size` are for the emulated GPU, which is slow. `shards`: parts that run at the same time, on the CPU at most two.
 """
 
 load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_test")

@@ -134,9 +134,9 @@ void print_run(const Session& session, int threads) {
                            config.train.micro_batch, session.captures_steps() ? ", CUDA graph" : ""));
 }
 
-// Prints "ready: yes" and waits for a line on standard input: true for "round", false for "end" or the end of the
-// input; ConfigError for any other. So tools/bench/peers can let several programs take turns. Collective: rank 0 reads
-// and informs the others. These may spin while they wait, as MPI does; stop the processes (SIGSTOP) to free the cores.
+// Lets tools/bench/peers run several programs in turns. Prints "ready: yes" and waits for a line on standard input:
+// true for "round", false for "end" or the end of the input; ConfigError for any other. Collective: rank 0 reads and
+// informs the others. These may spin while they wait, as MPI does; stop the processes (SIGSTOP) to free the cores.
 bool wait_for_round(Communicator& communicator) {
   enum class Order : int32_t { kEnd, kRound, kUnknown };
   std::string line;

@@ -1,4 +1,4 @@
-// Modes of the program `step` other than the timing of one configuration.
+// export_start() and compare_recompute(): modes of the program `step`.
 #pragma once
 
 #include <functional>

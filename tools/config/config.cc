@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 
 #include "amp/grad_scaler.h"
 #include "core/base/error.h"

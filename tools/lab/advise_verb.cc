@@ -26,7 +26,8 @@ struct AdviseRequest {
   int rounds = 5;
   std::string json;  // empty: none
 
-  // A plan of precision, if there is a budget; recipes and state may be {"none"}. Without one, run.ranks counts alone.
+  // Only with a budget, but for run.ranks. Recipes and state may be {"none"}, which stands for an empty list; plan()
+  // fills in run.plan.budget and run.hardware.
   std::string budget;
   std::string plan = "precision_plan.yaml";
   PlanRunRequest run{.validation = {.most_seeds = 6}};
@@ -70,7 +71,7 @@ void run(const AdviseRequest& request) {
   }
   const Config given = load_config(request.config, request.overrides);
   Config config = at_step(given, 0);
-  config.precision_adaptive = {};  // at_step() has removed its levels
+  config.precision_adaptive = {};  // its settings need its levels, which at_step() has removed
   if (phase_count(given) > 1) {
     log_info("{}: this is about the first precision; give another one's settings to look at that",
              adapts(given) ? "precision.adaptive" : "precision.schedule");

@@ -1,6 +1,5 @@
 #include "tools/probe/run_probe.h"
 
-#include <algorithm>
 #include <chrono>
 #include <iterator>
 #include <utility>
@@ -16,8 +15,7 @@ RunProbe::RunProbe(const Config& config, int linear_layers, ShardedState& state)
                  .counts_weights = state.communicator.rank() == 0},
                 state.backend, state.stream),
       gradients_(state.buckets, state.reducer, state.communicator, state.backend, state.stream),
-      updates_(state.buckets.parameters(), state.optimizer, config.optimizer.adamw.master, state.backend,
-               state.stream) {}
+      updates_(state.parameters(), state.optimizer, config.optimizer.adamw.master, state.backend, state.stream) {}
 
 ProbedStep RunProbe::end(int64_t step, float loss_scale, bool applied, double learning_rate) {
   const auto begin = std::chrono::steady_clock::now();

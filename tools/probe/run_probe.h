@@ -8,8 +8,7 @@
 //   }
 #pragma once
 
-#include <memory>
-
+#include "comm/sharded_state.h"
 #include "tools/config/config.h"
 #include "tools/probe/parameter_probes.h"
 #include "tools/probe/probe_log.h"

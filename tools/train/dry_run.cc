@@ -111,9 +111,8 @@ void generate(ModelRuntime& runtime, const ModelConfig& model) {
 
 // The device that packs weights in steps of `ranks` ranks; nullptr where none does.
 std::unique_ptr<Backend> packing_device(const Config& config, int ranks) {
-  if (!config.train.keeps_packed_weights(ranks)) return nullptr;
-  const DeviceChoice choice = choose_device(config.device, 0);
-  return find_backend(choice.backend).computes_on_host ? create_backend(choice.backend) : nullptr;
+  if (!config.train.keeps_packed_weights(ranks) || !computes_on_host(config.device, 0)) return nullptr;
+  return create_backend(choose_device(config.device, 0).backend);
 }
 
 LayerExtents extents_of(const ParameterSet& parameters, std::string_view layer, const Tensor& output) {

@@ -53,7 +53,7 @@ struct MemoryTable {
 
 MemoryTable measure_memory_table(const Session& session);
 // The table that a training of this configuration will measure, but for evaluation and samples. ConfigError as DryRun.
-// Weights are packed if config.device packs them, or options.packing.
+// Weights are packed as config.device does, or as the options say.
 MemoryTable predict_memory_table(const Config& config, int ranks, ContributionPath path = ContributionPath::kExchanged,
                                  Fp8GemmSupport support = Fp8GemmSupport::kNone);
 MemoryTable predict_memory_table(const Config& config, const DryRunOptions& options);

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <functional>
-#include <string_view>
 #include <thread>
 
 #include "comm/communicator.h"
@@ -179,7 +178,7 @@ bool wants_pinned_threads(const Config& config, const Communicator& communicator
   if (config.train.pin_threads != ThreadPinning::kAuto || communicator.size() == 1) return false;
   if (bind != nullptr && strcasecmp(bind, "false") == 0) return false;
   // The other threads of a GPU's rank, of the driver and of NCCL, would inherit one processor.
-  return find_backend(choose_device(config.device, communicator.local_rank()).backend).computes_on_host;
+  return computes_on_host(config.device, communicator.local_rank());
 }
 
 struct Record {

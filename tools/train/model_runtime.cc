@@ -57,6 +57,11 @@ DeviceChoice choose_device(const std::string& wanted, int local_rank) {
   throw ConfigError(fmt::format("device: auto found nothing to compute on: {}", choice.reason));
 }
 
+bool computes_on_host(const std::string& wanted, int local_rank) {
+  if (wanted != "auto") return is_built_in(wanted) && find_backend(wanted).computes_on_host;
+  return find_backend(choose_device(wanted, local_rank).backend).computes_on_host;
+}
+
 namespace {
 
 constexpr size_t kDryArenaBytes = size_t{1} << 46;  // address space that nobody touches

@@ -26,6 +26,10 @@ struct DeviceChoice {
 // of a node take its devices in turns. ConfigError saying why if the backend that was asked for cannot be used.
 DeviceChoice choose_device(const std::string& wanted, int local_rank);
 
+// Whether the device that choose_device() takes computes in host memory. A device that is named need not be usable
+// here.
+bool computes_on_host(const std::string& wanted, int local_rank);
+
 // ConfigError if `device` names a backend that is not in this program, with those that are.
 void require_known_device(const std::string& device);
 

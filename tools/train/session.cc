@@ -128,11 +128,9 @@ int gradient_prescale_log2(int64_t ranks, int64_t micro_batches) {
 
 ContributionPath expected_path(const Config& config, const Communicator& communicator) {
   const bool one_node = communicator.size() > 1 && communicator.local_size() == communicator.size();
-  const bool shares = one_node && communicator.shares_node_memory();
-  const auto on_host = [&] {
-    return find_backend(choose_device(config.device, communicator.local_rank()).backend).computes_on_host;
-  };
-  return shares && on_host() ? ContributionPath::kInPlace : ContributionPath::kExchanged;
+  const bool in_place =
+      one_node && communicator.shares_node_memory() && computes_on_host(config.device, communicator.local_rank());
+  return in_place ? ContributionPath::kInPlace : ContributionPath::kExchanged;
 }
 
 BucketLayout lay_out(const Config& config, const ParameterSet& parameters, int ranks) {
@@ -151,10 +149,13 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       communicator(outermost(given_communicator, staged_.get(), profiled_.get())),
       batches(parts.batches(config, runtime.model->objective())),
       amaxes(keep_delayed_scales(runtime, config), communicator, *runtime.backend, *runtime.stream),
-      sharded(runtime.parameters, lay_out(config, runtime.parameters, ranks()), sent_buckets(config, communicator),
-              reducer_config(config, ranks()), config.optimizer.adamw,
-              {.weights = gathered_codes(config, runtime.parameters, runtime.policy),
-               .scales = runtime.delayed_scales.get()},
+      sharded(runtime.parameters,
+              {.layout = lay_out(config, runtime.parameters, ranks()),
+               .sent = sent_buckets(config, communicator),
+               .reduction = reducer_config(config, ranks()),
+               .adamw = config.optimizer.adamw,
+               .coded = {.weights = gathered_codes(config, runtime.parameters, runtime.policy),
+                         .scales = runtime.delayed_scales.get()}},
               communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {

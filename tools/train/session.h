@@ -6,7 +6,7 @@
 
 #include "amp/grad_scaler.h"
 #include "comm/communicator.h"
-#include "comm/sharded_optimizer.h"
+#include "comm/sharded_state.h"
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
 #include "tools/train/batches.h"
@@ -21,8 +21,8 @@ struct SessionParts {
   std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
 };
 
-// TrainStep and Trainer run it, checkpoints and HeldState save and restore it; everything else takes the parts that it
-// uses.
+// A training in one precision on one rank. Code that runs, saves or restores a training takes a Session; code that
+// needs one part takes that part: most often `runtime`, or `sharded`.
 struct Session {
   // Checks that all ranks have the same configuration and data (CommError naming the ranks otherwise), then allocates
   // and initialises. On a backend that computes nothing the step arena is unlimited and weights are left as they are.
@@ -41,7 +41,7 @@ struct Session {
   const std::unique_ptr<StepProfiler> profiler;  // null without profile: true
   ModelRuntime runtime;
 
- private:
+ private:                                   // here because members are destroyed in reverse order
   std::unique_ptr<Communicator> staged_;    // where the given transport works on host memory and the device has its own
   std::unique_ptr<Communicator> profiled_;  // reports to the profiler
 

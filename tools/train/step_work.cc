@@ -1,7 +1,6 @@
 #include "tools/train/step_work.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <span>
 
@@ -41,7 +40,7 @@ void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) const
   }
 }
 
-std::function<void(std::string_view, std::string_view, Tensor&)> FaultInjection::on_op(int64_t step, Pass pass) const {
+OpHook FaultInjection::on_op(int64_t step, Pass pass) const {
   const bool planned =
       std::any_of(config_.activations.begin(), config_.activations.end(),
                   [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); });

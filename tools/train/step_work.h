@@ -18,6 +18,9 @@ struct FoundOp {
   std::vector<std::string> stored_by;  // layers: NonFiniteOp::stored_by
 };
 
+// Called with every op's layer, name and output. With a hook, no op is fused with another.
+using OpHook = std::function<void(std::string_view layer, std::string_view op, Tensor& output)>;
+
 // Faults on purpose, for tests of how the program handles them (configuration section `test`).
 class FaultInjection {
  public:
@@ -28,7 +31,7 @@ class FaultInjection {
   void on_gradient(int64_t step, const Parameter& parameter) const;
   // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
   // empty if nothing is planned.
-  std::function<void(std::string_view layer, std::string_view op, Tensor& made)> on_op(int64_t step, Pass pass) const;
+  OpHook on_op(int64_t step, Pass pass) const;
 
   // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
   void require_injected(int64_t step) const;
@@ -43,9 +46,6 @@ class FaultInjection {
   Stream& stream_;
   mutable std::set<const ActivationInjection*> injected_;
 };
-
-// Called with every op's layer, name and output. With a hook, no op is fused with another.
-using OpHook = std::function<void(std::string_view layer, std::string_view op, Tensor& output)>;
 
 // Options of the passes of one step.
 struct PassOptions {

@@ -19,7 +19,8 @@ float time_runs(const GemmLaunch& launch, const cublasLtMatmulAlgo_t& algorithm,
   for (int run = 0; run < runs; ++run) {
     check_cublaslt(launch.library, launch.run(algorithm), "cublasLtMatmul", launch.key);
   }
-  return static_cast<float>(timer.milliseconds(begin, timer.mark())) / static_cast<float>(runs);
+  const size_t end = timer.mark();
+  return static_cast<float>(timer.milliseconds(begin, end)) / static_cast<float>(runs);
 }
 
 float median(std::vector<float> values) {

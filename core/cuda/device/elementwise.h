@@ -23,7 +23,7 @@ __global__ void elementwise_kernel(Operation operation, int64_t numel) {
   for (int64_t i = whole * Width + thread; i < numel; i += threads) operation.template apply<1>(i);
 }
 
-// Calls f(value) for the elements of the calling thread, in a kernel that reads them as elementwise_kernel() does.
+// Calls f(value) for the calling thread's elements, divided among threads as in elementwise_kernel().
 template <int Width, typename T, typename F>
 __device__ __forceinline__ void for_each_element(const T* x, int64_t numel, F f) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;

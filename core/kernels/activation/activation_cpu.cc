@@ -12,8 +12,6 @@
 // Sources: Hendrycks & Gimpel, "Gaussian Error Linear Units", 2016; Shazeer, "GLU Variants Improve Transformer", 2020.
 #include "core/kernels/activation/activation_cpu.h"
 
-#include <type_traits>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "core/kernels/activation/activation_cpu.cc"
 #include "hwy/foreach_target.h"

@@ -19,22 +19,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// One thread's fp32 working memory, for R queries of a query head and the sums of S keys.
+// One thread's fp32 working memory, for the queries (rows) of a query head and the sums of keys.
 struct AttentionBackwardScratch {
   ScratchLayout layout;
   int64_t rows, summed_keys, padded;
-  float* queries = layout.take<float>(rows * padded);  // as the next two (R, padded); scaled
-  float* d_out = layout.take<float>(rows * padded);
-  float* d_queries = layout.take<float>(rows * padded);
-  KeySums total = take_sums(layout, summed_keys, padded);                   // (S, padded)
-  KeySums part = take_sums(layout, kAttentionBlock, padded);                // (64, padded)
-  float* keys = layout.take<float>(kAttentionBlock * padded);               // (64, padded)
-  float* values = layout.take<float>(kAttentionBlock * padded);             // (64, padded)
-  float* keys_transposed = layout.take<float>(kAttentionBlock * padded);    // (padded, 64)
-  float* values_transposed = layout.take<float>(kAttentionBlock * padded);  // (padded, 64)
-  float* probabilities = layout.take<float>(kAttentionBlock * kAttentionBlock);
-  float* d_scores = layout.take<float>(kAttentionBlock * kAttentionBlock);
-  float* delta = layout.take<float>(rows);
+  float* queries = layout.take<float>(rows * padded);                            // (rows, padded); scaled
+  float* d_out = layout.take<float>(rows * padded);                              // (rows, padded)
+  float* d_queries = layout.take<float>(rows * padded);                          // (rows, padded)
+  KeySums total = take_sums(layout, summed_keys, padded);                        // (summed_keys, padded)
+  KeySums part = take_sums(layout, kAttentionBlock, padded);                     // (64, padded)
+  float* keys = layout.take<float>(kAttentionBlock * padded);                    // (64, padded)
+  float* values = layout.take<float>(kAttentionBlock * padded);                  // (64, padded)
+  float* keys_transposed = layout.take<float>(kAttentionBlock * padded);         // (padded, 64)
+  float* values_transposed = layout.take<float>(kAttentionBlock * padded);       // (padded, 64)
+  float* probabilities = layout.take<float>(kAttentionBlock * kAttentionBlock);  // (64, 64)
+  float* d_scores = layout.take<float>(kAttentionBlock * kAttentionBlock);       // (64, 64)
+  float* delta = layout.take<float>(rows);                                       // (rows)
   size_t bytes = layout.used_bytes();
 };
 

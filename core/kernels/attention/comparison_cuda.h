@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 
 #include "core/cuda/stream.h"
 #include "core/kernels/attention/args.h"

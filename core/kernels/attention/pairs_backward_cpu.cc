@@ -11,7 +11,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// One thread's working memory, for R queries of a query head (in whole blocks) and the sums of S keys.
+// One thread's working memory, for the queries (rows, in whole blocks) of a query head and the sums of keys.
 struct PairBackwardScratch {
   ScratchLayout layout;
   int64_t dim, blocks, key_blocks;
@@ -20,20 +20,20 @@ struct PairBackwardScratch {
   uint32_t* key_columns = layout.take<uint32_t>(kAttentionBlock * dim / 2);
   uint32_t* value_columns = layout.take<uint32_t>(kAttentionBlock * dim / 2);
   uint32_t* key_pairs = layout.take<uint32_t>(kBlockPairs * columns);
-  BFloat16* queries = layout.take<BFloat16>(rows * dim);              // (R, dim)
-  BFloat16* d_out = layout.take<BFloat16>(rows * dim);                // (R, dim)
-  uint32_t* query_pairs = layout.take<uint32_t>(rows / 2 * columns);  // per block: (32, columns)
-  uint32_t* d_out_pairs = layout.take<uint32_t>(rows / 2 * columns);  // per block: (32, columns)
-  float* d_queries = layout.take<float>(rows * columns);              // (R, columns)
-  KeySums total = take_sums(layout, summed_keys, columns);            // (S, columns)
-  KeySums part = take_sums(layout, kAttentionBlock, columns);         // (64, columns)
-  float* scores = layout.take<float>(kAttentionBlock * kAttentionBlock);
-  float* d_probabilities = layout.take<float>(kAttentionBlock * kAttentionBlock);
+  BFloat16* queries = layout.take<BFloat16>(rows * dim);                           // (rows, dim)
+  BFloat16* d_out = layout.take<BFloat16>(rows * dim);                             // (rows, dim)
+  uint32_t* query_pairs = layout.take<uint32_t>(rows / 2 * columns);               // per block: (32, columns)
+  uint32_t* d_out_pairs = layout.take<uint32_t>(rows / 2 * columns);               // per block: (32, columns)
+  float* d_queries = layout.take<float>(rows * columns);                           // (rows, columns)
+  KeySums total = take_sums(layout, summed_keys, columns);                         // (summed_keys, columns)
+  KeySums part = take_sums(layout, kAttentionBlock, columns);                      // (64, columns)
+  float* scores = layout.take<float>(kAttentionBlock * kAttentionBlock);           // (64, 64)
+  float* d_probabilities = layout.take<float>(kAttentionBlock * kAttentionBlock);  // (64, 64)
   // (64 queries, 64 keys) by keys: panels of 8, pairs of queries.
   uint32_t* p_panels = layout.take<uint32_t>(kBlockPairs * kAttentionBlock);
   uint32_t* d_score_panels = layout.take<uint32_t>(kBlockPairs * kAttentionBlock);
-  BFloat16* d_scores = layout.take<BFloat16>(kAttentionBlock * kAttentionBlock);
-  float* delta = layout.take<float>(rows);
+  BFloat16* d_scores = layout.take<BFloat16>(kAttentionBlock * kAttentionBlock);  // (64, 64)
+  float* delta = layout.take<float>(rows);                                        // (rows)
   size_t bytes = layout.used_bytes();
 };
 

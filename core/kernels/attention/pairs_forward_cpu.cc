@@ -17,11 +17,11 @@ struct PairForwardScratch {
   ScratchLayout layout;
   const AttentionBlocks& shape;
   int64_t columns;
-  // Per key block: (dim / 2, 64); (32, columns).
+  // A part of (dim / 2, 64) for each key block.
   uint32_t* keys = layout.take<uint32_t>(shape.blocks() * kAttentionBlock * shape.head_dim / 2);
-  uint32_t* values = layout.take<uint32_t>(shape.blocks() * kBlockPairs * columns);
-  BFloat16* queries = layout.take<BFloat16>(kAttentionBlock * shape.head_dim);  // (64, dim)
-  BFloat16* probabilities = layout.take<BFloat16>(kAttentionBlock * kAttentionBlock);
+  uint32_t* values = layout.take<uint32_t>(shape.blocks() * kBlockPairs * columns);  // for each key block (32, columns)
+  BFloat16* queries = layout.take<BFloat16>(kAttentionBlock * shape.head_dim);       // (64, dim)
+  BFloat16* probabilities = layout.take<BFloat16>(kAttentionBlock * kAttentionBlock);  // (64, 64)
   RunningSoftmax softmax{layout, columns};
   size_t bytes = layout.used_bytes();
 };

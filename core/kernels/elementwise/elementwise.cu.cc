@@ -2,8 +2,6 @@
 // memory: each operand is read or written once, 16 bytes at a time where it is aligned.
 #include "core/kernels/elementwise/args.h"
 
-#include <cmath>
-
 #include "core/cuda/device/elementwise.h"
 #include "core/cuda/device/random_words.h"
 

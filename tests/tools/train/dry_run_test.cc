@@ -34,6 +34,15 @@ TEST(StepMemory, ARecomputedBlockAddsItsInputToThePeak) {
   }
 }
 
+// A configuration for a GPU is examined on machines without one.
+TEST(StepMemory, IsPredictedForADeviceThatIsNotHere) {
+  const Settings several_micro_batches = {"train.global_batch=8", "train.micro_batch=2"};
+  EXPECT_GT(predict_memory_table(minimal_config(several_micro_batches), 1).packed, 0u);
+  Settings on_gpu = several_micro_batches;
+  on_gpu.emplace_back("device=cuda");
+  EXPECT_EQ(predict_memory_table(minimal_config(on_gpu), 1).packed, 0u);
+}
+
 TEST(StepMemory, GrowsLinearlyWithTheContext) {
   for (const char* recompute : {"train.recompute=none", "train.recompute=selective", "train.recompute=full"}) {
     for (const char* compute : {"precision.compute=bf16", "precision.compute=fp32"}) {

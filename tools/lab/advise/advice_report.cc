@@ -1,7 +1,5 @@
 #include <fmt/core.h>
 
-#include <span>
-
 #include "tools/lab/advise/advice.h"
 
 namespace mantissa {

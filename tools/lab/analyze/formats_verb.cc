@@ -24,6 +24,7 @@ static void to_json(Json& json, const FormatRange& range) {
           {"underflow_at", range.underflow_at}};
 }
 
+// The names of the fields are the keys of the JSON file.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ErrorRow, decade, mean, p95, p99, max, zeros, overflows)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(UnderflowRow, decade, underflow, subnormal, loss_scale, scaled_underflow,
                                    scaled_overflow)

@@ -1,7 +1,6 @@
 // ModelFindings: the probed steps of a model at one point of its training, summed up.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>

@@ -284,8 +284,8 @@ function drawFormats(body, legend) {
 const gradients = figures.gradients || {};
 function underflowHow() {
   const how = 'To the left gradients vanish, to the right they overflow; a good loss scale lies in the valley between.';
-  const [steps, elements] = [count(gradients.steps), count(gradients.elements)];
   if (numberOf(gradients.steps) === null) return how;
+  const steps = count(gradients.steps), elements = count(gradients.elements);
   return `${how} These are the gradients of activations of the first ${steps} steps in fp32 (${elements} numbers), ` +
       'with one scale for all; recipes that scale each tensor or block by itself lose fewer.';
 }

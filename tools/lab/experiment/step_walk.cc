@@ -1,7 +1,5 @@
 #include "tools/lab/experiment/step_walk.h"
 
-#include <optional>
-#include "comm/verdict_reduction.h"
 #include "core/backend/recording_backend.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/train_step.h"

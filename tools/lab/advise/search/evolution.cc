@@ -3,7 +3,6 @@
 // option with probability 1 / decisions. Plans that exceed the budget are repaired. The first parents are the uniform
 // plans and random ones.
 
-#include <algorithm>
 #include <iterator>
 #include <numeric>
 #include <set>

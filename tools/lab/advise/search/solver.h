@@ -60,7 +60,7 @@ struct FoundPlan {
   std::optional<double> gap{};
 };
 using Solver = FoundPlan(const PlanProblem& problem, const PlanGoal& goal, const SearchSettings& settings);
-Solver enumerate, knapsack, greedy, top_k, evolution, bayesian;
+Solver enumerate, knapsack, greedy, top_k, evolution, bayesian;  // functions
 
 // The first of the options with the least of a quantity.
 int least_option(const PlanDecision& decision, PlanQuantity what);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,8 +39,8 @@ std::vector<double> sum_over_ranks(const std::vector<double>& mine, Communicator
 // A training at one point, to which it can be restored after something has been tried.
 class TrainingPoint {
  public:
-  // Copies this rank's weights and moments on the device. `state`: of a session in in_exact_precision(); it must
-  // outlive the object. Collective.
+  // Copies this rank's weights and moments on the device. The session is in in_exact_precision(); `state`
+  // must outlive the object. Collective.
   explicit TrainingPoint(ShardedState& state);
 
   // Restores weights, masters and moments. Collective.

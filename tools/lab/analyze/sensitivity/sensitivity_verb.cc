@@ -191,7 +191,7 @@ std::string sensitivity_text(const Json& figures) {
       "{}: weights of step {}, {} batches, {} probes of the Hessian, loss {}, learning rate {:.3g}, {} rank{}",
       figures["target"], figures["step"], figures["batches"], figures["probes"], with_interval(figures["loss"]),
       figures["learning_rate"], figures["ranks"], figures["ranks"] == 1 ? "" : "s");
-  text.blank_line().line("The effect of lowering one product alone, against fp32 (means over batches, ± 95 % intervals):");
+  text.blank_line().line("The effect of lowering one product alone, against fp32 (means over batches, ± 95 %):");
   text.table(order, {{"decision", "name"},
                      {"loss, nats", "loss", with_interval},
                      {"after update", "update_loss", with_interval},

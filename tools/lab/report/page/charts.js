@@ -94,12 +94,14 @@ const lineLegend = (list) => list.map((one) => word(lineSample(one.index), one.n
 
 // A path through points, broken where one has no mean; a single one is a dot.
 function pathOf(points, x, y) {
-  const isKnown = (point) => point && numberOf(point.mean) !== null;
-  const steps = points.map((point, i) => {
-    const place = isKnown(point) && `${at(x.place(point.x))},${at(y.place(point.mean))}`;
-    return place && (isKnown(points[i - 1]) ? `L${place}` : `M${place}h0`);
-  });
-  return steps.filter(Boolean).join('');
+  let path = '', open = false;
+  for (const point of points) {
+    const isKnown = numberOf(point.mean) !== null;
+    const place = isKnown && `${at(x.place(point.x))},${at(y.place(point.mean))}`;
+    if (isKnown) path += open ? `L${place}` : `M${place}h0`;
+    open = isKnown;
+  }
+  return path;
 }
 
 // series: {name, index or null for grey, points: [{x, mean, low, high, tip}]}. options: xTitle, xText, xLog, or `axis`

@@ -41,7 +41,7 @@ struct Analysed {
   SensitivityAnalysis sensitivity;
 };
 
-// The analysis takes longer than all of its plans, so it runs once.
+// The analysis takes longer than all of its plans, so it runs once a suite.
 class PlantedAdvice : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { analysed_ = std::make_unique<Analysed>(); }

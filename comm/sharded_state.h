@@ -1,0 +1,38 @@
+// ShardedState: the data-parallel state of a rank.
+#pragma once
+
+#include "comm/sharded_optimizer.h"
+
+namespace mantissa {
+
+struct ShardedStateOptions {
+  BucketLayout layout;
+  SentBuckets sent{};
+  ReducerConfig reduction{};
+  AdamWOptions adamw{};
+  CodedGatherOptions coded{};
+};
+
+// Gradients and weights in buckets, their reduction, and this rank's shard of masters and moments.
+struct ShardedState {
+  // Everything passed by reference must outlive the object, and so must options.coded.scales. Collective.
+  ShardedState(ParameterSet& parameters, const ShardedStateOptions& options, Communicator& transport, Backend& device,
+               Stream& queue)
+      : communicator(transport),
+        backend(device),
+        stream(queue),
+        buckets(parameters, options.layout, device, options.sent),
+        reducer(buckets, transport, device, queue, options.reduction),
+        optimizer(buckets, transport, device, queue, options.reduction.sharding, options.adamw, options.coded) {}
+
+  const ParameterSet& parameters() const { return buckets.parameters(); }
+
+  Communicator& communicator;
+  Backend& backend;
+  Stream& stream;
+  FlatBuckets buckets;
+  GradientReducer reducer;
+  ShardedOptimizer optimizer;
+};
+
+}  // namespace mantissa
