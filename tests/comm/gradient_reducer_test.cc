@@ -232,7 +232,7 @@ TEST(Reducer, OneRankCopiesAndRoundsNothing) {
   });
 }
 
-TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
+TEST(Reducer, APrescaleChangesNoBitOfTheSumWhileNothingOverflows) {
   // Powers of two commute with rounding: gradients 32 times as large have a sum 32 times as large.
   run_ranks(3, [](Communicator& communicator) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
@@ -251,7 +251,7 @@ TEST(Reducer, ABoostChangesNoBitOfTheSumWhileNothingOverflows) {
   });
 }
 
-TEST(Reducer, GatheringASumOfBoostedGradientsDoesNotOverflowTheWire) {
+TEST(Reducer, GatheringASumOfPrescaledGradientsDoesNotOverflowTheWire) {
   // 2 ranks prescaled by 2^10: the sum of 2^20 is far above 65504, its share of the mean is 2^10.
   run_ranks(2, [](Communicator& communicator) {
     TrainingRank rank(communicator, {.wire = DType::kF16, .sharding = Sharding::kReplicated, .prescale_log2 = 10});
@@ -434,7 +434,7 @@ TEST_P(GradientStatistics, AreThoseOfEveryBucketsShard) {
 
 // Gradients as large as a wire allows. The gathered sum is smaller than the result by a power of two; statistics
 // describe the result.
-TEST(BoostedGradients, HaveTheStatisticsOfTheResult) {
+TEST(PrescaledGradients, HaveTheStatisticsOfTheResult) {
   for (const DType wire : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       run_ranks(2, [&](Communicator& communicator) {

@@ -206,7 +206,7 @@ TEST(WireScale, WireAccumulationLeavesRoomForTheSquareRoot) {
   }
 }
 
-TEST(WireScale, ABoostIsTakenOffOnTheWire) {
+TEST(WireScale, AGradientPrescaleIsTakenOffOnTheWire) {
   const WireScale scale = scale_of(DType::kF16, Accumulation::kFp32, 4, 5);
   EXPECT_EQ(scale.before, 0.125f);  // 4 / 32
   EXPECT_EQ(scale.after, 8.0f);

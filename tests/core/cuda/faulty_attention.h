@@ -148,12 +148,7 @@ class FaultyAttention : public ::testing::Test {
                       .lse = args_.lse,
                       .d_out = tensor(DType::kBF16, args_.out.shape()),
                       .d_qkv = tensor(DType::kBF16, args_.qkv.shape()),
-                      .shape = {.batch = kBatch,
-                                .sequence_length = kLength,
-                                .num_heads = kHeads,
-                                .num_kv_heads = kHeads,
-                                .head_dim = kDim,
-                                .scale = 0.25f}};
+                      .shape = args_.shape};
     stream_.synchronize();
     fill(backward_args_.d_out, 1.0f);
   }
