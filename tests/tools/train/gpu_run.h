@@ -8,9 +8,12 @@
 
 namespace mantissa::testing {
 
-// Six steps of one block with one head of 64, which is the tensor-core attention; then `more`, which wins.
+// Six steps of eight samples of one block with one head of 64, which is the tensor-core attention; then `more`, which
+// wins.
 inline std::vector<std::string> gpu_settings(const std::vector<std::string>& more) {
-  return with({"model.layers=1", "model.width=64", "model.heads=1", "train.steps=6", "device=cuda"}, more);
+  return with(
+      {"model.layers=1", "model.width=64", "model.heads=1", "train.steps=6", "train.global_batch=8", "device=cuda"},
+      more);
 }
 
 // The hash of the working weights that each rank holds after the settings' steps. Empty after a failed expectation.

@@ -153,8 +153,9 @@ TEST(GpuTraining, ACapturedStepGivesEveryBitOfAnEagerOne) {
   const auto run_with = [](const char* graph) {
     SmallRun run(std::string("graph_") + graph);
     run.train(1, gpu_settings({"comm.backend=local", std::string("cuda.graph=") + graph, "cuda.gemm=deterministic",
-                               "model.dropout=0.1", "precision.compute=fp16", "scaler.init_scale=16777216",
-                               "scaler.growth_interval=2", "train.eval_interval=2", "optimizer.warmup_steps=1"}));
+                               "train.global_batch=4", "model.dropout=0.1", "precision.compute=fp16",
+                               "scaler.init_scale=16777216", "scaler.growth_interval=2", "train.eval_interval=2",
+                               "optimizer.warmup_steps=1"}));
     return run;
   };
   const SmallRun eager = run_with("false"), captured = run_with("true");
