@@ -23,11 +23,10 @@ struct AdviseRequest {
   std::vector<std::string> overrides;
   std::string hardware;  // empty: the present device
   std::vector<std::string> formats;
-  int rounds = 5;
   std::string json;  // empty: none
 
-  // Only with a budget, but for run.ranks. Recipes and state may be {"none"}, which stands for an empty list; plan()
-  // fills in run.plan.budget and run.hardware.
+  // Only with a budget, but for run.ranks and run.rounds. Recipes and state may be {"none"}, which stands for an empty
+  // list; plan() fills in run.plan.budget and run.hardware.
   std::string budget;
   std::string plan = "precision_plan.yaml";
   PlanRunRequest run{.validation = {.most_seeds = 6}};
@@ -94,7 +93,7 @@ void run(const AdviseRequest& request) {
   ReportText text;
   Json figures;
   if (request.hardware.empty()) {
-    const PresentAdvice found = advise_present_device(request.config, config, candidates, request.rounds);
+    const PresentAdvice found = advise_present_device(request.config, config, candidates, request.run.rounds);
     text = to_text(found.advice);
     add_comparison(found.comparison, text);
     figures = to_json(found.advice);
@@ -137,7 +136,7 @@ std::function<int()> add_advise_options(CLI::App& advise) {
                   "precisions to compare, some of fp32,tf32,bf16,fp16,delayed,current,block,mxfp8,nvfp4; default: all")
       ->delimiter(',')
       ->allow_extra_args(false);
-  option("--rounds", request->rounds, "rounds of timing kernels and steps by turns on this machine's device")
+  option("--rounds", request->run.rounds, "rounds of timing kernels and steps by turns on this machine's device")
       ->check(CLI::Range(1, 1000));
   option("--json", request->json, "also write the figures to this file");
   option("--budget", request->budget,

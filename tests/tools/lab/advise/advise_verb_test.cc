@@ -166,14 +166,23 @@ TEST(Advise, NeedsNothingOfTheHardwareHere) {
 TEST(PlanVerb, WritesAPlanThatTrains) {
   const SmallRun run("plan_verb");
   const std::string plan = run.folder() + "/plan.yaml", json = run.folder() + "/plan.json";
-  const Outcome outcome = run_program(
-      0, {"advise", run.config_path(), "--budget", "time=200%", "--warm-up", "4", "--batches", "2", "--seeds", "3",
-          "--steps", "60", "--time-pairs", "8", "--plan", plan, "--json", json, "train.steps=20"});
+  const Outcome outcome = run_program(0, {"advise",        run.config_path(),
+                                          "--budget",      "time=200%",
+                                          "--warm-up",     "4",
+                                          "--batches",     "2",
+                                          "--seeds",       "3",
+                                          "--steps",       "60",
+                                          "--time-pairs",  "8",
+                                          "--rounds",      "2",
+                                          "--plan",        plan,
+                                          "--json",        json,
+                                          "train.steps=20"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(unwrapped(outcome.output).find("within the budget"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("Against bf16, 3 seeds of 20 steps"), std::string::npos)
       << "no more than the training has\n"
       << outcome.output;
+  EXPECT_NE(outcome.output.find("steps in 2 rounds"), std::string::npos) << outcome.output;
   const nlohmann::json found = nlohmann::json::parse(read_file(json));
   EXPECT_TRUE(found.at("meets_budget").get<bool>());
   EXPECT_EQ(found.at("places").size(), 11u + 3u) << "layers, moments and masters";

@@ -118,6 +118,7 @@ struct PlanRunRequest {
   PlanRequest plan{};
   const Hardware* hardware = nullptr;  // nullptr: the present device, whose kernels are timed
   int ranks = 1;
+  int rounds = 5;        // of timing kernels on the present device
   int64_t warm_up = 50;  // fp32 steps before damages are measured: initial weights reveal little
   int64_t batches = 4;
   std::vector<std::string> state = {kMoments, kMasters, kWire};  // shared formats to decide about

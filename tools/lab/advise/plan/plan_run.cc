@@ -41,8 +41,7 @@ void require_units(const Hardware& hardware, DType low) {
 // Most calls of any plan also occur in a uniform plan. Times each in several rounds, since other work may slow the
 // device for a while.
 void time_uniform_steps(const Config& config, DType low, const std::vector<PlannedPlace>& places,
-                        const std::vector<std::string>& names, const Target& target, MeasuredCosts& costs) {
-  constexpr int kRounds = 5;
+                        const std::vector<std::string>& names, const Target& target, int rounds, MeasuredCosts& costs) {
   std::vector<Plan> plans;
   for (const std::string& option : names) plans.push_back(uniform_plan(places, low, option));
   for (size_t place = 0; place < places.size(); ++place) {
@@ -55,7 +54,8 @@ void time_uniform_steps(const Config& config, DType low, const std::vector<Plann
   for (const Plan& plan : plans) {
     steps.push_back(walk_calls(with_plan(config, low, places, plan), 1, target.fp8_gemm_support, target.packing));
   }
-  for (int round = 0; round < kRounds; ++round) costs.measure(steps);
+  log_info("plan: timing the kernels of {} steps in {} rounds", steps.size(), rounds);
+  for (int round = 0; round < rounds; ++round) costs.measure(steps);
 }
 
 }  // namespace
@@ -108,7 +108,7 @@ PlanAdvice find_plan(const PlanRunRequest& request, const std::string& title, co
   if (request.hardware != nullptr) {
     target = absent_target(*request.hardware, roofline.emplace(*request.hardware));
   } else {
-    time_uniform_steps(config, low, places, names, target, measured);
+    time_uniform_steps(config, low, places, names, target, request.rounds, measured);
   }
   PlanAdvice advice = advise_plan(plan, config, places, sensitivity, target, request.ranks);
   if (request.validation.most_seeds == 0) return advice;
