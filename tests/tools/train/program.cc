@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 
 #include "core/tensor/philox.h"
 
@@ -74,8 +75,18 @@ std::string read_file(const std::string& path) {
 }
 
 Outcome run_under_mpirun(int ranks, const std::string& command) {
+  // A private folder with a short path for OpenMPI's sockets: in the usual one, an mpirun that ends removes the folder
+  // in which another test's mpirun is about to make its own.
+  static const struct Scratch {
+    Scratch() {
+      if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("cannot create a folder in /tmp for mpirun");
+    }
+    ~Scratch() { std::filesystem::remove_all(path); }
+    std::string path = "/tmp/mpi_test.XXXXXX";
+  } kScratch;
   // Cross-memory attach needs rights that sandboxes often lack.
-  std::string launcher = "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --oversubscribe --bind-to none ";
+  std::string launcher = "OMPI_MCA_orte_tmpdir_base=" + kScratch.path +
+                         " OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --oversubscribe --bind-to none ";
   if (geteuid() == 0) launcher += "--allow-run-as-root ";
   return run_shell(launcher + "-np " + std::to_string(ranks) + " " + command);
 }
