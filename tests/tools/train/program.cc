@@ -82,7 +82,7 @@ Outcome run_under_mpirun(int ranks, const std::string& command) {
       if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("cannot create a folder in /tmp for mpirun");
     }
     ~Scratch() { std::filesystem::remove_all(path); }
-    std::string path = "/tmp/mpi_test.XXXXXX";
+    std::string path = "/tmp/mpi_test.XXXXXX";  // mkdtemp() replaces the X by a unique name
   } kScratch;
   // Cross-memory attach needs rights that sandboxes often lack.
   std::string launcher = "OMPI_MCA_orte_tmpdir_base=" + kScratch.path +
