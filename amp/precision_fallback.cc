@@ -9,7 +9,7 @@
 namespace mantissa {
 namespace {
 
-constexpr int kMaxDoublings = 6;
+constexpr int kMaxFallbackDoublings = 6;
 
 // The compute dtype of an op whose format is a dtype or `low`. Other ops follow their inputs.
 DType dtype_of(const Precision& precision, Op op) { return compute_dtype(precision, {}, op, DType::kF32, DType::kF32); }
@@ -75,7 +75,8 @@ bool PrecisionFallback::lift_now(int64_t step, const std::string& layer, int roo
 }
 
 bool PrecisionFallback::goes_back(const Layer& layer, int64_t step) const {
-  return layer.levels > 0 && step - layer.since > options_.clean_steps << std::min(layer.returns, kMaxDoublings);
+  return layer.levels > 0 && step - layer.since > options_.clean_steps
+                                                      << std::min(layer.returns, kMaxFallbackDoublings);
 }
 
 bool PrecisionFallback::is_due(int64_t step) const {

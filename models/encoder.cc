@@ -69,7 +69,7 @@ class Encoder final : public Model {
   std::unique_ptr<Head> head_;
 };
 
-const bool kRegistered = register_model("encoder", [](const ModelConfig& config, ParameterSet& parameters) {
+const bool kEncoderRegistered = register_model("encoder", [](const ModelConfig& config, ParameterSet& parameters) {
   return std::make_unique<Encoder>(config, parameters);
 });
 

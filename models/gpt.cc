@@ -79,7 +79,7 @@ class Gpt final : public Model {
   std::unique_ptr<Head> head_;
 };
 
-const bool kRegistered = register_model("gpt", [](const ModelConfig& config, ParameterSet& parameters) {
+const bool kGptRegistered = register_model("gpt", [](const ModelConfig& config, ParameterSet& parameters) {
   return std::make_unique<Gpt>(config, parameters);
 });
 

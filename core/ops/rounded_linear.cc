@@ -14,7 +14,7 @@ struct Operand {
 };
 
 // A layer in one pass. It holds no weight: backward functions may keep it.
-struct Layer {
+struct RoundedLayer {
   Parameter& weight;
   Parameter* bias;
   DType dtype;  // compute dtype
@@ -78,17 +78,17 @@ struct Layer {
   }
 };
 
-Layer make_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, DType dtype,
-                 const LinearFormats& formats) {
+RoundedLayer make_rounded_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, DType dtype,
+                                const LinearFormats& formats) {
   const LayerExtents extents{
       .rows = rows, .inputs = weight.shape[1], .outputs = weight.shape[0], .dtype = dtype, .has_bias = bias != nullptr};
-  Layer layer{.weight = weight,
-              .bias = bias,
-              .dtype = dtype,
-              .formats = formats,
-              .codes = CodeProducts(tape, formats, extents),
-              .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32,
-              .random_sites = {}};
+  RoundedLayer layer{.weight = weight,
+                     .bias = bias,
+                     .dtype = dtype,
+                     .formats = formats,
+                     .codes = CodeProducts(tape, formats, extents),
+                     .products = dtype == DType::kF32 ? tape.fp32_products() : Fp32Products::kFp32,
+                     .random_sites = {}};
   for (const Product product : kAllProducts) {
     if (!is_stochastic(formats, product, Role::kGradient)) continue;
     layer.random_sites[static_cast<size_t>(product)] = tape.next_random_site();
@@ -100,7 +100,7 @@ Layer make_layer(Tape& tape, int64_t rows, Parameter& weight, Parameter* bias, D
 // needed; else kept as the value.
 class SavedInput {
  public:
-  SavedInput(const Layer& layer, const Var& x, const Operand& forward, bool needs_value) {
+  SavedInput(const RoundedLayer& layer, const Var& x, const Operand& forward, bool needs_value) {
     if (!needs_value && !x.remake && is_same(layer)) {
       rounded_ = forward.made;
       rounded_.codes = Tensor();  // the weight gradient reads the transposed codes
@@ -109,14 +109,14 @@ class SavedInput {
     }
   }
   // Its `given` is undefined if only the rounded operand is kept.
-  Operand operand(Tape& tape, const Layer& layer) const {
+  Operand operand(Tape& tape, const RoundedLayer& layer) const {
     if (!value_) return {Role::kActivation, {}, rounded_};
     return layer.operand(tape, Product::kWeightGradient, Role::kActivation, value_->get(tape));
   }
 
  private:
   // With one scale per tensor the axis does not matter. Codes in both layouts were made together.
-  static bool is_same(const Layer& layer) {
+  static bool is_same(const RoundedLayer& layer) {
     const auto forward = layer.use(Product::kForward, Role::kActivation),
                backward = layer.use(Product::kWeightGradient, Role::kActivation);
     return forward.format && block_length(forward.format->scaling) == 0 && forward.format == backward.format &&
@@ -129,7 +129,7 @@ class SavedInput {
 
 // The gradient of the layer's input. If both products that read dy read the same codes, one pass makes them all, and
 // `shared` returns those for the weight gradient.
-Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape shape, DType dtype,
+Tensor input_gradient(Tape& tape, const RoundedLayer& layer, const Tensor& dy, Shape shape, DType dtype,
                       std::optional<Operand>& shared) {
   constexpr Product kProduct = Product::kInputGradient;
   const bool shares = layer.codes.shares(Role::kGradient);
@@ -142,7 +142,7 @@ Tensor input_gradient(Tape& tape, const Layer& layer, const Tensor& dy, Shape sh
   return layer.multiply(tape, kProduct, a, b, shape, dtype);
 }
 
-void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& input, const Tensor& dy,
+void accumulate_gradients(Tape& tape, const RoundedLayer& layer, const SavedInput& input, const Tensor& dy,
                           const std::optional<Operand>& rounded_dy) {
   constexpr Product kProduct = Product::kWeightGradient;
   const GradientTarget d_weight = tape.gradient_target(layer.weight);
@@ -161,7 +161,7 @@ void accumulate_gradients(Tape& tape, const Layer& layer, const SavedInput& inpu
 }  // namespace
 
 Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType dtype, const LinearFormats& formats) {
-  const Layer layer = make_layer(tape, x.value.dim(0), weight, bias, dtype, formats);
+  const RoundedLayer layer = make_rounded_layer(tape, x.value.dim(0), weight, bias, dtype, formats);
   const DType x_dtype = x.value.dtype();
   const Shape x_shape = x.value.shape();
   const bool keeps_rounded = tape.is_recording() && !x.remake && !tape.is_observed();

@@ -12,7 +12,7 @@ namespace {
 constexpr int kF32MantissaBits = 23;
 constexpr uint32_t kF32Infinity = 0x7f800000u;
 
-constexpr FormatInfo kInfos[] = {
+constexpr FormatInfo kFormatInfos[] = {
     {"fp32", 8, 23, 127, 0x1.fffffep127, 0x1p-126, 0x1p-149, 0x1p-23, true, 16777214},
     {"tf32", 8, 10, 127, 0x1.ffcp127, 0x1p-126, 0x1p-136, 0x1p-10, true, 2046},
     {"bf16", 8, 7, 127, 0x1.fep127, 0x1p-126, 0x1p-133, 0x1p-7, true, 254},
@@ -61,7 +61,7 @@ uint32_t round_magnitude(const FormatInfo& f, uint32_t magnitude) {
 
 }  // namespace
 
-const FormatInfo& info(Format format) { return kInfos[static_cast<size_t>(format)]; }
+const FormatInfo& info(Format format) { return kFormatInfos[static_cast<size_t>(format)]; }
 
 uint32_t encode(Format format, float value, Saturation saturation) {
   const FormatInfo& f = info(format);

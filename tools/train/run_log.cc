@@ -16,8 +16,6 @@
 namespace mantissa {
 namespace {
 
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-
 // Copies the records up to `last_step`. A line cut off by a crash is no record.
 void keep_records(const std::string& from, const std::string& to, int64_t last_step) {
   std::ifstream old(from);

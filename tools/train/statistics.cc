@@ -126,7 +126,6 @@ SpeedContext measure_speed_context(const Config& config, const DeviceChoice& dev
 
 namespace {
 
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 const double kLogWidth = std::log(1.01);
 constexpr int32_t kSmallestBin = -100000;  // below that of any positive double
 

@@ -20,6 +20,8 @@ namespace mantissa {
 
 class Communicator;
 
+inline constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
 // The report of a step. The same on every rank, except for the time.
 struct StepReport {
   int64_t step = 0;

@@ -21,7 +21,7 @@
 namespace mantissa {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // Bounds the best plan that a partial one can become, by the Lagrangian relaxation of the budget: a unit of the limited
 // quantity costs lambda of the minimized one. For every lambda >= 0
@@ -49,7 +49,7 @@ class LagrangeBound {
     lambda_ = high < 1e60 ? high : 0;  // every lambda is valid
     rest_.assign(problem.size() + 1, 0);
     for (size_t i = problem.size(); i-- > 0;) {
-      double least = kInfinity;
+      double least = kUnbounded;
       for (const PlanOption& option : problem[i].options) least = std::min(least, value(option, lambda_));
       rest_[i] = rest_[i + 1] + least;
     }
@@ -95,7 +95,7 @@ struct LabelSearch {
   int64_t most_labels = 0;
   // For a goal with these quantities: drops labels that cannot become as good as `incumbent`.
   const LagrangeBound* bound = nullptr;
-  double limit = kInfinity, incumbent = kInfinity;
+  double limit = kUnbounded, incumbent = kUnbounded;
 };
 
 struct LabelList {
