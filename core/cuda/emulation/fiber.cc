@@ -4,6 +4,7 @@
 
 #include <boost/context/detail/fcontext.hpp>
 #include <new>
+#include <vector>
 
 // Defined by the address sanitizer's runtime, absent without it.
 extern "C" {
@@ -19,6 +20,33 @@ namespace context = boost::context::detail;
 
 constexpr size_t kStackBytes = size_t{256} << 10;  // taken page by page, as it is used
 constexpr size_t kGuardBytes = 4096;
+constexpr size_t kRegionBytes = kGuardBytes + kStackBytes;
+
+// Stacks of ended fibers, for the next launch: mapping them and their first pages anew takes as long as a small kernel.
+class FreeRegions {
+ public:
+  ~FreeRegions() {
+    for (std::byte* region : regions_) munmap(region, kRegionBytes);
+  }
+  std::byte* take() {
+    if (!regions_.empty()) {
+      std::byte* const region = regions_.back();
+      regions_.pop_back();
+      return region;
+    }
+    void* const region = mmap(nullptr, kRegionBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (region == MAP_FAILED) throw std::bad_alloc();
+    mprotect(region, kGuardBytes, PROT_NONE);
+    return static_cast<std::byte*>(region);
+  }
+  void give(std::byte* region) { regions_.push_back(region); }
+
+ private:
+  std::vector<std::byte*> regions_;
+};
+
+thread_local FreeRegions free_regions;
 
 void leave_stack(void** fake_stack, const void* bottom, size_t bytes) {
   if (__sanitizer_start_switch_fiber) __sanitizer_start_switch_fiber(fake_stack, bottom, bytes);
@@ -30,13 +58,8 @@ void arrive_on_stack(void* fake_stack, const void** bottom, size_t* bytes) {
 
 }  // namespace
 
-Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
-  void* const region = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (region == MAP_FAILED) throw std::bad_alloc();
-  region_ = static_cast<std::byte*>(region);
-  mprotect(region_, kGuardBytes, PROT_NONE);
-  inside_ = context::make_fcontext(region_ + kGuardBytes + kStackBytes, kStackBytes, [](context::transfer_t from) {
+Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), region_(free_regions.take()) {
+  inside_ = context::make_fcontext(region_ + kRegionBytes, kStackBytes, [](context::transfer_t from) {
     Fiber& self = *static_cast<Fiber*>(from.data);
     self.outside_ = from.fctx;
     arrive_on_stack(nullptr, &self.outer_stack_, &self.outer_stack_bytes_);
@@ -48,8 +71,8 @@ Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
 Fiber::~Fiber() {
   // Address sanitizer has marked the frames that were left on the stack; the next owner of these addresses must not
   // inherit that.
-  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(region_, kGuardBytes + kStackBytes);
-  munmap(region_, kGuardBytes + kStackBytes);
+  if (__asan_unpoison_memory_region) __asan_unpoison_memory_region(region_ + kGuardBytes, kStackBytes);
+  free_regions.give(region_);
 }
 
 void Fiber::resume() {
