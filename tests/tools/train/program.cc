@@ -93,7 +93,7 @@ Outcome run_under_mpirun(int ranks, const std::string& command) {
 
 Outcome run_program(int ranks, const std::vector<std::string>& arguments) {
   const std::string command = command_line(program(), arguments);
-  return ranks > 0 ? run_under_mpirun(ranks, command) : run_shell(command);
+  return ranks > 1 ? run_under_mpirun(ranks, command) : run_shell(command);
 }
 
 std::string fresh_folder(const std::string& name) {

@@ -25,7 +25,7 @@ std::string command_line(const std::string& program, const std::vector<std::stri
 Outcome run_shell(const std::string& command);
 // Runs a shell command on `ranks` ranks with one thread each.
 Outcome run_under_mpirun(int ranks, const std::string& command);
-// Runs `mantissa ARGUMENTS` likewise; 0 ranks: without mpirun. MANTISSA_TEST_PROGRAM names another build of it.
+// Runs `mantissa ARGUMENTS` likewise; 0 or 1 ranks: without mpirun. MANTISSA_TEST_PROGRAM names another build of it.
 Outcome run_program(int ranks, const std::vector<std::string>& arguments);
 
 // A folder of this test process that is empty at first.

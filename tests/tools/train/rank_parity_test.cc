@@ -25,6 +25,16 @@ TEST(RankParity, Fp32WireGivesTheSameLossesOnOneTwoAndThreeRanks) {
   EXPECT_LE(largest_difference(one, losses_of("fp32_3", 3, fp32)), 1e-5);
 }
 
+TEST(RankParity, OneRankUnderMpirunLearnsWhatItLearnsAlone) {
+  const SmallRun alone("alone"), started("started");
+  alone.train(1, {"train.steps=6"});
+  const Outcome outcome =
+      run_under_mpirun(1, command_line("tools/mantissa", {"train", started.config_path(), "train.steps=6"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("1 ranks (mpi)"), std::string::npos) << outcome.output;
+  EXPECT_EQ(started.hashes(6), alone.hashes(6));
+}
+
 // Each contribution is rounded once, with relative error at most u = 2^-9 (bf16) or 2^-12 (fp16), unbiased. AdamW
 // divides by the gradient's own magnitude, so an update is off by about u of its size, and the loss, which falls by
 // about half its value in these steps, by about u of itself. Bound: 4 u, since small elements, whose sign may turn,

@@ -48,14 +48,6 @@ const std::map<std::string_view, BudgetKind> kBudgetKinds = {
 
 }  // namespace
 
-PlanTotals& PlanTotals::operator+=(const PlanTotals& other) {
-  seconds += other.seconds;
-  bytes += other.bytes;
-  damage += other.damage;
-  damage_variance += other.damage_variance;
-  return *this;
-}
-
 double PlanTotals::damage_error() const { return std::sqrt(damage_variance); }
 
 void check_problem(const PlanProblem& problem) {
@@ -80,22 +72,10 @@ PlanTotals evaluate(const PlanProblem& problem, const Plan& plan) {
   return totals;
 }
 
-double quantity(const PlanTotals& totals, PlanQuantity what) {
-  constexpr double PlanTotals::*kMembers[] = {&PlanTotals::seconds, &PlanTotals::bytes, &PlanTotals::damage};
-  return totals.*kMembers[static_cast<size_t>(what)];
-}
-
 std::string to_text(PlanQuantity what, double value) {
   if (what == PlanQuantity::kSeconds) return fmt::format("{:.3g} ms", value * 1e3);
   if (what == PlanQuantity::kBytes) return fmt::format("{:.3g} MiB", value / kMebi);
   return fmt::format("{:.2g} nats", value);
-}
-
-std::array<PlanQuantity, 3> PlanGoal::quantities() const {
-  using enum PlanQuantity;
-  if (budget == Budget::kTime) return {kSeconds, kDamage, kBytes};
-  if (budget == Budget::kMemory) return {kBytes, kDamage, kSeconds};
-  return {kDamage, kSeconds, kBytes};
 }
 
 void check_goal(const PlanGoal& goal) {

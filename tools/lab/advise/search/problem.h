@@ -15,7 +15,13 @@ struct PlanTotals {
   double damage = 0;           // predicted increase of the loss, nats
   double damage_variance = 0;  // as if the damages had been measured independently
 
-  PlanTotals& operator+=(const PlanTotals& other);
+  PlanTotals& operator+=(const PlanTotals& other) {
+    seconds += other.seconds;
+    bytes += other.bytes;
+    damage += other.damage;
+    damage_variance += other.damage_variance;
+    return *this;
+  }
   double damage_error() const;  // standard error
 };
 
@@ -42,7 +48,10 @@ void check_problem(const PlanProblem& problem);
 PlanTotals evaluate(const PlanProblem& problem, const Plan& plan);
 
 enum class PlanQuantity : uint8_t { kSeconds, kBytes, kDamage };
-double quantity(const PlanTotals& totals, PlanQuantity what);
+inline double quantity(const PlanTotals& totals, PlanQuantity what) {
+  constexpr double PlanTotals::*kMembers[] = {&PlanTotals::seconds, &PlanTotals::bytes, &PlanTotals::damage};
+  return totals.*kMembers[static_cast<size_t>(what)];
+}
 // Two or three digits and the unit: "1.2 ms", "340 MiB", "0.0004 nats".
 std::string to_text(PlanQuantity what, double value);
 
@@ -54,7 +63,12 @@ struct PlanGoal {
   double limit = 0;  // seconds, bytes or nats
 
   // The limited quantity, the minimized one, the third.
-  std::array<PlanQuantity, 3> quantities() const;
+  std::array<PlanQuantity, 3> quantities() const {
+    using enum PlanQuantity;
+    if (budget == Budget::kTime) return {kSeconds, kDamage, kBytes};
+    if (budget == Budget::kMemory) return {kBytes, kDamage, kSeconds};
+    return {kDamage, kSeconds, kBytes};
+  }
   // The cost that options save: memory under a budget of memory, else time.
   PlanQuantity cost() const { return budget == Budget::kMemory ? PlanQuantity::kBytes : PlanQuantity::kSeconds; }
   // The limit, and 1e-12 of it for the rounding of sums.
