@@ -7,8 +7,9 @@ makes
     norm_cpu_test        on the CPU
     norm_emulated_test   on the emulated GPU: the CUDA kernels on the host
 
-`cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `emulated_tags` and
-`emulated_size` are for the emulated GPU, which is slow. `shards`: parts that run at the same time, on the CPU at most two.
+`cpu` and `emulated` are what each program links besides the cases: the backend, unless given. `cpu_tags`, `emulated_tags`:
+their tags. `emulated_size` is for the emulated GPU, which is slow. `shards`: parts that run at the same time, on the CPU at
+most two.
 """
 
 load("//tools/build:defs.bzl", "mantissa_cc_library", "mantissa_cc_test")
@@ -19,6 +20,7 @@ def device_test(
         deps,
         size = "small",
         cpu = ["//core/backend:cpu_backend"],
+        cpu_tags = [],
         emulated = ["//core/backend:cuda_backend_emulated"],
         emulated_tags = [],
         emulated_size = "medium",
@@ -37,6 +39,7 @@ def device_test(
         size = size,
         srcs = [],
         shard_count = min(shards, 2),
+        tags = cpu_tags,
         deps = [":" + cases] + cpu,
     )
     mantissa_cc_test(

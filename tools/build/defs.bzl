@@ -41,9 +41,9 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
-# These take two thirds of a sanitizer run: the program above core and comm, which handles little memory itself, and the emulated GPU,
-# whose kernels are tested on guarded memory anyway.
-_SELDOM_SANITIZED = ["tests/tools", "tests/core/cuda"]
+# These take three quarters of a sanitizer run: the program above core and comm, which handles little memory itself, the emulated GPU,
+# whose kernels are tested on guarded memory anyway, and tests of numbers (kernels are sanitized in tests/core/kernels).
+_SELDOM_SANITIZED = ["tests/core/cpu", "tests/core/cuda", "tests/core/quant", "tests/tools"]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
 # dereference would make up most of a test's code, and the address sanitizer reports null pointers anyway.
@@ -58,9 +58,9 @@ _TEST_SANITIZED_COPTS = [
 ]
 
 # References of kernels, sums of experiments and checks of exchanged buffers are loops: unoptimised or instrumented, tests would
-# spend most of their time there.
+# spend most of their time there. -O2 would take longer to compile than it saves.
 _ARITHMETIC = ["tests/comm", "tests/core/cpu", "tests/core/kernels", "tests/experiments", "tests/reference"]
-_ARITHMETIC_COPTS = ["-O2"]
+_ARITHMETIC_COPTS = ["-O1"]
 _ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
 
 # Files are compiled five at a time, which takes 40 % of the time of five compilations: all parse the same headers. They share
