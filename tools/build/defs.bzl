@@ -43,7 +43,7 @@ LINKOPTS = ["-fopenmp"]
 
 # These take three quarters of a sanitizer run: the program above core and comm, which handles little memory itself, the emulated GPU,
 # whose kernels are tested on guarded memory anyway, and tests of numbers (kernels are sanitized in tests/core/kernels).
-_SELDOM_SANITIZED = ["tests/core/cpu", "tests/core/cuda", "tests/core/quant", "tests/tools"]
+_SELDOM_SANITIZED = ["tests/core/cpu", "tests/core/cuda", "tests/core/profile", "tests/core/quant", "tests/tools"]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
 # dereference would make up most of a test's code, and the address sanitizer reports null pointers anyway.

@@ -253,12 +253,13 @@ std::vector<Point> all_points(const PlanProblem& problem) {
   return points;
 }
 
-// By definition, over all plans.
+// By definition, over all plans. A point that beats another comes before it in order, or is itself beaten by one on the
+// front that does.
 std::set<Point> undominated(const std::vector<Point>& points) {
   std::set<Point> front;
-  for (const Point& point : points) {
-    const auto beats = [&](const Point& other) { return other != point && is_no_worse(other, point); };
-    if (std::ranges::none_of(points, beats)) front.insert(point);
+  for (const Point& point : std::set<Point>(points.begin(), points.end())) {
+    const auto beats = [&](const Point& other) { return is_no_worse(other, point); };
+    if (std::ranges::none_of(front, beats)) front.insert(point);
   }
   return front;
 }
