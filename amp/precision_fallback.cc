@@ -75,8 +75,8 @@ bool PrecisionFallback::lift_now(int64_t step, const std::string& layer, int roo
 }
 
 bool PrecisionFallback::goes_back(const Layer& layer, int64_t step) const {
-  return layer.levels > 0 && step - layer.since > options_.clean_steps
-                                                      << std::min(layer.returns, kMaxFallbackDoublings);
+  const int64_t wait = options_.clean_steps << std::min(layer.returns, kMaxFallbackDoublings);
+  return layer.levels > 0 && step - layer.since > wait;
 }
 
 bool PrecisionFallback::is_due(int64_t step) const {

@@ -4,6 +4,7 @@
 
 mantissa_cc_library(name, srcs, hdrs, exclude, deps, ...)
     cc_library, one for each folder: `srcs` and `hdrs` are all *.cc and *.h of the folder unless given, less those in `exclude`.
+    Its files, like those of a test, are compiled in batches (_BATCH), except in _NOT_BATCHED.
     Each package's default_visibility enforces the floors: core is seen by all; amp, comm and models by tools and tests, not by
     each other; tools by tools and tests; tools/lab by the program's verbs and tests.
 mantissa_cc_binary(name, srcs, deps, ...)
@@ -21,8 +22,8 @@ All take every further attribute of the native rule. In tools and tests, `deps` 
 Tags that tools/test knows:
     mpi          set by mantissa_mpi_test; such tests are left out of the sanitizer runs of tools/test, which are for unit tests
     no-sanitize  left out of the sanitizer runs
-    seldom-sanitized  left out of them unless --slow is given; set by mantissa_cc_test for the packages in _SELDOM_SANITIZED, and
-                 by device_test for the emulated GPU
+    seldom-sanitized  left out of them unless --slow is given; set by BUILD files, by mantissa_cc_test for the packages in
+                 _SELDOM_SANITIZED, and by device_test for the emulated GPU
     slow         left out of tools/test; run by tools/test --slow, or by its name
     every-arch   no test: kernels for all GPU architectures; left out of tools/test, compiled by tools/test --slow
     cpu:2        Bazel's own: no other test beside one that compares times
@@ -41,8 +42,8 @@ COPTS = [
 
 LINKOPTS = ["-fopenmp"]
 
-# These take three quarters of a sanitizer run: the program above core and comm, which handles little memory itself, the emulated GPU,
-# whose kernels are tested on guarded memory anyway, and tests of numbers (kernels are sanitized in tests/core/kernels).
+# These take three quarters of a sanitizer run: the program above core and comm, and profiles, which handle little memory; the
+# emulated GPU, whose kernels are tested on guarded memory; and tests of numbers (tests/core/kernels sanitizes the kernels).
 _SELDOM_SANITIZED = ["tests/core/cpu", "tests/core/cuda", "tests/core/profile", "tests/core/quant", "tests/tools"]
 
 # Tests are half of the compiled code and little of the executed code. Sanitizers examine the program: checks of each
@@ -63,9 +64,9 @@ _ARITHMETIC = ["tests/comm", "tests/core/cpu", "tests/core/kernels", "tests/expe
 _ARITHMETIC_COPTS = ["-O1"]
 _ARITHMETIC_SANITIZED_COPTS = ["-fno-sanitize=all"]
 
-# Files are compiled eight at a time, which takes a third of the time of eight compilations: all parse the same headers. They share
-# an anonymous namespace, so their helpers have different names, or stand in a namespace named after the file. Kernels are compiled
-# one by one: for each instruction set anyway, and an edit of one should be quick to try.
+# Files are compiled eight at a time, in a third of the time of eight compilations: all parse the same headers. They share an
+# anonymous namespace, so two helpers must not have the same name, unless each is in a namespace named after its file. Kernels and
+# devices are compiled one by one: Highway compiles a file once per instruction set, and an edit should be quick to try.
 _BATCH = 8
 _NOT_BATCHED = ["core/cpu", "core/cuda", "core/kernels"]
 
@@ -136,8 +137,11 @@ def _batched(name, srcs, options):
     batches = name + "_batches"
     _batches(name = batches, srcs = sources, testonly = _is_in(["tests"]))
     options["deps"] = options["deps"] + [":" + batches]
-    options["copts"] = options["copts"] + ["-Wno-subobject-linkage"]  # GCC takes the included files for headers
-    return [file for file in srcs if file not in sources] + [":" + batches]
+
+    # GCC takes the included files for headers.
+    one_by_one, default = "//tools/build:not_precompiled", "//conditions:default"
+    options["copts"] = options["copts"] + select({one_by_one: [], default: ["-Wno-subobject-linkage"]})
+    return [file for file in srcs if file not in sources] + select({one_by_one: sources, default: [":" + batches]})
 
 def _options(kwargs):
     headers = _kind() + "_headers"

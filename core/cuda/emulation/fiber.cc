@@ -7,11 +7,13 @@
 #include <vector>
 
 // Defined by the address sanitizer's runtime, absent without it.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, size_t bytes);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void* fake_stack, const void** bottom, size_t* bytes);
 __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* data, size_t bytes);
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace mantissa::cuda::emulation {
 namespace {
@@ -22,7 +24,8 @@ constexpr size_t kStackBytes = size_t{256} << 10;  // taken page by page, as it 
 constexpr size_t kGuardBytes = 4096;
 constexpr size_t kRegionBytes = kGuardBytes + kStackBytes;
 
-// Stacks of ended fibers, for the next launch: mapping them and their first pages anew takes as long as a small kernel.
+// Stacks of ended fibers of this host thread, for its next launch: mapping them anew takes as long as a small kernel.
+// At most 1024, the threads of a block; they keep the pages that they have touched until the host thread ends.
 class FreeRegions {
  public:
   ~FreeRegions() {

@@ -95,7 +95,8 @@ HWY_EXPORT(attend_pairs_run);
 HWY_EXPORT(has_avx3);
 
 bool attends_in_pairs(DType dtype, int64_t head_dim) {
-  // Tests limit Highway to smaller instruction sets. They must then get the path of a processor that has no more.
+  // Asks the dispatcher: hwy::SupportedTargets() executes CPUID, which takes tens of microseconds in a virtual machine.
+  // Where tests limit Highway to smaller instruction sets, they get the path of a processor that has no more.
   return dtype == DType::kBF16 && head_dim % 2 == 0 && HWY_DYNAMIC_DISPATCH(has_avx3)() &&
          preferred_bf16_gemm() == Bf16Gemm::kDotProducts;
 }

@@ -8,7 +8,7 @@
 
 namespace mantissa::testing {
 
-// Six steps of eight samples of one block with one head of 64, which is the tensor-core attention; then `more`, which
+// Six steps of eight samples, on one block with one head of 64, so that attention uses tensor cores. Then `more`, which
 // wins.
 inline std::vector<std::string> gpu_settings(const std::vector<std::string>& more) {
   return with(

@@ -58,7 +58,18 @@ std::string command_line(const std::string& program, const std::vector<std::stri
 }
 
 Outcome run_shell(const std::string& command) {
-  FILE* pipe = popen(("export OMP_NUM_THREADS=1 OMP_PROC_BIND=false; " + command + " 2>&1 </dev/null").c_str(), "r");
+  // A private folder with a short path for OpenMPI's sockets. In the usual one, a run that ends removes the folder in
+  // which another is about to make its own.
+  static const struct Scratch {
+    Scratch() {
+      if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("cannot create a folder in /tmp for OpenMPI");
+    }
+    ~Scratch() { std::filesystem::remove_all(path); }
+    std::string path = "/tmp/mpi_test.XXXXXX";  // mkdtemp() replaces the X by a unique name
+  } kScratch;
+  const std::string variables =
+      "export OMP_NUM_THREADS=1 OMP_PROC_BIND=false OMPI_MCA_orte_tmpdir_base=" + kScratch.path + "; ";
+  FILE* pipe = popen((variables + command + " 2>&1 </dev/null").c_str(), "r");
   Outcome outcome;
   char buffer[4096];
   while (const size_t count = std::fread(buffer, 1, sizeof(buffer), pipe)) outcome.output.append(buffer, count);
@@ -75,18 +86,8 @@ std::string read_file(const std::string& path) {
 }
 
 Outcome run_under_mpirun(int ranks, const std::string& command) {
-  // A private folder with a short path for OpenMPI's sockets: in the usual one, an mpirun that ends removes the folder
-  // in which another test's mpirun is about to make its own.
-  static const struct Scratch {
-    Scratch() {
-      if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("cannot create a folder in /tmp for mpirun");
-    }
-    ~Scratch() { std::filesystem::remove_all(path); }
-    std::string path = "/tmp/mpi_test.XXXXXX";  // mkdtemp() replaces the X by a unique name
-  } kScratch;
   // Cross-memory attach needs rights that sandboxes often lack.
-  std::string launcher = "OMPI_MCA_orte_tmpdir_base=" + kScratch.path +
-                         " OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --oversubscribe --bind-to none ";
+  std::string launcher = "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --oversubscribe --bind-to none ";
   if (geteuid() == 0) launcher += "--allow-run-as-root ";
   return run_shell(launcher + "-np " + std::to_string(ranks) + " " + command);
 }

@@ -1,4 +1,4 @@
-// Runs the program as a user does, under mpirun, and reads back what it leaves.
+// Runs the program as a user does, several ranks under mpirun, and reads back what it leaves.
 #pragma once
 
 #include <map>
@@ -21,11 +21,11 @@ std::vector<std::string> with(std::vector<std::string> settings, const std::vect
 
 // A command for the shell that gives `program` these arguments.
 std::string command_line(const std::string& program, const std::vector<std::string>& arguments);
-// Runs a shell command as it is.
+// Runs a shell command with one OpenMP thread.
 Outcome run_shell(const std::string& command);
 // Runs a shell command on `ranks` ranks with one thread each.
 Outcome run_under_mpirun(int ranks, const std::string& command);
-// Runs `mantissa ARGUMENTS` likewise; 0 or 1 ranks: without mpirun. MANTISSA_TEST_PROGRAM names another build of it.
+// Runs `mantissa ARGUMENTS`, under mpirun if there are several ranks. MANTISSA_TEST_PROGRAM names another build of it.
 Outcome run_program(int ranks, const std::vector<std::string>& arguments);
 
 // A folder of this test process that is empty at first.

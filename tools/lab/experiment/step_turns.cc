@@ -15,7 +15,7 @@ namespace mantissa {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kWarmUpTurns = 3;  // allocate memory, create kernels and capture graphs
+constexpr int64_t kStepsBeforeTiming = 3;  // allocate memory, create kernels and capture graphs
 
 // Training steps only.
 Config without_surroundings(const Config& given) {
@@ -63,7 +63,7 @@ using Contenders = std::vector<std::unique_ptr<Contender>>;
 // Warms up. Returns the steps of a turn.
 int64_t steps_of_turn(const Contenders& contenders, double turn_seconds) {
   double longest = 0.0;
-  for (const auto& one : contenders) one->turn(kWarmUpTurns);
+  for (const auto& one : contenders) one->turn(kStepsBeforeTiming);
   for (const auto& one : contenders) longest = std::fmax(longest, one->turn(1));
   if (longest <= 0.0) return 1;
   return std::max<int64_t>(1, std::llround(std::ceil(std::min(turn_seconds / longest, 1e3))));

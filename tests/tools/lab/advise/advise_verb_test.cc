@@ -166,17 +166,13 @@ TEST(Advise, NeedsNothingOfTheHardwareHere) {
 TEST(PlanVerb, WritesAPlanThatTrains) {
   const SmallRun run("plan_verb");
   const std::string plan = run.folder() + "/plan.yaml", json = run.folder() + "/plan.json";
-  const Outcome outcome = run_program(0, {"advise",        run.config_path(),
-                                          "--budget",      "time=200%",
-                                          "--warm-up",     "4",
-                                          "--batches",     "2",
-                                          "--seeds",       "3",
-                                          "--steps",       "60",
-                                          "--time-pairs",  "8",
-                                          "--rounds",      "1",
-                                          "--plan",        plan,
-                                          "--json",        json,
-                                          "train.steps=20"});
+  const std::vector<std::string> timing = {"--time-pairs", "8", "--rounds", "1"},
+                                 files = {"--plan", plan, "--json", json};
+  const Outcome outcome =
+      run_program(0, with(with({"advise", run.config_path(), "--budget", "time=200%", "--warm-up", "4", "--batches",
+                                "2", "--seeds", "3", "--steps", "60", "train.steps=20"},
+                               timing),
+                          files));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(unwrapped(outcome.output).find("within the budget"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("Against bf16, 3 seeds of 20 steps"), std::string::npos)

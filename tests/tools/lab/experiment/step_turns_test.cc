@@ -25,7 +25,7 @@ class StepTurns : public ::testing::Test {
   }
 
   SmallRun run_{"step_turns"};
-  StepTimeOptions options_{.first_look = 6, .most_pairs = 6, .turn_seconds = 0.01};
+  StepTimeOptions options_{.first_look = 6, .most_pairs = 7, .turn_seconds = 0.01};
 };
 
 TEST_F(StepTurns, MoreWorkIsSlowerAndLessIsFaster) {

@@ -11,6 +11,7 @@
 // which is the limited one, is never rounded, so a plan that meets the budget is still found to meet it.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>

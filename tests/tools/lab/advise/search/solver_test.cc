@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cstdio>
+#include <limits>
 #include <set>
+#include <utility>
 
 #include "tests/testing/error_of.h"
 #include "tests/tools/lab/advise/search/random_problems.h"
@@ -253,8 +255,8 @@ std::vector<Point> all_points(const PlanProblem& problem) {
   return points;
 }
 
-// By definition, over all plans. A point that beats another comes before it in order, or is itself beaten by one on the
-// front that does.
+// A point that beats another comes before it in lexicographic order, and is on the front or beaten by a point on it. So
+// each point is compared only with the front so far.
 std::set<Point> undominated(const std::vector<Point>& points) {
   std::set<Point> front;
   for (const Point& point : std::set<Point>(points.begin(), points.end())) {
