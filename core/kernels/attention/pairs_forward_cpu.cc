@@ -83,8 +83,6 @@ void attend_pairs_run(const AttentionForwardArgs& args, const AttentionBlocks& s
   for (int64_t i = begin; i < end; ++i) attend_pairs_block(args, shape, s, b, head, i);
 }
 
-bool has_avx3() { return HWY_TARGET <= HWY_AVX3; }
-
 }  // namespace mantissa::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -92,12 +90,10 @@ HWY_AFTER_NAMESPACE();
 namespace mantissa::cpu {
 
 HWY_EXPORT(attend_pairs_run);
-HWY_EXPORT(has_avx3);
 
 bool attends_in_pairs(DType dtype, int64_t head_dim) {
-  // Asks the dispatcher: hwy::SupportedTargets() executes CPUID, which takes tens of microseconds in a virtual machine.
-  // Where tests limit Highway to smaller instruction sets, they get the path of a processor that has no more.
-  return dtype == DType::kBF16 && head_dim % 2 == 0 && HWY_DYNAMIC_DISPATCH(has_avx3)() &&
+  // Tests limit Highway to smaller instruction sets. They must then get the path of a processor that has no more.
+  return dtype == DType::kBF16 && head_dim % 2 == 0 && (hwy::SupportedTargets() & HWY_AVX3) != 0 &&
          preferred_bf16_gemm() == Bf16Gemm::kDotProducts;
 }
 
