@@ -1,6 +1,5 @@
 #include "comm/nccl/nccl_connection.h"
 
-#include <dlfcn.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -15,22 +14,6 @@
 
 namespace mantissa {
 namespace {
-
-constexpr const char* kHint =
-    "install NCCL or add its folder to LD_LIBRARY_PATH; comm.backend: mpi works without it, through host memory";
-
-template <typename Function>
-void find(void* library, const char* symbol, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, symbol));
-}
-
-template <typename Function>
-void require(void* library, const std::string& file, const char* symbol, Function& function) {
-  find(library, symbol, function);
-  if (function == nullptr) {
-    throw ConfigError(fmt::format("comm.backend: nccl: {} has no function {}: {}", file, symbol, kHint));
-  }
-}
 
 double seconds(std::chrono::steady_clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -53,36 +36,15 @@ class Backoff {
 }  // namespace
 
 NcclApi load_nccl(const std::string& file) {
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* reason = dlerror();
-    throw ConfigError(fmt::format("comm.backend: nccl: {} cannot be opened ({}): {}", file,
-                                  reason ? reason : "no reason given", kHint));
-  }
-  NcclApi api;
-  require(library, file, "ncclGetVersion", api.get_version);
-  const int version = nccl_version(api);
-  if (version < kOldestNccl) {
-    throw ConfigError(fmt::format("comm.backend: nccl: {} is NCCL {}, expected {} or newer: {}", file,
-                                  nccl_version_text(version), nccl_version_text(kOldestNccl), kHint));
-  }
-  require(library, file, "ncclGetUniqueId", api.get_unique_id);
-  require(library, file, "ncclCommInitRankConfig", api.comm_init_rank_config);
-  require(library, file, "ncclCommFinalize", api.comm_finalize);
-  require(library, file, "ncclCommDestroy", api.comm_destroy);
-  require(library, file, "ncclCommAbort", api.comm_abort);
-  require(library, file, "ncclCommGetAsyncError", api.comm_get_async_error);
-  require(library, file, "ncclGetErrorString", api.get_error_string);
-  require(library, file, "ncclGetLastError", api.get_last_error);
-  require(library, file, "ncclAllGather", api.all_gather);
-  require(library, file, "ncclSend", api.send);
-  require(library, file, "ncclRecv", api.recv);
-  require(library, file, "ncclGroupStart", api.group_start);
-  require(library, file, "ncclGroupEnd", api.group_end);
-  find(library, "ncclAlltoAll", api.all_to_all);
-  find(library, "ncclCommDeregister", api.comm_deregister);
-  if (api.comm_deregister != nullptr) find(library, "ncclCommRegister", api.comm_register);
-  return api;
+  const cuda::SharedLibrary library(file, {"NCCL_HOME", "CUDA_HOME", "CUDA_PATH"},
+                                    "install NCCL 2.14 or newer, or add its folder to LD_LIBRARY_PATH; "
+                                    "comm.backend=mpi works without it");
+  NcclApi table;
+  MANTISSA_NCCL_FUNCTIONS(MANTISSA_FIND_FUNCTION)
+  library.find("ncclAlltoAll", table.all_to_all);
+  library.find("ncclCommDeregister", table.comm_deregister);
+  if (table.comm_deregister != nullptr) library.find("ncclCommRegister", table.comm_register);
+  return table;
 }
 
 int nccl_version(const NcclApi& api) {
@@ -139,7 +101,7 @@ NcclConnection::~NcclConnection() {
   const std::jthread guard = deadline("ncclCommDestroy", "the end of the program");
   const ncclResult_t result = api_.comm_destroy(std::exchange(comm_, nullptr));
   if (result != ncclSuccess) {
-    log_warn("[nccl] {}: NCCL does not end as it should: {}", who(), api_.get_error_string(result));
+    log_warn("[nccl] {}: NCCL did not shut down cleanly: {}", who(), api_.get_error_string(result));
   }
 }
 

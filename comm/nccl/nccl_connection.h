@@ -4,7 +4,7 @@
 //
 // NCCL runs the operations of one communicator in the order in which they were issued, whatever their streams, so all
 // streams share one. With two communicators, kernels that reach the GPU in different orders on two ranks would wait for
-// each other for ever.
+// each other forever.
 //
 // The communicator is non-blocking: a thread of NCCL queues an operation's kernel on the stream. Until then (the
 // operation is "launching") the stream's order means nothing, and no other operation may be issued.
@@ -31,25 +31,30 @@
 #include <thread>
 #include <vector>
 
+#include "core/cuda/shared_library.h"
 #include "core/tensor/stream.h"
 
 namespace mantissa {
 
+// The functions that every library has, and their names in the table.
+#define MANTISSA_NCCL_FUNCTIONS(F)                 \
+  F(ncclGetVersion, get_version)                   \
+  F(ncclGetUniqueId, get_unique_id)                \
+  F(ncclCommInitRankConfig, comm_init_rank_config) \
+  F(ncclCommFinalize, comm_finalize)               \
+  F(ncclCommDestroy, comm_destroy)                 \
+  F(ncclCommAbort, comm_abort)                     \
+  F(ncclCommGetAsyncError, comm_get_async_error)   \
+  F(ncclGetErrorString, get_error_string)          \
+  F(ncclGetLastError, get_last_error)              \
+  F(ncclAllGather, all_gather)                     \
+  F(ncclSend, send)                                \
+  F(ncclRecv, recv)                                \
+  F(ncclGroupStart, group_start)                   \
+  F(ncclGroupEnd, group_end)
+
 struct NcclApi {
-  decltype(&ncclGetVersion) get_version = nullptr;
-  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
-  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
-  decltype(&ncclCommFinalize) comm_finalize = nullptr;
-  decltype(&ncclCommDestroy) comm_destroy = nullptr;
-  decltype(&ncclCommAbort) comm_abort = nullptr;
-  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
-  decltype(&ncclGetErrorString) get_error_string = nullptr;
-  decltype(&ncclGetLastError) get_last_error = nullptr;
-  decltype(&ncclAllGather) all_gather = nullptr;
-  decltype(&ncclSend) send = nullptr;
-  decltype(&ncclRecv) recv = nullptr;
-  decltype(&ncclGroupStart) group_start = nullptr;
-  decltype(&ncclGroupEnd) group_end = nullptr;
+  MANTISSA_NCCL_FUNCTIONS(MANTISSA_DECLARE_FUNCTION)
   // ncclAlltoAll is new in 2.28: null for older libraries. Its type is that of ncclAllGather, so that older headers
   // serve as well.
   decltype(&ncclAllGather) all_to_all = nullptr;
@@ -58,11 +63,8 @@ struct NcclApi {
   ncclResult_t (*comm_deregister)(ncclComm_t comm, void* handle) = nullptr;
 };
 
-// The oldest NCCL with non-blocking communicators, 2.14.
-constexpr int kOldestNccl = 21400;
-
-// ConfigError with the loader's own message if `file` cannot be opened, lacks a function or is too old. The library
-// stays loaded: it has its own threads.
+// ConfigError with the loader's own message if `file` cannot be opened or lacks a function: ncclCommInitRankConfig came
+// with non-blocking communicators, in 2.14. The library stays loaded: it has its own threads.
 NcclApi load_nccl(const std::string& file = "libnccl.so.2");
 
 int nccl_version(const NcclApi& api);

@@ -45,12 +45,14 @@ void* open(const std::string& name, const std::vector<const char*>& variables, c
 
 }  // namespace
 
-SharedLibrary::SharedLibrary(std::string name, const std::vector<const char*>& variables, const std::string& advice)
-    : name_(std::move(name)), handle_(open(name_, variables, advice)) {}
+SharedLibrary::SharedLibrary(std::string name, const std::vector<const char*>& variables, std::string advice)
+    : name_(std::move(name)), advice_(std::move(advice)), handle_(open(name_, variables, advice_)) {}
 
-void* SharedLibrary::find(const char* symbol) const {
-  if (void* found = dlsym(handle_, symbol)) return found;
-  throw ConfigError(fmt::format("{} has no {}: {}; it is damaged or not NVIDIA's", name_, symbol, last_loader_error()));
+void* SharedLibrary::address(const char* symbol) const { return dlsym(handle_, symbol); }
+
+void* SharedLibrary::require(const char* symbol) const {
+  if (void* found = address(symbol)) return found;
+  throw ConfigError(fmt::format("{} has no {}: {}; {}", name_, symbol, last_loader_error(), advice_));
 }
 
 }  // namespace mantissa::cuda

@@ -303,7 +303,6 @@ TEST_F(NcclTest, AnExceptionOnItsWayLeavesRegistrationsToTheAbort) {
 TEST(NcclLibrary, GivesAllFunctions) {
   const NcclApi api = load_nccl();
   const int version = nccl_version(api);
-  EXPECT_GE(version, kOldestNccl);
   EXPECT_EQ(version >= 22800, api.all_to_all != nullptr);
   EXPECT_EQ(version >= 21900, api.comm_register != nullptr);
   EXPECT_EQ(version >= 21900, api.comm_deregister != nullptr);
@@ -326,15 +325,13 @@ void expect_refusal(const std::string& file, const std::string& reason) {
     FAIL() << "expected a ConfigError";
   } catch (const ConfigError& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("comm.backend: nccl: " + file), std::string::npos) << text;
-    EXPECT_NE(text.find(reason), std::string::npos) << text;
-    EXPECT_NE(text.find("comm.backend: mpi works without it"), std::string::npos) << text;
+    EXPECT_TRUE(text.starts_with(file + " " + reason)) << text;
   }
 }
 
 TEST(NcclLibrary, SaysWhyItCannotBeUsed) {
-  expect_refusal("libthere_is_no_such_thing.so.9", "No such file or directory");
-  expect_refusal("libm.so.6", "has no function ncclGetVersion");
+  expect_refusal("libthere_is_no_such_thing.so.9", "cannot be loaded: ");
+  expect_refusal("libm.so.6", "has no ncclGetVersion: ");
 }
 
 }  // namespace

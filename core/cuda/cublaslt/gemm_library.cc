@@ -4,7 +4,6 @@
 
 #include "core/base/check.h"
 #include "core/cuda/runtime/runtime.h"
-#include "core/cuda/shared_library.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -15,21 +14,7 @@ CublasLt load() {
                                           "--with-cuda)",
                                           CUBLAS_VER_MAJOR));
   CublasLt table;
-  library.resolve("cublasLtCreate", table.create);
-  library.resolve("cublasLtDestroy", table.destroy);
-  library.resolve("cublasLtGetVersion", table.version);
-  library.resolve("cublasLtGetStatusName", table.status_name);
-  library.resolve("cublasLtMatmul", table.matmul);
-  library.resolve("cublasLtMatmulAlgoGetHeuristic", table.algorithms);
-  library.resolve("cublasLtMatmulAlgoCheck", table.check_algorithm);
-  library.resolve("cublasLtMatmulDescCreate", table.create_operation);
-  library.resolve("cublasLtMatmulDescDestroy", table.destroy_operation);
-  library.resolve("cublasLtMatmulDescSetAttribute", table.set_operation);
-  library.resolve("cublasLtMatrixLayoutCreate", table.create_layout);
-  library.resolve("cublasLtMatrixLayoutDestroy", table.destroy_layout);
-  library.resolve("cublasLtMatmulPreferenceCreate", table.create_preference);
-  library.resolve("cublasLtMatmulPreferenceDestroy", table.destroy_preference);
-  library.resolve("cublasLtMatmulPreferenceSetAttribute", table.set_preference);
+  MANTISSA_CUBLASLT_FUNCTIONS(MANTISSA_FIND_FUNCTION)
   if (const size_t version = table.version(); version / 10000 != CUBLAS_VER_MAJOR) {
     throw ConfigError(fmt::format("{} has version {}, expected the major version {} that this program was built for",
                                   library.name(), version, CUBLAS_VER_MAJOR));
@@ -96,8 +81,8 @@ int32_t scale_mode(BlockScaleLayout layout) {
 }  // namespace
 
 const CublasLt& cublaslt() {
-  static const CublasLt table = load();
-  return table;
+  static const CublasLt kTable = load();
+  return kTable;
 }
 
 std::string cublaslt_unusable_reason() {

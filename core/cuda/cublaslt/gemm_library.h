@@ -8,26 +8,30 @@
 #include <string>
 
 #include "core/cuda/cublaslt/gemm_problem.h"
+#include "core/cuda/shared_library.h"
 
 namespace mantissa::cuda {
 
-// The library's functions, as cublasLt.h declares them.
+// The library's functions that are used, and their names in the table.
+#define MANTISSA_CUBLASLT_FUNCTIONS(F)                   \
+  F(cublasLtCreate, create)                              \
+  F(cublasLtDestroy, destroy)                            \
+  F(cublasLtGetVersion, version)                         \
+  F(cublasLtGetStatusName, status_name)                  \
+  F(cublasLtMatmul, matmul)                              \
+  F(cublasLtMatmulAlgoGetHeuristic, algorithms)          \
+  F(cublasLtMatmulAlgoCheck, check_algorithm)            \
+  F(cublasLtMatmulDescCreate, create_operation)          \
+  F(cublasLtMatmulDescDestroy, destroy_operation)        \
+  F(cublasLtMatmulDescSetAttribute, set_operation)       \
+  F(cublasLtMatrixLayoutCreate, create_layout)           \
+  F(cublasLtMatrixLayoutDestroy, destroy_layout)         \
+  F(cublasLtMatmulPreferenceCreate, create_preference)   \
+  F(cublasLtMatmulPreferenceDestroy, destroy_preference) \
+  F(cublasLtMatmulPreferenceSetAttribute, set_preference)
+
 struct CublasLt {
-  decltype(&cublasLtCreate) create = nullptr;
-  decltype(&cublasLtDestroy) destroy = nullptr;
-  decltype(&cublasLtGetVersion) version = nullptr;
-  decltype(&cublasLtGetStatusName) status_name = nullptr;
-  decltype(&cublasLtMatmul) matmul = nullptr;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) algorithms = nullptr;
-  decltype(&cublasLtMatmulAlgoCheck) check_algorithm = nullptr;
-  decltype(&cublasLtMatmulDescCreate) create_operation = nullptr;
-  decltype(&cublasLtMatmulDescDestroy) destroy_operation = nullptr;
-  decltype(&cublasLtMatmulDescSetAttribute) set_operation = nullptr;
-  decltype(&cublasLtMatrixLayoutCreate) create_layout = nullptr;
-  decltype(&cublasLtMatrixLayoutDestroy) destroy_layout = nullptr;
-  decltype(&cublasLtMatmulPreferenceCreate) create_preference = nullptr;
-  decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference = nullptr;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
+  MANTISSA_CUBLASLT_FUNCTIONS(MANTISSA_DECLARE_FUNCTION)
 };
 
 // The library of the process; stays open until the process ends. It must have the major version that this program was

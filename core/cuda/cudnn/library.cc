@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include "core/cuda/shared_library.h"
-
 namespace mantissa::cuda {
 namespace {
 
@@ -13,18 +11,7 @@ Cudnn load() {
   const SharedLibrary library(fmt::format("libcudnn.so.{}", CUDNN_MAJOR), {"CUDNN_HOME", "CUDA_HOME", "CUDA_PATH"},
                               fmt::format("install cuDNN {} or put it on LD_LIBRARY_PATH", CUDNN_MAJOR));
   Cudnn table;
-  library.resolve("cudnnGetVersion", table.version);
-  library.resolve("cudnnGetErrorString", table.status_name);
-  library.resolve("cudnnGetLastErrorString", table.last_error);
-  library.resolve("cudnnCreate", table.create);
-  library.resolve("cudnnDestroy", table.destroy);
-  library.resolve("cudnnSetStream", table.set_stream);
-  library.resolve("cudnnBackendCreateDescriptor", table.create_descriptor);
-  library.resolve("cudnnBackendDestroyDescriptor", table.destroy_descriptor);
-  library.resolve("cudnnBackendSetAttribute", table.set_attribute);
-  library.resolve("cudnnBackendGetAttribute", table.get_attribute);
-  library.resolve("cudnnBackendFinalize", table.finalize);
-  library.resolve("cudnnBackendExecute", table.execute);
+  MANTISSA_CUDNN_FUNCTIONS(MANTISSA_FIND_FUNCTION)
   const size_t version = table.version();
   if (version / 10000 != CUDNN_MAJOR || version < kOldest) {
     throw ConfigError(fmt::format("{} says that it is version {}, expected {}.{} or newer, below {}", library.name(),
@@ -36,8 +23,8 @@ Cudnn load() {
 }  // namespace
 
 const Cudnn& cudnn() {
-  static const Cudnn table = load();
-  return table;
+  static const Cudnn kTable = load();
+  return kTable;
 }
 
 std::string cudnn_unusable_reason() {

@@ -11,23 +11,27 @@
 #include <vector>
 
 #include "core/cuda/runtime/runtime.h"
+#include "core/cuda/shared_library.h"
 
 namespace mantissa::cuda {
 
-// The library's functions, as cudnn_graph.h declares them.
+// The library's functions that are used, and their names in the table.
+#define MANTISSA_CUDNN_FUNCTIONS(F)                    \
+  F(cudnnGetVersion, version)                          \
+  F(cudnnGetErrorString, status_name)                  \
+  F(cudnnGetLastErrorString, last_error)               \
+  F(cudnnCreate, create)                               \
+  F(cudnnDestroy, destroy)                             \
+  F(cudnnSetStream, set_stream)                        \
+  F(cudnnBackendCreateDescriptor, create_descriptor)   \
+  F(cudnnBackendDestroyDescriptor, destroy_descriptor) \
+  F(cudnnBackendSetAttribute, set_attribute)           \
+  F(cudnnBackendGetAttribute, get_attribute)           \
+  F(cudnnBackendFinalize, finalize)                    \
+  F(cudnnBackendExecute, execute)
+
 struct Cudnn {
-  decltype(&cudnnGetVersion) version = nullptr;
-  decltype(&cudnnGetErrorString) status_name = nullptr;
-  decltype(&cudnnGetLastErrorString) last_error = nullptr;
-  decltype(&cudnnCreate) create = nullptr;
-  decltype(&cudnnDestroy) destroy = nullptr;
-  decltype(&cudnnSetStream) set_stream = nullptr;
-  decltype(&cudnnBackendCreateDescriptor) create_descriptor = nullptr;
-  decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor = nullptr;
-  decltype(&cudnnBackendSetAttribute) set_attribute = nullptr;
-  decltype(&cudnnBackendGetAttribute) get_attribute = nullptr;
-  decltype(&cudnnBackendFinalize) finalize = nullptr;
-  decltype(&cudnnBackendExecute) execute = nullptr;
+  MANTISSA_CUDNN_FUNCTIONS(MANTISSA_DECLARE_FUNCTION)
 };
 
 // A cuDNN call failed.
