@@ -8,7 +8,7 @@
 // An argument struct has
 //   kName             the name of the kernel in profiles and recordings;
 //   operands(args)    pointers to all of its tensors, in a fixed order.
-// Its args.h also declares check_args(), run() for each device and, if the defaults below do not fit, work_of() and
+// Its args.h also declares the kernel (MANTISSA_DECLARE_KERNEL) and, if the defaults below do not fit, work_of() and
 // variant_of(). check_args() throws ContractError if operands do not fit together. It reads shapes, dtypes and
 // settings, never device memory.
 #pragma once
@@ -32,8 +32,9 @@ namespace cuda {
 class CudaStream;
 }
 
-// Declares run() of the kernel with this argument struct, for each device.
-#define MANTISSA_DECLARE_RUN(Args)                \
+// Declares check_args(), which returns Checked, and run() for each device, of the kernel with this argument struct.
+#define MANTISSA_DECLARE_KERNEL(Args, Checked)    \
+  Checked check_args(const Args& args);           \
   namespace cpu {                                 \
   void run(const Args& args);                     \
   }                                               \
@@ -62,9 +63,8 @@ void dispatch(DType a, DType b, DType c, F&& f) {
 // The limit of an operation's speed: this device's arithmetic and memory, or something else (links, other ranks).
 enum class Bound : uint8_t { kDevice, kOther };
 
-// FLOP: matrix products, including the two (forward) or five (backward) products inside attention. A multiply-add
-// counts
-// 2. Every other kernel is bound by memory and counts 0.
+// FLOP: matrix products, including the two (forward) or five (backward) products inside attention, with 2 for a
+// multiply-add. Every other kernel is bound by memory and counts 0.
 // Bytes: each operand once if it is read and once if it is written. This is the least traffic that the operation needs,
 // with cold caches and without reading anything twice.
 struct KernelWork {

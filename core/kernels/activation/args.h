@@ -59,21 +59,14 @@ struct ReluSquaredBackwardArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.dy, &args.dx}; }
 };
 
-void check_args(const GeluForwardArgs& args);
-void check_args(const GeluBackwardArgs& args);
-Rows check_args(const SwigluForwardArgs& args);   // y: (R, F)
-Rows check_args(const SwigluBackwardArgs& args);  // dy: (R, F)
-void check_args(const ReluSquaredForwardArgs& args);
-void check_args(const ReluSquaredBackwardArgs& args);
+MANTISSA_DECLARE_KERNEL(GeluForwardArgs, void)
+MANTISSA_DECLARE_KERNEL(GeluBackwardArgs, void)
+MANTISSA_DECLARE_KERNEL(SwigluForwardArgs, Rows)   // y: (R, F)
+MANTISSA_DECLARE_KERNEL(SwigluBackwardArgs, Rows)  // dy: (R, F)
+MANTISSA_DECLARE_KERNEL(ReluSquaredForwardArgs, void)
+MANTISSA_DECLARE_KERNEL(ReluSquaredBackwardArgs, void)
 
 std::string variant_of(const GeluForwardArgs& args);
 std::string variant_of(const GeluBackwardArgs& args);
-
-MANTISSA_DECLARE_RUN(GeluForwardArgs)
-MANTISSA_DECLARE_RUN(GeluBackwardArgs)
-MANTISSA_DECLARE_RUN(SwigluForwardArgs)
-MANTISSA_DECLARE_RUN(SwigluBackwardArgs)
-MANTISSA_DECLARE_RUN(ReluSquaredForwardArgs)
-MANTISSA_DECLARE_RUN(ReluSquaredBackwardArgs)
 
 }  // namespace mantissa

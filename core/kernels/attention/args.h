@@ -64,15 +64,12 @@ struct AttentionBackwardArgs {
   static auto operands(auto& args) { return std::array{&args.qkv, &args.out, &args.lse, &args.d_out, &args.d_qkv}; }
 };
 
-void check_args(const AttentionForwardArgs& args);
-void check_args(const AttentionBackwardArgs& args);
+MANTISSA_DECLARE_KERNEL(AttentionForwardArgs, void)
+MANTISSA_DECLARE_KERNEL(AttentionBackwardArgs, void)
 
 KernelWork work_of(const AttentionForwardArgs& args);
 std::string variant_of(const AttentionForwardArgs& args);
 KernelWork work_of(const AttentionBackwardArgs& args);
 std::string variant_of(const AttentionBackwardArgs& args);
-
-MANTISSA_DECLARE_RUN(AttentionForwardArgs)
-MANTISSA_DECLARE_RUN(AttentionBackwardArgs)
 
 }  // namespace mantissa

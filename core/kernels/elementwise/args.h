@@ -77,18 +77,12 @@ struct FillArgs {
   static auto operands(auto& args) { return std::array{&args.dst}; }
 };
 
-void check_args(const CastArgs& args);
-void check_args(const SplitArgs& args);
-void check_args(const AddArgs& args);
-void check_args(const DropoutArgs& args);
-void check_args(const FillArgs& args);
+MANTISSA_DECLARE_KERNEL(CastArgs, void)
+MANTISSA_DECLARE_KERNEL(SplitArgs, void)
+MANTISSA_DECLARE_KERNEL(AddArgs, void)
+MANTISSA_DECLARE_KERNEL(DropoutArgs, void)
+MANTISSA_DECLARE_KERNEL(FillArgs, void)
 
 KernelWork work_of(const DropoutArgs& args);
-
-MANTISSA_DECLARE_RUN(CastArgs)
-MANTISSA_DECLARE_RUN(SplitArgs)
-MANTISSA_DECLARE_RUN(AddArgs)
-MANTISSA_DECLARE_RUN(DropoutArgs)
-MANTISSA_DECLARE_RUN(FillArgs)
 
 }  // namespace mantissa

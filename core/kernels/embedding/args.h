@@ -47,18 +47,14 @@ struct RopeArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.y}; }
 };
 
-Rows check_args(const EmbeddingForwardArgs& args);   // y
-Rows check_args(const EmbeddingBackwardArgs& args);  // dy
-Rows check_args(const RopeArgs& args);               // x
+MANTISSA_DECLARE_KERNEL(EmbeddingForwardArgs, Rows)   // y
+MANTISSA_DECLARE_KERNEL(EmbeddingBackwardArgs, Rows)  // dy
+MANTISSA_DECLARE_KERNEL(RopeArgs, Rows)               // x
 
 KernelWork work_of(const EmbeddingForwardArgs& args);
 KernelWork work_of(const EmbeddingBackwardArgs& args);
 std::string variant_of(const EmbeddingBackwardArgs& args);
 KernelWork work_of(const RopeArgs& args);
 std::string variant_of(const RopeArgs& args);
-
-MANTISSA_DECLARE_RUN(EmbeddingForwardArgs)
-MANTISSA_DECLARE_RUN(EmbeddingBackwardArgs)
-MANTISSA_DECLARE_RUN(RopeArgs)
 
 }  // namespace mantissa

@@ -83,11 +83,9 @@ struct GemmArgs {
 struct GemmExtents {
   int64_t m, n, k;
 };
-GemmExtents check_args(const GemmArgs& args);
+MANTISSA_DECLARE_KERNEL(GemmArgs, GemmExtents)
 
 KernelWork work_of(const GemmArgs& args);
 std::string variant_of(const GemmArgs& args);
-
-MANTISSA_DECLARE_RUN(GemmArgs)
 
 }  // namespace mantissa

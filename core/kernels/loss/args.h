@@ -27,12 +27,9 @@ struct CrossEntropyBackwardArgs {
   static auto operands(auto& args) { return std::array{&args.logits, &args.targets, &args.lse, &args.scale}; }
 };
 
-Rows check_args(const CrossEntropyForwardArgs& args);   // logits
-Rows check_args(const CrossEntropyBackwardArgs& args);  // logits
+MANTISSA_DECLARE_KERNEL(CrossEntropyForwardArgs, Rows)   // logits
+MANTISSA_DECLARE_KERNEL(CrossEntropyBackwardArgs, Rows)  // logits
 
 KernelWork work_of(const CrossEntropyBackwardArgs& args);
-
-MANTISSA_DECLARE_RUN(CrossEntropyForwardArgs)
-MANTISSA_DECLARE_RUN(CrossEntropyBackwardArgs)
 
 }  // namespace mantissa

@@ -72,19 +72,14 @@ struct RmsNormBackwardArgs {
   }
 };
 
-Rows check_args(const LayerNormForwardArgs& args);  // x, as for the next three
-Rows check_args(const LayerNormBackwardArgs& args);
-Rows check_args(const RmsNormForwardArgs& args);
-Rows check_args(const RmsNormBackwardArgs& args);
+MANTISSA_DECLARE_KERNEL(LayerNormForwardArgs, Rows)  // x, as for the next three
+MANTISSA_DECLARE_KERNEL(LayerNormBackwardArgs, Rows)
+MANTISSA_DECLARE_KERNEL(RmsNormForwardArgs, Rows)
+MANTISSA_DECLARE_KERNEL(RmsNormBackwardArgs, Rows)
 
 KernelWork work_of(const LayerNormBackwardArgs& args);
 std::string variant_of(const LayerNormBackwardArgs& args);
 KernelWork work_of(const RmsNormBackwardArgs& args);
 std::string variant_of(const RmsNormBackwardArgs& args);
-
-MANTISSA_DECLARE_RUN(LayerNormForwardArgs)
-MANTISSA_DECLARE_RUN(LayerNormBackwardArgs)
-MANTISSA_DECLARE_RUN(RmsNormForwardArgs)
-MANTISSA_DECLARE_RUN(RmsNormBackwardArgs)
 
 }  // namespace mantissa

@@ -67,12 +67,10 @@ struct AdamWArgs {
   }
 };
 
-void check_args(const AdamWArgs& args);
+MANTISSA_DECLARE_KERNEL(AdamWArgs, void)
 
 KernelWork work_of(const AdamWArgs& args);
 std::string variant_of(const AdamWArgs& args);
-
-MANTISSA_DECLARE_RUN(AdamWArgs)
 
 namespace cuda {
 void adamw_blocks(const AdamWArgs& args, CudaStream& stream);  // the part of run() for arguments that are not wide

@@ -58,19 +58,14 @@ struct CompareArgs {
   static auto operands(auto& args) { return std::array{&args.x, &args.reference, &args.record}; }
 };
 
-void check_args(const ExponentHistogramArgs& args);
-void check_args(const UpdateStagnationArgs& args);
-Rows check_args(const RoundingLossesArgs& args);
-void check_args(const CompareArgs& args);
+MANTISSA_DECLARE_KERNEL(ExponentHistogramArgs, void)
+MANTISSA_DECLARE_KERNEL(UpdateStagnationArgs, void)
+MANTISSA_DECLARE_KERNEL(RoundingLossesArgs, Rows)
+MANTISSA_DECLARE_KERNEL(CompareArgs, void)
 
 KernelWork work_of(const ExponentHistogramArgs& args);
 KernelWork work_of(const UpdateStagnationArgs& args);
 KernelWork work_of(const RoundingLossesArgs& args);
 KernelWork work_of(const CompareArgs& args);
-
-MANTISSA_DECLARE_RUN(ExponentHistogramArgs)
-MANTISSA_DECLARE_RUN(UpdateStagnationArgs)
-MANTISSA_DECLARE_RUN(RoundingLossesArgs)
-MANTISSA_DECLARE_RUN(CompareArgs)
 
 }  // namespace mantissa

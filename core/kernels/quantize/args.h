@@ -165,22 +165,15 @@ struct DelayedScalesExtents {
   int64_t ranks;
   int64_t tensors;
 };
-void check_args(const AmaxArgs& args);
-void check_args(const TensorScaleArgs& args);
-Rows check_args(const QuantizeArgs& args);  // src
-void check_args(const FromCodesArgs& args);
-Rows check_args(const HadamardArgs& args);  // x
-DelayedScalesExtents check_args(const DelayedScalesArgs& args);
+MANTISSA_DECLARE_KERNEL(AmaxArgs, void)
+MANTISSA_DECLARE_KERNEL(TensorScaleArgs, void)
+MANTISSA_DECLARE_KERNEL(QuantizeArgs, Rows)  // src
+MANTISSA_DECLARE_KERNEL(FromCodesArgs, void)
+MANTISSA_DECLARE_KERNEL(HadamardArgs, Rows)  // x
+MANTISSA_DECLARE_KERNEL(DelayedScalesArgs, DelayedScalesExtents)
 
 KernelWork work_of(const QuantizeArgs& args);
 std::string variant_of(const QuantizeArgs& args);
 KernelWork work_of(const DelayedScalesArgs& args);
-
-MANTISSA_DECLARE_RUN(AmaxArgs)
-MANTISSA_DECLARE_RUN(TensorScaleArgs)
-MANTISSA_DECLARE_RUN(QuantizeArgs)
-MANTISSA_DECLARE_RUN(FromCodesArgs)
-MANTISSA_DECLARE_RUN(HadamardArgs)
-MANTISSA_DECLARE_RUN(DelayedScalesArgs)
 
 }  // namespace mantissa

@@ -87,20 +87,14 @@ struct DecideUpdateArgs {
   }
 };
 
-Rows check_args(const ColumnSumArgs& args);  // x
-void check_args(const TensorStatsArgs& args);
-Rows check_args(const SumContributionsArgs& args);  // contributions: (N, n)
-int64_t check_args(const RecordVerdictArgs& args);  // buckets
-int64_t check_args(const DecideUpdateArgs& args);   // ranks
+MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x
+MANTISSA_DECLARE_KERNEL(TensorStatsArgs, void)
+MANTISSA_DECLARE_KERNEL(SumContributionsArgs, Rows)  // contributions: (N, n)
+MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)  // buckets
+MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)   // ranks
 
 KernelWork work_of(const ColumnSumArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
-
-MANTISSA_DECLARE_RUN(ColumnSumArgs)
-MANTISSA_DECLARE_RUN(TensorStatsArgs)
-MANTISSA_DECLARE_RUN(SumContributionsArgs)
-MANTISSA_DECLARE_RUN(RecordVerdictArgs)
-MANTISSA_DECLARE_RUN(DecideUpdateArgs)
 
 }  // namespace mantissa
