@@ -88,6 +88,10 @@ std::vector<std::string> Database::Statement::columns() const {
   return names;
 }
 
+bool Database::Statement::is_query() const {
+  return sqlite3_column_count(statement_.get()) > 0 && sqlite3_stmt_readonly(statement_.get()) != 0;
+}
+
 DatabaseValue Database::Statement::at(int column) const {
   sqlite3_stmt* const statement = statement_.get();
   switch (sqlite3_column_type(statement, column)) {

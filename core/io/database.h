@@ -33,6 +33,8 @@ class Database {
     // Moves to the next row; false if there is none.
     bool step();
     std::vector<std::string> columns() const;
+    // Whether it has columns and writes nothing.
+    bool is_query() const;
     DatabaseValue at(int column) const;  // of the present row
 
    private:

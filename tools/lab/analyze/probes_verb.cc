@@ -77,6 +77,8 @@ void print_query(const Database& probes, const std::string& sql) {
     throw ConfigError(
         fmt::format("--sql: {}; the table is probes, its columns are {}", error.what(), fmt::join(columns, ", ")));
   }
+  if (!query->is_query())
+    throw ConfigError(fmt::format("--sql: expected a query, which changes nothing, got '{}'", sql));
   const std::vector<std::string> names = query->columns();
   print_line(names);
   while (query->step()) {
