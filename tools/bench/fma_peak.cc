@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   std::string dtype;
   int threads = 0;
   app.add_option("dtype", dtype, "fp32, bf16 or fp16")->required()->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_option("threads", threads, "that compute at the same time")->required()->check(CLI::Range(1, 1024));
+  app.add_option("threads", threads, "number of threads")->required()->check(CLI::Range(1, 1024));
   CLI11_PARSE(app, argc, argv);
   const auto peak = mantissa::cpu::measure_fma_peak(*mantissa::parse_float_dtype(dtype), threads);
   std::printf("fma_flops: %.7g\ninstruction: %s\n", peak.flops, peak.instruction);

@@ -154,10 +154,10 @@ void run(const Request& request) {
 int main(int argc, char** argv) {
   CLI::App app("Times products of fp32 matrices by fp32, tf32 and bf16 parts, and measures their errors");
   mantissa::Request request;
-  app.add_option("--device", request.device, "a backend")->capture_default_str();
-  app.add_option("--sizes", request.sizes, "MxNxK, several")->capture_default_str();
-  app.add_option("--rounds", request.rounds, "by turns")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--threads", request.threads)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--device", request.device, "backend")->capture_default_str();
+  app.add_option("--sizes", request.sizes, "sizes of products, each MxNxK")->capture_default_str();
+  app.add_option("--rounds", request.rounds, "rounds by turns")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", request.threads, "number of threads")->check(CLI::PositiveNumber)->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
     mantissa::run(request);

@@ -5,7 +5,6 @@
 
 #include "models/model.h"
 #include "tests/tools/config/minimal.h"
-#include "tools/lab/advise/present_device.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/session.h"
 
