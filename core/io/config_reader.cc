@@ -61,11 +61,16 @@ const ConfigKey* nearest(const std::vector<ConfigKey>& keys, const std::string& 
   return best;
 }
 
-// "unknown key 'lr' in section 'train'; it belongs in section 'optimizer'".
+// "unknown key 'lr' in section 'train'; it belongs in section 'optimizer'". A synonym may name its section.
 std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSynonyms& synonyms,
                             const std::string& section, const std::string& name) {
   const std::string here = without_indices(section);
   const std::string unknown = fmt::format("unknown key '{}' {}", name, place(section));
+  for (const auto& [word, meaning] : synonyms) {
+    if (("." + join_config_path(here, name)).ends_with("." + word)) {
+      return fmt::format("{}; here it is called {}", unknown, meaning);
+    }
+  }
   std::vector<std::string> homes, known;
   for (const ConfigKey& key : keys) {
     if (key.name == name) homes.push_back(place(key.section));
@@ -79,9 +84,6 @@ std::string explain_unknown(const std::vector<ConfigKey>& keys, const ConfigSyno
   }
   if (neighbour != nullptr) return fmt::format("{}; did you mean '{}'?", unknown, neighbour->name);
   if (!homes.empty()) return fmt::format("{}; it belongs {}", unknown, homes_text);
-  for (const auto& [word, meaning] : synonyms) {
-    if (word == name) return fmt::format("{}; here it is called {}", unknown, meaning);
-  }
   // Among the keys of all sections, something is always similar: it must be more so.
   const size_t few = std::max<size_t>(1, slips - 1);
   if (const ConfigKey* other = nearest(keys, name, few, [](const ConfigKey&) { return true; })) {

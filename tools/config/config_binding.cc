@@ -359,6 +359,8 @@ ConfigSynonyms config_synonyms() {
           {"max_steps", "train.steps"},
           {"batch_size", "train.global_batch"},
           {"out_dir", "train.run_dir"},
+          {"rules[].dtype", "format"},
+          {"rules[].compute", "format"},
           {"dtype", "precision.compute"},
           {"tf32", "precision.fp32_products"},
           {"sharded", "optimizer.sharding"},

@@ -54,7 +54,10 @@ void add_layer(const ConfigNode& layer, std::vector<MovedRule>& rules) {
     rules.back().kind = kind;
     rules.back().members.emplace_back("format", format);
   };
-  add("dtype", has_product && has_role ? kOperand : has_product || has_role ? kOperands : has_op ? kLayerOp : kLayer);
+  add(text_of(layer, "format").empty() ? "dtype" : "format", has_product && has_role   ? kOperand
+                                                             : has_product || has_role ? kOperands
+                                                             : has_op                  ? kLayerOp
+                                                                                       : kLayer);
   add("fp32_products", has_op ? kLayerOpProducts : kLayerProducts);
 }
 
@@ -106,17 +109,21 @@ ConfigNode to_node(const MovedRule& rule, const std::string& origin) {
 
 [[noreturn]] void refuse(const std::vector<MovedRule>& rules, const std::string& path, const std::string& origin,
                          bool has_rules) {
-  std::string text;
+  std::vector<std::string> texts;
   for (const MovedRule& rule : rules) {
     std::vector<std::string> members;
     for (const auto& [key, value] : rule.members) members.push_back(key + ": " + format_text(value));
-    text += fmt::format("\n    - {{{}}}", fmt::join(members, ", "));
+    texts.push_back(fmt::format("{{{}}}", fmt::join(members, ", ")));
   }
-  if (rules.empty()) text = " [{match: blocks.0.*, format: fp32}]  for example";
+  std::string list = fmt::format("\n  rules:\n    - {}", fmt::join(texts, "\n    - "));
+  if (rules.empty()) list = "\n  rules: [{match: \"blocks.0.*\", format: fp32}]  for example";
+  if (!rules.empty() && origin.starts_with("command line") && path == "precision") {
+    list = fmt::format(" 'precision.rules=[{}]'", fmt::join(texts, ", "));
+  }
   throw ConfigError(
       fmt::format("{0}: {1}.ops and {1}.layers are now {1}.rules, an ordered list in which the last match wins; "
-                  "write{3}\n  rules:{2}",
-                  origin, path, text, has_rules ? ", before the rules that are there," : ""));
+                  "write{3}{2}",
+                  origin, path, list, has_rules ? ", before the rules that are there," : ""));
 }
 
 // `path`: "precision", or of a phase or level.

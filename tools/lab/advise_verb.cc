@@ -161,6 +161,10 @@ std::function<int()> add_advise_options(CLI::App& advise) {
   count("--steps", request->run.validation.steps, 1, kMostSteps, "most steps of each of these runs");
   count("--time-pairs", request->run.validation.time_pairs, 0, 1000,
         "most pairs of step times, plan against uniform precisions; 0: compare losses only");
+  for (const char* const of_plans : {"--solver", "--compare-solvers", "--recipes", "--state", "--plan", "--warm-up",
+                                     "--batches", "--seeds", "--steps", "--time-pairs"}) {
+    advise.get_option(of_plans)->needs(advise.get_option("--budget"));
+  }
   return [request] { return run_reported([&] { run(*request); }); };
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "amp/autocast_policy.h"
@@ -10,6 +11,7 @@
 #include "tools/config/config_binding.h"
 #include "tools/config/precision_phases.h"
 #include "tools/train/dry_run.h"
+#include "tools/train/model_runtime.h"
 #include "tools/train/session.h"
 
 namespace mantissa {
@@ -72,9 +74,11 @@ struct RuledOp {
   Effect effect{};
 };
 
+constexpr const char* kRepeats = "it repeats the precision that already applies";
+
 bool has(const std::vector<size_t>& rules, size_t index) { return std::ranges::count(rules, index) > 0; }
 
-// `is_replaced`: whether the group would have an effect as the last of all rules.
+// `is_replaced`: whether the group would have an effect without the rules after it.
 std::string reason(const RuleGroup& group, const PrecisionConfig& precision, const std::vector<PrecisionRule>& rules,
                    const std::vector<RuledOp>& ruled, bool is_replaced) {
   if (group.path == "precision.recipe") return "precision.rules decide about every linear layer";
@@ -96,23 +100,27 @@ std::string reason(const RuleGroup& group, const PrecisionConfig& precision, con
   const auto sets_products = [&](size_t i) { return std::holds_alternative<Fp32Products>(*rules[i].format); };
   if (std::ranges::any_of(group.rules, sets_products)) {
     const bool multiplies = meets([](const PrecisionRule&, const RuledOp& one) { return one.effect.multiplies_fp32; });
-    return multiplies ? "it says what holds already" : "no linear layer that it names multiplies fp32 numbers";
+    return multiplies ? kRepeats : "no linear layer that it names multiplies fp32 numbers";
   }
   const bool has_op = meets([](const PrecisionRule& rule, const RuledOp& one) {
     if (rule.op) return one.op == *rule.op;
     return one.op == Op::kLinear || (one.op == Op::kAttention && !rule.names_operands());
   });
-  return has_op ? "it says what holds already" : "its layers have no such op";
+  if (has_op) return kRepeats;
+  if (group.rules.empty() || rules[group.rules.front()].op) return "its layers have no such op";
+  return "without an op it is about linear layers and attention, and its layers have neither";
 }
 
 // Removes settings one by one, as long as no op shows it.
 std::vector<Ineffective> ineffective_rules(const Config& config, const std::vector<PlacedOp>& ops) {
   const std::vector<PrecisionRule> rules = config.precision_rules();
   std::vector<bool> removed(rules.size());
-  const auto effect = [&](const RuledOp& one, const std::vector<size_t>& without, const std::vector<size_t>& last) {
+  // `end`: of the rules that are applied, before `last`.
+  const auto effect = [&](const RuledOp& one, const std::vector<size_t>& without, const std::vector<size_t>& last = {},
+                          size_t end = std::numeric_limits<size_t>::max()) {
     Precision precision = unruled_precision();
     for (const size_t i : one.rules) {
-      if (!removed[i] && !has(without, i)) apply(rules[i], precision);
+      if (i < end && !removed[i] && !has(without, i)) apply(rules[i], precision);
     }
     for (const size_t i : one.rules) {
       if (has(last, i)) apply(rules[i], precision);
@@ -129,7 +137,7 @@ std::vector<Ineffective> ineffective_rules(const Config& config, const std::vect
     for (size_t i = 0; i < rules.size(); ++i) {
       if (patterns[i].matches(placed.layer)) one.rules.push_back(i);
     }
-    one.effect = effect(one, {}, {});
+    one.effect = effect(one, {});
   }
   // Rules come before the short forms that they replace: a rule that undoes a short form has an effect.
   std::vector<RuleGroup> groups = groups_of(config.precision, rules);
@@ -137,10 +145,17 @@ std::vector<Ineffective> ineffective_rules(const Config& config, const std::vect
   std::ranges::stable_partition(groups, is_rule);
   std::vector<Ineffective> found;
   for (const RuleGroup& group : groups) {
-    const auto changes_without = [&](const RuledOp& one) { return effect(one, group.rules, {}) != one.effect; };
+    const auto changes_without = [&](const RuledOp& one) { return effect(one, group.rules) != one.effect; };
     if (std::ranges::any_of(ruled, changes_without)) continue;
-    const auto changes_as_last = [&](const RuledOp& one) { return effect(one, {}, group.rules) != one.effect; };
-    const bool is_replaced = std::ranges::any_of(ruled, changes_as_last);
+    // A rule is tried in its place, with only those before it. A short form, or a rule about fp32 products, is tried as
+    // the last one: it may need what later rules set.
+    const auto is_replaced_in = [&](const RuledOp& one) {
+      const size_t first = group.rules.front();
+      const bool in_place = is_rule(group) && !std::holds_alternative<Fp32Products>(*rules[first].format);
+      return in_place ? effect(one, {}, {}, first + 1) != effect(one, {}, {}, first)
+                      : effect(one, {}, group.rules) != one.effect;
+    };
+    const bool is_replaced = !group.rules.empty() && std::ranges::any_of(ruled, is_replaced_in);
     for (const size_t i : group.rules) removed[i] = true;
     found.push_back({group.path, reason(group, config.precision, rules, ruled, is_replaced),
                      is_rule(group) ? describe(rules[group.rules.front()]) : std::string()});
@@ -193,24 +208,42 @@ std::vector<Ineffective> ineffective_states(const Config& config, int ranks, Con
   return found;
 }
 
-// Settings that differ from their defaults and belong to a choice that the configuration does not make.
-std::vector<Ineffective> unused_settings(const Config& config) {
+// Settings that differ from their defaults and belong to a choice that the configuration does not make. `ranks`: 0 if
+// the machine of the run is not known.
+std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
   struct Dependent {
     const char* setting;  // a prefix, if it ends with a dot
     bool is_used;
     const char* why;
+    std::set<std::string_view> but{};  // of the settings below a prefix
   };
   const OptimizerConfig& optimizer = config.optimizer;
   const bool clips_adaptively = optimizer.clip.kind == ClipOptions::Kind::kAdaptive;
   const bool is_encoder = config.model.name == "encoder";
   const bool lifts = config.precision_fallback.overflows > 0 || config.scaler.scaler.floor_policy == FloorPolicy::kLift;
   const char* const adaptive_clip = "it belongs to optimizer.clip.mode = adaptive";
+  const bool evaluates = config.train.eval_interval > 0;
+  const char* const no_evaluation = "train.eval_interval = 0";
+  const bool is_sampled = config.model.name == "gpt" && config.data.format == DataFormat::kBytes;
+  const bool samples = is_sampled && config.train.sample_tokens > 0;
+  const char* const no_samples =
+      is_sampled ? "train.sample_tokens = 0" : "samples need model.name = gpt and data.format = bytes";
+  const bool has_peers = ranks != 1;
+  const char* const one_rank = "there is one rank";
+  const bool uses_gpu = config.device != "cpu" && (ranks == 0 || !computes_on_host(config.device, 0));
   const Dependent table[] = {
       {"model.rope_base", config.model.position == Position::kRope, "it belongs to model.position = rope"},
       {"data.layout", config.data.format != DataFormat::kBytes, "it belongs to data.format = tokens"},
+      {"data.validation", evaluates, no_evaluation},
       {"data.validation_fraction", config.data.validation.empty(), "data.validation names files"},
+      {"data.validation_fraction", evaluates || !config.data.validation.empty(), no_evaluation},
       {"data.mask_fraction", is_encoder, "it belongs to model.name = encoder"},
       {"data.mask_token", is_encoder, "it belongs to model.name = encoder"},
+      {"train.eval_batches", evaluates, no_evaluation},
+      {"train.sample_interval", samples, no_samples},
+      {"train.sample_prompt", samples, no_samples},
+      {"train.sample_tokens", is_sampled || config.train.sample_tokens == 0, no_samples},
+      {"optimizer.sharding", has_peers, one_rank},
       {"optimizer.final_lr", optimizer.schedule.kind != ScheduleKind::kConstant, "optimizer.schedule = constant"},
       {"optimizer.decay_steps", optimizer.schedule.kind == ScheduleKind::kWarmupStableDecay,
        "it belongs to optimizer.schedule = wsd"},
@@ -223,7 +256,13 @@ std::vector<Ineffective> unused_settings(const Config& config) {
       {"precision.fallback.", lifts, "precision.fallback.overflows = 0"},
       {"scaler.", config.scaler.scaler.mode != ScalerMode::kNone,
        "nothing computes in fp16, or scaler.mode = none: there is no loss scale"},
-      {"cuda.", config.device != "cpu", "device = cpu"},
+      {"scaler.",
+       config.scaler.scaler.mode != ScalerMode::kStatic,
+       "scaler.mode = static",
+       {"scaler.preset", "scaler.init_scale", "scaler.floor"}},
+      {"comm.wire_dtype", has_peers, one_rank},
+      {"comm.accumulate", has_peers, one_rank},
+      {"cuda.", uses_gpu, config.device == "cpu" ? "device = cpu" : "device = auto chose the CPU"},
       {"probe.", config.probe.enabled, "probe.enabled = false"},
   };
   Config defaults;
@@ -237,9 +276,8 @@ std::vector<Ineffective> unused_settings(const Config& config) {
     if (setting == "scaler.mode" || usual == default_settings.end() || value == usual->second) continue;
     for (const Dependent& one : table) {
       const std::string_view name = one.setting;
-      if (!one.is_used && (name.ends_with('.') ? setting.starts_with(name) : setting == name)) {
-        found.push_back({setting, one.why});
-      }
+      const bool is_meant = name.ends_with('.') ? setting.starts_with(name) : setting == name;
+      if (!one.is_used && is_meant && !one.but.contains(setting)) found.push_back({setting, one.why});
     }
   }
   return found;
@@ -254,7 +292,7 @@ std::vector<Ineffective> ineffective_in_phase(const Config& phase, int ranks, Co
   if (!delays && precision.delayed != DelayedScalingOptions()) {
     found.push_back({"precision.delayed", "no operand has delayed scaling; give precision.recipe=delayed"});
   }
-  std::ranges::move(unused_settings(phase), std::back_inserter(found));
+  std::ranges::move(unused_settings(phase, ranks), std::back_inserter(found));
   std::ranges::move(ineffective_states(phase, ranks, path), std::back_inserter(found));
   return found;
 }
@@ -277,7 +315,7 @@ std::vector<Ineffective> ineffective_phases(const Config& config) {
       found.push_back({path, fmt::format("it begins after step {}, and train.steps = {}: it is never reached",
                                          phase_begin(config, phase), config.train.steps)});
     } else if (flatten(in_phase(config, phase)) == flatten(in_phase(config, phase - 1))) {
-      found.push_back({path, fmt::format("it changes nothing of {}", phase_path(config, phase - 1))});
+      found.push_back({path, fmt::format("it sets the same precision as {}", phase_path(config, phase - 1))});
     }
   }
   const AdaptiveOptions& options = config.precision_adaptive.options;

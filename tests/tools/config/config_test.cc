@@ -58,7 +58,8 @@ TEST(Config, ErrorsAreConfigErrorsWithExitCodeTwo) {
 TEST(Config, SynonymsNameSettingsThatExistAndAreNoneThemselves) {
   const auto settings = flatten(Config{});
   for (const auto& [word, meaning] : config_synonyms()) {
-    EXPECT_TRUE(settings.contains(meaning)) << word << " -> " << meaning;
+    const bool is_of_rules = word.starts_with("rules[].") && meaning == "format";
+    EXPECT_TRUE(is_of_rules || settings.contains(meaning)) << word << " -> " << meaning;
     for (const auto& [path, value] : settings) {
       EXPECT_NE(path.substr(path.rfind('.') + 1), word) << path << ": the synonym is a key of its own";
     }

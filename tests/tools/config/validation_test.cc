@@ -158,6 +158,10 @@ TEST(Validation, CheckpointsMaySayTf32) {
   EXPECT_EQ(kept("tf32: true\n").fp32_products, Fp32Products::kTf32);
   EXPECT_EQ(kept("tf32: false\n").fp32_products, Fp32Products::kFp32);
   EXPECT_THAT(error_of({"precision.tf32=true"}), HasSubstr("here it is called precision.fp32_products"));
+  for (const char* rules :
+       {"rules=[{match: head, dtype: fp32}]", "schedule=[{after_step: 3, rules: [{compute: fp32}]}]"}) {
+    EXPECT_THAT(error_of({std::string("precision.") + rules}), HasSubstr("here it is called format")) << rules;
+  }
   const testing::TempFolder folder;
   std::ofstream(folder.file("a.yaml")) << "data:\n  train: [a.txt]\nprecision:\n  tf32: true\n";
   EXPECT_THAT(testing::message_of<ConfigError>([&] { load_config(folder.file("a.yaml")); }),
@@ -195,7 +199,11 @@ TEST(Validation, OldOverridesAreShownAsRules) {
                         "    - {match: blocks.3.mlp, product: wgrad, role: gradient, format: low}\n"
                         "    - {op: linear, format: tf32}\n"
                         "    - {match: blocks.3.mlp, format: bf16x3}"));
-  EXPECT_THAT(error_of({"precision.ops.linear=bf16"}), HasSubstr("command line: precision.ops.linear=bf16: "));
+  EXPECT_THAT(error_of({"precision.ops.linear=bf16"}),
+              AllOf(HasSubstr("command line: precision.ops.linear=bf16: "),
+                    HasSubstr("write 'precision.rules=[{op: linear, format: bf16}]'")));
+  EXPECT_THAT(error_of({"precision.layers=[{match: head, format: fp32}]"}),
+              HasSubstr("write 'precision.rules=[{match: head, format: fp32}]'"));
   EXPECT_THAT(
       error_of({"precision.schedule=[{after_step: 3, layers: [{match: head, dtype: fp16}]}]"}),
       HasSubstr("precision.schedule[0].layers are now precision.schedule[0].rules, an ordered list in which the "
@@ -203,7 +211,7 @@ TEST(Validation, OldOverridesAreShownAsRules) {
   EXPECT_THAT(error_of({"precision.adaptive.levels=[{ops: {linear: bf16}}]"}),
               HasSubstr("precision.adaptive.levels[0].ops"));
   EXPECT_THAT(error_of({"precision.layers=text"}),
-              HasSubstr("rules: [{match: blocks.0.*, format: fp32}]  for example"));
+              HasSubstr("rules: [{match: \"blocks.0.*\", format: fp32}]  for example"));
 }
 
 // A part that is no longer understood must not be lost.

@@ -41,7 +41,7 @@ TEST(Generate, RefusesAModelThatCannotContinueText) {
 
 TEST(ConfigVerb, PrintsWhatTrainingWouldUseAndTrainsNothing) {
   const SmallRun run("config_verb");
-  const Outcome outcome = run_program(0, {"config", run.config_path(), "optimizer.lr=7e-4"});
+  const Outcome outcome = run_program(0, {"config", run.config_path(), "optimizer.lr=7e-4", "train.eval_interval=5"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("lr: 0.0007"), std::string::npos) << outcome.output;
   write_file(run.folder() + "/again.yaml", outcome.output);

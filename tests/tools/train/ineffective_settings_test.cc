@@ -52,16 +52,20 @@ TEST(IneffectiveSettings, RecipesThatNoLayerFollows) {
 
 TEST(IneffectiveSettings, RulesThatChangeNoOp) {
   const std::string no_op = " has no effect: its layers have no such op";
+  const std::string neither =
+      " has no effect: without an op it is about linear layers and attention, and its layers have neither";
   const std::string replaced = " has no effect: later rules replace it";
+  const std::string repeats = " has no effect: it repeats the precision that already applies";
   EXPECT_EQ(warnings_of({"precision.rules=[{match: token_embedding, format: nvfp4}]"}),
-            "precision.rules[0] = {match: token_embedding, format: nvfp4}" + no_op);
+            "precision.rules[0] = {match: token_embedding, format: nvfp4}" + neither);
   EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0.mlp.up, format: mxfp8}, {op: linear, format: fp32}]"}),
             "precision.rules[0] = {match: blocks.0.mlp.up, format: mxfp8}" + replaced);
-  EXPECT_EQ(
-      warnings_of({"precision.rules=[{match: blocks.0, product: fprop, format: low}]"}),
-      "precision.rules[0] = {match: blocks.0, product: fprop, format: low} has no effect: it says what holds already");
+  EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0, product: fprop, format: low}]"}),
+            "precision.rules[0] = {match: blocks.0, product: fprop, format: low}" + repeats);
+  EXPECT_EQ(warnings_of({"precision.rules=[{format: bf16}, {match: head, format: fp32}]"}),
+            "precision.rules[0] = {format: bf16}" + repeats);
   EXPECT_EQ(warnings_of({"precision.rules=[{match: blocks.0, format: fp32}, {match: blocks.0, format: fp32}]"}),
-            "precision.rules[0] = {match: blocks.0, format: fp32} has no effect: it says what holds already")
+            "precision.rules[0] = {match: blocks.0, format: fp32}" + replaced)
       << "one of the two has an effect";
   EXPECT_EQ(warnings_of({"precision.rules=[{op: dropout, format: fp32}]"}),
             "precision.rules[0] = {op: dropout, format: fp32}" + no_op);
@@ -82,10 +86,10 @@ TEST(IneffectiveSettings, DelayedScalingThatNothingUses) {
 }
 
 TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
-  const auto is_named = [](const std::string& setting, const Settings& choice) {
+  const auto is_named = [](const std::string& setting, const Settings& choice, int ranks = 0) {
     Settings settings = choice;
     settings.push_back(setting);
-    return warnings_of(settings).find(setting.substr(0, setting.find('=')) + " = ") != std::string::npos;
+    return warnings_of(settings, ranks).find(setting.substr(0, setting.find('=')) + " = ") != std::string::npos;
   };
   const std::pair<const char*, Settings> cases[] = {
       {"model.rope_base=5", {"model.position=rope"}},
@@ -99,11 +103,37 @@ TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
       {"precision.pattern_blocks=2", {"precision.pattern=first_last_k_high", "model.layers=6"}},
       {"precision.fallback.window=9", {"precision.fallback.overflows=2"}},
       {"scaler.init_scale=4", {"precision.compute=fp16"}},
+      {"scaler.init_scale=4", {"precision.compute=fp16", "scaler.mode=static"}},
       {"probe.interval=7", {"probe.enabled=true"}},
   };
   for (const auto& [setting, choice] : cases) {
     EXPECT_TRUE(is_named(setting, {})) << setting;
     EXPECT_FALSE(is_named(setting, choice)) << setting;
+  }
+  const Settings unevaluated = {"train.eval_interval=0"},
+                 fixed_scale = {"precision.compute=fp16", "scaler.mode=static"};
+  for (const char* setting : {"train.eval_batches=3", "data.validation=[b]", "data.validation_fraction=0.2"}) {
+    EXPECT_FALSE(is_named(setting, {})) << setting;
+    EXPECT_TRUE(is_named(setting, unevaluated)) << setting;
+  }
+  for (const char* setting : {"train.sample_interval=3", "train.sample_prompt=To"}) {
+    EXPECT_FALSE(is_named(setting, {})) << setting;
+    EXPECT_TRUE(is_named(setting, {"train.sample_tokens=0"})) << setting;
+    EXPECT_TRUE(is_named(setting, {"model.name=encoder"})) << setting;
+  }
+  EXPECT_TRUE(is_named("train.sample_tokens=5", {"data.format=tokens"}));
+  EXPECT_FALSE(is_named("train.sample_tokens=0", {"data.format=tokens"}));
+  for (const char* setting :
+       {"scaler.growth_factor=3", "scaler.growth_interval=3", "scaler.growth_delay=3", "scaler.backoff_factor=0.25",
+        "scaler.min_scale=4", "scaler.max_scale=1e9", "scaler.hysteresis=3", "scaler.refill=clean_step"}) {
+    EXPECT_FALSE(is_named(setting, {"precision.compute=fp16"})) << setting;
+    EXPECT_TRUE(is_named(setting, fixed_scale)) << setting;
+  }
+  EXPECT_FALSE(is_named("scaler.floor=clamp", fixed_scale));
+  for (const char* setting : {"optimizer.sharding=replicated", "comm.wire_dtype=fp16", "comm.accumulate=wire"}) {
+    EXPECT_FALSE(is_named(setting, {})) << setting;
+    EXPECT_FALSE(is_named(setting, {}, 2)) << setting;
+    EXPECT_TRUE(is_named(setting, {}, 1)) << setting;
   }
   EXPECT_TRUE(is_named("data.validation_fraction=0.2", {"data.validation=[b]"}));
   EXPECT_TRUE(is_named("optimizer.final_lr=1e-5", {"optimizer.schedule=constant"}));
@@ -156,9 +186,10 @@ TEST(IneffectiveSettings, ReasonsOfRulesThatLaterOnesUndo) {
   EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.pattern=attention_high",
                          "precision.rules=[{match: blocks, format: bf16}]"}),
             "precision.pattern = attention_high" + replaced);
-  EXPECT_EQ(warnings_of({"precision.compute=fp32", "precision.fp32_products=tf32",
-                         "precision.rules=[{match: head, format: tf32}]"}),
-            "precision.rules[0] = {match: head, format: tf32} has no effect: it says what holds already");
+  EXPECT_EQ(
+      warnings_of(
+          {"precision.compute=fp32", "precision.fp32_products=tf32", "precision.rules=[{match: head, format: tf32}]"}),
+      "precision.rules[0] = {match: head, format: tf32} has no effect: it repeats the precision that already applies");
 }
 
 TEST(IneffectiveSettings, FormatsOfTheStateWithoutWeightsIn16Bits) {
@@ -225,13 +256,13 @@ TEST(IneffectiveSettings, SettingsThatBelongToOthers) {
 
 TEST(IneffectiveSettings, PhasesThatChangeNothing) {
   EXPECT_EQ(warnings_of({"precision.schedule=[{after_step: 9}]"}),
-            "precision.schedule[0] has no effect: it changes nothing of precision");
+            "precision.schedule[0] has no effect: it sets the same precision as precision");
   EXPECT_EQ(warnings_of({"precision.schedule=[{after_step: 1000, compute: fp32}]"}),
             "precision.schedule[0] has no effect: it begins after step 1000, and train.steps = 1000: it is never "
             "reached");
   EXPECT_EQ(
       warnings_of({"precision.adaptive.levels=[{compute: fp32}, {compute: fp32}]", "precision.adaptive.loss_rise=0.5"}),
-      "precision.adaptive.levels[1] has no effect: it changes nothing of precision.adaptive.levels[0]");
+      "precision.adaptive.levels[1] has no effect: it sets the same precision as precision.adaptive.levels[0]");
 }
 
 // An effect in one phase is enough.

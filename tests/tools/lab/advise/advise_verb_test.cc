@@ -329,6 +329,7 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
     std::vector<std::string> options;
     const char* message;
   } cases[] = {
+      {{"--solver", "greedy"}, "requires --budget"},
       {{"--budget", "time"}, "--budget: expected time=12ms"},
       {{"--budget", "time=1ms", "--solver", "luck"}, "luck"},
       {{"--budget", "time=1ms", "--recipes", "delayed"}, "--recipes: expected some of"},
@@ -340,7 +341,7 @@ TEST(PlanVerb, RefusesWhatMakesNoSense) {
       {{"--budget", "time=1ms", "--plan", run.folder() + "/no/such.yaml"}, "--plan"},
       {{"--budget", "time=1ms", "--json", run.folder() + "/plan.yaml"}, "expected two files, got one"},
       {{"--budget", "time=1ms", "--plan", run.config_path()}, "expected two files, got one"},
-      {{"--json", run.config_path()}, "expected two files, got one"},
+      {{"--budget", "time=1ms", "--json", run.config_path()}, "expected two files, got one"},
       {{"--budget", "time=1ms", "--hardware", "h101"}, "h101"},
       {{"--budget", "memory=1e300GiB"}, "got 'memory=1e300GiB'"},
       {{"--budget", "time=1ms", "--hardware", "tpu-v3", "precision.compute=fp16"},
