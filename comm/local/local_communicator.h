@@ -22,7 +22,7 @@ class LocalGroup {
 };
 
 // Runs `body` once for each rank of a LocalGroup, each in its own thread. An exception of one rank makes the others'
-// collectives throw, so that nobody waits for ever; the first exception is thrown here.
+// collectives throw, so that nobody waits forever; the first exception is thrown here.
 void run_ranks(int ranks, const std::function<void(Communicator&)>& body);
 
 }  // namespace mantissa

@@ -39,7 +39,7 @@ class MpiEnvironment {
     return environment;
   }
   // Finalizes MPI, which waits for all ranks. Not during an exception or after messages were abandoned: the other ranks
-  // would wait for ever. When a process ends without finalizing MPI, mpirun ends the job with its exit code.
+  // would wait forever. When a process ends without finalizing MPI, mpirun ends the job with its exit code.
   ~MpiEnvironment() {
     if (std::uncaught_exceptions() == 0 && abandoned_.empty()) MPI_Finalize();
   }

@@ -146,7 +146,7 @@ class StagedCommunicator final : public Communicator {
     if (transfer.memory != nullptr) pool_.give_back(std::move(transfer.memory), std::move(last_copy));
   }
 
-  // Continues all collectives without blocking. Once one has failed, throws its error for ever.
+  // Continues all collectives without blocking. Once one has failed, throws its error forever.
   void advance() {
     if (failure_) std::rethrow_exception(failure_);
     try {

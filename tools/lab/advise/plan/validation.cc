@@ -121,7 +121,7 @@ PlanValidation validate_plan(const Config& plan, const std::vector<Candidate>& r
   const auto by_turns = compare_step_times(
       short_plan, others, {.margin = options.time_margin, .level = options.level, .most_pairs = options.time_pairs},
       communicator);
-  if (!by_turns) log_info("plan: no room for {} models at once: step times are those of whole runs", runs);
+  if (!by_turns) log_info("plan: {} models do not fit in memory at once: step times are those of whole runs", runs);
   validation.times = by_turns ? TimesOf::kTurns : TimesOf::kRuns;
   for (size_t i = 0; i < pairs.size(); ++i) {
     if (pairs[i].has_failed()) continue;
