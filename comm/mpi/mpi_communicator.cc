@@ -34,7 +34,7 @@ class MpiEnvironment {
   static std::shared_ptr<MpiEnvironment> acquire() {
     static std::weak_ptr<MpiEnvironment> current;
     if (auto environment = current.lock()) return environment;
-    const std::shared_ptr<MpiEnvironment> environment(new MpiEnvironment);
+    std::shared_ptr<MpiEnvironment> environment(new MpiEnvironment);
     current = environment;
     return environment;
   }

@@ -213,7 +213,7 @@ std::shared_ptr<Storage> StagingPool::take(size_t bytes) {
     if (block->memory->bytes() >= bytes) break;
   }
   if (best != idle_.end()) {
-    const std::shared_ptr<Storage> memory = std::move(best->memory);
+    std::shared_ptr<Storage> memory = std::move(best->memory);
     idle_.erase(best);
     if (memory->bytes() >= bytes) return memory;
     // A block that is too small is replaced by a larger one, so that there are never more blocks than collectives at
