@@ -13,14 +13,14 @@ namespace mantissa::cuda {
 namespace {
 
 std::string last_loader_error() {
-  const char* error = dlerror();
+  const char* error = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread, in glibc
   return error != nullptr ? error : "no reason given";
 }
 
 std::vector<std::string> likely_paths(const std::string& name, const std::vector<const char*>& variables) {
   std::vector<std::string> roots;
   for (const char* variable : variables) {
-    const char* root = std::getenv(variable);
+    const char* root = std::getenv(variable);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
     if (root != nullptr && *root != '\0') roots.push_back(root);
   }
   roots.push_back("/usr/local/cuda");

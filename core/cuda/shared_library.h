@@ -35,7 +35,8 @@ class SharedLibrary {
 
 // For a list of (function of a header, its name in a table): the table's members, and statements that fill `table` from
 // the SharedLibrary `library`.
-#define MANTISSA_DECLARE_FUNCTION(function, member) decltype(&(function)) member = nullptr;
+#define MANTISSA_DECLARE_FUNCTION(function, member) \
+  decltype(&(function)) member = nullptr;  // NOLINT(bugprone-macro-parentheses): a name
 #define MANTISSA_FIND_FUNCTION(function, member) library.resolve(#function, table.member);
 
 }  // namespace mantissa::cuda

@@ -18,7 +18,7 @@ namespace mantissa {
 namespace {
 
 std::string file_of(const std::string& run) {
-  const std::string path = std::filesystem::is_directory(run) ? run + "/probes.mtp" : run;
+  std::string path = std::filesystem::is_directory(run) ? run + "/probes.mtp" : run;
   if (std::filesystem::is_regular_file(path)) return path;
   throw DataError(fmt::format("{}: expected a probe file, which a run with probe.enabled=true writes: {}", path,
                               std::filesystem::exists(path) ? "this is no file" : "it does not exist"));
@@ -112,6 +112,7 @@ void print_rows(const Database& probes, const ProbesRequest& request) {
   query.bind({request.step, request.role, request.tensor});
   while (query.step()) {
     std::vector<std::string> line;
+    line.reserve(static_cast<size_t>(columns) + 1);
     for (int i = 0; i < columns; ++i) line.push_back(to_text(query.at(i)));
     if (format) {
       const DatabaseValue value = query.at(columns);
