@@ -44,7 +44,8 @@ Outcome outcome_of(
     }
   });
   for (const Outcome& other : outcomes) {
-    EXPECT_EQ(std::memcmp(&other.verdict.sum_squares, &outcomes[0].verdict.sum_squares, sizeof(double)), 0);
+    EXPECT_EQ(std::bit_cast<uint64_t>(other.verdict.sum_squares),
+              std::bit_cast<uint64_t>(outcomes[0].verdict.sum_squares));
     EXPECT_EQ(other.verdict.gradients_finite, outcomes[0].verdict.gradients_finite);
     EXPECT_EQ(other.verdict.found_nan, outcomes[0].verdict.found_nan);
     EXPECT_EQ(other.verdict.first_bad, outcomes[0].verdict.first_bad);
@@ -105,7 +106,7 @@ TEST_P(VerdictTest, LossesAreSummed) {
   const int ranks = GetParam();
   const auto loss = [](int rank) { return 0.5f + static_cast<float>(rank); };
   const Verdict verdict = outcome_of(ranks, {}, toy_gradient, loss).verdict;
-  EXPECT_EQ(verdict.loss_sum, 0.5 * ranks + ranks * (ranks - 1) / 2);
+  EXPECT_EQ(verdict.loss_sum, 0.5 * ranks * ranks);
   EXPECT_TRUE(verdict.loss_finite);
   EXPECT_EQ(verdict.loss_rank, -1);
 }
@@ -255,6 +256,16 @@ TEST(Verdict, FoldKeepsTheOrderOfRanks) {
   EXPECT_TRUE(verdict.found_nan);
   EXPECT_FALSE(verdict.gradients_finite);
   EXPECT_TRUE(verdict.loss_finite);
+}
+
+TEST(Verdict, TheFirstRankThatAsksToStopIsHeard) {
+  VerdictRecord records[3];
+  records[1].stop_request = 12;
+  records[2].stop_request = 15;
+  const Verdict verdict = fold_verdict(records, 3);
+  EXPECT_EQ(verdict.stop_request, 12);
+  EXPECT_EQ(verdict.stop_rank, 1);
+  EXPECT_EQ(fold_verdict(records, 1).stop_request, 0);
 }
 
 TEST(Verdict, AFiniteVerdictHasNoOffender) {

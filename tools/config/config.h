@@ -46,6 +46,7 @@ enum class PackedWeights : uint8_t { kAuto, kNone };
 struct TrainConfig {
   int64_t steps = 1000;
   int64_t stop_at_step = 0;  // end the program there, with a checkpoint; schedules keep to `steps`. 0: at `steps`
+  double max_minutes = 0.0;  // save and end the program within this time; 0: no limit
   int64_t global_batch = 8;  // sequences in a step, over all ranks and micro-batches
   int64_t micro_batch = 4;   // sequences that one rank runs at a time
   Recompute recompute = Recompute::kNone;

@@ -152,6 +152,14 @@ void RunLog::after_validation(Trainer& trainer, double loss) {
 
 void RunLog::at_end(Trainer& trainer, Ending ending) {
   if (ending == Ending::kDone) sample(trainer.session());
+  if (ending == Ending::kStopped && trainer.is_leader()) {
+    const Verdict& verdict = *trainer.stopped_by();
+    const std::string cause = StopRequest::describe(verdict.stop_request);
+    const int64_t step = trainer.session().next_step;
+    log_warn("stopped after step {} of {}: {}, on rank {}; start the same command again to continue", step,
+             config_.train.steps, cause, verdict.stop_rank);
+    metrics_->write({{"event", "stop"}, {"step", step}, {"cause", cause}, {"rank", verdict.stop_rank}});
+  }
   if (trainer.is_leader()) summarise(trainer);
 }
 

@@ -12,9 +12,10 @@ constexpr int64_t kDecisionBytes = sizeof(UpdateDecision);
 
 }  // namespace
 
-TrainStep::TrainStep(Session& session, RunProbe* probe)
+TrainStep::TrainStep(Session& session, RunProbe* probe, StopRequest* stop)
     : session_(session),
       probe_(probe),
+      stop_(stop),
       work_(session),
       curvature_(session.sharded, work_),
       verdicts_(session.communicator, *session.runtime.backend, *session.runtime.stream),
@@ -84,6 +85,7 @@ TrainStep::Pending TrainStep::start(int64_t step) {
       plan_update(s.config.optimizer.adamw, applied_steps, static_cast<double>(scaler.unscale()) / prescale_,
                   s.clipper.threshold(), report.learning_rate);
   plan.step = step;
+  if (stop_ != nullptr) plan.stop_request = stop_->poll();
   verdicts_.plan(plan);
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.loss_gradient);

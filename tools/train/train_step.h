@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/guard/stop_request.h"
 #include "tools/probe/run_probe.h"
 #include "tools/train/statistics.h"
 #include "tools/train/step_work.h"
@@ -19,8 +20,9 @@ namespace mantissa {
 
 class TrainStep {
  public:
-  // `probe` examines the steps that are due, unless it is nullptr; it must outlive the object.
-  explicit TrainStep(Session& session, RunProbe* probe = nullptr);
+  // `probe` examines the steps that are due, and `stop` says when this rank wants the training to end, unless they are
+  // nullptr; they must outlive the object.
+  explicit TrainStep(Session& session, RunProbe* probe = nullptr, StopRequest* stop = nullptr);
 
   // Gives delayed scaling its first amaxes if it has none: those of the next step's batch, from passes that scale by
   // current amaxes and whose gradients are dropped. run() does it too, and again for the next step if they were not
@@ -72,6 +74,7 @@ class TrainStep {
 
   Session& session_;
   RunProbe* probe_;
+  StopRequest* stop_;
   StepWork work_;
   UpdateCurvature curvature_;
   VerdictReduction verdicts_;

@@ -56,11 +56,11 @@ double Evaluation::run() {
   return total.nats / static_cast<double>(total.tokens);
 }
 
-Trainer::Trainer(Session& session, RunState& state, TrainObservers observers, RunProbe* probe)
+Trainer::Trainer(Session& session, RunState& state, TrainObservers observers, RunProbe* probe, StopRequest* stop)
     : session_(session),
       state_(state),
       observers_(std::move(observers)),
-      step_(session, probe),
+      step_(session, probe, stop),
       evaluation_(session.config, session.runtime, *session.batches, session.communicator) {}
 
 int64_t Trainer::last_step(const Config& config) {
@@ -71,12 +71,12 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
   const int64_t last = last_step(session_.config);
   if (session_.next_step < end) step_.calibrate();
   if (session_.next_step < end && session_.next_step == 0) evaluate();
-  while (step_.next_to_start() < end && !switch_) {
+  while (step_.next_to_start() < end && !switch_ && !stopped_by_) {
     for (const auto& observer : observers_) observer->before_step(*this, step_.next_to_start());
-    if (switch_) break;
+    if (switch_ || stopped_by_) break;
     take(step_.run());
     const int64_t started = step_.next_to_start();
-    if (started >= last) continue;  // finish() does what is due then
+    if (started >= last || stopped_by_) continue;  // finish() does what is due then
     const bool evaluates = is_due(session_.config.train.eval_interval, started);
     const auto pauses = [started](const auto& observer) { return observer->pauses_after(started); };
     if (!evaluates && std::none_of(observers_.begin(), observers_.end(), pauses)) continue;
@@ -90,9 +90,9 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
   return std::exchange(switch_, std::nullopt);
 }
 
-void Trainer::finish() {
-  evaluate();
-  for (const auto& observer : observers_) observer->at_end(*this, Ending::kDone);
+void Trainer::finish(Ending ending) {
+  if (ending == Ending::kDone) evaluate();
+  for (const auto& observer : observers_) observer->at_end(*this, ending);
   leave();
 }
 
@@ -125,6 +125,7 @@ void Trainer::take(const std::vector<StepReport>& steps) {
     const ProbedStep* const findings = probed && probed->step == step.step ? &*probed : nullptr;
     for (const auto& observer : observers_) observer->after_step(*this, step, findings);
     count_faults(step);
+    if (step.verdict.stop_request != StopRequest::kNone && !stopped_by_) stopped_by_ = step.verdict;
   }
 }
 

@@ -42,7 +42,12 @@ struct PrecisionSwitch {
   std::vector<BadSignal> signals{};
 };
 
-enum class Ending : uint8_t { kDone, kFaults };  // of a run: its last step was done; too many faults in a row
+// How a run ends.
+enum class Ending : uint8_t {
+  kDone,     // the last step was done
+  kStopped,  // a rank asked to stop; see StopRequest
+  kFaults,   // too many faults in a row
+};
 
 class Trainer;
 
@@ -69,17 +74,19 @@ using TrainObservers = std::vector<std::shared_ptr<TrainObserver>>;
 
 class Trainer {
  public:
-  // The session and the state are at the same step. `probe`: see TrainStep. References must outlive the trainer.
-  Trainer(Session& session, RunState& state, TrainObservers observers, RunProbe* probe = nullptr);
+  // The session and the state are at the same step. `probe`, `stop`: see TrainStep. References must outlive the
+  // trainer.
+  Trainer(Session& session, RunState& state, TrainObservers observers, RunProbe* probe = nullptr,
+          StopRequest* stop = nullptr);
 
   // The step at which this start of the program ends: train.steps, or train.stop_at_step where that is given.
   static int64_t last_step(const Config& config);
 
-  // Trains up to step `end`, or until a switch of precision is requested, which it returns. FaultError after
-  // faults.max_consecutive faults in a row. Collective.
+  // Trains up to step `end`, or until a switch of precision is requested, which it returns, or until a rank asks to
+  // stop. FaultError after faults.max_consecutive faults in a row. Collective.
   std::optional<PrecisionSwitch> run(int64_t end);
-  // At last_step(): evaluates, then ends the run. Collective.
-  void finish();
+  // Ends the run: with kDone, at last_step(), after an evaluation. Collective.
+  void finish(Ending ending);
   // Before another session continues the run. Collective.
   void leave();
 
@@ -88,6 +95,8 @@ class Trainer {
   Session& session() { return session_; }
   RunState& state() { return state_; }
   bool is_leader() const { return session_.communicator.rank() == 0; }
+  // The verdict that carried the request of a rank to stop, if there was one.
+  const std::optional<Verdict>& stopped_by() const { return stopped_by_; }
   // Completes the step under way, and reports it to the observers.
   void settle();
   // Ends run() before the next step. Returns the switch to fill in; several causes become one switch.
@@ -104,6 +113,7 @@ class Trainer {
   TrainStep step_;
   Evaluation evaluation_;
   std::optional<PrecisionSwitch> switch_;
+  std::optional<Verdict> stopped_by_;
 };
 
 // Whether something with this interval is due after so many steps; an interval of 0 never is.

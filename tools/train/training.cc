@@ -11,6 +11,8 @@
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <utility>
+#include <variant>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -90,26 +92,27 @@ PrecisionSwitch with_changes(const Config& run, int before, int after, Precision
   return why;
 }
 
-// Trains in one precision, from step `begin`. Nothing if the run ends with it.
-std::optional<Handover> train_session(const Config& run, int64_t begin, RunState& state,
-                                      const std::optional<Handover>& before, const ResumePoint* checkpoint,
-                                      const TrainingHooks& hooks, Communicator& communicator) {
+// Trains in one precision, from step `begin`, to the end of the run or to a session that continues it.
+std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, RunState& state, const Handover* before,
+                                             const ResumePoint* checkpoint, const TrainingHooks& hooks,
+                                             Communicator& communicator) {
   const int phase = phase_of(run, begin, state);
   const Config config = with_lifts(in_phase(run, phase), state.fallback);
   Session session(config, communicator);
   std::optional<Trainer> trainer;
   try {
-    if (before) before->held.hand_over(session);
+    if (before != nullptr) before->held.hand_over(session);
     if (checkpoint != nullptr) resume(session, run, *checkpoint);
     TrainObservers observers = {std::make_shared<PrecisionControl>(checkpoint != nullptr ? begin : -1)};
-    const SessionStart start{.by_switch = before ? &before->why : nullptr, .resumed = checkpoint != nullptr};
+    const SessionStart start{.by_switch = before != nullptr ? &before->why : nullptr, .resumed = checkpoint != nullptr};
     RunProbe* const probe = hooks.begin(session, state, start, observers);
-    trainer.emplace(session, state, std::move(observers), probe);
+    trainer.emplace(session, state, std::move(observers), probe, hooks.stop);
     const int64_t last = Trainer::last_step(run), end = std::min(phase_end(run, phase), last);
     std::optional<PrecisionSwitch> why = trainer->run(end);
-    if (session.next_step >= last) {
-      trainer->finish();
-      return std::nullopt;
+    if (trainer->stopped_by() || session.next_step >= last) {
+      const Ending ending = trainer->stopped_by() ? Ending::kStopped : Ending::kDone;
+      trainer->finish(ending);
+      return ending;
     }
     trainer->leave();
     const int next = phase_of(run, session.next_step, state);
@@ -124,14 +127,17 @@ std::optional<Handover> train_session(const Config& run, int64_t begin, RunState
 
 }  // namespace
 
-void train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
-               Communicator& communicator) {
+Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
+                 Communicator& communicator) {
   int64_t step = checkpoint ? checkpoint->step : 0;
   RunState state = checkpoint ? run_state_of(run, *checkpoint) : RunState(run);
   const ResumePoint* resumes_from = checkpoint ? &*checkpoint : nullptr;
   std::optional<Handover> before;
-  while (
-      (before = train_session(run, step, state, before, std::exchange(resumes_from, nullptr), hooks, communicator))) {
+  while (true) {
+    auto result = train_session(run, step, state, before ? &*before : nullptr, std::exchange(resumes_from, nullptr),
+                                hooks, communicator);
+    if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
+    before = std::get<Handover>(std::move(result));
     step = before->held.numbers().next_step;
   }
 }
@@ -166,19 +172,21 @@ void announce(const Session& session, int threads) {
 // Saves checkpoints while a training runs.
 class Saver final : public TrainObserver {
  public:
-  // `is_saved`: whether the end of the run could be saved.
-  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, bool resumed, bool& is_saved)
+  // `unsaved_step`: the last step of the run, if its state could not be saved.
+  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, bool resumed,
+        std::optional<int64_t>& unsaved_step)
       : checkpoints_(session, run),
         interval_(run.checkpoint.interval),
         log_(std::move(log)),
         saved_step_(resumed ? session.next_step : -1),
-        is_saved_(is_saved) {}
+        unsaved_step_(unsaved_step) {}
 
   bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
   void at_pause(Trainer& trainer) override { save(trainer); }
   void at_end(Trainer& trainer, Ending ending) override {
-    if (saved_step_ != trainer.session().next_step) is_saved_ = save(trainer);
-    if (ending == Ending::kFaults && is_saved_) log_info("a new start continues after step {}", saved_step_);
+    const int64_t step = trainer.session().next_step;
+    if (saved_step_ != step && !save(trainer)) unsaved_step_ = step;
+    if (ending == Ending::kFaults && !unsaved_step_) log_info("a new start continues after step {}", saved_step_);
   }
 
  private:
@@ -194,10 +202,15 @@ class Saver final : public TrainObserver {
   const int64_t interval_;
   const std::shared_ptr<RunLog> log_;
   int64_t saved_step_;
-  bool& is_saved_;
+  std::optional<int64_t>& unsaved_step_;
 };
 
-void train(const Config& run, const ConfigOrigins& origins, Communicator& communicator) {
+// Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
+constexpr double kSlowWrite = 50e6;
+
+// Returns kOk or kPreempted.
+ExitCode train(const Config& run, const ConfigOrigins& origins, Communicator& communicator) {
+  StopRequest stop(run.train.max_minutes);
   require_same_configuration(run, communicator);  // the whole schedule; sessions see one phase of it
   validate_for_ranks(run, communicator.size(), origins);
   const int threads = set_up_threads(run, communicator);
@@ -214,16 +227,19 @@ void train(const Config& run, const ConfigOrigins& origins, Communicator& commun
   const int phase = phase_of(run, step, checkpoint ? run_state_of(run, *checkpoint) : RunState(run));
   log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
 
-  bool is_saved = true;
+  std::optional<int64_t> unsaved_step;
   const auto begin = [&](Session& session, RunState&, const SessionStart& start,
                          TrainObservers& observers) -> RunProbe* {
     if (start.by_switch == nullptr) {
       announce(session, threads);
       if (folder) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
     }
+    stop.reserve(
+        2.0 + static_cast<double>(session.sharded.optimizer.master_bytes() + session.sharded.optimizer.moment_bytes()) /
+                  kSlowWrite);
     const std::string& run_dir = run.train.run_dir;
     const auto log = std::make_shared<RunLog>(session, start.by_switch);
-    observers.push_back(std::make_shared<Saver>(session, run, log, start.resumed, is_saved));
+    observers.push_back(std::make_shared<Saver>(session, run, log, start.resumed, unsaved_step));
     observers.push_back(log);
     RunProbe* probe = nullptr;
     if (run.probe.enabled) {
@@ -241,19 +257,24 @@ void train(const Config& run, const ConfigOrigins& origins, Communicator& commun
     }
     return probe;
   };
-  train_run(run, checkpoint, {.begin = begin, .on_error = [&](const auto& error) { leave_job(error, communicator); }},
-            communicator);
-  if (is_saved) return;
+  const Ending ending =
+      train_run(run, checkpoint,
+                {.begin = begin, .stop = &stop, .on_error = [&](const auto& error) { leave_job(error, communicator); }},
+                communicator);
+  if (!unsaved_step) return ending == Ending::kStopped ? ExitCode::kPreempted : ExitCode::kOk;
   throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
-                                    Trainer::last_step(run), checkpoint_root(run.train.run_dir)));
+                                    *unsaved_step, checkpoint_root(run.train.run_dir)));
 }
 
 }  // namespace
 
 int train_verb(const std::string& config_path, const std::vector<std::string>& overrides) {
   ConfigOrigins origins;
-  return run_job([&] { return load_config(config_path, overrides, &origins); },
-                 [&](const Config& run, Communicator& communicator) { train(run, origins, communicator); });
+  ExitCode code = ExitCode::kOk;
+  const int failed =
+      run_job([&] { return load_config(config_path, overrides, &origins); },
+              [&](const Config& run, Communicator& communicator) { code = train(run, origins, communicator); });
+  return failed != 0 ? failed : static_cast<int>(code);
 }
 
 }  // namespace mantissa

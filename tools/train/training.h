@@ -22,15 +22,16 @@ struct TrainingHooks {
   // those that every training needs, and returns the probe, if there is one.
   std::function<RunProbe*(Session& session, RunState& state, const SessionStart& start, TrainObservers& observers)>
       begin;
+  StopRequest* stop = nullptr;  // see TrainStep
   // Called with an error before the session is destroyed: its destructor waits for the device and may hang. May not
   // return.
   std::function<void(const std::exception& error)> on_error = [](const std::exception&) {};
 };
 
 // Trains `run`, through the phases and levels of its precision, from the checkpoint or the first weights to
-// Trainer::last_step(). FaultError: see Trainer::run(). Collective.
-void train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
-               Communicator& communicator);
+// Trainer::last_step(), or until a rank asks to stop. FaultError: see Trainer::run(). Collective.
+Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
+                 Communicator& communicator);
 
 // `mantissa train`: from a configuration file to a finished run. Returns the exit code (see core/base/error.h). Errors
 // of a job of several ranks end the whole job.

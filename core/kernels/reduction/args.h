@@ -68,12 +68,13 @@ struct SumContributionsArgs {
 };
 
 // Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 of this rank's micro-batches, in double and in
-// order; and the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets.
+// order; the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets; and the stop request
+// of plan, u8 of one UpdatePlan.
 struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
-  Tensor losses{}, stats{}, record{};
+  Tensor losses{}, stats{}, plan{}, record{};
 
-  static auto operands(auto& args) { return std::array{&args.losses, &args.stats, &args.record}; }
+  static auto operands(auto& args) { return std::array{&args.losses, &args.stats, &args.plan, &args.record}; }
 };
 
 // records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, one record each;

@@ -58,6 +58,7 @@ Rows check_args(const SumContributionsArgs& args) {
 
 int64_t check_args(const RecordVerdictArgs& args) {
   check_dtype("record_verdict", "losses", args.losses, DType::kF32);
+  check_record<UpdatePlan>("record_verdict", "plan", args.plan);
   check_record<VerdictRecord>("record_verdict", "record", args.record);
   return check_records<TensorStats>("record_verdict", "stats", args.stats);
 }

@@ -171,8 +171,10 @@ __global__ void __launch_bounds__(kThreads)
 // models.
 
 __global__ void record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats,
-                                      int64_t buckets, VerdictRecord* record) {
-  *record = {.stats = fold_stats(stats, buckets), .loss_sum = fold_losses(losses, micro_batches)};
+                                      int64_t buckets, const UpdatePlan* plan, VerdictRecord* record) {
+  *record = {.stats = fold_stats(stats, buckets),
+             .loss_sum = fold_losses(losses, micro_batches),
+             .stop_request = plan->stop_request};
 }
 
 __global__ void decide_update_kernel(const VerdictRecord* records, int64_t ranks, const UpdatePlan* plan, int32_t* hold,
@@ -221,7 +223,7 @@ void run(const RecordVerdictArgs& args, CudaStream& stream) {
   const int64_t buckets = check_args(args);
   launch(record_verdict_kernel, {.grid = 1, .block = 1}, stream.handle(), args.losses.data<float>(),
          args.losses.numel(), record_in<TensorStats>("record_verdict", args.stats), buckets,
-         record_in<VerdictRecord>("record_verdict", args.record));
+         record_in<UpdatePlan>("record_verdict", args.plan), record_in<VerdictRecord>("record_verdict", args.record));
 }
 
 void run(const DecideUpdateArgs& args, CudaStream& stream) {

@@ -180,7 +180,8 @@ void run(const RecordVerdictArgs& args) {
   const int64_t buckets = check_args(args);
   const auto stats = read_records<TensorStats>(args.stats, buckets);
   write_record(VerdictRecord{.stats = fold_stats(stats.data(), buckets),
-                             .loss_sum = fold_losses(args.losses.data<float>(), args.losses.numel())},
+                             .loss_sum = fold_losses(args.losses.data<float>(), args.losses.numel()),
+                             .stop_request = read_record<UpdatePlan>(args.plan).stop_request},
                args.record);
 }
 

@@ -16,6 +16,7 @@ namespace mantissa {
 struct VerdictRecord {
   TensorStats stats;      // of its shards of the summed gradients, by flat index
   double loss_sum = 0.0;  // over its non-ignored tokens, in nats
+  int32_t stop_request = 0;
 };
 
 // The combined findings of all ranks, before any weight is updated: the same on every rank.
@@ -30,6 +31,9 @@ struct Verdict {
   int64_t first_bad = INT64_MAX;  // smallest flat index of a non-finite element, see FlatBuckets
   double sum_squares = 0.0;
 
+  int32_t stop_request = 0;  // of the first rank that asks to stop after this step; 0: no rank does
+  int32_t stop_rank = -1;
+
   constexpr bool finite() const { return loss_finite && gradients_finite; }
 };
 
@@ -41,6 +45,9 @@ struct UpdatePlan {
   float learning_rate = 0.0f;
   float bias_correction1 = 1.0f, bias_correction2 = 1.0f;
   uint32_t update = 0;  // from 1: UpdateControl::update
+  // Not 0: this rank asks to stop after the step. It travels with the findings of the step, so that all ranks learn of
+  // it at the same step without another message.
+  int32_t stop_request = 0;
 };
 
 enum class StepOutcome : uint8_t {
@@ -100,6 +107,10 @@ constexpr Verdict fold_verdict(const VerdictRecord* records, int64_t ranks) {
     if (stats.nan_count != 0) verdict.found_nan = true;
     if (stats.first_bad < verdict.first_bad) verdict.first_bad = stats.first_bad;
     verdict.sum_squares += stats.sum_squares;
+    if (record.stop_request != 0 && verdict.stop_request == 0) {
+      verdict.stop_request = record.stop_request;
+      verdict.stop_rank = static_cast<int32_t>(rank);
+    }
   }
   return verdict;
 }

@@ -151,9 +151,9 @@ TEST(KernelWork, LossAndUpdate) {
           .bytes,
       96.0 + 20 + 2 * sizeof(TensorStats));
   const Tensor stats = tensor(DType::kU8, {3 * sizeof(TensorStats)});
-  EXPECT_EQ(work_of(RecordVerdictArgs{.losses = rows, .stats = stats, .record = record}).bytes,
-            24.0 + 4 * sizeof(TensorStats));
   const Tensor byte = tensor(DType::kU8, {1});
+  EXPECT_EQ(work_of(RecordVerdictArgs{.losses = rows, .stats = stats, .plan = byte, .record = record}).bytes,
+            25.0 + 4 * sizeof(TensorStats));
   EXPECT_EQ(
       work_of(DecideUpdateArgs{.records = record, .plan = byte, .hold = byte, .control = byte, .decision = byte}).bytes,
       sizeof(TensorStats) + 4.0);

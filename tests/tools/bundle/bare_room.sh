@@ -51,6 +51,23 @@ train two "$bundle/bin/mpirun" -np 2 --oversubscribe
 ranks="1 ranks (mpi)"
 train alone "$bundle/bin/mpirun" -np 1
 
+# SIGTERM to mpirun: the ranks save and leave with code 75. Without programs, the shell waits in a loop.
+run=$results-stopped
+set -- "$bundle/bin/mantissa" train "$bundle/configs/quickstart.yaml" data.train=/text "train.run_dir=$run" \
+  model.layers=1 model.width=32 model.heads=2 model.context=16 train.global_batch=2 train.micro_batch=1 \
+  train.eval_interval=0 train.sample_tokens=0 checkpoint.interval=0 train.steps=1000000
+"$bundle/bin/mpirun" -np 2 --oversubscribe "$@" >"$run.log" 2>&1 &
+job=$!
+until [ -s "$run/metrics.jsonl" ]; do
+  kill -0 "$job" 2>/dev/null || fail "the run that is to be stopped did not start: $(while read -r line; do echo "$line"; done <"$run.log")"
+done
+kill -TERM "$job"
+if wait "$job"; then status=0; else status=$?; fi
+log=$(while read -r line; do echo "$line"; done <"$run.log")
+[ "$status" = 75 ] || fail "a run that was stopped by SIGTERM left with $status: $log"
+case $log in *"checkpoint saved to $run"*"stopped after step"*SIGUSR1*) ;; *) fail "no checkpoint, or no cause: $log" ;; esac
+echo "passed: SIGTERM to mpirun"
+
 # Libraries of the same names from a loaded environment module, useless here, change nothing. Nor does its OpenMPI.
 for name in libmpi.so.40 libopen-rte.so.40 libopen-pal.so.40 libpmix.so.2 libdnnl.so.2 libstdc++.so.6 libgomp.so.1; do
   echo "not a library" >"/tmp/$name"

@@ -19,11 +19,6 @@
 namespace mantissa::testing {
 namespace {
 
-std::string program() {
-  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
-  return given ? given : "tools/mantissa";
-}
-
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) result += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -45,6 +40,11 @@ std::string generated_text(size_t bytes) {
 }
 
 }  // namespace
+
+std::string program_under_test() {
+  const char* given = std::getenv("MANTISSA_TEST_PROGRAM");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
+  return given ? given : "tools/mantissa";
+}
 
 std::vector<std::string> with(std::vector<std::string> settings, const std::vector<std::string>& more) {
   settings.insert(settings.end(), more.begin(), more.end());
@@ -85,15 +85,17 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-Outcome run_under_mpirun(int ranks, const std::string& command) {
+std::string mpirun(int ranks) {
   // Cross-memory attach needs rights that sandboxes often lack.
-  std::string launcher = "OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --oversubscribe --bind-to none ";
+  std::string launcher = "env OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --oversubscribe --bind-to none ";
   if (geteuid() == 0) launcher += "--allow-run-as-root ";
-  return run_shell(launcher + "-np " + std::to_string(ranks) + " " + command);
+  return launcher + "-np " + std::to_string(ranks) + " ";
 }
 
+Outcome run_under_mpirun(int ranks, const std::string& command) { return run_shell(mpirun(ranks) + command); }
+
 Outcome run_program(int ranks, const std::vector<std::string>& arguments) {
-  const std::string command = command_line(program(), arguments);
+  const std::string command = command_line(program_under_test(), arguments);
   return ranks > 1 ? run_under_mpirun(ranks, command) : run_shell(command);
 }
 

@@ -23,9 +23,13 @@ std::vector<std::string> with(std::vector<std::string> settings, const std::vect
 std::string command_line(const std::string& program, const std::vector<std::string>& arguments);
 // Runs a shell command with one OpenMP thread.
 Outcome run_shell(const std::string& command);
+// The start of a command that runs a program on `ranks` ranks: "mpirun -np 2 ".
+std::string mpirun(int ranks);
 // Runs a shell command on `ranks` ranks with one thread each.
 Outcome run_under_mpirun(int ranks, const std::string& command);
-// Runs `mantissa ARGUMENTS`, under mpirun if there are several ranks. MANTISSA_TEST_PROGRAM names another build of it.
+// The program under test: tools/mantissa, or what MANTISSA_TEST_PROGRAM names.
+std::string program_under_test();
+// Runs `mantissa ARGUMENTS`, under mpirun if there are several ranks.
 Outcome run_program(int ranks, const std::vector<std::string>& arguments);
 
 // A folder of this test process that is empty at first.

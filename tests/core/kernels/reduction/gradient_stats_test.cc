@@ -149,14 +149,17 @@ void expect_same(double actual, double expected, const char* what) {
 constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double: small terms count only if they come first
 
 // Overwrites earlier contents of the record.
-VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets) {
+VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets,
+                        int32_t stop_request = 0) {
   const size_t bytes = buckets.size() * sizeof(TensorStats);
   const Tensor stats(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
   write_bytes(stats, buckets.data());
   const VerdictRecord before{.stats = {.first_bad = 0, .nan_count = 2, .inf_count = 3, .sum_squares = 5.5},
-                             .loss_sum = 9.0};
+                             .loss_sum = 9.0,
+                             .stop_request = 4};
   const Tensor record = make_record(before);
-  run(RecordVerdictArgs{.losses = make_elements(losses), .stats = stats, .record = record});
+  const Tensor plan = make_record(UpdatePlan{.stop_request = stop_request});
+  run(RecordVerdictArgs{.losses = make_elements(losses), .stats = stats, .plan = plan, .record = record});
   return fetch_record<VerdictRecord>(record);
 }
 
@@ -199,6 +202,13 @@ TEST(RecordVerdict, AddsTheStatisticsOfBucketsInTheirOrder) {
       EXPECT_EQ(record.stats.sum_squares, HUGE_VAL);
       EXPECT_EQ(record.loss_sum, 1.5);
     }
+  });
+}
+
+TEST(RecordVerdict, TakesTheStopRequestOfThePlan) {
+  device_under_test().on_each_variant([] {
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}).stop_request, 0);
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 1001).stop_request, 1001);
   });
 }
 
@@ -408,11 +418,14 @@ TEST(DecideUpdate, NamesWhatIsWrong) {
                            .decision = make_record(UpdateDecision())});
     };
   };
-  expect_contract_error(call(make_unwritten(DType::kU8, {39}), make_indices({0})),
-                        "[decide_update] records must hold whole records of 40 bytes, at least one, got 39 bytes");
+  expect_contract_error(call(make_unwritten(DType::kU8, {47}), make_indices({0})),
+                        "[decide_update] records must hold whole records of 48 bytes, at least one, got 47 bytes");
   expect_contract_error(call(make_record(VerdictRecord()), make_indices({0, 0})), "[decide_update] hold");
   const auto record = [](const Tensor& losses, const Tensor& stats) {
-    return [=] { run(RecordVerdictArgs{.losses = losses, .stats = stats, .record = make_record(VerdictRecord())}); };
+    return [=] {
+      run(RecordVerdictArgs{
+          .losses = losses, .stats = stats, .plan = make_record(UpdatePlan()), .record = make_record(VerdictRecord())});
+    };
   };
   const Tensor losses = make_elements(std::vector<float>{1.0f});
   expect_contract_error(record(make_indices({1}), make_record(TensorStats())), "[record_verdict] losses");
