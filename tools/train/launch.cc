@@ -131,8 +131,15 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
                     "one folder: give auto or mpi, or start one process",
                     launcher_size(), launcher_size()));
   }
-  if (backend != "auto") return create_communicator(backend);
-  return launched ? choose_transport(create_communicator("mpi"), device) : create_communicator("local");
+  if (backend == "local" || (backend == "auto" && !launched)) return create_communicator("local");
+  std::unique_ptr<Communicator> communicator = create_communicator(backend == "auto" ? "mpi" : backend);
+  if (communicator->size() == 1 && launcher_size() > 1) {
+    throw ConfigError(fmt::format(
+        "this is one of {} processes of a job, but MPI found no other: the launcher and the OpenMPI of this "
+        "program do not match. Start the job with this program's own mpirun, or with srun --mpi=pmix",
+        launcher_size()));
+  }
+  return backend == "auto" ? choose_transport(std::move(communicator), device) : std::move(communicator);
 }
 
 std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> host, const std::string& device) {

@@ -114,6 +114,15 @@ TEST(BadInput, ManyProcessesWithoutATransport) {
   expect_refused(run.try_train(2, {"comm.backend=local"}), 2, {"comm.backend", "one of 2 processes"});
 }
 
+// As with srun, when its PMI is not the one that OpenMPI speaks.
+TEST(BadInput, TasksThatAreAloneInMpi) {
+  const SmallRun run("alone_in_mpi");
+  const std::string command = command_line(program_under_test(), {"train", run.config_path()});
+  expect_refused(run_shell("SLURM_STEP_NUM_TASKS=2 PMI_RANK=0 " + command), 2,
+                 {"one of 2 processes", "MPI found no other", "srun --mpi=pmix"});
+  expect_refused(run_shell("SLURM_STEP_NUM_TASKS=2 " + command), 2, {"one of 2 processes", "srun --mpi=pmix"});
+}
+
 TEST(BadInput, ARefusedStartLeavesTheRunAsItWas) {
   const SmallRun run("untouched");
   run.train(1, {"train.stop_at_step=3"});

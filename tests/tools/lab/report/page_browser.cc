@@ -69,7 +69,7 @@ std::vector<std::string> requests_in(const json& log) {
 Visit visit(const std::vector<Page>& pages) {
   Visit result{.facts = std::vector<json>(pages.size())};
   if (run_shell("command -v chromium").exit_code != 0) {
-    ADD_FAILURE() << "the program chromium, in which this test opens pages, is not installed: run tools/setup";
+    ADD_FAILURE() << "the program chromium, in which this test opens pages, is not installed: run tools/setup --tests";
     return result;
   }
   const std::string folder = fresh_folder("pages");

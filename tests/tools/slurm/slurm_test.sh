@@ -1,0 +1,182 @@
+#!/bin/bash
+# Starts a Slurm of one node and submits the shipped batch scripts to it: slurm_test.sh PROGRAM FOLDER_OF_SCRIPTS
+#
+# Jobs are preempted, told to stop and cancelled; those that continue must end with the weights of a run that nobody
+# stopped. All files are in one folder in /tmp; the daemons end with the test.
+set -euo pipefail
+PATH+=:/usr/sbin:/sbin # Bazel's PATH lacks them
+program=$(realpath "$1")
+scripts=$(realpath "$2")
+work=$(mktemp -d /tmp/slurm_test.XXXXXX) # short: it holds a Unix socket
+export SLURM_CONF=$work/slurm.conf
+unset HOME
+
+fail() {
+  echo "slurm_test: $*" >&2
+  tail -n 30 "$work"/*.log >&2 || true
+  exit 1
+}
+
+clean_up() {
+  scancel --user="$(id -un)" 2>/dev/null || true
+  local file
+  for file in slurmd slurmctld munged; do
+    [[ ! -f $work/$file.pid ]] || kill "$(cat "$work/$file.pid")" 2>/dev/null || true
+  done
+  sleep 1
+  rm -rf "$work"
+}
+trap clean_up EXIT
+
+# wait_for SECONDS WHAT COMMAND...: until the command succeeds
+wait_for() {
+  local end=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@" >/dev/null 2>&1; do
+    ((SECONDS < end)) || fail "waited in vain for $what"
+    sleep 0.1
+  done
+}
+
+start_slurm() {
+  local tool host port
+  for tool in munged slurmctld slurmd sbatch; do
+    command -v "$tool" >/dev/null || fail "'$tool' is not installed; tools/setup --tests installs it (Debian: slurm-wlm, munge)"
+  done
+  host=$(hostname -s)
+  port=$((20000 + $$ % 10000 * 2))
+  mkdir "$work/state" "$work/spool"
+  (umask 077 && head -c 1024 /dev/urandom >"$work/munge.key")
+  chmod 755 "$work"
+  munged --force --key-file="$work/munge.key" --socket="$work/munge.sock" --pid-file="$work/munged.pid" \
+    --log-file="$work/munged.log" --seed-file="$work/munge.seed"
+  cat >"$SLURM_CONF" <<CONF
+ClusterName=test
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$port
+SlurmdPort=$((port + 1))
+SlurmUser=$(id -un)
+SlurmdUser=$(id -un)
+AuthType=auth/munge
+AuthInfo=socket=$work/munge.sock
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+ReturnToService=2
+JobRequeue=1
+KillWait=10
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmdParameters=config_overrides
+StateSaveLocation=$work/state
+SlurmdSpoolDir=$work/spool
+SlurmctldPidFile=$work/slurmctld.pid
+SlurmdPidFile=$work/slurmd.pid
+SlurmctldLogFile=$work/slurmctld.log
+SlurmdLogFile=$work/slurmd.log
+GresTypes=gpu
+NodeName=$host NodeAddr=127.0.0.1 CPUs=2 CoresPerSocket=2 RealMemory=1000 Gres=gpu:2 State=UNKNOWN
+PartitionName=low Nodes=$host Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60
+PartitionName=high Nodes=$host MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
+CONF
+  # Two GPUs in name only: jobs count them, nobody opens them.
+  printf 'Name=gpu File=%s\n' /dev/null /dev/zero >"$work/gres.conf"
+  slurmctld -f "$SLURM_CONF"
+  slurmd -f "$SLURM_CONF" -N "$host"
+  wait_for 60 "the node" bash -c 'sinfo --noheader --format=%T | grep -q idle'
+}
+
+# A folder like a bundle's, with the scripts and the program, and a configuration.
+prepare() {
+  export MANTISSA_ROOT=$work/root
+  mkdir -p "$MANTISSA_ROOT"/{bin,configs}
+  cp -rL "$scripts" "$MANTISSA_ROOT/configs/slurm"
+  ln -s "$program" "$MANTISSA_ROOT/bin/mantissa"
+  # Started from here, mpirun finds Slurm's allocation and the ranks' slots.
+  printf '#!/bin/sh\nexec mpirun --allow-run-as-root --bind-to none "$@"\n' >"$MANTISSA_ROOT/bin/mpirun"
+  chmod 755 "$MANTISSA_ROOT/bin/mpirun"
+  local i
+  for i in {1..4000}; do echo -n "step $((i * i % 97)) of the loss "; done >"$work/text"
+  cat >"$work/config.yaml" <<CONFIG
+model: {layers: 2, width: 32, heads: 4, context: 32, vocab: 256}
+data: {train: [$work/text]}
+train: {steps: 1200, global_batch: 12, micro_batch: 2, log_interval: 100, eval_interval: 0, sample_tokens: 0, measure_peak: false}
+optimizer: {lr: 3e-3, warmup_steps: 5}
+checkpoint: {interval: 0}
+device: cpu
+CONFIG
+}
+
+# submit SCRIPT RUN [OPTION...]: prints the job's number. The log is RUN.log.
+submit() {
+  local script=$1 run=$2
+  shift 2
+  sbatch --parsable --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 --output="$work/$run.log" --chdir="$work" "$@" \
+    "$MANTISSA_ROOT/configs/slurm/$script" "$work/config.yaml" "train.run_dir=$work/$run"
+}
+
+state_is() { scontrol --oneliner show job "$1" | grep -qE "JobState=($2) "; }
+steps_done() { [[ $(grep -c '"event":"step"' "$work/$1/metrics.jsonl") -ge 20 ]]; }
+weights_of() { (cd "$work/$1/checkpoints/step-00001200" && sha256sum -- * | grep -v manifest); }
+
+finish() { # finish JOB RUN: it completes, with the weights of the run `whole`
+  wait_for 120 "the end of job $1 ($2)" state_is "$1" "COMPLETED|FAILED|CANCELLED|NODE_FAIL|TIMEOUT"
+  state_is "$1" COMPLETED || fail "job $1 ($2) did not complete: $(scontrol --oneliner show job "$1")"
+  [[ $2 == whole || $(weights_of "$2") == "$(weights_of whole)" ]] || fail "the weights of $2 are not those of an uninterrupted run"
+  echo "passed: $2"
+}
+
+# Slurm lets a requeued job wait for two minutes.
+continue_requeued() { # continue_requeued JOB RUN CAUSE
+  wait_for 60 "the requeue of job $1 ($2)" state_is "$1" PENDING
+  grep -q "stopped after step .*: $3, on rank" "$work/$2.log" || fail "$2 does not name $3 as the cause"
+  [[ ! -e $work/$2/checkpoints/step-00001200 ]] || fail "$2 was at its end before it was stopped"
+  scontrol update "JobId=$1" StartTime=now
+  finish "$1" "$2"
+}
+
+start_slurm
+prepare
+finish "$(submit cpu.sbatch whole)" whole
+
+# A job of a partition with priority takes the node: Slurm sends SIGTERM, and requeues the job.
+job=$(submit gpu.sbatch preempted --gpus-per-node=2)
+wait_for 60 "steps of job $job" steps_done preempted
+high=$(sbatch --parsable --partition=high --ntasks=2 --output=/dev/null --wrap true)
+wait_for 60 "the job with priority" state_is "$high" COMPLETED
+continue_requeued "$job" preempted SIGTERM
+
+# SIGUSR1 to the batch script, as from --signal=B:USR1@300; the script requeues its job.
+job=$(submit mpirun.sbatch signalled)
+wait_for 60 "steps of job $job" steps_done signalled
+scancel --batch --signal=USR1 "$job"
+continue_requeued "$job" signalled SIGUSR1
+
+# A job that is cancelled saves its state, and stays cancelled.
+job=$(submit cpu.sbatch cancelled)
+wait_for 60 "steps of job $job" steps_done cancelled
+scancel "$job"
+wait_for 60 "the end of job $job" state_is "$job" CANCELLED
+grep -q "stopped after step" "$work/cancelled.log" || fail "the cancelled job saved nothing"
+compgen -G "$work/cancelled/checkpoints/step-*" >/dev/null || fail "the cancelled job has no checkpoint"
+echo "passed: cancelled"
+
+job=$(submit sweep.sbatch sweep --array=0-1 --cpus-per-task=1)
+wait_for 120 "the end of the sweep" bash -c "! squeue --noheader | grep -q ."
+for rate in 1e-4 3e-4; do
+  [[ -d $work/runs/sweep-$job/lr-$rate/checkpoints/step-00001200 ]] || fail "the sweep has no result for rate $rate"
+done
+echo "passed: sweep"
+
+# Tasks that are alone in MPI would train one model each.
+if output=$(srun --mpi=none --ntasks=2 "$MANTISSA_ROOT/bin/mantissa" train "$work/config.yaml" 2>&1); then
+  fail "two tasks without PMIx trained: $output"
+fi
+[[ $output == *"srun --mpi=pmix"* ]] || fail "two tasks without PMIx are not told how to start: $output"
+echo "passed: without PMIx"
