@@ -24,10 +24,11 @@ struct CaughtSignal {
 constexpr std::array kSignals = {CaughtSignal{SIGUSR1, "SIGUSR1"}, CaughtSignal{SIGTERM, "SIGTERM"},
                                  CaughtSignal{SIGINT, "SIGINT"}, CaughtSignal{SIGHUP, "SIGHUP"}};
 
-// Written by the signal handler.
-std::atomic<int> g_first_signal = 0;
-std::atomic<int64_t> g_first_second = 0;  // of CLOCK_MONOTONIC
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+// The first signal: kSecond * its second of CLOCK_MONOTONIC + its number; 0: none. One word, since another thread may
+// handle a second signal meanwhile.
+constexpr int64_t kSecond = 256;
+std::atomic<int64_t> g_first_signal = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 std::atomic<bool> g_is_caught = false;
 std::array<struct sigaction, kSignals.size()> g_actions_before;
@@ -35,12 +36,9 @@ std::array<struct sigaction, kSignals.size()> g_actions_before;
 void on_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  int none = 0;
-  if (g_first_signal.compare_exchange_strong(none, number)) {
-    g_first_second = now.tv_sec;
-    return;
-  }
-  if (number != SIGINT && now.tv_sec - g_first_second <= StopRequest::kRepeatSeconds) return;
+  int64_t first = 0;
+  if (g_first_signal.compare_exchange_strong(first, kSecond * now.tv_sec + number)) return;
+  if (number != SIGINT && now.tv_sec - first / kSecond <= StopRequest::kRepeatSeconds) return;
   // Checkpoints are renamed into place when they are whole: none is torn.
   signal(number, SIG_DFL);
   raise(number);  // takes effect when the handler returns
@@ -91,7 +89,7 @@ int32_t StopRequest::poll() {
   if (last_poll_) longest_seconds_ = std::max(longest_seconds_, seconds_of(now - *last_poll_));
   last_poll_ = now;
   if (request_ != kNone) return request_;
-  if (const int number = g_first_signal; number != 0) return request_ = number;
+  if (const int64_t first = g_first_signal; first != 0) return request_ = static_cast<int32_t>(first % kSecond);
   const double needed = 3 * longest_seconds_ + save_seconds_;
   if (limit_ && seconds_of(*limit_ - now) < needed) return request_ = kTimeLimit;
   if (job_end_ && seconds_of(*job_end_ - std::chrono::system_clock::now()) < needed) return request_ = kJobEnd;
