@@ -21,7 +21,7 @@ run_and_requeue() {
   done
   echo "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)): exit code $code"
   if [[ $code == 75 && $(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID") == RUNNING ]]; then
-    scontrol requeue "$SLURM_JOB_ID" && sleep infinity # Slurm ends this script
+    scontrol requeue "$SLURM_JOB_ID" && sleep 60 # Slurm ends this script
   fi
   exit "$code"
 }
