@@ -33,6 +33,11 @@ Tags that tools/test knows:
 
 load("//tools/build:precompiled.bzl", "precompiled_header")
 
+# default_visibility of the floors below the tools, of those that only comm sees beside them, and of the laboratory.
+SEEN_FROM_TOOLS = ["//tests:__subpackages__", "//tools:__subpackages__"]
+SEEN_FROM_COMM = ["//comm:__subpackages__"] + SEEN_FROM_TOOLS
+SEEN_FROM_LAB = ["//tests:__subpackages__", "//tools:__pkg__", "//tools/lab:__subpackages__"]
+
 COPTS = [
     "-Wall",
     "-Wextra",
