@@ -4,9 +4,13 @@
 # with exit code 75. In that case the job goes back to the queue; its next start continues the training. Other codes end the job.
 # A job that is being cancelled is not requeued.
 
+ranks= # the process that starts them
+job=$SLURM_JOB_ID
+[[ -z ${SLURM_ARRAY_JOB_ID:-} ]] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID # the first's ID stands for the whole array
+
 stop_ranks() {
-  echo "$(date '+%F %T') job $SLURM_JOB_ID: $1: the ranks are told to save and to leave"
-  kill -USR1 "$ranks" 2>/dev/null
+  echo "$(date '+%F %T') job $job: $1: the ranks are told to save and to leave"
+  [[ -z $ranks ]] || kill -USR1 "$ranks" 2>/dev/null
 }
 
 run_and_requeue() {
@@ -19,9 +23,14 @@ run_and_requeue() {
     wait "$ranks" && code=0 || code=$?
     kill -0 "$ranks" 2>/dev/null || break
   done
-  echo "$(date '+%F %T') job $SLURM_JOB_ID, start $((${SLURM_RESTART_COUNT:-0} + 1)): exit code $code"
-  if [[ $code == 75 && $(squeue --noheader --format=%T --jobs="$SLURM_JOB_ID") == RUNNING ]]; then
-    scontrol requeue "$SLURM_JOB_ID" && sleep 60 # Slurm ends this script
+  if ((code > 128)); then # perhaps of a signal that came just before the end; 127: the shell has forgotten the process
+    local again=0
+    wait "$ranks" 2>/dev/null || again=$?
+    ((again == 127)) || code=$again
+  fi
+  echo "$(date '+%F %T') job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): exit code $code"
+  if [[ $code == 75 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]]; then
+    scontrol requeue "$job" && sleep 60 # Slurm ends this script
   fi
   exit "$code"
 }

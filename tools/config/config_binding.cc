@@ -138,7 +138,7 @@ void bind_data(ConfigVisitor& v, DataConfig& c) {
 void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("steps", integer_field<int64_t>(c.steps, 1, kMaxSteps));
   v.scalar("stop_at_step", integer_field<int64_t>(c.stop_at_step, 0, kMaxSteps));
-  v.scalar("max_minutes", real_field(c.max_minutes, RealRange::at_least_zero()));
+  v.scalar("max_minutes", real_field(c.max_minutes, RealRange{.min = 0.0, .max = 1e7}));
   v.scalar("global_batch", integer_field<int64_t>(c.global_batch, 1, 1 << 30));
   v.scalar("micro_batch", integer_field<int64_t>(c.micro_batch, 1, 1 << 20));
   v.scalar("recompute", choice_field(c.recompute, names::kRecompute));

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "core/base/check.h"
+#include "core/base/log.h"
 
 namespace mantissa {
 namespace {
@@ -24,10 +25,10 @@ struct CaughtSignal {
 constexpr std::array kSignals = {CaughtSignal{SIGUSR1, "SIGUSR1"}, CaughtSignal{SIGTERM, "SIGTERM"},
                                  CaughtSignal{SIGINT, "SIGINT"}, CaughtSignal{SIGHUP, "SIGHUP"}};
 
-// The first signal: kSecond * its second of CLOCK_MONOTONIC + its number; 0: none. One word, since another thread may
-// handle a second signal meanwhile.
+// The signal that counts: kSecond * its second of CLOCK_MONOTONIC + its number; 0: none. One word, since another thread
+// may handle a second signal meanwhile.
 constexpr int64_t kSecond = 256;
-std::atomic<int64_t> g_first_signal = 0;
+std::atomic<int64_t> g_signal = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 std::atomic<bool> g_is_caught = false;
@@ -36,13 +37,18 @@ std::array<struct sigaction, kSignals.size()> g_actions_before;
 void on_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  int64_t first = 0;
-  if (g_first_signal.compare_exchange_strong(first, kSecond * now.tv_sec + number)) return;
-  if (number != SIGINT && now.tv_sec - first / kSecond <= StopRequest::kRepeatSeconds) return;
+  const int64_t mine = kSecond * now.tv_sec + number;
+  int64_t before = 0;
+  if (g_signal.compare_exchange_strong(before, mine) || number == SIGUSR1) return;
+  // A batch script may have passed SIGUSR1 on long ago: SIGTERM is then a first one, which asks for the same.
+  if (before % kSecond == SIGUSR1 && g_signal.compare_exchange_strong(before, mine)) return;
+  if (number != SIGINT && now.tv_sec - before / kSecond <= StopRequest::kRepeatSeconds) return;
   // Checkpoints are renamed into place when they are whole: none is torn.
   signal(number, SIG_DFL);
   raise(number);  // takes effect when the handler returns
 }
+
+constexpr int64_t kLongestJobSeconds = int64_t{10} * 366 * 24 * 3600;
 
 std::optional<std::chrono::system_clock::time_point> job_end_of_environment() {
   const char* const text =
@@ -51,8 +57,12 @@ std::optional<std::chrono::system_clock::time_point> job_end_of_environment() {
   const std::string_view digits = text;
   int64_t seconds = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
-  if (error != std::errc() || end != digits.data() + digits.size() || seconds <= 0) return std::nullopt;
-  return std::chrono::system_clock::time_point(std::chrono::seconds(seconds));
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  // A variable that another job left behind, or a clock that is wrong, must not end this one.
+  const auto now = std::chrono::system_clock::now();
+  const int64_t left = seconds - std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
+  if (left <= 0 || left > kLongestJobSeconds) return std::nullopt;
+  return now + std::chrono::seconds(left);
 }
 
 template <typename Duration>
@@ -62,13 +72,9 @@ double seconds_of(Duration duration) {
 
 }  // namespace
 
-StopRequest::StopRequest(double max_minutes) : job_end_(job_end_of_environment()) {
+StopRequest::StopRequest() : job_end_(job_end_of_environment()) {
   MANTISSA_CHECK(!g_is_caught.exchange(true), "[stop_request] signals are caught already");
-  if (max_minutes > 0.0) {
-    limit_ =
-        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(60 * max_minutes));
-  }
-  g_first_signal = 0;
+  g_signal = 0;
   for (size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction action {};
     action.sa_handler = on_signal;
@@ -84,16 +90,26 @@ StopRequest::~StopRequest() {
   g_is_caught = false;
 }
 
+void StopRequest::limit(double max_minutes) {
+  if (max_minutes <= 0.0) return;
+  limit_ = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(60 * max_minutes));
+}
+
 int32_t StopRequest::poll() {
   const Clock::time_point now = Clock::now();
+  const bool is_first = !last_poll_;
   if (last_poll_) longest_seconds_ = std::max(longest_seconds_, seconds_of(now - *last_poll_));
   last_poll_ = now;
   if (request_ != kNone) return request_;
-  if (const int64_t first = g_first_signal; first != 0) return request_ = static_cast<int32_t>(first % kSecond);
+  if (const int64_t caught = g_signal; caught != 0) return request_ = static_cast<int32_t>(caught % kSecond);
   const double needed = 3 * longest_seconds_ + save_seconds_;
-  if (limit_ && seconds_of(*limit_ - now) < needed) return request_ = kTimeLimit;
-  if (job_end_ && seconds_of(*job_end_ - std::chrono::system_clock::now()) < needed) return request_ = kJobEnd;
-  return kNone;
+  if (limit_ && seconds_of(*limit_ - now) < needed) request_ = kTimeLimit;
+  if (job_end_ && seconds_of(*job_end_ - std::chrono::system_clock::now()) < needed) request_ = kJobEnd;
+  if (is_first && request_ != kNone) {
+    log_warn("{} leaves no time for steps: a checkpoint alone may take {:.0f} s. One step is made", describe(request_),
+             save_seconds_);
+  }
+  return request_;
 }
 
 std::string StopRequest::describe(int32_t request) {

@@ -19,21 +19,24 @@ class StopRequest {
   static constexpr int32_t kJobEnd = 1001;     // SLURM_JOB_END_TIME
 
   // Catches SIGUSR1, SIGTERM, SIGINT and SIGHUP until the object goes, except those that the process ignores already,
-  // as under nohup. A second SIGINT, or another signal more than kRepeatSeconds after the first, ends the process at
-  // once, by the signal. (mpirun sends SIGTERM to the process and then to its group: at once, so that both are one.)
-  // At most one object at a time.
-  //   max_minutes   of this start of the program, counted from here; 0: no limit.
-  explicit StopRequest(double max_minutes);
+  // as under nohup. SIGUSR1 never ends the process. After another one, a second SIGINT, or SIGTERM or SIGHUP more than
+  // kRepeatSeconds later, ends it at once, by the signal. (mpirun sends SIGTERM to the process and then to
+  // its group: at once, so that both are one.) At most one object at a time.
+  StopRequest();
   ~StopRequest();
   StopRequest(const StopRequest&) = delete;
   StopRequest& operator=(const StopRequest&) = delete;
+
+  // Ends the run so many minutes after the object was made; 0: never.
+  void limit(double max_minutes);
 
   // The time in which a checkpoint can be written, in seconds.
   void reserve(double save_seconds) { save_seconds_ = save_seconds; }
 
   // Called before each step. The request, which never goes away: a signal, or an end of time that is too near for
   // another step and a checkpoint. The longest time between two calls, which may hold an evaluation or a checkpoint,
-  // counts three times: for the step that is about to start, the one behind it on a GPU, and the unexpected.
+  // counts three times: for the step that is about to start, the one behind it on a GPU, and the unexpected. Warns in
+  // the first call if there is no time for a step.
   int32_t poll();
 
   // "SIGTERM", "train.max_minutes", "the end of the Slurm job".
@@ -42,6 +45,7 @@ class StopRequest {
   static constexpr int kRepeatSeconds = 3;
 
  private:
+  const Clock::time_point start_ = Clock::now();
   std::optional<Clock::time_point> limit_;
   std::optional<std::chrono::system_clock::time_point> job_end_;
   double save_seconds_ = 0.0;

@@ -76,7 +76,7 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
     if (switch_ || stopped_by_) break;
     take(step_.run());
     const int64_t started = step_.next_to_start();
-    if (started >= last || stopped_by_) continue;  // finish() does what is due then
+    if (started >= last) continue;  // finish() does what is due then
     const bool evaluates = is_due(session_.config.train.eval_interval, started);
     const auto pauses = [started](const auto& observer) { return observer->pauses_after(started); };
     if (!evaluates && std::none_of(observers_.begin(), observers_.end(), pauses)) continue;

@@ -209,8 +209,8 @@ class Saver final : public TrainObserver {
 constexpr double kSlowWrite = 50e6;
 
 // Returns kOk or kPreempted.
-ExitCode train(const Config& run, const ConfigOrigins& origins, Communicator& communicator) {
-  StopRequest stop(run.train.max_minutes);
+ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& stop, Communicator& communicator) {
+  stop.limit(run.train.max_minutes);
   require_same_configuration(run, communicator);  // the whole schedule; sessions see one phase of it
   validate_for_ranks(run, communicator.size(), origins);
   const int threads = set_up_threads(run, communicator);
@@ -269,11 +269,12 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, Communicator& co
 }  // namespace
 
 int train_verb(const std::string& config_path, const std::vector<std::string>& overrides) {
+  StopRequest stop;  // from the first moment to the last: MPI's start and end take seconds
   ConfigOrigins origins;
   ExitCode code = ExitCode::kOk;
   const int failed =
       run_job([&] { return load_config(config_path, overrides, &origins); },
-              [&](const Config& run, Communicator& communicator) { code = train(run, origins, communicator); });
+              [&](const Config& run, Communicator& communicator) { code = train(run, origins, stop, communicator); });
   return failed != 0 ? failed : static_cast<int>(code);
 }
 

@@ -7,7 +7,7 @@ set -euo pipefail
 PATH+=:/usr/sbin:/sbin # Bazel's PATH lacks them
 program=$(realpath "$1")
 scripts=$(realpath "$2")
-work=$(mktemp -d /tmp/slurm_test.XXXXXX) # short: it holds a Unix socket
+work=$(mktemp -d -p /tmp slurm_test.XXXXXX) # mktemp replaces the X; a short path: it holds a Unix socket
 export SLURM_CONF=$work/slurm.conf
 unset HOME
 
@@ -73,6 +73,7 @@ JobRequeue=1
 KillWait=10
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
+SchedulerParameters=batch_sched_delay=0,sched_interval=2
 SlurmdParameters=config_overrides
 StateSaveLocation=$work/state
 SlurmdSpoolDir=$work/spool
@@ -106,7 +107,7 @@ prepare() {
   cat >"$work/config.yaml" <<CONFIG
 model: {layers: 2, width: 32, heads: 4, context: 32, vocab: 256}
 data: {train: [$work/text]}
-train: {steps: 1200, global_batch: 12, micro_batch: 2, log_interval: 100, eval_interval: 0, sample_tokens: 0, measure_peak: false}
+train: {steps: 3000, global_batch: 12, micro_batch: 2, log_interval: 500, eval_interval: 0, sample_tokens: 0, measure_peak: false}
 optimizer: {lr: 3e-3, warmup_steps: 5}
 checkpoint: {interval: 0}
 device: cpu
@@ -123,7 +124,7 @@ submit() {
 
 state_is() { scontrol --oneliner show job "$1" | grep -qE "JobState=($2) "; }
 steps_done() { [[ $(grep -c '"event":"step"' "$work/$1/metrics.jsonl") -ge 20 ]]; }
-weights_of() { (cd "$work/$1/checkpoints/step-00001200" && sha256sum -- * | grep -v manifest); }
+weights_of() { (cd "$work/$1/checkpoints/step-00003000" && sha256sum -- * | grep -v manifest); }
 
 finish() { # finish JOB RUN: it completes, with the weights of the run `whole`
   wait_for 120 "the end of job $1 ($2)" state_is "$1" "COMPLETED|FAILED|CANCELLED|NODE_FAIL|TIMEOUT"
@@ -132,12 +133,12 @@ finish() { # finish JOB RUN: it completes, with the weights of the run `whole`
   echo "passed: $2"
 }
 
-# Slurm lets a requeued job wait for two minutes.
+# Slurm lets a requeued job wait for two minutes; a node refuses one that it ended in the same second.
 continue_requeued() { # continue_requeued JOB RUN CAUSE
   wait_for 60 "the requeue of job $1 ($2)" state_is "$1" PENDING
   grep -q "stopped after step .*: $3, on rank" "$work/$2.log" || fail "$2 does not name $3 as the cause"
-  [[ ! -e $work/$2/checkpoints/step-00001200 ]] || fail "$2 was at its end before it was stopped"
-  scontrol update "JobId=$1" StartTime=now
+  [[ ! -e $work/$2/checkpoints/step-00003000 ]] || fail "$2 was at its end before it was stopped"
+  scontrol update "JobId=$1" StartTime=now+3
   finish "$1" "$2"
 }
 
@@ -145,11 +146,17 @@ start_slurm
 prepare
 finish "$(submit cpu.sbatch whole)" whole
 
-# A job of a partition with priority takes the node: Slurm sends SIGTERM, and requeues the job.
+# preempt JOB RUN: a job of the partition with priority takes the node; Slurm sends a signal, and requeues the job.
+preempt() {
+  wait_for 60 "steps of job $1" steps_done "$2"
+  local high
+  high=$(sbatch --parsable --partition=high --ntasks=2 --output=/dev/null --wrap true)
+  wait_for 60 "the job with priority" state_is "$high" COMPLETED
+}
+
+# Slurm's default: SIGTERM to the tasks.
 job=$(submit gpu.sbatch preempted --gpus-per-node=2)
-wait_for 60 "steps of job $job" steps_done preempted
-high=$(sbatch --parsable --partition=high --ntasks=2 --output=/dev/null --wrap true)
-wait_for 60 "the job with priority" state_is "$high" COMPLETED
+preempt "$job" preempted
 continue_requeued "$job" preempted SIGTERM
 
 # SIGUSR1 to the batch script, as from --signal=B:USR1@300; the script requeues its job.
@@ -157,6 +164,13 @@ job=$(submit mpirun.sbatch signalled)
 wait_for 60 "steps of job $job" steps_done signalled
 scancel --batch --signal=USR1 "$job"
 continue_requeued "$job" signalled SIGUSR1
+
+# With this setting, preemption sends SIGUSR1 to the batch script, too.
+echo "SlurmctldParameters=preempt_send_user_signal" >>"$SLURM_CONF"
+scontrol reconfigure
+job=$(submit mpirun.sbatch preempted_mpirun)
+preempt "$job" preempted_mpirun
+continue_requeued "$job" preempted_mpirun SIGUSR1
 
 # A job that is cancelled saves its state, and stays cancelled.
 job=$(submit cpu.sbatch cancelled)
@@ -167,10 +181,19 @@ grep -q "stopped after step" "$work/cancelled.log" || fail "the cancelled job sa
 compgen -G "$work/cancelled/checkpoints/step-*" >/dev/null || fail "the cancelled job has no checkpoint"
 echo "passed: cancelled"
 
-job=$(submit sweep.sbatch sweep --array=0-1 --cpus-per-task=1)
+# One task of an array is told to stop: it alone is requeued.
+job=$(submit sweep.sbatch sweep --array=0-1 --cpus-per-task=1 --output="$work/sweep-%a.log")
+second=runs/sweep-$job/lr-3e-4
+wait_for 120 "steps of task 1 of job $job" steps_done "$second"
+scancel --batch --signal=USR1 "${job}_1"
+wait_for 60 "the requeue of task 1 of job $job" grep -q "start 1: exit code 75" "$work/sweep-1.log"
+wait_for 60 "the requeue of task 1 of job $job" state_is "${job}_1" PENDING
+scontrol update "JobId=${job}_1" StartTime=now+3
 wait_for 120 "the end of the sweep" bash -c "! squeue --noheader | grep -q ."
+grep -q "start 2: exit code 0" "$work/sweep-1.log" || fail "task 1 of the sweep did not continue"
+grep -q "start 1: exit code 0" "$work/sweep-0.log" || fail "task 0 of the sweep was started more than once"
 for rate in 1e-4 3e-4; do
-  [[ -d $work/runs/sweep-$job/lr-$rate/checkpoints/step-00001200 ]] || fail "the sweep has no result for rate $rate"
+  [[ -d $work/runs/sweep-$job/lr-$rate/checkpoints/step-00003000 ]] || fail "the sweep has no result for rate $rate"
 done
 echo "passed: sweep"
 

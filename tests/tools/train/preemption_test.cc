@@ -14,8 +14,10 @@ const std::vector<std::string> kLong = {fmt::format("train.steps={}", kSteps), "
 
 // Starts the program in the background, waits for its 20th step, and runs `signals`, shell commands that know it as
 // $job. `launcher`: what precedes the program.
-Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::string& signals) {
-  const std::string command = launcher + command_line(program_under_test(), with({"train", run.config_path()}, kLong));
+Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::string& signals,
+                  const std::vector<std::string>& settings = {}) {
+  const std::string command =
+      launcher + command_line(program_under_test(), with(with({"train", run.config_path()}, kLong), settings));
   const std::string steps =
       fmt::format("$(cat '{}/metrics.jsonl' 2>/dev/null | grep -c '\"event\":\"step\"')", run.run_dir());
   return run_shell(fmt::format("({} & job=$!; while [ {} -lt 20 ] && kill -0 $job; do sleep 0.01; done; {}; wait $job)",
@@ -60,6 +62,15 @@ TEST(Preemption, ASignalToOneRankStopsAllAtTheSameStep) {
 
   SmallRun all("preempted_mpirun");
   expect_continues(all, 2, interrupt(all, mpirun(2), "kill -USR1 $job"), "SIGUSR1", whole);
+}
+
+TEST(Preemption, EvaluationsAreThoseOfAnUninterruptedRun) {
+  const std::vector<std::string> settings = with(kLong, {"train.eval_interval=1"});
+  SmallRun whole("preempted_whole_evaluated"), run("preempted_evaluated");
+  whole.train(1, settings);
+  EXPECT_EQ(interrupt(run, "", "kill -TERM $job", {"train.eval_interval=1"}).exit_code, kPreempted);
+  run.train(1, settings);
+  EXPECT_EQ(run.records("validation"), whole.records("validation"));
 }
 
 TEST(Preemption, TimeLimitsSaveAndLeaveInTime) {

@@ -1,0 +1,314 @@
+// The findings of a step, and the decision about its update.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/kernels/reduction/update_decision.h"
+#include "tests/core/kernels/kernel_check.h"
+#include "tests/core/kernels/run_kernel.h"
+#include "tests/core/kernels/test_tensor.h"
+
+namespace mantissa::kernel_test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// NaN equals NaN.
+void expect_same(double actual, double expected, const char* what) {
+  EXPECT_TRUE(actual == expected || (std::isnan(actual) && std::isnan(expected)))
+      << what << ": expected " << expected << ", got " << actual;
+}
+
+// ---- record_verdict.
+
+constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double: small terms count only if they come first
+
+// Overwrites earlier contents of the record.
+VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets,
+                        int32_t stop_request = 0) {
+  const size_t bytes = buckets.size() * sizeof(TensorStats);
+  const Tensor stats(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+  write_bytes(stats, buckets.data());
+  const VerdictRecord before{.stats = {.first_bad = 0, .nan_count = 2, .inf_count = 3, .sum_squares = 5.5},
+                             .loss_sum = 9.0,
+                             .stop_request = 4};
+  const Tensor record = make_record(before);
+  const Tensor plan = make_record(UpdatePlan{.stop_request = stop_request});
+  run(RecordVerdictArgs{.losses = make_elements(losses), .stats = stats, .plan = plan, .record = record});
+  return fetch_record<VerdictRecord>(record);
+}
+
+VerdictRecord record_of(const std::vector<float>& losses) {
+  const TensorStats stats{.first_bad = 17, .nan_count = 4, .inf_count = 1, .sum_squares = 2.25};
+  const VerdictRecord record = record_of(losses, {stats});
+  EXPECT_EQ(record.stats, stats);
+  return record;
+}
+
+TEST(RecordVerdict, AddsLossesInDoubleAndInOrder) {
+  device_under_test().on_each_variant([] {
+    EXPECT_EQ(record_of({0.25f}).loss_sum, 0.25);
+    EXPECT_EQ(record_of({1e8f, 1.0f, -0.5f}).loss_sum, 100000000.5);
+    EXPECT_EQ(record_of({1.0f, 1.0f, 1.0f, 1.0f, kLarge}).loss_sum, 0x1p54 + 4.0);
+    EXPECT_EQ(record_of({kLarge, 1.0f, 1.0f, 1.0f, 1.0f}).loss_sum, 0x1p54);
+    std::vector<float> many(1001, 0.125f);
+    many.back() = 3.0f;
+    EXPECT_EQ(record_of(many).loss_sum, 128.0);
+  });
+}
+
+TEST(RecordVerdict, AddsTheStatisticsOfBucketsInTheirOrder) {
+  device_under_test().on_each_variant([] {
+    const TensorStats one{.sum_squares = 1.0}, large{.sum_squares = kLarge};
+    EXPECT_EQ(record_of({1.0f}, {one}).stats, one);
+    EXPECT_EQ(record_of({1.0f}, {one, one, one, one, large}).stats, (TensorStats{.sum_squares = 0x1p54 + 4.0}));
+    EXPECT_EQ(record_of({1.0f}, {large, one, one, one, one}).stats, large);
+    for (const size_t first : {0u, 1u, 300u}) {
+      std::vector<TensorStats> buckets(301, {.sum_squares = 0.25});
+      buckets[0] = {.first_bad = 900, .nan_count = 1, .sum_squares = HUGE_VAL};
+      buckets[300] = {.first_bad = 901, .inf_count = 2, .sum_squares = HUGE_VAL};
+      buckets[first].first_bad = 20;
+      buckets[first].nan_count = 5;
+      buckets[first].inf_count = 7;
+      const VerdictRecord record = record_of({1.5f}, buckets);
+      EXPECT_EQ(record.stats.first_bad, 20);
+      EXPECT_EQ(record.stats.nan_count, first == 0 ? 5 : 6);
+      EXPECT_EQ(record.stats.inf_count, first == 300 ? 7 : 9);
+      EXPECT_EQ(record.stats.sum_squares, HUGE_VAL);
+      EXPECT_EQ(record.loss_sum, 1.5);
+    }
+  });
+}
+
+TEST(RecordVerdict, TakesTheStopRequestOfThePlan) {
+  device_under_test().on_each_variant([] {
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}).stop_request, 0);
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 1001).stop_request, 1001);
+  });
+}
+
+TEST(RecordVerdict, KeepsWhatIsNotFiniteAndDoesNotOverflow) {
+  device_under_test().on_each_variant([] {
+    EXPECT_EQ(record_of({1.0f, kInf, 2.0f}).loss_sum, HUGE_VAL);
+    EXPECT_TRUE(std::isnan(record_of({1.0f, NAN}).loss_sum));
+    EXPECT_TRUE(std::isnan(record_of({kInf, -kInf}).loss_sum));
+    EXPECT_EQ(record_of({3e38f, 3e38f}).loss_sum, 2.0 * 3e38f);
+  });
+}
+
+// ---- decide_update.
+
+constexpr UpdatePlan kPlan{.step = 41,
+                           .unscale = 0.25,
+                           .clip_threshold = 1.0,
+                           .learning_rate = 3e-4f,
+                           .bias_correction1 = 0.19f,
+                           .bias_correction2 = 0.002f,
+                           .update = 38};
+
+struct Case {
+  const char* name;
+  std::vector<VerdictRecord> records;  // of all ranks
+  UpdatePlan plan;
+  int32_t hold;
+  StepOutcome outcome;
+  int32_t loss_rank;
+  int64_t first_bad;
+};
+
+VerdictRecord clean(double sum_squares, double loss) {
+  return {.stats = {.sum_squares = sum_squares}, .loss_sum = loss};
+}
+
+VerdictRecord bad(int64_t first, int64_t nans, int64_t infinities, double loss = 1.0) {
+  return {.stats = {.first_bad = first,
+                    .nan_count = nans,
+                    .inf_count = infinities,
+                    .sum_squares = nans > 0 ? kNan : HUGE_VAL},
+          .loss_sum = loss};
+}
+
+UpdatePlan plan_with(double unscale, double clip_threshold) {
+  UpdatePlan plan = kPlan;
+  plan.unscale = unscale;
+  plan.clip_threshold = clip_threshold;
+  return plan;
+}
+
+std::vector<Case> cases() {
+  constexpr int64_t kNone = TensorStats::kNone;
+  return {
+      {"one rank, clipped", {clean(400.0, 7.0)}, kPlan, 0, StepOutcome::kClean, -1, kNone},
+      {"three ranks, not clipped",
+       {clean(1.0, 1.5), clean(0.5, 2.5), clean(0.25, 4.0)},
+       kPlan,
+       0,
+       StepOutcome::kClean,
+       -1,
+       kNone},
+      // The unscaled norm is rounded: 1/3 has no finite expansion.
+      {"an unscaling that is not exact",
+       {clean(2.0, 1.0)},
+       plan_with(1.0 / 3.0, 1.0),
+       0,
+       StepOutcome::kClean,
+       -1,
+       kNone},
+      {"no clipping", {clean(1e6, 1.0)}, plan_with(1.0, HUGE_VAL), 0, StepOutcome::kClean, -1, kNone},
+      {"gradient of zero", {clean(0.0, 1.0), clean(0.0, 1.0)}, kPlan, 0, StepOutcome::kClean, -1, kNone},
+      {"held", {clean(1.0, 1.0), clean(1.0, 1.0)}, kPlan, 1, StepOutcome::kClean, -1, kNone},
+      {"Inf on the last rank",
+       {clean(1.0, 1.0), clean(1.0, 1.0), bad(30, 0, 2)},
+       kPlan,
+       0,
+       StepOutcome::kGradientOverflow,
+       -1,
+       30},
+      {"NaN and Inf, the first by index",
+       {bad(90, 1, 0), bad(12, 0, 1), bad(40, 3, 4)},
+       kPlan,
+       0,
+       StepOutcome::kGradientOverflow,
+       -1,
+       12},
+      {"overflow while held", {bad(5, 1, 0)}, kPlan, 1, StepOutcome::kGradientOverflow, -1, 5},
+      {"the unscaled norm overflows",
+       {clean(1e300, 1.0), clean(1e300, 1.0)},
+       plan_with(1e300, 1.0),
+       0,
+       StepOutcome::kGradientOverflow,
+       -1,
+       kNone},
+      {"the sum of squares overflows",
+       {clean(1.5e308, 1.0), clean(1.5e308, 1.0)},
+       kPlan,
+       0,
+       StepOutcome::kGradientOverflow,
+       -1,
+       kNone},
+      {"NaN loss, second rank",
+       {clean(1.0, 1.0), clean(1.0, kNan), clean(1.0, HUGE_VAL)},
+       kPlan,
+       0,
+       StepOutcome::kLossFault,
+       1,
+       kNone},
+      {"Inf loss before NaN gradients",
+       {bad(3, 1, 0), bad(2, 1, 0, -HUGE_VAL)},
+       kPlan,
+       0,
+       StepOutcome::kLossFault,
+       1,
+       2},
+      {"losses whose sum is not finite",
+       {clean(1.0, 1.5e308), clean(1.0, 1.5e308)},
+       kPlan,
+       0,
+       StepOutcome::kClean,
+       -1,
+       kNone},
+  };
+}
+
+// A GPU's compiler may fuse the two roundings of norm + 1e-6. This moves the sum by at most one step of double, 2^-52
+// of it. The quotient is rounded once more.
+constexpr double kClipTolerance = 0x1.8p-52;
+// The product with that factor in double, then rounded to fp32: at worst to the other neighbour.
+constexpr double kMultiplierTolerance = 0x1p-23;
+
+void expect_same_decision(const UpdateDecision& actual, const UpdateDecision& expected) {
+  EXPECT_EQ(actual.step, expected.step);
+  expect_same(actual.verdict.loss_sum, expected.verdict.loss_sum, "loss_sum");
+  EXPECT_EQ(actual.verdict.loss_finite, expected.verdict.loss_finite);
+  EXPECT_EQ(actual.verdict.loss_rank, expected.verdict.loss_rank);
+  EXPECT_EQ(actual.verdict.gradients_finite, expected.verdict.gradients_finite);
+  EXPECT_EQ(actual.verdict.found_nan, expected.verdict.found_nan);
+  EXPECT_EQ(actual.verdict.first_bad, expected.verdict.first_bad);
+  expect_same(actual.verdict.sum_squares, expected.verdict.sum_squares, "sum_squares");
+  EXPECT_EQ(actual.outcome, expected.outcome);
+  expect_same(actual.grad_norm, expected.grad_norm, "grad_norm");
+  EXPECT_NEAR(actual.clip_factor, expected.clip_factor, kClipTolerance * expected.clip_factor);
+  EXPECT_EQ(actual.held, expected.held);
+}
+
+TEST(DecideUpdate, AgreesWithTheHostInEveryCase) {
+  device_under_test().on_each_variant([] {
+    for (const Case& c : cases()) {
+      SCOPED_TRACE(c.name);
+      const size_t bytes = c.records.size() * sizeof(VerdictRecord);
+      const Tensor records(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
+      write_bytes(records, c.records.data());
+      const Tensor plan = make_record(c.plan), hold = make_indices({c.hold});
+      const Tensor control = make_record(UpdateControl{.apply = 77}), decision = make_record(UpdateDecision());
+      const std::vector<std::byte> records_before = bytes_of(records), plan_before = bytes_of(plan);
+      run(DecideUpdateArgs{.records = records, .plan = plan, .hold = hold, .control = control, .decision = decision});
+
+      const auto decided = fetch_record<UpdateDecision>(decision);
+      EXPECT_EQ(decided.outcome, c.outcome);
+      EXPECT_EQ(decided.verdict.loss_rank, c.loss_rank);
+      EXPECT_EQ(decided.verdict.first_bad, c.first_bad);
+      EXPECT_EQ(decided.held, c.hold != 0);
+      const UpdateDecision expected =
+          mantissa::decide_update(c.records.data(), static_cast<int64_t>(c.records.size()), c.plan, c.hold != 0);
+      expect_same_decision(decided, expected);
+
+      const bool applied = c.outcome == StepOutcome::kClean && c.hold == 0;
+      const UpdateControl control_expected = control_of(expected, c.plan);
+      const auto controlled = fetch_record<UpdateControl>(control);
+      EXPECT_EQ(controlled.apply, applied ? 1 : 0);
+      if (applied) {
+        EXPECT_NEAR(controlled.gradient_multiplier, control_expected.gradient_multiplier,
+                    kMultiplierTolerance * control_expected.gradient_multiplier);
+      }
+      EXPECT_EQ(controlled.learning_rate, c.plan.learning_rate);
+      EXPECT_EQ(controlled.bias_correction1, c.plan.bias_correction1);
+      EXPECT_EQ(controlled.bias_correction2, c.plan.bias_correction2);
+      EXPECT_EQ(controlled.update, c.plan.update);
+      EXPECT_EQ(elements_of<int32_t>(hold)[0], applied ? 0 : 1);
+      EXPECT_TRUE(bytes_of(records) == records_before && bytes_of(plan) == plan_before) << "an input was written";
+    }
+  });
+}
+
+TEST(DecideUpdate, ClipsToTheThreshold) {
+  // |g| = sqrt(400) * 0.25 = 5, threshold 1: 1 / (5 + 1e-6).
+  const Tensor decision = make_record(UpdateDecision()), control = make_record(UpdateControl());
+  run(DecideUpdateArgs{.records = make_record(clean(400.0, 7.0)),
+                       .plan = make_record(kPlan),
+                       .hold = make_indices({0}),
+                       .control = control,
+                       .decision = decision});
+  EXPECT_EQ(fetch_record<UpdateDecision>(decision).grad_norm, 5.0);
+  EXPECT_NEAR(fetch_record<UpdateDecision>(decision).clip_factor, 1.0 / 5.000001, 1e-15);
+  EXPECT_NEAR(fetch_record<UpdateControl>(control).gradient_multiplier, 0.25 / 5.000001, 1e-8);
+}
+
+TEST(DecideUpdate, NamesWhatIsWrong) {
+  const auto call = [](const Tensor& records, const Tensor& hold) {
+    return [=] {
+      run(DecideUpdateArgs{.records = records,
+                           .plan = make_record(kPlan),
+                           .hold = hold,
+                           .control = make_record(UpdateControl()),
+                           .decision = make_record(UpdateDecision())});
+    };
+  };
+  expect_contract_error(call(make_unwritten(DType::kU8, {47}), make_indices({0})),
+                        "[decide_update] records must hold whole records of 48 bytes, at least one, got 47 bytes");
+  expect_contract_error(call(make_record(VerdictRecord()), make_indices({0, 0})), "[decide_update] hold");
+  const auto record = [](const Tensor& losses, const Tensor& stats) {
+    return [=] {
+      run(RecordVerdictArgs{
+          .losses = losses, .stats = stats, .plan = make_record(UpdatePlan()), .record = make_record(VerdictRecord())});
+    };
+  };
+  const Tensor losses = make_elements(std::vector<float>{1.0f});
+  expect_contract_error(record(make_indices({1}), make_record(TensorStats())), "[record_verdict] losses");
+  expect_contract_error(record(losses, make_unwritten(DType::kU8, {33})),
+                        "[record_verdict] stats must hold whole records of 32 bytes, at least one, got 33 bytes");
+}
+
+}  // namespace
+}  // namespace mantissa::kernel_test
