@@ -17,6 +17,7 @@ enum class ExitCode : int {
   kCheckpoint = 4,  // checkpoint unreadable, damaged or of another model
   kFault = 5,       // training stopped by a numerical fault
   kComm = 6,        // a rank failed, or ranks disagree
+  kHang = 7,        // the watchdog ended a job that stood still
   kPreempted = 75,  // stopped early by a signal or a time limit, with a checkpoint: start it again (EX_TEMPFAIL)
 };
 

@@ -117,6 +117,12 @@ struct FaultConfig {
   int max_consecutive = 3;  // faults in a row that end the run
 };
 
+struct WatchdogConfig {
+  bool enabled = true;
+  double deadline = 0.0;          // seconds without progress after which the job ends; 0: learned from the run
+  double least_deadline = 300.0;  // of learned ones, seconds
+};
+
 // Faults to inject, for tests of fault handling only.
 enum class InjectedValue : uint8_t { kInf, kNan };
 
@@ -170,6 +176,7 @@ struct Config {
   CommConfig comm;
   CheckpointConfig checkpoint;
   FaultConfig faults;
+  WatchdogConfig watchdog;
   ProbeConfig probe;
   CudaConfig cuda;
   TestConfig test;

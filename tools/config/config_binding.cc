@@ -315,6 +315,11 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });
   v.section("faults", [&] { v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1)); });
+  v.section("watchdog", [&] {
+    v.scalar("enabled", bool_field(c.watchdog.enabled));
+    v.scalar("deadline", real_field(c.watchdog.deadline, RealRange{.min = 0.0, .max = 1e7}));
+    v.scalar("least_deadline", real_field(c.watchdog.least_deadline, RealRange{.min = 1.0, .max = 1e6}));
+  });
   v.section("probe", [&] {
     v.scalar("enabled", bool_field(c.probe.enabled));
     v.scalar("interval", integer_field<int64_t>(c.probe.interval, 1, kMaxSteps));

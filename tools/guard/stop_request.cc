@@ -32,9 +32,9 @@ std::atomic<int64_t> g_signal = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 std::atomic<bool> g_is_caught = false;
-std::array<struct sigaction, kSignals.size()> g_actions_before;
+std::array<struct sigaction, kSignals.size()> g_stop_actions_before;
 
-void on_signal(int number) {
+void on_stop_signal(int number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const int64_t mine = kSecond * now.tv_sec + number;
@@ -77,16 +77,16 @@ StopRequest::StopRequest() : job_end_(job_end_of_environment()) {
   g_signal = 0;
   for (size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction action {};
-    action.sa_handler = on_signal;
+    action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART;
     sigemptyset(&action.sa_mask);
-    sigaction(kSignals[i].number, nullptr, &g_actions_before[i]);
-    if (g_actions_before[i].sa_handler != SIG_IGN) sigaction(kSignals[i].number, &action, nullptr);
+    sigaction(kSignals[i].number, nullptr, &g_stop_actions_before[i]);
+    if (g_stop_actions_before[i].sa_handler != SIG_IGN) sigaction(kSignals[i].number, &action, nullptr);
   }
 }
 
 StopRequest::~StopRequest() {
-  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i].number, &g_actions_before[i], nullptr);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i].number, &g_stop_actions_before[i], nullptr);
   g_is_caught = false;
 }
 

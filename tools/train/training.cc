@@ -19,6 +19,8 @@
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/guard/watchdog.h"
+#include "tools/guard/watched_communicator.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/launch.h"
@@ -173,9 +175,10 @@ void announce(const Session& session, int threads) {
 class Saver final : public TrainObserver {
  public:
   // `unsaved_step`: the last step of the run, if its state could not be saved.
-  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, bool resumed,
+  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, BlackBox& box, bool resumed,
         std::optional<int64_t>& unsaved_step)
       : checkpoints_(session, run),
+        box_(box),
         interval_(run.checkpoint.interval),
         log_(std::move(log)),
         saved_step_(resumed ? session.next_step : -1),
@@ -195,15 +198,43 @@ class Saver final : public TrainObserver {
     if (!checkpoints_.save(trainer.state())) return false;
     saved_step_ = trainer.session().next_step;
     log_->saved(trainer.session());
+    box_.note(BlackBoxEvent::Kind::kSaved, "checkpoint");
     return true;
   }
 
   TrainingCheckpoints checkpoints_;
+  BlackBox& box_;
   const int64_t interval_;
   const std::shared_ptr<RunLog> log_;
   int64_t saved_step_;
   std::optional<int64_t>& unsaved_step_;
 };
+
+// Tells the black box how steps end.
+class StepRecorder final : public TrainObserver {
+ public:
+  explicit StepRecorder(BlackBox& box) : box_(box) {}
+
+  void before_step(Trainer&, int64_t step) override { box_.set_step(step + 1); }
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
+    const std::string figures = fmt::format("norm {:.3g} scale {:g}", step.grad_norm, step.scale);
+    const auto memory = trainer.session().runtime.backend->memory_use().held_bytes;
+    box_.note(step.applied ? BlackBoxEvent::Kind::kStep : BlackBoxEvent::Kind::kSkipped, figures, step.loss,
+              static_cast<int64_t>(memory));
+  }
+  void after_validation(Trainer&, double loss) override {
+    box_.note(BlackBoxEvent::Kind::kValidation, "validation", loss);
+  }
+
+ private:
+  BlackBox& box_;
+};
+
+void record_failure(BlackBox& box, const std::exception& exception) {
+  const auto* error = dynamic_cast<const Error*>(&exception);
+  box.failed(exception.what());
+  box.ended(static_cast<int>(error != nullptr ? error->code() : ExitCode::kInternal));
+}
 
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
 constexpr double kSlowWrite = 50e6;
@@ -223,6 +254,18 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
+  const std::string box_folder = run.train.run_dir + "/black_box";
+  BlackBox box(box_folder, communicator.rank(), communicator.size());
+  std::optional<Watchdog> watchdog;
+  if (run.watchdog.enabled) {
+    watchdog.emplace(
+        box, Watchdog::Options{.deadline = {.fixed_s = run.watchdog.deadline, .least_s = run.watchdog.least_deadline},
+                               .folder = run.train.run_dir + "/watchdog",
+                               .box_folder = box_folder,
+                               .rank = communicator.rank(),
+                               .ranks = communicator.size()});
+  }
+  const std::unique_ptr<Communicator> watched = create_watched_communicator(communicator, box);
   const int64_t step = checkpoint ? checkpoint->step : 0;
   const int phase = phase_of(run, step, checkpoint ? run_state_of(run, *checkpoint) : RunState(run));
   log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
@@ -239,8 +282,9 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
                   kSlowWrite);
     const std::string& run_dir = run.train.run_dir;
     const auto log = std::make_shared<RunLog>(session, start.by_switch);
-    observers.push_back(std::make_shared<Saver>(session, run, log, start.resumed, unsaved_step));
+    observers.push_back(std::make_shared<Saver>(session, run, log, box, start.resumed, unsaved_step));
     observers.push_back(log);
+    observers.push_back(std::make_shared<StepRecorder>(box));
     RunProbe* probe = nullptr;
     if (run.probe.enabled) {
       const auto recorder =
@@ -257,13 +301,18 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     }
     return probe;
   };
-  const Ending ending =
-      train_run(run, checkpoint,
-                {.begin = begin, .stop = &stop, .on_error = [&](const auto& error) { leave_job(error, communicator); }},
-                communicator);
-  if (!unsaved_step) return ending == Ending::kStopped ? ExitCode::kPreempted : ExitCode::kOk;
-  throw CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
-                                    *unsaved_step, checkpoint_root(run.train.run_dir)));
+  const auto on_error = [&](const std::exception& error) {
+    record_failure(box, error);
+    leave_job(error, communicator);
+  };
+  const Ending ending = train_run(run, checkpoint, {.begin = begin, .stop = &stop, .on_error = on_error}, *watched);
+  if (unsaved_step) {
+    on_error(CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
+                                         *unsaved_step, checkpoint_root(run.train.run_dir))));
+  }
+  const ExitCode code = ending == Ending::kStopped ? ExitCode::kPreempted : ExitCode::kOk;
+  box.ended(static_cast<int>(code));
+  return code;
 }
 
 }  // namespace

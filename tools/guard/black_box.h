@@ -1,0 +1,137 @@
+// BlackBox: the last events of a rank, in a memory-mapped file that survives the death of the process.
+// `mantissa postmortem` reads the files of all ranks.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "core/profile/range.h"
+
+namespace mantissa {
+
+struct BlackBoxEvent {
+  enum class Kind : uint8_t {
+    kPhaseBegins,       // name: the phase
+    kPhaseEnds,         // name: the phase
+    kCollectiveBegins,  // name; value: its number; bytes: those that this rank gives
+    kCollectiveEnds,    // name; value: its number
+    kStep,              // value: the loss; bytes: memory of the process; the step is done
+    kSkipped,           // name: the reason; value: the loss scale
+    kValidation,        // value: the loss
+    kSaved,             // a checkpoint of the step
+    kNote,              // name: a remark
+  };
+
+  uint64_t number = 0;  // from 1; 0: empty, or being written when the process died
+  int64_t unix_ns = 0;  // wall-clock time
+  int64_t step = 0;     // from 1; 0: before the first
+  double value = 0.0;
+  int64_t bytes = 0;
+  Kind kind = Kind::kNote;
+  std::array<char, 23> name{};  // ends with a zero unless it is full
+};
+static_assert(sizeof(BlackBoxEvent) == 64);
+
+std::string_view name_of(const BlackBoxEvent& event);
+// "the begin of phase reduce", "the end of collective 212 (all_to_all, 1048576 bytes)"
+std::string describe_event(const BlackBoxEvent& event);
+
+// The header of the file; its events follow.
+struct BlackBoxHeader {
+  static constexpr std::array<char, 8> kMagic = {'M', 'T', 'B', 'O', 'X', '0', '0', '1'};
+  static constexpr int32_t kRunning = -1;
+
+  std::array<char, 8> magic = kMagic;
+  uint64_t capacity = 0;  // events
+  int32_t rank = 0, ranks = 1;
+  int64_t pid = 0;
+  int64_t started_unix_ns = 0;
+  int64_t ended_unix_ns = 0;
+  int32_t exit_code = kRunning;
+  int32_t reserved = 0;
+  std::array<char, 64> host{}, job{};  // job: SLURM_JOB_ID, or empty
+  std::array<char, 1024> error{};      // the message with which the rank ended
+};
+static_assert(sizeof(BlackBoxHeader) == 1208);
+
+// Where the thread that trains is. The watchdog compares two of them.
+struct Place {
+  uint64_t events = 0;  // so far
+  int64_t step = 0;
+  const char* phase = "start";    // the innermost
+  const char* collective = "";    // the newest
+  uint64_t begun = 0, ended = 0;  // collectives
+  // The longest time that this phase has let pass between two events, in seconds; negative: it has not ended yet.
+  double longest_quiet = -1.0;
+};
+
+// One at a time in a process. begin(), end() and note() cost some 50 ns, and may be called by any thread; only ranges
+// of the thread that made the object are recorded.
+class BlackBox final : public RangeSink {
+ public:
+  static constexpr uint64_t kCapacity = 4096;
+
+  // Makes FOLDER/rank-0003.box and receives ranges from now on; the file of an earlier start becomes
+  // rank-0003.previous.box. If the file cannot be made, a warning says so, and events are kept in memory only.
+  BlackBox(const std::string& folder, int rank, int ranks);
+  ~BlackBox() override;
+  BlackBox(const BlackBox&) = delete;
+  BlackBox& operator=(const BlackBox&) = delete;
+
+  void begin(RangeKind kind, const char* name) override;
+  void end(RangeKind kind, const char* name) override;
+  void note(BlackBoxEvent::Kind kind, std::string_view name, double value = 0.0, int64_t bytes = 0);
+  // Steps are counted from 1. Later events belong to this one.
+  void set_step(int64_t step) { step_.store(step, std::memory_order_relaxed); }
+  // Returns the number of the collective, from 1. `name` has static storage.
+  uint64_t begin_collective(const char* name, int64_t bytes);
+  void end_collective(const char* name, uint64_t number);
+  // How the rank ends. The first message stays.
+  void failed(std::string_view message);
+  void ended(int exit_code);
+
+  Place place() const;
+  static std::string path(const std::string& folder, int rank);
+
+ private:
+  struct Phase {
+    std::atomic<const char*> name = nullptr;
+    std::atomic<int64_t> longest_quiet_ns = -1;
+  };
+
+  void map_file(const std::string& folder, int rank);
+  void record(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes);
+  Phase& phase_named(const char* name);
+
+  const std::thread::id owner_ = std::this_thread::get_id();
+  RangeSink* before_ = nullptr;
+  BlackBoxHeader* header_ = nullptr;
+  BlackBoxEvent* events_ = nullptr;
+  std::atomic<uint64_t> recorded_ = 0;
+  std::atomic<int64_t> step_ = 0;
+  std::atomic<const char*> collective_ = "";
+  std::atomic<uint64_t> begun_ = 0, finished_ = 0;
+  // Phases by name, in the order in which they first began; the last entry stands for all others.
+  std::array<Phase, 16> phases_;
+  std::array<Phase*, 16> open_{};
+  std::atomic<int> depth_ = 0;  // of open_; deeper phases count as that of the last entry
+  std::atomic<Phase*> innermost_;
+  int64_t last_event_ns_ = 0;  // monotonic; owner's thread only
+};
+
+// The content of a file of a BlackBox, which may still be written to.
+struct BlackBoxContent {
+  BlackBoxHeader header;
+  std::vector<BlackBoxEvent> events;  // oldest first
+};
+// DataError if the file cannot be read or is none.
+BlackBoxContent read_black_box(const std::string& path);
+
+}  // namespace mantissa

@@ -1,0 +1,242 @@
+#include "tools/guard/watchdog.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "tools/guard/stack_dump.h"
+
+namespace mantissa {
+namespace {
+
+constexpr double kLearnedFactor = 10.0;
+constexpr double kFirstFactor = 6.0;
+constexpr int kLooksUntilUneasy = 10;  // before that, a rank that stands still looks at no file
+
+double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// "ranks 0, 2 and 5 others"
+std::string list_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  constexpr size_t kListed = 8;
+  for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+  }
+  if (ranks.size() > kListed) text += fmt::format(" and {} others", ranks.size() - kListed);
+  return text;
+}
+
+bool is_waiting(const RankReport& report) { return report.begun > report.ended; }
+
+std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
+
+void replace_file(const std::string& path, const std::string& text) {
+  const std::string partial = path + ".partial";
+  std::ofstream(partial) << text << std::flush;
+  std::error_code ignored;  // a rank that cannot write its report counts as missing
+  std::filesystem::rename(partial, path, ignored);
+}
+
+[[noreturn]] void end_process() {
+  flush_log();
+  _exit(static_cast<int>(ExitCode::kHang));
+}
+
+}  // namespace
+
+double deadline_at(const Place& place, const WatchdogDeadline& deadline) {
+  if (deadline.fixed_s > 0.0) return deadline.fixed_s;
+  if (place.longest_quiet < 0.0) return kFirstFactor * deadline.least_s;
+  return std::max(deadline.least_s, kLearnedFactor * place.longest_quiet);
+}
+
+std::string who_is_missing(const RankReports& reports, int ranks, const std::function<std::string(int)>& last_seen) {
+  std::string missing;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (!reports.contains(rank)) missing += fmt::format("\n  rank {} does not answer{}", rank, last_seen(rank));
+  }
+  uint64_t newest = 0;
+  for (const auto& [rank, report] : reports) newest = std::max(newest, report.begun);
+  std::vector<int> waiting;
+  for (const auto& [rank, report] : reports) {
+    if (is_waiting(report) && report.begun == newest) {
+      waiting.push_back(rank);
+    } else {
+      missing += fmt::format("\n  rank {} (node {}, process {}) stands still in {}, after {} collectives", rank,
+                             report.host, report.pid, place_of(report), report.begun);
+    }
+  }
+  if (waiting.empty()) return missing;
+  if (missing.empty()) missing = "\n  no rank is missing: the transport hangs";
+  const RankReport& first = reports.at(waiting[0]);
+  return missing + fmt::format("\n  {} wait{} in collective {} ({}), {}", list_of(waiting),
+                               waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));
+}
+
+Watchdog::Watchdog(const BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  host_ = host.data();
+  std::error_code ignored;
+  std::filesystem::create_directories(options_.folder, ignored);
+  // Files of an earlier start.
+  for (const std::string& file : {path("report", options_.rank), path("stacks", options_.rank), alarm()}) {
+    std::filesystem::remove(file, ignored);
+  }
+  thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+Watchdog::~Watchdog() {
+  thread_.request_stop();
+  wake_.notify_all();
+}
+
+std::string Watchdog::path(std::string_view name, int rank) const {
+  return fmt::format("{}/{}-rank-{:04}.txt", options_.folder, name, rank);
+}
+
+std::string Watchdog::alarm() const { return options_.folder + "/alarm"; }
+
+void Watchdog::pause(const std::stop_token& stop, std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, stop, time, [] { return false; });
+}
+
+void Watchdog::watch(const std::stop_token& stop) {
+  Place last = box_.place();
+  Clock::time_point before = Clock::now();
+  double quiet = 0.0;
+  while (pause(stop, options_.interval), !stop.stop_requested()) {
+    const Clock::time_point now = Clock::now();
+    // A process that was stopped for an hour, as by Ctrl-Z, has not stood still for an hour.
+    quiet += seconds(std::min<Clock::duration>(now - std::exchange(before, now), 2 * options_.interval));
+    const Place place = box_.place();
+    if (place.events != last.events) {
+      if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", quiet);
+      if (beat_ > 0) {
+        std::error_code ignored;
+        for (const std::string& file : {path("report", options_.rank), alarm()}) {
+          std::filesystem::remove(file, ignored);
+        }
+      }
+      beat_ = 0;
+      has_warned_ = false;
+      quiet = 0.0;
+      last = place;
+      continue;
+    }
+    try {
+      if (!look(place, quiet, stop)) return;
+    } catch (const std::exception& error) {
+      log_warn("watchdog: {}", error.what());
+    }
+  }
+}
+
+bool Watchdog::look(const Place& place, double quiet_s, const std::stop_token& stop) {
+  const double limit = deadline_at(place, options_.deadline), half = 0.5 * limit;
+  if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return true;
+  const bool is_alarmed = quiet_s >= half;
+  if (!is_alarmed && !std::filesystem::exists(alarm())) return true;
+  if (is_alarmed) std::ofstream(alarm()).flush();
+  report(place, quiet_s, false);
+  const RankReports reports = read_reports();
+  const bool others_give_up =
+      std::any_of(reports.begin(), reports.end(), [](const auto& entry) { return entry.second.gives_up; });
+  if (quiet_s >= limit || others_give_up) {
+    end_job(place, quiet_s, stop);
+    return false;
+  }
+  // By now the others that stand still have written their reports.
+  const bool speaks = reports.begin()->first == options_.rank;
+  if (is_alarmed && speaks && !has_warned_ && quiet_s >= half + 3 * seconds(options_.interval)) {
+    has_warned_ = true;
+    log_warn("watchdog: no progress for {:.0f} s; the job ends in {:.0f} s with exit code {} unless it goes on{}",
+             quiet_s, limit - quiet_s, static_cast<int>(ExitCode::kHang), describe(reports));
+  }
+  return true;
+}
+
+void Watchdog::report(const Place& place, double quiet_s, bool gives_up) {
+  const nlohmann::json line = {{"rank", options_.rank}, {"host", host_},
+                               {"pid", getpid()},       {"beat", ++beat_},
+                               {"gives_up", gives_up},  {"quiet_s", quiet_s},
+                               {"step", place.step},    {"phase", place.phase},
+                               {"begun", place.begun},  {"collective", place.collective},
+                               {"ended", place.ended}};
+  replace_file(path("report", options_.rank), line.dump() + "\n");
+}
+
+RankReports Watchdog::read_reports() const {
+  RankReports reports;
+  for (int rank = 0; rank < options_.ranks; ++rank) {
+    std::ifstream file(path("report", rank));
+    if (!file) continue;
+    const nlohmann::json line = nlohmann::json::parse(file, nullptr, false);
+    if (line.is_discarded()) continue;
+    reports[rank] = {.rank = rank,
+                     .host = line.value("host", ""),
+                     .pid = line.value("pid", int64_t{0}),
+                     .beat = line.value("beat", int64_t{0}),
+                     .gives_up = line.value("gives_up", false),
+                     .quiet_s = line.value("quiet_s", 0.0),
+                     .step = line.value("step", int64_t{0}),
+                     .phase = line.value("phase", ""),
+                     .collective = line.value("collective", ""),
+                     .begun = line.value("begun", uint64_t{0}),
+                     .ended = line.value("ended", uint64_t{0})};
+  }
+  return reports;
+}
+
+std::string Watchdog::describe(const RankReports& reports) const {
+  return who_is_missing(reports, options_.ranks, [this](int rank) -> std::string {
+    try {
+      const BlackBoxContent box = read_black_box(BlackBox::path(options_.box_folder, rank));
+      const std::string who = fmt::format(" (node {}, process {})", box.header.host.data(), box.header.pid);
+      if (box.events.empty()) return who;
+      const BlackBoxEvent& event = box.events.back();
+      return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
+    } catch (const std::exception&) {
+      return "";
+    }
+  });
+}
+
+void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
+  std::ofstream(path("stacks", options_.rank)) << stacks_of_all_threads() << std::flush;
+  report(place, quiet_s, true);
+  const RankReports at_first = read_reports();
+  const Clock::time_point end = Clock::now() + std::chrono::seconds(3) + 8 * options_.interval;
+  RankReports living;
+  do {
+    pause(stop, options_.interval);
+    living.clear();
+    for (auto& [rank, report] : read_reports()) {
+      const auto first = at_first.find(rank);
+      const bool is_new = first == at_first.end() || first->second.beat != report.beat;
+      if (report.gives_up || is_new) living.emplace(rank, std::move(report));
+    }
+  } while (static_cast<int>(living.size()) < options_.ranks && Clock::now() < end && !stop.stop_requested());
+  if (stop.stop_requested()) return;
+  const std::string message = fmt::format(
+      "watchdog: no progress for {:.0f} s{}\n  stacks are in {}; `mantissa postmortem` shows what each rank did last",
+      quiet_s, describe(living), options_.folder);
+  // The end of the first process ends the job: the others leave it the time to say why.
+  const bool speaks = living.empty() || living.begin()->first == options_.rank;
+  if (!speaks) pause(stop, std::chrono::seconds(3));
+  if (options_.give_up) return options_.give_up(message, speaks);
+  if (speaks) log_error("{}", message);
+  end_process();
+}
+
+}  // namespace mantissa

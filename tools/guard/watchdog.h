@@ -1,0 +1,95 @@
+// Watchdog: a thread of each rank that notices when the run stands still, names the rank that is missing, and ends the
+// job with exit code 7.
+//
+// Ranks tell each other where they are by files in the run folder, since a transport that hangs carries no messages.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "tools/guard/black_box.h"
+
+namespace mantissa {
+
+struct WatchdogDeadline {
+  double fixed_s = 0.0;    // 0: learned
+  double least_s = 300.0;  // of learned ones
+};
+
+// Seconds that a rank may stay at a place. Learned: ten times the longest time that this phase took from one event to
+// the next. A phase that has not ended yet, such as the first evaluation, has six times the least deadline.
+double deadline_at(const Place& place, const WatchdogDeadline& deadline);
+
+// A rank as it describes itself in its file.
+struct RankReport {
+  int rank = 0;
+  std::string host{};
+  int64_t pid = 0;
+  int64_t beat = 0;  // counts the writes of the file: a rank that lives goes on counting
+  bool gives_up = false;
+  double quiet_s = 0.0;
+  int64_t step = 0;
+  std::string phase{}, collective{};
+  uint64_t begun = 0, ended = 0;
+};
+// By rank. Files that are not whole are left out.
+using RankReports = std::map<int, RankReport>;
+
+// A line for each rank that is missing or in another place than the others, and one for those that wait:
+// "\n  rank 1 does not answer" and what `last_seen` adds,
+// "\n  ranks 0, 2 wait in collective 212 (all_to_all), phase reduce of step 41".
+std::string who_is_missing(const RankReports& reports, int ranks, const std::function<std::string(int)>& last_seen);
+
+class Watchdog {
+ public:
+  struct Options {
+    WatchdogDeadline deadline{};
+    std::string folder;      // of the reports, and of stacks-rank-0003.txt
+    std::string box_folder;  // of the black boxes
+    int rank = 0, ranks = 1;
+    std::chrono::milliseconds interval{500};
+    // Called once at a deadline; `speaks`: on the one rank that logs the message. The default ends the process with
+    // ExitCode::kHang, without destructors and exit handlers, which would wait for other ranks.
+    std::function<void(const std::string& message, bool speaks)> give_up{};
+  };
+
+  // Watches the progress of `box`, which must outlive it, until it is destroyed.
+  Watchdog(const BlackBox& box, Options options);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void watch(const std::stop_token& stop);
+  // The rank has stood still for `quiet_s`. Returns whether to go on watching.
+  bool look(const Place& place, double quiet_s, const std::stop_token& stop);
+  void report(const Place& place, double quiet_s, bool gives_up);
+  RankReports read_reports() const;
+  std::string describe(const RankReports& reports) const;
+  // Waits for the other living ranks to give up, too.
+  void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
+  std::string path(std::string_view name, int rank) const;
+  // A file that tells ranks to write reports.
+  std::string alarm() const;
+  void pause(const std::stop_token& stop, std::chrono::milliseconds time);
+
+  const BlackBox& box_;
+  const Options options_;
+  std::string host_;
+  int64_t beat_ = 0;
+  bool has_warned_ = false;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::jthread thread_;
+};
+
+}  // namespace mantissa
