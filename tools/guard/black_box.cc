@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <utility>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
@@ -54,16 +55,16 @@ constexpr std::array kFatal = {FatalSignal{SIGSEGV, "SIGSEGV"}, FatalSignal{SIGB
 std::array<struct sigaction, kFatal.size()> g_fatal_actions_before;
 std::atomic<BlackBox*> g_box = nullptr;
 
-void on_fatal_signal(int number) {
+void on_fatal_signal(int number, siginfo_t* info, void* /*context*/) {
   const auto* const signal =
       std::find_if(kFatal.begin(), kFatal.end(), [number](const FatalSignal& fatal) { return fatal.number == number; });
   if (BlackBox* const box = g_box) {
     box->failed(signal->name);
     box->ended(128 + number);
   }
-  // Returning repeats the fault, and the earlier action answers it. A signal that was sent does not come again.
+  // Returning repeats a fault, and the earlier action answers it. A signal that was sent does not come again.
   sigaction(number, &g_fatal_actions_before[static_cast<size_t>(signal - kFatal.begin())], nullptr);
-  if (number == SIGABRT) raise(number);
+  if (info->si_code <= 0) raise(number);
 }
 
 }  // namespace
@@ -142,7 +143,8 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) {
   g_box = this;
   for (size_t i = 0; i < kFatal.size(); ++i) {
     struct sigaction action {};
-    action.sa_handler = on_fatal_signal;
+    action.sa_sigaction = on_fatal_signal;
+    action.sa_flags = SA_SIGINFO;
     sigemptyset(&action.sa_mask);
     sigaction(kFatal[i].number, &action, &g_fatal_actions_before[i]);
   }

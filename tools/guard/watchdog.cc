@@ -21,6 +21,8 @@ namespace {
 constexpr double kLearnedFactor = 10.0;
 constexpr double kFirstFactor = 6.0;
 constexpr int kLooksUntilUneasy = 10;  // before that, a rank that stands still looks at no file
+constexpr int kLooksForAnswers = 14;   // of the other ranks, at a deadline
+constexpr int kLooksForMessage = 6;    // in which the rank that speaks ends the job
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -202,7 +204,7 @@ std::string Watchdog::describe(const RankReports& reports) const {
   return who_is_missing(reports, options_.ranks, [this](int rank) -> std::string {
     try {
       const BlackBoxContent box = read_black_box(BlackBox::path(options_.box_folder, rank));
-      const std::string who = fmt::format(" (node {}, process {})", box.header.host.data(), box.header.pid);
+      std::string who = fmt::format(" (node {}, process {})", box.header.host.data(), box.header.pid);
       if (box.events.empty()) return who;
       const BlackBoxEvent& event = box.events.back();
       return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
@@ -216,7 +218,7 @@ void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token
   std::ofstream(path("stacks", options_.rank)) << stacks_of_all_threads() << std::flush;
   report(place, quiet_s, true);
   const RankReports at_first = read_reports();
-  const Clock::time_point end = Clock::now() + std::chrono::seconds(3) + 8 * options_.interval;
+  const Clock::time_point end = Clock::now() + kLooksForAnswers * options_.interval;
   RankReports living;
   do {
     pause(stop, options_.interval);
@@ -233,7 +235,7 @@ void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token
       quiet_s, describe(living), options_.folder);
   // The end of the first process ends the job: the others leave it the time to say why.
   const bool speaks = living.empty() || living.begin()->first == options_.rank;
-  if (!speaks) pause(stop, std::chrono::seconds(3));
+  if (!speaks) pause(stop, kLooksForMessage * options_.interval);
   if (options_.give_up) return options_.give_up(message, speaks);
   if (speaks) log_error("{}", message);
   end_process();
