@@ -2,8 +2,15 @@
 
 #include <fmt/core.h>
 #include <hwloc.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
 
 #include "core/base/check.h"
+#include "core/base/thread_team.h"
 
 namespace mantissa {
 namespace {
@@ -84,6 +91,35 @@ std::vector<std::vector<int>> ProcessorTopology::assign(int ranks, int threads) 
     return assigned;
   }
   return {};
+}
+
+std::vector<int> processors_near_pci_device(const std::string& address, const std::string& sysfs) {
+  std::string folder = address;
+  std::transform(folder.begin(), folder.end(), folder.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::string list;
+  std::getline(std::ifstream(sysfs + "/bus/pci/devices/" + folder + "/local_cpulist"), list);
+  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> set(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+  std::vector<int> processors;
+  if (list.empty() || hwloc_bitmap_list_sscanf(set.get(), list.c_str()) != 0) return processors;
+  if (hwloc_bitmap_weight(set.get()) < 0) return processors;  // without an end
+  for (int number = hwloc_bitmap_first(set.get()); number >= 0; number = hwloc_bitmap_next(set.get(), number)) {
+    processors.push_back(number);
+  }
+  return processors;
+}
+
+std::vector<int> move_process_to(const std::vector<int>& processors) {
+  cpu_set_t wanted;
+  CPU_ZERO(&wanted);
+  for (const int number : processors) {
+    if (number < CPU_SETSIZE) CPU_SET(number, &wanted);
+  }
+  // The system takes what the cgroup allows of the set, and refuses a set of which it allows nothing.
+  if (sched_setaffinity(0, sizeof(wanted), &wanted) != 0) return {};
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    sched_setaffinity(std::stoi(task.path().filename()), sizeof(wanted), &wanted);  // fails for one that has just ended
+  }
+  return processors_of_this_thread();
 }
 
 }  // namespace mantissa

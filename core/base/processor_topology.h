@@ -36,4 +36,13 @@ class ProcessorTopology {
   std::unique_ptr<hwloc_topology, void (*)(hwloc_topology*)> topology_;
 };
 
+// The processors that are near a PCI device, by SYSFS/bus/pci/devices/<address>/local_cpulist; empty if the system does
+// not say. `address` as CUDA writes it: "0000:3B:00.0".
+std::vector<int> processors_near_pci_device(const std::string& address, const std::string& sysfs = "/sys");
+
+// Lets all threads of this process run on these processors and no others, whatever it was bound to before, as far as
+// the container or the job allows (cgroup). Returns those that it may use then; empty, and nothing changes, if it may
+// use none of them.
+std::vector<int> move_process_to(const std::vector<int>& processors);
+
 }  // namespace mantissa

@@ -201,9 +201,31 @@ std::vector<int> numbers_of(const ProcessorMask& mask) {
   return numbers;
 }
 
+// A rank's main thread, NCCL's two, the watchdog.
+constexpr size_t kThreadsOfGpuRank = 4;
+
+// mpirun binds each rank of a job of two to one core, and srun gives a task one processor, wherever they are.
+void move_near_gpu(const Config& config, const Communicator& communicator) {
+  if (config.train.pin_threads != ThreadPinning::kAuto || computes_on_host(config.device, communicator.local_rank())) {
+    return;
+  }
+  const std::string gpu = claim_of(choose_device(config.device, communicator.local_rank())).gpu.pci_bus_id;
+  std::vector<int> processors = move_process_to(processors_near_pci_device(gpu));
+  const bool has_moved = !processors.empty();
+  if (!has_moved) processors = processors_of_this_thread();
+  if (has_moved) log_info("threads: on the {} processors near GPU {}", processors.size(), gpu);
+  if (processors.size() < kThreadsOfGpuRank) {
+    log_warn(
+        "threads: a GPU rank needs {} processors, for itself, NCCL and the watchdog, but may use only {}: ask for "
+        "more (Slurm: --cpus-per-task; mpirun: --bind-to none)",
+        kThreadsOfGpuRank, processors.size());
+  }
+}
+
 }  // namespace
 
 int set_up_threads(const Config& config, Communicator& communicator) {
+  move_near_gpu(config, communicator);
   const NodeProcessors node = gather_processors(communicator);
   int count = config.train.threads;
   if (count == 0) count = threads_of_environment();

@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <set>
+#include <thread>
 
 #include "core/base/check.h"
+#include "core/base/thread_team.h"
 
 namespace mantissa {
 namespace {
@@ -78,6 +83,50 @@ TEST(ProcessorTopology, ThisMachineHasCores) {
 TEST(ProcessorTopology, MisuseIsRefused) {
   EXPECT_THROW(ProcessorTopology::synthetic("nonsense"), Error);
   EXPECT_THROW(ProcessorTopology::synthetic("core:2 pu:1").assign(0, 1), ContractError);
+}
+
+// A tree like that of the system, with one device.
+std::string fake_sysfs(const std::string& list) {
+  const std::string root = ::testing::TempDir() + "/sysfs", device = root + "/bus/pci/devices/0000:3b:00.0";
+  std::filesystem::create_directories(device);
+  std::ofstream(device + "/local_cpulist") << list;
+  return root;
+}
+
+TEST(ProcessorsNearPciDevice, AreThoseOfTheSystemsList) {
+  EXPECT_EQ(processors_near_pci_device("0000:3B:00.0", fake_sysfs("2,8-10,64\n")), (std::vector<int>{2, 8, 9, 10, 64}));
+  EXPECT_EQ(processors_near_pci_device("0000:3B:00.0", fake_sysfs("0\n")), std::vector<int>{0});
+  for (const char* unknown : {"", "\n", "near\n", "3-\n"}) {
+    EXPECT_TRUE(processors_near_pci_device("0000:3B:00.0", fake_sysfs(unknown)).empty()) << unknown;
+  }
+  EXPECT_TRUE(processors_near_pci_device("0000:AF:00.0", fake_sysfs("0-3\n")).empty()) << "no such device";
+  EXPECT_TRUE(processors_near_pci_device("", fake_sysfs("0-3\n")).empty()) << "no PCI device";
+}
+
+TEST(MoveProcess, WidensABoundProcessWithAllItsThreads) {
+  const std::vector<int> all = processors_of_this_thread();
+  ASSERT_GE(all.size(), 2u) << "This test needs two processors.";
+  std::atomic<bool> may_look = false;
+  std::vector<int> of_other;
+  ASSERT_EQ(move_process_to({all[0]}), std::vector<int>{all[0]});
+  std::thread other([&] {
+    may_look.wait(false);
+    of_other = processors_of_this_thread();
+  });
+  std::vector<int> wanted = all;
+  wanted.push_back(1000);  // of another machine
+  EXPECT_EQ(move_process_to(wanted), all);
+  may_look = true;
+  may_look.notify_all();
+  other.join();
+  EXPECT_EQ(of_other, all) << "It was bound to one processor when it began.";
+}
+
+TEST(MoveProcess, LeavesAProcessThatMayUseNoneOfThem) {
+  const std::vector<int> before = processors_of_this_thread();
+  EXPECT_TRUE(move_process_to({1000, 1001}).empty());
+  EXPECT_TRUE(move_process_to({}).empty());
+  EXPECT_EQ(processors_of_this_thread(), before);
 }
 
 }  // namespace
