@@ -87,7 +87,8 @@ TEST(ProcessorTopology, MisuseIsRefused) {
 
 // A tree like that of the system, with one device.
 std::string fake_sysfs(const std::string& list) {
-  const std::string root = ::testing::TempDir() + "/sysfs", device = root + "/bus/pci/devices/0000:3b:00.0";
+  std::string root = ::testing::TempDir() + "/sysfs";
+  const std::string device = root + "/bus/pci/devices/0000:3b:00.0";
   std::filesystem::create_directories(device);
   std::ofstream(device + "/local_cpulist") << list;
   return root;
