@@ -1,7 +1,6 @@
 #include "comm/gpu_claim.h"
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,11 +9,11 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 Node this_node() {
-  char name[256] = {};
-  Node node{.name = gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown", .machine = {}};
+  Node node{.name = host_name(), .machine = {}};
   std::ifstream("/proc/sys/kernel/random/boot_id") >> node.machine;
   if (node.machine.empty()) node.machine = node.name;
   return node;

@@ -1,16 +1,117 @@
 #include "core/base/log.h"
 
+#include <fcntl.h>
+#include <fmt/chrono.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <mutex>
+#include <system_error>
+#include <utility>
 
 #include "core/base/error.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {
 
 std::string rank_text;  // "[rank 1] " if there are several ranks
 
+std::atomic<int64_t> warning_count = 0;
+
 spdlog::level::level_enum to_spdlog(LogLevel level) { return static_cast<spdlog::level::level_enum>(level); }
+
+// "warning: " and "error: ". Only these levels say what they are, and from which rank.
+std::string name_of(LogLevel level) {
+  if (level < LogLevel::kWarning) return "";
+  const auto name = spdlog::level::to_string_view(to_spdlog(level));
+  return fmt::format("{}: ", std::string_view(name.data(), name.size()));
+}
+
+std::string_view rank_of(LogLevel level) { return level < LogLevel::kWarning ? std::string_view() : rank_text; }
+
+void write_to_stderr(LogLevel level, std::string_view line) {
+  const std::string text = fmt::format("{}{}{}", name_of(level), rank_of(level), line);
+  spdlog::default_logger_raw()->log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+}
+
+class LogFile {
+ public:
+  void open(const std::string& path, const std::string& first_line) {
+    const std::lock_guard lock(mutex_);
+    if (descriptor_ >= 0) ::close(descriptor_);
+    path_ = path;
+    has_failed_ = false;
+    descriptor_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    const int error = errno;
+    struct stat status {};
+    if (descriptor_ < 0) {
+      fail(error == ELOOP ? "it is a symbolic link" : std::generic_category().message(error));
+    } else if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      ::close(std::exchange(descriptor_, -1));
+      fail("it is no regular file");
+    }
+    const std::string kept = std::exchange(kept_, "");
+    keeps_ = false;
+    if (!first_line.empty()) append(start_of_line() + first_line + "\n");
+    if (!kept.empty()) append(kept);
+  }
+
+  void write(LogLevel level, std::string_view line) {
+    const std::lock_guard lock(mutex_);
+    if (descriptor_ < 0 && !keeps_) return;
+    const std::string text = fmt::format("{}{}{}{}\n", start_of_line(), rank_of(level), name_of(level), line);
+    if (descriptor_ >= 0) {
+      append(text);
+    } else if (kept_.size() < kKeptBytes) {
+      kept_ += text;
+    }
+  }
+
+ private:
+  static constexpr size_t kKeptBytes = size_t{64} << 10;
+
+  std::string start_of_line() const {
+    const auto now = std::chrono::time_point_cast<std::chrono::milliseconds>(std::chrono::system_clock::now());
+    const auto milliseconds = now.time_since_epoch().count() % 1000;
+    return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03} {}", fmt::localtime(std::chrono::system_clock::to_time_t(now)),
+                       milliseconds, place_);
+  }
+
+  // One call for a line: those of other ranks do not get into it.
+  void append(const std::string& text) {
+    if (descriptor_ < 0) return;
+    const ssize_t written = ::write(descriptor_, text.data(), text.size());
+    if (written != static_cast<ssize_t>(text.size())) {
+      fail(std::generic_category().message(written < 0 ? errno : ENOSPC));
+    }
+  }
+
+  void fail(const std::string& reason) {
+    if (std::exchange(has_failed_, true)) return;
+    ++warning_count;
+    write_to_stderr(LogLevel::kWarning, fmt::format("the log cannot be written to {}: {}", path_, reason));
+  }
+
+  std::mutex mutex_;
+  const std::string place_ = host_name() + " " + (slurm_job().empty() ? "" : fmt::format("[job {}] ", slurm_job()));
+  std::string path_;
+  int descriptor_ = -1;
+  bool has_failed_ = false;
+  bool keeps_ = true;  // until a file is opened for the first time
+  std::string kept_;
+};
+
+// It is never destroyed: threads may log until the process ends.
+LogFile& log_file() {
+  static LogFile& file = *new LogFile;
+  return file;
+}
 
 }  // namespace
 
@@ -25,14 +126,16 @@ void start_logging(int rank, int ranks) {
 
 bool is_logged(LogLevel level) { return spdlog::should_log(to_spdlog(level)); }
 
+void log_to_file(const std::string& path, const std::string& first_line) { log_file().open(path, first_line); }
+
 void log_line(LogLevel level, std::string_view line) {
-  const auto name = spdlog::level::to_string_view(to_spdlog(level));
-  // Only warnings and errors say what they are, and from which rank.
-  const std::string prefix =
-      level < LogLevel::kWarning ? "" : fmt::format("{}: {}", std::string_view(name.data(), name.size()), rank_text);
-  const std::string text = prefix + std::string(line);
-  spdlog::default_logger_raw()->log(to_spdlog(level), spdlog::string_view_t(text.data(), text.size()));
+  if (!is_logged(level)) return;
+  if (level >= LogLevel::kWarning) ++warning_count;
+  write_to_stderr(level, line);
+  log_file().write(level, line);
 }
+
+int64_t logged_warnings() { return warning_count; }
 
 void flush_log() { spdlog::default_logger()->flush(); }
 

@@ -1,0 +1,123 @@
+// The log file beside standard error.
+#include "core/base/log.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <regex>
+#include <sstream>
+#include <string>
+
+#include "core/base/process.h"
+
+namespace mantissa {
+namespace {
+
+std::string fresh_path(const std::string& name) {
+  std::string path = ::testing::TempDir() + "/log_test_" + name;
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Logs in a process of its own: the log file is one for each process. Returns the exit code.
+int in_a_process(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+const std::string kTime = "\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3} ";
+
+TEST(LogFile, HasTimeHostJobAndRank) {
+  const std::string path = fresh_path("lines");
+  std::ofstream(path) << "an earlier start\n";
+  in_a_process([&] {
+    setenv("SLURM_JOB_ID", "1234", 1);  // NOLINT(concurrency-mt-unsafe): in a process of one thread
+    start_logging(0, 4);
+    log_warn("before the file");
+    log_to_file(path, "start: program");
+    log_info("a table:\n  row");
+    log_debug("not logged");
+    log_error("broken");
+    return 0;
+  });
+  const std::string start = kTime + host_name() + " \\[job 1234\\] ";
+  const std::string text = text_of(path);
+  EXPECT_TRUE(std::regex_match(text, std::regex("an earlier start\n" + start + "start: program\n" + start +
+                                                "\\[rank 0\\] warning: before the file\n" + start +
+                                                "a table:\n  row\n" + start + "\\[rank 0\\] error: broken\n")))
+      << text;
+}
+
+TEST(LogFile, AnotherRankWritesItsWarningsOnly) {
+  const std::string path = fresh_path("rank");
+  in_a_process([&] {
+    unsetenv("SLURM_JOB_ID");  // NOLINT(concurrency-mt-unsafe): in a process of one thread
+    start_logging(2, 4);
+    log_to_file(path, "");
+    log_info("information");
+    log_warn("text");
+    return 0;
+  });
+  const std::string text = text_of(path);
+  EXPECT_TRUE(std::regex_match(text, std::regex(kTime + host_name() + " \\[rank 2\\] warning: text\n"))) << text;
+}
+
+TEST(LogFile, DoesNotFollowALink) {
+  const std::string link = fresh_path("link"), target = fresh_path("target");
+  std::ofstream(target) << "kept";
+  std::filesystem::create_symlink(target, link);
+  const int warnings = in_a_process([&] {
+    log_to_file(link, "start: program");
+    log_info("line");
+    return static_cast<int>(logged_warnings());
+  });
+  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(text_of(target), "kept");
+}
+
+TEST(LogFile, AFailedWriteIsOneWarning) {
+  const std::string path = fresh_path("full");
+  const int warnings = in_a_process([&] {
+    (void)std::signal(SIGXFSZ, SIG_IGN);
+    log_to_file(path, "start: program");
+    const rlimit limit{.rlim_cur = 100, .rlim_max = 100};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    for (int line = 0; line < 10; ++line) log_info("a line that takes space, number {}", line);
+    return static_cast<int>(logged_warnings());
+  });
+  EXPECT_EQ(warnings, 1);
+  EXPECT_EQ(std::filesystem::file_size(path), 100u);
+}
+
+TEST(LogFile, AFolderOrAPipeIsRefused) {
+  const std::string folder = fresh_path("folder"), pipe = fresh_path("pipe");
+  std::filesystem::create_directory(folder);
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int warnings = in_a_process([&] {
+    log_to_file(folder, "");
+    log_to_file(pipe, "");
+    return static_cast<int>(logged_warnings());
+  });
+  EXPECT_EQ(warnings, 2);
+}
+
+}  // namespace
+}  // namespace mantissa
