@@ -6,6 +6,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 #include "tools/train/launch.h"
 #include "tools/verbs.h"
 
@@ -35,6 +36,7 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit then fails the write, which is handled
+  mantissa::name_program(mantissa::version_line());
   mantissa::start_logging(mantissa::launcher_rank(), 1);
   return mantissa::run(argc, argv);
 }

@@ -5,6 +5,7 @@
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
 #include "tools/generate/generate_verb.h"
+#include "tools/guard/status_verb.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/ineffective_settings.h"
 #include "tools/train/launch.h"
@@ -48,6 +49,17 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
   });
 }
 
+void add_status(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* status = app.add_subcommand("status", "Says whether a run is alive, how far it is and when it ends");
+  const auto request = std::make_shared<StatusRequest>();
+  status->add_option("run", request->run, "run folder")->required();
+  status->add_flag("--json", request->json, "print an object for scripts");
+  status->footer(
+      "Exit code: 0 done, 10 running, 11 running without a heartbeat, 12 failed or dead before its end,\n"
+      "75 stopped early (the same command continues), 2 not a run folder");
+  verbs.push_back({status, [request] { return status_verb(*request); }});
+}
+
 void add_generate(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* generate = app.add_subcommand("generate", "Continues a prompt with a trained model");
   const auto request = std::make_shared<GenerateRequest>();
@@ -71,6 +83,7 @@ void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   CLI::App* train = app.add_subcommand("train", "Trains a model; several ranks under mpirun or srun");
   const auto trained = add_config_arguments(train);
   verbs.push_back({train, [trained] { return train_verb(trained->path, trained->overrides); }});
+  add_status(app, verbs);
   CLI::App* config = app.add_subcommand("config", "Prints the resolved configuration; validates, trains nothing");
   const auto printed = add_config_arguments(config);
   verbs.push_back({config, [printed] { return config_verb(printed->path, printed->overrides); }});

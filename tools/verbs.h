@@ -15,13 +15,15 @@ struct Verb {
   std::function<int()> run;
 };
 
-// train, config, generate: verbs that train and use a model.
+// train, status, config, generate: verbs that train and use a model.
 void add_training_verbs(CLI::App& app, std::vector<Verb>& verbs);
 // analyze formats, probes, model, sensitivity.
 void add_analysis_verbs(CLI::App& app, std::vector<Verb>& verbs);
 // advise, compare: verbs that choose a precision.
 void add_choice_verbs(CLI::App& app, std::vector<Verb>& verbs);
 
+// "mantissa 0.1.0 (commit 1234567)".
+std::string version_line();
 // For --version: version, commit, compilers, libraries, devices and transports, in several lines.
 std::string version_text();
 

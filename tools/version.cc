@@ -46,8 +46,10 @@ std::string transport(const std::string& name) {
 
 }  // namespace
 
+std::string version_line() { return fmt::format("mantissa {} (commit {})", kVersion, kCommit); }
+
 std::string version_text() {
-  std::string text = fmt::format("mantissa {} (commit {})\n", kVersion, kCommit);
+  std::string text = version_line() + "\n";
   text += fmt::format("compilers\n  g++ {}\n", __VERSION__);
   if (*kCudaCompiler != '\0') text += fmt::format("  {}\n", kCudaCompiler);
   text +=

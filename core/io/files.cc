@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -93,6 +94,18 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
   std::sort(files.begin(), files.end());
   files.erase(std::unique(files.begin(), files.end()), files.end());
   return files;
+}
+
+int replace_file(const std::string& path, const std::string& text) {
+  const std::string partial = path + ".partial";
+  const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (file < 0) return errno;
+  const ssize_t written = ::write(file, text.data(), text.size());
+  int error = written < 0 ? errno : written < static_cast<ssize_t>(text.size()) ? ENOSPC : 0;
+  if (::close(file) != 0 && error == 0) error = errno;
+  if (error == 0 && std::rename(partial.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) ::unlink(partial.c_str());
+  return error;
 }
 
 }  // namespace mantissa

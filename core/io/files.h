@@ -57,4 +57,8 @@ bool has_wildcard(std::string_view pattern);
 // the reason.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
+// Replaces a file at once, for readers, but leaves it to the system when the disk has it. No link is followed. Returns
+// 0 or errno.
+int replace_file(const std::string& path, const std::string& text);
+
 }  // namespace mantissa

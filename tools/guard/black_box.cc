@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {
@@ -131,11 +131,8 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) {
   header_->ranks = ranks;
   header_->pid = getpid();
   header_->started_unix_ns = nanoseconds(CLOCK_REALTIME);
-  std::array<char, 64> host{};
-  gethostname(host.data(), host.size() - 1);
-  header_->host = host;
-  const char* const job = std::getenv("SLURM_JOB_ID");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
-  assign(header_->job, job == nullptr ? "" : job);
+  assign(header_->host, host_name());
+  assign(header_->job, slurm_job());
   phases_[0].name = "start";
   innermost_ = &phases_[0];
   last_event_ns_ = nanoseconds(CLOCK_MONOTONIC);

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,8 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/io/files.h"
 #include "tools/guard/stack_dump.h"
 
 namespace mantissa {
@@ -40,13 +41,6 @@ std::string list_of(const std::vector<int>& ranks) {
 bool is_waiting(const RankReport& report) { return report.begun > report.ended; }
 
 std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
-
-void replace_file(const std::string& path, const std::string& text) {
-  const std::string partial = path + ".partial";
-  std::ofstream(partial) << text << std::flush;
-  std::error_code ignored;  // a rank that cannot write its report counts as missing
-  std::filesystem::rename(partial, path, ignored);
-}
 
 [[noreturn]] void end_process() {
   flush_log();
@@ -85,9 +79,6 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
 }
 
 Watchdog::Watchdog(const BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  host_ = host.data();
   std::error_code ignored;
   std::filesystem::create_directories(options_.folder, ignored);
   // Files of an earlier start.
@@ -169,12 +160,13 @@ bool Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
 }
 
 void Watchdog::report(const Place& place, double quiet_s, bool gives_up) {
-  const nlohmann::json line = {{"rank", options_.rank}, {"host", host_},
+  const nlohmann::json line = {{"rank", options_.rank}, {"host", host_name()},
                                {"pid", getpid()},       {"beat", ++beat_},
                                {"gives_up", gives_up},  {"quiet_s", quiet_s},
                                {"step", place.step},    {"phase", place.phase},
                                {"begun", place.begun},  {"collective", place.collective},
                                {"ended", place.ended}};
+  // A rank that cannot write its report counts as missing.
   replace_file(path("report", options_.rank), line.dump() + "\n");
 }
 

@@ -84,7 +84,6 @@ class Watchdog {
 
   const BlackBox& box_;
   const Options options_;
-  std::string host_;
   int64_t beat_ = 0;
   bool has_warned_ = false;
   std::mutex mutex_;

@@ -31,10 +31,14 @@ nlohmann::json known(double value) { return value > 0.0 ? nlohmann::json(value) 
 
 }  // namespace
 
-std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes) {
-  return fmt::format("step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e} | scale {:g} | {:.1f} ms | {} | {:.2f} GiB",
-                     report.step + 1, steps, report.loss, report.grad_norm, report.learning_rate, report.scale,
-                     1e3 * report.seconds, speed.to_text(report.seconds), static_cast<double>(memory_bytes) / kGib);
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time) {
+  std::string line = fmt::format("step {}/{} | loss {:.4f} | norm {:.3f} | lr {:.1e}", report.step + 1, steps,
+                                 report.loss, report.grad_norm, report.learning_rate);
+  if (report.scale != 1.0f) line += fmt::format(" | scale {:g}", report.scale);
+  line += fmt::format(" | {:.1f} ms | {:.0f} tok/s", 1e3 * report.seconds, speed.tokens_per_second(report.seconds));
+  const double peak = speed.gemm_peak_flops > 0.0 ? speed.gemm_peak_flops : speed.datasheet_flops;
+  if (peak > 0.0) line += fmt::format(" | MFU {:.1f}%", 100.0 * speed.mfu(peak, report.seconds));
+  return line + " | " + time;
 }
 
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes) {
@@ -76,9 +80,10 @@ void MetricsFile::write(const nlohmann::json& record) {
   }
 }
 
-RunLog::RunLog(Session& session, const PrecisionSwitch* by_switch)
+RunLog::RunLog(Session& session, const PrecisionSwitch* by_switch, Heartbeat* heartbeat)
     : config_(session.config),
-      speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)) {
+      speed_(measure_speed_context(session.config, session.device, session.runtime, session.communicator)),
+      heartbeat_(heartbeat) {
   if (session.communicator.rank() == 0) begin(session, by_switch);
 }
 
@@ -134,10 +139,25 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedSt
              session.scaler.config().growth_interval);
   }
   metrics_->write(record);
+  tell(step, memory);
   const TrainConfig& train = config_.train;
   if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
-    log_info("{}", step_line(step, train.steps, speed_, memory));
+    log_info("{}", step_line(step, train.steps, speed_, heartbeat_->time_text()));
   }
+}
+
+void RunLog::tell(const StepReport& step, size_t memory_bytes) {
+  heartbeat_->step_done(step.step + 1);
+  RunFigures& figures = heartbeat_->figures();
+  figures.loss = step.loss;
+  figures.gradient_norm = step.grad_norm;
+  figures.learning_rate = step.learning_rate;
+  figures.loss_scale = static_cast<double>(step.scale);
+  figures.tokens_per_second = speed_.tokens_per_second(step.seconds);
+  figures.step_seconds = step.seconds;
+  figures.memory_bytes = static_cast<double>(memory_bytes);
+  if (!step.applied) *figures.skipped_steps += 1.0;
+  heartbeat_->beat();
 }
 
 void RunLog::after_validation(Trainer& trainer, double loss) {
@@ -148,6 +168,8 @@ void RunLog::after_validation(Trainer& trainer, double loss) {
   log_info("step {} | validation loss {:.4f} nats a token ({:.3f} bits), perplexity {:.3f}", step, loss,
            loss / std::log(2.0), std::exp(loss));
   metrics_->write({{"event", "validation"}, {"step", step}, {"loss", loss}});
+  heartbeat_->figures().validation_loss = loss;
+  heartbeat_->beat();
 }
 
 void RunLog::at_end(Trainer& trainer, Ending ending) {
@@ -167,6 +189,8 @@ void RunLog::saved(const Session& session) {
   if (!metrics_) return;
   log_info("step {} | checkpoint saved to {}", session.next_step, checkpoint_root(config_.train.run_dir));
   metrics_->write({{"event", "checkpoint"}, {"step", session.next_step}});
+  heartbeat_->figures().last_checkpoint_step = static_cast<double>(session.next_step);
+  heartbeat_->beat();
 }
 
 void RunLog::sample(Session& session) {

@@ -7,13 +7,15 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "tools/guard/heartbeat.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
 
-// "step 5/100 | loss 7.6201 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% of GEMM peak,
-// 33.0% of data sheet | 1.20 GiB"
-std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, size_t memory_bytes);
+// "step 5/100 | loss 7.6201 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% | 0:12:05,
+// 1:40:10 left". A loss scale of 1 is left out. MFU is of the measured GEMM peak, or else of the data sheet, if one is
+// known.
+std::string step_line(const StepReport& report, int64_t steps, const SpeedContext& speed, const std::string& time);
 // Figures that are not finite are null, as are rates that are not known.
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
 
@@ -33,8 +35,9 @@ class MetricsFile {
 
 class RunLog final : public TrainObserver {
  public:
-  // `by_switch`: why this session continues the run of another; nullptr: it does not. Collective.
-  RunLog(Session& session, const PrecisionSwitch* by_switch);
+  // `by_switch`: why this session continues the run of another; nullptr: it does not. `heartbeat`: of rank 0; it must
+  // outlive the object. Collective.
+  RunLog(Session& session, const PrecisionSwitch* by_switch, Heartbeat* heartbeat);
 
   void after_step(Trainer& trainer, const StepReport& step, const ProbedStep* probed) override;
   void after_validation(Trainer& trainer, double loss) override;
@@ -46,6 +49,7 @@ class RunLog final : public TrainObserver {
   void saved(const Session& session);
 
  private:
+  void tell(const StepReport& step, size_t memory_bytes);
   void begin(const Session& session, const PrecisionSwitch* by_switch);
   void sample(Session& session);
   void summarise(Trainer& trainer) const;
@@ -53,6 +57,7 @@ class RunLog final : public TrainObserver {
   const Config& config_;
   SpeedContext speed_;
   std::optional<MetricsFile> metrics_;  // rank 0
+  Heartbeat* const heartbeat_;          // rank 0
   std::optional<double> last_validation_loss_;
 };
 

@@ -3,22 +3,27 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <variant>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
+#include "tools/guard/heartbeat.h"
 #include "tools/guard/watchdog.h"
 #include "tools/guard/watched_communicator.h"
 #include "tools/train/dry_run.h"
@@ -61,13 +66,20 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) fail(path, error.message());
-  lock_ = open((path + "/lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  lock_ = open((path + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
   if (lock_ < 0) fail(path, std::generic_category().message(errno));
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  bool is_held = true;
+  // `mantissa status` holds the lock for a moment, too.
+  for (int attempt = 0; is_held && attempt < 5; ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    is_held = flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  }
+  if (is_held) {
     close(lock_);
     throw ConfigError(
         fmt::format("train.run_dir: another job is running in '{}': wait for it, or give another folder", path));
   }
+  futimens(lock_, nullptr);  // the time of this start, for `mantissa status`
 }
 
 RunFolder::~RunFolder() { close(lock_); }
@@ -236,6 +248,17 @@ void record_failure(BlackBox& box, const std::exception& exception) {
   box.ended(static_cast<int>(error != nullptr ? error->code() : ExitCode::kInternal));
 }
 
+// Opens run.log on every rank, behind the line of this start.
+void open_log(const Config& run, Communicator& communicator) {
+  const std::string path = run.train.run_dir + "/" + kRunLogName;
+  const int ranks = communicator.size();
+  if (communicator.rank() == 0) {
+    log_to_file(path, fmt::format("{}{} train, {} rank{}", kStartMark, program_name(), ranks, ranks == 1 ? "" : "s"));
+  }
+  communicator.barrier();
+  if (communicator.rank() != 0) log_to_file(path, "");
+}
+
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
 constexpr double kSlowWrite = 50e6;
 
@@ -271,17 +294,26 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
 
   std::optional<int64_t> unsaved_step;
+  std::optional<Heartbeat> heartbeat;  // of rank 0
   const auto begin = [&](Session& session, RunState&, const SessionStart& start,
                          TrainObservers& observers) -> RunProbe* {
-    if (start.by_switch == nullptr) {
+    if (start.by_switch == nullptr) {  // only now: a start that was refused leaves the run as it was
+      open_log(run, communicator);
       announce(session, threads);
-      if (folder) folder->write_config(run);  // only now: a start that was refused leaves the run as it was
+      if (folder) {
+        folder->write_config(run);
+        RunFigures figures;
+        figures.step = session.next_step;
+        figures.steps_total = run.train.steps;
+        if (start.resumed) figures.last_checkpoint_step = session.next_step;
+        heartbeat.emplace(run.train.run_dir, Trainer::last_step(run), figures);
+      }
     }
     stop.reserve(
         2.0 + static_cast<double>(session.sharded.optimizer.master_bytes() + session.sharded.optimizer.moment_bytes()) /
                   kSlowWrite);
     const std::string& run_dir = run.train.run_dir;
-    const auto log = std::make_shared<RunLog>(session, start.by_switch);
+    const auto log = std::make_shared<RunLog>(session, start.by_switch, heartbeat ? &*heartbeat : nullptr);
     observers.push_back(std::make_shared<Saver>(session, run, log, box, start.resumed, unsaved_step));
     observers.push_back(log);
     observers.push_back(std::make_shared<StepRecorder>(box));
@@ -303,6 +335,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   };
   const auto on_error = [&](const std::exception& error) {
     record_failure(box, error);
+    if (heartbeat) heartbeat->end(RunProgress::kFailed);
     leave_job(error, communicator);
   };
   const Ending ending = train_run(run, checkpoint, {.begin = begin, .stop = &stop, .on_error = on_error}, *watched);
@@ -310,7 +343,9 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     on_error(CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
                                          *unsaved_step, checkpoint_root(run.train.run_dir))));
   }
-  const ExitCode code = ending == Ending::kStopped ? ExitCode::kPreempted : ExitCode::kOk;
+  const bool is_stopped = ending == Ending::kStopped;
+  if (heartbeat) heartbeat->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);
+  const ExitCode code = is_stopped ? ExitCode::kPreempted : ExitCode::kOk;
   box.ended(static_cast<int>(code));
   return code;
 }

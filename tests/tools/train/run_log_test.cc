@@ -47,9 +47,27 @@ TEST(Metrics, StepLineHasEveryColumn) {
   report.scale = 65536;
   report.seconds = 0.0123;
   const SpeedContext speed{.tokens_per_step = 1107, .flops_per_step = 4.51e9, .gemm_peak_flops = 8.13e11};
-  EXPECT_EQ(step_line(report, 100, speed, size_t{1288490189}),
-            "step 5/100 | loss 7.6200 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% of "
-            "GEMM peak | 1.20 GiB");
+  EXPECT_EQ(step_line(report, 100, speed, "0:12:05, 1:40:10 left"),
+            "step 5/100 | loss 7.6200 | norm 2.100 | lr 3.0e-04 | scale 65536 | 12.3 ms | 90000 tok/s | MFU 45.1% | "
+            "0:12:05, 1:40:10 left");
+}
+
+TEST(Metrics, StepLineLeavesOutWhatSaysNothing) {
+  StepReport report;
+  report.step = 11999;
+  report.loss = 3.21;
+  report.grad_norm = 0.31;
+  report.learning_rate = 3e-4;
+  report.seconds = 0.1;
+  SpeedContext speed{.tokens_per_step = 40000, .flops_per_step = 1e12, .datasheet_flops = 2e13};
+  const std::string time = "1:12:05, 12:40:10 left";
+  const std::string line = step_line(report, 100000, speed, time);
+  EXPECT_EQ(line,
+            "step 12000/100000 | loss 3.2100 | norm 0.310 | lr 3.0e-04 | 100.0 ms | 400000 tok/s | MFU 50.0% | "
+            "1:12:05, 12:40:10 left");
+  EXPECT_LE(line.size(), 120u);
+  speed.datasheet_flops = 0.0;
+  EXPECT_EQ(step_line(report, 100000, speed, time).find("MFU"), std::string::npos);
 }
 
 StepReport step_report(int64_t step, double norm, float scale, float next_scale, bool applied = true) {

@@ -1,0 +1,97 @@
+#include "tools/guard/heartbeat.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/base/process.h"
+
+namespace mantissa {
+namespace {
+
+TEST(Pace, IsTheMeanSinceTheFirstStep) {
+  Pace pace;
+  EXPECT_FALSE(pace.seconds_to(100));
+  pace.add(11, 50.0);  // with the start of the run
+  EXPECT_FALSE(pace.seconds_to(100));
+  pace.add(12, 51.0);
+  pace.add(21, 80.0);  // with an evaluation
+  EXPECT_DOUBLE_EQ(*pace.seconds_to(100), 237.0);
+  EXPECT_DOUBLE_EQ(*pace.seconds_to(21), 0.0);
+}
+
+TEST(Clock, HasHoursMinutesAndSeconds) {
+  EXPECT_EQ(to_clock(6010.9), "1:40:10");
+  EXPECT_EQ(to_clock(0.0), "0:00:00");
+  EXPECT_EQ(to_clock(360'000.0), "100:00:00");
+  EXPECT_EQ(to_clock(-1.0), "0:00:00");
+  EXPECT_EQ(to_clock(std::nan("")), "0:00:00");
+}
+
+RunFigures figures_in(const std::string& folder) {
+  std::ifstream file(folder + "/metrics.prom");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return parse_prometheus(text.str());
+}
+
+TEST(Heartbeat, WritesAtTheStartAndAtTheEndAndSeldomBetween) {
+  const std::string folder = ::testing::TempDir() + "/heartbeat";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  Heartbeat heartbeat(folder, 100, {});
+  EXPECT_EQ(figures_in(folder).host, host_name());
+  EXPECT_TRUE(figures_in(folder).start);
+  heartbeat.step_done(1);
+  EXPECT_EQ(heartbeat.time_text().find("left"), std::string::npos);  // one step tells nothing
+  heartbeat.step_done(2);
+  EXPECT_NE(heartbeat.time_text().find(" left"), std::string::npos);
+  const auto begin = std::chrono::steady_clock::now();
+  auto last = figures_in(folder).heartbeat;
+  double writes = 0.0;
+  for (int step = 0; step < 200; ++step) {
+    heartbeat.beat();
+    const auto now = figures_in(folder).heartbeat;
+    if (now != std::exchange(last, now)) writes += 1.0;
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+  EXPECT_LE(writes, elapsed.count() / Heartbeat::kSeconds + 1.0);
+  heartbeat.end(RunProgress::kStopped);
+  EXPECT_EQ(figures_in(folder).step, 2.0);
+  EXPECT_EQ(figures_in(folder).progress, RunProgress::kStopped);
+  EXPECT_FALSE(figures_in(folder).estimated_end);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.prom.partial"));
+}
+
+TEST(Heartbeat, AFileThatCannotBeReplacedIsOneWarning) {
+  const std::string folder = ::testing::TempDir() + "/heartbeat_refused";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder + "/metrics.prom");
+  const int64_t before = logged_warnings();
+  Heartbeat heartbeat(folder, 100, {});
+  heartbeat.end(RunProgress::kDone);
+  EXPECT_EQ(logged_warnings(), before + 1);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/metrics.prom.partial"));
+}
+
+TEST(Heartbeat, DoesNotWriteThroughALink) {
+  const std::string folder = ::testing::TempDir() + "/heartbeat_link";
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/target") << "kept";
+  for (const char* name : {"/metrics.prom", "/metrics.prom.partial"}) {
+    std::filesystem::create_symlink(folder + "/target", folder + name);
+    Heartbeat(folder, 100, {}).end(RunProgress::kDone);
+    EXPECT_EQ(std::filesystem::file_size(folder + "/target"), 4u) << name;
+  }
+}
+
+}  // namespace
+}  // namespace mantissa

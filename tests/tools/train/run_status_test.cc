@@ -1,0 +1,131 @@
+// Files for those who watch a run: run.log and metrics.prom; and `mantissa status`.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <regex>
+
+#include "tests/tools/train/program.h"
+
+namespace mantissa::testing {
+namespace {
+
+size_t count_of(const std::string& text, const std::string& pattern) {
+  const std::regex regex(pattern);
+  return static_cast<size_t>(
+      std::distance(std::sregex_iterator(text.begin(), text.end(), regex), std::sregex_iterator()));
+}
+
+Outcome status(const SmallRun& run) { return run_program(1, {"status", run.run_dir()}); }
+
+std::string log_of(const SmallRun& run) { return read_file(run.run_dir() + "/run.log"); }
+std::string prom_of(const SmallRun& run) { return read_file(run.run_dir() + "/metrics.prom"); }
+
+const std::string kLine = "\\d{4}-\\d\\d-\\d\\d \\d\\d:\\d\\d:\\d\\d\\.\\d{3} \\S+ ";
+
+TEST(RunStatusOfARun, ADoneRunHasALogOfEachStartAndItsFigures) {
+  const SmallRun run("status_done");
+  const std::vector<std::string> settings = {"train.eval_interval=10", "optimizer.clip.window=3"};
+  const Outcome first = run.train(1, with(settings, {"train.stop_at_step=5"}));
+  EXPECT_EQ(status(run).exit_code, 0);
+  const Outcome second = run.train(1, settings);
+  const std::string log = log_of(run);
+  EXPECT_EQ(count_of(log, kLine + "start: mantissa \\S+ \\(commit \\S+\\) train, 1 rank\n"), 2u) << log;
+  EXPECT_EQ(count_of(log, kLine + "warning: optimizer.clip.window = 3"), 2u) << log;  // logged before the file opened
+  EXPECT_EQ(count_of(log, kLine + "step \\d+/20 \\| loss "), 20u) << log;
+  EXPECT_EQ(count_of(log, kLine + "step 1/20 [^\n]* tok/s \\| 0:\\d\\d:\\d\\d\n"), 1u) << log;  // without an estimate
+  EXPECT_EQ(count_of(log, kLine + "step 3/20 [^\n]* \\| 0:\\d\\d:\\d\\d, 0:\\d\\d:\\d\\d left\n"), 1u) << log;
+  EXPECT_EQ(count_of(log, kLine + "statistics:\n  steps "), 2u) << log;
+  // Standard error is as it was: without times, and without the line of the start.
+  EXPECT_EQ(count_of(first.output + second.output, kLine), 0u);
+  EXPECT_EQ(first.output.find("start: "), std::string::npos);
+
+  const std::string prom = prom_of(run);
+  const std::string label = "\\{run=\"" + run.run_dir() + "\"\\} ";
+  EXPECT_EQ(count_of(prom, "\nmantissa_step" + label + "20\n"), 1u) << prom;
+  EXPECT_EQ(count_of(prom, "\nmantissa_steps_total" + label + "20\n"), 1u) << prom;
+  EXPECT_EQ(count_of(prom, "\nmantissa_last_checkpoint_step" + label + "20\n"), 1u) << prom;
+  EXPECT_EQ(count_of(prom, "\nmantissa_warnings_total" + label + "1\n"), 1u) << prom;
+  for (const char* name : {"loss", "validation_loss", "gradient_norm", "learning_rate", "loss_scale",
+                           "tokens_per_second", "step_seconds", "memory_bytes"}) {
+    EXPECT_EQ(count_of(prom, fmt::format("\nmantissa_{}{}[0-9.e-]+\n", name, label)), 1u) << name << "\n" << prom;
+  }
+  const Outcome shown = status(run);
+  EXPECT_EQ(shown.exit_code, 0);
+  EXPECT_TRUE(shown.output.starts_with("done: step 20 of 20, loss ")) << shown.output;
+  EXPECT_NE(shown.output.find("last checkpoint: step 20, "), std::string::npos) << shown.output;
+  EXPECT_NE(shown.output.find("warnings: 1\n"), std::string::npos) << shown.output;  // of the last start
+}
+
+TEST(RunStatusOfARun, EveryRankWritesItsWarnings) {
+  const SmallRun run("status_ranks");
+  // Each rank warns that there is no time for a checkpoint.
+  EXPECT_EQ(run.try_train(2, {"train.max_minutes=0.001"}).exit_code, 75);
+  const std::string log = log_of(run);
+  EXPECT_TRUE(std::regex_search(log, std::regex("^" + kLine + "start: mantissa [^\n]* train, 2 ranks\n"))) << log;
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(count_of(log, kLine + fmt::format("\\[rank {}\\] warning: train.max_minutes leaves no time", rank)), 1u)
+        << log;
+  }
+  EXPECT_EQ(count_of(log, kLine + "step 1/20 "), 1u) << log;
+  const Outcome shown = status(run);
+  EXPECT_EQ(shown.exit_code, 75) << shown.output;
+  EXPECT_TRUE(shown.output.starts_with("stopped: step 1 of 20")) << shown.output;
+  const size_t warnings = count_of(log, kLine + "\\[rank \\d\\] warning: ");
+  EXPECT_NE(shown.output.find(fmt::format("warnings: {}\n", warnings)), std::string::npos) << shown.output;
+}
+
+TEST(RunStatusOfARun, ARunningRunAndAKilledOne) {
+  const SmallRun run("status_killed");
+  const std::string train = command_line(program_under_test(), {"train", run.config_path(), "train.steps=1000000"});
+  const std::string look = command_line(program_under_test(), {"status", run.run_dir()});
+  const std::string begun = fmt::format("grep -qs '\"step\":20,' '{}/metrics.jsonl'", run.run_dir());
+  // The status of the running run, then that of the killed one.
+  const Outcome outcome = run_shell(
+      fmt::format("({} >/dev/null 2>&1 & job=$!; until {} || ! kill -0 $job; do sleep 0.01; done; {}; echo code $?; "
+                  "kill -9 $job; wait $job 2>/dev/null; {}; echo code $?)",
+                  train, begun, look, look));
+  EXPECT_TRUE(std::regex_search(outcome.output, std::regex("^running: step \\d+ of 1000000"))) << outcome.output;
+  EXPECT_TRUE(std::regex_search(
+      outcome.output, std::regex("\ncode 10\n(.*\n)?dead: step \\d+ of 1000000[^\n]*; no job holds the folder\n")))
+      << outcome.output;
+  EXPECT_TRUE(outcome.output.ends_with("code 12\n")) << outcome.output;
+}
+
+TEST(RunStatusOfARun, AFaultIsAFailure) {
+  SmallRun run("status_fault");
+  run.with_yaml(R"(
+faults: {max_consecutive: 1}
+test:
+  activations:
+    - {step: 2, rank: 0, layer: "", op: cross_entropy, value: nan}
+)");
+  EXPECT_EQ(run.try_train(1, {}).exit_code, 5);
+  EXPECT_NE(prom_of(run).find("\"} NaN\n"), std::string::npos) << prom_of(run);
+  const Outcome shown = status(run);
+  EXPECT_EQ(shown.exit_code, 12) << shown.output;
+  EXPECT_TRUE(shown.output.starts_with("failed: step 2 of 20, loss nan")) << shown.output;
+  EXPECT_NE(shown.output.find(" error: stopped after 1 faults in a row"), std::string::npos) << shown.output;
+}
+
+TEST(RunStatusOfARun, FilesThatCannotBeWrittenDoNotStopIt) {
+  const SmallRun run("status_refused");
+  for (const char* name : {"/run.log", "/metrics.prom"}) std::filesystem::create_directories(run.run_dir() + name);
+  const Outcome outcome = run.train(1, {});
+  EXPECT_EQ(count_of(outcome.output, "warning: the log cannot be written to "), 1u) << outcome.output;
+  EXPECT_EQ(count_of(outcome.output, "warning: [^\n]*/metrics.prom cannot be written: "), 1u) << outcome.output;
+}
+
+// A start that is refused leaves the files of the last one as they were.
+TEST(RunStatusOfARun, ARefusedStartChangesNothing) {
+  const SmallRun run("status_unchanged");
+  run.train(1, {"train.stop_at_step=5"});
+  const std::string log = log_of(run), prom = prom_of(run);
+  EXPECT_EQ(run.try_train(1, {"model.width=16"}).exit_code, 4);
+  EXPECT_EQ(log_of(run), log);
+  EXPECT_EQ(prom_of(run), prom);
+}
+
+}  // namespace
+}  // namespace mantissa::testing

@@ -1,0 +1,77 @@
+#include "tools/guard/heartbeat.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "core/base/log.h"
+#include "core/base/process.h"
+#include "core/io/files.h"
+
+namespace mantissa {
+namespace {
+
+double unix_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+std::string to_clock(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds > 0.0 ? std::min(seconds, 1e12) : 0.0);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
+void Pace::add(int64_t steps, double seconds) {
+  last_ = Point{.steps = steps, .seconds = seconds};
+  if (!first_) first_ = last_;
+}
+
+std::optional<double> Pace::seconds_to(int64_t end) const {
+  if (!last_ || last_->steps <= first_->steps) return std::nullopt;
+  const double of_step = (last_->seconds - first_->seconds) / static_cast<double>(last_->steps - first_->steps);
+  return of_step * static_cast<double>(end - last_->steps);
+}
+
+Heartbeat::Heartbeat(const std::string& run_dir, int64_t end, RunFigures figures)
+    : path_(run_dir + "/" + kMetricsPromName), end_(end), figures_(std::move(figures)) {
+  figures_.run = run_dir;
+  figures_.host = host_name();
+  figures_.job = slurm_job();
+  figures_.skipped_steps = 0.0;
+  figures_.start = unix_now();
+  write();
+}
+
+void Heartbeat::step_done(int64_t steps) {
+  pace_.add(steps, elapsed());
+  figures_.step = static_cast<double>(steps);
+  if (const auto left = pace_.seconds_to(end_)) figures_.estimated_end = unix_now() + *left;
+}
+
+std::string Heartbeat::time_text() const {
+  const auto left = pace_.seconds_to(end_);
+  return to_clock(elapsed()) + (left && *left > 0.0 ? fmt::format(", {} left", to_clock(*left)) : "");
+}
+
+void Heartbeat::beat() {
+  if (std::chrono::duration<double>(Clock::now() - written_).count() >= kSeconds) write();
+}
+
+void Heartbeat::end(RunProgress progress) {
+  figures_.progress = progress;
+  figures_.estimated_end.reset();
+  write();
+}
+
+double Heartbeat::elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+void Heartbeat::write() {
+  written_ = Clock::now();
+  figures_.heartbeat = unix_now();
+  figures_.warnings = static_cast<double>(logged_warnings());
+  const int error = replace_file(path_, to_prometheus(figures_));
+  if (error == 0 || std::exchange(has_warned_, true)) return;
+  log_warn("{} cannot be written: {}: training goes on without it", path_, std::generic_category().message(error));
+}
+
+}  // namespace mantissa
