@@ -4,6 +4,7 @@
 #include "tools/lab/analyze/model_verb.h"
 #include "tools/lab/analyze/probes_verb.h"
 #include "tools/lab/analyze/sensitivity/sensitivity_verb.h"
+#include "tools/lab/postmortem/postmortem.h"
 #include "tools/verbs.h"
 
 namespace mantissa {
@@ -99,6 +100,21 @@ void add_sensitivity(CLI::App* analyze, std::vector<Verb>& verbs) {
   verbs.push_back({sensitivity, [request, json] { return sensitivity_verb(*request, *json); }});
 }
 
+void add_postmortem(CLI::App& app, std::vector<Verb>& verbs) {
+  CLI::App* postmortem = app.add_subcommand("postmortem", "Show how a run ended, by the black boxes of its ranks");
+  const auto request = std::make_shared<PostmortemRequest>();
+  postmortem->add_option("run", request->run, "run folder")->required();
+  postmortem->add_flag("--previous", request->previous, "the start before the last");
+  postmortem->add_option("--events", request->events, "last events to print of each rank")
+      ->check(CLI::Range(int64_t{0}, int64_t{1000}))
+      ->capture_default_str();
+  postmortem->add_option("--rank", request->ranks,
+                         "ranks to show the events of; default: all, or in a job of more than 8 ranks the first cause "
+                         "and one that waited for it");
+  postmortem->add_option("--html", request->html, "also write the report as a page that needs no network");
+  verbs.push_back({postmortem, [request] { return postmortem_verb(*request); }});
+}
+
 }  // namespace
 
 void add_analysis_verbs(CLI::App& app, std::vector<Verb>& verbs) {
@@ -108,6 +124,7 @@ void add_analysis_verbs(CLI::App& app, std::vector<Verb>& verbs) {
   add_probes(analyze, verbs);
   add_model(analyze, verbs);
   add_sensitivity(analyze, verbs);
+  add_postmortem(app, verbs);
 }
 
 }  // namespace mantissa

@@ -219,6 +219,8 @@ void BlackBox::end_collective(const char* name, uint64_t number) {
   note(BlackBoxEvent::Kind::kCollectiveEnds, name, static_cast<double>(number));
 }
 
+void BlackBox::lives() { header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME); }
+
 void BlackBox::failed(std::string_view message) {
   if (header_->error[0] == '\0') assign(header_->error, message.substr(0, header_->error.size() - 1));
 }

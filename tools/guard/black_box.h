@@ -45,7 +45,7 @@ std::string describe_event(const BlackBoxEvent& event);
 
 // The header of the file; its events follow.
 struct BlackBoxHeader {
-  static constexpr std::array<char, 8> kMagic = {'M', 'T', 'B', 'O', 'X', '0', '0', '1'};
+  static constexpr std::array<char, 8> kMagic = {'M', 'T', 'B', 'O', 'X', '0', '0', '2'};
   static constexpr int32_t kRunning = -1;
 
   std::array<char, 8> magic = kMagic;
@@ -54,12 +54,13 @@ struct BlackBoxHeader {
   int64_t pid = 0;
   int64_t started_unix_ns = 0;
   int64_t ended_unix_ns = 0;
+  int64_t alive_unix_ns = 0;  // the last sign of life of the watchdog's thread; 0: none
   int32_t exit_code = kRunning;
   int32_t reserved = 0;
   std::array<char, 64> host{}, job{};  // job: SLURM_JOB_ID, or empty
   std::array<char, 1024> error{};      // the message with which the rank ended
 };
-static_assert(sizeof(BlackBoxHeader) == 1208);
+static_assert(sizeof(BlackBoxHeader) == 1216);
 
 // Where the thread that trains is. The watchdog compares two of them.
 struct Place {
@@ -93,6 +94,8 @@ class BlackBox final : public RangeSink {
   // Returns the number of the collective, from 1. `name` has static storage.
   uint64_t begin_collective(const char* name, int64_t bytes);
   void end_collective(const char* name, uint64_t number);
+  // A sign of life, which tells a rank that was killed first from those that its end took along.
+  void lives();
   // How the rank ends. The first message stays.
   void failed(std::string_view message);
   void ended(int exit_code);

@@ -78,7 +78,7 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
                                waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));
 }
 
-Watchdog::Watchdog(const BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
+Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::move(options)) {
   std::error_code ignored;
   std::filesystem::create_directories(options_.folder, ignored);
   // Files of an earlier start.
@@ -108,7 +108,9 @@ void Watchdog::watch(const std::stop_token& stop) {
   Place last = box_.place();
   Clock::time_point before = Clock::now();
   double quiet = 0.0;
+  box_.lives();
   while (pause(stop, options_.interval), !stop.stop_requested()) {
+    box_.lives();
     const Clock::time_point now = Clock::now();
     // A process that was stopped for an hour, as by Ctrl-Z, has not stood still for an hour.
     quiet += seconds(std::min<Clock::duration>(now - std::exchange(before, now), 2 * options_.interval));
@@ -225,6 +227,8 @@ void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token
   const std::string message = fmt::format(
       "watchdog: no progress for {:.0f} s{}\n  stacks are in {}; `mantissa postmortem` shows what each rank did last",
       quiet_s, describe(living), options_.folder);
+  box_.failed(message);
+  box_.ended(static_cast<int>(ExitCode::kHang));
   // The end of the first process ends the job: the others leave it the time to say why.
   const bool speaks = living.empty() || living.begin()->first == options_.rank;
   if (!speaks) pause(stop, kLooksForMessage * options_.interval);

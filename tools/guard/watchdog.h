@@ -60,8 +60,9 @@ class Watchdog {
     std::function<void(const std::string& message, bool speaks)> give_up{};
   };
 
-  // Watches the progress of `box`, which must outlive it, until it is destroyed.
-  Watchdog(const BlackBox& box, Options options);
+  // Watches the progress of `box`, which must outlive it, until it is destroyed. Writes signs of life and the end into
+  // it.
+  Watchdog(BlackBox& box, Options options);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -82,7 +83,7 @@ class Watchdog {
   std::string alarm() const;
   void pause(const std::stop_token& stop, std::chrono::milliseconds time);
 
-  const BlackBox& box_;
+  BlackBox& box_;
   const Options options_;
   int64_t beat_ = 0;
   bool has_warned_ = false;

@@ -338,7 +338,15 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     if (heartbeat) heartbeat->end(RunProgress::kFailed);
     leave_job(error, communicator);
   };
-  const Ending ending = train_run(run, checkpoint, {.begin = begin, .stop = &stop, .on_error = on_error}, *watched);
+  const auto train_all = [&] {
+    try {
+      return train_run(run, checkpoint, {.begin = begin, .stop = &stop, .on_error = on_error}, *watched);
+    } catch (const std::exception& error) {  // before a session had begun
+      record_failure(box, error);
+      throw;
+    }
+  };
+  const Ending ending = train_all();
   if (unsaved_step) {
     on_error(CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
                                          *unsaved_step, checkpoint_root(run.train.run_dir))));
