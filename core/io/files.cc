@@ -10,16 +10,44 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+#include <system_error>
 #include <utility>
+
+#include <fmt/core.h>
 
 namespace mantissa {
 namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void fail(const std::string& path, int error) {
-  throw std::system_error(error, std::generic_category(), path);
+[[noreturn]] void fail(const std::string& path, const std::string& reason) {
+  throw UnreadableFile(fmt::format("{}: cannot read the file: {}", path, reason));
 }
+[[noreturn]] void fail(const std::string& path, int error) { fail(path, std::generic_category().message(error)); }
+
+// An open regular file. Closes it unless `descriptor` is taken.
+struct OpenFile {
+  explicit OpenFile(const std::string& path) {
+    // Without O_NONBLOCK, a pipe would wait here for somebody to write.
+    descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0) fail(path, errno);
+    if (::fstat(descriptor, &status) != 0) fail(path, errno);
+    if (S_ISDIR(status.st_mode)) fail(path, EISDIR);
+    if (!S_ISREG(status.st_mode)) {
+      fail(path, fmt::format("it is a {}, not a regular file; copy its contents to a file",
+                             S_ISFIFO(status.st_mode) ? "pipe" : "device or socket"));
+    }
+  }
+  ~OpenFile() {
+    if (descriptor >= 0) ::close(descriptor);
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+
+  int descriptor = -1;
+  struct stat status {};
+};
 
 // The entries of a folder; none if it cannot be read.
 std::vector<fs::directory_entry> list_folder(const std::string& folder) {
@@ -58,19 +86,12 @@ void expand(const std::string& prefix, std::span<const std::string> parts, std::
 }  // namespace
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail(path, errno);
-  struct stat status {};
-  int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
-  if (error == 0 && !S_ISREG(status.st_mode)) error = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
-  size_ = static_cast<size_t>(status.st_size);
-  if (error == 0 && size_ > 0) {
-    void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (address == MAP_FAILED) error = errno;
-    if (error == 0) data_ = static_cast<const std::byte*>(address);
-  }
-  ::close(descriptor);
-  if (error != 0) fail(path, error);
+  const OpenFile file(path);
+  size_ = static_cast<size_t>(file.status.st_size);
+  if (size_ == 0) return;
+  void* const address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor, 0);
+  if (address == MAP_FAILED) fail(path, errno);
+  data_ = static_cast<const std::byte*>(address);
 }
 
 MappedFile::~MappedFile() {
@@ -79,6 +100,49 @@ MappedFile::~MappedFile() {
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+InputFile::InputFile(const std::string& path, Descriptor descriptor) : path_(path) {
+  OpenFile file(path);
+  size_ = static_cast<uint64_t>(file.status.st_size);
+  device_ = file.status.st_dev;
+  inode_ = file.status.st_ino;
+  if (descriptor == Descriptor::kKept) descriptor_ = std::exchange(file.descriptor, -1);
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      size_(other.size_),
+      device_(other.device_),
+      inode_(other.inode_),
+      descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
+  std::optional<OpenFile> opened;
+  if (descriptor_ < 0) {
+    opened.emplace(path_);
+    if (opened->status.st_dev != device_ || opened->status.st_ino != inode_) {
+      fail(path_, "it was replaced by another file while it is in use");
+    }
+  }
+  const int descriptor = opened ? opened->descriptor : descriptor_;
+  while (!out.empty()) {
+    const ssize_t count = ::pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail(path_, errno);
+    if (count == 0) {
+      struct stat status {};
+      ::fstat(descriptor, &status);
+      fail(path_, fmt::format("truncated while it is in use: it had {} bytes and has {} now; restore it", size_,
+                              status.st_size));
+    }
+    offset += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
+}
 
 bool has_wildcard(std::string_view pattern) { return pattern.find_first_of("*?[") != std::string_view::npos; }
 

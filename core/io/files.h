@@ -1,13 +1,12 @@
-// Files: mapping them, writing bytes to them, and finding them by patterns.
+// Files: mapping and reading them, writing bytes to them, and finding them by patterns.
 #pragma once
 
-#include <fmt/core.h>
-
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 namespace mantissa {
@@ -20,11 +19,17 @@ class ByteSink {
   virtual void write(std::span<const std::byte> bytes) = 0;
 };
 
+// Names the file and the reason.
+class UnreadableFile : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // A file's bytes, read-only, mapped into memory for the object's lifetime.
 class MappedFile {
  public:
-  // std::system_error naming the path if it cannot be opened or is no regular file. An empty file has empty bytes().
-  // The file must not shrink while it is mapped.
+  // UnreadableFile if it cannot be opened or is no regular file; a pipe is refused, not waited for. An empty file has
+  // empty bytes(). The file must not shrink while it is mapped.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -38,15 +43,39 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Maps the file. Throws FileError with the system's reason if it cannot.
+// Maps the file. Throws FileError with the reason if it cannot.
 template <typename FileError>
 MappedFile map_file(const std::string& path) {
   try {
     return MappedFile(path);
-  } catch (const std::system_error& error) {
-    throw FileError(fmt::format("{}: cannot read the file: {}", path, error.code().message()));
+  } catch (const UnreadableFile& error) {
+    throw FileError(error.what());
   }
 }
+
+// A file that is read in parts while others may write to it. A mapped file that shrinks ends the process; here it ends
+// a read.
+class InputFile {
+ public:
+  // Whether the file stays open between reads. A process may open only so many.
+  enum class Descriptor : uint8_t { kKept, kPerRead };
+
+  // UnreadableFile as for MappedFile.
+  InputFile(const std::string& path, Descriptor descriptor);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }  // when it was opened
+  // Fills `out` with the bytes from `offset` on. UnreadableFile if it cannot: the file has become shorter, or another
+  // one has its name.
+  void read(uint64_t offset, std::span<std::byte> out) const;
+
+ private:
+  std::string path_;
+  uint64_t size_ = 0, device_ = 0, inode_ = 0;
+  int descriptor_ = -1;  // -1: opened by each read
+};
 
 // Whether the text holds a wildcard: * ? or [.
 bool has_wildcard(std::string_view pattern);

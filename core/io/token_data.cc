@@ -41,24 +41,55 @@ auto with_token_type(int bytes, const F& f) {
   return bytes == 2 ? f.template operator()<uint16_t>() : f.template operator()<uint32_t>();
 }
 
-uint32_t token_at(const Segment& segment, int64_t index) {
-  const std::byte* const data = segment.file.bytes().data() + segment.offset_bytes;
-  return with_token_type(segment.token_bytes, [&]<typename T>() -> uint32_t { return load<T>(data, index); });
+// As many files stay open as fit well below the usual limit of 1024, for training and validation data.
+constexpr size_t kKeptOpen = 256;
+
+InputFile open_file(const std::string& path, InputFile::Descriptor descriptor) {
+  try {
+    return {path, descriptor};
+  } catch (const UnreadableFile& error) {
+    throw DataError(error.what());
+  }
 }
 
-bool starts_like_llmc(std::span<const std::byte> bytes) {
-  if (bytes.size() < 2 * sizeof(int32_t)) return false;
-  const auto magic = load<int32_t>(bytes.data(), 0), version = load<int32_t>(bytes.data(), 1);
+std::vector<std::byte> read_bytes(const InputFile& file, uint64_t offset, uint64_t count) {
+  std::vector<std::byte> bytes(count);
+  try {
+    file.read(offset, bytes);
+  } catch (const UnreadableFile& error) {
+    throw DataError(error.what());
+  }
+  return bytes;
+}
+
+std::vector<std::byte> read_tokens(const Segment& segment, int64_t index, int64_t count) {
+  return read_bytes(segment.file, segment.offset_bytes + static_cast<uint64_t>(index * segment.token_bytes),
+                    static_cast<uint64_t>(count * segment.token_bytes));
+}
+
+[[noreturn]] void fail_outside(const Segment& segment, int64_t index, uint32_t token, int64_t vocab) {
+  throw DataError(fmt::format(
+      "{}: token {} at offset {} (token number {}) is outside of the vocabulary [0, {}); set model.vocab to that of "
+      "the tokenizer, or data.layout if the file is of another kind",
+      segment.file.path(), token, segment.offset_bytes + static_cast<uint64_t>(index * segment.token_bytes), index,
+      vocab));
+}
+
+bool starts_like_llmc(const InputFile& file) {
+  if (file.size() < 2 * sizeof(int32_t)) return false;
+  const std::vector<std::byte> start = read_bytes(file, 0, 2 * sizeof(int32_t));
+  const auto magic = load<int32_t>(start.data(), 0), version = load<int32_t>(start.data(), 1);
   return magic >= kLlmcMagicFirst && magic <= kLlmcMagicLast && version >= 0 && version <= kLlmcVersionLast;
 }
 
-Segment llmc_segment(MappedFile file) {
-  const size_t size = file.bytes().size();
+Segment llmc_segment(InputFile file) {
+  const uint64_t size = file.size();
   require<DataError>(size >= kLlmcHeaderBytes,
                      "{}: truncated: a token file of llm.c has a header of {} bytes, the file has {}", file.path(),
                      kLlmcHeaderBytes, size);
-  const std::byte* const header = file.bytes().data();
-  const auto magic = load<int32_t>(header, 0), version = load<int32_t>(header, 1), count = load<int32_t>(header, 2);
+  const std::vector<std::byte> header = read_bytes(file, 0, 3 * sizeof(int32_t));
+  const auto magic = load<int32_t>(header.data(), 0), version = load<int32_t>(header.data(), 1),
+             count = load<int32_t>(header.data(), 2);
   const auto* kind = std::find_if(std::begin(kLlmcKinds), std::end(kLlmcKinds),
                                   [&](const LlmcKind& k) { return k.magic == magic && k.version == version; });
   require<DataError>(kind != std::end(kLlmcKinds),
@@ -75,61 +106,69 @@ Segment llmc_segment(MappedFile file) {
   return {.file = std::move(file), .offset_bytes = kLlmcHeaderBytes, .token_bytes = kind->token_bytes, .count = count};
 }
 
-Segment raw_segment(MappedFile file, int token_bytes) {
-  const size_t size = file.bytes().size();
-  require<DataError>(size % static_cast<size_t>(token_bytes) == 0,
+Segment raw_segment(InputFile file, int token_bytes) {
+  const uint64_t size = file.size();
+  require<DataError>(size % static_cast<uint64_t>(token_bytes) == 0,
                      "{}: truncated: tokens of {} bytes do not divide the {} bytes of the file", file.path(),
                      token_bytes, size);
   return {.file = std::move(file), .token_bytes = token_bytes, .count = static_cast<int64_t>(size) / token_bytes};
 }
 
 // DataError naming the file if it is empty, truncated or of another layout.
-Segment open_segment(MappedFile file, TokenLayout layout) {
-  require<DataError>(!file.bytes().empty(), "{}: the file is empty", file.path());
-  const bool is_llmc = layout == TokenLayout::kLlmc || (layout == TokenLayout::kAuto && starts_like_llmc(file.bytes()));
+Segment open_segment(InputFile file, TokenLayout layout) {
+  require<DataError>(file.size() > 0, "{}: the file is empty", file.path());
+  const bool is_llmc = layout == TokenLayout::kLlmc || (layout == TokenLayout::kAuto && starts_like_llmc(file));
   if (is_llmc) return llmc_segment(std::move(file));
   return raw_segment(std::move(file), layout == TokenLayout::kBytes ? 1 : layout == TokenLayout::kRawU32 ? 4 : 2);
 }
 
-// The first index in [0, count) whose token is >= vocab, or count. Takes a branch-free maximum of each block, which the
-// compiler vectorises, and searches a block only if its maximum is too large.
+// DataError naming the first token that is >= vocab. Takes a branch-free maximum of each block, which the compiler
+// vectorises, and searches a block only if its maximum is too large.
 template <typename T>
-int64_t first_outside(const std::byte* data, int64_t count, int64_t vocab) {
+void check_tokens(const Segment& segment, int64_t vocab) {
   constexpr int64_t kBlock = 1 << 16;
   std::atomic<int64_t> first_block = INT64_MAX;
-  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  const int64_t blocks = (segment.count + kBlock - 1) / kBlock;
+  const auto read_block = [&](int64_t block) {
+    return read_tokens(segment, block * kBlock, std::min(kBlock, segment.count - block * kBlock));
+  };
+  const auto tokens_of = [](const std::vector<std::byte>& bytes) {
+    return static_cast<int64_t>(bytes.size() / sizeof(T));
+  };
   parallel_for(blocks, [&](int64_t block) {
-    const int64_t end = std::min(count, (block + 1) * kBlock);
+    const std::vector<std::byte> bytes = read_block(block);
     T largest = 0;
-    for (int64_t i = block * kBlock; i < end; ++i) largest = std::max(largest, load<T>(data, i));
+    for (int64_t i = 0; i < tokens_of(bytes); ++i) largest = std::max(largest, load<T>(bytes.data(), i));
     if (static_cast<int64_t>(largest) < vocab) return;
     int64_t seen = first_block.load();
     while (block < seen && !first_block.compare_exchange_weak(seen, block)) {
     }
   });
-  if (first_block.load() == INT64_MAX) return count;
-  int64_t index = first_block.load() * kBlock;
-  while (static_cast<int64_t>(load<T>(data, index)) < vocab) ++index;
-  return index;
+  if (first_block.load() == INT64_MAX) return;
+  const std::vector<std::byte> bytes = read_block(first_block.load());
+  for (int64_t i = 0; i < tokens_of(bytes); ++i) {
+    const T token = load<T>(bytes.data(), i);
+    if (static_cast<int64_t>(token) >= vocab) fail_outside(segment, first_block.load() * kBlock + i, token, vocab);
+  }
 }
 
 void check_vocabulary(const Segment& segment, int64_t vocab) {
   const bool all_fit = segment.token_bytes < 4 && vocab >= int64_t{1} << (8 * segment.token_bytes);
   if (all_fit) return;
-  const int64_t index = with_token_type(segment.token_bytes, [&]<typename T>() {
-    return first_outside<T>(segment.file.bytes().data() + segment.offset_bytes, segment.count, vocab);
-  });
-  if (index == segment.count) return;
-  throw DataError(fmt::format(
-      "{}: token {} at offset {} (token number {}) is outside of the vocabulary [0, {}); set model.vocab to that of "
-      "the tokenizer, or data.layout if the file is of another kind",
-      segment.file.path(), token_at(segment, index),
-      segment.offset_bytes + static_cast<size_t>(index * segment.token_bytes), index, vocab));
+  with_token_type(segment.token_bytes, [&]<typename T>() { check_tokens<T>(segment, vocab); });
+}
+
+// Mixes the file's size and samples of its contents into the seed.
+uint64_t hash_of(const InputFile& file, uint64_t seed) {
+  constexpr uint64_t kSampleBytes = 4096;
+  const uint64_t sample = std::min(kSampleBytes, file.size());
+  const auto hash = XXH3_64bits_withSeed(read_bytes(file, 0, sample).data(), sample, seed ^ file.size());
+  return XXH3_64bits_withSeed(read_bytes(file, file.size() - sample, sample).data(), sample, hash);
 }
 
 }  // namespace
 
-TokenData::TokenData(const TokenDataOptions& options) {
+TokenData::TokenData(const TokenDataOptions& options) : vocab_(options.vocab) {
   MANTISSA_CHECK(options.vocab > 0, "[token_data] expected vocab > 0, got {}", options.vocab);
   require<DataError>(!options.files.empty(), "no data files are named; set data.train to files or patterns");
   std::map<std::string, bool> sources;  // path to whether only patterns named it; sorted, each once
@@ -144,12 +183,15 @@ TokenData::TokenData(const TokenDataOptions& options) {
   for (const auto& [path, from_pattern] : sources) add_file(path, options, from_pattern);
   require<DataError>(!segments_.empty(), "all {} data files are empty, the first is {}", sources.size(),
                      sources.begin()->first);
+  fingerprint_ = static_cast<uint64_t>(total_tokens_);
+  for (const Segment& segment : segments_) fingerprint_ = hash_of(segment.file, fingerprint_);
 }
 
 void TokenData::add_file(const std::string& path, const TokenDataOptions& options, bool from_pattern) {
-  MappedFile file = map_file<DataError>(path);
+  InputFile file =
+      open_file(path, segments_.size() < kKeptOpen ? InputFile::Descriptor::kKept : InputFile::Descriptor::kPerRead);
   // A folder of sources may hold an empty file; a token file without tokens is a mistake.
-  if (file.bytes().empty() && options.layout == TokenLayout::kBytes && from_pattern) {
+  if (file.size() == 0 && options.layout == TokenLayout::kBytes && from_pattern) {
     skipped_empty_files_.push_back(path);
     return;
   }
@@ -169,23 +211,16 @@ void TokenData::read(int64_t begin, std::span<int32_t> out) const {
   for (int64_t done = 0; done < count; ++segment) {
     const int64_t from = begin + done - segment->first;
     const int64_t take = std::min(count - done, segment->count - from);
-    for (int64_t i = 0; i < take; ++i) {
-      out[static_cast<size_t>(done + i)] = static_cast<int32_t>(token_at(*segment, from + i));
-    }
+    const std::vector<std::byte> bytes = read_tokens(*segment, from, take);
+    with_token_type(segment->token_bytes, [&]<typename T>() {
+      for (int64_t i = 0; i < take; ++i) {
+        const T token = load<T>(bytes.data(), i);
+        if (static_cast<int64_t>(token) >= vocab_) fail_outside(*segment, from + i, token, vocab_);
+        out[static_cast<size_t>(done + i)] = static_cast<int32_t>(token);
+      }
+    });
     done += take;
   }
-}
-
-uint64_t TokenData::fingerprint() const {
-  constexpr size_t kSampleBytes = 4096;
-  uint64_t hash = static_cast<uint64_t>(total_tokens_);
-  for (const Segment& segment : segments_) {
-    const auto bytes = segment.file.bytes();
-    const size_t sample = std::min(kSampleBytes, bytes.size());
-    hash = XXH3_64bits_withSeed(bytes.data(), sample, hash ^ bytes.size());
-    hash = XXH3_64bits_withSeed(bytes.data() + bytes.size() - sample, sample, hash);
-  }
-  return hash;
 }
 
 TokenRange TokenRange::whole(std::shared_ptr<const TokenData> data) {

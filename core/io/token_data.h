@@ -1,7 +1,7 @@
-// Token data: text bytes or token files, memory-mapped and joined to one long sequence in the order of the files.
+// Token data: text bytes or token files, joined to one long sequence in the order of the files.
 //
 // Windows may cross from one file into the next, so many small files lose nothing at their ends. Everything is checked
-// when the data is opened, so that no step meets a token outside the vocabulary.
+// when the data is opened, so that a mistake shows at the start. Reads check again: somebody may write to the files.
 #pragma once
 
 #include <cstddef>
@@ -42,16 +42,17 @@ class TokenData {
   // Empty files that a pattern matched (bytes only; worth a warning).
   const std::vector<std::string>& skipped_empty_files() const { return skipped_empty_files_; }
 
-  // Reads tokens [begin, begin + out.size()); ContractError beyond the end.
+  // Reads tokens [begin, begin + out.size()); ContractError beyond the end. DataError naming file and offset if a file
+  // has become shorter, or now holds a token outside [0, vocab).
   void read(int64_t begin, std::span<int32_t> out) const;
 
   // Identifies the tokens, whatever the files are called: ranks compare it, and a resumed run notices other data.
-  // Computed from the files' sizes and samples of their contents.
-  uint64_t fingerprint() const;
+  // Computed from the files' sizes and samples of their contents, when they were opened.
+  uint64_t fingerprint() const { return fingerprint_; }
 
   struct Segment {
-    MappedFile file;
-    size_t offset_bytes = 0;  // of its first token
+    InputFile file;
+    uint64_t offset_bytes = 0;  // of its first token
     int token_bytes = 1;
     int64_t count = 0;
     int64_t first = 0;  // index of its first token in the whole
@@ -62,7 +63,9 @@ class TokenData {
 
   std::vector<Segment> segments_;
   std::vector<std::string> skipped_empty_files_;
+  const int64_t vocab_;
   int64_t total_tokens_ = 0;
+  uint64_t fingerprint_ = 0;
 };
 
 // Part of the data: [begin, end).

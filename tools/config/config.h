@@ -2,6 +2,7 @@
 // documented, with these defaults, in configs/reference.yaml.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -63,6 +64,8 @@ struct TrainConfig {
   int threads = 0;  // of a rank; 0: the node's cores divided by its ranks
   ThreadPinning pin_threads = ThreadPinning::kAuto;
 
+  // The step at which this start of the program ends.
+  int64_t last_step() const { return stop_at_step > 0 ? std::min(stop_at_step, steps) : steps; }
   // Whether steps of `ranks` ranks read the same weights several times, and may keep them packed meanwhile.
   bool keeps_packed_weights(int ranks) const {
     return packed_weights == PackedWeights::kAuto && global_batch > micro_batch * ranks;

@@ -17,6 +17,7 @@ class StopRequest {
   static constexpr int32_t kNone = 0;
   static constexpr int32_t kTimeLimit = 1000;  // train.max_minutes
   static constexpr int32_t kJobEnd = 1001;     // SLURM_JOB_END_TIME
+  static constexpr int32_t kBadData = 1002;    // made by TrainStep: samples ahead cannot be read
 
   // Catches SIGUSR1, SIGTERM, SIGINT and SIGHUP until the object goes, except those that the process ignores already,
   // as under nohup. SIGUSR1 never ends the process. After another one, a second SIGINT, or SIGTERM or SIGHUP more than

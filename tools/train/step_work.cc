@@ -81,8 +81,6 @@ StepWork::StepWork(Session& session)
       injection_(config_.test, communicator_.rank(), *runtime_.backend, *runtime_.stream) {
   const int64_t count = config_.train.micro_batch * config_.model.context;
   const int64_t micro_batches = session.micro_batches();
-  host_tokens_.resize(static_cast<size_t>(micro_batches * count));
-  host_targets_.resize(host_tokens_.size());
   for (int64_t index = 0; index < micro_batches; ++index) {
     const int64_t batch = index * communicator_.size() + communicator_.rank();
     first_samples_.push_back(static_cast<uint32_t>(batch * config_.train.micro_batch));
@@ -98,17 +96,39 @@ StepWork::StepWork(Session& session)
 void StepWork::load(int64_t step) {
   const Range range(RangeKind::kPhase, "data");
   step_ = step;
+  const Samples& samples = read(step);
+  const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(step));
+  runtime_.backend->upload(samples.tokens.data(), tokens_, *runtime_.stream);
+  runtime_.backend->upload(samples.targets.data(), targets_, *runtime_.stream);
+  runtime_.backend->upload(&number, step_number_, *runtime_.stream);
+}
+
+std::string StepWork::read_ahead(int64_t step) {
+  const Range range(RangeKind::kPhase, "data");
+  const int64_t end = std::min(step + 1 + kAhead, config_.train.last_step());
+  try {
+    for (int64_t next = step + 1; next < end; ++next) read(next);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+const StepWork::Samples& StepWork::read(int64_t step) {
+  Samples& samples = samples_[static_cast<size_t>(step) % samples_.size()];
+  if (samples.step == step) return samples;
+  samples.step = -1;  // until they are whole
+  samples.tokens.resize(static_cast<size_t>(tokens_.numel()));
+  samples.targets.resize(samples.tokens.size());
   const uint64_t step_begin = static_cast<uint64_t>(step * config_.train.global_batch);
   const size_t count = static_cast<size_t>(tokens_.dim(1));
-  const std::span<int32_t> tokens(host_tokens_), targets(host_targets_);
+  const std::span<int32_t> tokens(samples.tokens), targets(samples.targets);
   for (size_t index = 0; index < first_samples_.size(); ++index) {
     batches_.train(step_begin + first_samples_[index], tokens.subspan(index * count, count),
                    targets.subspan(index * count, count));
   }
-  const int32_t number = static_cast<int32_t>(static_cast<uint32_t>(step));
-  runtime_.backend->upload(host_tokens_.data(), tokens_, *runtime_.stream);
-  runtime_.backend->upload(host_targets_.data(), targets_, *runtime_.stream);
-  runtime_.backend->upload(&number, step_number_, *runtime_.stream);
+  samples.step = step;
+  return samples;
 }
 
 int64_t StepWork::count_global_tokens() const {
@@ -116,8 +136,9 @@ int64_t StepWork::count_global_tokens() const {
   if (runtime_.model->objective() == Objective::kNextToken) {
     return config_.train.global_batch * config_.model.context;
   }
+  const int64_t mine = count_targets(samples_[static_cast<size_t>(step_) % samples_.size()].targets);
   int64_t all = 0;
-  for (const int64_t tokens : all_gather_records(communicator_, count_targets(host_targets_))) all += tokens;
+  for (const int64_t tokens : all_gather_records(communicator_, mine)) all += tokens;
   return all;
 }
 

@@ -1,6 +1,7 @@
 // The passes of one step, and what they measure.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <set>
@@ -60,8 +61,11 @@ class StepWork {
   // The session must outlive the object.
   explicit StepWork(Session& session);
 
-  // Reads this rank's samples of a step and uploads them: the calls below are about these.
+  // Reads this rank's samples of a step, unless they are at hand, and uploads them: the calls below are about these.
   void load(int64_t step);
+  // Reads the samples of the kAhead steps behind this one, as far as the run goes. Returns why it cannot; empty: it
+  // can. A rank that learns it so early can tell the others, and all stop with whole weights.
+  std::string read_ahead(int64_t step);
   // Non-ignored tokens of the global batch. Collective, unless every token counts.
   int64_t count_global_tokens() const;
   // The gradient of the summed loss that backward passes start from.
@@ -84,6 +88,15 @@ class StepWork {
  private:
   // On this rank, in the micro-batch that the text names.
   std::optional<FoundOp> find_own_culprit(Pass pass);
+  // All micro-batches of a step.
+  struct Samples {
+    int64_t step = -1;
+    std::vector<int32_t> tokens, targets;
+  };
+  // On a GPU the next step has started when the ranks learn that one of them asks to stop.
+  static constexpr int64_t kAhead = 2;
+
+  const Samples& read(int64_t step);
   LossOutput forward(Tape& tape, size_t micro_batch);
   TapeOptions tape_options(size_t micro_batch) const;
 
@@ -94,10 +107,11 @@ class StepWork {
   GradientReducer& reducer_;
   FaultInjection injection_;
   int64_t step_ = 0;
-  std::vector<int32_t> host_tokens_, host_targets_;  // of all micro-batches
-  std::vector<uint32_t> first_samples_;              // of each micro-batch, in the step's global batch
-  Tensor tokens_, targets_;                          // (micro-batches, micro_batch * context) i32, on the device
-  Tensor step_number_, loss_gradient_;               // (1) i32 and (1) fp32, on the device
+  // By step: those ahead, the present one, and the one before, which may run again.
+  std::array<Samples, kAhead + 2> samples_;
+  std::vector<uint32_t> first_samples_;  // of each micro-batch, in the step's global batch
+  Tensor tokens_, targets_;              // (micro-batches, micro_batch * context) i32, on the device
+  Tensor step_number_, loss_gradient_;   // (1) i32 and (1) fp32, on the device
   Tensor losses_;
 };
 

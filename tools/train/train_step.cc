@@ -86,6 +86,8 @@ TrainStep::Pending TrainStep::start(int64_t step) {
                   s.clipper.threshold(), report.learning_rate);
   plan.step = step;
   if (stop_ != nullptr) plan.stop_request = stop_->poll();
+  if (data_error_.empty()) data_error_ = work_.read_ahead(step);
+  if (!data_error_.empty()) plan.stop_request = StopRequest::kBadData;
   verdicts_.plan(plan);
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.loss_gradient);

@@ -35,6 +35,8 @@ class TrainStep {
   std::optional<ProbedStep> take_probed() { return std::exchange(probed_, std::nullopt); }
   // Waits for the step under way. Afterwards weights and optimizer are those of session.next_step. Collective.
   std::vector<StepReport> finish();
+  // Why samples of steps ahead cannot be read on this rank, which then asks to stop; empty: they can.
+  const std::string& data_error() const { return data_error_; }
   // The step that run() would start: session.next_step, or the one after it while a step is under way.
   int64_t next_to_start() const { return session_.next_step + (pending_ ? 1 : 0); }
 
@@ -86,6 +88,7 @@ class TrainStep {
   Tensor decisions_;  // u8 of two UpdateDecisions in staging memory: of even and of odd steps
   std::optional<Pending> pending_;
   std::optional<ProbedStep> probed_;
+  std::string data_error_;
   Clock::time_point last_settled_;
 };
 

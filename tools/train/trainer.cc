@@ -15,8 +15,17 @@ namespace {
 
 struct LossSum {
   double nats = 0.0;
-  int64_t tokens = 0;  // non-ignored
+  int64_t tokens = 0;   // non-ignored
+  bool is_bad = false;  // samples could not be read
 };
+
+// The text of the first rank that has one. Collective.
+std::string first_text(Communicator& communicator, const std::string& mine) {
+  for (std::string& text : all_gather_texts(communicator, mine)) {
+    if (!text.empty()) return std::move(text);
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -34,11 +43,19 @@ double Evaluation::run() {
   const int64_t context = config_.model.context, block = config_.train.micro_batch;
   const int64_t stride = block * communicator_.size();
   LossSum mine;
+  std::string error;
   for (int64_t first = block * communicator_.rank(); first < sequences_; first += stride) {
     // The last micro-batch is padded with ignored targets, so that the device need not prepare another shape.
     std::vector<int32_t> tokens(static_cast<size_t>(block * context)), targets(tokens.size(), kIgnoredTarget);
     const auto count = static_cast<size_t>(std::min(block, sequences_ - first) * context);
-    batches_.validation(static_cast<uint64_t>(first), std::span(tokens).first(count), std::span(targets).first(count));
+    try {
+      batches_.validation(static_cast<uint64_t>(first), std::span(tokens).first(count),
+                          std::span(targets).first(count));
+    } catch (const DataError& thrown) {
+      mine.is_bad = true;
+      error = thrown.what();
+      break;
+    }
     runtime_.backend->upload(tokens.data(), tokens_, *runtime_.stream);
     runtime_.backend->upload(targets.data(), targets_, *runtime_.stream);
     Tape tape = runtime_.make_tape({.mode = TapeMode::kEvaluation});
@@ -52,7 +69,9 @@ double Evaluation::run() {
   for (const LossSum& loss : all_gather_records(communicator_, mine)) {
     total.nats += loss.nats;
     total.tokens += loss.tokens;
+    total.is_bad |= loss.is_bad;
   }
+  if (total.is_bad) throw DataError(first_text(communicator_, error));
   return total.nats / static_cast<double>(total.tokens);
 }
 
@@ -63,12 +82,8 @@ Trainer::Trainer(Session& session, RunState& state, TrainObservers observers, Ru
       step_(session, probe, stop),
       evaluation_(session.config, session.runtime, *session.batches, session.communicator) {}
 
-int64_t Trainer::last_step(const Config& config) {
-  return config.train.stop_at_step > 0 ? std::min(config.train.stop_at_step, config.train.steps) : config.train.steps;
-}
-
 std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
-  const int64_t last = last_step(session_.config);
+  const int64_t last = session_.config.train.last_step();
   if (session_.next_step < end) step_.calibrate();
   if (session_.next_step < end && session_.next_step == 0) evaluate();
   while (step_.next_to_start() < end && !switch_ && !stopped_by_) {
@@ -87,6 +102,9 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
     }
   }
   settle();
+  if (stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData) {
+    fail<DataError>(first_text(session_.communicator, step_.data_error()));
+  }
   return std::exchange(switch_, std::nullopt);
 }
 
@@ -112,9 +130,11 @@ PrecisionSwitch& Trainer::request_switch(const std::string& cause) {
 void Trainer::evaluate() {
   if (!evaluation_.enabled()) return;
   double loss = 0.0;
-  {
+  try {
     const Range range(RangeKind::kPhase, "evaluate");
     loss = evaluation_.run();
+  } catch (const DataError& error) {
+    fail<DataError>(error.what());
   }
   for (const auto& observer : observers_) observer->after_validation(*this, loss);
 }
@@ -135,10 +155,15 @@ void Trainer::count_faults(const StepReport& step) {
   state_.faults_in_a_row = is_fault(step.event) && !switch_ ? state_.faults_in_a_row + 1 : 0;
   if (state_.faults_in_a_row < session_.config.faults.max_consecutive) return;
   const int faults = std::exchange(state_.faults_in_a_row, 0);
-  for (const auto& observer : observers_) observer->at_end(*this, Ending::kFaults);
-  leave();
-  throw FaultError(fmt::format("stopped after {} faults in a row, the last in step {}: {}; {}", faults, step.step + 1,
+  fail<FaultError>(fmt::format("stopped after {} faults in a row, the last in step {}: {}; {}", faults, step.step + 1,
                                step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
+}
+
+template <typename Error>
+void Trainer::fail(const std::string& message) {
+  for (const auto& observer : observers_) observer->at_end(*this, Ending::kFailed);
+  leave();
+  throw Error(message);
 }
 
 namespace {

@@ -21,7 +21,7 @@ class Evaluation {
   bool enabled() const { return sequences_ > 0; }
   int64_t sequences() const { return sequences_; }
   // Mean loss over the non-ignored tokens of the first sequences of the validation text, nats: the same set in every
-  // call and for every number of ranks. Collective.
+  // call and for every number of ranks. DataError, alike on all ranks, if a rank cannot read its part. Collective.
   double run();
 
  private:
@@ -46,7 +46,7 @@ struct PrecisionSwitch {
 enum class Ending : uint8_t {
   kDone,     // the last step was done
   kStopped,  // a rank asked to stop; see StopRequest
-  kFaults,   // too many faults in a row
+  kFailed,   // too many faults in a row, or data that cannot be read
 };
 
 class Trainer;
@@ -79,13 +79,11 @@ class Trainer {
   Trainer(Session& session, RunState& state, TrainObservers observers, RunProbe* probe = nullptr,
           StopRequest* stop = nullptr);
 
-  // The step at which this start of the program ends: train.steps, or train.stop_at_step where that is given.
-  static int64_t last_step(const Config& config);
-
   // Trains up to step `end`, or until a switch of precision is requested, which it returns, or until a rank asks to
-  // stop. FaultError after faults.max_consecutive faults in a row. Collective.
+  // stop. FaultError after faults.max_consecutive faults in a row; DataError, alike on all ranks, if a rank cannot read
+  // samples ahead. Both after at_end(), with whole weights. Collective.
   std::optional<PrecisionSwitch> run(int64_t end);
-  // Ends the run: with kDone, at last_step(), after an evaluation. Collective.
+  // Ends the run: with kDone, at TrainConfig::last_step(), after an evaluation. Collective.
   void finish(Ending ending);
   // Before another session continues the run. Collective.
   void leave();
@@ -106,6 +104,9 @@ class Trainer {
   void evaluate();
   void take(const std::vector<StepReport>& steps);
   void count_faults(const StepReport& step);
+  // Ends the run, and throws.
+  template <typename Error>
+  [[noreturn]] void fail(const std::string& message);
 
   Session& session_;
   RunState& state_;

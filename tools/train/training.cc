@@ -121,7 +121,7 @@ std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, R
     const SessionStart start{.by_switch = before != nullptr ? &before->why : nullptr, .resumed = checkpoint != nullptr};
     RunProbe* const probe = hooks.begin(session, state, start, observers);
     trainer.emplace(session, state, std::move(observers), probe, hooks.stop);
-    const int64_t last = Trainer::last_step(run), end = std::min(phase_end(run, phase), last);
+    const int64_t last = run.train.last_step(), end = std::min(phase_end(run, phase), last);
     std::optional<PrecisionSwitch> why = trainer->run(end);
     if (trainer->stopped_by() || session.next_step >= last) {
       const Ending ending = trainer->stopped_by() ? Ending::kStopped : Ending::kDone;
@@ -201,7 +201,7 @@ class Saver final : public TrainObserver {
   void at_end(Trainer& trainer, Ending ending) override {
     const int64_t step = trainer.session().next_step;
     if (saved_step_ != step && !save(trainer)) unsaved_step_ = step;
-    if (ending == Ending::kFaults && !unsaved_step_) log_info("a new start continues after step {}", saved_step_);
+    if (ending == Ending::kFailed && !unsaved_step_) log_info("a new start continues after step {}", saved_step_);
   }
 
  private:

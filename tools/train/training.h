@@ -29,7 +29,7 @@ struct TrainingHooks {
 };
 
 // Trains `run`, through the phases and levels of its precision, from the checkpoint or the first weights to
-// Trainer::last_step(), or until a rank asks to stop. FaultError: see Trainer::run(). Collective.
+// TrainConfig::last_step(), or until a rank asks to stop. FaultError, DataError: see Trainer::run(). Collective.
 Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
                  Communicator& communicator);
 

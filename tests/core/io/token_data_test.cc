@@ -1,7 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/core.h>
+#include <sys/stat.h>
+
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "core/base/check.h"
 #include "core/io/files.h"
@@ -80,6 +85,9 @@ TEST(TokenData, NamesMissingAndEmptyFiles) {
   EXPECT_THAT(error_of({folder.file("none.bin")}), HasSubstr("none.bin: cannot read the file: No such file"));
   EXPECT_THAT(error_of({folder.file("*.bin")}), HasSubstr("no data file matches the pattern"));
   EXPECT_THAT(error_of({folder.path()}), HasSubstr("Is a directory"));
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  EXPECT_THAT(error_of({folder.file("pipe")}),
+              HasSubstr("pipe: cannot read the file: it is a pipe, not a regular file"));
   const std::string empty = folder.write("empty.bin", "");
   EXPECT_THAT(error_of({empty}), HasSubstr("empty.bin: the file is empty"));
   EXPECT_THAT(error_of({empty}, TokenLayout::kBytes, 256), HasSubstr("empty.bin: the file is empty"));
@@ -136,6 +144,34 @@ TEST(TokenData, FindsTheFirstTokenOutsideOfTheVocabulary) {
   EXPECT_THAT(error_of({big}), HasSubstr("token 4294967295 at offset 1028"));
   EXPECT_THAT(error_of({folder.write("d.txt", "abc\x80")}, TokenLayout::kBytes, 128),
               HasSubstr("token 128 at offset 3"));
+}
+
+TEST(TokenData, NoticesFilesThatChangeWhileTheyAreRead) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.bin", pack(std::vector<uint16_t>(1000, 7)));
+  const TokenData data = open({path}, TokenLayout::kRawU16, 100);
+  const uint64_t fingerprint = data.fingerprint();
+  std::vector<int32_t> tokens(10);
+  const auto error = [&](int64_t begin) { return message_of<DataError>([&] { data.read(begin, tokens); }); };
+  std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(402) << "\x65";  // 101
+  EXPECT_THAT(error(200), HasSubstr("a.bin: token 101 at offset 402 (token number 201) is outside"));
+  std::filesystem::resize_file(path, 1001);
+  data.read(490, tokens);
+  EXPECT_THAT(error(495), HasSubstr("a.bin: cannot read the file: truncated while it is in use: it had 2000 bytes and "
+                                    "has 1001 now"));
+  EXPECT_EQ(data.fingerprint(), fingerprint) << "a checkpoint can still be saved";
+}
+
+TEST(TokenData, ReadsMoreFilesThanStayOpen) {
+  const TempFolder folder;
+  for (int i = 0; i < 400; ++i) folder.write(fmt::format("{:03}.txt", i), std::string(1, static_cast<char>(i % 100)));
+  const TokenData data = open({folder.file("*.txt")}, TokenLayout::kBytes, 256);
+  const std::vector<int32_t> tokens = all_tokens(data);
+  for (int i = 0; i < 400; ++i) EXPECT_EQ(tokens[static_cast<size_t>(i)], i % 100);
+  folder.write("new", "x");
+  std::filesystem::rename(folder.file("new"), folder.file("399.txt"));
+  EXPECT_THAT(message_of<DataError>([&] { all_tokens(data); }),
+              HasSubstr("399.txt: cannot read the file: it was replaced"));
 }
 
 TEST(TokenData, FingerprintFollowsTheContents) {

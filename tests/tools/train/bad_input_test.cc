@@ -1,8 +1,10 @@
 // Bad input gets a clear error, the documented exit code, and loses nothing.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "tests/tools/train/program.h"
 
@@ -75,6 +77,53 @@ TEST(BadInput, TruncatedTokenFile) {
   write_file(run.folder() + "/tokens.bin", std::string(4001, '\0'));
   expect_refused(run.try_train(1, {"data.format=tokens", "data.train=" + run.folder() + "/tokens.bin"}), 3,
                  {"tokens.bin"});
+}
+
+// Trains on two ranks, and gives the shell `command` after 20 steps. Expects the exit code for data, a good checkpoint
+// of the last step, and that a start with `repair` done continues from it.
+void expect_data_error_keeps_the_state(const SmallRun& run, const std::vector<std::string>& settings,
+                                       const std::string& command, const std::function<void()>& repair,
+                                       const std::vector<std::string>& texts) {
+  const auto arguments = with({"train", run.config_path(), "train.steps=100000", "train.log_interval=1000"}, settings);
+  const Outcome outcome =
+      run_shell(fmt::format("({} & job=$!; while [ $(cat '{}/metrics.jsonl' 2>/dev/null | grep -c "
+                            "'\"event\":\"step\"') -lt 20 ] && kill -0 $job; do sleep 0.01; done; {}; wait $job)",
+                            mpirun(2) + command_line(program_under_test(), arguments), run.run_dir(), command));
+  expect_refused(outcome, 3, texts);
+  const int64_t step = run.losses().rbegin()->first;
+  EXPECT_GE(step, 20);
+  ASSERT_TRUE(run.has_checkpoint(step)) << outcome.output;
+  EXPECT_NE(outcome.output.find(fmt::format("a new start continues after step {}", step)), std::string::npos);
+  repair();
+  run.train(2, with(settings, {"train.steps=100000", fmt::format("train.stop_at_step={}", step + 2)}));
+  EXPECT_EQ(run.losses().rbegin()->first, step + 2);
+}
+
+TEST(BadInput, ATextThatIsCutWhileTrainingSavesTheState) {
+  const SmallRun run("cut_text");
+  const std::string text = read_file(run.data_path());
+  expect_data_error_keeps_the_state(
+      run, {}, "truncate -s 3000 " + run.data_path(), [&] { write_file(run.data_path(), text); },
+      {"text.txt: cannot read the file: truncated while it is in use: it had 60000 bytes"});
+}
+
+TEST(BadInput, ValidationDataThatIsCutWhileTrainingSavesTheState) {
+  const SmallRun run("cut_validation");
+  const std::string path = run.folder() + "/validation.txt", text = read_file(run.data_path());
+  write_file(path, text);
+  expect_data_error_keeps_the_state(run, {"data.validation=" + path, "train.eval_interval=10"}, "truncate -s 0 " + path,
+                                    [&] { write_file(path, text); },
+                                    {"validation.txt: cannot read the file: truncated"});
+}
+
+TEST(BadInput, TokensThatLeaveTheVocabularyWhileTrainingSaveTheState) {
+  const SmallRun run("bad_token_later");
+  const std::string path = run.folder() + "/tokens.bin", tokens(60000, '\1');
+  write_file(path, tokens);
+  expect_data_error_keeps_the_state(
+      run, {"data.format=tokens", "data.layout=u16", "data.train=" + path, "model.vocab=300"},
+      "head -c 60000 /dev/zero | tr '\\0' '\\377' | dd conv=notrunc of=" + path, [&] { write_file(path, tokens); },
+      {"tokens.bin: token 65535 at offset ", "is outside of the vocabulary [0, 300)"});
 }
 
 TEST(BadInput, UnreadableCheckpoint) {

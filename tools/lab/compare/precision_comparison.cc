@@ -177,7 +177,7 @@ PrecisionComparison compare_precisions(const ComparisonOptions& options, const C
                                  .config = config,
                                  .ranks = communicator.size(),
                                  .device = description(config, communicator),
-                                 .steps = Trainer::last_step(config),
+                                 .steps = config.train.last_step(),
                                  .seeds = {},
                                  .precisions = {}};
   for (int64_t seed = 0; seed < options.seeds; ++seed) {

@@ -29,7 +29,7 @@ Config in_memory(Config config) {
   config.profile = false;
   config.train.sample_tokens = 0;
   const bool has_validation = !config.data.validation.empty() || config.data.validation_fraction > 0.0;
-  if (config.train.eval_interval == 0 && has_validation) config.train.eval_interval = Trainer::last_step(config);
+  if (config.train.eval_interval == 0 && has_validation) config.train.eval_interval = config.train.last_step();
   return config;
 }
 
@@ -76,7 +76,7 @@ class Recorder final : public TrainObserver {
 class Run {
  public:
   Run(const Config& config, Communicator& communicator)
-      : config_(in_memory(config)), communicator_(communicator), last_(Trainer::last_step(config_)) {
+      : config_(in_memory(config)), communicator_(communicator), last_(config_.train.last_step()) {
     record_.tokens_per_step = config.train.global_batch * config.model.context;
   }
 

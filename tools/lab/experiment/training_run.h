@@ -70,8 +70,8 @@ Config with_seed(Config config, uint64_t seed);
 // ConfigError before anything is trained: for impossible settings, and those that the model or these ranks reject.
 void require_trainable(const Config& config, const Communicator& communicator);
 
-// Trains as `mantissa train` does, from the first weights to Trainer::last_step(), but writes nothing: no checkpoints,
-// samples, probe files or profiles. If train.eval_interval is 0 and there is validation text (or
+// Trains as `mantissa train` does, from the first weights to TrainConfig::last_step(), but writes nothing: no
+// checkpoints, samples, probe files or profiles. If train.eval_interval is 0 and there is validation text (or
 // data.validation_fraction, whose tail is then set aside), it validates before the first and after the last step. A
 // training that ends early, by faults.max_consecutive faults in a row, is a result and no error. Errors are those of
 // require_trainable(), unreadable data and failing ranks. Collective, with the same configuration on all ranks.
