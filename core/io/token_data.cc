@@ -10,6 +10,7 @@
 
 #include "core/base/check.h"
 #include "core/base/thread_team.h"
+#include "core/io/data_kind.h"
 
 namespace mantissa {
 namespace {
@@ -158,6 +159,18 @@ void check_vocabulary(const Segment& segment, int64_t vocab) {
   with_token_type(segment.token_bytes, [&]<typename T>() { check_tokens<T>(segment, vocab); });
 }
 
+// The file's start, middle and end; each starts at a multiple of 4 bytes.
+std::vector<std::byte> sample_of(const InputFile& file) {
+  constexpr uint64_t kPieceBytes = 4096;
+  if (file.size() <= 3 * kPieceBytes) return read_bytes(file, 0, file.size());
+  std::vector<std::byte> sample;
+  for (const uint64_t offset : {uint64_t{0}, file.size() / 2, file.size() - kPieceBytes}) {
+    const std::vector<std::byte> piece = read_bytes(file, offset / 4 * 4, kPieceBytes);
+    sample.insert(sample.end(), piece.begin(), piece.end());
+  }
+  return sample;
+}
+
 // Mixes the file's size and samples of its contents into the seed.
 uint64_t hash_of(const InputFile& file, uint64_t seed) {
   constexpr uint64_t kSampleBytes = 4096;
@@ -196,9 +209,32 @@ void TokenData::add_file(const std::string& path, const TokenDataOptions& option
     return;
   }
   Segment& segment = segments_.emplace_back(open_segment(std::move(file), options.layout));
+  check_kind(segment, options.layout);
   check_vocabulary(segment, options.vocab);
   segment.first = total_tokens_;
   total_tokens_ += segment.count;
+}
+
+void TokenData::check_kind(const Segment& segment, TokenLayout layout) {
+  const InputFile& file = segment.file;
+  if (segment.offset_bytes > 0) return;  // it has a header that says so
+  const std::vector<std::byte> sample = sample_of(file);
+  const std::string packed = why_packed(sample);
+  require<DataError>(packed.empty(), "{}: the file {}", file.path(), packed);
+  std::string doubt;
+  if (layout == TokenLayout::kBytes) doubt = why_no_text(sample);
+  if (segment.token_bytes == 2 && looks_like_u32(sample)) {
+    doubt = "every second u16 token is 0 or nearly so: it seems to hold u32 tokens, for which data.layout is u32";
+  }
+  if (doubt.empty()) return;
+  require<DataError>(layout != TokenLayout::kAuto, "{}: {}. Set it, or data.layout: u16 if they are u16", file.path(),
+                     doubt);
+  if (doubtful_files_++ == 0) first_doubt_ = fmt::format("{}: {}", file.path(), doubt);
+}
+
+std::string TokenData::doubt() const {
+  if (doubtful_files_ < 2) return first_doubt_;
+  return fmt::format("{}; {} of the {} files are like that", first_doubt_, doubtful_files_, files());
 }
 
 void TokenData::read(int64_t begin, std::span<int32_t> out) const {

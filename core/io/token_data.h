@@ -33,14 +33,19 @@ struct TokenDataOptions {
 
 class TokenData {
  public:
-  // DataError naming file and offset if data is missing, empty, truncated, of an unknown kind, or holds a token outside
-  // [0, vocab). Scans token files with all threads.
+  // DataError naming file and offset if data is missing, empty, truncated, compressed, of an unknown kind, or holds a
+  // token outside [0, vocab); with kAuto also if tokens without a header are rather u32. Scans token files with all
+  // threads.
   explicit TokenData(const TokenDataOptions& options);
 
   int64_t tokens() const { return total_tokens_; }
   size_t files() const { return segments_.size(); }
   // Empty files that a pattern matched (bytes only; worth a warning).
   const std::vector<std::string>& skipped_empty_files() const { return skipped_empty_files_; }
+
+  // Why a file seems to hold something else than the options say, for the first such file; empty: none does. Worth a
+  // warning.
+  std::string doubt() const;
 
   // Reads tokens [begin, begin + out.size()); ContractError beyond the end. DataError naming file and offset if a file
   // has become shorter, or now holds a token outside [0, vocab).
@@ -60,9 +65,13 @@ class TokenData {
 
  private:
   void add_file(const std::string& path, const TokenDataOptions& options, bool from_pattern);
+  // Compares what the file seems to hold with what it is read as.
+  void check_kind(const Segment& segment, TokenLayout layout);
 
   std::vector<Segment> segments_;
   std::vector<std::string> skipped_empty_files_;
+  std::string first_doubt_;
+  int64_t doubtful_files_ = 0;
   const int64_t vocab_;
   int64_t total_tokens_ = 0;
   uint64_t fingerprint_ = 0;

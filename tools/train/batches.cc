@@ -62,13 +62,23 @@ class FileBatches final : public Batches {
     return split_.train.data->fingerprint() ^ (validation_order_ ? 31 * split_.validation.data->fingerprint() : 0);
   }
   std::string describe() const override {
-    const bool own_files = validation_order_ && split_.validation.data != split_.train.data;
     return fmt::format("{} files, {} training tokens in {} windows, {} validation tokens",
-                       split_.train.data->files() + (own_files ? split_.validation.data->files() : 0),
+                       split_.train.data->files() + (has_own_validation() ? split_.validation.data->files() : 0),
                        split_.train.size(), train_order_.windows(), validation_order_ ? split_.validation.size() : 0);
   }
 
+  std::vector<std::string> warnings() const override {
+    std::vector<std::string> texts;
+    const auto add = [&texts](const char* key, const TokenData& data) {
+      if (const std::string doubt = data.doubt(); !doubt.empty()) texts.push_back(fmt::format("{}: {}", key, doubt));
+    };
+    add("data.train", *split_.train.data);
+    if (has_own_validation()) add("data.validation", *split_.validation.data);
+    return texts;
+  }
+
  private:
+  bool has_own_validation() const { return validation_order_ && split_.validation.data != split_.train.data; }
   void fill(const TokenRange& range, const Sampler& order, uint64_t seed, uint64_t first, std::span<int32_t> tokens,
             std::span<int32_t> targets) const {
     if (objective_ == Objective::kNextToken) {

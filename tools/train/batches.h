@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "core/io/batch.h"
 #include "models/model.h"
@@ -25,6 +26,8 @@ class Batches {
   virtual uint64_t fingerprint() const = 0;
   // One line for the log.
   virtual std::string describe() const = 0;
+  // Doubts whether the data is what the configuration says.
+  virtual std::vector<std::string> warnings() const { return {}; }
 };
 
 // Batches of the files that config.data names. DataError naming file and offset.

@@ -167,6 +167,9 @@ void announce(const Session& session, int threads) {
            config.model.layers, config.model.width, static_cast<double>(session.runtime.parameters.numel()) * 1e-6,
            session.runtime.backend->describe(), session.ranks(), session.communicator.name(), threads);
   log_info("data: {}", session.batches->describe());
+  for (const std::string& line : session.batches->warnings()) {
+    if (session.communicator.rank() == 0) log_warn("{}", line);
+  }
   log_info(
       "precision: compute {}, wire {}, loss scaler {} | batch: {} sequences of {} = {} ranks x {} micro-batches x {}",
       config.precision.compute, config.comm.reducer.wire, name(config.scaler.scaler.mode), config.train.global_batch,

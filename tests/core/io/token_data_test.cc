@@ -11,6 +11,7 @@
 #include "core/base/check.h"
 #include "core/io/files.h"
 #include "core/io/token_data.h"
+#include "core/tensor/philox.h"
 #include "tests/core/io/temp_folder.h"
 
 namespace mantissa {
@@ -124,6 +125,63 @@ TEST(TokenData, RefusesABadMagic) {
   const std::string raw = folder.write("c.bin", pack(std::vector<uint16_t>(600, 7)));
   EXPECT_THAT(error_of({raw}, TokenLayout::kLlmc), HasSubstr("bad magic"));
   EXPECT_EQ(open({raw}).tokens(), 600);
+}
+
+TEST(TokenData, DoubtsTokensOfTheWrongWidth) {
+  const TempFolder folder;
+  std::vector<uint32_t> wide(10000);
+  std::vector<uint16_t> narrow(wide.size());
+  for (size_t i = 0; i < wide.size(); ++i) {
+    wide[i] = static_cast<uint32_t>(i * 7919 % 100000);
+    narrow[i] = static_cast<uint16_t>(i * 7919 % 50257);
+  }
+  const std::string u32 = folder.write("wide.bin", pack(wide));
+  EXPECT_THAT(error_of({u32}, TokenLayout::kAuto, 100000),
+              HasSubstr("wide.bin: every second u16 token is 0 or nearly so: it seems to hold u32 tokens"));
+  EXPECT_EQ(open({u32}, TokenLayout::kRawU32, 100000).doubt(), "");
+  EXPECT_THAT(open({u32}, TokenLayout::kRawU16, 100000).doubt(), HasSubstr("wide.bin: every second u16 token"));
+  EXPECT_EQ(open({folder.write("narrow.bin", pack(narrow))}).doubt(), "");
+  // Padding is small in both halves; a few tokens may be anything.
+  EXPECT_EQ(open({folder.write("zeros.bin", pack(std::vector<uint16_t>(10000, 0)))}).doubt(), "");
+  EXPECT_EQ(open({folder.write("few.bin", pack<uint16_t>({500, 0, 600, 0}))}).doubt(), "");
+}
+
+TEST(TokenData, RefusesCompressedFiles) {
+  const TempFolder folder;
+  const std::string rest(200, 'x');
+  const auto refusal = [&](const std::string& start, TokenLayout layout) {
+    return error_of({folder.write("data", start + rest)}, layout, 65536);
+  };
+  for (const TokenLayout layout : {TokenLayout::kBytes, TokenLayout::kRawU16}) {
+    EXPECT_THAT(refusal(std::string("\x1f\x8b\x08\0", 4), layout), HasSubstr("data: the file is compressed by gzip"));
+    EXPECT_THAT(refusal("\x28\xb5\x2f\xfd", layout), HasSubstr("compressed by zstd"));
+    EXPECT_THAT(refusal(std::string("\xfd\x37zXZ\0", 6), layout), HasSubstr("compressed by xz"));
+    EXPECT_THAT(refusal("BZh91AY&SY", layout), HasSubstr("compressed by bzip2"));
+    EXPECT_THAT(refusal("PK\x03\x04", layout), HasSubstr("a zip archive"));
+    EXPECT_THAT(refusal("BZh what is it?.", layout), HasSubstr("nothing was thrown"));
+    EXPECT_THAT(refusal("B", TokenLayout::kBytes), HasSubstr("nothing was thrown"));
+  }
+}
+
+TEST(TokenData, DoubtsBytesThatAreNoText) {
+  const TempFolder folder;
+  const auto doubt = [&](const std::string& text) {
+    return open({folder.write("data.txt", text)}, TokenLayout::kBytes, 256).doubt();
+  };
+  std::string utf16, noise, cyrillic, latin1;
+  for (int i = 0; i < 20000; ++i) {
+    utf16 += {'a', '\0'};
+    noise += static_cast<char>(philox(1, {static_cast<uint32_t>(i), 0, 0, 0})[0] % 255 + 1);
+    cyrillic += "\xd0\xb6";
+    latin1 += i % 20 == 0 ? "\xe4" : "n";
+  }
+  EXPECT_THAT(doubt(utf16), HasSubstr("data.txt: 50 % of its bytes are 0: it is no text, or text in UTF-16"));
+  EXPECT_THAT(doubt(noise), HasSubstr("control characters or not UTF-8"));
+  for (const std::string& text : {cyrillic, latin1, std::string(20000, '\n')}) EXPECT_EQ(doubt(text), "");
+  folder.write("both/1.txt", utf16);
+  folder.write("both/2.txt", utf16);
+  folder.write("both/3.txt", cyrillic);
+  EXPECT_THAT(open({folder.file("both/*.txt")}, TokenLayout::kBytes, 256).doubt(), HasSubstr("2 of the 3 files"));
 }
 
 TEST(TokenData, FindsTheFirstTokenOutsideOfTheVocabulary) {

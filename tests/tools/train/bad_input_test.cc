@@ -72,6 +72,20 @@ TEST(BadInput, TokenOutsideOfTheVocabularyWithFileAndOffset) {
   expect_refused(run.try_train(2, settings), 3, {"tokens.bin", "28673", "4000", "300"});
 }
 
+TEST(BadInput, DataThatIsSomethingElse) {
+  const SmallRun run("something_else");
+  const std::string zipped = run.folder() + "/text.txt.gz";
+  EXPECT_EQ(run_shell("gzip -k " + run.data_path()).exit_code, 0);
+  expect_refused(run.try_train(2, {"data.train=" + zipped}), 3,
+                 {"text.txt.gz: the file is compressed by gzip: unpack"});
+  write_file(run.data_path(), std::string(60000, '\0'));
+  const Outcome outcome = run.train(2, {"train.steps=1", "optimizer.warmup_steps=0"});
+  const std::string warning = "data.train: " + run.data_path() + ": 100 % of its bytes are 0: it is no text";
+  const size_t found = outcome.output.find(warning);
+  EXPECT_NE(found, std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find(warning, found + 1), std::string::npos) << outcome.output;
+}
+
 TEST(BadInput, TruncatedTokenFile) {
   const SmallRun run("truncated");
   write_file(run.folder() + "/tokens.bin", std::string(4001, '\0'));

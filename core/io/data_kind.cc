@@ -1,0 +1,94 @@
+#include "core/io/data_kind.h"
+
+#include <fmt/core.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace mantissa {
+namespace {
+
+using std::literals::string_view_literals::operator""sv;
+
+struct Magic {
+  std::string_view bytes;
+  const char* meaning;
+};
+constexpr Magic kMagics[] = {
+    {"\x1f\x8b\x08"sv, "is compressed by gzip: unpack it first (gunzip)"},
+    {"\x28\xb5\x2f\xfd"sv, "is compressed by zstd: unpack it first (unzstd)"},
+    {"\xfd\x37zXZ\0"sv, "is compressed by xz: unpack it first (unxz)"},
+    {"PK\x03\x04"sv, "is a zip archive: unpack it first (unzip)"},
+    {"PAR1"sv, "is a Parquet file: write its texts or tokens to a plain file"},
+    {"\x93NUMPY"sv, "is a NumPy file with a header: write the tokens with ndarray.tofile()"},
+};
+constexpr std::string_view kBzip2 = "BZh"sv, kBzip2Block = "1AY&SY"sv;  // a digit between the two
+
+// Bytes of the UTF-8 sequence that starts like this; 0: none does.
+size_t utf8_length(unsigned char lead) {
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead < 0xe0) return 2;
+  if (lead >= 0xe0 && lead < 0xf0) return 3;
+  return lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+}
+
+bool is_control(unsigned char c) {
+  constexpr std::string_view kInTexts = "\b\t\n\v\f\r\x1b"sv;
+  return (c < 0x20 && kInTexts.find(static_cast<char>(c)) == std::string_view::npos) || c == 0x7f;
+}
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+std::string why_packed(std::span<const std::byte> start) {
+  const std::string_view text = text_of(start);
+  for (const Magic& magic : kMagics) {
+    if (text.starts_with(magic.bytes)) return magic.meaning;
+  }
+  const bool is_bzip2 = text.starts_with(kBzip2) && text.substr(kBzip2.size() + 1).starts_with(kBzip2Block);
+  return is_bzip2 ? "is compressed by bzip2: unpack it first (bunzip2)" : "";
+}
+
+std::string why_no_text(std::span<const std::byte> sample) {
+  constexpr double kFewZeros = 0.01;   // such as between documents
+  constexpr double kFewStrange = 0.1;  // letters of an older encoding, in a western language
+  const std::string_view text = text_of(sample);
+  size_t zeros = 0, strange = 0;
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    size_t length = utf8_length(lead);
+    for (size_t k = 1; k < length; ++k) {
+      if (i + k >= text.size() || (static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) length = 0;
+    }
+    zeros += lead == 0;
+    strange += length == 0 || is_control(lead);
+    i += length == 0 ? 1 : length;
+  }
+  const auto size = static_cast<double>(text.size());
+  const auto percent = [size](size_t count) { return 100.0 * static_cast<double>(count) / size; };
+  if (static_cast<double>(zeros) > kFewZeros * size) {
+    return fmt::format("{:.0f} % of its bytes are 0: it is no text, or text in UTF-16", percent(zeros));
+  }
+  if (static_cast<double>(strange) <= kFewStrange * size) return "";
+  return fmt::format("{:.0f} % of its bytes are control characters or not UTF-8: it is no text", percent(strange));
+}
+
+bool looks_like_u32(std::span<const std::byte> sample) {
+  constexpr uint16_t kSmall = 16;      // vocabularies of u32 tokens are below 16 * 65536
+  constexpr size_t kFewestPairs = 32;  // fewer may be so by chance
+  const size_t pairs = sample.size() / 4;
+  size_t small_low = 0, small_high = 0;
+  for (size_t pair = 0; pair < pairs; ++pair) {
+    uint16_t halves[2];
+    std::memcpy(halves, sample.data() + 4 * pair, sizeof(halves));
+    small_low += halves[0] < kSmall;
+    small_high += halves[1] < kSmall;
+  }
+  return pairs >= kFewestPairs && 100 * small_high >= 99 * pairs && 2 * small_low < pairs;
+}
+
+}  // namespace mantissa
