@@ -314,7 +314,10 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("scaler", [&] { bind_scaler(v, c.scaler); });
   v.section("comm", [&] { bind_comm(v, c.comm); });
   v.section("checkpoint", [&] { bind_checkpoint(v, c.checkpoint); });
-  v.section("faults", [&] { v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1)); });
+  v.section("faults", [&] {
+    v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1));
+    v.scalar("max_skipped", integer_field(c.faults.max_skipped, 1));
+  });
   v.section("watchdog", [&] {
     v.scalar("enabled", bool_field(c.watchdog.enabled));
     v.scalar("deadline", real_field(c.watchdog.deadline, RealRange{.min = 0.0, .max = 1e7}));

@@ -100,6 +100,7 @@ RunState::RunState(const Config& run, int64_t steps_done) : fallback(run.precisi
 nlohmann::json to_json(const RunState& state) {
   nlohmann::json saved = {{"statistics", state.statistics},
                           {"faults_in_a_row", state.faults_in_a_row},
+                          {"skips_in_a_row", state.skips_in_a_row},
                           {"fallback", state.fallback.state()},
                           {"first_validation_loss", state.first_validation_loss}};
   if (state.adaptive) saved["adaptive"] = state.adaptive->state();
@@ -110,6 +111,7 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
   RunState state(run, steps_done);
   saved.at("statistics").get_to(state.statistics);
   saved.at("faults_in_a_row").get_to(state.faults_in_a_row);
+  state.skips_in_a_row = saved.value("skips_in_a_row", 0);
   saved.at("first_validation_loss").get_to(state.first_validation_loss);
   if (saved.contains("fallback")) {
     state.fallback = PrecisionFallback(run.precision_fallback, saved.at("fallback").get<PrecisionFallback::State>());

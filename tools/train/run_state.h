@@ -46,6 +46,7 @@ struct RunState {
 
   RunStatistics statistics{};
   int faults_in_a_row = 0;
+  int skips_in_a_row = 0;  // steps that were not applied, for whatever reason
   PrecisionFallback fallback;
   std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
   std::optional<double> first_validation_loss{};

@@ -51,6 +51,9 @@ std::string StepReport::advice(const ScalerConfig& scaler) const {
     return fmt::format("the loss scale {:g} is too small: raise {}", scale,
                        scaler.mode == ScalerMode::kDynamic ? "scaler.min_scale" : "scaler.init_scale");
   }
+  if (event == ScalerEvent::kBackedOff || event == ScalerEvent::kHysteresisConsumed) {
+    return fmt::format("if the loss scale is still on its way down, lower scaler.init_scale; else try {}", kPrecision);
+  }
   if (scaler.mode == ScalerMode::kDynamic) {
     return fmt::format("the loss scale cannot go below {:g}: lower scaler.min_scale; if that does not help, try {}",
                        scale, kPrecision);

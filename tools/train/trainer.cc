@@ -144,18 +144,24 @@ void Trainer::take(const std::vector<StepReport>& steps) {
   for (const StepReport& step : steps) {
     const ProbedStep* const findings = probed && probed->step == step.step ? &*probed : nullptr;
     for (const auto& observer : observers_) observer->after_step(*this, step, findings);
-    count_faults(step);
+    count_skips(step);
     if (step.verdict.stop_request != StopRequest::kNone && !stopped_by_) stopped_by_ = step.verdict;
   }
 }
 
-void Trainer::count_faults(const StepReport& step) {
+void Trainer::count_skips(const StepReport& step) {
+  const FaultConfig& limits = session_.config.faults;
   // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss. Another precision may cure
   // them.
   state_.faults_in_a_row = is_fault(step.event) && !switch_ ? state_.faults_in_a_row + 1 : 0;
-  if (state_.faults_in_a_row < session_.config.faults.max_consecutive) return;
-  const int faults = std::exchange(state_.faults_in_a_row, 0);
-  fail<FaultError>(fmt::format("stopped after {} faults in a row, the last in step {}: {}; {}", faults, step.step + 1,
+  // Faults between overflows make no progress either.
+  state_.skips_in_a_row = !step.applied && !switch_ ? state_.skips_in_a_row + 1 : 0;
+  const bool has_faults = state_.faults_in_a_row >= limits.max_consecutive;
+  if (!has_faults && state_.skips_in_a_row < limits.max_skipped) return;
+  const std::string count = has_faults ? fmt::format("{} faults", state_.faults_in_a_row)
+                                       : fmt::format("{} skipped steps", state_.skips_in_a_row);
+  state_.faults_in_a_row = state_.skips_in_a_row = 0;
+  fail<FaultError>(fmt::format("stopped after {} in a row, the last in step {}: {}; {}", count, step.step + 1,
                                step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
 }
 

@@ -80,8 +80,8 @@ class Trainer {
           StopRequest* stop = nullptr);
 
   // Trains up to step `end`, or until a switch of precision is requested, which it returns, or until a rank asks to
-  // stop. FaultError after faults.max_consecutive faults in a row; DataError, alike on all ranks, if a rank cannot read
-  // samples ahead. Both after at_end(), with whole weights. Collective.
+  // stop. FaultError after faults.max_consecutive faults or faults.max_skipped skipped steps in a row; DataError, alike
+  // on all ranks, if a rank cannot read samples ahead. Both after at_end(), with whole weights. Collective.
   std::optional<PrecisionSwitch> run(int64_t end);
   // Ends the run: with kDone, at TrainConfig::last_step(), after an evaluation. Collective.
   void finish(Ending ending);
@@ -103,7 +103,7 @@ class Trainer {
  private:
   void evaluate();
   void take(const std::vector<StepReport>& steps);
-  void count_faults(const StepReport& step);
+  void count_skips(const StepReport& step);
   // Ends the run, and throws.
   template <typename Error>
   [[noreturn]] void fail(const std::string& message);

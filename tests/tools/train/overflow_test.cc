@@ -88,6 +88,27 @@ test:
   EXPECT_EQ(run.records("step").size(), 3u);
 }
 
+// Neither kind comes often enough in a row to count, nor does the scale arrive at its floor.
+TEST(Overflow, FaultsThatAlternateWithOverflowsEndTheRun) {
+  std::string activations, gradients;
+  for (int step = 3; step < 20; step += 2) {
+    activations +=
+        fmt::format("    - {{step: {}, rank: 0, layer: blocks.1.attention, op: attention, value: nan}}\n", step);
+    gradients += fmt::format(
+        "    - {{step: {}, rank: 1, parameter: blocks.0.attention.qkv.weight, element: 5, value: inf}}\n", step + 1);
+  }
+  SmallRun run("alternating");
+  run.with_yaml("test:\n  activations:\n" + activations + "  gradients:\n" + gradients);
+  const std::vector<std::string> settings = {"precision.compute=fp16", "scaler.init_scale=1024"};
+  // The count goes on over a checkpoint.
+  run.train(2, with(settings, {"train.stop_at_step=6"}));
+  const Outcome outcome = run.try_train(2, with(settings, {"faults.max_skipped=7"}));
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+  EXPECT_NE(outcome.output.find("stopped after 7 skipped steps in a row, the last in step 9"), std::string::npos)
+      << outcome.output;
+  EXPECT_TRUE(run.has_checkpoint(9));
+}
+
 // Weights are those of the last good step: they are kept, and a new start goes on behind the faults.
 TEST(Overflow, AFaultStopSavesWhatWasLearnt) {
   SmallRun run("fault_saved");
