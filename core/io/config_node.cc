@@ -16,6 +16,8 @@
 namespace mantissa {
 namespace {
 
+constexpr size_t kMaxFileBytes = size_t{1} << 20, kMaxTextBytes = size_t{1} << 16;
+
 // A source of YAML text. Without positions, messages name it alone: a command line is short and quoted whole.
 struct Source {
   std::string name;
@@ -79,6 +81,12 @@ class TreeBuilder final : public YAML::EventHandler {
   ConfigNode* place(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, ConfigNode node) {
     if (anchor != YAML::NullAnchor) fail(mark, "anchors (&name) are not supported");
     if (!tag.empty() && tag != "?" && tag != "!") fail(mark, fmt::format("tags ({}) are not supported", tag));
+    if (node.text.size() > kMaxTextBytes) {
+      fail(mark, fmt::format("a text of {} bytes, the longest that a setting may have is {}", node.text.size(),
+                             kMaxTextBytes));
+    }
+    if (node.text.find('\0') != std::string::npos)
+      fail(mark, "a text with a NUL byte (\\0), which no setting may have");
     last_origin = node.origin = origin(mark);
     if (open_.empty()) {
       root = std::move(node);
@@ -158,6 +166,10 @@ ConfigMember* ConfigNode::find(std::string_view key) {
 }
 
 ConfigNode parse_config_text(const std::string& text, const std::string& source) {
+  if (const size_t nul = text.find('\0'); nul != std::string::npos) {
+    throw ConfigError(fmt::format("{}:{}: a NUL byte at offset {}: expected YAML as UTF-8 text", source,
+                                  1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(nul), '\n'), nul));
+  }
   ConfigNode root = parse_yaml(text, {.name = source});
   require<ConfigError>(root.kind != ConfigNode::Kind::kNull,
                        "{}: the configuration is empty; see configs/reference.yaml", root.origin);
@@ -168,15 +180,23 @@ ConfigNode parse_config_text(const std::string& text, const std::string& source)
 
 ConfigNode parse_config_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
+  std::string text(kMaxFileBytes + 1, '\0');
   // A folder opens but cannot be read.
-  if (!file || !(text << file.rdbuf() || file.peek() == std::ifstream::traits_type::eof()) || file.bad()) {
+  if (!file || file.read(text.data(), static_cast<std::streamsize>(text.size())).bad()) {
     throw ConfigError(fmt::format("{}: cannot read the configuration: {}", path, std::strerror(errno)));
   }
-  return parse_config_text(text.str(), path);
+  text.resize(static_cast<size_t>(file.gcount()));
+  require<ConfigError>(
+      text.size() <= kMaxFileBytes,
+      "{}: larger than {} bytes: expected a configuration; patterns in data.train stand for many files", path,
+      kMaxFileBytes);
+  return parse_config_text(text, path);
 }
 
 void apply_override(ConfigNode& root, const std::string& assignment) {
+  require<ConfigError>(assignment.size() <= kMaxTextBytes,
+                       "command line: {}…: {} bytes, the longest that a setting may have is {}",
+                       assignment.substr(0, 40), assignment.size(), kMaxTextBytes);
   const std::string origin = "command line: " + assignment;
   const size_t equals = assignment.find('=');
   require<ConfigError>(equals != std::string::npos && equals > 0,

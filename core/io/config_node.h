@@ -32,7 +32,8 @@ struct ConfigMember {
   ConfigNode value{};
 };
 
-// ConfigError naming file, line and column if it is not such a document.
+// ConfigError naming file, line and column if it is not such a document, or is larger than 1 MiB, or has a NUL byte or
+// a text of more than 64 KiB.
 ConfigNode parse_config_file(const std::string& path);
 // The same for text in memory; `source` replaces the file name in messages.
 ConfigNode parse_config_text(const std::string& text, const std::string& source);

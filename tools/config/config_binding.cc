@@ -100,7 +100,7 @@ std::string op_words() {
 // Step numbers are 32-bit counters of the random generator. With these bounds and that of global_batch, numbers of
 // samples stay far below 2^63.
 constexpr int64_t kMaxSteps = (int64_t{1} << 32) - 1;
-constexpr int64_t kMaxEvalBatches = 1 << 20;
+constexpr int64_t kMaxEvalBatches = 1 << 20, kMaxSampleTokens = 1 << 20;
 // A bucket of less than 1 KiB would be all overhead.
 constexpr double kMinBucketMib = 1.0 / 1024;
 
@@ -150,7 +150,7 @@ void bind_train(ConfigVisitor& v, TrainConfig& c) {
   v.scalar("eval_batches", integer_field<int64_t>(c.eval_batches, 1, kMaxEvalBatches));
   v.scalar("sample_interval", integer_field<int64_t>(c.sample_interval, 0));
   v.scalar("sample_prompt", text_field(c.sample_prompt));
-  v.scalar("sample_tokens", integer_field<int64_t>(c.sample_tokens, 0));
+  v.scalar("sample_tokens", integer_field<int64_t>(c.sample_tokens, 0, kMaxSampleTokens));
   v.scalar("run_dir", text_field(c.run_dir));
   v.scalar("threads", integer_field(c.threads, 0, 4096));
   v.scalar("pin_threads", choice_field(c.pin_threads, names::kPinning));

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "core/base/error.h"
 #include "tools/config/config_binding.h"
@@ -77,6 +78,24 @@ void check_data(const Config& c, Problems& p) {
       c.train.eval_interval > 0 && c.data.validation.empty() && c.data.validation_fraction == 0.0,
       "{} asks for evaluation, but there is no validation data: {}, {}; give one of them or train.eval_interval=0",
       p.setting("train.eval_interval"), p.setting("data.validation"), p.setting("data.validation_fraction"));
+}
+
+// The shell expands these, but not within quotes, after "key=", or in a file; a folder named "~" would be made.
+bool needs_a_shell(const std::string& path) {
+  const size_t dollar = path.find('$');
+  const char next = dollar + 1 < path.size() && dollar != std::string::npos ? path[dollar + 1] : ' ';
+  return path.starts_with('~') || next == '{' || next == '_' || std::isalpha(static_cast<unsigned char>(next)) != 0;
+}
+
+void check_paths(const Config& c, Problems& p) {
+  const auto check = [&p](const char* setting, const std::string& path) {
+    p.refuse_if(needs_a_shell(path), "{}: '{}' is taken literally, since no shell has expanded it; write the path out",
+                p.setting(setting), path);
+  };
+  for (const std::string& path : c.data.train) check("data.train", path);
+  for (const std::string& path : c.data.validation) check("data.validation", path);
+  check("train.run_dir", c.train.run_dir);
+  check("checkpoint.resume", c.checkpoint.resume);
 }
 
 void check_train(const Config& c, Problems& p) {
@@ -173,6 +192,7 @@ void validate(const Config& c, const ConfigOrigins& origins) {
   check_model(c.model, problems);
   check_data(c, problems);
   check_train(c, problems);
+  check_paths(c, problems);
   check_sample(c, problems);
   check_optimizer(c, problems);
   check_states(c, problems);

@@ -32,9 +32,11 @@ std::vector<int32_t> prompt_tokens(const std::string& prompt, DataFormat format)
 
 void generate(const GenerateRequest& request) {
   const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.run));
-  const Config run =
-      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
-  const Config config = config_of(run, checkpoint.step, checkpoint.state.at("run"));
+  const Config config = read_state(checkpoint.folder, [&checkpoint] {
+    const Config run =
+        parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/manifest.json");
+    return config_of(run, checkpoint.step, checkpoint.state.at("run"));
+  });
   ModelRuntime runtime(config, open_device(config, choose_device(config.device, 0)),
                        [&](Fp8GemmSupport support) { return generation_arena_bytes(config, support); });
   read_model_file(checkpoint.folder + "/" + kModelFile, runtime.parameters, *runtime.backend, *runtime.stream);

@@ -110,24 +110,18 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   folder = all_gather_texts(communicator, folder)[0];
   step = all_gather_records(communicator, step)[0];
   if (folder.empty()) return std::nullopt;
-  try {
+  return read_state(folder, [&] {
     return ResumePoint{.folder = folder, .step = step, .run = read_manifest(folder).state.at("run")};
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", folder, kManifestName, error.what()));
-  }
+  });
 }
 
 RunState run_state_of(const Config& run, const ResumePoint& point) {
-  try {
-    return run_state_from(run, point.step, point.run);
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", point.folder, kManifestName, error.what()));
-  }
+  return read_state(point.folder, [&] { return run_state_from(run, point.step, point.run); });
 }
 
 void resume(Session& session, const Config& run, const ResumePoint& point) {
   const Checkpoint checkpoint = open_checkpoint(point.folder);
-  try {
+  read_state(point.folder, [&] {
     require_same_training(checkpoint, run);
     const nlohmann::json& state = checkpoint.state;
     const TrainingState training = training_state_from(state);
@@ -139,9 +133,7 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
     }
     log_info("resumed from {} at step {} (ranks that saved it: {})", checkpoint.folder, session.next_step,
              state.at("ranks").get<int>());
-  } catch (const nlohmann::json::exception& error) {
-    throw CheckpointError(fmt::format("{}/{}: {}", checkpoint.folder, kManifestName, error.what()));
-  }
+  });
 }
 
 TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
@@ -165,7 +157,16 @@ bool TrainingCheckpoints::save(const RunState& state) {
       mine = {error.what()};
     }
   };
-  if (communicator.rank() == 0) guarded([&] { store_.begin(step); });
+  if (communicator.rank() == 0) {
+    if (std::error_code error; !std::filesystem::exists(run_.train.run_dir, error)) {
+      log_warn(
+          "train.run_dir: somebody removed '{}' while the run writes to it. It is made again for the checkpoint of "
+          "step "
+          "{}; older checkpoints and the metrics are lost until the next start. Another job may use the folder now",
+          run_.train.run_dir, step);
+    }
+    guarded([&] { store_.begin(step); });
+  }
   const auto begun = all_gather_records(communicator, ok);
   if (begun[0] && ok) {
     guarded([&] {

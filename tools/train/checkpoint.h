@@ -10,6 +10,7 @@
 // Pieces name parameters and element ranges: any number of ranks, sharded or not, loads what any other saved.
 #pragma once
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <optional>
@@ -21,6 +22,18 @@
 namespace mantissa {
 
 inline constexpr const char* kModelFile = "model.safetensors";
+
+// Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
+// missing or of another type, as another version of this program may write them.
+template <typename Read>
+auto read_state(const std::string& folder, const Read& read) {
+  try {
+    return read();
+  } catch (const nlohmann::json::exception& error) {
+    throw CheckpointError(fmt::format("{}/{}: {}; another version of this program may have written it", folder,
+                                      kManifestName, error.what()));
+  }
+}
 
 // The folder of a run's checkpoints.
 std::string checkpoint_root(const std::string& run_dir);

@@ -75,6 +75,24 @@ TEST(ConfigNode, RefusesDeepNestingWithoutACrash) {
   EXPECT_THAT(config_error("a: " + std::string(20000, '{')), StartsWith("a.yaml:1:"));
 }
 
+TEST(ConfigNode, RefusesNulBytesAndSizesThatNobodyMeans) {
+  const auto error = [](const std::string& text) {
+    return message_of<ConfigError>([&] { parse_config_text(text, "c.yaml"); });
+  };
+  EXPECT_THAT(error(std::string("a: 1\nb: \0\n", 11)), HasSubstr("c.yaml:2: a NUL byte at offset 8"));
+  EXPECT_THAT(error("a: \"x\\0y\"\n"), HasSubstr("c.yaml:1:4: a text with a NUL byte"));
+  EXPECT_THAT(error("a: " + std::string(70000, 'x')), HasSubstr("c.yaml:1:4: a text of 70000 bytes"));
+  ConfigNode root = parse_config_text("a: 1", "c.yaml");
+  const auto override_error = [&](const std::string& text) {
+    return message_of<ConfigError>([&] { apply_override(root, text); });
+  };
+  EXPECT_THAT(override_error("a=" + std::string(70000, 'x')), HasSubstr("command line: a=xxx"));
+  EXPECT_THAT(override_error("a=\"x\\0y\""), HasSubstr("a text with a NUL byte"));
+  const TempFolder folder;
+  const std::string large = folder.write("large.yaml", "# " + std::string(2000000, 'x') + "\na: 1\n");
+  EXPECT_THAT(message_of<ConfigError>([&] { parse_config_file(large); }), HasSubstr("large.yaml: larger than 1048576"));
+}
+
 TEST(ConfigNode, NamesAFileThatCannotBeRead) {
   const TempFolder folder;
   EXPECT_THAT(message_of<ConfigError>([&] { parse_config_file(folder.file("none.yaml")); }),

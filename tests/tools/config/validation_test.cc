@@ -58,6 +58,10 @@ INSTANTIATE_TEST_SUITE_P(
              "train.stop_at_step = 1001 (command line: train.stop_at_step=1001) comes after train.steps = 1000"},
         Case{{"train.recompute=all"}, "none, selective, full"},
         Case{{"train.run_dir="}, "name the folder for the run's results"},
+        Case{{"train.run_dir=~/runs"}, "'~/runs' is taken literally, since no shell has expanded it"},
+        Case{{"checkpoint.resume=$HOME/run"}, "'$HOME/run' is taken literally"},
+        Case{{"data.train=[a.txt, \"${DATA}/b.txt\"]"}, "'${DATA}/b.txt' is taken literally"},
+        Case{{"train.sample_tokens=1000000000000"}, "train.sample_tokens: expected an integer in [0, 1048576]"},
         Case{{"checkpoint.resume="}, "expected auto, none, or a checkpoint or run folder"},
         Case{{"train.sample_prompt="},
              "train.sample_prompt = \"\" (command line: train.sample_prompt=) leaves train.sample_tokens = 200 "

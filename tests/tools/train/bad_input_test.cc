@@ -150,6 +150,36 @@ TEST(BadInput, UnreadableCheckpoint) {
   expect_refused(run.try_train(2, {}), 4, {"none of the 1 checkpoints"});
 }
 
+TEST(BadInput, ACheckpointOfAnotherVersionOrWithPipes) {
+  const SmallRun run("other_version");
+  CheckpointStore store(run.run_dir() + "/checkpoints", {.warn = [](const std::string&) {}});
+  store.begin(5);
+  store.commit(5, "0", {}, {{"format_version", 1}});
+  const std::vector<std::string> texts = {"step-00000005/manifest.json", "another version of this program"};
+  expect_refused(run.try_train(1, {}), 4, texts);
+  expect_refused(run_program(1, {"generate", run.run_dir(), "--prompt=a"}), 4, texts);
+  expect_refused(run_program(1, {"analyze", "model", run.run_dir()}), 4, texts);
+  std::filesystem::remove_all(run.run_dir());
+  run.train(1, {"train.stop_at_step=2"});
+  const std::string model = run.checkpoint_folder(2) + "/model.safetensors";
+  EXPECT_EQ(run_shell("rm " + model + "; mkfifo " + model).exit_code, 0);
+  expect_refused(run.try_train(1, {"checkpoint.resume=" + run.checkpoint_folder(2)}), 4,
+                 {"model.safetensors: cannot read the file: it is a pipe, not a regular file"});
+}
+
+TEST(BadInput, ARunFolderThatIsRemovedIsMadeAgain) {
+  SmallRun run("removed");
+  const std::string command = command_line(
+      program_under_test(),
+      {"train", run.config_path(), "train.steps=1000000", "train.max_minutes=0.1", "train.log_interval=100000"});
+  const Outcome outcome = run_shell(fmt::format(
+      "({} & job=$!; while [ $(cat '{}/metrics.jsonl' 2>/dev/null | wc -l) -lt 20 ] && kill -0 $job; do sleep "
+      "0.01; done; rm -r '{}'; kill -USR1 $job; wait $job)",
+      command, run.run_dir(), run.run_dir()));
+  expect_refused(outcome, 75, {"somebody removed '" + run.run_dir() + "'", "checkpoint saved"});
+  EXPECT_TRUE(std::filesystem::exists(run.run_dir() + "/checkpoints"));
+}
+
 // Rank 1 reads another file than rank 0: each process takes the configuration that its own variable names.
 TEST(BadInput, RanksWithDifferentConfigurations) {
   const SmallRun run("different");

@@ -60,8 +60,9 @@ std::vector<Point> agreed_points(const std::string& target, Communicator& commun
 
 // The run's configuration in the precision that it has at this point.
 Config config_at(const Config& run, const Point& point) {
-  return point.checkpoint == "none" ? at_step(run, point.step)
-                                    : config_of(run, point.step, read_manifest(point.checkpoint).state.at("run"));
+  if (point.checkpoint == "none") return at_step(run, point.step);
+  return read_state(point.checkpoint,
+                    [&] { return config_of(run, point.step, read_manifest(point.checkpoint).state.at("run")); });
 }
 
 Config probed_config(const Config& run, const Point& point) {
@@ -159,7 +160,9 @@ Config configuration_of(const ModelRequest& request) {
   if (is_run(request.target)) {
     const Checkpoint checkpoint = open_checkpoint(find_checkpoint_folder(request.target));
     const std::string source = checkpoint.folder + "/manifest.json";
-    config = parse_config(saved_settings(checkpoint, source, request.overrides), source, request.overrides);
+    config = read_state(checkpoint.folder, [&] {
+      return parse_config(saved_settings(checkpoint, source, request.overrides), source, request.overrides);
+    });
   } else {
     config = load_config(request.target, request.overrides);
   }
