@@ -4,6 +4,7 @@
 #include "core/base/log.h"
 #include "tools/config/config.h"
 #include "tools/config/precision_phases.h"
+#include "tools/config/validation.h"
 #include "tools/generate/generate_verb.h"
 #include "tools/guard/status_verb.h"
 #include "tools/train/dry_run.h"
@@ -32,8 +33,12 @@ int config_verb(const std::string& path, const std::vector<std::string>& overrid
   return run_reported([&] {
     ConfigOrigins origins;
     const Config config = load_config(path, overrides, &origins);
-    require_known_names(config);
-    predict_memory_tables(config, 1);  // finds what only the model can refuse
+    try {
+      require_known_names(config);
+      predict_memory_tables(config, 1);  // finds what only the model can refuse
+    } catch (const ConfigError& error) {
+      throw ConfigError(located(error.what(), origins));
+    }
     for (const std::string& line : ineffective_settings(config, origins)) log_warn("{}", line);
     std::string text = to_yaml(config);
     for (int phase = 0; phase < phase_count(config); ++phase) {

@@ -226,4 +226,9 @@ void validate_for_ranks(const Config& c, int ranks, const ConfigOrigins& origins
   p.throw_if_any();
 }
 
+std::string located(const std::string& message, const ConfigOrigins& origins) {
+  const auto origin = origins.find(message.substr(0, message.find(": ")));
+  return origin == origins.end() ? message : fmt::format("{}: {}", origin->second, message);
+}
+
 }  // namespace mantissa

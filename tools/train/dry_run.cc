@@ -1,5 +1,7 @@
 #include "tools/train/dry_run.h"
 
+#include <algorithm>
+
 #include "core/backend/dry_run_backend.h"
 #include "core/backend/registry.h"
 #include "models/model.h"
@@ -81,13 +83,17 @@ class IdleObserver final : public ProductObserver {
   void on_product(const ObservedProduct&) override {}
 };
 
-void require_matches(const AutocastPolicy& policy) {
+void require_matches(const AutocastPolicy& policy, const std::vector<PrecisionRule>& rules) {
   const auto unmatched = policy.unmatched_patterns();
   if (unmatched.empty()) return;
+  const auto rule = std::find_if(rules.begin(), rules.end(), [&unmatched](const PrecisionRule& candidate) {
+    return candidate.match == unmatched.front();
+  });
+  const std::string element = rule == rules.end() ? "" : fmt::format("[{}].match", rule - rules.begin());
   throw ConfigError(
-      fmt::format("precision.rules: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
+      fmt::format("precision.rules{}: '{}' matches no layer of this model; layers are named like 'blocks.0.mlp.up', "
                   "'blocks.*.attention' or 'head'",
-                  unmatched.front()));
+                  element, unmatched.front()));
 }
 
 void evaluate(Session& session) {
@@ -151,7 +157,7 @@ void DryRun::run_all_steps() {
     work.load(0);
     work.run({.observer = &observer});
   }
-  require_matches(session_.runtime.policy);
+  require_matches(session_.runtime.policy, config_.precision.rules);
 }
 
 MemoryTable measure_memory_table(const Session& session) {
@@ -262,7 +268,7 @@ std::vector<PlacedOp> ops_of(const Config& config) {
                    .fp32_products = precision.fp32_products});
   };
   work.run({.after_op = add_op});
-  require_matches(runtime.policy);
+  require_matches(runtime.policy, config.precision.rules);
   return ops;
 }
 

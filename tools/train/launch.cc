@@ -15,6 +15,7 @@
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "models/model.h"
+#include "tools/config/validation.h"
 #include "tools/train/model_runtime.h"
 
 namespace mantissa {
@@ -81,13 +82,14 @@ struct Reported {
   int exit_code;
 };
 
-// Logs an error and returns its exit code. Several ranks do not return from here.
-int report(const std::exception& exception, Communicator* communicator) {
+// Logs an error and returns its exit code. Several ranks do not return from here. OpenMPI's MPI_Abort writes eight
+// lines of its own behind the error, which none of its settings turns off.
+int report(const std::exception& exception, Communicator* communicator, const ConfigOrigins& origins) {
   const auto* error = dynamic_cast<const Error*>(&exception);
   const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
   // An error of all ranks is logged once: the others give rank 0 the time to end the job.
   if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-  log_error("{}", exception.what());
+  log_error("{}", located(exception.what(), origins));
   if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
   return code;
 }
@@ -157,12 +159,13 @@ std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> hos
   return host;
 }
 
-void leave_job(const std::exception& error, Communicator& communicator) {
-  throw Reported{report(error, &communicator)};
+void leave_job(const std::exception& error, Communicator& communicator, const ConfigOrigins& origins) {
+  throw Reported{report(error, &communicator, origins)};
 }
 
 int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator)>& body) {
+            const std::function<void(const Config& config, Communicator& communicator)>& body,
+            const ConfigOrigins& origins) {
   std::unique_ptr<Communicator> communicator;
   try {
     const Config config = configure();
@@ -174,7 +177,7 @@ int run_job(const std::function<Config()>& configure,
   } catch (const Reported& reported) {
     return reported.exit_code;
   } catch (const std::exception& exception) {
-    return report(exception, communicator.get());
+    return report(exception, communicator.get(), origins);
   }
 }
 

@@ -32,12 +32,14 @@ std::unique_ptr<Communicator> start_communicator(const std::string& backend, con
 std::unique_ptr<Communicator> choose_transport(std::unique_ptr<Communicator> host, const std::string& device);
 
 // Reads the configuration, starts communicator and log, and runs `body`. Returns the exit code: 0, or that of the
-// error, which is logged. Errors of a job of several ranks end the whole job.
+// error, which is logged. Errors of a job of several ranks end the whole job. `origins`, which `configure` may fill,
+// tell where a setting was written that an error is about.
 int run_job(const std::function<Config()>& configure,
-            const std::function<void(const Config& config, Communicator& communicator)>& body);
+            const std::function<void(const Config& config, Communicator& communicator)>& body,
+            const ConfigOrigins& origins = {});
 // Reports an error from within `body` before its objects are destroyed: destructors wait for the device and may hang.
 // Several ranks do not return from here; a rank alone leaves run_job() from here.
-[[noreturn]] void leave_job(const std::exception& error, Communicator& communicator);
+[[noreturn]] void leave_job(const std::exception& error, Communicator& communicator, const ConfigOrigins& origins = {});
 
 // ---- Threads of a rank: how many, and on which processors of the node.
 

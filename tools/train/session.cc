@@ -162,14 +162,16 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       clipper(config.optimizer.clip) {
   require_same_data(batches->fingerprint(), communicator);
   if (captures_steps()) require_capturable(config, communicator);
-  for (const GradientInjection& fault : config.test.gradients) {
+  for (size_t i = 0; i < config.test.gradients.size(); ++i) {
+    const GradientInjection& fault = config.test.gradients[i];
     const Parameter* parameter = runtime.parameters.find(fault.parameter);
     if (parameter == nullptr) {
-      throw ConfigError(fmt::format("test.gradients: the model has no parameter '{}'", fault.parameter));
+      throw ConfigError(
+          fmt::format("test.gradients[{}].parameter: the model has no parameter '{}'", i, fault.parameter));
     }
     if (fault.element < 0 || fault.element >= parameter->numel()) {
-      throw ConfigError(fmt::format("test.gradients: '{}' has {} elements, there is no element {}", fault.parameter,
-                                    parameter->numel(), fault.element));
+      throw ConfigError(fmt::format("test.gradients[{}].element: '{}' has {} elements, there is no element {}", i,
+                                    fault.parameter, parameter->numel(), fault.element));
     }
   }
   if (runtime.backend->computes()) sharded.optimizer.initialize(config.train.seed);

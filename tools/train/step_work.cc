@@ -57,8 +57,8 @@ OpHook FaultInjection::on_op(int64_t step, Pass pass) const {
 void FaultInjection::require_injected(int64_t step) const {
   for (const ActivationInjection& fault : config_.activations) {
     if (!due(fault, step) || injected_.contains(&fault)) continue;
-    throw ConfigError(fmt::format("test.activations: no op {} ran in a layer '{}' in step {}", name(fault.op),
-                                  fault.layer, step + 1));
+    throw ConfigError(fmt::format("test.activations[{}].layer: no op {} ran in a layer '{}' in step {}",
+                                  &fault - config_.activations.data(), name(fault.op), fault.layer, step + 1));
   }
 }
 

@@ -339,7 +339,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   const auto on_error = [&](const std::exception& error) {
     record_failure(box, error);
     if (heartbeat) heartbeat->end(RunProgress::kFailed);
-    leave_job(error, communicator);
+    leave_job(error, communicator, origins);
   };
   const auto train_all = [&] {
     try {
@@ -367,9 +367,9 @@ int train_verb(const std::string& config_path, const std::vector<std::string>& o
   StopRequest stop;  // from the first moment to the last: MPI's start and end take seconds
   ConfigOrigins origins;
   ExitCode code = ExitCode::kOk;
-  const int failed =
-      run_job([&] { return load_config(config_path, overrides, &origins); },
-              [&](const Config& run, Communicator& communicator) { code = train(run, origins, stop, communicator); });
+  const int failed = run_job(
+      [&] { return load_config(config_path, overrides, &origins); },
+      [&](const Config& run, Communicator& communicator) { code = train(run, origins, stop, communicator); }, origins);
   return failed != 0 ? failed : static_cast<int>(code);
 }
 

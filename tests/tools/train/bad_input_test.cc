@@ -24,6 +24,28 @@ TEST(BadInput, UnknownKeyWithPlaceAndSuggestion) {
   EXPECT_FALSE(std::filesystem::exists(run.run_dir()));
 }
 
+// Only the program, or the model, knows these names.
+TEST(BadInput, UnknownNamesWithTheirPlace) {
+  SmallRun run("unknown_names");
+  run.with_yaml(
+      "device: abacus\n"
+      "test: {gradients: [{step: 2, rank: 0, parameter: blocks.9.weight, element: 0, value: nan}],\n"
+      "       activations: [{step: 2, rank: 0, layer: blocks.9, op: gelu, value: nan}]}\n");
+  expect_refused(run.try_train(1, {}), 2, {"config.yaml:7:9: device: nothing is named 'abacus' here"});
+  expect_refused(run_program(1, {"config", run.config_path()}), 2, {"config.yaml:7:9: device: nothing is named"});
+  const std::vector<std::string> known = {"device=cpu"};
+  expect_refused(run.try_train(1, with(known, {"comm.backend=pigeon"})), 2,
+                 {"command line: comm.backend=pigeon: comm.backend: nothing is named 'pigeon' here"});
+  expect_refused(run.try_train(1, with(known, {"model.name=elephant"})), 2,
+                 {"command line: model.name=elephant: model.name: nothing is named 'elephant' here"});
+  expect_refused(run.try_train(1, with(known, {"precision.rules=[{match: blocks.9, format: fp32}]"})), 2,
+                 {"blocks.9, format: fp32}]: precision.rules[0].match: 'blocks.9' matches no layer"});
+  expect_refused(run.try_train(2, known), 2,
+                 {"config.yaml:8:50: test.gradients[0].parameter: the model has no parameter 'blocks.9.weight'"});
+  expect_refused(run.try_train(1, with(known, {"test.gradients=[]"})), 2,
+                 {"config.yaml:9:48: test.activations[0].layer: no op gelu ran in a layer 'blocks.9' in step 2"});
+}
+
 TEST(BadInput, ImpossibleCombinations) {
   const SmallRun run("impossible");
   expect_refused(run.try_train(1, {"model.heads=5"}), 2, {"model.heads", "model.width"});
