@@ -9,21 +9,19 @@
 namespace mantissa {
 namespace {
 
-using std::literals::string_view_literals::operator""sv;
-
 struct Magic {
   std::string_view bytes;
   const char* meaning;
 };
 constexpr Magic kMagics[] = {
-    {"\x1f\x8b\x08"sv, "is compressed by gzip: unpack it first (gunzip)"},
-    {"\x28\xb5\x2f\xfd"sv, "is compressed by zstd: unpack it first (unzstd)"},
-    {"\xfd\x37zXZ\0"sv, "is compressed by xz: unpack it first (unxz)"},
-    {"PK\x03\x04"sv, "is a zip archive: unpack it first (unzip)"},
-    {"PAR1"sv, "is a Parquet file: write its texts or tokens to a plain file"},
-    {"\x93NUMPY"sv, "is a NumPy file with a header: write the tokens with ndarray.tofile()"},
+    {"\x1f\x8b\x08", "is compressed by gzip: unpack it first (gunzip)"},
+    {"\x28\xb5\x2f\xfd", "is compressed by zstd: unpack it first (unzstd)"},
+    {std::string_view("\xfd\x37zXZ\0", 6), "is compressed by xz: unpack it first (unxz)"},
+    {"PK\x03\x04", "is a zip archive: unpack it first (unzip)"},
+    {"PAR1", "is a Parquet file: write its texts or tokens to a plain file"},
+    {"\x93NUMPY", "is a NumPy file with a header: write the tokens with ndarray.tofile()"},
 };
-constexpr std::string_view kBzip2 = "BZh"sv, kBzip2Block = "1AY&SY"sv;  // a digit between the two
+constexpr std::string_view kBzip2 = "BZh", kBzip2Block = "1AY&SY";  // a digit between the two
 
 // Bytes of the UTF-8 sequence that starts like this; 0: none does.
 size_t utf8_length(unsigned char lead) {
@@ -34,7 +32,7 @@ size_t utf8_length(unsigned char lead) {
 }
 
 bool is_control(unsigned char c) {
-  constexpr std::string_view kInTexts = "\b\t\n\v\f\r\x1b"sv;
+  constexpr std::string_view kInTexts = "\b\t\n\v\f\r\x1b";
   return (c < 0x20 && kInTexts.find(static_cast<char>(c)) == std::string_view::npos) || c == 0x7f;
 }
 
