@@ -309,7 +309,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
         figures.step = session.next_step;
         figures.steps_total = run.train.steps;
         if (start.resumed) figures.last_checkpoint_step = session.next_step;
-        heartbeat.emplace(run.train.run_dir, Trainer::last_step(run), figures);
+        heartbeat.emplace(run.train.run_dir, run.train.last_step(), figures);
       }
     }
     stop.reserve(
