@@ -157,8 +157,7 @@ TEST(Overflow, AScaleThatIsTooLargeIsNamedWithItsOp) {
           " Inf in the gradient of linear of 'head' (",
           "; made of the gradient of cross_entropy of the model (fp32, magnitudes ",
           "; the op's inputs: linear of 'head' (", " on rank 0; ", "a new start continues after step 3",
-          "the loss scale 1e+12 may be too large: lower scaler.init_scale, or "
-          "give scaler.mode=dynamic; "}) {
+          "the loss scale 1e+12 may be too large: lower scaler.init_scale, or give scaler.mode=dynamic; "}) {
       EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
     }
   }
