@@ -125,8 +125,8 @@ struct FaultConfig {
 
 struct WatchdogConfig {
   bool enabled = true;
-  double deadline = 0.0;          // seconds without progress after which the job ends; 0: learned from the run
-  double least_deadline = 300.0;  // of learned ones, seconds
+  double deadline_s = 0.0;          // seconds without progress after which the job ends; 0: learned from the run
+  double least_deadline_s = 300.0;  // of learned ones
 };
 
 // Faults to inject, for tests of fault handling only.

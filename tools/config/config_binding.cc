@@ -320,8 +320,8 @@ void bind_config(ConfigVisitor& v, Config& c) {
   });
   v.section("watchdog", [&] {
     v.scalar("enabled", bool_field(c.watchdog.enabled));
-    v.scalar("deadline", real_field(c.watchdog.deadline, RealRange{.min = 0.0, .max = 1e7}));
-    v.scalar("least_deadline", real_field(c.watchdog.least_deadline, RealRange{.min = 1.0, .max = 1e6}));
+    v.scalar("deadline_s", real_field(c.watchdog.deadline_s, RealRange{.min = 0.0, .max = 1e7}));
+    v.scalar("least_deadline_s", real_field(c.watchdog.least_deadline_s, RealRange{.min = 1.0, .max = 1e6}));
   });
   v.section("probe", [&] {
     v.scalar("enabled", bool_field(c.probe.enabled));

@@ -38,11 +38,6 @@ void assign(std::array<char, kSize>& target, std::string_view text) {
   if (length < kSize) target[length] = '\0';
 }
 
-template <size_t kSize>
-std::string_view text_of(const std::array<char, kSize>& array) {
-  return {array.data(), strnlen(array.data(), kSize)};
-}
-
 // ---- Signals that end the process: the box says so before it goes.
 
 struct FatalSignal {
@@ -116,7 +111,8 @@ void BlackBox::map_file(const std::string& folder, int rank) {
   }
   if (descriptor >= 0) close(descriptor);
   if (error != 0) {
-    log_warn("no black box of this rank: '{}': {}", file, std::generic_category().message(error));
+    log_warn("no black box of this rank: '{}': {}; training goes on without it", file,
+             std::generic_category().message(error));
     memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
   }
@@ -202,6 +198,7 @@ void BlackBox::end(RangeKind kind, const char* name) {
   if (before_ != nullptr) before_->end(kind, name);
   if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_) return;
   note(BlackBoxEvent::Kind::kPhaseEnds, name);
+  innermost_.load()->has_ended = true;
   if (depth_ == 0) return;  // it began before this object
   const auto depth = static_cast<size_t>(--depth_);
   if (depth < open_.size()) innermost_ = open_[depth];
@@ -232,14 +229,13 @@ void BlackBox::ended(int exit_code) {
 
 Place BlackBox::place() const {
   const Phase& phase = *innermost_.load();
-  const int64_t longest = phase.longest_quiet_ns;
   return {.events = recorded_,
           .step = step_,
           .phase = phase.name,
           .collective = collective_,
           .begun = begun_,
           .ended = finished_,
-          .longest_quiet = longest < 0 ? -1.0 : 1e-9 * static_cast<double>(longest)};
+          .longest_quiet_s = phase.has_ended ? 1e-9 * static_cast<double>(phase.longest_quiet_ns) : -1.0};
 }
 
 BlackBoxContent read_black_box(const std::string& path) {

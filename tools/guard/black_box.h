@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +40,12 @@ struct BlackBoxEvent {
 };
 static_assert(sizeof(BlackBoxEvent) == 64);
 
+// The text in an array that ends with a zero unless it is full.
+template <size_t kSize>
+std::string_view text_of(const std::array<char, kSize>& array) {
+  return {array.data(), strnlen(array.data(), kSize)};
+}
+
 std::string_view name_of(const BlackBoxEvent& event);
 // "the begin of phase reduce", "the end of collective 212 (all_to_all, 1048576 bytes)"
 std::string describe_event(const BlackBoxEvent& event);
@@ -69,8 +76,8 @@ struct Place {
   const char* phase = "start";    // the innermost
   const char* collective = "";    // the newest
   uint64_t begun = 0, ended = 0;  // collectives
-  // The longest time that this phase has let pass between two events, in seconds; negative: it has not ended yet.
-  double longest_quiet = -1.0;
+  // The longest time that this phase has let pass between two events; negative: it has not ended once.
+  double longest_quiet_s = -1.0;
 };
 
 // One at a time in a process. begin(), end() and note() cost some 50 ns, and may be called by any thread; only ranges
@@ -106,7 +113,8 @@ class BlackBox final : public RangeSink {
  private:
   struct Phase {
     std::atomic<const char*> name = nullptr;
-    std::atomic<int64_t> longest_quiet_ns = -1;
+    std::atomic<int64_t> longest_quiet_ns = 0;
+    std::atomic<bool> has_ended = false;
   };
 
   void map_file(const std::string& folder, int rank);

@@ -91,7 +91,7 @@ std::optional<SavedCheckpoint> last_checkpoint(const std::string& root) {
 }
 
 // The text of a line of run.log, behind time, host, job and rank; empty for the second line of a text.
-std::string_view text_of(std::string_view line) {
+std::string_view text_behind_tags(std::string_view line) {
   constexpr size_t kTimeLength = std::string_view("2026-11-27 03:04:05.123 ").size();
   if (line.size() < kTimeLength || line[4] != '-' || line[10] != ' ' || line[13] != ':' || line[19] != '.') return "";
   line.remove_prefix(kTimeLength);
@@ -116,7 +116,7 @@ std::string as_shown(std::string line, size_t columns) {
 void read_warnings(const std::string& path, RunStatus& status) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    const std::string_view text = text_of(line);
+    const std::string_view text = text_behind_tags(line);
     if (text.starts_with(kStartMark)) {
       status.warnings = 0;
       status.last_warnings.clear();

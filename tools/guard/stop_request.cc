@@ -115,6 +115,7 @@ int32_t StopRequest::poll() {
 std::string StopRequest::describe(int32_t request) {
   if (request == kTimeLimit) return "train.max_minutes";
   if (request == kJobEnd) return "the end of the Slurm job";
+  if (request == kBadData) return "data that cannot be read";
   for (const CaughtSignal& caught : kSignals) {
     if (caught.number == request) return caught.name;
   }

@@ -51,8 +51,8 @@ std::string place_of(const RankReport& report) { return fmt::format("phase {} of
 
 double deadline_at(const Place& place, const WatchdogDeadline& deadline) {
   if (deadline.fixed_s > 0.0) return deadline.fixed_s;
-  if (place.longest_quiet < 0.0) return kFirstFactor * deadline.least_s;
-  return std::max(deadline.least_s, kLearnedFactor * place.longest_quiet);
+  if (place.longest_quiet_s < 0.0) return kFirstFactor * deadline.least_s;
+  return std::max(deadline.least_s, kLearnedFactor * place.longest_quiet_s);
 }
 
 std::string who_is_missing(const RankReports& reports, int ranks, const std::function<std::string(int)>& last_seen) {
@@ -138,13 +138,16 @@ void Watchdog::watch(const std::stop_token& stop) {
 }
 
 bool Watchdog::look(const Place& place, double quiet_s, const std::stop_token& stop) {
-  const double limit = deadline_at(place, options_.deadline), half = 0.5 * limit;
+  double limit = deadline_at(place, options_.deadline);
+  const double half = 0.5 * limit;
   if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return true;
   const bool is_alarmed = quiet_s >= half;
   if (!is_alarmed && !std::filesystem::exists(alarm())) return true;
   if (is_alarmed) std::ofstream(alarm()).flush();
-  report(place, quiet_s, false);
+  report(place, false);
   const RankReports reports = read_reports();
+  // A rank that is in its first, long checkpoint may take longer than those that wait for it.
+  for (const auto& [rank, report] : reports) limit = std::max(limit, report.limit_s);
   const bool others_give_up =
       std::any_of(reports.begin(), reports.end(), [](const auto& entry) { return entry.second.gives_up; });
   if (quiet_s >= limit || others_give_up) {
@@ -161,12 +164,16 @@ bool Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   return true;
 }
 
-void Watchdog::report(const Place& place, double quiet_s, bool gives_up) {
-  const nlohmann::json line = {{"rank", options_.rank}, {"host", host_name()},
-                               {"pid", getpid()},       {"beat", ++beat_},
-                               {"gives_up", gives_up},  {"quiet_s", quiet_s},
-                               {"step", place.step},    {"phase", place.phase},
-                               {"begun", place.begun},  {"collective", place.collective},
+void Watchdog::report(const Place& place, bool gives_up) {
+  const nlohmann::json line = {{"host", host_name()},
+                               {"pid", getpid()},
+                               {"beat", ++beat_},
+                               {"gives_up", gives_up},
+                               {"limit_s", deadline_at(place, options_.deadline)},
+                               {"step", place.step},
+                               {"phase", place.phase},
+                               {"begun", place.begun},
+                               {"collective", place.collective},
                                {"ended", place.ended}};
   // A rank that cannot write its report counts as missing.
   replace_file(path("report", options_.rank), line.dump() + "\n");
@@ -179,12 +186,11 @@ RankReports Watchdog::read_reports() const {
     if (!file) continue;
     const nlohmann::json line = nlohmann::json::parse(file, nullptr, false);
     if (line.is_discarded()) continue;
-    reports[rank] = {.rank = rank,
-                     .host = line.value("host", ""),
+    reports[rank] = {.host = line.value("host", ""),
                      .pid = line.value("pid", int64_t{0}),
                      .beat = line.value("beat", int64_t{0}),
                      .gives_up = line.value("gives_up", false),
-                     .quiet_s = line.value("quiet_s", 0.0),
+                     .limit_s = line.value("limit_s", 0.0),
                      .step = line.value("step", int64_t{0}),
                      .phase = line.value("phase", ""),
                      .collective = line.value("collective", ""),
@@ -198,7 +204,7 @@ std::string Watchdog::describe(const RankReports& reports) const {
   return who_is_missing(reports, options_.ranks, [this](int rank) -> std::string {
     try {
       const BlackBoxContent box = read_black_box(BlackBox::path(options_.box_folder, rank));
-      std::string who = fmt::format(" (node {}, process {})", box.header.host.data(), box.header.pid);
+      std::string who = fmt::format(" (node {}, process {})", text_of(box.header.host), box.header.pid);
       if (box.events.empty()) return who;
       const BlackBoxEvent& event = box.events.back();
       return fmt::format("{}; last event: {}, step {}", who, describe_event(event), event.step);
@@ -210,7 +216,7 @@ std::string Watchdog::describe(const RankReports& reports) const {
 
 void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
   std::ofstream(path("stacks", options_.rank)) << stacks_of_all_threads() << std::flush;
-  report(place, quiet_s, true);
+  report(place, true);
   const RankReports at_first = read_reports();
   const Clock::time_point end = Clock::now() + kLooksForAnswers * options_.interval;
   RankReports living;

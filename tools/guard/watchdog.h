@@ -29,12 +29,11 @@ double deadline_at(const Place& place, const WatchdogDeadline& deadline);
 
 // A rank as it describes itself in its file.
 struct RankReport {
-  int rank = 0;
   std::string host{};
   int64_t pid = 0;
   int64_t beat = 0;  // counts the writes of the file: a rank that lives goes on counting
   bool gives_up = false;
-  double quiet_s = 0.0;
+  double limit_s = 0.0;  // how long it may stay where it is
   int64_t step = 0;
   std::string phase{}, collective{};
   uint64_t begun = 0, ended = 0;
@@ -73,7 +72,7 @@ class Watchdog {
   void watch(const std::stop_token& stop);
   // The rank has stood still for `quiet_s`. Returns whether to go on watching.
   bool look(const Place& place, double quiet_s, const std::stop_token& stop);
-  void report(const Place& place, double quiet_s, bool gives_up);
+  void report(const Place& place, bool gives_up);
   RankReports read_reports() const;
   std::string describe(const RankReports& reports) const;
   // Waits for the other living ranks to give up, too.

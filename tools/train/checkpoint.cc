@@ -159,11 +159,9 @@ bool TrainingCheckpoints::save(const RunState& state) {
   };
   if (communicator.rank() == 0) {
     if (std::error_code error; !std::filesystem::exists(run_.train.run_dir, error)) {
-      log_warn(
-          "train.run_dir: somebody removed '{}' while the run writes to it. It is made again for the checkpoint of "
-          "step "
-          "{}; older checkpoints and the metrics are lost until the next start. Another job may use the folder now",
-          run_.train.run_dir, step);
+      log_warn("train.run_dir: somebody removed '{}' during the run; it is made again for the checkpoint of step {}",
+               run_.train.run_dir, step);
+      log_warn("older checkpoints are lost, metrics until the next start: use another folder if a job uses it now");
     }
     guarded([&] { store_.begin(step); });
   }

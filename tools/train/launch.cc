@@ -207,7 +207,7 @@ std::vector<int> numbers_of(const ProcessorMask& mask) {
 // A rank's main thread, NCCL's two, the watchdog.
 constexpr size_t kThreadsOfGpuRank = 4;
 
-// mpirun binds each rank of a job of two to one core, and srun gives a task one processor, wherever they are.
+// mpirun binds each of two ranks to one core. srun gives a task one processor. Neither need be near the GPU.
 void move_near_gpu(const Config& config, const Communicator& communicator) {
   if (config.train.pin_threads != ThreadPinning::kAuto || computes_on_host(config.device, communicator.local_rank())) {
     return;
@@ -219,9 +219,8 @@ void move_near_gpu(const Config& config, const Communicator& communicator) {
   if (has_moved) log_info("threads: on the {} processors near GPU {}", processors.size(), gpu);
   if (processors.size() < kThreadsOfGpuRank) {
     log_warn(
-        "threads: a GPU rank needs {} processors, for itself, NCCL and the watchdog, but may use only {}: ask for "
-        "more (Slurm: --cpus-per-task; mpirun: --bind-to none)",
-        kThreadsOfGpuRank, processors.size());
+        "threads: this GPU rank may use {} processors and needs {}: srun --cpus-per-task, or mpirun --bind-to none",
+        processors.size(), kThreadsOfGpuRank);
   }
 }
 

@@ -232,10 +232,12 @@ class StepRecorder final : public TrainObserver {
 
   void before_step(Trainer&, int64_t step) override { box_.set_step(step + 1); }
   void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
-    const std::string figures = fmt::format("norm {:.3g} scale {:g}", step.grad_norm, step.scale);
-    const auto memory = trainer.session().runtime.backend->memory_use().held_bytes;
-    box_.note(step.applied ? BlackBoxEvent::Kind::kStep : BlackBoxEvent::Kind::kSkipped, figures, step.loss,
-              static_cast<int64_t>(memory));
+    const auto memory = static_cast<int64_t>(trainer.session().runtime.backend->memory_use().held_bytes);
+    if (step.applied) {
+      box_.note(BlackBoxEvent::Kind::kStep, "step", step.loss, memory);
+    } else {
+      box_.note(BlackBoxEvent::Kind::kSkipped, name(step.event), step.scale, memory);
+    }
   }
   void after_validation(Trainer&, double loss) override {
     box_.note(BlackBoxEvent::Kind::kValidation, "validation", loss);
@@ -284,12 +286,12 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   BlackBox box(box_folder, communicator.rank(), communicator.size());
   std::optional<Watchdog> watchdog;
   if (run.watchdog.enabled) {
-    watchdog.emplace(
-        box, Watchdog::Options{.deadline = {.fixed_s = run.watchdog.deadline, .least_s = run.watchdog.least_deadline},
-                               .folder = run.train.run_dir + "/watchdog",
-                               .box_folder = box_folder,
-                               .rank = communicator.rank(),
-                               .ranks = communicator.size()});
+    watchdog.emplace(box, Watchdog::Options{.deadline = {.fixed_s = run.watchdog.deadline_s,
+                                                         .least_s = run.watchdog.least_deadline_s},
+                                            .folder = run.train.run_dir + "/watchdog",
+                                            .box_folder = box_folder,
+                                            .rank = communicator.rank(),
+                                            .ranks = communicator.size()});
   }
   const std::unique_ptr<Communicator> watched = create_watched_communicator(communicator, box);
   const int64_t step = checkpoint ? checkpoint->step : 0;
@@ -300,7 +302,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   std::optional<Heartbeat> heartbeat;  // of rank 0
   const auto begin = [&](Session& session, RunState&, const SessionStart& start,
                          TrainObservers& observers) -> RunProbe* {
-    if (start.by_switch == nullptr) {  // only now: a start that was refused leaves the run as it was
+    if (start.by_switch == nullptr) {  // only now: a start that was refused leaves the files of the run
       open_log(run, communicator);
       announce(session, threads);
       if (folder) {

@@ -18,15 +18,14 @@ using std::chrono::milliseconds;
 
 TEST(Watchdog, LearnsItsDeadlines) {
   const WatchdogDeadline learned{.fixed_s = 0.0, .least_s = 300.0};
-  EXPECT_EQ(deadline_at({.longest_quiet = 2.0}, learned), 300.0);
-  EXPECT_EQ(deadline_at({.longest_quiet = 40.0}, learned), 400.0);
-  EXPECT_EQ(deadline_at({.longest_quiet = -1.0}, learned), 1800.0) << "The phase has not ended yet.";
-  EXPECT_EQ(deadline_at({.longest_quiet = 40.0}, {.fixed_s = 7.0}), 7.0);
+  EXPECT_EQ(deadline_at({.longest_quiet_s = 2.0}, learned), 300.0);
+  EXPECT_EQ(deadline_at({.longest_quiet_s = 40.0}, learned), 400.0);
+  EXPECT_EQ(deadline_at({.longest_quiet_s = -1.0}, learned), 1800.0) << "The phase has not ended yet.";
+  EXPECT_EQ(deadline_at({.longest_quiet_s = 40.0}, {.fixed_s = 7.0}), 7.0);
 }
 
 RankReport report_of(int rank, const std::string& phase, uint64_t begun, uint64_t ended) {
-  return {.rank = rank,
-          .host = "node" + std::to_string(rank),
+  return {.host = "node" + std::to_string(rank),
           .pid = 100 + rank,
           .step = 41,
           .phase = phase,
@@ -62,11 +61,11 @@ class WatchedRanks {
  public:
   using Body = std::function<void(BlackBox&)>;
 
-  WatchedRanks(const std::string& name, const std::vector<Body>& bodies, double deadline_s)
+  WatchedRanks(const std::string& name, const std::vector<Body>& bodies, const WatchdogDeadline& deadline)
       : folder_(testing::fresh_folder(name)) {
     for (int rank = 0; rank < static_cast<int>(bodies.size()); ++rank) {
       const pid_t child = fork();
-      if (child == 0) run(rank, static_cast<int>(bodies.size()), bodies[static_cast<size_t>(rank)], deadline_s);
+      if (child == 0) run(rank, static_cast<int>(bodies.size()), bodies[static_cast<size_t>(rank)], deadline);
       processes_.push_back(child);
     }
   }
@@ -84,14 +83,14 @@ class WatchedRanks {
   bool has(const std::string& file) const { return std::filesystem::exists(folder_ + "/" + file); }
 
  private:
-  [[noreturn]] void run(int rank, int ranks, const Body& body, double deadline_s) const {
+  [[noreturn]] void run(int rank, int ranks, const Body& body, const WatchdogDeadline& deadline) const {
     BlackBox box(folder_ + "/black_box", rank, ranks);
     {
       const auto give_up = [this](const std::string& message, bool speaks) {
         if (speaks) testing::write_file(folder_ + "/message", message);
         _exit(speaks ? 7 : 8);
       };
-      const Watchdog watchdog(box, {.deadline = {.fixed_s = deadline_s},
+      const Watchdog watchdog(box, {.deadline = deadline,
                                     .folder = folder_ + "/watchdog",
                                     .box_folder = folder_ + "/black_box",
                                     .rank = rank,
@@ -124,7 +123,7 @@ TEST(Watchdog, EndsAllLivingRanksWhenOneIsStopped) {
     const Range phase(RangeKind::kPhase, "backward");
     raise(SIGSTOP);
   };
-  WatchedRanks ranks("one_stopped", {wait_in_collective, stop, wait_in_collective}, 1.0);
+  WatchedRanks ranks("one_stopped", {wait_in_collective, stop, wait_in_collective}, {.fixed_s = 1.0});
   EXPECT_EQ(ranks.exit_code(0), 7);
   EXPECT_EQ(ranks.exit_code(2), 8);
   const std::string message = ranks.read("message");
@@ -138,7 +137,7 @@ TEST(Watchdog, EndsAllLivingRanksWhenOneIsStopped) {
 }
 
 TEST(Watchdog, TheLowestLivingRankSpeaks) {
-  WatchedRanks ranks("lowest_stopped", {[](BlackBox&) { raise(SIGSTOP); }, wait_in_collective}, 1.0);
+  WatchedRanks ranks("lowest_stopped", {[](BlackBox&) { raise(SIGSTOP); }, wait_in_collective}, {.fixed_s = 1.0});
   EXPECT_EQ(ranks.exit_code(1), 7);
   EXPECT_NE(ranks.read("message").find("\n  rank 0 does not answer"), std::string::npos) << ranks.read("message");
 }
@@ -148,7 +147,7 @@ TEST(Watchdog, NamesARankThatWaitsElsewhere) {
     const Range phase(RangeKind::kPhase, "data");
     wait_forever();
   };
-  WatchedRanks ranks("elsewhere", {wait_in_collective, read_data}, 1.0);
+  WatchedRanks ranks("elsewhere", {wait_in_collective, read_data}, {.fixed_s = 1.0});
   EXPECT_EQ(ranks.exit_code(0), 7);
   EXPECT_EQ(ranks.exit_code(1), 8);
   EXPECT_NE(ranks.read("message").find("rank 1 (node "), std::string::npos) << ranks.read("message");
@@ -162,7 +161,7 @@ TEST(Watchdog, LeavesARunAloneThatGoesOn) {
       std::this_thread::sleep_for(milliseconds(50));
     }
   };
-  WatchedRanks ranks("goes_on", {go_on, go_on}, 1.0);
+  WatchedRanks ranks("goes_on", {go_on, go_on}, {.fixed_s = 1.0});
   EXPECT_EQ(ranks.exit_code(0), 0);
   EXPECT_EQ(ranks.exit_code(1), 0);
   EXPECT_FALSE(ranks.has("message"));
@@ -174,11 +173,28 @@ TEST(Watchdog, ForgetsAnAlarmWhenTheRunGoesOn) {
     box.note(BlackBoxEvent::Kind::kNote, "alive");
     std::this_thread::sleep_for(milliseconds(300));
   };
-  WatchedRanks ranks("rests", {rest, rest}, 2.0);
+  WatchedRanks ranks("rests", {rest, rest}, {.fixed_s = 2.0});
   EXPECT_EQ(ranks.exit_code(0), 0);
   EXPECT_EQ(ranks.exit_code(1), 0);
   EXPECT_FALSE(ranks.has("watchdog/alarm"));
   EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.txt"));
+}
+
+TEST(Watchdog, RanksGrantTheDeadlineOfTheOneTheyWaitFor) {
+  const auto wait = [](BlackBox& box) {
+    { const Range learned(RangeKind::kPhase, "reduce"); }  // its deadline is 3 s
+    const Range phase(RangeKind::kPhase, "reduce");
+    const uint64_t number = box.begin_collective("all_to_all", 8);
+    std::this_thread::sleep_for(milliseconds(4500));
+    box.end_collective("all_to_all", number);
+  };
+  const auto save = [](BlackBox&) {
+    const Range first(RangeKind::kPhase, "checkpoint");  // its deadline is 18 s
+    std::this_thread::sleep_for(milliseconds(4500));
+  };
+  WatchedRanks ranks("grants", {wait, save}, {.fixed_s = 0.0, .least_s = 3.0});
+  EXPECT_EQ(ranks.exit_code(0), 0);
+  EXPECT_EQ(ranks.exit_code(1), 0);
 }
 
 TEST(StackDump, NamesFunctionsOfAllThreads) {

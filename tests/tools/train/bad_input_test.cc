@@ -196,8 +196,8 @@ TEST(BadInput, ARunFolderThatIsRemovedIsMadeAgain) {
       {"train", run.config_path(), "train.steps=1000000", "train.max_minutes=0.1", "train.log_interval=100000"});
   const Outcome outcome = run_shell(fmt::format(
       "({} & job=$!; while [ $(cat '{}/metrics.jsonl' 2>/dev/null | wc -l) -lt 20 ] && kill -0 $job; do sleep "
-      "0.01; done; rm -r '{}'; kill -USR1 $job; wait $job)",
-      command, run.run_dir(), run.run_dir()));
+      "0.01; done; mv '{}' '{}.gone'; kill -USR1 $job; wait $job)",
+      command, run.run_dir(), run.run_dir(), run.run_dir()));
   expect_refused(outcome, 75, {"somebody removed '" + run.run_dir() + "'", "checkpoint saved"});
   EXPECT_TRUE(std::filesystem::exists(run.run_dir() + "/checkpoints"));
 }

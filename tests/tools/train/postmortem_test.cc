@@ -60,7 +60,7 @@ TEST(Postmortem, RankThatIsKilled) {
 
 TEST(Postmortem, RankThatIsStopped) {
   const SmallRun run("postmortem_stopped");
-  const Outcome outcome = signal_rank_1(run, "STOP", {"watchdog.deadline=3"});
+  const Outcome outcome = signal_rank_1(run, "STOP", {"watchdog.deadline_s=3"});
   EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
   const std::string text = postmortem(run);
   EXPECT_EQ(text.find("the job ended at step "), 0u) << text;

@@ -17,6 +17,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {
@@ -29,15 +30,9 @@ constexpr int64_t kClocksDifferNs = 5'000'000'000;
 // A rank of another node counts as running for as long as this after its last sign of life.
 constexpr int64_t kRecentNs = 60'000'000'000;
 
-std::string host_name() {
-  std::array<char, 64> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
-
 template <size_t kSize>
 std::string field(const std::array<char, kSize>& array) {
-  return printable({array.data(), strnlen(array.data(), kSize)});
+  return printable(text_of(array));
 }
 
 // Whether the process has the box of the rank mapped: another one may have got the number.
