@@ -111,6 +111,7 @@ void BlackBox::map_file(const std::string& folder, int rank) {
   }
   if (descriptor >= 0) close(descriptor);
   if (error != 0) {
+    if (descriptor >= 0) unlink(file.c_str());
     log_warn("no black box of this rank: '{}': {}; training goes on without it", file,
              std::generic_category().message(error));
     memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -22,6 +22,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <list>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -129,9 +130,8 @@ std::string stacks_of_all_threads() {
     std::string name;
     std::getline(std::ifstream(task.path() / "comm"), name);
     text += fmt::format("thread {} ({}){}\n", thread, name, thread == gettid() ? ", which wrote this" : "");
-    static Capture capture;  // a late answer must find memory
-    capture.is_done = false;
-    capture.count = 0;
+    static std::list<Capture> captures;  // a late answer must find the memory that it was given
+    Capture& capture = captures.emplace_back();
     g_capture = &capture;
     if (syscall(SYS_tgkill, getpid(), thread, number) != 0) continue;
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);

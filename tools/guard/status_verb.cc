@@ -61,7 +61,7 @@ std::optional<RunFigures> read_figures(const std::string& path) {
 
 RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begun, double now) {
   const double beat = figures ? figures->heartbeat.value_or(0.0) : 0.0;
-  if (held && begun > beat) return RunHealth::kStarting;
+  if (begun > beat) return held ? RunHealth::kStarting : RunHealth::kDead;  // a start without a heartbeat yet
   if (!figures) return held ? RunHealth::kStarting : RunHealth::kDead;
   if (figures->progress != RunProgress::kRunning) {
     constexpr std::array kEnds = {RunHealth::kDead, RunHealth::kDone, RunHealth::kStopped, RunHealth::kFailed};

@@ -23,6 +23,7 @@ constexpr double kLearnedFactor = 10.0;
 constexpr double kFirstFactor = 6.0;
 constexpr int kLooksUntilUneasy = 10;  // before that, a rank that stands still looks at no file
 constexpr int kLooksForAnswers = 14;   // of the other ranks, at a deadline
+constexpr int kLooksForEnd = 60;       // after which the process ends, whatever its state
 constexpr int kLooksForMessage = 6;    // in which the rank that speaks ends the job
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -90,7 +91,15 @@ Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::mo
 
 Watchdog::~Watchdog() {
   thread_.request_stop();
-  wake_.notify_all();
+  thread_.join();
+  forget_alarm();
+}
+
+void Watchdog::forget_alarm() {
+  if (beat_ == 0) return;
+  std::error_code ignored;
+  for (const std::string& file : {path("report", options_.rank), alarm()}) std::filesystem::remove(file, ignored);
+  beat_ = 0;
 }
 
 std::string Watchdog::path(std::string_view name, int rank) const {
@@ -117,42 +126,37 @@ void Watchdog::watch(const std::stop_token& stop) {
     const Place place = box_.place();
     if (place.events != last.events) {
       if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", quiet);
-      if (beat_ > 0) {
-        std::error_code ignored;
-        for (const std::string& file : {path("report", options_.rank), alarm()}) {
-          std::filesystem::remove(file, ignored);
-        }
-      }
-      beat_ = 0;
+      forget_alarm();
       has_warned_ = false;
       quiet = 0.0;
       last = place;
       continue;
     }
     try {
-      if (!look(place, quiet, stop)) return;
+      look(place, quiet, stop);
     } catch (const std::exception& error) {
       log_warn("watchdog: {}", error.what());
     }
   }
 }
 
-bool Watchdog::look(const Place& place, double quiet_s, const std::stop_token& stop) {
+void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& stop) {
   double limit = deadline_at(place, options_.deadline);
   const double half = 0.5 * limit;
-  if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return true;
+  if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return;
   const bool is_alarmed = quiet_s >= half;
-  if (!is_alarmed && !std::filesystem::exists(alarm())) return true;
+  if (!is_alarmed && !std::filesystem::exists(alarm())) return;
   if (is_alarmed) std::ofstream(alarm()).flush();
-  report(place, false);
-  const RankReports reports = read_reports();
+  const RankReport mine = report(place, false);
+  RankReports reports = read_reports();
+  reports[options_.rank] = mine;  // also where no file can be written
   // A rank that is in its first, long checkpoint may take longer than those that wait for it.
   for (const auto& [rank, report] : reports) limit = std::max(limit, report.limit_s);
   const bool others_give_up =
       std::any_of(reports.begin(), reports.end(), [](const auto& entry) { return entry.second.gives_up; });
   if (quiet_s >= limit || others_give_up) {
     end_job(place, quiet_s, stop);
-    return false;
+    return;
   }
   // By now the others that stand still have written their reports.
   const bool speaks = reports.begin()->first == options_.rank;
@@ -161,22 +165,26 @@ bool Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
     log_warn("watchdog: no progress for {:.0f} s; the job ends in {:.0f} s with exit code {} unless it goes on{}",
              quiet_s, limit - quiet_s, static_cast<int>(ExitCode::kHang), describe(reports));
   }
-  return true;
 }
 
-void Watchdog::report(const Place& place, bool gives_up) {
-  const nlohmann::json line = {{"host", host_name()},
-                               {"pid", getpid()},
-                               {"beat", ++beat_},
-                               {"gives_up", gives_up},
-                               {"limit_s", deadline_at(place, options_.deadline)},
-                               {"step", place.step},
-                               {"phase", place.phase},
-                               {"begun", place.begun},
-                               {"collective", place.collective},
-                               {"ended", place.ended}};
-  // A rank that cannot write its report counts as missing.
+RankReport Watchdog::report(const Place& place, bool gives_up) {
+  RankReport mine{.host = host_name(),
+                  .pid = getpid(),
+                  .beat = ++beat_,
+                  .gives_up = gives_up,
+                  .limit_s = deadline_at(place, options_.deadline),
+                  .step = place.step,
+                  .phase = place.phase,
+                  .collective = place.collective,
+                  .begun = place.begun,
+                  .ended = place.ended};
+  const nlohmann::json line = {{"host", mine.host},         {"pid", mine.pid},         {"beat", mine.beat},
+                               {"gives_up", mine.gives_up}, {"limit_s", mine.limit_s}, {"step", mine.step},
+                               {"phase", mine.phase},       {"begun", mine.begun},     {"collective", mine.collective},
+                               {"ended", mine.ended}};
+  // To the others, a rank that cannot write its report is missing.
   replace_file(path("report", options_.rank), line.dump() + "\n");
+  return mine;
 }
 
 RankReports Watchdog::read_reports() const {
@@ -185,17 +193,21 @@ RankReports Watchdog::read_reports() const {
     std::ifstream file(path("report", rank));
     if (!file) continue;
     const nlohmann::json line = nlohmann::json::parse(file, nullptr, false);
-    if (line.is_discarded()) continue;
-    reports[rank] = {.host = line.value("host", ""),
-                     .pid = line.value("pid", int64_t{0}),
-                     .beat = line.value("beat", int64_t{0}),
-                     .gives_up = line.value("gives_up", false),
-                     .limit_s = line.value("limit_s", 0.0),
-                     .step = line.value("step", int64_t{0}),
-                     .phase = line.value("phase", ""),
-                     .collective = line.value("collective", ""),
-                     .begun = line.value("begun", uint64_t{0}),
-                     .ended = line.value("ended", uint64_t{0})};
+    if (!line.is_object()) continue;
+    try {
+      reports[rank] = {.host = line.value("host", ""),
+                       .pid = line.value("pid", int64_t{0}),
+                       .beat = line.value("beat", int64_t{0}),
+                       .gives_up = line.value("gives_up", false),
+                       .limit_s = line.value("limit_s", 0.0),
+                       .step = line.value("step", int64_t{0}),
+                       .phase = line.value("phase", ""),
+                       .collective = line.value("collective", ""),
+                       .begun = line.value("begun", uint64_t{0}),
+                       .ended = line.value("ended", uint64_t{0})};
+    } catch (const nlohmann::json::exception&) {  // not a file of this version
+      reports.erase(rank);
+    }
   }
   return reports;
 }
@@ -215,28 +227,33 @@ std::string Watchdog::describe(const RankReports& reports) const {
 }
 
 void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
+  // A process may be blocked where it logs, or in the file system of the run: it ends all the same.
+  const std::jthread last_resort([this](const std::stop_token& met) {
+    pause(met, kLooksForEnd * options_.interval);
+    if (!met.stop_requested()) _exit(static_cast<int>(ExitCode::kHang));
+  });
   std::ofstream(path("stacks", options_.rank)) << stacks_of_all_threads() << std::flush;
-  report(place, true);
+  const RankReport mine = report(place, true);
   const RankReports at_first = read_reports();
   const Clock::time_point end = Clock::now() + kLooksForAnswers * options_.interval;
   RankReports living;
   do {
     pause(stop, options_.interval);
-    living.clear();
+    if (stop.stop_requested() || box_.place().events != place.events) return;
+    living = {{options_.rank, mine}};
     for (auto& [rank, report] : read_reports()) {
       const auto first = at_first.find(rank);
       const bool is_new = first == at_first.end() || first->second.beat != report.beat;
       if (report.gives_up || is_new) living.emplace(rank, std::move(report));
     }
-  } while (static_cast<int>(living.size()) < options_.ranks && Clock::now() < end && !stop.stop_requested());
-  if (stop.stop_requested()) return;
+  } while (static_cast<int>(living.size()) < options_.ranks && Clock::now() < end);
   const std::string message = fmt::format(
       "watchdog: no progress for {:.0f} s{}\n  stacks are in {}; `mantissa postmortem` shows what each rank did last",
       quiet_s, describe(living), options_.folder);
   box_.failed(message);
   box_.ended(static_cast<int>(ExitCode::kHang));
   // The end of the first process ends the job: the others leave it the time to say why.
-  const bool speaks = living.empty() || living.begin()->first == options_.rank;
+  const bool speaks = living.begin()->first == options_.rank;
   if (!speaks) pause(stop, kLooksForMessage * options_.interval);
   if (options_.give_up) return options_.give_up(message, speaks);
   if (speaks) log_error("{}", message);

@@ -70,12 +70,14 @@ class Watchdog {
   using Clock = std::chrono::steady_clock;
 
   void watch(const std::stop_token& stop);
-  // The rank has stood still for `quiet_s`. Returns whether to go on watching.
-  bool look(const Place& place, double quiet_s, const std::stop_token& stop);
-  void report(const Place& place, bool gives_up);
+  // The rank has stood still for `quiet_s`.
+  void look(const Place& place, double quiet_s, const std::stop_token& stop);
+  // Writes this rank's file. Returns what it says.
+  RankReport report(const Place& place, bool gives_up);
+  void forget_alarm();
   RankReports read_reports() const;
   std::string describe(const RankReports& reports) const;
-  // Waits for the other living ranks to give up, too.
+  // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends.
   void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
   std::string path(std::string_view name, int rank) const;
   // A file that tells ranks to write reports.

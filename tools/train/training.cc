@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -20,6 +19,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
@@ -66,7 +66,7 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) fail(path, error.message());
-  lock_ = open((path + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  lock_ = open((path + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
   if (lock_ < 0) fail(path, std::generic_category().message(errno));
   bool is_held = true;
   // `mantissa status` holds the lock for a moment, too.
@@ -85,18 +85,16 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
 RunFolder::~RunFolder() { close(lock_); }
 
 void RunFolder::write_config(const Config& config) const {
-  const std::string target = path_ + "/config.yaml", partial = target + ".partial";
-  std::ofstream file(partial);
-  file << to_yaml(config) << std::flush;
-  std::error_code error;
-  if (file) std::filesystem::rename(partial, target, error);
-  if (!file || error) fail(path_, error ? error.message() : "config.yaml was not written whole");
+  if (const int error = replace_file(path_ + "/config.yaml", to_yaml(config)); error != 0) {
+    fail(path_, std::generic_category().message(error));
+  }
 }
 
 // State that one session hands to the next.
 struct Handover {
   HeldState held;
   PrecisionSwitch why;
+  uint64_t data;  // fingerprint
 };
 
 // Adds the settings that differ between two phases to the trainer's own reasons.
@@ -115,6 +113,9 @@ std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, R
   Session session(config, communicator);
   std::optional<Trainer> trainer;
   try {
+    if (before != nullptr && session.batches->fingerprint() != before->data) {
+      throw DataError("data.train: the files have changed during the run: the order of samples would be another");
+    }
     if (before != nullptr) before->held.hand_over(session);
     if (checkpoint != nullptr) resume(session, run, *checkpoint);
     TrainObservers observers = {std::make_shared<PrecisionControl>(checkpoint != nullptr ? begin : -1)};
@@ -132,7 +133,7 @@ std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, R
     const int next = phase_of(run, session.next_step, state);
     if (!why) why = PrecisionSwitch{.cause = phase_path(run, next)};
     if (next != phase) why = with_changes(run, phase, next, std::move(*why));
-    return Handover{.held = HeldState(session), .why = std::move(*why)};
+    return Handover{.held = HeldState(session), .why = std::move(*why), .data = session.batches->fingerprint()};
   } catch (const std::exception& error) {
     hooks.on_error(error);
     throw;
@@ -348,6 +349,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
       return train_run(run, checkpoint, {.begin = begin, .stop = &stop, .on_error = on_error}, *watched);
     } catch (const std::exception& error) {  // before a session had begun
       record_failure(box, error);
+      if (heartbeat) heartbeat->end(RunProgress::kFailed);
       throw;
     }
   };

@@ -197,6 +197,21 @@ TEST(Watchdog, RanksGrantTheDeadlineOfTheOneTheyWaitFor) {
   EXPECT_EQ(ranks.exit_code(1), 0);
 }
 
+TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
+  const std::string report = ::testing::TempDir() + "/last_moment/watchdog/report-rank-0000.txt";
+  const auto wait_for_the_end = [&report](BlackBox& box) {
+    while (testing::read_file(report).find("\"gives_up\":true") == std::string::npos) {
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    box.note(BlackBoxEvent::Kind::kNote, "alive");
+    std::this_thread::sleep_for(milliseconds(300));
+  };
+  WatchedRanks ranks("last_moment", {wait_for_the_end, [](BlackBox&) { raise(SIGSTOP); }}, {.fixed_s = 1.0});
+  EXPECT_EQ(ranks.exit_code(0), 0);
+  EXPECT_FALSE(ranks.has("watchdog/alarm"));
+  EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.txt"));
+}
+
 TEST(StackDump, NamesFunctionsOfAllThreads) {
   std::promise<void> end;
   std::jthread waiting([future = end.get_future().share()] { future.wait(); });
