@@ -91,7 +91,7 @@ void check_finite(const json& value, const std::string& path) {
                    "[checkpoint] the state at {} is not finite, JSON cannot hold it", path);
   }
   if (!value.is_structured()) return;
-  for (const auto& [key, item] : value.items()) check_finite(item, path + "/" + key);
+  for (const auto& [key, item] : value.items()) check_finite(item, fmt::format("{}/{}", path, key));
 }
 
 // ContractError if the state holds NaN or Inf, which JSON would silently turn into null.
@@ -255,7 +255,7 @@ void CheckpointStore::recover() {
 }
 
 std::string CheckpointStore::begin(int64_t step) {
-  const std::string partial = partial_folder(step);
+  std::string partial = partial_folder(step);
   std::error_code error;
   fs::remove_all(partial, error);
   if (!error) fs::create_directories(partial, error);
@@ -318,6 +318,8 @@ void CheckpointStore::prune() {
   }
 }
 
+std::string checkpoint_root(const std::string& run_dir) { return run_dir + "/checkpoints"; }
+
 std::vector<Checkpoint> CheckpointStore::manifests(
     const std::function<void(const CheckpointError&)>& unreadable) const {
   std::vector<Checkpoint> found;
@@ -333,6 +335,12 @@ std::vector<Checkpoint> CheckpointStore::manifests(
     return std::tie(a.save, a.step) > std::tie(b.save, b.step);
   });
   return found;
+}
+
+std::optional<Checkpoint> CheckpointStore::last_saved(
+    const std::function<void(const CheckpointError&)>& unreadable) const {
+  std::vector<Checkpoint> found = manifests(unreadable);
+  return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
 }
 
 std::optional<Checkpoint> CheckpointStore::latest_valid() const {

@@ -80,6 +80,9 @@ Checkpoint read_manifest(const std::string& folder);
 // Also verifies every file. CheckpointError naming file, expected and found size or hash.
 Checkpoint open_checkpoint(const std::string& folder);
 
+// Where a run keeps its checkpoints.
+std::string checkpoint_root(const std::string& run_dir);
+
 struct CheckpointStoreOptions {
   int keep_last = 2;                             // number of checkpoints to keep, the last saved ones; 0: all
   std::function<void(const std::string&)> warn;  // receives warnings; required
@@ -106,6 +109,9 @@ class CheckpointStore {
 
   // Steps that have a folder under a valid name, highest first. Opens none of them.
   std::vector<int64_t> steps() const;
+  // The last saved checkpoint with a readable manifest; errors of the others go to `unreadable`. Its other files are
+  // not read.
+  std::optional<Checkpoint> last_saved(const std::function<void(const CheckpointError&)>& unreadable) const;
   // The last saved checkpoint whose every byte is as written. Skips others with a warning that names the file.
   std::optional<Checkpoint> latest_valid() const;
   std::string folder(int64_t step) const;

@@ -86,8 +86,6 @@ std::string describe_event(const BlackBoxEvent& event) {
       return fmt::format("a validation loss of {:.4f}", event.value);
     case Kind::kSaved:
       return "a checkpoint";
-    case Kind::kNote:
-      break;
   }
   return std::string(name);
 }

@@ -17,6 +17,8 @@
 
 namespace mantissa {
 
+inline constexpr const char* kBlackBoxFolder = "/black_box";  // of the run folder
+
 struct BlackBoxEvent {
   enum class Kind : uint8_t {
     kPhaseBegins,       // name: the phase
@@ -27,7 +29,6 @@ struct BlackBoxEvent {
     kSkipped,           // name: the reason; value: the loss scale
     kValidation,        // value: the loss
     kSaved,             // a checkpoint of the step
-    kNote,              // name: a remark
   };
 
   uint64_t number = 0;  // from 1; 0: empty, or being written when the process died
@@ -35,7 +36,7 @@ struct BlackBoxEvent {
   int64_t step = 0;     // from 1; 0: before the first
   double value = 0.0;
   int64_t bytes = 0;
-  Kind kind = Kind::kNote;
+  Kind kind = Kind::kPhaseBegins;
   std::array<char, 23> name{};  // ends with a zero unless it is full
 };
 static_assert(sizeof(BlackBoxEvent) == 64);

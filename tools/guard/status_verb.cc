@@ -75,19 +75,10 @@ RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begu
 
 std::optional<SavedCheckpoint> last_checkpoint(const std::string& root) {
   const CheckpointStore store(root, {.warn = [](const std::string&) {}});
-  std::optional<SavedCheckpoint> last;
-  int64_t last_save = 0;
-  for (const int64_t step : store.steps()) {
-    try {
-      const Checkpoint checkpoint = read_manifest(store.folder(step));
-      if (checkpoint.save <= last_save) continue;
-      last_save = checkpoint.save;
-      last = {.step = step, .time = changed_at(checkpoint.folder + "/" + kManifestName).value_or(0.0)};
-    } catch (const CheckpointError&) {
-      // It is damaged, or the run has just removed it.
-    }
-  }
-  return last;
+  // Those that cannot be read are damaged, or the run has just removed them.
+  const auto last = store.last_saved([](const CheckpointError&) {});
+  if (!last) return std::nullopt;
+  return SavedCheckpoint{.step = last->step, .time = changed_at(last->folder + "/" + kManifestName).value_or(0.0)};
 }
 
 // The text of a line of run.log, behind time, host, job and rank; empty for the second line of a text.
@@ -180,7 +171,7 @@ RunStatus read_status(const std::string& run_dir, double now) {
         fmt::format("'{}' is no run folder: it has neither {} nor {}", run_dir, kLockName, kMetricsPromName));
   }
   status.health = judge(status.figures, is_held(lock), status.begun, now);
-  status.checkpoint = last_checkpoint(run_dir + "/checkpoints");
+  status.checkpoint = last_checkpoint(checkpoint_root(run_dir));
   read_warnings(run_dir + "/" + kRunLogName, status);
   return status;
 }

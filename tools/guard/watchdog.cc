@@ -28,17 +28,6 @@ constexpr int kLooksForMessage = 6;    // in which the rank that speaks ends the
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-// "ranks 0, 2 and 5 others"
-std::string list_of(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  constexpr size_t kListed = 8;
-  for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i) {
-    text += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i]);
-  }
-  if (ranks.size() > kListed) text += fmt::format(" and {} others", ranks.size() - kListed);
-  return text;
-}
-
 bool is_waiting(const RankReport& report) { return report.begun > report.ended; }
 
 std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
@@ -49,6 +38,16 @@ std::string place_of(const RankReport& report) { return fmt::format("phase {} of
 }
 
 }  // namespace
+
+std::string list_ranks(const std::vector<int>& ranks) {
+  constexpr size_t kListed = 8;
+  std::string text = ranks.size() == 1 ? "rank" : "ranks";
+  for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i) {
+    text += fmt::format("{} {}", i == 0 ? "" : i + 1 == ranks.size() ? " and" : ",", ranks[i]);
+  }
+  if (ranks.size() > kListed) text += fmt::format(" and {} others", ranks.size() - kListed);
+  return text;
+}
 
 double deadline_at(const Place& place, const WatchdogDeadline& deadline) {
   if (deadline.fixed_s > 0.0) return deadline.fixed_s;
@@ -75,7 +74,7 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
   if (waiting.empty()) return missing;
   if (missing.empty()) missing = "\n  no rank is missing: the transport hangs";
   const RankReport& first = reports.at(waiting[0]);
-  return missing + fmt::format("\n  {} wait{} in collective {} ({}), {}", list_of(waiting),
+  return missing + fmt::format("\n  {} wait{} in collective {} ({}), {}", list_ranks(waiting),
                                waiting.size() == 1 ? "s" : "", first.begun, first.collective, place_of(first));
 }
 
@@ -83,7 +82,8 @@ Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::mo
   std::error_code ignored;
   std::filesystem::create_directories(options_.folder, ignored);
   // Files of an earlier start.
-  for (const std::string& file : {path("report", options_.rank), path("stacks", options_.rank), alarm()}) {
+  for (const std::string& file :
+       {report_path(options_.folder, options_.rank), stacks_path(options_.folder, options_.rank), alarm()}) {
     std::filesystem::remove(file, ignored);
   }
   thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
@@ -98,12 +98,17 @@ Watchdog::~Watchdog() {
 void Watchdog::forget_alarm() {
   if (beat_ == 0) return;
   std::error_code ignored;
-  for (const std::string& file : {path("report", options_.rank), alarm()}) std::filesystem::remove(file, ignored);
+  for (const std::string& file : {report_path(options_.folder, options_.rank), alarm()})
+    std::filesystem::remove(file, ignored);
   beat_ = 0;
 }
 
-std::string Watchdog::path(std::string_view name, int rank) const {
-  return fmt::format("{}/{}-rank-{:04}.txt", options_.folder, name, rank);
+std::string Watchdog::report_path(const std::string& folder, int rank) {
+  return fmt::format("{}/report-rank-{:04}.json", folder, rank);
+}
+
+std::string Watchdog::stacks_path(const std::string& folder, int rank) {
+  return fmt::format("{}/stacks-rank-{:04}.txt", folder, rank);
 }
 
 std::string Watchdog::alarm() const { return options_.folder + "/alarm"; }
@@ -183,31 +188,35 @@ RankReport Watchdog::report(const Place& place, bool gives_up) {
                                {"phase", mine.phase},       {"begun", mine.begun},     {"collective", mine.collective},
                                {"ended", mine.ended}};
   // To the others, a rank that cannot write its report is missing.
-  replace_file(path("report", options_.rank), line.dump() + "\n");
+  replace_file(report_path(options_.folder, options_.rank), line.dump() + "\n");
   return mine;
+}
+
+std::optional<RankReport> read_report(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return std::nullopt;
+  const nlohmann::json line = nlohmann::json::parse(file, nullptr, false);
+  if (!line.is_object()) return std::nullopt;
+  try {
+    return RankReport{.host = line.value("host", ""),
+                      .pid = line.value("pid", int64_t{0}),
+                      .beat = line.value("beat", int64_t{0}),
+                      .gives_up = line.value("gives_up", false),
+                      .limit_s = line.value("limit_s", 0.0),
+                      .step = line.value("step", int64_t{0}),
+                      .phase = line.value("phase", ""),
+                      .collective = line.value("collective", ""),
+                      .begun = line.value("begun", uint64_t{0}),
+                      .ended = line.value("ended", uint64_t{0})};
+  } catch (const nlohmann::json::exception&) {  // not a file of this version
+    return std::nullopt;
+  }
 }
 
 RankReports Watchdog::read_reports() const {
   RankReports reports;
   for (int rank = 0; rank < options_.ranks; ++rank) {
-    std::ifstream file(path("report", rank));
-    if (!file) continue;
-    const nlohmann::json line = nlohmann::json::parse(file, nullptr, false);
-    if (!line.is_object()) continue;
-    try {
-      reports[rank] = {.host = line.value("host", ""),
-                       .pid = line.value("pid", int64_t{0}),
-                       .beat = line.value("beat", int64_t{0}),
-                       .gives_up = line.value("gives_up", false),
-                       .limit_s = line.value("limit_s", 0.0),
-                       .step = line.value("step", int64_t{0}),
-                       .phase = line.value("phase", ""),
-                       .collective = line.value("collective", ""),
-                       .begun = line.value("begun", uint64_t{0}),
-                       .ended = line.value("ended", uint64_t{0})};
-    } catch (const nlohmann::json::exception&) {  // not a file of this version
-      reports.erase(rank);
-    }
+    if (auto report = read_report(report_path(options_.folder, rank))) reports.emplace(rank, std::move(*report));
   }
   return reports;
 }
@@ -232,7 +241,7 @@ void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token
     pause(met, kLooksForEnd * options_.interval);
     if (!met.stop_requested()) _exit(static_cast<int>(ExitCode::kHang));
   });
-  std::ofstream(path("stacks", options_.rank)) << stacks_of_all_threads() << std::flush;
+  std::ofstream(stacks_path(options_.folder, options_.rank)) << stacks_of_all_threads() << std::flush;
   const RankReport mine = report(place, true);
   const RankReports at_first = read_reports();
   const Clock::time_point end = Clock::now() + kLooksForAnswers * options_.interval;

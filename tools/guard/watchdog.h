@@ -13,10 +13,13 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "tools/guard/black_box.h"
 
 namespace mantissa {
+
+inline constexpr const char* kWatchdogFolder = "/watchdog";  // of the run folder
 
 struct WatchdogDeadline {
   double fixed_s = 0.0;    // 0: learned
@@ -38,13 +41,17 @@ struct RankReport {
   std::string phase{}, collective{};
   uint64_t begun = 0, ended = 0;
 };
-// By rank. Files that are not whole are left out.
-using RankReports = std::map<int, RankReport>;
+// Nothing if there is no such file, or none that is whole.
+std::optional<RankReport> read_report(const std::string& path);
+using RankReports = std::map<int, RankReport>;  // by rank
 
 // A line for each rank that is missing or in another place than the others, and one for those that wait:
 // "\n  rank 1 does not answer" and what `last_seen` adds,
-// "\n  ranks 0, 2 wait in collective 212 (all_to_all), phase reduce of step 41".
+// "\n  ranks 0 and 2 wait in collective 212 (all_to_all), phase reduce of step 41".
 std::string who_is_missing(const RankReports& reports, int ranks, const std::function<std::string(int)>& last_seen);
+
+// "rank 3", "ranks 0, 2 and 3"; some of many.
+std::string list_ranks(const std::vector<int>& ranks);
 
 class Watchdog {
  public:
@@ -66,6 +73,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
+  static std::string report_path(const std::string& folder, int rank);
+  static std::string stacks_path(const std::string& folder, int rank);
+
  private:
   using Clock = std::chrono::steady_clock;
 
@@ -79,7 +89,6 @@ class Watchdog {
   std::string describe(const RankReports& reports) const;
   // Waits for the other living ranks to give up, too. Returns if the run goes on meanwhile, or ends.
   void end_job(const Place& place, double quiet_s, const std::stop_token& stop);
-  std::string path(std::string_view name, int rank) const;
   // A file that tells ranks to write reports.
   std::string alarm() const;
   void pause(const std::stop_token& stop, std::chrono::milliseconds time);

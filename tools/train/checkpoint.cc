@@ -68,8 +68,6 @@ void load_scales(const Checkpoint& checkpoint, const TrainingState& training, Se
 
 }  // namespace
 
-std::string checkpoint_root(const std::string& run_dir) { return run_dir + "/checkpoints"; }
-
 std::string find_checkpoint_folder(const std::string& path) {
   std::error_code error;  // what cannot be looked into holds no checkpoint
   if (std::filesystem::exists(path + "/" + kManifestName, error)) return path;

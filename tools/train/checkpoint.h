@@ -35,9 +35,6 @@ auto read_state(const std::string& folder, const Read& read) {
   }
 }
 
-// The folder of a run's checkpoints.
-std::string checkpoint_root(const std::string& run_dir);
-
 // The checkpoint that `path` names: itself, or the newest valid one of a run folder or a checkpoints folder.
 // CheckpointError that says what was expected.
 std::string find_checkpoint_folder(const std::string& path);

@@ -283,13 +283,13 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
-  const std::string box_folder = run.train.run_dir + "/black_box";
+  const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
   BlackBox box(box_folder, communicator.rank(), communicator.size());
   std::optional<Watchdog> watchdog;
   if (run.watchdog.enabled) {
     watchdog.emplace(box, Watchdog::Options{.deadline = {.fixed_s = run.watchdog.deadline_s,
                                                          .least_s = run.watchdog.least_deadline_s},
-                                            .folder = run.train.run_dir + "/watchdog",
+                                            .folder = run.train.run_dir + kWatchdogFolder,
                                             .box_folder = box_folder,
                                             .rank = communicator.rank(),
                                             .ranks = communicator.size()});

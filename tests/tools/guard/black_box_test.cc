@@ -108,7 +108,7 @@ TEST(BlackBox, WorksInMemoryWhereNoFileCanBeMade) {
   const std::string folder = testing::fresh_folder("no_place");
   std::ofstream(folder + "/file") << "in the way";
   BlackBox box(folder + "/file", 0, 1);
-  box.note(Kind::kNote, "still counted");
+  box.note(Kind::kValidation, "still counted");
   EXPECT_EQ(box.place().events, 1u);
 }
 
@@ -133,7 +133,7 @@ TEST(BlackBox, KnowsThePlaceOfItsThread) {
       std::thread([] { const Range other(RangeKind::kPhase, "of another thread"); }).join();
       const Range op(RangeKind::kOp, "gemm");
       EXPECT_STREQ(box.place().phase, "reduce");
-      box.note(Kind::kNote, "an event");
+      box.note(Kind::kValidation, "an event");
       EXPECT_LT(box.place().longest_quiet_s, 0.0) << "It has not ended yet.";
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
     }
@@ -166,7 +166,7 @@ TEST(BlackBox, CountsCollectives) {
 
 TEST(BlackBox, ADamagedFileIsRefused) {
   const std::string folder = testing::fresh_folder("damaged"), path = BlackBox::path(folder, 0);
-  { BlackBox(folder, 0, 1).note(Kind::kNote, "x"); }
+  { BlackBox(folder, 0, 1).note(Kind::kValidation, "x"); }
   EXPECT_EQ(read_black_box(path).events.size(), 1u);
   std::filesystem::resize_file(path, 5000);
   EXPECT_THROW(read_black_box(path), DataError);

@@ -43,14 +43,14 @@ TEST(Watchdog, NamesTheRankThatIsMissing) {
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "data", 11, 11)}, {2, report_of(2, "reduce", 12, 11)}}, 3,
                            last_seen),
             "\n  rank 1 (node node1, process 101) stands still in phase data of step 41, after 11 collectives"
-            "\n  ranks 0, 2 wait in collective 12 (all_to_all), phase reduce of step 41");
+            "\n  ranks 0 and 2 wait in collective 12 (all_to_all), phase reduce of step 41");
   // Two collectives were begun, one after the other: rank 1 waits in the one before.
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "reduce", 11, 10)}}, 2, last_seen),
             "\n  rank 1 (node node1, process 101) stands still in phase reduce of step 41, after 11 collectives"
             "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "reduce", 12, 11)}}, 2, last_seen),
             "\n  no rank is missing: the transport hangs"
-            "\n  ranks 0, 1 wait in collective 12 (all_to_all), phase reduce of step 41");
+            "\n  ranks 0 and 1 wait in collective 12 (all_to_all), phase reduce of step 41");
   EXPECT_EQ(who_is_missing({{0, report_of(0, "data", 12, 12)}}, 1, last_seen),
             "\n  rank 0 (node node0, process 100) stands still in phase data of step 41, after 12 collectives");
 }
@@ -129,7 +129,8 @@ TEST(Watchdog, EndsAllLivingRanksWhenOneIsStopped) {
   const std::string message = ranks.read("message");
   EXPECT_NE(message.find("\n  rank 1 does not answer"), std::string::npos) << message;
   EXPECT_NE(message.find("last event: the begin of phase backward, step 5"), std::string::npos) << message;
-  EXPECT_NE(message.find("\n  ranks 0, 2 wait in collective 1 (all_to_all), phase reduce of step 5"), std::string::npos)
+  EXPECT_NE(message.find("\n  ranks 0 and 2 wait in collective 1 (all_to_all), phase reduce of step 5"),
+            std::string::npos)
       << message;
   for (const char* file : {"watchdog/stacks-rank-0000.txt", "watchdog/stacks-rank-0002.txt"}) {
     EXPECT_NE(ranks.read(file).find("wait_in_collective"), std::string::npos) << ranks.read(file);
@@ -157,7 +158,7 @@ TEST(Watchdog, NamesARankThatWaitsElsewhere) {
 TEST(Watchdog, LeavesARunAloneThatGoesOn) {
   const auto go_on = [](BlackBox& box) {
     for (int i = 0; i < 30; ++i) {
-      box.note(BlackBoxEvent::Kind::kNote, "alive");
+      box.note(BlackBoxEvent::Kind::kValidation, "alive");
       std::this_thread::sleep_for(milliseconds(50));
     }
   };
@@ -170,14 +171,14 @@ TEST(Watchdog, LeavesARunAloneThatGoesOn) {
 TEST(Watchdog, ForgetsAnAlarmWhenTheRunGoesOn) {
   const auto rest = [](BlackBox& box) {
     std::this_thread::sleep_for(milliseconds(1200));  // over half of the deadline
-    box.note(BlackBoxEvent::Kind::kNote, "alive");
+    box.note(BlackBoxEvent::Kind::kValidation, "alive");
     std::this_thread::sleep_for(milliseconds(300));
   };
   WatchedRanks ranks("rests", {rest, rest}, {.fixed_s = 2.0});
   EXPECT_EQ(ranks.exit_code(0), 0);
   EXPECT_EQ(ranks.exit_code(1), 0);
   EXPECT_FALSE(ranks.has("watchdog/alarm"));
-  EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.txt"));
+  EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.json"));
 }
 
 TEST(Watchdog, RanksGrantTheDeadlineOfTheOneTheyWaitFor) {
@@ -198,18 +199,18 @@ TEST(Watchdog, RanksGrantTheDeadlineOfTheOneTheyWaitFor) {
 }
 
 TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
-  const std::string report = ::testing::TempDir() + "/last_moment/watchdog/report-rank-0000.txt";
+  const std::string report = ::testing::TempDir() + "/last_moment/watchdog/report-rank-0000.json";
   const auto wait_for_the_end = [&report](BlackBox& box) {
     while (testing::read_file(report).find("\"gives_up\":true") == std::string::npos) {
       std::this_thread::sleep_for(milliseconds(10));
     }
-    box.note(BlackBoxEvent::Kind::kNote, "alive");
+    box.note(BlackBoxEvent::Kind::kValidation, "alive");
     std::this_thread::sleep_for(milliseconds(300));
   };
   WatchedRanks ranks("last_moment", {wait_for_the_end, [](BlackBox&) { raise(SIGSTOP); }}, {.fixed_s = 1.0});
   EXPECT_EQ(ranks.exit_code(0), 0);
   EXPECT_FALSE(ranks.has("watchdog/alarm"));
-  EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.txt"));
+  EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.json"));
 }
 
 TEST(StackDump, NamesFunctionsOfAllThreads) {

@@ -7,7 +7,7 @@ set -euo pipefail
 PATH+=:/usr/sbin:/sbin # Bazel's PATH lacks them
 program=$(realpath "$1")
 scripts=$(realpath "$2")
-work=$(mktemp -d -p /tmp slurm_test.XXXXXX) # mktemp replaces the X; a short path: it holds a Unix socket
+work=$(mktemp -d -p /tmp) # a short path: it holds a Unix socket
 export SLURM_CONF=$work/slurm.conf
 unset HOME
 

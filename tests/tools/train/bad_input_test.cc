@@ -120,11 +120,8 @@ TEST(BadInput, TruncatedTokenFile) {
 void expect_data_error_keeps_the_state(const SmallRun& run, const std::vector<std::string>& settings,
                                        const std::string& command, const std::function<void()>& repair,
                                        const std::vector<std::string>& texts) {
-  const auto arguments = with({"train", run.config_path(), "train.steps=100000", "train.log_interval=1000"}, settings);
   const Outcome outcome =
-      run_shell(fmt::format("({} & job=$!; while [ $(cat '{}/metrics.jsonl' 2>/dev/null | grep -c "
-                            "'\"event\":\"step\"') -lt 20 ] && kill -0 $job; do sleep 0.01; done; {}; wait $job)",
-                            mpirun(2) + command_line(program_under_test(), arguments), run.run_dir(), command));
+      interrupt(run, mpirun(2), command, with({"train.steps=100000", "train.log_interval=1000"}, settings));
   expect_refused(outcome, 3, texts);
   const int64_t step = run.losses().rbegin()->first;
   EXPECT_GE(step, 20);
@@ -191,13 +188,8 @@ TEST(BadInput, ACheckpointOfAnotherVersionOrWithPipes) {
 
 TEST(BadInput, ARunFolderThatIsRemovedIsMadeAgain) {
   SmallRun run("removed");
-  const std::string command = command_line(
-      program_under_test(),
-      {"train", run.config_path(), "train.steps=1000000", "train.max_minutes=0.1", "train.log_interval=100000"});
-  const Outcome outcome = run_shell(fmt::format(
-      "({} & job=$!; while [ $(cat '{}/metrics.jsonl' 2>/dev/null | wc -l) -lt 20 ] && kill -0 $job; do sleep "
-      "0.01; done; mv '{}' '{}.gone'; kill -USR1 $job; wait $job)",
-      command, run.run_dir(), run.run_dir(), run.run_dir()));
+  const Outcome outcome = interrupt(run, "", fmt::format("mv '{0}' '{0}.gone'; kill -USR1 $job", run.run_dir()),
+                                    {"train.steps=1000000", "train.max_minutes=0.1", "train.log_interval=100000"});
   expect_refused(outcome, 75, {"somebody removed '" + run.run_dir() + "'", "checkpoint saved"});
   EXPECT_TRUE(std::filesystem::exists(run.run_dir() + "/checkpoints"));
 }

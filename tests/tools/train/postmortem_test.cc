@@ -8,15 +8,10 @@
 namespace mantissa::testing {
 namespace {
 
-// Trains without end on two ranks; after some steps, a rank gets the signal.
-Outcome signal_rank_1(const SmallRun& run, const std::string& signal, std::vector<std::string> settings) {
-  settings = with({"train", run.config_path(), "train.steps=1000000", "train.log_interval=1000"}, settings);
-  const std::string steps =
-      fmt::format("$(grep -c '\"event\":\"step\"' '{}/metrics.jsonl' 2>/dev/null)", run.run_dir());
-  return run_shell(
-      fmt::format("({}{} & job=$!; while [ \"{}0\" -lt 300 ] && kill -0 $job; do sleep 0.01; done; "
-                  "kill -{} $(pgrep -P $job mantissa | tail -n 1); wait $job)",
-                  mpirun(2), command_line(program_under_test(), settings), steps, signal));
+// Trains without end on two ranks; after 20 steps, rank 1 gets the signal.
+Outcome signal_rank_1(const SmallRun& run, const std::string& signal, const std::vector<std::string>& settings) {
+  return interrupt(run, mpirun(2), signal_last_rank(signal),
+                   with({"train.steps=1000000", "train.log_interval=1000"}, settings));
 }
 
 std::string postmortem(const SmallRun& run) {

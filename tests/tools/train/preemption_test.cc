@@ -12,18 +12,6 @@ constexpr int kPreempted = 75;
 constexpr int64_t kSteps = 400;
 const std::vector<std::string> kLong = {fmt::format("train.steps={}", kSteps), "train.log_interval=100"};
 
-// Starts the program in the background, waits for its 20th step, and runs `signals`, shell commands that know it as
-// $job. `launcher`: what precedes the program.
-Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::string& signals,
-                  const std::vector<std::string>& settings = {}) {
-  const std::string command =
-      launcher + command_line(program_under_test(), with(with({"train", run.config_path()}, kLong), settings));
-  const std::string steps =
-      fmt::format("$(cat '{}/metrics.jsonl' 2>/dev/null | grep -c '\"event\":\"step\"')", run.run_dir());
-  return run_shell(fmt::format("({} & job=$!; while [ {} -lt 20 ] && kill -0 $job; do sleep 0.01; done; {}; wait $job)",
-                               command, steps, signals));
-}
-
 // Expects one record of a stop, a checkpoint of that step, and that a second start ends with the weights of `whole`.
 void expect_continues(const SmallRun& run, int ranks, const Outcome& outcome, const std::string& cause,
                       const SmallRun& whole) {
@@ -47,7 +35,7 @@ TEST(Preemption, ASignalSavesAndTheSameCommandContinues) {
   for (const std::string name : {"TERM", "USR1", "INT", "HUP"}) {
     SmallRun run("preempted_by_" + name);
     // The shell starts background processes with SIGINT ignored, and the program leaves it so: env resets it.
-    const Outcome outcome = interrupt(run, "env --default-signal=INT ", "kill -" + name + " $job");
+    const Outcome outcome = interrupt(run, "env --default-signal=INT ", "kill -" + name + " $job", kLong);
     expect_continues(run, 1, outcome, "SIG" + name, whole);
   }
 }
@@ -56,19 +44,19 @@ TEST(Preemption, ASignalToOneRankStopsAllAtTheSameStep) {
   SmallRun whole("preempted_whole_2");
   whole.train(2, kLong);
   SmallRun run("preempted_rank");
-  const Outcome outcome = interrupt(run, mpirun(2), "kill -USR1 $(pgrep -P $job mantissa | tail -n 1)");
+  const Outcome outcome = interrupt(run, mpirun(2), signal_last_rank("USR1"), kLong);
   expect_continues(run, 2, outcome, "SIGUSR1", whole);
   EXPECT_EQ(run.records("stop")[0].at("rank"), 1);
 
   SmallRun all("preempted_mpirun");
-  expect_continues(all, 2, interrupt(all, mpirun(2), "kill -USR1 $job"), "SIGUSR1", whole);
+  expect_continues(all, 2, interrupt(all, mpirun(2), "kill -USR1 $job", kLong), "SIGUSR1", whole);
 }
 
 TEST(Preemption, EvaluationsAreThoseOfAnUninterruptedRun) {
   const std::vector<std::string> settings = with(kLong, {"train.eval_interval=1"});
   SmallRun whole("preempted_whole_evaluated"), run("preempted_evaluated");
   whole.train(1, settings);
-  EXPECT_EQ(interrupt(run, "", "kill -TERM $job", {"train.eval_interval=1"}).exit_code, kPreempted);
+  EXPECT_EQ(interrupt(run, "", "kill -TERM $job", settings).exit_code, kPreempted);
   run.train(1, settings);
   EXPECT_EQ(run.records("validation"), whole.records("validation"));
 }

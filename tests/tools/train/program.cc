@@ -1,5 +1,6 @@
 #include "tests/tools/train/program.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -182,6 +183,20 @@ std::map<std::string, std::string> SmallRun::hashes(int64_t step) const {
   std::map<std::string, std::string> by_name;
   for (const CheckpointFile& file : open_checkpoint(checkpoint_folder(step)).files) by_name[file.name] = file.xxh3_128;
   return by_name;
+}
+
+Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::string& commands,
+                  const std::vector<std::string>& settings) {
+  const std::string command =
+      launcher + command_line(program_under_test(), with({"train", run.config_path()}, settings));
+  const std::string steps =
+      fmt::format("$(cat '{}/metrics.jsonl' 2>/dev/null | grep -c '\"event\":\"step\"')", run.run_dir());
+  return run_shell(fmt::format("({} & job=$!; while [ {} -lt 20 ] && kill -0 $job; do sleep 0.01; done; {}; wait $job)",
+                               command, steps, commands));
+}
+
+std::string signal_last_rank(const std::string& signal) {
+  return fmt::format("kill -{} $(pgrep -P $job mantissa | tail -n 1)", signal);
 }
 
 }  // namespace mantissa::testing

@@ -37,6 +37,14 @@ std::string fresh_folder(const std::string& name);
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& text);
 
+class SmallRun;
+// Trains in the background. After 20 steps, the shell runs `commands`, which know the job as $job, and waits for its
+// end. `launcher`: what precedes the program: mpirun(2).
+Outcome interrupt(const SmallRun& run, const std::string& launcher, const std::string& commands,
+                  const std::vector<std::string>& settings);
+// Shell commands that send a signal to the last rank of a job of mpirun.
+std::string signal_last_rank(const std::string& signal);
+
 // Largest relative difference of the losses of two runs, by step.
 double largest_difference(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b);
 

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "core/base/error.h"
+#include "tools/guard/watchdog.h"
 
 namespace mantissa {
 namespace {
@@ -196,16 +197,6 @@ std::string stop_line(const RunHistory& run) {
 }
 
 }  // namespace
-
-std::string list_ranks(const Ranks& ranks) {
-  constexpr size_t kListed = 8;
-  std::string text = ranks.size() == 1 ? "rank" : "ranks";
-  for (size_t i = 0; i < std::min(ranks.size(), kListed); ++i) {
-    text += fmt::format("{} {}", i == 0 ? "" : i + 1 == ranks.size() ? " and" : ",", ranks[i]);
-  }
-  if (ranks.size() > kListed) text += fmt::format(" and {} others", ranks.size() - kListed);
-  return text;
-}
 
 std::string time_text(int64_t unix_ns) {
   const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);

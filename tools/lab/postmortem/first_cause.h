@@ -31,8 +31,6 @@ struct FirstCause {
 // tell which ranks were killed before the others. Times of different nodes are compared by their clocks.
 FirstCause find_first_cause(const RunHistory& run);
 
-// "rank 3", "ranks 0, 2 and 5 others".
-std::string list_ranks(const std::vector<int>& ranks);
 // "2026-11-27 12:31:05 UTC".
 std::string time_text(int64_t unix_ns);
 

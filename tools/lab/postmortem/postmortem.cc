@@ -12,8 +12,9 @@
 
 #include "core/base/error.h"
 #include "core/io/checkpoint_store.h"
+#include "tools/guard/heartbeat.h"
+#include "tools/guard/watchdog.h"
 #include "tools/lab/report/report.h"
-#include "tools/train/checkpoint.h"
 
 namespace mantissa {
 namespace {
@@ -26,14 +27,6 @@ constexpr const char* kKinds[] = {"done", "stopped", "running", "failed", "gone"
 
 double seconds_from(int64_t origin_ns, int64_t unix_ns) { return 1e-9 * static_cast<double>(unix_ns - origin_ns); }
 
-// "45 s", "12:31 minutes", "3:05 hours"
-std::string duration(int64_t nanoseconds) {
-  const int64_t seconds = std::max<int64_t>(0, nanoseconds / 1'000'000'000);
-  if (seconds < 60) return fmt::format("{} s", seconds);
-  if (seconds < 3600) return fmt::format("{}:{:02} minutes", seconds / 60, seconds % 60);
-  return fmt::format("{}:{:02} hours", seconds / 3600, seconds / 60 % 60);
-}
-
 struct Saved {
   int64_t step = -1;  // none
   int64_t unix_ns = 0;
@@ -45,20 +38,13 @@ struct Saved {
 Saved last_saved(const RunHistory& run, bool previous) {
   Saved saved;
   if (!previous) {
-    int64_t newest = 0;
     const CheckpointStore store(checkpoint_root(run.run), {.warn = [](const std::string&) {}});
-    for (const int64_t step : store.steps()) {
-      try {
-        const Checkpoint checkpoint = read_manifest(store.folder(step));
-        if (checkpoint.save <= newest) continue;
-        newest = checkpoint.save;
-        struct stat file {};
-        stat((checkpoint.folder + "/" + kManifestName).c_str(), &file);
-        saved.step = step;
-        saved.unix_ns = int64_t{1'000'000'000} * file.st_mtim.tv_sec + file.st_mtim.tv_nsec;
-      } catch (const CheckpointError&) {
-        saved.has_unreadable = true;  // a new start leaves it out, too
-      }
+    // A new start leaves unreadable ones out, too.
+    if (const auto last = store.last_saved([&saved](const CheckpointError&) { saved.has_unreadable = true; })) {
+      struct stat file {};
+      stat((last->folder + "/" + kManifestName).c_str(), &file);
+      saved.step = last->step;
+      saved.unix_ns = int64_t{1'000'000'000} * file.st_mtim.tv_sec + file.st_mtim.tv_nsec;
     }
   }
   for (const RankHistory& rank : run.ranks) {
@@ -96,7 +82,7 @@ std::string lost(const RunHistory& run, const FirstCause& cause, bool previous) 
     return fmt::format("lost: no step{}{}", last, next);
   }
   return fmt::format("lost: {}{} ({} of work){}", count, since.empty() ? ", there is no checkpoint" : " " + since,
-                     duration(done_ns - std::max(started_ns, saved.unix_ns)), next);
+                     to_clock(seconds_from(std::max(started_ns, saved.unix_ns), done_ns)), next);
 }
 
 Json details(const RunHistory& run, const FirstCause& cause) {
@@ -225,7 +211,7 @@ std::set<int> shown_ranks(const RunHistory& run, const FirstCause& cause, const 
 Json stacks_of(const RunHistory& run) {
   Json stacks = Json::array();
   for (const RankHistory& rank : run.ranks) {
-    const std::string path = fmt::format("{}/watchdog/stacks-rank-{:04}.txt", run.run, rank.rank);
+    const std::string path = Watchdog::stacks_path(run.run + kWatchdogFolder, rank.rank);
     std::ifstream file(path, std::ios::binary);
     if (!file) continue;
     std::string text{std::istreambuf_iterator<char>(file), {}};

@@ -18,6 +18,7 @@
 
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "tools/guard/watchdog.h"
 
 namespace mantissa {
 namespace {
@@ -40,7 +41,7 @@ bool is_process(int64_t pid, int rank) {
   if (kill(static_cast<pid_t>(pid), 0) != 0 && errno != EPERM) return false;
   std::ifstream maps(fmt::format("/proc/{}/maps", pid));
   if (!maps) return true;
-  const std::string box = BlackBox::path("/black_box", rank);
+  const std::string box = BlackBox::path(kBlackBoxFolder, rank);
   for (std::string line; std::getline(maps, line);) {
     if (line.ends_with(box)) return true;
   }
@@ -76,7 +77,6 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
         rank.saved_ns = event.unix_ns;
         break;
       case BlackBoxEvent::Kind::kValidation:
-      case BlackBoxEvent::Kind::kNote:
         break;
     }
   }
@@ -118,10 +118,8 @@ void leave_out_after_hang(RunHistory& run) {
 
 // Whether the report that the watchdog of this process left says that it gave up.
 bool gave_up(const std::string& run, const RankHistory& rank) {
-  std::ifstream file(fmt::format("{}/watchdog/report-rank-{:04}.txt", run, rank.rank));
-  const nlohmann::json report = nlohmann::json::parse(file, nullptr, false);
-  return report.is_object() && report.contains("pid") && report["pid"] == rank.pid && report.contains("gives_up") &&
-         report["gives_up"] == true;
+  const auto report = read_report(Watchdog::report_path(run + kWatchdogFolder, rank.rank));
+  return report && report->pid == rank.pid && report->gives_up;
 }
 
 RankEnd end_of(const std::string& run, const RankHistory& rank, bool previous) {
@@ -225,7 +223,7 @@ bool RunHistory::has_several_hosts() const {
 }
 
 RunHistory read_run_history(const std::string& run, bool previous) {
-  const std::string folder = run + "/black_box";
+  const std::string folder = run + kBlackBoxFolder;
   const std::string suffix = previous ? ".previous.box" : ".box";
   if (!std::filesystem::is_directory(run)) {
     throw ConfigError(fmt::format("'{}' is no folder: expected the folder of a run (train.run_dir)", run));

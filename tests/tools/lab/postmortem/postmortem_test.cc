@@ -53,11 +53,10 @@ TEST(Postmortem, CountsTheStepsThatWereLost) {
       .phase(752001, 57, "data")
       .write(run);
   EXPECT_EQ(report_on(run).at("lost"),
-            "lost: 56 steps, there is no checkpoint (12:32 minutes of work); a new start begins with the first step");
+            "lost: 56 steps, there is no checkpoint (0:12:32 of work); a new start begins with the first step");
   save(run, 20);
-  EXPECT_EQ(
-      report_on(run).at("lost"),
-      "lost: 36 steps since the checkpoint of step 20 (12:31 minutes of work); a new start continues after step 20");
+  EXPECT_EQ(report_on(run).at("lost"),
+            "lost: 36 steps since the checkpoint of step 20 (0:12:31 of work); a new start continues after step 20");
   save(run, 55);
   save(run, 10);  // the run started again from an older one
   expect_says(report_on(run).at("lost"), "lost: 46 steps since the checkpoint of step 10");
@@ -68,7 +67,7 @@ TEST(Postmortem, CountsTheStepsThatWereLost) {
     write_file(fmt::format("{}/checkpoints/step-{:08}/manifest.json", run, step), "torn");
   }
   expect_says(report_on(run).at("lost"),
-              "there is no checkpoint (12:32 minutes of work); none of the checkpoints can be read");
+              "there is no checkpoint (0:12:32 of work); none of the checkpoints can be read");
 }
 
 TEST(Postmortem, StartsAreKeptApart) {
@@ -156,7 +155,7 @@ std::string hostile_run() {
       .on("<b>node")
       .passes(10, 1, 1)
       .phase(20, 1, "forward")
-      .event(BlackBoxEvent::Kind::kNote, 25, 1, "<b>n\x1b")
+      .event(BlackBoxEvent::Kind::kSkipped, 25, 1, "<b>n\x1b")
       .write(run);
   std::filesystem::create_directories(run + "/watchdog");
   write_file(run + "/watchdog/stacks-rank-0000.txt", "<b>frame</b>\n");
