@@ -144,6 +144,17 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+std::optional<std::string> text_of_file(const std::string& path) {
+  try {
+    const InputFile file(path, InputFile::Descriptor::kKept);
+    std::string text(file.size(), '\0');
+    file.read(0, std::as_writable_bytes(std::span(text)));
+    return text;
+  } catch (const UnreadableFile&) {
+    return std::nullopt;
+  }
+}
+
 bool has_wildcard(std::string_view pattern) { return pattern.find_first_of("*?[") != std::string_view::npos; }
 
 std::vector<std::string> expand_glob(const std::string& pattern) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -76,6 +77,9 @@ class InputFile {
   uint64_t size_ = 0, device_ = 0, inode_ = 0;
   int descriptor_ = -1;  // -1: opened by each read
 };
+
+// The bytes of a regular file; nothing if it cannot be read.
+std::optional<std::string> text_of_file(const std::string& path);
 
 // Whether the text holds a wildcard: * ? or [.
 bool has_wildcard(std::string_view pattern);

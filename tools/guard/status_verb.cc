@@ -13,13 +13,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <sstream>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/io/checkpoint_store.h"
+#include "core/io/files.h"
 #include "tools/guard/heartbeat.h"
 
 namespace mantissa {
@@ -44,7 +44,7 @@ std::optional<double> changed_at(const std::string& path) {
 
 // Whether a job holds the lock; for an instant, this process does.
 bool is_held(const std::string& lock) {
-  const int file = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(lock.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return false;
   const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(file);
@@ -52,20 +52,24 @@ bool is_held(const std::string& lock) {
 }
 
 std::optional<RunFigures> read_figures(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_prometheus(text.str());
+  const auto text = text_of_file(path);
+  if (!text) return std::nullopt;
+  return parse_prometheus(*text);
 }
 
 RunHealth judge(const std::optional<RunFigures>& figures, bool held, double begun, double now) {
   const double beat = figures ? figures->heartbeat.value_or(0.0) : 0.0;
   if (begun > beat) return held ? RunHealth::kStarting : RunHealth::kDead;  // a start without a heartbeat yet
   if (!figures) return held ? RunHealth::kStarting : RunHealth::kDead;
-  if (figures->progress != RunProgress::kRunning) {
-    constexpr std::array kEnds = {RunHealth::kDead, RunHealth::kDone, RunHealth::kStopped, RunHealth::kFailed};
-    return kEnds[static_cast<size_t>(figures->progress)];
+  switch (figures->progress) {
+    case RunProgress::kDone:
+      return RunHealth::kDone;
+    case RunProgress::kStopped:
+      return RunHealth::kStopped;
+    case RunProgress::kFailed:
+      return RunHealth::kFailed;
+    case RunProgress::kRunning:
+      break;
   }
   // A lock of another host may not be seen here.
   const bool is_fresh = now - beat < std::max(60.0, 10.0 * figures->step_seconds.value_or(0.0));
@@ -105,8 +109,8 @@ std::string as_shown(std::string line, size_t columns) {
 }
 
 void read_warnings(const std::string& path, RunStatus& status) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
+  std::istringstream lines(text_of_file(path).value_or(""));
+  for (std::string line; std::getline(lines, line);) {
     const std::string_view text = text_behind_tags(line);
     if (text.starts_with(kStartMark)) {
       status.warnings = 0;

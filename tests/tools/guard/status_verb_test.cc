@@ -145,6 +145,12 @@ TEST(RunStatus, ShowsTheLastWarningsOfTheLastStart) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
 }
 
+TEST(RunStatus, DoesNotWaitForPipes) {
+  const PreparedRun run("pipes");
+  for (const char* name : {"/metrics.prom", "/run.log"}) ASSERT_EQ(mkfifo((run.path + name).c_str(), 0600), 0);
+  EXPECT_EQ(run.health(), RunHealth::kDead);
+}
+
 TEST(RunStatus, FindsTheCheckpointThatWasSavedLast) {
   PreparedRun run("checkpoint");
   run.beats(5.0);

@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/base/error.h"
 #include "core/io/checkpoint_store.h"
+#include "core/io/files.h"
 #include "tools/guard/heartbeat.h"
 #include "tools/guard/watchdog.h"
 #include "tools/lab/report/report.h"
@@ -22,8 +21,6 @@ namespace {
 constexpr size_t kMostShown = 8;         // ranks whose events are shown without --rank
 constexpr size_t kMostErrors = 8;        // of ranks that failed later
 constexpr size_t kMostStacks = 1 << 20;  // bytes of a file of stacks
-
-constexpr const char* kKinds[] = {"done", "stopped", "running", "failed", "gone", "hang", "unclear"};
 
 double seconds_from(int64_t origin_ns, int64_t unix_ns) { return 1e-9 * static_cast<double>(unix_ns - origin_ns); }
 
@@ -212,11 +209,10 @@ Json stacks_of(const RunHistory& run) {
   Json stacks = Json::array();
   for (const RankHistory& rank : run.ranks) {
     const std::string path = Watchdog::stacks_path(run.run + kWatchdogFolder, rank.rank);
-    std::ifstream file(path, std::ios::binary);
-    if (!file) continue;
-    std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (text.size() > kMostStacks) text.resize(kMostStacks);
-    stacks.push_back({{"rank", rank.rank}, {"path", path}, {"text", std::move(text)}});
+    auto text = text_of_file(path);
+    if (!text) continue;
+    if (text->size() > kMostStacks) text->resize(kMostStacks);
+    stacks.push_back({{"rank", rank.rank}, {"path", path}, {"text", std::move(*text)}});
   }
   return stacks;
 }
@@ -249,7 +245,7 @@ Json examine(const RunHistory& run, const PostmortemRequest& request) {
           {"title", run.run},
           {"setting", setting},
           {"verdict",
-           {{"kind", kKinds[static_cast<size_t>(cause.kind)]},
+           {{"kind", name(cause.kind)},
             {"line", printable(cause.line)},
             {"time", time_text(cause.unix_ns)},
             {"details", details(run, cause)}}},
