@@ -1,12 +1,14 @@
 #include "tools/guard/watchdog.h"
 
 #include <fmt/core.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,7 +25,7 @@ constexpr double kLearnedFactor = 10.0;
 constexpr double kFirstFactor = 6.0;
 constexpr int kLooksUntilUneasy = 10;  // before that, a rank that stands still looks at no file
 constexpr int kLooksForAnswers = 14;   // of the other ranks, at a deadline
-constexpr int kLooksForEnd = 60;       // after which the process ends, whatever its state
+constexpr int kLooksForEnd = 60;       // after a deadline: then the process ends, whatever its state
 constexpr int kLooksForMessage = 6;    // in which the rank that speaks ends the job
 
 double seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
@@ -31,6 +33,12 @@ double seconds(std::chrono::steady_clock::duration time) { return std::chrono::d
 bool is_waiting(const RankReport& report) { return report.begun > report.ended; }
 
 std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
+
+// Without waiting for somebody to read.
+void say_if_it_can_be_read(std::string_view text) {
+  pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (poll(&error, 1, 0) == 1 && write(STDERR_FILENO, text.data(), text.size()) < 0) return;
+}
 
 [[noreturn]] void end_process() {
   flush_log();
@@ -86,12 +94,15 @@ Watchdog::Watchdog(BlackBox& box, Options options) : box_(box), options_(std::mo
        {report_path(options_.folder, options_.rank), stacks_path(options_.folder, options_.rank), alarm()}) {
     std::filesystem::remove(file, ignored);
   }
+  last_resort_ = std::jthread([this](const std::stop_token& stop) { end_at_last(stop); });
   thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 Watchdog::~Watchdog() {
   thread_.request_stop();
   thread_.join();
+  last_resort_.request_stop();
+  last_resort_.join();
   forget_alarm();
 }
 
@@ -118,30 +129,51 @@ void Watchdog::pause(const std::stop_token& stop, std::chrono::milliseconds time
   wake_.wait_for(lock, stop, time, [] { return false; });
 }
 
+Watchdog::Quiet::Quiet(const BlackBox& box, std::chrono::milliseconds interval)
+    : box_(box), interval_(interval), place_(box.place()) {}
+
+bool Watchdog::Quiet::look() {
+  const Clock::time_point now = Clock::now();
+  seconds_ += mantissa::seconds(std::min<Clock::duration>(now - std::exchange(before_, now), 2 * interval_));
+  const Place place = box_.place();
+  if (place.events == place_.events) return false;
+  place_ = place;
+  seconds_ = 0.0;
+  return true;
+}
+
 void Watchdog::watch(const std::stop_token& stop) {
-  Place last = box_.place();
-  Clock::time_point before = Clock::now();
-  double quiet = 0.0;
+  Quiet quiet(box_, options_.interval);
   box_.lives();
   while (pause(stop, options_.interval), !stop.stop_requested()) {
     box_.lives();
-    const Clock::time_point now = Clock::now();
-    // A process that was stopped for an hour, as by Ctrl-Z, has not stood still for an hour.
-    quiet += seconds(std::min<Clock::duration>(now - std::exchange(before, now), 2 * options_.interval));
-    const Place place = box_.place();
-    if (place.events != last.events) {
-      if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", quiet);
+    const double before_s = quiet.seconds();
+    if (quiet.look()) {
+      if (has_warned_) log_warn("watchdog: the run goes on after {:.0f} s without progress", before_s);
       forget_alarm();
       has_warned_ = false;
-      quiet = 0.0;
-      last = place;
+      granted_s_ = 0.0;
       continue;
     }
     try {
-      look(place, quiet, stop);
+      look(quiet.place(), quiet.seconds(), stop);
     } catch (const std::exception& error) {
       log_warn("watchdog: {}", error.what());
     }
+  }
+}
+
+void Watchdog::end_at_last(const std::stop_token& stop) {
+  Quiet quiet(box_, options_.interval);
+  while (pause(stop, options_.interval), !stop.stop_requested()) {
+    quiet.look();
+    const double limit = std::max(deadline_at(quiet.place(), options_.deadline), granted_s_.load());
+    if (quiet.seconds() < limit + kLooksForEnd * seconds(options_.interval)) continue;
+    say_if_it_can_be_read(fmt::format(
+        "mantissa: error: watchdog: rank {} stands still in phase {} of step {}, and so does what would say why: is "
+        "the file system of the run folder or of the log there?\n",
+        options_.rank, quiet.place().phase, quiet.place().step));
+    _exit(static_cast<int>(ExitCode::kHang));
   }
 }
 
@@ -157,6 +189,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   reports[options_.rank] = mine;  // also where no file can be written
   // A rank that is in its first, long checkpoint may take longer than those that wait for it.
   for (const auto& [rank, report] : reports) limit = std::max(limit, report.limit_s);
+  granted_s_ = limit;
   const bool others_give_up =
       std::any_of(reports.begin(), reports.end(), [](const auto& entry) { return entry.second.gives_up; });
   if (quiet_s >= limit || others_give_up) {
@@ -193,9 +226,7 @@ RankReport Watchdog::report(const Place& place, bool gives_up) {
 }
 
 std::optional<RankReport> read_report(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return std::nullopt;
-  const nlohmann::json line = nlohmann::json::parse(file, nullptr, false);
+  const nlohmann::json line = nlohmann::json::parse(text_of_file(path).value_or(""), nullptr, false);
   if (!line.is_object()) return std::nullopt;
   try {
     return RankReport{.host = line.value("host", ""),
@@ -236,11 +267,6 @@ std::string Watchdog::describe(const RankReports& reports) const {
 }
 
 void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
-  // A process may be blocked where it logs, or in the file system of the run: it ends all the same.
-  const std::jthread last_resort([this](const std::stop_token& met) {
-    pause(met, kLooksForEnd * options_.interval);
-    if (!met.stop_requested()) _exit(static_cast<int>(ExitCode::kHang));
-  });
   std::ofstream(stacks_path(options_.folder, options_.rank)) << stacks_of_all_threads() << std::flush;
   const RankReport mine = report(place, true);
   const RankReports at_first = read_reports();

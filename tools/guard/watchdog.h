@@ -4,6 +4,7 @@
 // Ranks tell each other where they are by files in the run folder, since a transport that hangs carries no messages.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
@@ -79,7 +80,28 @@ class Watchdog {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Counts how long the rank stands still. A process that was stopped for an hour, as by Ctrl-Z, has not stood still
+  // for an hour.
+  class Quiet {
+   public:
+    Quiet(const BlackBox& box, std::chrono::milliseconds interval);
+    // Once an interval. Returns whether there was progress since the last call.
+    bool look();
+    const Place& place() const { return place_; }
+    double seconds() const { return seconds_; }
+
+   private:
+    const BlackBox& box_;
+    const std::chrono::milliseconds interval_;
+    Place place_;
+    Clock::time_point before_ = Clock::now();
+    double seconds_ = 0.0;
+  };
+
   void watch(const std::stop_token& stop);
+  // Ends the process where watch() cannot, because it is blocked itself: where it logs, or in the file system of the
+  // run. Touches no file.
+  void end_at_last(const std::stop_token& stop);
   // The rank has stood still for `quiet_s`.
   void look(const Place& place, double quiet_s, const std::stop_token& stop);
   // Writes this rank's file. Returns what it says.
@@ -97,9 +119,10 @@ class Watchdog {
   const Options options_;
   int64_t beat_ = 0;
   bool has_warned_ = false;
+  std::atomic<double> granted_s_ = 0.0;  // the deadline of the rank that this one waits for, if it is longer
   std::mutex mutex_;
   std::condition_variable_any wake_;
-  std::jthread thread_;
+  std::jthread last_resort_, thread_;
 };
 
 }  // namespace mantissa

@@ -1,6 +1,7 @@
 #include "tools/guard/watchdog.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -211,6 +212,17 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
   EXPECT_EQ(ranks.exit_code(0), 0);
   EXPECT_FALSE(ranks.has("watchdog/alarm"));
   EXPECT_FALSE(ranks.has("watchdog/report-rank-0000.json"));
+}
+
+TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {
+  const std::string alarm = ::testing::TempDir() + "/hanging_files/watchdog/alarm";
+  const auto hang = [&alarm](BlackBox&) {
+    mkfifo(alarm.c_str(), 0600);  // blocks the thread that would say what is wrong
+    wait_forever();
+  };
+  WatchedRanks ranks("hanging_files", {hang}, {.fixed_s = 0.4});
+  EXPECT_EQ(ranks.exit_code(0), 7);
+  EXPECT_FALSE(ranks.has("message"));
 }
 
 TEST(StackDump, NamesFunctionsOfAllThreads) {
