@@ -12,17 +12,19 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "core/io/files.h"
+#include "tools/guard/stop_request.h"
 
 namespace mantissa {
 namespace {
 
+constexpr size_t kSignalStackBytes = 64 * 1024;
 constexpr size_t kBytes = sizeof(BlackBoxHeader) + BlackBox::kCapacity * sizeof(BlackBoxEvent);
 
 int64_t nanoseconds(clockid_t clock) {
@@ -86,6 +88,8 @@ std::string describe_event(const BlackBoxEvent& event) {
       return fmt::format("a validation loss of {:.4f}", event.value);
     case Kind::kSaved:
       return "a checkpoint";
+    case Kind::kStopAsked:
+      return fmt::format("a request to stop ({})", StopRequest::describe(static_cast<int32_t>(event.value)));
   }
   return std::string(name);
 }
@@ -119,7 +123,7 @@ void BlackBox::map_file(const std::string& folder, int rank) {
   events_ = reinterpret_cast<BlackBoxEvent*>(header_ + 1);
 }
 
-BlackBox::BlackBox(const std::string& folder, int rank, int ranks) {
+BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stack_(kSignalStackBytes) {
   map_file(folder, rank);
   header_->capacity = kCapacity;
   header_->rank = rank;
@@ -133,10 +137,12 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) {
   last_event_ns_ = nanoseconds(CLOCK_MONOTONIC);
   before_ = set_range_sink(this);
   g_box = this;
+  const stack_t stack{.ss_sp = signal_stack_.data(), .ss_flags = 0, .ss_size = signal_stack_.size()};
+  sigaltstack(&stack, nullptr);
   for (size_t i = 0; i < kFatal.size(); ++i) {
     struct sigaction action {};
     action.sa_sigaction = on_fatal_signal;
-    action.sa_flags = SA_SIGINFO;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     sigaction(kFatal[i].number, &action, &g_fatal_actions_before[i]);
   }
@@ -145,6 +151,8 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) {
 BlackBox::~BlackBox() {
   for (size_t i = 0; i < kFatal.size(); ++i) sigaction(kFatal[i].number, &g_fatal_actions_before[i], nullptr);
   g_box = nullptr;
+  const stack_t none{.ss_sp = nullptr, .ss_flags = SS_DISABLE, .ss_size = 0};
+  sigaltstack(&none, nullptr);
   set_range_sink(before_);
   munmap(header_, kBytes);
 }
@@ -238,15 +246,16 @@ Place BlackBox::place() const {
 }
 
 BlackBoxContent read_black_box(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  const std::string file = text_of_file(path).value_or("");
   BlackBoxContent content;
-  file.read(reinterpret_cast<char*>(&content.header), sizeof(content.header));
-  if (!file || content.header.magic != BlackBoxHeader::kMagic || content.header.capacity != BlackBox::kCapacity) {
+  const bool has_header = file.size() >= sizeof(content.header);
+  if (has_header) std::memcpy(&content.header, file.data(), sizeof(content.header));
+  if (!has_header || content.header.magic != BlackBoxHeader::kMagic || content.header.capacity != BlackBox::kCapacity) {
     throw DataError(fmt::format("'{}' is no black box of this version of the program, or cannot be read", path));
   }
+  if (file.size() < kBytes) throw DataError(fmt::format("'{}' is cut off: expected {} bytes", path, kBytes));
   std::vector<BlackBoxEvent> ring(content.header.capacity);
-  file.read(reinterpret_cast<char*>(ring.data()), static_cast<std::streamsize>(ring.size() * sizeof(BlackBoxEvent)));
-  if (!file) throw DataError(fmt::format("'{}' is cut off: expected {} bytes", path, kBytes));
+  std::memcpy(ring.data(), file.data() + sizeof(content.header), ring.size() * sizeof(BlackBoxEvent));
   for (size_t place = 0; place < ring.size(); ++place) {
     const uint64_t number = ring[place].number;
     if (number != 0 && (number - 1) % ring.size() == place) content.events.push_back(ring[place]);

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -29,6 +30,7 @@ struct BlackBoxEvent {
     kSkipped,           // name: the reason; value: the loss scale
     kValidation,        // value: the loss
     kSaved,             // a checkpoint of the step
+    kStopAsked,         // value: of StopRequest::describe()
   };
 
   uint64_t number = 0;  // from 1; 0: empty, or being written when the process died
@@ -98,7 +100,10 @@ class BlackBox final : public RangeSink {
   void end(RangeKind kind, const char* name) override;
   void note(BlackBoxEvent::Kind kind, std::string_view name, double value = 0.0, int64_t bytes = 0);
   // Steps are counted from 1. Later events belong to this one.
-  void set_step(int64_t step) { step_.store(step, std::memory_order_relaxed); }
+  void set_step(int64_t step) {
+    step_.store(step, std::memory_order_relaxed);
+    phases_[0].has_ended.store(true, std::memory_order_relaxed);  // the start
+  }
   // Returns the number of the collective, from 1. `name` has static storage.
   uint64_t begin_collective(const char* name, int64_t bytes);
   void end_collective(const char* name, uint64_t number);
@@ -123,6 +128,7 @@ class BlackBox final : public RangeSink {
   Phase& phase_named(const char* name);
 
   const std::thread::id owner_ = std::this_thread::get_id();
+  std::vector<std::byte> signal_stack_;  // a full stack has no room for the handler of the signal that says so
   RangeSink* before_ = nullptr;
   BlackBoxHeader* header_ = nullptr;
   BlackBoxEvent* events_ = nullptr;

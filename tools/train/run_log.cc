@@ -197,10 +197,14 @@ void RunLog::sample(Session& session) {
   if (!metrics_ || !draws_samples(config_, *session.runtime.model)) return;
   const Range range(RangeKind::kPhase, "sample");
   std::string text;
+  int64_t count = 0;
   Generator(session.runtime, config_.model)
       .run(byte_tokens(config_.train.sample_prompt),
-           {.tokens = config_.train.sample_tokens, .seed = config_.train.seed},
-           [&text](int32_t token) { text += byte_text(token); });
+           {.tokens = config_.train.sample_tokens, .seed = config_.train.seed}, [&text, &count](int32_t token) {
+             text += byte_text(token);
+             constexpr int64_t kTokensOfASign = 32;
+             if (++count % kTokensOfASign == 0) const Range sign_of_progress(RangeKind::kPhase, "tokens");
+           });
   log_info("step {} | sample after {:?}:\n{}", session.next_step, config_.train.sample_prompt, text);
 }
 

@@ -94,7 +94,7 @@ void RunFolder::write_config(const Config& config) const {
 struct Handover {
   HeldState held;
   PrecisionSwitch why;
-  uint64_t data;  // fingerprint
+  std::shared_ptr<const Batches> batches;  // open files: they are still there, and still the same
 };
 
 // Adds the settings that differ between two phases to the trainer's own reasons.
@@ -110,12 +110,11 @@ std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, R
                                              Communicator& communicator) {
   const int phase = phase_of(run, begin, state);
   const Config config = with_lifts(in_phase(run, phase), state.fallback);
-  Session session(config, communicator);
+  SessionParts parts;
+  if (before != nullptr) parts.batches = [before](const Config&, Objective) { return before->batches; };
+  Session session(config, communicator, std::move(parts));
   std::optional<Trainer> trainer;
   try {
-    if (before != nullptr && session.batches->fingerprint() != before->data) {
-      throw DataError("data.train: the files have changed during the run: the order of samples would be another");
-    }
     if (before != nullptr) before->held.hand_over(session);
     if (checkpoint != nullptr) resume(session, run, *checkpoint);
     TrainObservers observers = {std::make_shared<PrecisionControl>(checkpoint != nullptr ? begin : -1)};
@@ -133,7 +132,7 @@ std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, R
     const int next = phase_of(run, session.next_step, state);
     if (!why) why = PrecisionSwitch{.cause = phase_path(run, next)};
     if (next != phase) why = with_changes(run, phase, next, std::move(*why));
-    return Handover{.held = HeldState(session), .why = std::move(*why), .data = session.batches->fingerprint()};
+    return Handover{.held = HeldState(session), .why = std::move(*why), .batches = session.batches};
   } catch (const std::exception& error) {
     hooks.on_error(error);
     throw;
@@ -239,6 +238,9 @@ class StepRecorder final : public TrainObserver {
     } else {
       box_.note(BlackBoxEvent::Kind::kSkipped, name(step.event), step.scale, memory);
     }
+    if (step.verdict.stop_request != StopRequest::kNone) {
+      box_.note(BlackBoxEvent::Kind::kStopAsked, "stop", static_cast<double>(step.verdict.stop_request));
+    }
   }
   void after_validation(Trainer&, double loss) override {
     box_.note(BlackBoxEvent::Kind::kValidation, "validation", loss);
@@ -247,12 +249,6 @@ class StepRecorder final : public TrainObserver {
  private:
   BlackBox& box_;
 };
-
-void record_failure(BlackBox& box, const std::exception& exception) {
-  const auto* error = dynamic_cast<const Error*>(&exception);
-  box.failed(exception.what());
-  box.ended(static_cast<int>(error != nullptr ? error->code() : ExitCode::kInternal));
-}
 
 // Opens run.log on every rank, behind the line of this start.
 void open_log(const Config& run, Communicator& communicator) {
@@ -339,17 +335,21 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     }
     return probe;
   };
-  const auto on_error = [&](const std::exception& error) {
-    record_failure(box, error);
+  const auto record_failure = [&](const std::exception& error) {
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    box.failed(error.what());
+    box.ended(static_cast<int>(known != nullptr ? known->code() : ExitCode::kInternal));
     if (heartbeat) heartbeat->end(RunProgress::kFailed);
+  };
+  const auto on_error = [&](const std::exception& error) {
+    record_failure(error);
     leave_job(error, communicator, origins);
   };
   const auto train_all = [&] {
     try {
       return train_run(run, checkpoint, {.begin = begin, .stop = &stop, .on_error = on_error}, *watched);
-    } catch (const std::exception& error) {  // before a session had begun
-      record_failure(box, error);
-      if (heartbeat) heartbeat->end(RunProgress::kFailed);
+    } catch (const std::exception& error) {  // where there is no session
+      record_failure(error);
       throw;
     }
   };
@@ -357,6 +357,10 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   if (unsaved_step) {
     on_error(CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
                                          *unsaved_step, checkpoint_root(run.train.run_dir))));
+  }
+  {
+    const Range range(RangeKind::kPhase, "end");
+    watched->barrier();  // while it is watched: a transport's own end waits for all ranks, too
   }
   const bool is_stopped = ending == Ending::kStopped;
   if (heartbeat) heartbeat->end(is_stopped ? RunProgress::kStopped : RunProgress::kDone);

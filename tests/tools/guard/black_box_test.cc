@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <thread>
 
 #include "comm/local/local_communicator.h"
@@ -76,6 +78,25 @@ TEST(BlackBox, NamesTheSignalThatEndsTheProcess) {
   }
 }
 
+int deeper(int depth) {  // NOLINT(misc-no-recursion): fills the stack
+  std::array<char, 4096> memory{};
+  volatile char* const first = memory.data();
+  *first = static_cast<char>(depth);
+  return depth == std::numeric_limits<int>::max() ? 0 : deeper(depth + 1) + *first;
+}
+
+TEST(BlackBox, NamesTheSignalOfAFullStack) {
+  const std::string folder = testing::fresh_folder("full_stack");
+  const int status = status_of_box_user([&] {
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    const BlackBox box(folder, 0, 1);
+    deeper(0);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) << status;
+  EXPECT_STREQ(read_black_box(BlackBox::path(folder, 0)).header.error.data(), "SIGSEGV");
+}
+
 TEST(BlackBox, HoldsTheNewestEvents) {
   const std::string folder = testing::fresh_folder("newest");
   const uint64_t count = BlackBox::kCapacity + 100;
@@ -124,6 +145,8 @@ TEST(BlackBox, KnowsThePlaceOfItsThread) {
   BlackBox box(testing::fresh_folder("place"), 0, 1);
   EXPECT_STREQ(box.place().phase, "start");
   EXPECT_LT(box.place().longest_quiet_s, 0.0);
+  box.set_step(1);
+  EXPECT_GE(box.place().longest_quiet_s, 0.0) << "The start ends with the first step.";
   {
     const Range step(RangeKind::kPhase, "step");
     {
@@ -173,6 +196,9 @@ TEST(BlackBox, ADamagedFileIsRefused) {
   std::ofstream(path) << "something else";
   EXPECT_THROW(read_black_box(path), DataError);
   EXPECT_THROW(read_black_box(folder + "/none"), DataError);
+  std::filesystem::remove(path);
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(read_black_box(path), DataError) << "A pipe is not waited for.";
 }
 
 }  // namespace

@@ -65,6 +65,17 @@ TEST(PrecisionScheduleOnce, ASwitchLeavesTheOptimizerAlone) {
   EXPECT_EQ(before.hashes(6), after.hashes(6));
 }
 
+// Its files are open: it has no other data than before, and none that is missing.
+TEST(PrecisionScheduleOnce, ASwitchKeepsTheData) {
+  const SmallRun run("keeps_data");
+  const Outcome outcome = interrupt(
+      run, mpirun(2), "mv '" + run.data_path() + "' '" + run.data_path() + ".away'",
+      {"train.steps=2010", "train.log_interval=1000", "precision.schedule=[{after_step: 2000, compute: bf16}]"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(run.records("precision").size(), 1u);
+  EXPECT_EQ(run.losses().size(), 2010u);
+}
+
 TEST(PrecisionScheduleOnce, AnotherScheduleNeedsLeaveToChangeTheTraining) {
   const SmallRun run("changed");
   run.train(1, with(kScheduled, {"train.stop_at_step=3"}));

@@ -192,18 +192,39 @@ FirstCause silence(const RunHistory& run) {
 }
 
 std::string stop_line(const RunHistory& run) {
-  return fmt::format("stopped {}, with a checkpoint (exit code {})",
-                     run.stopped_by.empty() ? "early" : "by " + run.stopped_by, static_cast<int>(ExitCode::kPreempted));
+  const std::string& by = of(run, run.with(RankEnd::kPreempted)[0]).stopped_by;  // all ranks know it
+  return fmt::format("stopped {}, with a checkpoint (exit code {})", by.empty() ? "early" : "by " + by,
+                     static_cast<int>(ExitCode::kPreempted));
 }
 
 }  // namespace
 
+const char* name(FirstCause::Kind kind) {
+  switch (kind) {
+    case FirstCause::Kind::kDone:
+      return "done";
+    case FirstCause::Kind::kStopped:
+      return "stopped";
+    case FirstCause::Kind::kRunning:
+      return "running";
+    case FirstCause::Kind::kFailed:
+      return "failed";
+    case FirstCause::Kind::kGone:
+      return "gone";
+    case FirstCause::Kind::kHang:
+      return "hang";
+    case FirstCause::Kind::kUnclear:
+      break;
+  }
+  return "unclear";
+}
+
 std::string time_text(int64_t unix_ns) {
   const auto seconds = static_cast<std::time_t>(unix_ns / 1'000'000'000);
   std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02} UTC", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                     parts.tm_hour, parts.tm_min, parts.tm_sec);
+  localtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02} {}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     parts.tm_hour, parts.tm_min, parts.tm_sec, parts.tm_zone);
 }
 
 FirstCause find_first_cause(const RunHistory& run) {

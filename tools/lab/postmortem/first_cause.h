@@ -31,7 +31,9 @@ struct FirstCause {
 // tell which ranks were killed before the others. Times of different nodes are compared by their clocks.
 FirstCause find_first_cause(const RunHistory& run);
 
-// "2026-11-27 12:31:05 UTC".
+const char* name(FirstCause::Kind kind);
+
+// "2026-11-27 12:31:05 UTC", in the time zone of the reader.
 std::string time_text(int64_t unix_ns);
 
 }  // namespace mantissa

@@ -12,12 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "core/base/error.h"
 #include "core/base/process.h"
+#include "tools/guard/stop_request.h"
 #include "tools/guard/watchdog.h"
 
 namespace mantissa {
@@ -75,6 +75,9 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
       case BlackBoxEvent::Kind::kSaved:
         rank.saved_step = event.step;
         rank.saved_ns = event.unix_ns;
+        break;
+      case BlackBoxEvent::Kind::kStopAsked:
+        rank.stopped_by = StopRequest::describe(static_cast<int32_t>(event.value));
         break;
       case BlackBoxEvent::Kind::kValidation:
         break;
@@ -182,19 +185,6 @@ std::set<int> ranks_in(const std::string& folder, std::string_view suffix) {
   return ranks;
 }
 
-// How a stop of this step came about, by the metrics.
-std::string stop_cause(const std::string& run, int64_t step) {
-  std::string cause;
-  std::ifstream metrics(run + "/metrics.jsonl");
-  for (std::string line; std::getline(metrics, line);) {
-    if (line.find("\"stop\"") == std::string::npos) continue;
-    const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-    if (!record.is_object() || !record.contains("cause") || !record["cause"].is_string()) continue;
-    if (record.contains("step") && record["step"] == step) cause = printable(record["cause"].get<std::string>());
-  }
-  return cause;
-}
-
 }  // namespace
 
 std::string printable(std::string_view text) {
@@ -248,7 +238,7 @@ RunHistory read_run_history(const std::string& run, bool previous) {
     newest_host = rank.host;
     ranks = of_job;
   }
-  RunHistory history{.run = run, .ranks = {}, .stopped_by = "", .left_over = {}};
+  RunHistory history{.run = run, .ranks = {}, .left_over = {}};
   for (int number = 0; number < ranks; ++number) {
     history.ranks.push_back({.rank = number, .end = RankEnd::kUnknown, .problem = "it left no black box"});
   }
@@ -262,10 +252,6 @@ RunHistory read_run_history(const std::string& run, bool previous) {
     }
   }
   leave_out_after_hang(history);
-  const std::vector<int> stopped = history.with(RankEnd::kPreempted);
-  if (!stopped.empty() && !previous) {
-    history.stopped_by = stop_cause(run, history.ranks[static_cast<size_t>(stopped[0])].steps_done);
-  }
   return history;
 }
 

@@ -38,6 +38,7 @@ struct RankHistory {
   int64_t saved_step = -1, saved_ns = 0;    // of the last checkpoint among the events
   std::string phase = "start";              // the innermost
   uint64_t begun = 0;                       // collectives
+  std::string stopped_by{};                 // the signal or time limit; empty: none
   std::optional<BlackBoxEvent> waits_in{};  // the begin of the oldest collective that has not ended
   std::vector<BlackBoxEvent> events{};      // the last ones, oldest first
 };
@@ -45,7 +46,6 @@ struct RankHistory {
 struct RunHistory {
   std::string run;
   std::vector<RankHistory> ranks;      // one for each rank of the newest start
-  std::string stopped_by;              // kPreempted: the signal or time limit; empty: not known
   std::vector<std::string> left_over;  // boxes of an earlier start with more ranks
 
   std::vector<int> with(RankEnd end) const;

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstdlib>
+
 #include "core/base/error.h"
 #include "tests/tools/lab/postmortem/box_file.h"
 #include "tests/tools/train/program.h"
@@ -149,7 +152,8 @@ TEST(FirstCause, AllKilledAtOnce) {
   EXPECT_EQ(
       cause.line,
       "the job ended at step 9: all ranks were killed at once (no end mark), as the end of a job or of mpirun does; "
-      "last sign of life: 2023-11-14 22:13:24 UTC");
+      "last sign of life: " +
+          time_text(BoxFile::at(4000)));
   EXPECT_EQ(cause.unix_ns, BoxFile::at(4000));
 }
 
@@ -158,17 +162,27 @@ TEST(FirstCause, OneRankThatWasKilled) {
   EXPECT_EQ(
       cause.line,
       "the job ended at step 9: rank 0 (node a, process 70) was killed (no end mark) in phase forward of step 9; its "
-      "last sign of life was at 2023-11-14 22:13:20 UTC");
+      "last sign of life was at " +
+          time_text(BoxFile::at(0)));
+}
+
+TEST(FirstCause, TimesAreThoseOfTheReadersZone) {
+  setenv("TZ", "EST5", 1);  // NOLINT(concurrency-mt-unsafe): the test has one thread
+  tzset();
+  EXPECT_EQ(time_text(BoxFile::at(0)), "2023-11-14 17:13:20 EST");
+  unsetenv("TZ");  // NOLINT(concurrency-mt-unsafe): the test has one thread
+  tzset();
 }
 
 TEST(FirstCause, EndsThatAreNoFailure) {
   EXPECT_EQ(cause_of("done", {BoxFile(0, 2).ends(100, 0), BoxFile(1, 2).ends(100, 0)}).line, "done: exit code 0");
 
   const std::string run = fresh_folder("stopped");
-  BoxFile(0, 1).done(90, 30).ends(100, kPreempted).write(run);
-  write_file(run + "/metrics.jsonl",
-             "{\"event\":\"stop\",\"step\":20,\"cause\":\"SIGHUP\",\"rank\":0}\n"
-             "{\"event\":\"stop\",\"step\":30,\"cause\":\"SIGTERM\",\"rank\":0}\n");
+  BoxFile(0, 1)
+      .done(90, 30)
+      .event(BlackBoxEvent::Kind::kStopAsked, 95, 30, "stop", SIGTERM)
+      .ends(100, kPreempted)
+      .write(run);
   FirstCause cause = find_first_cause(read_run_history(run, false));
   EXPECT_EQ(cause.line, "stopped by SIGTERM, with a checkpoint (exit code 75)");
   EXPECT_EQ(cause.kind, Kind::kStopped);
@@ -180,7 +194,7 @@ TEST(FirstCause, EndsThatAreNoFailure) {
   EXPECT_EQ(cause.line, "still running, in step 31");
   EXPECT_EQ(cause.kind, Kind::kRunning);
   cause = find_first_cause(read_run_history(run, true));
-  EXPECT_EQ(cause.line, "stopped early, with a checkpoint (exit code 75)");
+  EXPECT_EQ(cause.line, "stopped by SIGTERM, with a checkpoint (exit code 75)");
 }
 
 }  // namespace
