@@ -43,11 +43,13 @@ using ComputeKernels = KernelList<   //
     >;
 
 using OptimizerKernels = KernelList<  //
-    struct AdamWArgs                  // optimizer
+    struct AdamWArgs,                 // optimizer
+    struct SettleDigestsArgs          //
     >;
 
 using ReductionKernels = KernelList<  //
     struct TensorStatsArgs,           // reduction
+    struct DigestArgs,                //
     struct SumContributionsArgs,      //
     struct RecordVerdictArgs,         //
     struct DecideUpdateArgs           //

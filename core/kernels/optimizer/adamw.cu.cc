@@ -176,11 +176,8 @@ void run_with(const AdamWArgs& args, const Rounding& rounding, CudaStream& strea
   }
 }
 
-}  // namespace
-
-void run(const AdamWArgs& args, CudaStream& stream) {
-  check_args(args);
-  if (!args.is_wide()) return adamw_blocks(args, stream);
+// Masters and second moments in fp32, first moments float.
+void adamw_wide(const AdamWArgs& args, CudaStream& stream) {
   dispatch(args.weight.defined() ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
     if constexpr (!std::is_same_v<W, float>) {
       if (args.rounding == WeightRounding::kStochastic) {
@@ -190,6 +187,125 @@ void run(const AdamWArgs& args, CudaStream& stream) {
     }
     run_with<W>(args, Nearest{}, stream);
   });
+}
+
+// ---- Digests of state: one launch for all parts before the update, and one after it, which finds what the update has
+// touched in the L2 cache if it fits. Row y of the grid takes part y.
+
+enum class DigestTime : uint8_t { kBefore, kAfter };
+
+struct DigestedPart {
+  const std::byte* items;
+  int64_t count, item_bytes;
+  Digest* total;
+};
+
+// No array: the emulation looks into the arguments of a launch field by field.
+struct DigestedParts {
+  DigestedPart part0, part1, part2, part3, part4, part5, part6;
+  const UpdateControl* control;
+
+  __device__ __forceinline__ const DigestedPart& at(unsigned number) const {
+    switch (number) {
+      case 0:
+        return part0;
+      case 1:
+        return part1;
+      case 2:
+        return part2;
+      case 3:
+        return part3;
+      case 4:
+        return part4;
+      case 5:
+        return part5;
+      default:
+        return part6;
+    }
+  }
+};
+static_assert(StateDigests::kParts == 7);
+
+template <typename Item>
+__device__ __forceinline__ Digest digest_of(const DigestedPart& part) {
+  const auto* const items = reinterpret_cast<const Item*>(part.items);
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  Digest digest;
+#pragma unroll 4
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < part.count; i += threads) {
+    digest.add(static_cast<uint64_t>(i), items[i]);
+  }
+  return digest;
+}
+
+__global__ void add_digests_kernel(DigestedParts all) {
+  if (all.control->apply == 0) return;
+  const DigestedPart& part = all.at(blockIdx.y);
+  Digest digest = part.item_bytes == 4   ? digest_of<uint32_t>(part)
+                  : part.item_bytes == 2 ? digest_of<uint16_t>(part)
+                                         : digest_of<uint8_t>(part);
+  digest.sum = block_reduce(digest.sum, Sum(), shared_memory<uint64_t>());
+  digest.weighted = block_reduce(digest.weighted, Sum(), shared_memory<uint64_t>());
+  if (threadIdx.x != 0) return;
+  atomic_add(reinterpret_cast<int64_t*>(&part.total->sum), digest.sum);
+  atomic_add(reinterpret_cast<int64_t*>(&part.total->weighted), digest.weighted);
+}
+
+__global__ void settle_digests_kernel(StateDigests* records, int64_t count, const UpdateControl* control) {
+  if (control->apply == 0) return;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (thread < count) records[thread].settle(control->update);
+}
+
+// Adds to `read` (state only) before an update, and to `next` after it.
+void add_digests(const AdamWArgs& args, DigestTime time, CudaStream& stream) {
+  constexpr unsigned kThreads = 256;
+  if (!args.digests.defined() || args.numel() == 0) return;
+  auto* const record = record_in<StateDigests>("adamw", args.digests);
+  DigestedPart digested[StateDigests::kParts]{};
+  unsigned count = 0;
+  const auto parts = args.parts();
+  for (int part = 0; part < StateDigests::kParts; ++part) {
+    const Tensor& tensor = *parts[static_cast<size_t>(part)];
+    if (!tensor.defined() || (time == DigestTime::kBefore && !args.is_state(part))) continue;
+    digested[count++] = {.items = tensor.raw(),
+                         .count = tensor.numel(),
+                         .item_bytes = size_bytes(tensor.dtype()),
+                         .total = (time == DigestTime::kBefore ? record->read : record->next) + part};
+  }
+  const DigestedParts all{.part0 = digested[0],
+                          .part1 = digested[1],
+                          .part2 = digested[2],
+                          .part3 = digested[3],
+                          .part4 = digested[4],
+                          .part5 = digested[5],
+                          .part6 = digested[6],
+                          .control = record_in<UpdateControl>("adamw", args.control)};
+  const LaunchShape shape{.grid = dim3(blocks_for(args.numel(), int64_t{4} * kThreads, stream), count),
+                          .block = kThreads,
+                          .shared_bytes = kThreads / kLanes * sizeof(uint64_t)};
+  launch(add_digests_kernel, shape, stream.handle(), all);
+}
+
+}  // namespace
+
+void run(const SettleDigestsArgs& args, CudaStream& stream) {
+  constexpr unsigned kThreads = 64;
+  const int64_t count = check_args(args);
+  const LaunchShape shape{.grid = static_cast<unsigned>(divide_up(count, int64_t{kThreads})), .block = kThreads};
+  launch(settle_digests_kernel, shape, stream.handle(), record_in<StateDigests>("settle_digests", args.records), count,
+         record_in<UpdateControl>("settle_digests", args.control));
+}
+
+void run(const AdamWArgs& args, CudaStream& stream) {
+  check_args(args);
+  add_digests(args, DigestTime::kBefore, stream);
+  if (args.is_wide()) {
+    adamw_wide(args, stream);
+  } else {
+    adamw_blocks(args, stream);
+  }
+  add_digests(args, DigestTime::kAfter, stream);
 }
 
 }  // namespace mantissa::cuda

@@ -6,6 +6,7 @@
 #include "core/kernels/optimizer/args.h"
 
 #include <algorithm>
+#include <atomic>
 #include <type_traits>
 
 #include "core/kernels/check_args.h"
@@ -15,9 +16,48 @@
 #include "hwy/foreach_target.h"
 
 #include "core/kernels/optimizer/adamw-inl.h"
+#include "core/kernels/reduction/digest-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
+
+// ---- Digests of state: in passes of their own over pieces that stay in a cache, before and after their update. So no
+// update knows of them, and memory is read and written once.
+
+// Elements of such a piece: fp32 masters, moments and gradients take 128 KiB.
+constexpr int64_t kDigestElements = 8192;
+static_assert(kBlockElements % kDigestElements == 0 && kDigestElements % kDynamicBlock == 0);
+
+enum class DigestSide : uint8_t { kRead, kWritten };
+
+// Threads add to the same record: sums of integers do not depend on the order.
+void add_digests(const AdamWArgs& args, DigestSide side, int64_t begin, int64_t n, StateDigests& digests) {
+  Digest* const sums = side == DigestSide::kRead ? digests.read : digests.next;
+  const auto parts = args.parts();
+  for (int part = 0; part < StateDigests::kParts; ++part) {
+    const Tensor& tensor = *parts[static_cast<size_t>(part)];
+    if (!tensor.defined() || (side == DigestSide::kRead && !args.is_state(part))) continue;
+    const bool by_block = part == StateDigests::kMAbsmax || part == StateDigests::kVAbsmax;
+    const Digest digest = by_block ? digest_of_elements(tensor, begin / kDynamicBlock, divide_up(n, kDynamicBlock))
+                                   : digest_of_elements(tensor, begin, n);
+    std::atomic_ref(sums[part].sum).fetch_add(digest.sum, std::memory_order_relaxed);
+    std::atomic_ref(sums[part].weighted).fetch_add(digest.weighted, std::memory_order_relaxed);
+  }
+}
+
+// Calls update(begin, count) for blocks in parallel, with the digests of what it reads and writes if they are wanted.
+template <typename Update>
+void update_blocks(const AdamWArgs& args, StateDigests* digests, const Update& update) {
+  parallel_blocks(args.numel(), [&](int64_t begin, int64_t count) {
+    if (digests == nullptr) return update(begin, count);
+    for (int64_t done = 0; done < count; done += kDigestElements) {
+      const int64_t first = begin + done, n = std::min(kDigestElements, count - done);
+      add_digests(args, DigestSide::kRead, first, n, *digests);
+      update(first, n);
+      add_digests(args, DigestSide::kWritten, first, n, *digests);
+    }
+  });
+}
 
 // ---- Wide state: masters and second moments in fp32, first moments float. One pass; a stochastically rounded weight
 // is written block by block, from masters that are still in the cache: its random words come for several vectors at a
@@ -66,13 +106,13 @@ void write_block(const AdamWArgs& args, uint32_t update, int64_t begin, int64_t 
       n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { store(load(master + i, count), weight + i, count); });
 }
 
-void adamw_kernel(const AdamWArgs& args, const UpdateControl& control) {
+void adamw_kernel(const AdamWArgs& args, const UpdateControl& control, StateDigests* digests) {
   const bool updates = args.gradient.defined(), has_weight = args.weight.defined();
   const AdamWFactors factors(args, control);
   const bool one_pass = updates && args.rounding == WeightRounding::kNearest;
   dispatch(updates ? args.m.dtype() : DType::kF32, [&]<typename M>() {
     dispatch(has_weight ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
-      parallel_blocks(args.master.numel(), [&](int64_t begin, int64_t count) {
+      update_blocks(args, digests, [&](int64_t begin, int64_t count) {
         W* weight = has_weight ? args.weight.data<W>() + begin : nullptr;
         if (updates) adamw_block<M, W>(args, factors, begin, count, one_pass ? weight : nullptr);
         if (has_weight && !one_pass) write_block<W>(args, control.update, begin, count, weight);
@@ -214,9 +254,9 @@ void write_moments(const Block& block, uint32_t update, Buffers& b) {
   }
 }
 
-void adamw_blocks_kernel(const AdamWArgs& args, const UpdateControl& control) {
+void adamw_blocks_kernel(const AdamWArgs& args, const UpdateControl& control, StateDigests* digests) {
   const AdamWFactors factors(args, control);
-  parallel_blocks(args.numel(), [&](int64_t begin, int64_t count) {
+  update_blocks(args, digests, [&](int64_t begin, int64_t count) {
     Buffers b{};
     for (int64_t done = 0; done < count; done += kDynamicBlock) {
       const Block block{args, begin + done, std::min(kDynamicBlock, count - done)};
@@ -248,8 +288,28 @@ void run(const AdamWArgs& args) {
   check_args(args);
   const UpdateControl control = read_record<UpdateControl>(args.control);
   if (control.apply == 0) return;
-  if (args.is_wide()) return HWY_DYNAMIC_DISPATCH(adamw_kernel)(args, control);
-  HWY_DYNAMIC_DISPATCH(adamw_blocks_kernel)(args, control);
+  StateDigests digests;
+  if (args.digests.defined()) digests = read_record<StateDigests>(args.digests);
+  StateDigests* const wanted = args.digests.defined() ? &digests : nullptr;
+  if (args.is_wide()) {
+    HWY_DYNAMIC_DISPATCH(adamw_kernel)(args, control, wanted);
+  } else {
+    HWY_DYNAMIC_DISPATCH(adamw_blocks_kernel)(args, control, wanted);
+  }
+  if (wanted != nullptr) write_record(digests, args.digests);
+}
+
+void run(const SettleDigestsArgs& args) {
+  const int64_t count = check_args(args);
+  const UpdateControl control = read_record<UpdateControl>(args.control);
+  if (control.apply == 0) return;
+  constexpr auto kSize = static_cast<int64_t>(sizeof(StateDigests));
+  for (int64_t i = 0; i < count; ++i) {
+    const Tensor record = args.records.slice(i * kSize, kSize);
+    StateDigests digests = read_record<StateDigests>(record);
+    digests.settle(control.update);
+    write_record(digests, record);
+  }
 }
 
 }  // namespace mantissa::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
+#include "core/kernels/reduction/digest.h"
 
 namespace mantissa {
 
@@ -19,6 +20,35 @@ struct UpdateControl {
 enum class WeightRounding : uint8_t {
   kNearest,     // ties to even
   kStochastic,  // up or down at random so that the mean is the value: core/tensor/half.h
+};
+
+// Digests of the tensors of one AdamW call, so that corruption of optimizer state is found: an update must read what
+// the one before has written. A plain record on the device; zeros are valid and check nothing.
+struct StateDigests {
+  enum Part : int32_t { kMaster, kWeight, kCompensation, kM, kV, kMAbsmax, kVAbsmax, kParts };
+
+  Digest written[kParts];             // by the last update
+  Digest read[kParts], next[kParts];  // read and written by updates since settle()
+  uint32_t checked = 0;               // bit p: part p is state; a weight beside its master is only written
+  // The first update that read something else in a checked part; 0: none did.
+  uint32_t bad_update = 0;
+  int32_t bad_part = 0, padding = 0;
+  Digest bad_expected{}, bad_found{};
+
+  constexpr bool checks(int part) const { return (checked >> part & 1u) != 0; }
+  // After update number `update`. Corrupted state is reported once: the update has made new state of it.
+  constexpr void settle(uint32_t update) {
+    for (int part = 0; part < kParts; ++part) {
+      if (checks(part) && read[part] != written[part] && bad_update == 0) {
+        bad_update = update;
+        bad_part = part;
+        bad_expected = written[part];
+        bad_found = read[part];
+      }
+      written[part] = next[part];
+      read[part] = next[part] = {};
+    }
+  }
 };
 
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:
@@ -43,6 +73,9 @@ enum class WeightRounding : uint8_t {
 // of 4, and of kDynamicBlock with u8 moments.
 // Without gradient, m and v there is no update: the weight is written from the master, rounded as in update
 // control.update.
+//
+// digests: if defined, u8 of one StateDigests. An update adds the digests of what it reads to `read`, and of what it
+// writes to `next`, element and block 0 being the first of this call.
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
   Tensor gradient{}, master{}, m{}, v{}, weight{};
@@ -54,6 +87,7 @@ struct AdamWArgs {
   uint64_t key = 0, moment_key = 0;
   uint32_t parameter = 0;
   int64_t first_element = 0;
+  Tensor digests{};
 
   int64_t numel() const { return master.defined() ? master.numel() : weight.numel(); }
   // Whether masters and second moments are fp32, and first moments float.
@@ -61,13 +95,30 @@ struct AdamWArgs {
     return master.defined() && (!v.defined() || v.dtype() == DType::kF32) && (!m.defined() || m.dtype() != DType::kU8);
   }
 
+  // By StateDigests::Part.
+  std::array<const Tensor*, StateDigests::kParts> parts() const {
+    return {&master, &weight, &compensation, &m, &v, &m_absmax, &v_absmax};
+  }
+  // Whether the part is read, not only written.
+  bool is_state(int part) const { return part != StateDigests::kWeight || !master.defined(); }
+
   static auto operands(auto& args) {
-    return std::array{&args.gradient,     &args.master,   &args.m,        &args.v,      &args.weight,
-                      &args.compensation, &args.m_absmax, &args.v_absmax, &args.control};
+    return std::array{&args.gradient,     &args.master,   &args.m,        &args.v,       &args.weight,
+                      &args.compensation, &args.m_absmax, &args.v_absmax, &args.control, &args.digests};
   }
 };
 
+// Settles records (N * sizeof(StateDigests)) u8 after an update, unless `control`, u8 of one UpdateControl, says that
+// there was none.
+struct SettleDigestsArgs {
+  static constexpr std::string_view kName = "settle_digests";
+  Tensor records{}, control{};
+
+  static auto operands(auto& args) { return std::array{&args.records, &args.control}; }
+};
+
 MANTISSA_DECLARE_KERNEL(AdamWArgs, void)
+MANTISSA_DECLARE_KERNEL(SettleDigestsArgs, int64_t)  // records
 
 KernelWork work_of(const AdamWArgs& args);
 std::string variant_of(const AdamWArgs& args);

@@ -57,11 +57,24 @@ void check_args(const AdamWArgs& args) {
   if (!args.gradient.defined() && !args.m.defined() && !args.v.defined()) {
     MANTISSA_CHECK(args.master.defined() && args.weight.defined(),
                    "[adamw] without gradient, m and v there must be a master and a weight to write");
+    MANTISSA_CHECK(!args.digests.defined(), "[adamw] digests are of updates, and without a gradient there is none");
     return;
   }
   check_tensor(kOp, "gradient", args.gradient, DType::kF32, args.numel());
+  if (args.digests.defined()) check_record<StateDigests>(kOp, "digests", args.digests);
   check_moment(kOp, "m", args.m, args.m_absmax, args);
   check_moment(kOp, "v", args.v, args.v_absmax, args);
+}
+
+int64_t check_args(const SettleDigestsArgs& args) {
+  constexpr const char* kOp = "settle_digests";
+  check_dtype(kOp, "records", args.records, DType::kU8);
+  constexpr auto kSize = static_cast<int64_t>(sizeof(StateDigests));
+  MANTISSA_CHECK(args.records.numel() > 0 && args.records.numel() % kSize == 0,
+                 "[{}] records must hold whole records of {} bytes, at least one, got {} bytes", kOp, kSize,
+                 args.records.numel());
+  check_record<UpdateControl>(kOp, "control", args.control);
+  return args.records.numel() / kSize;
 }
 
 KernelWork work_of(const AdamWArgs& args) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/kernels/kernel_args.h"
+#include "core/kernels/reduction/digest.h"
 
 namespace mantissa {
 
@@ -37,6 +38,15 @@ struct TensorStatsArgs {
   Tensor x{};
   Tensor record{};  // Backend::make_stats()
   int64_t index_offset = 0;
+
+  static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
+};
+
+// Adds the digest of x (any dtype and shape) to the Digest that `record` holds.
+struct DigestArgs {
+  static constexpr std::string_view kName = "digest";
+  Tensor x{};
+  Tensor record{};  // u8 of one Digest
 
   static auto operands(auto& args) { return std::array{&args.x, &args.record}; }
 };
@@ -90,12 +100,14 @@ struct DecideUpdateArgs {
 
 MANTISSA_DECLARE_KERNEL(ColumnSumArgs, Rows)  // x
 MANTISSA_DECLARE_KERNEL(TensorStatsArgs, void)
+MANTISSA_DECLARE_KERNEL(DigestArgs, void)
 MANTISSA_DECLARE_KERNEL(SumContributionsArgs, Rows)  // contributions: (N, n)
 MANTISSA_DECLARE_KERNEL(RecordVerdictArgs, int64_t)  // buckets
 MANTISSA_DECLARE_KERNEL(DecideUpdateArgs, int64_t)   // ranks
 
 KernelWork work_of(const ColumnSumArgs& args);
 KernelWork work_of(const TensorStatsArgs& args);
+KernelWork work_of(const DigestArgs& args);
 KernelWork work_of(const SumContributionsArgs& args);
 
 }  // namespace mantissa

@@ -166,6 +166,33 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *record += stats;
 }
 
+// ---- digest: bound by memory, x is read once. Sums of integers do not depend on their order: blocks add theirs by
+// atomics.
+
+template <typename Item>
+__global__ void __launch_bounds__(kThreads) digest_kernel(const Item* x, int64_t numel, Digest* record) {
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  Digest digest;
+#pragma unroll 4
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += threads) {
+    digest.add(static_cast<uint64_t>(i), x[i]);
+  }
+  digest.sum = block_reduce(digest.sum, Sum(), shared_memory<uint64_t>());
+  digest.weighted = block_reduce(digest.weighted, Sum(), shared_memory<uint64_t>());
+  if (threadIdx.x != 0) return;
+  atomic_add(reinterpret_cast<int64_t*>(&record->sum), digest.sum);
+  atomic_add(reinterpret_cast<int64_t*>(&record->weighted), digest.weighted);
+}
+
+template <typename Item>
+void digest_as(const DigestArgs& args, CudaStream& stream) {
+  const int64_t numel = args.x.numel();
+  const LaunchShape shape{
+      .grid = blocks_for(numel, int64_t{4} * kThreads, stream), .block = kThreads, .shared_bytes = kScratchBytes};
+  launch(digest_kernel<Item>, shape, stream.handle(), reinterpret_cast<const Item*>(args.x.raw()), numel,
+         record_in<Digest>("digest", args.record));
+}
+
 // ---- record_verdict and decide_update: one thread decides for the whole device, without the host. It does a few
 // operations for each bucket and rank, in their order. They take no longer than their launches except for the largest
 // models.
@@ -217,6 +244,19 @@ void run(const TensorStatsArgs& args, CudaStream& stream) {
   });
   const LaunchShape one{.grid = 1, .block = kThreads, .shared_bytes = kScratchBytes};
   launch(merge_stats_kernel, one, stream.handle(), chunks, count, reinterpret_cast<TensorStats*>(args.record.raw()));
+}
+
+void run(const DigestArgs& args, CudaStream& stream) {
+  check_args(args);
+  if (args.x.numel() == 0) return;
+  switch (size_bytes(args.x.dtype())) {
+    case 4:
+      return digest_as<uint32_t>(args, stream);
+    case 2:
+      return digest_as<uint16_t>(args, stream);
+    default:
+      return digest_as<uint8_t>(args, stream);
+  }
 }
 
 void run(const RecordVerdictArgs& args, CudaStream& stream) {

@@ -1,5 +1,6 @@
 // The pass over gradients that ends in the decision about a step: sums over ranks, statistics, verdict.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <type_traits>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "hwy/foreach_target.h"
 
 #include "core/cpu/simd-inl.h"
+#include "core/kernels/reduction/digest-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
@@ -57,6 +59,17 @@ void tensor_stats_kernel(const TensorStatsArgs& args, TensorStats* blocks) {
     parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
       blocks[begin / kBlockElements] = block_stats(x, begin, count);
     });
+  });
+}
+
+// ---- digest
+
+// Threads add to the same digest: sums of integers do not depend on the order.
+void digest_kernel(const DigestArgs& args, Digest& total) {
+  parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
+    const Digest digest = digest_of_elements(args.x, begin, count);
+    std::atomic_ref(total.sum).fetch_add(digest.sum, std::memory_order_relaxed);
+    std::atomic_ref(total.weighted).fetch_add(digest.weighted, std::memory_order_relaxed);
   });
 }
 
@@ -130,6 +143,7 @@ HWY_AFTER_NAMESPACE();
 namespace mantissa::cpu {
 
 HWY_EXPORT(tensor_stats_kernel);
+HWY_EXPORT(digest_kernel);
 HWY_EXPORT(sum_contributions_kernel);
 
 namespace {
@@ -166,6 +180,13 @@ void run(const TensorStatsArgs& args) {
   std::vector<TensorStats>& blocks = empty_block_stats(args.x.numel());
   HWY_DYNAMIC_DISPATCH(tensor_stats_kernel)(args, blocks.data());
   add_to_record(blocks, args.record, args.index_offset);
+}
+
+void run(const DigestArgs& args) {
+  check_args(args);
+  Digest total = read_record<Digest>(args.record);
+  HWY_DYNAMIC_DISPATCH(digest_kernel)(args, total);
+  write_record(total, args.record);
 }
 
 void run(const SumContributionsArgs& args) {
