@@ -14,6 +14,9 @@ enum class Sharding : uint8_t { kSharded, kReplicated };
 // reduction does.
 enum class Accumulation : uint8_t { kFp32, kWire };
 
+// Whether digests watch over data (comm/corruption.h).
+enum class Digests : uint8_t { kOff, kOn };
+
 struct ReducerConfig {
   DType wire = DType::kBF16;
   Accumulation accumulation = Accumulation::kFp32;
@@ -21,6 +24,7 @@ struct ReducerConfig {
   // Contributions arrive 2^prescale_log2 times larger than their share of the mean over the global batch. A trainer
   // whose backward pass uses the mean over one micro-batch of one rank sets log2(ranks * micro-batches), rounded down.
   int prescale_log2 = 0;
+  Digests wire_digests = Digests::kOff;  // of contributions and sums between ranks
 };
 
 // All-gather of updated weights: as they are stored, or as 8-bit codes where every product rounds a weight to one

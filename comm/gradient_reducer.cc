@@ -27,6 +27,9 @@ GradientReducer::GradientReducer(FlatBuckets& buckets, Communicator& communicato
       stats_(make_stats_records(backend, buckets.size())),
       states_(static_cast<size_t>(buckets.size())),
       landed_(static_cast<size_t>(buckets.parameters().size())) {
+  if (config.wire_digests == Digests::kOn && communicator.size() > 1) {
+    digests_ = std::make_unique<WireDigests>(buckets.layout(), communicator, backend);
+  }
   const std::vector<TensorStats> empty(states_.size());
   backend.upload(empty.data(), no_stats_, compute);
 }
@@ -37,6 +40,7 @@ void GradientReducer::begin() {
   started_ = completed_ = 0;
   landed_.assign(landed_.size(), false);
   backend_.copy(no_stats_, stats_, compute_);
+  if (digests_) digests_->begin(compute_);
   for (int bucket = 0; bucket < buckets_.size(); ++bucket) {
     state(bucket).phase = Phase::kWaiting;
     state(bucket).pending = static_cast<int>(buckets_.layout().bucket(bucket).segments.size());
@@ -75,12 +79,16 @@ void GradientReducer::start_next() {
 }
 
 std::unique_ptr<Work> GradientReducer::start_exchange(int bucket) {
-  if (buffers_.in_place()) return communicator_.node_barrier(*stream_);
+  if (buffers_.in_place()) {
+    if (digests_) digests_->sent(bucket, buckets_.gradient(bucket), *stream_);
+    return communicator_.node_barrier(*stream_);
+  }
   const ReductionBuffers::Bucket& buffers = buffers_[bucket];
   if (config_.wire != DType::kF32) {
     backend_.run(CastArgs{.src = buckets_.gradient(bucket), .dst = buffers.send, .scale = plan().scale.before},
                  *stream_);
   }
+  if (digests_) digests_->sent(bucket, buffers.send, *stream_);
   const Shape& rows = buffers.contributions.rows.shape();
   return communicator_.all_to_all(buffers.send.view(rows), buffers.receive.view(rows), *stream_);
 }
@@ -120,7 +128,9 @@ void GradientReducer::sum(int bucket) {
     args.scale *= plan().scale.gather;
     state(bucket).phase = Phase::kSummed;
   }
+  if (digests_) digests_->received(bucket, contributions, *stream_);
   backend_.run(args, *stream_);
+  if (digests_ && config_.sharding == Sharding::kReplicated) digests_->summed(bucket, gathered(bucket), *stream_);
   state(bucket).work.reset();
 }
 
@@ -141,6 +151,7 @@ void GradientReducer::complete(int bucket) {
   if (state(bucket).phase != Phase::kGathering) return;
   state(bucket).work->wait();
   state(bucket).work.reset();
+  if (digests_) digests_->gathered(bucket, gathered(bucket), *stream_);
   if (config_.wire != DType::kF32) {
     const Tensor& result = buffers_[bucket].result;
     backend_.run(CastArgs{.src = gathered(bucket), .dst = result, .scale = 1.0f / plan().scale.gather}, *stream_);
@@ -185,6 +196,11 @@ Tensor GradientReducer::as_sent(const Tensor& gradient) {
   const Tensor sent = buffers_.scratch(gradient.shape());
   backend_.run(CastArgs{.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
   return sent;
+}
+
+std::vector<Corruption> GradientReducer::compare_digests() {
+  check_finished("compare_digests");
+  return digests_ ? digests_->compare(compute_) : std::vector<Corruption>();
 }
 
 void GradientReducer::record_stats(int bucket, Stream& stream) {

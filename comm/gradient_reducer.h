@@ -22,6 +22,7 @@
 #pragma once
 
 #include "comm/reduction_buffers.h"
+#include "comm/wire_digests.h"
 
 namespace mantissa {
 
@@ -57,6 +58,9 @@ class GradientReducer {
   // This rank's gradient elements as they are sent, perhaps in a buffer that the next call or begin() overwrites.
   // Between finish() and begin() only.
   Tensor as_sent(const Tensor& gradient);
+  // With ReducerConfig::wire_digests, after finish(): what has changed on its way between ranks; nothing for one rank.
+  // Collective; blocks.
+  std::vector<Corruption> compare_digests();
   size_t buffer_bytes() const { return buffers_.bytes(); }  // wire buffers and summed gradients
 
  private:
@@ -93,7 +97,8 @@ class GradientReducer {
   std::unique_ptr<Stream> stream_;  // communication
   ReducerConfig config_;
   ReductionBuffers buffers_;
-  Tensor no_stats_, stats_;  // a TensorStats for each bucket: empty ones; those of this reduction
+  std::unique_ptr<WireDigests> digests_;  // null without ReducerConfig::wire_digests, and for one rank
+  Tensor no_stats_, stats_;               // a TensorStats for each bucket: empty ones; those of this reduction
   std::vector<State> states_;
   std::vector<bool> landed_;  // by parameter
   bool open_ = false;

@@ -62,7 +62,8 @@ void require_sizes(const StateValues& values, const Parameter& parameter) {
 }  // namespace
 
 ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
-                                   Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded)
+                                   Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded,
+                                   Digests digests)
     : buckets_(buckets),
       communicator_(communicator),
       backend_(backend),
@@ -80,20 +81,23 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
     require_alignment(whole, buckets_.parameters(), options_);
     states_.push_back(
         {.segments = sharded ? buckets_.layout().shard_segments(bucket, communicator_.rank()) : whole.segments,
+         .first_piece = 0,
          .own = make_state(state_format(whole, options_), sharded ? whole.shard_numel : whole.numel, backend_),
          .loaded = {},
          .m_blocks = {},
          .v_blocks = {}});
   }
-  if (!gathers_weights()) return;
-  std::vector<Tensor> sent;
-  for (int bucket = 0; bucket < buckets_.size(); ++bucket) sent.push_back(buckets_.weight(bucket));
-  if (!coded.weights.empty()) {
-    coded_ = std::make_unique<CodedGather>(buckets, communicator, backend, stream, *gather_stream_, coded.weights,
-                                           *coded.scales);
-    for (const Tensor& rows : coded_->buffers()) sent.push_back(rows);
+  if (gathers_weights()) {
+    std::vector<Tensor> sent;
+    for (int bucket = 0; bucket < buckets_.size(); ++bucket) sent.push_back(buckets_.weight(bucket));
+    if (!coded.weights.empty()) {
+      coded_ = std::make_unique<CodedGather>(buckets, communicator, backend, stream, *gather_stream_, coded.weights,
+                                             *coded.scales);
+      for (const Tensor& rows : coded_->buffers()) sent.push_back(rows);
+    }
+    registration_ = communicator.register_buffers(sent);
   }
-  registration_ = communicator.register_buffers(sent);
+  if (digests == Digests::kOn) make_pieces();
 }
 
 Tensor ShardedOptimizer::updated_weights(int bucket) const {
@@ -112,6 +116,7 @@ StateTensors ShardedOptimizer::tensors_of(int bucket) const {
 
 void ShardedOptimizer::update(int bucket, const Tensor& control, const GradientReducer* reducer) {
   const StateTensors whole = tensors_of(bucket);
+  int64_t piece = state(bucket).first_piece;
   for (const Segment& segment : state(bucket).segments) {
     const StateTensors tensors = whole.slice(segment.offset, segment.count);
     AdamWArgs args{.master = tensors.master,
@@ -137,6 +142,7 @@ void ShardedOptimizer::update(int bucket, const Tensor& control, const GradientR
       args.beta2 = options_.beta2;
       args.epsilon = options_.epsilon;
       args.weight_decay = decays ? options_.weight_decay : 0.0f;
+      if (has_digests()) args.digests = digests_of_piece(piece++);
     }
     backend_.run(args, stream_);
   }
@@ -207,6 +213,7 @@ void ShardedOptimizer::initialize(uint64_t seed) {
   }
   applied_steps_ = 0;
   recompute_weights();
+  if (has_digests()) accept_state();
 }
 
 void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& control) {
@@ -214,6 +221,7 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
                  "[sharded_optimizer.step] gradients and optimizer must be both sharded or both replicated");
   share_weights(coded_ && coded_->ready() ? Form::kCodes : Form::kStored,
                 [&](int bucket) { update(bucket, control, &reducer); });
+  if (has_digests()) backend_.run(SettleDigestsArgs{.records = digests_, .control = control}, stream_);
 }
 
 void ShardedOptimizer::restore_weights() {
@@ -321,6 +329,7 @@ void ShardedOptimizer::end_load(int64_t applied_steps) {
   }
   applied_steps_ = applied_steps;
   recompute_weights();
+  if (has_digests()) accept_state();
 }
 
 size_t ShardedOptimizer::master_bytes() const {

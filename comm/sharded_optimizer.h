@@ -10,12 +10,16 @@
 // loading are those of the last update; initial ones count as update 0. Working weights that are their own state are
 // rounded to nearest when they are initialized and loaded.
 //
+// With digests, every update takes those of the state that it reads and writes (StateDigests in
+// core/kernels/optimizer/args.h): what one update has written, the next one must read.
+//
 // State is addressed by (parameter, element range), so that any other layout can load a checkpoint.
 #pragma once
 
 #include "comm/coded_gather.h"
 #include "comm/gradient_reducer.h"
 #include "comm/optimizer_state.h"
+#include "core/kernels/optimizer/args.h"
 
 namespace mantissa {
 
@@ -24,6 +28,23 @@ struct StatePiece : StateTensors {
   const Parameter* parameter = nullptr;
   int64_t begin = 0;
   int64_t count = 0;
+};
+
+// State and working weights of a part of a parameter that have digests of their own.
+struct DigestedPiece {
+  int bucket = -1;
+  Segment segment{};  // the offset counts from the begin of this rank's state of the bucket
+  StateTensors state{};
+  Tensor weight{};        // working weights that the update writes, unless they are state
+  bool is_coded = false;  // gathered as codes: `weight` is the unrounded copy, which no pass reads
+
+  // By StateDigests::Part.
+  std::array<Tensor, StateDigests::kParts> parts() const;
+  uint32_t checked() const;  // StateDigests::checked
+  // The part that is the working weight.
+  StateDigests::Part weight_part() const {
+    return state.master.defined() && !weight.defined() ? StateDigests::kMaster : StateDigests::kWeight;
+  }
 };
 
 // Values on the host for elements [begin, begin + weights.size()) of one parameter.
@@ -45,7 +66,8 @@ class ShardedOptimizer {
  public:
   // Everything passed by reference must outlive the optimizer, and so must coded.scales.
   ShardedOptimizer(FlatBuckets& buckets, Communicator& communicator, Backend& backend, Stream& stream,
-                   Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {});
+                   Sharding sharding, const AdamWOptions& options, const CodedGatherOptions& coded = {},
+                   Digests digests = Digests::kOff);
 
   // Sets masters and working weights to the parameters' initial values, the same for every rank count; moments and the
   // count of applied steps to zero. Collective.
@@ -62,6 +84,20 @@ class ShardedOptimizer {
   // Gathers the unrounded working weights to every rank, for checkpoints and exports. The next pass rounds them to the
   // same codes. No effect unless weights are gathered as codes. Collective.
   void restore_weights();
+  // Computes the working weights of this rank's masters again, as update number applied_steps() rounded them, and
+  // shares them. Collective.
+  void recompute_weights();
+
+  // ---- With digests. The pieces of this rank's state, in the order of buckets and segments.
+  bool has_digests() const { return digests_.defined(); }
+  const std::vector<DigestedPiece>& digested_pieces() const { return pieces_; }
+  // By piece: the digests that updates have taken. Blocks.
+  std::vector<StateDigests> read_digests();
+  // By piece: StateDigests::written of the state as it is now. Blocks.
+  std::vector<StateDigests> take_digests();
+  // Takes the present state and weights as what the last update wrote, and forgets findings. Blocks.
+  void accept_state();
+
   // Updates that are known to have been applied; the reader of the decisions counts them.
   int64_t applied_steps() const { return applied_steps_; }
   void count_applied_step() { ++applied_steps_; }
@@ -91,6 +127,7 @@ class ShardedOptimizer {
 
   struct BucketState {
     std::vector<Segment> segments;                 // offsets count from the start of the state
+    int64_t first_piece = 0;                       // in pieces_
     StateTensors own;                              // allocated here: without weights that are their own state
     std::vector<int64_t> loaded;                   // elements, by segment
     std::vector<MomentBlocks> m_blocks, v_blocks;  // of the values being loaded, by segment
@@ -107,8 +144,8 @@ class ShardedOptimizer {
   Tensor updated_weights(int bucket) const;  // the part of the bucket's working weights that this rank computes
   // Queues the update of this rank's part of a bucket; without a reducer, only its working weights are computed.
   void update(int bucket, const Tensor& control, const GradientReducer* reducer);
-  // Computes the working weights of this rank's masters, as update number applied_steps() rounded them.
-  void recompute_weights();
+  void make_pieces();
+  Tensor digests_of_piece(int64_t piece) const;  // of pieces_, u8 of one StateDigests
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
   std::unique_ptr<Work> gather_stored(int bucket);
@@ -125,6 +162,8 @@ class ShardedOptimizer {
   std::vector<BucketState> states_;
   int64_t applied_steps_ = 0;
   std::unique_ptr<CodedGather> coded_;  // null unless weights are gathered as codes
+  std::vector<DigestedPiece> pieces_;   // empty without digests
+  Tensor digests_, present_digests_;    // u8 of StateDigests: of updates; of take_digests()
   Registration registration_;           // of the weights that are gathered
 };
 

@@ -11,6 +11,7 @@ struct ShardedStateOptions {
   ReducerConfig reduction{};
   AdamWOptions adamw{};
   CodedGatherOptions coded{};
+  Digests digests = Digests::kOff;  // of the optimizer's state
 };
 
 // Gradients and weights in buckets, their reduction, and this rank's shard of masters and moments.
@@ -23,7 +24,8 @@ struct ShardedState {
         stream(queue),
         buckets(parameters, options.layout, device, options.sent),
         reducer(buckets, transport, device, queue, options.reduction),
-        optimizer(buckets, transport, device, queue, options.reduction.sharding, options.adamw, options.coded) {}
+        optimizer(buckets, transport, device, queue, options.reduction.sharding, options.adamw, options.coded,
+                  options.digests) {}
 
   const ParameterSet& parameters() const { return buckets.parameters(); }
 

@@ -1,0 +1,81 @@
+#include "comm/corruption.h"
+
+#include <fmt/core.h>
+
+#include "core/quant/dynamic_map.h"
+
+namespace mantissa {
+namespace {
+
+const char* describe(CorruptData data) {
+  switch (data) {
+    case CorruptData::kMaster:
+      return "master weight";
+    case CorruptData::kWeight:
+      return "weight (its own master)";
+    case CorruptData::kCompensation:
+      return "compensation";
+    case CorruptData::kM:
+      return "first moment";
+    case CorruptData::kV:
+      return "second moment";
+    case CorruptData::kMAbsmax:
+      return "scales of the first moment";
+    case CorruptData::kVAbsmax:
+      return "scales of the second moment";
+    case CorruptData::kWorkingWeight:
+      return "working weight";
+    case CorruptData::kSentGradient:
+      return "gradient on the wire";
+    case CorruptData::kSummedGradient:
+      return "summed gradient on the wire";
+    case CorruptData::kGradient:
+      return "gradient";
+  }
+  return "";
+}
+
+bool is_by_block(CorruptData data) { return data == CorruptData::kMAbsmax || data == CorruptData::kVAbsmax; }
+
+}  // namespace
+
+Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
+                         const Digest& expected, const Digest& found) {
+  Corruption corruption{.data = data, .parameter = parameter, .rank = rank, .begin = begin, .count = count};
+  const int64_t unit = is_by_block(data) ? kDynamicBlock : 1;
+  const ChangedElement changed = changed_element(expected, found, (count + unit - 1) / unit);
+  if (changed.element < 0) return corruption;
+  corruption.element = begin + changed.element * unit;
+  corruption.bit = changed.bit;
+  return corruption;
+}
+
+std::string to_text(const Corruption& corruption, const ParameterSet& parameters, std::span<const std::string> hosts) {
+  const auto rank_text = [&](int rank) {
+    const auto index = static_cast<size_t>(rank);
+    return fmt::format("rank {}", rank) + (index < hosts.size() ? fmt::format(" ({})", hosts[index]) : std::string());
+  };
+  std::string text = corruption.rank < 0 ? std::string("ranks differ") : rank_text(corruption.rank);
+  if (corruption.receiver >= 0) text += " to " + rank_text(corruption.receiver);
+  text += fmt::format(": {} of '{}', ", describe(corruption.data), parameters[corruption.parameter].name);
+  if (corruption.element < 0) {
+    text += fmt::format("elements [{}, {})", corruption.begin, corruption.begin + corruption.count);
+  } else {
+    text += fmt::format("{} {}", is_by_block(corruption.data) ? "of the block from element" : "element",
+                        corruption.element);
+  }
+  if (corruption.bit >= 0) text += fmt::format(" (bit {})", corruption.bit);
+  if (corruption.update > 0) text += fmt::format(", read by update {}", corruption.update);
+  return text;
+}
+
+std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<Corruption> mine) {
+  if (mine.size() > kMostFindings) mine.resize(kMostFindings);
+  std::vector<Corruption> all;
+  for (const std::vector<Corruption>& findings : gather_arrays(communicator, mine)) {
+    all.insert(all.end(), findings.begin(), findings.end());
+  }
+  return all;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,66 @@
+// Corruption: a finding of the checks for silent data corruption. Digests (core/kernels/reduction/digest.h) of the same
+// data at two places or times must agree; a difference names rank and tensor, and the element if only one changed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "core/autograd/parameter.h"
+#include "core/kernels/optimizer/args.h"
+
+namespace mantissa {
+
+enum class CorruptData : int32_t {
+  // State of the optimizer, in the order of StateDigests::Part.
+  kMaster,
+  kWeight,
+  kCompensation,
+  kM,
+  kV,
+  kMAbsmax,
+  kVAbsmax,
+  kWorkingWeight,   // that passes read
+  kSentGradient,    // on the way from `rank` to `receiver`
+  kSummedGradient,  // likewise: a sum that its owner sends to replicas
+  kGradient,        // of a pass that was run again
+};
+
+struct Corruption {
+  CorruptData data = CorruptData::kMaster;
+  int32_t parameter = -1;        // index in the ParameterSet
+  int32_t rank = -1;             // -1: the copies of ranks differ, and nothing says which one is right
+  int32_t receiver = -1;         // of data on its way
+  int64_t begin = 0, count = 0;  // elements of the parameter; scales of codes: of their blocks
+  int64_t element = -1;          // the one that changed, if it is one
+  int32_t bit = -1;              // the one that changed, if it is one
+  uint32_t update = 0;           // of the optimizer, that read corrupted state; 0: none
+};
+
+// The finding that two digests of the part of a parameter differ, in which n items begin at `begin`.
+Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
+                         const Digest& expected, const Digest& found);
+
+// "rank 1 (node07): first moment of 'blocks.0.mlp.up.weight', element 12 (bit 30)". `hosts`: by rank, or empty.
+std::string to_text(const Corruption& corruption, const ParameterSet& parameters,
+                    std::span<const std::string> hosts = {});
+
+// The findings of all ranks, in rank order: at most kMostFindings of each. The same on every rank. Collective; blocks.
+constexpr size_t kMostFindings = 16;
+std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<Corruption> mine);
+
+// Arrays of plain records of each rank, in rank order; their lengths may differ. Collective; blocks.
+template <typename Record>
+std::vector<std::vector<Record>> gather_arrays(Communicator& communicator, const std::vector<Record>& mine) {
+  static_assert(std::is_trivially_copyable_v<Record>);
+  std::vector<std::vector<Record>> all;
+  for (const std::vector<std::byte>& bytes : all_gather_varied(communicator, std::as_bytes(std::span(mine)))) {
+    all.emplace_back(bytes.size() / sizeof(Record));
+    std::memcpy(all.back().data(), bytes.data(), bytes.size());
+  }
+  return all;
+}
+
+}  // namespace mantissa

@@ -1,0 +1,219 @@
+#include "comm/corruption_check.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/kernels/reduction/args.h"
+
+namespace mantissa {
+namespace {
+
+// The digest that most ranks have; nothing if no digest has more ranks than each other one.
+std::optional<Digest> majority_of(const std::vector<Digest>& by_rank) {
+  std::map<std::pair<uint64_t, uint64_t>, int> votes;
+  for (const Digest& digest : by_rank) ++votes[{digest.sum, digest.weighted}];
+  const auto by_votes = [](const auto& a, const auto& b) { return a.second < b.second; };
+  const auto most = std::max_element(votes.begin(), votes.end(), by_votes);
+  const auto as_many =
+      std::count_if(votes.begin(), votes.end(), [&](const auto& v) { return v.second == most->second; });
+  if (as_many > 1) return std::nullopt;
+  return Digest{most->first.first, most->first.second};
+}
+
+// Findings about one element range of one tensor, by all ranks that have one.
+using ByPlace = std::map<std::pair<int32_t, int64_t>, std::vector<Corruption>>;
+
+}  // namespace
+
+CorruptionCheck::CorruptionCheck(ShardedState& state) : state_(state) {
+  MANTISSA_CHECK(state.optimizer.has_digests(), "[corruption_check] the optimizer must have digests");
+  make_pieces();
+  const size_t most = std::max(pieces_.size(), static_cast<size_t>(state.parameters().size()));
+  digests_ = state.backend.make_tensor(DType::kU8, {static_cast<int64_t>(most * sizeof(Digest))}, "digests of weights");
+}
+
+void CorruptionCheck::make_pieces() {
+  const BucketLayout& layout = state_.buckets.layout();
+  const int me = state_.communicator.rank(), ranks = state_.communicator.size();
+  const std::vector<DigestedPiece>& own = state_.optimizer.digested_pieces();
+  const bool is_sharded = state_.reducer.config().sharding == Sharding::kSharded;
+  std::vector<size_t> counts(static_cast<size_t>(ranks));
+  for (int bucket = 0; bucket < state_.buckets.size(); ++bucket) {
+    const bool is_coded = std::any_of(own.begin(), own.end(), [bucket](const DigestedPiece& piece) {
+      return piece.bucket == bucket && piece.is_coded;
+    });
+    for (int owner = 0; owner < (is_sharded ? ranks : 1); ++owner) {
+      const auto segments = is_sharded ? layout.shard_segments(bucket, owner) : layout.bucket(bucket).segments;
+      const int64_t begin = is_sharded ? owner * layout.bucket(bucket).shard_numel : 0;
+      for (Segment segment : segments) {
+        const size_t number = counts[static_cast<size_t>(owner)]++;
+        // One copy in common: its owner looks after it.
+        if (state_.buckets.weights_in_common() && owner != me) continue;
+        segment.offset += begin;
+        pieces_.push_back({.bucket = bucket,
+                           .segment = segment,
+                           .owner = is_sharded ? owner : -1,
+                           .own = number,
+                           .is_coded = is_coded});
+        weights_.push_back(state_.buckets.weight(bucket).slice(segment.offset, segment.count));
+      }
+    }
+  }
+}
+
+std::vector<Digest> CorruptionCheck::digests_of(const std::vector<Tensor>& tensors) {
+  std::vector<Digest> digests(tensors.size());
+  if (tensors.empty()) return digests;
+  const Tensor records = digests_.slice(0, static_cast<int64_t>(digests.size() * sizeof(Digest)));
+  state_.backend.upload(digests.data(), records, state_.stream);
+  for (size_t index = 0; index < tensors.size(); ++index) {
+    const Tensor record = records.slice(static_cast<int64_t>(index * sizeof(Digest)), sizeof(Digest));
+    state_.backend.run(DigestArgs{.x = tensors[index], .record = record}, state_.stream);
+  }
+  state_.backend.download(records, digests.data(), state_.stream);
+  return digests;
+}
+
+std::vector<Corruption> CorruptionCheck::weights() { return compare_weights(state_.optimizer.read_digests()); }
+
+std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<StateDigests>& written) {
+  Communicator& communicator = state_.communicator;
+  const int me = communicator.rank(), ranks = communicator.size();
+  const bool is_replicated = state_.reducer.config().sharding == Sharding::kReplicated;
+  std::vector<Digest> records;  // of this rank's pieces
+  for (size_t index = 0; index < written.size(); ++index) {
+    records.push_back(written[index].written[state_.optimizer.digested_pieces()[index].weight_part()]);
+  }
+  const std::vector<Digest> found = digests_of(weights_);
+  std::vector<Digest> coded;
+  for (size_t index = 0; index < pieces_.size(); ++index) {
+    if (pieces_[index].is_coded) coded.push_back(found[index]);
+  }
+  const auto all_records =
+      is_replicated ? std::vector<std::vector<Digest>>{records} : gather_arrays(communicator, records);
+  const bool any_coded = !coded.empty();  // alike on all ranks
+  const auto all_coded = any_coded ? gather_arrays(communicator, coded) : std::vector<std::vector<Digest>>();
+
+  std::vector<Corruption> mine;
+  size_t coded_index = 0;
+  for (size_t index = 0; index < pieces_.size(); ++index) {
+    const WeightPiece& piece = pieces_[index];
+    std::optional<Digest> expected;
+    if (piece.is_coded) {
+      std::vector<Digest> by_rank;
+      for (const std::vector<Digest>& rank : all_coded) by_rank.push_back(rank[coded_index]);
+      ++coded_index;
+      expected = majority_of(by_rank);
+    } else {
+      expected = all_records[is_replicated ? 0 : static_cast<size_t>(piece.owner)][piece.own];
+    }
+    if (expected == found[index]) continue;
+    Corruption corruption =
+        corruption_of(CorruptData::kWorkingWeight, piece.segment.parameter, expected ? me : -1, piece.segment.begin,
+                      piece.segment.count, expected.value_or(found[index]), found[index]);
+    corruption.receiver = piece.is_coded ? -1 : piece.owner;  // the owner, until all findings are together
+    mine.push_back(corruption);
+  }
+
+  ByPlace places;
+  for (const Corruption& corruption : gather_findings(communicator, std::move(mine))) {
+    places[{corruption.parameter, corruption.begin}].push_back(corruption);
+  }
+  std::vector<Corruption> all;
+  for (auto& [place, findings] : places) {
+    const int owner = findings[0].receiver;
+    const auto others = std::count_if(findings.begin(), findings.end(), [&](const auto& f) { return f.rank != owner; });
+    const bool is_unknown = findings[0].rank < 0;  // then every rank says so
+    const bool all_others = ranks > 1 && others == ranks - 1, owner_too = others < std::ssize(findings);
+    if (is_unknown || (owner >= 0 && all_others && (owner_too || ranks > 2))) {
+      findings.resize(1);
+      findings[0].rank = is_unknown ? -1 : owner;  // it has sent corrupted weights
+    }
+    for (Corruption& corruption : findings) {
+      corruption.receiver = -1;
+      all.push_back(corruption);
+    }
+  }
+  return all;
+}
+
+std::vector<Corruption> CorruptionCheck::updates() {
+  std::vector<Corruption> mine;
+  const std::vector<StateDigests> digests = state_.optimizer.read_digests();
+  for (size_t index = 0; index < digests.size(); ++index) {
+    if (digests[index].bad_update == 0) continue;
+    const Segment& segment = state_.optimizer.digested_pieces()[index].segment;
+    mine.push_back(corruption_of(static_cast<CorruptData>(digests[index].bad_part), segment.parameter,
+                                 state_.communicator.rank(), segment.begin, segment.count, digests[index].bad_expected,
+                                 digests[index].bad_found));
+    mine.back().update = digests[index].bad_update;
+  }
+  std::vector<Corruption> all = gather_findings(state_.communicator, std::move(mine));
+  if (!all.empty() || state_.reducer.config().sharding == Sharding::kSharded) return all;
+  return replicas(digests);
+}
+
+std::vector<Corruption> CorruptionCheck::replicas(const std::vector<StateDigests>& written) {
+  const std::vector<std::vector<StateDigests>> all = gather_arrays(state_.communicator, written);
+  std::vector<Corruption> found;
+  for (size_t index = 0; index < written.size(); ++index) {
+    const Segment& segment = state_.optimizer.digested_pieces()[index].segment;
+    for (int part = 0; part < StateDigests::kParts; ++part) {
+      std::vector<Digest> by_rank;
+      for (const std::vector<StateDigests>& rank : all) by_rank.push_back(rank[index].written[part]);
+      const std::optional<Digest> expected = majority_of(by_rank);
+      for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+        if (expected == by_rank[rank]) continue;
+        const Digest& reference = expected ? *expected : by_rank[rank];
+        found.push_back(corruption_of(static_cast<CorruptData>(part), segment.parameter,
+                                      expected ? static_cast<int>(rank) : -1, segment.begin, segment.count, reference,
+                                      by_rank[rank]));
+        if (!expected) break;
+      }
+    }
+  }
+  if (found.size() > kMostFindings) found.resize(kMostFindings);
+  return found;
+}
+
+std::vector<Corruption> CorruptionCheck::at_rest() {
+  std::vector<Corruption> all = updates();
+  const std::vector<StateDigests> written = state_.optimizer.read_digests(), now = state_.optimizer.take_digests();
+  std::vector<Corruption> mine;
+  for (size_t index = 0; index < written.size(); ++index) {
+    const Segment& segment = state_.optimizer.digested_pieces()[index].segment;
+    for (int part = 0; part < StateDigests::kParts; ++part) {
+      const Digest &expected = written[index].written[part], &found = now[index].written[part];
+      if (!now[index].checks(part) || expected == found) continue;
+      mine.push_back(corruption_of(static_cast<CorruptData>(part), segment.parameter, state_.communicator.rank(),
+                                   segment.begin, segment.count, expected, found));
+    }
+  }
+  const std::vector<Corruption> state = gather_findings(state_.communicator, std::move(mine));
+  all.insert(all.end(), state.begin(), state.end());
+  const std::vector<Corruption> weights = compare_weights(written);
+  all.insert(all.end(), weights.begin(), weights.end());
+  return all;
+}
+
+std::vector<Digest> CorruptionCheck::gradients() {
+  std::vector<Tensor> gradients;
+  for (int index = 0; index < state_.parameters().size(); ++index) {
+    gradients.push_back(state_.parameters()[index].gradient);
+  }
+  return digests_of(gradients);
+}
+
+std::vector<Corruption> CorruptionCheck::differences(const std::vector<Digest>& before,
+                                                     const std::vector<Digest>& now) {
+  std::vector<Corruption> mine;
+  for (size_t index = 0; index < now.size(); ++index) {
+    if (now[index] == before[index]) continue;
+    const Parameter& parameter = state_.parameters()[static_cast<int>(index)];
+    mine.push_back(corruption_of(CorruptData::kGradient, parameter.index, state_.communicator.rank(), 0,
+                                 parameter.numel(), before[index], now[index]));
+  }
+  return gather_findings(state_.communicator, std::move(mine));
+}
+
+}  // namespace mantissa

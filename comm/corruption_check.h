@@ -1,0 +1,57 @@
+// CorruptionCheck: looks for silent corruption of optimizer state and working weights. Collective calls end with the
+// same findings on every rank.
+//
+// Working weights. Each rank knows the digests of the weights that its updates wrote. A sharded rank's copy of another
+// rank's weights must have the owner's digest, so a difference names the rank with the corrupted copy, for two ranks as
+// well. If all copies differ from the owner's record, or all but the owner's among three ranks or more, the owner has
+// sent corrupted weights. Weights that are gathered as codes have no record: the majority of ranks decides, and two
+// ranks that differ are both suspect. So are replicated ranks whose records differ.
+#pragma once
+
+#include <optional>
+
+#include "comm/corruption.h"
+#include "comm/sharded_state.h"
+
+namespace mantissa {
+
+class CorruptionCheck {
+ public:
+  // `state` must outlive the object. Its optimizer must have digests.
+  explicit CorruptionCheck(ShardedState& state);
+
+  // Working weights, with no update under way: what passes read is what the last update wrote. Blocks.
+  std::vector<Corruption> weights();
+  // Findings of the updates so far: one has read state that the one before had not written. Blocks.
+  std::vector<Corruption> updates();
+  // State and working weights as they are now, and the findings of updates. A pass over all of them. Blocks.
+  std::vector<Corruption> at_rest();
+
+  // By parameter: this rank's gradients of the last passes, before they are reduced. Passes that run again give the
+  // same. Blocks.
+  std::vector<Digest> gradients();
+  // Where two of these differ, on all ranks. Collective.
+  std::vector<Corruption> differences(const std::vector<Digest>& before, const std::vector<Digest>& now);
+
+ private:
+  // A part of a parameter whose working weights have one digest.
+  struct WeightPiece {
+    int bucket = -1;
+    Segment segment{};  // the offset counts from the bucket's begin
+    int owner = -1;     // rank; -1: every rank
+    size_t own = 0;     // number among the owner's pieces
+    bool is_coded = false;
+  };
+
+  void make_pieces();
+  std::vector<Digest> digests_of(const std::vector<Tensor>& tensors);
+  std::vector<Corruption> replicas(const std::vector<StateDigests>& written);
+  std::vector<Corruption> compare_weights(const std::vector<StateDigests>& written);
+
+  ShardedState& state_;
+  std::vector<WeightPiece> pieces_;
+  std::vector<Tensor> weights_;  // by piece
+  Tensor digests_;               // of weights or gradients
+};
+
+}  // namespace mantissa
