@@ -207,16 +207,18 @@ Checkpoint read_manifest(const std::string& folder) {
   return checkpoint;
 }
 
+void verify_file(const std::string& folder, const CheckpointFile& expected) {
+  const MappedFile file = map_file<CheckpointError>(folder + "/" + expected.name);
+  require<CheckpointError>(file.bytes().size() == expected.size_bytes, "{}: damaged: expected {} bytes, found {}",
+                           file.path(), expected.size_bytes, file.bytes().size());
+  const std::string found = xxh3_128_hex(file.bytes());
+  require<CheckpointError>(found == expected.xxh3_128, "{}: damaged: expected XXH3-128 {}, found {}", file.path(),
+                           expected.xxh3_128, found);
+}
+
 Checkpoint open_checkpoint(const std::string& folder) {
   Checkpoint checkpoint = read_manifest(folder);
-  for (const CheckpointFile& expected : checkpoint.files) {
-    const MappedFile file = map_file<CheckpointError>(folder + "/" + expected.name);
-    require<CheckpointError>(file.bytes().size() == expected.size_bytes, "{}: damaged: expected {} bytes, found {}",
-                             file.path(), expected.size_bytes, file.bytes().size());
-    const std::string found = xxh3_128_hex(file.bytes());
-    require<CheckpointError>(found == expected.xxh3_128, "{}: damaged: expected XXH3-128 {}, found {}", file.path(),
-                             expected.xxh3_128, found);
-  }
+  for (const CheckpointFile& file : checkpoint.files) verify_file(folder, file);
   return checkpoint;
 }
 

@@ -77,6 +77,8 @@ struct Checkpoint {
 // Reads the manifest of a checkpoint folder, but none of the files that it lists. CheckpointError if the manifest is
 // missing or damaged, or if the folder is named after another step: such a copy would be taken for the wrong one.
 Checkpoint read_manifest(const std::string& folder);
+// Reads a file of the folder. CheckpointError naming file, expected and found size or hash.
+void verify_file(const std::string& folder, const CheckpointFile& expected);
 // Also verifies every file. CheckpointError naming file, expected and found size or hash.
 Checkpoint open_checkpoint(const std::string& folder);
 

@@ -110,12 +110,13 @@ std::string model_fingerprint(const Config& config) {
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
   // Data files may move; TokenData::fingerprint() compares their contents.
   // clang-format off
-  static constexpr std::array<std::string_view, 25> kFree = {
+  static constexpr std::array<std::string_view, 26> kFree = {
       "device",        "data.train",    "data.validation", "train.stop_at_step", "train.log_interval", "train.eval_",
       "train.sample_", "train.run_dir", "train.threads",   "train.micro_batch",  "comm.backend",       "checkpoint.",
       "faults.",       "test.",         "comm.bucket_mib", "cuda.",
       "profile",       "train.recompute",   "train.pin_threads",   "train.packed_weights", "comm.gather",
-      "probe.",        "train.measure_peak", "train.max_minutes", "watchdog."};
+      "probe.",        "train.measure_peak", "train.max_minutes", "watchdog.",
+      "integrity."};
   // clang-format on
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
   const AdaptiveOptions& watched = now.precision_adaptive.options;

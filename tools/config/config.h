@@ -114,6 +114,17 @@ struct CheckpointConfig {
   int keep_last = 2;            // those saved last; 0: all
   std::string resume = "auto";  // "auto": the newest valid one of run_dir, if any; "none"; a checkpoint or run folder
   bool allow_changes = false;   // resume although settings that shape the training differ
+  bool verify = true;           // read the files back before they count
+};
+
+// Detection of silent data corruption.
+enum class IntegrityAction : uint8_t { kStop, kWarn };
+
+struct IntegrityConfig {
+  int64_t interval = 10;                            // steps between checks of state and working weights; 0: none
+  IntegrityAction action = IntegrityAction::kStop;  // after corruption that a repetition does not cure
+  bool wire = false;                                // check gradients between ranks
+  int64_t replay_interval = 0;                      // steps between steps whose passes run twice; 0: none
 };
 
 struct FaultConfig {
@@ -183,6 +194,7 @@ struct Config {
   CheckpointConfig checkpoint;
   FaultConfig faults;
   WatchdogConfig watchdog;
+  IntegrityConfig integrity;
   ProbeConfig probe;
   CudaConfig cuda;
   TestConfig test;

@@ -55,6 +55,8 @@ constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault},
                                         {"clamp", FloorPolicy::kClamp},
                                         {"lift", FloorPolicy::kLift},
                                         {"bf16", FloorPolicy::kBf16}};
+constexpr Name<IntegrityAction> kIntegrityAction[] = {{"stop", IntegrityAction::kStop},
+                                                      {"warn", IntegrityAction::kWarn}};
 constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
 constexpr Name<Pass> kInjectedPass[] = {{"forward", Pass::kForward}, {"backward", Pass::kBackward}};
 
@@ -281,6 +283,7 @@ void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {
   v.scalar("keep_last", integer_field(c.keep_last, 0));
   v.scalar("resume", text_field(c.resume));
   v.scalar("allow_changes", bool_field(c.allow_changes));
+  v.scalar("verify", bool_field(c.verify));
 }
 
 void bind_test(ConfigVisitor& v, TestConfig& c) {
@@ -322,6 +325,12 @@ void bind_config(ConfigVisitor& v, Config& c) {
     v.scalar("enabled", bool_field(c.watchdog.enabled));
     v.scalar("deadline_s", real_field(c.watchdog.deadline_s, RealRange{.min = 0.0, .max = 1e7}));
     v.scalar("least_deadline_s", real_field(c.watchdog.least_deadline_s, RealRange{.min = 1.0, .max = 1e6}));
+  });
+  v.section("integrity", [&] {
+    v.scalar("interval", integer_field<int64_t>(c.integrity.interval, 0, kMaxSteps));
+    v.scalar("action", choice_field(c.integrity.action, names::kIntegrityAction));
+    v.scalar("wire", bool_field(c.integrity.wire));
+    v.scalar("replay_interval", integer_field<int64_t>(c.integrity.replay_interval, 0, kMaxSteps));
   });
   v.section("probe", [&] {
     v.scalar("enabled", bool_field(c.probe.enabled));

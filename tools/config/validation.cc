@@ -172,6 +172,20 @@ void check_scaler(const Config& c, Problems& p) {
               p.setting("scaler.max_scale"));
 }
 
+void check_integrity(const Config& c, Problems& p) {
+  p.refuse_if(c.integrity.replay_interval > 0 && c.integrity.interval == 0,
+              "{} compares digests, which {} leaves out; give an interval > 0", p.setting("integrity.replay_interval"),
+              p.setting("integrity.interval"));
+  p.refuse_if(c.integrity.wire && c.cuda.graph,
+              "{} looks at every step on the host, and {} repeats steps without it; give one of the two",
+              p.setting("integrity.wire"), p.setting("cuda.graph"));
+  p.refuse_if(c.integrity.replay_interval > 0 && c.cuda.attention == AttentionChoice::kCudnn &&
+                  c.cuda.gemm == GemmSelection::kTimed,
+              "{} compares the bits of two passes, and {} gives other bits in each; give cuda.gemm=deterministic, or "
+              "cuda.attention=auto",
+              p.setting("integrity.replay_interval"), p.setting("cuda.attention"));
+}
+
 void check_injection(const Config& c, Problems& p) {
   for (size_t i = 0; i < c.test.gradients.size(); ++i) {
     p.refuse_if(c.test.gradients[i].parameter.empty(), "{} names no parameter",
@@ -198,6 +212,7 @@ void validate(const Config& c, const ConfigOrigins& origins) {
   check_states(c, problems);
   check_precision(c, problems);
   check_scaler(c, problems);
+  check_integrity(c, problems);
   check_injection(c, problems);
   problems.throw_if_any();
   // Checks of the components themselves, which find nothing unless a rule above is missing.

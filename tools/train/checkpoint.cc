@@ -213,6 +213,9 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
     const DelayedScales& scales = *session_.runtime.delayed_scales;
     if (!scales.empty()) files.push_back(write_scales_file(folder, kScalesFile, scales));
   }
+  if (run_.checkpoint.verify) {
+    for (const CheckpointFile& file : files) verify_file(folder, file);
+  }
   return files;
 }
 

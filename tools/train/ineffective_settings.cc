@@ -262,6 +262,7 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
        {"scaler.preset", "scaler.init_scale", "scaler.floor"}},
       {"comm.wire_dtype", has_peers, one_rank},
       {"comm.accumulate", has_peers, one_rank},
+      {"integrity.wire", has_peers, one_rank},
       {"cuda.", uses_gpu, config.device == "cpu" ? "device = cpu" : "device = auto chose the CPU"},
       {"probe.", config.probe.enabled, "probe.enabled = false"},
   };

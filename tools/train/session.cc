@@ -84,6 +84,7 @@ Communicator& outermost(Communicator& given, Communicator* staged, Communicator*
 
 ReducerConfig reducer_config(const Config& config, int ranks) {
   ReducerConfig reducer = config.comm.reducer;
+  if (config.integrity.wire) reducer.wire_digests = Digests::kOn;
   reducer.prescale_log2 = gradient_prescale_log2(ranks, config.train.global_batch / (config.train.micro_batch * ranks));
   return reducer;
 }
@@ -156,7 +157,8 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
                .reduction = reducer_config(config, ranks()),
                .adamw = config.optimizer.adamw,
                .coded = {.weights = gathered_codes(config, runtime.parameters, runtime.policy),
-                         .scales = runtime.delayed_scales.get()}},
+                         .scales = runtime.delayed_scales.get()},
+               .digests = config.integrity.interval > 0 ? Digests::kOn : Digests::kOff},
               communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
       clipper(config.optimizer.clip) {

@@ -19,6 +19,7 @@ TrainStep::TrainStep(Session& session, RunProbe* probe, StopRequest* stop)
       work_(session),
       curvature_(session.sharded, work_),
       verdicts_(session.communicator, *session.runtime.backend, *session.runtime.stream),
+      integrity_(session.config.integrity, session.sharded),
       prescale_(std::ldexp(1.0, gradient_prescale_log2(session.ranks(), session.micro_batches()))),
       decisions_(session.runtime.backend->allocate_staging(2 * kDecisionBytes, "update decisions"), DType::kU8,
                  {2 * kDecisionBytes}),
@@ -27,7 +28,8 @@ TrainStep::TrainStep(Session& session, RunProbe* probe, StopRequest* stop)
 std::vector<StepReport> TrainStep::run() {
   std::vector<StepReport> reports;
   const bool probed = is_probed(next_to_start()), curved = is_curvature_due(next_to_start());
-  if (probed || curved) reports = finish();  // findings must belong to a step that is not void
+  const bool examined = integrity_.is_due(next_to_start());
+  if (probed || curved || examined) reports = finish();  // findings must belong to a step that is not void
   if (!reports.empty() && !reports.back().applied) return reports;
   if (curved) curvature_.before();
   Pending started = start(next_to_start());
@@ -36,7 +38,7 @@ std::vector<StepReport> TrainStep::run() {
     // A step that was started after one that was not applied is void: it will be started again.
     if (!reports.back().applied) return reports;
   }
-  if (runs_ahead() && !probed && !curved) {
+  if (runs_ahead() && !probed && !curved && !examined) {
     pending_ = std::move(started);
   } else {
     reports.push_back(settle(started, Gradients::kKept));
@@ -46,6 +48,7 @@ std::vector<StepReport> TrainStep::run() {
     probed_ = probe_->end(report.step, report.scale, report.applied, report.learning_rate);
   }
   if (curved) reports.back().curvature = curvature_.after(reports.back(), prescale_);
+  if (examined) integrity_.after_step(reports.back().step);
   return reports;
 }
 
@@ -91,7 +94,7 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   verdicts_.plan(plan);
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.loss_gradient);
-  queue(is_probed(step) ? probe_ : nullptr);
+  queue(step, is_probed(step) ? probe_ : nullptr);
   backend.copy(verdicts_.decision(), decision_slot(step), *s.runtime.stream);
   started.decided = s.runtime.stream->record();
   return started;
@@ -116,11 +119,17 @@ void TrainStep::calibrate(int64_t step) {
   scales.end_calibration();
 }
 
-void TrainStep::queue(RunProbe* probe) {
+void TrainStep::queue(int64_t step, RunProbe* probe) {
   Session& s = session_;
-  const auto body = [this, &s, probe] {
+  const bool examined = integrity_.is_due(step);
+  const auto run_again = [this, &s] {
+    s.runtime.delayed_scales->forget_records();
+    work_.run();
+  };
+  const auto body = [&] {
     if (probe != nullptr) probe->begin();
     work_.run({.observer = probe != nullptr ? probe->products() : nullptr});
+    if (examined) integrity_.after_passes(step, run_again);
     if (probe != nullptr) probe->gradients_ready();
     {
       const Range range(RangeKind::kPhase, "decide");
@@ -134,7 +143,7 @@ void TrainStep::queue(RunProbe* probe) {
     if (probe != nullptr) probe->after_update();
   };
   if (s.runtime.delayed_scales->calibrated()) ++queued_;  // before, weights may travel in another form
-  if (!s.captures_steps() || queued_ <= 1 || probe != nullptr) return body();
+  if (!s.captures_steps() || queued_ <= 1 || probe != nullptr || examined) return body();
   if (!captured_) {
     s.sharded.buckets.bump_versions();  // so that the casts of the weights are part of it
     captured_ = s.runtime.backend->capture(*s.runtime.stream, body);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "tools/guard/integrity.h"
 #include "tools/guard/stop_request.h"
 #include "tools/probe/run_probe.h"
 #include "tools/train/statistics.h"
@@ -29,12 +30,15 @@ class TrainStep {
   // finite. Evaluation before the first step needs it. Collective.
   void calibrate() { calibrate(next_to_start()); }
   // Starts the next step and returns the reports that are known by now, in order: of this very step where the host
-  // waits, else of the step before, if there was one. session.next_step counts the reports given. Collective.
+  // waits, else of the step before, if there was one. session.next_step counts the reports given. CorruptionError for
+  // corrupted state. Collective.
   std::vector<StepReport> run();
   // The probe's findings since the last call, about the step that run() reported last. Rank 0 has those of all ranks.
   std::optional<ProbedStep> take_probed() { return std::exchange(probed_, std::nullopt); }
   // Waits for the step under way. Afterwards weights and optimizer are those of session.next_step. Collective.
   std::vector<StepReport> finish();
+  // With no step under way: CorruptionError unless the state may be saved. Collective.
+  void require_intact_state() { integrity_.at_rest(session_.next_step); }
   // Why samples of steps ahead cannot be read on this rank, which then asks to stop; empty: they can.
   const std::string& data_error() const { return data_error_; }
   // The step that run() would start: session.next_step, or the one after it while a step is under way.
@@ -62,7 +66,7 @@ class TrainStep {
   float loss_gradient_of(float scale, int64_t tokens) const;
   // Queues the planned step: passes, reduction, decision, update. With cuda.graph it is captured the second time after
   // the calibration, when all sizes are known and all kernels chosen, and replayed from then on, except probed steps.
-  void queue(RunProbe* probe);
+  void queue(int64_t step, RunProbe* probe);
   // The scaler as it will be if the step under way is applied.
   GradScaler planned_scaler() const;
   // Waits for the decision about a step and updates the session by it.
@@ -80,6 +84,7 @@ class TrainStep {
   StepWork work_;
   UpdateCurvature curvature_;
   VerdictReduction verdicts_;
+  IntegrityGuard integrity_;
   double prescale_;     // see gradient_prescale_log2()
   int64_t queued_ = 0;  // steps since the calibration
   int64_t calibrated_for_ = -1;

@@ -82,7 +82,27 @@ Trainer::Trainer(Session& session, RunState& state, TrainObservers observers, Ru
       step_(session, probe, stop),
       evaluation_(session.config, session.runtime, *session.batches, session.communicator) {}
 
+template <typename F>
+void Trainer::with_intact_state(const F& f) {
+  try {
+    f();
+  } catch (const CorruptionError&) {
+    if (std::exchange(is_corrupt_, true)) throw;
+    for (const auto& observer : observers_) observer->at_end(*this, Ending::kCorrupt);
+    leave();
+    throw;
+  }
+}
+
 std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
+  with_intact_state([&] { run_steps(end); });
+  if (stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData) {
+    fail<DataError>(first_text(session_.communicator, step_.data_error()));
+  }
+  return std::exchange(switch_, std::nullopt);
+}
+
+void Trainer::run_steps(int64_t end) {
   const int64_t last = session_.config.train.last_step();
   if (session_.next_step < end) step_.calibrate();
   if (session_.next_step < end && session_.next_step == 0) evaluate();
@@ -97,15 +117,13 @@ std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
     if (!evaluates && std::none_of(observers_.begin(), observers_.end(), pauses)) continue;
     settle();
     if (evaluates) evaluate();
+    if (std::any_of(observers_.begin(), observers_.end(), pauses)) step_.require_intact_state();
     for (const auto& observer : observers_) {
       if (pauses(observer)) observer->at_pause(*this);
     }
   }
   settle();
-  if (stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData) {
-    fail<DataError>(first_text(session_.communicator, step_.data_error()));
-  }
-  return std::exchange(switch_, std::nullopt);
+  step_.require_intact_state();  // it is saved now, or handed to another session
 }
 
 void Trainer::finish(Ending ending) {
@@ -167,6 +185,7 @@ void Trainer::count_skips(const StepReport& step) {
 
 template <typename Error>
 void Trainer::fail(const std::string& message) {
+  with_intact_state([&] { step_.require_intact_state(); });
   for (const auto& observer : observers_) observer->at_end(*this, Ending::kFailed);
   leave();
   throw Error(message);

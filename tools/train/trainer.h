@@ -47,6 +47,7 @@ enum class Ending : uint8_t {
   kDone,     // the last step was done
   kStopped,  // a rank asked to stop; see StopRequest
   kFailed,   // too many faults in a row, or data that cannot be read
+  kCorrupt,  // the state is corrupt and must not be saved
 };
 
 class Trainer;
@@ -81,7 +82,8 @@ class Trainer {
 
   // Trains up to step `end`, or until a switch of precision is requested, which it returns, or until a rank asks to
   // stop. FaultError after faults.max_consecutive faults or faults.max_skipped skipped steps in a row; DataError, alike
-  // on all ranks, if a rank cannot read samples ahead. Both after at_end(), with whole weights. Collective.
+  // on all ranks, if a rank cannot read samples ahead. Both after at_end(), with whole weights. CorruptionError after
+  // at_end(kCorrupt). Collective.
   std::optional<PrecisionSwitch> run(int64_t end);
   // Ends the run: with kDone, at TrainConfig::last_step(), after an evaluation. Collective.
   void finish(Ending ending);
@@ -101,9 +103,13 @@ class Trainer {
   PrecisionSwitch& request_switch(const std::string& cause);
 
  private:
+  void run_steps(int64_t end);
   void evaluate();
   void take(const std::vector<StepReport>& steps);
   void count_skips(const StepReport& step);
+  // Calls f(). CorruptionError after at_end(kCorrupt).
+  template <typename F>
+  void with_intact_state(const F& f);
   // Ends the run, and throws.
   template <typename Error>
   [[noreturn]] void fail(const std::string& message);
@@ -115,6 +121,7 @@ class Trainer {
   Evaluation evaluation_;
   std::optional<PrecisionSwitch> switch_;
   std::optional<Verdict> stopped_by_;
+  bool is_corrupt_ = false;
 };
 
 // Whether something with this interval is due after so many steps; an interval of 0 never is.

@@ -203,11 +203,16 @@ class Saver final : public TrainObserver {
   void at_pause(Trainer& trainer) override { save(trainer); }
   void at_end(Trainer& trainer, Ending ending) override {
     const int64_t step = trainer.session().next_step;
+    if (ending == Ending::kCorrupt) return tell_of_restart();
     if (saved_step_ != step && !save(trainer)) unsaved_step_ = step;
     if (ending == Ending::kFailed && !unsaved_step_) log_info("a new start continues after step {}", saved_step_);
   }
 
  private:
+  void tell_of_restart() const {
+    if (saved_step_ < 0) return log_info("this start has saved no checkpoint: a new one takes the newest there is");
+    log_info("the state is corrupt and not saved; a new start continues after step {}", saved_step_);
+  }
   bool save(Trainer& trainer) {
     const Range range(RangeKind::kPhase, "checkpoint");
     if (!checkpoints_.save(trainer.state())) return false;
