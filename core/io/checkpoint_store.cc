@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "core/base/check.h"
+#include "core/base/file_fault.h"
 
 namespace mantissa {
 namespace {
@@ -51,7 +52,10 @@ void sync_folder(const std::string& folder) {
 }
 
 void rename_path(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) fail_io(from, "rename it to " + to, errno);
+  const int fault = file_fault(FileOperation::kRename, from);
+  if (fault != 0 || std::rename(from.c_str(), to.c_str()) != 0) {
+    fail_io(from, "rename it to " + to, fault != 0 ? fault : errno);
+  }
 }
 
 std::string to_hex(XXH128_hash_t hash) { return fmt::format("{:016x}{:016x}", hash.high64, hash.low64); }
@@ -173,7 +177,9 @@ void CheckpointFileWriter::write(std::span<const std::byte> bytes) {
   MANTISSA_CHECK(descriptor_ >= 0, "[checkpoint] {} is closed", path_);
   XXH3_128bits_update(hash_.get(), bytes.data(), bytes.size());
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kMaxWriteBytes));
+    size_t count = std::min(bytes.size(), kMaxWriteBytes);
+    if (const int fault = file_fault(FileOperation::kWrite, path_, count); fault != 0) fail("write", fault);
+    const ssize_t written = ::write(descriptor_, bytes.data(), count);
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) fail("write", written < 0 ? errno : EIO);
     file_.size_bytes += static_cast<uint64_t>(written);
@@ -183,7 +189,9 @@ void CheckpointFileWriter::write(std::span<const std::byte> bytes) {
 
 CheckpointFile CheckpointFileWriter::close() {
   MANTISSA_CHECK(descriptor_ >= 0, "[checkpoint] {} is closed", path_);
+  if (const int fault = file_fault(FileOperation::kSync, path_); fault != 0) fail("sync the file", fault);
   if (::fsync(descriptor_) != 0) fail("sync the file", errno);
+  if (const int fault = file_fault(FileOperation::kClose, path_); fault != 0) fail("close the file", fault);
   // Network file systems report a full quota here. The descriptor is gone either way.
   if (::close(std::exchange(descriptor_, -1)) != 0) fail("close the file", errno);
   file_.xxh3_128 = to_hex(XXH3_128bits_digest(hash_.get()));

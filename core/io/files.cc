@@ -16,6 +16,8 @@
 
 #include <fmt/core.h>
 
+#include "core/base/file_fault.h"
+
 namespace mantissa {
 namespace {
 
@@ -29,6 +31,7 @@ namespace fs = std::filesystem;
 // An open regular file. Closes it unless `descriptor` is taken.
 struct OpenFile {
   explicit OpenFile(const std::string& path) {
+    if (const int fault = file_fault(FileOperation::kOpen, path); fault != 0) fail(path, fault);
     // Without O_NONBLOCK, a pipe would wait here for somebody to write.
     descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) fail(path, errno);
@@ -130,7 +133,9 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
   }
   const int descriptor = opened ? opened->descriptor : descriptor_;
   while (!out.empty()) {
-    const ssize_t count = ::pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
+    size_t bytes = out.size();
+    if (const int fault = file_fault(FileOperation::kRead, path_, bytes); fault != 0) fail(path_, fault);
+    const ssize_t count = ::pread(descriptor, out.data(), bytes, static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(path_, errno);
     if (count == 0) {
@@ -175,9 +180,13 @@ int replace_file(const std::string& path, const std::string& text) {
   const std::string partial = path + ".partial";
   const int file = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (file < 0) return errno;
-  const ssize_t written = ::write(file, text.data(), text.size());
-  int error = written < 0 ? errno : written < static_cast<ssize_t>(text.size()) ? ENOSPC : 0;
+  size_t count = text.size();
+  int error = file_fault(FileOperation::kWrite, path, count);
+  const ssize_t written = error != 0 ? 0 : ::write(file, text.data(), count);
+  if (written < 0) error = errno;
+  if (error == 0 && written < static_cast<ssize_t>(text.size())) error = ENOSPC;
   if (::close(file) != 0 && error == 0) error = errno;
+  if (error == 0) error = file_fault(FileOperation::kRename, path);
   if (error == 0 && std::rename(partial.c_str(), path.c_str()) != 0) error = errno;
   if (error != 0) ::unlink(partial.c_str());
   return error;

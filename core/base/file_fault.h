@@ -1,0 +1,43 @@
+// Places where tests make file operations fail (configuration section `test`). Without an injector, a place costs one
+// load and one branch that always goes the same way.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace mantissa {
+
+enum class FileOperation : uint8_t { kNone, kOpen, kRead, kWrite, kSync, kClose, kRename };
+
+// Any thread may call it.
+class FileFaultInjector {
+ public:
+  virtual ~FileFaultInjector() = default;
+  // Called before an operation on a file, or on the folder that is renamed. Returns the errno with which the operation
+  // fails; 0: it takes place. May lower `bytes`, those that the next call of the system is to move, to at least 1.
+  virtual int before(FileOperation operation, const std::string& path, size_t& bytes) = 0;
+};
+
+namespace internal {
+inline std::atomic<FileFaultInjector*> file_fault_injector = nullptr;
+}  // namespace internal
+
+// Returns the previous injector. An injector must outlive the operations that began with it.
+inline FileFaultInjector* set_file_fault_injector(FileFaultInjector* injector) {
+  return internal::file_fault_injector.exchange(injector);
+}
+
+inline int file_fault(FileOperation operation, const std::string& path, size_t& bytes) {
+  FileFaultInjector* const injector = internal::file_fault_injector.load(std::memory_order_acquire);
+  if (injector == nullptr) [[likely]]
+    return 0;
+  return injector->before(operation, path, bytes);
+}
+inline int file_fault(FileOperation operation, const std::string& path) {
+  size_t bytes = 0;
+  return file_fault(operation, path, bytes);
+}
+
+}  // namespace mantissa
