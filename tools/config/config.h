@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "amp/adaptive_precision.h"
@@ -14,6 +15,7 @@
 #include "comm/comm_options.h"
 #include "core/autograd/precision.h"
 #include "core/autograd/tape.h"
+#include "core/base/file_fault.h"
 #include "core/io/config_reader.h"
 #include "core/io/token_data.h"
 #include "core/kernels/device_options.h"
@@ -141,15 +143,50 @@ struct WatchdogConfig {
 };
 
 // Faults to inject, for tests of fault handling only.
-enum class InjectedValue : uint8_t { kInf, kNan };
+enum class FaultKind : uint8_t {
+  kInf,
+  kNan,
+  kFlip,  // of a bit
+  kSleep,
+  kStop,  // by SIGSTOP
+  kDeadlock,
+  kKill,
+  kExit,
+  kShortWrite,
+  kNoSpace,
+  kCorrupt,
+  kReadError,
+};
 
-struct GradientInjection {
+// The tensor that kInf, kNan and kFlip change.
+enum class FaultTarget : uint8_t { kGradient, kWire, kMaster, kFirstMoment, kSecondMoment, kWeight };
+
+struct Fault {
   int64_t step = 1;  // the first is 1
   int rank = 0;
+  FaultKind kind = FaultKind::kInf;
+  // Values.
+  FaultTarget target = FaultTarget::kGradient;
   std::string parameter;
   int64_t element = 0;
-  InjectedValue value = InjectedValue::kInf;
+  int bit = 0;  // 0: the lowest
+  // Processes: where in the step.
+  std::string_view phase = "none";  // of static storage
+  FileOperation operation = FileOperation::kNone;
+  std::string file;  // a part of the path
+  double seconds = 1.0;
+  int64_t steps = 1;
+  int code = 1;
 };
+
+// Faults that are drawn from a seed.
+struct RandomFaults {
+  uint64_t seed = 0;
+  int count = 0;
+  std::vector<std::string> kinds = {"flip"};
+};
+
+enum class InjectedValue : uint8_t { kInf, kNan };
 
 struct ActivationInjection {
   int64_t step = 1;  // the first is 1
@@ -175,7 +212,8 @@ struct CudaConfig {
 };
 
 struct TestConfig {
-  std::vector<GradientInjection> gradients;
+  std::vector<Fault> faults;
+  RandomFaults random;
   std::vector<ActivationInjection> activations;
 };
 

@@ -2,6 +2,7 @@
 // configs/reference.yaml all use it.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +18,12 @@ ConfigSynonyms config_synonyms();
 
 // Path to printed value of every setting.
 std::map<std::string, std::string> flatten(const Config& config);
+
+// The words of faults.
+std::optional<FaultKind> parse_fault_kind(std::string_view word);
+std::string_view name(FaultKind kind);
+std::string_view name(FaultTarget target);
+std::string_view name(FileOperation operation);
 
 // The words of formats that others than the binding need.
 namespace config_names {

@@ -161,6 +161,12 @@ void rename(ConfigNode& section, std::string_view from, const char* to) {
 
 void replace_old_settings(ConfigNode& root, OldSettings mode) {
   if (ConfigNode* const optimizer = find(root, "optimizer")) rename(*optimizer, "moment_dtype", "first_moment");
+  if (ConfigNode* const test = find(root, "test")) {
+    rename(*test, "gradients", "faults");
+    if (ConfigNode* const faults = find(*test, "faults")) {
+      for (ConfigNode& fault : faults->items) rename(fault, "value", "kind");
+    }
+  }
   ConfigNode* const precision = find(root, "precision");
   if (precision == nullptr) return;
   if (ConfigNode* const tf32 = find(*precision, "tf32"); tf32 != nullptr && mode == OldSettings::kRead) {

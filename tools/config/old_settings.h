@@ -10,7 +10,8 @@ enum class OldSettings : uint8_t {
   kRead,    // rewritten to the equivalent new setting, for configurations in checkpoints
 };
 
-// Handles precision.ops and precision.layers, also of phases and levels, and precision.tf32 and optimizer.moment_dtype.
+// Handles precision.ops and precision.layers, also of phases and levels, precision.tf32, optimizer.moment_dtype and
+// test.gradients.
 void replace_old_settings(ConfigNode& root, OldSettings mode);
 
 }  // namespace mantissa

@@ -187,10 +187,28 @@ void check_integrity(const Config& c, Problems& p) {
 }
 
 void check_injection(const Config& c, Problems& p) {
-  for (size_t i = 0; i < c.test.gradients.size(); ++i) {
-    p.refuse_if(c.test.gradients[i].parameter.empty(), "{} names no parameter",
-                p.setting(fmt::format("test.gradients[{}].parameter", i)));
+  for (size_t i = 0; i < c.test.faults.size(); ++i) {
+    const Fault& fault = c.test.faults[i];
+    const auto setting = [&](const char* key) { return p.setting(fmt::format("test.faults[{}].{}", i, key)); };
+    const bool is_value =
+        fault.kind == FaultKind::kInf || fault.kind == FaultKind::kNan || fault.kind == FaultKind::kFlip;
+    const bool is_process = fault.kind == FaultKind::kSleep || fault.kind == FaultKind::kStop ||
+                            fault.kind == FaultKind::kKill || fault.kind == FaultKind::kExit;
+    p.refuse_if(is_value && fault.parameter.empty(), "{} names no parameter", setting("parameter"));
+    p.refuse_if(fault.step > c.train.last_step(), "{} is never reached: the run ends after step {}", setting("step"),
+                c.train.last_step());
+    p.refuse_if(is_value && fault.phase != "none",
+                "{} does not go with a change of a value, which has its own time in a step; leave it out",
+                setting("phase"));
+    p.refuse_if(!is_process && fault.operation != FileOperation::kNone,
+                "{} goes with the kinds sleep, stop, kill and exit only; leave it out", setting("operation"));
   }
+  for (const std::string& kind : c.test.random.kinds) {
+    p.refuse_if(!parse_fault_kind(kind), "{}: '{}' is no kind of fault; see test.faults in configs/reference.yaml",
+                p.setting("test.random.kinds"), kind);
+  }
+  p.refuse_if(c.test.random.count > 0 && c.test.random.kinds.empty(), "{}, but {} names none",
+              p.setting("test.random.count"), p.setting("test.random.kinds"));
   for (size_t i = 0; i < c.test.activations.size(); ++i) {
     // The loss does not belong to a layer.
     const ActivationInjection& fault = c.test.activations[i];
@@ -236,7 +254,7 @@ void validate_for_ranks(const Config& c, int ranks, const ConfigOrigins& origins
     p.refuse_if(rank >= ranks, "{}, but there are {} ranks", p.setting(fmt::format("test.{}[{}].rank", list, i)),
                 ranks);
   };
-  for (size_t i = 0; i < c.test.gradients.size(); ++i) check_rank("gradients", i, c.test.gradients[i].rank);
+  for (size_t i = 0; i < c.test.faults.size(); ++i) check_rank("faults", i, c.test.faults[i].rank);
   for (size_t i = 0; i < c.test.activations.size(); ++i) check_rank("activations", i, c.test.activations[i].rank);
   p.throw_if_any();
 }

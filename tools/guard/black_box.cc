@@ -90,6 +90,8 @@ std::string describe_event(const BlackBoxEvent& event) {
       return "a checkpoint";
     case Kind::kStopAsked:
       return fmt::format("a request to stop ({})", StopRequest::describe(static_cast<int32_t>(event.value)));
+    case Kind::kFault:
+      return fmt::format("the fault {}", name);
   }
   return std::string(name);
 }
@@ -97,6 +99,8 @@ std::string describe_event(const BlackBoxEvent& event) {
 std::string BlackBox::path(const std::string& folder, int rank) {
   return fmt::format("{}/rank-{:04}.box", folder, rank);
 }
+
+BlackBox* BlackBox::current() { return g_box; }
 
 void BlackBox::map_file(const std::string& folder, int rank) {
   const std::string file = path(folder, rank);

@@ -31,6 +31,7 @@ struct BlackBoxEvent {
     kValidation,        // value: the loss
     kSaved,             // a checkpoint of the step
     kStopAsked,         // value: of StopRequest::describe()
+    kFault,             // name: a fault on purpose that strikes
   };
 
   uint64_t number = 0;  // from 1; 0: empty, or being written when the process died
@@ -115,6 +116,8 @@ class BlackBox final : public RangeSink {
 
   Place place() const;
   static std::string path(const std::string& folder, int rank);
+  // That of this process; nullptr if there is none.
+  static BlackBox* current();
 
  private:
   struct Phase {

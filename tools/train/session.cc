@@ -101,7 +101,7 @@ void require_capturable(const Config& config, const Communicator& communicator) 
                     "where the host takes part in every step; give cuda.graph=false",
                     communicator.size(), communicator.name()));
   }
-  if (!config.test.gradients.empty() || !config.test.activations.empty()) {
+  if (!config.test.faults.empty() || config.test.random.count > 0 || !config.test.activations.empty()) {
     throw ConfigError(
         "cuda.graph: true repeats one captured step, so that test: settings, which are about single steps, "
         "would have no effect: give cuda.graph=false");
@@ -146,9 +146,10 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       runtime(
           config, parts.backend ? std::move(parts.backend) : open_device(config, device),
           [&](Fp8GemmSupport support) { return training_arena_bytes(config, support); }, profiler.get()),
+      faults(config),
       staged_(make_staged(given_communicator, *runtime.backend)),
       profiled_(make_profiled(outermost(given_communicator, staged_.get(), nullptr), profiler.get())),
-      communicator(outermost(given_communicator, staged_.get(), profiled_.get())),
+      communicator(faults.wrap(outermost(given_communicator, staged_.get(), profiled_.get()))),
       batches(parts.batches(config, runtime.model->objective())),
       amaxes(keep_delayed_scales(runtime, config), communicator, *runtime.backend, *runtime.stream),
       sharded(runtime.parameters,
@@ -164,22 +165,12 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
       clipper(config.optimizer.clip) {
   require_same_data(batches->fingerprint(), communicator);
   if (captures_steps()) require_capturable(config, communicator);
-  for (size_t i = 0; i < config.test.gradients.size(); ++i) {
-    const GradientInjection& fault = config.test.gradients[i];
-    const Parameter* parameter = runtime.parameters.find(fault.parameter);
-    if (parameter == nullptr) {
-      throw ConfigError(
-          fmt::format("test.gradients[{}].parameter: the model has no parameter '{}'", i, fault.parameter));
-    }
-    if (fault.element < 0 || fault.element >= parameter->numel()) {
-      throw ConfigError(fmt::format("test.gradients[{}].element: '{}' has {} elements, there is no element {}", i,
-                                    fault.parameter, parameter->numel(), fault.element));
-    }
-  }
   if (runtime.backend->computes()) sharded.optimizer.initialize(config.train.seed);
-  if (!profiler) return;
-  const bool on_host = runtime.backend->device().kind == Device::Kind::kCpu;
-  profiler->attach(*runtime.stream, on_host ? StreamOrder::kInline : StreamOrder::kBeside);
+  if (profiler) {
+    const bool on_host = runtime.backend->device().kind == Device::Kind::kCpu;
+    profiler->attach(*runtime.stream, on_host ? StreamOrder::kInline : StreamOrder::kBeside);
+  }
+  faults.attach(sharded);  // behind the profiler, whose sink of ranges outlives that of faults
 }
 
 }  // namespace mantissa

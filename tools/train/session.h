@@ -9,6 +9,7 @@
 #include "comm/sharded_state.h"
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
+#include "tools/guard/fault_injection.h"
 #include "tools/train/batches.h"
 #include "tools/train/model_runtime.h"
 
@@ -40,6 +41,7 @@ struct Session {
   const DeviceChoice device;                     // empty where the backend was given
   const std::unique_ptr<StepProfiler> profiler;  // null without profile: true
   ModelRuntime runtime;
+  FaultInjection faults;
 
  private:                                   // here because members are destroyed in reverse order
   std::unique_ptr<Communicator> staged_;    // where the given transport works on host memory and the device has its own

@@ -1,7 +1,6 @@
 #include "tools/train/step_work.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 
 #include "amp/adaptive_precision.h"
@@ -30,55 +29,13 @@ FoundOp found_op(const NonFiniteOp& bad, size_t micro_batch) { return {describe(
 
 }  // namespace
 
-FaultInjection::FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream)
-    : config_(config), rank_(rank), backend_(backend), stream_(stream) {}
-
-void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) const {
-  for (const GradientInjection& fault : config_.gradients) {
-    if (fault.step != step + 1 || fault.rank != rank_ || fault.parameter != parameter.name) continue;
-    overwrite(parameter.gradient, fault.element, fault.value);
-  }
-}
-
-OpHook FaultInjection::on_op(int64_t step, Pass pass) const {
-  const bool planned =
-      std::any_of(config_.activations.begin(), config_.activations.end(),
-                  [&](const ActivationInjection& fault) { return fault.pass == pass && due(fault, step); });
-  if (!planned) return nullptr;
-  return [this, step, pass](std::string_view layer, std::string_view op, Tensor& made) {
-    for (const ActivationInjection& fault : config_.activations) {
-      if (fault.pass != pass || !due(fault, step) || layer != fault.layer || op != name(fault.op)) continue;
-      overwrite(made, 0, fault.value);
-      injected_.insert(&fault);
-    }
-  };
-}
-
-void FaultInjection::require_injected(int64_t step) const {
-  for (const ActivationInjection& fault : config_.activations) {
-    if (!due(fault, step) || injected_.contains(&fault)) continue;
-    throw ConfigError(fmt::format("test.activations[{}].layer: no op {} ran in a layer '{}' in step {}",
-                                  &fault - config_.activations.data(), name(fault.op), fault.layer, step + 1));
-  }
-}
-
-bool FaultInjection::due(const ActivationInjection& fault, int64_t step) const {
-  return fault.step == step + 1 && fault.rank == rank_;
-}
-
-void FaultInjection::overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const {
-  using Limits = std::numeric_limits<float>;
-  backend_.fill(tensor.slice(element, 1), value == InjectedValue::kInf ? Limits::infinity() : Limits::quiet_NaN(),
-                stream_);
-}
-
 StepWork::StepWork(Session& session)
     : config_(session.config),
       runtime_(session.runtime),
       communicator_(session.communicator),
       batches_(*session.batches),
       reducer_(session.sharded.reducer),
-      injection_(config_.test, communicator_.rank(), *runtime_.backend, *runtime_.stream) {
+      faults_(session.faults) {
   const int64_t count = config_.train.micro_batch * config_.model.context;
   const int64_t micro_batches = session.micro_batches();
   for (int64_t index = 0; index < micro_batches; ++index) {
@@ -153,7 +110,7 @@ void StepWork::run(const PassOptions& passes) {
     if (index + 1 == first_samples_.size()) {  // gradients are complete after the last one: reduce as they land
       reducer_.begin();
       options.gradient_ready = [this](Parameter& parameter) {
-        injection_.on_gradient(step_, parameter);
+        faults_.on_gradient(step_, parameter);
         reducer_.ready(parameter);
       };
       options.between_nodes = [this] { reducer_.progress(); };
@@ -164,7 +121,7 @@ void StepWork::run(const PassOptions& passes) {
     const Range range(RangeKind::kPhase, "backward");
     tape.backward(output.sum);
   }
-  injection_.require_injected(step_);
+  faults_.require_injected(step_);
   {
     const Range range(RangeKind::kPhase, "reduce");
     reducer_.finish();
@@ -188,8 +145,8 @@ TapeOptions StepWork::tape_options(size_t micro_batch) const {
           .loss_gradient = loss_gradient_,
           .recompute = config_.train.recompute,
           .keeps_packed = config_.train.keeps_packed_weights(communicator_.size()),
-          .after_op = injection_.on_op(step_, Pass::kForward),
-          .after_backward = injection_.on_op(step_, Pass::kBackward)};
+          .after_op = faults_.on_op(step_, Pass::kForward),
+          .after_backward = faults_.on_op(step_, Pass::kBackward)};
 }
 
 double StepWork::loss_again(const PrecisionPolicy* policy) {
@@ -232,7 +189,7 @@ std::optional<FoundOp> StepWork::find_own_culprit(Pass pass) {
     TapeOptions options = tape_options(index);
     options.check_gradients = true;
     if (index + 1 == first_samples_.size()) {
-      options.gradient_ready = [this](Parameter& parameter) { injection_.on_gradient(step_, parameter); };
+      options.gradient_ready = [this](Parameter& parameter) { faults_.on_gradient(step_, parameter); };
     }
     Tape tape = runtime_.make_tape(std::move(options));
     tape.backward(forward(tape, index).sum);

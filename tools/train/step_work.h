@@ -2,9 +2,7 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -17,35 +15,6 @@ namespace mantissa {
 struct FoundOp {
   std::string text;                    // the op, its output and its inputs
   std::vector<std::string> stored_by;  // layers: NonFiniteOp::stored_by
-};
-
-// Called with every op's layer, name and output. With a hook, no op is fused with another.
-using OpHook = std::function<void(std::string_view layer, std::string_view op, Tensor& output)>;
-
-// Faults on purpose, for tests of how the program handles them (configuration section `test`).
-class FaultInjection {
- public:
-  FaultInjection(const TestConfig& config, int rank, Backend& backend, Stream& stream);
-
-  // `step` counts from 0 as everywhere in the code; the configuration counts from 1, as log lines do.
-  // Overwrites an element of the parameter's local gradient if a fault is planned for it in this step on this rank.
-  void on_gradient(int64_t step, const Parameter& parameter) const;
-  // Overwrites the first element of what an op makes in a pass; a hook for TapeOptions::after_op, or after_backward,
-  // empty if nothing is planned.
-  OpHook on_op(int64_t step, Pass pass) const;
-
-  // ConfigError if an activation's fault was planned for the step on this rank and no op matched it.
-  void require_injected(int64_t step) const;
-
- private:
-  bool due(const ActivationInjection& fault, int64_t step) const;
-  void overwrite(const Tensor& tensor, int64_t element, InjectedValue value) const;
-
-  const TestConfig& config_;
-  int rank_;
-  Backend& backend_;
-  Stream& stream_;
-  mutable std::set<const ActivationInjection*> injected_;
 };
 
 // Options of the passes of one step.
@@ -105,7 +74,7 @@ class StepWork {
   Communicator& communicator_;
   const Batches& batches_;
   GradientReducer& reducer_;
-  FaultInjection injection_;
+  FaultInjection& faults_;
   int64_t step_ = 0;
   // By step: those ahead, the present one, and the one before, which may run again.
   std::array<Samples, kAhead + 2> samples_;

@@ -73,6 +73,7 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   const Range range(RangeKind::kPhase, "step");
   calibrate(step);
   Session& s = session_;
+  s.faults.begin_step(step);
   Backend& backend = *s.runtime.backend;
   Pending started;
   started.started = Clock::now();

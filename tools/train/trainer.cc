@@ -129,6 +129,7 @@ void Trainer::run_steps(int64_t end) {
 void Trainer::finish(Ending ending) {
   if (ending == Ending::kDone) evaluate();
   for (const auto& observer : observers_) observer->at_end(*this, ending);
+  if (ending == Ending::kDone) session_.faults.finish();
   leave();
 }
 

@@ -152,8 +152,9 @@ TEST(Config, TheResolvedConfigurationReadsBackToItself) {
       {"optimizer.schedule=wsd", "optimizer.decay_steps=10", "optimizer.clip.mode=adaptive", "optimizer.beta2=0.999"},
       {"precision.rules=[{match: \"blocks.*.mlp\", op: linear, format: fp32}, {match: \"*\", format: fp16}, "
        "{product: wgrad, role: gradient, format: \"current:e4m3\"}, {op: linear, format: tf32}]"},
-      {"test.gradients=[{step: 3, rank: 1, parameter: blocks.0.mlp.up.weight, element: 9, value: nan}]",
-       "test.activations=[{layer: blocks.1, op: add}]"},
+      {"test.faults=[{step: 3, rank: 1, parameter: blocks.0.mlp.up.weight, element: 9, kind: flip, bit: 7, "
+       "target: first_moment}, {kind: kill, operation: rename, file: x, phase: checkpoint}]",
+       "test.random.count=3", "test.random.kinds=[kill, nan]", "test.activations=[{layer: blocks.1, op: add}]"},
       {"train.sample_prompt=a \"b\": 'c' # d", "train.run_dir=my runs/x", "data.validation=[v.txt]"},
       {"optimizer.lr=0.00012345678901234567", "model.dropout=0.1", "comm.bucket_mib=0.3",
        "train.seed=12345678901234567890"},
@@ -169,12 +170,19 @@ TEST(Config, TheResolvedConfigurationReadsBackToItself) {
   }
 }
 
+// The old name, with its key for the kind.
+TEST(Config, TestGradientsAreFaults) {
+  const Config old = minimal_config({"test.gradients=[{step: 3, rank: 1, parameter: a, element: 9, value: nan}]"});
+  EXPECT_EQ(flatten(old),
+            flatten(minimal_config({"test.faults=[{step: 3, rank: 1, parameter: a, element: 9, kind: nan}]"})));
+}
+
 TEST(Config, FingerprintsFollowWhatTheyStandFor) {
   const uint64_t base = fingerprint(minimal_config());
   EXPECT_NE(fingerprint(minimal_config({"train.run_dir=elsewhere"})), base);
   EXPECT_NE(fingerprint(minimal_config({"checkpoint.resume=none"})), base);
   EXPECT_NE(fingerprint(minimal_config({"optimizer.lr=1e-5"})), base);
-  EXPECT_NE(fingerprint(minimal_config({"test.gradients=[{parameter: a}]"})), base);
+  EXPECT_NE(fingerprint(minimal_config({"test.faults=[{parameter: a}]"})), base);
   const std::string model = model_fingerprint(minimal_config());
   EXPECT_EQ(model_fingerprint(minimal_config({"model.dropout=0.1", "optimizer.lr=1e-5"})), model);
   EXPECT_NE(model_fingerprint(minimal_config({"model.layers=7"})), model);
@@ -187,7 +195,7 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
       training_differences(a, minimal_config({"optimizer.lr=0.001", "train.log_interval=3", "train.eval_interval=7",
                                               "train.stop_at_step=5", "checkpoint.interval=9", "data.train=[moved.txt]",
                                               "train.micro_batch=2", "train.recompute=full", "train.measure_peak=false",
-                                              "profile=true", "test.gradients=[{parameter: a}]"})),
+                                              "profile=true", "test.faults=[{parameter: a}]"})),
       ElementsAre("optimizer.lr: 0.0003 -> 0.001"));
   EXPECT_THAT(training_differences(a, minimal_config({"data.validation_fraction=0.2", "train.steps=50"})),
               ElementsAre("data.validation_fraction: 0.05 -> 0.2", "train.steps: 1000 -> 50"));

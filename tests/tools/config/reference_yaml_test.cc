@@ -45,7 +45,7 @@ TEST(ReferenceYaml, HoldsEveryKeyWithItsDefault) {
         (key.is_section && root.find(key.name) != nullptr && key.section.empty()))
       continue;
     if (path == "optimizer.clip" || path == "precision.delayed" || path == "precision.fallback" ||
-        path == "precision.adaptive")
+        path == "precision.adaptive" || path == "test.random")
       continue;
     ++settings;
     EXPECT_TRUE(written.contains(path)) << kReference << " lacks " << path;
@@ -79,7 +79,7 @@ TEST(ReferenceYaml, TellsTheKeysOfListElementsAndTheirDefaults) {
   config.precision.rules.resize(1);
   config.precision_schedule.resize(1);
   config.precision_adaptive.levels.resize(1);
-  config.test.gradients.resize(1);
+  config.test.faults.resize(1);
   config.test.activations.resize(1);
   const auto settings = flatten(config);
   for (const auto& [path, value] : settings) {

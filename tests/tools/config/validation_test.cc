@@ -116,9 +116,17 @@ INSTANTIATE_TEST_SUITE_P(
         Case{{"scaler.mode=static", "scaler.init_scale=0.5"}, "is below scaler.min_scale = 1.0"},
         Case{{"scaler.mode=dynamic", "scaler.max_scale=100"},
              "scaler.init_scale = 65536.0 (default) is above scaler.max_scale"},
-        Case{{"test.gradients=[{step: 0, parameter: a}]"}, "test.gradients[0].step: expected an integer >= 1, got '0'"},
+        Case{{"test.gradients=[{step: 0, parameter: a}]"}, "test.faults[0].step: expected an integer >= 1, got '0'"},
         Case{{"test.activations=[{step: 0, layer: a}]"}, "test.activations[0].step: expected an integer >= 1, got '0'"},
-        Case{{"test.gradients=[{step: 1}]"}, "test.gradients[0].parameter = \"\" (default; command line: "},
+        Case{{"test.gradients=[{step: 1}]"}, "test.faults[0].parameter = \"\" (default; command line: "},
+        Case{{"test.faults=[{parameter: a, step: 1001}]"}, "is never reached: the run ends after step 1000"},
+        Case{{"test.faults=[{kind: explode}]"}, "test.faults[0].kind: expected one of inf, nan, flip, sleep"},
+        Case{{"test.faults=[{kind: sleep, phase: lunch}]"}, "test.faults[0].phase: expected one of none, data"},
+        Case{{"test.faults=[{parameter: a, phase: data}]"}, "does not go with a change of a value"},
+        Case{{"test.faults=[{kind: no_space, operation: sync}]"}, "goes with the kinds sleep, stop, kill and exit"},
+        Case{{"test.faults=[{kind: flip, parameter: a, bit: 32}]"}, "test.faults[0].bit: expected an integer in [0"},
+        Case{{"test.random.kinds=[flip, flop]"}, "'flop' is no kind of fault"},
+        Case{{"test.random.count=1", "test.random.kinds=[]"}, "names none"},
         Case{{"test.activations=[{step: 1}]"}, "test.activations[0].layer = \"\" (default; command line: "}));
 
 TEST(Validation, LargestNumbersFit) {
@@ -312,7 +320,7 @@ TEST(Validation, BatchMustDivideAmongTheRanks) {
 // Steps count from 1, so a fault in step 0 would never occur.
 TEST(Validation, InjectedFaultsAreInTheFirstStepUnlessTheySayOtherwise) {
   const Config c = minimal_config({"test.gradients=[{parameter: a}]", "test.activations=[{layer: a}]"});
-  EXPECT_EQ(c.test.gradients[0].step, 1);
+  EXPECT_EQ(c.test.faults[0].step, 1);
   EXPECT_EQ(c.test.activations[0].step, 1);
 }
 
@@ -320,7 +328,7 @@ TEST(Validation, InjectedFaultsNameRanksThatExist) {
   const Config c =
       minimal_config({"test.gradients=[{rank: 1, parameter: a}]", "test.activations=[{rank: 2, layer: a}]"});
   const std::string message = message_of<ConfigError>([&] { validate_for_ranks(c, 1); });
-  EXPECT_THAT(message, HasSubstr("test.gradients[0].rank = 1"));
+  EXPECT_THAT(message, HasSubstr("test.faults[0].rank = 1"));
   EXPECT_THAT(message, HasSubstr("test.activations[0].rank = 2"));
   EXPECT_THAT(message, HasSubstr("but there are 1 ranks"));
 }

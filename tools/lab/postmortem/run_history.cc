@@ -80,6 +80,7 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
         rank.stopped_by = StopRequest::describe(static_cast<int32_t>(event.value));
         break;
       case BlackBoxEvent::Kind::kValidation:
+      case BlackBoxEvent::Kind::kFault:
         break;
     }
   }
