@@ -3,12 +3,14 @@
 // Exceptions report bad input and a failing environment. Programmer errors are reported by MANTISSA_CHECK (check.h).
 #pragma once
 
+#include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
 
 namespace mantissa {
 
-// Exit codes of the `mantissa` program; listed in README.md.
+// Exit codes of the `mantissa` program; listed in docs/configuration.md.
 enum class ExitCode : int {
   kOk = 0,
   kInternal = 1,    // a defect of the program itself
@@ -18,6 +20,7 @@ enum class ExitCode : int {
   kFault = 5,       // training stopped by a numerical fault
   kComm = 6,        // a rank failed, or ranks disagree
   kHang = 7,        // the watchdog ended a job that stood still
+  kMemory = 8,      // memory of the machine or of a GPU is short
   kPreempted = 75,  // stopped early by a signal or a time limit, with a checkpoint: start it again (EX_TEMPFAIL)
 };
 
@@ -40,5 +43,12 @@ using DataError = ErrorOf<ExitCode::kData>;
 using CheckpointError = ErrorOf<ExitCode::kCheckpoint>;
 using FaultError = ErrorOf<ExitCode::kFault>;
 using CommError = ErrorOf<ExitCode::kComm>;
+using MemoryError = ErrorOf<ExitCode::kMemory>;
+
+// That of an Error; kMemory where the standard library got no memory; kInternal for everything else.
+inline ExitCode exit_code_of(const std::exception& exception) {
+  if (const auto* error = dynamic_cast<const Error*>(&exception)) return error->code();
+  return dynamic_cast<const std::bad_alloc*>(&exception) != nullptr ? ExitCode::kMemory : ExitCode::kInternal;
+}
 
 }  // namespace mantissa

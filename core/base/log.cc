@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/host_memory.h"
 #include "core/base/process.h"
 
 namespace mantissa {
@@ -144,9 +145,8 @@ int run_reported(const std::function<void()>& body) {
     body();
     return static_cast<int>(ExitCode::kOk);
   } catch (const std::exception& exception) {
-    log_error("{}", exception.what());
-    const auto* error = dynamic_cast<const Error*>(&exception);
-    return static_cast<int>(error ? error->code() : ExitCode::kInternal);
+    log_error("{}", message_of(exception));
+    return static_cast<int>(exit_code_of(exception));
   }
 }
 

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "core/base/error.h"
+#include "core/base/host_memory.h"
 #include "core/base/round_up.h"
 
 namespace mantissa::cpu {
@@ -18,9 +19,9 @@ namespace {
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 [[noreturn]] void throw_no_memory(size_t bytes, const char* what, int error_number) {
-  throw ConfigError(fmt::format(
-      "[cpu memory] cannot get {} bytes for {}: {}; use a smaller batch, model or arena, fewer threads, or more ranks",
-      bytes, what, std::generic_category().message(error_number)));
+  throw MemoryError(fmt::format("[cpu memory] cannot get {:.1f} MiB for {}: {}. {}. {}",
+                                static_cast<double>(bytes) / (1024.0 * 1024.0), what,
+                                std::generic_category().message(error_number), describe_host_memory(), kLessMemory));
 }
 
 // Anonymous pages that start on a huge-page boundary: maps one huge page more and unmaps the ends. Requests huge pages

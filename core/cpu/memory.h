@@ -15,7 +15,7 @@ namespace mantissa::cpu {
 // Zeroed and 64-byte aligned. Blocks of 2 MiB or more get their own pages, starting on a huge-page boundary. Pages are
 // huge where the system grants them: a step touches hundreds of megabytes, and with 4 KiB pages the address translation
 // takes noticeable time. The end uses small pages, so a block takes less than one small page more than requested.
-// Throws ConfigError naming `what` if memory is short.
+// Throws MemoryError naming `what` if memory is short.
 std::shared_ptr<Storage> allocate_host(size_t bytes, const char* what, Device device);
 
 // Address space whose pages are allocated, zeroed, on first touch.
@@ -28,7 +28,7 @@ class Scratch {
   static constexpr size_t kAlignmentBytes = 64;
 
   // At least `bytes`, 64-byte aligned, uninitialised. Large buffers use huge pages where the system grants them.
-  // Invalidates earlier results. ConfigError if memory is short.
+  // Invalidates earlier results. MemoryError if memory is short.
   std::byte* reserve(size_t bytes) {
     if (bytes > capacity_bytes_) grow(bytes);
     return data_.get();

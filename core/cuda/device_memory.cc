@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/base/host_memory.h"
+
 namespace mantissa::cuda {
 namespace {
 
@@ -71,9 +73,8 @@ size_t DeviceMemory::peak_bytes() const {
 std::string DeviceMemory::describe_shortage(size_t bytes, const std::string& what) const {
   const MemoryInfo info = memory_info();
   return fmt::format(
-      "[cuda] GPU {} is out of memory: '{}' needs {:.1f} MiB, {:.1f} of {:.1f} MiB are free; held here: {}. "
-      "Lower train.micro_batch or model sizes, or use more ranks",
-      device_.index, what, as_mib(bytes), as_mib(info.free_bytes), as_mib(info.total_bytes), holders());
+      "[cuda] GPU {} is out of memory: '{}' needs {:.1f} MiB, {:.1f} of {:.1f} MiB are free; held here: {}. {}",
+      device_.index, what, as_mib(bytes), as_mib(info.free_bytes), as_mib(info.total_bytes), holders(), kLessMemory);
 }
 
 std::string DeviceMemory::holders() const {

@@ -12,6 +12,7 @@
 #include "comm/communicator.h"
 #include "comm/gpu_claim.h"
 #include "core/backend/registry.h"
+#include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/thread_team.h"
 #include "models/model.h"
@@ -85,11 +86,10 @@ struct Reported {
 // Logs an error and returns its exit code. Several ranks do not return from here. OpenMPI's MPI_Abort writes eight
 // lines of its own behind the error, which none of its settings turns off.
 int report(const std::exception& exception, Communicator* communicator, const ConfigOrigins& origins) {
-  const auto* error = dynamic_cast<const Error*>(&exception);
-  const int code = static_cast<int>(error ? error->code() : ExitCode::kInternal);
+  const int code = static_cast<int>(exit_code_of(exception));
   // An error of all ranks is logged once: the others give rank 0 the time to end the job.
   if (launcher_rank() != 0) std::this_thread::sleep_for(std::chrono::seconds(2));
-  log_error("{}", located(exception.what(), origins));
+  log_error("{}", located(message_of(exception), origins));
   if (communicator != nullptr && communicator->size() > 1) communicator->abort(code);
   return code;
 }

@@ -31,11 +31,11 @@ class CudaError : public Error {
   CudaError(ExitCode code, const std::string& message) : Error(code, message) {}
 };
 
-// The device has no memory left for a request: the configuration needs too much. The caller knows the purpose of the
+// The device has no memory left for a request. The caller knows the purpose of the
 // request and adds it to the message.
 class OutOfDeviceMemory : public CudaError {
  public:
-  explicit OutOfDeviceMemory(const std::string& message) : CudaError(ExitCode::kConfig, message) {}
+  explicit OutOfDeviceMemory(const std::string& message) : CudaError(ExitCode::kMemory, message) {}
 };
 
 struct DeviceProperties {

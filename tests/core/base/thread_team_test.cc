@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -8,6 +9,7 @@
 
 #include "core/base/check.h"
 #include "core/base/error.h"
+#include "core/base/host_memory.h"
 #include "core/base/thread_team.h"
 
 namespace mantissa {
@@ -178,7 +180,24 @@ TEST(Require, EachErrorHasItsExitCode) {
   EXPECT_EQ(CheckpointError("").code(), ExitCode::kCheckpoint);
   EXPECT_EQ(FaultError("").code(), ExitCode::kFault);
   EXPECT_EQ(CommError("").code(), ExitCode::kComm);
+  EXPECT_EQ(MemoryError("").code(), ExitCode::kMemory);
   EXPECT_EQ(ContractError("").code(), ExitCode::kInternal);
+}
+
+TEST(ExitCodes, AreThoseOfTheErrorOrOfAShortageOrOfADefect) {
+  EXPECT_EQ(exit_code_of(DataError("")), ExitCode::kData);
+  EXPECT_EQ(exit_code_of(std::bad_alloc()), ExitCode::kMemory);
+  EXPECT_EQ(exit_code_of(std::runtime_error("")), ExitCode::kInternal);
+}
+
+TEST(HostMemory, IsToldToAUserWhoseProgramGetsNone) {
+  const HostMemory memory = host_memory();
+  EXPECT_GT(memory.free_bytes, 0u);
+  EXPECT_LE(memory.free_bytes, memory.total_bytes);
+  const std::string message = message_of(std::bad_alloc());
+  EXPECT_NE(message.find("MiB of host memory are free"), std::string::npos) << message;
+  EXPECT_NE(message.find("train.micro_batch"), std::string::npos) << message;
+  EXPECT_EQ(message_of(DataError("as it is")), "as it is");
 }
 
 }  // namespace

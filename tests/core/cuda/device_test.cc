@@ -51,13 +51,13 @@ TEST_F(DeviceMemoryTest, AShortageNamesWhoAsksHowMuchAndWhoHoldsTheRest) {
   const std::string expected =
       "[cuda] GPU 0 is out of memory: 'step arena' needs 5.0 MiB, 2.0 of 8192.0 MiB are free; held here: weights "
       "8189.0 "
-      "MiB, moments 1.0 MiB. Lower train.micro_batch or model sizes, or use more ranks";
+      "MiB, moments 1.0 MiB. Lower train.micro_batch or model sizes, give train.recompute=full, or use more ranks";
   try {
     memory_->allocate(5 * kMib, "step arena");
     FAIL() << "there is no room";
   } catch (const Error& error) {
     EXPECT_EQ(error.what(), expected);
-    EXPECT_EQ(error.code(), ExitCode::kConfig);
+    EXPECT_EQ(error.code(), ExitCode::kMemory);
   }
   EXPECT_EQ(memory_->held_bytes(), device_bytes_ - 2 * kMib) << "a refused request holds nothing";
 }

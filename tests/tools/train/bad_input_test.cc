@@ -249,6 +249,17 @@ TEST(BadInput, TwoJobsInOneFolder) {
   expect_refused(run_shell("bash " + script), 2, {"another job is running in"});
 }
 
+TEST(BadInput, MoreMemoryThanThereIs) {
+  const SmallRun run("memory");
+  // By prediction, before anything is allocated.
+  expect_refused(run.try_train(1, {"model.width=65536", "model.vocab=1048576", "model.heads=64"}), 8,
+                 {"of memory by prediction", "MiB of host memory are free. Lower train.micro_batch"});
+  // And where the system refuses it: 1 GiB of addresses.
+  expect_refused(run_shell("ulimit -v 1048576; exec tools/mantissa train " + run.config_path() +
+                           " model.width=2048 model.layers=3"),
+                 8, {"host memory"});
+}
+
 TEST(BadInput, AFullDiskWhileSavingDoesNotStopTheRun) {
   const SmallRun run("full_disk");
   run.train(2, {"train.stop_at_step=5"});

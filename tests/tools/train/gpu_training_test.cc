@@ -55,7 +55,7 @@ TEST(GpuTraining, AConfigurationThatDoesNotFitIsRefusedWithWhatItNeeds) {
   const SmallRun run("out_of_memory");
   const Outcome outcome =
       run.try_train(1, gpu_settings({"train.micro_batch=1048576", "train.global_batch=1048576", "model.layers=12"}));
-  EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+  EXPECT_EQ(outcome.exit_code, 8) << outcome.output;
   EXPECT_THAT(outcome.output, ::testing::ContainsRegex("GPU 0 is out of memory: 'step arena' needs [0-9.]+ MiB, "));
 }
 

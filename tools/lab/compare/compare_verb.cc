@@ -132,7 +132,7 @@ Json find_underflow(const CompareRequest& request, const Config& config, Communi
   try {
     return measure_gradient_underflow(request.config, config, communicator);
   } catch (const Error& error) {
-    if (communicator.size() > 1 || error.code() != ExitCode::kConfig) throw;
+    if (communicator.size() > 1 || error.code() != ExitCode::kMemory) throw;
     log_warn("the report leaves out what formats lose of the gradients: {}", error.what());
     return nullptr;
   }

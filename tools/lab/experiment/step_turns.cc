@@ -127,7 +127,7 @@ std::optional<std::vector<StepTimeDifference>> compare_step_times(const Config& 
   } catch (const ConfigError&) {
     throw;
   } catch (const Error& error) {
-    if (communicator.size() > 1 || error.code() != ExitCode::kConfig) throw;
+    if (communicator.size() > 1 || error.code() != ExitCode::kMemory) throw;
     return std::nullopt;
   }
 }

@@ -91,7 +91,7 @@ class Run {
       record_.failure = error.what();
     } catch (const Error& error) {
       // It does not fit into device memory. Other ranks may have had enough, and wait for this one.
-      if (communicator_.size() > 1 || error.code() != ExitCode::kConfig) throw;
+      if (communicator_.size() > 1 || error.code() != ExitCode::kMemory) throw;
       record_.failure = error.what();
     }
     agree();

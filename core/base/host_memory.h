@@ -1,0 +1,26 @@
+// The memory of this machine, for messages about too little of it.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+namespace mantissa {
+
+// Settings that need less memory, for a message.
+inline constexpr const char* kLessMemory =
+    "Lower train.micro_batch or model sizes, give train.recompute=full, or use more ranks";
+
+struct HostMemory {
+  uint64_t total_bytes = 0;  // of the machine, with swap, or what the limits of this job or process leave of it
+  uint64_t free_bytes = 0;   // that a process may still get without swap; at most total_bytes
+};
+// Figures that the system does not give are the largest number.
+HostMemory host_memory();
+// "2048.0 of 15990.5 MiB of host memory are free".
+std::string describe_host_memory();
+
+// what(), or for std::bad_alloc, which says nothing, the memory of the machine and the settings that need less.
+std::string message_of(const std::exception& exception);
+
+}  // namespace mantissa
