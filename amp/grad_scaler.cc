@@ -29,7 +29,7 @@ constexpr Preset kPresets[] = {
 constexpr std::string_view kModeNames[] = {"none", "static", "dynamic"};
 constexpr std::string_view kEventNames[] = {
     "unchanged",           "grew",          "growth capped",     "backed off",
-    "hysteresis consumed", "held at floor", "overflow at floor", "non-finite loss"};
+    "hysteresis consumed", "held at floor", "overflow at floor", "non-finite loss", "spike"};
 
 }  // namespace
 
@@ -116,9 +116,12 @@ ScalerEvent GradScaler::update() {
       return on_clean_step();
     case StepOutcome::kGradientOverflow:
       return on_overflow();
+    case StepOutcome::kSpike:
+      return ScalerEvent::kSpike;
     case StepOutcome::kLossFault:
-      break;  // says nothing about the gradients' range: the state stays, growth counter included
+      break;
   }
+  // Says nothing about the gradients' range, as a spike: the state stays, growth counter included.
   return ScalerEvent::kLossFault;
 }
 

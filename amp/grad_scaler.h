@@ -7,7 +7,7 @@
 //
 // The scale acts on the backward pass only. Non-finite gradients under a finite loss are therefore overflow, which a
 // lower scale cures, NaN included (Inf - Inf and 0 * Inf make NaN downstream). A non-finite loss is a fault that no
-// scale cures: it leaves the scaler's state as it was. At the floor an overflow is a fault as well.
+// scale cures: it leaves the scaler's state as it was, as a spike of finite numbers does. At the floor an overflow is a fault as well.
 #pragma once
 
 #include <cstdint>
@@ -84,6 +84,7 @@ enum class ScalerEvent : uint8_t {
   kHeldAtFloor,         // overflow at the floor, FloorPolicy::kClamp
   kAtFloorFault,        // overflow at the floor, FloorPolicy::kFault
   kLossFault,
+  kSpike,  // skipped for another reason than the range of numbers: the scale stays
 };
 
 std::string_view name(ScalerMode mode);    // "none", "static", "dynamic"

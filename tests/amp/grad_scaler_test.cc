@@ -153,6 +153,18 @@ TEST(GradScalerTest, ALossFaultLeavesTheStateAlone) {
   EXPECT_EQ(run(scaler, kClean), ScalerEvent::kGrew);  // the third clean step counts as before
 }
 
+TEST(GradScalerTest, ASpikeOfFiniteNumbersLeavesTheStateAsItWas) {
+  GradScaler scaler({.growth_interval = 5, .hysteresis = 2});
+  run(scaler, StepOutcome::kClean);
+  const GradScaler::State before = scaler.state();
+  scaler.scale();
+  scaler.unscale();
+  EXPECT_FALSE(scaler.step(StepOutcome::kSpike));
+  EXPECT_EQ(scaler.update(), ScalerEvent::kSpike);
+  EXPECT_FALSE(is_fault(ScalerEvent::kSpike));
+  EXPECT_EQ(scaler.state(), before);
+}
+
 TEST(GradScalerTest, ALossFaultNeedsNoBackwardPass) {
   GradScaler scaler(small_dynamic_config());
   EXPECT_FALSE(scaler.step(kLossFault));

@@ -116,7 +116,7 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
       "faults.",       "test.",         "comm.bucket_mib", "cuda.",
       "profile",       "train.recompute",   "train.pin_threads",   "train.packed_weights", "comm.gather",
       "probe.",        "train.measure_peak", "train.max_minutes", "watchdog.",
-      "integrity."};
+      "integrity.",   "straggler."};
   // clang-format on
   const bool tail_changes = sets_tail_aside(saved) != sets_tail_aside(now);
   const AdaptiveOptions& watched = now.precision_adaptive.options;
@@ -137,6 +137,15 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
     }
   }
   return differences;
+}
+
+bool steers_training(std::string_view path) {
+  static constexpr std::array<std::string_view, 8> kSteering = {
+      "train.steps",           "optimizer.lr",          "optimizer.final_lr", "optimizer.schedule",
+      "optimizer.warmup_steps", "optimizer.decay_steps", "optimizer.clip.",    "stop_rules."};
+  return std::any_of(kSteering.begin(), kSteering.end(), [path](std::string_view setting) {
+    return setting.ends_with('.') ? path.starts_with(setting) : path == setting;
+  });
 }
 
 }  // namespace mantissa

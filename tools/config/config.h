@@ -136,6 +136,30 @@ struct FaultConfig {
   int max_skipped = 50;
 };
 
+// The answer to steps whose loss or gradient norm is far above that of the steps before (tools/guard/spike_detector.h).
+enum class SpikeAction : uint8_t {
+  kNone,
+  kWarn,      // says so; the others hold back the update of the step
+  kSkip,      // and go on with the next step
+  kRollback,  // after some in a row: to the newest checkpoint, and on behind the batches since then
+  kStop,      // after some in a row
+};
+
+struct StopRulesConfig {
+  SpikeAction action = SpikeAction::kNone;
+  int window = 128;           // applied steps that a step is compared with
+  double loss_z = 10.0;       // deviations above the median; 0: the loss is not watched
+  double grad_norm_z = 20.0;  // the same for the gradient norm
+  int consecutive = 3;        // spikes in a row for a rollback or a stop
+  int max_rollbacks = 3;      // of a run; the next one stops it
+};
+
+// Ranks that are slower than the others (tools/guard/stragglers.h).
+struct StragglerConfig {
+  int64_t window = 50;  // steps over which times are compared; 0: never
+  double factor = 1.3;  // by which a slow rank exceeds the median of the ranks
+};
+
 struct WatchdogConfig {
   bool enabled = true;
   double deadline_s = 0.0;          // seconds without progress after which the job ends; 0: learned from the run
@@ -231,6 +255,8 @@ struct Config {
   CommConfig comm;
   CheckpointConfig checkpoint;
   FaultConfig faults;
+  StopRulesConfig stop_rules;
+  StragglerConfig straggler;
   WatchdogConfig watchdog;
   IntegrityConfig integrity;
   ProbeConfig probe;
@@ -264,5 +290,8 @@ std::string model_fingerprint(const Config& config);
 // "optimizer.lr: 0.0003 -> 0.0001" for each setting that shapes the training and differs, with `auto` resolved. Others,
 // such as intervals, paths and injected faults, may change between the parts of a run.
 std::vector<std::string> training_differences(const Config& saved, const Config& now);
+// Whether a user changes this setting as a training goes on: its length, learning rate, clipping and stop rules. A
+// resumed run takes the new value with a notice.
+bool steers_training(std::string_view path);
 
 }  // namespace mantissa

@@ -77,6 +77,11 @@ constexpr Name<FileOperation> kOperation[] = {{"none", FileOperation::kNone},   
                                               {"read", FileOperation::kRead},    {"write", FileOperation::kWrite},
                                               {"sync", FileOperation::kSync},    {"close", FileOperation::kClose},
                                               {"rename", FileOperation::kRename}};
+constexpr Name<SpikeAction> kSpikeAction[] = {{"none", SpikeAction::kNone},
+                                              {"warn", SpikeAction::kWarn},
+                                              {"skip", SpikeAction::kSkip},
+                                              {"rollback", SpikeAction::kRollback},
+                                              {"stop", SpikeAction::kStop}};
 constexpr Name<InjectedValue> kInjected[] = {{"inf", InjectedValue::kInf}, {"nan", InjectedValue::kNan}};
 constexpr Name<Pass> kInjectedPass[] = {{"forward", Pass::kForward}, {"backward", Pass::kBackward}};
 
@@ -306,6 +311,15 @@ void bind_checkpoint(ConfigVisitor& v, CheckpointConfig& c) {
   v.scalar("verify", bool_field(c.verify));
 }
 
+void bind_stop_rules(ConfigVisitor& v, StopRulesConfig& c) {
+  v.scalar("action", choice_field(c.action, names::kSpikeAction));
+  v.scalar("window", integer_field(c.window, 8, 1 << 16));
+  v.scalar("loss_z", real_field(c.loss_z, RealRange::at_least_zero()));
+  v.scalar("grad_norm_z", real_field(c.grad_norm_z, RealRange::at_least_zero()));
+  v.scalar("consecutive", integer_field(c.consecutive, 1));
+  v.scalar("max_rollbacks", integer_field(c.max_rollbacks, 0));
+}
+
 void bind_test(ConfigVisitor& v, TestConfig& c) {
   v.list("faults", list_field(c.faults, [](ConfigVisitor& w, Fault& fault) {
            w.scalar("step", integer_field<int64_t>(fault.step, 1));
@@ -353,6 +367,11 @@ void bind_config(ConfigVisitor& v, Config& c) {
   v.section("faults", [&] {
     v.scalar("max_consecutive", integer_field(c.faults.max_consecutive, 1));
     v.scalar("max_skipped", integer_field(c.faults.max_skipped, 1));
+  });
+  v.section("stop_rules", [&] { bind_stop_rules(v, c.stop_rules); });
+  v.section("straggler", [&] {
+    v.scalar("window", integer_field<int64_t>(c.straggler.window, 0, kMaxSteps));
+    v.scalar("factor", real_field(c.straggler.factor, {.min = 1.0, .min_bound = RealRange::Bound::kOpen}));
   });
   v.section("watchdog", [&] {
     v.scalar("enabled", bool_field(c.watchdog.enabled));

@@ -92,6 +92,8 @@ std::string describe_event(const BlackBoxEvent& event) {
       return fmt::format("a request to stop ({})", StopRequest::describe(static_cast<int32_t>(event.value)));
     case Kind::kFault:
       return fmt::format("the fault {}", name);
+    case Kind::kNotice:
+      return fmt::format("a notice: {} {:.0f}", name, event.value);
   }
   return std::string(name);
 }
@@ -138,7 +140,7 @@ BlackBox::BlackBox(const std::string& folder, int rank, int ranks) : signal_stac
   assign(header_->job, slurm_job());
   phases_[0].name = "start";
   innermost_ = &phases_[0];
-  last_event_ns_ = nanoseconds(CLOCK_MONOTONIC);
+  last_event_ns_ = counted_ns_ = nanoseconds(CLOCK_MONOTONIC);
   before_ = set_range_sink(this);
   g_box = this;
   const stack_t stack{.ss_sp = signal_stack_.data(), .ss_flags = 0, .ss_size = signal_stack_.size()};
@@ -191,6 +193,7 @@ void BlackBox::note(BlackBoxEvent::Kind kind, std::string_view name, double valu
   record(kind, name, value, bytes);
   if (std::this_thread::get_id() != owner_) return;
   const int64_t now = nanoseconds(CLOCK_MONOTONIC), quiet = now - std::exchange(last_event_ns_, now);
+  count_work(now);
   std::atomic<int64_t>& longest = innermost_.load(std::memory_order_relaxed)->longest_quiet_ns;
   if (quiet > longest.load(std::memory_order_relaxed)) longest.store(quiet, std::memory_order_relaxed);
 }
@@ -225,6 +228,32 @@ uint64_t BlackBox::begin_collective(const char* name, int64_t bytes) {
 void BlackBox::end_collective(const char* name, uint64_t number) {
   ++finished_;
   note(BlackBoxEvent::Kind::kCollectiveEnds, name, static_cast<double>(number));
+}
+
+void BlackBox::count_work(int64_t now_ns) {
+  const int64_t time = now_ns - std::exchange(counted_ns_, now_ns);
+  if (!is_waiting_) innermost_.load(std::memory_order_relaxed)->work_ns += time;
+}
+
+void BlackBox::begin_wait() {
+  if (std::this_thread::get_id() != owner_) return;
+  count_work(nanoseconds(CLOCK_MONOTONIC));
+  is_waiting_ = true;
+}
+
+void BlackBox::end_wait() {
+  if (std::this_thread::get_id() != owner_) return;
+  count_work(nanoseconds(CLOCK_MONOTONIC));
+  is_waiting_ = false;
+}
+
+double BlackBox::work_seconds(std::string_view name) const {
+  double seconds = 0.0;
+  for (const Phase& phase : phases_) {  // one name may have several addresses
+    const char* const other = phase.name;
+    if (other != nullptr && other == name) seconds += 1e-9 * static_cast<double>(phase.work_ns);
+  }
+  return seconds;
 }
 
 void BlackBox::lives() { header_->alive_unix_ns = nanoseconds(CLOCK_REALTIME); }

@@ -32,6 +32,7 @@ struct BlackBoxEvent {
     kSaved,             // a checkpoint of the step
     kStopAsked,         // value: of StopRequest::describe()
     kFault,             // name: a fault on purpose that strikes
+    kNotice,            // name: "rollback", with the step that it left as value; "slow", with the rank
   };
 
   uint64_t number = 0;  // from 1; 0: empty, or being written when the process died
@@ -108,6 +109,16 @@ class BlackBox final : public RangeSink {
   // Returns the number of the collective, from 1. `name` has static storage.
   uint64_t begin_collective(const char* name, int64_t bytes);
   void end_collective(const char* name, uint64_t number);
+  // Between the two, the rank waits for others. They are not recorded.
+  void begin_wait();
+  void end_wait();
+  // Seconds so far in phases of these names, without those in which the rank waited or that phases within them took.
+  template <size_t kCount>
+  std::array<double, kCount> work_seconds(const std::array<std::string_view, kCount>& names) const {
+    std::array<double, kCount> seconds{};
+    for (size_t i = 0; i < kCount; ++i) seconds[i] = work_seconds(names[i]);
+    return seconds;
+  }
   // A sign of life, which tells a rank that was killed first from those that its end took along.
   void lives();
   // How the rank ends. The first message stays.
@@ -124,11 +135,15 @@ class BlackBox final : public RangeSink {
     std::atomic<const char*> name = nullptr;
     std::atomic<int64_t> longest_quiet_ns = 0;
     std::atomic<bool> has_ended = false;
+    int64_t work_ns = 0;  // owner's thread only
   };
 
   void map_file(const std::string& folder, int rank);
   void record(BlackBoxEvent::Kind kind, std::string_view name, double value, int64_t bytes);
   Phase& phase_named(const char* name);
+  // Adds the time since the last call to the innermost phase, unless it was a wait.
+  void count_work(int64_t now_ns);
+  double work_seconds(std::string_view name) const;
 
   const std::thread::id owner_ = std::this_thread::get_id();
   std::vector<std::byte> signal_stack_;  // a full stack has no room for the handler of the signal that says so
@@ -144,7 +159,9 @@ class BlackBox final : public RangeSink {
   std::array<Phase*, 16> open_{};
   std::atomic<int> depth_ = 0;  // of open_; deeper phases count as that of the last entry
   std::atomic<Phase*> innermost_;
-  int64_t last_event_ns_ = 0;  // monotonic; owner's thread only
+  // Monotonic; owner's thread only.
+  int64_t last_event_ns_ = 0, counted_ns_ = 0;
+  bool is_waiting_ = false;
 };
 
 // The content of a file of a BlackBox, which may still be written to.

@@ -28,6 +28,8 @@ constexpr std::array kMetrics = {
     Metric{"mantissa_skipped_steps_total", "counter", "Skipped steps since this start.", &RunFigures::skipped_steps},
     Metric{"mantissa_memory_bytes", "gauge", "Memory that rank 0 holds on its device.", &RunFigures::memory_bytes},
     Metric{"mantissa_last_checkpoint_step", "gauge", "Step of the last checkpoint.", &RunFigures::last_checkpoint_step},
+    Metric{"mantissa_slow_ranks", "gauge", "Ranks that are slower than the others by straggler.factor.",
+           &RunFigures::slow_ranks},
     Metric{"mantissa_warnings_total", "counter", "Warnings and errors of rank 0 since this start.",
            &RunFigures::warnings},
     Metric{"mantissa_heartbeat_timestamp_seconds", "gauge", "Time at which this file was written.",

@@ -25,7 +25,7 @@ struct RunFigures {
   RunProgress progress = RunProgress::kRunning;
   std::optional<double> step{}, steps_total{}, loss{}, validation_loss{}, gradient_norm{}, learning_rate{},
       loss_scale{}, tokens_per_second{}, step_seconds{}, skipped_steps{}, memory_bytes{}, last_checkpoint_step{},
-      warnings{};
+      slow_ranks{}, warnings{};
   std::optional<double> heartbeat{}, start{}, estimated_end{};  // seconds of Unix time
 };
 

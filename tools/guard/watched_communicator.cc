@@ -5,6 +5,17 @@
 namespace mantissa {
 namespace {
 
+class Waiting {
+ public:
+  explicit Waiting(BlackBox& box) : box_(box) { box_.begin_wait(); }
+  ~Waiting() { box_.end_wait(); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  BlackBox& box_;
+};
+
 class WatchedWork final : public Work {
  public:
   WatchedWork(std::unique_ptr<Work> work, const char* name, uint64_t number, BlackBox& box)
@@ -16,7 +27,10 @@ class WatchedWork final : public Work {
     return done;
   }
   void wait() override {
-    work_->wait();
+    {
+      const Waiting waiting(box_);
+      work_->wait();
+    }
     end();
   }
 
@@ -60,7 +74,7 @@ class WatchedCommunicator final : public ForwardingCommunicator {
   class Blocking {
    public:
     Blocking(BlackBox& box, const char* name, size_t bytes)
-        : box_(box), name_(name), number_(box.begin_collective(name, static_cast<int64_t>(bytes))) {}
+        : box_(box), name_(name), number_(box.begin_collective(name, static_cast<int64_t>(bytes))), waiting_(box) {}
     ~Blocking() { box_.end_collective(name_, number_); }
     Blocking(const Blocking&) = delete;
     Blocking& operator=(const Blocking&) = delete;
@@ -69,11 +83,13 @@ class WatchedCommunicator final : public ForwardingCommunicator {
     BlackBox& box_;
     const char* const name_;
     const uint64_t number_;
+    const Waiting waiting_;
   };
 
   template <typename Start>
   std::unique_ptr<Work> start(const char* name, size_t bytes, Start start) {
     const uint64_t number = box_.begin_collective(name, static_cast<int64_t>(bytes));
+    const Waiting waiting(box_);  // a transport may meet the others here already
     return std::make_unique<WatchedWork>(start(), name, number, box_);
   }
 

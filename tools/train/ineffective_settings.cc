@@ -229,6 +229,7 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
   const char* const no_samples =
       is_sampled ? "train.sample_tokens = 0" : "samples need model.name = gpt and data.format = bytes";
   const bool has_peers = ranks != 1;
+  const StopRulesConfig& rules = config.stop_rules;
   const char* const one_rank = "there is one rank";
   const bool uses_gpu = config.device != "cpu" && (ranks == 0 || !computes_on_host(config.device, 0));
   const Dependent table[] = {
@@ -260,6 +261,13 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
        config.scaler.scaler.mode != ScalerMode::kStatic,
        "scaler.mode = static",
        {"scaler.preset", "scaler.init_scale", "scaler.floor"}},
+      {"stop_rules.", rules.action != SpikeAction::kNone, "stop_rules.action = none"},
+      {"stop_rules.consecutive", rules.action == SpikeAction::kRollback || rules.action == SpikeAction::kStop,
+       "it belongs to stop_rules.action = rollback and stop"},
+      {"stop_rules.max_rollbacks", rules.action == SpikeAction::kRollback,
+       "it belongs to stop_rules.action = rollback"},
+      {"straggler.", has_peers, one_rank},
+      {"straggler.factor", config.straggler.window > 0, "straggler.window = 0"},
       {"comm.wire_dtype", has_peers, one_rank},
       {"comm.accumulate", has_peers, one_rank},
       {"integrity.wire", has_peers, one_rank},

@@ -48,12 +48,17 @@ struct UpdatePlan {
   // Not 0: this rank asks to stop after the step. It travels with the findings of the step, so that all ranks learn of
   // it at the same step without another message.
   int32_t stop_request = 0;
+  // A step above one of these is a spike, which is not applied: of the summed loss of the global batch, and of the
+  // norm of the unscaled gradient. Infinity: none.
+  double loss_limit = std::numeric_limits<double>::infinity();
+  double norm_limit = std::numeric_limits<double>::infinity();
 };
 
 enum class StepOutcome : uint8_t {
   kClean,
   kGradientOverflow,  // non-finite gradients under a finite loss
   kLossFault,         // non-finite loss
+  kSpike,             // finite, but above a limit of the plan
 };
 
 struct UpdateDecision {
@@ -115,6 +120,11 @@ constexpr Verdict fold_verdict(const VerdictRecord* records, int64_t ranks) {
   return verdict;
 }
 
+// The comparisons are false for NaN, which is therefore a spike.
+constexpr bool is_spike(double loss_sum, double grad_norm, const UpdatePlan& plan) {
+  return !(loss_sum <= plan.loss_limit) || !(grad_norm <= plan.norm_limit);
+}
+
 constexpr UpdateDecision decide_update(const VerdictRecord* records, int64_t ranks, const UpdatePlan& plan, bool hold) {
   UpdateDecision decision;
   decision.step = plan.step;
@@ -124,7 +134,8 @@ constexpr UpdateDecision decide_update(const VerdictRecord* records, int64_t ran
   const bool usable = decision.verdict.gradients_finite && is_finite(decision.grad_norm);
   decision.outcome = !decision.verdict.loss_finite ? StepOutcome::kLossFault
                      : !usable                     ? StepOutcome::kGradientOverflow
-                                                   : StepOutcome::kClean;
+                     : is_spike(decision.verdict.loss_sum, decision.grad_norm, plan) ? StepOutcome::kSpike
+                                                                                     : StepOutcome::kClean;
   decision.held = hold;
   if (decision.applied()) decision.clip_factor = clip_factor(decision.grad_norm, plan.clip_threshold);
   return decision;

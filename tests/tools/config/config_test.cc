@@ -213,6 +213,21 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
                           "precision.rules[0].role: (absent) -> any"));
 }
 
+TEST(Config, LengthRateClippingAndStopRulesSteerTheTraining) {
+  for (const char* path : {"train.steps", "optimizer.lr", "optimizer.final_lr", "optimizer.schedule",
+                           "optimizer.warmup_steps", "optimizer.decay_steps", "optimizer.clip.max_norm",
+                           "optimizer.clip.mode", "stop_rules.action"}) {
+    EXPECT_TRUE(steers_training(path)) << path;
+  }
+  for (const char* path : {"train.seed", "train.global_batch", "optimizer.beta1", "optimizer.weight_decay",
+                           "model.dropout", "precision.compute", "data.mask_fraction", "scaler.init_scale"}) {
+    EXPECT_FALSE(steers_training(path)) << path;
+  }
+  EXPECT_THAT(training_differences(minimal_config(), minimal_config({"straggler.factor=2.0"})), IsEmpty());
+  EXPECT_THAT(training_differences(minimal_config(), minimal_config({"stop_rules.action=warn"})),
+              ElementsAre("stop_rules.action: none -> warn"));
+}
+
 TEST(ConfigTest, RecipesOfLinearLayers) {
   const Config c = minimal_config(
       {"model.layers=4", "precision.recipe=delayed", "precision.pattern=first_last_k_high",

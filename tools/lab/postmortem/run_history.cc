@@ -81,6 +81,7 @@ void follow_events(const std::vector<BlackBoxEvent>& events, RankHistory& rank) 
         break;
       case BlackBoxEvent::Kind::kValidation:
       case BlackBoxEvent::Kind::kFault:
+      case BlackBoxEvent::Kind::kNotice:
         break;
     }
   }

@@ -137,6 +137,13 @@ UpdatePlan plan_with(double unscale, double clip_threshold) {
   return plan;
 }
 
+UpdatePlan limited(double loss_limit, double norm_limit) {
+  UpdatePlan plan = kPlan;
+  plan.loss_limit = loss_limit;
+  plan.norm_limit = norm_limit;
+  return plan;
+}
+
 std::vector<Case> cases() {
   constexpr int64_t kNone = TensorStats::kNone;
   return {
@@ -202,6 +209,20 @@ std::vector<Case> cases() {
        StepOutcome::kLossFault,
        1,
        2},
+      {"a loss above its limit",
+       {clean(1.0, 3.0), clean(1.0, 4.5)},
+       limited(7.0, 10.0),
+       0,
+       StepOutcome::kSpike,
+       -1,
+       kNone},
+      // |g| = sqrt(400) * 0.25 = 5.
+      {"a norm above its limit", {clean(400.0, 7.0)}, limited(7.0, 4.9), 0, StepOutcome::kSpike, -1, kNone},
+      {"both at their limits", {clean(400.0, 7.0)}, limited(7.0, 5.0), 0, StepOutcome::kClean, -1, kNone},
+      {"a NaN loss is a fault before it is a spike", {clean(400.0, kNan)}, limited(7.0, 4.9), 0,
+       StepOutcome::kLossFault, 0, kNone},
+      {"an overflow is one before it is a spike", {bad(12, 0, 1)}, limited(0.5, 1.0), 0,
+       StepOutcome::kGradientOverflow, -1, 12},
       {"losses whose sum is not finite",
        {clean(1.0, 1.5e308), clean(1.0, 1.5e308)},
        kPlan,
