@@ -353,13 +353,15 @@ std::optional<Checkpoint> CheckpointStore::last_saved(
   return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
 }
 
-std::optional<Checkpoint> CheckpointStore::latest_valid() const {
+std::optional<Checkpoint> CheckpointStore::latest_valid(const std::function<void(const Checkpoint&)>& examine) const {
   const auto skip = [this](const CheckpointError& error) {
     options_.warn(fmt::format("skipping a checkpoint: {}", error.what()));
   };
   for (const Checkpoint& candidate : manifests(skip)) {
     try {
-      return open_checkpoint(candidate.folder);
+      Checkpoint checkpoint = open_checkpoint(candidate.folder);
+      if (examine) examine(checkpoint);
+      return checkpoint;
     } catch (const CheckpointError& error) {
       skip(error);
     }

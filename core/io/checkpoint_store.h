@@ -114,8 +114,9 @@ class CheckpointStore {
   // The last saved checkpoint with a readable manifest; errors of the others go to `unreadable`. Its other files are
   // not read.
   std::optional<Checkpoint> last_saved(const std::function<void(const CheckpointError&)>& unreadable) const;
-  // The last saved checkpoint whose every byte is as written. Skips others with a warning that names the file.
-  std::optional<Checkpoint> latest_valid() const;
+  // The last saved checkpoint whose every byte is as written and that `examine`, which throws CheckpointError for one
+  // that cannot be used, lets pass. Skips others with a warning that names the file.
+  std::optional<Checkpoint> latest_valid(const std::function<void(const Checkpoint&)>& examine = {}) const;
   std::string folder(int64_t step) const;
 
  private:

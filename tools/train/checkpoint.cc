@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 
+#include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
 #include "tools/train/checkpoint_files.h"
@@ -17,40 +19,80 @@ constexpr const char* kScalesFile = "scales.safetensors";
 
 void warn(const std::string& text) { log_warn("{}", text); }
 
-void require_same_training(const Checkpoint& checkpoint, const Config& run) {
-  const int version = checkpoint.state.at("format_version");
-  if (version != kFormatVersion) {
-    throw CheckpointError(
-        fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
+// The settings that a checkpoint was trained with.
+Config saved_config(const Checkpoint& checkpoint) {
+  try {
+    return parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName);
+  } catch (const ConfigError& error) {  // of the checkpoint, not of this run
+    throw CheckpointError(error.what());
   }
-  const Config saved =
-      parse_config(checkpoint.state.at("config").get<std::string>(), checkpoint.folder + "/" + kManifestName);
-  const auto differences = training_differences(saved, run);
+}
+
+// CheckpointError if an entry of the manifest is missing, or of another type or version.
+void examine_state(const Config& run, const Checkpoint& checkpoint) {
+  read_state(checkpoint.folder, [&] {
+    const nlohmann::json& state = checkpoint.state;
+    const int version = state.at("format_version");
+    if (version != kFormatVersion) {
+      throw CheckpointError(
+          fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
+    }
+    saved_config(checkpoint);
+    training_state_from(state);
+    state.at("data_fingerprint").get<uint64_t>();
+    run_state_from(run, checkpoint.step, state.at("run"));
+  });
+}
+
+void require_same_training(const Checkpoint& checkpoint, const Config& run) {
+  const auto differences = training_differences(saved_config(checkpoint), run);
   if (checkpoint.model_fingerprint != model_fingerprint(run)) {
     throw CheckpointError(
         fmt::format("{} is a checkpoint of another model:\n  {}\nGive the model section that it was trained "
                     "with, or another train.run_dir",
                     checkpoint.folder, fmt::join(differences, "\n  ")));
   }
-  if (differences.empty()) return;
-  if (!run.checkpoint.allow_changes) {
+  std::vector<std::string> steering, others;
+  for (const std::string& difference : differences) {
+    (steers_training(difference.substr(0, difference.find(':'))) ? steering : others).push_back(difference);
+  }
+  if (!others.empty() && !run.checkpoint.allow_changes) {
     throw ConfigError(
         fmt::format("{} was trained with other settings (saved -> now):\n  {}\nGive the old ones, or "
                     "checkpoint.allow_changes=true to go on with the new ones",
-                    checkpoint.folder, fmt::join(differences, "\n  ")));
+                    checkpoint.folder, fmt::join(others, "\n  ")));
   }
-  log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
+  if (!differences.empty()) {
+    log_info("resuming with changed settings (saved -> now):\n  {}", fmt::join(differences, "\n  "));
+  }
 }
 
-void load_optimizer(const Checkpoint& checkpoint, int64_t applied_steps, Session& session) {
-  session.sharded.optimizer.begin_load();
+// Runs `read`, which looks at the checkpoint, on this rank. DamagedCheckpoint on all ranks if one of them cannot.
+// Collective.
+template <typename Read>
+void read_on_all_ranks(const std::string& folder, Communicator& communicator, const Read& read) {
+  std::string mine;
+  try {
+    read_state(folder, read);
+  } catch (const CheckpointError& error) {
+    mine = error.what();
+  } catch (const ContractError& error) {  // numbers that do not go together
+    mine = fmt::format("{}: {}", folder, error.what());
+  }
+  const std::vector<std::string> errors = all_gather_texts(communicator, mine);
+  for (size_t rank = 0; rank < errors.size(); ++rank) {
+    if (errors[rank].empty()) continue;
+    throw DamagedCheckpoint(errors.size() > 1 ? fmt::format("{} (rank {})", errors[rank], rank) : errors[rank]);
+  }
+}
+
+void load_pieces(const Checkpoint& checkpoint, Session& session) {
   for (const CheckpointFile& file : checkpoint.files) {
     if (file.name.starts_with("optimizer-")) {
       load_optimizer_pieces(SafetensorsReader(checkpoint.folder + "/" + file.name), session.runtime.parameters,
                             session.sharded.optimizer);
     }
   }
-  session.sharded.optimizer.end_load(applied_steps);
 }
 
 void load_scales(const Checkpoint& checkpoint, const TrainingState& training, Session& session) {
@@ -83,34 +125,38 @@ std::string find_checkpoint_folder(const std::string& path) {
                   path, kManifestName));
 }
 
-std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator) {
+std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
+                                             const std::vector<std::string>& passed_over) {
   const std::string& choice = config.checkpoint.resume;
-  if (choice == "none") return std::nullopt;
-  std::string folder;  // that rank 0 chooses for all; empty: none
-  int64_t step = 0;
-  const auto choose = [&](const Checkpoint& checkpoint) {
-    folder = checkpoint.folder;
-    step = checkpoint.step;
+  if (choice == "none" && passed_over.empty()) return std::nullopt;
+  std::optional<Checkpoint> chosen;  // by rank 0 for all
+  const auto examine = [&](const Checkpoint& checkpoint) {
+    if (std::ranges::find(passed_over, checkpoint.folder) != passed_over.end()) {
+      throw CheckpointError(fmt::format("{}: it could not be resumed from", checkpoint.folder));
+    }
+    examine_state(config, checkpoint);
   };
   if (communicator.rank() == 0) {
     CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
     if (choice != "auto") {
-      choose(open_checkpoint(find_checkpoint_folder(choice)));
-    } else if (store.recover(); const auto latest = store.latest_valid()) {
-      choose(*latest);
-    } else if (!store.steps().empty()) {
+      chosen = open_checkpoint(find_checkpoint_folder(choice));
+      examine(*chosen);
+    } else {
+      store.recover();
+      chosen = store.latest_valid(examine);
+    }
+    if (!chosen && !store.steps().empty()) {
       throw CheckpointError(fmt::format(
           "{}: none of the {} checkpoints there is valid, and starting again would write over the run. Give "
           "checkpoint.resume=none to start from the beginning, or another train.run_dir",
           checkpoint_root(config.train.run_dir), store.steps().size()));
     }
   }
-  folder = all_gather_texts(communicator, folder)[0];
-  step = all_gather_records(communicator, step)[0];
+  const std::string folder = all_gather_texts(communicator, chosen ? chosen->folder : "")[0];
+  const int64_t step = all_gather_records(communicator, chosen ? chosen->step : int64_t{0})[0];
+  const std::string state = all_gather_texts(communicator, chosen ? chosen->state.at("run").dump() : "")[0];
   if (folder.empty()) return std::nullopt;
-  return read_state(folder, [&] {
-    return ResumePoint{.folder = folder, .step = step, .run = read_manifest(folder).state.at("run")};
-  });
+  return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state)};
 }
 
 RunState run_state_of(const Config& run, const ResumePoint& point) {
@@ -118,20 +164,30 @@ RunState run_state_of(const Config& run, const ResumePoint& point) {
 }
 
 void resume(Session& session, const Config& run, const ResumePoint& point) {
-  const Checkpoint checkpoint = open_checkpoint(point.folder);
-  read_state(point.folder, [&] {
-    require_same_training(checkpoint, run);
-    const nlohmann::json& state = checkpoint.state;
-    const TrainingState training = training_state_from(state);
-    load_optimizer(checkpoint, training.applied_steps, session);
+  Communicator& communicator = session.communicator;
+  Checkpoint checkpoint;
+  read_on_all_ranks(point.folder, communicator, [&] {
+    checkpoint = open_checkpoint(point.folder);
+    examine_state(run, checkpoint);
+  });
+  require_same_training(checkpoint, run);
+  const TrainingState training = training_state_from(checkpoint.state);
+  session.sharded.optimizer.begin_load();
+  read_on_all_ranks(point.folder, communicator, [&] { load_pieces(checkpoint, session); });
+  try {
+    session.sharded.optimizer.end_load(training.applied_steps);
+  } catch (const CheckpointError& error) {  // on all ranks
+    throw DamagedCheckpoint(fmt::format("{}: {}", checkpoint.folder, error.what()));
+  }
+  read_on_all_ranks(point.folder, communicator, [&] {
     continue_from(training, session);
     load_scales(checkpoint, training, session);
-    if (state.at("data_fingerprint") != session.batches->fingerprint()) {
-      log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
-    }
-    log_info("resumed from {} at step {} (ranks that saved it: {})", checkpoint.folder, session.next_step,
-             state.at("ranks").get<int>());
   });
+  if (checkpoint.state.at("data_fingerprint") != session.batches->fingerprint()) {
+    log_info("the data is not what the checkpoint was trained on: the order of samples changes from here");
+  }
+  log_info("resumed from {} at step {} (ranks that saved it: {})", checkpoint.folder, session.next_step,
+           checkpoint.state.at("ranks").get<int>());
 }
 
 TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)

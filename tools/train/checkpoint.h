@@ -15,6 +15,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/io/checkpoint_store.h"
 #include "tools/train/run_state.h"
@@ -46,17 +47,25 @@ struct ResumePoint {
   nlohmann::json run;  // the manifest's "run" entry: see run_state.h
 };
 
-// The checkpoint that checkpoint.resume names; nothing if the run starts from the beginning. Rank 0 decides for all.
-// CheckpointError if the named one does not exist. Collective.
-std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator);
+// A checkpoint that is at fault itself, where the configuration is not: `auto` takes the one before.
+class DamagedCheckpoint final : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
 
-// The state that a run had at the checkpoint. CheckpointError for a damaged manifest.
+// The checkpoint that checkpoint.resume names; nothing if the run starts from the beginning. `auto` takes the newest
+// one of train.run_dir whose files and state are sound, and warns about newer ones. Rank 0 decides for all.
+// CheckpointError if the named one does not exist. `passed_over`: folders that resume() could not use. Collective.
+std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
+                                             const std::vector<std::string>& passed_over = {});
+
+// The state that a run had at the checkpoint.
 RunState run_state_of(const Config& run, const ResumePoint& point);
 
 // Continues from a checkpoint: weights, optimizer, scaler, clipper, scales and data position. `run`: the configuration
 // with its schedule of precision, which is compared with the checkpoint's; the session's is that of a phase.
-// CheckpointError for a checkpoint that is damaged or of another model, ConfigError for changed settings that shape the
-// training. Collective.
+// DamagedCheckpoint for one that some rank cannot use, CheckpointError for another model, ConfigError for changed
+// settings that shape the training: the same on all ranks. After an error the session is not usable. Collective.
 void resume(Session& session, const Config& run, const ResumePoint& point);
 
 class TrainingCheckpoints {

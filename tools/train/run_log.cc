@@ -138,12 +138,37 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedSt
     log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
              session.scaler.config().growth_interval);
   }
+  if (step.spike) record["spike"] = *step.spike;
+  tell_spike(step, trainer.state().spikes_in_a_row);
   metrics_->write(record);
   tell(step, memory);
   const TrainConfig& train = config_.train;
   if (is_due(train.log_interval, step.step + 1) || step.step == 0 || step.step + 1 == train.steps) {
     log_info("{}", step_line(step, train.steps, speed_, heartbeat_->time_text()));
   }
+}
+
+// A warning as a row of spikes begins, for steps that are applied: skipped ones have a line each.
+void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
+  if (step.spike && step.applied && spikes_before == 0) {
+    log_warn("step {}: a spike: {}; stop_rules.action only warns", step.step + 1, *step.spike);
+  } else if (!step.spike && step.applied && spikes_before > 1) {
+    log_info("step {}: no spike any more, after {} in a row", step.step + 1, spikes_before);
+  }
+}
+
+void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
+  if (!metrics_) return;
+  const int64_t batches = rollback.next_batch - session.next_step;
+  log_warn("rolled back from step {} to the checkpoint of step {} (rollback {} of {}): {}; global batches {} to {} are left out",
+           rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks, rollback.cause,
+           rollback.next_batch - (rollback.from_step - session.next_step) + 1, rollback.next_batch);
+  metrics_->write({{"event", "rollback"},
+                   {"step", session.next_step},
+                   {"from_step", rollback.from_step},
+                   {"skipped_batches", batches},
+                   {"rollbacks", rollback.count},
+                   {"cause", rollback.cause}});
 }
 
 void RunLog::tell(const StepReport& step, size_t memory_bytes) {

@@ -45,11 +45,14 @@ class RunLog final : public TrainObserver {
   void at_pause(Trainer& trainer) override { sample(trainer.session()); }
   void at_end(Trainer& trainer, Ending ending) override;
 
+  // Tells why this session returns to a checkpoint.
+  void rolled_back(const Session& session, const Rollback& rollback);
   // Records that a checkpoint was saved.
   void saved(const Session& session);
 
  private:
   void tell(const StepReport& step, size_t memory_bytes);
+  void tell_spike(const StepReport& step, int spikes_before) const;
   void begin(const Session& session, const PrecisionSwitch* by_switch);
   void sample(Session& session);
   void summarise(Trainer& trainer) const;

@@ -28,6 +28,7 @@ static void from_json(const nlohmann::json& j, BadSignal& bad) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdaptivePrecision::State, level, highest, switches, returns, raised, changed_at,
                                    uneasy_at, losses, norms, skips, best_validation, stalled, bad)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpikeDetector::Sample, step, loss, norm)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PrecisionFallback::Layer, levels, returns, since, overflows)
 
 namespace {
@@ -54,7 +55,9 @@ TrainingState state_of(const Session& session) {
           .applied_steps = session.sharded.optimizer.applied_steps(),
           .scaler = session.scaler.state(),
           .gradient_prescale_log2 = gradient_prescale_log2(session.ranks(), session.micro_batches()),
-          .clip_norms = session.clipper.state()};
+          .clip_norms = session.clipper.state(),
+          .spike_window = session.spikes.state(),
+          .skipped_batches = session.skipped_batches};
 }
 
 nlohmann::json to_json(const TrainingState& state) {
@@ -65,7 +68,9 @@ nlohmann::json to_json(const TrainingState& state) {
             {"scale", state.scaler.scale},
             {"clean_steps", state.scaler.clean_steps},
             {"hysteresis_left", state.scaler.hysteresis_left}}},
-          {"clip_norms", state.clip_norms}};
+          {"clip_norms", state.clip_norms},
+          {"spike_window", state.spike_window},
+          {"skipped_batches", state.skipped_batches}};
 }
 
 TrainingState training_state_from(const nlohmann::json& manifest) {
@@ -77,7 +82,9 @@ TrainingState training_state_from(const nlohmann::json& manifest) {
                      .clean_steps = scaler.at("clean_steps"),
                      .hysteresis_left = scaler.at("hysteresis_left")},
           .gradient_prescale_log2 = saved_prescale_log2(manifest),
-          .clip_norms = manifest.at("clip_norms").get<std::vector<double>>()};
+          .clip_norms = manifest.at("clip_norms").get<std::vector<double>>(),
+          .spike_window = manifest.value("spike_window", std::vector<SpikeDetector::Sample>()),
+          .skipped_batches = manifest.value("skipped_batches", int64_t{0})};
 }
 
 void continue_from(const TrainingState& state, Session& session) {
@@ -86,6 +93,8 @@ void continue_from(const TrainingState& state, Session& session) {
              name(session.scaler.config().mode));
   }
   session.clipper.restore(state.clip_norms);
+  session.spikes.restore(state.spike_window);
+  session.skipped_batches = state.skipped_batches;
   session.next_step = state.next_step;
 }
 
@@ -101,6 +110,8 @@ nlohmann::json to_json(const RunState& state) {
   nlohmann::json saved = {{"statistics", state.statistics},
                           {"faults_in_a_row", state.faults_in_a_row},
                           {"skips_in_a_row", state.skips_in_a_row},
+                          {"spikes_in_a_row", state.spikes_in_a_row},
+                          {"rollbacks", state.rollbacks},
                           {"fallback", state.fallback.state()},
                           {"first_validation_loss", state.first_validation_loss}};
   if (state.adaptive) saved["adaptive"] = state.adaptive->state();
@@ -112,6 +123,8 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
   saved.at("statistics").get_to(state.statistics);
   saved.at("faults_in_a_row").get_to(state.faults_in_a_row);
   state.skips_in_a_row = saved.value("skips_in_a_row", 0);
+  state.spikes_in_a_row = saved.value("spikes_in_a_row", 0);
+  state.rollbacks = saved.value("rollbacks", 0);
   saved.at("first_validation_loss").get_to(state.first_validation_loss);
   if (saved.contains("fallback")) {
     state.fallback = PrecisionFallback(run.precision_fallback, saved.at("fallback").get<PrecisionFallback::State>());

@@ -24,6 +24,8 @@ struct TrainingState {
   GradScaler::State scaler;
   int gradient_prescale_log2 = 0;  // see session.h
   std::vector<double> clip_norms;
+  std::vector<SpikeDetector::Sample> spike_window{};
+  int64_t skipped_batches = 0;  // see session.h
 
   // Gradients of activations are those of the global mean times this.
   double gradient_factor() const;
@@ -47,6 +49,9 @@ struct RunState {
   RunStatistics statistics{};
   int faults_in_a_row = 0;
   int skips_in_a_row = 0;  // steps that were not applied, for whatever reason
+  int spikes_in_a_row = 0;
+  int rollbacks = 0;         // see StopRulesConfig
+  bool saved_here = false;   // a checkpoint, in this start of the program; no part of it
   PrecisionFallback fallback;
   std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
   std::optional<double> first_validation_loss{};

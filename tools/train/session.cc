@@ -162,7 +162,8 @@ Session::Session(const Config& given, Communicator& given_communicator, SessionP
                .digests = config.integrity.interval > 0 ? Digests::kOn : Digests::kOff},
               communicator, *runtime.backend, *runtime.stream),
       scaler(config.scaler.scaler),
-      clipper(config.optimizer.clip) {
+      clipper(config.optimizer.clip),
+      spikes(config.stop_rules) {
   require_same_data(batches->fingerprint(), communicator);
   if (captures_steps()) require_capturable(config, communicator);
   if (runtime.backend->computes()) sharded.optimizer.initialize(config.train.seed);

@@ -10,6 +10,7 @@
 #include "comm/verdict_reduction.h"
 #include "core/optim/clip.h"
 #include "tools/guard/fault_injection.h"
+#include "tools/guard/spike_detector.h"
 #include "tools/train/batches.h"
 #include "tools/train/model_runtime.h"
 
@@ -54,8 +55,10 @@ struct Session {
   ShardedState sharded;
   GradScaler scaler;
   GradientClipper clipper;
+  SpikeDetector spikes;
 
-  int64_t next_step = 0;  // steps done, skipped ones included: the data cursor
+  int64_t next_step = 0;        // steps done, skipped ones included
+  int64_t skipped_batches = 0;  // by rollbacks: step n reads global batch n + skipped_batches
 };
 
 // CommError naming a rank that was started with another configuration than rank 0. Collective.

@@ -28,6 +28,7 @@ std::string describe(const Offender& offender, const ParameterSet& parameters) {
 
 std::string StepReport::skip_reason(const ParameterSet& parameters) const {
   if (applied) return "";
+  if (spike) return *spike;
   if (!verdict.loss_finite) {
     return fmt::format("the loss is not finite: {}",
                        culprit.value_or("every op's output was finite when the batch was run again; the loss itself "
@@ -46,6 +47,7 @@ std::string StepReport::skip_reason(const ParameterSet& parameters) const {
 
 std::string StepReport::advice(const ScalerConfig& scaler) const {
   constexpr const char* kPrecision = "a lower optimizer.lr, or fp32 for the layer named (precision.rules)";
+  if (spike) return fmt::format("look at the data of this step, or try {}", kPrecision);
   if (!verdict.loss_finite || scale == 1.0f) return fmt::format("try {}", kPrecision);
   if (verdict.gradients_finite) {
     return fmt::format("the loss scale {:g} is too small: raise {}", scale,

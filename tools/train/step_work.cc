@@ -34,6 +34,7 @@ StepWork::StepWork(Session& session)
       runtime_(session.runtime),
       communicator_(session.communicator),
       batches_(*session.batches),
+      skipped_batches_(session.skipped_batches),
       reducer_(session.sharded.reducer),
       faults_(session.faults) {
   const int64_t count = config_.train.micro_batch * config_.model.context;
@@ -77,7 +78,7 @@ const StepWork::Samples& StepWork::read(int64_t step) {
   samples.step = -1;  // until they are whole
   samples.tokens.resize(static_cast<size_t>(tokens_.numel()));
   samples.targets.resize(samples.tokens.size());
-  const uint64_t step_begin = static_cast<uint64_t>(step * config_.train.global_batch);
+  const uint64_t step_begin = static_cast<uint64_t>((step + skipped_batches_) * config_.train.global_batch);
   const size_t count = static_cast<size_t>(tokens_.dim(1));
   const std::span<int32_t> tokens(samples.tokens), targets(samples.targets);
   for (size_t index = 0; index < first_samples_.size(); ++index) {

@@ -73,6 +73,7 @@ class StepWork {
   ModelRuntime& runtime_;
   Communicator& communicator_;
   const Batches& batches_;
+  const int64_t& skipped_batches_;  // Session::skipped_batches
   GradientReducer& reducer_;
   FaultInjection& faults_;
   int64_t step_ = 0;

@@ -92,7 +92,11 @@ TrainStep::Pending TrainStep::start(int64_t step) {
   if (stop_ != nullptr) plan.stop_request = stop_->poll();
   if (data_error_.empty()) data_error_ = work_.read_ahead(step);
   if (!data_error_.empty()) plan.stop_request = StopRequest::kBadData;
-  verdicts_.plan(plan);
+  started.limits = s.spikes.limits(step);
+  started.watched = plan;
+  started.watched.loss_limit = started.limits.loss * static_cast<double>(report.tokens);
+  started.watched.norm_limit = started.limits.norm;
+  verdicts_.plan(s.spikes.holds_back() ? started.watched : plan);
   started.loss_gradient = loss_gradient_of(report.scale, report.tokens);
   work_.set_loss_gradient(started.loss_gradient);
   queue(step, is_probed(step) ? probe_ : nullptr);
@@ -178,6 +182,10 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   report.loss = decision.verdict.loss_sum / static_cast<double>(report.tokens);
   report.grad_norm = decision.grad_norm;
   report.clip_factor = decision.clip_factor;
+  if (decision.verdict.loss_finite && decision.outcome != StepOutcome::kGradientOverflow &&
+      is_spike(decision.verdict.loss_sum, decision.grad_norm, step.watched)) {
+    report.spike = describe(step.limits, report.loss, report.grad_norm);
+  }
   s.scaler.scale();
   s.scaler.unscale();
   report.applied = s.scaler.step(decision.outcome);
@@ -185,6 +193,7 @@ StepReport TrainStep::settle(const Pending& step, Gradients gradients) {
   report.next_scale = s.scaler.current_scale();
   if (report.applied) {
     s.clipper.record(report.grad_norm);
+    s.spikes.record({.step = report.step, .loss = report.loss, .norm = report.grad_norm});
     s.sharded.optimizer.count_applied_step();
   } else {
     explain(report, step.loss_gradient, gradients);

@@ -49,6 +49,8 @@ class TrainStep {
   // A step that has been started.
   struct Pending {
     StepReport report;  // as planned
+    UpdatePlan watched;  // with the limits of a spike, whether they hold back the update or not
+    SpikeLimits limits{};
     float loss_gradient = 0.0f;
     std::unique_ptr<Event> decided;
     Clock::time_point started;

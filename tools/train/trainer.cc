@@ -110,6 +110,7 @@ void Trainer::run_steps(int64_t end) {
     for (const auto& observer : observers_) observer->before_step(*this, step_.next_to_start());
     if (switch_ || stopped_by_) break;
     take(step_.run());
+    if (rollback_) break;  // nothing is under way behind a step that was not applied
     const int64_t started = step_.next_to_start();
     if (started >= last) continue;  // finish() does what is due then
     const bool evaluates = is_due(session_.config.train.eval_interval, started);
@@ -163,8 +164,9 @@ void Trainer::take(const std::vector<StepReport>& steps) {
   for (const StepReport& step : steps) {
     const ProbedStep* const findings = probed && probed->step == step.step ? &*probed : nullptr;
     for (const auto& observer : observers_) observer->after_step(*this, step, findings);
-    count_skips(step);
     if (step.verdict.stop_request != StopRequest::kNone && !stopped_by_) stopped_by_ = step.verdict;
+    count_spikes(step);
+    if (!rollback_) count_skips(step);
   }
 }
 
@@ -182,6 +184,31 @@ void Trainer::count_skips(const StepReport& step) {
   state_.faults_in_a_row = state_.skips_in_a_row = 0;
   fail<FaultError>(fmt::format("stopped after {} in a row, the last in step {}: {}; {}", count, step.step + 1,
                                step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
+}
+
+void Trainer::count_spikes(const StepReport& step) {
+  const StopRulesConfig& rules = session_.config.stop_rules;
+  if (rules.action == SpikeAction::kNone) return;
+  if (step.spike || !step.verdict.loss_finite) {
+    ++state_.spikes_in_a_row;
+  } else if (step.applied) {  // an overflow says nothing
+    state_.spikes_in_a_row = 0;
+  }
+  const bool acts = rules.action == SpikeAction::kRollback || rules.action == SpikeAction::kStop;
+  if (!acts || stopped_by_ || state_.spikes_in_a_row < rules.consecutive) return;
+  const std::string cause = fmt::format("{} spikes in a row, the last in step {}: {}", state_.spikes_in_a_row,
+                                        step.step + 1, step.skip_reason(session_.runtime.parameters));
+  state_.spikes_in_a_row = state_.faults_in_a_row = state_.skips_in_a_row = 0;
+  if (rules.action == SpikeAction::kRollback && state_.rollbacks < rules.max_rollbacks) {
+    rollback_ = Rollback{.cause = cause,
+                         .from_step = session_.next_step,
+                         .next_batch = session_.next_step + session_.skipped_batches,
+                         .count = state_.rollbacks + 1};
+    return;
+  }
+  fail<FaultError>(fmt::format("stopped after {}{}; the weights are those before; {}", cause,
+                               state_.rollbacks > 0 ? fmt::format(", and {} rollbacks", state_.rollbacks) : "",
+                               step.advice(session_.scaler.config())));
 }
 
 template <typename Error>

@@ -42,6 +42,14 @@ struct PrecisionSwitch {
   std::vector<BadSignal> signals{};
 };
 
+// A return to a checkpoint after spikes (StopRulesConfig).
+struct Rollback {
+  std::string cause{};     // "3 spikes in a row, the last in step 41: …"
+  int64_t from_step = 0;   // steps done
+  int64_t next_batch = 0;  // global batch with which training goes on
+  int count = 0;           // rollbacks of the run, this one included
+};
+
 // How a run ends.
 enum class Ending : uint8_t {
   kDone,     // the last step was done
@@ -81,9 +89,9 @@ class Trainer {
           StopRequest* stop = nullptr);
 
   // Trains up to step `end`, or until a switch of precision is requested, which it returns, or until a rank asks to
-  // stop. FaultError after faults.max_consecutive faults or faults.max_skipped skipped steps in a row; DataError, alike
-  // on all ranks, if a rank cannot read samples ahead. Both after at_end(), with whole weights. CorruptionError after
-  // at_end(kCorrupt). Collective.
+  // stop, or until spikes ask for a rollback. FaultError after faults.max_consecutive faults, faults.max_skipped skipped
+  // steps or stop_rules.consecutive spikes in a row; DataError, alike on all ranks, if a rank cannot read samples ahead.
+  // Both after at_end(), with whole weights. CorruptionError after at_end(kCorrupt). Collective.
   std::optional<PrecisionSwitch> run(int64_t end);
   // Ends the run: with kDone, at TrainConfig::last_step(), after an evaluation. Collective.
   void finish(Ending ending);
@@ -97,6 +105,7 @@ class Trainer {
   bool is_leader() const { return session_.communicator.rank() == 0; }
   // The verdict that carried the request of a rank to stop, if there was one.
   const std::optional<Verdict>& stopped_by() const { return stopped_by_; }
+  const std::optional<Rollback>& rollback() const { return rollback_; }
   // Completes the step under way, and reports it to the observers.
   void settle();
   // Ends run() before the next step. Returns the switch to fill in; several causes become one switch.
@@ -110,6 +119,7 @@ class Trainer {
   // Calls f(). CorruptionError after at_end(kCorrupt).
   template <typename F>
   void with_intact_state(const F& f);
+  void count_spikes(const StepReport& step);
   // Ends the run, and throws.
   template <typename Error>
   [[noreturn]] void fail(const std::string& message);
@@ -122,6 +132,7 @@ class Trainer {
   std::optional<PrecisionSwitch> switch_;
   std::optional<Verdict> stopped_by_;
   bool is_corrupt_ = false;
+  std::optional<Rollback> rollback_;
 };
 
 // Whether something with this interval is due after so many steps; an interval of 0 never is.

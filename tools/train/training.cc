@@ -1,29 +1,21 @@
 #include "tools/train/training.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
-#include <filesystem>
 #include <optional>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <variant>
 
 #include "core/base/error.h"
+#include "core/base/host_memory.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
-#include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/config/precision_phases.h"
 #include "tools/config/validation.h"
 #include "tools/guard/heartbeat.h"
+#include "tools/guard/run_folder.h"
 #include "tools/guard/watchdog.h"
 #include "tools/guard/watched_communicator.h"
 #include "tools/train/dry_run.h"
@@ -32,63 +24,13 @@
 #include "tools/train/precision_table.h"
 #include "tools/train/probe_recorder.h"
 #include "tools/train/run_log.h"
+#include "tools/train/run_observers.h"
 #include "tools/train/run_profile.h"
 #include "tools/train/run_state.h"
 #include "tools/train/trainer.h"
 
 namespace mantissa {
 namespace {
-
-[[noreturn]] void fail(const std::string& path, const std::string& reason) {
-  throw ConfigError(
-      fmt::format("train.run_dir: cannot write to folder '{}' ({}): give a folder that can be written", path, reason));
-}
-
-// The folder of a run, held by one job at a time. Rank 0 only.
-class RunFolder {
- public:
-  // Makes the folder and locks it until the object goes. ConfigError when it cannot be written, or another job holds
-  // it.
-  explicit RunFolder(const std::string& path);
-  ~RunFolder();
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-
-  // Replaces config.yaml by the resolved settings, at once: a reader sees the old file or the new one.
-  void write_config(const Config& config) const;
-
- private:
-  std::string path_;
-  int lock_ = -1;
-};
-
-RunFolder::RunFolder(const std::string& path) : path_(path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) fail(path, error.message());
-  lock_ = open((path + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (lock_ < 0) fail(path, std::generic_category().message(errno));
-  bool is_held = true;
-  // `mantissa status` holds the lock for a moment, too.
-  for (int attempt = 0; is_held && attempt < 5; ++attempt) {
-    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    is_held = flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  }
-  if (is_held) {
-    close(lock_);
-    throw ConfigError(
-        fmt::format("train.run_dir: another job is running in '{}': wait for it, or give another folder", path));
-  }
-  futimens(lock_, nullptr);  // the time of this start, for `mantissa status`
-}
-
-RunFolder::~RunFolder() { close(lock_); }
-
-void RunFolder::write_config(const Config& config) const {
-  if (const int error = replace_file(path_ + "/config.yaml", to_yaml(config)); error != 0) {
-    fail(path_, std::generic_category().message(error));
-  }
-}
 
 // State that one session hands to the next.
 struct Handover {
@@ -104,25 +46,40 @@ PrecisionSwitch with_changes(const Config& run, int before, int after, Precision
   return why;
 }
 
-// Trains in one precision, from step `begin`, to the end of the run or to a session that continues it.
-std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, RunState& state, const Handover* before,
-                                             const ResumePoint* checkpoint, const TrainingHooks& hooks,
-                                             Communicator& communicator) {
+// How a session begins: on a state that it is handed, on a checkpoint, or on the first weights.
+struct Beginning {
+  std::optional<Handover> before{};
+  std::optional<ResumePoint> checkpoint{};
+  std::optional<Rollback> rollback{};  // why it returns to the checkpoint
+};
+
+// Trains in one precision, from step `begin`, to the end of the run, to a session that continues it, or to spikes that
+// ask for a return to a checkpoint. DamagedCheckpoint: see resume().
+std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_t begin, RunState& state,
+                                                       const Beginning& from, const TrainingHooks& hooks,
+                                                       Communicator& communicator) {
   const int phase = phase_of(run, begin, state);
   const Config config = with_lifts(in_phase(run, phase), state.fallback);
   SessionParts parts;
-  if (before != nullptr) parts.batches = [before](const Config&, Objective) { return before->batches; };
+  if (from.before) parts.batches = [&from](const Config&, Objective) { return from.before->batches; };
   Session session(config, communicator, std::move(parts));
   std::optional<Trainer> trainer;
   try {
-    if (before != nullptr) before->held.hand_over(session);
-    if (checkpoint != nullptr) resume(session, run, *checkpoint);
-    TrainObservers observers = {std::make_shared<PrecisionControl>(checkpoint != nullptr ? begin : -1)};
-    const SessionStart start{.by_switch = before != nullptr ? &before->why : nullptr, .resumed = checkpoint != nullptr};
+    if (from.before) from.before->held.hand_over(session);
+    if (from.checkpoint) resume(session, run, *from.checkpoint);
+    if (from.rollback) session.skipped_batches = from.rollback->next_batch - session.next_step;
+    TrainObservers observers = {std::make_shared<PrecisionControl>(from.checkpoint ? begin : -1)};
+    const SessionStart start{.by_switch = from.before ? &from.before->why : nullptr,
+                             .rollback = from.rollback ? &*from.rollback : nullptr,
+                             .resumed = from.checkpoint.has_value()};
     RunProbe* const probe = hooks.begin(session, state, start, observers);
     trainer.emplace(session, state, std::move(observers), probe, hooks.stop);
     const int64_t last = run.train.last_step(), end = std::min(phase_end(run, phase), last);
     std::optional<PrecisionSwitch> why = trainer->run(end);
+    if (trainer->rollback()) {
+      trainer->leave();
+      return *trainer->rollback();
+    }
     if (trainer->stopped_by() || session.next_step >= last) {
       const Ending ending = trainer->stopped_by() ? Ending::kStopped : Ending::kDone;
       trainer->finish(ending);
@@ -133,26 +90,65 @@ std::variant<Handover, Ending> train_session(const Config& run, int64_t begin, R
     if (!why) why = PrecisionSwitch{.cause = phase_path(run, next)};
     if (next != phase) why = with_changes(run, phase, next, std::move(*why));
     return Handover{.held = HeldState(session), .why = std::move(*why), .batches = session.batches};
+  } catch (const DamagedCheckpoint&) {  // on all ranks, before anything was trained
+    throw;
   } catch (const std::exception& error) {
     hooks.on_error(error);
     throw;
   }
 }
 
+// The checkpoint that a rollback returns to: the newest that this start has saved, or the one that it began from.
+ResumePoint rollback_point(const Config& run, const std::optional<ResumePoint>& first, const RunState& state,
+                           const Rollback& rollback, Communicator& communicator) {
+  if (!state.saved_here && !first) {
+    throw FaultError(fmt::format("stopped after {}; there is no checkpoint yet to roll back to (checkpoint.interval)",
+                                 rollback.cause));
+  }
+  if (!state.saved_here) return *first;
+  Config newest = run;
+  newest.checkpoint.resume = "auto";
+  return find_resume_point(newest, communicator).value();
+}
+
 }  // namespace
 
 Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
                  Communicator& communicator) {
-  int64_t step = checkpoint ? checkpoint->step : 0;
-  RunState state = checkpoint ? run_state_of(run, *checkpoint) : RunState(run);
-  const ResumePoint* resumes_from = checkpoint ? &*checkpoint : nullptr;
-  std::optional<Handover> before;
+  Beginning from{.checkpoint = checkpoint};
+  std::optional<ResumePoint> first = checkpoint;  // of this start
+  std::vector<std::string> passed_over;
+  RunState state(run);
+  const auto restore_state = [&] {
+    const bool saved_here = state.saved_here;
+    state = run_state_of(run, *from.checkpoint);
+    state.saved_here = saved_here;
+    if (from.rollback) state.rollbacks = from.rollback->count;
+  };
+  if (from.checkpoint) restore_state();
   while (true) {
-    auto result = train_session(run, step, state, before ? &*before : nullptr, std::exchange(resumes_from, nullptr),
-                                hooks, communicator);
-    if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
-    before = std::get<Handover>(std::move(result));
-    step = before->held.numbers().next_step;
+    const int64_t step = from.before       ? from.before->held.numbers().next_step
+                         : from.checkpoint ? from.checkpoint->step
+                                           : 0;
+    try {
+      auto result = train_session(run, step, state, from, hooks, communicator);
+      if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
+      if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
+        from = {.checkpoint = rollback_point(run, first, state, *rollback, communicator), .rollback = *rollback};
+        restore_state();
+      } else {
+        from = {.before = std::get<Handover>(std::move(result))};
+      }
+    } catch (const DamagedCheckpoint& error) {
+      Config older = run;
+      if (from.rollback) older.checkpoint.resume = "auto";
+      if (older.checkpoint.resume != "auto") throw;
+      if (communicator.rank() == 0) log_warn("skipping a checkpoint: {}", error.what());
+      passed_over.push_back(from.checkpoint->folder);
+      from.checkpoint = find_resume_point(older, communicator, passed_over).value();
+      if (!from.rollback) first = from.checkpoint;
+      restore_state();
+    }
   }
 }
 
@@ -186,74 +182,16 @@ void announce(const Session& session, int threads) {
     log_info("{}", gather);
 }
 
-// Saves checkpoints while a training runs.
-class Saver final : public TrainObserver {
- public:
-  // `unsaved_step`: the last step of the run, if its state could not be saved.
-  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, BlackBox& box, bool resumed,
-        std::optional<int64_t>& unsaved_step)
-      : checkpoints_(session, run),
-        box_(box),
-        interval_(run.checkpoint.interval),
-        log_(std::move(log)),
-        saved_step_(resumed ? session.next_step : -1),
-        unsaved_step_(unsaved_step) {}
-
-  bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
-  void at_pause(Trainer& trainer) override { save(trainer); }
-  void at_end(Trainer& trainer, Ending ending) override {
-    const int64_t step = trainer.session().next_step;
-    if (ending == Ending::kCorrupt) return tell_of_restart();
-    if (saved_step_ != step && !save(trainer)) unsaved_step_ = step;
-    if (ending == Ending::kFailed && !unsaved_step_) log_info("a new start continues after step {}", saved_step_);
-  }
-
- private:
-  void tell_of_restart() const {
-    if (saved_step_ < 0) return log_info("this start has saved no checkpoint: a new one takes the newest there is");
-    log_info("the state is corrupt and not saved; a new start continues after step {}", saved_step_);
-  }
-  bool save(Trainer& trainer) {
-    const Range range(RangeKind::kPhase, "checkpoint");
-    if (!checkpoints_.save(trainer.state())) return false;
-    saved_step_ = trainer.session().next_step;
-    log_->saved(trainer.session());
-    box_.note(BlackBoxEvent::Kind::kSaved, "checkpoint");
-    return true;
-  }
-
-  TrainingCheckpoints checkpoints_;
-  BlackBox& box_;
-  const int64_t interval_;
-  const std::shared_ptr<RunLog> log_;
-  int64_t saved_step_;
-  std::optional<int64_t>& unsaved_step_;
-};
-
-// Tells the black box how steps end.
-class StepRecorder final : public TrainObserver {
- public:
-  explicit StepRecorder(BlackBox& box) : box_(box) {}
-
-  void before_step(Trainer&, int64_t step) override { box_.set_step(step + 1); }
-  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
-    const auto memory = static_cast<int64_t>(trainer.session().runtime.backend->memory_use().held_bytes);
-    if (step.applied) {
-      box_.note(BlackBoxEvent::Kind::kStep, "step", step.loss, memory);
-    } else {
-      box_.note(BlackBoxEvent::Kind::kSkipped, name(step.event), step.scale, memory);
-    }
-    if (step.verdict.stop_request != StopRequest::kNone) {
-      box_.note(BlackBoxEvent::Kind::kStopAsked, "stop", static_cast<double>(step.verdict.stop_request));
-    }
-  }
-  void after_validation(Trainer&, double loss) override {
-    box_.note(BlackBoxEvent::Kind::kValidation, "validation", loss);
-  }
-
- private:
-  BlackBox& box_;
-};
+// A training that cannot fit would be killed as soon as it touches what is missing. GPUs refuse it themselves.
+void require_memory(const Config& run, const std::vector<MemoryTable>& predicted, const Communicator& communicator) {
+  if (!computes_on_host(run.device, communicator.local_rank())) return;
+  const auto needs = [](const MemoryTable& table) { return table.total(); };
+  const MemoryTable& most = *std::ranges::max_element(predicted, {}, needs);
+  if (most.total() <= host_memory().total_bytes) return;
+  throw MemoryError(fmt::format("a rank needs {:.1f} GiB of memory by prediction:{}\n{}. {}",
+                                static_cast<double>(most.total()) / kGib, to_text(most), describe_host_memory(),
+                                kLessMemory));
+}
 
 // Opens run.log on every rank, behind the line of this start.
 void open_log(const Config& run, Communicator& communicator) {
@@ -264,6 +202,15 @@ void open_log(const Config& run, Communicator& communicator) {
   }
   communicator.barrier();
   if (communicator.rank() != 0) log_to_file(path, "");
+}
+
+void require_steps_left(const Config& run, const ResumePoint& checkpoint) {
+  if (checkpoint.step <= run.train.last_step()) return;
+  const char* const setting = run.train.last_step() < run.train.steps ? "train.stop_at_step" : "train.steps";
+  throw ConfigError(fmt::format(
+      "{}: {} is below the {} steps that {} has done: give more, or name an older checkpoint by checkpoint.resume, or "
+      "begin again in another train.run_dir",
+      setting, run.train.last_step(), checkpoint.step, checkpoint.folder));
 }
 
 // Bytes per second at which a rank is sure to write a checkpoint, to a network file system that others use too.
@@ -278,12 +225,14 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   // Errors of any phase are found before there is a folder.
   const ContributionPath path = expected_path(run, communicator);
   const auto predicted = predict_memory_tables(run, communicator.size(), path);
+  require_memory(run, predicted, communicator);
   if (communicator.rank() == 0) {
     for (const std::string& line : ineffective_settings(run, origins, communicator.size(), path)) log_warn("{}", line);
   }
   std::optional<RunFolder> folder;
   if (communicator.rank() == 0) folder.emplace(run.train.run_dir);
   const std::optional<ResumePoint> checkpoint = find_resume_point(run, communicator);
+  if (checkpoint) require_steps_left(run, *checkpoint);
   const std::string box_folder = run.train.run_dir + kBlackBoxFolder;
   BlackBox box(box_folder, communicator.rank(), communicator.size());
   std::optional<Watchdog> watchdog;
@@ -304,7 +253,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   std::optional<Heartbeat> heartbeat;  // of rank 0
   const auto begin = [&](Session& session, RunState&, const SessionStart& start,
                          TrainObservers& observers) -> RunProbe* {
-    if (start.by_switch == nullptr) {  // only now: a start that was refused leaves the files of the run
+    if (start.by_switch == nullptr && start.rollback == nullptr) {  // only now: a start that was refused leaves the files of the run
       open_log(run, communicator);
       announce(session, threads);
       if (folder) {
@@ -321,9 +270,17 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
                   kSlowWrite);
     const std::string& run_dir = run.train.run_dir;
     const auto log = std::make_shared<RunLog>(session, start.by_switch, heartbeat ? &*heartbeat : nullptr);
+    if (start.rollback != nullptr) {
+      log->rolled_back(session, *start.rollback);
+      box.note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));
+    }
     observers.push_back(std::make_shared<Saver>(session, run, log, box, start.resumed, unsaved_step));
     observers.push_back(log);
     observers.push_back(std::make_shared<StepRecorder>(box));
+    if (communicator.size() > 1 && run.straggler.window > 0) {
+      observers.push_back(std::make_shared<StragglerWatch>(run.straggler, session.communicator, box,
+                                                           heartbeat ? &*heartbeat : nullptr));
+    }
     RunProbe* probe = nullptr;
     if (run.probe.enabled) {
       const auto recorder =
@@ -341,9 +298,8 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     return probe;
   };
   const auto record_failure = [&](const std::exception& error) {
-    const auto* const known = dynamic_cast<const Error*>(&error);
-    box.failed(error.what());
-    box.ended(static_cast<int>(known != nullptr ? known->code() : ExitCode::kInternal));
+    box.failed(message_of(error));
+    box.ended(static_cast<int>(exit_code_of(error)));
     if (heartbeat) heartbeat->end(RunProgress::kFailed);
   };
   const auto on_error = [&](const std::exception& error) {

@@ -14,6 +14,7 @@ namespace mantissa {
 // How a session begins.
 struct SessionStart {
   const PrecisionSwitch* by_switch = nullptr;  // why it continues another one; nullptr: it is the first
+  const Rollback* rollback = nullptr;          // why it returns to a checkpoint
   bool resumed = false;                        // from a checkpoint
 };
 

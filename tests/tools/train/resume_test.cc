@@ -1,9 +1,12 @@
 // Training that was interrupted goes on as if it had not been.
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <span>
 
 #include "tests/tools/train/program.h"
 
@@ -180,11 +183,89 @@ TEST(Resume, ACheckpointOfAnotherModelIsRefused) {
 TEST(Resume, ChangedTrainingSettingsAreShownAndNeedConsent) {
   const SmallRun run("changed_settings");
   run.train(1, {"train.stop_at_step=2"});
-  const Outcome refused = run.try_train(1, {"optimizer.lr=1e-3", "train.stop_at_step=4"});
+  const Outcome refused = run.try_train(1, {"optimizer.beta2=0.9", "optimizer.lr=1e-3", "train.stop_at_step=4"});
   EXPECT_EQ(refused.exit_code, 2) << refused.output;
-  EXPECT_NE(refused.output.find("optimizer.lr: 0.003 -> 0.001"), std::string::npos) << refused.output;
-  run.train(1, {"optimizer.lr=1e-3", "train.stop_at_step=4", "checkpoint.allow_changes=true"});
+  EXPECT_NE(refused.output.find("optimizer.beta2: 0.95 -> 0.9\nGive"), std::string::npos) << refused.output;
+  EXPECT_NE(refused.output.find("checkpoint.allow_changes=true"), std::string::npos) << refused.output;
+  run.train(1, {"optimizer.beta2=0.9", "train.stop_at_step=4", "checkpoint.allow_changes=true"});
 }
+
+TEST(Resume, ALongerRunWithAnotherRateGoesOnWithANotice) {
+  const SmallRun run("longer");
+  run.train(2, {});
+  const Outcome outcome = run.train(2, {"train.steps=25", "optimizer.lr=1e-3", "optimizer.clip.max_norm=0.5"});
+  EXPECT_NE(outcome.output.find("resuming with changed settings (saved -> now):\n  optimizer.clip.max_norm: 1.0 -> 0.5\n"
+                                "  optimizer.lr: 0.003 -> 0.001\n  train.steps: 20 -> 25\n"),
+            std::string::npos)
+      << outcome.output;
+  EXPECT_EQ(run.losses().size(), 25u);
+  EXPECT_LT(run.records("step").back().at("lr"), 1e-3);
+}
+
+TEST(Resume, FewerStepsThanAreDoneAreRefused) {
+  const SmallRun run("shorter");
+  run.train(1, {});
+  for (const std::string setting : {"train.steps", "train.stop_at_step"}) {
+    const Outcome outcome = run.try_train(1, {setting + "=15", "optimizer.warmup_steps=0"});
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find(setting + ": 15 is below the 20 steps that " + run.checkpoint_folder(20) +
+                                  " has done: give more"),
+              std::string::npos)
+        << outcome.output;
+  }
+}
+
+// Checkpoints whose bytes are as they were written, but from which no run can go on.
+class UnusableCheckpoint : public ::testing::TestWithParam<int> {
+ protected:
+  using Change = std::function<void(std::vector<CheckpointFile>& files, nlohmann::json& state)>;
+
+  const int ranks_ = GetParam();
+
+  // Replaces the checkpoint of step 20 by one that was changed before it was saved, and resumes.
+  void expect_the_one_before(const std::string& name, const Change& change, const std::string& reason) {
+    SCOPED_TRACE(name);
+    const SmallRun run(name + std::to_string(ranks_));
+    run.train(ranks_, {"checkpoint.interval=10", "checkpoint.keep_last=0", "precision.recipe=delayed"});
+    Checkpoint saved = open_checkpoint(run.checkpoint_folder(20));
+    CheckpointStore store(run.run_dir() + "/checkpoints", {.keep_last = 0, .warn = [](const std::string&) {}});
+    store.begin(20);
+    change(saved.files, saved.state);
+    for (CheckpointFile& file : saved.files) {
+      CheckpointFileWriter writer(store.partial_folder(20), file.name);
+      const std::string bytes = read_file(saved.folder + "/" + file.name);
+      writer.write(std::as_bytes(std::span(bytes)));
+      file = writer.close();
+    }
+    store.commit(20, saved.model_fingerprint, saved.files, saved.state);
+
+    const Outcome outcome =
+        run.train(ranks_, {"checkpoint.interval=0", "train.steps=25", "precision.recipe=delayed"});
+    EXPECT_NE(outcome.output.find("skipping a checkpoint: "), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find(reason), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("at step 10 "), std::string::npos) << outcome.output;
+    EXPECT_EQ(run.losses().size(), 25u);
+    EXPECT_NE(read_file(run.run_dir() + "/run.log").find(reason), std::string::npos) << "not in run.log";
+  }
+};
+
+TEST_P(UnusableCheckpoint, IsPassedOverForTheOneBefore) {
+  for (const std::string entry : {"scaler", "run", "config", "data_fingerprint", "clip_norms"}) {
+    expect_the_one_before(
+        "without_" + entry, [&](auto&, nlohmann::json& state) { state.erase(entry); }, "key '" + entry + "' not found");
+  }
+  expect_the_one_before(
+      "of_another_program",
+      [](auto&, nlohmann::json& state) {
+        state["config"] = state.at("config").template get<std::string>() + "\nunheard_of: 1\n";
+      },
+      "unheard_of");
+  expect_the_one_before(
+      "without_a_file", [](std::vector<CheckpointFile>& files, auto&) { files.erase(files.begin()); },
+      "the checkpoint gave ");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, UnusableCheckpoint, ::testing::Values(1, 2));
 
 }  // namespace
 }  // namespace mantissa::testing

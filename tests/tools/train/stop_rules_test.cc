@@ -1,0 +1,166 @@
+// Steps whose loss is far above that of the steps before: stop_rules.
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <fstream>
+
+#include "core/tensor/philox.h"
+#include "tests/tools/train/program.h"
+#include "tools/train/batches.h"
+
+namespace mantissa::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kGlobalBatch = 12, kContext = 32;
+
+const std::vector<std::string> kRules = {
+    "train.steps=60",        "checkpoint.interval=10",    "checkpoint.keep_last=0", "stop_rules.window=16",
+    "stop_rules.loss_z=6.0", "stop_rules.grad_norm_z=0.0"};
+
+// Where the samples of a step lie in the text, which has `tokens` tokens.
+std::vector<int32_t> positions_of(const SmallRun& run, int64_t tokens, int64_t step) {
+  const std::string path = run.folder() + "/positions.bin";
+  std::ofstream file(path, std::ios::binary);
+  for (int32_t at = 0; at < tokens; ++at) file.write(reinterpret_cast<const char*>(&at), sizeof(at));
+  file.close();
+  const Config config = load_config(run.config_path(), {"data.format=tokens", "data.layout=u32", "model.vocab=65536",
+                                                        "data.train=[" + path + "]"});
+  std::vector<int32_t> samples(kGlobalBatch * kContext), targets(samples.size()), begins;
+  open_batches(config, Objective::kNextToken)
+      ->train(static_cast<uint64_t>((step - 1) * kGlobalBatch), std::span(samples), std::span(targets));
+  for (size_t at = 0; at < samples.size(); at += kContext) begins.push_back(samples[at]);
+  return begins;
+}
+
+// Noise of bytes that the text does not have, in all samples of these steps, which count from 1.
+void make_noise(const SmallRun& run, const std::vector<int64_t>& steps) {
+  std::string text = read_file(run.data_path());
+  const auto tokens = static_cast<int64_t>(text.size());
+  for (const int64_t step : steps) {
+    for (const int32_t begin : positions_of(run, tokens, step)) {
+      for (int64_t at = begin; at <= begin + kContext && at < tokens; ++at) {
+        text[static_cast<size_t>(at)] = static_cast<char>(128 + philox(1, {static_cast<uint32_t>(at), 0, 0, 0})[0] % 128);
+      }
+    }
+  }
+  write_file(run.data_path(), text);
+}
+
+nlohmann::json step_record(const SmallRun& run, int64_t step) {
+  for (const nlohmann::json& record : run.records("step")) {
+    if (record.at("step") == step) return record;
+  }
+  return {};
+}
+
+class StopRules : public ::testing::TestWithParam<int> {
+ protected:
+  const int ranks_ = GetParam();
+
+  std::string name(const std::string& test) const { return test + std::to_string(ranks_); }
+};
+
+TEST_P(StopRules, SkipHoldsBackTheUpdateOfASpike) {
+  const SmallRun straight(name("skip_straight")), halves(name("skip_halves"));
+  const std::vector<std::string> settings = with(kRules, {"stop_rules.action=skip"});
+  for (const SmallRun* run : {&straight, &halves}) make_noise(*run, {45});
+  const Outcome outcome = straight.train(ranks_, settings);
+  EXPECT_THAT(outcome.output, HasSubstr("step 45 SKIPPED: the loss "));
+  for (const nlohmann::json& record : straight.records("step")) {
+    EXPECT_EQ(record.at("applied"), record.at("step") != 45) << record;
+    EXPECT_EQ(record.contains("spike"), record.at("step") == 45) << record;
+  }
+  // The window goes through a checkpoint, one within a run of which the rest decides alike.
+  halves.train(ranks_, with(settings, {"train.stop_at_step=44"}));
+  halves.train(ranks_, settings);
+  EXPECT_EQ(straight.losses(), halves.losses());
+  EXPECT_EQ(straight.hashes(60), halves.hashes(60));
+}
+
+TEST_P(StopRules, RollbackGoesOnBehindTheBatchesOfTheSpikes) {
+  const SmallRun straight(name("rollback_straight")), halves(name("rollback_halves"));
+  const std::vector<std::string> settings = with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2"});
+  for (const SmallRun* run : {&straight, &halves}) make_noise(*run, {45, 46});
+  const Outcome outcome = straight.train(ranks_, settings);
+  EXPECT_THAT(outcome.output, HasSubstr("rolled back from step 46 to the checkpoint of step 40 (rollback 1 of 3)"));
+  const auto rollbacks = straight.records("rollback");
+  ASSERT_EQ(rollbacks.size(), 1u);
+  EXPECT_EQ(rollbacks[0].at("step"), 40);
+  EXPECT_EQ(rollbacks[0].at("from_step"), 46);
+  EXPECT_EQ(rollbacks[0].at("skipped_batches"), 6);
+  EXPECT_EQ(straight.losses().size(), 60u);
+  for (const nlohmann::json& record : straight.records("step")) EXPECT_TRUE(record.at("applied")) << record;
+  EXPECT_EQ(open_checkpoint(straight.checkpoint_folder(60)).state.at("skipped_batches"), 6);
+
+  halves.train(ranks_, with(settings, {"train.stop_at_step=53"}));  // behind the rollback
+  halves.train(ranks_, settings);
+  EXPECT_EQ(straight.hashes(60), halves.hashes(60));
+  EXPECT_EQ(straight.losses(), halves.losses());
+}
+
+TEST_P(StopRules, StopSavesTheStateBeforeTheSpike) {
+  const SmallRun run(name("stop"));
+  make_noise(run, {41, 42});
+  const Outcome outcome = run.try_train(ranks_, with(kRules, {"stop_rules.action=stop", "stop_rules.consecutive=2"}));
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after 2 spikes in a row, the last in step 42: the loss "));
+  ASSERT_TRUE(run.has_checkpoint(42));
+  EXPECT_EQ(run.hashes(42), run.hashes(40));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, StopRules, ::testing::Values(1, 2));
+
+TEST(StopRulesOfARun, WarnAppliesTheStepAndSaysSoOnce) {
+  const SmallRun run("spike_warn");
+  make_noise(run, {45, 46});
+  const Outcome outcome = run.train(1, with(kRules, {"stop_rules.action=warn"}));
+  EXPECT_THAT(outcome.output, HasSubstr("warning: step 45: a spike: the loss "));
+  EXPECT_THAT(outcome.output, ::testing::Not(HasSubstr("step 46: a spike")));
+  EXPECT_THAT(outcome.output, HasSubstr("step 47: no spike any more, after 2 in a row"));
+  EXPECT_TRUE(step_record(run, 45).at("applied"));
+  EXPECT_TRUE(step_record(run, 46).contains("spike"));
+}
+
+TEST(StopRulesOfARun, RollbacksAreBounded) {
+  const SmallRun run("spike_bounded");
+  make_noise(run, {45, 52});
+  const std::vector<std::string> once = {"stop_rules.action=rollback", "stop_rules.consecutive=1"};
+  const Outcome outcome = run.try_train(1, with(with(kRules, once), {"stop_rules.max_rollbacks=1"}));
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+  // The noise of batch 52 is met in step 47: five batches were left out.
+  EXPECT_THAT(outcome.output, HasSubstr("rollback 1 of 1"));
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after 1 spikes in a row, the last in step 47: the loss "));
+  EXPECT_THAT(outcome.output, HasSubstr("and 1 rollbacks"));
+}
+
+TEST(StopRulesOfARun, ARollbackNeedsACheckpointOfThisRun) {
+  const SmallRun run("spike_no_checkpoint");
+  make_noise(run, {45});
+  const Outcome outcome = run.try_train(
+      1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1", "checkpoint.interval=0"}));
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("there is no checkpoint yet to roll back to (checkpoint.interval)"));
+}
+
+// The second one leaves out the batches of the first, too: its checkpoint does not know of them.
+TEST(StopRulesOfARun, TwoRollbacksToOneCheckpointAddUp) {
+  const SmallRun run("spike_twice");
+  make_noise(run, {45, 48});
+  run.train(1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1"}));
+  const auto rollbacks = run.records("rollback");
+  ASSERT_EQ(rollbacks.size(), 2u);
+  EXPECT_EQ(rollbacks[0].at("skipped_batches"), 5);
+  EXPECT_EQ(rollbacks[1].at("from_step"), 43);  // that read batch 48
+  EXPECT_EQ(rollbacks[1].at("skipped_batches"), 8);
+  const nlohmann::json state = open_checkpoint(run.checkpoint_folder(60)).state;
+  EXPECT_EQ(state.at("run").at("rollbacks"), 2);
+  EXPECT_EQ(state.at("skipped_batches"), 8);
+}
+
+}  // namespace
+}  // namespace mantissa::testing
