@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <filesystem>
+
 #include "tests/tools/train/program.h"
 
 namespace mantissa::testing {
@@ -76,6 +79,109 @@ TEST(Preemption, TimeLimitsSaveAndLeaveInTime) {
   EXPECT_EQ(outcome.exit_code, kPreempted) << outcome.output;
   ASSERT_EQ(job.records("stop").size(), 1u) << outcome.output;
   EXPECT_EQ(job.records("stop")[0].at("cause"), "the end of the Slurm job");
+}
+
+// ---- tools/supervise.
+
+constexpr const char* kSupervise = "tools/supervise --wait 0.1 ";
+
+// A command that ends with these codes in turn, and then with 0. It counts its starts in a file.
+std::string command_with_codes(const std::string& folder, const std::vector<int>& codes) {
+  std::string script = "echo >> " + folder + "/starts\ncase $(wc -l < " + folder + "/starts) in\n";
+  for (size_t i = 0; i < codes.size(); ++i) {
+    script += fmt::format("{}) {} ;;\n", i + 1,
+                          codes[i] == 137 || codes[i] == 139 ? fmt::format("kill -{} $$", codes[i] - 128)
+                                                             : fmt::format("exit {}", codes[i]));
+  }
+  write_file(folder + "/command.sh", script + "esac\n");
+  return "-- sh " + folder + "/command.sh";
+}
+
+int64_t starts_in(const std::string& folder) {
+  const std::string starts = read_file(folder + "/starts");
+  return std::count(starts.begin(), starts.end(), '\n');
+}
+
+TEST(Supervise, RestartsOnlyWhereThatHelps) {
+  struct Row {
+    int code;
+    std::string options;
+    int64_t starts;
+  };
+  for (const Row& row : {Row{6, "", 2}, Row{7, "", 2}, Row{8, "", 2}, Row{137, "", 2}, Row{139, "", 2},
+                         Row{134, "", 2}, Row{75, "--preempted ", 2}, Row{1, "--also 3,1 ", 2}, Row{0, "", 1},
+                         Row{1, "", 1}, Row{2, "", 1}, Row{3, "", 1}, Row{4, "", 1}, Row{5, "", 1}, Row{75, "", 1},
+                         Row{127, "", 1}, Row{143, "", 1}, Row{130, "", 1}, Row{129, "", 1}, Row{213, "", 1}}) {
+    SCOPED_TRACE(row.code);
+    const std::string folder = fresh_folder("supervised");
+    const Outcome outcome = run_shell(kSupervise + row.options + command_with_codes(folder, {row.code}));
+    EXPECT_EQ(outcome.exit_code, row.starts == 2 ? 0 : row.code) << outcome.output;
+    EXPECT_EQ(starts_in(folder), row.starts) << outcome.output;
+  }
+}
+
+TEST(Supervise, GivesUpAfterRestartsWithoutACheckpoint) {
+  const std::string folder = fresh_folder("supervised_bound");
+  const std::string options = kSupervise + fmt::format("--restarts 2 --run {} ", folder);
+  Outcome outcome = run_shell(options + command_with_codes(folder, {6, 6, 7, 6}));
+  EXPECT_EQ(outcome.exit_code, 7) << outcome.output;
+  EXPECT_EQ(starts_in(folder), 3);
+  EXPECT_NE(outcome.output.find("exit code 6, last checkpoint of step 0: restart 1 of 2 in 0.1 s"), std::string::npos)
+      << outcome.output;
+  EXPECT_NE(outcome.output.find("exit code 7: given up after 2 restarts without a newer checkpoint"), std::string::npos)
+      << outcome.output;
+
+  // Each start leaves a newer checkpoint; those that are being written or removed are none.
+  const std::string saving = fresh_folder("supervised_saving");
+  const std::string command = command_with_codes(saving, {6, 6, 6, 6, 6, 6});
+  const std::string script = read_file(saving + "/command.sh");
+  const size_t line = script.find('\n') + 1;
+  write_file(saving + "/command.sh",
+             script.substr(0, line) +
+                 fmt::format("new={0}/checkpoints/step-000000$(wc -l < {0}/starts)9; mkdir -p $new $new.partial\n"
+                             "touch $new/manifest.json $new.partial/manifest.json\n",
+                             saving) +
+                 script.substr(line));
+  outcome = run_shell(kSupervise + fmt::format("--restarts 1 --run {} ", saving) + command);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_EQ(starts_in(saving), 7);
+}
+
+TEST(Supervise, PassesSignalsOnAndDoesNotRestart) {
+  const std::string folder = fresh_folder("supervised_signal");
+  write_file(folder + "/command.sh", "echo >> " + folder + "/starts\ntrap 'exit 75' TERM\nwhile :; do sleep 0.05; done\n");
+  for (const std::string name : {"TERM", "INT", "HUP"}) {
+    std::filesystem::remove(folder + "/starts");
+    const Outcome outcome = run_shell(fmt::format(
+        "(env --default-signal=INT {} --preempted -- sh {}/command.sh & job=$!; while [ ! -s {}/starts ]; do sleep "
+        "0.01; done; kill -{} $job; wait $job)",
+        kSupervise, folder, folder, name));
+    EXPECT_EQ(outcome.exit_code, 75) << outcome.output;
+    EXPECT_EQ(starts_in(folder), 1) << outcome.output;
+  }
+  // While it waits for a restart, too.
+  std::filesystem::remove(folder + "/starts");
+  const Outcome outcome = run_shell(fmt::format(
+      "(tools/supervise --wait 60 {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; sleep 0.2; kill $job; wait "
+      "$job)",
+      command_with_codes(folder, {6, 6}), folder));
+  EXPECT_EQ(outcome.exit_code, 6) << outcome.output;
+  EXPECT_EQ(starts_in(folder), 1) << outcome.output;
+}
+
+TEST(Supervise, ARunWhoseRankIsKilledGoesOnToTheSameBits) {
+  SmallRun whole("supervised_whole");
+  const std::vector<std::string> settings = {"train.steps=120", "train.log_interval=100", "checkpoint.interval=15"};
+  whole.train(2, settings);
+  SmallRun run("supervised_run");
+  const std::string kill = "kill -9 $(pgrep -P $(pgrep -P $job mpirun) mantissa | tail -n 1)";
+  const Outcome outcome = interrupt(run, kSupervise + std::string("-- ") + mpirun(2), kill,
+                                    settings);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("supervise: "), std::string::npos) << outcome.output;
+  EXPECT_NE(outcome.output.find("restart 1 of 5 in 0.1 s"), std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("the run folder is not known"), std::string::npos) << outcome.output;
+  EXPECT_EQ(run.hashes(120), whole.hashes(120));
 }
 
 }  // namespace
