@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/mpi/vader.h"
 #include "comm/node/node_exchange.h"
 #include "core/base/log.h"
 
@@ -58,6 +59,7 @@ class MpiEnvironment {
     if (finalized) throw CommError("[mpi] MPI has been finalized and cannot be started again in this process");
     MPI_Initialized(&initialized);
     if (initialized) throw CommError("[mpi] other code of this process has started MPI already");
+    leave_vader_out_of_foreign_namespaces();
     int provided = MPI_THREAD_SINGLE;
     const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);
     if (code != MPI_SUCCESS) throw CommError(fmt::format("[mpi] MPI_Init_thread failed: {}", error_text(code)));
@@ -415,6 +417,13 @@ std::unique_ptr<Communicator> create_mpi_communicator(const MpiOptions& options)
   auto environment = MpiEnvironment::acquire();
   // Communicators of our own: messages of other users of MPI in this process cannot match ours.
   const MpiContext job = duplicate_world(), node = split_into_nodes(job, options.ranks_per_node);
+  if (node.rank == 0) {
+    const LeftSegments left = remove_left_segments();
+    if (left.files > 0) {
+      log_info("removed {} files of shared memory ({:.1f} MiB) that killed jobs of this user left in /dev/shm",
+               left.files, static_cast<double>(left.bytes) / (1 << 20));
+    }
+  }
   return std::make_unique<MpiCommunicator>(std::move(environment), job, node, options.piece_bytes);
 }
 

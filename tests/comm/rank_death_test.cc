@@ -1,6 +1,8 @@
-// A rank dies while others wait for its data in shared memory. That memory cannot tell them, but the launcher ends the
-// job.
+// Shared memory of a node when processes die or cannot see each other. A rank dies while others wait for its data in
+// shared memory: that memory cannot tell them, but the launcher ends the job.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
@@ -8,6 +10,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "tests/tools/train/program.h"
@@ -56,6 +59,50 @@ TEST(RankDeath, InAnExchangeThroughSharedMemoryEndsTheJobAndLeavesNothing) {
   }
   for (const std::string& path : said_after("maps", outcome.output)) {
     EXPECT_TRUE(becomes_true([&] { return !std::filesystem::exists(path); })) << path << " is left";
+  }
+}
+
+// The shell kills mpirun before it can clean up, then the ranks.
+TEST(RankDeath, TheNextJobRemovesTheMemoryOfAJobThatWasKilledWithItsLauncher) {
+  const testing::Outcome killed = testing::run_shell(
+      "log=$OMPI_MCA_orte_tmpdir_base/killed; " + testing::mpirun(2) +
+      "tests/comm/mpi_ranks wait >$log 2>&1 & job=$!; until [ $(grep -c ^process $log) = 2 ]; do kill -0 $job || "
+      "break; sleep 0.01; done; kill -9 $job; kill -9 $(sed -n 's/^process //p' $log); wait $job; cat $log");
+  SCOPED_TRACE(killed.output);
+  const std::set<std::string> left = said_after("maps", killed.output);
+  ASSERT_FALSE(left.empty());
+  for (const std::string& path : left) EXPECT_TRUE(std::filesystem::exists(path)) << path << " is not left";
+  for (const std::string& process : said_after("process", killed.output)) {
+    ASSERT_TRUE(becomes_true([&] { return !runs(process); }));
+  }
+  std::error_code error;
+  if (std::filesystem::read_symlink("/proc/self/ns/pid", error) != "pid:[4026531836]") {
+    for (const std::string& path : left) std::filesystem::remove(path);
+    GTEST_SKIP() << "this is not the first PID namespace of the machine: jobs do not see whether the files are in use";
+  }
+  const testing::Outcome next = testing::run_under_mpirun(2, "tests/comm/mpi_ranks 2 --gtest_filter=None");
+  EXPECT_EQ(next.exit_code, 0) << next.output;
+  for (const std::string& path : left) EXPECT_FALSE(std::filesystem::exists(path)) << path << "\n" << next.output;
+}
+
+// A rank took another's segment for its own, since both had process number 1 or 2.
+TEST(RankDeath, DoesNotComeFromPidNamespaces) {
+  const std::string unshare = geteuid() == 0 ? "unshare --pid --fork " : "unshare --user --map-root-user --pid --fork ";
+  const testing::Outcome permitted = testing::run_shell(unshare + "true");
+  if (permitted.exit_code != 0) GTEST_SKIP() << "no PID namespaces can be made here: " << permitted.output;
+  const std::string ranks = "tests/comm/mpi_ranks sum", warning = "outside of this rank's PID namespace";
+  for (const char* proc : {"", "--mount-proc "}) {  // process numbers of the outer namespace, and of the own one
+    const std::string namespaces = fmt::format("{}{}", unshare, proc);
+    const testing::Outcome each = testing::run_under_mpirun(2, fmt::format("{}{}", namespaces, ranks));
+    EXPECT_EQ(each.exit_code, 0) << each.output;
+    const size_t first = each.output.find(warning);
+    EXPECT_NE(first, std::string::npos) << each.output;
+    EXPECT_EQ(each.output.find(warning, first + 1), std::string::npos) << each.output;
+    EXPECT_EQ(said_after("maps", each.output).size(), 0u) << each.output;
+    const testing::Outcome all = testing::run_shell(fmt::format("{}{}{}", namespaces, testing::mpirun(2), ranks));
+    EXPECT_EQ(all.exit_code, 0) << all.output;
+    EXPECT_EQ(all.output.find(warning), std::string::npos) << all.output;
+    EXPECT_NE(said_after("maps", all.output).size(), 0u) << all.output;
   }
 }
 

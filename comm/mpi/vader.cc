@@ -1,0 +1,170 @@
+#include "comm/mpi/vader.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "core/base/log.h"
+
+namespace mantissa {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before MPI starts there are no threads
+  return value == nullptr ? "" : value;
+}
+
+// Nothing if the file cannot be read.
+std::optional<std::string> text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (text.empty()) return std::nullopt;
+  return text;
+}
+
+// The words of a line of /proc/PID/status: of "NSpid:\t4711\t2", these are "4711" and "2".
+std::vector<std::string> status_words(const std::string& status, const std::string& key) {
+  std::vector<std::string> words;
+  size_t at = status.find("\n" + key + ":\t");
+  if (at == std::string::npos) return words;
+  const size_t end = status.find('\n', at + 1);
+  at += key.size() + 2;
+  while (at < end && at != std::string::npos) {
+    const size_t next = std::min(end, status.find('\t', at + 1));
+    words.push_back(status.substr(at + 1, next - at - 1));
+    at = next;
+  }
+  return words;
+}
+
+// Whether the environment, as /proc shows it, has this entry.
+bool has_entry(const std::string& environment, const std::string& entry) {
+  const std::string before("\0", 1);
+  return (before + environment).find(before + entry + before) != std::string::npos;
+}
+
+// vader's files of one user.
+using Segments = std::map<std::pair<dev_t, ino_t>, std::filesystem::path>;
+
+Segments segments_of_user(const std::string& folder) {
+  Segments found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    struct stat status {};
+    if (!entry.path().filename().string().starts_with("vader_segment.")) continue;
+    if (lstat(entry.path().c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (status.st_uid == geteuid()) found.emplace(std::pair(status.st_dev, status.st_ino), entry.path());
+  }
+  return found;
+}
+
+bool read_line(FILE* file, std::string& line) {
+  line.clear();
+  for (int c = std::fgetc(file); c != EOF && c != '\n'; c = std::fgetc(file)) line += static_cast<char>(c);
+  return !line.empty();
+}
+
+// The process that made a segment, from the header that OpenMPI 4 writes: a lock, and the number.
+pid_t creator_of(const std::string& path) {
+  std::array<int32_t, 2> header{};
+  std::ifstream(path, std::ios::binary).read(reinterpret_cast<char*>(header.data()), sizeof(header));
+  return header[1];
+}
+
+// Takes the segments that a process uses off `segments`.
+void leave_out_used(pid_t process, Segments& segments) {
+  // Descriptors first: whoever makes or attaches a segment closes its descriptor after the file is mapped.
+  const std::string folder = fmt::format("/proc/{}", process);
+  std::error_code error;
+  for (std::filesystem::directory_iterator file(folder + "/fd", error), end; !error && file != end;
+       file.increment(error)) {
+    struct stat status {};
+    if (stat(file->path().c_str(), &status) == 0) segments.erase({status.st_dev, status.st_ino});
+  }
+  const std::unique_ptr<FILE, int (*)(FILE*)> maps(std::fopen((folder + "/maps").c_str(), "re"), &std::fclose);
+  if (maps == nullptr && errno != EACCES && errno != EPERM) return;  // it has ended
+  if (maps == nullptr) {  // such as sshd's. If it is a rank all the same, then one that made a segment
+    std::erase_if(segments, [&](const auto& segment) { return creator_of(segment.second) == process; });
+    return;
+  }
+  for (std::string line; read_line(maps.get(), line);) {
+    std::erase_if(segments, [&](const auto& segment) {
+      return line.find(fmt::format(" {} ", segment.first.second)) != std::string::npos &&
+             line.find(segment.second.filename().string()) != std::string::npos;
+    });
+  }
+}
+
+}  // namespace
+
+bool launcher_is_outside() {
+  const std::string job = "PMIX_NAMESPACE=" + variable("PMIX_NAMESPACE");
+  const std::string rank = "PMIX_RANK=" + variable("PMIX_RANK");
+  if (job.ends_with('=') || rank.ends_with('=')) return false;
+  auto status = text_of("/proc/self/status");
+  if (!status) return getppid() == 0;
+  // Seen from an outer namespace, /proc shows a number for each namespace between there and the process.
+  const size_t depth = status_words(*status, "NSpid").size();
+  while (true) {
+    const std::vector<std::string> parent = status_words(*status, "PPid");
+    if (parent.empty()) return false;
+    if (parent[0] == "0") return true;
+    const std::string process = "/proc/" + parent[0];
+    status = text_of(process + "/status");
+    if (!status) return false;
+    if (status_words(*status, "NSpid").size() < depth) return true;
+    const std::string environment = text_of(process + "/environ").value_or("");
+    if (!has_entry(environment, job) || !has_entry(environment, rank)) return false;
+  }
+}
+
+void leave_vader_out_of_foreign_namespaces() {
+  if (!launcher_is_outside()) return;
+  const std::string chosen = variable("OMPI_MCA_btl");
+  if (!chosen.empty() && !chosen.starts_with('^')) return;  // the user's own list
+  const std::string others = chosen.empty() ? "" : "," + chosen.substr(1);
+  setenv("OMPI_MCA_btl", ("^vader" + others).c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no threads yet
+  const std::string local_rank = variable("OMPI_COMM_WORLD_LOCAL_RANK");
+  if (!local_rank.empty() && local_rank != "0") return;
+  log_warn(
+      "mpirun is outside of this rank's PID namespace (a container for each rank?). OpenMPI's shared memory fails\n"
+      "  there and is left out (btl ^vader): the ranks of this node use TCP, which is slower");
+}
+
+LeftSegments remove_left_segments(const std::string& folder) {
+  constexpr ino_t kFirstNamespace = 0xEFFFFFFC;  // PROC_PID_INIT_INO of Linux
+  LeftSegments removed;
+  struct stat space {};
+  if (stat("/proc/self/ns/pid", &space) != 0 || space.st_ino != kFirstNamespace) return removed;
+  Segments segments = segments_of_user(folder);
+  if (segments.empty()) return removed;
+  std::error_code error;
+  for (std::filesystem::directory_iterator process("/proc", error), end; !error && process != end;
+       process.increment(error)) {
+    const int number = std::atoi(process->path().filename().c_str());  // 0 for other folders
+    if (number > 0) leave_out_used(number, segments);
+  }
+  if (error) return removed;
+  for (const auto& [file, path] : segments) {
+    struct stat status {};
+    if (lstat(path.c_str(), &status) != 0 || status.st_ino != file.second || unlink(path.c_str()) != 0) continue;
+    ++removed.files;
+    removed.bytes += static_cast<size_t>(status.st_blocks) * 512;
+  }
+  return removed;
+}
+
+}  // namespace mantissa
