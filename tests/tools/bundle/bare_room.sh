@@ -1,8 +1,10 @@
 #!/bin/sh
-# Runs inside the bare room of bundle_test.sh, which contains only this shell: bare_room.sh BUNDLE RESULTS
+# Runs inside the bare room of bundle_test.sh, which contains only this shell: bare_room.sh BUNDLE RESULTS [older]
+# "older": the system's glibc is older than the bundle needs.
 set -eu
 bundle=$1
 results=$2 # prefix of all written folders and files
+system=${3:-usual}
 
 fail() {
   echo "bare_room: $*" >&2
@@ -28,6 +30,7 @@ train() { # train RUN LAUNCHER...: trains a tiny model to its last step and chec
     model.layers=1 model.width=32 model.heads=2 model.context=16 train.steps=3 train.global_batch=2 train.micro_batch=1 \
     train.eval_interval=0 train.sample_tokens=0 optimizer.warmup_steps=1 checkpoint.interval=3
   expect "$ranks" "$@"
+  whole=$output
   case $output in *"checkpoint saved to $results-$run"*) ;; *) fail "no checkpoint: $output" ;; esac
   output=${output#*local probe returned unhandled shell} # the user has no entry that names one
   output=${output#*"libcuda.so.1 was not found"}  # our own line
@@ -39,6 +42,9 @@ train() { # train RUN LAUNCHER...: trains a tiny model to its last step and chec
 command -v ls >/dev/null && fail "there is an 'ls': the room is not bare"
 export OMP_NUM_THREADS=1
 
+if [ "$system" = older ] && MANTISSA_GLIBC=node "$bundle/bin/mantissa" --version >/dev/null 2>&1; then
+  fail "the program starts with the system's glibc: it is not an older one"
+fi
 expect "width: 320" "$bundle/bin/mantissa" config "$bundle/configs/quickstart.yaml"
 if "$bundle/bin/mantissa" config /absent.yaml 2>/dev/null; then status=0; else status=$?; fi
 [ "$status" = 2 ] || fail "the launcher turned exit code 2 into $status"
@@ -48,6 +54,7 @@ train one
 expect "" "$bundle/bin/mantissa" generate "$results-one" --prompt "a" --tokens 4
 ranks="2 ranks (mpi)"
 train two "$bundle/bin/mpirun" -np 2 --oversubscribe
+expect "done" "$bundle/bin/mantissa" postmortem "$results-two"
 ranks="1 ranks (mpi)"
 train alone "$bundle/bin/mpirun" -np 1
 
@@ -94,6 +101,10 @@ export PATH
 # OpenMPI does not use loopback between nodes by default, and the room has no other network.
 train nodes "$bundle/bin/mpirun" -np 2 --host nodea:1,nodeb:1 --mca plm_rsh_agent "/bin/sh $agent" \
   --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo
+case $system-$whole in
+  older-*"name service of the node"* | usual-*) ;;
+  *) fail "the node's name service was not asked: $whole" ;;
+esac
 for node in nodea nodeb; do
   [ -s "$results-started-$node" ] || fail "nothing was started on $node"
 done

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Makes a bundle and runs it in an otherwise empty root folder: bundle_test.sh BUNDLE_TOOL PROGRAM
 #
-# The folder has only glibc, /bin/sh and the bundle: no /etc, no other program or library. bare_room.sh runs there as a
-# user without name or home, in private namespaces: loopback is the only network, and the mounts (/proc, /sys, /dev) end
+# The folder has only glibc, /bin/sh and the bundle: no /etc, no other program or library; at last, its glibc is useless, as
+# if it were too old. bare_room.sh runs there as a user without name or home, in private namespaces: loopback is the only network, and the mounts (/proc, /sys, /dev) end
 # with it. This needs root or unprivileged user namespaces. If the kernel or a container provides neither, the test is
 # skipped and says so.
 set -euo pipefail
@@ -32,7 +32,7 @@ if [[ "$1" == --room ]]; then  # inside the namespaces: completes the room and e
   exec env -i "$(command -v chroot)" --userspec="$user" "$room" /bin/sh /bare_room.sh "$@"
 fi
 
-for tool in ip unshare chroot; do command -v "$tool" >/dev/null || fail "'$tool' is not installed"; done
+for tool in ip unshare chroot patchelf cc; do command -v "$tool" >/dev/null || fail "'$tool' is not installed"; done
 namespaces=(unshare --mount --net --pid --ipc --uts --fork --kill-child)
 user=65534:65534
 if [[ $(id -u) != 0 ]]; then
@@ -81,6 +81,15 @@ head -c 100000 "$script" "$(dirname "$script")/bare_room.sh" "$bundle_tool" >"$r
   fail "the README does not say that there is no cuDNN"
 [[ $(find "$room/opt/mantissa" -type l | wc -l) == 0 ]] || fail "a bundle with links does not survive every way of copying"
 
+# The recipes of images copy what a bundle has. Nothing here can build an image.
+while read -r part _; do
+  [[ -e "$room/opt/mantissa/$part" ]] || fail "mantissa.def copies $part, which the bundle does not have"
+done < <(sed -n '/^%files/,/^$/{/^ /p}' "$room/opt/mantissa/configs/containers/mantissa.def" | grep . || echo "files of a recipe")
+for part in "$room/opt/mantissa"/*; do
+  grep -q "^    ${part##*/} /opt/mantissa/${part##*/}$" "$room/opt/mantissa/configs/containers/mantissa.def" ||
+    fail "mantissa.def does not copy ${part##*/}"
+done
+
 run_in_room() { "${namespaces[@]}" "$BASH" "$script" --room "$room" "$user" "$@" </dev/null; }
 
 echo "==== in the bare room"
@@ -90,11 +99,25 @@ echo "==== moved, to a path with a space"
 mv "$room/opt/mantissa" "$room/moved to/another name"
 run_in_room "/moved to/another name" /results/second
 
-echo "==== through a link to the folder, and its place read-only"
+echo "==== through a link to the folder, its place read-only, on a system with an older glibc"
+# The shell gets a glibc of its own. Whoever takes a library of the system fails.
+mkdir -p "$room"/{shell,usr/lib64}
+cp -L "$libraries/libc.so.6" /lib64/ld-linux-x86-64.so.2 "$room/shell/"
+patchelf --set-interpreter /shell/ld-linux-x86-64.so.2 --set-rpath /shell "$room/bin/sh"
+for file in "$room$libraries"/* "$room"/usr/lib64/lib{c,m,stdc++,gomp}.so.6; do echo "of another glibc" >"$file"; done
+printf '#!/bin/sh\necho "--version: error while loading shared libraries: --version: cannot open" >&2\nexit 127\n' \
+  >"$room/lib64/ld-linux-x86-64.so.2"
+# The node's libraries are found all the same, such as one of name services. The GPU's driver is opened like it.
+mkdir "$room/etc"
+echo "passwd: node files" >"$room/etc/nsswitch.conf"
+cc -shared -fPIC -o "$room/usr/lib64/libnss_node.so.2" -x c - <<'CODE'
+#include <unistd.h>
+__attribute__((constructor)) static void say(void) { (void)!write(2, "name service of the node\n", 25); }
+CODE
 mv "$room/moved to/another name" "$room/opt/third"
 ln -s third "$room/opt/link"
 chmod -R a-w "$room/opt/third"
-run_in_room /opt/link /results/third
+run_in_room /opt/link /results/third older
 
 echo "==== through a link to the program"
 ln -s "$room/opt/third/bin/mantissa" "$room/mantissa"

@@ -236,5 +236,16 @@ TEST(StackDump, NamesFunctionsOfAllThreads) {
   end.set_value();
 }
 
+// As a bundle starts it on an older system: /proc/self/exe is the loader then.
+TEST(StackDump, NamesFunctionsOfAProgramThatTheLoaderStarted) {
+  const std::string loader = "/lib64/ld-linux-x86-64.so.2";
+  if (!std::filesystem::exists(loader)) GTEST_SKIP() << "there is no " << loader;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  if (self.find("/ld-linux-") != std::string::npos) GTEST_SKIP() << "the loader started this test itself";
+  const testing::Outcome outcome =
+      testing::run_shell(loader + " '" + self + "' --gtest_filter=StackDump.NamesFunctionsOfAllThreads");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+}
+
 }  // namespace
 }  // namespace mantissa
