@@ -1,7 +1,7 @@
 #!/bin/bash
 # Starts a Slurm of one node and submits the shipped batch scripts to it: slurm_test.sh PROGRAM FOLDER_OF_SCRIPTS
 #
-# Jobs are preempted, told to stop and cancelled; those that continue must end with the weights of a run that nobody
+# Jobs are preempted, told to stop, stopped by Ctrl-C and cancelled; those that continue must end with the weights of a run that nobody
 # stopped. All files are in one folder in /tmp; the daemons end with the test.
 set -euo pipefail
 PATH+=:/usr/sbin:/sbin # Bazel's PATH lacks them
@@ -196,6 +196,22 @@ for rate in 1e-4 3e-4; do
   [[ -d $work/runs/sweep-$job/lr-$rate/checkpoints/step-00003000 ]] || fail "the sweep has no result for rate $rate"
 done
 echo "passed: sweep"
+
+# By hand: Ctrl-C, then the same line again.
+by_hand() {
+  env --default-signal=INT "$MANTISSA_ROOT/configs/slurm/interactive.sh" --cpus-per-task=1 -- train "$work/config.yaml" \
+    "train.run_dir=$work/interactive"
+}
+by_hand >"$work/interactive.log" 2>&1 &
+job=$!
+wait_for 60 "steps by hand" steps_done interactive
+pkill -INT -P "$(pgrep -P "$job" salloc)" srun || fail "no srun below interactive.sh"
+wait "$job" && code=0 || code=$?
+[[ $code == 75 ]] || fail "Ctrl-C to interactive.sh gave exit code $code: $(cat "$work/interactive.log")"
+by_hand >>"$work/interactive.log" 2>&1 || fail "interactive.sh: $(cat "$work/interactive.log")"
+[[ $(weights_of interactive) == "$(weights_of whole)" ]] || fail "the weights of interactive.sh are not those of an uninterrupted run"
+if output=$("$MANTISSA_ROOT/configs/slurm/interactive.sh" train 2>&1); then fail "interactive.sh without --: $output"; fi
+echo "passed: interactive"
 
 # Tasks that are alone in MPI would train one model each.
 if output=$(srun --mpi=none --ntasks=2 "$MANTISSA_ROOT/bin/mantissa" train "$work/config.yaml" 2>&1); then
