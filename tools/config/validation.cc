@@ -195,8 +195,8 @@ void check_injection(const Config& c, Problems& p) {
     const bool is_process = fault.kind == FaultKind::kSleep || fault.kind == FaultKind::kStop ||
                             fault.kind == FaultKind::kKill || fault.kind == FaultKind::kExit;
     p.refuse_if(is_value && fault.parameter.empty(), "{} names no parameter", setting("parameter"));
-    p.refuse_if(fault.step > c.train.last_step(), "{} is never reached: the run ends after step {}", setting("step"),
-                c.train.last_step());
+    p.refuse_if(fault.step > c.train.steps, "{} is never reached: the run ends after step {}", setting("step"),
+                c.train.steps);
     p.refuse_if(is_value && fault.phase != "none",
                 "{} does not go with a change of a value, which has its own time in a step; leave it out",
                 setting("phase"));

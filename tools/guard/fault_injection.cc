@@ -319,9 +319,9 @@ void FaultInjection::require_struck(bool at_end) const {
   const std::lock_guard lock(files_mutex_);
   for (const Own& fault : faults_) {
     const PlannedFault& plan = fault.plan;
-    // A start may continue behind the step of a fault.
+    // A start may continue behind the step of a fault, or stop before it.
     const bool has_had_its_chance =
-        plan.is_of_files() ? at_end : plan.step >= first_step_ && (at_end || plan.step < step_);
+        plan.step <= step_ && (plan.is_of_files() ? at_end : plan.step >= first_step_ && (at_end || plan.step < step_));
     if (!has_had_its_chance || fault.is_noted) continue;
     if (plan.is_of_files()) {
       throw ConfigError(fmt::format("{}.file: from step {} on, no file with '{}' in its path was where it strikes",

@@ -91,7 +91,7 @@ PlannedFault draw_fault(const Config& config, size_t index, const ShardedState& 
   fault.kind =
       parse_fault_kind(random.kinds[static_cast<size_t>(draws.below(static_cast<int64_t>(random.kinds.size())))])
           .value_or(FaultKind::kFlip);
-  fault.step = 1 + draws.below(config.train.last_step());
+  fault.step = 1 + draws.below(config.train.steps);
   fault.rank = static_cast<int>(draws.below(state.communicator.size()));
   if (!fault.changes_value()) {
     const bool writes =

@@ -137,6 +137,35 @@ TEST(FaultInjection, ChangesWhatLeavesARank) {
   }
 }
 
+// A step that runs again, for example to find out why it was skipped, must not flip the bit back.
+TEST(FaultInjection, FlipsABitOnceAndOverwritesAValueEveryTime) {
+  const SmallRun run("flip_once");
+  for (const auto& [kind, changed_bits] : std::map<std::string, int>{{"flip, bit: 30", 1}, {"inf", 8}}) {
+    const Config config = load_config(
+        run.config_path(), {"device=cpu", fmt::format("test.faults=[{{kind: {}, parameter: {}}}]", kind, kParameter)});
+    LocalGroup group(1);
+    Session session(config, group.rank(0));
+    const Parameter& parameter = *session.runtime.parameters.find(kParameter);
+    const auto bits = [&] {
+      Bits found;
+      collect("gradient", parameter.gradient, session, found);
+      return found.at("gradient");
+    };
+    const std::vector<uint8_t> before = bits();
+    session.faults.on_gradient(0, parameter);  // to calibrate, before the step begins
+    if (changed_bits == 1) {
+      EXPECT_EQ(bits(), before);
+    }
+    session.faults.begin_step(0);
+    for (int pass = 0; pass < 2; ++pass) {
+      session.faults.on_gradient(0, parameter);
+      EXPECT_EQ(differing_bits(before, bits()), changed_bits) << kind;
+    }
+    session.faults.on_gradient(1, parameter);
+    EXPECT_EQ(differing_bits(before, bits()), changed_bits) << kind;
+  }
+}
+
 TEST(FaultInjection, ANanOfOneRankIsSkippedByAll) {
   const SmallRun run("nan_gradient");
   const std::string nan = std::string("test.faults=[{kind: nan, step: 2, rank: 1, parameter: ") + kParameter + "}]";
