@@ -27,9 +27,15 @@ constexpr Preset kPresets[] = {
 
 // By ScalerMode, by ScalerEvent.
 constexpr std::string_view kModeNames[] = {"none", "static", "dynamic"};
-constexpr std::string_view kEventNames[] = {
-    "unchanged",           "grew",          "growth capped",     "backed off",
-    "hysteresis consumed", "held at floor", "overflow at floor", "non-finite loss", "spike"};
+constexpr std::string_view kEventNames[] = {"unchanged",
+                                            "grew",
+                                            "growth capped",
+                                            "backed off",
+                                            "hysteresis consumed",
+                                            "held at floor",
+                                            "overflow at floor",
+                                            "non-finite loss",
+                                            "spike"};
 
 }  // namespace
 

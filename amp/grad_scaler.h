@@ -7,7 +7,8 @@
 //
 // The scale acts on the backward pass only. Non-finite gradients under a finite loss are therefore overflow, which a
 // lower scale cures, NaN included (Inf - Inf and 0 * Inf make NaN downstream). A non-finite loss is a fault that no
-// scale cures: it leaves the scaler's state as it was, as a spike of finite numbers does. At the floor an overflow is a fault as well.
+// scale cures: it leaves the scaler's state as it was, as a spike of finite numbers does. At the floor an overflow is a
+// fault as well.
 #pragma once
 
 #include <cstdint>

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -65,7 +66,7 @@ Limit process_limit() {
   std::ifstream file("/proc/self/statm");
   uint64_t pages = 0;
   file >> pages;
-  return {.bytes = limit.rlim_cur, .used_bytes = pages * 4096};
+  return {.bytes = limit.rlim_cur, .used_bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE))};
 }
 
 double as_mib(uint64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); }

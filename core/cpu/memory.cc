@@ -34,14 +34,13 @@ std::shared_ptr<Storage> map_pages(size_t bytes, const char* what, Device device
   void* const region = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | extra_flags, -1, 0);
   if (region == MAP_FAILED) throw_no_memory(bytes, what, errno);
   const uintptr_t start = reinterpret_cast<uintptr_t>(region);
-  const uintptr_t aligned = round_up(start, kHugePageBytes);
-  if (aligned > start) munmap(region, aligned - start);
-  const uintptr_t end = aligned + size;
-  if (start + mapped > end) munmap(reinterpret_cast<void*>(end), start + mapped - end);
-  void* const data = reinterpret_cast<void*>(aligned);
+  const size_t before = round_up(start, kHugePageBytes) - start;
+  auto* const data = static_cast<std::byte*>(region) + before;
+  if (before > 0) munmap(region, before);
+  if (mapped > before + size) munmap(data + size, mapped - before - size);
   // A hint: a kernel without huge pages uses small ones.
   if (size >= kHugePageBytes) madvise(data, size / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
-  return std::make_shared<Storage>(static_cast<std::byte*>(data), bytes, device, [data, size] { munmap(data, size); });
+  return std::make_shared<Storage>(data, bytes, device, [data, size] { munmap(data, size); });
 }
 
 }  // namespace

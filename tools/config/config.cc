@@ -141,8 +141,8 @@ std::vector<std::string> training_differences(const Config& saved, const Config&
 
 bool steers_training(std::string_view path) {
   static constexpr std::array<std::string_view, 8> kSteering = {
-      "train.steps",           "optimizer.lr",          "optimizer.final_lr", "optimizer.schedule",
-      "optimizer.warmup_steps", "optimizer.decay_steps", "optimizer.clip.",    "stop_rules."};
+      "train.steps",           "optimizer.lr",    "optimizer.final_lr", "optimizer.schedule", "optimizer.warmup_steps",
+      "optimizer.decay_steps", "optimizer.clip.", "stop_rules."};
   return std::any_of(kSteering.begin(), kSteering.end(), [path](std::string_view setting) {
     return setting.ends_with('.') ? path.starts_with(setting) : path == setting;
   });

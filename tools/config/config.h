@@ -146,10 +146,10 @@ enum class SpikeAction : uint8_t {
 };
 
 struct StopRulesConfig {
-  SpikeAction action = SpikeAction::kNone;
+  SpikeAction action = SpikeAction::kWarn;
   int window = 128;           // applied steps that a step is compared with
   double loss_z = 10.0;       // deviations above the median; 0: the loss is not watched
-  double grad_norm_z = 20.0;  // the same for the gradient norm
+  double grad_norm_z = 30.0;  // the same for the gradient norm
   int consecutive = 3;        // spikes in a row for a rollback or a stop
   int max_rollbacks = 3;      // of a run; the next one stops it
 };

@@ -7,7 +7,7 @@
 
 namespace mantissa {
 
-// Of rank 0.
+// Rank 0 has one.
 class RunFolder {
  public:
   // Makes the folder and locks it until the object goes. ConfigError when it cannot be written, or another job holds

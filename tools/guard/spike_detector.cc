@@ -28,7 +28,8 @@ Spread spread_of(std::vector<double> values) {
   const double median = median_of(values);
   for (double& value : values) value = std::abs(value - median);
   const double scale = kNormalDeviations * median_of(values);
-  return {.median = median, .scale = std::max({scale, kLeastShare * std::abs(median), kLeastScale}),
+  return {.median = median,
+          .scale = std::max({scale, kLeastShare * std::abs(median), kLeastScale}),
           .count = static_cast<int64_t>(values.size())};
 }
 

@@ -45,8 +45,8 @@ class StragglerDetector {
   std::vector<uint8_t> is_slow_;  // by rank
 };
 
-// "rank 3 (node b) is slow: 31.0 ms of work in a step, 2.1 times the median of the others; most of it in phase data
-// (18.0 ms, others 2.1 ms)", or "rank 3 (node b) is no longer slow". `steps`: of the window.
+// "rank 3 (node b) is slow: 31.0 ms of work a step, others 14.8 ms; in data 18.0 ms, others 2.1 ms", or "rank 3 (node
+// b) is no longer slow". `steps`: of the window.
 std::string describe(const StragglerChange& change, const std::string& host, int64_t steps);
 
 }  // namespace mantissa

@@ -160,9 +160,11 @@ void RunLog::tell_spike(const StepReport& step, int spikes_before) const {
 void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
   if (!metrics_) return;
   const int64_t batches = rollback.next_batch - session.next_step;
-  log_warn("rolled back from step {} to the checkpoint of step {} (rollback {} of {}): {}; global batches {} to {} are left out",
-           rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks, rollback.cause,
-           rollback.next_batch - (rollback.from_step - session.next_step) + 1, rollback.next_batch);
+  log_warn(
+      "rolled back from step {} to the checkpoint of step {} (rollback {} of {}); it goes on with global batch {}:\n  "
+      "{}",
+      rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks, rollback.next_batch + 1,
+      rollback.cause);
   metrics_->write({{"event", "rollback"},
                    {"step", session.next_step},
                    {"from_step", rollback.from_step},

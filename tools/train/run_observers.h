@@ -48,7 +48,7 @@ class Saver final : public TrainObserver {
     const Range range(RangeKind::kPhase, "checkpoint");
     if (!checkpoints_.save(trainer.state())) return false;
     saved_step_ = trainer.session().next_step;
-    trainer.state().saved_here = true;
+    trainer.state().has_saved = trainer.state().has_checkpoint = true;
     log_->saved(trainer.session());
     box_.note(BlackBoxEvent::Kind::kSaved, "checkpoint");
     return true;

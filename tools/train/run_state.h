@@ -50,8 +50,9 @@ struct RunState {
   int faults_in_a_row = 0;
   int skips_in_a_row = 0;  // steps that were not applied, for whatever reason
   int spikes_in_a_row = 0;
-  int rollbacks = 0;         // see StopRulesConfig
-  bool saved_here = false;   // a checkpoint, in this start of the program; no part of it
+  int rollbacks = 0;  // see StopRulesConfig
+  // Not saved: whether this start of the program has saved a checkpoint, or has one to return to.
+  bool has_saved = false, has_checkpoint = false;
   PrecisionFallback fallback;
   std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
   std::optional<double> first_validation_loss{};

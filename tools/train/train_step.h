@@ -48,7 +48,7 @@ class TrainStep {
   using Clock = std::chrono::steady_clock;
   // A step that has been started.
   struct Pending {
-    StepReport report;  // as planned
+    StepReport report;   // as planned
     UpdatePlan watched;  // with the limits of a spike, whether they hold back the update or not
     SpikeLimits limits{};
     float loss_gradient = 0.0f;

@@ -100,12 +100,8 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
 
 // The checkpoint that a rollback returns to: the newest that this start has saved, or the one that it began from.
 ResumePoint rollback_point(const Config& run, const std::optional<ResumePoint>& first, const RunState& state,
-                           const Rollback& rollback, Communicator& communicator) {
-  if (!state.saved_here && !first) {
-    throw FaultError(fmt::format("stopped after {}; there is no checkpoint yet to roll back to (checkpoint.interval)",
-                                 rollback.cause));
-  }
-  if (!state.saved_here) return *first;
+                           Communicator& communicator) {
+  if (!state.has_saved) return first.value();
   Config newest = run;
   newest.checkpoint.resume = "auto";
   return find_resume_point(newest, communicator).value();
@@ -120,9 +116,10 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
   std::vector<std::string> passed_over;
   RunState state(run);
   const auto restore_state = [&] {
-    const bool saved_here = state.saved_here;
+    const bool has_saved = state.has_saved;
     state = run_state_of(run, *from.checkpoint);
-    state.saved_here = saved_here;
+    state.has_saved = has_saved;
+    state.has_checkpoint = true;
     if (from.rollback) state.rollbacks = from.rollback->count;
   };
   if (from.checkpoint) restore_state();
@@ -134,7 +131,7 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.checkpoint = rollback_point(run, first, state, *rollback, communicator), .rollback = *rollback};
+        from = {.checkpoint = rollback_point(run, first, state, communicator), .rollback = *rollback};
         restore_state();
       } else {
         from = {.before = std::get<Handover>(std::move(result))};
@@ -253,7 +250,8 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   std::optional<Heartbeat> heartbeat;  // of rank 0
   const auto begin = [&](Session& session, RunState&, const SessionStart& start,
                          TrainObservers& observers) -> RunProbe* {
-    if (start.by_switch == nullptr && start.rollback == nullptr) {  // only now: a start that was refused leaves the files of the run
+    // Only now: a start that was refused leaves the files of the run.
+    if (start.by_switch == nullptr && start.rollback == nullptr) {
       open_log(run, communicator);
       announce(session, threads);
       if (folder) {

@@ -132,8 +132,8 @@ constexpr UpdateDecision decide_update(const VerdictRecord* records, int64_t ran
   decision.grad_norm = std::sqrt(decision.verdict.sum_squares) * plan.unscale;
   // A scale without a floor can become so small that its inverse, and with it the unscaled gradient, is not finite.
   const bool usable = decision.verdict.gradients_finite && is_finite(decision.grad_norm);
-  decision.outcome = !decision.verdict.loss_finite ? StepOutcome::kLossFault
-                     : !usable                     ? StepOutcome::kGradientOverflow
+  decision.outcome = !decision.verdict.loss_finite                                   ? StepOutcome::kLossFault
+                     : !usable                                                       ? StepOutcome::kGradientOverflow
                      : is_spike(decision.verdict.loss_sum, decision.grad_norm, plan) ? StepOutcome::kSpike
                                                                                      : StepOutcome::kClean;
   decision.held = hold;

@@ -214,9 +214,9 @@ TEST(Config, DifferencesAreThoseThatShapeTheTraining) {
 }
 
 TEST(Config, LengthRateClippingAndStopRulesSteerTheTraining) {
-  for (const char* path : {"train.steps", "optimizer.lr", "optimizer.final_lr", "optimizer.schedule",
-                           "optimizer.warmup_steps", "optimizer.decay_steps", "optimizer.clip.max_norm",
-                           "optimizer.clip.mode", "stop_rules.action"}) {
+  for (const char* path :
+       {"train.steps", "optimizer.lr", "optimizer.final_lr", "optimizer.schedule", "optimizer.warmup_steps",
+        "optimizer.decay_steps", "optimizer.clip.max_norm", "optimizer.clip.mode", "stop_rules.action"}) {
     EXPECT_TRUE(steers_training(path)) << path;
   }
   for (const char* path : {"train.seed", "train.global_batch", "optimizer.beta1", "optimizer.weight_decay",
@@ -224,8 +224,8 @@ TEST(Config, LengthRateClippingAndStopRulesSteerTheTraining) {
     EXPECT_FALSE(steers_training(path)) << path;
   }
   EXPECT_THAT(training_differences(minimal_config(), minimal_config({"straggler.factor=2.0"})), IsEmpty());
-  EXPECT_THAT(training_differences(minimal_config(), minimal_config({"stop_rules.action=warn"})),
-              ElementsAre("stop_rules.action: none -> warn"));
+  EXPECT_THAT(training_differences(minimal_config(), minimal_config({"stop_rules.action=skip"})),
+              ElementsAre("stop_rules.action: warn -> skip"));
 }
 
 TEST(ConfigTest, RecipesOfLinearLayers) {

@@ -151,9 +151,10 @@ TEST(SpikeDetector, DescribesEachValueAboveItsLimit) {
   limits.losses = {.median = 4.0, .scale = 0.1, .count = 128};
   limits.norms = {.median = 1.0, .scale = 0.05, .count = 128};
   EXPECT_EQ(describe(limits, 6.0, 1.5), "the loss 6.0000 is 20.0 deviations above 4.0000, the median of 128 steps");
-  EXPECT_EQ(describe(limits, 6.0, 3.0),
-            "the loss 6.0000 is 20.0 deviations above 4.0000, the median of 128 steps, the gradient norm 3.0000 is 40.0 "
-            "deviations above 1.0000, the median of 128 steps");
+  EXPECT_EQ(
+      describe(limits, 6.0, 3.0),
+      "the loss 6.0000 is 20.0 deviations above 4.0000, the median of 128 steps, the gradient norm 3.0000 is 40.0 "
+      "deviations above 1.0000, the median of 128 steps");
 }
 
 }  // namespace

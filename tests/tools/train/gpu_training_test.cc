@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <map>
 
 #include "tests/tools/train/gpu_run.h"
@@ -199,6 +200,25 @@ TEST(GpuTraining, CapturingTheStepsOfSeveralRanksIsRefused) {
   EXPECT_NE(outcome.output.find("cuda.graph: true captures the steps of several ranks over NCCL only, and these 2"),
             std::string::npos)
       << outcome.output;
+}
+
+// A limit that many steps exceed: the device holds back their updates, and those of the steps that were queued behind
+// them. With a checkpoint after each step, the host waits.
+TEST(GpuTraining, SpikesAreHeldBackAlikeWhetherTheHostWaitsOrNot) {
+  const SmallRun ahead("spikes_ahead"), waits("spikes_waits");
+  const std::vector<std::string> settings =
+      gpu_settings({"comm.backend=mpi", "cuda.gemm=deterministic", "train.steps=14", "stop_rules.action=skip",
+                    "stop_rules.window=8", "stop_rules.loss_z=0.0", "stop_rules.grad_norm_z=0.05"});
+  ahead.train(1, settings);
+  waits.train(1, with(settings, {"checkpoint.interval=1"}));
+  EXPECT_EQ(ahead.losses(), waits.losses());
+  EXPECT_EQ(ahead.hashes(14), waits.hashes(14));
+  std::vector<bool> applied;
+  for (const nlohmann::json& record : ahead.records("step")) applied.push_back(record.at("applied"));
+  ASSERT_EQ(applied.size(), 14u);
+  const auto spike = std::find(applied.begin(), applied.end(), false);
+  EXPECT_NE(spike, applied.end());
+  EXPECT_NE(std::find(spike, applied.end(), true), applied.end()) << "the hold was not released";
 }
 
 TEST(GpuTraining, GeneratesFromWhatItTrained) {

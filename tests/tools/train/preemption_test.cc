@@ -108,10 +108,26 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
     std::string options;
     int64_t starts;
   };
-  for (const Row& row : {Row{6, "", 2}, Row{7, "", 2}, Row{8, "", 2}, Row{137, "", 2}, Row{139, "", 2},
-                         Row{134, "", 2}, Row{75, "--preempted ", 2}, Row{1, "--also 3,1 ", 2}, Row{0, "", 1},
-                         Row{1, "", 1}, Row{2, "", 1}, Row{3, "", 1}, Row{4, "", 1}, Row{5, "", 1}, Row{75, "", 1},
-                         Row{127, "", 1}, Row{143, "", 1}, Row{130, "", 1}, Row{129, "", 1}, Row{213, "", 1}}) {
+  for (const Row& row : {Row{6, "", 2},
+                         Row{7, "", 2},
+                         Row{8, "", 2},
+                         Row{137, "", 2},
+                         Row{139, "", 2},
+                         Row{134, "", 2},
+                         Row{75, "--preempted ", 2},
+                         Row{1, "--also 3,1 ", 2},
+                         Row{0, "", 1},
+                         Row{1, "", 1},
+                         Row{2, "", 1},
+                         Row{3, "", 1},
+                         Row{4, "", 1},
+                         Row{5, "", 1},
+                         Row{75, "", 1},
+                         Row{127, "", 1},
+                         Row{143, "", 1},
+                         Row{130, "", 1},
+                         Row{129, "", 1},
+                         Row{213, "", 1}}) {
     SCOPED_TRACE(row.code);
     const std::string folder = fresh_folder("supervised");
     const Outcome outcome = run_shell(kSupervise + row.options + command_with_codes(folder, {row.code}));
@@ -149,7 +165,8 @@ TEST(Supervise, GivesUpAfterRestartsWithoutACheckpoint) {
 
 TEST(Supervise, PassesSignalsOnAndDoesNotRestart) {
   const std::string folder = fresh_folder("supervised_signal");
-  write_file(folder + "/command.sh", "echo >> " + folder + "/starts\ntrap 'exit 75' TERM\nwhile :; do sleep 0.05; done\n");
+  write_file(folder + "/command.sh",
+             "echo >> " + folder + "/starts\ntrap 'exit 75' TERM\nwhile :; do sleep 0.05; done\n");
   for (const std::string name : {"TERM", "INT", "HUP"}) {
     std::filesystem::remove(folder + "/starts");
     const Outcome outcome = run_shell(fmt::format(
@@ -161,10 +178,11 @@ TEST(Supervise, PassesSignalsOnAndDoesNotRestart) {
   }
   // While it waits for a restart, too.
   std::filesystem::remove(folder + "/starts");
-  const Outcome outcome = run_shell(fmt::format(
-      "(tools/supervise --wait 60 {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; sleep 0.2; kill $job; wait "
-      "$job)",
-      command_with_codes(folder, {6, 6}), folder));
+  const Outcome outcome =
+      run_shell(fmt::format("(tools/supervise --wait 60 {} & job=$!; while [ ! -s {}/starts ]; do sleep 0.01; done; "
+                            "sleep 0.2; kill $job; wait "
+                            "$job)",
+                            command_with_codes(folder, {6, 6}), folder));
   EXPECT_EQ(outcome.exit_code, 6) << outcome.output;
   EXPECT_EQ(starts_in(folder), 1) << outcome.output;
 }
@@ -175,8 +193,7 @@ TEST(Supervise, ARunWhoseRankIsKilledGoesOnToTheSameBits) {
   whole.train(2, settings);
   SmallRun run("supervised_run");
   const std::string kill = "kill -9 $(pgrep -P $(pgrep -P $job mpirun) mantissa | tail -n 1)";
-  const Outcome outcome = interrupt(run, kSupervise + std::string("-- ") + mpirun(2), kill,
-                                    settings);
+  const Outcome outcome = interrupt(run, kSupervise + std::string("-- ") + mpirun(2), kill, settings);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   EXPECT_NE(outcome.output.find("supervise: "), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.output.find("restart 1 of 5 in 0.1 s"), std::string::npos) << outcome.output;

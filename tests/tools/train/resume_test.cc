@@ -194,9 +194,10 @@ TEST(Resume, ALongerRunWithAnotherRateGoesOnWithANotice) {
   const SmallRun run("longer");
   run.train(2, {});
   const Outcome outcome = run.train(2, {"train.steps=25", "optimizer.lr=1e-3", "optimizer.clip.max_norm=0.5"});
-  EXPECT_NE(outcome.output.find("resuming with changed settings (saved -> now):\n  optimizer.clip.max_norm: 1.0 -> 0.5\n"
-                                "  optimizer.lr: 0.003 -> 0.001\n  train.steps: 20 -> 25\n"),
-            std::string::npos)
+  EXPECT_NE(
+      outcome.output.find("resuming with changed settings (saved -> now):\n  optimizer.clip.max_norm: 1.0 -> 0.5\n"
+                          "  optimizer.lr: 0.003 -> 0.001\n  train.steps: 20 -> 25\n"),
+      std::string::npos)
       << outcome.output;
   EXPECT_EQ(run.losses().size(), 25u);
   EXPECT_LT(run.records("step").back().at("lr"), 1e-3);
@@ -239,8 +240,7 @@ class UnusableCheckpoint : public ::testing::TestWithParam<int> {
     }
     store.commit(20, saved.model_fingerprint, saved.files, saved.state);
 
-    const Outcome outcome =
-        run.train(ranks_, {"checkpoint.interval=0", "train.steps=25", "precision.recipe=delayed"});
+    const Outcome outcome = run.train(ranks_, {"checkpoint.interval=0", "train.steps=25", "precision.recipe=delayed"});
     EXPECT_NE(outcome.output.find("skipping a checkpoint: "), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find(reason), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("at step 10 "), std::string::npos) << outcome.output;
