@@ -27,15 +27,9 @@ constexpr Preset kPresets[] = {
 
 // By ScalerMode, by ScalerEvent.
 constexpr std::string_view kModeNames[] = {"none", "static", "dynamic"};
-constexpr std::string_view kEventNames[] = {"unchanged",
-                                            "grew",
-                                            "growth capped",
-                                            "backed off",
-                                            "hysteresis consumed",
-                                            "held at floor",
-                                            "overflow at floor",
-                                            "non-finite loss",
-                                            "spike"};
+constexpr std::string_view kEventNames[] = {
+    "unchanged",     "grew",              "growth capped",   "backed off", "hysteresis consumed",
+    "held at floor", "overflow at floor", "non-finite loss", "spike",      "non-finite state"};
 
 }  // namespace
 
@@ -73,7 +67,9 @@ void validate(const ScalerConfig& config) {
 std::string_view name(ScalerMode mode) { return kModeNames[static_cast<size_t>(mode)]; }
 std::string_view name(ScalerEvent event) { return kEventNames[static_cast<size_t>(event)]; }
 
-bool is_fault(ScalerEvent event) { return event == ScalerEvent::kAtFloorFault || event == ScalerEvent::kLossFault; }
+bool is_fault(ScalerEvent event) {
+  return event == ScalerEvent::kAtFloorFault || event == ScalerEvent::kLossFault || event == ScalerEvent::kStateFault;
+}
 
 GradScaler::GradScaler(const ScalerConfig& config) : config_(config) {
   validate(config_);
@@ -106,7 +102,7 @@ float GradScaler::unscale() {
 
 bool GradScaler::step(StepOutcome outcome) {
   MANTISSA_CHECK(phase_ != Phase::kStepped, "[grad_scaler.step] called twice since the last update()");
-  MANTISSA_CHECK(phase_ == Phase::kUnscaled || outcome == StepOutcome::kLossFault,
+  MANTISSA_CHECK(phase_ == Phase::kUnscaled || outcome == StepOutcome::kLossFault || outcome == StepOutcome::kStateFault,
                  "[grad_scaler.step] the gradients still carry the loss scale. Call unscale() first");
   phase_ = Phase::kStepped;
   outcome_ = outcome;
@@ -126,6 +122,8 @@ ScalerEvent GradScaler::update() {
       return ScalerEvent::kSpike;
     case StepOutcome::kLossFault:
       break;
+    case StepOutcome::kStateFault:
+      return ScalerEvent::kStateFault;
   }
   // Says nothing about the gradients' range, as a spike: the state stays, growth counter included.
   return ScalerEvent::kLossFault;

@@ -86,6 +86,7 @@ enum class ScalerEvent : uint8_t {
   kAtFloorFault,        // overflow at the floor, FloorPolicy::kFault
   kLossFault,
   kSpike,  // skipped for another reason than the range of numbers: the scale stays
+  kStateFault,
 };
 
 std::string_view name(ScalerMode mode);    // "none", "static", "dynamic"
@@ -114,7 +115,8 @@ class GradScaler {
   float scale();
   // Once in a window, after its last backward pass: float(1 / double(scale)), to multiply the gradients by.
   float unscale();
-  // Once in a window, after unscale(): whether to apply the update. A loss fault needs no unscale() before it.
+  // Once in a window, after unscale(): whether to apply the update. A fault of the loss or of the state needs no
+  // unscale() before it.
   bool step(StepOutcome outcome);
   // Closes the window and adjusts the scale.
   ScalerEvent update();

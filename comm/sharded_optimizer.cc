@@ -8,6 +8,8 @@ namespace {
 // Random streams of weight rounding and of second moments, apart from each other and from other uses of the seed.
 constexpr uint64_t kRoundingStream = 0x5e3b7d12c49f60a8u, kMomentStream = 0xa91c04e7d2586b3fu;
 
+constexpr int32_t kNoFault = 0, kFault = 1;  // of the optimizer state; static, since uploads read them later
+
 size_t bytes_of(const Tensor& tensor) { return tensor.defined() ? tensor.size_bytes() : 0; }
 
 // Moments in blocks need a layout that keeps blocks whole, and other moments one that does not.
@@ -70,8 +72,10 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
       stream_(stream),
       gather_stream_(backend.create_stream()),
       sharding_(sharding),
-      options_(options) {
+      options_(options),
+      faults_(backend.make_tensor(DType::kI32, {1}, "faults of the optimizer state")) {
   validate(options_);
+  backend_.upload(&kNoFault, faults_, stream_);
   buckets.require_ranks(communicator.size(), "sharded_optimizer");
   const bool sharded = sharding_ == Sharding::kSharded;
   MANTISSA_CHECK(sharded || !buckets.weights_in_common(),
@@ -123,6 +127,7 @@ void ShardedOptimizer::update(int bucket, const Tensor& control, const GradientR
                    .weight = tensors.weight,
                    .compensation = tensors.compensation,
                    .control = control,
+                   .faults = faults_,
                    .rounding = options_.weight_rounding,
                    .key = options_.seed ^ kRoundingStream,
                    .moment_key = options_.seed ^ kMomentStream,
@@ -205,6 +210,7 @@ void ShardedOptimizer::initialize(uint64_t seed) {
         const int64_t count = std::min(kChunkElements, segment.count - done);
         values.resize(static_cast<size_t>(count));
         initial_values(parameter, seed, segment.begin + done, count, values.data());
+        check_values(values);
         upload_weights(values, {}, 0, tensors.slice(segment.offset + done, count), backend_, stream_);
       }
     }
@@ -226,6 +232,10 @@ void ShardedOptimizer::step(const GradientReducer& reducer, const Tensor& contro
 
 void ShardedOptimizer::restore_weights() {
   if (coded_) share_weights(Form::kStored, [](int) {});
+}
+
+void ShardedOptimizer::check_values(std::span<const float> values) {
+  if (std::any_of(values.begin(), values.end(), is_state_fault)) backend_.upload(&kFault, faults_, stream_);
 }
 
 std::vector<StatePiece> ShardedOptimizer::pieces() const {
@@ -279,6 +289,9 @@ void ShardedOptimizer::load(const StateValues& values) {
     const int64_t last = std::min(segment.begin + segment.count, values.begin + count);
     if (first >= last) continue;
     const int64_t source = first - values.begin, inside = first - segment.begin, part = last - first;
+    for (const auto& given : {values.weights, values.m.values, values.m.absmax, values.v.values, values.v.absmax}) {
+      check_values(given);
+    }
     const StateTensors target = whole.slice(segment.offset, segment.count);
     const StateTensors weights{.master = target.master, .weight = target.weight, .compensation = target.compensation};
     upload_weights(values.weights, values.compensation, source, weights.slice(inside, part), backend_, stream_);

@@ -102,6 +102,10 @@ class ShardedOptimizer {
   int64_t applied_steps() const { return applied_steps_; }
   void count_applied_step() { ++applied_steps_; }
 
+  // (1) i32, on the device: not 0 once an update has made this rank's masters or moments non-finite, or such values
+  // were loaded (AdamWArgs::faults). state_faults.h says where they are.
+  const Tensor& faults() const { return faults_; }
+
   // The state that this rank saves: its shard, in both modes, so that all ranks together save each element once.
   std::vector<StatePiece> pieces() const;
 
@@ -149,6 +153,8 @@ class ShardedOptimizer {
   // Shares this rank's part of every bucket; `compute` runs before a bucket is sent.
   void share_weights(Form form, const std::function<void(int bucket)>& compute);
   std::unique_ptr<Work> gather_stored(int bucket);
+  // Notes faults of values that were not made by an update.
+  void check_values(std::span<const float> values);
   // Call it before writing weights that are their own state outside of share_weights(). Collective.
   void wait_for_weight_readers();
 
@@ -160,6 +166,7 @@ class ShardedOptimizer {
   Sharding sharding_;
   AdamWOptions options_;
   std::vector<BucketState> states_;
+  Tensor faults_;
   int64_t applied_steps_ = 0;
   std::unique_ptr<CodedGather> coded_;  // null unless weights are gathered as codes
   std::vector<DigestedPiece> pieces_;   // empty without digests

@@ -33,8 +33,12 @@ VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend,
       decision_(backend.make_record<UpdateDecision>("update decision")),
       scratch_stats_(backend.make_stats(stream)) {}
 
-void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer) {
-  backend_.run(RecordVerdictArgs{.losses = losses, .stats = reducer.stats(), .plan = plan_, .record = record_},
+void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer, const Tensor& state_faults) {
+  backend_.run(RecordVerdictArgs{.losses = losses,
+                                 .stats = reducer.stats(),
+                                 .plan = plan_,
+                                 .record = record_,
+                                 .state_faults = state_faults},
                stream_);
   gather_records(record_, records_.view({communicator_.size(), kRecordBytes}), communicator_, backend_, stream_);
   backend_.run(

@@ -32,8 +32,9 @@ class VerdictReduction {
   // Queues the upload of what the next decide() assumes.
   void plan(const UpdatePlan& plan) { backend_.upload(&plan, plan_, stream_); }
   // After reducer.finish(). losses (M) fp32, on the device: of this rank's micro-batches, each summed over its
-  // non-ignored tokens, in nats; a sum that is not finite is a fault. Queues the gather and the decision. Collective.
-  void decide(const Tensor& losses, const GradientReducer& reducer);
+  // non-ignored tokens, in nats; a sum that is not finite is a fault. state_faults: ShardedOptimizer::faults(), or
+  // undefined. Queues the gather and the decision. Collective.
+  void decide(const Tensor& losses, const GradientReducer& reducer, const Tensor& state_faults = {});
   // u8 of one UpdateControl and one UpdateDecision: the last decision, on the device.
   const Tensor& control() const { return control_; }
   const Tensor& decision() const { return decision_; }

@@ -393,5 +393,16 @@ TEST(GradScalerStateTest, UnusedSettingsAreNotChecked) {
   EXPECT_NO_THROW(GradScaler{config});
 }
 
+TEST(GradScalerTest, AFaultyStateIsAFaultThatLeavesTheScaleAlone) {
+  GradScaler scaler(small_dynamic_config());
+  run(scaler, 2, kClean);
+  const GradScaler::State before = scaler.state();
+  const ScalerEvent event = run(scaler, StepOutcome::kStateFault);
+  EXPECT_EQ(event, ScalerEvent::kStateFault);
+  EXPECT_TRUE(is_fault(event));
+  EXPECT_EQ(name(event), "non-finite state");
+  EXPECT_EQ(scaler.state(), before);
+}
+
 }  // namespace
 }  // namespace mantissa

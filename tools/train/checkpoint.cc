@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "comm/state_faults.h"
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
@@ -200,6 +201,10 @@ TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
 bool TrainingCheckpoints::save(const RunState& state) {
   Communicator& communicator = session_.communicator;
   const int64_t step = session_.next_step;
+  if (has_state_faults(session_.sharded)) {
+    if (communicator.rank() == 0) log_warn("checkpoint of step {} not saved: its state is not finite", step);
+    return false;
+  }
   session_.sharded.optimizer.restore_weights();
   int32_t ok = 1;
   std::vector<std::string> mine;  // name, size and hash of each file that this rank has written; else the error

@@ -73,9 +73,11 @@ class TrainingCheckpoints {
   // `run`: the configuration that is saved. References must outlive the object.
   TrainingCheckpoints(Session& session, const Config& run);
 
-  // Saves session.next_step. Returns false after a warning if a file could not be written: older checkpoints stay and
-  // training may continue. Collective.
+  // Saves session.next_step. Returns false after a warning if a file could not be written, or if masters or moments are
+  // not finite: older checkpoints stay and training may continue. Collective.
   bool save(const RunState& state);
+  // Later saves do not remove the checkpoint of this step, even beyond checkpoint.keep_last: its state has proved good.
+  void protect(int64_t step) { store_.protect(step); }
 
  private:
   nlohmann::json manifest(const RunState& state) const;

@@ -26,8 +26,14 @@ std::string describe(const Offender& offender, const ParameterSet& parameters) {
 
 }  // namespace
 
+std::string state_fault_reason(const std::string& fault) {
+  return fmt::format("an update has left numbers that no later step mends: {}",
+                     fault.empty() ? "a magnitude beyond the range of bf16" : fault);
+}
+
 std::string StepReport::skip_reason(const ParameterSet& parameters) const {
   if (applied) return "";
+  if (!verdict.state_finite) return state_fault_reason(culprit.value_or(""));
   if (spike) return *spike;
   if (!verdict.loss_finite) {
     return fmt::format("the loss is not finite: {}",
@@ -47,6 +53,7 @@ std::string StepReport::skip_reason(const ParameterSet& parameters) const {
 
 std::string StepReport::advice(const ScalerConfig& scaler) const {
   constexpr const char* kPrecision = "a lower optimizer.lr, or fp32 for the layer named (precision.rules)";
+  if (!verdict.state_finite) return kStateFaultAdvice;
   if (spike) return fmt::format("look at the data of this step, or try {}", kPrecision);
   if (!verdict.loss_finite || scale == 1.0f) return fmt::format("try {}", kPrecision);
   if (verdict.gradients_finite) {

@@ -37,7 +37,7 @@ struct StepReport {
   Verdict verdict;
   std::optional<Offender> offender;  // of non-finite gradients
   bool hunted = false;               // whether the op that made such gradients was looked for
-  // After a non-finite loss, or non-finite gradients whose source was searched: the first op with a non-finite output,
+  // After a non-finite state: describe_state_faults(). After a non-finite loss, or non-finite gradients whose source was searched: the first op with a non-finite output,
   // and its inputs. Nothing if every op's output was finite.
   std::optional<std::string> culprit;
   std::vector<std::string> overflowed_layers{};  // whose precision that had
@@ -52,6 +52,11 @@ struct StepReport {
   // Advice to a user whose run ends with skipped steps like this one.
   std::string advice(const ScalerConfig& scaler) const;
 };
+
+// Why masters or moments end a run, and what to do. `fault`: describe_state_faults().
+std::string state_fault_reason(const std::string& fault);
+inline constexpr const char* kStateFaultAdvice =
+    "no checkpoint holds this state: lower optimizer.lr or model.init_stddev, or give optimizer.clip, and start again";
 
 // Speed of a run: rates of a step, and the peaks they are compared with.
 //

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "comm/state_faults.h"
 #include "core/profile/range.h"
 
 namespace mantissa {
@@ -138,7 +139,7 @@ void TrainStep::queue(int64_t step, RunProbe* probe) {
     if (probe != nullptr) probe->gradients_ready();
     {
       const Range range(RangeKind::kPhase, "decide");
-      verdicts_.decide(work_.losses(), s.sharded.reducer);
+      verdicts_.decide(work_.losses(), s.sharded.reducer, s.sharded.optimizer.faults());
       s.sharded.optimizer.record_amaxes();
       s.amaxes.run(verdicts_.decision());
     }
@@ -229,6 +230,10 @@ void TrainStep::explain(StepReport& report, float loss_gradient, Gradients gradi
     report.culprit = std::move(found->text);
     report.overflowed_layers = std::move(found->stored_by);
   };
+  if (!report.verdict.state_finite) {
+    report.culprit = describe_state_faults(s.sharded);
+    return verdicts_.release_hold();
+  }
   if (gradients == Gradients::kOverwritten) {
     s.runtime.stream->synchronize();  // the step behind has run: its gradients give way
     work_.load(report.step);

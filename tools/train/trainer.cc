@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "amp/precision_fallback.h"
+#include "comm/state_faults.h"
 #include "core/profile/range.h"
 #include "tools/probe/parameter_probes.h"
 #include "tools/train/dry_run.h"
@@ -117,6 +118,7 @@ void Trainer::run_steps(int64_t end) {
     const auto pauses = [started](const auto& observer) { return observer->pauses_after(started); };
     if (!evaluates && std::none_of(observers_.begin(), observers_.end(), pauses)) continue;
     settle();
+    require_finite_state();
     if (evaluates) evaluate();
     if (std::any_of(observers_.begin(), observers_.end(), pauses)) step_.require_intact_state();
     for (const auto& observer : observers_) {
@@ -124,6 +126,7 @@ void Trainer::run_steps(int64_t end) {
     }
   }
   settle();
+  require_finite_state();
   step_.require_intact_state();  // it is saved now, or handed to another session
 }
 
@@ -170,7 +173,18 @@ void Trainer::take(const std::vector<StepReport>& steps) {
   }
 }
 
+void Trainer::require_finite_state() {
+  const ShardedState& state = session_.sharded;
+  if (!has_state_faults(state)) return;
+  fail<FaultError>(fmt::format("stopped after step {}: {}; {}", session_.next_step,
+                               state_fault_reason(describe_state_faults(state)), kStateFaultAdvice));
+}
+
 void Trainer::count_skips(const StepReport& step) {
+  if (!step.verdict.state_finite) {
+    fail<FaultError>(fmt::format("stopped in step {}: {}; {}", step.step + 1,
+                                 step.skip_reason(session_.runtime.parameters), kStateFaultAdvice));
+  }
   const FaultConfig& limits = session_.config.faults;
   // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss. Another precision may cure
   // them.

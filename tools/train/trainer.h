@@ -90,8 +90,9 @@ class Trainer {
 
   // Trains up to step `end`, or until a switch of precision is requested, which it returns, or until a rank asks to
   // stop, or until spikes ask for a rollback. FaultError after faults.max_consecutive faults, faults.max_skipped skipped
-  // steps or stop_rules.consecutive spikes in a row; DataError, alike on all ranks, if a rank cannot read samples ahead.
-  // Both after at_end(), with whole weights. CorruptionError after at_end(kCorrupt). Collective.
+  // steps or stop_rules.consecutive spikes in a row, and as soon as an update has made masters or moments non-finite;
+  // DataError, alike on all ranks, if a rank cannot read samples ahead. Both after at_end(). CorruptionError after
+  // at_end(kCorrupt). Collective.
   std::optional<PrecisionSwitch> run(int64_t end);
   // Ends the run: with kDone, at TrainConfig::last_step(), after an evaluation. Collective.
   void finish(Ending ending);
@@ -120,6 +121,8 @@ class Trainer {
   template <typename F>
   void with_intact_state(const F& f);
   void count_spikes(const StepReport& step);
+  // FaultError if masters or moments are not finite: before they are evaluated, saved, or handed to another session.
+  void require_finite_state();
   // Ends the run, and throws.
   template <typename Error>
   [[noreturn]] void fail(const std::string& message);

@@ -246,7 +246,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   const int phase = phase_of(run, step, checkpoint ? run_state_of(run, *checkpoint) : RunState(run));
   log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
 
-  std::optional<int64_t> unsaved_step;
+  Saver::Saves saves;
   std::optional<Heartbeat> heartbeat;  // of rank 0
   const auto begin = [&](Session& session, RunState&, const SessionStart& start,
                          TrainObservers& observers) -> RunProbe* {
@@ -272,7 +272,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
       log->rolled_back(session, *start.rollback);
       box.note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));
     }
-    observers.push_back(std::make_shared<Saver>(session, run, log, box, start.resumed, unsaved_step));
+    observers.push_back(std::make_shared<Saver>(session, run, log, box, start.resumed, saves));
     observers.push_back(log);
     observers.push_back(std::make_shared<StepRecorder>(box));
     if (communicator.size() > 1 && run.straggler.window > 0) {
@@ -313,9 +313,9 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     }
   };
   const Ending ending = train_all();
-  if (unsaved_step) {
+  if (saves.unsaved_step) {
     on_error(CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
-                                         *unsaved_step, checkpoint_root(run.train.run_dir))));
+                                         *saves.unsaved_step, checkpoint_root(run.train.run_dir))));
   }
   {
     const Range range(RangeKind::kPhase, "end");

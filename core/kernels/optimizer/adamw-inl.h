@@ -6,6 +6,8 @@
 #define MANTISSA_CORE_KERNELS_OPTIMIZER_ADAMW_INL_H_
 #endif
 
+#include <atomic>
+
 #include "core/cpu/simd_math-inl.h"
 #include "core/kernels/optimizer/args.h"
 #include "core/kernels/optimizer/dynamic_map_table_cpu.h"
@@ -39,6 +41,22 @@ HWY_INLINE FloatVec update_moments(const AdamWFactors& f, FloatVec gradient, Flo
 
 HWY_INLINE FloatVec updated_weight(const AdamWFactors& f, FloatVec w, FloatVec fall) {
   return hn::Sub(hn::NegMulAdd(hn::Set(FloatTag(), f.decay), w, w), fall);
+}
+
+// ---- Search for is_state_fault(). The bits of magnitudes order like them, with Inf and NaN above all numbers.
+
+// Keeps the largest magnitude of the first `count` lanes, as bits, in `largest`.
+HWY_INLINE void keep_largest(FloatVec v, int64_t count, IntVec& largest) {
+  const IntTag di;
+  auto bits = hn::And(hn::BitCast(di, v), hn::Set(di, 0x7fffffff));
+  if (count < float_lanes()) bits = hn::IfThenElseZero(hn::FirstN(di, static_cast<size_t>(count)), bits);
+  largest = hn::Max(largest, bits);
+}
+
+// Sets AdamWArgs::faults if there is one.
+inline void report_largest(IntVec largest, const Tensor& faults) {
+  if (!faults.defined() || hn::GetLane(hn::MaxOfLanes(IntTag(), largest)) <= std::bit_cast<int32_t>(kLargestState)) return;
+  std::atomic_ref(*faults.data<int32_t>()).store(1, std::memory_order_relaxed);
 }
 
 // The random words of elements [element, element + 4 * lanes) of a parameter in one update, see AdamWArgs. element is a

@@ -65,6 +65,7 @@ struct AdamW {
   float* v;
   W* weight;  // null when there is none
   const UpdateControl* control;
+  unsigned* faults;  // null when nobody asks
   float beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, weight_decay;
 
   __device__ __forceinline__ Factors factors_of(const UpdateControl& c) const {
@@ -81,6 +82,7 @@ struct AdamW {
     load<Width>(master + i, w);
     load<Width>(m + i, first);
     load<Width>(v + i, second);
+    bool is_fault = false;
 #pragma unroll
     for (int k = 0; k < Width; ++k) {
       g[k] *= factors.multiplier;
@@ -89,7 +91,9 @@ struct AdamW {
       const float decayed = fmaf(-factors.decay, w[k], w[k]);
       const float root = sqrtf(second[k] * factors.inverse_correction2);
       w[k] = decayed - factors.step * first[k] / (root + epsilon);
+      is_fault |= is_state_fault(w[k]) || is_state_fault(first[k]) || is_state_fault(second[k]);
     }
+    if (is_fault && faults != nullptr) atomicMax(faults, 1u);
     store<Width>(m + i, first);
     store<Width>(v + i, second);
     store<Width>(master + i, w);
@@ -160,6 +164,7 @@ void run_with(const AdamWArgs& args, const Rounding& rounding, CudaStream& strea
                                 .v = args.v.data<float>(),
                                 .weight = weight,
                                 .control = control,
+                                .faults = reinterpret_cast<unsigned*>(data_or_null<int32_t>(args.faults)),
                                 .beta1 = args.beta1,
                                 .one_minus_beta1 = 1.0f - args.beta1,
                                 .beta2 = args.beta2,

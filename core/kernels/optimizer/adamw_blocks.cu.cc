@@ -222,6 +222,7 @@ struct Update {
   Moment<V> v;
   Weights weights;
   const UpdateControl* control;
+  unsigned* faults;  // null when nobody asks
   Constants constants;
   Rounding rounding;
   bool vectors;
@@ -257,14 +258,18 @@ __device__ __forceinline__ void update_block(const Update<M, V>& a, const Tables
   a.m.read(lane, *tables.m, m);
   a.v.read(lane, *tables.v, v);
   a.weights.read(lane, w, c);
+  bool is_fault = false;
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
 #pragma unroll
     for (int k = 0; k < kGroup; ++k) {
       update_element(a.constants, step, a.weights.form, g[group][k], m[group][k], v[group][k], w[group][k],
                      c[group][k]);
+      is_fault |= lane.first(group) + k < lane.numel &&
+                  (is_state_fault(w[group][k]) || is_state_fault(m[group][k]) || is_state_fault(v[group][k]));
     }
   }
+  if (is_fault && a.faults != nullptr) atomicMax(a.faults, 1u);
   a.weights.write(lane, step.number, w, c, a.rounding);
   if constexpr (kHasCodes<M>) {
     a.m.write_codes(lane, *tables.m, m);
@@ -326,6 +331,7 @@ void run(const AdamWArgs& args, CudaStream& stream) {
       .v = {args.v.data<V>(), data_or_null<float>(args.v_absmax)},
       .weights = weights,
       .control = reinterpret_cast<const UpdateControl*>(args.control.raw()),
+      .faults = reinterpret_cast<unsigned*>(data_or_null<int32_t>(args.faults)),
       .constants = {.beta1 = args.beta1,
                     .one_minus_beta1 = 1.0f - args.beta1,
                     .beta2 = args.beta2,

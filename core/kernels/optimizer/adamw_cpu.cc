@@ -70,6 +70,7 @@ void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t beg
   float* master = args.master.data<float>() + begin;
   M* m_data = args.m.data<M>() + begin;
   float* v_data = args.v.data<float>() + begin;
+  auto largest = hn::Zero(IntTag());
   for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
     auto m = load(m_data + i, count), v = load(v_data + i, count);
     const auto fall = update_moments(factors, load(gradient + i, count), m, v);
@@ -78,7 +79,11 @@ void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t beg
     store(v, v_data + i, count);
     store(updated, master + i, count);
     if (weight) store(updated, weight + i, count);
+    keep_largest(updated, count, largest);
+    keep_largest(m, count, largest);
+    keep_largest(v, count, largest);
   });
+  report_largest(largest, args.faults);
 }
 
 // begin is a multiple of 4.
@@ -213,6 +218,14 @@ void update_compensated(const Block& block, const AdamWFactors& factors, Buffers
   });
 }
 
+void report_faults(const Block& block, const Buffers& b) {
+  auto largest = hn::Zero(IntTag());
+  for_each_vector(block.n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+    for (const float* state : {b.w, b.m, b.v}) keep_largest(load(state + i), count, largest);
+  });
+  report_largest(largest, block.args.faults);
+}
+
 void read_weights(const Block& block, Buffers& b) {
   const AdamWArgs& args = block.args;
   if (args.master.defined()) return widen(args.master.data<float>() + block.begin, block.n, b.w);
@@ -269,6 +282,7 @@ void adamw_blocks_kernel(const AdamWArgs& args, const UpdateControl& control, St
       } else {
         update(block, factors, b);
       }
+      report_faults(block, b);
       write_weights(block, control.update, b);
       write_moments(block, control.update, b);
     }

@@ -51,6 +51,10 @@ struct StateDigests {
   }
 };
 
+// The largest magnitude that optimizer state may have: bf16's, so that every form of state can hold it.
+inline constexpr float kLargestState = 0x1.fep127f;
+constexpr bool is_state_fault(float value) { return !(value >= -kLargestState && value <= kLargestState); }
+
 // AdamW with decoupled weight decay (Loshchilov & Hutter 2019), one pass over n elements:
 //   g = gradient * multiplier; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2;
 //   w -= lr * weight_decay * w; w -= lr * (m / c1) / (sqrt(v / c2) + epsilon); weight = round(w).
@@ -76,6 +80,8 @@ struct StateDigests {
 //
 // digests: if defined, u8 of one StateDigests. An update adds the digests of what it reads to `read`, and of what it
 // writes to `next`, element and block 0 being the first of this call.
+// faults (1) i32, or undefined: becomes 1, and stays so, if an update makes a master, a weight that is its own state, m
+// or v an is_state_fault(), before it is rounded.
 struct AdamWArgs {
   static constexpr std::string_view kName = "adamw";
   Tensor gradient{}, master{}, m{}, v{}, weight{};
@@ -83,6 +89,7 @@ struct AdamWArgs {
   Tensor m_absmax{}, v_absmax{};
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0.0f;
   Tensor control{};  // bytes of one UpdateControl
+  Tensor faults{};
   WeightRounding rounding = WeightRounding::kNearest;
   uint64_t key = 0, moment_key = 0;
   uint32_t parameter = 0;
@@ -104,7 +111,8 @@ struct AdamWArgs {
 
   static auto operands(auto& args) {
     return std::array{&args.gradient,     &args.master,   &args.m,        &args.v,       &args.weight,
-                      &args.compensation, &args.m_absmax, &args.v_absmax, &args.control, &args.digests};
+                      &args.compensation, &args.m_absmax, &args.v_absmax, &args.control, &args.digests,
+                      &args.faults};
   }
 };
 

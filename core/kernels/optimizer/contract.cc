@@ -51,6 +51,7 @@ void check_args(const AdamWArgs& args) {
   constexpr const char* kOp = "adamw";
   check_weights(kOp, args);
   check_record<UpdateControl>(kOp, "control", args.control);
+  if (args.faults.defined()) check_tensor(kOp, "faults", args.faults, DType::kI32, 1);
   MANTISSA_CHECK(args.first_element >= 0 && args.first_element % 4 == 0,
                  "[adamw] first_element must be a multiple of 4, which share their random words, got {}",
                  args.first_element);

@@ -79,12 +79,14 @@ struct SumContributionsArgs {
 
 // Writes record, u8 of one VerdictRecord: the sum of losses (M) fp32 of this rank's micro-batches, in double and in
 // order; the sum, in order, of stats (N * sizeof(TensorStats)) u8 for its shards of the N buckets; and the stop request
-// of plan, u8 of one UpdatePlan.
+// of plan, u8 of one UpdatePlan; and state_faults (1) i32, AdamWArgs::faults of this rank's updates, or undefined.
 struct RecordVerdictArgs {
   static constexpr std::string_view kName = "record_verdict";
-  Tensor losses{}, stats{}, plan{}, record{};
+  Tensor losses{}, stats{}, plan{}, record{}, state_faults{};
 
-  static auto operands(auto& args) { return std::array{&args.losses, &args.stats, &args.plan, &args.record}; }
+  static auto operands(auto& args) {
+    return std::array{&args.losses, &args.stats, &args.plan, &args.record, &args.state_faults};
+  }
 };
 
 // records (N * sizeof(VerdictRecord)) u8 of all ranks in rank order; plan, control, decision: u8, one record each;

@@ -65,6 +65,7 @@ int64_t check_args(const RecordVerdictArgs& args) {
   check_dtype("record_verdict", "losses", args.losses, DType::kF32);
   check_record<UpdatePlan>("record_verdict", "plan", args.plan);
   check_record<VerdictRecord>("record_verdict", "record", args.record);
+  if (args.state_faults.defined()) check_tensor("record_verdict", "state_faults", args.state_faults, DType::kI32, 1);
   return check_records<TensorStats>("record_verdict", "stats", args.stats);
 }
 

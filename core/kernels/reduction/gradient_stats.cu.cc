@@ -198,10 +198,12 @@ void digest_as(const DigestArgs& args, CudaStream& stream) {
 // models.
 
 __global__ void record_verdict_kernel(const float* losses, int64_t micro_batches, const TensorStats* stats,
-                                      int64_t buckets, const UpdatePlan* plan, VerdictRecord* record) {
+                                      int64_t buckets, const UpdatePlan* plan, const int32_t* state_faults,
+                                      VerdictRecord* record) {
   *record = {.stats = fold_stats(stats, buckets),
              .loss_sum = fold_losses(losses, micro_batches),
-             .stop_request = plan->stop_request};
+             .stop_request = plan->stop_request,
+             .state_fault = state_faults != nullptr ? *state_faults : 0};
 }
 
 __global__ void decide_update_kernel(const VerdictRecord* records, int64_t ranks, const UpdatePlan* plan, int32_t* hold,
@@ -263,7 +265,8 @@ void run(const RecordVerdictArgs& args, CudaStream& stream) {
   const int64_t buckets = check_args(args);
   launch(record_verdict_kernel, {.grid = 1, .block = 1}, stream.handle(), args.losses.data<float>(),
          args.losses.numel(), record_in<TensorStats>("record_verdict", args.stats), buckets,
-         record_in<UpdatePlan>("record_verdict", args.plan), record_in<VerdictRecord>("record_verdict", args.record));
+         record_in<UpdatePlan>("record_verdict", args.plan), data_or_null<int32_t>(args.state_faults),
+         record_in<VerdictRecord>("record_verdict", args.record));
 }
 
 void run(const DecideUpdateArgs& args, CudaStream& stream) {

@@ -202,7 +202,8 @@ void run(const RecordVerdictArgs& args) {
   const auto stats = read_records<TensorStats>(args.stats, buckets);
   write_record(VerdictRecord{.stats = fold_stats(stats.data(), buckets),
                              .loss_sum = fold_losses(args.losses.data<float>(), args.losses.numel()),
-                             .stop_request = read_record<UpdatePlan>(args.plan).stop_request},
+                             .stop_request = read_record<UpdatePlan>(args.plan).stop_request,
+                             .state_fault = args.state_faults.defined() ? *args.state_faults.data<int32_t>() : 0},
                args.record);
 }
 

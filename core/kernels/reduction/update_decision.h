@@ -17,6 +17,7 @@ struct VerdictRecord {
   TensorStats stats;      // of its shards of the summed gradients, by flat index
   double loss_sum = 0.0;  // over its non-ignored tokens, in nats
   int32_t stop_request = 0;
+  int32_t state_fault = 0;  // not 0: an update has made its weights or moments non-finite
 };
 
 // The combined findings of all ranks, before any weight is updated: the same on every rank.
@@ -24,6 +25,8 @@ struct Verdict {
   double loss_sum = 0.0;  // of the global batch
   bool loss_finite = true;
   int32_t loss_rank = -1;  // first rank whose loss was not finite
+  // The masters and moments that earlier updates have made. If they are not finite, neither loss nor gradients count.
+  bool state_finite = true;
 
   // The gradients after reduction, before unscaling.
   bool gradients_finite = true;
@@ -34,7 +37,7 @@ struct Verdict {
   int32_t stop_request = 0;  // of the first rank that asks to stop after this step; 0: no rank does
   int32_t stop_rank = -1;
 
-  constexpr bool finite() const { return loss_finite && gradients_finite; }
+  constexpr bool finite() const { return state_finite && loss_finite && gradients_finite; }
 };
 
 // The host's plan for a step, on the assumption that every earlier step is applied.
@@ -59,6 +62,7 @@ enum class StepOutcome : uint8_t {
   kGradientOverflow,  // non-finite gradients under a finite loss
   kLossFault,         // non-finite loss
   kSpike,             // finite, but above a limit of the plan
+  kStateFault,        // non-finite masters or moments: no later step mends them
 };
 
 struct UpdateDecision {
@@ -112,6 +116,7 @@ constexpr Verdict fold_verdict(const VerdictRecord* records, int64_t ranks) {
     if (stats.nan_count != 0) verdict.found_nan = true;
     if (stats.first_bad < verdict.first_bad) verdict.first_bad = stats.first_bad;
     verdict.sum_squares += stats.sum_squares;
+    if (record.state_fault != 0) verdict.state_finite = false;
     if (record.stop_request != 0 && verdict.stop_request == 0) {
       verdict.stop_request = record.stop_request;
       verdict.stop_rank = static_cast<int32_t>(rank);
@@ -132,7 +137,8 @@ constexpr UpdateDecision decide_update(const VerdictRecord* records, int64_t ran
   decision.grad_norm = std::sqrt(decision.verdict.sum_squares) * plan.unscale;
   // A scale without a floor can become so small that its inverse, and with it the unscaled gradient, is not finite.
   const bool usable = decision.verdict.gradients_finite && is_finite(decision.grad_norm);
-  decision.outcome = !decision.verdict.loss_finite                                   ? StepOutcome::kLossFault
+  decision.outcome = !decision.verdict.state_finite                                  ? StepOutcome::kStateFault
+                     : !decision.verdict.loss_finite                                 ? StepOutcome::kLossFault
                      : !usable                                                       ? StepOutcome::kGradientOverflow
                      : is_spike(decision.verdict.loss_sum, decision.grad_norm, plan) ? StepOutcome::kSpike
                                                                                      : StepOutcome::kClean;

@@ -233,5 +233,55 @@ test:
       << outcome.output;
 }
 
+// Such an update used to count as applied, and its checkpoints replaced the good ones.
+TEST(Overflow, AnUpdateThatLeavesNonFiniteMastersIsNotSavedAndEndsTheRun) {
+  for (const int interval : {1, 0}) {  // found before the checkpoint of step 5, or by the verdict of step 6
+    SmallRun run("non_finite_masters" + std::to_string(interval));
+    run.train(2, {"train.stop_at_step=4", "checkpoint.interval=2"});
+    const Outcome outcome =
+        run.try_train(2, {"optimizer.lr=3e38", "checkpoint.allow_changes=true", "checkpoint.keep_last=1",
+                          "checkpoint.interval=" + std::to_string(interval)});
+    EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+    EXPECT_NE(outcome.output.find(interval == 1 ? "stopped after step 5: " : "stopped in step 6: "), std::string::npos)
+        << outcome.output;
+    EXPECT_NE(outcome.output.find("an update has left numbers that no later step mends: the master of "
+                                  "'token_embedding.weight' is "),
+              std::string::npos)
+        << outcome.output;
+    EXPECT_NE(outcome.output.find("not saved: its state is not finite"), std::string::npos) << outcome.output;
+    EXPECT_TRUE(run.has_checkpoint(4)) << outcome.output;
+    for (const int64_t step : {5, 6}) EXPECT_FALSE(run.has_checkpoint(step)) << outcome.output;
+    // It continues from the good checkpoint.
+    run.train(2, {"train.stop_at_step=8"});
+    EXPECT_EQ(run.losses().size(), 8u);
+  }
+}
+
+// Second moments of Inf used to stop their weights without a word.
+TEST(Overflow, SecondMomentsThatOverflowEndTheRun) {
+  const SmallRun run("infinite_moments");
+  const Outcome outcome = run.try_train(2, {"precision.compute=fp32", "model.init_stddev=1e22",
+                                            "optimizer.clip.mode=none", "train.steps=5"});
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+  EXPECT_NE(outcome.output.find("the second moment v of '"), std::string::npos) << outcome.output;
+  for (int64_t step = 0; step <= 5; ++step) EXPECT_FALSE(run.has_checkpoint(step)) << step;
+}
+
+TEST(Overflow, CheckpointsOfARunThatHasGoneWrongLeaveTheLastGoodOne) {
+  SmallRun run("good_one_stays");
+  const Outcome outcome = run.with_yaml(R"(
+test:
+  activations:
+    - {step: 4, rank: 1, layer: head, op: linear, value: inf}
+    - {step: 5, rank: 1, layer: head, op: linear, value: inf}
+    - {step: 6, rank: 1, layer: head, op: linear, value: inf}
+)")
+                              .try_train(2, {"checkpoint.interval=1", "checkpoint.keep_last=1"});
+  EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
+  EXPECT_TRUE(run.has_checkpoint(2)) << "a clean step has started from it";
+  EXPECT_FALSE(run.has_checkpoint(3)) << "none has";
+  EXPECT_TRUE(run.has_checkpoint(6));
+}
+
 }  // namespace
 }  // namespace mantissa::testing

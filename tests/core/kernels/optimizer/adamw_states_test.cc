@@ -1,5 +1,6 @@
 // AdamW with states in fewer bits: the formula, the rounding of weights without a master and of second moments in bf16,
 // and that nothing else changes.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -295,6 +296,63 @@ TEST(AdamWStates, NamesWhatIsWrong) {
   refused(
       codes, [](AdamWArgs& args) { args.m = make_tensor(DType::kF32, {300}, random_values(300, 1)); },
       "[adamw] m is fp32: only codes have an absmax");
+}
+
+// Reports faults of `change` in the state of 1 to 700 elements, in every format.
+void expect_faults(int32_t expected, const std::function<void(AdamWArgs& args, int64_t element)>& change) {
+  std::vector<StateFormat> formats = narrow_formats();
+  formats.push_back({});
+  formats.push_back({.m = DType::kBF16});
+  on_each_variant_and_placement([&] {
+    for (const StateFormat& format : formats) {
+      for (const int64_t n : {1, 257, 700}) {
+        for (const int64_t element : {int64_t{0}, n - 1}) {
+          AdamWArgs args = make_state(n, format);
+          args.faults = make_indices({0});
+          change(args, element);
+          run(args);
+          EXPECT_EQ(elements_of<int32_t>(args.faults)[0], expected)
+              << fmt::format("m {}, v {}, weights {}, element {} of {}", format.m, format.v,
+                             static_cast<int>(format.weights), element, n);
+        }
+      }
+    }
+  });
+}
+
+// No rounding to another format has to be searched: a magnitude that bf16 cannot hold counts, too.
+TEST(AdamWStates, TellOfNumbersThatNoStepMends) {
+  const auto gradient = [](AdamWArgs& args, int64_t element, double value) {
+    std::vector<double> values = random_values(args.numel(), 1);
+    values[static_cast<size_t>(element)] = value;
+    args.gradient = make_tensor(DType::kF32, {args.numel()}, values);
+  };
+  // Lanes beyond the last element do not count, whatever 0 / 0 makes of them.
+  expect_faults(0, [](AdamWArgs& args, int64_t) { args.epsilon = 0.0f; });
+  expect_faults(0, [&](AdamWArgs& args, int64_t element) { gradient(args, element, 1e19); });
+  expect_faults(1, [&](AdamWArgs& args, int64_t element) { gradient(args, element, 1e22); });  // v alone
+  expect_faults(1, [&](AdamWArgs& args, int64_t element) { gradient(args, element, NAN); });
+  expect_faults(1, [](AdamWArgs& args, int64_t) {  // weights alone
+    UpdateControl control = kStateControl;
+    control.learning_rate = 3e38f;
+    args.control = make_record(control);
+  });
+  expect_faults(1, [&](AdamWArgs& args, int64_t element) {  // m alone
+    UpdateControl control = kStateControl;
+    control.learning_rate = 0.0f;
+    args.control = make_record(control);
+    args.beta1 = 1e10f;
+    args.beta2 = 1.0f;  // v stays
+    gradient(args, element, 3e38);
+  });
+}
+
+TEST(AdamWStates, OfAnEarlierUpdateStayReported) {
+  const AdamWArgs state = make_state(5, {});
+  AdamWArgs args = state;
+  args.faults = make_indices({1});
+  run(args);
+  EXPECT_EQ(elements_of<int32_t>(args.faults)[0], 1);
 }
 
 }  // namespace

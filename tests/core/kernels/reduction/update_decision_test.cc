@@ -27,16 +27,21 @@ constexpr float kLarge = 0x1p54f;  // 2^54 + 1 is no double: small terms count o
 
 // Overwrites earlier contents of the record.
 VerdictRecord record_of(const std::vector<float>& losses, const std::vector<TensorStats>& buckets,
-                        int32_t stop_request = 0) {
+                        int32_t stop_request = 0, const Tensor& state_faults = {}) {
   const size_t bytes = buckets.size() * sizeof(TensorStats);
   const Tensor stats(device_under_test().guarded_storage(bytes), DType::kU8, {static_cast<int64_t>(bytes)});
   write_bytes(stats, buckets.data());
   const VerdictRecord before{.stats = {.first_bad = 0, .nan_count = 2, .inf_count = 3, .sum_squares = 5.5},
                              .loss_sum = 9.0,
-                             .stop_request = 4};
+                             .stop_request = 4,
+                             .state_fault = 9};
   const Tensor record = make_record(before);
   const Tensor plan = make_record(UpdatePlan{.stop_request = stop_request});
-  run(RecordVerdictArgs{.losses = make_elements(losses), .stats = stats, .plan = plan, .record = record});
+  run(RecordVerdictArgs{.losses = make_elements(losses),
+                        .stats = stats,
+                        .plan = plan,
+                        .record = record,
+                        .state_faults = state_faults});
   return fetch_record<VerdictRecord>(record);
 }
 
@@ -89,6 +94,14 @@ TEST(RecordVerdict, TakesTheStopRequestOfThePlan) {
   });
 }
 
+TEST(RecordVerdict, TakesTheFaultsOfTheState) {
+  device_under_test().on_each_variant([] {
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 0, make_indices({1})).state_fault, 1);
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}, 0, make_indices({0})).state_fault, 0);
+    EXPECT_EQ(record_of({1.0f}, {TensorStats()}).state_fault, 0);
+  });
+}
+
 TEST(RecordVerdict, KeepsWhatIsNotFiniteAndDoesNotOverflow) {
   device_under_test().on_each_variant([] {
     EXPECT_EQ(record_of({1.0f, kInf, 2.0f}).loss_sum, HUGE_VAL);
@@ -128,6 +141,12 @@ VerdictRecord bad(int64_t first, int64_t nans, int64_t infinities, double loss =
                     .inf_count = infinities,
                     .sum_squares = nans > 0 ? kNan : HUGE_VAL},
           .loss_sum = loss};
+}
+
+VerdictRecord faulty_state() {
+  VerdictRecord record = clean(1.0, 1.0);
+  record.state_fault = 1;
+  return record;
 }
 
 UpdatePlan plan_with(double unscale, double clip_threshold) {
@@ -233,6 +252,13 @@ std::vector<Case> cases() {
        StepOutcome::kGradientOverflow,
        -1,
        12},
+      {"a faulty state, which explains all else",
+       {clean(1.0, kNan), faulty_state(), bad(2, 1, 0)},
+       kPlan,
+       0,
+       StepOutcome::kStateFault,
+       0,
+       2},
       {"losses whose sum is not finite",
        {clean(1.0, 1.5e308), clean(1.0, 1.5e308)},
        kPlan,
@@ -252,6 +278,7 @@ constexpr double kMultiplierTolerance = 0x1p-23;
 void expect_same_decision(const UpdateDecision& actual, const UpdateDecision& expected) {
   EXPECT_EQ(actual.step, expected.step);
   expect_same(actual.verdict.loss_sum, expected.verdict.loss_sum, "loss_sum");
+  EXPECT_EQ(actual.verdict.state_finite, expected.verdict.state_finite);
   EXPECT_EQ(actual.verdict.loss_finite, expected.verdict.loss_finite);
   EXPECT_EQ(actual.verdict.loss_rank, expected.verdict.loss_rank);
   EXPECT_EQ(actual.verdict.gradients_finite, expected.verdict.gradients_finite);
