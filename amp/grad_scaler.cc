@@ -22,8 +22,8 @@ constexpr Preset kPresets[] = {
     {"pytorch", {.min_scale = 0.0f, .floor_policy = FloorPolicy::kClamp}},
     {"megatron",
      {.init_scale = 0x1p32f, .growth_interval = 1000, .hysteresis = 2, .floor_policy = FloorPolicy::kClamp}},
-    {"deepspeed", {.growth_interval = 1000, .growth_delay = 1, .hysteresis = 2}},
-    {"deepspeed_0.17.0", {.growth_interval = 1000, .hysteresis = 2}}};
+    {"deepspeed", {.growth_interval = 1000, .growth_delay = 1, .hysteresis = 2, .floor_policy = FloorPolicy::kStop}},
+    {"deepspeed_0.17.0", {.growth_interval = 1000, .hysteresis = 2, .floor_policy = FloorPolicy::kStop}}};
 
 // By ScalerMode, by ScalerEvent.
 constexpr std::string_view kModeNames[] = {"none", "static", "dynamic"};
@@ -69,6 +69,11 @@ std::string_view name(ScalerEvent event) { return kEventNames[static_cast<size_t
 
 bool is_fault(ScalerEvent event) {
   return event == ScalerEvent::kAtFloorFault || event == ScalerEvent::kLossFault || event == ScalerEvent::kStateFault;
+}
+
+bool ends_run(ScalerEvent event, const ScalerConfig& config) {
+  const bool at_floor = event == ScalerEvent::kAtFloorFault && config.floor_policy == FloorPolicy::kStop;
+  return event == ScalerEvent::kStateFault || (at_floor && config.mode == ScalerMode::kDynamic);
 }
 
 GradScaler::GradScaler(const ScalerConfig& config) : config_(config) {

@@ -36,6 +36,7 @@ enum class HysteresisRefill : uint8_t {
 enum class FloorPolicy : uint8_t {
   kClamp,  // one more skipped step
   kFault,  // a fault, which the trainer counts
+  kStop,   // a fault that ends the run at once if the scale is dynamic; else as kFault
   kLift,   // a fault, after which the trainer gives the layer that overflowed more precision
   kBf16,   // a fault, after which the trainer replaces fp16 by bf16
 };
@@ -62,8 +63,8 @@ void validate(const ScalerConfig& config);
 //                     init   interval  delay  hysteresis (refill)   floor
 //   pytorch           2^16   2000      0      none                  none
 //   megatron          2^32   1000      0      2 (on growth)         1, clamps
-//   deepspeed         2^16   1000      1      2 (on growth)         1, overflow there is an error
-//   deepspeed_0.17.0  2^16   1000      0      2 (on growth)         1, overflow there is an error
+//   deepspeed         2^16   1000      1      2 (on growth)         1, the first overflow there ends the run
+//   deepspeed_0.17.0  2^16   1000      0      2 (on growth)         1, the same
 //
 // Since 0.17.1 DeepSpeed counts one more clean step before the first growth after an overflow. Read in
 // torch/amp/grad_scaler.py and AmpKernels.cu; megatron/core/optimizer/grad_scaler.py;
@@ -83,7 +84,7 @@ enum class ScalerEvent : uint8_t {
   kBackedOff,
   kHysteresisConsumed,  // overflow, skipped without backing off
   kHeldAtFloor,         // overflow at the floor, FloorPolicy::kClamp
-  kAtFloorFault,        // overflow at the floor, FloorPolicy::kFault
+  kAtFloorFault,        // overflow at the floor, any other FloorPolicy
   kLossFault,
   kSpike,  // skipped for another reason than the range of numbers: the scale stays
   kStateFault,
@@ -93,6 +94,8 @@ std::string_view name(ScalerMode mode);    // "none", "static", "dynamic"
 std::string_view name(ScalerEvent event);  // for log lines: "backed off", ...
 // Whether the event is a fault that lowering the scale cannot cure.
 bool is_fault(ScalerEvent event);
+// Whether the event ends the run, however few faults came before it.
+bool ends_run(ScalerEvent event, const ScalerConfig& config);
 
 class GradScaler {
  public:

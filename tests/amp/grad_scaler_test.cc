@@ -393,6 +393,26 @@ TEST(GradScalerStateTest, UnusedSettingsAreNotChecked) {
   EXPECT_NO_THROW(GradScaler{config});
 }
 
+// The floor policy `stop` is about scales that could not go lower any more. A static one never could.
+TEST(GradScalerTest, OnlyADynamicScaleStopsTheRunAtItsFloor) {
+  for (const ScalerMode mode : {ScalerMode::kNone, ScalerMode::kStatic, ScalerMode::kDynamic}) {
+    for (const FloorPolicy policy : {FloorPolicy::kFault, FloorPolicy::kStop, FloorPolicy::kClamp}) {
+      ScalerConfig config;
+      config.mode = mode;
+      config.init_scale = config.min_scale = 1.0f;
+      config.hysteresis = 2;
+      config.floor_policy = policy;
+      GradScaler scaler(config);
+      if (mode == ScalerMode::kDynamic) {
+        EXPECT_FALSE(ends_run(run(scaler, kOverflow), config)) << "it uses hysteresis up";
+      }
+      EXPECT_EQ(ends_run(run(scaler, kOverflow), config),
+                mode == ScalerMode::kDynamic && policy == FloorPolicy::kStop);
+      EXPECT_FALSE(ends_run(run(scaler, kLossFault), config));
+    }
+  }
+}
+
 TEST(GradScalerTest, AFaultyStateIsAFaultThatLeavesTheScaleAlone) {
   GradScaler scaler(small_dynamic_config());
   run(scaler, 2, kClean);
@@ -400,6 +420,7 @@ TEST(GradScalerTest, AFaultyStateIsAFaultThatLeavesTheScaleAlone) {
   const ScalerEvent event = run(scaler, StepOutcome::kStateFault);
   EXPECT_EQ(event, ScalerEvent::kStateFault);
   EXPECT_TRUE(is_fault(event));
+  EXPECT_TRUE(ends_run(event, scaler.config()));
   EXPECT_EQ(name(event), "non-finite state");
   EXPECT_EQ(scaler.state(), before);
 }

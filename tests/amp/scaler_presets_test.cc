@@ -135,7 +135,7 @@ bool overflows(uint32_t sequence, uint32_t index, double rate, float scale) {
 template <typename Reference>
 class ScalerPresetTest : public ::testing::Test {
  protected:
-  // Compares for `steps` steps. Restarts both when the reference raises, which must be a fault here.
+  // Compares for `steps` steps. Restarts both when the reference raises, which must end the run here, and at once.
   static void compare(const Reference& initial, const ScalerConfig& config, uint32_t sequence, double rate, int steps) {
     Reference reference = initial;
     GradScaler scaler(config);
@@ -146,6 +146,7 @@ class ScalerPresetTest : public ::testing::Test {
       const bool goes_on = reference.update(overflow);
       const ScalerEvent event = run(scaler, overflow);
       ASSERT_EQ(is_fault(event), !goes_on) << "step " << i;
+      ASSERT_EQ(ends_run(event, config), !goes_on) << "step " << i;
       if (!goes_on) {
         reference = initial;
         scaler = GradScaler(config);

@@ -54,6 +54,7 @@ constexpr Name<HysteresisRefill> kRefill[] = {{"growth", HysteresisRefill::kOnGr
                                               {"clean_step", HysteresisRefill::kOnCleanStep}};
 constexpr Name<FloorPolicy> kFloor[] = {{"fault", FloorPolicy::kFault},
                                         {"clamp", FloorPolicy::kClamp},
+                                        {"stop", FloorPolicy::kStop},
                                         {"lift", FloorPolicy::kLift},
                                         {"bf16", FloorPolicy::kBf16}};
 constexpr Name<IntegrityAction> kIntegrityAction[] = {{"stop", IntegrityAction::kStop},

@@ -181,23 +181,25 @@ void Trainer::require_finite_state() {
 }
 
 void Trainer::count_skips(const StepReport& step) {
-  if (!step.verdict.state_finite) {
-    fail<FaultError>(fmt::format("stopped in step {}: {}; {}", step.step + 1,
-                                 step.skip_reason(session_.runtime.parameters), kStateFaultAdvice));
-  }
   const FaultConfig& limits = session_.config.faults;
+  const ScalerConfig& scaler = session_.scaler.config();
   // Without a scale to lower, non-finite gradients are as incurable as a non-finite loss. Another precision may cure
-  // them.
+  // them, but not the state.
   state_.faults_in_a_row = is_fault(step.event) && !switch_ ? state_.faults_in_a_row + 1 : 0;
   // Faults between overflows make no progress either.
   state_.skips_in_a_row = !step.applied && !switch_ ? state_.skips_in_a_row + 1 : 0;
+  const bool ends = ends_run(step.event, scaler) && (!switch_ || !step.verdict.state_finite);
   const bool has_faults = state_.faults_in_a_row >= limits.max_consecutive;
-  if (!has_faults && state_.skips_in_a_row < limits.max_skipped) return;
-  const std::string count = has_faults ? fmt::format("{} faults", state_.faults_in_a_row)
-                                       : fmt::format("{} skipped steps", state_.skips_in_a_row);
+  if (!ends && !has_faults && state_.skips_in_a_row < limits.max_skipped) return;
+  std::string where = fmt::format("in step {}", step.step + 1);
+  if (!ends) {
+    const std::string count = has_faults ? fmt::format("{} faults", state_.faults_in_a_row)
+                                         : fmt::format("{} skipped steps", state_.skips_in_a_row);
+    where = fmt::format("after {} in a row, the last {}", count, where);
+  }
   state_.faults_in_a_row = state_.skips_in_a_row = 0;
-  fail<FaultError>(fmt::format("stopped after {} in a row, the last in step {}: {}; {}", count, step.step + 1,
-                               step.skip_reason(session_.runtime.parameters), step.advice(session_.scaler.config())));
+  fail<FaultError>(fmt::format("stopped {}: {}; {}", where, step.skip_reason(session_.runtime.parameters),
+                               step.advice(scaler)));
 }
 
 void Trainer::count_spikes(const StepReport& step) {

@@ -213,6 +213,27 @@ test:
       << outcome.output;
 }
 
+// DeepSpeed raises at the first overflow that finds its scale at the floor and its hysteresis used up.
+TEST(Overflow, ThePresetDeepspeedStopsAtTheFloorAtOnce) {
+  for (const char* preset : {"deepspeed", "megatron"}) {
+    SmallRun run(std::string("floor_") + preset);
+    const Outcome outcome =
+        run.with_yaml(R"(
+test:
+  gradients:
+    - {step: 2, rank: 0, parameter: final_norm.weight, element: 1, value: inf}
+    - {step: 3, rank: 0, parameter: final_norm.weight, element: 1, value: inf}
+)")
+            .try_train(1, {"precision.compute=fp16", std::string("scaler.preset=") + preset, "scaler.init_scale=1",
+                           "train.steps=5"});
+    const bool stops = preset == std::string("deepspeed");
+    EXPECT_EQ(outcome.exit_code, stops ? 5 : 0) << outcome.output;
+    EXPECT_EQ(run.records("step").size(), stops ? 3u : 5u) << "the overflow of step 2 uses hysteresis up";
+    EXPECT_EQ(outcome.output.find("stopped in step 3: the gradient is not finite") != std::string::npos, stops)
+        << outcome.output;
+  }
+}
+
 // The loss belongs to no layer, and a block adds twice.
 TEST(Overflow, OpsThatShareALayerAreToldApart) {
   SmallRun run("told_apart");
