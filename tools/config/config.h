@@ -266,7 +266,7 @@ struct Config {
 
   // The precision of the model's layers: the rules that the short forms stand for, then precision.rules.
   std::vector<PrecisionRule> precision_rules() const { return expand(precision, model.layers); }
-  // Derives scaler.scaler.mode from scaler.mode and the precision.
+  // Derives scaler.scaler.mode from scaler.mode, the precision and the wire.
   void resolve_scaler_mode();
 };
 

@@ -256,7 +256,7 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
        "it belongs to precision.pattern = first_last_k_high"},
       {"precision.fallback.", lifts, "precision.fallback.overflows = 0"},
       {"scaler.", config.scaler.scaler.mode != ScalerMode::kNone,
-       "nothing computes in fp16, or scaler.mode = none: there is no loss scale"},
+       "nothing computes or travels in fp16, or scaler.mode = none: there is no loss scale"},
       {"scaler.",
        config.scaler.scaler.mode != ScalerMode::kStatic,
        "scaler.mode = static",
@@ -268,7 +268,8 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
        "it belongs to stop_rules.action = rollback"},
       {"straggler.", has_peers, one_rank},
       {"straggler.factor", config.straggler.window > 0, "straggler.window = 0"},
-      {"comm.wire_dtype", has_peers, one_rank},
+      // Without peers fp16 still selects a loss scale.
+      {"comm.wire_dtype", has_peers || config.comm.reducer.wire == DType::kF16, one_rank},
       {"comm.accumulate", has_peers, one_rank},
       {"integrity.wire", has_peers, one_rank},
       {"cuda.", uses_gpu, config.device == "cpu" ? "device = cpu" : "device = auto chose the CPU"},

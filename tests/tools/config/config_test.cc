@@ -84,6 +84,8 @@ TEST(Config, ScalerModeFollowsThePrecision) {
   EXPECT_EQ(mode({"precision.compute=fp16"}), ScalerMode::kDynamic);
   EXPECT_EQ(mode({"precision.rules=[{op: linear, format: fp16}]"}), ScalerMode::kDynamic);
   EXPECT_EQ(mode({"precision.rules=[{match: blocks.0, format: fp16}]"}), ScalerMode::kDynamic);
+  EXPECT_EQ(mode({"comm.wire_dtype=fp16"}), ScalerMode::kDynamic);
+  EXPECT_EQ(mode({"comm.wire_dtype=fp16", "scaler.mode=none"}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=none"}), ScalerMode::kNone);
   EXPECT_EQ(mode({"precision.compute=fp16", "scaler.mode=static"}), ScalerMode::kStatic);
   EXPECT_EQ(mode({"scaler.mode=dynamic"}), ScalerMode::kDynamic);
@@ -92,8 +94,8 @@ TEST(Config, ScalerModeFollowsThePrecision) {
 // A run's config.yaml and the configuration in its checkpoints can be read again with other settings.
 TEST(Config, TheScalerModeFollowsThePrecisionAfterItWasWrittenToo) {
   const Config bf16 = minimal_config(), fp16 = minimal_config({"precision.compute=fp16"});
-  EXPECT_THAT(to_yaml(bf16), HasSubstr("# scaler.mode: auto is none with this precision\n"));
-  EXPECT_THAT(to_yaml(fp16), HasSubstr("# scaler.mode: auto is dynamic with this precision\n"));
+  EXPECT_THAT(to_yaml(bf16), HasSubstr("# scaler.mode: auto is none with this precision and wire\n"));
+  EXPECT_THAT(to_yaml(fp16), HasSubstr("# scaler.mode: auto is dynamic with this precision and wire\n"));
   EXPECT_EQ(parse_config(to_yaml(bf16), "run", {"precision.compute=fp16"}).scaler.scaler.mode, ScalerMode::kDynamic);
   EXPECT_EQ(parse_config(to_yaml(fp16), "run", {"precision.compute=bf16"}).scaler.scaler.mode, ScalerMode::kNone);
   const Config chosen = minimal_config({"scaler.mode=none"});

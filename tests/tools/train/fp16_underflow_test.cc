@@ -11,13 +11,10 @@ namespace {
 
 // Prepared so that gradients start below fp16's smallest subnormal, 6e-8: matrices of 1e-6 pass hardly any gradient
 // back.
-std::vector<nlohmann::json> steps_of(const std::string& name, std::vector<std::string> settings) {
+std::vector<nlohmann::json> steps_of(const std::string& name, const std::vector<std::string>& settings, int ranks = 1) {
   const SmallRun run(name);
-  for (const char* setting :
-       {"model.init_stddev=1e-6", "model.tie_head=false", "train.micro_batch=12", "train.steps=50"}) {
-    settings.push_back(setting);
-  }
-  run.train(1, settings);
+  run.train(ranks,
+            with({"model.init_stddev=1e-6", "model.tie_head=false", "train.micro_batch=6", "train.steps=50"}, settings));
   return run.records("step");
 }
 
@@ -47,6 +44,20 @@ TEST(Fp16Underflow, ScalingRecoversWhatUnderflowTakesAway) {
   // The curve: off by more than a half per cent without, on the fp32 curve within 2^-10 (fp16's eps) with a scale.
   EXPECT_GT(largest_loss_difference(exact, bare), 5e-3);
   EXPECT_LT(largest_loss_difference(exact, scaled), std::ldexp(1.0, -10));
+}
+
+// Gradients that are computed in fp32, and sent in fp16. The scale that `scaler.mode: auto` gives saves the small ones.
+TEST(Fp16Underflow, AnFp16WireGetsALossScale) {
+  const std::vector<std::string> fp32 = {"precision.compute=fp32", "model.init_stddev=1e-5"};
+  const auto exact = steps_of("wire_fp32", with(fp32, {"comm.wire_dtype=fp32"}), 2);
+  const auto bare = steps_of("wire_bare", with(fp32, {"comm.wire_dtype=fp16", "scaler.mode=none"}), 2);
+  const auto scaled = steps_of("wire_scaled", with(fp32, {"comm.wire_dtype=fp16"}), 2);
+  ASSERT_EQ(scaled.size(), 50u);
+  EXPECT_EQ(scaled[0].at("scale"), 65536);
+  // The small gradients are hardly a part of the norm, but AdamW divides them by their own size.
+  const double norm = exact[0].at("grad_norm");
+  EXPECT_NEAR(scaled[0].at("grad_norm").get<double>(), norm, std::ldexp(norm, -11));
+  EXPECT_GT(largest_loss_difference(exact, bare), 30.0 * largest_loss_difference(exact, scaled));
 }
 
 }  // namespace

@@ -130,7 +130,7 @@ TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
     EXPECT_TRUE(is_named(setting, fixed_scale)) << setting;
   }
   EXPECT_FALSE(is_named("scaler.floor=clamp", fixed_scale));
-  for (const char* setting : {"optimizer.sharding=replicated", "comm.wire_dtype=fp16", "comm.accumulate=wire"}) {
+  for (const char* setting : {"optimizer.sharding=replicated", "comm.wire_dtype=fp32", "comm.accumulate=wire"}) {
     EXPECT_FALSE(is_named(setting, {})) << setting;
     EXPECT_FALSE(is_named(setting, {}, 2)) << setting;
     EXPECT_TRUE(is_named(setting, {}, 1)) << setting;
