@@ -114,23 +114,20 @@ void GradientReducer::sum(int bucket) {
     args.rounded_to = config_.wire;
     args.scale_before = plan().scale.before;
   }
-  // A replicated 16-bit sum is not the result yet: complete() scales it back in fp32.
-  if (config_.sharding == Sharding::kSharded || config_.wire == DType::kF32) {
-    args.record = record_of(bucket);
-    args.index_offset = shard_begin(bucket);
-  }
+  args.out = shard_of_result(bucket);
+  args.record = record_of(bucket);
+  args.index_offset = shard_begin(bucket);
   if (config_.sharding == Sharding::kSharded) {
-    args.out = buffers_[bucket].result;
     state(bucket).phase = Phase::kComplete;
     ++completed_;
   } else {
-    args.out = shard_of(gathered(bucket));
-    args.scale *= plan().scale.gather;
     state(bucket).phase = Phase::kSummed;
   }
   if (digests_) digests_->received(bucket, contributions, *stream_);
   backend_.run(args, *stream_);
-  if (digests_ && config_.sharding == Sharding::kReplicated) digests_->summed(bucket, gathered(bucket), *stream_);
+  if (digests_ && config_.sharding == Sharding::kReplicated) {
+    digests_->summed(bucket, buffers_[bucket].result, *stream_);
+  }
   state(bucket).work.reset();
 }
 
@@ -140,7 +137,7 @@ void GradientReducer::start_gather(int bucket) {
     sum(bucket);
   }
   if (state(bucket).phase != Phase::kSummed) return;
-  const Tensor& all = gathered(bucket);
+  const Tensor& all = buffers_[bucket].result;
   const Tensor mine = shard_of(all);
   state(bucket).work = communicator_.all_gather(mine, all.view({communicator_.size(), mine.numel()}), *stream_);
   state(bucket).phase = Phase::kGathering;
@@ -151,12 +148,7 @@ void GradientReducer::complete(int bucket) {
   if (state(bucket).phase != Phase::kGathering) return;
   state(bucket).work->wait();
   state(bucket).work.reset();
-  if (digests_) digests_->gathered(bucket, gathered(bucket), *stream_);
-  if (config_.wire != DType::kF32) {
-    const Tensor& result = buffers_[bucket].result;
-    backend_.run(CastArgs{.src = gathered(bucket), .dst = result, .scale = 1.0f / plan().scale.gather}, *stream_);
-    record_stats(bucket, *stream_);
-  }
+  if (digests_) digests_->gathered(bucket, buffers_[bucket].result, *stream_);
   state(bucket).phase = Phase::kComplete;
   ++completed_;
 }
@@ -207,10 +199,6 @@ void GradientReducer::record_stats(int bucket, Stream& stream) {
   backend_.run(
       TensorStatsArgs{.x = shard_of_result(bucket), .record = record_of(bucket), .index_offset = shard_begin(bucket)},
       stream);
-}
-
-const Tensor& GradientReducer::gathered(int bucket) const {
-  return config_.wire == DType::kF32 ? buffers_[bucket].result : buffers_[bucket].send;
 }
 
 Tensor GradientReducer::shard_of(const Tensor& whole) const {

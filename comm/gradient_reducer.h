@@ -8,8 +8,8 @@
 // all-to-all of the shards. Each rank adds the contributions to its shard in rank order, in fp32 unless the
 // configuration asks for the wire dtype. Each contribution is rounded once, whatever the number of ranks, and every run
 // gives the same sum. Ranks that share the memory of their gradients send nothing: after a barrier, each rank adds up
-// its shard from their gradients and rounds them on the way to the same bits. Replicated sums are all-gathered in the
-// wire dtype, so that every rank holds the same bits. One rank copies and rounds nothing.
+// its shard from their gradients and rounds them on the way to the same bits. Replicated sums are all-gathered in fp32:
+// in a 16-bit wire dtype they would be rounded a second time. One rank copies and rounds nothing.
 //
 // Statistics (finite flag and norm) are taken where a sum is made, so that no later pass reads it again. The order of
 // sums depends on timing, so each bucket has its own record; readers add the records in bucket order.
@@ -83,8 +83,6 @@ class GradientReducer {
   void complete(int bucket);
   // Takes the statistics of this rank's shard of the bucket's result.
   void record_stats(int bucket, Stream& stream);
-  // Replicated: the sum as all ranks get it. The send buffer is free by then and takes it.
-  const Tensor& gathered(int bucket) const;
   Tensor shard_of(const Tensor& whole) const;
   Tensor shard_of_result(int bucket) const;
   int64_t shard_begin(int bucket) const;  // flat index

@@ -33,7 +33,7 @@ WireScale wire_scale(const ReducerConfig& config, int ranks) {
     while ((int64_t{1} << (2 * headroom)) < ranks) ++headroom;
   }
   const int exponent = to_local_mean - headroom - config.prescale_log2;
-  return {std::ldexp(1.0f, exponent), std::ldexp(1.0f, -exponent), std::ldexp(1.0f, -config.prescale_log2)};
+  return {std::ldexp(1.0f, exponent), std::ldexp(1.0f, -exponent)};
 }
 
 WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config, ContributionPath path) {
@@ -44,7 +44,7 @@ WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config, Cont
 
   const auto wire_bytes = static_cast<size_t>(size_bytes(config.wire));
   const bool receives = path == ContributionPath::kExchanged;
-  const bool sends = config.wire != DType::kF32 && (receives || config.sharding == Sharding::kReplicated);
+  const bool sends = config.wire != DType::kF32 && receives;
   const size_t copies = (receives ? 1 : 0) + (sends ? 1 : 0);
   size_t largest = 0, all = 0;
   for (size_t index = 0; index < plan.slots.size(); ++index) {
@@ -96,8 +96,7 @@ ReductionBuffers::ReductionBuffers(const FlatBuckets& buckets, Communicator& com
   std::vector<Tensor> exchanged;  // in which collectives send and receive
   if (window_) exchanged.emplace_back(window_, DType::kU8, Shape{static_cast<int64_t>(window_->bytes())});
   for (const Bucket& bucket : buckets_) {
-    if (config.wire != DType::kF32) break;  // their buffers are in the window
-    if (!in_place()) exchanged.push_back(bucket.send);
+    if (!in_place() && config.wire == DType::kF32) exchanged.push_back(bucket.send);  // others are in the window
     if (config.sharding == Sharding::kReplicated) exchanged.push_back(bucket.result);
   }
   if (!exchanged.empty()) registration_ = communicator.register_buffers(exchanged);

@@ -11,12 +11,11 @@
 //   2^floor(log2 N) / p  for accumulation on the wire, p the smallest power of two >= sqrt(N), as FSDP2 divides:
 //                        partial sums can then grow by sqrt(N) only;
 //   1                    on an fp32 wire,
-// and the sum by the inverse. ReducerConfig::prescale_log2 is taken out of contributions as well, and of a sum that is
-// gathered in 16 bits (replicated).
+// and the sum by the inverse. ReducerConfig::prescale_log2 is taken out of contributions as well.
 //
 // Window. It holds the largest bucket and at least a few of ordinary size. Buckets start in order, so their places are
 // known beforehand, as is the last earlier bucket that must be complete before a place is free again. In-place
-// contributions need no buffers, except for sums that are gathered in 16 bits. One rank needs none.
+// contributions need no buffers. One rank needs none.
 #pragma once
 
 #include "comm/comm_options.h"
@@ -33,7 +32,6 @@ enum class ContributionPath : uint8_t {
 struct WireScale {
   float before = 1.0f;  // factor of a contribution
   float after = 1.0f;   // factor of the sum of contributions: 1 / before
-  float gather = 1.0f;  // factor of a sum that is gathered
 };
 
 WireScale wire_scale(const ReducerConfig& config, int ranks);
@@ -60,7 +58,7 @@ WirePlan plan_wire(const BucketLayout& layout, const ReducerConfig& config,
 class ReductionBuffers {
  public:
   struct Bucket {
-    Tensor send{};  // (numel) wire dtype: sent contributions, later gathered sums; the gradient itself on an fp32 wire
+    Tensor send{};               // (numel) wire dtype: sent contributions; the gradient itself on an fp32 wire
     Tensor receive{};            // (numel) wire dtype; undefined if contributions are read in place
     SharedRows contributions{};  // (N, shard): all ranks' contributions to this rank's shard
     Tensor result{};  // fp32 sum: of the shard or, replicated, of the whole bucket; the gradient itself for one rank

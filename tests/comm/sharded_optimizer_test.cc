@@ -44,15 +44,18 @@ uint64_t hash_after(int ranks, const ReducerConfig& config, int steps,
 
 class OptimizerTest : public ::testing::TestWithParam<int> {};
 
-TEST_P(OptimizerTest, ShardedAndReplicatedTrainAlikeBitForBitOnAnFp32Wire) {
-  const auto run = [&](Sharding sharding, const AdamWOptions& options) {
+TEST_P(OptimizerTest, ShardedAndReplicatedTrainAlikeBitForBitOnEveryWire) {
+  const auto run = [&](Sharding sharding, const AdamWOptions& options, DType wire = DType::kF32) {
     return hash_after(
-        GetParam(), {.wire = DType::kF32, .sharding = sharding}, 5,
+        GetParam(), {.wire = wire, .sharding = sharding}, 5,
         [](int step) { return [step](int r, int p, int64_t e) { return toy_gradient(r + 10 * step, p, e); }; },
         options);
   };
   for (const testing::NamedState& state : testing::named_states()) {
     EXPECT_EQ(run(Sharding::kSharded, state.options), run(Sharding::kReplicated, state.options)) << state.name;
+  }
+  for (const DType wire : {DType::kBF16, DType::kF16}) {
+    EXPECT_EQ(run(Sharding::kSharded, kOptions, wire), run(Sharding::kReplicated, kOptions, wire)) << name(wire);
   }
 }
 

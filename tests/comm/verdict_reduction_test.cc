@@ -181,8 +181,8 @@ TEST(Verdict, AnOverflowOfTheSumAloneIsNobodys) {
   // fp16 added on the wire, 3 ranks, scale 1: each 30,000 fits, their sum does not. With fp32 accumulation it does.
   expect_offender(outcome_of(3, {.wire = DType::kF16, .accumulation = Accumulation::kWire}, all(30000.0f)), 2, 62, -1);
   EXPECT_TRUE(outcome_of(3, {.wire = DType::kF16}, all(30000.0f)).verdict.finite());
-  // Replicated: the gathered sum must fit.
-  expect_offender(outcome_of(3, {.wire = DType::kF16, .sharding = Sharding::kReplicated}, all(30000.0f)), 2, 62, -1);
+  EXPECT_TRUE(
+      outcome_of(3, {.wire = DType::kF16, .sharding = Sharding::kReplicated}, all(30000.0f)).verdict.finite());
 }
 
 TEST(Verdict, TheOffendersKindIsItsOwnNotTheVerdicts) {

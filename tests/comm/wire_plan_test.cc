@@ -21,7 +21,6 @@ TEST(WireScale, Fp32AccumulationBringsTheMagnitudeOfALocalMean) {
       const WireScale scale = scale_of(wire, Accumulation::kFp32, ranks[i]);
       EXPECT_EQ(scale.before, before[i]) << ranks[i];
       EXPECT_EQ(scale.after, 1.0f / before[i]) << ranks[i];
-      EXPECT_EQ(scale.gather, 1.0f);
     }
   }
 }
@@ -41,7 +40,6 @@ TEST(WireScale, AGradientPrescaleIsTakenOffOnTheWire) {
   const WireScale scale = scale_of(DType::kF16, Accumulation::kFp32, 4, 5);
   EXPECT_EQ(scale.before, 0.125f);  // 4 / 32
   EXPECT_EQ(scale.after, 8.0f);
-  EXPECT_EQ(scale.gather, 0x1p-5f);
 }
 
 TEST(WireScale, Fp32WireAndSingleRanksAreNotScaled) {
@@ -50,7 +48,6 @@ TEST(WireScale, Fp32WireAndSingleRanksAreNotScaled) {
          {scale_of(DType::kF32, accumulation, 8, 3), scale_of(DType::kF16, accumulation, 1, 3)}) {
       EXPECT_EQ(scale.before, 1.0f);
       EXPECT_EQ(scale.after, 1.0f);
-      EXPECT_EQ(scale.gather, 1.0f);
     }
   }
   EXPECT_THROW(scale_of(DType::kI32, Accumulation::kFp32, 2), ContractError);
@@ -73,7 +70,6 @@ TEST(WirePlan, ResultsAreShardsOrAll) {
             4 * static_cast<size_t>(layout.numel()));
 }
 
-// Only sums that are gathered in 16 bits need buffers.
 TEST(WirePlan, ContributionsReadInPlaceNeedNoWindow) {
   ParameterSet parameters;
   testing::add_toy_parameters(parameters);
@@ -82,15 +78,12 @@ TEST(WirePlan, ContributionsReadInPlaceNeedNoWindow) {
     for (const Sharding sharding : {Sharding::kSharded, Sharding::kReplicated}) {
       const ReducerConfig config{.wire = wire, .sharding = sharding};
       const WirePlan plan = plan_wire(layout, config, ContributionPath::kInPlace);
-      const bool gathers = wire == DType::kBF16 && sharding == Sharding::kReplicated;
-      EXPECT_EQ(plan.window_bytes > 0, gathers);
+      EXPECT_EQ(plan.window_bytes, 0u);
       EXPECT_EQ(plan.result_bytes, plan_wire(layout, config).result_bytes);
       for (size_t bucket = 0; bucket < plan.slots.size(); ++bucket) {
         EXPECT_EQ(plan.slots[bucket].receive_bytes, 0u);
-        EXPECT_EQ(plan.slots[bucket].send_bytes, gathers ? 2 * static_cast<size_t>(layout.buckets()[bucket].numel) : 0);
-        if (!gathers) {
-          EXPECT_EQ(plan.slots[bucket].blocker, -1);
-        }
+        EXPECT_EQ(plan.slots[bucket].send_bytes, 0u);
+        EXPECT_EQ(plan.slots[bucket].blocker, -1);
       }
     }
   }
