@@ -3,7 +3,7 @@
 //
 // The layer's weight, the role and the format identify a tensor. Scales come from amaxes of all ranks and
 // micro-batches, so they do not depend on how a batch is divided. Before the first step there is no amax. A calibration
-// pass (calibrating()) provides one: it rounds such tensors to bf16 only.
+// pass (calibrating()) provides one: it does not round such tensors.
 #pragma once
 
 #include <map>

@@ -23,24 +23,24 @@ struct RoundedLayer {
   Fp32Products products;  // for operands that are not rounded
   uint32_t random_sites[std::size(kAllProducts)];
 
-  OperandUse use(Product product, Role role) const {
+  OperandUse use(const Tape& tape, Product product, Role role) const {
     return {.product = product,
             .role = role,
             .format = formats.at(product, role),
-            .values = values_dtype(formats, product, dtype),
+            .values = values_dtype(tape, formats, product, dtype),
             .transformed = is_transformed(formats, product),
             .random_site = random_sites[static_cast<size_t>(product)],
             .codes = codes.layouts(product, role)};
   }
   // both_layouts: makes the codes that another product reads as well.
   Operand operand(Tape& tape, Product product, Role role, const Tensor& x, bool both_layouts = false) const {
-    OperandUse how = use(product, role);
+    OperandUse how = use(tape, product, role);
     if (both_layouts) how.codes.transposed = true;
     return {role, x, round_operand(tape, x, weight, how)};
   }
   Operand weight_operand(Tape& tape, Product product) const {
     const Tensor copy = tape.weight(weight, dtype);
-    return {Role::kWeight, copy, round_weight(tape, weight, copy, use(product, Role::kWeight))};
+    return {Role::kWeight, copy, round_weight(tape, weight, copy, use(tape, product, Role::kWeight))};
   }
 
   // The product a b [+ bias] in `result`, shown to the observer.
@@ -60,15 +60,15 @@ struct RoundedLayer {
     if (!tape.is_observed()) return;
     tape.show_product({.weight = weight,
                        .product = product,
-                       .a = observed(product, a),
-                       .b = observed(product, b),
+                       .a = observed(tape, product, a),
+                       .b = observed(tape, product, b),
                        .result = result,
                        .fp32_products = products});
   }
 
  private:
-  ObservedOperand observed(Product product, const Operand& operand) const {
-    const OperandUse how = use(product, operand.role);
+  ObservedOperand observed(const Tape& tape, Product product, const Operand& operand) const {
+    const OperandUse how = use(tape, product, operand.role);
     return {.given = operand.given,
             .multiplied = operand.made.values,
             .scale = operand.made.scale,
@@ -100,8 +100,8 @@ RoundedLayer make_rounded_layer(Tape& tape, int64_t rows, Parameter& weight, Par
 // needed; else kept as the value.
 class SavedInput {
  public:
-  SavedInput(const RoundedLayer& layer, const Var& x, const Operand& forward, bool needs_value) {
-    if (!needs_value && !x.remake && is_same(layer)) {
+  SavedInput(const Tape& tape, const RoundedLayer& layer, const Var& x, const Operand& forward, bool needs_value) {
+    if (!needs_value && !x.remake && is_same(tape, layer)) {
       rounded_ = forward.made;
       rounded_.codes = Tensor();  // the weight gradient reads the transposed codes
     } else {
@@ -116,9 +116,9 @@ class SavedInput {
 
  private:
   // With one scale per tensor the axis does not matter. Codes in both layouts were made together.
-  static bool is_same(const RoundedLayer& layer) {
-    const auto forward = layer.use(Product::kForward, Role::kActivation),
-               backward = layer.use(Product::kWeightGradient, Role::kActivation);
+  static bool is_same(const Tape& tape, const RoundedLayer& layer) {
+    const auto forward = layer.use(tape, Product::kForward, Role::kActivation),
+               backward = layer.use(tape, Product::kWeightGradient, Role::kActivation);
     return forward.format && block_length(forward.format->scaling) == 0 && forward.format == backward.format &&
            forward.values == backward.values && !backward.transformed && forward.codes.any() == backward.codes.any();
   }
@@ -170,7 +170,7 @@ Var rounded_linear(Tape& tape, Var x, Parameter& weight, Parameter* bias, DType 
   const Operand b = layer.weight_operand(tape, Product::kForward);
   const Tensor y = layer.multiply(tape, Product::kForward, a, b, {x_shape[0], weight.shape[0]}, dtype,
                                   bias ? tape.weight(*bias, dtype) : Tensor());
-  const SavedInput input(layer, x, a, tape.is_observed());
+  const SavedInput input(tape, layer, x, a, tape.is_observed());
   const Var source{{}, x.slot};
   x.value = Tensor();
   return tape.record(Op::kLinear, y, {source}, {&weight, bias},

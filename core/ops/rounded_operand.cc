@@ -22,12 +22,6 @@ Fp8Gemm fp8_gemm(Product product, TensorFormat a, TensorFormat b, const LayerExt
   return {.a = a, .b = b, .m = e.rows, .n = e.outputs, .k = e.inputs, .c = e.dtype, .has_bias = e.has_bias};
 }
 
-// Whether a tensor of this format waits for its first delayed scale. This pass then only records its amax.
-bool is_calibrating(const Tape& tape, TensorFormat format) {
-  const DelayedScales* const scales = tape.options().delayed_scales;
-  return format.scaling == Scaling::kDelayed && scales != nullptr && scales->calibrating();
-}
-
 // Recipes whose block length divides `size`, as text: "mxfp8, nvfp4, ".
 std::string recipes_for(int64_t size) {
   std::string text;
@@ -111,11 +105,11 @@ RoundedMatrix round_into(Tape& tape, const Tensor& x, const Parameter& weight, c
   return made;
 }
 
-// Records x's amax and returns x cast to bf16: it has no scale yet.
+// Records x's amax and returns x: it has no scale yet.
 RoundedMatrix calibrate(Tape& tape, const Tensor& x, const Parameter& weight, const OperandUse& use) {
   const DelayedScales::Slot slot = delayed_scales_of(tape, use)->slot(weight, use.role, use.format->format);
   if (!slot.left) tape.backend().run(AmaxArgs{.x = x, .record = slot.record}, tape.stream());
-  return {.values = tape.cast(tape.cast(x, DType::kBF16), use.values)};
+  return {.values = tape.cast(x, use.values)};
 }
 
 RoundedMatrix in_values_dtype(Tape& tape, RoundedMatrix made, const OperandUse& use) {
@@ -153,9 +147,16 @@ bool is_stochastic(const LinearFormats& formats, Product product, Role role) {
   return role == Role::kGradient && format && format->scaling == Scaling::kTwoLevel;
 }
 
-DType values_dtype(const LinearFormats& formats, Product product, DType compute) {
+bool is_calibrating(const Tape& tape, TensorFormat format) {
+  const DelayedScales* const scales = tape.options().delayed_scales;
+  return format.scaling == Scaling::kDelayed && scales != nullptr && scales->calibrating();
+}
+
+DType values_dtype(const Tape& tape, const LinearFormats& formats, Product product, DType compute) {
   for (const Role role : kAllRoles) {
-    if (multiplies(product, role) && !formats.at(product, role) && compute != DType::kBF16) return DType::kF32;
+    const auto format = formats.at(product, role);
+    const bool is_rounded = format && !is_calibrating(tape, *format);
+    if (multiplies(product, role) && !is_rounded && compute != DType::kBF16) return DType::kF32;
   }
   return DType::kBF16;
 }

@@ -58,9 +58,12 @@ BlockAxis axis_of(const OperandUse& use);
 bool is_transformed(const LinearFormats& formats, Product product);
 // Whether the operand is rounded stochastically: gradients in nvfp4.
 bool is_stochastic(const LinearFormats& formats, Product product, Role role);
+// Whether a tensor of this format waits for its first delayed scale. The pass then records its amax and does not round
+// it: neither are other amaxes to depend on a rounding.
+bool is_calibrating(const Tape& tape, TensorFormat format);
 // The dtype of the values that the product multiplies, in a layer that computes in `compute`. It is bf16, which holds
-// every number of the formats, or fp32 if one operand is not rounded and `compute` is not bf16.
-DType values_dtype(const LinearFormats& formats, Product product, DType compute);
+// every number of the formats, or fp32 if one operand is not rounded in this pass and `compute` is not bf16.
+DType values_dtype(const Tape& tape, const LinearFormats& formats, Product product, DType compute);
 
 // x (R, C) as the product reads it. `weight` identifies the layer. ConfigError if the format's blocks do not divide x's
 // sizes.

@@ -113,7 +113,7 @@ LoweredProduct lowered_product(Tape& tape, const LayerOperands& operands, Produc
     const OperandUse use{.product = product,
                          .role = both[side],
                          .format = formats.at(product, both[side]),
-                         .values = values_dtype(formats, product, DType::kF32),
+                         .values = values_dtype(tape, formats, product, DType::kF32),
                          .transformed = is_transformed(formats, product)};
     const Tensor& given = operands.given(both[side]);
     made[side] = both[side] == Role::kWeight ? round_weight(tape, operands.weight, given, use)
