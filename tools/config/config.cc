@@ -113,7 +113,7 @@ std::string model_fingerprint(const Config& config) {
 std::vector<std::string> training_differences(const Config& saved, const Config& now) {
   // Data files may move; TokenData::fingerprint() compares their contents.
   // clang-format off
-  static constexpr std::array<std::string_view, 26> kFree = {
+  static constexpr std::array<std::string_view, 27> kFree = {
       "device",        "data.train",    "data.validation", "train.stop_at_step", "train.log_interval", "train.eval_",
       "train.sample_", "train.run_dir", "train.threads",   "train.micro_batch",  "comm.backend",       "checkpoint.",
       "faults.",       "test.",         "comm.bucket_mib", "cuda.",
