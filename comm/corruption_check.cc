@@ -81,6 +81,7 @@ std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<State
   const int me = communicator.rank(), ranks = communicator.size();
   const bool is_replicated = state_.reducer.config().sharding == Sharding::kReplicated;
   std::vector<Digest> records;  // of this rank's pieces
+  records.reserve(written.size());
   for (size_t index = 0; index < written.size(); ++index) {
     records.push_back(written[index].written[state_.optimizer.digested_pieces()[index].weight_part()]);
   }
@@ -101,6 +102,7 @@ std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<State
     std::optional<Digest> expected;
     if (piece.is_coded) {
       std::vector<Digest> by_rank;
+      by_rank.reserve(all_coded.size());
       for (const std::vector<Digest>& rank : all_coded) by_rank.push_back(rank[coded_index]);
       ++coded_index;
       expected = majority_of(by_rank);
@@ -160,6 +162,7 @@ std::vector<Corruption> CorruptionCheck::replicas(const std::vector<StateDigests
     const Segment& segment = state_.optimizer.digested_pieces()[index].segment;
     for (int part = 0; part < StateDigests::kParts; ++part) {
       std::vector<Digest> by_rank;
+      by_rank.reserve(all.size());
       for (const std::vector<StateDigests>& rank : all) by_rank.push_back(rank[index].written[part]);
       const std::optional<Digest> expected = majority_of(by_rank);
       for (size_t rank = 0; rank < by_rank.size(); ++rank) {
@@ -198,6 +201,7 @@ std::vector<Corruption> CorruptionCheck::at_rest() {
 
 std::vector<Digest> CorruptionCheck::gradients() {
   std::vector<Tensor> gradients;
+  gradients.reserve(static_cast<size_t>(state_.parameters().size()));
   for (int index = 0; index < state_.parameters().size(); ++index) {
     gradients.push_back(state_.parameters()[index].gradient);
   }

@@ -185,7 +185,7 @@ const Tensor& GradientReducer::stats() const {
 Tensor GradientReducer::as_sent(const Tensor& gradient) {
   MANTISSA_CHECK(!open_, "[gradient_reducer.as_sent] the wire buffers are in use until finish()");
   if (single_rank() || config_.wire == DType::kF32) return gradient;
-  const Tensor sent = buffers_.scratch(gradient.shape());
+  Tensor sent = buffers_.scratch(gradient.shape());
   backend_.run(CastArgs{.src = gradient, .dst = sent, .scale = plan().scale.before}, compute_);
   return sent;
 }

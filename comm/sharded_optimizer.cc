@@ -93,6 +93,7 @@ ShardedOptimizer::ShardedOptimizer(FlatBuckets& buckets, Communicator& communica
   }
   if (gathers_weights()) {
     std::vector<Tensor> sent;
+    sent.reserve(static_cast<size_t>(buckets_.size()));
     for (int bucket = 0; bucket < buckets_.size(); ++bucket) sent.push_back(buckets_.weight(bucket));
     if (!coded.weights.empty()) {
       coded_ = std::make_unique<CodedGather>(buckets, communicator, backend, stream, *gather_stream_, coded.weights,

@@ -31,7 +31,7 @@ TEST_P(CorruptionTest, EveryBitOfTheStateIsWatched) {
       rank.step(0);
       for (int part = 0; part < StateDigests::kParts; ++part) {
         // The same piece on all ranks: the victim's first one with this part.
-        std::vector<DigestedPiece> pieces = rank.state->optimizer.digested_pieces();
+        const std::vector<DigestedPiece>& pieces = rank.state->optimizer.digested_pieces();
         int bits = 0;
         Tensor tensor;
         Segment segment;
@@ -135,7 +135,7 @@ TEST_P(CorruptionTest, WeightsWithoutMastersAreStateOfTheirOwner) {
     if (format.options.master == MasterWeights::kF32) continue;
     on_ranks(format.options, [&](WatchedRank& rank) {
       rank.step(0);
-      const DigestedPiece piece = rank.state->optimizer.digested_pieces()[0];
+      const DigestedPiece& piece = rank.state->optimizer.digested_pieces()[0];
       const Tensor weight = piece.parts()[static_cast<size_t>(piece.weight_part())];
       if (rank.wires.rank() == 0) flip_bit(weight, 0, 3);
       std::vector<Corruption> found = rank.check->weights();

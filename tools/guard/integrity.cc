@@ -6,6 +6,7 @@
 
 #include "core/base/log.h"
 #include "core/base/process.h"
+#include "core/profile/range.h"
 
 namespace mantissa {
 namespace {
@@ -31,6 +32,7 @@ bool IntegrityGuard::is_due(int64_t step) const {
 }
 
 std::vector<Corruption> IntegrityGuard::examine(int64_t step) {
+  const Range range(RangeKind::kPhase, "integrity");
   std::vector<Corruption> findings = state_.reducer.compare_digests();
   if (!checks(step)) return findings;
   const std::vector<Corruption> weights = check_->weights();
@@ -78,12 +80,14 @@ void IntegrityGuard::replay(int64_t step, const std::function<void()>& run_again
 
 void IntegrityGuard::after_step(int64_t step) {
   if (!checks(step)) return;
+  const Range range(RangeKind::kPhase, "integrity");
   const std::vector<Corruption> findings = check_->updates();
   if (!findings.empty()) stop(step + 1, findings, "");
 }
 
 void IntegrityGuard::at_rest(int64_t steps) {
   if (!check_) return;
+  const Range range(RangeKind::kPhase, "integrity");
   std::vector<Corruption> findings = check_->at_rest();
   if (findings.empty()) return;
   if (!any_of_state(findings)) {

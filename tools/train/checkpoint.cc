@@ -226,11 +226,18 @@ bool TrainingCheckpoints::save(const RunState& state) {
   }
   const auto begun = all_gather_records(communicator, ok);
   if (begun[0] && ok) {
+    std::vector<CheckpointFile> written;
     guarded([&] {
-      for (const CheckpointFile& file : write_files(store_.partial_folder(step))) {
+      written = write_files(store_.partial_folder(step));
+      for (const CheckpointFile& file : written) {
         mine.insert(mine.end(), {file.name, std::to_string(file.size_bytes), file.xxh3_128});
       }
     });
+    if (run_.checkpoint.verify && ok) {
+      guarded([&] {
+        for (const CheckpointFile& file : written) verify_file(store_.partial_folder(step), file);
+      });
+    }
   }
   const auto all_ok = all_gather_records(communicator, ok);
   const auto all = all_gather_text_lists(communicator, mine);
@@ -273,9 +280,6 @@ std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& 
                                      *session_.runtime.stream));
     const DelayedScales& scales = *session_.runtime.delayed_scales;
     if (!scales.empty()) files.push_back(write_scales_file(folder, kScalesFile, scales));
-  }
-  if (run_.checkpoint.verify) {
-    for (const CheckpointFile& file : files) verify_file(folder, file);
   }
   return files;
 }

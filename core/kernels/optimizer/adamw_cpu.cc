@@ -21,27 +21,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// ---- Digests of state: in passes of their own over pieces that stay in a cache, before and after their update. So no
-// update knows of them, and memory is read and written once.
+// ---- Digests of state: in passes of their own over pieces that stay in the nearest cache, before and after their
+// update. So no update knows of them, and memory is read and written once.
 
-// Elements of such a piece: fp32 masters, moments and gradients take 128 KiB.
-constexpr int64_t kDigestElements = 8192;
+// Elements of such a piece. With 512, the passes of neighbouring pieces overlap: an update of fp32 state in memory took
+// 14 to 30 % longer than without digests; with 1024 elements it took 55 % longer, with 8192 elements 97 %.
+constexpr int64_t kDigestElements = 512;
 static_assert(kBlockElements % kDigestElements == 0 && kDigestElements % kDynamicBlock == 0);
 
-enum class DigestSide : uint8_t { kRead, kWritten };
+enum class DigestOf : uint8_t { kState, kResults };
 
-// Threads add to the same record: sums of integers do not depend on the order.
-void add_digests(const AdamWArgs& args, DigestSide side, int64_t begin, int64_t n, StateDigests& digests) {
-  Digest* const sums = side == DigestSide::kRead ? digests.read : digests.next;
+// Adds the digests of the elements to `sums`, by part.
+void add_digests(const AdamWArgs& args, DigestOf what, int64_t begin, int64_t n, Digest* sums) {
   const auto parts = args.parts();
   for (int part = 0; part < StateDigests::kParts; ++part) {
     const Tensor& tensor = *parts[static_cast<size_t>(part)];
-    if (!tensor.defined() || (side == DigestSide::kRead && !args.is_state(part))) continue;
+    if (!tensor.defined() || (what == DigestOf::kState && !args.is_state(part))) continue;
     const bool by_block = part == StateDigests::kMAbsmax || part == StateDigests::kVAbsmax;
-    const Digest digest = by_block ? digest_of_elements(tensor, begin / kDynamicBlock, divide_up(n, kDynamicBlock))
-                                   : digest_of_elements(tensor, begin, n);
-    std::atomic_ref(sums[part].sum).fetch_add(digest.sum, std::memory_order_relaxed);
-    std::atomic_ref(sums[part].weighted).fetch_add(digest.weighted, std::memory_order_relaxed);
+    sums[part] += by_block ? digest_of_elements(tensor, begin / kDynamicBlock, divide_up(n, kDynamicBlock))
+                           : digest_of_elements(tensor, begin, n);
   }
 }
 
@@ -50,11 +48,21 @@ template <typename Update>
 void update_blocks(const AdamWArgs& args, StateDigests* digests, const Update& update) {
   parallel_blocks(args.numel(), [&](int64_t begin, int64_t count) {
     if (digests == nullptr) return update(begin, count);
+    Digest read[StateDigests::kParts], next[StateDigests::kParts];
     for (int64_t done = 0; done < count; done += kDigestElements) {
       const int64_t first = begin + done, n = std::min(kDigestElements, count - done);
-      add_digests(args, DigestSide::kRead, first, n, *digests);
+      add_digests(args, DigestOf::kState, first, n, read);
       update(first, n);
-      add_digests(args, DigestSide::kWritten, first, n, *digests);
+      add_digests(args, DigestOf::kResults, first, n, next);
+    }
+    // Threads add to the same record: sums of integers do not depend on the order.
+    const auto add = [](const Digest& digest, Digest& total) {
+      std::atomic_ref(total.sum).fetch_add(digest.sum, std::memory_order_relaxed);
+      std::atomic_ref(total.weighted).fetch_add(digest.weighted, std::memory_order_relaxed);
+    };
+    for (int part = 0; part < StateDigests::kParts; ++part) {
+      add(read[part], digests->read[part]);
+      add(next[part], digests->next[part]);
     }
   });
 }

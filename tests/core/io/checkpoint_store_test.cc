@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <limits>
 
 #include "core/base/check.h"
@@ -136,6 +137,18 @@ TEST_F(CheckpointStoreTest, AnyChangedByteIsFoundAndTheOlderCheckpointTaken) {
   warnings_.clear();
   EXPECT_EQ(s.latest_valid()->step, 200);
   EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_F(CheckpointStoreTest, AWrittenFileIsVerifiedBeforeItCounts) {
+  CheckpointStore s = store();
+  const CheckpointFile file = write_ranks(s, 100)[1];
+  const std::string folder = s.partial_folder(100);
+  verify_file(folder, file);
+  std::string bytes = read_file(folder + "/" + file.name);
+  bytes[17] = static_cast<char>(bytes[17] ^ 4);
+  std::ofstream(folder + "/" + file.name, std::ios::binary) << bytes;
+  EXPECT_THAT(message_of<CheckpointError>([&] { verify_file(folder, file); }),
+              HasSubstr("rank-1: damaged: expected XXH3-128 " + file.xxh3_128));
 }
 
 TEST_F(CheckpointStoreTest, DamageIsToldWithExpectedAndFound) {

@@ -49,9 +49,9 @@ class Injector final : public TrainObserver {
     const auto fault = faults_.before_step.find(step);
     if (fault != faults_.before_step.end()) fault->second(trainer.session());
   }
-  bool pauses_after(int64_t steps) const override { return pause_ == steps; }
+  bool pauses_after(int64_t steps) const override { return pause == steps; }
   void at_end(Trainer&, Ending ending) override { endings_.push_back(ending); }
-  int64_t pause_ = -1;
+  int64_t pause = -1;
 
  private:
   const Faults& faults_;
@@ -79,15 +79,15 @@ Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string
     if (rank == 0) wire.flips = faults.wire_flips;
     const auto begin = [&](Session&, RunState&, const SessionStart&, TrainObservers& observers) -> RunProbe* {
       const auto injector = std::make_shared<Injector>(communicator.rank() == ranks - 1 ? faults : none, endings[rank]);
-      injector->pause_ = pause;
+      injector->pause = pause;
       observers.push_back(injector);
       struct Hasher final : TrainObserver {
-        explicit Hasher(uint64_t& to) : to_(to) {}
+        explicit Hasher(uint64_t& target) : to(target) {}
         void before_leave(Trainer& trainer) override {
           const ModelRuntime& runtime = trainer.session().runtime;
-          to_ = hash_weights(runtime.parameters, *runtime.backend, *runtime.stream);
+          to = hash_weights(runtime.parameters, *runtime.backend, *runtime.stream);
         }
-        uint64_t& to_;
+        uint64_t& to;
       };
       observers.push_back(std::make_shared<Hasher>(trained.weights[rank]));
       return nullptr;

@@ -23,7 +23,7 @@ std::vector<std::byte> random_items(size_t bytes, uint64_t seed) {
 }
 
 Tensor make_items(DType dtype, const std::vector<std::byte>& bytes) {
-  const Tensor tensor = make_unwritten(dtype, {static_cast<int64_t>(bytes.size()) / size_bytes(dtype)});
+  Tensor tensor = make_unwritten(dtype, {static_cast<int64_t>(bytes.size()) / size_bytes(dtype)});
   write_bytes(tensor, bytes.data());
   return tensor;
 }
