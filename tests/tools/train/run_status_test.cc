@@ -132,7 +132,7 @@ TEST(RunStatusOfARun, ARefusedStartChangesNothing) {
 TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
   const SmallRun run("status_slow_rank");
   const std::string train = command_line(
-      program_under_test(), {"train", run.config_path(), "train.steps=45", "model.width=128", "model.layers=3",
+      program_under_test(), {"train", run.config_path(), "train.steps=22", "model.width=128", "model.layers=3",
                              "train.global_batch=24", "straggler.window=20", "straggler.factor=1.2"});
   const Outcome outcome = run_shell(
       fmt::format("({} {} & job=$!; while [ ! -e {}/black_box/rank-0001.box ] && kill -0 $job; do sleep 0.01; done; "

@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "comm/local/local_communicator.h"
 #include "tests/core/profile/recorded_ranges.h"
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
+#include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
 #include "tools/train/generator.h"
 #include "tools/train/step_work.h"
@@ -78,6 +80,41 @@ TEST(TrainStep, ReportsAreAlikeOnEveryRank) {
     EXPECT_EQ(views[0].reports[index].grad_norm, views[1].reports[index].grad_norm);
     EXPECT_EQ(views[0].reports[index].tokens, 12 * 32);
   }
+}
+
+// As where the file system of one node shows another file. All ranks must go on with the same checkpoint.
+TEST(ResumeOnThreads, ACheckpointThatOneRankCannotUseIsDamagedForAll) {
+  const SmallRun run("damaged_for_one");
+  const Config config = load_config(run.config_path());
+  const auto on_ranks = [&](const auto& body) {
+    LocalGroup group(2);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 2; ++rank) threads.emplace_back([&, rank] { body(group.rank(rank)); });
+    for (std::thread& thread : threads) thread.join();
+  };
+  on_ranks([&](Communicator& communicator) {
+    Session session(config, communicator);
+    TrainStep step(session);
+    step.run();
+    EXPECT_TRUE(TrainingCheckpoints(session, config).save(RunState(config)));
+  });
+  const std::string copy = run.folder() + "/copy";
+  std::filesystem::copy(run.checkpoint_folder(1), copy, std::filesystem::copy_options::recursive);
+  std::filesystem::resize_file(copy + "/optimizer-00002-of-00002.safetensors", 100);
+  on_ranks([&](Communicator& communicator) {
+    ResumePoint point = find_resume_point(config, communicator).value();
+    EXPECT_EQ(point.step, 1);
+    Session session(config, communicator);
+    if (communicator.rank() == 1) point.folder = copy;
+    try {
+      resume(session, config, point);
+      ADD_FAILURE() << "rank " << communicator.rank() << " goes on";
+    } catch (const DamagedCheckpoint& error) {
+      const std::string message = error.what();
+      EXPECT_NE(message.find(copy + "/optimizer-00002-of-00002.safetensors: damaged: expected "), std::string::npos);
+      EXPECT_TRUE(message.ends_with("bytes, found 100 (rank 1)")) << message;
+    }
+  });
 }
 
 // Ranks, micro-batches, dropout, and buckets so small that reductions run while gradients come.
