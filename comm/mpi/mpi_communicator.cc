@@ -12,6 +12,7 @@
 
 #include "comm/mpi/vader.h"
 #include "comm/node/node_exchange.h"
+#include "core/base/launcher.h"
 #include "core/base/log.h"
 
 namespace mantissa {
@@ -307,7 +308,10 @@ class MpiCommunicator : public Communicator {
     work->barrier();
     work->wait();
   }
-  void abort(int exit_code) override { MPI_Abort(MPI_COMM_WORLD, exit_code); }
+  void abort(int exit_code) override {
+    end_launcher_that_hangs();
+    MPI_Abort(MPI_COMM_WORLD, exit_code);
+  }
 
   bool shares_node_memory() const override { return true; }
   std::shared_ptr<Storage> allocate_shared(size_t bytes, const char* what) override {

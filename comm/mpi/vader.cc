@@ -11,12 +11,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
-#include <optional>
-#include <vector>
 
+#include "core/base/launcher.h"
 #include "core/base/log.h"
 
 namespace mantissa {
@@ -25,35 +23,6 @@ namespace {
 std::string variable(const char* name) {
   const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before MPI starts there are no threads
   return value == nullptr ? "" : value;
-}
-
-// Nothing if the file cannot be read.
-std::optional<std::string> text_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (text.empty()) return std::nullopt;
-  return text;
-}
-
-// The words of a line of /proc/PID/status: of "NSpid:\t4711\t2", these are "4711" and "2".
-std::vector<std::string> status_words(const std::string& status, const std::string& key) {
-  std::vector<std::string> words;
-  size_t at = status.find("\n" + key + ":\t");
-  if (at == std::string::npos) return words;
-  const size_t end = status.find('\n', at + 1);
-  at += key.size() + 2;
-  while (at < end && at != std::string::npos) {
-    const size_t next = std::min(end, status.find('\t', at + 1));
-    words.push_back(status.substr(at + 1, next - at - 1));
-    at = next;
-  }
-  return words;
-}
-
-// Whether the environment, as /proc shows it, has this entry.
-bool has_entry(const std::string& environment, const std::string& entry) {
-  const std::string before("\0", 1);
-  return (before + environment).find(before + entry + before) != std::string::npos;
 }
 
 // vader's files of one user.
@@ -110,29 +79,8 @@ void leave_out_used(pid_t process, Segments& segments) {
 
 }  // namespace
 
-bool launcher_is_outside() {
-  const std::string job = "PMIX_NAMESPACE=" + variable("PMIX_NAMESPACE");
-  const std::string rank = "PMIX_RANK=" + variable("PMIX_RANK");
-  if (job.ends_with('=') || rank.ends_with('=')) return false;
-  auto status = text_of("/proc/self/status");
-  if (!status) return getppid() == 0;
-  // Seen from an outer namespace, /proc shows a number for each namespace between there and the process.
-  const size_t depth = status_words(*status, "NSpid").size();
-  while (true) {
-    const std::vector<std::string> parent = status_words(*status, "PPid");
-    if (parent.empty()) return false;
-    if (parent[0] == "0") return true;
-    const std::string process = "/proc/" + parent[0];
-    status = text_of(process + "/status");
-    if (!status) return false;
-    if (status_words(*status, "NSpid").size() < depth) return true;
-    const std::string environment = text_of(process + "/environ").value_or("");
-    if (!has_entry(environment, job) || !has_entry(environment, rank)) return false;
-  }
-}
-
 void leave_vader_out_of_foreign_namespaces() {
-  if (!launcher_is_outside()) return;
+  if (!find_launcher().is_outside) return;
   const std::string chosen = variable("OMPI_MCA_btl");
   if (!chosen.empty() && !chosen.starts_with('^')) return;  // the user's own list
   const std::string others = chosen.empty() ? "" : "," + chosen.substr(1);

@@ -13,10 +13,6 @@ namespace mantissa {
 // vader for pairs that both have it. Changes the environment.
 void leave_vader_out_of_foreign_namespaces();
 
-// Whether this process and its parents up to the beginning of its PID namespace all belong to one rank of a job, by
-// PMIX_NAMESPACE and PMIX_RANK.
-bool launcher_is_outside();
-
 struct LeftSegments {
   int files = 0;
   size_t bytes = 0;

@@ -3,6 +3,9 @@
 #include <fmt/core.h>
 #include <sqlite3.h>
 
+#include <filesystem>
+#include <system_error>
+
 #include "core/base/check.h"
 
 namespace mantissa {
@@ -14,6 +17,8 @@ template <typename... Visitors>
 struct Overloaded : Visitors... {
   using Visitors::operator()...;
 };
+template <typename... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;  // for clang before 17
 
 }  // namespace
 
@@ -21,6 +26,10 @@ void Database::fail() const { throw DataError(fmt::format("{}: {}", path_, sqlit
 
 Database::Database(const std::string& path, Mode mode) : path_(path), connection_(nullptr, sqlite3_close_v2) {
   const int flags = mode == Mode::kRead ? SQLITE_OPEN_READONLY : SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  // Not SQLITE_OPEN_NOFOLLOW, which refuses links to folders on the way, too.
+  std::error_code ignored;
+  require<DataError>(mode == Mode::kRead || !std::filesystem::is_symlink(path, ignored),
+                     "{}: it is a symbolic link, which is not followed to write", path);
   sqlite3* connection = nullptr;
   const int status = sqlite3_open_v2(path.c_str(), &connection, flags, nullptr);
   connection_.reset(connection);  // made even if the file cannot be opened
@@ -81,8 +90,10 @@ bool Database::Statement::step() {
 }
 
 std::vector<std::string> Database::Statement::columns() const {
+  const int count = sqlite3_column_count(statement_.get());
   std::vector<std::string> names;
-  for (int i = 0; i < sqlite3_column_count(statement_.get()); ++i) {
+  names.reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
     names.emplace_back(sqlite3_column_name(statement_.get(), i));
   }
   return names;

@@ -171,7 +171,9 @@ void SafetensorsReader::parse() {
 
 void SafetensorsReader::parse_header(std::string_view text) {
   const json header = parse_unique(text);
-  for (const auto& [name, value] : header.items()) {
+  for (const auto& item : header.items()) {  // not [name, value]: clang before 16 lets no lambda capture them
+    const std::string& name = item.key();
+    const json& value = item.value();
     if (name == "__metadata__") {
       metadata_ = value.get<SafetensorsMetadata>();
       continue;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/base/launcher.h"
 #include "core/base/log.h"
 #include "core/base/process.h"
 #include "core/io/files.h"
@@ -42,6 +43,7 @@ void say_if_it_can_be_read(std::string_view text) {
 
 [[noreturn]] void end_process() {
   flush_log();
+  end_launcher_that_hangs();
   _exit(static_cast<int>(ExitCode::kHang));
 }
 
@@ -183,7 +185,7 @@ void Watchdog::look(const Place& place, double quiet_s, const std::stop_token& s
   if (quiet_s < std::min(half, kLooksUntilUneasy * seconds(options_.interval))) return;
   const bool is_alarmed = quiet_s >= half;
   if (!is_alarmed && !std::filesystem::exists(alarm())) return;
-  if (is_alarmed) std::ofstream(alarm()).flush();
+  if (is_alarmed) replace_file(alarm(), "");
   const RankReport mine = report(place, false);
   RankReports reports = read_reports();
   reports[options_.rank] = mine;  // also where no file can be written
@@ -267,7 +269,7 @@ std::string Watchdog::describe(const RankReports& reports) const {
 }
 
 void Watchdog::end_job(const Place& place, double quiet_s, const std::stop_token& stop) {
-  std::ofstream(stacks_path(options_.folder, options_.rank)) << stacks_of_all_threads() << std::flush;
+  replace_file(stacks_path(options_.folder, options_.rank), stacks_of_all_threads());
   const RankReport mine = report(place, true);
   const RankReports at_first = read_reports();
   const Clock::time_point end = Clock::now() + kLooksForAnswers * options_.interval;

@@ -1,12 +1,15 @@
 #include "tools/train/run_log.h"
 
+#include <fcntl.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 
 #include "core/base/log.h"
+#include "core/io/files.h"
 #include "core/profile/range.h"
 #include "tools/train/checkpoint.h"
 #include "tools/train/dry_run.h"
@@ -17,13 +20,14 @@ namespace mantissa {
 namespace {
 
 // Copies the records up to `last_step`. A line cut off by a crash is no record.
-void keep_records(const std::string& from, const std::string& to, int64_t last_step) {
-  std::ifstream old(from);
-  std::ofstream kept(to);
+void keep_records(const std::string& path, int64_t last_step) {
+  std::ifstream old(path);
+  std::string kept;
   for (std::string line; std::getline(old, line);) {
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
-    if (record.is_object() && record.value("step", int64_t{0}) <= last_step) kept << line << '\n';
+    if (record.is_object() && record.value("step", int64_t{0}) <= last_step) kept += line + '\n';
   }
+  replace_file(path, kept);
 }
 
 // A rate or share that is 0 is not known.
@@ -66,15 +70,16 @@ MetricsFile::MetricsFile(const std::string& path, int64_t next_step) : path_(pat
   if (next_step == 0) {
     std::filesystem::rename(path, path + ".previous", ignored);
   } else if (std::filesystem::exists(path, ignored)) {
-    keep_records(path, path + ".partial", next_step);
-    std::filesystem::rename(path + ".partial", path, ignored);
+    keep_records(path, next_step);
   }
-  file_.open(path, std::ios::app);
+  const int descriptor = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor >= 0) file_.reset(fdopen(descriptor, "a"));
 }
 
 void MetricsFile::write(const nlohmann::json& record) {
-  file_ << record.dump() << '\n' << std::flush;
-  if (!file_ && !has_warned_) {
+  const std::string line = record.dump() + '\n';
+  const bool written = file_ != nullptr && std::fputs(line.c_str(), file_.get()) >= 0 && std::fflush(file_.get()) == 0;
+  if (!written && !has_warned_) {
     has_warned_ = true;
     log_warn("metrics cannot be written to {}: training goes on without them", path_);
   }

@@ -1,7 +1,8 @@
 // RunLog: what rank 0 writes about a run: a log line for people and a JSON line in metrics.jsonl for programs.
 #pragma once
 
-#include <fstream>
+#include <cstdio>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -19,7 +20,8 @@ std::string step_line(const StepReport& report, int64_t steps, const SpeedContex
 // Figures that are not finite are null, as are rates that are not known.
 nlohmann::json step_json(const StepReport& report, const SpeedContext& speed, size_t memory_bytes);
 
-// Appends JSON lines to a file. A file that cannot be written is reported once and does not stop the run.
+// Appends JSON lines to a file. A file that cannot be written is reported once and does not stop the run. No link is
+// followed.
 class MetricsFile {
  public:
   // Continues the file of a run at `next_step`: records of later steps, of a run that was cut off, are removed. The
@@ -29,7 +31,7 @@ class MetricsFile {
 
  private:
   std::string path_;
-  std::ofstream file_;
+  std::unique_ptr<FILE, int (*)(FILE*)> file_{nullptr, &std::fclose};
   bool has_warned_ = false;
 };
 

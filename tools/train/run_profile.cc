@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
 #include "core/backend/device_rates.h"
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/io/files.h"
 #include "core/profile/profile_report.h"
 
 namespace mantissa {
@@ -74,11 +74,7 @@ void RunProfile::write(const std::string& path, const std::string& text) const {
   if (folder_.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(folder_, error);  // of a node that does not share rank 0's disk
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial);
-  file << text << std::flush;
-  if (file) std::filesystem::rename(partial, path, error);
-  if (!file || error) log_warn("the profile could not be written to {}", path);
+  if (replace_file(path, text) != 0) log_warn("the profile could not be written to {}", path);
 }
 
 void RunProfile::write_trace() {

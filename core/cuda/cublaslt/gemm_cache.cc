@@ -44,7 +44,8 @@ std::optional<uint64_t> parse_hex(std::string_view digits) {
 // network file system without its lock service), the last to write wins.
 class FileLock {
  public:
-  explicit FileLock(const std::string& path) : file_(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
+  explicit FileLock(const std::string& path)
+      : file_(open(path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0666)) {
     constexpr std::chrono::seconds kPatience(10);
     const auto begin = std::chrono::steady_clock::now();
     while (file_ >= 0 && flock(file_, LOCK_EX | LOCK_NB) != 0 && (errno == EWOULDBLOCK || errno == EINTR) &&
@@ -124,7 +125,7 @@ std::string cache_file_name(const GemmMachine& machine) {
 
 std::string cache_folder() {
   const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
+    const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
     return std::string(value != nullptr ? value : "");
   };
   std::vector<std::string> folders;

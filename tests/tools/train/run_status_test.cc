@@ -152,5 +152,36 @@ TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
   EXPECT_NE(status(run).output.find("is slow: "), std::string::npos) << status(run).output;
 }
 
+// A link that somebody has planted in the run folder must not lead to a file elsewhere.
+TEST(RunFolder, NoFileIsWrittenThroughALink) {
+  const SmallRun run("planted_links");
+  const std::string target = run.folder() + "/target";
+  const std::vector<std::string> names = {"run.log",
+                                          "metrics.jsonl",
+                                          "metrics.prom",
+                                          "probes.mtp",
+                                          "profile_rank0.txt",
+                                          "trace_rank0.json",
+                                          "watchdog/alarm",
+                                          "watchdog/report-rank-0000.json",
+                                          "watchdog/stacks-rank-0000.txt",
+                                          "black_box/rank-0000.box"};
+  const std::vector<std::string> settings = {"profile=true", "probe.enabled=true", "probe.interval=3"};
+  for (const char* last : {"train.stop_at_step=8", "train.steps=20"}) {  // a new run, and one that continues
+    write_file(target, "kept");
+    for (const std::string& name : names) {
+      for (const char* suffix : {"", ".partial", ".previous"}) {
+        const std::filesystem::path path = fmt::format("{}/{}{}", run.run_dir(), name, suffix);
+        std::filesystem::create_directories(path.parent_path());
+        std::filesystem::remove(path);
+        std::filesystem::create_symlink(target, path);
+      }
+    }
+    const Outcome outcome = run.try_train(1, with(settings, {last}));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(read_file(target), "kept") << outcome.output;
+  }
+}
+
 }  // namespace
 }  // namespace mantissa::testing

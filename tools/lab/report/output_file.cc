@@ -21,7 +21,10 @@ OutputFile::OutputFile(const char* option, const std::string& path)
     throw ConfigError(
         fmt::format("{}: {}: expected a file that can be written, got a folder: name a file in it", option, path));
   }
-  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) temporary_path_ += ".partial";
+  if (!std::filesystem::exists(status) || std::filesystem::is_regular_file(status)) {
+    temporary_path_ += ".partial";
+    std::filesystem::remove(temporary_path_, ignored);  // perhaps a link
+  }
   file_.open(temporary_path_);
   if (!file_) throw ConfigError(fmt::format("{}: {}: expected a file that can be written", option, path));
 }
