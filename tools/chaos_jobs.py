@@ -46,10 +46,14 @@ class Bench:
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_PROC_BIND": "false", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
                             "OMPI_MCA_pml": "ob1"}
-        self.starts = itertools.count()
+        self.starts, self.newest = itertools.count(), {}
         self.reference, self.seconds = {}, {}
 
     def close(self):
+        for job in self.newest.values():
+            if job.process.poll() is None:  # where somebody interrupts
+                for pid in [job.process.pid, *job.ranks().values()]:
+                    kill(pid)
         shutil.rmtree(self.shared, ignore_errors=True)
         shutil.rmtree(self.sessions, ignore_errors=True)
 
@@ -64,7 +68,8 @@ class Bench:
             folder.mkdir()
         environment = {**self.environment, "OMPI_MCA_btl_vader_backing_directory": str(folders[0]),
                        "OMPI_MCA_orte_tmpdir_base": str(folders[1])}
-        return Job(command, environment, run, folders)
+        self.newest[run] = Job(command, environment, run, folders)
+        return self.newest[run]
 
     def train(self, run, ranks, settings=()):
         return self.start(run, ranks, settings).wait(self.rows.left)

@@ -210,9 +210,9 @@ bool FaultInjection::due(const ActivationInjection& fault, int64_t step) const {
 
 // ---- Processes.
 
-void FaultInjection::strike_process(Own& fault) {
-  const PlannedFault& plan = fault.plan;
-  note(fault);
+namespace {
+
+void strike_process(const PlannedFault& plan) {
   flush_log();
   switch (plan.kind) {
     case FaultKind::kSleep:
@@ -233,15 +233,19 @@ void FaultInjection::strike_process(Own& fault) {
   }
 }
 
-bool FaultInjection::strikes_here(Own& fault, std::string_view phase) const {
+}  // namespace
+
+void FaultInjection::strike_if_here(Own& fault, std::string_view phase) {
   const PlannedFault& plan = fault.plan;
   const bool is_elsewhere =
       plan.phase != phase || plan.changes_value() || plan.is_of_files() || plan.kind == FaultKind::kDeadlock;
-  if (is_elsewhere || step_ < plan.step || step_ >= plan.step + plan.steps) return false;
+  if (is_elsewhere || step_ < plan.step || step_ >= plan.step + plan.steps) return;
   // A phase may begin several times in a step.
   const bool has_struck = plan.kind == FaultKind::kSleep ? fault.struck_in == step_ : fault.struck_in > 0;
+  if (has_struck) return;
   fault.struck_in = step_;
-  return !has_struck;
+  note(fault);
+  strike_process(plan);
 }
 
 void FaultInjection::begin_step(int64_t step) {
@@ -253,7 +257,7 @@ void FaultInjection::begin_step(int64_t step) {
     const PlannedFault& plan = fault.plan;
     const bool is_stored = plan.target != FaultTarget::kGradient && plan.target != FaultTarget::kWire;
     if (plan.changes_value() && is_stored && is_current(fault)) change_state(fault);
-    if (strikes_here(fault, "none")) strike_process(fault);
+    strike_if_here(fault, "none");
   }
 }
 
@@ -262,7 +266,7 @@ void FaultInjection::begin(RangeKind kind, const char* name) {
   if (kind != RangeKind::kPhase || std::this_thread::get_id() != owner_) return;
   phase_ = name;
   for (Own& fault : faults_) {
-    if (strikes_here(fault, name)) strike_process(fault);
+    strike_if_here(fault, name);
   }
 }
 
@@ -277,7 +281,8 @@ void FaultInjection::before_collective() {
     if (plan.kind != FaultKind::kDeadlock || !is_current(fault)) continue;
     if (plan.phase != "none" && plan.phase != phase_.load()) continue;
     fault.is_done = true;
-    strike_process(fault);
+    note(fault);
+    strike_process(plan);
   }
 }
 
@@ -290,11 +295,14 @@ bool FaultInjection::fits(const Own& fault, FileOperation operation, const std::
 }
 
 int FaultInjection::before(FileOperation operation, const std::string& path, size_t& bytes) {
-  const std::lock_guard lock(files_mutex_);
   for (Own& fault : faults_) {
-    if (!fits(fault, operation, path)) continue;
-    fault.is_done = true;
-    note(fault);
+    {
+      // Not while it strikes: other threads' files are not slow.
+      const std::lock_guard lock(files_mutex_);
+      if (!fits(fault, operation, path)) continue;
+      fault.is_done = true;
+      note(fault);
+    }
     switch (fault.plan.kind) {
       case FaultKind::kShortWrite:
         bytes = std::max<size_t>(1, bytes / 2);
@@ -307,7 +315,7 @@ int FaultInjection::before(FileOperation operation, const std::string& path, siz
         flip_byte_of_file(path);
         break;
       default:
-        strike_process(fault);
+        strike_process(fault.plan);
     }
   }
   return 0;

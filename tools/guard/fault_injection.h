@@ -65,8 +65,8 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   };
 
   bool is_current(const Own& fault) const { return fault.plan.step == step_ && !fault.is_done; }
-  // Whether the rank sleeps, stops or ends at this place of the present step.
-  bool strikes_here(Own& fault, std::string_view phase) const;
+  // Lets the rank sleep, stop or end if that is planned for this place of the present step.
+  void strike_if_here(Own& fault, std::string_view phase);
   bool due(const ActivationInjection& fault, int64_t step) const;
   // Logs the fault and tells the black box, once.
   void note(Own& fault);
@@ -77,7 +77,6 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   void before_exchange(const Tensor& sent, Stream& stream);
   // A collective is about to begin.
   void before_collective();
-  void strike_process(Own& fault);
   // Whether an operation on a file is where the fault strikes.
   bool fits(const Own& fault, FileOperation operation, const std::string& path) const;
   void require_struck(bool at_end) const;
