@@ -107,8 +107,9 @@ float GradScaler::unscale() {
 
 bool GradScaler::step(StepOutcome outcome) {
   MANTISSA_CHECK(phase_ != Phase::kStepped, "[grad_scaler.step] called twice since the last update()");
-  MANTISSA_CHECK(phase_ == Phase::kUnscaled || outcome == StepOutcome::kLossFault || outcome == StepOutcome::kStateFault,
-                 "[grad_scaler.step] the gradients still carry the loss scale. Call unscale() first");
+  MANTISSA_CHECK(
+      phase_ == Phase::kUnscaled || outcome == StepOutcome::kLossFault || outcome == StepOutcome::kStateFault,
+      "[grad_scaler.step] the gradients still carry the loss scale. Call unscale() first");
   phase_ = Phase::kStepped;
   outcome_ = outcome;
   return outcome == StepOutcome::kClean;

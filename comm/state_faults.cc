@@ -1,6 +1,7 @@
 #include "comm/state_faults.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 #include <vector>
 
@@ -45,9 +46,8 @@ Found find(const ShardedState& state) {
     const Tensor parts[] = {piece.master.defined() ? piece.master : piece.weight, moment(piece.m, piece.m_absmax),
                             moment(piece.v, piece.v_absmax)};
     for (int32_t part = 0; part < 3; ++part) {
-      Found found{.parameter = piece.parameter->index,
-                  .part = static_cast<Part>(part),
-                  .rank = state.communicator.rank()};
+      Found found{
+          .parameter = piece.parameter->index, .part = static_cast<Part>(part), .rank = state.communicator.rank()};
       const bool has_blocks = (part == 1 && piece.m_absmax.defined()) || (part == 2 && piece.v_absmax.defined());
       search(parts[part], piece.begin, has_blocks ? kDynamicBlock : 1, state, found);
       if (found.element >= 0 && (first.parameter < 0 || found.place() < first.place())) first = found;
@@ -71,8 +71,11 @@ std::string describe_state_faults(const ShardedState& state) {
     if (found.parameter >= 0 && (first.parameter < 0 || found.place() < first.place())) first = found;
   }
   if (first.parameter < 0) return "";
-  return fmt::format("the {} of '{}' is {:g} at element {}, on rank {}", kPartNames[static_cast<size_t>(first.part)],
-                     state.parameters()[first.parameter].name, first.value, first.element, first.rank);
+  const std::string value = std::isnan(first.value)   ? "NaN"
+                            : std::isinf(first.value) ? "Inf"
+                                                      : fmt::format("{:g}", first.value);
+  return fmt::format("the {} of '{}' is {} at element {}, on rank {}", kPartNames[static_cast<size_t>(first.part)],
+                     state.parameters()[first.parameter].name, value, first.element, first.rank);
 }
 
 }  // namespace mantissa

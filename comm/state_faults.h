@@ -11,8 +11,8 @@ namespace mantissa {
 // Whether the state of any rank is faulty. Waits for the queued updates; the same on all ranks. Collective.
 bool has_state_faults(const ShardedState& state);
 
-// Names the first fault in order of parameter, tensor and element over all ranks: "the second moment v of 'head.weight' is inf
-// at element 7, on rank 1". Empty if there is none. Slow; the same on all ranks. Collective.
+// Names the first fault in order of parameter, tensor and element over all ranks: "the second moment v of 'head.weight'
+// is Inf at element 7, on rank 1". Empty if there is none. Slow; the same on all ranks. Collective.
 std::string describe_state_faults(const ShardedState& state);
 
 }  // namespace mantissa

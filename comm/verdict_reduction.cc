@@ -34,12 +34,10 @@ VerdictReduction::VerdictReduction(Communicator& communicator, Backend& backend,
       scratch_stats_(backend.make_stats(stream)) {}
 
 void VerdictReduction::decide(const Tensor& losses, const GradientReducer& reducer, const Tensor& state_faults) {
-  backend_.run(RecordVerdictArgs{.losses = losses,
-                                 .stats = reducer.stats(),
-                                 .plan = plan_,
-                                 .record = record_,
-                                 .state_faults = state_faults},
-               stream_);
+  backend_.run(
+      RecordVerdictArgs{
+          .losses = losses, .stats = reducer.stats(), .plan = plan_, .record = record_, .state_faults = state_faults},
+      stream_);
   gather_records(record_, records_.view({communicator_.size(), kRecordBytes}), communicator_, backend_, stream_);
   backend_.run(
       DecideUpdateArgs{.records = records_, .plan = plan_, .hold = hold_, .control = control_, .decision = decision_},

@@ -406,8 +406,7 @@ TEST(GradScalerTest, OnlyADynamicScaleStopsTheRunAtItsFloor) {
       if (mode == ScalerMode::kDynamic) {
         EXPECT_FALSE(ends_run(run(scaler, kOverflow), config)) << "it uses hysteresis up";
       }
-      EXPECT_EQ(ends_run(run(scaler, kOverflow), config),
-                mode == ScalerMode::kDynamic && policy == FloorPolicy::kStop);
+      EXPECT_EQ(ends_run(run(scaler, kOverflow), config), mode == ScalerMode::kDynamic && policy == FloorPolicy::kStop);
       EXPECT_FALSE(ends_run(run(scaler, kLossFault), config));
     }
   }

@@ -72,8 +72,8 @@ uint64_t hash_settings(const Config& config, Include include) {
 }  // namespace
 
 void Config::resolve_scaler_mode() {
-  // Small gradients vanish in fp16, whether they are computed or sent in it. On one rank none is sent; the mode does not
-  // depend on the number of ranks, so that any number can continue a checkpoint.
+  // Small gradients vanish in fp16, whether they are computed or sent in it. On one rank none is sent; the mode does
+  // not depend on the number of ranks, so that any number can continue a checkpoint.
   const bool has_fp16 = precision.uses_fp16() || comm.reducer.wire == DType::kF16;
   const bool needs_scale = scaler.mode == ScalerChoice::kAuto && has_fp16;
   scaler.scaler.mode = scaler.mode == ScalerChoice::kStatic                   ? ScalerMode::kStatic
@@ -96,7 +96,8 @@ std::string to_yaml(const Config& config) {
   Config copy = config;
   const std::string text = write_config(binding(copy));
   if (config.scaler.mode != ScalerChoice::kAuto) return text;
-  return text + fmt::format("# scaler.mode: auto is {} with this precision and wire\n", name(config.scaler.scaler.mode));
+  return text +
+         fmt::format("# scaler.mode: auto is {} with this precision and wire\n", name(config.scaler.scaler.mode));
 }
 
 uint64_t fingerprint(const Config& config) {

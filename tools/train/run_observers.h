@@ -20,7 +20,7 @@ namespace mantissa {
 // Saves checkpoints while a training runs.
 class Saver final : public TrainObserver {
  public:
-  // What is known across the sessions of a run.
+  // Facts that outlive a session of the run.
   struct Saves {
     std::optional<int64_t> unsaved_step{};  // the last step of the run, if its state could not be saved
     int64_t proven_step = -1;  // of the last checkpoint from whose state a clean step has started; -1: none is known

@@ -37,8 +37,8 @@ struct StepReport {
   Verdict verdict;
   std::optional<Offender> offender;  // of non-finite gradients
   bool hunted = false;               // whether the op that made such gradients was looked for
-  // After a non-finite state: describe_state_faults(). After a non-finite loss, or non-finite gradients whose source was searched: the first op with a non-finite output,
-  // and its inputs. Nothing if every op's output was finite.
+  // After a non-finite state: describe_state_faults(). After a non-finite loss, or non-finite gradients whose source
+  // was searched: the first op with a non-finite output, and its inputs. Nothing if every op's output was finite.
   std::optional<std::string> culprit;
   std::vector<std::string> overflowed_layers{};  // whose precision that had
   // curvature_of() in amp/adaptive_precision.h; only if it was measured and the update leads downhill.

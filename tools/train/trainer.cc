@@ -198,8 +198,8 @@ void Trainer::count_skips(const StepReport& step) {
     where = fmt::format("after {} in a row, the last {}", count, where);
   }
   state_.faults_in_a_row = state_.skips_in_a_row = 0;
-  fail<FaultError>(fmt::format("stopped {}: {}; {}", where, step.skip_reason(session_.runtime.parameters),
-                               step.advice(scaler)));
+  fail<FaultError>(
+      fmt::format("stopped {}: {}; {}", where, step.skip_reason(session_.runtime.parameters), step.advice(scaler)));
 }
 
 void Trainer::count_spikes(const StepReport& step) {

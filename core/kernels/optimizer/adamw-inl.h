@@ -55,7 +55,8 @@ HWY_INLINE void keep_largest(FloatVec v, int64_t count, IntVec& largest) {
 
 // Sets AdamWArgs::faults if there is one.
 inline void report_largest(IntVec largest, const Tensor& faults) {
-  if (!faults.defined() || hn::GetLane(hn::MaxOfLanes(IntTag(), largest)) <= std::bit_cast<int32_t>(kLargestState)) return;
+  if (!faults.defined() || hn::GetLane(hn::MaxOfLanes(IntTag(), largest)) <= std::bit_cast<int32_t>(kLargestState))
+    return;
   std::atomic_ref(*faults.data<int32_t>()).store(1, std::memory_order_relaxed);
 }
 

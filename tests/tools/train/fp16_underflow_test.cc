@@ -13,8 +13,8 @@ namespace {
 // back.
 std::vector<nlohmann::json> steps_of(const std::string& name, const std::vector<std::string>& settings, int ranks = 1) {
   const SmallRun run(name);
-  run.train(ranks,
-            with({"model.init_stddev=1e-6", "model.tie_head=false", "train.micro_batch=6", "train.steps=50"}, settings));
+  run.train(ranks, with({"model.init_stddev=1e-6", "model.tie_head=false", "train.micro_batch=6", "train.steps=50"},
+                        settings));
   return run.records("step");
 }
 

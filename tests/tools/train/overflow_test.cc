@@ -217,15 +217,14 @@ test:
 TEST(Overflow, ThePresetDeepspeedStopsAtTheFloorAtOnce) {
   for (const char* preset : {"deepspeed", "megatron"}) {
     SmallRun run(std::string("floor_") + preset);
-    const Outcome outcome =
-        run.with_yaml(R"(
+    const Outcome outcome = run.with_yaml(R"(
 test:
   gradients:
     - {step: 2, rank: 0, parameter: final_norm.weight, element: 1, value: inf}
     - {step: 3, rank: 0, parameter: final_norm.weight, element: 1, value: inf}
 )")
-            .try_train(1, {"precision.compute=fp16", std::string("scaler.preset=") + preset, "scaler.init_scale=1",
-                           "train.steps=5"});
+                                .try_train(1, {"precision.compute=fp16", std::string("scaler.preset=") + preset,
+                                               "scaler.init_scale=1", "train.steps=5"});
     const bool stops = preset == std::string("deepspeed");
     EXPECT_EQ(outcome.exit_code, stops ? 5 : 0) << outcome.output;
     EXPECT_EQ(run.records("step").size(), stops ? 3u : 5u) << "the overflow of step 2 uses hysteresis up";
@@ -281,8 +280,8 @@ TEST(Overflow, AnUpdateThatLeavesNonFiniteMastersIsNotSavedAndEndsTheRun) {
 // Second moments of Inf used to stop their weights without a word.
 TEST(Overflow, SecondMomentsThatOverflowEndTheRun) {
   const SmallRun run("infinite_moments");
-  const Outcome outcome = run.try_train(2, {"precision.compute=fp32", "model.init_stddev=1e22",
-                                            "optimizer.clip.mode=none", "train.steps=5"});
+  const Outcome outcome = run.try_train(
+      2, {"precision.compute=fp32", "model.init_stddev=1e22", "optimizer.clip.mode=none", "train.steps=5"});
   EXPECT_EQ(outcome.exit_code, 5) << outcome.output;
   EXPECT_NE(outcome.output.find("the second moment v of '"), std::string::npos) << outcome.output;
   for (int64_t step = 0; step <= 5; ++step) EXPECT_FALSE(run.has_checkpoint(step)) << step;

@@ -37,11 +37,8 @@ VerdictRecord record_of(const std::vector<float>& losses, const std::vector<Tens
                              .state_fault = 9};
   const Tensor record = make_record(before);
   const Tensor plan = make_record(UpdatePlan{.stop_request = stop_request});
-  run(RecordVerdictArgs{.losses = make_elements(losses),
-                        .stats = stats,
-                        .plan = plan,
-                        .record = record,
-                        .state_faults = state_faults});
+  run(RecordVerdictArgs{
+      .losses = make_elements(losses), .stats = stats, .plan = plan, .record = record, .state_faults = state_faults});
   return fetch_record<VerdictRecord>(record);
 }
 
