@@ -27,9 +27,16 @@ constexpr Preset kPresets[] = {
 
 // By ScalerMode, by ScalerEvent.
 constexpr std::string_view kModeNames[] = {"none", "static", "dynamic"};
-constexpr std::string_view kEventNames[] = {
-    "unchanged",     "grew",              "growth capped",   "backed off", "hysteresis consumed",
-    "held at floor", "overflow at floor", "non-finite loss", "spike",      "non-finite state"};
+constexpr std::string_view kEventNames[] = {"unchanged",
+                                            "grew",
+                                            "growth capped",
+                                            "backed off",
+                                            "hysteresis consumed",
+                                            "held at floor",
+                                            "overflow at floor",
+                                            "non-finite loss",
+                                            "spike",
+                                            "non-finite state"};
 
 }  // namespace
 

@@ -139,10 +139,10 @@ struct FaultConfig {
 // The answer to steps whose loss or gradient norm is far above that of the steps before (tools/guard/spike_detector.h).
 enum class SpikeAction : uint8_t {
   kNone,
-  kWarn,      // says so; the others hold back the update of the step
-  kSkip,      // and go on with the next step
-  kRollback,  // after some in a row: to the newest checkpoint, and on behind the batches since then
-  kStop,      // after some in a row
+  kWarn,      // and apply the update
+  kSkip,      // hold the update back
+  kRollback,  // hold it back; after some in a row: to the newest checkpoint, and on behind the batches since then
+  kStop,      // hold it back; after some in a row, end the run
 };
 
 struct StopRulesConfig {
@@ -157,7 +157,7 @@ struct StopRulesConfig {
 // Ranks that are slower than the others (tools/guard/stragglers.h).
 struct StragglerConfig {
   int64_t window = 50;  // steps over which times are compared; 0: never
-  double factor = 1.3;  // by which a slow rank exceeds the median of the ranks
+  double factor = 1.3;  // by which a slow rank exceeds the median of the others
 };
 
 struct WatchdogConfig {

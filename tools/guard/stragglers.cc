@@ -61,7 +61,7 @@ std::string describe(const StragglerChange& change, const std::string& host, int
   if (!change.is_slow) return fmt::format("rank {} (node {}) is no longer slow", change.rank, host);
   const double ms = 1e3 / static_cast<double>(steps);
   return fmt::format(
-      "rank {} (node {}) is slow: {:.1f} ms of work a step, others {:.1f} ms; in {} {:.1f} ms, others {:.1f} ms",
+      "rank {} (node {}) is slow: {:.1f} ms of work a step, others {:.1f} ms;\n  in {} {:.1f} ms, others {:.1f} ms",
       change.rank, host, ms * change.seconds, ms * change.others_seconds, change.phase, ms * change.phase_seconds,
       ms * change.others_phase_seconds);
 }

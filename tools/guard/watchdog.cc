@@ -171,8 +171,8 @@ void Watchdog::end_at_last(const std::stop_token& stop) {
     const double limit = std::max(deadline_at(quiet.place(), options_.deadline), granted_s_.load());
     if (quiet.seconds() < limit + kLooksForEnd * seconds(options_.interval)) continue;
     say_if_it_can_be_read(fmt::format(
-        "mantissa: error: watchdog: rank {} stands still in phase {} of step {}, and so does what would say why: is "
-        "the file system of the run folder or of the log there?\n",
+        "mantissa: error: watchdog: rank {} stands still in phase {} of step {}, and so does its watchdog:\n"
+        "  does the file system of the run folder or of the log respond?\n",
         options_.rank, quiet.place().phase, quiet.place().step));
     _exit(static_cast<int>(ExitCode::kHang));
   }

@@ -19,7 +19,7 @@
 namespace mantissa {
 namespace {
 
-// Copies the records up to `last_step`. A line cut off by a crash is no record.
+// Removes the records after `last_step`, and a line that a crash cut off.
 void keep_records(const std::string& path, int64_t last_step) {
   std::ifstream old(path);
   std::string kept;
@@ -138,7 +138,11 @@ void RunLog::after_step(Trainer& trainer, const StepReport& step, const ProbedSt
     const std::string scale = step.next_scale != step.scale
                                   ? fmt::format("scale {:g} -> {:g}", step.scale, step.next_scale)
                                   : fmt::format("scale {:g} ({})", step.scale, name(step.event));
-    log_warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
+    if (step.spike) {
+      log_warn("step {} SKIPPED: {};\n  weights unchanged on all ranks", step.step + 1, reason);
+    } else {
+      log_warn("step {} SKIPPED: {}; {}; weights unchanged on all ranks", step.step + 1, reason, scale);
+    }
   } else if (step.event == ScalerEvent::kGrew) {
     log_info("step {}: loss scale {:g} -> {:g} after {} clean steps", step.step + 1, step.scale, step.next_scale,
              session.scaler.config().growth_interval);
@@ -166,7 +170,7 @@ void RunLog::rolled_back(const Session& session, const Rollback& rollback) {
   if (!metrics_) return;
   const int64_t batches = rollback.next_batch - session.next_step;
   log_warn(
-      "rolled back from step {} to the checkpoint of step {} (rollback {} of {}); it goes on with global batch {}:\n  "
+      "rolled back from step {} to the checkpoint of step {} (rollback {} of {});\n  it goes on with global batch {}: "
       "{}",
       rollback.from_step, session.next_step, rollback.count, config_.stop_rules.max_rollbacks, rollback.next_batch + 1,
       rollback.cause);

@@ -27,7 +27,7 @@ std::string describe(const Offender& offender, const ParameterSet& parameters) {
 }  // namespace
 
 std::string state_fault_reason(const std::string& fault) {
-  return fmt::format("an update has left numbers that no later step mends: {}",
+  return fmt::format("masters or moments are not finite, which no later step repairs: {}",
                      fault.empty() ? "a magnitude beyond the range of bf16" : fault);
 }
 

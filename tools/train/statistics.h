@@ -56,7 +56,7 @@ struct StepReport {
 // Why masters or moments end a run, and what to do. `fault`: describe_state_faults().
 std::string state_fault_reason(const std::string& fault);
 inline constexpr const char* kStateFaultAdvice =
-    "no checkpoint holds this state: lower optimizer.lr or model.init_stddev, or give optimizer.clip, and start again";
+    "this state was not saved: lower optimizer.lr or model.init_stddev, or give optimizer.clip, and start again";
 
 // Speed of a run: rates of a step, and the peaks they are compared with.
 //

@@ -89,10 +89,10 @@ class Trainer {
           StopRequest* stop = nullptr);
 
   // Trains up to step `end`, or until a switch of precision is requested, which it returns, or until a rank asks to
-  // stop, or until spikes ask for a rollback. FaultError after faults.max_consecutive faults, faults.max_skipped skipped
-  // steps or stop_rules.consecutive spikes in a row, and as soon as an update has made masters or moments non-finite;
-  // DataError, alike on all ranks, if a rank cannot read samples ahead. Both after at_end(). CorruptionError after
-  // at_end(kCorrupt). Collective.
+  // stop, or until spikes ask for a rollback. FaultError after faults.max_consecutive faults, faults.max_skipped
+  // skipped steps or stop_rules.consecutive spikes in a row, and as soon as an update has made masters or moments
+  // non-finite; DataError, alike on all ranks, if a rank cannot read samples ahead. Both after at_end().
+  // CorruptionError after at_end(kCorrupt). Collective.
   std::optional<PrecisionSwitch> run(int64_t end);
   // Ends the run: with kDone, at TrainConfig::last_step(), after an evaluation. Collective.
   void finish(Ending ending);

@@ -110,9 +110,8 @@ struct AdamWArgs {
   bool is_state(int part) const { return part != StateDigests::kWeight || !master.defined(); }
 
   static auto operands(auto& args) {
-    return std::array{&args.gradient,     &args.master,   &args.m,        &args.v,       &args.weight,
-                      &args.compensation, &args.m_absmax, &args.v_absmax, &args.control, &args.digests,
-                      &args.faults};
+    return std::array{&args.gradient, &args.master,   &args.m,       &args.v,       &args.weight, &args.compensation,
+                      &args.m_absmax, &args.v_absmax, &args.control, &args.digests, &args.faults};
   }
 };
 

@@ -86,7 +86,7 @@ TEST(Stragglers, SaysHowSlowAndWhere) {
                                .phase_seconds = 0.9,
                                .others_phase_seconds = 0.105};
   EXPECT_EQ(describe(change, "b", 50),
-            "rank 3 (node b) is slow: 31.0 ms of work a step, others 15.5 ms; in data 18.0 ms, others 2.1 ms");
+            "rank 3 (node b) is slow: 31.0 ms of work a step, others 15.5 ms;\n  in data 18.0 ms, others 2.1 ms");
   EXPECT_EQ(describe({.rank = 3}, "b", 50), "rank 3 (node b) is no longer slow");
 }
 

@@ -215,7 +215,7 @@ TEST(Watchdog, ARunThatGoesOnAtTheLastMomentIsNotEnded) {
 }
 
 TEST(Watchdog, EndsAProcessWhoseFileSystemHangs) {
-  const std::string alarm = ::testing::TempDir() + "/hanging_files/watchdog/alarm";
+  const std::string alarm = ::testing::TempDir() + "/hanging_files/watchdog/alarm.partial";
   const auto hang = [&alarm](BlackBox&) {
     mkfifo(alarm.c_str(), 0600);  // blocks the thread that would say what is wrong
     wait_forever();

@@ -144,7 +144,7 @@ TEST(RunStatusOfARun, ASlowRankIsNamedWithItsNode) {
   EXPECT_GE(
       count_of(log, kLine +
                         "\\[rank 0\\] warning: step \\d+: rank 1 \\(node \\S+\\) is slow: [0-9.]+ ms of work a step, "
-                        "others [0-9.]+ ms; in \\w+ [0-9.]+ ms, others "),
+                        "others [0-9.]+ ms;\\s+in \\w+ [0-9.]+ ms, others "),
       1u)
       << log;
   EXPECT_EQ(count_of(log, "rank 0 \\(node \\S+\\) is slow"), 0u) << log;
