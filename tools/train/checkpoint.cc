@@ -180,6 +180,9 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
   } catch (const CheckpointError& error) {  // on all ranks
     throw DamagedCheckpoint(fmt::format("{}: {}", checkpoint.folder, error.what()));
   }
+  if (has_state_faults(session.sharded)) {
+    throw DamagedCheckpoint(fmt::format("{}: {}", checkpoint.folder, describe_state_faults(session.sharded)));
+  }
   read_on_all_ranks(point.folder, communicator, [&] {
     continue_from(training, session);
     load_scales(checkpoint, training, session);

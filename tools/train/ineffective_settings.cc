@@ -261,7 +261,7 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
        config.scaler.scaler.mode != ScalerMode::kStatic,
        "scaler.mode = static",
        {"scaler.preset", "scaler.init_scale", "scaler.floor"}},
-      {"stop_rules.", rules.action != SpikeAction::kNone, "stop_rules.action = none"},
+      {"stop_rules.", rules.action != SpikeAction::kNone, "stop_rules.action = none", {"stop_rules.action"}},
       {"stop_rules.consecutive", rules.action == SpikeAction::kRollback || rules.action == SpikeAction::kStop,
        "it belongs to stop_rules.action = rollback and stop"},
       {"stop_rules.max_rollbacks", rules.action == SpikeAction::kRollback,

@@ -20,27 +20,23 @@ namespace mantissa {
 // Saves checkpoints while a training runs.
 class Saver final : public TrainObserver {
  public:
-  // Facts that outlive a session of the run.
-  struct Saves {
-    std::optional<int64_t> unsaved_step{};  // the last step of the run, if its state could not be saved
-    int64_t proven_step = -1;  // of the last checkpoint from whose state a clean step has started; -1: none is known
-  };
-
-  Saver(Session& session, const Config& run, std::shared_ptr<RunLog> log, BlackBox& box, bool resumed, Saves& saves)
+  // `unsaved_step`: the last step of the run, if its state could not be saved.
+  Saver(Session& session, const Config& run, RunState& state, std::shared_ptr<RunLog> log, BlackBox& box, bool resumed,
+        std::optional<int64_t>& unsaved_step)
       : checkpoints_(session, run),
         box_(box),
         interval_(run.checkpoint.interval),
         log_(std::move(log)),
         saved_step_(resumed ? session.next_step : -1),
-        saves_(saves) {
-    if (resumed) saves_.proven_step = saved_step_;  // there may be no other
-    checkpoints_.protect(saves_.proven_step);
+        unsaved_step_(unsaved_step) {
+    if (resumed && state.proven_step < 0) state.proven_step = saved_step_;  // there may be no other
+    checkpoints_.protect(state.proven_step);
   }
 
   // Checkpoints of a run that has gone wrong do not push the last good one out.
-  void after_step(Trainer&, const StepReport& step, const ProbedStep*) override {
+  void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
     if (!step.applied || saved_step_ < 0 || step.step < saved_step_) return;
-    saves_.proven_step = saved_step_;
+    trainer.state().proven_step = saved_step_;
     checkpoints_.protect(saved_step_);
   }
 
@@ -49,7 +45,7 @@ class Saver final : public TrainObserver {
   void at_end(Trainer& trainer, Ending ending) override {
     const int64_t step = trainer.session().next_step;
     if (ending == Ending::kCorrupt) return tell_of_restart();
-    if (saved_step_ != step && !save(trainer)) saves_.unsaved_step = step;
+    if (saved_step_ != step && !save(trainer)) unsaved_step_ = step;
     if (ending == Ending::kFailed && saved_step_ >= 0) log_info("a new start continues after step {}", saved_step_);
   }
 
@@ -73,7 +69,7 @@ class Saver final : public TrainObserver {
   const int64_t interval_;
   const std::shared_ptr<RunLog> log_;
   int64_t saved_step_;
-  Saves& saves_;
+  std::optional<int64_t>& unsaved_step_;
 };
 
 // Tells the black box how steps end.

@@ -107,13 +107,11 @@ RunState::RunState(const Config& run, int64_t steps_done) : fallback(run.precisi
 }
 
 nlohmann::json to_json(const RunState& state) {
-  nlohmann::json saved = {{"statistics", state.statistics},
-                          {"faults_in_a_row", state.faults_in_a_row},
-                          {"skips_in_a_row", state.skips_in_a_row},
-                          {"spikes_in_a_row", state.spikes_in_a_row},
-                          {"rollbacks", state.rollbacks},
-                          {"fallback", state.fallback.state()},
-                          {"first_validation_loss", state.first_validation_loss}};
+  nlohmann::json saved = {
+      {"statistics", state.statistics},         {"faults_in_a_row", state.faults_in_a_row},
+      {"skips_in_a_row", state.skips_in_a_row}, {"spikes_in_a_row", state.spikes_in_a_row},
+      {"rollbacks", state.rollbacks},           {"proven_step", state.proven_step},
+      {"fallback", state.fallback.state()},     {"first_validation_loss", state.first_validation_loss}};
   if (state.adaptive) saved["adaptive"] = state.adaptive->state();
   return saved;
 }
@@ -125,6 +123,7 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
   state.skips_in_a_row = saved.value("skips_in_a_row", 0);
   state.spikes_in_a_row = saved.value("spikes_in_a_row", 0);
   state.rollbacks = saved.value("rollbacks", 0);
+  state.proven_step = saved.value("proven_step", int64_t{-1});
   saved.at("first_validation_loss").get_to(state.first_validation_loss);
   if (saved.contains("fallback")) {
     state.fallback = PrecisionFallback(run.precision_fallback, saved.at("fallback").get<PrecisionFallback::State>());

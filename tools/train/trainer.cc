@@ -211,7 +211,9 @@ void Trainer::count_spikes(const StepReport& step) {
     state_.spikes_in_a_row = 0;
   }
   const bool acts = rules.action == SpikeAction::kRollback || rules.action == SpikeAction::kStop;
-  if (!acts || stopped_by_ || state_.spikes_in_a_row < rules.consecutive) return;
+  // A signal does not change what a run decides: it is heard again in the next step.
+  const bool has_bad_data = stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData;
+  if (!acts || has_bad_data || state_.spikes_in_a_row < rules.consecutive) return;
   const std::string cause = fmt::format("{} spikes in a row, the last in step {}: {}", state_.spikes_in_a_row,
                                         step.step + 1, step.skip_reason(session_.runtime.parameters));
   state_.spikes_in_a_row = state_.faults_in_a_row = state_.skips_in_a_row = 0;

@@ -116,11 +116,15 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
   std::vector<std::string> passed_over;
   RunState state(run);
   const auto restore_state = [&] {
-    const bool has_saved = state.has_saved;
+    const RunState before = state;
     state = run_state_of(run, *from.checkpoint);
-    state.has_saved = has_saved;
+    state.has_saved = before.has_saved;
     state.has_checkpoint = true;
-    if (from.rollback) state.rollbacks = from.rollback->count;
+    if (!from.rollback) return;
+    state.rollbacks = from.rollback->count;
+    state.proven_step = before.proven_step;
+    // The checkpoint may have been saved within the row that the rollback leaves behind.
+    state.spikes_in_a_row = state.faults_in_a_row = state.skips_in_a_row = 0;
   };
   if (from.checkpoint) restore_state();
   while (true) {
@@ -246,9 +250,9 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
   const int phase = phase_of(run, step, checkpoint ? run_state_of(run, *checkpoint) : RunState(run));
   log_info("memory of a rank, predicted:{}", to_text(predicted[static_cast<size_t>(phase)]));
 
-  Saver::Saves saves;
+  std::optional<int64_t> unsaved_step;
   std::optional<Heartbeat> heartbeat;  // of rank 0
-  const auto begin = [&](Session& session, RunState&, const SessionStart& start,
+  const auto begin = [&](Session& session, RunState& state, const SessionStart& start,
                          TrainObservers& observers) -> RunProbe* {
     // Only now: a start that was refused leaves the files of the run.
     if (start.by_switch == nullptr && start.rollback == nullptr) {
@@ -272,7 +276,7 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
       log->rolled_back(session, *start.rollback);
       box.note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));
     }
-    observers.push_back(std::make_shared<Saver>(session, run, log, box, start.resumed, saves));
+    observers.push_back(std::make_shared<Saver>(session, run, state, log, box, start.resumed, unsaved_step));
     observers.push_back(log);
     observers.push_back(std::make_shared<StepRecorder>(box));
     if (communicator.size() > 1 && run.straggler.window > 0) {
@@ -313,9 +317,9 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
     }
   };
   const Ending ending = train_all();
-  if (saves.unsaved_step) {
+  if (unsaved_step) {
     on_error(CheckpointError(fmt::format("the state after step {} could not be saved; older checkpoints are in {}",
-                                         *saves.unsaved_step, checkpoint_root(run.train.run_dir))));
+                                         *unsaved_step, checkpoint_root(run.train.run_dir))));
   }
   {
     const Range range(RangeKind::kPhase, "end");

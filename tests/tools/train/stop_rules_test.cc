@@ -165,5 +165,15 @@ TEST(StopRulesOfARun, TwoRollbacksToOneCheckpointAddUp) {
   EXPECT_EQ(state.at("skipped_batches"), 8);
 }
 
+// The checkpoint of step 45 was saved within the row.
+TEST(StopRulesOfARun, ARollbackLeavesTheRowOfSpikesBehind) {
+  const SmallRun run("rollback_row");
+  make_noise(run, {45, 46, 47});
+  run.train(1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2", "checkpoint.interval=1"}));
+  const auto rollbacks = run.records("rollback");
+  ASSERT_EQ(rollbacks.size(), 1u);
+  EXPECT_EQ(rollbacks[0].at("step"), 45);
+}
+
 }  // namespace
 }  // namespace mantissa::testing

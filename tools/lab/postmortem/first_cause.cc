@@ -127,6 +127,15 @@ FirstCause failure(const RunHistory& run, int first) {
   FirstCause cause{.kind = Kind::kFailed, .ranks = {first}, .waiting = {}, .unix_ns = failed.ended_ns, .line = ""};
   cause.waiting = ranks_waiting_for(run, cause.ranks);
   const bool is_alone = run.ranks.size() == 1;
+  const auto decided_with_it = [&](const RankHistory& rank) {
+    return rank.end == RankEnd::kFailed && rank.step == failed.step && rank.error == failed.error;
+  };
+  if (!is_alone && std::ranges::all_of(run.ranks, decided_with_it)) {
+    cause.ranks = run.with(RankEnd::kFailed);
+    cause.waiting = {};
+    cause.line = fmt::format("all ranks ended together in step {}: {}", failed.step, error_of(failed));
+    return cause;
+  }
   cause.line = fmt::format("rank {} failed{} {}{}: {}", first, is_alone ? "" : " first", where(failed),
                            is_alone ? "" : by_the_clocks(run), error_of(failed));
   return cause;

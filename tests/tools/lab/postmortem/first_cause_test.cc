@@ -118,6 +118,14 @@ TEST(FirstCause, ErrorThatIsNoEcho) {
   EXPECT_EQ(cause.kind, Kind::kFailed);
 }
 
+TEST(FirstCause, ErrorThatAllRanksDecideTogether) {
+  const std::string error = "silent data corruption after step 8: rank 0 (a): second moment of 'x'";
+  const FirstCause cause = cause_of(
+      "together", {BoxFile(0, 2).done(90, 8).ends(104, 5, error), BoxFile(1, 2).done(90, 8).ends(100, 5, error)});
+  EXPECT_EQ(cause.line, "all ranks ended together in step 8: " + error);
+  EXPECT_EQ(cause.ranks, (Ranks{0, 1}));
+}
+
 TEST(FirstCause, EarliestOfSeveralErrors) {
   const FirstCause cause =
       cause_of("errors", {BoxFile(0, 3).ends(1000, kComm, "[mpi] late"), BoxFile(1, 3).ends(900, 139, "SIGSEGV"),
