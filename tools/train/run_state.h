@@ -52,7 +52,7 @@ struct RunState {
   int spikes_in_a_row = 0;
   int rollbacks = 0;         // see StopRulesConfig
   int64_t proven_step = -1;  // of the last checkpoint from whose state a clean step has started; -1: none is known
-  // Not saved: whether this start of the program has saved a checkpoint, or has one to return to.
+  // Not saved: whether this start of the program has saved a checkpoint, and whether it has one to return to.
   bool has_saved = false, has_checkpoint = false;
   PrecisionFallback fallback;
   std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
