@@ -155,7 +155,12 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
   }
   const std::string folder = all_gather_texts(communicator, chosen ? chosen->folder : "")[0];
   const int64_t step = all_gather_records(communicator, chosen ? chosen->step : int64_t{0})[0];
-  const std::string state = all_gather_texts(communicator, chosen ? chosen->state.at("run").dump() : "")[0];
+  nlohmann::json run;
+  if (chosen) {
+    run = chosen->state.at("run");
+    run["proven_step"] = chosen->state.value("proven_step", int64_t{-1});
+  }
+  const std::string state = all_gather_texts(communicator, run.dump())[0];
   if (folder.empty()) return std::nullopt;
   return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state)};
 }
@@ -294,6 +299,7 @@ nlohmann::json TrainingCheckpoints::manifest(const RunState& state) const {
                    {"ranks", session_.ranks()},
                    {"data_fingerprint", session_.batches->fingerprint()},
                    {"config", to_yaml(run_)},
+                   {"proven_step", state.proven_step},
                    {"run", to_json(state)}});
   return manifest;
 }

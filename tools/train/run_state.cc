@@ -107,11 +107,13 @@ RunState::RunState(const Config& run, int64_t steps_done) : fallback(run.precisi
 }
 
 nlohmann::json to_json(const RunState& state) {
-  nlohmann::json saved = {
-      {"statistics", state.statistics},         {"faults_in_a_row", state.faults_in_a_row},
-      {"skips_in_a_row", state.skips_in_a_row}, {"spikes_in_a_row", state.spikes_in_a_row},
-      {"rollbacks", state.rollbacks},           {"proven_step", state.proven_step},
-      {"fallback", state.fallback.state()},     {"first_validation_loss", state.first_validation_loss}};
+  nlohmann::json saved = {{"statistics", state.statistics},
+                          {"faults_in_a_row", state.faults_in_a_row},
+                          {"skips_in_a_row", state.skips_in_a_row},
+                          {"spikes_in_a_row", state.spikes_in_a_row},
+                          {"rollbacks", state.rollbacks},
+                          {"fallback", state.fallback.state()},
+                          {"first_validation_loss", state.first_validation_loss}};
   if (state.adaptive) saved["adaptive"] = state.adaptive->state();
   return saved;
 }

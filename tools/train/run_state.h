@@ -50,8 +50,10 @@ struct RunState {
   int faults_in_a_row = 0;
   int skips_in_a_row = 0;  // steps that were not applied, for whatever reason
   int spikes_in_a_row = 0;
-  int rollbacks = 0;         // see StopRulesConfig
-  int64_t proven_step = -1;  // of the last checkpoint from whose state a clean step has started; -1: none is known
+  int rollbacks = 0;  // see StopRulesConfig
+  // The last checkpoint from whose state a clean step has started; -1: none is known. An entry of the manifest of its
+  // own, since it depends on when checkpoints were saved, as nothing else here does.
+  int64_t proven_step = -1;
   // Not saved: whether this start of the program has saved a checkpoint, and whether it has one to return to.
   bool has_saved = false, has_checkpoint = false;
   PrecisionFallback fallback;
