@@ -58,6 +58,7 @@ std::vector<std::vector<Record>> gather_arrays(Communicator& communicator, const
   std::vector<std::vector<Record>> all;
   for (const std::vector<std::byte>& bytes : all_gather_varied(communicator, std::as_bytes(std::span(mine)))) {
     all.emplace_back(bytes.size() / sizeof(Record));
+    if (bytes.empty()) continue;  // memcpy takes no null pointer
     std::memcpy(all.back().data(), bytes.data(), bytes.size());
   }
   return all;
