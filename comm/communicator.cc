@@ -99,6 +99,15 @@ std::vector<std::string> all_gather_texts(Communicator& communicator, std::strin
   return texts;
 }
 
+RankText first_text(Communicator& communicator, std::string_view mine) {
+  int rank = 0;
+  for (std::string& text : all_gather_texts(communicator, mine)) {
+    if (!text.empty()) return {rank, std::move(text)};
+    ++rank;
+  }
+  return {};
+}
+
 std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,
                                                             const std::vector<std::string>& mine) {
   std::string joined;

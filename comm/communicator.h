@@ -167,8 +167,25 @@ std::vector<Record> all_gather_records(Communicator& communicator, const Record&
 // Gathers bytes of each rank, in rank order; their number may differ between ranks. Blocks.
 std::vector<std::vector<std::byte>> gather_varied(const GatherBytes& gather, std::span<const std::byte> mine);
 std::vector<std::vector<std::byte>> all_gather_varied(Communicator& communicator, std::span<const std::byte> mine);
+// The same for an array of trivially copyable records of each rank.
+template <typename Record>
+std::vector<std::vector<Record>> all_gather_arrays(Communicator& communicator, const std::vector<Record>& mine) {
+  static_assert(std::is_trivially_copyable_v<Record>);
+  std::vector<std::vector<Record>> all;
+  for (const std::vector<std::byte>& bytes : all_gather_varied(communicator, std::as_bytes(std::span(mine)))) {
+    all.emplace_back(bytes.size() / sizeof(Record));
+    if (!bytes.empty()) std::memcpy(all.back().data(), bytes.data(), bytes.size());  // which takes no null pointer
+  }
+  return all;
+}
 // The same for one text of each rank.
 std::vector<std::string> all_gather_texts(Communicator& communicator, std::string_view mine);
+// The first text that is not empty. Blocks.
+struct RankText {
+  int rank = -1;  // -1: all are empty
+  std::string text{};
+};
+RankText first_text(Communicator& communicator, std::string_view mine);
 // The same for a list of texts of each rank. Texts must not contain zero bytes.
 std::vector<std::vector<std::string>> all_gather_text_lists(Communicator& communicator,
                                                             const std::vector<std::string>& mine);

@@ -53,7 +53,8 @@ Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begi
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters, std::span<const std::string> hosts) {
   const auto rank_text = [&](int rank) {
     const auto index = static_cast<size_t>(rank);
-    return fmt::format("rank {}", rank) + (index < hosts.size() ? fmt::format(" ({})", hosts[index]) : std::string());
+    return fmt::format("rank {}", rank) +
+           (index < hosts.size() ? fmt::format(" (node {})", hosts[index]) : std::string());
   };
   std::string text = corruption.rank < 0 ? std::string("ranks differ") : rank_text(corruption.rank);
   if (corruption.receiver >= 0) text += " to " + rank_text(corruption.receiver);
@@ -72,7 +73,7 @@ std::string to_text(const Corruption& corruption, const ParameterSet& parameters
 std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<Corruption> mine) {
   if (mine.size() > kMostFindings) mine.resize(kMostFindings);
   std::vector<Corruption> all;
-  for (const std::vector<Corruption>& findings : gather_arrays(communicator, mine)) {
+  for (const std::vector<Corruption>& findings : all_gather_arrays(communicator, mine)) {
     all.insert(all.end(), findings.begin(), findings.end());
   }
   return all;

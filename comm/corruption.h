@@ -43,25 +43,12 @@ struct Corruption {
 Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
                          const Digest& expected, const Digest& found);
 
-// "rank 1 (node07): first moment of 'blocks.0.mlp.up.weight', element 12 (bit 30)". `hosts`: by rank, or empty.
+// "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', element 12 (bit 30)". `hosts`: by rank, or empty.
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters,
                     std::span<const std::string> hosts = {});
 
 // The findings of all ranks, in rank order: at most kMostFindings of each. The same on every rank. Collective; blocks.
 constexpr size_t kMostFindings = 16;
 std::vector<Corruption> gather_findings(Communicator& communicator, std::vector<Corruption> mine);
-
-// Arrays of plain records of each rank, in rank order; their lengths may differ. Collective; blocks.
-template <typename Record>
-std::vector<std::vector<Record>> gather_arrays(Communicator& communicator, const std::vector<Record>& mine) {
-  static_assert(std::is_trivially_copyable_v<Record>);
-  std::vector<std::vector<Record>> all;
-  for (const std::vector<std::byte>& bytes : all_gather_varied(communicator, std::as_bytes(std::span(mine)))) {
-    all.emplace_back(bytes.size() / sizeof(Record));
-    if (bytes.empty()) continue;  // memcpy takes no null pointer
-    std::memcpy(all.back().data(), bytes.data(), bytes.size());
-  }
-  return all;
-}
 
 }  // namespace mantissa

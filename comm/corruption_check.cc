@@ -91,9 +91,9 @@ std::vector<Corruption> CorruptionCheck::compare_weights(const std::vector<State
     if (pieces_[index].is_coded) coded.push_back(found[index]);
   }
   const auto all_records =
-      is_replicated ? std::vector<std::vector<Digest>>{records} : gather_arrays(communicator, records);
+      is_replicated ? std::vector<std::vector<Digest>>{records} : all_gather_arrays(communicator, records);
   const bool any_coded = !coded.empty();  // alike on all ranks
-  const auto all_coded = any_coded ? gather_arrays(communicator, coded) : std::vector<std::vector<Digest>>();
+  const auto all_coded = any_coded ? all_gather_arrays(communicator, coded) : std::vector<std::vector<Digest>>();
 
   std::vector<Corruption> mine;
   size_t coded_index = 0;
@@ -156,7 +156,7 @@ std::vector<Corruption> CorruptionCheck::updates() {
 }
 
 std::vector<Corruption> CorruptionCheck::replicas(const std::vector<StateDigests>& written) {
-  const std::vector<std::vector<StateDigests>> all = gather_arrays(state_.communicator, written);
+  const std::vector<std::vector<StateDigests>> all = all_gather_arrays(state_.communicator, written);
   std::vector<Corruption> found;
   for (size_t index = 0; index < written.size(); ++index) {
     const Segment& segment = state_.optimizer.digested_pieces()[index].segment;

@@ -82,7 +82,7 @@ std::vector<Corruption> WireDigests::compare(Stream& stream) {
   // The tables of sent contributions and of sums are equally long on all ranks; the one between them may differ.
   std::vector<Digest> known(mine.begin(), mine.begin() + begin_[kReceived]);
   known.insert(known.end(), mine.begin() + begin_[kSummed], mine.begin() + begin_[kGathered]);
-  const std::vector<std::vector<Digest>> all = gather_arrays(communicator_, known);
+  const std::vector<std::vector<Digest>> all = all_gather_arrays(communicator_, known);
   const auto count = static_cast<int64_t>(pieces_.size());
   const int me = communicator_.rank();
   std::vector<Corruption> found;

@@ -16,14 +16,10 @@
 
 #include "core/base/launcher.h"
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace mantissa {
 namespace {
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): before MPI starts there are no threads
-  return value == nullptr ? "" : value;
-}
 
 // vader's files of one user.
 using Segments = std::map<std::pair<dev_t, ino_t>, std::filesystem::path>;
@@ -81,11 +77,11 @@ void leave_out_used(pid_t process, Segments& segments) {
 
 void leave_vader_out_of_foreign_namespaces() {
   if (!find_launcher().is_outside) return;
-  const std::string chosen = variable("OMPI_MCA_btl");
+  const std::string chosen = environment_variable("OMPI_MCA_btl");
   if (!chosen.empty() && !chosen.starts_with('^')) return;  // the user's own list
   const std::string others = chosen.empty() ? "" : "," + chosen.substr(1);
   setenv("OMPI_MCA_btl", ("^vader" + others).c_str(), 1);  // NOLINT(concurrency-mt-unsafe): no threads yet
-  const std::string local_rank = variable("OMPI_COMM_WORLD_LOCAL_RANK");
+  const std::string local_rank = environment_variable("OMPI_COMM_WORLD_LOCAL_RANK");
   if (!local_rank.empty() && local_rank != "0") return;
   log_warn(
       "mpirun is outside of this rank's PID namespace (a container for each rank?). OpenMPI's shared memory fails\n"

@@ -13,13 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/process.h"
+
 namespace mantissa {
 namespace {
-
-std::string variable(const char* name) {
-  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
-  return value == nullptr ? "" : value;
-}
 
 // Empty if the file cannot be read.
 std::string text_of(const std::string& path) {
@@ -52,8 +49,8 @@ bool has_entry(const std::string& environment, const std::string& entry) {
 }  // namespace
 
 Launcher find_launcher() {
-  const std::string job = "PMIX_NAMESPACE=" + variable("PMIX_NAMESPACE");
-  const std::string rank = "PMIX_RANK=" + variable("PMIX_RANK");
+  const std::string job = "PMIX_NAMESPACE=" + environment_variable("PMIX_NAMESPACE");
+  const std::string rank = "PMIX_RANK=" + environment_variable("PMIX_RANK");
   if (job.ends_with('=') || rank.ends_with('=')) return {};
   std::string status = text_of("/proc/self/status");
   if (status.empty()) return {.is_outside = getppid() == 0};

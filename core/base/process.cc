@@ -23,9 +23,11 @@ std::string host_name() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
 }
 
-std::string slurm_job() {
-  const char* const job = std::getenv("SLURM_JOB_ID");  // NOLINT(concurrency-mt-unsafe): no thread sets variables
-  return job == nullptr ? "" : job;
+std::string slurm_job() { return environment_variable("SLURM_JOB_ID"); }
+
+std::string environment_variable(const char* name) {
+  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
+  return value == nullptr ? "" : value;
 }
 
 }  // namespace mantissa

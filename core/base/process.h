@@ -1,4 +1,4 @@
-// Names for logs and reports: of the program, and of the place where this process runs.
+// The process and its surroundings: names for logs and reports, and the environment.
 #pragma once
 
 #include <string>
@@ -14,5 +14,7 @@ void name_program(std::string name);
 std::string host_name();
 // The number of the Slurm job (SLURM_JOB_ID); empty outside Slurm.
 std::string slurm_job();
+// Empty if it is not set.
+std::string environment_variable(const char* name);
 
 }  // namespace mantissa

@@ -80,11 +80,9 @@ void read_on_all_ranks(const std::string& folder, Communicator& communicator, co
   } catch (const ContractError& error) {  // numbers that do not go together
     mine = fmt::format("{}: {}", folder, error.what());
   }
-  const std::vector<std::string> errors = all_gather_texts(communicator, mine);
-  for (size_t rank = 0; rank < errors.size(); ++rank) {
-    if (errors[rank].empty()) continue;
-    throw DamagedCheckpoint(errors.size() > 1 ? fmt::format("{} (rank {})", errors[rank], rank) : errors[rank]);
-  }
+  const RankText error = first_text(communicator, mine);
+  if (error.rank < 0) return;
+  throw DamagedCheckpoint(communicator.size() > 1 ? fmt::format("{} (rank {})", error.text, error.rank) : error.text);
 }
 
 void load_pieces(const Checkpoint& checkpoint, Session& session) {

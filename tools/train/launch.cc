@@ -70,12 +70,10 @@ std::vector<GpuClaim> gather_claims(Communicator& host, const std::string& devic
     error = thrown.what();
   }
   std::vector<GpuClaim> claims = all_gather_claims(host, mine);
-  const std::vector<std::string> errors = all_gather_texts(host, error);
-  for (size_t rank = 0; rank < claims.size(); ++rank) {
-    if (errors[rank].empty()) continue;
-    throw ConfigError(fmt::format("rank {} (node {}): {}", rank, claims[rank].node.name, errors[rank]));
-  }
-  return claims;
+  const RankText first = first_text(host, error);
+  if (first.rank < 0) return claims;
+  const std::string& node = claims[static_cast<size_t>(first.rank)].node.name;
+  throw ConfigError(fmt::format("rank {} (node {}): {}", first.rank, node, first.text));
 }
 
 // Thrown after an error was logged.

@@ -20,14 +20,6 @@ struct LossSum {
   bool is_bad = false;  // samples could not be read
 };
 
-// The text of the first rank that has one. Collective.
-std::string first_text(Communicator& communicator, const std::string& mine) {
-  for (std::string& text : all_gather_texts(communicator, mine)) {
-    if (!text.empty()) return std::move(text);
-  }
-  return "";
-}
-
 }  // namespace
 
 Evaluation::Evaluation(const Config& config, ModelRuntime& runtime, const Batches& batches, Communicator& communicator)
@@ -72,7 +64,7 @@ double Evaluation::run() {
     total.tokens += loss.tokens;
     total.is_bad |= loss.is_bad;
   }
-  if (total.is_bad) throw DataError(first_text(communicator_, error));
+  if (total.is_bad) throw DataError(first_text(communicator_, error).text);
   return total.nats / static_cast<double>(total.tokens);
 }
 
@@ -83,22 +75,13 @@ Trainer::Trainer(Session& session, RunState& state, TrainObservers observers, Ru
       step_(session, probe, stop),
       evaluation_(session.config, session.runtime, *session.batches, session.communicator) {}
 
-template <typename F>
-void Trainer::with_intact_state(const F& f) {
+std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
   try {
-    f();
+    run_steps(end);
   } catch (const CorruptionError&) {
-    if (std::exchange(is_corrupt_, true)) throw;
     for (const auto& observer : observers_) observer->at_end(*this, Ending::kCorrupt);
     leave();
     throw;
-  }
-}
-
-std::optional<PrecisionSwitch> Trainer::run(int64_t end) {
-  with_intact_state([&] { run_steps(end); });
-  if (stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData) {
-    fail<DataError>(first_text(session_.communicator, step_.data_error()));
   }
   return std::exchange(switch_, std::nullopt);
 }
@@ -128,6 +111,9 @@ void Trainer::run_steps(int64_t end) {
   settle();
   require_finite_state();
   step_.require_intact_state();  // it is saved now, or handed to another session
+  if (stopped_by_ && stopped_by_->stop_request == StopRequest::kBadData) {
+    fail<DataError>(first_text(session_.communicator, step_.data_error()).text);
+  }
 }
 
 void Trainer::finish(Ending ending) {
@@ -234,7 +220,7 @@ void Trainer::count_spikes(const StepReport& step) {
 
 template <typename Error>
 void Trainer::fail(const std::string& message) {
-  with_intact_state([&] { step_.require_intact_state(); });
+  step_.require_intact_state();
   for (const auto& observer : observers_) observer->at_end(*this, Ending::kFailed);
   leave();
   throw Error(message);

@@ -117,9 +117,6 @@ class Trainer {
   void evaluate();
   void take(const std::vector<StepReport>& steps);
   void count_skips(const StepReport& step);
-  // Calls f(). CorruptionError after at_end(kCorrupt).
-  template <typename F>
-  void with_intact_state(const F& f);
   void count_spikes(const StepReport& step);
   // FaultError if masters or moments are not finite: before they are evaluated, saved, or handed to another session.
   void require_finite_state();
@@ -134,7 +131,6 @@ class Trainer {
   Evaluation evaluation_;
   std::optional<PrecisionSwitch> switch_;
   std::optional<Verdict> stopped_by_;
-  bool is_corrupt_ = false;
   std::optional<Rollback> rollback_;
 };
 

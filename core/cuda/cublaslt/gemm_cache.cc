@@ -11,7 +11,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "core/base/log.h"
+#include "core/base/process.h"
 
 namespace mantissa::cuda {
 namespace {
@@ -124,14 +124,12 @@ std::string cache_file_name(const GemmMachine& machine) {
 }
 
 std::string cache_folder() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): no thread sets variables
-    return std::string(value != nullptr ? value : "");
-  };
   std::vector<std::string> folders;
-  if (const std::string own = variable("MANTISSA_CACHE_DIR"); !own.empty()) folders.push_back(own);
-  if (const std::string caches = variable("XDG_CACHE_HOME"); !caches.empty()) folders.push_back(caches + "/mantissa");
-  if (const std::string home = variable("HOME"); !home.empty()) folders.push_back(home + "/.cache/mantissa");
+  if (const std::string own = environment_variable("MANTISSA_CACHE_DIR"); !own.empty()) folders.push_back(own);
+  if (const std::string caches = environment_variable("XDG_CACHE_HOME"); !caches.empty())
+    folders.push_back(caches + "/mantissa");
+  if (const std::string home = environment_variable("HOME"); !home.empty())
+    folders.push_back(home + "/.cache/mantissa");
   for (const std::string& folder : folders) {
     std::error_code error;
     std::filesystem::create_directories(folder, error);

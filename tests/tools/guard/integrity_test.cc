@@ -7,6 +7,7 @@
 #include <map>
 
 #include "comm/local/local_communicator.h"
+#include "tests/comm/watched_rank.h"
 #include "tests/testing/weight_hash.h"
 #include "tests/tools/train/program.h"
 #include "tools/train/training.h"
@@ -15,10 +16,6 @@ namespace mantissa::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-void flip_bit_of(const Tensor& tensor, int64_t element, int bit) {
-  tensor.raw()[element * size_bytes(tensor.dtype()) + bit / 8] ^= std::byte{1} << (bit % 8);
-}
 
 // Flips a bit of what the all-to-alls of some reductions deliver.
 class NoisyWire final : public ForwardingCommunicator {
@@ -30,7 +27,7 @@ class NoisyWire final : public ForwardingCommunicator {
     auto work = ForwardingCommunicator::all_to_all(send, recv, stream);
     if (flips == 0) return work;
     work->wait();
-    flip_bit_of(recv, 0, 3);
+    flip_bit(recv, 0, 3);
     --flips;
     return std::make_unique<NoWork>();
   }
@@ -107,14 +104,14 @@ Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string
 std::function<void(Session&)> flip_weight(const std::string& name, int64_t element, int bit) {
   return [=](Session& session) {
     const Parameter& parameter = *session.runtime.parameters.find(name);
-    flip_bit_of(parameter.weight.view({parameter.numel()}), element, bit);
+    flip_bit(parameter.weight.view({parameter.numel()}), element, bit);
   };
 }
 
 // In the rank's first piece of state.
 std::function<void(Session&)> flip_state(StateDigests::Part part, int bit) {
   return [=](Session& session) {
-    flip_bit_of(session.sharded.optimizer.digested_pieces()[0].parts()[static_cast<size_t>(part)], 1, bit);
+    flip_bit(session.sharded.optimizer.digested_pieces()[0].parts()[static_cast<size_t>(part)], 1, bit);
   };
 }
 
@@ -209,7 +206,7 @@ std::string replay_error(const std::function<bool(int run)>& is_wrong) {
     work.run();
     ++runs;
     const Tensor& gradient = session.runtime.parameters[0].gradient;
-    if (is_wrong(runs)) flip_bit_of(gradient.view({gradient.numel()}), runs, 7);
+    if (is_wrong(runs)) flip_bit(gradient.view({gradient.numel()}), runs, 7);
   };
   IntegrityGuard guard(config.integrity, session.sharded);
   EXPECT_TRUE(guard.is_due(0));

@@ -30,7 +30,7 @@ if [[ "$1" != --inside ]]; then
       echo '<testsuites><testsuite name="two_hosts_test"><testcase name="two_hosts_test"><skipped/></testcase></testsuite></testsuites>' >"$XML_OUTPUT_FILE"
     exit 0
   fi
-  work=$(mktemp -d /tmp/two_hosts_test.XXXXXX)
+  work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   "${namespaces[@]}" --mount-proc "$BASH" "$(realpath "${BASH_SOURCE[0]}")" --inside "$(realpath "$1")" "$work"
   echo "two_hosts_test: passed"

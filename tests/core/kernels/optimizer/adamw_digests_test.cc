@@ -85,17 +85,19 @@ TEST(AdamWDigests, AnUpdateThatIsNotAppliedLeavesThemAlone) {
   EXPECT_EQ(after.bad_update, 0u);
 }
 
+void run_update(AdamWArgs& args, uint32_t number) {
+  UpdateControl control = kStateControl;
+  control.update = number;
+  args.control = make_record(control);
+  run(args);
+  settle(args);
+}
+
 TEST(AdamWDigests, UpdatesOfUntouchedStateAgree) {
   for (const StateFormat& format : all_formats()) {
     AdamWArgs args = make_state(515, format);
     args.digests = make_record(digests_of_state(args));
-    for (uint32_t update = 1; update < 4; ++update) {
-      UpdateControl control = kStateControl;
-      control.update = update;
-      args.control = make_record(control);
-      run(args);
-      settle(args);
-    }
+    for (uint32_t update = 1; update < 4; ++update) run_update(args, update);
     EXPECT_EQ(fetch_record<StateDigests>(args.digests).bad_update, 0u);
   }
 }
@@ -116,13 +118,7 @@ TEST(AdamWDigests, FindAFlipBetweenUpdates) {
       std::vector<std::byte> bytes = bytes_of(tensor);
       bytes[static_cast<size_t>(element * size)] ^= std::byte{4};
       write_bytes(tensor, bytes.data());
-      for (uint32_t update = 13; update < 15; ++update) {
-        UpdateControl control = kStateControl;
-        control.update = update;
-        args.control = make_record(control);
-        run(args);
-        settle(args);
-      }
+      for (uint32_t update = 13; update < 15; ++update) run_update(args, update);
       const auto found = fetch_record<StateDigests>(args.digests);
       EXPECT_EQ(found.bad_update, 13u) << part;
       EXPECT_EQ(found.bad_part, part);
