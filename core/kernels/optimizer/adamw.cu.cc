@@ -207,7 +207,7 @@ struct DigestedPart {
 
 // No array: the emulation looks into the arguments of a launch field by field.
 struct DigestedParts {
-  DigestedPart part0, part1, part2, part3, part4, part5, part6;
+  DigestedPart part0, part1, part2, part3, part4, part5;
   const UpdateControl* control;
 
   __device__ __forceinline__ const DigestedPart& at(unsigned number) const {
@@ -222,14 +222,14 @@ struct DigestedParts {
         return part3;
       case 4:
         return part4;
-      case 5:
-        return part5;
       default:
-        return part6;
+        return part5;
     }
   }
 };
-static_assert(StateDigests::kParts == 7);
+// All but one: a weight that has a compensation has no master.
+constexpr unsigned kMostDigested = StateDigests::kParts - 1;
+static_assert(kMostDigested == 6);
 
 template <typename Item>
 __device__ __forceinline__ Digest digest_of(const DigestedPart& part) {
@@ -267,7 +267,7 @@ void add_digests(const AdamWArgs& args, DigestTime time, CudaStream& stream) {
   constexpr unsigned kThreads = 256;
   if (!args.digests.defined() || args.numel() == 0) return;
   auto* const record = record_in<StateDigests>("adamw", args.digests);
-  DigestedPart digested[StateDigests::kParts]{};
+  DigestedPart digested[kMostDigested]{};
   unsigned count = 0;
   const auto parts = args.parts();
   for (int part = 0; part < StateDigests::kParts; ++part) {
@@ -284,7 +284,6 @@ void add_digests(const AdamWArgs& args, DigestTime time, CudaStream& stream) {
                           .part3 = digested[3],
                           .part4 = digested[4],
                           .part5 = digested[5],
-                          .part6 = digested[6],
                           .control = record_in<UpdateControl>("adamw", args.control)};
   const LaunchShape shape{.grid = dim3(blocks_for(args.numel(), int64_t{4} * kThreads, stream), count),
                           .block = kThreads,
