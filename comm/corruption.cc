@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "core/quant/dynamic_map.h"
 
 namespace mantissa {
@@ -35,17 +37,21 @@ const char* describe(CorruptData data) {
   return "";
 }
 
-bool is_by_block(CorruptData data) { return data == CorruptData::kMAbsmax || data == CorruptData::kVAbsmax; }
+// Elements of an item.
+int64_t unit_of(CorruptData data) {
+  return data == CorruptData::kMAbsmax || data == CorruptData::kVAbsmax ? kDynamicBlock : 1;
+}
 
 }  // namespace
 
 Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
                          const Digest& expected, const Digest& found) {
   Corruption corruption{.data = data, .parameter = parameter, .rank = rank, .begin = begin, .count = count};
-  const int64_t unit = is_by_block(data) ? kDynamicBlock : 1;
-  const ChangedElement changed = changed_element(expected, found, (count + unit - 1) / unit);
-  if (changed.element < 0) return corruption;
-  corruption.element = begin + changed.element * unit;
+  const int64_t unit = unit_of(data);
+  const ChangedTile changed = changed_tile(expected, found, (count + unit - 1) / unit);
+  if (changed.begin < 0) return corruption;
+  corruption.begin = begin + changed.begin * unit;
+  corruption.count = std::min(kDigestTile * unit, count - changed.begin * unit);
   corruption.bit = changed.bit;
   return corruption;
 }
@@ -59,12 +65,7 @@ std::string to_text(const Corruption& corruption, const ParameterSet& parameters
   std::string text = corruption.rank < 0 ? std::string("ranks differ") : rank_text(corruption.rank);
   if (corruption.receiver >= 0) text += " to " + rank_text(corruption.receiver);
   text += fmt::format(": {} of '{}', ", describe(corruption.data), parameters[corruption.parameter].name);
-  if (corruption.element < 0) {
-    text += fmt::format("elements [{}, {})", corruption.begin, corruption.begin + corruption.count);
-  } else {
-    text += fmt::format("{} {}", is_by_block(corruption.data) ? "of the block from element" : "element",
-                        corruption.element);
-  }
+  text += fmt::format("elements [{}, {})", corruption.begin, corruption.begin + corruption.count);
   if (corruption.bit >= 0) text += fmt::format(" (bit {})", corruption.bit);
   if (corruption.update > 0) text += fmt::format(", read by update {}", corruption.update);
   return text;

@@ -1,5 +1,5 @@
 // Corruption: a finding of the checks for silent data corruption. Digests (core/kernels/reduction/digest.h) of the same
-// data at two places or times must agree; a difference names rank and tensor, and the element if only one changed.
+// data at two places or times must agree; a difference names rank and tensor, and 256 elements if one of them changed.
 #pragma once
 
 #include <cstdint>
@@ -30,20 +30,21 @@ enum class CorruptData : int32_t {
 
 struct Corruption {
   CorruptData data = CorruptData::kMaster;
-  int32_t parameter = -1;        // index in the ParameterSet
-  int32_t rank = -1;             // -1: the copies of ranks differ, and nothing says which one is right
-  int32_t receiver = -1;         // of data on its way
-  int64_t begin = 0, count = 0;  // elements of the parameter; scales of codes: of their blocks
-  int64_t element = -1;          // the one that changed, if it is one
-  int32_t bit = -1;              // the one that changed, if it is one
-  uint32_t update = 0;           // of the optimizer, that read corrupted state; 0: none
+  int32_t parameter = -1;  // index in the ParameterSet
+  int32_t rank = -1;       // -1: the copies of ranks differ, and nothing says which one is right
+  int32_t receiver = -1;   // of data on its way
+  // Elements of the parameter, one or more of which changed; of scales of codes: those of their blocks.
+  int64_t begin = 0, count = 0;
+  int32_t bit = -1;     // the one that changed, if it is one
+  uint32_t update = 0;  // of the optimizer, that read corrupted state; 0: none
 };
 
 // The finding that two digests of the part of a parameter differ, in which n items begin at `begin`.
 Corruption corruption_of(CorruptData data, int parameter, int rank, int64_t begin, int64_t count,
                          const Digest& expected, const Digest& found);
 
-// "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', element 12 (bit 30)". `hosts`: by rank, or empty.
+// "rank 1 (node b): first moment of 'blocks.0.mlp.up.weight', elements [256, 512) (bit 30)". `hosts`: by rank, or
+// empty.
 std::string to_text(const Corruption& corruption, const ParameterSet& parameters,
                     std::span<const std::string> hosts = {});
 

@@ -122,6 +122,12 @@ class CorruptionTest : public ::testing::TestWithParam<CorruptionLayout> {
   }
 };
 
+// Whether the finding names the tile that the element is in.
+inline bool is_at(const Corruption& corruption, int64_t element) {
+  return corruption.count <= kDigestTile && corruption.begin <= element &&
+         element < corruption.begin + corruption.count;
+}
+
 inline std::string found_text(const std::vector<Corruption>& found, const ParameterSet& parameters) {
   std::string text;
   for (const Corruption& corruption : found) text += to_text(corruption, parameters) + "\n";

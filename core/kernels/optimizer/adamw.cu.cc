@@ -236,9 +236,9 @@ __device__ __forceinline__ Digest digest_of(const DigestedPart& part) {
   const auto* const items = reinterpret_cast<const Item*>(part.items);
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   Digest digest;
-#pragma unroll 4
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < part.count; i += threads) {
-    digest.add(static_cast<uint64_t>(i), items[i]);
+  const int64_t groups = digest_groups(part.count);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < groups; i += threads) {
+    digest.add(static_cast<uint64_t>(i), digest_group(items, part.count, i));
   }
   return digest;
 }
@@ -285,7 +285,7 @@ void add_digests(const AdamWArgs& args, DigestTime time, CudaStream& stream) {
                           .part4 = digested[4],
                           .part5 = digested[5],
                           .control = record_in<UpdateControl>("adamw", args.control)};
-  const LaunchShape shape{.grid = dim3(blocks_for(args.numel(), int64_t{4} * kThreads, stream), count),
+  const LaunchShape shape{.grid = dim3(blocks_for(args.numel(), (kDigestTile / kDigestRow) * kThreads, stream), count),
                           .block = kThreads,
                           .shared_bytes = kThreads / kLanes * sizeof(uint64_t)};
   launch(add_digests_kernel, shape, stream.handle(), all);

@@ -6,7 +6,6 @@
 #include "core/kernels/optimizer/args.h"
 
 #include <algorithm>
-#include <atomic>
 #include <type_traits>
 
 #include "core/kernels/check_args.h"
@@ -21,65 +20,115 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// ---- Digests of state: in passes of their own over pieces that stay in the nearest cache, before and after their
-// update. So no update knows of them, and memory is read and written once.
+// ---- Digests of state
 
-// Elements of such a piece. With 512, the passes of neighbouring pieces overlap: an update of fp32 state in memory took
-// 14 to 30 % longer than without digests; with 1024 elements it took 55 % longer, with 8192 elements 97 %.
-constexpr int64_t kDigestElements = 512;
-static_assert(kBlockElements % kDigestElements == 0 && kDigestElements % kDynamicBlock == 0);
+// The digests of elements [begin, begin + count) of the arguments, a block.
+class BlockDigests {
+ public:
+  BlockDigests(const AdamWArgs& args, int64_t begin) : args_(args), begin_(begin) {}
 
-enum class DigestOf : uint8_t { kState, kResults };
+  // Adds elements [first, first + n) of the state that is read or written; from the first to the last.
+  void add_read(int64_t first, int64_t n) { add_state(first, n, read); }
+  void add_next(int64_t first, int64_t n) { add_state(first, n, next); }
 
-// Adds the digests of the elements to `sums`, by part.
-void add_digests(const AdamWArgs& args, DigestOf what, int64_t begin, int64_t n, Digest* sums) {
-  const auto parts = args.parts();
-  for (int part = 0; part < StateDigests::kParts; ++part) {
-    const Tensor& tensor = *parts[static_cast<size_t>(part)];
-    if (!tensor.defined() || (what == DigestOf::kState && !args.is_state(part))) continue;
-    const bool by_block = part == StateDigests::kMAbsmax || part == StateDigests::kVAbsmax;
-    sums[part] += by_block ? digest_of_elements(tensor, begin / kDynamicBlock, divide_up(n, kDynamicBlock))
-                           : digest_of_elements(tensor, begin, n);
+  void add_to(StateDigests& digests, int64_t count) {
+    if (args_.weight.defined() && !args_.is_state(StateDigests::kWeight)) {
+      next[StateDigests::kWeight].add(args_.weight, begin_, count);
+    }
+    for (int part = 0; part < StateDigests::kMAbsmax; ++part) {
+      read[part].add_to(digests.read[part], begin_);
+      next[part].add_to(digests.next[part], begin_);
+    }
+  }
+
+  RunningDigest read[StateDigests::kMAbsmax], next[StateDigests::kMAbsmax];  // by part
+
+ private:
+  void add_state(int64_t first, int64_t n, RunningDigest* sums) {
+    const auto parts = args_.parts();
+    for (int part = 0; part < StateDigests::kMAbsmax; ++part) {
+      const Tensor& tensor = *parts[static_cast<size_t>(part)];
+      if (tensor.defined() && args_.is_state(part)) sums[part].add(tensor, first, n);
+    }
+  }
+
+  const AdamWArgs& args_;
+  const int64_t begin_;
+};
+
+// A block has too few scales of codes for a tile: they are added at once.
+void add_scales(const AdamWArgs& args, Digest* digests) {
+  for (const int part : {StateDigests::kMAbsmax, StateDigests::kVAbsmax}) {
+    const Tensor& scales = *args.parts()[static_cast<size_t>(part)];
+    if (!scales.defined()) continue;
+    RunningDigest sums;
+    sums.add(scales, 0, scales.numel());
+    sums.add_to(digests[part], 0);
   }
 }
 
-// Calls update(begin, count) for blocks in parallel, with the digests of what it reads and writes if they are wanted.
+// Calls update(begin, count, of_block) for blocks in parallel; of_block is null if no digests are wanted.
 template <typename Update>
 void update_blocks(const AdamWArgs& args, StateDigests* digests, const Update& update) {
+  static_assert(kBlockElements % kDigestTile == 0);
+  if (digests != nullptr) add_scales(args, digests->read);
   parallel_blocks(args.numel(), [&](int64_t begin, int64_t count) {
-    if (digests == nullptr) return update(begin, count);
-    Digest read[StateDigests::kParts], next[StateDigests::kParts];
-    for (int64_t done = 0; done < count; done += kDigestElements) {
-      const int64_t first = begin + done, n = std::min(kDigestElements, count - done);
-      add_digests(args, DigestOf::kState, first, n, read);
-      update(first, n);
-      add_digests(args, DigestOf::kResults, first, n, next);
-    }
-    // Threads add to the same record: sums of integers do not depend on the order.
-    const auto add = [](const Digest& digest, Digest& total) {
-      std::atomic_ref(total.sum).fetch_add(digest.sum, std::memory_order_relaxed);
-      std::atomic_ref(total.weighted).fetch_add(digest.weighted, std::memory_order_relaxed);
-    };
-    for (int part = 0; part < StateDigests::kParts; ++part) {
-      add(read[part], digests->read[part]);
-      add(next[part], digests->next[part]);
-    }
+    if (digests == nullptr) return update(begin, count, nullptr);
+    BlockDigests of_block(args, begin);
+    update(begin, count, &of_block);
+    of_block.add_to(*digests, count);
   });
+  if (digests != nullptr) add_scales(args, digests->next);
 }
 
 // ---- Wide state: masters and second moments in fp32, first moments float. One pass; a stochastically rounded weight
 // is written block by block, from masters that are still in the cache: its random words come for several vectors at a
 // time.
 
+// Calls update(i, count) for the vectors of n elements, with the digests of master, m and v around it: memory is read
+// and written once. A pass of their own over pieces in the nearest cache waits for memory instead.
+template <typename M, typename Update>
+HWY_INLINE void update_digested(const float* master, const M* m, const float* v, int64_t begin, int64_t n,
+                                BlockDigests& of_block, const Update& update) {
+  const int64_t whole = n / kDigestTile * kDigestTile, lanes = group_lanes();
+  for (int64_t tile = 0; tile < whole; tile += kDigestTile) {
+    for (int64_t column = 0; column < kDigestRow; column += lanes) {
+      auto master_read = hn::Zero(GroupTag()), m_read = master_read, v_read = master_read;
+      auto master_next = master_read, m_next = master_read, v_next = master_read;
+      for (int64_t row = 0; row < kDigestTile; row += kDigestRow) {
+        const int64_t i = tile + row + column;
+        master_read = hn::Xor(master_read, load_items(master + i));
+        m_read = hn::Xor(m_read, load_items(m + i));
+        v_read = hn::Xor(v_read, load_items(v + i));
+        update(i, lanes);
+        master_next = hn::Xor(master_next, load_items(master + i));
+        m_next = hn::Xor(m_next, load_items(m + i));
+        v_next = hn::Xor(v_next, load_items(v + i));
+      }
+      of_block.read[StateDigests::kMaster].add(master_read);
+      of_block.read[StateDigests::kM].add(m_read);
+      of_block.read[StateDigests::kV].add(v_read);
+      of_block.next[StateDigests::kMaster].add(master_next);
+      of_block.next[StateDigests::kM].add(m_next);
+      of_block.next[StateDigests::kV].add(v_next);
+    }
+  }
+  if (whole == n) return;
+  of_block.add_read(begin + whole, n - whole);
+  for_each_vector(n - whole, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA { update(whole + i, count); });
+  of_block.add_next(begin + whole, n - whole);
+}
+
 // weight is null if there is none.
 template <typename M, typename W>
-void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t begin, int64_t n, W* weight) {
+void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t begin, int64_t n, W* weight,
+                 BlockDigests* of_block) {
   const float* gradient = args.gradient.data<float>() + begin;
   float* master = args.master.data<float>() + begin;
   M* m_data = args.m.data<M>() + begin;
   float* v_data = args.v.data<float>() + begin;
   auto largest = hn::Zero(IntTag());
-  for_each_vector(n, [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
+  const auto update = [&](int64_t i, int64_t count) MANTISSA_VECTOR_LAMBDA {
     auto m = load(m_data + i, count), v = load(v_data + i, count);
     const auto fall = update_moments(factors, load(gradient + i, count), m, v);
     const auto updated = updated_weight(factors, load(master + i, count), fall);
@@ -90,7 +139,12 @@ void adamw_block(const AdamWArgs& args, const AdamWFactors& factors, int64_t beg
     keep_largest(updated, count, largest);
     keep_largest(m, count, largest);
     keep_largest(v, count, largest);
-  });
+  };
+  if (of_block == nullptr) {
+    for_each_vector(n, update);
+  } else {
+    update_digested(master, m_data, v_data, begin, n, *of_block, update);
+  }
   report_largest(largest, args.faults);
 }
 
@@ -125,9 +179,9 @@ void adamw_kernel(const AdamWArgs& args, const UpdateControl& control, StateDige
   const bool one_pass = updates && args.rounding == WeightRounding::kNearest;
   dispatch(updates ? args.m.dtype() : DType::kF32, [&]<typename M>() {
     dispatch(has_weight ? args.weight.dtype() : DType::kF32, [&]<typename W>() {
-      update_blocks(args, digests, [&](int64_t begin, int64_t count) {
+      update_blocks(args, digests, [&](int64_t begin, int64_t count, BlockDigests* of_block) {
         W* weight = has_weight ? args.weight.data<W>() + begin : nullptr;
-        if (updates) adamw_block<M, W>(args, factors, begin, count, one_pass ? weight : nullptr);
+        if (updates) adamw_block<M, W>(args, factors, begin, count, one_pass ? weight : nullptr, of_block);
         if (has_weight && !one_pass) write_block<W>(args, control.update, begin, count, weight);
       });
     });
@@ -139,6 +193,7 @@ void adamw_kernel(const AdamWArgs& args, const UpdateControl& control, StateDige
 // So memory is read and written once, and no template is needed per combination of formats.
 
 static_assert(kBlockElements % kDynamicBlock == 0, "threads divide an update between blocks");
+static_assert(kDynamicBlock % kDigestTile == 0);
 
 // Working copy of one block; 0 beyond its elements.
 struct Buffers {
@@ -277,11 +332,12 @@ void write_moments(const Block& block, uint32_t update, Buffers& b) {
 
 void adamw_blocks_kernel(const AdamWArgs& args, const UpdateControl& control, StateDigests* digests) {
   const AdamWFactors factors(args, control);
-  update_blocks(args, digests, [&](int64_t begin, int64_t count) {
+  update_blocks(args, digests, [&](int64_t begin, int64_t count, BlockDigests* of_block) {
     Buffers b{};
     for (int64_t done = 0; done < count; done += kDynamicBlock) {
       const Block block{args, begin + done, std::min(kDynamicBlock, count - done)};
       if (block.n < kDynamicBlock) b = {};
+      if (of_block != nullptr) of_block->add_read(block.begin, block.n);
       read_moment(block, args.m, args.m_absmax, DynamicMap::kSigned, b.codes, b.m);
       read_moment(block, args.v, args.v_absmax, DynamicMap::kUnsigned, b.codes, b.v);
       read_weights(block, b);
@@ -293,6 +349,7 @@ void adamw_blocks_kernel(const AdamWArgs& args, const UpdateControl& control, St
       report_faults(block, b);
       write_weights(block, control.update, b);
       write_moments(block, control.update, b);
+      if (of_block != nullptr) of_block->add_next(block.begin, block.n);
     }
   });
 }

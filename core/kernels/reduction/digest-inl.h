@@ -6,8 +6,9 @@
 #define MANTISSA_CORE_KERNELS_REDUCTION_DIGEST_INL_H_
 #endif
 
-#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <type_traits>
 
 #include "core/cpu/simd-inl.h"
 #include "core/kernels/reduction/digest.h"
@@ -16,84 +17,104 @@
 HWY_BEFORE_NAMESPACE();
 namespace mantissa::cpu::HWY_NAMESPACE {
 
-// No multiplication: a lane adds its running sum to `weighted` after every vector, so that item k of K vectors counts
-// K - k times. With S the sum of a lane, the sum of k * item is K S - weighted.
-template <typename Lane>
-struct LaneSums {
-  Lane sums[hn::MaxLanes(hn::ScalableTag<Lane>())], weighted[hn::MaxLanes(hn::ScalableTag<Lane>())];
+// As many lanes as fit into a row of a tile, and the sums of them.
+using GroupTag = hn::CappedTag<uint32_t, kDigestRow>;
+using GroupVec = hn::Vec<GroupTag>;
+using GroupSumTag = hn::Repartition<uint64_t, GroupTag>;
 
-  // The digest of `vectors` vectors. Lane j holds items number first + step * j of a vector of `width` items.
-  HWY_INLINE Digest total(int64_t lanes, int64_t vectors, uint64_t width, uint64_t first, uint64_t step) const {
-    Digest digest;
-    for (int64_t j = 0; j < lanes; ++j) {
-      const uint64_t sum = sums[j], before = static_cast<uint64_t>(vectors) * sum - weighted[j];
-      digest += Digest{sum, width * before + sum}.behind(first + step * static_cast<uint64_t>(j));
-    }
-    return digest;
+HWY_INLINE int64_t group_lanes() { return static_cast<int64_t>(hn::Lanes(GroupTag())); }
+
+template <typename T>
+using ItemOf = std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>;
+
+// The items of a vector of elements.
+template <typename T>
+HWY_INLINE GroupVec load_items(const T* x) {
+  const auto items = hn::LoadU(hn::Rebind<ItemOf<T>, GroupTag>(), reinterpret_cast<const ItemOf<T>*>(x));
+  if constexpr (sizeof(T) == 4) {
+    return items;
+  } else {
+    return hn::PromoteTo(GroupTag(), items);
   }
+}
+
+// The digest of items that come piece by piece. No multiplication: a lane adds its running sum to `weighted` after
+// every vector of groups, so that group k of K vectors counts K - k times. With S the sum of a lane, the sum of k *
+// group is K S - weighted. Lanes are added up at the end only.
+class RunningDigest {
+ public:
+  // Groups behind those so far.
+  HWY_INLINE void add(GroupVec groups) {
+    const GroupSumTag dq;
+    const auto items = hn::BitCast(dq, groups);
+    const auto even = hn::Add(hn::LoadU(dq, sums_[0]), hn::And(items, hn::Set(dq, 0xffffffffu)));
+    const auto odd = hn::Add(hn::LoadU(dq, sums_[1]), hn::ShiftRight<32>(items));
+    hn::StoreU(even, dq, sums_[0]);
+    hn::StoreU(odd, dq, sums_[1]);
+    hn::StoreU(hn::Add(hn::LoadU(dq, weighted_[0]), even), dq, weighted_[0]);
+    hn::StoreU(hn::Add(hn::LoadU(dq, weighted_[1]), odd), dq, weighted_[1]);
+    ++vectors_;
+  }
+
+  // The groups of x (n); n is a multiple of kDigestTile, except in the last call.
+  template <typename T>
+  void add(const T* x, int64_t n) {
+    const int64_t whole = n / kDigestTile * kDigestTile;
+    for (int64_t tile = 0; tile < whole; tile += kDigestTile) {
+      for (int64_t column = 0; column < kDigestRow; column += group_lanes()) {
+        auto groups = hn::Zero(GroupTag());
+        for (int64_t row = 0; row < kDigestTile; row += kDigestRow) {
+          groups = hn::Xor(groups, load_items(x + tile + row + column));
+        }
+        add(groups);
+      }
+    }
+    if (whole == n) return;
+    fold();
+    const auto* const rest = reinterpret_cast<const ItemOf<T>*>(x + whole);
+    for (int64_t group = 0; group < digest_groups(n - whole); ++group) {
+      digest_.add(groups_++, digest_group(rest, n - whole, group));
+    }
+  }
+
+  // Elements [begin, begin + n) of x.
+  void add(const Tensor& x, int64_t begin, int64_t n) {
+    const auto bytes = static_cast<int64_t>(size_bytes(x.dtype()));
+    const std::byte* const from = x.raw() + begin * bytes;
+    if (bytes == 4) return add(reinterpret_cast<const uint32_t*>(from), n);
+    if (bytes == 2) return add(reinterpret_cast<const uint16_t*>(from), n);
+    add(reinterpret_cast<const uint8_t*>(from), n);
+  }
+
+  // Adds it to `total`, in which the first item is element `first`, a multiple of kDigestTile. Threads add to the same
+  // total: sums of integers do not depend on the order.
+  void add_to(Digest& total, int64_t first) {
+    fold();
+    const Digest digest = digest_.behind(static_cast<uint64_t>(digest_groups(first)));
+    std::atomic_ref(total.sum).fetch_add(digest.sum, std::memory_order_relaxed);
+    std::atomic_ref(total.weighted).fetch_add(digest.weighted, std::memory_order_relaxed);
+  }
+
+ private:
+  // Moves the lanes into digest_.
+  void fold() {
+    if (vectors_ == 0) return;
+    const auto width = static_cast<uint64_t>(group_lanes());
+    for (uint64_t lane = 0; lane < width; ++lane) {
+      const uint64_t sum = sums_[lane % 2][lane / 2], before = vectors_ * sum - weighted_[lane % 2][lane / 2];
+      digest_ += Digest{sum, width * before + sum}.behind(groups_ + lane);
+    }
+    groups_ += vectors_ * width;
+    vectors_ = 0;
+    std::memset(sums_, 0, sizeof(sums_));
+    std::memset(weighted_, 0, sizeof(weighted_));
+  }
+
+  HWY_ALIGN uint64_t sums_[2][kDigestRow / 2] = {}, weighted_[2][kDigestRow / 2] = {};  // of even and of odd lanes
+  uint64_t vectors_ = 0;                                                                // in the lanes
+  uint64_t groups_ = 0;                                                                 // in digest_
+  Digest digest_;
 };
-
-inline Digest digest_of_items(const uint32_t* x, int64_t n) {
-  const hn::ScalableTag<uint64_t> dq;
-  const WordTag du;
-  const int64_t width = static_cast<int64_t>(hn::Lanes(du)), vectors = n / width;
-  auto even = hn::Zero(dq), odd = hn::Zero(dq), even_weighted = hn::Zero(dq), odd_weighted = hn::Zero(dq);
-  const auto low = hn::Set(dq, 0xffffffffu);
-  for (int64_t k = 0; k < vectors; ++k) {
-    const auto items = hn::BitCast(dq, hn::LoadU(du, x + k * width));
-    even = hn::Add(even, hn::And(items, low));
-    odd = hn::Add(odd, hn::ShiftRight<32>(items));
-    even_weighted = hn::Add(even_weighted, even);
-    odd_weighted = hn::Add(odd_weighted, odd);
-  }
-  LaneSums<uint64_t> lanes;
-  Digest digest;
-  const auto add = [&](auto sums, auto weighted, uint64_t first) MANTISSA_VECTOR_LAMBDA {
-    hn::StoreU(sums, dq, lanes.sums);
-    hn::StoreU(weighted, dq, lanes.weighted);
-    digest += lanes.total(width / 2, vectors, static_cast<uint64_t>(width), first, 2);
-  };
-  add(even, even_weighted, 0);
-  add(odd, odd_weighted, 1);
-  for (int64_t i = vectors * width; i < n; ++i) digest.add(static_cast<uint64_t>(i), x[i]);
-  return digest;
-}
-
-// Items of 8 or 16 bits. Lanes of 32 bits hold the sums of 256 vectors: at most 2^16 * 256 * 257 / 2 < 2^32.
-template <typename Item>
-Digest digest_of_items(const Item* x, int64_t n) {
-  constexpr int64_t kVectors = 256;
-  const WordTag du;
-  const hn::Rebind<Item, WordTag> items;
-  const int64_t width = static_cast<int64_t>(hn::Lanes(du));
-  LaneSums<uint32_t> lanes;
-  Digest digest;
-  int64_t done = 0;
-  while (n - done >= width) {
-    const int64_t vectors = std::min(kVectors, (n - done) / width);
-    auto sums = hn::Zero(du), weighted = hn::Zero(du);
-    for (int64_t k = 0; k < vectors; ++k) {
-      sums = hn::Add(sums, hn::PromoteTo(du, hn::LoadU(items, x + done + k * width)));
-      weighted = hn::Add(weighted, sums);
-    }
-    hn::StoreU(sums, du, lanes.sums);
-    hn::StoreU(weighted, du, lanes.weighted);
-    digest += lanes.total(width, vectors, static_cast<uint64_t>(width), 0, 1).behind(static_cast<uint64_t>(done));
-    done += vectors * width;
-  }
-  for (; done < n; ++done) digest.add(static_cast<uint64_t>(done), x[done]);
-  return digest;
-}
-
-// The digest of elements [begin, begin + n) of x, with their places in x.
-inline Digest digest_of_elements(const Tensor& x, int64_t begin, int64_t n) {
-  const auto bytes = static_cast<int64_t>(size_bytes(x.dtype()));
-  const std::byte* const from = x.raw() + begin * bytes;
-  const Digest digest = bytes == 4   ? digest_of_items(reinterpret_cast<const uint32_t*>(from), n)
-                        : bytes == 2 ? digest_of_items(reinterpret_cast<const uint16_t*>(from), n)
-                                     : digest_of_items(reinterpret_cast<const uint8_t*>(from), n);
-  return digest.behind(static_cast<uint64_t>(begin));
-}
 
 }  // namespace mantissa::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

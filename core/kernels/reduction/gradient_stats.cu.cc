@@ -173,9 +173,9 @@ template <typename Item>
 __global__ void __launch_bounds__(kThreads) digest_kernel(const Item* x, int64_t numel, Digest* record) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x;
   Digest digest;
-#pragma unroll 4
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < numel; i += threads) {
-    digest.add(static_cast<uint64_t>(i), x[i]);
+  const int64_t groups = digest_groups(numel);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < groups; i += threads) {
+    digest.add(static_cast<uint64_t>(i), digest_group(x, numel, i));
   }
   digest.sum = block_reduce(digest.sum, Sum(), shared_memory<uint64_t>());
   digest.weighted = block_reduce(digest.weighted, Sum(), shared_memory<uint64_t>());
@@ -187,8 +187,9 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(const Item* x, int64_t
 template <typename Item>
 void digest_as(const DigestArgs& args, CudaStream& stream) {
   const int64_t numel = args.x.numel();
-  const LaunchShape shape{
-      .grid = blocks_for(numel, int64_t{4} * kThreads, stream), .block = kThreads, .shared_bytes = kScratchBytes};
+  const LaunchShape shape{.grid = blocks_for(numel, (kDigestTile / kDigestRow) * kThreads, stream),
+                          .block = kThreads,
+                          .shared_bytes = kScratchBytes};
   launch(digest_kernel<Item>, shape, stream.handle(), reinterpret_cast<const Item*>(args.x.raw()), numel,
          record_in<Digest>("digest", args.record));
 }

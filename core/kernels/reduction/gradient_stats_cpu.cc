@@ -1,6 +1,5 @@
 // The pass over gradients that ends in the decision about a step: sums over ranks, statistics, verdict.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <type_traits>
 #include <vector>
@@ -64,12 +63,11 @@ void tensor_stats_kernel(const TensorStatsArgs& args, TensorStats* blocks) {
 
 // ---- digest
 
-// Threads add to the same digest: sums of integers do not depend on the order.
 void digest_kernel(const DigestArgs& args, Digest& total) {
   parallel_blocks(args.x.numel(), [&](int64_t begin, int64_t count) {
-    const Digest digest = digest_of_elements(args.x, begin, count);
-    std::atomic_ref(total.sum).fetch_add(digest.sum, std::memory_order_relaxed);
-    std::atomic_ref(total.weighted).fetch_add(digest.weighted, std::memory_order_relaxed);
+    RunningDigest of_block;
+    of_block.add(args.x, begin, count);
+    of_block.add_to(total, begin);
   });
 }
 

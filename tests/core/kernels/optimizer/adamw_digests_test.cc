@@ -102,7 +102,7 @@ TEST(AdamWDigests, UpdatesOfUntouchedStateAgree) {
   }
 }
 
-// One flip in each part between two updates: the second one reports the part, the element and the bit, and later ones
+// One flip in each part between two updates: the second one reports the part, the tile and the bit, and later ones
 // keep the report.
 TEST(AdamWDigests, FindAFlipBetweenUpdates) {
   for (const StateFormat& format : all_formats()) {
@@ -122,8 +122,8 @@ TEST(AdamWDigests, FindAFlipBetweenUpdates) {
       const auto found = fetch_record<StateDigests>(args.digests);
       EXPECT_EQ(found.bad_update, 13u) << part;
       EXPECT_EQ(found.bad_part, part);
-      const ChangedElement changed = changed_element(found.bad_expected, found.bad_found, tensor.numel());
-      EXPECT_EQ(changed.element, element);
+      const ChangedTile changed = changed_tile(found.bad_expected, found.bad_found, tensor.numel());
+      EXPECT_EQ(changed.begin, element / kDigestTile * kDigestTile);
       EXPECT_EQ(changed.bit, 2);
     }
   }
