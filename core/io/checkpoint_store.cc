@@ -319,7 +319,7 @@ void CheckpointStore::prune() {
   if (options_.keep_last == 0) return;
   const std::vector<Checkpoint> all = manifests(ignore);
   for (size_t index = static_cast<size_t>(options_.keep_last); index < all.size(); ++index) {
-    if (all[index].step == protected_step_) continue;
+    if (std::ranges::count(protected_steps_, all[index].step) > 0) continue;
     // Renamed first, so that a half-removed folder never has a valid name.
     const std::string &old = all[index].folder, doomed = old + std::string(kDoomed);
     std::error_code error;

@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -101,8 +102,8 @@ class CheckpointStore {
   // Rank 0: makes an empty folder for the files of this step. CheckpointError if it cannot.
   std::string begin(int64_t step);
   std::string partial_folder(int64_t step) const;
-  // Rank 0: the checkpoint of this step stays, beside those of keep_last, until another step is protected.
-  void protect(int64_t step) { protected_step_ = step; }
+  // Rank 0: the checkpoints of these steps stay, beside those of keep_last, until others are protected.
+  void protect(std::vector<int64_t> steps) { protected_steps_ = std::move(steps); }
   // Rank 0, after all files are closed: makes the checkpoint valid and the newest, then removes old ones. Checkpoints
   // whose manifest cannot be read stay: their age is unknown. On CheckpointError the partial folder is gone and the old
   // checkpoints are unchanged. `state` must hold no NaN or Inf: JSON has none.
@@ -129,7 +130,7 @@ class CheckpointStore {
 
   std::string root_;
   CheckpointStoreOptions options_;
-  int64_t protected_step_ = -1;
+  std::vector<int64_t> protected_steps_;
 };
 
 }  // namespace mantissa

@@ -10,6 +10,7 @@
 #include "core/base/check.h"
 #include "core/base/log.h"
 #include "core/io/checkpoint_store.h"
+#include "core/io/optional_json.h"
 #include "tools/train/checkpoint_files.h"
 
 namespace mantissa {
@@ -29,6 +30,18 @@ Config saved_config(const Checkpoint& checkpoint) {
   }
 }
 
+// The checkpoint that a rollback returns to, in a run that goes on from this one: with one of another run it begins.
+std::optional<RollbackPoint> rollback_point_of(const Config& run, const Checkpoint& checkpoint) {
+  namespace fs = std::filesystem;
+  std::error_code error;  // no checkpoint was saved here yet
+  if (!fs::equivalent(checkpoint.folder + "/..", checkpoint_root(run.train.run_dir), error)) {
+    return RollbackPoint{.step = checkpoint.step, .folder = fs::absolute(checkpoint.folder).string()};
+  }
+  const auto saved = checkpoint.state.find("rollback_point");
+  if (saved == checkpoint.state.end()) return RollbackPoint{.step = checkpoint.step};  // of an older version
+  return saved->get<std::optional<RollbackPoint>>();
+}
+
 // CheckpointError if an entry of the manifest is missing, or of another type or version.
 void examine_state(const Config& run, const Checkpoint& checkpoint) {
   read_state(checkpoint.folder, [&] {
@@ -42,6 +55,8 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
     training_state_from(state);
     state.at("data_fingerprint").get<uint64_t>();
     run_state_from(run, checkpoint.step, state.at("run"));
+    state.value("proven_step", int64_t{-1});
+    rollback_point_of(run, checkpoint);
   });
 }
 
@@ -107,6 +122,22 @@ void load_scales(const Checkpoint& checkpoint, const TrainingState& training, Se
   }
 }
 
+// Rank 0's choice, on all ranks. Collective.
+std::optional<ResumePoint> shared(const Config& config, const std::optional<Checkpoint>& chosen,
+                                  Communicator& communicator) {
+  const std::string folder = all_gather_texts(communicator, chosen ? chosen->folder : "")[0];
+  const int64_t step = all_gather_records(communicator, chosen ? chosen->step : int64_t{0})[0];
+  nlohmann::json run;
+  if (chosen) {
+    run = chosen->state.at("run");
+    run["proven_step"] = chosen->state.value("proven_step", int64_t{-1});
+    run["rollback_point"] = rollback_point_of(config, *chosen);
+  }
+  const std::string state = all_gather_texts(communicator, run.dump())[0];
+  if (folder.empty()) return std::nullopt;
+  return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state)};
+}
+
 }  // namespace
 
 std::string find_checkpoint_folder(const std::string& path) {
@@ -151,16 +182,42 @@ std::optional<ResumePoint> find_resume_point(const Config& config, Communicator&
           checkpoint_root(config.train.run_dir), store.steps().size()));
     }
   }
-  const std::string folder = all_gather_texts(communicator, chosen ? chosen->folder : "")[0];
-  const int64_t step = all_gather_records(communicator, chosen ? chosen->step : int64_t{0})[0];
-  nlohmann::json run;
-  if (chosen) {
-    run = chosen->state.at("run");
-    run["proven_step"] = chosen->state.value("proven_step", int64_t{-1});
+  return shared(config, chosen, communicator);
+}
+
+ResumePoint find_rollback_point(const Config& config, const RunState& state, Communicator& communicator,
+                                const std::vector<std::string>& passed_over) {
+  std::optional<Checkpoint> chosen;  // by rank 0 for all
+  if (communicator.rank() == 0) {
+    const CheckpointStore store(checkpoint_root(config.train.run_dir), {.warn = warn});
+    std::vector<std::string> candidates;
+    if (state.rollback_point) {
+      const RollbackPoint& point = *state.rollback_point;
+      candidates.push_back(point.folder.empty() ? store.folder(point.step) : point.folder);
+      for (const int64_t step : store.steps()) {
+        if (step < point.step && point.folder.empty()) candidates.push_back(store.folder(step));
+      }
+    }
+    for (const std::string& folder : candidates) {
+      if (chosen || std::ranges::count(passed_over, folder) > 0) continue;
+      try {
+        const Checkpoint checkpoint = open_checkpoint(folder);
+        examine_state(config, checkpoint);
+        const std::optional<RollbackPoint> its_own = rollback_point_of(config, checkpoint);
+        if (its_own && its_own->step == checkpoint.step) chosen = checkpoint;  // else it was saved by an early stop
+      } catch (const CheckpointError& error) {
+        warn(fmt::format("skipping a checkpoint: {}", error.what()));
+      }
+    }
+    if (!chosen) {
+      throw CheckpointError(fmt::format(
+          "stop_rules.action: rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, and "
+          "found no valid one in {}: the run cannot return. A new start continues from the newest checkpoint, if there "
+          "is one",
+          state.rollback_point ? state.rollback_point->step : 0, checkpoint_root(config.train.run_dir)));
+    }
   }
-  const std::string state = all_gather_texts(communicator, run.dump())[0];
-  if (folder.empty()) return std::nullopt;
-  return ResumePoint{.folder = folder, .step = step, .run = nlohmann::json::parse(state)};
+  return shared(config, chosen, communicator).value();  // rank 0 has one
 }
 
 RunState run_state_of(const Config& run, const ResumePoint& point) {
@@ -204,7 +261,12 @@ TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
   if (session.communicator.rank() == 0) store_.recover();
 }
 
-bool TrainingCheckpoints::save(const RunState& state) {
+std::optional<RollbackPoint> TrainingCheckpoints::rollback_point(const RunState& state) const {
+  const int64_t interval = run_.checkpoint.interval, step = session_.next_step;
+  return interval > 0 && step % interval == 0 ? RollbackPoint{.step = step} : state.rollback_point;
+}
+
+bool TrainingCheckpoints::save(RunState& state) {
   Communicator& communicator = session_.communicator;
   const int64_t step = session_.next_step;
   if (has_state_faults(session_.sharded)) {
@@ -264,6 +326,12 @@ bool TrainingCheckpoints::save(const RunState& state) {
       store_.abandon(step);
     } else {
       try {
+        std::vector<int64_t> kept = {state.proven_step};
+        const bool rolls_back = run_.stop_rules.action == SpikeAction::kRollback;
+        if (rolls_back && state.rollback_point && state.rollback_point->folder.empty()) {
+          kept.push_back(state.rollback_point->step);
+        }
+        store_.protect(std::move(kept));
         store_.commit(step, model_fingerprint(session_.config), files, manifest(state));
       } catch (const std::exception& error) {
         committed = 0;
@@ -272,7 +340,9 @@ bool TrainingCheckpoints::save(const RunState& state) {
       }
     }
   }
-  return all_gather_records(communicator, committed)[0] != 0;
+  if (all_gather_records(communicator, committed)[0] == 0) return false;
+  state.rollback_point = rollback_point(state);
+  return true;
 }
 
 std::vector<CheckpointFile> TrainingCheckpoints::write_files(const std::string& folder) const {
@@ -298,6 +368,7 @@ nlohmann::json TrainingCheckpoints::manifest(const RunState& state) const {
                    {"data_fingerprint", session_.batches->fingerprint()},
                    {"config", to_yaml(run_)},
                    {"proven_step", state.proven_step},
+                   {"rollback_point", rollback_point(state)},
                    {"run", to_json(state)}});
   return manifest;
 }

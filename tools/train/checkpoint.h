@@ -59,6 +59,11 @@ class DamagedCheckpoint final : public CheckpointError {
 std::optional<ResumePoint> find_resume_point(const Config& config, Communicator& communicator,
                                              const std::vector<std::string>& passed_over = {});
 
+// The checkpoint to which a rollback returns from this state: state.rollback_point, or if that is damaged, the one that
+// was saved before it at checkpoint.interval. CheckpointError if there is none. Rank 0 decides for all. Collective.
+ResumePoint find_rollback_point(const Config& config, const RunState& state, Communicator& communicator,
+                                const std::vector<std::string>& passed_over = {});
+
 // The state that a run had at the checkpoint.
 RunState run_state_of(const Config& run, const ResumePoint& point);
 
@@ -73,14 +78,16 @@ class TrainingCheckpoints {
   // `run`: the configuration that is saved. References must outlive the object.
   TrainingCheckpoints(Session& session, const Config& run);
 
-  // Saves session.next_step. Returns false after a warning if a file could not be written, or if masters or moments are
-  // not finite: older checkpoints stay and training may continue. Collective.
-  bool save(const RunState& state);
-  // Later saves do not remove the checkpoint of this step, even beyond checkpoint.keep_last: its state has proved good.
-  void protect(int64_t step) { store_.protect(step); }
+  // Saves session.next_step; at checkpoint.interval this is the new state.rollback_point. Returns false after a warning
+  // if a file could not be written, or if masters or moments are not finite: older checkpoints stay and training may
+  // continue. Removes those beyond checkpoint.keep_last, but not state.proven_step, nor what a rollback returns to.
+  // Collective.
+  bool save(RunState& state);
 
  private:
   nlohmann::json manifest(const RunState& state) const;
+  // The checkpoint that a rollback would return to from the state that is saved now.
+  std::optional<RollbackPoint> rollback_point(const RunState& state) const;
   std::vector<CheckpointFile> write_files(const std::string& folder) const;
 
   Session& session_;

@@ -30,14 +30,12 @@ class Saver final : public TrainObserver {
         saved_step_(resumed ? session.next_step : -1),
         unsaved_step_(unsaved_step) {
     if (resumed && state.proven_step < 0) state.proven_step = saved_step_;  // there may be no other
-    checkpoints_.protect(state.proven_step);
   }
 
   // Checkpoints of a run that has gone wrong do not push the last good one out.
   void after_step(Trainer& trainer, const StepReport& step, const ProbedStep*) override {
     if (!step.applied || saved_step_ < 0 || step.step < saved_step_) return;
     trainer.state().proven_step = saved_step_;
-    checkpoints_.protect(saved_step_);
   }
 
   bool pauses_after(int64_t steps) const override { return is_due(interval_, steps); }
@@ -56,9 +54,9 @@ class Saver final : public TrainObserver {
   }
   bool save(Trainer& trainer) {
     const Range range(RangeKind::kPhase, "checkpoint");
+    const int64_t step = trainer.session().next_step;
     if (!checkpoints_.save(trainer.state())) return false;
-    saved_step_ = trainer.session().next_step;
-    trainer.state().has_saved = trainer.state().has_checkpoint = true;
+    saved_step_ = step;
     log_->saved(trainer.session());
     box_.note(BlackBoxEvent::Kind::kSaved, "checkpoint");
     return true;

@@ -26,6 +26,12 @@ static void from_json(const nlohmann::json& j, BadSignal& bad) {
          .threshold = j.at("threshold")};
 }
 
+void to_json(nlohmann::json& j, const RollbackPoint& point) { j = {{"step", point.step}, {"folder", point.folder}}; }
+
+void from_json(const nlohmann::json& j, RollbackPoint& point) {
+  point = {.step = j.at("step"), .folder = j.at("folder")};
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdaptivePrecision::State, level, highest, switches, returns, raised, changed_at,
                                    uneasy_at, losses, norms, skips, best_validation, stalled, bad)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpikeDetector::Sample, step, loss, norm)
@@ -126,6 +132,7 @@ RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::j
   state.spikes_in_a_row = saved.value("spikes_in_a_row", 0);
   state.rollbacks = saved.value("rollbacks", 0);
   state.proven_step = saved.value("proven_step", int64_t{-1});
+  state.rollback_point = saved.value("rollback_point", std::optional<RollbackPoint>());
   saved.at("first_validation_loss").get_to(state.first_validation_loss);
   if (saved.contains("fallback")) {
     state.fallback = PrecisionFallback(run.precision_fallback, saved.at("fallback").get<PrecisionFallback::State>());

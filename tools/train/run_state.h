@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,13 @@ void continue_from(const TrainingState& state, Session& session);
 // After that: the scales of delayed scaling, those of gradients converted to the session's loss scale.
 void continue_scales(const TrainingState& state, const DelayedScales::State& scales, Session& session);
 
+// The checkpoint that a rollback (StopRulesConfig) returns to. Only saves at checkpoint.interval count, and the
+// checkpoint of another run with which this one began: an early stop must not change where a run returns to.
+struct RollbackPoint {
+  int64_t step = 0;
+  std::string folder{};  // of another run; empty: of this run
+};
+
 struct RunState {
   explicit RunState(const Config& run, int64_t steps_done = 0);
 
@@ -54,8 +62,7 @@ struct RunState {
   // The last checkpoint from whose state a clean step has started; -1: none is known. An entry of the manifest of its
   // own, since it depends on when checkpoints were saved, as nothing else here does.
   int64_t proven_step = -1;
-  // Not saved: whether this start of the program has saved a checkpoint, and whether it has one to return to.
-  bool has_saved = false, has_checkpoint = false;
+  std::optional<RollbackPoint> rollback_point{};  // likewise an entry of its own
   PrecisionFallback fallback;
   std::optional<AdaptivePrecision> adaptive{};  // where the run's precision adapts
   std::optional<double> first_validation_loss{};
@@ -65,6 +72,8 @@ nlohmann::json to_json(const RunState& state);
 // The state after `steps_done` steps from a manifest's "run" entry, in which parts may be missing that the run had not
 // yet: they begin there.
 RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
+void to_json(nlohmann::json& j, const RollbackPoint& point);
+void from_json(const nlohmann::json& j, RollbackPoint& point);
 // For a record of the metrics.
 void to_json(nlohmann::json& j, const BadSignal& bad);
 

@@ -204,7 +204,7 @@ void Trainer::count_spikes(const StepReport& step) {
                                         step.step + 1, step.skip_reason(session_.runtime.parameters));
   state_.spikes_in_a_row = state_.faults_in_a_row = state_.skips_in_a_row = 0;
   const bool rolls_back = rules.action == SpikeAction::kRollback;
-  if (rolls_back && state_.has_checkpoint && state_.rollbacks < rules.max_rollbacks) {
+  if (rolls_back && state_.rollback_point && state_.rollbacks < rules.max_rollbacks) {
     rollback_ = Rollback{.cause = cause,
                          .from_step = session_.next_step,
                          .next_batch = session_.next_step + session_.skipped_batches,
@@ -212,7 +212,7 @@ void Trainer::count_spikes(const StepReport& step) {
     return;
   }
   const std::string why = !rolls_back             ? ""
-                          : state_.has_checkpoint ? fmt::format(" and {} rollbacks", state_.rollbacks)
+                          : state_.rollback_point ? fmt::format(" and {} rollbacks", state_.rollbacks)
                                                   : ", without a checkpoint to roll back to (checkpoint.interval)";
   fail<FaultError>(fmt::format("stopped after {}{}; the weights are those before; {}", cause, why,
                                step.advice(session_.scaler.config())));

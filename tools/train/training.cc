@@ -98,28 +98,16 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
   }
 }
 
-// The checkpoint that a rollback returns to: the newest that this start has saved, or the one that it began from.
-ResumePoint rollback_point(const Config& run, const std::optional<ResumePoint>& first, const RunState& state,
-                           Communicator& communicator) {
-  if (!state.has_saved) return first.value();
-  Config newest = run;
-  newest.checkpoint.resume = "auto";
-  return find_resume_point(newest, communicator).value();
-}
-
 }  // namespace
 
 Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
                  Communicator& communicator) {
   Beginning from{.checkpoint = checkpoint};
-  std::optional<ResumePoint> first = checkpoint;  // of this start
   std::vector<std::string> passed_over;
   RunState state(run);
   const auto restore_state = [&] {
     const RunState before = state;
     state = run_state_of(run, *from.checkpoint);
-    state.has_saved = before.has_saved;
-    state.has_checkpoint = true;
     if (!from.rollback) return;
     state.rollbacks = from.rollback->count;
     state.proven_step = before.proven_step;
@@ -135,19 +123,18 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.checkpoint = rollback_point(run, first, state, communicator), .rollback = *rollback};
+        from = {.checkpoint = find_rollback_point(run, state, communicator), .rollback = *rollback};
         restore_state();
       } else {
         from = {.before = std::get<Handover>(std::move(result))};
       }
     } catch (const DamagedCheckpoint& error) {
-      Config older = run;
-      if (from.rollback) older.checkpoint.resume = "auto";
-      if (older.checkpoint.resume != "auto") throw;
+      if (!from.rollback && run.checkpoint.resume != "auto") throw;
       if (communicator.rank() == 0) log_warn("skipping a checkpoint: {}", error.what());
       passed_over.push_back(from.checkpoint->folder);
-      from.checkpoint = find_resume_point(older, communicator, passed_over).value();
-      if (!from.rollback) first = from.checkpoint;
+      from.checkpoint = from.rollback ? find_rollback_point(run, state, communicator, passed_over)
+                                      : find_resume_point(run, communicator, passed_over);
+      if (!from.checkpoint) throw;  // somebody has removed the others
       restore_state();
     }
   }

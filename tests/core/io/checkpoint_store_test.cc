@@ -382,10 +382,10 @@ TEST_F(CheckpointStoreTest, WriterRefusesMisuse) {
 TEST_F(CheckpointStoreTest, AProtectedOneStaysBesideTheLast) {
   CheckpointStore s = store(2);
   for (const int64_t step : {100, 200}) save(s, step);
-  s.protect(100);
+  s.protect({100});
   for (const int64_t step : {300, 400, 500}) save(s, step);
   EXPECT_THAT(s.steps(), ElementsAre(500, 400, 100));
-  s.protect(400);
+  s.protect({400});
   save(s, 600);
   EXPECT_THAT(s.steps(), ElementsAre(600, 500, 400));
   save(s, 700);

@@ -53,7 +53,8 @@ Trained train(const SmallRun& run, int ranks, int steps, std::vector<std::string
       view.weights.push_back(
           hash_weights(session.runtime.parameters, *session.runtime.backend, *session.runtime.stream));
     }
-    EXPECT_TRUE(checkpoints.save(RunState(config)));
+    RunState state(config);
+    EXPECT_TRUE(checkpoints.save(state));
     EXPECT_EQ(predict_memory_table(config, ranks).state, measure_memory_table(session).state);
   });
   trained.checkpoint = run.hashes(steps);

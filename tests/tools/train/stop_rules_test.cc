@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 
 #include "core/tensor/philox.h"
@@ -104,6 +105,42 @@ TEST_P(StopRules, RollbackGoesOnBehindTheBatchesOfTheSpikes) {
   EXPECT_EQ(straight.losses(), halves.losses());
 }
 
+// The checkpoints of the stops lie between the one that the rollback returns to and the spikes, and push it out by
+// keep_last.
+TEST_P(StopRules, EarlyStopsDoNotChangeWhereARollbackReturnsTo) {
+  const SmallRun straight(name("stops_straight")), parts(name("stops_parts"));
+  const std::vector<std::string> settings =
+      with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2", "checkpoint.keep_last=1"});
+  for (const SmallRun* run : {&straight, &parts}) make_noise(*run, {45, 46});
+  straight.train(ranks_, settings);
+  for (const std::string stop : {"42", "43", "44"}) parts.train(ranks_, with(settings, {"train.stop_at_step=" + stop}));
+  const Outcome last = parts.train(ranks_, settings);
+  EXPECT_THAT(last.output, HasSubstr("rolled back from step 46 to the checkpoint of step 40 (rollback 1 of 3)"));
+  EXPECT_EQ(straight.hashes(60), parts.hashes(60));
+  EXPECT_EQ(straight.losses(), parts.losses());
+}
+
+TEST_P(StopRules, ARollbackPassesOverADamagedCheckpointForTheIntervalBefore) {
+  const SmallRun run(name("rollback_damaged"));
+  const std::vector<std::string> settings = with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2"});
+  make_noise(run, {45, 46});
+  for (const std::string stop : {"35", "44"}) run.train(ranks_, with(settings, {"train.stop_at_step=" + stop}));
+  write_file(run.checkpoint_folder(40) + "/model.safetensors", "damaged");
+  const Outcome older = run.train(ranks_, with(settings, {"train.stop_at_step=47"}));
+  EXPECT_THAT(older.output, HasSubstr("rolled back from step 46 to the checkpoint of step 30 (rollback 1 of 3)"));
+}
+
+TEST_P(StopRules, ARollbackWhoseCheckpointWasRemovedSaysSo) {
+  const SmallRun run(name("rollback_removed"));
+  const std::vector<std::string> settings = with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=2"});
+  make_noise(run, {45, 46});
+  run.train(ranks_, with(settings, {"train.stop_at_step=44"}));
+  for (const int step : {10, 20, 30, 40}) std::filesystem::remove_all(run.checkpoint_folder(step));
+  const Outcome outcome = run.try_train(ranks_, settings);
+  EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("expected a checkpoint that was saved at checkpoint.interval, up to step 40"));
+}
+
 TEST_P(StopRules, StopSavesTheStateBeforeTheSpike) {
   const SmallRun run(name("stop"));
   make_noise(run, {41, 42});
@@ -148,6 +185,28 @@ TEST(StopRulesOfARun, ARollbackNeedsACheckpointOfThisRun) {
   EXPECT_THAT(outcome.output,
               HasSubstr(", without a checkpoint to roll back to (checkpoint.interval); the weights are"));
   EXPECT_TRUE(run.has_checkpoint(45)) << "of the state before the spike";
+
+  // The checkpoint of an early stop is none to roll back to, or the stop would have changed the run.
+  const SmallRun stopped("spike_after_stop");
+  make_noise(stopped, {45});
+  const std::vector<std::string> seldom =
+      with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1", "checkpoint.interval=50"});
+  stopped.train(1, with(seldom, {"train.stop_at_step=40"}));
+  const Outcome after = stopped.try_train(1, seldom);
+  EXPECT_EQ(after.exit_code, 5) << after.output;
+  EXPECT_THAT(after.output, HasSubstr(", without a checkpoint to roll back to (checkpoint.interval); the weights are"));
+}
+
+TEST(StopRulesOfARun, ARunThatBeganWithTheCheckpointOfAnotherReturnsToIt) {
+  const SmallRun first("spike_first_run"), second("spike_second_run");
+  make_noise(first, {45});
+  first.train(1, with(kRules, {"train.stop_at_step=41"}));
+  const std::vector<std::string> settings =
+      with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1", "checkpoint.interval=50",
+                    "data.train=[" + first.data_path() + "]"});
+  second.train(1, with(settings, {"checkpoint.resume=" + first.run_dir(), "train.stop_at_step=43"}));
+  const Outcome outcome = second.train(1, settings);
+  EXPECT_THAT(outcome.output, HasSubstr("rolled back from step 45 to the checkpoint of step 41 (rollback 1 of 3)"));
 }
 
 // The second one leaves out the batches of the first, too: its checkpoint does not know of them.

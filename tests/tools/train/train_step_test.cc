@@ -96,7 +96,8 @@ TEST(ResumeOnThreads, ACheckpointThatOneRankCannotUseIsDamagedForAll) {
     Session session(config, communicator);
     TrainStep step(session);
     step.run();
-    EXPECT_TRUE(TrainingCheckpoints(session, config).save(RunState(config)));
+    RunState state(config);
+    EXPECT_TRUE(TrainingCheckpoints(session, config).save(state));
   });
   const std::string copy = run.folder() + "/copy";
   std::filesystem::copy(run.checkpoint_folder(1), copy, std::filesystem::copy_options::recursive);
