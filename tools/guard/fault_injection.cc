@@ -99,7 +99,9 @@ Communicator& FaultInjection::wrap(Communicator& inner) {
 void FaultInjection::attach(ShardedState& state) {
   state_ = &state;
   for (PlannedFault& fault : plan_faults(config_, state)) {
-    if (fault.rank == rank_) faults_.push_back({.plan = std::move(fault)});
+    if (fault.rank != rank_) continue;
+    StruckFaults::Fault& struck = struck_->by_name[fault.name];
+    faults_.push_back({.plan = std::move(fault), .struck = &struck});
   }
   if (!state.backend.computes()) faults_.clear();
   sees_ranges_ = std::any_of(faults_.begin(), faults_.end(), [](const Own& one) { return one.plan.phase != "none"; });
@@ -109,7 +111,7 @@ void FaultInjection::attach(ShardedState& state) {
 }
 
 void FaultInjection::note(Own& fault) {
-  if (std::exchange(fault.is_noted, true)) return;
+  if (std::exchange(fault.struck->is_noted, true)) return;
   if (BlackBox* const box = BlackBox::current()) box->note(BlackBoxEvent::Kind::kFault, fault.plan.name);
   log_warn("{}: {}", fault.plan.name, describe(fault.plan));
 }
@@ -124,7 +126,7 @@ void FaultInjection::change(Own& fault, const Tensor& element, Stream& stream) {
     backend.fill(element, fault.plan.kind == FaultKind::kInf ? Limits::infinity() : Limits::quiet_NaN(), stream);
     return;
   }
-  fault.is_done = true;
+  fault.struck->is_done = true;
   std::array<unsigned char, sizeof(double)> bytes{};
   backend.download(element, bytes.data(), stream);
   const auto bit = static_cast<unsigned>(fault.plan.bit);
@@ -144,7 +146,7 @@ void FaultInjection::on_gradient(int64_t step, const Parameter& parameter) {
 
 void FaultInjection::change_state(Own& fault) {
   const PlannedFault& plan = fault.plan;
-  fault.is_done = true;
+  fault.struck->is_done = true;
   if (plan.target == FaultTarget::kWeight) {
     return change(fault, state_->parameters().find(plan.parameter)->weight.slice(plan.element, 1), state_->stream);
   }
@@ -176,7 +178,7 @@ void FaultInjection::before_exchange(const Tensor& sent, Stream& stream) {
       const int64_t offset = layout.flat_index(parameter.index, plan.element) - layout.bucket(bucket).flat_begin;
       change(fault, sent.view(Shape{sent.numel()}).slice(offset, 1), stream);
     }
-    fault.is_done = fault.is_done || fault.is_noted;
+    fault.struck->is_done = fault.struck->is_done || fault.struck->is_noted;
   }
 }
 
@@ -241,9 +243,10 @@ void FaultInjection::strike_if_here(Own& fault, std::string_view phase) {
       plan.phase != phase || plan.changes_value() || plan.is_of_files() || plan.kind == FaultKind::kDeadlock;
   if (is_elsewhere || step_ < plan.step || step_ >= plan.step + plan.steps) return;
   // A phase may begin several times in a step.
-  const bool has_struck = plan.kind == FaultKind::kSleep ? fault.struck_in == step_ : fault.struck_in > 0;
+  const bool has_struck =
+      plan.kind == FaultKind::kSleep ? fault.struck->struck_in >= step_ : fault.struck->struck_in > 0;
   if (has_struck) return;
-  fault.struck_in = step_;
+  fault.struck->struck_in = step_;
   note(fault);
   strike_process(plan);
 }
@@ -251,7 +254,7 @@ void FaultInjection::strike_if_here(Own& fault, std::string_view phase) {
 void FaultInjection::begin_step(int64_t step) {
   if (faults_.empty()) return;
   step_ = step + 1;
-  if (first_step_ == 0) first_step_ = step_;
+  if (struck_->first_step == 0) struck_->first_step = step_;
   require_struck(false);
   for (Own& fault : faults_) {
     const PlannedFault& plan = fault.plan;
@@ -280,7 +283,7 @@ void FaultInjection::before_collective() {
     const PlannedFault& plan = fault.plan;
     if (plan.kind != FaultKind::kDeadlock || !is_current(fault)) continue;
     if (plan.phase != "none" && plan.phase != phase_.load()) continue;
-    fault.is_done = true;
+    fault.struck->is_done = true;
     note(fault);
     strike_process(plan);
   }
@@ -290,7 +293,7 @@ void FaultInjection::before_collective() {
 
 bool FaultInjection::fits(const Own& fault, FileOperation operation, const std::string& path) const {
   const PlannedFault& plan = fault.plan;
-  return !fault.is_done && plan.is_of_files() && step_ >= plan.step && operation == operation_of(plan) &&
+  return !fault.struck->is_done && plan.is_of_files() && step_ >= plan.step && operation == operation_of(plan) &&
          path.find(plan.file) != std::string::npos && (plan.phase == "none" || plan.phase == phase_.load());
 }
 
@@ -300,7 +303,7 @@ int FaultInjection::before(FileOperation operation, const std::string& path, siz
       // Not while it strikes: other threads' files are not slow.
       const std::lock_guard lock(files_mutex_);
       if (!fits(fault, operation, path)) continue;
-      fault.is_done = true;
+      fault.struck->is_done = true;
       note(fault);
     }
     switch (fault.plan.kind) {
@@ -329,8 +332,9 @@ void FaultInjection::require_struck(bool at_end) const {
     const PlannedFault& plan = fault.plan;
     // A start may continue behind the step of a fault, or stop before it.
     const bool has_had_its_chance =
-        plan.step <= step_ && (plan.is_of_files() ? at_end : plan.step >= first_step_ && (at_end || plan.step < step_));
-    if (!has_had_its_chance || fault.is_noted) continue;
+        plan.step <= step_ &&
+        (plan.is_of_files() ? at_end : plan.step >= struck_->first_step && (at_end || plan.step < step_));
+    if (!has_had_its_chance || fault.struck->is_noted) continue;
     if (plan.is_of_files()) {
       throw ConfigError(fmt::format("{}.file: from step {} on, no file with '{}' in its path was where it strikes",
                                     plan.name, plan.step, plan.file));

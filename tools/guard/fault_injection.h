@@ -2,16 +2,19 @@
 // adds nothing to a step but calls that return at once: no sink of ranges, no communicator and no injector of files.
 //
 // A gradient gets NaN or Inf whenever its step runs again, as from bad data. A flipped bit, as of bad memory, and all
-// other faults strike once.
+// other faults strike once in a start of the program, also where a rollback runs their step again.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/file_fault.h"
@@ -23,10 +26,23 @@ namespace mantissa {
 // Called with every op's layer, name and output. With a hook, no op is fused with another.
 using OpHook = std::function<void(std::string_view layer, std::string_view op, Tensor& output)>;
 
+// Faults that have struck, by the name of their plan. A run hands them from one session to the next: in each of them
+// the same faults are planned.
+struct StruckFaults {
+  struct Fault {
+    bool is_done = false;
+    bool is_noted = false;
+    int64_t struck_in = 0;  // processes: the step
+  };
+  std::map<std::string, Fault, std::less<>> by_name{};
+  int64_t first_step = 0;  // of this start
+};
+
 class FaultInjection final : public RangeSink, public FileFaultInjector {
  public:
   // `config` must outlive the object, and so must what the calls below are given.
-  explicit FaultInjection(const Config& config) : config_(config) {}
+  explicit FaultInjection(const Config& config, std::shared_ptr<StruckFaults> struck = nullptr)
+      : config_(config), struck_(struck ? std::move(struck) : std::make_shared<StruckFaults>()) {}
   ~FaultInjection() override;
   FaultInjection(const FaultInjection&) = delete;
   FaultInjection& operator=(const FaultInjection&) = delete;
@@ -59,12 +75,10 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   // A fault of this rank.
   struct Own {
     PlannedFault plan;
-    bool is_done = false;
-    bool is_noted = false;
-    int64_t struck_in = 0;  // processes: the step
+    StruckFaults::Fault* struck;
   };
 
-  bool is_current(const Own& fault) const { return fault.plan.step == step_ && !fault.is_done; }
+  bool is_current(const Own& fault) const { return fault.plan.step == step_ && !fault.struck->is_done; }
   // Lets the rank sleep, stop or end if that is planned for this place of the present step.
   void strike_if_here(Own& fault, std::string_view phase);
   bool due(const ActivationInjection& fault, int64_t step) const;
@@ -82,13 +96,13 @@ class FaultInjection final : public RangeSink, public FileFaultInjector {
   void require_struck(bool at_end) const;
 
   const Config& config_;
+  const std::shared_ptr<StruckFaults> struck_;
   const std::thread::id owner_ = std::this_thread::get_id();
   int rank_ = 0;
   ShardedState* state_ = nullptr;
   std::unique_ptr<Communicator> communicator_;
   std::vector<Own> faults_;
   std::set<const ActivationInjection*> injected_;
-  int64_t first_step_ = 0;         // of this start
   std::atomic<int64_t> step_ = 0;  // from 1; 0: before the first
   std::atomic<const char*> phase_ = "none";
   mutable std::mutex files_mutex_;

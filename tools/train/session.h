@@ -21,6 +21,7 @@ struct SessionParts {
   std::unique_ptr<Backend> backend{};        // null: the device that config.device names
   std::unique_ptr<StepProfiler> profiler{};  // null: none, unless config.profile
   std::function<std::shared_ptr<const Batches>(const Config&, Objective)> batches = open_batches;
+  std::shared_ptr<StruckFaults> struck{};  // null: no fault has struck before
 };
 
 // A training in one precision on one rank. Code that runs, saves or restores a training takes a Session; code that

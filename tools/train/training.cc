@@ -48,6 +48,7 @@ PrecisionSwitch with_changes(const Config& run, int before, int after, Precision
 
 // How a session begins: on a state that it is handed, on a checkpoint, or on the first weights.
 struct Beginning {
+  std::shared_ptr<StruckFaults> struck{};  // test.faults in the sessions before
   std::optional<Handover> before{};
   std::optional<ResumePoint> checkpoint{};
   std::optional<Rollback> rollback{};  // why it returns to the checkpoint
@@ -61,6 +62,7 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
   const int phase = phase_of(run, begin, state);
   const Config config = with_lifts(in_phase(run, phase), state.fallback);
   SessionParts parts;
+  parts.struck = from.struck;
   if (from.before) parts.batches = [&from](const Config&, Objective) { return from.before->batches; };
   Session session(config, communicator, std::move(parts));
   std::optional<Trainer> trainer;
@@ -102,7 +104,8 @@ std::variant<Handover, Ending, Rollback> train_session(const Config& run, int64_
 
 Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint, const TrainingHooks& hooks,
                  Communicator& communicator) {
-  Beginning from{.checkpoint = checkpoint};
+  const auto struck = std::make_shared<StruckFaults>();
+  Beginning from{.struck = struck, .checkpoint = checkpoint};
   std::vector<std::string> passed_over;
   RunState state(run);
   const auto restore_state = [&] {
@@ -123,10 +126,10 @@ Ending train_run(const Config& run, const std::optional<ResumePoint>& checkpoint
       auto result = train_session(run, step, state, from, hooks, communicator);
       if (const Ending* const ending = std::get_if<Ending>(&result)) return *ending;
       if (const Rollback* const rollback = std::get_if<Rollback>(&result)) {
-        from = {.checkpoint = find_rollback_point(run, state, communicator), .rollback = *rollback};
+        from = {.struck = struck, .checkpoint = find_rollback_point(run, state, communicator), .rollback = *rollback};
         restore_state();
       } else {
-        from = {.before = std::get<Handover>(std::move(result))};
+        from = {.struck = struck, .before = std::get<Handover>(std::move(result))};
       }
     } catch (const DamagedCheckpoint& error) {
       if (!from.rollback && run.checkpoint.resume != "auto") throw;

@@ -224,6 +224,31 @@ TEST(StopRulesOfARun, TwoRollbacksToOneCheckpointAddUp) {
   EXPECT_EQ(state.at("skipped_batches"), 8);
 }
 
+// The session after the rollback plans the same faults again, and runs step 43 again.
+TEST(StopRulesOfARun, FaultsThatHaveStruckStrikeNoMoreAfterARollback) {
+  const SmallRun run("rollback_faults");
+  make_noise(run, {45});
+  const Outcome outcome = run.train(
+      1, with(kRules, {"stop_rules.action=rollback", "stop_rules.consecutive=1",
+                       "test.faults=[{kind: no_space, step: 1, file: /checkpoints/}, {kind: flip, step: 43, parameter: "
+                       "blocks.0.mlp.up.weight, element: 7, bit: 3}]"}));
+  EXPECT_EQ(run.records("rollback").size(), 1u);
+  EXPECT_THAT(outcome.output, HasSubstr("checkpoint of step 10 not saved"));
+  EXPECT_TRUE(run.has_checkpoint(50)) << outcome.output;
+  const size_t first = outcome.output.find("test.faults[1]: flip of bit 3");
+  ASSERT_NE(first, std::string::npos) << outcome.output;
+  EXPECT_EQ(outcome.output.find("test.faults[1]: flip", first + 1), std::string::npos) << outcome.output;
+}
+
+// The session after the switch plans the fault again, and meets no file for it.
+TEST(StopRulesOfARun, FaultsThatHaveStruckStrikeNoMoreAfterASwitchOfPrecision) {
+  const SmallRun run("switch_faults");
+  const Outcome outcome = run.train(1, {"train.steps=20", "checkpoint.interval=5", "precision.compute=fp32",
+                                        "precision.schedule=[{after_step: 10, compute: bf16}]",
+                                        "test.faults=[{kind: no_space, step: 1, file: /step-00000005}]"});
+  EXPECT_THAT(outcome.output, HasSubstr("checkpoint of step 5 not saved"));
+}
+
 // The checkpoint of step 45 was saved within the row.
 TEST(StopRulesOfARun, ARollbackLeavesTheRowOfSpikesBehind) {
   const SmallRun run("rollback_row");
