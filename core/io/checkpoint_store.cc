@@ -33,6 +33,7 @@ constexpr std::string_view kDoomed = ".doomed";  // being removed
 
 // The manifest's last line holds the hash of everything before it, so that any changed byte of it is noticed as well.
 constexpr int kFormatVersion = 2;  // 2: with the order of saves
+constexpr int64_t kMostSaves = 1'000'000'000'000'000;
 constexpr std::string_view kHead = "{\"manifest\": ";
 constexpr std::string_view kHashLine = ",\n\"xxh3_128\": \"";
 constexpr std::string_view kTail = "\"}\n";
@@ -139,6 +140,9 @@ Checkpoint parse_manifest(std::string_view text, const std::string& path) {
                           .model_fingerprint = manifest.at("model_fingerprint").get<std::string>(),
                           .files = {},
                           .state = manifest.at("state")};
+    // The next save gets the number behind it.
+    require<CheckpointError>(checkpoint.save >= 0 && checkpoint.save < kMostSaves,
+                             "{}: damaged: expected a 'save' from 0 to {}, got {}", path, kMostSaves, checkpoint.save);
     for (const json& file : manifest.at("files")) {
       checkpoint.files.push_back({file.at("name").get<std::string>(), file.at("size_bytes").get<uint64_t>(),
                                   file.at("xxh3_128").get<std::string>()});

@@ -42,7 +42,14 @@ std::optional<RollbackPoint> rollback_point_of(const Config& run, const Checkpoi
   return saved->get<std::optional<RollbackPoint>>();
 }
 
-// CheckpointError if an entry of the manifest is missing, or of another type or version.
+TrainingState training_state_of(const Checkpoint& checkpoint) {
+  TrainingState state = training_state_from(checkpoint.state);
+  if (state.next_step == checkpoint.step) return state;
+  throw DamagedEntry(fmt::format("'next_step' is damaged: expected {}, the step of the checkpoint, got {}",
+                                 checkpoint.step, state.next_step));
+}
+
+// CheckpointError if an entry of the manifest is missing, of another type or version, or a number that cannot be.
 void examine_state(const Config& run, const Checkpoint& checkpoint) {
   read_state(checkpoint.folder, [&] {
     const nlohmann::json& state = checkpoint.state;
@@ -52,7 +59,7 @@ void examine_state(const Config& run, const Checkpoint& checkpoint) {
           fmt::format("{}: format version {}, this program reads {}", checkpoint.folder, version, kFormatVersion));
     }
     saved_config(checkpoint);
-    training_state_from(state);
+    training_state_of(checkpoint);
     state.at("data_fingerprint").get<uint64_t>();
     run_state_from(run, checkpoint.step, state.at("run"));
     state.value("proven_step", int64_t{-1});
@@ -211,7 +218,8 @@ ResumePoint find_rollback_point(const Config& config, const RunState& state, Com
     }
     if (!chosen) {
       throw CheckpointError(fmt::format(
-          "stop_rules.action: rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, and "
+          "stop_rules.action: rollback: expected a checkpoint that was saved at checkpoint.interval, up to step {}, "
+          "and "
           "found no valid one in {}: the run cannot return. A new start continues from the newest checkpoint, if there "
           "is one",
           state.rollback_point ? state.rollback_point->step : 0, checkpoint_root(config.train.run_dir)));
@@ -232,7 +240,7 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
     examine_state(run, checkpoint);
   });
   require_same_training(checkpoint, run);
-  const TrainingState training = training_state_from(checkpoint.state);
+  const TrainingState training = training_state_of(checkpoint);
   session.sharded.optimizer.begin_load();
   read_on_all_ranks(point.folder, communicator, [&] { load_pieces(checkpoint, session); });
   try {

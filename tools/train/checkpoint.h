@@ -25,11 +25,13 @@ namespace mantissa {
 inline constexpr const char* kModelFile = "model.safetensors";
 
 // Runs `read`, which reads the state in the manifest of a checkpoint folder. CheckpointError for entries that are
-// missing or of another type, as another version of this program may write them.
+// damaged, and for those that are missing or of another type, as another version of this program may write them.
 template <typename Read>
 auto read_state(const std::string& folder, const Read& read) {
   try {
     return read();
+  } catch (const DamagedEntry& error) {
+    throw CheckpointError(fmt::format("{}/{}: {}", folder, kManifestName, error.what()));
   } catch (const nlohmann::json::exception& error) {
     throw CheckpointError(fmt::format("{}/{}: {}; another version of this program may have written it", folder,
                                       kManifestName, error.what()));

@@ -40,14 +40,22 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PrecisionFallback::Layer, levels, returns, si
 namespace {
 
 ScalerMode scaler_mode(const std::string& word) {
-  return word == "dynamic" ? ScalerMode::kDynamic : word == "static" ? ScalerMode::kStatic : ScalerMode::kNone;
+  for (const ScalerMode mode : {ScalerMode::kNone, ScalerMode::kStatic, ScalerMode::kDynamic}) {
+    if (word == name(mode)) return mode;
+  }
+  throw DamagedEntry(fmt::format("'scaler.mode' is damaged: expected none, static or dynamic, got '{}'", word));
 }
 
 // The gradient prescale of the ranks and micro-batches that saved.
 int saved_prescale_log2(const nlohmann::json& manifest) {
   const TrainConfig saved = parse_config(manifest.at("config").get<std::string>(), "the checkpoint's config").train;
-  const int64_t ranks = manifest.at("ranks");
-  return gradient_prescale_log2(ranks, saved.global_batch / (saved.micro_batch * ranks));
+  const int64_t ranks = manifest.at("ranks"), sequences = saved.micro_batch * ranks;
+  if (saved.global_batch % sequences != 0) {
+    throw DamagedEntry(fmt::format(
+        "'ranks' is damaged: expected a number by which {} micro-batches of train.global_batch can be divided, got {}",
+        saved.global_batch / saved.micro_batch, ranks));
+  }
+  return gradient_prescale_log2(ranks, saved.global_batch / sequences);
 }
 
 }  // namespace
@@ -79,7 +87,87 @@ nlohmann::json to_json(const TrainingState& state) {
           {"skipped_batches", state.skipped_batches}};
 }
 
+namespace {
+
+// The range of a number, or of several: '*' stands for each entry of a list or map. Without other bounds, it counts
+// steps: exact as a double, and far from where sums of them overflow.
+struct NumberRange {
+  std::string_view path;
+  double least = 0.0, most = 1e15;
+  bool is_whole = true;
+};
+
+void require_in(const NumberRange& range, const nlohmann::json& value, std::string_view rest, const std::string& name) {
+  if (rest.empty()) {
+    const bool is_number = range.is_whole ? value.is_number_integer() : value.is_number();
+    if (is_number && value.get<double>() >= range.least && value.get<double>() <= range.most) return;
+    throw DamagedEntry(fmt::format("'{}' is damaged: expected a {}number from {} to {}, got {}", name,
+                                   range.is_whole ? "whole " : "", range.least, range.most, value.dump()));
+  }
+  const size_t dot = rest.find('.');
+  const std::string_view key = rest.substr(0, dot);
+  rest = dot == std::string_view::npos ? "" : rest.substr(dot + 1);
+  if (!value.is_structured()) return;  // such an entry, like a missing one, is the reader's business
+  for (const auto& [found, item] : value.items()) {
+    if (key == "*" || key == found) require_in(range, item, rest, name.empty() ? found : name + "." + found);
+  }
+}
+
+constexpr double kMostInt = std::numeric_limits<int>::max();
+
+// No run can have saved other numbers. They would be defects later on: indices below 0, sums that overflow.
+void require_possible_numbers(const nlohmann::json& manifest) {
+  constexpr double kMostDouble = std::numeric_limits<double>::max();
+  constexpr double kMostScale = std::numeric_limits<float>::max(),
+                   kLeastScale = std::numeric_limits<float>::denorm_min();
+  const NumberRange ranges[] = {
+      {"next_step"},
+      {"applied_steps", 0.0, static_cast<double>(manifest.at("next_step").get<int64_t>())},
+      {"skipped_batches"},
+      {"proven_step", -1.0},
+      {"rollback_point.step"},
+      {"ranks", 1.0, 1e6},
+      {"scaler.scale", kLeastScale, kMostScale, false},
+      {"scaler.clean_steps", -1e15},
+      {"scaler.hysteresis_left", 1.0, kMostInt},
+      {"clip_norms.*", 0.0, kMostDouble, false},
+      {"spike_window.*.step"},
+  };
+  for (const NumberRange& range : ranges) require_in(range, manifest, range.path, "");
+}
+
+// Likewise of the "run" entry.
+void require_possible_state(const nlohmann::json& run) {
+  const NumberRange ranges[] = {
+      {"faults_in_a_row", 0.0, kMostInt},
+      {"skips_in_a_row", 0.0, kMostInt},
+      {"spikes_in_a_row", 0.0, kMostInt},
+      {"rollbacks", 0.0, kMostInt},
+      {"statistics.applied"},
+      {"statistics.skipped"},
+      {"statistics.scale_changes"},
+      {"statistics.grad_norms.count"},
+      {"statistics.grad_norms.bins.*.*", -1e15},
+      {"adaptive.level", 0.0, kMostInt},
+      {"adaptive.highest", 0.0, kMostInt},
+      {"adaptive.switches", 0.0, kMostInt},
+      {"adaptive.returns", 0.0, kMostInt},
+      {"adaptive.changed_at", -1.0},
+      {"adaptive.uneasy_at"},
+      {"adaptive.skips.*"},
+      {"adaptive.stalled", 0.0, kMostInt},
+      {"fallback.*.levels", 0.0, kMostInt},
+      {"fallback.*.returns", 0.0, kMostInt},
+      {"fallback.*.since"},
+      {"fallback.*.overflows.*"},
+  };
+  for (const NumberRange& range : ranges) require_in(range, run, range.path, "run");
+}
+
+}  // namespace
+
 TrainingState training_state_from(const nlohmann::json& manifest) {
+  require_possible_numbers(manifest);
   const nlohmann::json& scaler = manifest.at("scaler");
   return {.next_step = manifest.at("next_step"),
           .applied_steps = manifest.at("applied_steps"),
@@ -125,6 +213,7 @@ nlohmann::json to_json(const RunState& state) {
 }
 
 RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved) {
+  require_possible_state(saved);
   RunState state(run, steps_done);
   saved.at("statistics").get_to(state.statistics);
   saved.at("faults_in_a_row").get_to(state.faults_in_a_row);

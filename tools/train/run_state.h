@@ -13,6 +13,7 @@
 
 #include "amp/adaptive_precision.h"
 #include "amp/precision_fallback.h"
+#include "core/base/error.h"
 #include "tools/train/session.h"
 #include "tools/train/statistics.h"
 
@@ -34,8 +35,14 @@ struct TrainingState {
 
 TrainingState state_of(const Session& session);
 
+// An entry of a manifest that no run can have saved, such as a negative count; read_state() adds where the manifest is.
+class DamagedEntry final : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
 // Entries of a checkpoint's manifest. The second also reads the manifest's "ranks" and "config"; it throws the JSON
-// library's exceptions for a missing entry or a wrong type.
+// library's exceptions for a missing entry or a wrong type, and DamagedEntry.
 nlohmann::json to_json(const TrainingState& state);
 TrainingState training_state_from(const nlohmann::json& manifest);
 
@@ -70,7 +77,7 @@ struct RunState {
 
 nlohmann::json to_json(const RunState& state);
 // The state after `steps_done` steps from a manifest's "run" entry, in which parts may be missing that the run had not
-// yet: they begin there.
+// yet: they begin there. DamagedEntry as above.
 RunState run_state_from(const Config& run, int64_t steps_done, const nlohmann::json& saved);
 void to_json(nlohmann::json& j, const RollbackPoint& point);
 void from_json(const nlohmann::json& j, RollbackPoint& point);

@@ -379,6 +379,21 @@ TEST_F(CheckpointStoreTest, WriterRefusesMisuse) {
   EXPECT_THROW(writer.close(), ContractError);
 }
 
+// The number of the next save would be beyond the range.
+TEST_F(CheckpointStoreTest, AForgedNumberOfTheSaveIsDamage) {
+  CheckpointStore s = store();
+  save(s, 100);
+  const std::string path = s.folder(100) + "/" + kManifestName, entry = "\"save\": 1,";
+  std::string text = read_file(path);
+  text = text.substr(0, text.rfind(",\n\"xxh3_128\""));
+  text.replace(text.find(entry), entry.size(), "\"save\": 9223372036854775807,");
+  std::ofstream(path, std::ios::binary) << text << ",\n\"xxh3_128\": \"" << xxh3_128_hex(std::as_bytes(std::span(text)))
+                                        << "\"}\n";
+  EXPECT_THAT(
+      message_of<CheckpointError>([&] { read_manifest(s.folder(100)); }),
+      HasSubstr("manifest.json: damaged: expected a 'save' from 0 to 1000000000000000, got 9223372036854775807"));
+}
+
 TEST_F(CheckpointStoreTest, AProtectedOneStaysBesideTheLast) {
   CheckpointStore s = store(2);
   for (const int64_t step : {100, 200}) save(s, step);
