@@ -9,6 +9,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "comm/corruption.h"
 #include "comm/sharded_state.h"
@@ -26,6 +28,11 @@ class CorruptionCheck {
   std::vector<Corruption> updates();
   // State and working weights as they are now, and the findings of updates. A pass over all of them. Blocks.
   std::vector<Corruption> at_rest();
+
+  // Replicated state only: gives the ranks whose state differs the state of the most, then all have one state again.
+  // Where no state has the most ranks, the lowest rank counts that `findings` do not name. Returns one line about it;
+  // empty if no rank differed. Collective; blocks.
+  std::string unite(const std::vector<Corruption>& findings);
 
   // By parameter: this rank's gradients of the last passes, before they are reduced. Passes that run again give the
   // same. Blocks.
@@ -45,6 +52,8 @@ class CorruptionCheck {
 
   void make_pieces();
   std::vector<Digest> digests_of(const std::vector<Tensor>& tensors);
+  // Copies the state of a piece from `source` to the ranks that take it. Collective.
+  void take_over(size_t piece, int source, bool takes);
   std::vector<Corruption> replicas(const std::vector<StateDigests>& written);
   std::vector<Corruption> compare_weights(const std::vector<StateDigests>& written);
 

@@ -123,7 +123,10 @@ void IntegrityGuard::stop(int64_t steps, const std::vector<Corruption>& findings
                           "of that host, or leave it out");
   }
   warn(text + "; integrity.action: warn goes on with it");
-  if (check_) state_.optimizer.accept_state();
+  if (!check_) return;
+  // Replicas that differ would be found again in each check, and their weights would drift apart.
+  if (const std::string united = check_->unite(findings); !united.empty()) warn(united);
+  state_.optimizer.accept_state();
 }
 
 }  // namespace mantissa

@@ -36,6 +36,7 @@ class NoisyWire final : public ForwardingCommunicator {
 struct Faults {
   std::map<int64_t, std::function<void(Session&)>> before_step{};  // steps from 0
   int wire_flips = 0;                                              // on rank 0
+  int rank = -1;                                                   // of before_step; -1: the last one
 };
 
 // Injects the faults of one rank, and hears how the run ends.
@@ -61,7 +62,7 @@ struct Trained {
   std::vector<uint64_t> weights;  // by rank, at the end
 };
 
-// Trains on ranks that are threads, with faults on the last one.
+// Trains on ranks that are threads, with faults on one of them.
 Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string>& settings, const Faults& faults = {},
                    int64_t pause = -1) {
   const Config config = load_config(run.config_path(), with({"train.steps=8", "train.eval_interval=0"}, settings));
@@ -75,7 +76,8 @@ Trained train_with(const SmallRun& run, int ranks, const std::vector<std::string
     NoisyWire wire(communicator);
     if (rank == 0) wire.flips = faults.wire_flips;
     const auto begin = [&](Session&, RunState&, const SessionStart&, TrainObservers& observers) -> RunProbe* {
-      const auto injector = std::make_shared<Injector>(communicator.rank() == ranks - 1 ? faults : none, endings[rank]);
+      const int faulty = faults.rank < 0 ? ranks - 1 : faults.rank;
+      const auto injector = std::make_shared<Injector>(communicator.rank() == faulty ? faults : none, endings[rank]);
       injector->pause = pause;
       observers.push_back(injector);
       struct Hasher final : TrainObserver {
@@ -176,6 +178,39 @@ TEST(IntegrityGuard, AWarningGoesOn) {
                  {.before_step = {{2, flip_state(StateDigests::kM, 3)}}});
   EXPECT_EQ(trained.error, "");
   EXPECT_EQ(trained.endings, std::vector<Ending>{Ending::kDone});
+}
+
+int count_of(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// The update that reads the flipped moment is checked at once: no gradient has seen what it made.
+TEST(IntegrityGuard, AWarningAboutReplicasComesOnceAndTheyAreOneAgain) {
+  const SmallRun run("integrity_replicas");
+  const std::vector<std::string> settings = {"precision.compute=bf16", "integrity.interval=2", "integrity.action=warn",
+                                             "optimizer.sharding=replicated"};
+  struct Case {
+    int ranks, faulty;
+    const char* message;
+  };
+  for (const Case& one :
+       {Case{3, 0, "rank 0 takes the optimizer state that most ranks have"},
+        Case{2, 0, "rank 0 takes the optimizer state of rank 1: no state has the most ranks, and no"},
+        Case{2, 1, "rank 1 takes the optimizer state of rank 0: no state has the most ranks, and no"}}) {
+    const Trained clean = train_with(run, one.ranks, settings);
+    for (const auto part : {StateDigests::kM, StateDigests::kMaster}) {
+      ::testing::internal::CaptureStdout();
+      const Trained united =
+          train_with(run, one.ranks, settings, {.before_step = {{3, flip_state(part, 20)}}, .rank = one.faulty});
+      const std::string log = ::testing::internal::GetCapturedStdout();
+      EXPECT_EQ(united.error, "");
+      EXPECT_EQ(united.weights, clean.weights);
+      EXPECT_EQ(count_of(log, "silent data corruption"), 1) << log;
+      EXPECT_EQ(count_of(log, one.message), 1) << log;
+    }
+  }
 }
 
 TEST(IntegrityGuard, OneFaultOnTheWireIsSurvivedAndTwoInARowAreNot) {
