@@ -202,6 +202,27 @@ void check_injection(const Config& c, Problems& p) {
                 setting("phase"));
     p.refuse_if(!is_process && fault.operation != FileOperation::kNone,
                 "{} goes with the kinds sleep, stop, kill and exit only; leave it out", setting("operation"));
+    const bool is_of_files = fault.operation != FileOperation::kNone || fault.kind == FaultKind::kShortWrite ||
+                             fault.kind == FaultKind::kNoSpace || fault.kind == FaultKind::kCorrupt ||
+                             fault.kind == FaultKind::kReadError;
+    const bool is_sleep = fault.kind == FaultKind::kSleep;
+    const Fault usual;
+    struct Key {
+      const char* name;
+      bool is_given, is_used;
+      const char* user;
+    };
+    for (const Key& key :
+         {Key{"target", fault.target != usual.target, is_value, "the kinds inf, nan and flip"},
+          Key{"parameter", fault.parameter != usual.parameter, is_value, "the kinds inf, nan and flip"},
+          Key{"element", fault.element != usual.element, is_value, "the kinds inf, nan and flip"},
+          Key{"bit", fault.bit != usual.bit, fault.kind == FaultKind::kFlip, "the kind flip"},
+          Key{"file", fault.file != usual.file, is_of_files, "faults of files and with an operation"},
+          Key{"seconds", fault.seconds != usual.seconds, is_sleep, "the kind sleep"},
+          Key{"steps", fault.steps != usual.steps, is_sleep && !is_of_files, "the kind sleep without an operation"},
+          Key{"code", fault.code != usual.code, fault.kind == FaultKind::kExit, "the kind exit"}}) {
+      p.refuse_if(key.is_given && !key.is_used, "{} goes with {} only; leave it out", setting(key.name), key.user);
+    }
   }
   for (const std::string& kind : c.test.random.kinds) {
     p.refuse_if(!parse_fault_kind(kind), "{}: '{}' is no kind of fault; see test.faults in configs/reference.yaml",

@@ -272,6 +272,9 @@ std::vector<Ineffective> unused_settings(const Config& config, int ranks) {
       {"comm.wire_dtype", has_peers || config.comm.reducer.wire == DType::kF16, one_rank},
       {"comm.accumulate", has_peers, one_rank},
       {"integrity.wire", has_peers, one_rank},
+      {"integrity.action", config.integrity.interval > 0 || (config.integrity.wire && has_peers),
+       "integrity.interval = 0, and gradients between ranks are not checked either"},
+      {"test.random.", config.test.random.count > 0, "test.random.count = 0"},
       {"cuda.", uses_gpu, config.device == "cpu" ? "device = cpu" : "device = auto chose the CPU"},
       {"probe.", config.probe.enabled, "probe.enabled = false"},
   };

@@ -135,6 +135,12 @@ TEST(IneffectiveSettings, SettingsOfAChoiceThatIsNotMade) {
     EXPECT_FALSE(is_named(setting, {}, 2)) << setting;
     EXPECT_TRUE(is_named(setting, {}, 1)) << setting;
   }
+  EXPECT_TRUE(is_named("integrity.action=warn", {"integrity.interval=0"}));
+  EXPECT_FALSE(is_named("integrity.action=warn", {}));
+  EXPECT_FALSE(is_named("integrity.action=warn", {"integrity.interval=0", "integrity.wire=true"}, 2));
+  EXPECT_TRUE(is_named("integrity.action=warn", {"integrity.interval=0", "integrity.wire=true"}, 1));
+  EXPECT_TRUE(is_named("test.random.seed=3", {}));
+  EXPECT_FALSE(is_named("test.random.seed=3", {"test.random.count=1"}));
   EXPECT_TRUE(is_named("data.validation_fraction=0.2", {"data.validation=[b]"}));
   EXPECT_TRUE(is_named("optimizer.final_lr=1e-5", {"optimizer.schedule=constant"}));
   EXPECT_TRUE(is_named("optimizer.clip.max_norm=2", {"optimizer.clip.mode=none"}));
