@@ -34,6 +34,24 @@ bool is_waiting(const RankReport& report) { return report.begun > report.ended; 
 
 std::string place_of(const RankReport& report) { return fmt::format("phase {} of step {}", report.phase, report.step); }
 
+// The ranks that wait in the oldest of several collectives, where all ranks wait and there are several nodes: all ranks
+// have begun it, so what was sent did not arrive. On one node, a rank that others have passed stands still itself.
+std::vector<int> ranks_cut_off(const RankReports& reports, uint64_t newest, bool all_answer) {
+  uint64_t oldest = newest;
+  bool all_wait = all_answer, has_several_nodes = false;
+  for (const auto& [rank, report] : reports) {
+    oldest = std::min(oldest, report.begun);
+    all_wait = all_wait && is_waiting(report);
+    has_several_nodes = has_several_nodes || report.host != reports.begin()->second.host;
+  }
+  std::vector<int> ranks;
+  if (!all_wait || !has_several_nodes || oldest == newest) return ranks;
+  for (const auto& [rank, report] : reports) {
+    if (report.begun == oldest) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 // Without waiting for somebody to read.
 void say_if_it_can_be_read(std::string_view text) {
   pollfd error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
@@ -71,11 +89,19 @@ std::string who_is_missing(const RankReports& reports, int ranks, const std::fun
   }
   uint64_t newest = 0;
   for (const auto& [rank, report] : reports) newest = std::max(newest, report.begun);
+  const std::vector<int> cut_off = ranks_cut_off(reports, newest, missing.empty());
+  if (!cut_off.empty()) {
+    const RankReport& first = reports.at(cut_off[0]);
+    missing = fmt::format(
+        "\n  no rank is missing: the network between the nodes hangs; {} still wait{} in collective {} ({}), which all "
+        "ranks have begun",
+        list_ranks(cut_off), cut_off.size() == 1 ? "s" : "", first.begun, first.collective);
+  }
   std::vector<int> waiting;
   for (const auto& [rank, report] : reports) {
     if (is_waiting(report) && report.begun == newest) {
       waiting.push_back(rank);
-    } else {
+    } else if (cut_off.empty()) {
       missing += fmt::format("\n  rank {} (node {}, process {}) stands still in {}, after {} collectives", rank,
                              report.host, report.pid, place_of(report), report.begun);
     }

@@ -45,9 +45,19 @@ TEST(Watchdog, NamesTheRankThatIsMissing) {
                            last_seen),
             "\n  rank 1 (node node1, process 101) stands still in phase data of step 41, after 11 collectives"
             "\n  ranks 0 and 2 wait in collective 12 (all_to_all), phase reduce of step 41");
-  // Two collectives were begun, one after the other: rank 1 waits in the one before.
-  EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "reduce", 11, 10)}}, 2, last_seen),
+  // Two collectives were begun, one after the other: rank 1 waits in the one before, which rank 0 has passed.
+  RankReport behind = report_of(1, "reduce", 11, 10);
+  EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 2, last_seen),
+            "\n  no rank is missing: the network between the nodes hangs; rank 1 still waits in collective 11 "
+            "(all_to_all), which all ranks have begun"
+            "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
+  EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 3, last_seen),
+            "\n  rank 2 does not answer (box 2)"
             "\n  rank 1 (node node1, process 101) stands still in phase reduce of step 41, after 11 collectives"
+            "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
+  behind.host = waiting.host;
+  EXPECT_EQ(who_is_missing({{0, waiting}, {1, behind}}, 2, last_seen),
+            "\n  rank 1 (node node0, process 101) stands still in phase reduce of step 41, after 11 collectives"
             "\n  rank 0 waits in collective 12 (all_to_all), phase reduce of step 41");
   EXPECT_EQ(who_is_missing({{0, waiting}, {1, report_of(1, "reduce", 12, 11)}}, 2, last_seen),
             "\n  no rank is missing: the transport hangs"

@@ -110,6 +110,8 @@ disturb() {
   [[ -z $(processes) ]] || fail "$run left processes: $(processes)"
   "$program" postmortem "$work/$run" >"$work/postmortem" || fail "no report of $run"
   head -n 1 "$work/postmortem"
+  # Each rank waited for the other, and none stood still.
+  ! grep -q "stood still" "$work/postmortem" || fail "the report of $run blames a rank: $(cat "$work/postmortem")"
   $mend
   start "$run" >>"$work/$run.log" 2>&1 || fail "$run does not continue: $(cat "$work/$run.log")"
   [[ $(weights_of "$run") == "$(weights_of whole)" ]] || fail "$run did not end with the weights of an undisturbed run"

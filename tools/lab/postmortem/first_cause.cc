@@ -141,6 +141,17 @@ FirstCause failure(const RunHistory& run, int first) {
   return cause;
 }
 
+// The ranks that wait in a collective which all ranks have begun, while another rank has passed it. Between nodes, what
+// was sent there did not arrive; on one node, such a rank stands still itself.
+Ranks ranks_cut_off(const RunHistory& run, const Ranks& behind) {
+  const auto begun_by_all = [&](const RankHistory& waiting) {
+    return waiting.waits_in && std::ranges::all_of(run.ranks, [&](const RankHistory& rank) {
+             return rank.waits_in && rank.begun >= static_cast<uint64_t>(waiting.waits_in->value);
+           });
+  };
+  return run.has_several_hosts() ? filtered(run, behind, begun_by_all) : Ranks();
+}
+
 FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   const Ranks ended = run.with(RankEnd::kHang);
   FirstCause cause{.kind = Kind::kHang, .ranks = run.with(RankEnd::kGone)};
@@ -148,14 +159,27 @@ FirstCause hang(const RunHistory& run, int64_t ended_ns) {
   cause.ranks.insert(cause.ranks.end(), stopped.begin(), stopped.end());
   const bool has_answered = cause.ranks.empty();
   if (cause.ranks.empty()) cause.ranks = ranks_behind(run, ended);
+  if (const Ranks cut_off = ranks_cut_off(run, cause.ranks); has_answered && !cut_off.empty()) {
+    const BlackBoxEvent& collective = *of(run, cut_off[0]).waits_in;
+    cause.ranks = {};
+    cause.waiting = cut_off;
+    cause.unix_ns = ended_ns;
+    cause.line = fmt::format(
+        "{}the network between the nodes hung, no rank was missing: {} waited in collective {:.0f} ({}), which all "
+        "ranks "
+        "had begun",
+        ended_at(run), name_ranks(run, cut_off), collective.value, printable(name_of(collective)));
+    return cause;
+  }
   if (cause.ranks.empty()) cause.ranks = run.with(RankEnd::kUnknown);
   if (cause.ranks.empty()) cause.ranks = filtered(run, ended, [](const RankHistory& rank) { return !rank.waits_in; });
   cause.waiting = ranks_waiting_for(run, cause.ranks);
   cause.unix_ns = ended_ns;
   if (cause.ranks.empty()) {
     const BlackBoxEvent& collective = *of(run, ended[0]).waits_in;
-    cause.line = fmt::format("{}all ranks waited in collective {:.0f} ({}), none was missing: the transport hung",
-                             ended_at(run), collective.value, printable(name_of(collective)));
+    cause.line = fmt::format("{}all ranks waited in collective {:.0f} ({}), none was missing: the {} hung",
+                             ended_at(run), collective.value, printable(name_of(collective)),
+                             run.has_several_hosts() ? "network between the nodes" : "transport");
     return cause;
   }
   const int first = earliest(run, cause.ranks, [](const RankHistory& rank) { return rank.last_event_ns; });

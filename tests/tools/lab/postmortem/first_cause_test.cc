@@ -88,6 +88,25 @@ TEST(FirstCause, TransportThatHangs) {
       "the job ended at step 5: all ranks waited in collective 12 (all_to_all), none was missing: the transport hung");
 }
 
+// Rank 0's part of collective 11 has arrived on node b, and rank 1's has not on node a.
+TEST(FirstCause, NetworkThatIsCutBetweenNodes) {
+  const FirstCause cause = cause_of(
+      "cut",
+      {BoxFile(0, 2).passes(90, 5, 10).phase(95, 5, "reduce").waits(100, 5, 11, "all_gather").ends(9000, kHang),
+       BoxFile(1, 2).on("b").passes(101, 5, 11, "all_gather").waits(102, 5, 12, "all_gather").ends(9000, kHang)});
+  EXPECT_EQ(cause.line,
+            "the job ended at step 5: the network between the nodes hung, no rank was missing: rank 0 (node a, process "
+            "70) waited in collective 11 (all_gather), which all ranks had begun");
+  EXPECT_EQ(cause.kind, Kind::kHang);
+  EXPECT_EQ(cause.ranks, Ranks{});
+  EXPECT_EQ(cause.waiting, Ranks{0});
+
+  const FirstCause same =
+      cause_of("cut_in_one", {BoxFile(0, 2).waits(100, 5, 11, "all_gather").ends(9000, kHang),
+                              BoxFile(1, 2).on("b").waits(99, 5, 11, "all_gather").ends(9000, kHang)});
+  EXPECT_NE(same.line.find("none was missing: the network between the nodes hung"), std::string::npos) << same.line;
+}
+
 TEST(FirstCause, RankThatWasKilledBeforeAnErrorOfCommunication) {
   const std::vector<BoxFile> boxes = {
       BoxFile(0, 3).passes(100, 7, 20).waits(200, 7, 21).ends(1000, kComm, "[mpi] peer is gone\nmore"),
