@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/io/files.h"
 #include "tools/guard/metrics_prom.h"
 
@@ -26,12 +27,21 @@ namespace {
 
 }  // namespace
 
-RunFolder::RunFolder(const std::string& path) : path_(path) {
+RunFolder::RunFolder(const std::string& path) : path_(path) { hold(); }
+
+RunFolder::~RunFolder() { release(); }
+
+void RunFolder::hold() {
   std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) fail(path, error.message());
-  lock_ = open((path + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
-  if (lock_ < 0) fail(path, std::generic_category().message(errno));
+  std::filesystem::create_directories(path_, error);
+  if (error) fail(path_, error.message());
+  folder_ = open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // open, its inode is not given to another folder
+  lock_ = open((path_ + "/" + kLockName).c_str(), O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0644);
+  if (folder_ < 0 || lock_ < 0) {
+    const int reason = errno;
+    release();
+    fail(path_, std::generic_category().message(reason));
+  }
   bool is_held = true;
   // `mantissa status` holds the lock for a moment, too.
   for (int attempt = 0; is_held && attempt < 5; ++attempt) {
@@ -39,17 +49,44 @@ RunFolder::RunFolder(const std::string& path) : path_(path) {
     is_held = flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   }
   if (is_held) {
-    close(lock_);
+    release();
     throw ConfigError(
-        fmt::format("train.run_dir: another job is running in '{}': wait for it, or give another folder", path));
+        fmt::format("train.run_dir: another job is running in '{}': wait for it, or give another folder", path_));
   }
   futimens(lock_, nullptr);  // the time of this start, for `mantissa status`
 }
 
-RunFolder::~RunFolder() { close(lock_); }
+void RunFolder::release() {
+  for (int* const descriptor : {&folder_, &lock_}) {
+    if (*descriptor >= 0) close(*descriptor);
+    *descriptor = -1;
+  }
+}
 
-void RunFolder::write_config(const Config& config) const {
-  if (const int error = replace_file(path_ + "/config.yaml", to_yaml(config)); error != 0) {
+bool RunFolder::is_held() const {
+  struct stat mine {
+  }, there{};
+  if (folder_ < 0 || fstat(folder_, &mine) != 0 || stat(path_.c_str(), &there) != 0) return false;
+  return mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+}
+
+void RunFolder::hold_again() {
+  if (is_held()) return;
+  release();
+  try {
+    hold();
+  } catch (const ConfigError& error) {
+    throw CheckpointError(
+        fmt::format("somebody removed '{}' during the run, with its checkpoints: {}", path_, error.what()));
+  }
+  log_warn("train.run_dir: somebody removed '{}' during the run; this run goes on in a new folder of that name", path_);
+  log_warn("older checkpoints are lost; so are, until the next start, metrics.jsonl, run.log and the black boxes");
+  if (!config_.empty()) replace_file(path_ + "/config.yaml", config_);
+}
+
+void RunFolder::write_config(const Config& config) {
+  config_ = to_yaml(config);
+  if (const int error = replace_file(path_ + "/config.yaml", config_); error != 0) {
     fail(path_, std::generic_category().message(error));
   }
 }

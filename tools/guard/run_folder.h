@@ -18,11 +18,20 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
 
   // Replaces config.yaml by the resolved settings, at once: a reader sees the old file or the new one.
-  void write_config(const Config& config) const;
+  void write_config(const Config& config);
+
+  // Whether the folder at the path is still the one that was locked: somebody may have removed it.
+  bool is_held() const;
+  // Where it is not: makes the folder, unless somebody has, locks it, writes its config.yaml and warns, once for each
+  // time that it was removed. CheckpointError when it cannot be written, or another job runs in it by now.
+  void hold_again();
 
  private:
-  std::string path_;
-  int lock_ = -1;
+  void hold();
+  void release();
+
+  std::string path_, config_;  // its text, once it is written
+  int folder_ = -1, lock_ = -1;
 };
 
 }  // namespace mantissa

@@ -262,9 +262,10 @@ void resume(Session& session, const Config& run, const ResumePoint& point) {
            checkpoint.state.at("ranks").get<int>());
 }
 
-TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run)
+TrainingCheckpoints::TrainingCheckpoints(Session& session, const Config& run, RunFolder* folder)
     : session_(session),
       run_(run),
+      folder_(folder),
       store_(checkpoint_root(run.train.run_dir), {.keep_last = run.checkpoint.keep_last, .warn = warn}) {
   if (session.communicator.rank() == 0) store_.recover();
 }
@@ -293,12 +294,10 @@ bool TrainingCheckpoints::save(RunState& state) {
     }
   };
   if (communicator.rank() == 0) {
-    if (std::error_code error; !std::filesystem::exists(run_.train.run_dir, error)) {
-      log_warn("train.run_dir: somebody removed '{}' during the run; it is made again for the checkpoint of step {}",
-               run_.train.run_dir, step);
-      log_warn("older checkpoints are lost, metrics until the next start: use another folder if a job uses it now");
-    }
-    guarded([&] { store_.begin(step); });
+    guarded([&] {
+      if (folder_ != nullptr) folder_->hold_again();
+      store_.begin(step);
+    });
   }
   const auto begun = all_gather_records(communicator, ok);
   if (begun[0] && ok) {

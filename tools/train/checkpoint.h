@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/io/checkpoint_store.h"
+#include "tools/guard/run_folder.h"
 #include "tools/train/run_state.h"
 
 namespace mantissa {
@@ -77,8 +78,9 @@ void resume(Session& session, const Config& run, const ResumePoint& point);
 
 class TrainingCheckpoints {
  public:
-  // `run`: the configuration that is saved. References must outlive the object.
-  TrainingCheckpoints(Session& session, const Config& run);
+  // `run`: the configuration that is saved. `folder`: that of the run, on rank 0; null: nobody looks whether it is
+  // still there. All must outlive the object.
+  TrainingCheckpoints(Session& session, const Config& run, RunFolder* folder = nullptr);
 
   // Saves session.next_step; at checkpoint.interval this is the new state.rollback_point. Returns false after a warning
   // if a file could not be written, or if masters or moments are not finite: older checkpoints stay and training may
@@ -94,6 +96,7 @@ class TrainingCheckpoints {
 
   Session& session_;
   const Config& run_;
+  RunFolder* const folder_;
   CheckpointStore store_;
 };
 

@@ -20,10 +20,10 @@ namespace mantissa {
 // Saves checkpoints while a training runs.
 class Saver final : public TrainObserver {
  public:
-  // `unsaved_step`: the last step of the run, if its state could not be saved.
-  Saver(Session& session, const Config& run, RunState& state, std::shared_ptr<RunLog> log, BlackBox& box, bool resumed,
-        std::optional<int64_t>& unsaved_step)
-      : checkpoints_(session, run),
+  // `folder`: on rank 0. `unsaved_step`: the last step of the run, if its state could not be saved.
+  Saver(Session& session, const Config& run, RunState& state, RunFolder* folder, std::shared_ptr<RunLog> log,
+        BlackBox& box, bool resumed, std::optional<int64_t>& unsaved_step)
+      : checkpoints_(session, run, folder),
         box_(box),
         interval_(run.checkpoint.interval),
         log_(std::move(log)),

@@ -266,7 +266,8 @@ ExitCode train(const Config& run, const ConfigOrigins& origins, StopRequest& sto
       log->rolled_back(session, *start.rollback);
       box.note(BlackBoxEvent::Kind::kNotice, "rollback", static_cast<double>(start.rollback->from_step));
     }
-    observers.push_back(std::make_shared<Saver>(session, run, state, log, box, start.resumed, unsaved_step));
+    observers.push_back(std::make_shared<Saver>(session, run, state, folder ? &*folder : nullptr, log, box,
+                                                start.resumed, unsaved_step));
     observers.push_back(log);
     observers.push_back(std::make_shared<StepRecorder>(box));
     if (communicator.size() > 1 && run.straggler.window > 0) {

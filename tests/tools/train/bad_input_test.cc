@@ -194,6 +194,30 @@ TEST(BadInput, ARunFolderThatIsRemovedIsMadeAgain) {
   EXPECT_TRUE(std::filesystem::exists(run.run_dir() + "/checkpoints"));
 }
 
+TEST(BadInput, ARunFolderThatSomebodyMadeAgainIsNoticedOnce) {
+  const std::vector<std::string> settings = {"train.steps=1000000", "train.max_minutes=0.1",
+                                             "train.log_interval=100000", "checkpoint.interval=50"};
+  const std::string made_again = "mv '{0}' '{0}.gone'; mkdir '{0}'; ";
+  SmallRun run("made_again");
+  Outcome outcome =
+      interrupt(run, "", fmt::format(fmt::runtime(made_again + "sleep 0.3; kill -USR1 $job"), run.run_dir()), settings);
+  const std::string warning = "somebody removed '" + run.run_dir() + "'";
+  expect_refused(outcome, 75, {warning, "checkpoint saved"});
+  const size_t first = outcome.output.find(warning);
+  EXPECT_EQ(outcome.output.find(warning, first + 1), std::string::npos) << outcome.output;
+  EXPECT_TRUE(std::filesystem::exists(run.run_dir() + "/config.yaml"));
+  EXPECT_EQ(run.try_train(1, {"train.steps=1000000", "train.stop_at_step=2"}).exit_code, 2) << "it continues";
+
+  // Another job has begun there: nothing of this run is written over it.
+  SmallRun other("made_again_by_a_job");
+  const std::string job = "exec 9>'{0}/lock'; flock 9; kill -USR1 $job";
+  outcome = interrupt(other, "", fmt::format(fmt::runtime(made_again + job), other.run_dir()),
+                      with(settings, {"checkpoint.interval=0"}));
+  expect_refused(outcome, 4,
+                 {"somebody removed '" + other.run_dir() + "'", "another job is running", "could not be saved"});
+  EXPECT_FALSE(std::filesystem::exists(other.run_dir() + "/checkpoints"));
+}
+
 // Rank 1 reads another file than rank 0: each process takes the configuration that its own variable names.
 TEST(BadInput, RanksWithDifferentConfigurations) {
   const SmallRun run("different");
