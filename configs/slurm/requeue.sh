@@ -1,7 +1,8 @@
 # For the batch scripts of this folder: run_and_requeue COMMAND...
 #
 # Runs the command, which starts the ranks, and passes signals of Slurm on as SIGUSR1: the ranks then save a checkpoint and end
-# with exit code 75. In that case the job goes back to the queue; its next start continues the training. Other codes end the job.
+# with exit code 75. In that case the job goes back to the queue; its next start continues the training. Other codes end the job,
+# except while it is being preempted: mpirun then has a code of its own, since Slurm ends its daemons on the other nodes.
 # A job that is being cancelled is not requeued.
 
 ranks= # the process that starts them
@@ -11,6 +12,12 @@ job=$SLURM_JOB_ID
 stop_ranks() {
   echo "$(date '+%F %T') job $job: $1: the ranks are told to save and to leave"
   [[ -z $ranks ]] || kill -USR1 "$ranks" 2>/dev/null
+}
+
+is_preempted() { # since its last start
+  local shown
+  shown=$(SLURM_TIME_FORMAT=standard scontrol --oneliner show job "$job")
+  [[ $shown =~ \ StartTime=([0-9T:-]+)\ .*\ PreemptTime=([0-9T:-]+)\  && ! ${BASH_REMATCH[2]} < ${BASH_REMATCH[1]} ]]
 }
 
 run_and_requeue() {
@@ -29,7 +36,7 @@ run_and_requeue() {
     ((again == 127)) || code=$again
   fi
   echo "$(date '+%F %T') job $job, start $((${SLURM_RESTART_COUNT:-0} + 1)): exit code $code"
-  if [[ $code == 75 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]]; then
+  if [[ $code != 0 && $(squeue --noheader --format=%T --jobs="$job") == RUNNING ]] && { [[ $code == 75 ]] || is_preempted; }; then
     scontrol requeue "$job" && sleep 60 # Slurm ends this script
   fi
   exit "$code"

@@ -159,6 +159,22 @@ job=$(submit gpu.sbatch preempted --gpus-per-node=2)
 preempt "$job" preempted
 continue_requeued "$job" preempted SIGTERM
 
+# On several nodes, Slurm ends mpirun's daemons along with the ranks: mpirun has another exit code than they.
+mkdir -p "$work/lost/bin"
+cp -r "$MANTISSA_ROOT/configs" "$work/lost"
+ln -s "$program" "$work/lost/bin/mantissa"
+printf '#!/bin/sh\nshift 2\nsrun --mpi=pmix --cpus-per-task=1 "$@" || exit 205\n' >"$work/lost/bin/mpirun"
+chmod 755 "$work/lost/bin/mpirun"
+job=$(MANTISSA_ROOT=$work/lost submit mpirun.sbatch lost_daemon)
+preempt "$job" lost_daemon
+continue_requeued "$job" lost_daemon SIGTERM
+
+# Without preemption, such a code ends the job: here mpirun finds no program.
+rm "$work/lost/bin/mantissa"
+job=$(MANTISSA_ROOT=$work/lost submit mpirun.sbatch failing)
+wait_for 60 "the end of job $job" state_is "$job" FAILED
+echo "passed: failing"
+
 # SIGUSR1 to the batch script, as from --signal=B:USR1@300; the script requeues its job.
 job=$(submit mpirun.sbatch signalled)
 wait_for 60 "steps of job $job" steps_done signalled
