@@ -114,6 +114,7 @@ TEST(Supervise, RestartsOnlyWhereThatHelps) {
                          Row{137, "", 2},
                          Row{139, "", 2},
                          Row{134, "", 2},
+                         Row{205, "", 2},
                          Row{75, "--preempted ", 2},
                          Row{1, "--also 3,1 ", 2},
                          Row{0, "", 1},
