@@ -81,13 +81,18 @@ head -c 100000 "$script" "$(dirname "$script")/bare_room.sh" "$bundle_tool" >"$r
   fail "the README does not say that there is no cuDNN"
 [[ $(find "$room/opt/mantissa" -type l | wc -l) == 0 ]] || fail "a bundle with links does not survive every way of copying"
 
-# The recipes of images copy what a bundle has. Nothing here can build an image.
+# The recipes of images copy what a bundle has, and nothing else that lies there, such as run folders. Nothing here can build an image.
+recipes=$room/opt/mantissa/configs/containers
 while read -r part _; do
-  [[ -e "$room/opt/mantissa/$part" ]] || fail "mantissa.def copies $part, which the bundle does not have"
-done < <(sed -n '/^%files/,/^$/{/^ /p}' "$room/opt/mantissa/configs/containers/mantissa.def" | grep . || echo "files of a recipe")
+  [[ $part != . && -e "$room/opt/mantissa/$part" ]] || fail "a recipe copies $part, which the bundle does not have"
+done < <(
+  sed -n '/^%files/,/^$/{/^ /p}' "$recipes/mantissa.def" | grep . || echo "files of mantissa.def"
+  sed -n 's/^COPY //p' "$recipes/Dockerfile" | grep . || echo "files of Dockerfile"
+)
 for part in "$room/opt/mantissa"/*; do
-  grep -q "^    ${part##*/} /opt/mantissa/${part##*/}$" "$room/opt/mantissa/configs/containers/mantissa.def" ||
-    fail "mantissa.def does not copy ${part##*/}"
+  part="${part##*/} /opt/mantissa/${part##*/}"
+  grep -qxF "    $part" "$recipes/mantissa.def" || fail "mantissa.def does not copy ${part%% *}"
+  grep -qxF "COPY $part" "$recipes/Dockerfile" || fail "Dockerfile does not copy ${part%% *}"
 done
 
 run_in_room() { "${namespaces[@]}" "$BASH" "$script" --room "$room" "$user" "$@" </dev/null; }
