@@ -76,7 +76,13 @@ cp -L "$(command -v dash || fail "dash is not installed")" "$room/bin/sh"
 cp -L "$(dirname "$script")/bare_room.sh" "$room/"
 head -c 100000 "$script" "$(dirname "$script")/bare_room.sh" "$bundle_tool" >"$room/text"
 
-"$bundle_tool" --program "$program" --output "$room/opt/mantissa"
+# In place of an earlier bundle, from whose folder a job was submitted.
+mkdir -p "$room/opt/mantissa"/{libexec,runs/one}
+touch "$room/opt/mantissa/libexec"/{mantissa,earlier} "$room/opt/mantissa/runs/one/checkpoint"
+(umask 077 && "$bundle_tool" --program "$program" --output "$room/opt/mantissa") # other users, as in the room, can run it all the same
+[[ -f "$room/opt/mantissa/runs/one/checkpoint" ]] || fail "a new bundle removes the run folders beside the earlier one"
+[[ ! -e "$room/opt/mantissa/libexec/earlier" ]] || fail "files of the earlier bundle are left"
+rm -r "$room/opt/mantissa/runs"
 ! grep -aqF libcudnn.so "$program" || grep -q "^cuDNN is not included" "$room/opt/mantissa/README" ||
   fail "the README does not say that there is no cuDNN"
 [[ $(find "$room/opt/mantissa" -type l | wc -l) == 0 ]] || fail "a bundle with links does not survive every way of copying"
